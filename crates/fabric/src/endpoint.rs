@@ -1,0 +1,100 @@
+//! The endpoint: everything a lock protocol may do, and the only thing it sees of the world.
+
+use crate::addr::{NodeId, PeerId, Value};
+use crate::capability::Capabilities;
+use crate::message::Message;
+use crate::observe::Observation;
+use crate::verb::Batch;
+use crate::wait::{Deadline, Time, Wait, Waited};
+
+/// Why a verb or a message did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum FabricError {
+    /// The node that owns the memory cannot be reached. Whether the verb happened is not known.
+    #[error("memory node {} cannot be reached", .0.0)]
+    NodeLost(NodeId),
+    /// The peer cannot be reached. Whether the message arrived is not known.
+    #[error("peer {0} cannot be reached")]
+    PeerLost(PeerId),
+}
+
+/// One client's access to the fabric.
+///
+/// A protocol is generic over this trait and nothing else; see the crate's documentation for the places it
+/// runs in. Cloning an endpoint is cheap and gives the same client. Futures must be polled to take effect and
+/// may be joined: two `go`s in flight at once execute in any order.
+///
+/// `Send` is left out on purpose: futures of a backend for threads come out `Send` by themselves, and the
+/// simulator stays single-threaded.
+pub trait Endpoint: Clone + 'static {
+    /// Who this is.
+    fn me(&self) -> PeerId;
+
+    /// The node this client runs on, if that node owns lock memory: verbs there are CPU instructions.
+    fn home(&self) -> Option<NodeId> {
+        None
+    }
+
+    /// What this fabric can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Executes `batch` in order at one node, in one round trip, and returns every old word.
+    fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>>;
+
+    /// Waits until a word meets a condition. Not a loop in the protocol: the explorer blocks on it, the
+    /// simulator charges the READs a client would make, shared memory spins and parks, a server may push.
+    fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>>;
+
+    /// Sends `message` reliably and in order (per pair of peers). Done when it has left.
+    fn send(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>>;
+
+    /// Sends `message` as a packet that may be lost, doubled, delayed or overtaken.
+    fn send_datagram(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>>;
+
+    /// Takes the first buffered or arriving message for which `pick` returns something and leaves the rest
+    /// buffered; `None` when `deadline` passes first. Takes nothing if the future is dropped.
+    fn recv_by<T>(
+        &self,
+        deadline: Deadline,
+        pick: impl FnMut(PeerId, &Message) -> Option<T>,
+    ) -> impl Future<Output = Option<T>>;
+
+    /// The time. A step of its own: a clock is shared state.
+    fn now(&self) -> impl Future<Output = Time>;
+
+    /// Whether the clock has come to `deadline`. The explorer, which has no clock, answers both ways wherever a
+    /// timeout may happen.
+    fn passed(&self, deadline: Time) -> impl Future<Output = bool> {
+        async move { self.now().await >= deadline }
+    }
+
+    /// Lets `ns` nanoseconds pass.
+    fn sleep(&self, ns: u64) -> impl Future<Output = ()>;
+
+    /// A random number, from the fabric so that runs can be repeated. Only for spreading waits: the explorer
+    /// returns zero, so no protocol may rest its safety on it.
+    fn random(&self) -> u64;
+
+    /// Tells the explorer that nothing but `label` and `locals` matters from here on: the history before is
+    /// forgotten. Put it at retry heads, where loops would otherwise never meet a state they had before.
+    /// Everything the code will still use must be in `locals`. Costs nothing elsewhere.
+    #[inline(always)]
+    fn mark(&self, label: &'static str, locals: &[u64]) {
+        let _ = (label, locals);
+    }
+
+    /// Tells whoever watches what this client does with a lock.
+    #[inline(always)]
+    fn observe(&self, what: Observation) {
+        let _ = what;
+    }
+
+    /// [`Endpoint::recv_by`] without a deadline.
+    fn recv<T>(&self, pick: impl FnMut(PeerId, &Message) -> Option<T>) -> impl Future<Output = T> {
+        async {
+            self.recv_by(Deadline::Never, pick)
+                .await
+                .expect("a receive without a deadline ends with a message")
+        }
+    }
+}

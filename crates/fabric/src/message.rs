@@ -1,0 +1,151 @@
+//! Messages between peers, and the server-side roles that answer them.
+
+use crate::addr::PeerId;
+use crate::verb::RawVerb;
+use crate::wait::Time;
+use std::fmt::Debug;
+use std::hash::{Hash, Hasher};
+
+/// A message: which lock it is about, what kind it is, and its words.
+///
+/// Protocols turn their own message types into this and back; `recv` filters on `(lock, kind)`, since one
+/// client can wait for several locks at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Message {
+    /// The lock (or whatever the protocol keys its messages by).
+    pub lock: u64,
+    /// The protocol's own number for the kind of message.
+    pub kind: u32,
+    /// Fixed payload.
+    pub words: [u64; 4],
+    /// Payload of variable length; empty (and then free) for most protocols.
+    pub tail: Vec<u64>,
+}
+
+impl Message {
+    /// A message of `kind` about `lock` with up to four words.
+    ///
+    /// # Panics
+    /// If there are more than four words.
+    #[inline]
+    pub fn new(lock: u64, kind: u32, words: &[u64]) -> Self {
+        let mut message = Self { lock, kind, ..Self::default() };
+        message.words[..words.len()].copy_from_slice(words);
+        message
+    }
+
+    /// Bytes on the wire: the fixed part and the tail.
+    pub fn wire_bytes(&self) -> u64 {
+        8 + 4 + 32 + 8 * self.tail.len() as u64
+    }
+}
+
+/// What a role wants done after it handled an event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outbox {
+    /// Messages to send, in order.
+    pub messages: Vec<(PeerId, Message)>,
+    /// Verbs on the role's own node, executed in order before the messages leave.
+    pub verbs: Vec<RawVerb>,
+    /// Timers to start: (delay in nanoseconds, id given back to `on_timer`).
+    pub timers: Vec<(u64, u64)>,
+}
+
+impl Outbox {
+    /// Sends `message` to `to`.
+    pub fn send(&mut self, to: PeerId, message: Message) {
+        self.messages.push((to, message));
+    }
+
+    /// Executes `verb` on the role's own node.
+    pub fn post(&mut self, verb: RawVerb) {
+        self.verbs.push(verb);
+    }
+
+    /// Calls `on_timer(id)` after `delay_ns`.
+    pub fn arm(&mut self, delay_ns: u64, id: u64) {
+        self.timers.push((delay_ns, id));
+    }
+}
+
+/// A server-side part of a protocol: a plain state machine without I/O, time or threads of its own.
+///
+/// The simulator, the explorer and real server loops drive the same code. `Clone`, `Eq` and `Hash` let the
+/// explorer keep its states apart.
+pub trait Role: Clone + Eq + Hash + Debug + Send + 'static {
+    /// A message arrived.
+    fn on_message(&mut self, now: Time, from: PeerId, message: &Message, out: &mut Outbox);
+
+    /// A timer that was armed by `Outbox::arm` ran out.
+    fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox) {
+        let _ = (now, id, out);
+    }
+}
+
+/// Any role, boxed: what a protocol hands to whoever drives its server side.
+#[derive(Debug)]
+pub struct BoxedRole(Box<dyn AnyRole>);
+
+trait AnyRole: Debug + Send {
+    fn on_message(&mut self, now: Time, from: PeerId, message: &Message, out: &mut Outbox);
+    fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox);
+    fn boxed_clone(&self) -> Box<dyn AnyRole>;
+    fn key(&self) -> Vec<u8>;
+}
+
+impl<R: Role> AnyRole for R {
+    fn on_message(&mut self, now: Time, from: PeerId, message: &Message, out: &mut Outbox) {
+        Role::on_message(self, now, from, message, out);
+    }
+    fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox) {
+        Role::on_timer(self, now, id, out);
+    }
+    fn boxed_clone(&self) -> Box<dyn AnyRole> {
+        Box::new(self.clone())
+    }
+    fn key(&self) -> Vec<u8> {
+        let mut recorder = KeyRecorder(Vec::new());
+        self.hash(&mut recorder);
+        recorder.0
+    }
+}
+
+impl BoxedRole {
+    /// Boxes `role`.
+    pub fn new(role: impl Role) -> Self {
+        Self(Box::new(role))
+    }
+
+    /// See [`Role::on_message`].
+    pub fn on_message(&mut self, now: Time, from: PeerId, message: &Message, out: &mut Outbox) {
+        self.0.on_message(now, from, message, out);
+    }
+
+    /// See [`Role::on_timer`].
+    pub fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox) {
+        self.0.on_timer(now, id, out);
+    }
+
+    /// Everything the role's `Hash` covers, byte for byte: two roles with one key are the same state.
+    pub fn key(&self) -> Vec<u8> {
+        self.0.key()
+    }
+}
+
+impl Clone for BoxedRole {
+    fn clone(&self) -> Self {
+        Self(self.0.boxed_clone())
+    }
+}
+
+/// Not a hash: keeps every byte it is fed, so that equal records mean equal states.
+struct KeyRecorder(Vec<u8>);
+
+impl Hasher for KeyRecorder {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+    fn finish(&self) -> u64 {
+        0
+    }
+}

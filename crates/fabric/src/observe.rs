@@ -1,0 +1,88 @@
+//! The side door: what a client tells whoever watches. Checkers and recorders live behind it; nothing on the
+//! path of a lock depends on it.
+
+use std::fmt;
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    /// Alone.
+    Exclusive,
+    /// Together with other shared holders.
+    Shared,
+}
+
+/// Something that can be held: a lock, a mode, and the units `start..end` of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Claim {
+    /// Which lock.
+    pub lock: u64,
+    /// How.
+    pub mode: Mode,
+    /// First unit.
+    pub start: u64,
+    /// One past the last unit.
+    pub end: u64,
+}
+
+impl Claim {
+    /// Whether two clients may not hold these at the same time.
+    pub const fn conflicts(&self, other: &Claim) -> bool {
+        self.lock == other.lock
+            && (matches!(self.mode, Mode::Exclusive) || matches!(other.mode, Mode::Exclusive))
+            && self.start < other.end
+            && other.start < self.end
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match self.mode {
+            Mode::Exclusive => "x",
+            Mode::Shared => "s",
+        };
+        write!(f, "L{}{mode}", self.lock)?;
+        if (self.start, self.end) == (0, u64::MAX) {
+            Ok(())
+        } else {
+            write!(f, "[{}..{})", self.start, self.end)
+        }
+    }
+}
+
+/// What a client does with a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Observation {
+    /// It starts to acquire. It counts as waiting once its first verb or message took effect.
+    Waiting(Claim),
+    /// It holds the claim, with this fencing token if the protocol has tokens.
+    Granted(Claim, Option<u64>),
+    /// It starts to release. It counts as holding until the release's first verb or message takes effect.
+    Releasing(Claim),
+    /// It no longer waits: denied, timed out, or cancelled.
+    GaveUp(Claim),
+    /// It knows that the grant it had is void (its lease ran out and others may hold the lock).
+    Lost(Claim),
+    /// It tried to acquire, failed, and tries again: counted, never checked.
+    Retried(Claim),
+    /// It undid a half-made acquire and starts over (Citron's aborts): counted, never checked.
+    Aborted(Claim),
+    /// It reset the lock after somebody's crash: counted, never checked.
+    Recovered(Claim),
+}
+
+impl fmt::Display for Observation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Observation::Waiting(claim) => write!(f, "wants {claim}"),
+            Observation::Granted(claim, None) => write!(f, "HOLDS {claim}"),
+            Observation::Granted(claim, Some(token)) => write!(f, "HOLDS {claim} token {token}"),
+            Observation::Releasing(claim) => write!(f, "releases {claim}"),
+            Observation::GaveUp(claim) => write!(f, "gives up {claim}"),
+            Observation::Lost(claim) => write!(f, "learns it lost {claim}"),
+            Observation::Retried(claim) => write!(f, "retries {claim}"),
+            Observation::Aborted(claim) => write!(f, "aborts {claim}"),
+            Observation::Recovered(claim) => write!(f, "recovers {claim}"),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The vanilla MCS queue lock over messages (ShiftLock Alg. 1, §3.3).
+//!
+//! | word (tail) | meaning |
+//! |---|---|
+//! | 0 | free |
+//! | n | held; peer n is the last in the queue (or the holder) |
+//!
+//! The queue is spread over the clients: each knows its successor from a message, and hands the lock over with
+//! another. Fetch-and-store is a masked CAS that compares nothing. A mutex: shared wants are served as
+//! exclusive ones. No timeouts and no recovery: a waiter that leaves breaks the queue.
+
+use crate::case::Case;
+use crate::fast::fast;
+use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Space, TokenGrant, Want};
+use lockwright_fabric::{Deadline, Endpoint, Message, Needs, PeerId, Word64};
+use std::marker::PhantomData;
+
+/// The MCS lock, with the rules of `R`: those of the paper, or a mutant's.
+#[derive(Debug)]
+pub struct Mcs<R = AsPrinted>(PhantomData<R>);
+
+/// Where the mutants of MCS differ from it.
+pub trait Rules: std::fmt::Debug + 'static {
+    /// The name on the command line.
+    const NAME: &'static str;
+    /// A release that finds somebody queued behind it waits to learn who (Alg. 1 line 10).
+    const WAITS_FOR_SUCCESSOR: bool = true;
+    /// A client that found a predecessor waits for the handover (Alg. 1 line 5).
+    const WAITS_FOR_HANDOVER: bool = true;
+}
+
+/// Alg. 1 as printed, which is right.
+#[derive(Debug)]
+pub struct AsPrinted;
+
+impl Rules for AsPrinted {
+    const NAME: &'static str = "mcs";
+}
+
+impl<R: Rules> Protocol for Mcs<R> {
+    type Params = ();
+    type Client<E: Endpoint> = McsClient<E, R>;
+
+    const INFO: Info = Info {
+        name: R::NAME,
+        summary: "MCS queue lock, handed over by message",
+        source: "ShiftLock Alg. 1",
+        offers: Offers { tries: true, ..Offers::NONE },
+    };
+
+    fn needs((): &()) -> Needs {
+        Needs { masked: true, messages: true, global_scope: true, ..Needs::default() }
+    }
+
+    fn bytes_per_node(space: &Space, (): &()) -> u64 {
+        space.table_bytes(8)
+    }
+
+    fn client<E: Endpoint>(ep: E, space: &Space, (): &()) -> McsClient<E, R> {
+        McsClient { ep, space: *space, rules: PhantomData }
+    }
+
+    fn cases() -> Vec<Case<()>> {
+        let want = Want::exclusive(0);
+        vec![
+            Case::new("four-clients").clients(4, &[want]).rounds(2),
+            // A queue: whoever's first verb comes later is served later.
+            Case::new("fifo").clients(4, &[want]).rounds(2).bypass(3),
+            Case::new("two-locks-in-order").clients(3, &[want, Want::exclusive(1)]).space(Space::of(2)),
+            Case::new("two-nodes").clients(3, &[want, Want::exclusive(1)]).space(Space::of(2).over(2)),
+            Case::new("tries").clients(2, &[want]).clients(2, &[want.with(Patience::Try)]).rounds(2),
+            Case::new("crash").clients(3, &[want]).rounds(2).crashes(1).may_hang(),
+        ]
+    }
+}
+
+/// "I am behind you": a client to its predecessor.
+const SUCCESSOR: u32 = 1;
+/// "It is yours": a client to its successor.
+const HANDOVER: u32 = 2;
+
+/// A client of the MCS lock.
+#[derive(Clone, Debug)]
+pub struct McsClient<E, R> {
+    ep: E,
+    space: Space,
+    rules: PhantomData<R>,
+}
+
+impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
+    type Grant = TokenGrant;
+
+    // Alg. 1, MCS-ACQUIRE
+    #[inline(always)]
+    fn acquire(&self, want: Want) -> impl Future<Output = Result<TokenGrant, Denied>> {
+        let lock = want.claim.lock;
+        let me = u64::from(self.ep.me().0);
+        let tail = self.tail(lock);
+        let enqueue = match want.patience {
+            Patience::Forever => tail.swap(me), // line 2
+            Patience::Try | Patience::Until(_) => tail.cas(0, me),
+        };
+        fast(self.ep.go(enqueue), move |prev| match prev {
+            Ok(0) => Ok(Ok(TokenGrant { lock, token: None })),
+            Ok(prev) => Err(self.queue(want, PeerId(prev as u32))),
+            Err(lost) => Ok(Err(lost.into())),
+        })
+    }
+
+    // Alg. 1, MCS-RELEASE
+    async fn release(&self, grant: TokenGrant) -> Result<(), Lost> {
+        let lock = grant.lock;
+        let me = u64::from(self.ep.me().0);
+        let mut next = self.successor(lock, Deadline::Now).await; // line 7
+        if next.is_none() {
+            if self.ep.go(self.tail(lock).cas(me, 0)).await? == me {
+                return Ok(()); // lines 8, 9
+            }
+            if R::WAITS_FOR_SUCCESSOR {
+                next = self.successor(lock, Deadline::Never).await; // line 10
+            }
+        }
+        if let Some(next) = next {
+            self.ep.send(next, Message::new(lock, HANDOVER, &[])).await?; // line 11
+        }
+        Ok(())
+    }
+}
+
+impl<E: Endpoint, R: Rules> McsClient<E, R> {
+    /// Lines 3–5: tell the predecessor, wait for the handover.
+    async fn queue(&self, want: Want, prev: PeerId) -> Result<TokenGrant, Denied> {
+        match want.patience {
+            Patience::Forever => {}
+            Patience::Try => return Err(Denied::Busy),
+            Patience::Until(_) => return Err(Denied::Unsupported("a queued MCS client cannot give up")),
+        }
+        let lock = want.claim.lock;
+        let me = u64::from(self.ep.me().0);
+        self.ep.send(prev, Message::new(lock, SUCCESSOR, &[me])).await?;
+        if R::WAITS_FOR_HANDOVER {
+            self.ep.recv(|_, message| (message.lock == lock && message.kind == HANDOVER).then_some(())).await;
+        }
+        Ok(TokenGrant { lock, token: None })
+    }
+
+    async fn successor(&self, lock: u64, deadline: Deadline) -> Option<PeerId> {
+        let is_successor = |_, message: &Message| {
+            (message.lock == lock && message.kind == SUCCESSOR).then(|| PeerId(message.words[0] as u32))
+        };
+        self.ep.recv_by(deadline, is_successor).await
+    }
+
+    #[inline(always)]
+    fn tail(&self, lock: u64) -> Word64 {
+        Word64::at(self.space.place(lock, 8))
+    }
+}

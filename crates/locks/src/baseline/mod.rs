@@ -1,0 +1,6 @@
+//! The locks that the papers compare with, one file each.
+
+pub mod cas;
+pub mod cas_backoff;
+pub mod mcs;
+pub mod rpc;

@@ -1,0 +1,65 @@
+//! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
+
+use crate::baseline::{cas, cas_backoff, mcs, rpc};
+use crate::mutant;
+use crate::protocol::Protocol;
+
+/// Somebody who wants to do something with every protocol, each as its own type.
+pub trait Visitor {
+    /// A protocol.
+    fn protocol<P: Protocol>(&mut self);
+    /// A broken protocol, and what the checkers must say of it.
+    fn mutant<P: Protocol>(&mut self, mutant: Mutant);
+}
+
+/// A deliberately broken lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mutant {
+    /// The protocol it is a mutant of.
+    pub of: &'static str,
+    /// The checker that must catch it.
+    pub caught_by: Checker,
+    /// What is broken.
+    pub why: &'static str,
+}
+
+/// The checkers, by what they find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Checker {
+    /// Two conflicting claims were held at once.
+    Exclusion,
+    /// Somebody can never finish, and nothing moves any more.
+    Deadlock,
+    /// Somebody can never finish, though things still move.
+    Livelock,
+    /// Somebody was overtaken too often.
+    Bypass,
+    /// A token did not rise.
+    Tokens,
+    /// Lock memory was not free when all was quiet.
+    Quiet,
+}
+
+impl Checker {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Checker::Exclusion => "mutual exclusion",
+            Checker::Deadlock => "deadlock",
+            Checker::Livelock => "livelock",
+            Checker::Bypass => "bypass bound",
+            Checker::Tokens => "token order",
+            Checker::Quiet => "lock memory free when quiet",
+        }
+    }
+}
+
+/// Shows every protocol, then every mutant, to `visitor`.
+pub fn visit(visitor: &mut impl Visitor) {
+    visitor.protocol::<cas::Cas>();
+    visitor.protocol::<cas_backoff::CasBackoff>();
+    visitor.protocol::<mcs::Mcs>();
+    visitor.protocol::<rpc::Rpc>();
+
+    mutant::visit(visitor);
+}

@@ -1,0 +1,78 @@
+//! The fast path, kept thin: one verb, a look at the old word, done.
+//!
+//! An `async fn` does not inline into its caller, which costs more than the atomics of an uncontended lock. So
+//! a protocol writes its first verb and what it decides from it with [`fast`], and everything else as an
+//! ordinary `async fn` that only exists once the fast path has failed.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+pin_project_lite::pin_project! {
+    /// The future of [`fast`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct Fast<F, D, S> {
+        decide: Option<D>,
+        #[pin]
+        path: Path<F, S>,
+    }
+}
+
+pin_project_lite::pin_project! {
+    #[project = PathProj]
+    #[derive(Debug)]
+    enum Path<F, S> {
+        First { #[pin] first: F },
+        Slow { #[pin] slow: S },
+    }
+}
+
+/// Runs `first`, lets `decide` look at its outcome, and is done with `Ok`, or goes on with the future in `Err`.
+///
+/// ```
+/// # use lockwright_locks::fast;
+/// # let block_on = |future| { futures_lite_poll(future) };
+/// # fn futures_lite_poll<T>(future: impl Future<Output = T>) -> T {
+/// #     let mut future = std::pin::pin!(future);
+/// #     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     match future.as_mut().poll(&mut cx) { std::task::Poll::Ready(t) => t, _ => panic!() }
+/// # }
+/// let old = async { 0 };
+/// let acquire = fast(old, |old| if old == 0 { Ok("granted") } else { Err(async { "waited, then granted" }) });
+/// assert_eq!(block_on(acquire), "granted");
+/// ```
+#[inline(always)]
+pub fn fast<F, D, S, T>(first: F, decide: D) -> Fast<F, D, S>
+where
+    F: Future,
+    D: FnOnce(F::Output) -> Result<T, S>,
+    S: Future<Output = T>,
+{
+    Fast { decide: Some(decide), path: Path::First { first } }
+}
+
+impl<F, D, S, T> Future for Fast<F, D, S>
+where
+    F: Future,
+    D: FnOnce(F::Output) -> Result<T, S>,
+    S: Future<Output = T>,
+{
+    type Output = T;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let mut this = self.project();
+        if let PathProj::First { first } = this.path.as_mut().project() {
+            let Poll::Ready(outcome) = first.poll(cx) else { return Poll::Pending };
+            let decide = this.decide.take().expect("the first verb completes once");
+            match decide(outcome) {
+                Ok(done) => return Poll::Ready(done),
+                Err(slow) => this.path.set(Path::Slow { slow }),
+            }
+        }
+        match this.path.project() {
+            PathProj::Slow { slow } => slow.poll(cx),
+            PathProj::First { .. } => unreachable!("the slow path was set just above"),
+        }
+    }
+}

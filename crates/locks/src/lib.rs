@@ -1,0 +1,22 @@
+//! The lock protocols. Each is written once, generic over the fabric, and reads like its paper's pseudocode.
+//!
+//! A protocol is a folder (or, for a baseline, a file) with three things: a type that implements [`Protocol`],
+//! a client that implements [`LockClient`], and cases for the explorer. [`catalog`] names them all; nothing else
+//! has to be told about a new one.
+//!
+//! What this crate must not do: open a socket, read a clock, start a thread, draw a random number. All of that
+//! comes from the [`Endpoint`](lockwright_fabric::Endpoint).
+
+pub mod baseline;
+pub mod case;
+pub mod catalog;
+mod fast;
+pub mod mutant;
+mod play;
+mod protocol;
+
+pub use fast::{Fast, fast};
+pub use play::play;
+pub use protocol::{
+    Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, TokenGrant, Want,
+};
