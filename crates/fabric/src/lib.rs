@@ -19,6 +19,7 @@
 mod addr;
 mod capability;
 mod endpoint;
+pub mod fault;
 mod message;
 pub mod observe;
 mod verb;

@@ -1,0 +1,71 @@
+//! Bounded bypass: how often a waiting client sees conflicting claims granted to others.
+
+use super::Violation;
+use lockwright_fabric::PeerId;
+use lockwright_fabric::observe::{Claim, Observation};
+use lockwright_locks::catalog::Checker;
+
+/// Who waits, and how often each was overtaken.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Bypass {
+    bound: u32,
+    longest: u32,
+    waiting: Vec<(PeerId, Claim, u32)>,
+}
+
+impl Bypass {
+    /// At most `bound` conflicting grants may pass a waiting client.
+    pub fn new(bound: u32) -> Self {
+        Self { bound, longest: 0, waiting: Vec::new() }
+    }
+
+    /// The most often anybody was overtaken.
+    pub fn longest(&self) -> u32 {
+        self.longest
+    }
+
+    /// Takes note of what `client` did.
+    ///
+    /// # Errors
+    /// If somebody was overtaken more often than the bound allows.
+    pub fn on(&mut self, client: PeerId, what: Observation) -> Result<(), Violation> {
+        match what {
+            Observation::Waiting(claim) => {
+                let place = self.waiting.partition_point(|(other, ..)| *other < client);
+                self.waiting.insert(place, (client, claim, 0));
+            }
+            Observation::Granted(claim, _) => {
+                self.stop_waiting(client, claim);
+                for (other, theirs, passed) in &mut self.waiting {
+                    if *other == client || !theirs.conflicts(&claim) {
+                        continue;
+                    }
+                    *passed += 1;
+                    if *passed > self.bound {
+                        let what = format!(
+                            "{other} waits for {theirs} and was overtaken {passed} times, last by {client}"
+                        );
+                        return Err(Violation::new(Checker::Bypass, what));
+                    }
+                    self.longest = self.longest.max(*passed);
+                }
+            }
+            Observation::GaveUp(claim) => self.stop_waiting(client, claim),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// `client` waits for nothing any more.
+    pub fn forget(&mut self, client: PeerId) {
+        self.waiting.retain(|(other, ..)| *other != client);
+    }
+
+    fn stop_waiting(&mut self, client: PeerId, claim: Claim) {
+        if let Some(place) =
+            self.waiting.iter().position(|(other, theirs, _)| (*other, *theirs) == (client, claim))
+        {
+            self.waiting.remove(place);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Mutual exclusion over modes and ranges: no two clients hold conflicting claims.
+
+use super::Violation;
+use lockwright_fabric::PeerId;
+use lockwright_fabric::observe::{Claim, Observation};
+use lockwright_locks::catalog::Checker;
+use std::collections::BTreeMap;
+
+/// Who holds what.
+///
+/// By lock, so that a run with thousands of held locks looks only at those it has to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Exclusion {
+    held: BTreeMap<u64, Vec<(PeerId, Claim)>>,
+}
+
+impl Exclusion {
+    /// Takes note of what `client` did.
+    ///
+    /// # Errors
+    /// If it was granted what conflicts with somebody else's claim.
+    pub fn on(&mut self, client: PeerId, what: Observation) -> Result<(), Violation> {
+        match what {
+            Observation::Granted(claim, _) => {
+                let holders = self.held.entry(claim.lock).or_default();
+                if let Some((other, theirs)) =
+                    holders.iter().find(|(other, theirs)| *other != client && theirs.conflicts(&claim))
+                {
+                    let what = format!("{client} was granted {claim} while {other} holds {theirs}");
+                    return Err(Violation::new(Checker::Exclusion, what));
+                }
+                // Sorted, so that one set of holders is one state.
+                let place = holders.partition_point(|held| *held < (client, claim));
+                holders.insert(place, (client, claim));
+            }
+            Observation::Releasing(claim) | Observation::Lost(claim) => self.drop_claim(client, claim),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// `client` holds nothing any more.
+    pub fn forget(&mut self, client: PeerId) {
+        self.held.retain(|_, holders| {
+            holders.retain(|(other, _)| *other != client);
+            !holders.is_empty()
+        });
+    }
+
+    /// Who holds what.
+    pub fn holders(&self) -> impl Iterator<Item = (PeerId, Claim)> + '_ {
+        self.held.values().flatten().copied()
+    }
+
+    fn drop_claim(&mut self, client: PeerId, claim: Claim) {
+        let Some(holders) = self.held.get_mut(&claim.lock) else { return };
+        if let Some(place) = holders.iter().position(|held| *held == (client, claim)) {
+            holders.remove(place);
+        }
+        if holders.is_empty() {
+            self.held.remove(&claim.lock);
+        }
+    }
+}

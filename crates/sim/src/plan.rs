@@ -1,0 +1,58 @@
+//! What a simulated run is asked to do.
+
+use crate::nic::NicModel;
+use lockwright_fabric::fault::FaultPlan;
+
+/// A run: so many clients, each acquiring and releasing locks at random until enough has been done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Clients.
+    pub clients: usize,
+    /// Machines they are spread over, round robin.
+    pub machines: usize,
+    /// Locks.
+    pub locks: u64,
+    /// Memory nodes the locks are spread over.
+    pub nodes: u16,
+    /// Zipf exponent of the choice of lock; zero is uniform.
+    pub zipf: f64,
+    /// Percent of acquires in exclusive mode.
+    pub writes_percent: f64,
+    /// Acquire+release cycles of all clients together, after the warm-up.
+    pub ops: u64,
+    /// Cycles that are run first and not counted.
+    pub warmup_ops: u64,
+    /// Nanoseconds a lock is held.
+    pub hold_ns: u64,
+    /// Nanoseconds between a release and the next acquire.
+    pub think_ns: u64,
+    /// Everything random comes from here.
+    pub seed: u64,
+    /// What goes wrong.
+    pub faults: FaultPlan,
+    /// Virtual time after which a run that is not done counts as stuck.
+    pub max_virtual_ns: u64,
+    /// The network.
+    pub nic: NicModel,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            clients: 16,
+            machines: 5,
+            locks: 1_000,
+            nodes: 1,
+            zipf: 0.99,
+            writes_percent: 100.0,
+            ops: 100_000,
+            warmup_ops: 0,
+            hold_ns: 0,
+            think_ns: 0,
+            seed: 1,
+            faults: FaultPlan::default(),
+            max_virtual_ns: 600_000_000_000,
+            nic: NicModel::default(),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What a simulated run found out.
+
+use serde::Serialize;
+
+/// The figures of one run. All times are virtual: simulated, not measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The protocol.
+    pub protocol: String,
+    /// Clients.
+    pub clients: usize,
+    /// Locks.
+    pub locks: u64,
+    /// The seed that repeats the run.
+    pub seed: u64,
+    /// Virtual nanoseconds from the end of the warm-up to the end of the run.
+    pub virtual_ns: u64,
+    /// Acquire+release cycles that completed in that time.
+    pub cycles: u64,
+    /// Cycles per virtual second.
+    pub goodput_per_s: f64,
+    /// Latency of acquire, both modes.
+    pub acquire: Latency,
+    /// Latency of acquire in exclusive mode.
+    pub acquire_exclusive: Latency,
+    /// Latency of acquire in shared mode.
+    pub acquire_shared: Latency,
+    /// Latency of release.
+    pub release: Latency,
+    /// Verbs and messages per cycle.
+    pub per_cycle: PerCycle,
+    /// Acquire attempts that failed and were tried again.
+    pub retries: u64,
+    /// Share of CAS verbs that were retries of an acquire, in percent.
+    pub retry_percent: f64,
+    /// Acquires that were undone and started over.
+    pub aborts: u64,
+    /// Acquires that were denied or timed out.
+    pub denied: u64,
+    /// Locks reset after somebody's crash.
+    pub recoveries: u64,
+    /// Grants that turned out to be void.
+    pub lost: u64,
+    /// The most conflicting grants that overtook one waiting client.
+    pub longest_bypass: u64,
+    /// Clients that crashed.
+    pub crashed: usize,
+    /// All verbs of the run, warm-up included.
+    pub total_verbs: u64,
+}
+
+/// Latencies in virtual nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latency {
+    /// Samples.
+    pub count: u64,
+    /// Mean.
+    pub mean_ns: f64,
+    /// Median.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// 99.9th percentile.
+    pub p999_ns: u64,
+    /// Largest.
+    pub max_ns: u64,
+}
+
+/// Counts per acquire+release cycle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct PerCycle {
+    /// READs, polling included.
+    pub reads: f64,
+    /// WRITEs.
+    pub writes: f64,
+    /// Compare-and-swaps.
+    pub cas: f64,
+    /// Fetch-and-adds.
+    pub fetch_adds: f64,
+    /// CAS and FAA together, as ShiftLock Fig. 6 counts them.
+    pub atomics: f64,
+    /// Messages sent.
+    pub messages: f64,
+    /// Round trips.
+    pub round_trips: f64,
+    /// Payload bytes.
+    pub bytes: f64,
+}
