@@ -75,11 +75,19 @@ pub trait Endpoint: Clone + 'static {
     /// returns zero, so no protocol may rest its safety on it.
     fn random(&self) -> u64;
 
-    /// Tells the explorer that nothing but `label` and `locals` matters from here on: the history before is
-    /// forgotten. Put it at retry heads, where loops would otherwise never meet a state they had before.
-    /// Everything the code will still use must be in `locals`. Costs nothing elsewhere.
+    /// Tells the explorer that, of everything that happened since this acquire or release began, nothing but
+    /// `label` and `locals` matters from here on. Put it at retry heads, where loops would otherwise never meet
+    /// a state they had before. Everything the code will still use must be in `locals` (the explorer compares
+    /// two histories that reach the same mark and objects if they go on differently). Costs nothing elsewhere.
     #[inline(always)]
     fn mark(&self, label: &'static str, locals: &[u64]) {
+        let _ = (label, locals);
+    }
+
+    /// As [`Endpoint::mark`], for whoever drives a lock client: nothing that happened before matters, nothing is
+    /// held, but `label` and `locals`.
+    #[inline(always)]
+    fn checkpoint(&self, label: &'static str, locals: &[u64]) {
         let _ = (label, locals);
     }
 

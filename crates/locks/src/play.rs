@@ -10,7 +10,7 @@ pub async fn play<E: Endpoint, C: LockClient>(ep: E, client: C, script: Script) 
     for (number, round) in script.rounds.iter().enumerate() {
         let mut locals = client.locals();
         locals.push(number as u64);
-        ep.mark("round", &locals);
+        ep.checkpoint("round", &locals);
 
         let mut held = Vec::new();
         for want in &round.wants {
@@ -34,5 +34,5 @@ pub async fn play<E: Endpoint, C: LockClient>(ep: E, client: C, script: Script) 
             }
         }
     }
-    ep.mark("done", &client.locals());
+    ep.checkpoint("done", &client.locals());
 }
