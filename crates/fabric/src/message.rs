@@ -104,7 +104,7 @@ impl<R: Role> AnyRole for R {
         Box::new(self.clone())
     }
     fn key(&self) -> Vec<u8> {
-        let mut recorder = KeyRecorder(Vec::new());
+        let mut recorder = KeyRecorder(std::any::type_name::<R>().as_bytes().to_vec());
         self.hash(&mut recorder);
         recorder.0
     }
@@ -126,7 +126,7 @@ impl BoxedRole {
         self.0.on_timer(now, id, out);
     }
 
-    /// Everything the role's `Hash` covers, byte for byte: two roles with one key are the same state.
+    /// The role's type and everything its `Hash` covers, byte for byte: two roles with one key are the same state.
     pub fn key(&self) -> Vec<u8> {
         self.0.key()
     }

@@ -45,6 +45,12 @@ pub trait Protocol: 'static {
         u64::MAX
     }
 
+    /// What a message of this kind is called, for traces.
+    fn message_name(kind: u32) -> &'static str {
+        let _ = kind;
+        "message"
+    }
+
     /// What the explorer runs for this protocol.
     fn cases() -> Vec<Case<Self::Params>>;
 }

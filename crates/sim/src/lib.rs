@@ -2,6 +2,7 @@
 //! watch them there.
 
 pub mod check;
+pub mod explore;
 mod nic;
 mod plan;
 mod report;

@@ -60,6 +60,10 @@ impl<R: Rules> Protocol for Mcs<R> {
         McsClient { ep, space: *space, rules: PhantomData }
     }
 
+    fn message_name(kind: u32) -> &'static str {
+        if kind == SUCCESSOR { "Successor" } else { "Handover" }
+    }
+
     fn cases() -> Vec<Case<()>> {
         let want = Want::exclusive(0);
         vec![

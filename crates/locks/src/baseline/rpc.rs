@@ -54,6 +54,10 @@ impl Protocol for Rpc {
         (0..space.nodes).map(|_| BoxedRole::new(RpcServer::default())).collect()
     }
 
+    fn message_name(kind: u32) -> &'static str {
+        ["message", "Acquire", "Release", "Reply"][kind as usize]
+    }
+
     fn cases() -> Vec<Case<RpcParams>> {
         let want = Want::exclusive(0);
         vec![

@@ -1,0 +1,323 @@
+//! The explorer's endpoint: a client that stops at every step and can be led along any history.
+//!
+//! A protocol's future registers what it wants to do next as data ([`Pending`]) and waits. Whoever holds the
+//! [`Core`] feeds it one answer, polls again, and looks at what it wants then. Nothing here knows of other
+//! clients or of shared memory.
+
+use lockwright_fabric::observe::Observation;
+use lockwright_fabric::{
+    Addr, AtomicScope, Batch, Capabilities, Cond, Deadline, Endpoint, FabricError, Message, NodeId, PeerId,
+    RawVerb, Time, Value, Wait, Waited, Width,
+};
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// Something a client has begun and not seen the end of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Pending {
+    /// Verbs in order; `olds` are the answers so far.
+    Batch { verbs: Vec<RawVerb>, olds: Vec<u128>, half: Option<u128> },
+    /// A wait for a word.
+    Wait { addr: Addr, width: Width, cond: Cond, or: Option<Cond>, deadline: Deadline },
+    /// A message that has not left yet.
+    Send { to: PeerId, message: Message, datagram: bool },
+    /// A wait for a message.
+    Recv { deadline: Deadline },
+    /// A look at the clock against a deadline: may come out either way.
+    Passed,
+}
+
+/// What a pending operation is told.
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    /// The old value of the batch's next verb.
+    Old(u128),
+    /// The batch's next verb, seen as a read and a later write, has read this.
+    Half(u128),
+    /// The word waited for.
+    Met(u128),
+    /// The message has left.
+    Sent,
+    /// A message that the receive may take.
+    Offer(PeerId, Rc<Message>),
+    /// The deadline passed. The word's value, for a wait.
+    Timeout(u128),
+    /// Whether the clock is past the deadline.
+    Passed(bool),
+}
+
+/// What a client said while it ran, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    Observed(Observation),
+    Marked(&'static str, Vec<u64>),
+    Checkpoint(&'static str, Vec<u64>),
+}
+
+struct Slot {
+    pending: Pending,
+    answer: Option<Answer>,
+    /// The future that asked is gone; a verb in flight still happens.
+    orphan: bool,
+}
+
+/// What the endpoint and whoever leads it share.
+#[derive(Default)]
+pub(super) struct Core {
+    slots: Vec<Option<Slot>>,
+    said: Vec<Said>,
+    took_offer: bool,
+}
+
+impl Core {
+    /// What is pending, with the slot each sits in.
+    pub(super) fn pending(&self) -> Vec<(u8, Pending)> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(slot, s)| Some((slot as u8, s.as_ref()?.pending.clone()))).collect()
+    }
+
+    pub(super) fn take_said(&mut self) -> Vec<Said> {
+        std::mem::take(&mut self.said)
+    }
+
+    /// Tells slot `slot` what happened. Says whether its future has something to look at.
+    pub(super) fn feed(&mut self, slot: u8, answer: Answer) -> bool {
+        self.took_offer = false;
+        let place = &mut self.slots[slot as usize];
+        let slot = place.as_mut().expect("only pending operations are answered");
+        match (&mut slot.pending, answer) {
+            (Pending::Batch { half, .. }, Answer::Half(old)) => {
+                *half = Some(old);
+                return false;
+            }
+            (Pending::Batch { verbs, olds, half }, Answer::Old(old)) => {
+                olds.push(old);
+                *half = None;
+                if olds.len() < verbs.len() {
+                    return false;
+                }
+                slot.answer = Some(Answer::Old(old));
+            }
+            (_, answer) => slot.answer = Some(answer),
+        }
+        if slot.orphan {
+            *place = None;
+            return false;
+        }
+        true
+    }
+
+    /// Whether the offered message was taken.
+    pub(super) fn took_offer(&self) -> bool {
+        self.took_offer
+    }
+
+    fn begin(&mut self, pending: Pending) -> usize {
+        let slot = Slot { pending, answer: None, orphan: false };
+        match self.slots.iter().position(Option::is_none) {
+            Some(free) => {
+                self.slots[free] = Some(slot);
+                free
+            }
+            None => {
+                self.slots.push(Some(slot));
+                self.slots.len() - 1
+            }
+        }
+    }
+}
+
+/// A client of the explorer.
+#[derive(Clone)]
+pub struct StepEndpoint {
+    core: Rc<RefCell<Core>>,
+    me: PeerId,
+    home: Option<NodeId>,
+    scope: AtomicScope,
+}
+
+impl std::fmt::Debug for StepEndpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StepEndpoint({})", self.me)
+    }
+}
+
+impl StepEndpoint {
+    pub(super) fn new(core: Rc<RefCell<Core>>, me: PeerId, home: Option<NodeId>, scope: AtomicScope) -> Self {
+        Self { core, me, home, scope }
+    }
+
+    fn perform(&self, pending: Pending) -> Perform {
+        Perform { core: self.core.clone(), state: Progress::New(pending) }
+    }
+}
+
+enum Progress {
+    New(Pending),
+    Waiting(usize),
+    Done,
+}
+
+/// One operation, from its first poll to its answer.
+struct Perform {
+    core: Rc<RefCell<Core>>,
+    state: Progress,
+}
+
+impl Perform {
+    /// Takes the answer if `accept` says so; an answer that is not accepted is forgotten.
+    fn poll_with<T>(&mut self, mut accept: impl FnMut(Answer, Pending) -> Option<T>) -> Poll<T> {
+        if let Progress::New(_) = self.state {
+            let Progress::New(pending) = std::mem::replace(&mut self.state, Progress::Done) else {
+                unreachable!("just seen")
+            };
+            self.state = Progress::Waiting(self.core.borrow_mut().begin(pending));
+            return Poll::Pending;
+        }
+        let Progress::Waiting(place) = self.state else { panic!("a future was polled after it was done") };
+        let mut core = self.core.borrow_mut();
+        let slot = core.slots[place].as_mut().expect("a waiting operation has a slot");
+        let Some(answer) = slot.answer.take() else { return Poll::Pending };
+        let offered = matches!(answer, Answer::Offer(..));
+        let Some(accepted) = accept(answer, slot.pending.clone()) else { return Poll::Pending };
+        core.took_offer |= offered;
+        core.slots[place] = None;
+        self.state = Progress::Done;
+        Poll::Ready(accepted)
+    }
+}
+
+impl Future for Perform {
+    type Output = (Answer, Pending);
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_with(|answer, pending| Some((answer, pending)))
+    }
+}
+
+impl Drop for Perform {
+    fn drop(&mut self) {
+        let Progress::Waiting(place) = self.state else { return };
+        let mut core = self.core.borrow_mut();
+        let Some(slot) = core.slots[place].as_mut() else { return };
+        match slot.pending {
+            Pending::Batch { .. } | Pending::Send { .. } if slot.answer.is_none() => slot.orphan = true,
+            _ => core.slots[place] = None,
+        }
+    }
+}
+
+/// A receive: offers are shown to `pick` until it takes one.
+struct Receive<F> {
+    perform: Perform,
+    pick: F,
+}
+
+// The closure is only ever called, never pinned.
+impl<F> Unpin for Receive<F> {}
+
+impl<T, F: FnMut(PeerId, &Message) -> Option<T>> Future for Receive<F> {
+    type Output = Option<T>;
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<T>> {
+        let this = &mut *self;
+        let pick = &mut this.pick;
+        this.perform.poll_with(|answer, _| match answer {
+            Answer::Offer(from, message) => pick(from, &message).map(Some),
+            Answer::Timeout(_) => Some(None),
+            other => unreachable!("a receive was answered with {other:?}"),
+        })
+    }
+}
+
+impl Endpoint for StepEndpoint {
+    fn me(&self) -> PeerId {
+        self.me
+    }
+
+    fn home(&self) -> Option<NodeId> {
+        self.home
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { scope: self.scope, ..Capabilities::CPU }
+    }
+
+    async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
+        let mut verbs = Vec::new();
+        batch.each(&mut |verb| {
+            verbs.push(verb);
+            0
+        });
+        let olds = if verbs.is_empty() {
+            Vec::new()
+        } else {
+            let pending = Pending::Batch { verbs, olds: Vec::new(), half: None };
+            let (_, Pending::Batch { olds, .. }) = self.perform(pending).await else {
+                unreachable!("a batch stays a batch")
+            };
+            olds
+        };
+        let mut olds = olds.into_iter();
+        Ok(batch.each(&mut |_| olds.next().expect("every verb has an answer")))
+    }
+
+    async fn wait_until<T: Value>(&self, wait: Wait<T>) -> Result<Waited<T>, FabricError> {
+        let Wait { word, cond, or, deadline, .. } = wait;
+        let pending = Pending::Wait { addr: word.addr(), width: T::WIDTH, cond, or, deadline };
+        Ok(match self.perform(pending).await.0 {
+            Answer::Met(value) => Waited { value: T::narrow(value), met: true, polls: 0 },
+            Answer::Timeout(value) => Waited { value: T::narrow(value), met: false, polls: 0 },
+            other => unreachable!("a wait was answered with {other:?}"),
+        })
+    }
+
+    async fn send(&self, to: PeerId, message: Message) -> Result<(), FabricError> {
+        self.perform(Pending::Send { to, message, datagram: false }).await;
+        Ok(())
+    }
+
+    async fn send_datagram(&self, to: PeerId, message: Message) -> Result<(), FabricError> {
+        self.perform(Pending::Send { to, message, datagram: true }).await;
+        Ok(())
+    }
+
+    fn recv_by<T>(
+        &self,
+        deadline: Deadline,
+        pick: impl FnMut(PeerId, &Message) -> Option<T>,
+    ) -> impl Future<Output = Option<T>> {
+        Receive { perform: self.perform(Pending::Recv { deadline }), pick }
+    }
+
+    /// There is no clock here: time stands still, and what depends on it goes through deadlines.
+    async fn now(&self) -> Time {
+        Time(0)
+    }
+
+    async fn passed(&self, _: Time) -> bool {
+        match self.perform(Pending::Passed).await.0 {
+            Answer::Passed(passed) => passed,
+            other => unreachable!("a look at the clock was answered with {other:?}"),
+        }
+    }
+
+    /// Any delay is possible between two steps anyway.
+    async fn sleep(&self, _: u64) {}
+
+    fn random(&self) -> u64 {
+        0
+    }
+
+    fn mark(&self, label: &'static str, locals: &[u64]) {
+        self.core.borrow_mut().said.push(Said::Marked(label, locals.to_vec()));
+    }
+
+    fn checkpoint(&self, label: &'static str, locals: &[u64]) {
+        self.core.borrow_mut().said.push(Said::Checkpoint(label, locals.to_vec()));
+    }
+
+    fn observe(&self, what: Observation) {
+        self.core.borrow_mut().said.push(Said::Observed(what));
+    }
+}

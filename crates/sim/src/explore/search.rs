@@ -1,0 +1,238 @@
+//! Breadth-first search over global states: the first violation found has the shortest trace.
+
+use super::Progress;
+use super::state::FaultWord;
+use super::world::{Step, World};
+use crate::check::Violation;
+use hashbrown::HashTable;
+use lockwright_locks::case::Checks;
+use lockwright_locks::catalog::Checker;
+
+/// All states seen, each once, in the order they were found.
+pub(super) struct States {
+    stride: usize,
+    numbers: Vec<u32>,
+    found_from: Vec<u32>,
+    index: HashTable<u32>,
+}
+
+impl States {
+    fn new(stride: usize) -> Self {
+        Self { stride, numbers: Vec::new(), found_from: Vec::new(), index: HashTable::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.found_from.len()
+    }
+
+    pub(super) fn get(&self, state: u32) -> &[u32] {
+        let at = state as usize * self.stride;
+        &self.numbers[at..at + self.stride]
+    }
+
+    /// The state's number, and whether it is new.
+    fn insert(&mut self, state: &[u32], from: u32) -> (u32, bool) {
+        let (numbers, stride) = (&self.numbers, self.stride);
+        let at = |number: u32| &numbers[number as usize * stride..(number as usize + 1) * stride];
+        let entry = self.index.entry(hash(state), |&other| at(other) == state, |&other| hash(at(other)));
+        match entry {
+            hashbrown::hash_table::Entry::Occupied(found) => (*found.get(), false),
+            hashbrown::hash_table::Entry::Vacant(free) => {
+                let number = u32::try_from(self.found_from.len()).expect("fewer than 2^32 states");
+                free.insert(number);
+                self.numbers.extend_from_slice(state);
+                self.found_from.push(from);
+                (number, true)
+            }
+        }
+    }
+
+    /// The states from the first to `state`, each found from the one before.
+    pub(super) fn path_to(&self, state: u32) -> Vec<u32> {
+        let mut path = vec![state];
+        let mut at = state;
+        while self.found_from[at as usize] != at {
+            at = self.found_from[at as usize];
+            path.push(at);
+        }
+        path.reverse();
+        path
+    }
+}
+
+/// A multiply-and-fold hash over the state's numbers, two at a time.
+fn hash(state: &[u32]) -> u64 {
+    const K: u64 = 0x9e37_79b9_7f4a_7c15;
+    let fold = |h: u64, word: u64| {
+        let wide = u128::from(h ^ word) * u128::from(K);
+        (wide as u64) ^ (wide >> 64) as u64
+    };
+    let mut pairs = state.chunks_exact(2);
+    let mut h = K;
+    for pair in &mut pairs {
+        h = fold(h, u64::from(pair[0]) | u64::from(pair[1]) << 32);
+    }
+    if let [last] = pairs.remainder() {
+        h = fold(h, u64::from(*last));
+    }
+    fold(h, state.len() as u64)
+}
+
+/// Where the search ended.
+pub(super) struct Verdict {
+    pub(super) transitions: u64,
+    pub(super) depth: u32,
+    pub(super) exhaustive: bool,
+    pub(super) violation: Option<Bad>,
+}
+
+/// A violation: the state it was seen in, or seen from by one more step.
+pub(super) struct Bad {
+    pub(super) violation: Violation,
+    pub(super) state: u32,
+    pub(super) step: Option<Step>,
+}
+
+/// The limits of a search, and who wants to hear of its progress.
+pub(super) struct Limits<'a> {
+    pub(super) checks: Checks,
+    pub(super) max_states: u64,
+    pub(super) progress: Option<&'a mut Box<dyn FnMut(&Progress)>>,
+    /// Complains if lock memory is not free in this final state.
+    pub(super) quiet: &'a dyn Fn(&World, &[u32]) -> Option<Violation>,
+}
+
+const PROGRESS_EVERY: u32 = 1 << 16;
+
+/// Visits every state reachable in `world`, until something is wrong or the limit is reached.
+pub(super) fn search(world: &mut World, limits: &mut Limits<'_>) -> (States, Verdict) {
+    let mut states = States::new(world.shape.stride());
+    let initial = world.initial.clone();
+    states.insert(&initial, 0);
+    let mut graph = Graph::default();
+    let mut verdict = Verdict { transitions: 0, depth: 0, exhaustive: true, violation: None };
+    let mut current = initial;
+    let mut level_end = 1;
+    let mut at: u32 = 0;
+    while (at as usize) < states.len() {
+        if at as usize == level_end {
+            verdict.depth += 1;
+            level_end = states.len();
+        }
+        if states.len() as u64 >= limits.max_states {
+            verdict.exhaustive = false;
+            return (states, verdict);
+        }
+        if at.is_multiple_of(PROGRESS_EVERY)
+            && let Some(progress) = &mut limits.progress
+        {
+            let (depth, transitions) = (verdict.depth, verdict.transitions);
+            progress(&Progress { states: states.len() as u64, transitions, depth });
+        }
+        current.copy_from_slice(states.get(at));
+        world.expand(&current);
+        verdict.transitions += world.successors.steps.len() as u64;
+        if let Some((step, violation)) = world.successors.violations.first() {
+            let step = Some(world.successors.steps[*step]);
+            verdict.violation = Some(Bad { violation: violation.clone(), state: at, step });
+            return (states, verdict);
+        }
+        let is_final = world.is_final(&current);
+        let mut progresses = false;
+        for (step, next) in
+            world.successors.steps.iter().zip(world.successors.states.chunks_exact(states.stride))
+        {
+            let (number, _) = states.insert(next, at);
+            // What others may still do by fault does not help anybody to finish.
+            if step.is_progress() {
+                progresses = true;
+                if limits.checks.finish {
+                    graph.targets.push(number);
+                }
+            }
+        }
+        graph.close_state(is_final);
+        let violation = if is_final {
+            (limits.quiet)(world, &current)
+        } else if !progresses && limits.checks.finish {
+            Some(Violation::new(
+                Checker::Deadlock,
+                format!("{} can never finish: nothing moves", world.stuck(&current)),
+            ))
+        } else {
+            None
+        };
+        if let Some(violation) = violation {
+            verdict.violation = Some(Bad { violation, state: at, step: None });
+            return (states, verdict);
+        }
+        at += 1;
+    }
+    if limits.checks.finish
+        && let Some(trapped) = graph.first_that_cannot_finish()
+    {
+        let who = world.stuck(states.get(trapped));
+        let what = format!("{who} can never finish from here, though things still move");
+        let violation = Violation::new(Checker::Livelock, what);
+        verdict.violation = Some(Bad { violation, state: trapped, step: None });
+    }
+    (states, verdict)
+}
+
+impl World {
+    /// The clients that are not done, in words.
+    fn stuck(&self, state: &[u32]) -> String {
+        let alone = |client: &usize| {
+            let node = state[self.shape.node(*client)];
+            node != super::state::DEAD && !self.clients[*client].node(node).done
+        };
+        let names: Vec<_> = (0..self.shape.clients)
+            .filter(alone)
+            .map(|client| self.clients[client].me().to_string())
+            .collect();
+        names.join(", ")
+    }
+
+    /// Whether memory can be expected to be free in a final state: nobody died with a lock in hand.
+    pub(super) fn nobody_crashed(&self, state: &[u32]) -> bool {
+        !FaultWord(state[self.shape.faults()]).somebody_crashed()
+    }
+}
+
+/// Who leads where by honest steps, to ask whether everybody can always finish.
+#[derive(Default)]
+struct Graph {
+    targets: Vec<u32>,
+    ends: Vec<usize>,
+    finals: Vec<bool>,
+}
+
+impl Graph {
+    fn close_state(&mut self, is_final: bool) {
+        self.ends.push(self.targets.len());
+        self.finals.push(is_final);
+    }
+
+    /// The first state from which no final state can be reached.
+    fn first_that_cannot_finish(&self) -> Option<u32> {
+        let mut can = self.finals.clone();
+        // Targets mostly come later, so a few sweeps from the end settle it.
+        loop {
+            let mut changed = false;
+            for state in (0..can.len()).rev() {
+                if can[state] {
+                    continue;
+                }
+                let start = if state == 0 { 0 } else { self.ends[state - 1] };
+                if self.targets[start..self.ends[state]].iter().any(|&target| can[target as usize]) {
+                    can[state] = true;
+                    changed = true;
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        can.iter().position(|can| !can).map(|state| state as u32)
+    }
+}

@@ -1,0 +1,140 @@
+//! A global state as plain numbers: what is where in it, and who is down.
+//!
+//! | part | one number for each | meaning |
+//! |---|---|---|
+//! | memory | 8 bytes of lock memory | its value, in `Tables::values` |
+//! | nodes | client | where it is in its automaton; [`DEAD`] if it crashed |
+//! | mailboxes | client, then role | letters on their way to it, in `Tables::mailboxes` |
+//! | roles | role | its state |
+//! | timers | role | timers that are armed, in `Tables::timers` |
+//! | watch | – | what the checkers remember, in `Tables::watches` |
+//! | faults | – | a [`FaultWord`] |
+
+use lockwright_fabric::Addr;
+use lockwright_locks::case::Faults;
+use std::ops::Range;
+
+/// Where a crashed client is.
+pub(super) const DEAD: u32 = u32::MAX;
+
+/// Where the parts of a state begin.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) words_per_node: usize,
+    pub(super) memory_words: usize,
+    pub(super) clients: usize,
+    pub(super) roles: usize,
+}
+
+impl Shape {
+    pub(super) fn stride(&self) -> usize {
+        self.memory_words + 2 * self.clients + 3 * self.roles + 2
+    }
+
+    pub(super) fn memory(&self) -> Range<usize> {
+        0..self.memory_words
+    }
+
+    pub(super) fn word(&self, addr: Addr) -> usize {
+        let word = (addr.offset / 8) as usize;
+        assert!(word < self.words_per_node, "{addr} is outside of the case's lock memory");
+        addr.node.0 as usize * self.words_per_node + word
+    }
+
+    pub(super) fn node(&self, client: usize) -> usize {
+        self.memory_words + client
+    }
+
+    /// Mailboxes of clients come first, then those of roles.
+    pub(super) fn mailbox(&self, peer: usize) -> usize {
+        self.memory_words + self.clients + peer
+    }
+
+    pub(super) fn role(&self, role: usize) -> usize {
+        self.memory_words + 2 * self.clients + self.roles + role
+    }
+
+    pub(super) fn timers(&self, role: usize) -> usize {
+        self.memory_words + 2 * self.clients + 2 * self.roles + role
+    }
+
+    pub(super) fn watch(&self) -> usize {
+        self.stride() - 2
+    }
+
+    pub(super) fn faults(&self) -> usize {
+        self.stride() - 1
+    }
+}
+
+/// Who is down, and how much may still go wrong.
+///
+/// | bits | meaning |
+/// |---|---|
+/// | 0–7 | client i is paused |
+/// | 8–15 | crashes, pauses left (4 bits each) |
+/// | 16–23 | losses, duplicates left (4 bits each) |
+/// | 24 | somebody has crashed |
+/// | 25 | somebody has paused |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FaultWord(pub(super) u32);
+
+/// The budgets of a [`FaultWord`], by where they sit in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Budget {
+    Crashes = 8,
+    Pauses = 12,
+    Losses = 16,
+    Duplicates = 20,
+}
+
+impl FaultWord {
+    const CRASHED: u32 = 1 << 24;
+    const HAS_PAUSED: u32 = 1 << 25;
+
+    pub(super) fn new(faults: Faults) -> Self {
+        let budgets = [
+            (faults.crashes, Budget::Crashes),
+            (faults.pauses, Budget::Pauses),
+            (faults.losses, Budget::Losses),
+            (faults.duplicates, Budget::Duplicates),
+        ];
+        Self(budgets.iter().fold(0, |word, (count, budget)| {
+            assert!(*count < 16, "at most 15 faults of a kind");
+            word | u32::from(*count) << *budget as u32
+        }))
+    }
+
+    pub(super) fn left(self, budget: Budget) -> u32 {
+        self.0 >> budget as u32 & 0xf
+    }
+
+    pub(super) fn spend(self, budget: Budget) -> Self {
+        Self(self.0 - (1 << budget as u32))
+    }
+
+    pub(super) fn is_paused(self, client: usize) -> bool {
+        self.0 & 1 << client != 0
+    }
+
+    pub(super) fn with_crash(self) -> Self {
+        Self(self.spend(Budget::Crashes).0 | Self::CRASHED)
+    }
+
+    pub(super) fn with_pause(self, client: usize) -> Self {
+        Self(self.spend(Budget::Pauses).0 | Self::HAS_PAUSED | 1 << client)
+    }
+
+    pub(super) fn without_pause(self, client: usize) -> Self {
+        Self(self.0 & !(1 << client))
+    }
+
+    /// Somebody has crashed, or is paused now.
+    pub(super) fn somebody_is_down(self) -> bool {
+        self.0 & (Self::CRASHED | 0xff) != 0
+    }
+
+    pub(super) fn somebody_crashed(self) -> bool {
+        self.0 & Self::CRASHED != 0
+    }
+}

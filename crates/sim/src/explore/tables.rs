@@ -1,0 +1,76 @@
+//! Everything that recurs in global states, kept once and named by a small number.
+
+use crate::check::Watch;
+use lockwright_fabric::observe::Observation;
+use lockwright_fabric::{Message, PeerId};
+use rustc_hash::FxHashMap;
+use std::hash::Hash;
+use std::rc::Rc;
+
+/// Gives every distinct value a number.
+#[derive(Debug)]
+pub(super) struct Interner<T> {
+    numbers: FxHashMap<T, u32>,
+    values: Vec<T>,
+}
+
+impl<T> Default for Interner<T> {
+    fn default() -> Self {
+        Self { numbers: FxHashMap::default(), values: Vec::new() }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Interner<T> {
+    pub(super) fn number(&mut self, value: T) -> u32 {
+        if let Some(&number) = self.numbers.get(&value) {
+            return number;
+        }
+        let number = u32::try_from(self.values.len()).expect("fewer than 2^32 distinct values");
+        self.values.push(value.clone());
+        self.numbers.insert(value, number);
+        number
+    }
+
+    pub(super) fn get(&self, number: u32) -> &T {
+        &self.values[number as usize]
+    }
+}
+
+/// A message on its way or in a mailbox.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Letter {
+    pub(super) from: PeerId,
+    pub(super) message: Rc<Message>,
+    pub(super) datagram: bool,
+}
+
+/// The interners of one exploration.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    pub(super) values: Interner<u128>,
+    pub(super) letters: Interner<Letter>,
+    /// Letters in a mailbox, by sender: order matters only between letters of one sender.
+    pub(super) mailboxes: Interner<Vec<u32>>,
+    pub(super) observations: Interner<Vec<Observation>>,
+    pub(super) watches: Interner<Watch>,
+    pub(super) timers: Interner<Vec<u64>>,
+}
+
+impl Tables {
+    /// The mailbox with one more letter, behind those of the same sender.
+    pub(super) fn with_letter(&mut self, mailbox: u32, letter: Letter) -> u32 {
+        let from = letter.from;
+        let letter = self.letters.number(letter);
+        let mut letters = self.mailboxes.get(mailbox).clone();
+        let place = letters.partition_point(|&other| self.letters.get(other).from <= from);
+        letters.insert(place, letter);
+        self.mailboxes.number(letters)
+    }
+
+    /// The mailbox without the letter at `place`.
+    pub(super) fn without_letter(&mut self, mailbox: u32, place: usize) -> u32 {
+        let mut letters = self.mailboxes.get(mailbox).clone();
+        letters.remove(place);
+        self.mailboxes.number(letters)
+    }
+}
