@@ -50,7 +50,7 @@ impl Roles {
         message: &Message,
     ) -> Rc<Reaction> {
         self.react(role, state, Event::Letter(letter), |role, out| {
-            role.on_message(Time(0), from, message, out)
+            role.on_message(Time(0), from, message, out);
         })
     }
 

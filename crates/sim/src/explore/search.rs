@@ -1,8 +1,8 @@
 //! Breadth-first search over global states: the first violation found has the shortest trace.
 
-use super::Progress;
 use super::state::FaultWord;
 use super::world::{Step, World};
+use super::{OnProgress, Progress};
 use crate::check::Violation;
 use hashbrown::HashTable;
 use lockwright_locks::case::Checks;
@@ -97,7 +97,7 @@ pub(super) struct Bad {
 pub(super) struct Limits<'a> {
     pub(super) checks: Checks,
     pub(super) max_states: u64,
-    pub(super) progress: Option<&'a mut Box<dyn FnMut(&Progress)>>,
+    pub(super) progress: Option<&'a mut OnProgress>,
     /// Complains if lock memory is not free in this final state.
     pub(super) quiet: &'a dyn Fn(&World, &[u32]) -> Option<Violation>,
 }
