@@ -41,8 +41,11 @@ pub struct Options {
     /// Another limit on the number of states.
     pub max_states: Option<u64>,
     /// Called every few ten thousand states.
-    pub progress: Option<Box<dyn FnMut(&Progress)>>,
+    pub progress: Option<OnProgress>,
 }
+
+/// Somebody who hears how far an exploration has come.
+pub type OnProgress = Box<dyn FnMut(&Progress)>;
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
