@@ -17,11 +17,15 @@
 //! them, and that is all.
 
 mod addr;
+pub mod backend;
 mod capability;
+pub mod conformance;
 mod endpoint;
 pub mod fault;
+pub mod layer;
 mod message;
 pub mod observe;
+mod random;
 mod verb;
 mod wait;
 

@@ -45,6 +45,8 @@ impl Message {
 pub struct Outbox {
     /// Messages to send, in order.
     pub messages: Vec<(PeerId, Message)>,
+    /// Packets that may be lost, doubled, delayed or overtaken, sent after the messages.
+    pub datagrams: Vec<(PeerId, Message)>,
     /// Verbs on the role's own node, executed in order before the messages leave.
     pub verbs: Vec<RawVerb>,
     /// Timers to start: (delay in nanoseconds, id given back to `on_timer`).
@@ -55,6 +57,11 @@ impl Outbox {
     /// Sends `message` to `to`.
     pub fn send(&mut self, to: PeerId, message: Message) {
         self.messages.push((to, message));
+    }
+
+    /// Sends `message` to `to` as a packet that may not arrive.
+    pub fn send_datagram(&mut self, to: PeerId, message: Message) {
+        self.datagrams.push((to, message));
     }
 
     /// Executes `verb` on the role's own node.

@@ -69,10 +69,12 @@ pub struct Faults {
 pub enum Timeouts {
     /// At any moment: for timeouts that a user sets.
     Any,
-    /// Only while somebody has crashed or is paused: leases are longer than anything healthy takes.
+    /// Only while somebody has crashed or is paused, and nobody healthy holds a lock: leases are longer than any
+    /// critical section of the living.
     #[default]
     WhenFaulty,
-    /// Only when nobody else can move: leases are longer than everything.
+    /// Only when nobody else can move: leases are longer than everything. For protocols that wait by
+    /// `wait_until` and `recv_by`; one that spins always moves.
     WhenStuck,
 }
 

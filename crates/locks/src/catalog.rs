@@ -41,6 +41,10 @@ pub enum Checker {
 }
 
 impl Checker {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Exclusion, Self::Deadlock, Self::Livelock, Self::Bypass, Self::Tokens, Self::Quiet];
+
     /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {

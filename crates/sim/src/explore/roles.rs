@@ -1,6 +1,7 @@
 //! Server-side roles as automata: what each state makes of each message, computed once.
 
-use lockwright_fabric::{BoxedRole, Message, Outbox, PeerId, Time};
+use super::tables::{Letter, Tables};
+use lockwright_fabric::{BoxedRole, Outbox, PeerId, Time};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
@@ -8,6 +9,9 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub(super) struct Reaction {
     pub(super) state: u32,
+    /// Its messages, as letters.
+    pub(super) letters: Vec<(PeerId, u32)>,
+    /// Its verbs and timers.
     pub(super) out: Outbox,
 }
 
@@ -46,32 +50,36 @@ impl Roles {
         role: usize,
         state: u32,
         letter: u32,
-        from: PeerId,
-        message: &Message,
+        tables: &mut Tables,
     ) -> Rc<Reaction> {
-        self.react(role, state, Event::Letter(letter), |role, out| {
-            role.on_message(Time(0), from, message, out);
-        })
+        self.react(role, state, Event::Letter(letter), tables)
     }
 
-    pub(super) fn on_timer(&mut self, role: usize, state: u32, id: u64) -> Rc<Reaction> {
-        self.react(role, state, Event::Timer(id), |role, out| role.on_timer(Time(0), id, out))
+    pub(super) fn on_timer(&mut self, role: usize, state: u32, id: u64, tables: &mut Tables) -> Rc<Reaction> {
+        self.react(role, state, Event::Timer(id), tables)
     }
 
-    fn react(
-        &mut self,
-        role: usize,
-        state: u32,
-        event: Event,
-        act: impl FnOnce(&mut BoxedRole, &mut Outbox),
-    ) -> Rc<Reaction> {
+    fn react(&mut self, role: usize, state: u32, event: Event, tables: &mut Tables) -> Rc<Reaction> {
         if let Some(reaction) = self.reactions.get(&(role, state, event)) {
             return reaction.clone();
         }
         let mut machine = self.states[state as usize].clone();
         let mut out = Outbox::default();
-        act(&mut machine, &mut out);
-        let reaction = Rc::new(Reaction { state: self.number(machine), out });
+        match event {
+            Event::Letter(letter) => {
+                let letter = tables.letters.get(letter);
+                machine.on_message(Time(0), letter.from, &letter.message, &mut out);
+            }
+            Event::Timer(id) => machine.on_timer(Time(0), id, &mut out),
+        }
+        let messages = out.messages.drain(..).map(|(to, message)| (to, message, false));
+        let datagrams = out.datagrams.drain(..).map(|(to, message)| (to, message, true));
+        let letters = messages.chain(datagrams).map(|(to, message, datagram)| {
+            let letter = Letter { from: PeerId::role(role), message: Rc::new(message), datagram };
+            (to, tables.letters.number(letter))
+        });
+        let letters = letters.collect();
+        let reaction = Rc::new(Reaction { state: self.number(machine), letters, out });
         self.reactions.insert((role, state, event), reaction.clone());
         reaction
     }

@@ -168,9 +168,10 @@ pub(super) fn search(world: &mut World, limits: &mut Limits<'_>) -> (States, Ver
         }
         at += 1;
     }
-    if limits.checks.finish
-        && let Some(trapped) = graph.first_that_cannot_finish()
-    {
+    // Of the states that lead nowhere, the one where most are done tells the story best: the rest is stuck there.
+    let done = |state: &u32| world.done_clients(states.get(*state));
+    let trapped = if limits.checks.finish { graph.cannot_finish() } else { Vec::new() };
+    if let Some(trapped) = trapped.into_iter().rev().max_by_key(done) {
         let who = world.stuck(states.get(trapped));
         let what = format!("{who} can never finish from here, though things still move");
         let violation = Violation::new(Checker::Livelock, what);
@@ -193,6 +194,10 @@ impl World {
         names.join(", ")
     }
 
+    fn done_clients(&self, state: &[u32]) -> usize {
+        (0..self.shape.clients).filter(|client| self.is_done(state, *client)).count()
+    }
+
     /// Whether memory can be expected to be free in a final state: nobody died with a lock in hand.
     pub(super) fn nobody_crashed(&self, state: &[u32]) -> bool {
         !FaultWord(state[self.shape.faults()]).somebody_crashed()
@@ -213,8 +218,8 @@ impl Graph {
         self.finals.push(is_final);
     }
 
-    /// The first state from which no final state can be reached.
-    fn first_that_cannot_finish(&self) -> Option<u32> {
+    /// The states from which no final state can be reached, in the order they were found.
+    fn cannot_finish(&self) -> Vec<u32> {
         let mut can = self.finals.clone();
         // Targets mostly come later, so a few sweeps from the end settle it.
         loop {
@@ -233,6 +238,6 @@ impl Graph {
                 break;
             }
         }
-        can.iter().position(|can| !can).map(|state| state as u32)
+        (0..can.len() as u32).filter(|state| !can[*state as usize]).collect()
     }
 }

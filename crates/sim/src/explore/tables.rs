@@ -50,7 +50,9 @@ pub(super) struct Tables {
     pub(super) values: Interner<u128>,
     pub(super) letters: Interner<Letter>,
     /// Letters in a mailbox, by sender: order matters only between letters of one sender.
-    pub(super) mailboxes: Interner<Vec<u32>>,
+    pub(super) mailboxes: Interner<Rc<[u32]>>,
+    posted: FxHashMap<(u32, u32), u32>,
+    taken: FxHashMap<(u32, usize), u32>,
     pub(super) observations: Interner<Vec<Observation>>,
     pub(super) watches: Interner<Watch>,
     pub(super) timers: Interner<Vec<u64>>,
@@ -58,19 +60,28 @@ pub(super) struct Tables {
 
 impl Tables {
     /// The mailbox with one more letter, behind those of the same sender.
-    pub(super) fn with_letter(&mut self, mailbox: u32, letter: Letter) -> u32 {
-        let from = letter.from;
-        let letter = self.letters.number(letter);
-        let mut letters = self.mailboxes.get(mailbox).clone();
+    pub(super) fn with_letter(&mut self, mailbox: u32, letter: u32) -> u32 {
+        if let Some(&after) = self.posted.get(&(mailbox, letter)) {
+            return after;
+        }
+        let from = self.letters.get(letter).from;
+        let mut letters = self.mailboxes.get(mailbox).to_vec();
         let place = letters.partition_point(|&other| self.letters.get(other).from <= from);
         letters.insert(place, letter);
-        self.mailboxes.number(letters)
+        let after = self.mailboxes.number(letters.into());
+        self.posted.insert((mailbox, letter), after);
+        after
     }
 
     /// The mailbox without the letter at `place`.
     pub(super) fn without_letter(&mut self, mailbox: u32, place: usize) -> u32 {
-        let mut letters = self.mailboxes.get(mailbox).clone();
+        if let Some(&after) = self.taken.get(&(mailbox, place)) {
+            return after;
+        }
+        let mut letters = self.mailboxes.get(mailbox).to_vec();
         letters.remove(place);
-        self.mailboxes.number(letters)
+        let after = self.mailboxes.number(letters.into());
+        self.taken.insert((mailbox, place), after);
+        after
     }
 }

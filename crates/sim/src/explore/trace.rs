@@ -122,7 +122,10 @@ impl Teller<'_> {
         debug_assert_ne!(node, DEAD, "the dead do not move");
         let pending = self.world.clients[client].node(node).pending.clone();
         let (_, pending) = pending.iter().find(|(slot, _)| *slot == stimulus.slot).expect("it was pending");
-        let value = *self.world.tables.values.get(stimulus.payload);
+        let value = match stimulus.kind {
+            Kind::Offer => 0,
+            _ => *self.world.tables.values.get(stimulus.payload),
+        };
         match (pending, stimulus.kind) {
             (Pending::Batch { verbs, olds, .. }, Kind::Half) => {
                 format!("{} (reads {value:#x}, has not written)", verb(&verbs[olds.len()]))

@@ -68,6 +68,7 @@ pub(super) struct World {
     timeouts: Timeouts,
     weak_scope: bool,
     watched: FxHashMap<(u32, u32, usize), Result<u32, Violation>>,
+    sends: FxHashMap<(usize, u32, u8), u32>,
     next: Vec<u32>,
 }
 
@@ -103,7 +104,7 @@ impl World {
         let mut tables = Tables::default();
         // Number 0 is the empty one everywhere.
         tables.values.number(0);
-        tables.mailboxes.number(Vec::new());
+        tables.mailboxes.number(Rc::from([]));
         tables.observations.number(Vec::new());
         tables.timers.number(Vec::new());
         tables.watches.number(Watch::new(setup.checks));
@@ -126,6 +127,7 @@ impl World {
             timeouts: setup.timeouts,
             weak_scope: setup.weak_scope,
             watched: FxHashMap::default(),
+            sends: FxHashMap::default(),
             next: Vec::new(),
         };
         for client in 0..shape.clients {
@@ -143,7 +145,7 @@ impl World {
         (0..self.shape.clients).all(|client| self.is_done(state, client))
     }
 
-    fn is_done(&self, state: &[u32], client: usize) -> bool {
+    pub(super) fn is_done(&self, state: &[u32], client: usize) -> bool {
         let node = state[self.shape.node(client)];
         node == DEAD || self.clients[client].node(node).done
     }
@@ -154,7 +156,7 @@ impl World {
         let faults = FaultWord(state[self.shape.faults()]);
         let may_time_out = match self.timeouts {
             Timeouts::Any => true,
-            Timeouts::WhenFaulty => faults.somebody_is_down(),
+            Timeouts::WhenFaulty => faults.somebody_is_down() && self.nobody_holds(state),
             Timeouts::WhenStuck => false,
         };
         self.healthy_steps(state, may_time_out);
@@ -169,6 +171,11 @@ impl World {
         if self.faults != Faults::default() {
             self.things_that_go_wrong(state, faults);
         }
+    }
+
+    /// Nobody healthy is in a critical section: the checkers have forgotten those who are down.
+    fn nobody_holds(&self, state: &[u32]) -> bool {
+        self.tables.watches.get(state[self.shape.watch()]).holders().next().is_none()
     }
 
     fn healthy_steps(&mut self, state: &[u32], may_time_out: bool) {
@@ -192,8 +199,9 @@ impl World {
         match pending {
             Pending::Batch { verbs, olds, half } => self.verb_step(state, turn, &verbs[olds.len()], *half),
             Pending::Send { to, message, datagram } => {
+                let letter = self.letter_of(turn, message, *datagram);
                 self.begin(state);
-                self.deliver(self.clients[turn.client].me(), *to, Rc::new(message.clone()), *datagram);
+                self.deliver(*to, letter);
                 self.finish(turn, Kind::Sent, 0);
             }
             Pending::Wait { addr, width, cond, or, deadline } => {
@@ -302,14 +310,15 @@ impl World {
         let letters = self.tables.mailboxes.get(mailbox).clone();
         let mut served = None;
         for (place, &letter) in letters.iter().enumerate() {
-            let Letter { from, message, datagram } = self.tables.letters.get(letter).clone();
+            let Letter { from, datagram, .. } = *self.tables.letters.get(letter);
             if served == Some(from) && !(datagram && self.faults.reorders) {
                 continue;
             }
             served = Some(from);
             self.begin(state);
             self.next[place_of_mailbox] = self.tables.without_letter(mailbox, place);
-            let reaction = self.roles.on_message(role, state[self.shape.role(role)], letter, from, &message);
+            let reaction =
+                self.roles.on_message(role, state[self.shape.role(role)], letter, &mut self.tables);
             self.react(role, &reaction);
             self.push(Step::Role { role, letter }, None);
         }
@@ -320,7 +329,7 @@ impl World {
                 let mut left = timers.clone();
                 left.remove(place);
                 self.next[self.shape.timers(role)] = self.tables.timers.number(left);
-                let reaction = self.roles.on_timer(role, state[self.shape.role(role)], id);
+                let reaction = self.roles.on_timer(role, state[self.shape.role(role)], id, &mut self.tables);
                 self.react(role, &reaction);
                 self.push(Step::Timer { role, id }, None);
             }
@@ -338,8 +347,8 @@ impl World {
                 self.write(verb.addr, verb.width, new);
             }
         }
-        for (to, message) in &reaction.out.messages {
-            self.deliver(PeerId::role(role), *to, Rc::new(message.clone()), false);
+        for &(to, letter) in &reaction.letters {
+            self.deliver(to, letter);
         }
         if !reaction.out.timers.is_empty() {
             let place = self.shape.timers(role);
@@ -374,7 +383,7 @@ impl World {
         }
         for peer in 0..self.shape.clients + self.shape.roles {
             let place = self.shape.mailbox(peer);
-            for (at, letter) in self.tables.mailboxes.get(state[place]).clone().into_iter().enumerate() {
+            for (at, &letter) in self.tables.mailboxes.get(state[place]).clone().iter().enumerate() {
                 if !self.tables.letters.get(letter).datagram {
                     continue;
                 }
@@ -386,8 +395,7 @@ impl World {
                 }
                 if may_double {
                     self.begin(state);
-                    let again = self.tables.letters.get(letter).clone();
-                    self.next[place] = self.tables.with_letter(state[place], again);
+                    self.next[place] = self.tables.with_letter(state[place], letter);
                     self.next[self.shape.faults()] = faults.spend(Budget::Duplicates).0;
                     self.push(Step::Duplicate { mailbox: peer, letter }, None);
                 }
@@ -467,7 +475,15 @@ impl World {
         result.clone()
     }
 
-    fn deliver(&mut self, from: PeerId, to: PeerId, message: Rc<Message>, datagram: bool) {
+    /// The letter that a client's pending send puts into the mail.
+    fn letter_of(&mut self, turn: Turn, message: &Message, datagram: bool) -> u32 {
+        let (tables, from) = (&mut self.tables, self.clients[turn.client].me());
+        *self.sends.entry((turn.client, turn.node, turn.slot)).or_insert_with(|| {
+            tables.letters.number(Letter { from, message: Rc::new(message.clone()), datagram })
+        })
+    }
+
+    fn deliver(&mut self, to: PeerId, letter: u32) {
         let peer = match to.index() {
             (role, true) => self.shape.clients + role,
             // Nobody reads a dead client's mail.
@@ -475,7 +491,7 @@ impl World {
             (client, false) => client,
         };
         let place = self.shape.mailbox(peer);
-        self.next[place] = self.tables.with_letter(self.next[place], Letter { from, message, datagram });
+        self.next[place] = self.tables.with_letter(self.next[place], letter);
     }
 
     /// The word's value, and its number in `Tables::values`.

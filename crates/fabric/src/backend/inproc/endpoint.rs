@@ -1,0 +1,175 @@
+//! A client's endpoint: verbs executed at once by this CPU, messages through mailboxes.
+
+use super::Shared;
+use super::clock::Clock;
+use super::mailbox::Mailbox;
+use super::memory::Region;
+use super::now::Now;
+use super::park::Parking;
+use super::wait::Waiting;
+use crate::addr::{Addr, NodeId, PeerId, Value, Width};
+use crate::capability::Capabilities;
+use crate::endpoint::{Endpoint, FabricError};
+use crate::message::Message;
+use crate::random::{GOLDEN, mix};
+use crate::verb::{Batch, Op, RawVerb};
+use crate::wait::{Deadline, Time, Wait, Waited};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// One client of an [`InProc`](super::InProc) fabric.
+///
+/// A verb happens when `go` is called, and its future is ready at the first poll. Clones are the same client.
+///
+/// ```
+/// use lockwright_fabric::backend::inproc::{InProc, block_on};
+/// use lockwright_fabric::{Addr, Endpoint, NodeId, PeerId, Word64};
+///
+/// let fabric = InProc::new(1, 64);
+/// let ep = fabric.endpoint(PeerId::client(0));
+/// let word = Word64::at(Addr::new(NodeId(0), 8));
+/// assert_eq!(block_on(ep.go((word.fetch_add(5), word.read()))), Ok((0, 5)));
+/// ```
+#[derive(Clone, Debug)]
+pub struct InProcEndpoint {
+    /// Beside `shared`, though reachable through it: a verb's way to its word is one load.
+    regions: Arc<[Region]>,
+    regions_per_node: u16,
+    me: PeerId,
+    home: Option<NodeId>,
+    client: Arc<Client>,
+    shared: Arc<Shared>,
+}
+
+/// What the clones of one client share.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) mailbox: Mailbox,
+    random: AtomicU64,
+}
+
+impl Client {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { mailbox: Mailbox::default(), random: AtomicU64::new(seed) }
+    }
+}
+
+impl InProcEndpoint {
+    pub(super) fn new(shared: &Arc<Shared>, me: PeerId, home: Option<NodeId>, client: Arc<Client>) -> Self {
+        Self {
+            regions: Arc::clone(&shared.regions),
+            regions_per_node: shared.regions_per_node,
+            me,
+            home,
+            client,
+            shared: Arc::clone(shared),
+        }
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+
+    pub(super) fn parking(&self) -> &Parking {
+        &self.shared.parking
+    }
+
+    pub(super) fn mailbox(&self) -> &Mailbox {
+        &self.client.mailbox
+    }
+
+    /// Executes one verb and wakes those who waited for what it did.
+    #[inline(always)]
+    pub(super) fn execute(&self, verb: RawVerb) -> Result<u128, FabricError> {
+        let RawVerb { addr, width, op } = verb;
+        let Some((old, changed)) = self.reach(addr, width, &op) else { return self.refuse(addr, width) };
+        if changed {
+            self.shared.parking.changed(addr, |addr, width| Some(self.reach(addr, width, &Op::Read)?.0));
+        }
+        Ok(old)
+    }
+
+    #[inline(always)]
+    fn reach(&self, addr: Addr, width: Width, op: &Op) -> Option<(u128, bool)> {
+        if addr.region.0 >= self.regions_per_node {
+            return None;
+        }
+        let index = addr.node.0 as usize * self.regions_per_node as usize + addr.region.0 as usize;
+        self.regions.get(index)?.execute(addr.offset, width, op)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, addr: Addr, width: Width) -> Result<u128, FabricError> {
+        self.shared.refuse(addr, width)
+    }
+}
+
+impl Endpoint for InProcEndpoint {
+    #[inline(always)]
+    fn me(&self) -> PeerId {
+        self.me
+    }
+
+    #[inline(always)]
+    fn home(&self) -> Option<NodeId> {
+        self.home
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::CPU
+    }
+
+    #[inline(always)]
+    fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>> {
+        let mut lost = None;
+        let olds = batch.each(&mut |verb| match self.execute(verb) {
+            Ok(old) => old,
+            Err(error) => {
+                lost = Some(error);
+                0
+            }
+        });
+        Now::new(match lost {
+            None => Ok(olds),
+            Some(error) => Err(error),
+        })
+    }
+
+    fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {
+        Waiting::new(self, wait)
+    }
+
+    fn send(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
+        Now::new(self.shared.post(self.me, to, message))
+    }
+
+    /// Nothing is ever lost here: a packet that cannot be delivered is, as on a network, not missed.
+    fn send_datagram(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
+        let _ = self.shared.post(self.me, to, message);
+        Now::new(Ok(()))
+    }
+
+    #[inline(always)]
+    fn recv_by<T>(
+        &self,
+        deadline: Deadline,
+        pick: impl FnMut(PeerId, &Message) -> Option<T>,
+    ) -> impl Future<Output = Option<T>> {
+        self.client.mailbox.receive(&self.shared.clock, deadline, pick)
+    }
+
+    fn now(&self) -> impl Future<Output = Time> {
+        Now::new(self.shared.clock.now())
+    }
+
+    fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
+        self.shared.clock.sleep(ns)
+    }
+
+    /// SplitMix64, one stream per client.
+    fn random(&self) -> u64 {
+        let state = self.client.random.fetch_add(GOLDEN, Relaxed);
+        mix(state.wrapping_add(GOLDEN))
+    }
+}

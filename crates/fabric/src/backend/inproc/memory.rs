@@ -1,0 +1,272 @@
+//! Lock memory of one process, and the kernel that executes one verb on one word of it.
+//!
+//! The only file of this backend with `unsafe`: it turns (offset, width) into a reference to an atomic, after it has
+//! checked bounds and alignment. It knows nothing of waiters, messages or nodes.
+//!
+//! Every access is sequentially consistent: a WRITE is a swap and not a store, so that a protocol may write its flag
+//! and then read the other's (Peterson), and so that the check for parked waiters that follows it is ordered too.
+//!
+//! **Mixed sizes.** Protocols read 8-byte halves of 16-byte words. The language gives no meaning to racing atomics of
+//! different sizes; the hardware does (x86-64 and AArch64 order them like any others within one cache line), and the
+//! 16-byte accesses are inline assembly on both. Tests under Miri therefore stay with one size per word.
+
+#![allow(unsafe_code)]
+
+use crate::addr::{Value, Width};
+use crate::verb::{MaskedCas, Op};
+use portable_atomic::AtomicU128;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+/// Regions start at a cache line.
+const ALIGN: usize = 64;
+/// Sizes are rounded up to this, so that an aligned word that starts inside a region also ends inside it.
+const GRAIN: u64 = 16;
+
+/// A registered piece of memory: zeroed, fixed in place, freed when dropped.
+#[derive(Debug)]
+pub(super) struct Region {
+    base: NonNull<u8>,
+    /// Words must start below this many bytes. Zero once the node is dead, so that verbs pay for one check only.
+    limit: AtomicU64,
+    bytes: u64,
+}
+
+// SAFETY: the memory behind `base` belongs to the region alone and is only ever reached as atomics.
+unsafe impl Send for Region {}
+// SAFETY: as above; all methods take `&self` and go through atomics.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// `bytes` bytes of zeros, rounded up to whole 16-byte words. A large region costs no memory until it is used.
+    pub(super) fn zeroed(bytes: u64) -> Self {
+        let bytes = bytes.next_multiple_of(GRAIN);
+        let layout = Self::layout(bytes);
+        // SAFETY: `layout` never has size zero.
+        let Some(base) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
+        Self { base, limit: AtomicU64::new(bytes), bytes }
+    }
+
+    fn layout(bytes: u64) -> Layout {
+        let size = usize::try_from(bytes.max(GRAIN)).expect("a region fits into the address space");
+        Layout::from_size_align(size, ALIGN).expect("a region fits into the address space")
+    }
+
+    /// From now on every word is out of reach.
+    pub(super) fn kill(&self) {
+        self.limit.store(0, SeqCst);
+    }
+
+    /// Whether the region's node is dead. An empty region cannot tell, and nobody can ask it for a word.
+    pub(super) fn is_dead(&self) -> bool {
+        self.limit.load(Relaxed) != self.bytes
+    }
+
+    /// Size in bytes.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Executes `op` on the word at `offset`: its old value and whether it was changed, or `None` if the word is not
+    /// within reach.
+    #[inline(always)]
+    pub(super) fn execute(&self, offset: u64, width: Width, op: &Op) -> Option<(u128, bool)> {
+        match width {
+            Width::W64 => self.cell::<AtomicU64>(offset).map(|cell| execute(cell, op)),
+            Width::W128 => self.cell::<AtomicU128>(offset).map(|cell| execute(cell, op)),
+        }
+    }
+
+    #[inline(always)]
+    fn cell<C: Cell>(&self, offset: u64) -> Option<&C> {
+        let size = <C::Value as Value>::WIDTH.bytes();
+        if offset >= self.limit.load(Relaxed) || !offset.is_multiple_of(size) {
+            return None;
+        }
+        // SAFETY: `limit` is at most `bytes`, a multiple of 16, and `offset` is a multiple of `size`, which divides
+        // 16: so `offset + size <= bytes` and the word lies inside the allocation, which lives as long as `self`.
+        // The base is aligned to 64, so the word is aligned to its size. It was initialised to zero and is only ever
+        // accessed atomically. See the file's head about mixed sizes.
+        Some(unsafe { self.base.add(offset as usize).cast::<C>().as_ref() })
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this very layout, and nobody holds a reference any more.
+        unsafe { dealloc(self.base.as_ptr(), Self::layout(self.bytes)) }
+    }
+}
+
+/// An atomic word of either width.
+trait Cell {
+    type Value: Value;
+    fn load(&self) -> Self::Value;
+    fn swap(&self, new: Self::Value) -> Self::Value;
+    fn add(&self, add: Self::Value) -> Self::Value;
+    /// What was there; the swap happened if that is `expect`.
+    fn cas(&self, expect: Self::Value, new: Self::Value) -> Self::Value;
+}
+
+macro_rules! cell {
+    ($atomic:ty, $value:ty) => {
+        impl Cell for $atomic {
+            type Value = $value;
+            #[inline(always)]
+            fn load(&self) -> $value {
+                <$atomic>::load(self, SeqCst)
+            }
+            #[inline(always)]
+            fn swap(&self, new: $value) -> $value {
+                <$atomic>::swap(self, new, SeqCst)
+            }
+            #[inline(always)]
+            fn add(&self, add: $value) -> $value {
+                self.fetch_add(add, SeqCst)
+            }
+            #[inline(always)]
+            fn cas(&self, expect: $value, new: $value) -> $value {
+                match self.compare_exchange(expect, new, SeqCst, SeqCst) {
+                    Ok(old) | Err(old) => old,
+                }
+            }
+        }
+    };
+}
+cell!(AtomicU64, u64);
+cell!(AtomicU128, u128);
+
+/// The kernel: one verb, one word. Verbs that a single instruction can do are told apart here; their operands are
+/// mostly constants where this is inlined, so the choice is made at compile time. Everything else is a
+/// compare-and-swap loop around [`Op::apply`].
+#[inline(always)]
+fn execute<C: Cell>(cell: &C, op: &Op) -> (u128, bool) {
+    let narrow = <C::Value as Value>::narrow;
+    let all = <C::Value as Value>::WIDTH.mask();
+    let top = all ^ (all >> 1);
+    let (old, changed) = match *op {
+        Op::Read => (cell.load(), false),
+        Op::Write(value) => (cell.swap(narrow(value)), true),
+        Op::Cas { expect, new } => {
+            let old = cell.cas(narrow(expect), narrow(new));
+            (old, old == narrow(expect))
+        }
+        Op::FetchAdd(add) => (cell.add(narrow(add)), true),
+        Op::MaskedCas(MaskedCas { compare, compare_mask, swap, swap_mask }) if compare_mask & all == all => {
+            let old = cell.cas(narrow(compare), narrow((compare & !swap_mask) | (swap & swap_mask)));
+            (old, old == narrow(compare))
+        }
+        Op::MaskedCas(MaskedCas { compare_mask, swap, swap_mask, .. })
+            if compare_mask & all == 0 && swap_mask & all == all =>
+        {
+            (cell.swap(narrow(swap)), true)
+        }
+        // One field, as wide as the word: its carry is lost anyway.
+        Op::MaskedFetchAdd(fields) if fields.boundaries & all & !top == 0 => {
+            (cell.add(narrow(fields.add)), true)
+        }
+        Op::MaskedCas(_) | Op::MaskedFetchAdd(_) | Op::GuardedFetchAdd { .. } => retry(cell, op),
+    };
+    (old.widen(), changed)
+}
+
+#[inline(always)]
+fn retry<C: Cell>(cell: &C, op: &Op) -> (C::Value, bool) {
+    let mut seen = cell.load();
+    loop {
+        let Some(new) = op.apply(<C::Value as Value>::WIDTH, seen.widen()) else { return (seen, false) };
+        let found = cell.cas(seen, <C::Value as Value>::narrow(new));
+        if found == seen {
+            return (seen, true);
+        }
+        seen = found;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verb::Fields;
+
+    fn run(region: &Region, offset: u64, width: Width, op: Op) -> u128 {
+        region.execute(offset, width, &op).expect("the word is within reach").0
+    }
+
+    /// One of every kind, with the masks at which the kernel branches.
+    fn ops(width: Width) -> Vec<Op> {
+        let all = width.mask();
+        let top = all ^ (all >> 1);
+        let mut ops =
+            vec![Op::Read, Op::Write(7), Op::Cas { expect: 7, new: 9 }, Op::Cas { expect: 7, new: 1 }];
+        ops.extend([all, 3, all - 1].map(Op::FetchAdd));
+        for compare_mask in [0, 0xf, all] {
+            for swap_mask in [0, 0xff0, all] {
+                for compare in [0, 7, 12] {
+                    let swap = 0xabc_def0;
+                    ops.push(Op::MaskedCas(MaskedCas { compare, compare_mask, swap, swap_mask }));
+                }
+            }
+        }
+        for boundaries in [0, top, 0x8080, top | 0x80] {
+            let fields = Fields { add: 0x1_f3f5, boundaries };
+            ops.push(Op::MaskedFetchAdd(fields));
+            ops.push(Op::GuardedFetchAdd { fields, guard: 0, guard_mask: 1 });
+        }
+        ops
+    }
+
+    #[test]
+    fn the_kernel_does_what_apply_says() {
+        for width in [Width::W64, Width::W128] {
+            let region = Region::zeroed(64);
+            let mut model = 0u128;
+            for op in ops(width).into_iter().cycle().take(500) {
+                let next = op.apply(width, model);
+                let (old, changed) = region.execute(32, width, &op).unwrap();
+                assert_eq!((old, changed), (model, next.is_some()), "{op:?}");
+                model = next.unwrap_or(model);
+            }
+            assert_eq!(run(&region, 32, width, Op::Read), model);
+            assert_eq!(run(&region, 16, width, Op::Read), 0, "the neighbour is untouched");
+            assert_eq!(run(&region, 48, width, Op::Read), 0, "the neighbour is untouched");
+        }
+    }
+
+    #[test]
+    fn threads_lose_no_update() {
+        let region = Region::zeroed(32);
+        let rounds = if cfg!(miri) { 20 } else { 10_000 };
+        let fields = Fields { add: 0x01_01, boundaries: 0x80_80 };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..rounds {
+                        run(&region, 0, Width::W64, Op::MaskedFetchAdd(fields));
+                        run(&region, 16, Width::W128, Op::FetchAdd(1 << 64 | 1));
+                    }
+                });
+            }
+        });
+        let total = 3 * rounds as u128;
+        let byte = total & 0xff;
+        assert_eq!(run(&region, 0, Width::W64, Op::Read), byte << 8 | byte);
+        assert_eq!(run(&region, 16, Width::W128, Op::Read), total << 64 | total);
+    }
+
+    #[test]
+    fn words_outside_or_askew_are_out_of_reach() {
+        let region = Region::zeroed(20); // rounded up to 32
+        assert!(region.execute(24, Width::W64, &Op::Read).is_some());
+        assert!(region.execute(16, Width::W128, &Op::Read).is_some());
+        assert!(region.execute(32, Width::W64, &Op::Read).is_none());
+        assert!(region.execute(24, Width::W128, &Op::Read).is_none());
+        assert!(region.execute(4, Width::W64, &Op::Read).is_none());
+        assert!(region.execute(u64::MAX - 7, Width::W64, &Op::Read).is_none());
+        assert!(!region.is_dead());
+        region.kill();
+        assert!(region.is_dead());
+        assert!(region.execute(0, Width::W64, &Op::Read).is_none());
+        assert!(Region::zeroed(0).execute(0, Width::W64, &Op::Read).is_none());
+    }
+}

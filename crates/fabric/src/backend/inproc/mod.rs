@@ -1,0 +1,232 @@
+//! The in-process fabric: lock memory in this process, verbs as CPU atomics, clients as threads or tasks.
+//!
+//! ```
+//! use lockwright_fabric::backend::inproc::{InProc, block_on};
+//! use lockwright_fabric::{Addr, Cond, Endpoint, NodeId, PeerId, Word64};
+//!
+//! let fabric = InProc::new(1, 4096);
+//! let flag = Word64::at(Addr::new(NodeId(0), 0));
+//! let (waiter, setter) = (fabric.endpoint(PeerId::client(0)), fabric.endpoint(PeerId::client(1)));
+//! std::thread::scope(|scope| {
+//!     scope.spawn(move || block_on(waiter.wait_until(flag.until(Cond::Eq { mask: 1, value: 1 }))));
+//!     scope.spawn(move || block_on(setter.go(flag.write(1))));
+//! });
+//! ```
+//!
+//! A verb happens inside `go` and its future is ready at once, so generic protocol code compiles to the atomics. Waits
+//! spin for a moment and then park. What this backend must not do: start a thread before somebody needs one (the clock's
+//! for a long sleep or a deadline, one per role), or allocate on the way of a verb.
+
+mod clock;
+mod endpoint;
+mod mailbox;
+mod memory;
+mod now;
+mod park;
+mod run;
+mod serve;
+mod wait;
+mod wakers;
+
+pub use endpoint::InProcEndpoint;
+pub use run::block_on;
+
+use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width};
+use crate::endpoint::FabricError;
+use crate::message::{BoxedRole, Message};
+use crate::random::mix;
+use crate::{Word, verb::Op};
+use clock::Clock;
+use endpoint::Client;
+use memory::Region;
+use park::Parking;
+use portable_atomic::AtomicU128;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::thread::JoinHandle;
+
+/// A fabric inside this process.
+///
+/// Dropping it stops the threads of its roles; endpoints that are left can still reach the memory.
+#[derive(Debug)]
+pub struct InProc {
+    shared: Arc<Shared>,
+    seed: u64,
+    servers: Mutex<Vec<Server>>,
+}
+
+#[derive(Debug)]
+struct Server {
+    client: Arc<Client>,
+    thread: JoinHandle<()>,
+}
+
+/// What endpoints share.
+#[derive(Debug)]
+struct Shared {
+    /// All nodes' regions, node by node: `regions_per_node` each.
+    regions: Arc<[Region]>,
+    regions_per_node: u16,
+    parking: Parking,
+    clock: Clock,
+    /// Peers are here as long as somebody holds their endpoint.
+    peers: RwLock<HashMap<PeerId, Weak<Client>>>,
+}
+
+impl InProc {
+    /// A fabric of `nodes` nodes, each with one region of `bytes` zeroed bytes.
+    ///
+    /// # Panics
+    /// If this CPU has no lock-free 16-byte atomics.
+    pub fn new(nodes: u16, bytes: u64) -> Self {
+        Self::with_regions(nodes, &[bytes])
+    }
+
+    /// A fabric of `nodes` nodes, each with regions of these sizes.
+    ///
+    /// # Panics
+    /// If this CPU has no lock-free 16-byte atomics, or there is no region.
+    pub fn with_regions(nodes: u16, sizes: &[u64]) -> Self {
+        assert!(
+            AtomicU128::is_lock_free(),
+            "this CPU has no lock-free 16-byte atomics (cmpxchg16b on x86-64), which lock memory needs"
+        );
+        assert!(!sizes.is_empty(), "a node has at least one region");
+        let regions = (0..nodes).flat_map(|_| sizes.iter().map(|bytes| Region::zeroed(*bytes))).collect();
+        let shared = Shared {
+            regions,
+            regions_per_node: u16::try_from(sizes.len()).expect("a node has at most 65535 regions"),
+            parking: Parking::new(),
+            clock: Clock::new(),
+            peers: RwLock::default(),
+        };
+        Self { shared: Arc::new(shared), seed: 0, servers: Mutex::default() }
+    }
+
+    /// Lets the clients' random numbers come from `seed`.
+    #[must_use]
+    pub fn seeded(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// The endpoint of `peer`. Asking again while one is alive gives the same client.
+    pub fn endpoint(&self, peer: PeerId) -> InProcEndpoint {
+        InProcEndpoint::new(&self.shared, peer, None, self.client(peer))
+    }
+
+    /// The endpoint of `peer`, which runs on `home`: a node that owns lock memory.
+    pub fn endpoint_at(&self, peer: PeerId, home: NodeId) -> InProcEndpoint {
+        InProcEndpoint::new(&self.shared, peer, Some(home), self.client(peer))
+    }
+
+    fn client(&self, peer: PeerId) -> Arc<Client> {
+        let mut peers = self.shared.peers.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = peers.get(&peer).and_then(Weak::upgrade) {
+            return client;
+        }
+        let client = Arc::new(Client::new(mix(self.seed ^ mix(u64::from(peer.0)))));
+        peers.insert(peer, Arc::downgrade(&client));
+        client
+    }
+
+    /// Starts a thread for each of `roles`: the i-th is reached as `PeerId::role(i)` and lives on node i. They stop
+    /// when the fabric is dropped or their node dies.
+    ///
+    /// # Panics
+    /// If the system cannot start a thread.
+    pub fn serve(&self, roles: Vec<BoxedRole>) {
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, role) in roles.into_iter().enumerate() {
+            let peer = PeerId::role(index);
+            let client = self.client(peer);
+            let node = NodeId(index as u16);
+            let ep = InProcEndpoint::new(&self.shared, peer, Some(node), Arc::clone(&client));
+            let thread = std::thread::Builder::new()
+                .name(format!("lockwright-role-{index}"))
+                .spawn(move || serve::serve(&ep, role))
+                .expect("the system can start a thread for a role");
+            servers.push(Server { client, thread });
+        }
+    }
+
+    /// Lets `node` die: its memory answers `NodeLost` from now on, its role `PeerLost`.
+    pub fn kill(&self, node: NodeId) {
+        let per_node = self.shared.regions_per_node as usize;
+        for region in self.shared.regions.iter().skip(node.0 as usize * per_node).take(per_node) {
+            region.kill();
+        }
+        self.shared.parking.lost(|addr| addr.node == node);
+        if let Some(role) = self.shared.peer(PeerId::role(node.0 as usize)) {
+            role.mailbox.close();
+        }
+    }
+
+    /// What `word` holds, without a client: for setting up and looking after.
+    ///
+    /// # Panics
+    /// If there is no such word, or its node is dead.
+    pub fn peek<T: Value>(&self, word: Word<T>) -> T {
+        T::narrow(self.shared.do_it(word.addr(), T::WIDTH, &Op::Read))
+    }
+
+    /// Sets `word`, without a client and without waking anybody: for setting up.
+    ///
+    /// # Panics
+    /// If there is no such word, or its node is dead.
+    pub fn poke<T: Value>(&self, word: Word<T>, value: T) {
+        self.shared.do_it(word.addr(), T::WIDTH, &Op::Write(value.widen()));
+    }
+}
+
+impl Drop for InProc {
+    fn drop(&mut self) {
+        let servers = std::mem::take(self.servers.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for server in &servers {
+            server.client.mailbox.close();
+        }
+        for server in servers {
+            // A role that panicked has said so on its own thread.
+            let _ = server.thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn peer(&self, peer: PeerId) -> Option<Arc<Client>> {
+        self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&peer)?.upgrade()
+    }
+
+    fn post(&self, from: PeerId, to: PeerId, message: Message) -> Result<(), FabricError> {
+        let delivered = self.peer(to).is_some_and(|peer| peer.mailbox.put(from, message));
+        if delivered { Ok(()) } else { Err(FabricError::PeerLost(to)) }
+    }
+
+    fn region(&self, node: NodeId, region: RegionId) -> Option<&Region> {
+        if region.0 >= self.regions_per_node {
+            return None;
+        }
+        self.regions.get(node.0 as usize * self.regions_per_node as usize + region.0 as usize)
+    }
+
+    /// Why a word was out of reach: its node is dead, or there never was such a word.
+    fn refuse(&self, addr: Addr, width: Width) -> Result<u128, FabricError> {
+        match self.region(addr.node, addr.region) {
+            Some(region) if region.is_dead() => Err(FabricError::NodeLost(addr.node)),
+            Some(region) => panic!(
+                "{addr} is no place for a word of {} bytes: the region has {} bytes, and words are aligned to their \
+                 size",
+                width.bytes(),
+                region.bytes()
+            ),
+            None => panic!("{addr} lies in no region of this fabric"),
+        }
+    }
+
+    fn do_it(&self, addr: Addr, width: Width, op: &Op) -> u128 {
+        match self.region(addr.node, addr.region).and_then(|region| region.execute(addr.offset, width, op)) {
+            Some((old, _)) => old,
+            None => self.refuse(addr, width).unwrap_or_else(|lost| panic!("{lost}")),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Layers: endpoints around an endpoint, of any backend.

@@ -1,0 +1,54 @@
+//! A small generator of repeatable numbers, for backends and layers: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+//! Not for secrets.
+
+/// A stream of numbers that its seed decides.
+#[derive(Clone, Debug)]
+pub(crate) struct SplitMix(u64);
+
+impl SplitMix {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN);
+        mix(self.0)
+    }
+
+    /// A number below `limit`, which is not zero.
+    pub(crate) const fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    /// True with this chance.
+    pub(crate) const fn chance(&mut self, rate: f64) -> bool {
+        rate > 0.0 && ((self.next() >> 11) as f64) < rate * (1u64 << 53) as f64
+    }
+}
+
+/// The step between two states.
+pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The number that belongs to a state.
+pub(crate) const fn mix(state: u64) -> u64 {
+    let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_published_numbers() {
+        let mut stream = SplitMix::new(1_234_567);
+        assert_eq!([stream.next(), stream.next()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
+    }
+
+    #[test]
+    fn a_chance_of_nothing_never_comes_and_a_certain_one_always() {
+        let mut stream = SplitMix::new(1);
+        assert!((0..1000).all(|_| !stream.chance(0.0) && stream.chance(1.0)));
+    }
+}
