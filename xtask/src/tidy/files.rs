@@ -32,7 +32,8 @@ fn walk(root: &Path, folder: &Path, complaints: &mut Vec<String>) -> usize {
     let mut seen = 0;
     for path in paths {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        if path.is_symlink() || FOREIGN.iter().any(|foreign| name == *foreign) || name.starts_with("target-") {
+        if path.is_symlink() || FOREIGN.iter().any(|foreign| name == *foreign) || name.starts_with("target-")
+        {
             continue;
         }
         if path.is_dir() {
