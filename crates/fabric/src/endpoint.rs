@@ -68,7 +68,22 @@ pub trait Endpoint: Clone + 'static {
         async move { self.now().await >= deadline }
     }
 
-    /// Lets `ns` nanoseconds pass.
+    /// Done when the clock comes to `deadline`: raced against an acquire, it is a timeout. In the explorer it rings
+    /// wherever the case allows a timeout, or never.
+    fn alarm(&self, deadline: Time) -> impl Future<Output = ()> {
+        async move {
+            loop {
+                let left = deadline.since(self.now().await);
+                if left == 0 {
+                    return;
+                }
+                self.sleep(left).await;
+            }
+        }
+    }
+
+    /// Lets `ns` nanoseconds pass. The explorer lets any time pass between two steps anyway, so there it is over at
+    /// once: never race it against something else.
     fn sleep(&self, ns: u64) -> impl Future<Output = ()>;
 
     /// A random number, from the fabric so that runs can be repeated. Only for spreading waits: the explorer

@@ -27,6 +27,8 @@ pub(super) enum Pending {
     Recv { deadline: Deadline },
     /// A look at the clock against a deadline: may come out either way.
     Passed,
+    /// A deadline that may pass, and then wakes the client.
+    Alarm,
 }
 
 /// What a pending operation is told.
@@ -300,6 +302,10 @@ impl Endpoint for StepEndpoint {
             Answer::Passed(passed) => passed,
             other => unreachable!("a look at the clock was answered with {other:?}"),
         }
+    }
+
+    async fn alarm(&self, _: Time) {
+        self.perform(Pending::Alarm).await;
     }
 
     /// Any delay is possible between two steps anyway.

@@ -142,6 +142,7 @@ impl Teller<'_> {
             }
             (Pending::Recv { .. }, Kind::Offer) => format!("gets {}", self.letter(stimulus.payload)),
             (Pending::Recv { .. }, _) => "has no message".into(),
+            (Pending::Alarm, _) => "its alarm rings".into(),
             (Pending::Passed, Kind::Passed) => "is out of time".into(),
             (Pending::Passed, _) => "has time left".into(),
         }

@@ -222,6 +222,12 @@ impl World {
                     self.finish(turn, Kind::Timeout, 0);
                 }
             }
+            Pending::Alarm => {
+                if turn.may_time_out {
+                    self.begin(state);
+                    self.finish(turn, Kind::Timeout, 0);
+                }
+            }
             Pending::Passed => {
                 self.begin(state);
                 self.finish(turn, Kind::NotPassed, 0);
