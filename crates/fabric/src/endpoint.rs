@@ -68,8 +68,8 @@ pub trait Endpoint: Clone + 'static {
         async move { self.now().await >= deadline }
     }
 
-    /// Done when the clock comes to `deadline`: raced against an acquire, it is a timeout. In the explorer it rings
-    /// wherever the case allows a timeout, or never.
+    /// Done when the clock comes to `deadline`: raced against an acquire, it is a user who gives up. In the
+    /// explorer it rings at any moment, or never; leases go by deadlines instead.
     fn alarm(&self, deadline: Time) -> impl Future<Output = ()> {
         async move {
             loop {

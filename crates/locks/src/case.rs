@@ -47,6 +47,8 @@ pub struct Script {
 pub struct Round {
     /// What is acquired.
     pub wants: Vec<Want>,
+    /// Whether the client may give up while it waits, at any moment.
+    pub cancellable: bool,
 }
 
 /// How much may go wrong in one run, each at any moment.
@@ -112,7 +114,7 @@ impl<P> Case<P> {
     /// Adds `count` clients that each do one round of `wants`.
     #[must_use]
     pub fn clients(mut self, count: usize, wants: &[Want]) -> Self {
-        let script = Script { home: None, rounds: vec![Round { wants: wants.to_vec() }] };
+        let script = Script { home: None, rounds: vec![Round { wants: wants.to_vec(), cancellable: false }] };
         self.clients.extend(std::iter::repeat_n(script, count));
         self
     }
@@ -132,6 +134,16 @@ impl<P> Case<P> {
         for script in &mut self.clients {
             script.rounds = std::iter::repeat_n(script.rounds.clone(), times).flatten().collect();
         }
+        self
+    }
+
+    /// Whoever waits in the rounds so far may give up at any moment.
+    #[must_use]
+    pub fn cancellable(mut self) -> Self {
+        self.clients
+            .iter_mut()
+            .flat_map(|script| &mut script.rounds)
+            .for_each(|round| round.cancellable = true);
         self
     }
 

@@ -12,6 +12,7 @@ pub mod case;
 pub mod catalog;
 mod fast;
 pub mod mutant;
+pub mod orphans;
 mod play;
 mod protocol;
 

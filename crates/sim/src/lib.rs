@@ -3,10 +3,20 @@
 
 pub mod check;
 pub mod explore;
+mod failure;
+mod memory;
 mod nic;
 mod plan;
 mod report;
+mod rng;
+mod run;
+mod world;
+mod zipf;
 
+pub use failure::{Cause, Failure, replay_line};
+pub use memory::Memory;
 pub use nic::NicModel;
 pub use plan::Plan;
 pub use report::{Latency, PerCycle, Report};
+pub use run::{run, run_with};
+pub use world::{Counters, Ended, Progress, Setup, SimEndpoint, World};

@@ -10,6 +10,8 @@ pub struct Plan {
     pub clients: usize,
     /// Machines they are spread over, round robin.
     pub machines: usize,
+    /// How many of the clients run on memory nodes, round robin; the first ones do.
+    pub local_clients: usize,
     /// Locks.
     pub locks: u64,
     /// Memory nodes the locks are spread over.
@@ -41,6 +43,7 @@ impl Default for Plan {
         Self {
             clients: 16,
             machines: 5,
+            local_clients: 0,
             locks: 1_000,
             nodes: 1,
             zipf: 0.99,

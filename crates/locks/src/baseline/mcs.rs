@@ -73,6 +73,8 @@ impl<R: Rules> Protocol for Mcs<R> {
             Case::new("two-locks-in-order").clients(3, &[want, Want::exclusive(1)]).space(Space::of(2)),
             Case::new("two-nodes").clients(3, &[want, Want::exclusive(1)]).space(Space::of(2).over(2)),
             Case::new("tries").clients(2, &[want]).clients(2, &[want.with(Patience::Try)]).rounds(2),
+            // One round each: an abandoned waiter still queues under its client's id.
+            Case::new("cancel").clients(3, &[want]).cancellable().clients(1, &[want]),
             Case::new("crash").clients(3, &[want]).rounds(2).crashes(1).may_hang(),
         ]
     }

@@ -4,15 +4,16 @@ use super::Violation;
 use lockwright_fabric::PeerId;
 use lockwright_fabric::observe::{Claim, Observation};
 use lockwright_locks::catalog::Checker;
+use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
-/// Who waits, and how often each was overtaken.
+/// Who waits, and how often each was overtaken. By lock, as in [`Exclusion`](super::Exclusion).
 #[derive(Clone, Debug)]
 pub struct Bypass {
     bound: u32,
     /// A statistic, not part of what the checker still has to know: left out of equality.
     longest: u32,
-    waiting: Vec<(PeerId, Claim, u32)>,
+    waiting: BTreeMap<u64, Vec<(PeerId, Claim, u32)>>,
 }
 
 impl PartialEq for Bypass {
@@ -32,7 +33,7 @@ impl Hash for Bypass {
 impl Bypass {
     /// At most `bound` conflicting grants may pass a waiting client.
     pub fn new(bound: u32) -> Self {
-        Self { bound, longest: 0, waiting: Vec::new() }
+        Self { bound, longest: 0, waiting: BTreeMap::new() }
     }
 
     /// The most often anybody was overtaken.
@@ -47,12 +48,13 @@ impl Bypass {
     pub fn on(&mut self, client: PeerId, what: Observation) -> Result<(), Violation> {
         match what {
             Observation::Waiting(claim) => {
-                let place = self.waiting.partition_point(|(other, ..)| *other < client);
-                self.waiting.insert(place, (client, claim, 0));
+                let waiting = self.waiting.entry(claim.lock).or_default();
+                let place = waiting.partition_point(|(other, ..)| *other < client);
+                waiting.insert(place, (client, claim, 0));
             }
             Observation::Granted(claim, _) => {
                 self.stop_waiting(client, claim);
-                for (other, theirs, passed) in &mut self.waiting {
+                for (other, theirs, passed) in self.waiting.get_mut(&claim.lock).into_iter().flatten() {
                     if *other == client || !theirs.conflicts(&claim) {
                         continue;
                     }
@@ -74,14 +76,26 @@ impl Bypass {
 
     /// `client` waits for nothing any more.
     pub fn forget(&mut self, client: PeerId) {
-        self.waiting.retain(|(other, ..)| *other != client);
+        self.waiting.retain(|_, waiting| {
+            waiting.retain(|(other, ..)| *other != client);
+            !waiting.is_empty()
+        });
+    }
+
+    /// Whether anybody waits for any part of `lock`.
+    pub fn is_wanted(&self, lock: u64) -> bool {
+        self.waiting.contains_key(&lock)
     }
 
     fn stop_waiting(&mut self, client: PeerId, claim: Claim) {
+        let Some(waiting) = self.waiting.get_mut(&claim.lock) else { return };
         if let Some(place) =
-            self.waiting.iter().position(|(other, theirs, _)| (*other, *theirs) == (client, claim))
+            waiting.iter().position(|(other, theirs, _)| (*other, *theirs) == (client, claim))
         {
-            self.waiting.remove(place);
+            waiting.remove(place);
+        }
+        if waiting.is_empty() {
+            self.waiting.remove(&claim.lock);
         }
     }
 }

@@ -52,6 +52,11 @@ impl Exclusion {
         self.held.values().flatten().copied()
     }
 
+    /// Whether anybody holds any part of `lock`.
+    pub fn is_held(&self, lock: u64) -> bool {
+        self.held.contains_key(&lock)
+    }
+
     fn drop_claim(&mut self, client: PeerId, claim: Claim) {
         let Some(holders) = self.held.get_mut(&claim.lock) else { return };
         if let Some(place) = holders.iter().position(|held| *held == (client, claim)) {

@@ -92,6 +92,18 @@ impl Watch {
         }
     }
 
+    /// `client` waits for nothing any more, but what it holds it holds: a crash nobody knows of.
+    pub fn forget_waiting(&mut self, client: PeerId) {
+        if let Some(bypass) = &mut self.bypass {
+            bypass.forget(client);
+        }
+    }
+
+    /// Whether nobody holds `lock` or, if that is watched, waits for it.
+    pub fn is_idle(&self, lock: u64) -> bool {
+        !self.exclusion.is_held(lock) && !self.bypass.as_ref().is_some_and(|bypass| bypass.is_wanted(lock))
+    }
+
     /// Who holds what.
     pub fn holders(&self) -> impl Iterator<Item = (PeerId, Claim)> + '_ {
         self.exclusion.holders()

@@ -116,6 +116,15 @@ impl Core {
         self.took_offer
     }
 
+    /// Whether whoever runs now is all there is of this client. If something else of it waits (an abandoned
+    /// acquire, the other half of a join), a mark cannot speak for that, and is ignored. An alarm has no past.
+    fn runs_alone(&self) -> bool {
+        self.slots
+            .iter()
+            .flatten()
+            .all(|slot| slot.answer.is_some() || matches!(slot.pending, Pending::Alarm))
+    }
+
     fn begin(&mut self, pending: Pending) -> usize {
         let slot = Slot { pending, answer: None, orphan: false };
         match self.slots.iter().position(Option::is_none) {
@@ -316,11 +325,17 @@ impl Endpoint for StepEndpoint {
     }
 
     fn mark(&self, label: &'static str, locals: &[u64]) {
-        self.core.borrow_mut().said.push(Said::Marked(label, locals.to_vec()));
+        let mut core = self.core.borrow_mut();
+        if core.runs_alone() {
+            core.said.push(Said::Marked(label, locals.to_vec()));
+        }
     }
 
     fn checkpoint(&self, label: &'static str, locals: &[u64]) {
-        self.core.borrow_mut().said.push(Said::Checkpoint(label, locals.to_vec()));
+        let mut core = self.core.borrow_mut();
+        if core.runs_alone() {
+            core.said.push(Said::Checkpoint(label, locals.to_vec()));
+        }
     }
 
     fn observe(&self, what: Observation) {

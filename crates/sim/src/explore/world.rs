@@ -223,10 +223,8 @@ impl World {
                 }
             }
             Pending::Alarm => {
-                if turn.may_time_out {
-                    self.begin(state);
-                    self.finish(turn, Kind::Timeout, 0);
-                }
+                self.begin(state);
+                self.finish(turn, Kind::Timeout, 0);
             }
             Pending::Passed => {
                 self.begin(state);

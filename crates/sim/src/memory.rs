@@ -1,0 +1,80 @@
+//! The memory of all nodes: plain words, changed one verb at a time.
+
+use lockwright_fabric::{Addr, NodeId, RegionId, Width};
+use std::collections::BTreeMap;
+
+/// Registered memory. Region 0 of every node is the lock table; harnesses may add others.
+#[derive(Debug)]
+pub struct Memory {
+    tables: Vec<Vec<u64>>,
+    others: BTreeMap<(NodeId, RegionId), Vec<u64>>,
+}
+
+impl Memory {
+    /// `bytes` of zeroes in region 0 of each of `nodes` nodes.
+    pub(crate) fn new(nodes: u16, bytes: u64) -> Self {
+        // Rounded up to whole 16-byte words. Zeroed by the operating system, page by page as touched.
+        let words = bytes.div_ceil(16) as usize * 2;
+        Self { tables: (0..nodes).map(|_| vec![0; words]).collect(), others: BTreeMap::new() }
+    }
+
+    /// Adds a region of `bytes` zeroes.
+    pub fn add_region(&mut self, node: NodeId, region: RegionId, bytes: u64) {
+        self.others.insert((node, region), vec![0; bytes.div_ceil(16) as usize * 2]);
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> u16 {
+        self.tables.len() as u16
+    }
+
+    /// The word at `addr`; a 64-bit one sits in the low bits.
+    #[inline]
+    pub fn read(&self, addr: Addr, width: Width) -> u128 {
+        let (words, at) = (self.region(addr), (addr.offset / 8) as usize);
+        match width {
+            Width::W64 => u128::from(words[at]),
+            Width::W128 => u128::from(words[at]) | (u128::from(words[at + 1]) << 64),
+        }
+    }
+
+    /// Sets the word at `addr`.
+    #[inline]
+    pub fn write(&mut self, addr: Addr, width: Width, value: u128) {
+        let at = (addr.offset / 8) as usize;
+        let words = match addr.region {
+            RegionId(0) => &mut self.tables[addr.node.0 as usize],
+            region => self.others.get_mut(&(addr.node, region)).expect("a region that was added"),
+        };
+        words[at] = value as u64;
+        if width == Width::W128 {
+            words[at + 1] = (value >> 64) as u64;
+        }
+    }
+
+    /// Brings the word into the cache. A load nobody waits for: the machine goes on while it is under way.
+    #[inline]
+    pub(crate) fn touch(&self, addr: Addr) {
+        if addr.region.0 == 0 {
+            std::hint::black_box(self.tables[addr.node.0 as usize][(addr.offset / 8) as usize]);
+        }
+    }
+
+    /// The words of every node's lock table, eight bytes each.
+    pub fn lock_words(&self) -> impl Iterator<Item = (Addr, u64)> + '_ {
+        self.tables.iter().enumerate().flat_map(|(node, words)| {
+            words
+                .iter()
+                .enumerate()
+                .map(move |(at, word)| (Addr::new(NodeId(node as u16), at as u64 * 8), *word))
+        })
+    }
+
+    #[inline]
+    fn region(&self, addr: Addr) -> &[u64] {
+        match addr.region {
+            RegionId(0) => &self.tables[addr.node.0 as usize],
+            region => self.others.get(&(addr.node, region)).expect("a region that was added"),
+        }
+    }
+}

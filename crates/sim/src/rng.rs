@@ -1,0 +1,54 @@
+//! Random numbers that are the same on every machine and in every version: xoshiro256++ seeded by splitmix64
+//! (Blackman and Vigna). Ours, because a replay must not depend on a library's choice of generator.
+
+/// A stream of random numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Rng([u64; 4]);
+
+impl Rng {
+    /// Stream number `stream` of `seed`.
+    pub(crate) fn new(seed: u64, stream: u64) -> Self {
+        let mut state = seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95);
+        let mut next = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        Self([next(), next(), next(), next()])
+    }
+
+    /// 64 random bits.
+    #[inline]
+    pub(crate) fn next(&mut self) -> u64 {
+        let s = &mut self.0;
+        let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
+        let t = s[1] << 17;
+        s[2] ^= s[0];
+        s[3] ^= s[1];
+        s[1] ^= s[2];
+        s[0] ^= s[3];
+        s[2] ^= t;
+        s[3] = s[3].rotate_left(45);
+        result
+    }
+
+    /// Below `limit`, which must not be zero.
+    #[inline]
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
+    }
+
+    /// In [0, 1).
+    #[inline]
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+    }
+
+    /// True with probability `p`; draws nothing where that is zero.
+    #[inline]
+    pub(crate) fn chance(&mut self, p: f64) -> bool {
+        p > 0.0 && self.unit() < p
+    }
+}

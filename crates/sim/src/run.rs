@@ -1,0 +1,354 @@
+//! A run: so many clients that acquire and release locks of one protocol until enough has been done.
+
+use crate::failure::{Cause, Failure, replay_line};
+use crate::plan::Plan;
+use crate::report::{Latency, PerCycle, Report};
+use crate::rng::Rng;
+use crate::world::{Counters, Ended, Progress, Setup, SimEndpoint, World};
+use crate::zipf::Zipf;
+use hdrhistogram::Histogram;
+use lockwright_fabric::observe::{Mode, Observation};
+use lockwright_fabric::{Addr, Endpoint, NodeId, Width};
+use lockwright_locks::case::Checks;
+use lockwright_locks::{Grant, LockClient, Lost, Protocol, Space, Want};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// After the last client is done, what is still under way has this long to arrive before memory is looked at.
+const SETTLE_NS: u64 = 50_000_000;
+
+/// Runs `plan` with the protocol `P`.
+///
+/// Deterministic: the same plan and parameters give the same report, and a run that fails is repeated with a
+/// timeline before the failure is handed back.
+///
+/// ```
+/// use lockwright_locks::baseline::mcs::Mcs;
+/// use lockwright_sim::{Plan, run};
+///
+/// let plan = Plan { clients: 8, locks: 10, ops: 1_000, ..Plan::default() };
+/// let report = run::<Mcs>(&plan, &()).unwrap();
+/// assert_eq!(report.cycles, 1_000);
+/// assert!(report.per_cycle.atomics < 2.0);
+/// ```
+///
+/// # Errors
+/// What a checker objects to, clients that never finish, or lock memory that is not free in the end; and plans
+/// that make no sense.
+pub fn run<P: Protocol>(plan: &Plan, params: &P::Params) -> Result<Report, Failure> {
+    run_with::<P>(plan, params, &mut |_| {})
+}
+
+/// As [`run`], telling `progress` how far it is from time to time.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with<P: Protocol>(
+    plan: &Plan,
+    params: &P::Params,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, Failure> {
+    let fail = |cause, timeline: String| Failure {
+        protocol: P::INFO.name,
+        cause,
+        seed: plan.seed,
+        replay: replay::<P>(plan, params).into(),
+        timeline: timeline.into(),
+    };
+    sensible::<P>(plan, params).map_err(|cause| fail(cause, String::new()))?;
+    match once::<P>(plan, params, false, progress) {
+        Ok(report) => Ok(report),
+        Err((cause, _)) => {
+            // The fast run kept no timeline. It happens again, exactly.
+            let timeline = once::<P>(plan, params, true, &mut |_| {}).err().map(|(_, timeline)| timeline);
+            Err(fail(cause, timeline.unwrap_or_default()))
+        }
+    }
+}
+
+fn replay<P: Protocol>(plan: &Plan, params: &P::Params) -> String {
+    let mut line = replay_line(P::INFO.name, plan);
+    if format!("{params:?}") != format!("{:?}", P::Params::default()) {
+        line.push_str(&format!("   # with {params:?}"));
+    }
+    line
+}
+
+fn sensible<P: Protocol>(plan: &Plan, params: &P::Params) -> Result<(), Cause> {
+    let problem = if plan.clients == 0 {
+        "a run needs clients"
+    } else if plan.locks == 0 {
+        "a run needs locks"
+    } else if plan.nodes == 0 {
+        "a run needs a memory node"
+    } else if !(0.0..=100.0).contains(&plan.writes_percent) {
+        "writes are between 0 and 100 percent"
+    } else if plan.zipf.is_nan() || plan.zipf < 0.0 {
+        "a Zipf exponent is zero or more"
+    } else {
+        return Ok(P::needs(params).met_by(P::INFO.name, plan.nic.offers)?);
+    };
+    Err(Cause::BadPlan(problem.to_owned()))
+}
+
+/// What the clients of a run share: how much is left to do, and what was measured.
+#[derive(Debug)]
+struct Tally {
+    to_start: u64,
+    warmup_left: u64,
+    cycles: u64,
+    began_ns: u64,
+    ended_ns: u64,
+    exclusive: Histogram<u64>,
+    shared: Histogram<u64>,
+    release: Histogram<u64>,
+    /// The counters when the warm-up ended.
+    before: Option<Counters>,
+}
+
+impl Tally {
+    fn new(plan: &Plan) -> Self {
+        let histogram = || {
+            Histogram::new_with_bounds(1, plan.max_virtual_ns.max(1_000_000), 3).expect("bounds are in order")
+        };
+        Self {
+            to_start: plan.ops + plan.warmup_ops,
+            warmup_left: plan.warmup_ops,
+            cycles: 0,
+            began_ns: 0,
+            ended_ns: 0,
+            exclusive: histogram(),
+            shared: histogram(),
+            release: histogram(),
+            before: None,
+        }
+    }
+
+    fn start(&mut self) -> bool {
+        let go = self.to_start > 0;
+        self.to_start -= u64::from(go);
+        go
+    }
+
+    /// A cycle is over. True if the warm-up ended with it.
+    fn cycle(&mut self, mode: Mode, [wanted_ns, granted_ns, releasing_ns, released_ns]: [u64; 4]) -> bool {
+        if self.warmup_left > 0 {
+            self.warmup_left -= 1;
+            self.began_ns = released_ns;
+            return self.warmup_left == 0;
+        }
+        self.cycles += 1;
+        self.ended_ns = released_ns;
+        let acquire = match mode {
+            Mode::Exclusive => &mut self.exclusive,
+            Mode::Shared => &mut self.shared,
+        };
+        acquire.saturating_record(granted_ns - wanted_ns);
+        self.release.saturating_record(released_ns - releasing_ns);
+        false
+    }
+}
+
+fn once<P: Protocol>(
+    plan: &Plan,
+    params: &P::Params,
+    trace: bool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report, (Cause, String)> {
+    let space = Space::of(plan.locks).over(plan.nodes);
+    let offers = P::INFO.offers;
+    let mut world = World::new(Setup {
+        seed: plan.seed,
+        clients: plan.clients,
+        nodes: plan.nodes,
+        bytes_per_node: P::bytes_per_node(&space, params),
+        nic: plan.nic.clone(),
+        faults: plan.faults.clone(),
+        checks: Checks { finish: true, quiet: true, tokens: offers.tokens, bypass: None },
+        recovers: offers.recovery,
+        trace,
+    });
+    world.on_progress(progress);
+    let initial: BTreeMap<Addr, u64> = P::initial_memory(&space, params).into_iter().collect();
+    for (addr, word) in &initial {
+        world.write(*addr, Width::W64, u128::from(*word));
+    }
+    for (index, role) in P::roles(&space, params).into_iter().enumerate() {
+        world.install_role(NodeId(index as u16), role);
+    }
+    let tally = Rc::new(RefCell::new(Tally::new(plan)));
+    for index in 0..plan.clients {
+        let home = (index < plan.local_clients).then(|| NodeId(index as u16 % plan.nodes));
+        let work = Work::new(plan, index, Rc::clone(&tally));
+        world.spawn(home, |ep| {
+            let client = P::client(ep.clone(), &space, params);
+            work.run(ep, client)
+        });
+    }
+    let watched = watch_to_the_end::<P>(&mut world, plan)
+        .and_then(|()| all_free::<P>(&mut world, plan, &space, params, &initial));
+    match watched {
+        Ok(()) => Ok(report::<P>(plan, &world, &tally.borrow())),
+        Err(cause) => Err((cause, world.timeline())),
+    }
+}
+
+fn watch_to_the_end<P: Protocol>(world: &mut World<'_>, plan: &Plan) -> Result<(), Cause> {
+    let ended = world.run(plan.max_virtual_ns).map_err(Cause::Violation)?;
+    if ended != Ended::AllDone {
+        // Who cannot recover may hang when somebody crashed: that is no news. Anything else is.
+        let excused = !P::INFO.offers.recovery && world.counters().crashes > 0;
+        if !excused {
+            let moving = ended == Ended::TimeUp;
+            return Err(Cause::Stuck { at_ns: world.now_ns(), clients: world.unfinished(), moving });
+        }
+    }
+    world.drain(world.now_ns().saturating_add(SETTLE_NS)).map_err(Cause::Violation)?;
+    world.finish().map_err(Cause::Violation)
+}
+
+/// After a run without faults, lock memory is as it was in the beginning.
+fn all_free<P: Protocol>(
+    world: &mut World<'_>,
+    plan: &Plan,
+    space: &Space,
+    params: &P::Params,
+    initial: &BTreeMap<Addr, u64>,
+) -> Result<(), Cause> {
+    let counters = world.counters();
+    if counters.crashes + counters.pauses > 0 || !plan.faults.node_deaths.is_empty() {
+        return Ok(());
+    }
+    world.with_memory(|memory| {
+        for (addr, is) in memory.lock_words() {
+            let was = if initial.is_empty() { 0 } else { initial.get(&addr).copied().unwrap_or(0) };
+            if is != was {
+                let mask = P::quiet_mask(space, params, addr);
+                if (is ^ was) & mask != 0 {
+                    return Err(Cause::NotFree { addr, was, is, mask });
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// One client's work.
+struct Work {
+    zipf: Zipf,
+    rng: Rng,
+    writes: f64,
+    hold_ns: u64,
+    between_ns: u64,
+    tally: Rc<RefCell<Tally>>,
+}
+
+impl Work {
+    fn new(plan: &Plan, index: usize, tally: Rc<RefCell<Tally>>) -> Self {
+        Self {
+            zipf: Zipf::new(plan.locks, plan.zipf),
+            rng: Rng::new(plan.seed, 1_000_000 + index as u64),
+            writes: plan.writes_percent / 100.0,
+            hold_ns: plan.hold_ns,
+            between_ns: plan.nic.cycle_overhead_ns + plan.think_ns,
+            tally,
+        }
+    }
+
+    async fn run<C: LockClient>(mut self, ep: SimEndpoint, client: C) {
+        while self.tally.borrow_mut().start() {
+            let want = self.pick();
+            let claim = want.claim;
+            let wanted_ns = ep.true_now_ns();
+            ep.observe(Observation::Waiting(claim));
+            let Ok(grant) = client.acquire(want).await else {
+                ep.observe(Observation::GaveUp(claim));
+                // A lost node stays lost: without a pause this client would ask for ever in no time.
+                ep.sleep(self.between_ns.max(1)).await;
+                continue;
+            };
+            let granted_ns = ep.true_now_ns();
+            ep.observe(Observation::Granted(claim, grant.token()));
+            if self.hold_ns > 0 {
+                ep.sleep(self.hold_ns).await;
+            }
+            let releasing_ns = ep.true_now_ns();
+            ep.observe(Observation::Releasing(claim));
+            if let Err(Lost::Recovered | Lost::Fabric(_)) = client.release(grant).await {
+                ep.observe(Observation::Lost(claim));
+            }
+            let times = [wanted_ns, granted_ns, releasing_ns, ep.true_now_ns()];
+            let mut tally = self.tally.borrow_mut();
+            if tally.cycle(claim.mode, times) {
+                tally.before = Some(ep.counters());
+            }
+            drop(tally);
+            ep.spend(self.between_ns);
+        }
+    }
+
+    fn pick(&mut self) -> Want {
+        let lock = self.zipf.sample(&mut self.rng);
+        let exclusive = self.writes >= 1.0 || self.rng.chance(self.writes);
+        Want::whole(lock, if exclusive { Mode::Exclusive } else { Mode::Shared })
+    }
+}
+
+fn report<P: Protocol>(plan: &Plan, world: &World<'_>, tally: &Tally) -> Report {
+    let all = world.counters();
+    let before = tally.before.clone().unwrap_or_default();
+    let cycles = tally.cycles.max(1) as f64;
+    let per = |now: u64, then: u64| (now - then) as f64 / cycles;
+    let virtual_ns = tally.ended_ns.saturating_sub(tally.began_ns);
+    let (cas, fetch_adds) = (per(all.cas, before.cas), per(all.fetch_adds, before.fetch_adds));
+    let retries = all.retries - before.retries;
+    let mut acquire = tally.exclusive.clone();
+    acquire.add(&tally.shared).expect("the same bounds");
+    Report {
+        protocol: P::INFO.name.to_owned(),
+        clients: plan.clients,
+        locks: plan.locks,
+        seed: plan.seed,
+        virtual_ns,
+        cycles: tally.cycles,
+        goodput_per_s: tally.cycles as f64 * 1e9 / virtual_ns.max(1) as f64,
+        acquire: latency(&acquire),
+        acquire_exclusive: latency(&tally.exclusive),
+        acquire_shared: latency(&tally.shared),
+        release: latency(&tally.release),
+        per_cycle: PerCycle {
+            reads: per(all.reads, before.reads),
+            writes: per(all.writes, before.writes),
+            cas,
+            fetch_adds,
+            atomics: cas + fetch_adds,
+            messages: per(all.messages, before.messages),
+            round_trips: per(all.round_trips, before.round_trips),
+            bytes: per(all.bytes, before.bytes),
+        },
+        retries,
+        retry_percent: 100.0 * retries as f64 / (all.cas - before.cas).max(1) as f64,
+        aborts: all.aborts - before.aborts,
+        denied: all.denied - before.denied,
+        recoveries: all.recoveries - before.recoveries,
+        lost: all.void_grants - before.void_grants,
+        longest_bypass: u64::from(world.longest_bypass()),
+        crashed: all.crashes as usize,
+        total_verbs: all.verbs(),
+    }
+}
+
+fn latency(histogram: &Histogram<u64>) -> Latency {
+    if histogram.is_empty() {
+        return Latency::default();
+    }
+    Latency {
+        count: histogram.len(),
+        mean_ns: histogram.mean(),
+        p50_ns: histogram.value_at_quantile(0.5),
+        p99_ns: histogram.value_at_quantile(0.99),
+        p999_ns: histogram.value_at_quantile(0.999),
+        max_ns: histogram.max(),
+    }
+}

@@ -1,0 +1,335 @@
+//! The simulated world: virtual time, memory nodes behind NICs, clients, roles, faults, and somebody watching.
+//!
+//! One thread, one heap of events ordered by (time, number), and no wakers: the same [`Setup`] gives the same
+//! run, event for event. [`run`](crate::run) builds its workload on it; other harnesses can too.
+
+mod core;
+mod endpoint;
+mod faults;
+mod stats;
+mod trace;
+mod watcher;
+
+pub use endpoint::SimEndpoint;
+pub use stats::Counters;
+
+use self::core::Core;
+use crate::check::Violation;
+use crate::memory::Memory;
+use crate::nic::NicModel;
+use crate::rng::Rng;
+use lockwright_fabric::fault::FaultPlan;
+use lockwright_fabric::{Addr, BoxedRole, NodeId, PeerId, Width};
+use lockwright_locks::case::Checks;
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+/// What a world is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Everything random comes from here.
+    pub seed: u64,
+    /// How many clients the network should be slowed down by; normally as many as are spawned.
+    pub clients: usize,
+    /// Memory nodes.
+    pub nodes: u16,
+    /// Bytes of lock memory on each.
+    pub bytes_per_node: u64,
+    /// The network.
+    pub nic: NicModel,
+    /// What goes wrong.
+    pub faults: FaultPlan,
+    /// What is checked besides mutual exclusion (`tokens` and `bypass`; the rest is the harness's).
+    pub checks: Checks,
+    /// Whether the protocol can recover from crashed clients.
+    pub recovers: bool,
+    /// Whether to keep a timeline. Slow: for repeating a run that failed.
+    pub trace: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            clients: 1,
+            nodes: 1,
+            bytes_per_node: 4096,
+            nic: NicModel::default(),
+            faults: FaultPlan::default(),
+            checks: Checks { finish: true, quiet: true, tokens: false, bypass: None },
+            recovers: false,
+            trace: false,
+        }
+    }
+}
+
+/// How a stretch of virtual time ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Every client that did not crash has come to its end.
+    AllDone,
+    /// Nothing is under way any more, but some client has not come to its end.
+    Stuck,
+    /// The time is up.
+    TimeUp,
+}
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Virtual time.
+    pub virtual_ns: u64,
+    /// Events so far.
+    pub events: u64,
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+type ProgressFn<'a> = Box<dyn FnMut(Progress) + 'a>;
+
+/// Events between two calls of the progress callback.
+const PROGRESS_EVERY: u64 = 1 << 18;
+
+/// A simulated world.
+///
+/// ```
+/// use lockwright_fabric::{Addr, Endpoint, NodeId, Width, Word64};
+/// use lockwright_sim::{Ended, Setup, World};
+///
+/// let mut world = World::new(Setup { clients: 2, ..Setup::default() });
+/// let word = Word64::at(Addr::new(NodeId(0), 0));
+/// for _ in 0..2 {
+///     world.spawn(None, move |ep| async move {
+///         ep.go(word.fetch_add(1)).await.unwrap();
+///     });
+/// }
+/// assert_eq!(world.run(1_000_000).unwrap(), Ended::AllDone);
+/// assert_eq!(world.read(word.addr(), Width::W64), 2);
+/// assert!(world.now_ns() < 4_000); // a round trip, and clients do not begin at the same moment
+/// ```
+pub struct World<'a> {
+    core: Rc<RefCell<Core>>,
+    tasks: Vec<Option<Task>>,
+    running: usize,
+    seed: u64,
+    events: u64,
+    progress: Option<ProgressFn<'a>>,
+}
+
+impl std::fmt::Debug for World<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("now_ns", &self.now_ns()).field("running", &self.running).finish()
+    }
+}
+
+impl<'a> World<'a> {
+    /// An empty world at time zero.
+    pub fn new(setup: Setup) -> Self {
+        let faults = faults::Faults::new(setup.faults, setup.seed);
+        let watcher = watcher::Watcher::new(setup.checks, setup.recovers, faults.client_faults);
+        let memory = Memory::new(setup.nodes, setup.bytes_per_node);
+        let trace = setup.trace.then(trace::Trace::default);
+        let core = Core::new(memory, setup.nic, setup.clients, setup.seed, faults, watcher, trace);
+        Self {
+            core: Rc::new(RefCell::new(core)),
+            tasks: Vec::new(),
+            running: 0,
+            seed: setup.seed,
+            events: 0,
+            progress: None,
+        }
+    }
+
+    /// Calls `progress` every few hundred thousand events.
+    pub fn on_progress(&mut self, progress: impl FnMut(Progress) + 'a) {
+        self.progress = Some(Box::new(progress));
+    }
+
+    /// Adds a client that runs what `body` returns; at home on a node that owns memory, or nowhere.
+    pub fn spawn<F: Future<Output = ()> + 'static>(
+        &mut self,
+        home: Option<NodeId>,
+        body: impl FnOnce(SimEndpoint) -> F,
+    ) -> PeerId {
+        let rng = Rng::new(self.seed, 1_000 + self.tasks.len() as u64);
+        let index = self.core.borrow_mut().add_client(home, rng);
+        let task = Box::pin(body(SimEndpoint::new(Rc::clone(&self.core), index, home)));
+        self.tasks.push(Some(task));
+        self.running += 1;
+        self.core.borrow_mut().start(index);
+        PeerId::client(index as usize)
+    }
+
+    /// Adds a role on `node`, with as many threads and as much work per message as the model says.
+    pub fn install_role(&mut self, node: NodeId, role: BoxedRole) -> PeerId {
+        let (service_ns, threads) = {
+            let model = &self.core.borrow().model;
+            (model.role_service_ns, model.role_threads)
+        };
+        self.install_role_on(node, role, service_ns, threads)
+    }
+
+    /// Adds a role on `node` with `threads` threads that spend `service_ns` on every message.
+    pub fn install_role_on(
+        &mut self,
+        node: NodeId,
+        role: BoxedRole,
+        service_ns: u64,
+        threads: usize,
+    ) -> PeerId {
+        self.core.borrow_mut().add_role(node, role, service_ns, threads)
+    }
+
+    /// Runs until every client is done or crashed, nothing is under way, or virtual time `until_ns`.
+    ///
+    /// # Errors
+    /// What a checker objects to, at once.
+    pub fn run(&mut self, until_ns: u64) -> Result<Ended, Violation> {
+        loop {
+            if self.running == 0 {
+                return Ok(Ended::AllDone);
+            }
+            if let Some(ended) = self.step(until_ns)? {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Runs on until nothing is under way any more, or virtual time `until_ns`: also when all clients are done.
+    ///
+    /// # Errors
+    /// What a checker objects to, at once.
+    pub fn drain(&mut self, until_ns: u64) -> Result<Ended, Violation> {
+        loop {
+            match self.step(until_ns)? {
+                Some(Ended::Stuck) if self.running == 0 => return Ok(Ended::AllDone),
+                Some(ended) => return Ok(ended),
+                None => {}
+            }
+        }
+    }
+
+    /// The end of the run: lets the checkers say what they can only say now.
+    ///
+    /// # Errors
+    /// What a checker objects to.
+    pub fn finish(&mut self) -> Result<(), Violation> {
+        let mut core = self.core.borrow_mut();
+        let has_roles = core.has_roles();
+        core.watcher.at_end(has_roles);
+        core.watcher.objection.as_ref().map_or(Ok(()), |objection| Err(objection.violation.clone()))
+    }
+
+    #[inline]
+    fn step(&mut self, until_ns: u64) -> Result<Option<Ended>, Violation> {
+        let ready = {
+            let mut core = self.core.borrow_mut();
+            match core.next_at() {
+                None => return Ok(Some(Ended::Stuck)),
+                Some(at_ns) if at_ns > until_ns => return Ok(Some(Ended::TimeUp)),
+                Some(_) => {}
+            }
+            core.step()
+        };
+        self.events += 1;
+        if let Some(client) = ready {
+            self.poll(client);
+        }
+        if self.events.is_multiple_of(PROGRESS_EVERY)
+            && let Some(progress) = &mut self.progress
+        {
+            progress(Progress { virtual_ns: self.core.borrow().now_ns, events: self.events });
+        }
+        let core = self.core.borrow();
+        if !core.taken.is_empty() {
+            drop(core);
+            self.drop_taken();
+            return Ok(None);
+        }
+        match &core.watcher.objection {
+            None => Ok(None),
+            Some(objection) => Err(objection.violation.clone()),
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, client: u32) {
+        let Some(task) = &mut self.tasks[client as usize] else { return };
+        self.core.borrow_mut().clients[client as usize].instant = 0;
+        let done = task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        let crashed = {
+            let mut core = self.core.borrow_mut();
+            let state = &mut core.clients[client as usize];
+            state.done = done;
+            state.crashed
+        };
+        if done || crashed {
+            self.end(client);
+        }
+    }
+
+    /// Drops a client's future: whatever it has in flight still takes effect.
+    fn end(&mut self, client: u32) {
+        if self.tasks[client as usize].take().is_some() {
+            self.running -= 1;
+        }
+    }
+
+    #[cold]
+    fn drop_taken(&mut self) {
+        let taken = std::mem::take(&mut self.core.borrow_mut().taken);
+        for client in taken {
+            self.end(client);
+        }
+    }
+
+    /// Virtual time.
+    pub fn now_ns(&self) -> u64 {
+        self.core.borrow().now_ns
+    }
+
+    /// The word at `addr` as it is now; a 64-bit one in the low bits.
+    pub fn read(&self, addr: Addr, width: Width) -> u128 {
+        self.core.borrow().memory.read(addr, width)
+    }
+
+    /// Sets a word without anybody noticing: for setting the stage.
+    pub fn write(&mut self, addr: Addr, width: Width, value: u128) {
+        self.core.borrow_mut().memory.write(addr, width, value);
+    }
+
+    /// Looks at all memory, or adds regions to it.
+    pub fn with_memory<T>(&mut self, look: impl FnOnce(&mut Memory) -> T) -> T {
+        look(&mut self.core.borrow_mut().memory)
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        self.core.borrow().counters.clone()
+    }
+
+    /// The most conflicting grants that overtook one waiting client.
+    pub fn longest_bypass(&self) -> u32 {
+        self.core.borrow().watcher.longest_bypass()
+    }
+
+    /// Clients that have neither come to their end nor crashed.
+    pub fn unfinished(&self) -> Vec<PeerId> {
+        let unfinished = self.tasks.iter().enumerate().filter(|(_, task)| task.is_some());
+        unfinished.map(|(index, _)| PeerId::client(index)).collect()
+    }
+
+    /// The timeline around an objection, or around the clients that are stuck; empty without a trace.
+    pub fn timeline(&self) -> String {
+        let core = self.core.borrow();
+        let Some(trace) = &core.trace else { return String::new() };
+        match &core.watcher.objection {
+            Some(objection) => trace.render(&objection.clients),
+            None => {
+                let unfinished: Vec<_> = self.unfinished().iter().map(|peer| peer.index().0 as u32).collect();
+                trace.render(&unfinished)
+            }
+        }
+    }
+}
