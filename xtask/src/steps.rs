@@ -1,0 +1,104 @@
+//! `cargo xtask test`: the steps, in the order in which they are likely to fail, and a closing count.
+//!
+//! A step that fails does not stop the others: one run shows everything that is wrong. A step whose tool is
+//! not installed is skipped loudly, with the command that installs it, and counted as skipped.
+
+use crate::tidy;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+/// Runs every step and prints `N passed, N failed, N skipped` as the last line.
+pub(crate) fn test(root: &Path) -> ExitCode {
+    let all = ["--workspace", "--all-targets"];
+    let tests = ["--workspace", "--lib", "--bins", "--tests", "--examples"];
+    let ended = [
+        step("tidy", || if tidy::report(root) == ExitCode::SUCCESS { Ended::Passed } else { Ended::Failed }),
+        step("format", || cargo(root, &["fmt", "--all", "--check"], "rustup component add rustfmt")),
+        step("lints", || {
+            let args = [&["clippy"][..], &all, &["--", "-D", "warnings"]].concat();
+            cargo(root, &args, "rustup component add clippy")
+        }),
+        step("tests", || {
+            // nextest runs the binaries side by side; plain `cargo test` gives the same answers more slowly.
+            let runner: &[&str] =
+                if has(root, "nextest") { &["nextest", "run", "--no-tests=pass"] } else { &["test"] };
+            cargo(root, &[runner, &tests].concat(), "")
+        }),
+        step("doc tests", || cargo(root, &["test", "--workspace", "--doc"], "")),
+        step("documentation", || {
+            let mut doc = command(root, &["doc", "--workspace", "--no-deps", "--document-private-items"]);
+            run(doc.env("RUSTDOCFLAGS", "-D warnings"))
+        }),
+        step("dependencies", || {
+            if has(root, "deny") {
+                cargo(root, &["deny", "--all-features", "check"], "")
+            } else {
+                println!("skipped: cargo-deny is not installed; `cargo install --locked cargo-deny` gets it");
+                Ended::Skipped
+            }
+        }),
+    ];
+    let count = |what| ended.iter().filter(|ended| **ended == what).count();
+    let failed = count(Ended::Failed);
+    println!("\n{} passed, {failed} failed, {} skipped", count(Ended::Passed), count(Ended::Skipped));
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn step(name: &str, work: impl FnOnce() -> Ended) -> Ended {
+    println!("\n== {name}");
+    let start = Instant::now();
+    let ended = work();
+    let word = match ended {
+        Ended::Passed => "ok",
+        Ended::Failed => "FAILED",
+        Ended::Skipped => "skipped",
+    };
+    println!("== {name}: {word} ({:.1} s)", start.elapsed().as_secs_f64());
+    ended
+}
+
+/// A cargo subcommand as a step. `install` says how to get it if it can be missing.
+fn cargo(root: &Path, args: &[&str], install: &str) -> Ended {
+    if !install.is_empty() && !has(root, args[0]) {
+        println!("cargo {} is missing; `{install}` gets it", args[0]);
+        return Ended::Failed;
+    }
+    run(&mut command(root, args))
+}
+
+fn run(command: &mut Command) -> Ended {
+    match command.status() {
+        Ok(status) if status.success() => Ended::Passed,
+        Ok(_) => Ended::Failed,
+        Err(error) => {
+            println!("cannot start {:?}: {error}", command.get_program());
+            Ended::Failed
+        }
+    }
+}
+
+/// Whether cargo has the subcommand `name`.
+fn has(root: &Path, name: &str) -> bool {
+    command(root, &[name, "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+fn command(root: &Path, args: &[&str]) -> Command {
+    // The cargo that runs this: the toolchain that rust-toolchain.toml names.
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(root).args(args);
+    command
+}

@@ -1,0 +1,93 @@
+//! Dependencies between the project's crates point one way, and this is the table that says which.
+//!
+//! A crate that is missing here is a complaint, so that a new one has to take its place in the order.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// Crate, what it may see, and what its tests may see besides.
+const LAYERS: [(&str, &[&str], &[&str]); 7] = [
+    ("lockwright-fabric", &[], &[]),
+    // A protocol that could name the simulator would soon have a simulated version.
+    ("lockwright-locks", &["lockwright-fabric"], &["lockwright-sim"]),
+    ("lockwright-sim", &["lockwright-fabric", "lockwright-locks"], &[]),
+    // Whoever links the library must not compile the simulator.
+    ("lockwright", &["lockwright-fabric", "lockwright-locks"], &["lockwright-sim"]),
+    ("lockwright-lab", &["lockwright", "lockwright-sim"], &[]),
+    ("lockwright-cli", &["lockwright", "lockwright-lab"], &[]),
+    ("xtask", &[], &[]),
+];
+
+/// Reads every manifest of the workspace, by way of cargo, and holds it against the table.
+pub(crate) fn check(root: &Path, complaints: &mut Vec<String>) {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .current_dir(root)
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .output();
+    match output {
+        Ok(output) if output.status.success() => match serde_json::from_slice(&output.stdout) {
+            Ok(metadata) => complaints.extend(look_at(&metadata)),
+            Err(error) => complaints.push(format!("cargo metadata: {error}")),
+        },
+        Ok(output) => {
+            complaints.push(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        }
+        Err(error) => complaints.push(format!("cargo metadata: {error}")),
+    }
+}
+
+fn look_at(metadata: &Value) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some((_, may, tests_may)) = LAYERS.iter().find(|(layer, ..)| *layer == name) else {
+            complaints.push(format!("{name}: not in the table of layers (xtask/src/tidy/layers.rs)"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            // Only the project's own crates have a path.
+            if dependency["path"].is_null() {
+                continue;
+            }
+            let on = dependency["name"].as_str().unwrap_or_default();
+            let for_tests = dependency["kind"] == "dev";
+            if !(may.contains(&on) || for_tests && tests_may.contains(&on)) {
+                let kind = if for_tests { "its tests may not see" } else { "may not see" };
+                complaints.push(format!("{name}: {kind} {on} (xtask/src/tidy/layers.rs says why)"));
+            }
+        }
+    }
+    complaints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn depends(name: &str, on: &str, kind: Option<&str>) -> Vec<String> {
+        look_at(&json!({ "packages": [{
+            "name": name,
+            "dependencies": [{ "name": on, "path": "somewhere", "kind": kind }, { "name": "serde" }],
+        }] }))
+    }
+
+    #[test]
+    fn locks_see_the_simulator_in_tests_only() {
+        assert!(depends("lockwright-locks", "lockwright-sim", Some("dev")).is_empty());
+        assert_eq!(depends("lockwright-locks", "lockwright-sim", None).len(), 1);
+    }
+
+    #[test]
+    fn nothing_points_back_up() {
+        assert_eq!(depends("lockwright-fabric", "lockwright-locks", None).len(), 1);
+        assert_eq!(depends("lockwright", "lockwright-sim", None).len(), 1);
+    }
+
+    #[test]
+    fn a_crate_outside_the_table_is_a_complaint() {
+        assert!(depends("newcomer", "lockwright", None)[0].contains("not in the table"));
+    }
+}
