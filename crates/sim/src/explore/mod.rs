@@ -9,7 +9,10 @@
 //! word (a verb is one step, or two where the case asks for weak scope).
 
 mod automaton;
+mod client_steps;
 mod endpoint;
+mod fault_steps;
+mod role_steps;
 mod roles;
 mod search;
 mod state;
