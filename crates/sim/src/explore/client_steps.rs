@@ -4,7 +4,7 @@ use super::automaton::{Kind, Stimulus};
 use super::endpoint::Pending;
 use super::state::DEAD;
 use super::world::{Turn, World};
-use lockwright_fabric::{Addr, Op, RawVerb};
+use lockwright_fabric::{Addr, Deadline, Op, RawVerb};
 
 impl World {
     pub(super) fn client_steps(&mut self, state: &[u32], turn: Turn, pending: &Pending) {
@@ -21,7 +21,7 @@ impl World {
                 if cond.holds(value) || or.is_some_and(|or| or.holds(value)) {
                     self.begin(state);
                     self.finish(turn, Kind::Met, number);
-                } else if turn.times_out(*deadline) {
+                } else if self.times_out(state, turn, *deadline) {
                     self.begin(state);
                     self.finish(turn, Kind::Timeout, number);
                 }
@@ -29,21 +29,36 @@ impl World {
             Pending::Recv { deadline } => {
                 self.offers(state, turn);
                 // A message that was sent may still be on its way, so looking once may always miss it.
-                if turn.times_out(*deadline) {
+                if self.times_out(state, turn, *deadline) {
                     self.begin(state);
                     self.finish(turn, Kind::Timeout, 0);
                 }
             }
             Pending::Alarm => {
                 self.begin(state);
-                self.finish(turn, Kind::Timeout, 0);
+                self.finish(turn, Kind::Ring, 0);
             }
-            Pending::Passed => {
-                self.begin(state);
-                self.finish(turn, Kind::NotPassed, 0);
-                if turn.may_time_out {
+            Pending::Passed(deadline) => {
+                let past = self.times_out(state, turn, Deadline::At(*deadline));
+                if past {
                     self.begin(state);
                     self.finish(turn, Kind::Passed, 0);
+                }
+                // Without a clock, a deadline that may have passed may as well not have.
+                if !past || self.clock.is_none() {
+                    self.begin(state);
+                    self.finish(turn, Kind::NotPassed, 0);
+                }
+            }
+            Pending::Now => {
+                let now = self.tables.values.number(u128::from(self.now(state).0));
+                self.begin(state);
+                self.finish(turn, Kind::Now, now);
+            }
+            Pending::Sleep(ns) => {
+                if self.has_slept(state, turn.client, *ns) {
+                    self.begin(state);
+                    self.finish(turn, Kind::Slept, 0);
                 }
             }
         }

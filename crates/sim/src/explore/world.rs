@@ -5,8 +5,8 @@ use super::roles::Roles;
 use super::state::{DEAD, FaultWord, Shape};
 use super::tables::{Letter, Tables};
 use crate::check::{Violation, Watch};
-use lockwright_fabric::{Addr, Deadline, Message, PeerId, Width};
-use lockwright_locks::case::{Checks, Faults, Timeouts};
+use lockwright_fabric::{Addr, Message, PeerId, Width};
+use lockwright_locks::case::{Checks, Clock, Faults, Timeouts};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
@@ -25,6 +25,8 @@ pub(super) enum Step {
     Pause(usize),
     /// A paused client goes on.
     Resume(usize),
+    /// A tick of the clock.
+    Tick,
     /// A datagram on its way to this mailbox is lost.
     Lose { mailbox: usize, letter: u32 },
     /// A datagram on its way to this mailbox is doubled.
@@ -32,9 +34,17 @@ pub(super) enum Step {
 }
 
 impl Step {
+    /// Somebody gives up of his own will: not a sign that things move.
+    fn is_ring(self) -> bool {
+        matches!(self, Step::Client { stimulus: Stimulus { kind: Kind::Ring, .. }, .. })
+    }
+
     /// Whether somebody gets on with it, rather than something going wrong. Nobody may need a fault to finish.
     pub(super) fn is_progress(self) -> bool {
-        matches!(self, Step::Client { .. } | Step::Role { .. } | Step::Timer { .. } | Step::Resume(_))
+        matches!(
+            self,
+            Step::Client { .. } | Step::Role { .. } | Step::Timer { .. } | Step::Resume(_) | Step::Tick
+        )
     }
 }
 
@@ -66,6 +76,9 @@ pub(super) struct World {
     pub(super) faults: Faults,
     timeouts: Timeouts,
     pub(super) weak_scope: bool,
+    pub(super) clock: Option<Clock>,
+    /// The clock came to its end somewhere: not everything was seen.
+    pub(super) clock_ran_out: bool,
     watched: FxHashMap<(u32, u32, usize), Result<u32, Violation>>,
     sends: FxHashMap<(usize, u32, u8), u32>,
     pub(super) next: Vec<u32>,
@@ -82,6 +95,7 @@ pub(super) struct Setup {
     pub(super) timeouts: Timeouts,
     pub(super) checks: Checks,
     pub(super) weak_scope: bool,
+    pub(super) clock: Option<Clock>,
 }
 
 /// Stands for "the client is gone" among lists of observations.
@@ -99,6 +113,7 @@ impl World {
             memory_words: setup.nodes * setup.words_per_node,
             clients: setup.clients.len(),
             roles: setup.roles.len(),
+            has_clock: setup.clock.is_some(),
         };
         let mut tables = Tables::default();
         // Number 0 is the empty one everywhere.
@@ -125,6 +140,8 @@ impl World {
             faults: setup.faults,
             timeouts: setup.timeouts,
             weak_scope: setup.weak_scope,
+            clock: setup.clock,
+            clock_ran_out: false,
             watched: FxHashMap::default(),
             sends: FxHashMap::default(),
             next: Vec::new(),
@@ -159,8 +176,12 @@ impl World {
             Timeouts::WhenStuck => false,
         };
         self.healthy_steps(state, may_time_out);
-        if self.successors.steps.is_empty() && self.timeouts == Timeouts::WhenStuck {
+        if self.timeouts == Timeouts::WhenStuck && self.successors.steps.iter().all(|step| step.is_ring()) {
+            self.successors.clear();
             self.healthy_steps(state, true);
+        }
+        if self.clock.is_some() {
+            self.tick(state);
         }
         for client in 0..self.shape.clients {
             if faults.is_paused(client) {
@@ -217,6 +238,9 @@ impl World {
         let edge =
             self.clients[client].edge(node, stimulus, &mut self.tables).expect("only offers are refused");
         self.next[self.shape.node(client)] = edge.target;
+        if self.clock.is_some() {
+            self.next[self.shape.moved(client)] = self.next[self.shape.clock()];
+        }
         let step = Step::Client { client, node, stimulus };
         if edge.observations == 0 {
             self.push(step, None);
@@ -308,14 +332,4 @@ pub(super) struct Turn {
     pub(super) node: u32,
     pub(super) slot: u8,
     pub(super) may_time_out: bool,
-}
-
-impl Turn {
-    pub(super) fn times_out(self, deadline: Deadline) -> bool {
-        match deadline {
-            Deadline::Never => false,
-            Deadline::Now => true,
-            Deadline::At(_) => self.may_time_out,
-        }
-    }
 }

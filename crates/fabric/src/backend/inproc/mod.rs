@@ -210,9 +210,9 @@ impl Shared {
     }
 
     /// Why a word was out of reach: its node is dead, or there never was such a word.
-    fn refuse(&self, addr: Addr, width: Width) -> Result<u128, FabricError> {
+    fn refuse(&self, addr: Addr, width: Width) -> FabricError {
         match self.region(addr.node, addr.region) {
-            Some(region) if region.is_dead() => Err(FabricError::NodeLost(addr.node)),
+            Some(region) if region.is_dead() => FabricError::NodeLost(addr.node),
             Some(region) => panic!(
                 "{addr} is no place for a word of {} bytes: the region has {} bytes, and words are aligned to their \
                  size",
@@ -226,7 +226,7 @@ impl Shared {
     fn do_it(&self, addr: Addr, width: Width, op: &Op) -> u128 {
         match self.region(addr.node, addr.region).and_then(|region| region.execute(addr.offset, width, op)) {
             Some((old, _)) => old,
-            None => self.refuse(addr, width).unwrap_or_else(|lost| panic!("{lost}")),
+            None => panic!("{}", self.refuse(addr, width)),
         }
     }
 }
