@@ -4,7 +4,7 @@ use lockwright_fabric::{Addr, NodeId, RegionId, Width};
 use std::collections::BTreeMap;
 
 /// Registered memory. Region 0 of every node is the lock table; harnesses may add others.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Memory {
     tables: Vec<Vec<u64>>,
     others: BTreeMap<(NodeId, RegionId), Vec<u64>>,

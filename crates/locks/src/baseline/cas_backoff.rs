@@ -1,8 +1,10 @@
 //! The CAS spin lock with truncated exponential backoff, SMART's scheme (ShiftLock §2.3 and its reference 56).
 //!
-//! Word and release are those of [`cas`](super::cas). After the i-th failure in a row a client waits a random
-//! time below `min(unit · 2^i, cap)`. The cap adapts: every `window` attempts a client compares its share of
-//! failed attempts with two marks, doubles the cap above the high one and halves it below the low one.
+//! Word and release are those of [`cas`](super::cas). After the i-th failure in a row a client waits
+//! `min(unit · 2^i, cap)` and a random time below `unit`. The cap starts at `unit` and adapts: after 64
+//! acquires and a millisecond at least, a client compares the share of retries among its attempts with two marks, doubles the
+//! cap above the high one and halves it below the low one (SMART, ASPLOS 2024, §4.3, as ShiftLock's artifact
+//! has it). The time is the client's own reckoning, a unit per attempt and what it waited: no clock is read.
 
 use super::cas::{attempt, give_back, lock_word, out_of_patience, spin_cases};
 use crate::case::Case;
@@ -23,17 +25,26 @@ pub struct Backoff {
     pub unit_ns: u64,
     /// The cap never passes `unit_ns · 2^max_doublings`.
     pub max_doublings: u32,
-    /// Attempts between two adaptations of the cap.
-    pub window: u32,
-    /// Percent of failed attempts above which the cap doubles.
-    pub high_percent: u32,
-    /// Percent of failed attempts below which it halves.
-    pub low_percent: u32,
+    /// Time between two adaptations of the cap, at least.
+    pub period_ns: u64,
+    /// Acquires between two adaptations of the cap, at least: the artifact looks at the time once per 64.
+    pub period_acquires: u64,
+    /// Percent of retries above which the cap doubles.
+    pub high_percent: u64,
+    /// Percent of retries below which it halves.
+    pub low_percent: u64,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { unit_ns: 1862, max_doublings: 10, window: 16, high_percent: 50, low_percent: 10 }
+        Self {
+            unit_ns: 1862,
+            max_doublings: 10,
+            period_ns: 1_000_000,
+            period_acquires: 64,
+            high_percent: 50,
+            low_percent: 10,
+        }
     }
 }
 
@@ -77,9 +88,12 @@ pub struct CasBackoffClient<E> {
 /// What a client has learned about the contention it meets. It only shapes how long it sleeps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
+    /// The cap, in doublings of the unit.
     doublings: u32,
-    attempts: u32,
-    failures: u32,
+    /// Since the last adaptation: acquires, retries, and the time they took.
+    acquires: u64,
+    retries: u64,
+    elapsed_ns: u64,
 }
 
 impl<E: Endpoint> LockClient for CasBackoffClient<E> {
@@ -91,7 +105,7 @@ impl<E: Endpoint> LockClient for CasBackoffClient<E> {
         let granted = TokenGrant { lock: want.claim.lock, token: None };
         fast(self.ep.go(attempt(&self.ep, word)), move |old| match old {
             Ok(0) => {
-                self.learn(false);
+                self.acquired();
                 Ok(Ok(granted))
             }
             Ok(_) => Err(self.retry(word, want)),
@@ -110,36 +124,44 @@ impl<E: Endpoint> CasBackoffClient<E> {
         for failures in 0.. {
             self.ep.mark("cas-backoff retry", &[]);
             out_of_patience(&self.ep, want).await?;
-            self.learn(true);
-            self.ep.sleep(self.delay_ns(failures)).await;
+            let delay_ns = self.delay_ns(failures);
+            self.retried(delay_ns);
+            self.ep.sleep(delay_ns).await;
             self.ep.observe(Observation::Retried(want.claim));
             if self.ep.go(attempt(&self.ep, word)).await? == 0 {
                 break;
             }
         }
-        self.learn(false);
+        self.acquired();
         Ok(TokenGrant { lock: want.claim.lock, token: None })
     }
 
-    /// A random time below the truncated exponential.
+    /// The truncated exponential, and a random part of a unit.
     fn delay_ns(&self, failures: u32) -> u64 {
         let doublings = failures.min(self.pace.get().doublings);
-        let limit = self.backoff.unit_ns << doublings;
-        self.ep.random() % limit.max(1)
+        (self.backoff.unit_ns << doublings) + self.ep.random() % self.backoff.unit_ns.max(1)
     }
 
-    fn learn(&self, failed: bool) {
+    fn retried(&self, delay_ns: u64) {
+        let pace = self.pace.get();
+        let elapsed_ns = pace.elapsed_ns + self.backoff.unit_ns + delay_ns;
+        self.pace.set(Pace { retries: pace.retries + 1, elapsed_ns, ..pace });
+    }
+
+    fn acquired(&self) {
         let mut pace = self.pace.get();
-        pace.attempts += 1;
-        pace.failures += u32::from(failed);
-        if pace.attempts >= self.backoff.window {
-            let percent = 100 * pace.failures / pace.attempts;
-            if percent > self.backoff.high_percent {
-                pace.doublings = (pace.doublings + 1).min(self.backoff.max_doublings);
+        pace.acquires += 1;
+        pace.elapsed_ns += self.backoff.unit_ns;
+        if pace.acquires >= self.backoff.period_acquires && pace.elapsed_ns >= self.backoff.period_ns {
+            let percent = 100 * pace.retries / (pace.retries + pace.acquires);
+            let doublings = if percent > self.backoff.high_percent {
+                (pace.doublings + 1).min(self.backoff.max_doublings)
             } else if percent < self.backoff.low_percent {
-                pace.doublings = pace.doublings.saturating_sub(1);
-            }
-            (pace.attempts, pace.failures) = (0, 0);
+                pace.doublings.saturating_sub(1)
+            } else {
+                pace.doublings
+            };
+            pace = Pace { doublings, ..Pace::default() };
         }
         self.pace.set(pace);
     }

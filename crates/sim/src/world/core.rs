@@ -339,7 +339,10 @@ impl Core {
         let op = self.new_op(client);
         list(&mut self.ops[op as usize].verbs);
         let count = self.ops[op as usize].verbs.len();
-        assert!(count > 0, "a batch has at least one verb");
+        if count == 0 {
+            self.ops[op as usize].done = true;
+            return Some(op);
+        }
         let (leaves_ns, executed) = self.fate(client, count);
         if executed < count {
             self.ops[op as usize].verbs.truncate(executed);
@@ -596,19 +599,34 @@ impl Core {
 
     // ---- messages ----
 
-    /// Sends on behalf of a client; false if it crashed before the message left.
-    pub(crate) fn client_send(&mut self, client: u32, to: PeerId, message: Message, datagram: bool) -> bool {
+    /// Sends on behalf of a client; nothing comes back to one that crashed.
+    pub(crate) fn client_send(
+        &mut self,
+        client: u32,
+        to: PeerId,
+        message: Message,
+        datagram: bool,
+    ) -> Option<Result<(), FabricError>> {
         if self.clients[client as usize].crashed {
-            return false;
+            return None;
+        }
+        let exists = match to.index() {
+            (role, true) => role < self.roles.len(),
+            (other, false) => other < self.clients.len(),
+        };
+        if !exists {
+            return Some(if datagram { Ok(()) } else { Err(FabricError::PeerLost(to)) });
         }
         let (leaves_ns, executed) = self.fate(client, 1);
         if executed == 0 {
-            return false;
+            return None;
         }
         self.counters.message(&message);
-        self.note(client, What::Sent { to, message: message.clone() });
+        if self.trace.is_some() {
+            self.note(client, What::Sent { to, message: message.clone() });
+        }
         self.send(PeerId::client(client as usize), to, message, leaves_ns, datagram);
-        !self.clients[client as usize].crashed
+        (!self.clients[client as usize].crashed).then_some(Ok(()))
     }
 
     fn send(&mut self, from: PeerId, to: PeerId, message: Message, leaves_ns: u64, datagram: bool) {
@@ -667,7 +685,6 @@ impl Core {
         }
         match to.index() {
             (role, true) => {
-                assert!(role < self.roles.len(), "a message to {to}, which does not exist");
                 let state = &mut self.roles[role];
                 let thread = state.threads.iter_mut().min().expect("a role has a thread");
                 let done_ns = self.now_ns.max(*thread) + state.service_ns;
@@ -678,7 +695,6 @@ impl Core {
             (client, false) => {
                 let message = std::mem::take(&mut self.flights[flight as usize].message);
                 self.free_flights.push(flight);
-                assert!(client < self.clients.len(), "a message to {to}, which does not exist");
                 let state = &mut self.clients[client];
                 if state.crashed || state.done {
                     return None;
@@ -736,6 +752,11 @@ impl Core {
             }
         }
         for (to, message) in out.messages {
+            let (index, is_role) = to.index();
+            assert!(
+                index < if is_role { self.roles.len() } else { self.clients.len() },
+                "{to} does not exist"
+            );
             self.counters.message(&message);
             self.send(PeerId::role(role), to, message, self.now_ns, false);
         }

@@ -6,7 +6,8 @@
 use super::core::{Core, OpId};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{
-    Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, Time, Value, Wait, Waited,
+    Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, Time, Value,
+    Wait, Waited,
 };
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -95,8 +96,11 @@ impl SimEndpoint {
     }
 
     async fn transmit(&self, to: PeerId, message: Message, datagram: bool) -> Result<(), FabricError> {
-        let left = self.core.borrow_mut().client_send(self.index, to, message, datagram);
-        if left { Ok(()) } else { std::future::pending().await }
+        let sent = self.core.borrow_mut().client_send(self.index, to, message, datagram);
+        match sent {
+            Some(outcome) => outcome,
+            None => std::future::pending().await,
+        }
     }
 
     /// A wait on a word of the client's own node: a CPU that spins on its cache costs the network nothing.
@@ -251,16 +255,11 @@ impl<B: Batch> Future for Go<'_, B> {
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let mut core = this.ep.core.borrow_mut();
-        let Some(op) = this.op else {
+        if this.op.is_none() {
             let batch = this.batch;
-            this.op = core.start_batch(this.ep.index, |verbs| {
-                batch.each(&mut |verb| {
-                    verbs.push(verb);
-                    0
-                });
-            });
-            return Poll::Pending;
-        };
+            this.op = core.start_batch(this.ep.index, |verbs| list(batch, verbs));
+        }
+        let Some(op) = this.op else { return Poll::Pending };
         let state = core.op(op);
         if !state.done {
             return Poll::Pending;
@@ -276,6 +275,15 @@ impl<B: Batch> Future for Go<'_, B> {
         core.free_op(op);
         Poll::Ready(outcome)
     }
+}
+
+/// Appends the verbs of `batch`; the answers it shapes here are nobody's.
+#[inline]
+fn list<B: Batch>(batch: B, verbs: &mut Vec<RawVerb>) {
+    batch.each(&mut |verb| {
+        verbs.push(verb);
+        0
+    });
 }
 
 impl<B> Drop for Go<'_, B> {

@@ -320,15 +320,16 @@ impl<'a> World<'a> {
         unfinished.map(|(index, _)| PeerId::client(index)).collect()
     }
 
-    /// The timeline around an objection, or around the clients that are stuck; empty without a trace.
-    pub fn timeline(&self) -> String {
+    /// The timeline around an objection, or around the clients that are stuck, and of `word`; empty without a
+    /// trace.
+    pub fn timeline(&self, word: Option<Addr>) -> String {
         let core = self.core.borrow();
         let Some(trace) = &core.trace else { return String::new() };
         match &core.watcher.objection {
-            Some(objection) => trace.render(&objection.clients),
+            Some(objection) => trace.render(&objection.clients, word),
             None => {
                 let unfinished: Vec<_> = self.unfinished().iter().map(|peer| peer.index().0 as u32).collect();
-                trace.render(&unfinished)
+                trace.render(&unfinished, word)
             }
         }
     }

@@ -34,8 +34,8 @@ impl Trace {
         self.entries.push_back((at_ns, client, what));
     }
 
-    /// What `clients` did last, and everybody's verbs on the words that they touched meanwhile.
-    pub(crate) fn render(&self, clients: &[u32]) -> String {
+    /// What `clients` did last, and everybody's verbs on `word` and the words that they touched meanwhile.
+    pub(crate) fn render(&self, clients: &[u32], word: Option<Addr>) -> String {
         let concerned: BTreeSet<u32> = clients.iter().copied().collect();
         let words: BTreeSet<Addr> = self
             .entries
@@ -44,6 +44,7 @@ impl Trace {
             .filter(|(_, client, what)| concerned.contains(client) && what.word().is_some())
             .take(4 * concerned.len())
             .filter_map(|(.., what)| what.word())
+            .chain(word)
             .collect();
         let matters = |client: u32, what: &What| {
             concerned.contains(&client) || what.word().is_some_and(|word| words.contains(&word))

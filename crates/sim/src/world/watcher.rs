@@ -120,9 +120,15 @@ impl Watcher {
             self.keep_health(now_ns, client, what);
         }
         if let Observation::Granted(_, token) = what
-            && !self.token_rises(client, claim, token)
+            && let Some(violation) = self.token_objection(client, claim, token)
         {
-            return;
+            if self.recovers && self.paused_while_waiting(client) {
+                // Void before it looked, and its token says so to everybody it shows it to.
+                return self.tell_if_contended(client, claim, Observation::GaveUp(claim));
+            }
+            // Two holders at once are worse than a token that does not rise: they are named first.
+            self.tell_if_contended(client, claim, what);
+            return self.object(violation, vec![client]);
         }
         self.tell_if_contended(client, claim, what);
     }
@@ -139,18 +145,10 @@ impl Watcher {
         }
     }
 
-    /// Checks the token; false if the grant was void all along.
     #[inline]
-    fn token_rises(&mut self, client: u32, claim: Claim, token: Option<u64>) -> bool {
-        let Some(tokens) = self.tokens.as_mut().filter(|_| claim.lock < TOKEN_LOCKS) else { return true };
-        let Err(violation) = tokens.on(peer(client), Observation::Granted(claim, token)) else { return true };
-        if self.recovers && self.paused_while_waiting(client) {
-            // Void before it looked, and its token says so to everybody it shows it to.
-            self.tell_if_contended(client, claim, Observation::GaveUp(claim));
-        } else {
-            self.object(violation, vec![client]);
-        }
-        false
+    fn token_objection(&mut self, client: u32, claim: Claim, token: Option<u64>) -> Option<Violation> {
+        let tokens = self.tokens.as_mut().filter(|_| claim.lock < TOKEN_LOCKS)?;
+        tokens.on(peer(client), Observation::Granted(claim, token)).err()
     }
 
     #[inline]
