@@ -60,8 +60,7 @@ fn endpoint(bytes: u64) -> InProcEndpoint {
 fn awaited<C: LockClient>(client: &C) {
     block_on(async {
         for _ in 0..CYCLES {
-            let grant =
-                client.acquire(Want::exclusive(black_box(3))).await.ok().expect("nobody else is here");
+            let grant = client.acquire(Want::exclusive(black_box(3))).await.expect("nobody else is here");
             client.release(grant).await.expect("nothing fails");
         }
     });
@@ -70,8 +69,7 @@ fn awaited<C: LockClient>(client: &C) {
 /// Acquire and release, each from blocking code.
 fn blocking<C: LockClient>(client: &C) {
     for _ in 0..CYCLES {
-        let grant =
-            block_on(client.acquire(Want::exclusive(black_box(3)))).ok().expect("nobody else is here");
+        let grant = block_on(client.acquire(Want::exclusive(black_box(3)))).expect("nobody else is here");
         block_on(client.release(grant)).expect("nothing fails");
     }
 }
