@@ -1,10 +1,10 @@
-//! What the abstraction costs: an uncontended lock and unlock through the generic protocol code on the in-process
-//! fabric, against the same atomics written by hand, in the same run.
+//! What the abstraction costs: an uncontended lock and unlock through the generic protocol code on the
+//! in-process fabric, against the same atomics written by hand, in the same run.
 //!
 //! `cargo bench -p lockwright-locks --bench uncontended`
 //!
-//! Every figure is the median of many short runs, and the two of a pair take turns, so that a busy machine disturbs
-//! both alike. The goal is a ratio of at most 1.5.
+//! Every figure is the median of many short runs, and the two of a pair take turns, so that a busy machine
+//! disturbs both alike. The goal is a ratio of at most 1.5.
 
 // Timing is this program's purpose, and it has one thread and no fabric clock.
 #![allow(clippy::disallowed_methods)]
@@ -60,8 +60,7 @@ fn endpoint(bytes: u64) -> InProcEndpoint {
 fn awaited<C: LockClient>(client: &C) {
     block_on(async {
         for _ in 0..CYCLES {
-            let grant =
-                client.acquire(Want::exclusive(black_box(3))).await.ok().expect("nobody else is here");
+            let grant = client.acquire(Want::exclusive(black_box(3))).await.expect("nobody else is here");
             client.release(grant).await.expect("nothing fails");
         }
     });
@@ -70,8 +69,7 @@ fn awaited<C: LockClient>(client: &C) {
 /// Acquire and release, each from blocking code.
 fn blocking<C: LockClient>(client: &C) {
     for _ in 0..CYCLES {
-        let grant =
-            block_on(client.acquire(Want::exclusive(black_box(3)))).ok().expect("nobody else is here");
+        let grant = block_on(client.acquire(Want::exclusive(black_box(3)))).expect("nobody else is here");
         block_on(client.release(grant)).expect("nothing fails");
     }
 }
@@ -112,8 +110,8 @@ fn mcs() {
     compare("mcs, blocking", || blocking(&client), by_hand);
 }
 
-/// The verbs of a queue lock on one 16-byte word: swap the tail in its upper half, later add to a counter in its lower
-/// half (ShiftLock's shape, not its code).
+/// The verbs of a queue lock on one 16-byte word: swap the tail in its upper half, later add to a counter in
+/// its lower half (ShiftLock's shape, not its code).
 fn wide() {
     const TAIL: u128 = (u64::MAX as u128) << 64;
     const COUNTER_TOP: u128 = 1 << 15;

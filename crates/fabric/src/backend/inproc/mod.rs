@@ -13,9 +13,10 @@
 //! });
 //! ```
 //!
-//! A verb happens inside `go` and its future is ready at once, so generic protocol code compiles to the atomics. Waits
-//! spin for a moment and then park. What this backend must not do: start a thread before somebody needs one (the clock's
-//! for a long sleep or a deadline, one per role), or allocate on the way of a verb.
+//! A verb happens inside `go` and its future is ready at once, so generic protocol code compiles to the
+//! atomics. Waits spin for a moment and then park. What this backend must not do: start a thread before
+//! somebody needs one (the clock's for a long sleep or a deadline, one per role), or allocate on the way of a
+//! verb.
 
 mod clock;
 mod endpoint;
@@ -130,8 +131,8 @@ impl InProc {
         client
     }
 
-    /// Starts a thread for each of `roles`: the i-th is reached as `PeerId::role(i)` and lives on node i. They stop
-    /// when the fabric is dropped or their node dies.
+    /// Starts a thread for each of `roles`: the i-th is reached as `PeerId::role(i)` and lives on node i.
+    /// They stop when the fabric is dropped or their node dies.
     ///
     /// # Panics
     /// If the system cannot start a thread.

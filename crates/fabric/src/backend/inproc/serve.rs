@@ -26,8 +26,8 @@ pub(super) fn serve(ep: &InProcEndpoint, mut role: BoxedRole) {
     }
 }
 
-/// Verbs first, in order, then the messages. What cannot be reached is lost, as it is for any server: roles that care
-/// learn it from the answer that does not come.
+/// Verbs first, in order, then the messages. What cannot be reached is lost, as it is for any server: roles
+/// that care learn it from the answer that does not come.
 fn carry_out(ep: &InProcEndpoint, out: &mut Outbox, timers: &mut Timers) {
     for verb in out.verbs.drain(..) {
         let _ = ep.execute(verb);
