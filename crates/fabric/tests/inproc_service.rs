@@ -70,6 +70,25 @@ fn a_role_stops_with_its_fabric_and_memory_stays() {
 }
 
 #[test]
+fn a_role_that_panics_is_lost_to_its_peers() {
+    #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+    struct Panics;
+    impl Role for Panics {
+        fn on_message(&mut self, _: Time, _: PeerId, _: &Message, _: &mut Outbox) {
+            panic!("this role was made to panic");
+        }
+    }
+    let fabric = InProc::new(1, 64);
+    fabric.serve(vec![BoxedRole::new(Panics)]);
+    let ep = fabric.endpoint(CLIENT);
+    block_on(async {
+        while ep.send(SERVER, Message::default()).await.is_ok() {
+            ep.sleep(100_000).await;
+        }
+    });
+}
+
+#[test]
 fn a_dying_node_takes_its_role_and_its_waiters_with_it() {
     let (fabric, ep) = serving();
     let waiter = std::thread::spawn({

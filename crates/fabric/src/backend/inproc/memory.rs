@@ -26,8 +26,10 @@ const ALIGN: usize = 64;
 /// Sizes are rounded up to this, so that an aligned word that starts inside a region also ends inside it.
 const GRAIN: u64 = 16;
 
-/// A registered piece of memory: zeroed, fixed in place, freed when dropped.
+/// A registered piece of memory: zeroed, fixed in place, freed when dropped. Aligned so that its place in a list is a
+/// shift away.
 #[derive(Debug)]
+#[repr(align(32))]
 pub(super) struct Region {
     base: NonNull<u8>,
     /// Words must start below this many bytes. Zero once the node is dead, so that verbs pay for one check

@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 
 /// Drives `role` as the peer of `ep` until its mailbox is closed.
 pub(super) fn serve(ep: &InProcEndpoint, mut role: BoxedRole) {
+    // A role that panics is lost to its peers, instead of letting their messages pile up.
+    let _closing = CloseAtEnd(ep);
     let mut timers = Timers::default();
     let mut out = Outbox::default();
     while !ep.mailbox().is_closed() {
@@ -23,6 +25,14 @@ pub(super) fn serve(ep: &InProcEndpoint, mut role: BoxedRole) {
             role.on_timer(now, id, &mut out);
             carry_out(ep, &mut out, &mut timers);
         }
+    }
+}
+
+struct CloseAtEnd<'a>(&'a InProcEndpoint);
+
+impl Drop for CloseAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.mailbox().close();
     }
 }
 
