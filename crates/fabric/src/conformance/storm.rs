@@ -1,5 +1,5 @@
 //! Many clients at once on a few words, with verbs whose fields overlap; what they saw is judged by
-//! [`history`].
+//! [`history`](super::history).
 
 use super::history::{History, Seen};
 use super::{Rig, Shape, Task, alone, task, verbs::random_op};
