@@ -72,6 +72,18 @@ fn awaited<C: LockClient>(client: &C) {
     });
 }
 
+/// As [`awaited`], but the result goes through memory: `expect` takes its address to print it, and the grant is kept
+/// where the compiler must believe that it can change, as in a guard that is passed around. Shows how much of the other
+/// rows hangs on the result staying in registers.
+fn through_memory<C: LockClient>(client: &C) {
+    block_on(async {
+        for _ in 0..CYCLES {
+            let grant = client.acquire(Want::exclusive(black_box(3))).await.expect("nobody else is here");
+            client.release(black_box(grant)).await.expect("nothing fails");
+        }
+    });
+}
+
 /// Acquire and release, each from blocking code.
 fn blocking<C: LockClient>(client: &C) {
     for _ in 0..CYCLES {
@@ -95,6 +107,7 @@ fn cas() {
     };
     compare("cas, awaited", || awaited(&client), by_hand);
     compare("cas, blocking", || blocking(&client), by_hand);
+    compare("cas, awaited, through memory", || through_memory(&client), by_hand);
 }
 
 fn mcs() {
@@ -116,6 +129,7 @@ fn mcs() {
     };
     compare("mcs, awaited", || awaited(&client), by_hand);
     compare("mcs, blocking", || blocking(&client), by_hand);
+    compare("mcs, awaited, through memory", || through_memory(&client), by_hand);
 }
 
 /// The verbs of a queue lock on one 16-byte word: swap the tail in its upper half, later add to a counter in
