@@ -4,3 +4,6 @@
 //! suite. None may give a verb a meaning of its own: that is [`Op::apply`](crate::Op::apply)'s.
 
 pub mod inproc;
+mod prefetch;
+
+pub use prefetch::prefetch;
