@@ -5,3 +5,6 @@
 //! [`Op::apply`](crate::Op::apply)'s.
 
 pub mod inproc;
+mod prefetch;
+
+pub use prefetch::prefetch;
