@@ -25,9 +25,12 @@ pub struct Subject {
     pub mutant: Option<Mutant>,
     /// The explorer's cases, in order.
     pub cases: Vec<CaseInfo>,
-    simulate: fn(&Plan, &mut dyn FnMut(Progress)) -> Result<Report, Failure>,
+    simulate: Simulate,
     explore: fn(usize, &mut Options) -> Outcome,
 }
+
+/// [`run_with`] for one protocol and its default tunables.
+type Simulate = fn(&Plan, &mut dyn FnMut(Progress)) -> Result<Report, Failure>;
 
 /// What can be said about a case without running it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -116,7 +116,7 @@ fn pick(what: &str, name: &str, mut subjects: Vec<Subject>, args: &Args) -> Resu
 /// Explores the cases of `subject`; those of a mutant only until one is caught.
 fn explore(subject: &Subject, args: &Args, out: &mut impl Write) -> Result<SubjectReport> {
     let mut report = SubjectReport::new(subject);
-    // With --all a mutant is there to test its checker: no trace, and no other cases than its own.
+    // With --all a mutant is there to test its checker: no trace, and its cases stay as they are.
     let as_recorded = args.all && subject.mutant.is_some();
     for (index, case) in subject.cases.iter().enumerate() {
         if args.case.as_ref().is_some_and(|wanted| wanted != case.name) {
@@ -127,7 +127,7 @@ fn explore(subject: &Subject, args: &Args, out: &mut impl Write) -> Result<Subje
         let mut options = Options {
             clients: args.clients.filter(|_| !as_recorded).map(usize::from),
             crash: args.crash && !as_recorded,
-            max_states: args.max_states,
+            max_states: args.max_states.filter(|_| !as_recorded),
             progress: Some(Box::new(move |progress| {
                 drawn.set_message(format!("{} states, depth {}", progress.states, progress.depth));
             })),

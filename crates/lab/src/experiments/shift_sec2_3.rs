@@ -1,7 +1,9 @@
 //! ShiftLock §2.3: what retries cost. 240 clients, on five machines, all want one CAS lock, release it at once
 //! and want it again; first without backoff, then with SMART's. The ideal, one client alone, never retries.
 //!
-//! The paper prints the figures at 240 clients only; the curve up to there is ours.
+//! The paper prints the figures at 240 clients only; the curve up to there is ours. Runs are judged after a
+//! warm-up, since the paper speaks of no ramp. (With backoff that matters: while the caps are still growing, goodput
+//! passes through the paper's figure on its way up.)
 
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};

@@ -1,8 +1,8 @@
 //! The explorer: runs a protocol's own code through **every** interleaving of verbs and messages.
 //!
-//! A client is a local automaton grown from its future ([`automaton`]); a global state is a row of numbers
-//! ([`state`]); [`world`] lists the steps possible in a state; [`search`] visits all states breadth-first and asks
-//! the checkers; [`trace`] tells the story of what they object to. The verbs of a batch are separate steps, a
+//! A client is a local automaton grown from its future (`automaton`); a global state is a row of numbers
+//! (`state`); `world` lists the steps possible in a state; `search` visits all states breadth-first and asks
+//! the checkers; `trace` tells the story of what they object to. The verbs of a batch are separate steps, a
 //! message can always still be on its way, and everything a case allows to go wrong goes wrong everywhere.
 //!
 //! Without a clock, deadlines may pass whenever the case says they may; a case may ask for a coarse one ([`clock`]).

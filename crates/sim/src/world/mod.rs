@@ -1,7 +1,7 @@
 //! The simulated world: virtual time, memory nodes behind NICs, clients, roles, faults, and somebody watching.
 //!
 //! One thread, one heap of events ordered by (time, number), and no wakers: the same [`Setup`] gives the same
-//! run, event for event. [`run`](crate::run) builds its workload on it; other harnesses can too.
+//! run, event for event. [`run`](crate::run()) builds its workload on it; other harnesses can too.
 
 mod core;
 mod endpoint;
