@@ -129,10 +129,14 @@ fn run_experiments(args: &RunArgs, out: &mut impl Write) -> Result<Verdict> {
                 experiment.id, experiment.title, experiment.source
             )?;
             for table in &findings.tables {
-                writeln!(out, "{table}")?;
+                writeln!(out, "{}:\n{table}", table.name)?;
             }
             for claim in &findings.claims {
                 writeln!(out, "{claim}")?;
+                // A miss says it already.
+                if claim.holds() && !claim.note.is_empty() {
+                    writeln!(out, "  note: {}", claim.note)?;
+                }
             }
             for file in &files {
                 writeln!(out, "wrote {}", file.display())?;

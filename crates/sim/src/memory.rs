@@ -1,5 +1,6 @@
 //! The memory of all nodes: plain words, changed one verb at a time.
 
+use lockwright_fabric::backend::prefetch;
 use lockwright_fabric::{Addr, NodeId, RegionId, Width};
 use std::collections::BTreeMap;
 
@@ -52,11 +53,13 @@ impl Memory {
         }
     }
 
-    /// Brings the word into the cache. A load nobody waits for: the machine goes on while it is under way.
+    /// Says that the word at `addr` will be needed when a verb arrives there.
     #[inline]
-    pub(crate) fn touch(&self, addr: Addr) {
-        if addr.region.0 == 0 {
-            std::hint::black_box(self.tables[addr.node.0 as usize][(addr.offset / 8) as usize]);
+    pub(crate) fn prefetch(&self, addr: Addr) {
+        if addr.region.0 == 0
+            && let Some(word) = self.tables[addr.node.0 as usize].get((addr.offset / 8) as usize)
+        {
+            prefetch(word);
         }
     }
 

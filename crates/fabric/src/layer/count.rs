@@ -57,7 +57,8 @@ impl<E: Endpoint> Counted<E> {
 
 macro_rules! counters {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// Running totals of one client. Written by that client alone, so that counting needs no locked instruction.
+        /// Running totals of one client. Written by that client alone, so that counting needs no locked
+        /// instruction.
         #[derive(Debug, Default)]
         pub struct Tally {
             $($name: AtomicU64,)+

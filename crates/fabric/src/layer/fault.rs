@@ -1,12 +1,13 @@
-//! Making things go wrong, as a [`FaultPlan`] orders: clients that crash or pause at a verb, packets that are lost,
-//! doubled, late or overtaken, nodes that die, clocks that drift.
+//! Making things go wrong, as a [`FaultPlan`] orders: clients that crash or pause at a verb, packets that are
+//! lost, doubled, late or overtaken, nodes that die, clocks that drift.
 //!
-//! A crashed client's operations pend for ever, which is what a crash looks like from inside; whoever drives it looks at
-//! [`Faulty::has_crashed`]. Verbs are counted one by one, batches included, so a client can crash in the middle of a batch:
-//! the verbs before have happened, the rest never leave. Waits and messages are not counted.
+//! A crashed client's operations pend for ever, which is what a crash looks like from inside; whoever drives
+//! it looks at [`Faulty::has_crashed`]. Verbs are counted one by one, batches included, so a client can crash
+//! in the middle of a batch: the verbs before have happened, the rest never leave. Waits and messages are not
+//! counted.
 //!
-//! The layer has nobody to run things for it. A packet that is to arrive late is kept, and leaves with the client's first
-//! operation after its time; one that is never followed by another operation is lost.
+//! The layer has nobody to run things for it. A packet that is to arrive late is kept, and leaves with the
+//! client's first operation after its time; one that is never followed by another operation is lost.
 
 use super::{shape, verbs_of};
 use crate::addr::{NodeId, PeerId, Value};

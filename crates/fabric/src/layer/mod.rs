@@ -1,8 +1,8 @@
 //! Layers: endpoints around an endpoint, of any backend.
 //!
-//! [`Counted`] counts what a protocol costs, [`Traced`] writes down what happens, [`Faulty`] makes things go wrong. They
-//! nest in any order, and a fabric without them pays nothing. A layer must not change what the endpoint beneath it does,
-//! except for the faults it was ordered to make.
+//! [`Counted`] counts what a protocol costs, [`Traced`] writes down what happens, [`Faulty`] makes things go
+//! wrong. They nest in any order, and a fabric without them pays nothing. A layer must not change what the
+//! endpoint beneath it does, except for the faults it was ordered to make.
 
 mod count;
 mod fault;

@@ -1,4 +1,5 @@
-//! Writing down what happens: a bounded record, shared by all clients, that prints as a timeline with a column each.
+//! Writing down what happens: a bounded record, shared by all clients, that prints as a timeline with a
+//! column each.
 
 use super::{shape, verbs_of};
 use crate::addr::{NodeId, PeerId, Value};

@@ -15,22 +15,52 @@ use lockwright_fabric::{
     Addr, AtomicScope, BoxedRole, Cond, FabricError, Message, NodeId, Outbox, PeerId, RawVerb, Time, Width,
 };
 use rustc_hash::FxHashMap;
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 
 /// The index of an operation in flight.
 pub(crate) type OpId = u32;
 
 /// Something that happens at a time; `seq` orders what happens at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Event {
+#[derive(Clone, Copy, Debug)]
+struct Event {
     at_ns: u64,
     seq: u64,
     what: EventKind,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum EventKind {
+impl Event {
+    #[inline(always)]
+    fn key(&self) -> u128 {
+        (u128::from(self.at_ns) << 64) | u128::from(self.seq)
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Event {}
+
+impl PartialOrd for Event {
+    #[inline(always)]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Event {
+    /// The earliest is the greatest, because the heap hands out the greatest.
+    #[inline(always)]
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key().cmp(&self.key())
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum EventKind {
     /// The operation's verbs reach the NIC (or, at home, the memory).
     Arrive(OpId),
     /// Its answer reaches the client, or its time has come.
@@ -68,7 +98,31 @@ pub(crate) struct Operation {
     /// Weak scope: when each verb gets its turn, and what the one at work will write.
     turns: VecDeque<u64>,
     write_back: Option<u128>,
+    /// There and back again: how long the operation's way to the NIC and its way home are.
+    way_ns: u64,
     return_ns: u64,
+    /// Set for a wait: its one verb, a READ, is repeated until this is met.
+    poll: Option<Polling>,
+}
+
+/// A wait that polls. The executor repeats the READ; the client's future is not bothered until it ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Polling {
+    pub(crate) cond: Cond,
+    pub(crate) or: Option<Cond>,
+    /// Pause between an answer and the next READ.
+    pub(crate) pace_ns: u64,
+    /// No READ leaves after this, in true time.
+    pub(crate) deadline_ns: u64,
+    /// READs so far.
+    pub(crate) polls: u32,
+}
+
+impl Polling {
+    #[inline]
+    fn met_by(&self, value: u128) -> bool {
+        self.cond.holds(value) || self.or.is_some_and(|or| or.holds(value))
+    }
 }
 
 /// A client as the executor sees it.
@@ -125,7 +179,10 @@ struct LocalWait {
 pub(crate) struct Core {
     pub(crate) now_ns: u64,
     seq: u64,
-    events: BinaryHeap<Reverse<Event>>,
+    events: BinaryHeap<Event>,
+    /// The top of the heap has happened. It stays until the next push takes its place: half the work of taking
+    /// it out and putting another in, and most events have exactly one successor.
+    top_is_spent: bool,
     ops: Vec<Operation>,
     free_ops: Vec<OpId>,
     flights: Vec<Flight>,
@@ -167,6 +224,7 @@ impl Core {
             now_ns: 0,
             seq: 0,
             events: BinaryHeap::new(),
+            top_is_spent: false,
             ops: Vec::new(),
             free_ops: Vec::new(),
             flights: Vec::new(),
@@ -242,19 +300,30 @@ impl Core {
     #[inline]
     fn push(&mut self, at_ns: u64, what: EventKind) {
         self.seq += 1;
-        self.events.push(Reverse(Event { at_ns, seq: self.seq, what }));
+        let event = Event { at_ns, seq: self.seq, what };
+        if self.top_is_spent {
+            self.top_is_spent = false;
+            *self.events.peek_mut().expect("a spent event is still there") = event;
+        } else {
+            self.events.push(event);
+        }
     }
 
     /// When the next event is.
     #[inline]
-    pub(crate) fn next_at(&self) -> Option<u64> {
-        self.events.peek().map(|Reverse(event)| event.at_ns)
+    pub(crate) fn next_at(&mut self) -> Option<u64> {
+        if self.top_is_spent {
+            self.top_is_spent = false;
+            self.events.pop();
+        }
+        self.events.peek().map(|event| event.at_ns)
     }
 
-    /// Lets the next event happen and says which client may go on because of it.
+    /// Lets the event that [`Core::next_at`] told of happen and says which client may go on because of it.
     #[inline]
     pub(crate) fn step(&mut self) -> Option<u32> {
-        let Reverse(event) = self.events.pop()?;
+        let event = *self.events.peek()?;
+        self.top_is_spent = true;
         self.now_ns = event.at_ns;
         match event.what {
             EventKind::Arrive(op) => self.arrive(op),
@@ -300,7 +369,9 @@ impl Core {
             observed: Vec::new(),
             turns: VecDeque::new(),
             write_back: None,
+            way_ns: 0,
             return_ns: 0,
+            poll: None,
         });
         self.ops.len() as OpId - 1
     }
@@ -310,7 +381,13 @@ impl Core {
         slot.verbs.clear();
         slot.olds.clear();
         slot.observed.clear();
+        slot.poll = None;
         self.free_ops.push(op);
+    }
+
+    /// READs that a wait took so far.
+    pub(crate) fn polls(&self, op: OpId) -> u32 {
+        self.ops[op as usize].poll.map_or(0, |poll| poll.polls)
     }
 
     #[inline]
@@ -364,17 +441,52 @@ impl Core {
             let cost_ns = self.model.cpu_access_ns * count as u64;
             self.push(leaves_ns + cost_ns, EventKind::Arrive(op));
         } else {
-            self.memory.touch(first.addr);
+            self.memory.prefetch(first.addr);
             let slot = &self.ops[op as usize];
             self.counters.round_trip(&slot.verbs);
             let rtt_ns = slot.verbs.iter().map(|verb| self.model.rtt_ns(verb)).max().unwrap_or(0);
             let way_ns = (rtt_ns + self.growth_ns) / 2;
             let jitter_ns = self.model.jitter_ns.min(way_ns);
             let shift_ns = if jitter_ns > 0 { self.network.below(2 * jitter_ns + 1) } else { 0 };
-            self.ops[op as usize].return_ns = rtt_ns + self.growth_ns - way_ns;
+            let slot = &mut self.ops[op as usize];
+            (slot.way_ns, slot.return_ns) = (way_ns, rtt_ns + self.growth_ns - way_ns);
             self.push(leaves_ns + way_ns + shift_ns - jitter_ns, EventKind::Arrive(op));
         }
         Some(op)
+    }
+
+    /// Starts a wait that polls `verb`, a READ over the network.
+    pub(crate) fn start_poll(&mut self, client: u32, verb: RawVerb, polling: Polling) -> Option<OpId> {
+        let op = self.start_batch(client, |verbs| verbs.push(verb))?;
+        self.ops[op as usize].poll = Some(Polling { polls: 1, ..polling });
+        Some(op)
+    }
+
+    /// The answer of a polling READ will be home at `home_ns`. Is another one needed? Then it is under way.
+    #[inline]
+    fn polls_again(&mut self, op: OpId, home_ns: u64) -> bool {
+        let slot = &mut self.ops[op as usize];
+        let Some(poll) = &mut slot.poll else { return false };
+        if slot.abandoned || poll.met_by(slot.olds[0]) || home_ns >= poll.deadline_ns {
+            return false;
+        }
+        // The last look is at the deadline.
+        let again_ns = (home_ns + poll.pace_ns).min(poll.deadline_ns);
+        poll.polls += 1;
+        let (client, way_ns) = (slot.client, slot.way_ns);
+        let delay_ns = again_ns - self.now_ns;
+        let (leaves_ns, executed) = self.fate(client, 1);
+        if executed == 0 || self.clients[client as usize].crashed {
+            self.taken.push(client);
+        }
+        if executed == 0 {
+            return false;
+        }
+        let slot = &mut self.ops[op as usize];
+        slot.olds.clear();
+        self.counters.round_trip(&slot.verbs);
+        self.push(leaves_ns + delay_ns + way_ns, EventKind::Arrive(op));
+        true
     }
 
     /// Asks the faults about the next `count` steps of `client`: when do they leave, and how many of them?
@@ -485,7 +597,10 @@ impl Core {
             turn_ns = self.nics[node.0 as usize].admit(&self.model, verb, self.now_ns, turn_ns);
         }
         self.execute_all(op);
-        self.push(turn_ns + self.ops[op as usize].return_ns, EventKind::Complete(op));
+        let home_ns = turn_ns + self.ops[op as usize].return_ns;
+        if !self.polls_again(op, home_ns) {
+            self.push(home_ns, EventKind::Complete(op));
+        }
         None
     }
 
@@ -593,7 +708,12 @@ impl Core {
         let slot = &self.ops[op as usize];
         match slot.turns.front() {
             Some(turn_ns) => self.push(*turn_ns, EventKind::WeakTurn(op)),
-            None => self.push(self.now_ns + slot.return_ns, EventKind::Complete(op)),
+            None => {
+                let home_ns = self.now_ns + slot.return_ns;
+                if !self.polls_again(op, home_ns) {
+                    self.push(home_ns, EventKind::Complete(op));
+                }
+            }
         }
     }
 

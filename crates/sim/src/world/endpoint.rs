@@ -3,7 +3,7 @@
 //! Futures here need no wakers. A client is polled whenever something of its own has come to an end, and each
 //! future then looks whether it was meant.
 
-use super::core::{Core, OpId};
+use super::core::{Core, OpId, Polling};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{
     Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, Time, Value,
@@ -166,23 +166,23 @@ impl Endpoint for SimEndpoint {
             return self.wait_at_home(wait).await;
         }
         let pace_ns = if wait.pace_ns == 0 { self.core.borrow().model.poll_ns } else { wait.pace_ns };
-        let mut polls = 0;
-        loop {
-            let value = self.go(wait.word.read()).await?;
-            polls += 1;
-            let met = wait.met_by(value);
-            let left_ns = match wait.deadline {
-                _ if met => 0,
+        let polling = Polling {
+            cond: wait.cond,
+            or: wait.or,
+            pace_ns: self.true_ns(pace_ns),
+            deadline_ns: match wait.deadline {
                 Deadline::Never => u64::MAX,
                 Deadline::Now => 0,
-                Deadline::At(at) => self.until(at),
-            };
-            if left_ns == 0 {
-                return Ok(Waited { value, met, polls });
-            }
-            // The last look is at the deadline.
-            self.sleep_true(self.true_ns(pace_ns).min(left_ns)).await;
-        }
+                Deadline::At(at) => self.true_now_ns() + self.until(at),
+            },
+            polls: 0,
+        };
+        let verb = wait.word.read().raw();
+        let op = self.core.borrow_mut().start_poll(self.index, verb, polling);
+        let Some(op) = op else { return std::future::pending().await };
+        let (seen, polls) = Pending { ep: self, op, open: true }.polled().await?;
+        let value = T::narrow(seen);
+        Ok(Waited { value, met: wait.met_by(value), polls })
     }
 
     async fn send(&self, to: PeerId, message: Message) -> Result<(), FabricError> {
@@ -300,6 +300,27 @@ struct Pending<'a> {
     ep: &'a SimEndpoint,
     op: OpId,
     open: bool,
+}
+
+impl Pending<'_> {
+    /// Ends a wait that polls: what it saw last, and how many READs it took.
+    async fn polled(mut self) -> Result<(u128, u32), FabricError> {
+        std::future::poll_fn(|_| if self.is_done() { Poll::Ready(()) } else { Poll::Pending }).await;
+        let mut core = self.ep.core.borrow_mut();
+        let (error, polls) = (core.op(self.op).error, core.polls(self.op));
+        let seen = core.op(self.op).olds.first().copied();
+        core.free_op(self.op);
+        drop(core);
+        self.open = false;
+        match error {
+            Some(lost) => Err(lost),
+            None => Ok((seen.expect("a READ was answered"), polls)),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.ep.core.borrow().op(self.op).done
+    }
 }
 
 impl Future for Pending<'_> {

@@ -1,12 +1,12 @@
 //! A client's endpoint: verbs executed at once by this CPU, messages through mailboxes.
 
-use super::Shared;
 use super::clock::Clock;
 use super::mailbox::{Mailbox, Receive};
 use super::memory::Region;
 use super::now::{Done, Now};
 use super::park::Parking;
 use super::wait::Waiting;
+use super::{Shared, find};
 use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width};
 use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
@@ -34,7 +34,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct InProcEndpoint {
     /// Beside `shared`, though reachable through it: a verb's way to its word is one load.
     regions: Arc<[Region]>,
-    regions_per_node: u16,
     me: PeerId,
     home: Option<NodeId>,
     client: Arc<Client>,
@@ -56,14 +55,7 @@ impl Client {
 
 impl InProcEndpoint {
     pub(super) fn new(shared: &Arc<Shared>, me: PeerId, home: Option<NodeId>, client: Arc<Client>) -> Self {
-        Self {
-            regions: Arc::clone(&shared.regions),
-            regions_per_node: shared.regions_per_node,
-            me,
-            home,
-            client,
-            shared: Arc::clone(shared),
-        }
+        Self { regions: Arc::clone(&shared.regions), me, home, client, shared: Arc::clone(shared) }
     }
 
     pub(super) fn clock(&self) -> &Clock {
@@ -93,11 +85,7 @@ impl InProcEndpoint {
 
     #[inline(always)]
     fn reach(&self, addr: Addr, width: Width, op: &Op) -> Option<(u128, bool)> {
-        if addr.region.0 >= self.regions_per_node {
-            return None;
-        }
-        let index = addr.node.0 as usize * self.regions_per_node as usize + addr.region.0 as usize;
-        self.regions.get(index)?.execute(addr.offset, width, op)
+        find(&self.regions, addr)?.execute(addr.offset, width, op)
     }
 
     // The cold paths take an address in pieces: a whole one would go through memory, on the hot path too.

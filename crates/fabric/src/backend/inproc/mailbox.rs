@@ -77,13 +77,14 @@ impl Mailbox {
     }
 }
 
-/// The future of `recv_by`: takes the first message that `pick` wants; `None` after the deadline, or when the mailbox
-/// is closed. It owns nothing but its place among the waiting, which it gives up when dropped.
+/// The future of `recv_by`: takes the first message that `pick` wants; `None` after the deadline, or when the
+/// mailbox is closed. It owns nothing but its place among the waiting, which it gives up when dropped.
 pub(super) struct Receive<'a, P> {
     ep: &'a InProcEndpoint,
     deadline: Deadline,
     pick: P,
-    /// Only there once it waits: a look that finds nothing, which every release of a queue lock makes, stays small.
+    /// Only there once it waits: a look that finds nothing, which every release of a queue lock makes, stays
+    /// small.
     waiting: Option<Box<Waiting>>,
 }
 

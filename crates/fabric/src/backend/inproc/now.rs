@@ -1,7 +1,7 @@
 //! A future that has its answer: what every verb of this backend returns.
 //!
-//! `std::future::Ready` does the same, but its poll is not sure to inline, which costs more than the atomics of an
-//! uncontended lock.
+//! `std::future::Ready` does the same, but its poll is not sure to inline, which costs more than the atomics
+//! of an uncontended lock.
 
 use crate::endpoint::FabricError;
 use std::pin::Pin;
@@ -31,8 +31,8 @@ impl<T> Future for Now<T> {
     }
 }
 
-/// The old words of a batch, or why there are none: a [`Now`] of a `Result`, kept as two parts. A `Result` packs its
-/// variants into each other, and is then stored in other pieces than it is loaded in.
+/// The old words of a batch, or why there are none: a [`Now`] of a `Result`, kept as two parts. A `Result`
+/// packs its variants into each other, and is then stored in other pieces than it is loaded in.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub(super) struct Done<T> {

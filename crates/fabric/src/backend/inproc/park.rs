@@ -1,11 +1,12 @@
 //! Clients that wait for a word: a table of the parked, sharded by address, and the check that wakes them.
 //!
-//! A waiter registers, *then* looks at the word once more, then parks. A verb changes the word, *then* looks whether
-//! somebody is registered. Both orders are sequentially consistent, so at least one of the two sees the other. For
-//! a verb whose word nobody waits for that is one load that follows a read-modify-write, and costs nothing.
+//! A waiter registers, *then* looks at the word once more, then parks. A verb changes the word, *then* looks
+//! whether somebody is registered. Both orders are sequentially consistent, so at least one of the two sees
+//! the other. For a verb whose word nobody waits for that is one load that follows a read-modify-write, and
+//! costs nothing.
 //!
-//! A verb wakes only those whose condition the word meets now. A condition that held for a moment and does so no
-//! longer may go unnoticed, just as it may between two READs of a client that polls.
+//! A verb wakes only those whose condition the word meets now. A condition that held for a moment and does so
+//! no longer may go unnoticed, just as it may between two READs of a client that polls.
 
 use super::wakers::wake_all;
 use crate::addr::{Addr, Width};
@@ -60,7 +61,8 @@ impl Parking {
         Self { shards: std::array::from_fn(|_| Shard::default()) }
     }
 
-    /// The shard of a word: both halves of a 16-byte word share one, since a verb on either changes the whole.
+    /// The shard of a word: both halves of a 16-byte word share one, since a verb on either changes the
+    /// whole.
     #[inline(always)]
     fn shard(&self, offset: u64) -> &Shard {
         &self.shards[(offset >> 4) as usize % SHARDS]

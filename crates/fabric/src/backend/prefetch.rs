@@ -1,0 +1,20 @@
+//! A hint to the CPU that a word will be needed soon.
+//!
+//! For whoever knows an address long before its turn: the simulator, a server with a queue of verbs. A plain early
+//! load would not do, because it must finish before anything after it can retire.
+
+#![allow(unsafe_code)]
+
+/// Starts to bring `value` into the cache, and waits for nothing. Does nothing where there is no such instruction.
+#[inline(always)]
+pub fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch is a hint without architectural effect, valid for any address; this one comes from a
+        // reference besides. SSE is part of every x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
