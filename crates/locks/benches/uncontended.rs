@@ -8,6 +8,7 @@
 
 // Timing is this program's purpose, and it has one thread and no fabric clock.
 #![allow(clippy::disallowed_methods)]
+#![expect(clippy::disallowed_methods, reason = "real time is what is measured here")]
 
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
 use lockwright_fabric::{Addr, Endpoint, NodeId, PeerId, Word128};
