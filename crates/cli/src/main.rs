@@ -1,2 +1,142 @@
-//! cli
-fn main() {}
+//! The `lockwright` command: picks a command, turns its result into an exit code, and keeps errors to one line.
+//!
+//! Exit codes: 0, all is well; 1, something was found (a violation, a claim that does not hold); 2, the command
+//! could not do what it was asked to. What this crate must not do: name a protocol. The catalog does.
+
+mod check;
+mod fault;
+mod lab;
+mod names;
+mod sim;
+mod units;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// A lock manager for networks where a round trip costs microseconds, and the means to study its locks
+#[derive(Debug, Parser)]
+#[command(name = "lockwright", version = version(), max_term_width = 100)]
+#[command(after_help = "\
+Examples:
+  lockwright check --all             prove every protocol in small cases, and every checker by its mutants
+  lockwright sim mcs --clients 240   simulate 240 clients and print what it costs
+  lockwright lab run --all --quick   hold the simulator against the papers' figures")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Check(check::Args),
+    Sim(sim::Args),
+    Lab(lab::Args),
+}
+
+/// What a command came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Clean,
+    Found,
+}
+
+impl Verdict {
+    fn clean_if(clean: bool) -> Self {
+        if clean { Verdict::Clean } else { Verdict::Found }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let result = match &cli.command {
+        Command::Check(args) => check::run(args, &mut out),
+        Command::Sim(args) => sim::run(args, &mut out),
+        Command::Lab(args) => lab::run(args, &mut out),
+    };
+    let result = result.and_then(|verdict| Ok(out.flush().map(|()| verdict)?));
+    match result {
+        Ok(Verdict::Clean) => ExitCode::SUCCESS,
+        Ok(Verdict::Found) => ExitCode::from(1),
+        // Whoever reads us has seen enough (`… | head`): not our failure.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Help and version are answers; everything else that the parser says is cut down to one line.
+fn refuse(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A closed pipe is the only thing that can go wrong here.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(2)
+        }
+        _ => {
+            eprintln!("{}", one_line(&error.to_string()));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The first paragraph of the parser's message, and its tip if it has one, in one line.
+fn one_line(message: &str) -> String {
+    let trimmed = || message.lines().map(str::trim);
+    let what: Vec<_> = trimmed().take_while(|line| !line.is_empty()).collect();
+    let tip = trimmed().find(|line| line.starts_with("tip:")).map(|tip| format!(" ({tip})"));
+    what.join(" ") + &tip.unwrap_or_default()
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// A line on stderr that says how far a command is, drawn only if that is a terminal.
+fn spinner(what: String) -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {prefix}: {msg} ({elapsed})")
+        .expect("the template is well formed");
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    bar.set_style(style);
+    bar.set_prefix(what);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// The version, with the commit if the build knew it.
+fn version() -> &'static str {
+    option_env!("LOCKWRIGHT_VERSION").unwrap_or(env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_message_of_the_parser_becomes_one_line() {
+        let message = "error: unexpected argument '--lock' found\n\n  tip: a similar argument exists: '--locks'\n\nUsage: …";
+        assert_eq!(
+            one_line(message),
+            "error: unexpected argument '--lock' found (tip: a similar argument exists: '--locks')"
+        );
+    }
+}

@@ -33,5 +33,5 @@ pub use addr::{Addr, NodeId, PeerId, RegionId, Value, Width, Word, Word64, Word1
 pub use capability::{AtomicScope, Capabilities, Mismatch, Missing, Needs};
 pub use endpoint::{Endpoint, FabricError};
 pub use message::{BoxedRole, Message, Outbox, Role};
-pub use verb::{Batch, Fields, MAX_BATCH, MaskedCas, Olds, Op, RawVerb, Verb, VerbKind};
+pub use verb::{Batch, Executor, Fields, MAX_BATCH, MaskedCas, Olds, Op, RawVerb, Verb, VerbKind};
 pub use wait::{Cond, Deadline, Field, Time, Wait, Waited};

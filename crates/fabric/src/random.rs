@@ -1,5 +1,5 @@
-//! A small generator of repeatable numbers, for backends and layers: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-//! Not for secrets.
+//! A small generator of repeatable numbers, for backends and layers: SplitMix64 (Steele, Lea, Flood, OOPSLA
+//! 2014). Not for secrets.
 
 /// A stream of numbers that its seed decides.
 #[derive(Clone, Debug)]

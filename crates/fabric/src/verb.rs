@@ -253,32 +253,55 @@ pub type Olds = arrayvec::ArrayVec<u128, MAX_BATCH>;
 pub trait Batch: Copy {
     /// What the verbs return, in the batch's own shape.
     type Old;
-    /// Hands every verb to `run` in order and shapes what it returns. Backends that cannot answer at once call
-    /// it twice: first to list the verbs, then to shape the answers.
-    fn each(self, run: &mut impl FnMut(RawVerb) -> u128) -> Self::Old;
+
+    /// Hands every verb to `executor` in order and shapes what it returns.
+    fn run(self, executor: &mut impl Executor) -> Self::Old;
+
+    /// [`Batch::run`] with a closure. Backends that cannot answer at once call it twice: first to list the verbs,
+    /// then to shape the answers.
+    #[inline(always)]
+    fn each(self, run: &mut impl FnMut(RawVerb) -> u128) -> Self::Old {
+        self.run(&mut ByClosure(run))
+    }
+}
+
+/// Somebody who executes verbs one by one. A trait beside the closure of [`Batch::each`] because a closure cannot be
+/// told to inline, and a backend on atomics must: then a verb's constants decide at compile time what is executed.
+pub trait Executor {
+    /// Executes `verb` and returns the old word.
+    fn execute(&mut self, verb: RawVerb) -> u128;
+}
+
+struct ByClosure<'a, F>(&'a mut F);
+
+impl<F: FnMut(RawVerb) -> u128> Executor for ByClosure<'_, F> {
+    #[inline(always)]
+    fn execute(&mut self, verb: RawVerb) -> u128 {
+        (self.0)(verb)
+    }
 }
 
 impl<T: Value> Batch for Verb<T> {
     type Old = T;
     #[inline(always)]
-    fn each(self, run: &mut impl FnMut(RawVerb) -> u128) -> T {
-        T::narrow(run(self.raw()))
+    fn run(self, executor: &mut impl Executor) -> T {
+        T::narrow(executor.execute(self.raw()))
     }
 }
 
 impl<B: Batch, const N: usize> Batch for [B; N] {
     type Old = [B::Old; N];
     #[inline(always)]
-    fn each(self, run: &mut impl FnMut(RawVerb) -> u128) -> Self::Old {
-        self.map(|verb| verb.each(run))
+    fn run(self, executor: &mut impl Executor) -> Self::Old {
+        self.map(|verb| verb.run(executor))
     }
 }
 
 impl Batch for &[RawVerb] {
     type Old = Olds;
     #[inline]
-    fn each(self, run: &mut impl FnMut(RawVerb) -> u128) -> Olds {
-        self.iter().map(|verb| run(*verb)).collect()
+    fn run(self, executor: &mut impl Executor) -> Olds {
+        self.iter().map(|verb| executor.execute(*verb)).collect()
     }
 }
 
@@ -288,9 +311,9 @@ macro_rules! tuple_batch {
             type Old = ($($name::Old,)+);
             #[inline(always)]
             #[expect(non_snake_case, reason = "a tuple's parts are named after their types")]
-            fn each(self, run: &mut impl FnMut(RawVerb) -> u128) -> Self::Old {
+            fn run(self, executor: &mut impl Executor) -> Self::Old {
                 let ($($name,)+) = self;
-                ($($name.each(run),)+)
+                ($($name.run(executor),)+)
             }
         }
     };

@@ -1,40 +1,29 @@
-//! The in-process backend under the conformance suite, its clients as threads.
+//! The in-process backend under the conformance suite: its clients as threads, as tasks of one thread, and
+//! with all layers around it, which must change nothing.
 
-use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
-use lockwright_fabric::conformance::{Rig, Shape, Task};
-use lockwright_fabric::{NodeId, PeerId};
+mod rigs;
 
-struct Threads {
-    fabric: InProc,
-    endpoints: Vec<InProcEndpoint>,
+mod threads {
+    use crate::rigs::Threads;
+    lockwright_fabric::conformance_tests!(|shape| Threads::new(shape, |ep| ep));
 }
 
-impl Threads {
-    fn new(shape: Shape) -> Self {
-        let fabric = InProc::new(shape.nodes, shape.bytes);
-        let endpoints = (0..shape.clients).map(|client| fabric.endpoint(PeerId::client(client))).collect();
-        Self { fabric, endpoints }
-    }
+mod one_thread {
+    use crate::rigs::OneThread;
+    lockwright_fabric::conformance_tests!(|shape| OneThread::new(shape, 1, |ep| ep));
 }
 
-impl Rig for Threads {
-    type E = InProcEndpoint;
+mod layers {
+    use crate::rigs::Threads;
+    use lockwright_fabric::fault::FaultPlan;
+    use lockwright_fabric::layer::{Counted, Faulty, Timeline, Traced};
+    use std::sync::Arc;
 
-    fn run(&mut self, tasks: Vec<Task<InProcEndpoint>>) {
-        std::thread::scope(|scope| {
-            for (ep, task) in std::iter::zip(&self.endpoints, tasks) {
-                scope.spawn(|| block_on(task(ep.clone())));
-            }
-        });
-    }
-
-    fn kill(&mut self, node: NodeId) -> bool {
-        self.fabric.kill(node);
-        true
-    }
-}
-
-mod conformance {
-    use super::Threads;
-    lockwright_fabric::conformance_tests!(Threads::new);
+    lockwright_fabric::conformance_tests!(|shape| {
+        let timeline = Timeline::of(100);
+        let plan = Arc::new(FaultPlan::default());
+        Threads::new(shape, move |ep| {
+            Counted::new(Traced::new(Faulty::new(ep, plan.clone(), 1), timeline.clone()))
+        })
+    });
 }

@@ -1,1 +1,22 @@
-//! lab
+//! The lab: every protocol under one roof, and the experiments that hold them against what the papers say.
+//!
+//! [`subject`] turns the catalog of protocols into values that can be listed, picked by name, simulated and
+//! explored; [`Experiment`]s are plans for the simulator plus [`Claim`]s about what comes out. Tables go to CSV,
+//! pictures to SVG, and everything says whether it is simulated or measured.
+//!
+//! What this crate must not do: know a protocol other than by its name.
+
+mod claim;
+mod context;
+mod experiment;
+pub mod experiments;
+mod plot;
+pub mod subject;
+mod table;
+
+pub use claim::Claim;
+pub use context::{Context, LabError, Run};
+pub use experiment::{Experiment, Findings, conduct};
+pub use lockwright_sim as sim;
+pub use plot::{Axis, Plot, Series, Style};
+pub use table::Table;

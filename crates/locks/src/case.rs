@@ -29,6 +29,9 @@ pub struct Case<P> {
     pub checks: Checks,
     /// A remote read-modify-write is, to clients at home on the node, a read and a later write.
     pub weak_scope: bool,
+    /// Gives the explorer a clock, for protocols whose safety rests on time. Deadlines then go by it, and
+    /// `timeouts` is not asked.
+    pub clock: Option<Clock>,
     /// States after which the explorer stops and says that it is not exhaustive.
     pub max_states: u64,
 }
@@ -80,6 +83,17 @@ pub enum Timeouts {
     WhenStuck,
 }
 
+/// A clock in coarse ticks, and how slow a verb can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clock {
+    /// Nanoseconds per tick.
+    pub tick_ns: u64,
+    /// A client that can move does so within this many ticks, unless it is paused.
+    pub delay_ticks: u32,
+    /// The clock stops here; a search that comes so far is not exhaustive.
+    pub max_ticks: u32,
+}
+
 /// What is checked besides mutual exclusion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checks {
@@ -105,6 +119,7 @@ impl<P: Default> Case<P> {
             timeouts: Timeouts::default(),
             checks: Checks { finish: true, quiet: true, tokens: false, bypass: None },
             weak_scope: false,
+            clock: None,
             max_states: 50_000_000,
         }
     }
@@ -207,6 +222,13 @@ impl<P> Case<P> {
     #[must_use]
     pub fn weak_scope(mut self) -> Self {
         self.weak_scope = true;
+        self
+    }
+
+    /// With a clock.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
         self
     }
 

@@ -76,3 +76,48 @@ where
         }
     }
 }
+
+pin_project_lite::pin_project! {
+    /// One of two futures with one kind of answer: for a fast path that forks.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless awaited"]
+    pub struct Either<A, B> {
+        #[pin]
+        side: Side<A, B>,
+    }
+}
+
+pin_project_lite::pin_project! {
+    #[project = SideProj]
+    #[derive(Debug)]
+    enum Side<A, B> {
+        Left { #[pin] left: A },
+        Right { #[pin] right: B },
+    }
+}
+
+impl<A, B> Either<A, B> {
+    /// The one.
+    #[inline(always)]
+    pub const fn left(left: A) -> Self {
+        Self { side: Side::Left { left } }
+    }
+
+    /// The other.
+    #[inline(always)]
+    pub const fn right(right: B) -> Self {
+        Self { side: Side::Right { right } }
+    }
+}
+
+impl<T, A: Future<Output = T>, B: Future<Output = T>> Future for Either<A, B> {
+    type Output = T;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        match self.project().side.project() {
+            SideProj::Left { left } => left.poll(cx),
+            SideProj::Right { right } => right.poll(cx),
+        }
+    }
+}

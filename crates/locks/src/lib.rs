@@ -16,7 +16,7 @@ pub mod orphans;
 mod play;
 mod protocol;
 
-pub use fast::{Fast, fast};
+pub use fast::{Either, Fast, fast};
 pub use play::play;
 pub use protocol::{
     Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, TokenGrant, Want,

@@ -2,7 +2,7 @@
 
 use crate::check::Violation;
 use crate::plan::Plan;
-use lockwright_fabric::fault::{ClientFault, When};
+use lockwright_fabric::fault::{ClientFault, FaultPlan, When};
 use lockwright_fabric::{Addr, Mismatch, PeerId};
 use std::fmt::Write;
 
@@ -68,6 +68,7 @@ fn names(clients: &[PeerId]) -> String {
 }
 
 /// The command line that repeats `plan` with `protocol`: what differs from the defaults, and always the seed.
+/// It is what `lockwright sim` reads; a test there holds the two together.
 ///
 /// ```
 /// let plan = lockwright_sim::Plan { clients: 4, seed: 7, ..Default::default() };
@@ -85,38 +86,51 @@ pub fn replay_line(protocol: &str, plan: &Plan) -> String {
             let _ = write!(line, " --{name} {value}");
         }
     };
-    let mut number = |name: &str, value: f64, usual: f64| flag(name, value.to_string(), usual.to_string());
-    number("machines", plan.machines as f64, usual.machines as f64);
-    number("nodes", f64::from(plan.nodes), f64::from(usual.nodes));
-    number("local-clients", plan.local_clients as f64, usual.local_clients as f64);
-    number("zipf", plan.zipf, usual.zipf);
-    number("writes", plan.writes_percent, usual.writes_percent);
-    number("warmup", plan.warmup_ops as f64, usual.warmup_ops as f64);
-    number("hold-ns", plan.hold_ns as f64, usual.hold_ns as f64);
-    number("think-ns", plan.think_ns as f64, usual.think_ns as f64);
-    number("max-virtual-ns", plan.max_virtual_ns as f64, usual.max_virtual_ns as f64);
-    let (faults, network) = (&plan.faults, &plan.faults.network);
-    number("crash-rate", faults.crash_rate, 0.0);
-    number("pause-rate", faults.pause_rate, 0.0);
-    number("pause-ns", faults.pause_ns as f64, 0.0);
-    number("loss", network.loss, 0.0);
-    number("duplication", network.duplication, 0.0);
-    number("reorder", network.reorder, 0.0);
-    number("extra-delay-ns", network.extra_delay_ns as f64, 0.0);
-    number("drift-ppm", f64::from(faults.clock_drift_ppm), 0.0);
-    for at in &faults.crashes {
-        let _ = write!(line, " --crash {}", place(at));
-    }
-    for pause in &faults.pauses {
-        let _ = write!(line, " --pause {}:{}", place(&pause.at), pause.ns);
-    }
-    for (node, at_ns) in &faults.node_deaths {
-        let _ = write!(line, " --node-death {}@{at_ns}", node.0);
-    }
+    flag("machines", plan.machines.to_string(), usual.machines.to_string());
+    flag("nodes", plan.nodes.to_string(), usual.nodes.to_string());
+    flag("local-clients", plan.local_clients.to_string(), usual.local_clients.to_string());
+    flag("zipf", plan.zipf.to_string(), usual.zipf.to_string());
+    flag("writes", plan.writes_percent.to_string(), usual.writes_percent.to_string());
+    flag("warmup", plan.warmup_ops.to_string(), usual.warmup_ops.to_string());
+    flag("hold", plan.hold_ns.to_string(), usual.hold_ns.to_string());
+    flag("think", plan.think_ns.to_string(), usual.think_ns.to_string());
+    flag("max-virtual", plan.max_virtual_ns.to_string(), usual.max_virtual_ns.to_string());
     if plan.nic.offers.scope == lockwright_fabric::AtomicScope::Nic {
         line.push_str(" --weak-scope");
     }
+    for fault in faults(&plan.faults) {
+        let _ = write!(line, " --fault {fault}");
+    }
     line
+}
+
+/// Everything that goes wrong, each as one `--fault`.
+fn faults(plan: &FaultPlan) -> Vec<String> {
+    let mut faults = Vec::new();
+    faults.extend(plan.crashes.iter().map(|at| format!("crash={}", place(at))));
+    faults.extend(plan.pauses.iter().map(|pause| format!("pause={}:{}ns", place(&pause.at), pause.ns)));
+    faults.extend(plan.node_deaths.iter().map(|(node, at_ns)| format!("node-death={}@{at_ns}ns", node.0)));
+    let network = &plan.network;
+    for (name, rate) in [
+        ("crash-rate", plan.crash_rate),
+        ("loss", network.loss),
+        ("dup", network.duplication),
+        ("reorder", network.reorder),
+    ] {
+        if rate != 0.0 {
+            faults.push(format!("{name}={rate}"));
+        }
+    }
+    if plan.pause_rate != 0.0 {
+        faults.push(format!("pause-rate={}:{}ns", plan.pause_rate, plan.pause_ns));
+    }
+    if network.extra_delay_ns != 0 {
+        faults.push(format!("delay={}ns", network.extra_delay_ns));
+    }
+    if plan.clock_drift_ppm != 0 {
+        faults.push(format!("drift={}ppm", plan.clock_drift_ppm));
+    }
+    faults
 }
 
 /// `CLIENT@STEP:before` or `:after`.

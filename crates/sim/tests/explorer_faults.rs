@@ -272,3 +272,58 @@ fn packets_that_overtake_each_other_do_not_confuse_a_careful_client() {
     let faults = Faults { losses: 1, duplicates: 1, reorders: true, ..Faults::default() };
     clean::<Packets<Careful>>(&packets(faults));
 }
+
+/// Fischer's lock: safe only if a write takes less time than the pause before the second look.
+#[derive(Debug)]
+struct Fischer;
+struct FischerClient<E>(E, u64);
+
+impl Protocol for Fischer {
+    /// The pause, in nanoseconds.
+    type Params = u64;
+    type Client<E: Endpoint> = FischerClient<E>;
+    const INFO: Info =
+        Info { name: "fischer", summary: "timed lock", source: "Lamport 1987", offers: Offers::NONE };
+    fn needs(_: &u64) -> Needs {
+        Needs::default()
+    }
+    fn bytes_per_node(_: &Space, _: &u64) -> u64 {
+        8
+    }
+    fn client<E: Endpoint>(ep: E, _: &Space, pause_ns: &u64) -> Self::Client<E> {
+        FischerClient(ep, *pause_ns)
+    }
+    fn cases() -> Vec<Case<u64>> {
+        Vec::new()
+    }
+}
+
+impl<E: Endpoint> LockClient for FischerClient<E> {
+    type Grant = TokenGrant;
+    async fn acquire(&self, _: Want) -> Result<TokenGrant, Denied> {
+        let Self(ep, pause_ns) = self;
+        let me = u64::from(ep.me().0);
+        loop {
+            ep.mark("fischer", &[]);
+            ep.wait_until(WORD.until(lockwright_fabric::Cond::Eq { mask: u128::MAX, value: 0 })).await?;
+            ep.go(WORD.write(me)).await?;
+            ep.sleep(*pause_ns).await;
+            if ep.go(WORD.read()).await? == me {
+                return Ok(TokenGrant { lock: 0, token: None });
+            }
+        }
+    }
+    async fn release(&self, _: TokenGrant) -> Result<(), Lost> {
+        self.0.go(WORD.write(0)).await?;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_lock_that_rests_on_time_is_safe_only_if_it_waits_longer_than_a_verb_takes() {
+    let clock = lockwright_locks::case::Clock { tick_ns: 1000, delay_ticks: 2, max_ticks: 40 };
+    let case = |pause_ns| Case::new("two").clients(2, &[Want::exclusive(0)]).params(pause_ns).clock(clock);
+    assert_eq!(violated::<Fischer>(&case(1000)), Checker::Exclusion);
+    let outcome = explore::<Fischer>(&case(3000), &mut Options::default());
+    assert!(outcome.violation.is_none(), "{}", outcome.violation.unwrap().trace);
+}

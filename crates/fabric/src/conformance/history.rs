@@ -1,14 +1,14 @@
-//! The checker for clients that run at the same time: is there one order of all verbs on a word that explains what every
-//! client saw?
+//! The checker for clients that run at the same time: is there one order of all verbs on a word that explains
+//! what every client saw?
 //!
-//! Every verb returns the whole old word, and [`Op::apply`] says what it left there. So each verb that changed the word is
-//! an edge from the old value to the new one, and an order that explains everything is a path from the first value to the
-//! last that uses **every edge once**: an Euler path. It exists if and only if the edges hang together and every value was
-//! entered as often as it was left, but for the two ends. A lost update leaves a value twice; a carry that crosses a field
-//! enters a value that nobody leaves.
+//! Every verb returns the whole old word, and [`Op::apply`] says what it left there. So each verb that
+//! changed the word is an edge from the old value to the new one, and an order that explains everything is a
+//! path from the first value to the last that uses **every edge once**: an Euler path. It exists if and only
+//! if the edges hang together and every value was entered as often as it was left, but for the two ends. A
+//! lost update leaves a value twice; a carry that crosses a field enters a value that nobody leaves.
 //!
-//! Where no value comes twice (with wide random operands that is the rule) there is only one such path, and then every
-//! client must also have seen its own verbs in the order in which it issued them.
+//! Where no value comes twice (with wide random operands that is the rule) there is only one such path, and
+//! then every client must also have seen its own verbs in the order in which it issued them.
 //!
 //! A pure function of what was recorded: it knows no backend.
 

@@ -1,11 +1,12 @@
 //! The conformance suite: what every backend must do alike, written once.
 //!
-//! A backend describes how its clients are run, by a [`Rig`], and calls [`conformance_tests!`](crate::conformance_tests)
-//! from its tests, which makes one `#[test]` of every check. The meaning of verbs is [`Op::apply`](crate::Op::apply); what
-//! clients that run at the same time may see of each other is checked by [`history`].
+//! A backend describes how its clients are run, by a [`Rig`], and calls
+//! [`conformance_tests!`](crate::conformance_tests) from its tests, which makes one `#[test]` of every check.
+//! The meaning of verbs is [`Op::apply`](crate::Op::apply); what clients that run at the same time may see of
+//! each other is checked by [`history`].
 //!
-//! The checks are plain library code so that backends in other crates can call them. They must not assume threads (a
-//! simulator runs everybody on one), nor that time passes by itself, nor how long anything takes.
+//! The checks are plain library code so that backends in other crates can call them. They must not assume
+//! threads (a simulator runs everybody on one), nor that time passes by itself, nor how long anything takes.
 //!
 //! ```
 //! use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
@@ -38,8 +39,8 @@ use crate::endpoint::Endpoint;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-/// What a client does, before it knows its endpoint. The closure can go to another thread; the future stays where it
-/// was made.
+/// What a client does, before it knows its endpoint. The closure can go to another thread; the future stays
+/// where it was made.
 pub type Task<E> = Box<dyn FnOnce(E) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
 /// The fabric that a check wants: fresh, with zeroed memory.
@@ -65,9 +66,9 @@ pub trait Rig {
     /// Its endpoint.
     type E: Endpoint;
 
-    /// Runs the i-th task as `PeerId::client(i)`, all of them at the same time, until all are done. A task that panics
-    /// makes `run` panic. Every client can be sent messages from before the first task starts until the last has
-    /// ended. May be called again: memory stays as it is.
+    /// Runs the i-th task as `PeerId::client(i)`, all of them at the same time, until all are done. A task
+    /// that panics makes `run` panic. Every client can be sent messages from before the first task starts
+    /// until the last has ended. May be called again: memory stays as it is.
     fn run(&mut self, tasks: Vec<Task<Self::E>>);
 
     /// Lets a node's memory die, before a run. `false` if this backend has no way to do that.

@@ -1,4 +1,5 @@
-//! Many clients at once on a few words, with verbs whose fields overlap; what they saw is judged by [`history`].
+//! Many clients at once on a few words, with verbs whose fields overlap; what they saw is judged by
+//! [`history`](super::history).
 
 use super::history::{History, Seen};
 use super::{Rig, Shape, Task, alone, task, verbs::random_op};
@@ -31,7 +32,8 @@ impl Default for Storm {
 
 type Log = Arc<Mutex<Vec<Vec<Vec<Seen>>>>>;
 
-/// Blows over words of type `T` and returns what was seen, word by word. Where the fabric lacks 16-byte words, nothing.
+/// Blows over words of type `T` and returns what was seen, word by word. Where the fabric lacks 16-byte
+/// words, nothing.
 ///
 /// # Panics
 /// If a verb fails.

@@ -44,7 +44,8 @@ pub fn either_condition_ends_a_wait<R: Rig>(make: &impl Fn(Shape) -> R) {
     }
 }
 
-/// Two clients take turns: each waits for the number the other writes. Every kind of verb must wake its waiter.
+/// Two clients take turns: each waits for the number the other writes. Every kind of verb must wake its
+/// waiter.
 pub fn a_wait_sees_what_another_client_writes<R: Rig>(make: &impl Fn(Shape) -> R) {
     const TURNS: u64 = 300;
     let player = |odd: u64| {

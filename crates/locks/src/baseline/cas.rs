@@ -76,11 +76,10 @@ impl<E: Endpoint> LockClient for CasClient<E> {
 
     #[inline(always)]
     fn acquire(&self, want: Want) -> impl Future<Output = Result<TokenGrant, Denied>> {
-        let word = lock_word(&self.space, want);
-        let granted = TokenGrant { lock: want.claim.lock, token: None };
-        fast(self.ep.go(attempt(&self.ep, word)), move |old| match old {
-            Ok(0) => Ok(Ok(granted)),
-            Ok(_) => Err(self.retry(word, want)),
+        // The closure keeps nothing that it can work out again: what it keeps is stored on every acquire.
+        fast(self.ep.go(attempt(&self.ep, lock_word(&self.space, want))), move |old| match old {
+            Ok(0) => Ok(Ok(TokenGrant { lock: want.claim.lock, token: None })),
+            Ok(_) => Err(self.retry(want)),
             Err(lost) => Ok(Err(lost.into())),
         })
     }
@@ -93,7 +92,8 @@ impl<E: Endpoint> LockClient for CasClient<E> {
 }
 
 impl<E: Endpoint> CasClient<E> {
-    async fn retry(&self, word: Word64, want: Want) -> Result<TokenGrant, Denied> {
+    async fn retry(&self, want: Want) -> Result<TokenGrant, Denied> {
+        let word = lock_word(&self.space, want);
         loop {
             self.ep.mark("cas retry", &[]);
             out_of_patience(&self.ep, want).await?;

@@ -10,7 +10,7 @@
 //! exclusive ones. No timeouts and no recovery: a waiter that leaves breaks the queue.
 
 use crate::case::Case;
-use crate::fast::fast;
+use crate::fast::{Either, fast};
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Space, TokenGrant, Want};
 use lockwright_fabric::{Deadline, Endpoint, Message, Needs, PeerId, Word64};
 use std::marker::PhantomData;
@@ -114,22 +114,16 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
     }
 
     // Alg. 1, MCS-RELEASE
-    async fn release(&self, grant: TokenGrant) -> Result<(), Lost> {
+    #[inline(always)]
+    fn release(&self, grant: TokenGrant) -> impl Future<Output = Result<(), Lost>> {
         let lock = grant.lock;
-        let me = u64::from(self.ep.me().0);
-        let mut next = self.successor(lock, Deadline::Now).await; // line 7
-        if next.is_none() {
-            if self.ep.go(self.tail(lock).cas(me, 0)).await? == me {
-                return Ok(()); // lines 8, 9
-            }
-            if R::WAITS_FOR_SUCCESSOR {
-                next = self.successor(lock, Deadline::Never).await; // line 10
-            }
-        }
-        if let Some(next) = next {
-            self.ep.send(next, Message::new(lock, HANDOVER, &[])).await?; // line 11
-        }
-        Ok(())
+        fast(self.successor(lock, Deadline::Now), move |next| {
+            // line 7
+            Err(match next {
+                Some(next) => Either::right(self.hand_over(lock, Some(next))),
+                None => Either::left(self.free(lock)),
+            })
+        })
     }
 }
 
@@ -150,11 +144,33 @@ impl<E: Endpoint, R: Rules> McsClient<E, R> {
         Ok(TokenGrant { lock, token: None })
     }
 
-    async fn successor(&self, lock: u64, deadline: Deadline) -> Option<PeerId> {
-        let is_successor = |_, message: &Message| {
+    /// Lines 8, 9: nobody is known to be behind; free the lock if that is true.
+    #[inline(always)]
+    fn free(&self, lock: u64) -> impl Future<Output = Result<(), Lost>> {
+        let me = u64::from(self.ep.me().0);
+        fast(self.ep.go(self.tail(lock).cas(me, 0)), move |tail| match tail {
+            Ok(tail) if tail == u64::from(self.ep.me().0) => Ok(Ok(())),
+            Ok(_) => Err(self.hand_over(lock, None)),
+            Err(lost) => Ok(Err(lost.into())),
+        })
+    }
+
+    /// Lines 10, 11: learn who is next, if that is not known yet, and hand the lock over.
+    async fn hand_over(&self, lock: u64, mut next: Option<PeerId>) -> Result<(), Lost> {
+        if next.is_none() && R::WAITS_FOR_SUCCESSOR {
+            next = self.successor(lock, Deadline::Never).await;
+        }
+        if let Some(next) = next {
+            self.ep.send(next, Message::new(lock, HANDOVER, &[])).await?;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn successor(&self, lock: u64, deadline: Deadline) -> impl Future<Output = Option<PeerId>> {
+        self.ep.recv_by(deadline, move |_, message| {
             (message.lock == lock && message.kind == SUCCESSOR).then(|| PeerId(message.words[0] as u32))
-        };
-        self.ep.recv_by(deadline, is_successor).await
+        })
     }
 
     #[inline(always)]

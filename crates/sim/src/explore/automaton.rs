@@ -4,10 +4,10 @@
 //! hold only the number of a local node. To take a new edge, a fresh future is led along the node's history and
 //! then given the new answer. Marks and checkpoints merge histories: see [`Base`].
 
-use super::endpoint::{Answer, Core, Pending, Said, StepEndpoint};
+use super::endpoint::{Answer, Core, Pending, Said, StepEndpoint, Traits};
 use super::tables::{Interner, Tables};
 use lockwright_fabric::observe::Observation;
-use lockwright_fabric::{AtomicScope, NodeId, PeerId};
+use lockwright_fabric::{NodeId, PeerId};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -36,6 +36,12 @@ pub(super) enum Kind {
     Timeout,
     Passed,
     NotPassed,
+    /// An alarm rings.
+    Ring,
+    /// The payload is the time.
+    Now,
+    /// A sleep is over.
+    Slept,
 }
 
 impl Kind {
@@ -90,8 +96,7 @@ type MergeKey = (u32, Vec<(u8, Pending)>, Vec<Observation>, u32);
 pub(super) struct Automaton {
     spawn: Box<dyn Fn(StepEndpoint) -> Task>,
     me: PeerId,
-    home: Option<NodeId>,
-    atomic_scope: AtomicScope,
+    traits: Traits,
     nodes: Vec<Node>,
     edges: FxHashMap<(u32, Stimulus), Option<Edge>>,
     bases: Interner<Base>,
@@ -109,17 +114,11 @@ struct Run {
 }
 
 impl Automaton {
-    pub(super) fn new(
-        me: PeerId,
-        home: Option<NodeId>,
-        atomic_scope: AtomicScope,
-        spawn: impl Fn(StepEndpoint) -> Task + 'static,
-    ) -> Self {
+    pub(super) fn new(me: PeerId, traits: Traits, spawn: impl Fn(StepEndpoint) -> Task + 'static) -> Self {
         Self {
             spawn: Box::new(spawn),
             me,
-            home,
-            atomic_scope,
+            traits,
             nodes: Vec::new(),
             edges: FxHashMap::default(),
             bases: Interner::default(),
@@ -132,7 +131,7 @@ impl Automaton {
     }
 
     pub(super) fn home(&self) -> Option<NodeId> {
-        self.home
+        self.traits.home
     }
 
     pub(super) fn node(&self, number: u32) -> &Node {
@@ -195,7 +194,7 @@ impl Automaton {
     /// Leads a fresh future along `history` and returns what it says and wants after the last step.
     fn run(&self, history: &[Stimulus], tables: &Tables) -> Run {
         let core = Rc::new(RefCell::new(Core::default()));
-        let endpoint = StepEndpoint::new(core.clone(), self.me, self.home, self.atomic_scope);
+        let endpoint = StepEndpoint::new(core.clone(), self.me, self.traits);
         let mut task = (self.spawn)(endpoint);
         let mut cx = Context::from_waker(Waker::noop());
         let mut done = task.as_mut().poll(&mut cx).is_ready();
@@ -285,7 +284,8 @@ fn answer(stimulus: Stimulus, tables: &Tables) -> Answer {
         Kind::Half => Answer::Half(value()),
         Kind::Met => Answer::Met(value()),
         Kind::Timeout => Answer::Timeout(value()),
-        Kind::Sent => Answer::Sent,
+        Kind::Sent | Kind::Ring | Kind::Slept => Answer::Sent,
+        Kind::Now => Answer::Now(value() as u64),
         Kind::Passed => Answer::Passed(true),
         Kind::NotPassed => Answer::Passed(false),
         Kind::Offer => {

@@ -25,10 +25,14 @@ pub(super) enum Pending {
     Send { to: PeerId, message: Message, datagram: bool },
     /// A wait for a message.
     Recv { deadline: Deadline },
-    /// A look at the clock against a deadline: may come out either way.
-    Passed,
+    /// A look at the clock against a deadline: without a clock it may come out either way.
+    Passed(Time),
     /// A deadline that may pass, and then wakes the client.
     Alarm,
+    /// A look at the clock.
+    Now,
+    /// Some nanoseconds that have to pass first.
+    Sleep(u64),
 }
 
 /// What a pending operation is told.
@@ -48,6 +52,8 @@ pub(super) enum Answer {
     Timeout(u128),
     /// Whether the clock is past the deadline.
     Passed(bool),
+    /// The time.
+    Now(u64),
 }
 
 /// What a client said while it ran, in order.
@@ -145,8 +151,15 @@ impl Core {
 pub struct StepEndpoint {
     core: Rc<RefCell<Core>>,
     me: PeerId,
-    home: Option<NodeId>,
-    scope: AtomicScope,
+    traits: Traits,
+}
+
+/// What the case says about a client's surroundings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traits {
+    pub(super) home: Option<NodeId>,
+    pub(super) scope: AtomicScope,
+    pub(super) has_clock: bool,
 }
 
 impl std::fmt::Debug for StepEndpoint {
@@ -156,8 +169,8 @@ impl std::fmt::Debug for StepEndpoint {
 }
 
 impl StepEndpoint {
-    pub(super) fn new(core: Rc<RefCell<Core>>, me: PeerId, home: Option<NodeId>, scope: AtomicScope) -> Self {
-        Self { core, me, home, scope }
+    pub(super) fn new(core: Rc<RefCell<Core>>, me: PeerId, traits: Traits) -> Self {
+        Self { core, me, traits }
     }
 
     fn perform(&self, pending: Pending) -> Perform {
@@ -247,11 +260,11 @@ impl Endpoint for StepEndpoint {
     }
 
     fn home(&self) -> Option<NodeId> {
-        self.home
+        self.traits.home
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { scope: self.scope, ..Capabilities::CPU }
+        Capabilities { scope: self.traits.scope, ..Capabilities::CPU }
     }
 
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
@@ -301,13 +314,19 @@ impl Endpoint for StepEndpoint {
         Receive { perform: self.perform(Pending::Recv { deadline }), pick }
     }
 
-    /// There is no clock here: time stands still, and what depends on it goes through deadlines.
+    /// Without a clock time stands still, and what depends on it goes through deadlines.
     async fn now(&self) -> Time {
-        Time(0)
+        if !self.traits.has_clock {
+            return Time(0);
+        }
+        match self.perform(Pending::Now).await.0 {
+            Answer::Now(time) => Time(time),
+            other => unreachable!("a look at the clock was answered with {other:?}"),
+        }
     }
 
-    async fn passed(&self, _: Time) -> bool {
-        match self.perform(Pending::Passed).await.0 {
+    async fn passed(&self, deadline: Time) -> bool {
+        match self.perform(Pending::Passed(deadline)).await.0 {
             Answer::Passed(passed) => passed,
             other => unreachable!("a look at the clock was answered with {other:?}"),
         }
@@ -317,8 +336,12 @@ impl Endpoint for StepEndpoint {
         self.perform(Pending::Alarm).await;
     }
 
-    /// Any delay is possible between two steps anyway.
-    async fn sleep(&self, _: u64) {}
+    /// Without a clock any delay is possible between two steps anyway.
+    async fn sleep(&self, ns: u64) {
+        if self.traits.has_clock {
+            self.perform(Pending::Sleep(ns)).await;
+        }
+    }
 
     fn random(&self) -> u64 {
         0

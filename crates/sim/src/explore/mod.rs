@@ -5,11 +5,15 @@
 //! the checkers; [`trace`] tells the story of what they object to. The verbs of a batch are separate steps, a
 //! message can always still be on its way, and everything a case allows to go wrong goes wrong everywhere.
 //!
-//! What it does not have: a clock (deadlines may pass whenever the case says they may) and weak memory within a
-//! word (a verb is one step, or two where the case asks for weak scope).
+//! Without a clock, deadlines may pass whenever the case says they may; a case may ask for a coarse one ([`clock`]).
+//! What it does not have: weak memory within a word (a verb is one step, or two where the case asks for weak scope).
 
 mod automaton;
+mod client_steps;
+mod clock;
 mod endpoint;
+mod fault_steps;
+mod role_steps;
 mod roles;
 mod search;
 mod state;
@@ -22,6 +26,7 @@ pub use trace::{Row, Trace};
 
 use crate::check::Violation;
 use automaton::Automaton;
+use endpoint::Traits;
 use lockwright_fabric::{Addr, AtomicScope, NodeId, PeerId};
 use lockwright_locks::case::Case;
 use lockwright_locks::catalog::Checker;
@@ -142,7 +147,7 @@ pub fn explore<P: Protocol>(case: &Case<P::Params>, options: &mut Options) -> Ou
             outcome.transitions = verdict.transitions;
             outcome.depth = verdict.depth;
             outcome.local_nodes = world.clients.iter().map(|client| client.len() as u64).sum();
-            outcome.exhaustive = verdict.exhaustive && verdict.violation.is_none();
+            outcome.exhaustive = verdict.exhaustive && verdict.violation.is_none() && !world.clock_ran_out;
             outcome.violation = verdict.violation.map(|bad| Found {
                 trace: trace::trace(&mut world, &states, bad.state, bad.step, P::message_name),
                 violation: bad.violation,
@@ -175,7 +180,8 @@ fn setup<P: Protocol>(case: &Case<P::Params>) -> Setup {
     let scope = if case.weak_scope { AtomicScope::Nic } else { AtomicScope::Global };
     let clients = case.clients.iter().enumerate().map(|(index, script)| {
         let (script, space, params) = (script.clone(), case.space, case.params.clone());
-        Automaton::new(PeerId::client(index), script.home, scope, move |ep| {
+        let traits = Traits { home: script.home, scope, has_clock: case.clock.is_some() };
+        Automaton::new(PeerId::client(index), traits, move |ep| {
             let client = P::client(ep.clone(), &space, &params);
             Box::pin(play(ep, client, script.clone()))
         })
@@ -190,6 +196,7 @@ fn setup<P: Protocol>(case: &Case<P::Params>) -> Setup {
         timeouts: case.timeouts,
         checks: case.checks,
         weak_scope: case.weak_scope,
+        clock: case.clock,
     }
 }
 

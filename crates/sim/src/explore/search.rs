@@ -154,7 +154,7 @@ pub(super) fn search(world: &mut World, limits: &mut Limits<'_>) -> (States, Ver
         graph.close_state(is_final);
         let violation = if is_final {
             (limits.quiet)(world, &current)
-        } else if !progresses && limits.checks.finish {
+        } else if !progresses && limits.checks.finish && !world.clock_has_stopped(&current) {
             Some(Violation::new(
                 Checker::Deadlock,
                 format!("{} can never finish: nothing moves", world.stuck(&current)),
@@ -170,7 +170,8 @@ pub(super) fn search(world: &mut World, limits: &mut Limits<'_>) -> (States, Ver
     }
     // Of the states that lead nowhere, the one where most are done tells the story best: the rest is stuck there.
     let done = |state: &u32| world.done_clients(states.get(*state));
-    let trapped = if limits.checks.finish { graph.cannot_finish() } else { Vec::new() };
+    let trapped =
+        if limits.checks.finish && !world.clock_ran_out { graph.cannot_finish() } else { Vec::new() };
     if let Some(trapped) = trapped.into_iter().rev().max_by_key(done) {
         let who = world.stuck(states.get(trapped));
         let what = format!("{who} can never finish from here, though things still move");

@@ -7,6 +7,8 @@
 //! | mailboxes | client, then role | letters on their way to it, in `Tables::mailboxes` |
 //! | roles | role | its state |
 //! | timers | role | timers that are armed, in `Tables::timers` |
+//! | moved | client | with a clock: the tick at which it last moved |
+//! | clock | – | with a clock: the tick |
 //! | watch | – | what the checkers remember, in `Tables::watches` |
 //! | faults | – | a [`FaultWord`] |
 
@@ -24,11 +26,13 @@ pub(super) struct Shape {
     pub(super) memory_words: usize,
     pub(super) clients: usize,
     pub(super) roles: usize,
+    pub(super) has_clock: bool,
 }
 
 impl Shape {
     pub(super) fn stride(&self) -> usize {
-        self.memory_words + 2 * self.clients + 3 * self.roles + 2
+        let clock = if self.has_clock { self.clients + 1 } else { 0 };
+        self.memory_words + 2 * self.clients + 3 * self.roles + clock + 2
     }
 
     pub(super) fn memory(&self) -> Range<usize> {
@@ -56,6 +60,16 @@ impl Shape {
 
     pub(super) fn timers(&self, role: usize) -> usize {
         self.memory_words + 2 * self.clients + 2 * self.roles + role
+    }
+
+    /// Only with a clock.
+    pub(super) fn moved(&self, client: usize) -> usize {
+        self.memory_words + 2 * self.clients + 3 * self.roles + client
+    }
+
+    /// Only with a clock.
+    pub(super) fn clock(&self) -> usize {
+        self.stride() - 3
     }
 
     pub(super) fn watch(&self) -> usize {

@@ -108,6 +108,7 @@ impl Teller<'_> {
             Step::Timer { role, id } => Row { column: clients + role, what: format!("timer {id} runs out") },
             Step::Crash(client) => Row { column: client, what: "CRASHES".into() },
             Step::Pause(client) => Row { column: client, what: "PAUSES past its lease".into() },
+            Step::Tick => Row { column: 0, what: "(the clock ticks)".into() },
             Step::Resume(client) => Row { column: client, what: "RESUMES".into() },
             Step::Lose { mailbox, letter } => {
                 Row { column: mailbox, what: format!("never gets {}", self.letter(letter)) }
@@ -143,8 +144,10 @@ impl Teller<'_> {
             (Pending::Recv { .. }, Kind::Offer) => format!("gets {}", self.letter(stimulus.payload)),
             (Pending::Recv { .. }, _) => "has no message".into(),
             (Pending::Alarm, _) => "its alarm rings".into(),
-            (Pending::Passed, Kind::Passed) => "is out of time".into(),
-            (Pending::Passed, _) => "has time left".into(),
+            (Pending::Passed(_), Kind::Passed) => "is out of time".into(),
+            (Pending::Passed(_), _) => "has time left".into(),
+            (Pending::Now, _) => format!("reads the clock: {value} ns"),
+            (Pending::Sleep(ns), _) => format!("has slept {ns} ns"),
         }
     }
 

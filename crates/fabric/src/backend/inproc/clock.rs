@@ -1,5 +1,5 @@
-//! Time: a monotonic clock that starts with the fabric, and a thread, started when first needed, that wakes those
-//! whose time has come.
+//! Time: a monotonic clock that starts with the fabric, and a thread, started when first needed, that wakes
+//! those whose time has come.
 
 use super::wakers::wake_all;
 use crate::wait::{Deadline, Time};

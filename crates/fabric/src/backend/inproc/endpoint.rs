@@ -1,18 +1,18 @@
 //! A client's endpoint: verbs executed at once by this CPU, messages through mailboxes.
 
-use super::Shared;
 use super::clock::Clock;
-use super::mailbox::Mailbox;
+use super::mailbox::{Mailbox, Receive};
 use super::memory::Region;
-use super::now::Now;
+use super::now::{Done, Now};
 use super::park::Parking;
 use super::wait::Waiting;
-use crate::addr::{Addr, NodeId, PeerId, Value, Width};
+use super::{Shared, find};
+use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width};
 use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;
 use crate::random::{GOLDEN, mix};
-use crate::verb::{Batch, Op, RawVerb};
+use crate::verb::{Batch, Executor, Op, RawVerb};
 use crate::wait::{Deadline, Time, Wait, Waited};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -34,7 +34,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct InProcEndpoint {
     /// Beside `shared`, though reachable through it: a verb's way to its word is one load.
     regions: Arc<[Region]>,
-    regions_per_node: u16,
     me: PeerId,
     home: Option<NodeId>,
     client: Arc<Client>,
@@ -56,14 +55,7 @@ impl Client {
 
 impl InProcEndpoint {
     pub(super) fn new(shared: &Arc<Shared>, me: PeerId, home: Option<NodeId>, client: Arc<Client>) -> Self {
-        Self {
-            regions: Arc::clone(&shared.regions),
-            regions_per_node: shared.regions_per_node,
-            me,
-            home,
-            client,
-            shared: Arc::clone(shared),
-        }
+        Self { regions: Arc::clone(&shared.regions), me, home, client, shared: Arc::clone(shared) }
     }
 
     pub(super) fn clock(&self) -> &Clock {
@@ -82,26 +74,52 @@ impl InProcEndpoint {
     #[inline(always)]
     pub(super) fn execute(&self, verb: RawVerb) -> Result<u128, FabricError> {
         let RawVerb { addr, width, op } = verb;
-        let Some((old, changed)) = self.reach(addr, width, &op) else { return self.refuse(addr, width) };
-        if changed {
-            self.shared.parking.changed(addr, |addr, width| Some(self.reach(addr, width, &Op::Read)?.0));
+        let Some((old, changed)) = self.reach(addr, width, &op) else {
+            return Err(self.refuse(addr.node, addr.region, addr.offset, width));
+        };
+        if changed && self.shared.parking.is_awaited(addr.offset) {
+            self.wake(addr.node, addr.region, addr.offset);
         }
         Ok(old)
     }
 
     #[inline(always)]
     fn reach(&self, addr: Addr, width: Width, op: &Op) -> Option<(u128, bool)> {
-        if addr.region.0 >= self.regions_per_node {
-            return None;
-        }
-        let index = addr.node.0 as usize * self.regions_per_node as usize + addr.region.0 as usize;
-        self.regions.get(index)?.execute(addr.offset, width, op)
+        find(&self.regions, addr)?.execute(addr.offset, width, op)
+    }
+
+    // The cold paths take an address in pieces: a whole one would go through memory, on the hot path too.
+
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, node: NodeId, region: RegionId, offset: u64, width: Width) -> FabricError {
+        self.shared.refuse(Addr { offset, node, region }, width)
     }
 
     #[cold]
     #[inline(never)]
-    fn refuse(&self, addr: Addr, width: Width) -> Result<u128, FabricError> {
-        self.shared.refuse(addr, width)
+    fn wake(&self, node: NodeId, region: RegionId, offset: u64) {
+        let look = |addr: Addr, width: Width| Some(self.reach(addr, width, &Op::Read)?.0);
+        self.shared.parking.wake(Addr { offset, node, region }, look);
+    }
+}
+
+/// Executes a batch's verbs here and now.
+struct Direct<'a> {
+    ep: &'a InProcEndpoint,
+    lost: Option<FabricError>,
+}
+
+impl Executor for Direct<'_> {
+    #[inline(always)]
+    fn execute(&mut self, verb: RawVerb) -> u128 {
+        match self.ep.execute(verb) {
+            Ok(old) => old,
+            Err(lost) => {
+                self.lost = Some(lost);
+                0
+            }
+        }
     }
 }
 
@@ -122,18 +140,9 @@ impl Endpoint for InProcEndpoint {
 
     #[inline(always)]
     fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>> {
-        let mut lost = None;
-        let olds = batch.each(&mut |verb| match self.execute(verb) {
-            Ok(old) => old,
-            Err(error) => {
-                lost = Some(error);
-                0
-            }
-        });
-        Now::new(match lost {
-            None => Ok(olds),
-            Some(error) => Err(error),
-        })
+        let mut direct = Direct { ep: self, lost: None };
+        let olds = batch.run(&mut direct);
+        Done::new(olds, direct.lost)
     }
 
     fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {
@@ -156,7 +165,7 @@ impl Endpoint for InProcEndpoint {
         deadline: Deadline,
         pick: impl FnMut(PeerId, &Message) -> Option<T>,
     ) -> impl Future<Output = Option<T>> {
-        self.client.mailbox.receive(&self.shared.clock, deadline, pick)
+        Receive::new(self, deadline, pick)
     }
 
     fn now(&self) -> impl Future<Output = Time> {

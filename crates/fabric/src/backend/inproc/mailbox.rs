@@ -1,6 +1,7 @@
 //! One peer's mailbox: messages in the order they came, and the tasks that wait for one.
 
-use super::clock::{Alarm, Clock};
+use super::clock::Alarm;
+use super::endpoint::InProcEndpoint;
 use super::wakers::{Wakers, wake_all};
 use crate::addr::PeerId;
 use crate::message::Message;
@@ -63,30 +64,42 @@ impl Mailbox {
         wake_all(wakers);
     }
 
+    /// Looks for a while whether something arrives after the first `arrivals` messages.
+    fn spin(&self, arrivals: usize) -> bool {
+        (0..SPINS).any(|_| {
+            std::hint::spin_loop();
+            self.arrivals.load(SeqCst) != arrivals
+        })
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(SeqCst)
     }
-
-    /// Takes the first message that `pick` wants, by `deadline`; `None` after it, or when the mailbox is closed.
-    #[inline(always)]
-    pub(super) fn receive<'a, T, P>(&'a self, clock: &'a Clock, deadline: Deadline, pick: P) -> Receive<'a, P>
-    where
-        P: FnMut(PeerId, &Message) -> Option<T>,
-    {
-        Receive { mailbox: self, clock, deadline, pick, seat: None, alarm: None, spun: false }
-    }
 }
 
-/// The future of [`Mailbox::receive`]. It owns nothing but its place among the waiting, which it gives up when
-/// dropped.
+/// The future of `recv_by`: takes the first message that `pick` wants; `None` after the deadline, or when the
+/// mailbox is closed. It owns nothing but its place among the waiting, which it gives up when dropped.
 pub(super) struct Receive<'a, P> {
-    mailbox: &'a Mailbox,
-    clock: &'a Clock,
+    ep: &'a InProcEndpoint,
     deadline: Deadline,
     pick: P,
+    /// Only there once it waits: a look that finds nothing, which every release of a queue lock makes, stays
+    /// small.
+    waiting: Option<Box<Waiting>>,
+}
+
+/// A receive that has looked once.
+#[derive(Debug, Default)]
+struct Waiting {
     seat: Option<u64>,
     alarm: Option<Alarm>,
-    spun: bool,
+}
+
+impl<'a, P> Receive<'a, P> {
+    #[inline(always)]
+    pub(super) const fn new(ep: &'a InProcEndpoint, deadline: Deadline, pick: P) -> Self {
+        Self { ep, deadline, pick, waiting: None }
+    }
 }
 
 impl<P> fmt::Debug for Receive<'_, P> {
@@ -105,7 +118,7 @@ impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Future for Receive<'_, P> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let this = self.get_mut();
         // The look that a release makes every time must not cost a lock.
-        if this.deadline == Deadline::Now && this.mailbox.len.load(SeqCst) == 0 {
+        if this.deadline == Deadline::Now && this.ep.mailbox().len.load(SeqCst) == 0 {
             return Poll::Ready(None);
         }
         this.poll_slow(cx)
@@ -115,39 +128,31 @@ impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Future for Receive<'_, P> {
 impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Receive<'_, P> {
     #[inline(never)]
     fn poll_slow(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let (mailbox, clock) = (self.ep.mailbox(), self.ep.clock());
         loop {
-            let arrivals = self.mailbox.arrivals.load(SeqCst);
-            let mut inside = self.mailbox.inside();
+            let arrivals = mailbox.arrivals.load(SeqCst);
+            let mut inside = mailbox.inside();
             let pick = &mut self.pick;
-            let found = inside
-                .queue
-                .iter()
-                .enumerate()
-                .find_map(|(at, (from, message))| Some((at, pick(*from, message)?)));
-            if let Some((at, answer)) = found {
+            let mut letters = inside.queue.iter().enumerate();
+            if let Some((at, answer)) =
+                letters.find_map(|(at, (from, message))| Some((at, pick(*from, message)?)))
+            {
                 inside.queue.remove(at);
-                self.mailbox.len.store(inside.queue.len(), SeqCst);
-                inside.wakers.leave(&mut self.seat);
+                mailbox.len.store(inside.queue.len(), SeqCst);
                 return Poll::Ready(Some(answer));
             }
-            if self.mailbox.is_closed() || self.clock.reached(self.deadline) {
-                inside.wakers.leave(&mut self.seat);
+            if mailbox.is_closed() || clock.reached(self.deadline) {
                 return Poll::Ready(None);
             }
-            if self.spun {
-                inside.wakers.keep(&mut self.seat, cx.waker());
+            if let Some(Waiting { seat, alarm }) = self.waiting.as_deref_mut() {
+                inside.wakers.keep(seat, cx.waker());
                 drop(inside);
-                self.clock.keep_alarm(&mut self.alarm, self.deadline, cx);
+                clock.keep_alarm(alarm, self.deadline, cx);
                 return Poll::Pending;
             }
             drop(inside);
-            self.spun = true;
-            for _ in 0..SPINS {
-                if self.mailbox.arrivals.load(SeqCst) != arrivals {
-                    self.spun = false;
-                    break;
-                }
-                std::hint::spin_loop();
+            if !mailbox.spin(arrivals) {
+                self.waiting = Some(Box::default());
             }
         }
     }
@@ -156,8 +161,8 @@ impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Receive<'_, P> {
 impl<P> Drop for Receive<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.seat.is_some() {
-            self.mailbox.inside().wakers.leave(&mut self.seat);
+        if let Some(waiting) = &mut self.waiting {
+            self.ep.mailbox().inside().wakers.leave(&mut waiting.seat);
         }
     }
 }

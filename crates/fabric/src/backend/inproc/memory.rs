@@ -1,14 +1,16 @@
 //! Lock memory of one process, and the kernel that executes one verb on one word of it.
 //!
-//! The only file of this backend with `unsafe`: it turns (offset, width) into a reference to an atomic, after it has
-//! checked bounds and alignment. It knows nothing of waiters, messages or nodes.
+//! The only file of this backend with `unsafe`: it turns (offset, width) into a reference to an atomic, after
+//! it has checked bounds and alignment. It knows nothing of waiters, messages or nodes.
 //!
-//! Every access is sequentially consistent: a WRITE is a swap and not a store, so that a protocol may write its flag
-//! and then read the other's (Peterson), and so that the check for parked waiters that follows it is ordered too.
+//! Every access is sequentially consistent: a WRITE is a swap and not a store, so that a protocol may write
+//! its flag and then read the other's (Peterson), and so that the check for parked waiters that follows it is
+//! ordered too.
 //!
-//! **Mixed sizes.** Protocols read 8-byte halves of 16-byte words. The language gives no meaning to racing atomics of
-//! different sizes; the hardware does (x86-64 and AArch64 order them like any others within one cache line), and the
-//! 16-byte accesses are inline assembly on both. Tests under Miri therefore stay with one size per word.
+//! **Mixed sizes.** Protocols read 8-byte halves of 16-byte words. The language gives no meaning to racing
+//! atomics of different sizes; the hardware does (x86-64 and AArch64 order them like any others within one
+//! cache line), and the 16-byte accesses are inline assembly on both. Tests under Miri therefore stay with
+//! one size per word.
 
 #![allow(unsafe_code)]
 
@@ -24,11 +26,14 @@ const ALIGN: usize = 64;
 /// Sizes are rounded up to this, so that an aligned word that starts inside a region also ends inside it.
 const GRAIN: u64 = 16;
 
-/// A registered piece of memory: zeroed, fixed in place, freed when dropped.
+/// A registered piece of memory: zeroed, fixed in place, freed when dropped. Aligned so that its place in a list is a
+/// shift away.
 #[derive(Debug)]
+#[repr(align(32))]
 pub(super) struct Region {
     base: NonNull<u8>,
-    /// Words must start below this many bytes. Zero once the node is dead, so that verbs pay for one check only.
+    /// Words must start below this many bytes. Zero once the node is dead, so that verbs pay for one check
+    /// only.
     limit: AtomicU64,
     bytes: u64,
 }
@@ -39,7 +44,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// `bytes` bytes of zeros, rounded up to whole 16-byte words. A large region costs no memory until it is used.
+    /// `bytes` bytes of zeros, rounded up to whole 16-byte words. A large region costs no memory until it is
+    /// used.
     pub(super) fn zeroed(bytes: u64) -> Self {
         let bytes = bytes.next_multiple_of(GRAIN);
         let layout = Self::layout(bytes);
@@ -68,8 +74,8 @@ impl Region {
         self.bytes
     }
 
-    /// Executes `op` on the word at `offset`: its old value and whether it was changed, or `None` if the word is not
-    /// within reach.
+    /// Executes `op` on the word at `offset`: its old value and whether it was changed, or `None` if the word
+    /// is not within reach.
     #[inline(always)]
     pub(super) fn execute(&self, offset: u64, width: Width, op: &Op) -> Option<(u128, bool)> {
         match width {
@@ -84,10 +90,10 @@ impl Region {
         if offset >= self.limit.load(Relaxed) || !offset.is_multiple_of(size) {
             return None;
         }
-        // SAFETY: `limit` is at most `bytes`, a multiple of 16, and `offset` is a multiple of `size`, which divides
-        // 16: so `offset + size <= bytes` and the word lies inside the allocation, which lives as long as `self`.
-        // The base is aligned to 64, so the word is aligned to its size. It was initialised to zero and is only ever
-        // accessed atomically. See the file's head about mixed sizes.
+        // SAFETY: `limit` is at most `bytes`, a multiple of 16, and `offset` is a multiple of `size`, which
+        // divides 16: so `offset + size <= bytes` and the word lies inside the allocation, which lives as
+        // long as `self`. The base is aligned to 64, so the word is aligned to its size. It was initialised
+        // to zero and is only ever accessed atomically. See the file's head about mixed sizes.
         Some(unsafe { self.base.add(offset as usize).cast::<C>().as_ref() })
     }
 }
@@ -137,8 +143,8 @@ macro_rules! cell {
 cell!(AtomicU64, u64);
 cell!(AtomicU128, u128);
 
-/// The kernel: one verb, one word. Verbs that a single instruction can do are told apart here; their operands are
-/// mostly constants where this is inlined, so the choice is made at compile time. Everything else is a
+/// The kernel: one verb, one word. Verbs that a single instruction can do are told apart here; their operands
+/// are mostly constants where this is inlined, so the choice is made at compile time. Everything else is a
 /// compare-and-swap loop around [`Op::apply`].
 #[inline(always)]
 fn execute<C: Cell>(cell: &C, op: &Op) -> (u128, bool) {

@@ -13,9 +13,10 @@
 //! });
 //! ```
 //!
-//! A verb happens inside `go` and its future is ready at once, so generic protocol code compiles to the atomics. Waits
-//! spin for a moment and then park. What this backend must not do: start a thread before somebody needs one (the clock's
-//! for a long sleep or a deadline, one per role), or allocate on the way of a verb.
+//! A verb happens inside `go` and its future is ready at once, so generic protocol code compiles to the
+//! atomics. Waits spin for a moment and then park. What this backend must not do: start a thread before
+//! somebody needs one (the clock's for a long sleep or a deadline, one per role), or allocate on the way of a
+//! verb.
 
 mod clock;
 mod endpoint;
@@ -31,7 +32,7 @@ mod wakers;
 pub use endpoint::InProcEndpoint;
 pub use run::block_on;
 
-use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width};
+use crate::addr::{Addr, NodeId, PeerId, Value, Width};
 use crate::endpoint::FabricError;
 use crate::message::{BoxedRole, Message};
 use crate::random::mix;
@@ -44,6 +45,9 @@ use portable_atomic::AtomicU128;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
+
+/// The most regions a node can have. A constant, so that a word is found without loading it first.
+pub const REGIONS: usize = 8;
 
 /// A fabric inside this process.
 ///
@@ -64,9 +68,8 @@ struct Server {
 /// What endpoints share.
 #[derive(Debug)]
 struct Shared {
-    /// All nodes' regions, node by node: `regions_per_node` each.
+    /// All nodes' regions, node by node, [`REGIONS`] each; those that were not asked for are empty.
     regions: Arc<[Region]>,
-    regions_per_node: u16,
     parking: Parking,
     clock: Clock,
     /// Peers are here as long as somebody holds their endpoint.
@@ -85,21 +88,18 @@ impl InProc {
     /// A fabric of `nodes` nodes, each with regions of these sizes.
     ///
     /// # Panics
-    /// If this CPU has no lock-free 16-byte atomics, or there is no region.
+    /// If this CPU has no lock-free 16-byte atomics, or there are more than [`REGIONS`] sizes.
     pub fn with_regions(nodes: u16, sizes: &[u64]) -> Self {
         assert!(
             AtomicU128::is_lock_free(),
             "this CPU has no lock-free 16-byte atomics (cmpxchg16b on x86-64), which lock memory needs"
         );
-        assert!(!sizes.is_empty(), "a node has at least one region");
-        let regions = (0..nodes).flat_map(|_| sizes.iter().map(|bytes| Region::zeroed(*bytes))).collect();
-        let shared = Shared {
-            regions,
-            regions_per_node: u16::try_from(sizes.len()).expect("a node has at most 65535 regions"),
-            parking: Parking::new(),
-            clock: Clock::new(),
-            peers: RwLock::default(),
-        };
+        assert!(sizes.len() <= REGIONS, "a node has at most {REGIONS} regions");
+        let size = |region: usize| sizes.get(region).copied().unwrap_or(0);
+        let regions =
+            (0..nodes).flat_map(|_| (0..REGIONS).map(|region| Region::zeroed(size(region)))).collect();
+        let shared =
+            Shared { regions, parking: Parking::new(), clock: Clock::new(), peers: RwLock::default() };
         Self { shared: Arc::new(shared), seed: 0, servers: Mutex::default() }
     }
 
@@ -130,8 +130,8 @@ impl InProc {
         client
     }
 
-    /// Starts a thread for each of `roles`: the i-th is reached as `PeerId::role(i)` and lives on node i. They stop
-    /// when the fabric is dropped or their node dies.
+    /// Starts a thread for each of `roles`: the i-th is reached as `PeerId::role(i)` and lives on node i.
+    /// They stop when the fabric is dropped or their node dies.
     ///
     /// # Panics
     /// If the system cannot start a thread.
@@ -152,8 +152,7 @@ impl InProc {
 
     /// Lets `node` die: its memory answers `NodeLost` from now on, its role `PeerLost`.
     pub fn kill(&self, node: NodeId) {
-        let per_node = self.shared.regions_per_node as usize;
-        for region in self.shared.regions.iter().skip(node.0 as usize * per_node).take(per_node) {
+        for region in self.shared.regions.iter().skip(node.0 as usize * REGIONS).take(REGIONS) {
             region.kill();
         }
         self.shared.parking.lost(|addr| addr.node == node);
@@ -202,17 +201,10 @@ impl Shared {
         if delivered { Ok(()) } else { Err(FabricError::PeerLost(to)) }
     }
 
-    fn region(&self, node: NodeId, region: RegionId) -> Option<&Region> {
-        if region.0 >= self.regions_per_node {
-            return None;
-        }
-        self.regions.get(node.0 as usize * self.regions_per_node as usize + region.0 as usize)
-    }
-
     /// Why a word was out of reach: its node is dead, or there never was such a word.
-    fn refuse(&self, addr: Addr, width: Width) -> Result<u128, FabricError> {
-        match self.region(addr.node, addr.region) {
-            Some(region) if region.is_dead() => Err(FabricError::NodeLost(addr.node)),
+    fn refuse(&self, addr: Addr, width: Width) -> FabricError {
+        match find(&self.regions, addr) {
+            Some(region) if region.is_dead() => FabricError::NodeLost(addr.node),
             Some(region) => panic!(
                 "{addr} is no place for a word of {} bytes: the region has {} bytes, and words are aligned to their \
                  size",
@@ -224,9 +216,18 @@ impl Shared {
     }
 
     fn do_it(&self, addr: Addr, width: Width, op: &Op) -> u128 {
-        match self.region(addr.node, addr.region).and_then(|region| region.execute(addr.offset, width, op)) {
+        match find(&self.regions, addr).and_then(|region| region.execute(addr.offset, width, op)) {
             Some((old, _)) => old,
-            None => self.refuse(addr, width).unwrap_or_else(|lost| panic!("{lost}")),
+            None => panic!("{}", self.refuse(addr, width)),
         }
     }
+}
+
+/// The region of `addr`.
+#[inline(always)]
+fn find(regions: &[Region], addr: Addr) -> Option<&Region> {
+    if addr.region.0 as usize >= REGIONS {
+        return None;
+    }
+    regions.get(addr.node.0 as usize * REGIONS + addr.region.0 as usize)
 }

@@ -1,11 +1,12 @@
 //! Clients that wait for a word: a table of the parked, sharded by address, and the check that wakes them.
 //!
-//! A waiter registers, *then* looks at the word once more, then parks. A verb changes the word, *then* looks whether
-//! somebody is registered. Both orders are sequentially consistent, so at least one of the two sees the other. For
-//! a verb whose word nobody waits for that is one load that follows a read-modify-write, and costs nothing.
+//! A waiter registers, *then* looks at the word once more, then parks. A verb changes the word, *then* looks
+//! whether somebody is registered. Both orders are sequentially consistent, so at least one of the two sees
+//! the other. For a verb whose word nobody waits for that is one load that follows a read-modify-write, and
+//! costs nothing.
 //!
-//! A verb wakes only those whose condition the word meets now. A condition that held for a moment and does so no
-//! longer may go unnoticed, just as it may between two READs of a client that polls.
+//! A verb wakes only those whose condition the word meets now. A condition that held for a moment and does so
+//! no longer may go unnoticed, just as it may between two READs of a client that polls.
 
 use super::wakers::wake_all;
 use crate::addr::{Addr, Width};
@@ -60,16 +61,17 @@ impl Parking {
         Self { shards: std::array::from_fn(|_| Shard::default()) }
     }
 
-    /// The shard of a word: both halves of a 16-byte word share one, since a verb on either changes the whole.
+    /// The shard of a word: both halves of a 16-byte word share one, since a verb on either changes the
+    /// whole.
     #[inline(always)]
-    fn shard(&self, addr: Addr) -> &Shard {
-        &self.shards[(addr.offset >> 4) as usize % SHARDS]
+    fn shard(&self, offset: u64) -> &Shard {
+        &self.shards[(offset >> 4) as usize % SHARDS]
     }
 
     /// Registers a waiter under the number in `seat`, or puts its new waker in. The caller looks at the word
     /// afterwards, before it parks.
     pub(super) fn keep(&self, seat: &mut Option<u64>, sought: &Sought, waker: &Waker) {
-        let shard = self.shard(sought.addr);
+        let shard = self.shard(sought.addr.offset);
         let mut parked = shard.parked();
         if let Some(number) = *seat
             && let Some(waiter) = parked.waiters.iter_mut().find(|waiter| waiter.number == number)
@@ -88,17 +90,19 @@ impl Parking {
     /// Takes the waiter in `seat` out, if it is still there.
     pub(super) fn leave(&self, seat: &mut Option<u64>, addr: Addr) {
         let Some(number) = seat.take() else { return };
-        let shard = self.shard(addr);
+        let shard = self.shard(addr.offset);
         shard.take(&mut shard.parked(), |waiter| waiter.number == number);
     }
 
-    /// After a change of the word at `addr`: wakes those whose condition it meets. `look` reads a word.
+    /// After a change of a word at `offset`: whether somebody may be waiting for it.
     #[inline(always)]
-    pub(super) fn changed(&self, addr: Addr, look: impl Fn(Addr, Width) -> Option<u128>) {
-        let shard = self.shard(addr);
-        if shard.count.load(SeqCst) != 0 {
-            shard.wake(|waiter| waiter.addr.shares_word(addr) && waiter.is_met(&look));
-        }
+    pub(super) fn is_awaited(&self, offset: u64) -> bool {
+        self.shard(offset).count.load(SeqCst) != 0
+    }
+
+    /// Wakes those who wait for the word at `addr` and whose condition it meets. `look` reads a word.
+    pub(super) fn wake(&self, addr: Addr, look: impl Fn(Addr, Width) -> Option<u128>) {
+        self.shard(addr.offset).wake(|waiter| waiter.addr.shares_word(addr) && waiter.is_met(&look));
     }
 
     /// Wakes everybody who waits for a word that `gone` says is out of reach.
@@ -120,8 +124,6 @@ impl Shard {
         taken
     }
 
-    #[cold]
-    #[inline(never)]
     fn wake(&self, which: impl Fn(&Waiter) -> bool) {
         let woken = self.take(&mut self.parked(), which);
         wake_all(woken);

@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 
 /// Drives `role` as the peer of `ep` until its mailbox is closed.
 pub(super) fn serve(ep: &InProcEndpoint, mut role: BoxedRole) {
+    // A role that panics is lost to its peers, instead of letting their messages pile up.
+    let _closing = CloseAtEnd(ep);
     let mut timers = Timers::default();
     let mut out = Outbox::default();
     while !ep.mailbox().is_closed() {
@@ -26,8 +28,16 @@ pub(super) fn serve(ep: &InProcEndpoint, mut role: BoxedRole) {
     }
 }
 
-/// Verbs first, in order, then the messages. What cannot be reached is lost, as it is for any server: roles that care
-/// learn it from the answer that does not come.
+struct CloseAtEnd<'a>(&'a InProcEndpoint);
+
+impl Drop for CloseAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.mailbox().close();
+    }
+}
+
+/// Verbs first, in order, then the messages. What cannot be reached is lost, as it is for any server: roles
+/// that care learn it from the answer that does not come.
 fn carry_out(ep: &InProcEndpoint, out: &mut Outbox, timers: &mut Timers) {
     for verb in out.verbs.drain(..) {
         let _ = ep.execute(verb);

@@ -1,4 +1,5 @@
-//! Waiting for a word: look, spin for a moment, then park until a verb changes the word or the deadline comes.
+//! Waiting for a word: look, spin for a moment, then park until a verb changes the word or the deadline
+//! comes.
 
 use super::clock::Alarm;
 use super::endpoint::InProcEndpoint;

@@ -1,0 +1,131 @@
+//! Claims: a figure a paper prints, ours beside it, and how far apart they may be.
+
+use serde::Serialize;
+use std::fmt;
+
+/// One figure of a paper and what became of it here.
+///
+/// ```
+/// use lockwright_lab::Claim;
+/// let claim = Claim::new("fig1-ideal", 278.3, 280.0).within_percent(15.0);
+/// assert_eq!(claim.to_string(), "claim fig1-ideal paper=278.3 ours=280 band=[236.6,320] ok");
+/// let miss = Claim::new("fig1-ideal", 278.3, 100.0).within_percent(15.0).note("the model lacks DC");
+/// assert!(!miss.holds());
+/// assert!(miss.to_string().ends_with("MISS: below the band by 57.7 %; the model lacks DC"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Claim {
+    /// Its name, unique within the experiment.
+    pub id: String,
+    /// What the paper says.
+    pub paper: f64,
+    /// What came out here.
+    pub ours: f64,
+    /// Lowest and highest value that count as the same.
+    pub band: (f64, f64),
+    /// What is known about the difference, if anything.
+    pub note: String,
+}
+
+impl Claim {
+    /// The paper says `paper`, we found `ours`; they must be equal until a band is set.
+    pub fn new(id: &str, paper: f64, ours: f64) -> Self {
+        Self { id: id.to_owned(), paper, ours, band: (paper, paper), note: String::new() }
+    }
+
+    /// They may differ by `percent` of the paper's figure.
+    #[must_use]
+    pub fn within_percent(mut self, percent: f64) -> Self {
+        let slack = self.paper.abs() * percent / 100.0;
+        self.band = (self.paper - slack, self.paper + slack);
+        self
+    }
+
+    /// One may be `factor` times the other.
+    #[must_use]
+    pub fn within_factor(mut self, factor: f64) -> Self {
+        self.band = (self.paper / factor, self.paper * factor);
+        self
+    }
+
+    /// They may differ by `points`, in the figure's own unit.
+    #[must_use]
+    pub fn within_points(mut self, points: f64) -> Self {
+        self.band = (self.paper - points, self.paper + points);
+        self
+    }
+
+    /// What is known about the difference.
+    #[must_use]
+    pub fn note(mut self, note: &str) -> Self {
+        note.clone_into(&mut self.note);
+        self
+    }
+
+    /// Whether ours lies in the band. Not a number never does.
+    pub fn holds(&self) -> bool {
+        self.band.0 <= self.ours && self.ours <= self.band.1
+    }
+
+    /// Why it does not hold, in a few words.
+    fn reason(&self) -> String {
+        let (edge, side) =
+            if self.ours < self.band.0 { (self.band.0, "below") } else { (self.band.1, "above") };
+        let mut reason = if self.ours.is_nan() {
+            "no figure came out".to_owned()
+        } else {
+            format!("{side} the band by {:.1} %", (self.ours - edge).abs() / edge.abs() * 100.0)
+        };
+        if !self.note.is_empty() {
+            reason = format!("{reason}; {}", self.note);
+        }
+        reason
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, paper, ours, band, .. } = self;
+        let (paper, ours) = (short(*paper), short(*ours));
+        write!(f, "claim {id} paper={paper} ours={ours} band=[{},{}] ", short(band.0), short(band.1))?;
+        if self.holds() { write!(f, "ok") } else { write!(f, "MISS: {}", self.reason()) }
+    }
+}
+
+/// Four significant digits or so, without trailing zeros.
+pub(crate) fn short(value: f64) -> String {
+    if !value.is_finite() {
+        return value.to_string();
+    }
+    let digits = if value == 0.0 { 0 } else { (3 - value.abs().log10().floor() as i32).clamp(0, 6) };
+    let text = format!("{value:.*}", digits as usize);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_band_by_factor_reaches_both_ways() {
+        let claim = Claim::new("x", 100.0, 149.0).within_factor(1.5);
+        assert!(claim.holds());
+        assert!(!Claim { ours: 66.0, ..claim.clone() }.holds());
+        assert!(Claim { ours: 67.0, ..claim }.holds());
+    }
+
+    #[test]
+    fn no_figure_is_a_miss() {
+        let claim = Claim::new("x", 1.0, f64::NAN).within_percent(100.0);
+        assert!(!claim.holds());
+        assert!(claim.to_string().ends_with("MISS: no figure came out"));
+    }
+
+    #[test]
+    fn figures_are_short_and_whole_numbers_stay_whole() {
+        assert_eq!(short(15_500.0), "15500");
+        assert_eq!(short(99.4), "99.4");
+        assert_eq!(short(0.0), "0");
+        assert_eq!(short(0.012_345), "0.01235");
+    }
+}

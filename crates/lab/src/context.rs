@@ -1,0 +1,152 @@
+//! What an experiment runs in: how thorough it is to be, how many simulations run side by side, and the
+//! progress bar. Each simulation is single-threaded and repeats from its seed, so running several at once
+//! changes no figure.
+
+use crate::subject;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lockwright_sim::{Failure, Plan, Report};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Why an experiment came to no result. A claim that does not hold is a result.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// No protocol has that name.
+    #[error("there is no protocol called {0}")]
+    UnknownProtocol(String),
+    /// A simulation failed.
+    #[error("{run}: {failure}")]
+    Failed {
+        /// Which one.
+        run: String,
+        /// What it said.
+        failure: Box<Failure>,
+    },
+    /// A result could not be written.
+    #[error("cannot write {path}: {error}")]
+    Write {
+        /// Where to.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+}
+
+/// One simulation of an experiment.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The protocol's name in the catalog.
+    pub protocol: &'static str,
+    /// What is simulated.
+    pub plan: Plan,
+}
+
+/// How an experiment is conducted.
+#[derive(Debug)]
+pub struct Context {
+    quick: bool,
+    threads: usize,
+    id: &'static str,
+}
+
+impl Context {
+    /// On `threads` threads; `quick` asks for fewer points and shorter runs.
+    pub fn new(quick: bool, threads: usize) -> Self {
+        Self { quick, threads: threads.max(1), id: "" }
+    }
+
+    /// Names the experiment that the progress bar speaks of.
+    pub(crate) fn begin(&mut self, id: &'static str) {
+        self.id = id;
+    }
+
+    /// `full`, or `quick` when that is asked for.
+    pub fn pick<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// Whether fewer points and shorter runs are asked for.
+    pub fn quick(&self) -> bool {
+        self.quick
+    }
+
+    /// Simulates all `runs` and returns their reports in the same order.
+    ///
+    /// # Errors
+    /// The first run, in order, that failed.
+    pub fn simulate(&self, runs: &[Run]) -> Result<Vec<Report>, LabError> {
+        let subjects = runs
+            .iter()
+            .map(|run| {
+                subject::find(run.protocol).ok_or_else(|| LabError::UnknownProtocol(run.protocol.to_owned()))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let bar = progress_bar(self.id, runs.len() as u64);
+        let next = AtomicUsize::new(0);
+        let results: Mutex<Vec<_>> = Mutex::new(runs.iter().map(|_| None).collect());
+        let work = || {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(run) = runs.get(index) else { break };
+                let result = subjects[index].simulate(&run.plan);
+                results.lock().expect("no run panicked")[index] = Some(result);
+                bar.inc(1);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.threads.min(runs.len()) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        bar.finish_and_clear();
+        let results = results.into_inner().expect("no run panicked");
+        runs.iter()
+            .zip(results)
+            .map(|(run, result)| {
+                result.expect("every run has ended").map_err(|failure| LabError::Failed {
+                    run: format!("{} with {} clients", run.protocol, run.plan.clients),
+                    failure: Box::new(failure),
+                })
+            })
+            .collect()
+    }
+}
+
+/// A bar on stderr, drawn only if that is a terminal.
+fn progress_bar(id: &'static str, length: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} runs, {elapsed}")
+        .expect("the template is well formed")
+        .progress_chars("=> ");
+    let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+    bar.set_style(style);
+    bar.set_prefix(id);
+    bar.tick();
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs() -> Vec<Run> {
+        let plan = |clients| Plan { clients, locks: 4, ops: 500, ..Plan::default() };
+        [1, 2, 3, 8].map(|clients| Run { protocol: "mcs", plan: plan(clients) }).into()
+    }
+
+    #[test]
+    fn reports_come_in_the_order_of_the_runs_whatever_the_number_of_threads() {
+        let one = Context::new(true, 1).simulate(&runs()).unwrap();
+        let many = Context::new(true, 3).simulate(&runs()).unwrap();
+        assert_eq!(one, many);
+        assert_eq!(one.iter().map(|report| report.clients).collect::<Vec<_>>(), [1, 2, 3, 8]);
+    }
+
+    #[test]
+    fn an_unknown_protocol_is_an_error_before_anything_runs() {
+        let run = Run { protocol: "no-such-lock", plan: Plan::default() };
+        let error = Context::new(true, 1).simulate(&[run]).unwrap_err();
+        assert_eq!(error.to_string(), "there is no protocol called no-such-lock");
+    }
+}

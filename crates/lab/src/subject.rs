@@ -1,0 +1,167 @@
+//! Subjects: the protocols and mutants of the catalog, as values.
+//!
+//! The catalog shows each protocol as a type of its own. Here the types become a list, so that a command line
+//! or an experiment can pick one by name. Nothing in this file names a protocol.
+
+use lockwright::locks::Info;
+use lockwright::locks::Protocol;
+use lockwright::locks::case::Case;
+use lockwright::locks::catalog::{self, Mutant, Visitor};
+use lockwright_sim::explore::{Options, Outcome, explore};
+use lockwright_sim::{Failure, Plan, Progress, Report, run_with};
+
+/// A protocol, or a deliberately broken one, that can be studied.
+///
+/// ```
+/// let cas = lockwright_lab::subject::find("cas").unwrap();
+/// assert!(cas.mutant.is_none() && !cas.cases.is_empty());
+/// assert!(lockwright_lab::subject::find("no-such-lock").is_none());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Name, source and what it offers.
+    pub info: Info,
+    /// What is broken, if something is.
+    pub mutant: Option<Mutant>,
+    /// The explorer's cases, in order.
+    pub cases: Vec<CaseInfo>,
+    simulate: fn(&Plan, &mut dyn FnMut(Progress)) -> Result<Report, Failure>,
+    explore: fn(usize, &mut Options) -> Outcome,
+}
+
+/// What can be said about a case without running it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaseInfo {
+    /// Its name.
+    pub name: &'static str,
+    /// What happens in it, in a few words.
+    pub what: String,
+}
+
+impl Subject {
+    fn of<P: Protocol>(mutant: Option<Mutant>) -> Self {
+        Self {
+            info: P::INFO,
+            mutant,
+            cases: P::cases().iter().map(describe).collect(),
+            simulate: |plan, progress| run_with::<P>(plan, &P::Params::default(), progress),
+            explore: |case, options| explore::<P>(&P::cases()[case], options),
+        }
+    }
+
+    /// Simulates it with its default tunables.
+    ///
+    /// # Errors
+    /// What a checker objected to, or why the run did not come to its end.
+    pub fn simulate(&self, plan: &Plan) -> Result<Report, Failure> {
+        (self.simulate)(plan, &mut |_| {})
+    }
+
+    /// As [`Subject::simulate`], telling `progress` how far it is from time to time.
+    ///
+    /// # Errors
+    /// As [`Subject::simulate`].
+    pub fn simulate_with(&self, plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Failure> {
+        (self.simulate)(plan, progress)
+    }
+
+    /// Explores the `case`-th of [`Subject::cases`].
+    ///
+    /// # Panics
+    /// If there is no such case.
+    pub fn explore(&self, case: usize, options: &mut Options) -> Outcome {
+        (self.explore)(case, options)
+    }
+}
+
+/// Every subject: protocols first, then mutants, in the catalog's order.
+pub fn all() -> Vec<Subject> {
+    let mut collect = Collect(Vec::new());
+    catalog::visit(&mut collect);
+    collect.0
+}
+
+/// The subject called `name`.
+pub fn find(name: &str) -> Option<Subject> {
+    all().into_iter().find(|subject| subject.info.name == name)
+}
+
+struct Collect(Vec<Subject>);
+
+impl Visitor for Collect {
+    fn protocol<P: Protocol>(&mut self) {
+        self.0.push(Subject::of::<P>(None));
+    }
+
+    fn mutant<P: Protocol>(&mut self, mutant: Mutant) {
+        self.0.push(Subject::of::<P>(Some(mutant)));
+    }
+}
+
+fn describe<P>(case: &Case<P>) -> CaseInfo {
+    let rounds = case.clients.iter().map(|script| script.rounds.len()).max().unwrap_or(0);
+    let mut what = vec![
+        count(case.clients.len() as u64, "client"),
+        format!("up to {}", count(rounds as u64, "round")),
+        count(case.space.locks, "lock"),
+    ];
+    if case.space.nodes > 1 {
+        what.push(count(u64::from(case.space.nodes), "node"));
+    }
+    let faults = case.faults;
+    for (number, name) in [
+        (faults.crashes, "crash"),
+        (faults.pauses, "pause"),
+        (faults.losses, "loss"),
+        (faults.duplicates, "duplicate"),
+    ] {
+        if number > 0 {
+            what.push(format!("{name}×{number}"));
+        }
+    }
+    if faults.reorders {
+        what.push("reordering".into());
+    }
+    if case.weak_scope {
+        what.push("weak atomics".into());
+    }
+    CaseInfo { name: case.name, what: what.join(", ") }
+}
+
+fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_so_that_a_name_picks_one_subject() {
+        let subjects = all();
+        for (index, subject) in subjects.iter().enumerate() {
+            let twin = subjects[..index].iter().find(|other| other.info.name == subject.info.name);
+            assert!(twin.is_none(), "{} is there twice", subject.info.name);
+        }
+    }
+
+    #[test]
+    fn cases_of_one_subject_have_different_names() {
+        for subject in all() {
+            assert!(!subject.cases.is_empty(), "{} has no cases", subject.info.name);
+            for (index, case) in subject.cases.iter().enumerate() {
+                let twin = subject.cases[..index].iter().find(|other| other.name == case.name);
+                assert!(twin.is_none(), "{} has two cases called {}", subject.info.name, case.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_mutant_is_of_a_protocol_that_exists() {
+        for subject in all() {
+            if let Some(mutant) = subject.mutant {
+                assert!(find(mutant.of).is_some_and(|of| of.mutant.is_none()), "{}", subject.info.name);
+            }
+        }
+    }
+}
