@@ -7,7 +7,6 @@
 //! disturbs both alike. The goal is a ratio of at most 1.5.
 
 // Timing is this program's purpose, and it has one thread and no fabric clock.
-#![allow(clippy::disallowed_methods)]
 #![expect(clippy::disallowed_methods, reason = "real time is what is measured here")]
 
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
