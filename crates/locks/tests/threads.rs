@@ -1,5 +1,7 @@
 //! Every baseline lock on threads, over the in-process fabric, around a counter that is not atomic.
 
+#![expect(clippy::disallowed_methods, reason = "real threads are what is tested here")]
+
 use lockwright_fabric::backend::inproc::{InProc, block_on};
 use lockwright_fabric::{Addr, Endpoint, NodeId, PeerId, Word64};
 use lockwright_locks::baseline::{cas::Cas, cas_backoff::CasBackoff, mcs::Mcs, rpc::Rpc};
@@ -92,7 +94,7 @@ impl Visitor for Players {
         let space = Space::of(3).over(2);
         let fabric = fabric::<P>(&space);
         let endpoints: Vec<_> = (0..THREADS).map(|i| fabric.endpoint(PeerId::client(i))).collect();
-        let round = |a, b| Round { wants: vec![Want::exclusive(a), Want::exclusive(b)] };
+        let round = |a, b| Round { wants: vec![Want::exclusive(a), Want::exclusive(b)], ..Round::default() };
         let rounds: Vec<_> = (0..100).flat_map(|_| [round(0, 1), round(1, 2), round(0, 2)]).collect();
         std::thread::scope(|scope| {
             for ep in &endpoints {

@@ -2,6 +2,8 @@
 //!
 //! `cargo bench -p lockwright-sim --bench sim_speed [-- OPS]`. 240 clients, ten million 16-byte locks, Zipf 0.99.
 
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
 use lockwright_fabric::{Endpoint, Message, Needs, PeerId, Word128};
 use lockwright_locks::case::Case;
 use lockwright_locks::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, TokenGrant, Want};

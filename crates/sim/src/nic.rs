@@ -19,7 +19,8 @@ pub struct NicModel {
     pub atomic16_rtt_ns: u64,
     /// Round trip of a READ: "about the same" as a 16-byte atomic (ShiftLock Table 3).
     pub read_rtt_ns: u64,
-    /// Round trip of a WRITE: the other half of the uncontended CAS lock's cycle, which releases with a WRITE.
+    /// Round trip of a WRITE. No figure of its own is published; as short as the shortest, because nothing has to
+    /// be fetched from memory before the answer leaves.
     pub write_rtt_ns: u64,
     /// Added to every round trip for every doubling of clients above [`NicModel::growth_from`]. ShiftLock
     /// Table 3: 2.05 µs at 5 clients, 2.50 µs at 240, which is 5.6 doublings.
@@ -33,7 +34,7 @@ pub struct NicModel {
     /// writes, is about 15 M cycles/s of 2.2 verbs: 33 M verbs/s.
     pub service_ps: u64,
     /// How long an 8-byte atomic keeps its address. ShiftLock §2.3: 240 clients on one CAS lock, 15.5 k
-    /// grants/s: the holder's WRITE queues behind everybody's CAS, so 64.5 µs for about 240 atomics.
+    /// grants/s: the holder's release queues behind everybody's CAS, so 64.5 µs for about 240 atomics.
     pub same_address8_ns: u64,
     /// How long a 16-byte atomic keeps its address. From the queueing in ShiftLock Table 3 (readers' first
     /// atomic, 5 % writes, 2.32 to 6.95 µs); about twice the 8-byte time, as §4 says they perform worse.
@@ -105,7 +106,7 @@ impl NicModel {
     /// The round trip of `verb` alone, without growth.
     #[inline]
     pub fn rtt_ns(&self, verb: &RawVerb) -> u64 {
-        match (verb.op, verb.width) {
+        match (&verb.op, verb.width) {
             (Op::Read, _) => self.read_rtt_ns,
             (Op::Write(_), _) => self.write_rtt_ns,
             (_, Width::W64) => self.atomic8_rtt_ns,
@@ -186,7 +187,7 @@ impl NicQueues {
 }
 
 /// Until when which address is busy. Addresses that are not busy are not in it, so it stays small however many
-/// locks there are: eight places per bucket, any of which may be taken over once its time has passed.
+/// locks there are: four places per bucket, any of which may be taken over once its time has passed.
 #[derive(Debug)]
 struct BusyTable {
     slots: Vec<Busy>,
@@ -201,11 +202,11 @@ struct Busy {
     until_ns: u64,
 }
 
-const WAYS: usize = 8;
+const WAYS: usize = 4;
 
 impl BusyTable {
     fn new(granule: u32) -> Self {
-        let bits = 7;
+        let bits = 8;
         Self { slots: vec![Busy::default(); WAYS << bits], shift: 64 - bits, granule }
     }
 
@@ -213,12 +214,15 @@ impl BusyTable {
     fn slot(&mut self, addr: Addr, now_ns: u64) -> &mut Busy {
         let key = (addr.offset >> self.granule) | (u64::from(addr.region.0) << 48);
         let bucket = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize * WAYS;
-        let found = {
-            let ways = &self.slots[bucket..bucket + WAYS];
-            ways.iter()
-                .position(|busy| busy.key == key && busy.until_ns > now_ns)
-                .or_else(|| ways.iter().position(|busy| busy.until_ns <= now_ns))
-        };
+        let mut found = None;
+        for (way, busy) in self.slots[bucket..bucket + WAYS].iter().enumerate() {
+            if busy.until_ns <= now_ns {
+                found = found.or(Some(way));
+            } else if busy.key == key {
+                found = Some(way);
+                break;
+            }
+        }
         match found {
             Some(way) => {
                 let busy = &mut self.slots[bucket + way];
@@ -242,7 +246,7 @@ impl BusyTable {
         for busy in old.into_iter().filter(|busy| busy.until_ns > now_ns) {
             let bucket = (busy.key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize * WAYS;
             let free = self.slots[bucket..bucket + WAYS].iter().position(|slot| slot.until_ns == 0);
-            let way = free.expect("a bucket's entries spread over two buckets");
+            let way = free.expect("a bucket's entries are split between two buckets of the same size");
             self.slots[bucket + way] = busy;
         }
     }

@@ -5,7 +5,7 @@
 //! the checkers; `trace` tells the story of what they object to. The verbs of a batch are separate steps, a
 //! message can always still be on its way, and everything a case allows to go wrong goes wrong everywhere.
 //!
-//! Without a clock, deadlines may pass whenever the case says they may; a case may ask for a coarse one (`clock`).
+//! Without a clock, deadlines may pass whenever the case says they may; a case may ask for a coarse one.
 //! What it does not have: weak memory within a word (a verb is one step, or two where the case asks for weak scope).
 
 mod automaton;

@@ -1,0 +1,205 @@
+//! Messages between clients and roles, and the roles that answer them.
+
+use super::event::EventKind;
+use super::{Core, What};
+use lockwright_fabric::observe::Observation;
+use lockwright_fabric::{BoxedRole, FabricError, Message, NodeId, Outbox, PeerId, Time};
+
+/// A message under way or in a role's queue.
+#[derive(Debug, Default)]
+pub(super) struct Flight {
+    pub(super) from: Option<PeerId>,
+    pub(super) to: Option<PeerId>,
+    pub(super) message: Message,
+    pub(super) observed: Vec<Observation>,
+}
+
+#[derive(Debug)]
+pub(super) struct RoleState {
+    pub(super) node: NodeId,
+    pub(super) role: BoxedRole,
+    pub(super) service_ns: u64,
+    /// When each of its threads is free.
+    pub(super) threads: Vec<u64>,
+}
+
+impl Core {
+    /// Sends on behalf of a client; nothing comes back to one that crashed.
+    pub(crate) fn client_send(
+        &mut self,
+        client: u32,
+        to: PeerId,
+        message: Message,
+        datagram: bool,
+    ) -> Option<Result<(), FabricError>> {
+        if self.clients[client as usize].crashed {
+            return None;
+        }
+        let exists = match to.index() {
+            (role, true) => role < self.roles.len(),
+            (other, false) => other < self.clients.len(),
+        };
+        if !exists {
+            return Some(if datagram { Ok(()) } else { Err(FabricError::PeerLost(to)) });
+        }
+        let (leaves_ns, executed) = self.fate(client, 1);
+        if executed == 0 {
+            return None;
+        }
+        self.counters.message(&message);
+        if self.trace.is_some() {
+            self.note(client, What::Sent { to, message: message.clone() });
+        }
+        self.send(PeerId::client(client as usize), to, message, leaves_ns, datagram);
+        (!self.clients[client as usize].crashed).then_some(Ok(()))
+    }
+
+    pub(super) fn send(
+        &mut self,
+        from: PeerId,
+        to: PeerId,
+        message: Message,
+        leaves_ns: u64,
+        datagram: bool,
+    ) {
+        let network = self.faults.plan.network;
+        let jitter_ns = self.model.jitter_ns.min(self.message_ns);
+        let mut at_ns = leaves_ns + self.message_ns - jitter_ns + self.network.below(2 * jitter_ns + 1);
+        if network.extra_delay_ns > 0 {
+            at_ns += self.network.below(network.extra_delay_ns + 1);
+        }
+        if datagram {
+            if self.network.chance(network.loss) {
+                self.counters.lost += 1;
+                return;
+            }
+            if self.network.chance(network.reorder) {
+                self.counters.reordered += 1;
+                at_ns += self.message_ns + network.extra_delay_ns;
+            }
+            if self.network.chance(network.duplication) {
+                self.counters.doubled += 1;
+                let again_ns = at_ns + 1 + self.network.below(self.message_ns + 1);
+                self.fly(from, to, message.clone(), again_ns);
+            }
+        } else {
+            // First sent, first there: per pair of peers.
+            let last = self.last_delivery.entry((from, to)).or_insert(0);
+            at_ns = at_ns.max(*last);
+            *last = at_ns;
+        }
+        let flight = self.fly(from, to, message, at_ns);
+        // What the sender said takes effect when the message does. A lost one leaves it to the next.
+        if let (client, false) = from.index() {
+            std::mem::swap(&mut self.flights[flight as usize].observed, &mut self.clients[client].observed);
+        }
+    }
+
+    pub(super) fn fly(&mut self, from: PeerId, to: PeerId, message: Message, at_ns: u64) -> u32 {
+        let flight = self.free_flights.pop().unwrap_or_else(|| {
+            self.flights.push(Flight::default());
+            self.flights.len() as u32 - 1
+        });
+        let slot = &mut self.flights[flight as usize];
+        (slot.from, slot.to, slot.message) = (Some(from), Some(to), message);
+        self.push(at_ns, EventKind::Deliver(flight));
+        flight
+    }
+
+    pub(super) fn deliver(&mut self, flight: u32) -> Option<u32> {
+        let (from, to) = self.ends(flight);
+        if let (client, false) = from.index() {
+            let mut observed = std::mem::take(&mut self.flights[flight as usize].observed);
+            for what in observed.drain(..) {
+                self.saw(client as u32, what);
+            }
+            self.flights[flight as usize].observed = observed;
+        }
+        match to.index() {
+            (role, true) => {
+                let state = &mut self.roles[role];
+                let thread = state.threads.iter_mut().min().expect("a role has a thread");
+                let done_ns = self.now_ns.max(*thread) + state.service_ns;
+                *thread = done_ns;
+                self.push(done_ns, EventKind::Serve(flight));
+                None
+            }
+            (client, false) => {
+                let message = std::mem::take(&mut self.flights[flight as usize].message);
+                self.free_flights.push(flight);
+                let state = &mut self.clients[client];
+                if state.crashed || state.done {
+                    return None;
+                }
+                if self.trace.is_some() {
+                    self.note(client as u32, What::Got { from, message: message.clone() });
+                }
+                let state = &mut self.clients[client];
+                state.mail_seq += 1;
+                state.mailbox.push_back((state.mail_seq, from, message));
+                self.may_go_on(client as u32)
+            }
+        }
+    }
+
+    pub(super) fn ends(&self, flight: u32) -> (PeerId, PeerId) {
+        let slot = &self.flights[flight as usize];
+        (slot.from.expect("in flight"), slot.to.expect("in flight"))
+    }
+
+    pub(super) fn serve(&mut self, flight: u32) -> Option<u32> {
+        let (from, to) = self.ends(flight);
+        let message = std::mem::take(&mut self.flights[flight as usize].message);
+        self.free_flights.push(flight);
+        let role = to.index().0;
+        if !self.dead_nodes[self.roles[role].node.0 as usize] {
+            let mut out = Outbox::default();
+            self.roles[role].role.on_message(Time(self.now_ns), from, &message, &mut out);
+            self.do_outbox(role, out);
+        }
+        None
+    }
+
+    pub(super) fn role_timer(&mut self, timer: u32) -> Option<u32> {
+        let (role, id) = self.timers[timer as usize];
+        self.free_timers.push(timer);
+        if !self.dead_nodes[self.roles[role].node.0 as usize] {
+            let mut out = Outbox::default();
+            self.roles[role].role.on_timer(Time(self.now_ns), id, &mut out);
+            self.do_outbox(role, out);
+        }
+        None
+    }
+
+    pub(super) fn do_outbox(&mut self, role: usize, out: Outbox) {
+        let node = self.roles[role].node;
+        for verb in out.verbs {
+            assert_eq!(verb.addr.node, node, "a role's verbs stay on its own node");
+            let old = self.memory.read(verb.addr, verb.width);
+            if let Some(new) = verb.op.apply(verb.width, old) {
+                self.memory.write(verb.addr, verb.width, new);
+                if !self.local_waits.is_empty() {
+                    self.wake_local_waits(verb.addr);
+                }
+            }
+        }
+        for (to, message) in out.messages {
+            let (index, is_role) = to.index();
+            assert!(
+                index < if is_role { self.roles.len() } else { self.clients.len() },
+                "{to} does not exist"
+            );
+            self.counters.message(&message);
+            self.send(PeerId::role(role), to, message, self.now_ns, false);
+        }
+        for (delay_ns, id) in out.timers {
+            let timer = self.timers.len() as u32;
+            let timer = self.free_timers.pop().unwrap_or(timer);
+            if timer as usize == self.timers.len() {
+                self.timers.push((role, id));
+            }
+            self.timers[timer as usize] = (role, id);
+            self.push(self.now_ns + delay_ns, EventKind::RoleTimer(timer));
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! What happens, in order: the heap of events, the operations in flight, and what each event does.
+//!
+//! Everything is kept by index and every event has a number, so that the same seed gives the same run. Clients'
+//! futures are not in here: [`World`](super::World) polls them, and they reach in through their endpoint.
+
+mod event;
+mod messages;
+mod operation;
+mod verbs;
+
+pub(crate) use operation::Polling;
+
+use self::event::{Event, EventKind};
+use self::messages::{Flight, RoleState};
+use self::operation::{LocalWait, Operation};
+use super::faults::{Fate, Faults};
+use super::stats::Counters;
+use super::trace::{Trace, What};
+use super::watcher::Watcher;
+use crate::memory::Memory;
+use crate::nic::{NicModel, NicQueues};
+use crate::rng::Rng;
+use lockwright_fabric::observe::Observation;
+use lockwright_fabric::{BoxedRole, Message, NodeId, PeerId};
+use rustc_hash::FxHashMap;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// The index of an operation in flight.
+pub(crate) type OpId = u32;
+
+/// A client as the executor sees it.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) home: Option<NodeId>,
+    pub(crate) rng: Rng,
+    pub(crate) crashed: bool,
+    pub(crate) done: bool,
+    /// Nothing it starts leaves before this.
+    pub(crate) busy_until_ns: u64,
+    pub(crate) paused_until_ns: u64,
+    /// Clock drift, parts per billion.
+    pub(crate) drift_ppb: i64,
+    pub(crate) mailbox: VecDeque<(u64, PeerId, Message)>,
+    pub(crate) mail_seq: u64,
+    pub(crate) steps: u64,
+    /// Things done without time passing since it was last polled.
+    pub(crate) instant: u32,
+    /// Said, but not yet in effect.
+    observed: Vec<Observation>,
+}
+
+/// The state of the simulated world, apart from its clients' futures.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) now_ns: u64,
+    seq: u64,
+    events: BinaryHeap<Event>,
+    /// The top of the heap has happened. It stays until the next push takes its place: half the work of taking
+    /// it out and putting another in, and most events have exactly one successor.
+    top_is_spent: bool,
+    ops: Vec<Operation>,
+    free_ops: Vec<OpId>,
+    flights: Vec<Flight>,
+    free_flights: Vec<u32>,
+    /// Roles' timers: role and id.
+    timers: Vec<(usize, u64)>,
+    free_timers: Vec<u32>,
+    last_delivery: FxHashMap<(PeerId, PeerId), u64>,
+    pub(crate) clients: Vec<Client>,
+    roles: Vec<RoleState>,
+    pub(crate) memory: Memory,
+    nics: Vec<NicQueues>,
+    dead_nodes: Vec<bool>,
+    local_waits: Vec<LocalWait>,
+    pub(crate) model: NicModel,
+    growth_ns: u64,
+    message_ns: u64,
+    pub(crate) faults: Faults,
+    network: Rng,
+    pub(crate) watcher: Watcher,
+    pub(crate) counters: Counters,
+    pub(crate) trace: Option<Trace>,
+    /// Clients that a node's death took with it; their futures are still to be dropped.
+    pub(crate) taken: Vec<u32>,
+}
+
+impl Core {
+    pub(crate) fn new(
+        memory: Memory,
+        model: NicModel,
+        clients: usize,
+        seed: u64,
+        faults: Faults,
+        watcher: Watcher,
+        trace: Option<Trace>,
+    ) -> Self {
+        let nodes = memory.nodes() as usize;
+        let mut core = Self {
+            now_ns: 0,
+            seq: 0,
+            events: BinaryHeap::new(),
+            top_is_spent: false,
+            ops: Vec::new(),
+            free_ops: Vec::new(),
+            flights: Vec::new(),
+            free_flights: Vec::new(),
+            timers: Vec::new(),
+            free_timers: Vec::new(),
+            last_delivery: FxHashMap::default(),
+            clients: Vec::new(),
+            roles: Vec::new(),
+            memory,
+            nics: (0..nodes).map(|_| NicQueues::new(&model)).collect(),
+            dead_nodes: vec![false; nodes],
+            local_waits: Vec::new(),
+            growth_ns: model.growth_ns(clients),
+            message_ns: model.message_ns(clients),
+            model,
+            faults,
+            network: Rng::new(seed, 1),
+            watcher,
+            counters: Counters::default(),
+            trace,
+            taken: Vec::new(),
+        };
+        for (node, at_ns) in core.faults.plan.node_deaths.clone() {
+            core.push(at_ns, EventKind::NodeDeath(node.0));
+        }
+        core
+    }
+
+    pub(crate) fn add_client(&mut self, home: Option<NodeId>, rng: Rng) -> u32 {
+        let index = self.clients.len() as u32;
+        self.faults.add_client();
+        self.clients.push(Client {
+            home,
+            rng,
+            crashed: false,
+            done: false,
+            busy_until_ns: 0,
+            paused_until_ns: 0,
+            drift_ppb: self.faults.drift_ppb(),
+            mailbox: VecDeque::new(),
+            mail_seq: 0,
+            steps: 0,
+            instant: 0,
+            observed: Vec::new(),
+        });
+        index
+    }
+
+    /// Lets a new client begin: not at the same moment as all others, or they would march in step.
+    pub(crate) fn start(&mut self, client: u32) {
+        let shift_ns = self.network.below(self.model.read_rtt_ns + 1);
+        self.push(self.now_ns + shift_ns, EventKind::Start(client));
+    }
+
+    pub(crate) fn add_role(
+        &mut self,
+        node: NodeId,
+        role: BoxedRole,
+        service_ns: u64,
+        threads: usize,
+    ) -> PeerId {
+        self.roles.push(RoleState { node, role, service_ns, threads: vec![0; threads.max(1)] });
+        PeerId::role(self.roles.len() - 1)
+    }
+
+    pub(crate) fn has_roles(&self) -> bool {
+        !self.roles.is_empty()
+    }
+
+    // ---- events ----
+
+    #[inline]
+    fn push(&mut self, at_ns: u64, what: EventKind) {
+        self.seq += 1;
+        let event = Event { at_ns, seq: self.seq, what };
+        if self.top_is_spent {
+            self.top_is_spent = false;
+            *self.events.peek_mut().expect("a spent event is still there") = event;
+        } else {
+            self.events.push(event);
+        }
+    }
+
+    /// When the next event is.
+    #[inline]
+    pub(crate) fn next_at(&mut self) -> Option<u64> {
+        if self.top_is_spent {
+            self.top_is_spent = false;
+            self.events.pop();
+        }
+        self.events.peek().map(|event| event.at_ns)
+    }
+
+    /// Lets the event that [`Core::next_at`] told of happen and says which client may go on because of it.
+    #[inline]
+    pub(crate) fn step(&mut self) -> Option<u32> {
+        let event = *self.events.peek()?;
+        self.top_is_spent = true;
+        self.now_ns = event.at_ns;
+        match event.what {
+            EventKind::Arrive(op) => self.arrive(op),
+            EventKind::Complete(op) => self.complete(op),
+            EventKind::WeakTurn(op) => self.weak_turn(op),
+            EventKind::WeakWrite(op) => self.weak_write(op),
+            EventKind::Deliver(flight) => self.deliver(flight),
+            EventKind::Serve(flight) => self.serve(flight),
+            EventKind::RoleTimer(timer) => self.role_timer(timer),
+            EventKind::Start(client) => self.may_go_on(client),
+            EventKind::Resume(client) => {
+                self.note(client, What::Fault("goes on"));
+                self.may_go_on(client)
+            }
+            EventKind::NodeDeath(node) => self.node_death(node),
+        }
+    }
+
+    #[inline]
+    fn may_go_on(&self, client: u32) -> Option<u32> {
+        let state = &self.clients[client as usize];
+        (!state.crashed && !state.done && state.paused_until_ns <= self.now_ns).then_some(client)
+    }
+
+    fn node_death(&mut self, node: u16) -> Option<u32> {
+        self.dead_nodes[node as usize] = true;
+        for client in 0..self.clients.len() as u32 {
+            if self.clients[client as usize].home == Some(NodeId(node)) {
+                self.crash(client);
+                self.taken.push(client);
+            }
+        }
+        None
+    }
+
+    // ---- watching ----
+
+    /// A client says what it does with a lock.
+    #[inline]
+    pub(crate) fn observe(&mut self, client: u32, what: Observation) {
+        let state = &mut self.clients[client as usize];
+        if state.crashed {
+            return;
+        }
+        if let Observation::Waiting(_) | Observation::Releasing(_) = what {
+            state.observed.push(what);
+            return;
+        }
+        // Said before and still without effect: it came first all the same.
+        if !state.observed.is_empty() && !matches!(what, Observation::Retried(_) | Observation::Aborted(_)) {
+            let mut observed = std::mem::take(&mut state.observed);
+            for earlier in observed.drain(..) {
+                self.saw(client, earlier);
+            }
+            self.clients[client as usize].observed = observed;
+        }
+        self.saw(client, what);
+    }
+
+    #[inline]
+    fn saw(&mut self, client: u32, what: Observation) {
+        self.counters.observation(what);
+        if self.trace.is_some() {
+            self.note(client, What::Observed(what));
+        }
+        self.watcher.on(self.now_ns, client, what);
+    }
+
+    #[cold]
+    pub(crate) fn note(&mut self, client: u32, what: What) {
+        if let Some(trace) = &mut self.trace {
+            trace.note(self.now_ns, client, what);
+        }
+    }
+}

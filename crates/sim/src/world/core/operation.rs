@@ -1,0 +1,297 @@
+//! Operations in flight: batches, sleeps, and waits. A client may have several at once; each is an index, given
+//! back when it has come to its end and nobody waits for it any more.
+
+use super::event::EventKind;
+use super::{Core, Fate, OpId, What};
+use lockwright_fabric::observe::Observation;
+use lockwright_fabric::{Addr, Cond, FabricError, RawVerb, Width};
+use std::collections::VecDeque;
+
+/// One operation of one client: a batch, a sleep, or a wait for a word at home.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) client: u32,
+    pub(crate) done: bool,
+    pub(super) abandoned: bool,
+    /// How many of the verbs are left to execute: fewer than there are where the client crashed in between.
+    pub(super) verbs: Vec<RawVerb>,
+    pub(crate) olds: Vec<u128>,
+    pub(crate) error: Option<FabricError>,
+    /// What takes effect with the first verb.
+    pub(super) observed: Vec<Observation>,
+    /// Weak scope: when each verb gets its turn, and what the one at work will write.
+    pub(super) turns: VecDeque<u64>,
+    pub(super) write_back: Option<u128>,
+    /// There and back again: how long the operation's way to the NIC and its way home are.
+    pub(super) way_ns: u64,
+    pub(super) return_ns: u64,
+    /// Set for a wait: its one verb, a READ, is repeated until this is met.
+    pub(super) poll: Option<Polling>,
+}
+
+/// A wait that polls. The executor repeats the READ; the client's future is not bothered until it ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Polling {
+    pub(crate) cond: Cond,
+    pub(crate) or: Option<Cond>,
+    /// Pause between an answer and the next READ.
+    pub(crate) pace_ns: u64,
+    /// No READ leaves after this, in true time.
+    pub(crate) deadline_ns: u64,
+    /// READs so far.
+    pub(crate) polls: u32,
+}
+
+impl Polling {
+    #[inline]
+    fn met_by(&self, value: u128) -> bool {
+        self.cond.holds(value) || self.or.is_some_and(|or| or.holds(value))
+    }
+}
+
+/// A client at home that waits for a word to change.
+#[derive(Debug)]
+pub(super) struct LocalWait {
+    pub(super) op: OpId,
+    pub(super) addr: Addr,
+    pub(super) width: Width,
+    pub(super) cond: Cond,
+    pub(super) or: Option<Cond>,
+}
+
+impl Core {
+    pub(super) fn new_op(&mut self, client: u32) -> OpId {
+        if let Some(op) = self.free_ops.pop() {
+            let slot = &mut self.ops[op as usize];
+            slot.client = client;
+            slot.done = false;
+            slot.abandoned = false;
+            slot.error = None;
+            return op;
+        }
+        self.ops.push(Operation {
+            client,
+            done: false,
+            abandoned: false,
+            verbs: Vec::new(),
+            olds: Vec::new(),
+            error: None,
+            observed: Vec::new(),
+            turns: VecDeque::new(),
+            write_back: None,
+            way_ns: 0,
+            return_ns: 0,
+            poll: None,
+        });
+        self.ops.len() as OpId - 1
+    }
+
+    pub(crate) fn free_op(&mut self, op: OpId) {
+        let slot = &mut self.ops[op as usize];
+        slot.verbs.clear();
+        slot.olds.clear();
+        slot.observed.clear();
+        slot.poll = None;
+        self.free_ops.push(op);
+    }
+
+    /// READs that a wait took so far.
+    pub(crate) fn polls(&self, op: OpId) -> u32 {
+        self.ops[op as usize].poll.map_or(0, |poll| poll.polls)
+    }
+
+    #[inline]
+    pub(crate) fn op(&self, op: OpId) -> &Operation {
+        &self.ops[op as usize]
+    }
+
+    /// The future of `op` is gone. What is under way still takes effect.
+    pub(crate) fn abandon(&mut self, op: OpId) {
+        if let Some(place) = self.local_waits.iter().position(|wait| wait.op == op) {
+            self.local_waits.remove(place);
+            self.free_op(op);
+        } else if self.ops[op as usize].done {
+            self.free_op(op);
+        } else {
+            self.ops[op as usize].abandoned = true;
+        }
+    }
+
+    /// Starts a batch, whose verbs `list` hands over. `None` if the client crashes before any of it leaves.
+    #[inline]
+    pub(crate) fn start_batch(&mut self, client: u32, list: impl FnOnce(&mut Vec<RawVerb>)) -> Option<OpId> {
+        if self.clients[client as usize].crashed {
+            return None;
+        }
+        let op = self.new_op(client);
+        list(&mut self.ops[op as usize].verbs);
+        let count = self.ops[op as usize].verbs.len();
+        if count == 0 {
+            self.ops[op as usize].done = true;
+            return Some(op);
+        }
+        let (leaves_ns, executed) = self.fate(client, count);
+        if executed < count {
+            self.ops[op as usize].verbs.truncate(executed);
+        }
+        if executed == 0 {
+            self.free_op(op);
+            return None;
+        }
+        let state = &mut self.clients[client as usize];
+        let slot = &mut self.ops[op as usize];
+        std::mem::swap(&mut slot.observed, &mut state.observed);
+        let first = slot.verbs[0].addr;
+        debug_assert!(slot.verbs.iter().all(|verb| verb.addr.node == first.node), "a batch goes to one node");
+        if state.home == Some(first.node) {
+            self.counters.local += count as u64;
+            let cost_ns = self.model.cpu_access_ns * count as u64;
+            self.push(leaves_ns + cost_ns, EventKind::Arrive(op));
+        } else {
+            self.memory.prefetch(first);
+            let slot = &self.ops[op as usize];
+            self.counters.round_trip(&slot.verbs);
+            let rtt_ns = match slot.verbs.as_slice() {
+                [verb] => self.model.rtt_ns(verb),
+                verbs => verbs.iter().map(|verb| self.model.rtt_ns(verb)).max().unwrap_or(0),
+            };
+            let way_ns = (rtt_ns + self.growth_ns) / 2;
+            let jitter_ns = self.model.jitter_ns.min(way_ns);
+            let shift_ns = if jitter_ns > 0 { self.network.below(2 * jitter_ns + 1) } else { 0 };
+            let slot = &mut self.ops[op as usize];
+            (slot.way_ns, slot.return_ns) = (way_ns, rtt_ns + self.growth_ns - way_ns);
+            self.push(leaves_ns + way_ns + shift_ns - jitter_ns, EventKind::Arrive(op));
+        }
+        Some(op)
+    }
+
+    /// Starts a wait that polls `verb`, a READ over the network.
+    pub(crate) fn start_poll(&mut self, client: u32, verb: RawVerb, polling: Polling) -> Option<OpId> {
+        let op = self.start_batch(client, |verbs| verbs.push(verb))?;
+        self.ops[op as usize].poll = Some(Polling { polls: 1, ..polling });
+        Some(op)
+    }
+
+    /// The answer of a polling READ will be home at `home_ns`. Is another one needed? Then it is under way.
+    #[inline]
+    pub(super) fn polls_again(&mut self, op: OpId, home_ns: u64) -> bool {
+        let slot = &mut self.ops[op as usize];
+        let Some(poll) = &mut slot.poll else { return false };
+        if slot.abandoned || poll.met_by(slot.olds[0]) || home_ns >= poll.deadline_ns {
+            return false;
+        }
+        // The last look is at the deadline.
+        let again_ns = (home_ns + poll.pace_ns).min(poll.deadline_ns);
+        poll.polls += 1;
+        let (client, way_ns) = (slot.client, slot.way_ns);
+        let delay_ns = again_ns - self.now_ns;
+        let (leaves_ns, executed) = self.fate(client, 1);
+        if executed == 0 || self.clients[client as usize].crashed {
+            self.taken.push(client);
+        }
+        if executed == 0 {
+            return false;
+        }
+        let slot = &mut self.ops[op as usize];
+        slot.olds.clear();
+        self.counters.round_trip(&slot.verbs);
+        self.push(leaves_ns + delay_ns + way_ns, EventKind::Arrive(op));
+        true
+    }
+
+    /// Asks the faults about the next `count` steps of `client`: when do they leave, and how many of them?
+    #[inline]
+    pub(super) fn fate(&mut self, client: u32, count: usize) -> (u64, usize) {
+        let state = &mut self.clients[client as usize];
+        let leaves_ns = state.busy_until_ns.max(self.now_ns);
+        let first = state.steps;
+        state.steps += count as u64;
+        if !self.faults.client_faults {
+            return (leaves_ns, count);
+        }
+        for step in 0..count {
+            match self.faults.at(client, first + step as u64) {
+                Fate::GoOn => {}
+                Fate::Crash { after } => {
+                    self.crash(client);
+                    return (leaves_ns, step + usize::from(after));
+                }
+                Fate::Pause { after, ns } => {
+                    let until_ns = leaves_ns + ns;
+                    let state = &mut self.clients[client as usize];
+                    (state.busy_until_ns, state.paused_until_ns) = (until_ns, until_ns);
+                    self.counters.pauses += 1;
+                    self.watcher.paused(client, until_ns);
+                    self.note(client, What::Fault("pauses"));
+                    self.push(until_ns, EventKind::Resume(client));
+                    return (if after { leaves_ns } else { until_ns }, count);
+                }
+            }
+        }
+        (leaves_ns, count)
+    }
+
+    pub(super) fn crash(&mut self, client: u32) {
+        let state = &mut self.clients[client as usize];
+        if state.crashed || state.done {
+            return;
+        }
+        state.crashed = true;
+        self.counters.crashes += 1;
+        self.watcher.crashed(client);
+        self.note(client, What::Fault("crashes"));
+    }
+
+    /// Completes after `ns` of true time.
+    pub(crate) fn start_sleep(&mut self, client: u32, ns: u64) -> OpId {
+        let op = self.new_op(client);
+        let from_ns = self.clients[client as usize].busy_until_ns.max(self.now_ns);
+        self.push(from_ns.saturating_add(ns), EventKind::Complete(op));
+        op
+    }
+
+    /// Completes when the word at home meets a condition.
+    pub(crate) fn start_local_wait(
+        &mut self,
+        client: u32,
+        (addr, width): (Addr, Width),
+        cond: Cond,
+        or: Option<Cond>,
+    ) -> OpId {
+        let op = self.new_op(client);
+        self.local_waits.push(LocalWait { op, addr, width, cond, or });
+        self.wake_local_waits(addr);
+        op
+    }
+
+    #[cold]
+    pub(super) fn wake_local_waits(&mut self, changed: Addr) {
+        let granule = |addr: Addr| Addr { offset: addr.offset & !15, ..addr };
+        let mut at = 0;
+        while at < self.local_waits.len() {
+            let wait = &self.local_waits[at];
+            let value = self.memory.read(wait.addr, wait.width);
+            let met = granule(wait.addr) == granule(changed)
+                && (wait.cond.holds(value) || wait.or.is_some_and(|or| or.holds(value)));
+            if met {
+                let op = self.local_waits.remove(at).op;
+                self.ops[op as usize].olds.push(value);
+                self.push(self.now_ns + self.model.cpu_access_ns, EventKind::Complete(op));
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn complete(&mut self, op: OpId) -> Option<u32> {
+        let slot = &mut self.ops[op as usize];
+        if slot.abandoned {
+            self.free_op(op);
+            return None;
+        }
+        slot.done = true;
+        let client = slot.client;
+        self.may_go_on(client)
+    }
+}

@@ -1,0 +1,153 @@
+//! Verbs at the NIC: their turn, what they do to memory, and what a CPU of the node sees of them meanwhile.
+
+use super::event::EventKind;
+use super::{Core, OpId, What};
+use lockwright_fabric::{AtomicScope, FabricError, RawVerb};
+
+impl Core {
+    #[inline]
+    pub(super) fn arrive(&mut self, op: OpId) -> Option<u32> {
+        let slot = &self.ops[op as usize];
+        let (client, node) = (slot.client, slot.verbs[0].addr.node);
+        if self.dead_nodes[node.0 as usize] {
+            self.ops[op as usize].error = Some(FabricError::NodeLost(node));
+            self.push(self.now_ns + self.model.node_lost_ns, EventKind::Complete(op));
+            return None;
+        }
+        if self.clients[client as usize].home == Some(node) {
+            self.execute_all(op);
+            return self.complete(op);
+        }
+        if self.model.offers.scope == AtomicScope::Nic {
+            self.plan_weak_turns(op);
+            return None;
+        }
+        let mut turn_ns = 0;
+        for at in 0..self.ops[op as usize].verbs.len() {
+            let verb = &self.ops[op as usize].verbs[at];
+            turn_ns = self.nics[node.0 as usize].admit(&self.model, verb, self.now_ns, turn_ns);
+        }
+        self.execute_all(op);
+        let home_ns = turn_ns + self.ops[op as usize].return_ns;
+        if !self.polls_again(op, home_ns) {
+            self.push(home_ns, EventKind::Complete(op));
+        }
+        None
+    }
+
+    #[inline]
+    pub(super) fn execute_all(&mut self, op: OpId) {
+        self.take_effect(op);
+        if self.trace.is_some() || !self.local_waits.is_empty() {
+            return self.execute_all_watched(op);
+        }
+        let slot = &mut self.ops[op as usize];
+        for verb in &slot.verbs {
+            let old = self.memory.read(verb.addr, verb.width);
+            if let Some(new) = verb.op.apply(verb.width, old) {
+                self.memory.write(verb.addr, verb.width, new);
+            }
+            slot.olds.push(old);
+        }
+    }
+
+    /// As [`Core::execute_all`], where somebody wants to know of every single verb.
+    #[cold]
+    pub(super) fn execute_all_watched(&mut self, op: OpId) {
+        for at in 0..self.ops[op as usize].verbs.len() {
+            let verb = self.ops[op as usize].verbs[at];
+            let old = self.execute(self.ops[op as usize].client, &verb);
+            self.ops[op as usize].olds.push(old);
+        }
+    }
+
+    /// What was said before the operation counts from here on.
+    #[inline]
+    pub(super) fn take_effect(&mut self, op: OpId) {
+        if self.ops[op as usize].observed.is_empty() {
+            return;
+        }
+        let client = self.ops[op as usize].client;
+        let mut observed = std::mem::take(&mut self.ops[op as usize].observed);
+        for what in observed.drain(..) {
+            self.saw(client, what);
+        }
+        self.ops[op as usize].observed = observed;
+    }
+
+    pub(super) fn execute(&mut self, client: u32, verb: &RawVerb) -> u128 {
+        let old = self.memory.read(verb.addr, verb.width);
+        let new = verb.op.apply(verb.width, old);
+        if let Some(new) = new {
+            self.memory.write(verb.addr, verb.width, new);
+            if !self.local_waits.is_empty() {
+                self.wake_local_waits(verb.addr);
+            }
+        }
+        self.note(client, What::Verb { verb: *verb, old, new });
+        old
+    }
+
+    // ---- weak scope: an atomic is a read when it gets its turn and a write when it gives its address back ----
+
+    pub(super) fn plan_weak_turns(&mut self, op: OpId) {
+        let slot = &mut self.ops[op as usize];
+        let mut not_before_ns = 0;
+        for verb in &slot.verbs {
+            let nic = &mut self.nics[verb.addr.node.0 as usize];
+            let turn_ns = nic.admit(&self.model, verb, self.now_ns, not_before_ns);
+            slot.turns.push_back(turn_ns);
+            not_before_ns = turn_ns + self.model.occupies_ns(verb);
+        }
+        let first_ns = slot.turns[0];
+        self.push(first_ns, EventKind::WeakTurn(op));
+    }
+
+    pub(super) fn weak_turn(&mut self, op: OpId) -> Option<u32> {
+        let slot = &mut self.ops[op as usize];
+        let (client, verb) = (slot.client, slot.verbs[slot.olds.len()]);
+        slot.turns.pop_front();
+        if verb.op.is_atomic() {
+            let old = self.memory.read(verb.addr, verb.width);
+            slot.write_back = verb.op.apply(verb.width, old);
+            slot.olds.push(old);
+            self.note(client, What::WeakRead { verb, old });
+            self.push(self.now_ns + self.model.occupies_ns(&verb), EventKind::WeakWrite(op));
+        } else {
+            self.take_effect(op);
+            let old = self.execute(client, &verb);
+            self.ops[op as usize].olds.push(old);
+            self.next_weak_turn(op);
+        }
+        None
+    }
+
+    pub(super) fn weak_write(&mut self, op: OpId) -> Option<u32> {
+        self.take_effect(op);
+        let slot = &mut self.ops[op as usize];
+        let at = slot.olds.len() - 1;
+        let (client, verb, old) = (slot.client, slot.verbs[at], slot.olds[at]);
+        if let Some(new) = slot.write_back.take() {
+            self.memory.write(verb.addr, verb.width, new);
+            if !self.local_waits.is_empty() {
+                self.wake_local_waits(verb.addr);
+            }
+            self.note(client, What::Verb { verb, old, new: Some(new) });
+        }
+        self.next_weak_turn(op);
+        None
+    }
+
+    pub(super) fn next_weak_turn(&mut self, op: OpId) {
+        let slot = &self.ops[op as usize];
+        match slot.turns.front() {
+            Some(turn_ns) => self.push(*turn_ns, EventKind::WeakTurn(op)),
+            None => {
+                let home_ns = self.now_ns + slot.return_ns;
+                if !self.polls_again(op, home_ns) {
+                    self.push(home_ns, EventKind::Complete(op));
+                }
+            }
+        }
+    }
+}
