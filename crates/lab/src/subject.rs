@@ -125,6 +125,9 @@ fn describe<P>(case: &Case<P>) -> CaseInfo {
     if faults.reorders {
         what.push("reordering".into());
     }
+    if case.clients.iter().flat_map(|script| &script.rounds).any(|round| round.cancellable) {
+        what.push("waiters may give up".into());
+    }
     if case.weak_scope {
         what.push("weak atomics".into());
     }
