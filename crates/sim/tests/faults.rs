@@ -3,7 +3,7 @@
 use lockwright_fabric::fault::{ClientFault, FaultPlan, NetworkFaults, Pause, When};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{
-    Addr, AtomicScope, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, Time, Width, Word64,
+    Addr, AtomicScope, Cond, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, Time, Width, Word64,
 };
 use lockwright_locks::Want;
 use lockwright_locks::baseline::cas::Cas;
@@ -55,6 +55,23 @@ fn a_crash_inside_a_batch_cuts_it_in_two() {
     world.run(FAR).unwrap();
     world.drain(FAR).unwrap();
     assert_eq!(world.read(WORD.addr(), Width::W64), 1);
+}
+
+#[test]
+fn a_client_that_polls_can_crash_or_pause_at_any_of_its_reads() {
+    let never = Cond::Eq { mask: u128::MAX, value: 1 };
+    for (when, reads) in [(When::Before, 5), (When::After, 6)] {
+        let pause = Pause { at: at(0, 2, When::Before), ns: 1_000_000 };
+        let faults = FaultPlan { crashes: vec![at(0, 5, when)], pauses: vec![pause], ..FaultPlan::default() };
+        let mut world = world(faults);
+        world.spawn(None, move |ep| async move {
+            ep.wait_until(WORD.until(never)).await.unwrap();
+        });
+        assert_eq!(world.run(FAR), Ok(Ended::AllDone));
+        world.drain(FAR).unwrap();
+        assert_eq!((world.counters().crashes, world.counters().reads), (1, reads), "{when:?}");
+        assert!(world.now_ns() > 1_000_000);
+    }
 }
 
 #[test]
