@@ -19,5 +19,5 @@ mod protocol;
 pub use fast::{Either, Fast, fast};
 pub use play::play;
 pub use protocol::{
-    Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, TokenGrant, Want,
+    Denied, Grant, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, TokenGrant, Want,
 };

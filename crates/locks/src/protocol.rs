@@ -3,7 +3,7 @@
 use crate::case::Case;
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Addr, BoxedRole, Endpoint, FabricError, Needs, NodeId, Time};
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 
 /// A lock protocol: who it is, what it needs, and how a client of it is made.
 ///
@@ -81,7 +81,18 @@ pub trait Grant {
     }
 }
 
-/// A grant of a protocol that has nothing to carry but the lock, and a token if there is one.
+/// A grant of a protocol that has nothing to carry but the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The lock.
+    pub lock: u64,
+}
+
+impl Grant for Held {}
+
+const _: () = assert!(size_of::<Result<Held, Denied>>() <= 16, "an acquire's result fits into two registers");
+
+/// A grant that carries a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenGrant {
     /// The lock.
@@ -150,6 +161,16 @@ pub enum Patience {
     Until(Time),
 }
 
+/// A reason in words, behind a thin reference: an acquire's result should fit into two registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reason(pub &'static str);
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
 /// Why a lock was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Denied {
@@ -161,10 +182,10 @@ pub enum Denied {
     TimedOut,
     /// The protocol cannot do this.
     #[error("this protocol cannot do that: {0}")]
-    Unsupported(&'static str),
+    Unsupported(&'static Reason),
     /// Nonsense was asked for; nothing was changed.
     #[error("{0}")]
-    BadRequest(&'static str),
+    BadRequest(&'static Reason),
     /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),

@@ -11,7 +11,7 @@
 
 use crate::case::{Case, Timeouts};
 use crate::fast::fast;
-use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Space, TokenGrant, Want};
+use crate::protocol::{Denied, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Endpoint, Needs, Time, Word64};
 
@@ -72,34 +72,34 @@ pub struct CasClient<E> {
 }
 
 impl<E: Endpoint> LockClient for CasClient<E> {
-    type Grant = TokenGrant;
+    type Grant = Held;
 
     #[inline(always)]
-    fn acquire(&self, want: Want) -> impl Future<Output = Result<TokenGrant, Denied>> {
+    fn acquire(&self, want: Want) -> impl Future<Output = Result<Held, Denied>> {
         // The closure keeps nothing that it can work out again: what it keeps is stored on every acquire.
         fast(self.ep.go(attempt(&self.ep, lock_word(&self.space, want))), move |old| match old {
-            Ok(0) => Ok(Ok(TokenGrant { lock: want.claim.lock, token: None })),
+            Ok(0) => Ok(Ok(Held { lock: want.claim.lock })),
             Ok(_) => Err(self.retry(want)),
             Err(lost) => Ok(Err(lost.into())),
         })
     }
 
     #[inline(always)]
-    fn release(&self, grant: TokenGrant) -> impl Future<Output = Result<(), Lost>> {
+    fn release(&self, grant: Held) -> impl Future<Output = Result<(), Lost>> {
         let word = Word64::at(self.space.place(grant.lock, 8));
         give_back(&self.ep, word)
     }
 }
 
 impl<E: Endpoint> CasClient<E> {
-    async fn retry(&self, want: Want) -> Result<TokenGrant, Denied> {
+    async fn retry(&self, want: Want) -> Result<Held, Denied> {
         let word = lock_word(&self.space, want);
         loop {
             self.ep.mark("cas retry", &[]);
             out_of_patience(&self.ep, want).await?;
             self.ep.observe(Observation::Retried(want.claim));
             if self.ep.go(attempt(&self.ep, word)).await? == 0 {
-                return Ok(TokenGrant { lock: want.claim.lock, token: None });
+                return Ok(Held { lock: want.claim.lock });
             }
         }
     }

@@ -9,7 +9,7 @@
 use super::cas::{attempt, give_back, lock_word, out_of_patience, spin_cases};
 use crate::case::Case;
 use crate::fast::fast;
-use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, TokenGrant, Want};
+use crate::protocol::{Denied, Held, Info, LockClient, Lost, Offers, Protocol, Space, Want};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Endpoint, Needs, Word64};
 use std::cell::Cell;
@@ -97,12 +97,12 @@ struct Pace {
 }
 
 impl<E: Endpoint> LockClient for CasBackoffClient<E> {
-    type Grant = TokenGrant;
+    type Grant = Held;
 
     #[inline(always)]
-    fn acquire(&self, want: Want) -> impl Future<Output = Result<TokenGrant, Denied>> {
+    fn acquire(&self, want: Want) -> impl Future<Output = Result<Held, Denied>> {
         let word = lock_word(&self.space, want);
-        let granted = TokenGrant { lock: want.claim.lock, token: None };
+        let granted = Held { lock: want.claim.lock };
         fast(self.ep.go(attempt(&self.ep, word)), move |old| match old {
             Ok(0) => {
                 self.acquired();
@@ -114,13 +114,13 @@ impl<E: Endpoint> LockClient for CasBackoffClient<E> {
     }
 
     #[inline(always)]
-    fn release(&self, grant: TokenGrant) -> impl Future<Output = Result<(), Lost>> {
+    fn release(&self, grant: Held) -> impl Future<Output = Result<(), Lost>> {
         give_back(&self.ep, Word64::at(self.space.place(grant.lock, 8)))
     }
 }
 
 impl<E: Endpoint> CasBackoffClient<E> {
-    async fn retry(&self, word: Word64, want: Want) -> Result<TokenGrant, Denied> {
+    async fn retry(&self, word: Word64, want: Want) -> Result<Held, Denied> {
         for failures in 0.. {
             self.ep.mark("cas-backoff retry", &[]);
             out_of_patience(&self.ep, want).await?;
@@ -133,7 +133,7 @@ impl<E: Endpoint> CasBackoffClient<E> {
             }
         }
         self.acquired();
-        Ok(TokenGrant { lock: want.claim.lock, token: None })
+        Ok(Held { lock: want.claim.lock })
     }
 
     /// The truncated exponential, and a random part of a unit.

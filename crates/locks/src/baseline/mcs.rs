@@ -11,7 +11,9 @@
 
 use crate::case::Case;
 use crate::fast::{Either, fast};
-use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Space, TokenGrant, Want};
+use crate::protocol::{
+    Denied, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
+};
 use lockwright_fabric::{Deadline, Endpoint, Message, Needs, PeerId, Word64};
 use std::marker::PhantomData;
 
@@ -94,11 +96,11 @@ pub struct McsClient<E, R> {
 }
 
 impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
-    type Grant = TokenGrant;
+    type Grant = Held;
 
     // Alg. 1, MCS-ACQUIRE
     #[inline(always)]
-    fn acquire(&self, want: Want) -> impl Future<Output = Result<TokenGrant, Denied>> {
+    fn acquire(&self, want: Want) -> impl Future<Output = Result<Held, Denied>> {
         let lock = want.claim.lock;
         let me = u64::from(self.ep.me().0);
         let tail = self.tail(lock);
@@ -107,7 +109,7 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
             Patience::Try | Patience::Until(_) => tail.cas(0, me),
         };
         fast(self.ep.go(enqueue), move |prev| match prev {
-            Ok(0) => Ok(Ok(TokenGrant { lock, token: None })),
+            Ok(0) => Ok(Ok(Held { lock })),
             Ok(prev) => Err(self.queue(want, PeerId(prev as u32))),
             Err(lost) => Ok(Err(lost.into())),
         })
@@ -115,7 +117,7 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
 
     // Alg. 1, MCS-RELEASE
     #[inline(always)]
-    fn release(&self, grant: TokenGrant) -> impl Future<Output = Result<(), Lost>> {
+    fn release(&self, grant: Held) -> impl Future<Output = Result<(), Lost>> {
         let lock = grant.lock;
         fast(self.successor(lock, Deadline::Now), move |next| {
             // line 7
@@ -129,11 +131,13 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
 
 impl<E: Endpoint, R: Rules> McsClient<E, R> {
     /// Lines 3–5: tell the predecessor, wait for the handover.
-    async fn queue(&self, want: Want, prev: PeerId) -> Result<TokenGrant, Denied> {
+    async fn queue(&self, want: Want, prev: PeerId) -> Result<Held, Denied> {
         match want.patience {
             Patience::Forever => {}
             Patience::Try => return Err(Denied::Busy),
-            Patience::Until(_) => return Err(Denied::Unsupported("a queued MCS client cannot give up")),
+            Patience::Until(_) => {
+                return Err(Denied::Unsupported(&Reason("a queued MCS client cannot give up")));
+            }
         }
         let lock = want.claim.lock;
         let me = u64::from(self.ep.me().0);
@@ -141,7 +145,7 @@ impl<E: Endpoint, R: Rules> McsClient<E, R> {
         if R::WAITS_FOR_HANDOVER {
             self.ep.recv(|_, message| (message.lock == lock && message.kind == HANDOVER).then_some(())).await;
         }
-        Ok(TokenGrant { lock, token: None })
+        Ok(Held { lock })
     }
 
     /// Lines 8, 9: nobody is known to be behind; free the lock if that is true.

@@ -6,7 +6,7 @@
 
 use super::cas::out_of_patience;
 use crate::case::{Case, Timeouts};
-use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Space, TokenGrant, Want};
+use crate::protocol::{Denied, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{BoxedRole, Endpoint, FabricError, Message, Needs, Outbox, PeerId, Role, Time};
 use std::collections::BTreeMap;
@@ -111,9 +111,9 @@ pub struct RpcClient<E> {
 }
 
 impl<E: Endpoint> LockClient for RpcClient<E> {
-    type Grant = TokenGrant;
+    type Grant = Held;
 
-    async fn acquire(&self, want: Want) -> Result<TokenGrant, Denied> {
+    async fn acquire(&self, want: Want) -> Result<Held, Denied> {
         let lock = want.claim.lock;
         while !self.call(lock, ACQUIRE).await? {
             self.ep.mark("rpc retry", &[]);
@@ -121,10 +121,10 @@ impl<E: Endpoint> LockClient for RpcClient<E> {
             self.ep.sleep(self.params.retry_ns).await;
             self.ep.observe(Observation::Retried(want.claim));
         }
-        Ok(TokenGrant { lock, token: None })
+        Ok(Held { lock })
     }
 
-    async fn release(&self, grant: TokenGrant) -> Result<(), Lost> {
+    async fn release(&self, grant: Held) -> Result<(), Lost> {
         if self.call(grant.lock, RELEASE).await? { Ok(()) } else { Err(Lost::Recovered) }
     }
 }
