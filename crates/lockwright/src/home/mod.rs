@@ -1,0 +1,86 @@
+//! The seam between what users hold and where locks live.
+//!
+//! A [`Home`] is one opened space: it turns names into lock ids, and takes and gives back locks. Everything above it
+//! (handles, guards, lock sets, cancelling) is written once; everything below it is one folder per kind of space.
+//! The protocol is chosen when the space is opened: [`hosted`] is compiled once for each pair of protocol and
+//! fabric, and from the one virtual call on, the code is monomorphic.
+//!
+//! What this file must not do: know a fabric or a protocol by name, except in [`Ticket`].
+
+pub(crate) mod hosted;
+pub(crate) mod mem;
+
+use crate::error::{HandleError, LockError};
+use crate::name::LockName;
+use lockwright_fabric::observe::{Claim, Mode};
+use lockwright_locks::{Denied, Held, Lost};
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::time::Duration;
+
+/// A future that can be handed to another thread.
+pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// One of the identities under which a client queues. A lock is never asked for twice at once from one seat.
+pub(crate) type Seat = u8;
+/// Seats a client has at most: so many of its threads can want one lock at the same time, others wait for a seat.
+pub(crate) const SEATS: usize = 64;
+
+/// A granted lock, whatever the protocol.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ticket {
+    /// A lock without a token.
+    Held(Held),
+}
+
+/// The two tables of locks that a space has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// Mutexes and reader-writer locks: one lock per name.
+    Keyed,
+    /// Range locks: many units under one name.
+    Ranges,
+}
+
+/// What is known about a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Held,
+    Uncertain,
+    Lost,
+}
+
+/// One opened space.
+pub(crate) trait Home: Send + Sync + Debug {
+    /// The id of the lock called `name`, which keeps its id until it is unbound as often as it was bound.
+    fn bind(&self, name: &LockName, kind: Kind) -> Result<u64, HandleError>;
+
+    /// Says that this client has no more use for a lock it had bound.
+    fn unbind(&self, lock: u64, kind: Kind);
+
+    /// Makes sure that `seat` exists.
+    fn sit(&self, seat: Seat) -> Result<(), LockError>;
+
+    /// Takes the lock if it is free; never queues.
+    fn try_acquire(&self, seat: Seat, kind: Kind, claim: Claim) -> Result<Ticket, Denied>;
+
+    /// Takes the lock, however long it takes.
+    fn acquire(&self, seat: Seat, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Denied>>;
+
+    /// Gives the lock back.
+    fn release(&self, seat: Seat, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>>;
+
+    /// The fencing token of a grant.
+    fn token(&self, ticket: &Ticket) -> u64;
+
+    /// Whether the grant is still good.
+    fn standing(&self, seat: Seat, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing;
+
+    /// Shows that this client is alive; returns when to do so again.
+    fn heartbeat(&self) -> Duration;
+}
+
+/// The whole of `lock` in `mode`.
+pub(crate) const fn whole(lock: u64, mode: Mode) -> Claim {
+    Claim { lock, mode, start: 0, end: u64::MAX }
+}
