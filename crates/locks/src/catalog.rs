@@ -3,6 +3,7 @@
 use crate::baseline::{cas, cas_backoff, mcs, rpc};
 use crate::mutant;
 use crate::protocol::Protocol;
+use crate::shiftlock::{ShiftLock, layout::Wide, portable::Portable};
 
 /// Somebody who wants to do something with every protocol, each as its own type.
 pub trait Visitor {
@@ -64,6 +65,8 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<cas_backoff::CasBackoff>();
     visitor.protocol::<mcs::Mcs>();
     visitor.protocol::<rpc::Rpc>();
+    visitor.protocol::<ShiftLock<Wide>>();
+    visitor.protocol::<ShiftLock<Portable>>();
 
     mutant::visit(visitor);
 }

@@ -11,10 +11,12 @@ pub mod baseline;
 pub mod case;
 pub mod catalog;
 mod fast;
+mod join;
 pub mod mutant;
 pub mod orphans;
 mod play;
 mod protocol;
+pub mod shiftlock;
 
 pub use fast::{Either, Fast, fast};
 pub use play::play;
