@@ -18,8 +18,8 @@ pub type OwnedAcquire<G> = Pin<Box<dyn Future<Output = Result<G, Denied>>>>;
 
 /// What becomes of an abandoned acquire, on whatever thread it is driven: it is finished, and if that brings the lock,
 /// the lock is given back.
-pub async fn finish_then_release<G, R: Future>(
-    acquire: impl Future<Output = Result<G, Denied>>,
+pub async fn finish_then_release<G, D, R: Future>(
+    acquire: impl Future<Output = Result<G, D>>,
     release: impl FnOnce(G) -> R,
 ) {
     if let Ok(grant) = acquire.await {

@@ -74,7 +74,7 @@ impl Client {
             cores.retain(|_, core| core.strong_count() > 0);
         }
         let id = home.bind(&name, kind)?;
-        let core = Arc::new(Core::new(Arc::clone(home), Arc::clone(progress), name, kind, id));
+        let core = Arc::new(Core { home: Arc::clone(home), progress: Arc::clone(progress), name, kind, id });
         cores.insert(key, Arc::downgrade(&core));
         Ok(core)
     }

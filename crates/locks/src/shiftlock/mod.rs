@@ -19,6 +19,7 @@ pub mod mutants;
 pub mod portable;
 mod recover;
 mod release;
+pub mod witness;
 
 use crate::case::Case;
 use crate::fast::Either;
@@ -29,7 +30,8 @@ use lockwright_fabric::{Addr, Endpoint, Needs, Value, Word};
 use members::Members;
 use std::fmt::Debug;
 use std::marker::PhantomData;
-use std::rc::Rc;
+use std::sync::Arc;
+use witness::Witness;
 
 /// ShiftLock with the entry `L` and the rules of `R`: those shipped, or a mutant's.
 #[derive(Debug)]
@@ -130,8 +132,8 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
     fn client<E: Endpoint>(ep: E, space: &Space, params: &ShiftParams) -> ShiftClient<E, L, R> {
         let members = Members::new::<L>(ep.me());
         let guards = R::ADDS_ARE_GUARDED && ep.capabilities().guarded;
-        let core = Core { ep, space: *space, params: params.clone(), guards, members, of: PhantomData };
-        ShiftClient { core: Rc::new(core) }
+        let core = Core { ep, space: *space, params: params.clone(), guards, members, witness: None, of: PhantomData };
+        ShiftClient { core: Arc::new(core) }
     }
 
     /// Epoch and RelCnt are wherever they came to; nobody is inside or waits.
@@ -172,7 +174,7 @@ impl Grant for ShiftGrant {
 
 /// A client of ShiftLock.
 pub struct ShiftClient<E, L, R> {
-    core: Rc<Core<E, L, R>>,
+    core: Arc<Core<E, L, R>>,
 }
 
 impl<E: Debug, L, R> Debug for ShiftClient<E, L, R> {
@@ -190,6 +192,7 @@ struct Core<E, L, R> {
     /// connection before its locks are recovered.
     guards: bool,
     members: Members,
+    witness: Option<Arc<dyn Witness>>,
     of: PhantomData<(L, R)>,
 }
 

@@ -1,19 +1,20 @@
 //! `mem:`, a space inside this process: for tests, and for threads that want the same locks as processes have.
 //!
-//! Every `Client::open("mem:")` makes a space of its own; clones of the client share it. It dies with them.
+//! Every `Client::open("mem:")` makes a space of its own; clones of the client share it. It dies with them. Nobody is
+//! ever taken for dead here: threads do not die alone.
 
-use super::hosted::{Drive, Seats, drive};
-use super::{BoxFuture, Home, Kind, Seat, Standing, Ticket};
-use crate::error::{HandleError, LockError};
+use super::hosted::{Drive, drive};
+use super::{AnyGrant, BoxFuture, Home, Kind, Refused, Seat, Standing, Ticket};
+use crate::error::HandleError;
 use crate::name::LockName;
 use lockwright_fabric::PeerId;
-use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint};
+use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
 use lockwright_fabric::observe::Claim;
-use lockwright_locks::baseline::mcs::Mcs;
-use lockwright_locks::{Denied, Lost, Patience, Protocol, Space, Want};
+use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
+use lockwright_locks::{Grant, Lost, Patience, Protocol, Space, Want};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Locks that a space has room for.
@@ -22,17 +23,16 @@ const LOCKS: u64 = 1 << 16;
 drive!(
     /// Keyed locks between threads.
     Keyed,
-    Mcs,
+    ShiftLock,
     InProcEndpoint,
-    Ticket::Held
+    AnyGrant::Shift
 );
 
 /// A space in this process.
 pub(crate) struct MemHome {
-    space: Space,
-    fabric: InProc,
-    keyed: Seats<Keyed>,
+    client: Arc<<Keyed as Drive>::Client>,
     names: Mutex<Names>,
+    _fabric: InProc,
 }
 
 /// Names in use; ids of names that are not are used again.
@@ -46,19 +46,21 @@ struct Names {
 
 impl MemHome {
     pub(crate) fn new() -> Self {
+        let params = ShiftParams { lease_ns: 0, ..ShiftParams::default() };
         let space = Space::of(LOCKS);
-        let fabric = InProc::new(1, <Mcs>::bytes_per_node(&space, &()));
-        Self { space, fabric, keyed: Seats::new(), names: Mutex::default() }
+        let fabric = InProc::new(1, <ShiftLock>::bytes_per_node(&space, &params));
+        let client = <ShiftLock>::client(fabric.endpoint(PeerId::client(0)), &space, &params);
+        Self { client: Arc::new(client), names: Mutex::default(), _fabric: fabric }
     }
 
-    fn names(&self) -> std::sync::MutexGuard<'_, Names> {
+    fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for MemHome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemHome").field("space", &self.space).finish_non_exhaustive()
+        f.debug_struct("MemHome").finish_non_exhaustive()
     }
 }
 
@@ -66,8 +68,15 @@ const fn want(claim: Claim) -> Want {
     Want { claim, patience: Patience::Forever }
 }
 
+const fn ticket(grant: AnyGrant) -> Ticket {
+    Ticket { grant, seat: Seat { member: 0, card: 0 } }
+}
+
 impl Home for MemHome {
     fn bind(&self, name: &LockName, kind: Kind) -> Result<u64, HandleError> {
+        if kind == Kind::Ranges {
+            return Err(HandleError::Unsupported("range locks"));
+        }
         let mut names = self.names();
         let key = (name.clone(), kind);
         if let Some((id, bound)) = names.ids.get_mut(&key) {
@@ -86,48 +95,45 @@ impl Home for MemHome {
         Ok(id)
     }
 
-    fn unbind(&self, lock: u64, kind: Kind) {
+    fn unbind(&self, name: &LockName, lock: u64, kind: Kind) {
         let mut names = self.names();
-        let mut unused = false;
-        names.ids.retain(|(_, of), (id, bound)| {
-            if *id == lock && *of == kind {
-                *bound -= 1;
-                unused = *bound == 0;
-                return *bound > 0;
-            }
-            true
-        });
-        if unused {
+        let key = (name.clone(), kind);
+        let Some((_, bound)) = names.ids.get_mut(&key) else { return };
+        *bound -= 1;
+        if *bound == 0 {
+            names.ids.remove(&key);
             names.free.push(lock);
         }
     }
 
-    fn sit(&self, seat: Seat) -> Result<(), LockError> {
-        let make = || {
-            let ep = self.fabric.endpoint(PeerId::client(usize::from(seat)));
-            Ok(<Mcs>::client(ep, &self.space, &()))
-        };
-        self.keyed.get_or_make(seat, make).map(drop)
+    fn try_acquire(&self, _: Kind, claim: Claim) -> Result<Ticket, Refused> {
+        match Keyed::try_acquire(&self.client, want(claim)) {
+            Ok(grant) => Ok(ticket(grant)),
+            Err(denied) => Err(Refused::new(denied, claim)),
+        }
     }
 
-    fn try_acquire(&self, seat: Seat, _: Kind, claim: Claim) -> Result<Ticket, Denied> {
-        Keyed::try_acquire(self.keyed.get(seat), want(claim))
+    fn acquire(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
+        let acquire = Keyed::acquire(Arc::clone(&self.client), want(claim));
+        Box::pin(async move { acquire.await.map(ticket).map_err(|denied| Refused::new(denied, claim)) })
     }
 
-    fn acquire(&self, seat: Seat, _: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Denied>> {
-        Keyed::acquire(self.keyed.get(seat).clone(), want(claim))
+    fn release(&self, _: Kind, _: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
+        Keyed::release(Arc::clone(&self.client), ticket.grant)
     }
 
-    fn release(&self, seat: Seat, _: Kind, _: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        Keyed::release(self.keyed.get(seat).clone(), ticket)
+    fn token(&self, ticket: &Ticket) -> u64 {
+        let AnyGrant::Shift(grant) = &ticket.grant;
+        grant.token().unwrap_or_default()
     }
 
-    fn token(&self, _: &Ticket) -> u64 {
-        1
-    }
-
-    fn standing(&self, _: Seat, _: Kind, _: Claim, _: &Ticket) -> Standing {
-        Standing::Held
+    fn standing(&self, _: Kind, _: Claim, ticket: &Ticket) -> Standing {
+        let AnyGrant::Shift(grant) = &ticket.grant;
+        match block_on(self.client.holds(grant)) {
+            Ok(true) => Standing::Held,
+            Ok(false) => Standing::Lost,
+            Err(_) => Standing::Uncertain,
+        }
     }
 
     fn heartbeat(&self) -> Duration {

@@ -13,7 +13,8 @@ pub(crate) mod mem;
 use crate::error::{HandleError, LockError};
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_locks::{Denied, Held, Lost};
+use lockwright_locks::shiftlock::ShiftGrant;
+use lockwright_locks::{Denied, Lost};
 use std::fmt::Debug;
 use std::pin::Pin;
 use std::time::Duration;
@@ -21,16 +22,27 @@ use std::time::Duration;
 /// A future that can be handed to another thread.
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// One of the identities under which a client queues. A lock is never asked for twice at once from one seat.
-pub(crate) type Seat = u8;
-/// Seats a client has at most: so many of its threads can want one lock at the same time, others wait for a seat.
-pub(crate) const SEATS: usize = 64;
-
-/// A granted lock, whatever the protocol.
+/// A granted lock, whatever the space.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ticket {
-    /// A lock without a token.
-    Held(Held),
+pub(crate) struct Ticket {
+    /// What the protocol wants back.
+    pub(crate) grant: AnyGrant,
+    /// Where the space has written it down.
+    pub(crate) seat: Seat,
+}
+
+/// A grant of whatever protocol.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AnyGrant {
+    /// ShiftLock's.
+    Shift(ShiftGrant),
+}
+
+/// A place in a space's list of who holds what: which of this client's memberships, and which line of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub(crate) member: u16,
+    pub(crate) card: u16,
 }
 
 /// The two tables of locks that a space has.
@@ -50,31 +62,46 @@ pub(crate) enum Standing {
     Lost,
 }
 
+/// Why a lock was not granted, as far as the seam is concerned.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// Somebody has it, and it was only tried.
+    Busy,
+    /// Everything else.
+    Error(LockError),
+}
+
+impl Refused {
+    pub(crate) fn new(denied: Denied, claim: Claim) -> Self {
+        match denied {
+            Denied::Busy => Self::Busy,
+            denied => Self::Error(LockError::from_denied(denied, (claim.start, claim.end))),
+        }
+    }
+}
+
 /// One opened space.
 pub(crate) trait Home: Send + Sync + Debug {
     /// The id of the lock called `name`, which keeps its id until it is unbound as often as it was bound.
     fn bind(&self, name: &LockName, kind: Kind) -> Result<u64, HandleError>;
 
     /// Says that this client has no more use for a lock it had bound.
-    fn unbind(&self, lock: u64, kind: Kind);
-
-    /// Makes sure that `seat` exists.
-    fn sit(&self, seat: Seat) -> Result<(), LockError>;
+    fn unbind(&self, name: &LockName, lock: u64, kind: Kind);
 
     /// Takes the lock if it is free; never queues.
-    fn try_acquire(&self, seat: Seat, kind: Kind, claim: Claim) -> Result<Ticket, Denied>;
+    fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused>;
 
     /// Takes the lock, however long it takes.
-    fn acquire(&self, seat: Seat, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Denied>>;
+    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>>;
 
     /// Gives the lock back.
-    fn release(&self, seat: Seat, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>>;
+    fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>>;
 
     /// The fencing token of a grant.
     fn token(&self, ticket: &Ticket) -> u64;
 
     /// Whether the grant is still good.
-    fn standing(&self, seat: Seat, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing;
+    fn standing(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing;
 
     /// Shows that this client is alive; returns when to do so again.
     fn heartbeat(&self) -> Duration;

@@ -1,16 +1,15 @@
 //! Getting a lock: one future, to be awaited on any executor or waited for by a thread.
 //!
-//! An attempt takes a seat, tries once without queueing, and only then allocates what it needs to wait. Given up
+//! An attempt tries once without queueing, and only then allocates what it needs to wait. Given up
 //! while it waits, it is adopted: finished, then released, on the client's own thread.
 
 use super::core::Core;
 use super::guard::Guard;
 use crate::error::{LockError, TryLockError};
-use crate::home::{BoxFuture, Seat, Ticket};
+use crate::home::{BoxFuture, Refused, Ticket};
 use crate::progress::Alarm;
 use lockwright_fabric::backend::inproc::block_on;
 use lockwright_fabric::observe::Claim;
-use lockwright_locks::Denied;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -47,7 +46,7 @@ pub struct Acquire {
 enum Step {
     Refused(LockError),
     Start,
-    Waiting(Seat, BoxFuture<Result<Ticket, Denied>>),
+    Waiting(BoxFuture<Result<Ticket, Refused>>),
     Done,
 }
 
@@ -56,7 +55,7 @@ impl std::fmt::Debug for Step {
         f.write_str(match self {
             Step::Refused(_) => "Refused",
             Step::Start => "Start",
-            Step::Waiting(..) => "Waiting",
+            Step::Waiting(_) => "Waiting",
             Step::Done => "Done",
         })
     }
@@ -93,47 +92,30 @@ impl Acquire {
     /// One attempt that never queues.
     #[inline]
     pub(crate) fn at_once(core: &Arc<Core>, claim: Claim) -> Result<Guard, TryLockError> {
-        let Some(seat) = core.sit()? else { return Err(TryLockError::Busy) };
-        match core.home.try_acquire(seat, core.kind, claim) {
-            Ok(ticket) => Ok(Guard::new(Arc::clone(core), seat, claim, ticket)),
-            Err(denied) => {
-                core.stand_up(seat);
-                Err(match denied {
-                    Denied::Busy | Denied::TimedOut => TryLockError::Busy,
-                    denied => LockError::from_denied(denied, (claim.start, claim.end)).into(),
-                })
-            }
+        match core.home.try_acquire(core.kind, claim) {
+            Ok(ticket) => Ok(Guard::new(Arc::clone(core), claim, ticket)),
+            Err(Refused::Busy) => Err(TryLockError::Busy),
+            Err(Refused::Error(error)) => Err(error.into()),
         }
     }
 
-    /// Takes a seat and tries once; queues if that fails.
+    /// Tries once; queues if that fails.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
-        if self.deadline.is_none() {
-            self.deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
-        }
-        let seat = match self.core.poll_sit(cx.waker()) {
-            Poll::Ready(Ok(seat)) => seat,
-            Poll::Ready(Err(error)) => {
-                self.step = Step::Done;
-                return Poll::Ready(Err(error));
-            }
-            Poll::Pending => return self.still_waiting(cx),
-        };
         let Core { home, kind, .. } = &*self.core;
-        match home.try_acquire(seat, *kind, self.claim) {
-            Err(Denied::Busy) => {
-                self.step = Step::Waiting(seat, home.acquire(seat, *kind, self.claim));
+        match home.try_acquire(*kind, self.claim) {
+            Err(Refused::Busy) => {
+                self.step = Step::Waiting(home.acquire(*kind, self.claim));
+                self.deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
                 self.waiting(cx)
             }
-            outcome => Poll::Ready(self.finish(seat, outcome)),
+            outcome => Poll::Ready(self.finish(outcome)),
         }
     }
 
     fn waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
-        let Step::Waiting(seat, future) = &mut self.step else { unreachable!("only called while it waits") };
-        let seat = *seat;
+        let Step::Waiting(future) = &mut self.step else { unreachable!("only called while it waits") };
         match future.as_mut().poll(cx) {
-            Poll::Ready(outcome) => Poll::Ready(self.finish(seat, outcome)),
+            Poll::Ready(outcome) => Poll::Ready(self.finish(outcome)),
             Poll::Pending => self.still_waiting(cx),
         }
     }
@@ -151,29 +133,26 @@ impl Acquire {
         Poll::Pending
     }
 
-    fn finish(&mut self, seat: Seat, outcome: Result<Ticket, Denied>) -> Result<Guard, LockError> {
+    fn finish(&mut self, outcome: Result<Ticket, Refused>) -> Result<Guard, LockError> {
         self.step = Step::Done;
         self.alarm = None;
         match outcome {
-            Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), seat, self.claim, ticket)),
-            Err(denied) => {
-                self.core.stand_up(seat);
-                Err(LockError::from_denied(denied, (self.claim.start, self.claim.end)))
-            }
+            Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), self.claim, ticket)),
+            Err(Refused::Busy) => Err(LockError::TimedOut),
+            Err(Refused::Error(error)) => Err(error),
         }
     }
 
-    /// Leaves a queued acquire to the progress thread: it keeps its seat until the lock has come and gone.
+    /// Leaves a queued acquire to the progress thread: it stays in line until the lock has come and gone.
     fn give_up(&mut self) {
         self.alarm = None;
-        let Step::Waiting(seat, future) = std::mem::replace(&mut self.step, Step::Done) else { return };
+        let Step::Waiting(future) = std::mem::replace(&mut self.step, Step::Done) else { return };
         let (core, claim) = (Arc::clone(&self.core), self.claim);
         let progress = Arc::clone(&core.progress);
         progress.adopt(Box::pin(async move {
             let Core { home, kind, .. } = &*core;
-            let give_back = |ticket| home.release(seat, *kind, claim, ticket);
+            let give_back = |ticket| home.release(*kind, claim, ticket);
             lockwright_locks::orphans::finish_then_release(future, give_back).await;
-            core.stand_up(seat);
         }));
     }
 }
@@ -185,7 +164,7 @@ impl Future for Acquire {
         let this = &mut *self;
         match &this.step {
             Step::Start => this.start(cx),
-            Step::Waiting(..) => this.waiting(cx),
+            Step::Waiting(_) => this.waiting(cx),
             Step::Refused(_) => match std::mem::replace(&mut this.step, Step::Done) {
                 Step::Refused(error) => Poll::Ready(Err(error)),
                 _ => unreachable!("just seen"),

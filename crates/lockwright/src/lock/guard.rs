@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use crate::error::UnlockError;
-use crate::home::{BoxFuture, Seat, Standing, Ticket};
+use crate::home::{BoxFuture, Standing, Ticket};
 use crate::name::LockName;
 use crate::progress::Watched;
 use lockwright_fabric::backend::inproc::block_on;
@@ -57,14 +57,13 @@ pub struct Guard {
     claim: Claim,
     /// `None` once it has been given back.
     ticket: Option<Ticket>,
-    seat: Seat,
     watch: OnceLock<Arc<Watch>>,
 }
 
 impl Guard {
     #[inline]
-    pub(crate) fn new(core: Arc<Core>, seat: Seat, claim: Claim, ticket: Ticket) -> Self {
-        Self { core, claim, ticket: Some(ticket), seat, watch: OnceLock::new() }
+    pub(crate) fn new(core: Arc<Core>, claim: Claim, ticket: Ticket) -> Self {
+        Self { core, claim, ticket: Some(ticket), watch: OnceLock::new() }
     }
 
     fn ticket(&self) -> &Ticket {
@@ -125,7 +124,7 @@ impl Guard {
     /// assert_eq!(guard.state(), GuardState::Held);
     /// ```
     pub fn state(&self) -> GuardState {
-        state(&self.core, self.seat, self.claim, self.ticket())
+        state(&self.core, self.claim, self.ticket())
     }
 
     /// Done when the lock is found to be lost; never, if it is unlocked first. Works on any executor.
@@ -167,7 +166,6 @@ impl Guard {
         self.watch.get_or_init(|| {
             let watch = Arc::new(Watch {
                 core: Arc::clone(&self.core),
-                seat: self.seat,
                 claim: self.claim,
                 ticket: *self.ticket(),
                 lost: AtomicBool::new(false),
@@ -202,7 +200,7 @@ impl Guard {
         if let Some(watch) = self.watch.get() {
             watch.closed.store(true, SeqCst);
         }
-        Some(self.core.home.release(self.seat, self.core.kind, self.claim, ticket))
+        Some(self.core.home.release(self.core.kind, self.claim, ticket))
     }
 }
 
@@ -217,22 +215,17 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let Some(mut release) = self.release() else { return };
         // Mostly done at once. If somebody must be waited for, the client's own thread does that.
-        if release.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
-            self.core.stand_up(self.seat);
-            return;
-        }
-        let (core, seat) = (Arc::clone(&self.core), self.seat);
-        let progress = Arc::clone(&core.progress);
-        progress.adopt(Box::pin(async move {
+        if release.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             // Nobody is left to be told that it was lost.
-            let _ = release.await;
-            core.stand_up(seat);
-        }));
+            self.core.progress.adopt(Box::pin(async move {
+                let _ = release.await;
+            }));
+        }
     }
 }
 
-fn state(core: &Core, seat: Seat, claim: Claim, ticket: &Ticket) -> GuardState {
-    match core.home.standing(seat, core.kind, claim, ticket) {
+fn state(core: &Core, claim: Claim, ticket: &Ticket) -> GuardState {
+    match core.home.standing(core.kind, claim, ticket) {
         Standing::Held => GuardState::Held,
         Standing::Uncertain => GuardState::Uncertain,
         Standing::Lost => GuardState::Lost,
@@ -293,9 +286,7 @@ impl Future for Unlock {
             Lost::Fabric(error) => UnlockError::Space(error),
         });
         this.release = None;
-        if let Some(guard) = this.guard.take() {
-            guard.core.stand_up(guard.seat);
-        }
+        this.guard = None;
         Poll::Ready(outcome)
     }
 }
@@ -304,11 +295,8 @@ impl Drop for Unlock {
     fn drop(&mut self) {
         // Half-way: finish elsewhere. Not begun: the guard's own drop does it.
         if let (Some(guard), Some((_, release))) = (self.guard.take(), self.release.take()) {
-            let (core, seat) = (Arc::clone(&guard.core), guard.seat);
-            let progress = Arc::clone(&core.progress);
-            progress.adopt(Box::pin(async move {
+            guard.core.progress.adopt(Box::pin(async move {
                 let _ = release.await;
-                core.stand_up(seat);
             }));
         }
     }
@@ -359,7 +347,6 @@ impl Future for LostSignal {
 #[derive(Debug)]
 struct Watch {
     core: Arc<Core>,
-    seat: Seat,
     claim: Claim,
     ticket: Ticket,
     lost: AtomicBool,
@@ -393,7 +380,7 @@ impl Watched for Watch {
         if self.closed.load(SeqCst) {
             return false;
         }
-        if state(&self.core, self.seat, self.claim, &self.ticket) != GuardState::Lost
+        if state(&self.core, self.claim, &self.ticket) != GuardState::Lost
             || self.closed.load(SeqCst)
         {
             return true;

@@ -1,0 +1,77 @@
+//! What a space that knows its clients adds to recovery: somebody to ask before a lock is reset, and a look at a grant.
+//!
+//! Without a witness a holder must release within its lease, as in the paper: three leases without a release, and any
+//! waiter resets the lock. With one, a holder may hold for hours: the waiter whose vigil ran out asks the witness, and
+//! resets the lock only if nobody who is alive is known to hold it. The lease of [`ShiftParams`](super::ShiftParams)
+//! then says how often waiters ask, not how long a lock may be held.
+//!
+//! The explorer runs without a witness, which allows strictly more resets than any witness does.
+
+use super::layout::{Entry, Layout};
+use super::{Core, Rules, ShiftClient, ShiftGrant, ShiftLock, ShiftParams};
+use crate::protocol::{Protocol, Space};
+use lockwright_fabric::observe::{Claim, Mode};
+use lockwright_fabric::{Endpoint, FabricError};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// Somebody who knows whether a lock's holder is alive.
+pub trait Witness: Debug + Send + Sync {
+    /// Whether somebody who is alive is known to hold `lock`. May be slow: it is asked once per vigil.
+    fn is_held(&self, lock: u64) -> bool;
+}
+
+impl<L: Layout, R: Rules> ShiftLock<L, R> {
+    /// A client that asks `witness` before it resets a lock.
+    pub fn client_with<E: Endpoint>(
+        ep: E,
+        space: &Space,
+        params: &ShiftParams,
+        witness: Arc<dyn Witness>,
+    ) -> ShiftClient<E, L, R> {
+        let mut client = Self::client(ep, space, params);
+        let core = Arc::get_mut(&mut client.core).expect("a client that was just made is nobody else's");
+        core.witness = Some(witness);
+        client
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
+    /// Whether the lock has not been reset since `grant`: one READ.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn holds(&self, grant: &ShiftGrant) -> Result<bool, FabricError> {
+        self.core.is_still(grant.lock, L::generation(grant.rel_cnt)).await
+    }
+
+    /// Takes `lock` away from whoever holds it with `token`, as a recovery would. `false`: that grant is over.
+    ///
+    /// A shared lock is taken from all who share it; any of their tokens names it.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn take_away(&self, lock: u64, mode: Mode, token: u64) -> Result<bool, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
+        let granted = token.wrapping_sub(1);
+        let holds = match mode {
+            Mode::Exclusive => entry.rel_cnt() == granted,
+            // Readers that left since have raised the count.
+            Mode::Shared => L::generation(granted) == entry.generation() && granted <= entry.rel_cnt(),
+        };
+        if !holds {
+            return Ok(false);
+        }
+        let mut vigil = self.core.vigil(entry.rel_cnt()).await;
+        let claim = Claim { lock, mode, start: 0, end: u64::MAX };
+        self.core.reset(claim, &mut vigil).await?;
+        Ok(vigil.by_me)
+    }
+}
+
+impl<E, L, R> Core<E, L, R> {
+    /// Whether the witness, if there is one, knows of a holder that is alive.
+    pub(super) fn is_witnessed(&self, lock: u64) -> bool {
+        self.witness.as_ref().is_some_and(|witness| witness.is_held(lock))
+    }
+}
