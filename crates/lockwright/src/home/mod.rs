@@ -41,7 +41,7 @@ pub(crate) enum AnyGrant {
 /// A place in a space's list of who holds what: which of this client's memberships, and which line of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seat {
-    pub(crate) member: u16,
+    pub(crate) member: u32,
     pub(crate) card: u16,
 }
 
