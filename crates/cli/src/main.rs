@@ -7,6 +7,7 @@ mod check;
 mod fault;
 mod lab;
 mod names;
+mod run;
 mod sim;
 mod units;
 
@@ -22,6 +23,7 @@ use std::time::Duration;
 #[command(name = "lockwright", version = version(), max_term_width = 100)]
 #[command(after_help = "\
 Examples:
+  lockwright run backup -- rsync -a src dst   run a command while holding the lock `backup`
   lockwright check --all             prove every protocol in small cases, and every checker by its mutants
   lockwright sim mcs --clients 240   simulate 240 clients and print what it costs
   lockwright lab run --all --quick   hold the simulator against the papers' figures")]
@@ -32,6 +34,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::Args),
+    #[command(name = "__exec", hide = true)]
+    Exec(run::child::Args),
     Check(check::Args),
     Sim(sim::Args),
     Lab(lab::Args),
@@ -53,10 +58,17 @@ impl Verdict {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error),
+        Err(error) => return refuse(&error, std::env::args_os().nth(1).is_some_and(|command| command == "run")),
     };
+    // These two have exit codes of their own.
+    match &cli.command {
+        Command::Run(args) => return run::run(args),
+        Command::Exec(args) => return run::child::exec(args),
+        _ => {}
+    }
     let mut out = io::BufWriter::new(io::stdout().lock());
     let result = match &cli.command {
+        Command::Run(_) | Command::Exec(_) => unreachable!("done above"),
         Command::Check(args) => check::run(args, &mut out),
         Command::Sim(args) => sim::run(args, &mut out),
         Command::Lab(args) => lab::run(args, &mut out),
@@ -75,7 +87,9 @@ fn main() -> ExitCode {
 }
 
 /// Help and version are answers; everything else that the parser says is cut down to one line.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(error: &clap::Error, of_run: bool) -> ExitCode {
+    // Whoever runs commands under a lock expects what flock(1) and sysexits.h have taught.
+    let usage = ExitCode::from(if of_run { run::USAGE } else { 2 });
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A closed pipe is the only thing that can go wrong here.
@@ -84,11 +98,11 @@ fn refuse(error: &clap::Error) -> ExitCode {
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
-            ExitCode::from(2)
+            usage
         }
         _ => {
             eprintln!("{}", one_line(&error.to_string()));
-            ExitCode::from(2)
+            usage
         }
     }
 }

@@ -31,7 +31,7 @@ mod lock;
 mod name;
 mod progress;
 
-pub use client::Client;
+pub use client::{Client, ClientOptions};
 pub use error::{HandleError, LockError, OpenError, TryLockError, UnlockError};
 pub use lock::{
     Acquire, AcquireSet, Guard, GuardState, LockSet, LostSignal, Mutex, RangeLock, RwLock, SetGuard, Unlock,

@@ -9,7 +9,7 @@
 //! | 0 | the peer whose sheet it is; 0: nobody's |
 //! | 8 | its last sign of life, CLOCK_MONOTONIC, nanoseconds |
 //! | 16 | its lease, nanoseconds: silent for longer, it can be declared dead |
-//! | 24 | cards that have ever been used: no card behind them needs to be looked at |
+//! | 24 | bit n: card n has been in use; the others need not be looked at |
 //! | 64.. | 64 cards of 64 bytes |
 //!
 //! | card, byte | holds |
@@ -124,9 +124,9 @@ impl Pen {
         at_once(ep.go(word(self.at + 8).write(now.0)))
     }
 
-    /// Says how many cards are in use now and then.
-    pub(crate) fn uses(&self, ep: &ShmEndpoint, cards: u64) -> Result<(), FabricError> {
-        at_once(ep.go(word(self.at + 24).write(cards)))
+    /// Says, once for every card, that it is in use now and then. An addition, since threads may do this at once.
+    pub(crate) fn uses(&self, ep: &ShmEndpoint, card: u64) -> Result<(), FabricError> {
+        at_once(ep.go(word(self.at + 24).fetch_add(1 << card)))
     }
 
     const fn card_at(&self, card: u64) -> u64 {
@@ -200,7 +200,7 @@ pub(crate) fn sheets(space: &ShmSpace) -> impl Iterator<Item = Sheet> + '_ {
             peer: PeerId(u32::try_from(peer).ok().filter(|peer| *peer != 0)?),
             beat: Time(space.peek(word(at + 8))),
             lease_ns: space.peek(word(at + 16)),
-            used: space.peek(word(at + 24)).min(CARDS),
+            used: space.peek(word(at + 24)),
         };
         (space.peek(word(at)) == peer).then_some(sheet)
     })
@@ -210,7 +210,7 @@ impl Sheet {
     /// The cards that are in use.
     pub(crate) fn cards(self, space: &ShmSpace) -> impl Iterator<Item = Card> + '_ {
         let at = sheet_at(self.peer);
-        (0..self.used).filter_map(move |card| read(space, self.peer, at + LINE * (1 + card)))
+        (0..CARDS).filter(move |card| self.used >> card & 1 == 1).filter_map(move |card| read(space, self.peer, at + LINE * (1 + card)))
     }
 
     /// Whether it has been silent for longer than its lease.

@@ -39,7 +39,7 @@ macro_rules! drive {
             ) -> Result<$crate::home::AnyGrant, lockwright_locks::Denied> {
                 use lockwright_locks::LockClient as _;
                 let want = want.with(lockwright_locks::Patience::Try);
-                lockwright_fabric::backend::inproc::block_on(client.acquire(want)).map($grant)
+                lockwright_fabric::backend::block_on(client.acquire(want)).map($grant)
             }
 
             fn acquire(

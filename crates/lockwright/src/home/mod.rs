@@ -7,8 +7,12 @@
 //!
 //! What this file must not do: know a fabric or a protocol by name, except in [`Ticket`].
 
+#[cfg(target_os = "linux")]
+pub(crate) mod cards;
 pub(crate) mod hosted;
 pub(crate) mod mem;
+#[cfg(target_os = "linux")]
+pub(crate) mod shm;
 
 use crate::error::{HandleError, LockError};
 use crate::name::LockName;

@@ -7,7 +7,7 @@
 //!
 //! What this file must not do: keep anything about a lock outside the space.
 
-use super::cards::{self, CARDS, Pen, State};
+use super::cards::{self, Pen, State};
 use super::hosted::{Drive, drive};
 use super::{AnyGrant, BoxFuture, Home, Kind, Refused, Seat, Standing, Ticket};
 use crate::error::{HandleError, LockError, OpenError};
@@ -21,7 +21,7 @@ use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
 use lockwright_locks::{Denied, Grant, Lost, Patience, Protocol, Space, Want};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 /// What a space of ours is called; raised when the meaning of its memory changes.
@@ -62,7 +62,7 @@ pub(super) struct Member {
     pen: Pen,
     /// Bit n: card n is in use.
     cards: AtomicU64,
-    /// As many cards as were ever in use at a time.
+    /// Bit n: card n has been in use.
     used: AtomicU64,
     /// The last sign of life.
     beat: AtomicU64,
@@ -217,10 +217,9 @@ impl Member {
             let card = u64::from(taken.trailing_ones());
             match self.cards.compare_exchange_weak(taken, taken | 1 << card, SeqCst, SeqCst) {
                 Ok(_) => {
-                    if card >= self.used.load(SeqCst) {
-                        // Two threads may be here at once: the larger number must be the last to be written.
-                        self.used.fetch_max(card + 1, SeqCst);
-                        self.pen.uses(&self.ep, self.used.load(SeqCst).max(CARDS.min(card + 1)))?;
+                    if self.used.load(SeqCst) >> card & 1 == 0 {
+                        self.used.fetch_or(1 << card, SeqCst);
+                        self.pen.uses(&self.ep, card)?;
                     }
                     return Ok(Some(card));
                 }
@@ -261,12 +260,14 @@ impl Home for ShmHome {
         if kind == Kind::Ranges {
             return Err(HandleError::Unsupported("range locks"));
         }
-        todo_bind(self, name)
+        let mut h = 0xcbf2_9ce4_8422_2325u64;
+        for b in name.as_bytes() {
+            h = (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3);
+        }
+        Ok(h % NAMES)
     }
 
-    fn unbind(&self, _: &LockName, lock: u64, _: Kind) {
-        todo_unbind(self, lock)
-    }
+    fn unbind(&self, _: &LockName, _: u64, _: Kind) {}
 
     fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused> {
         let (member, card) = self.sit().map_err(Refused::Error)?;

@@ -8,7 +8,7 @@ use super::guard::Guard;
 use crate::error::{LockError, TryLockError};
 use crate::home::{BoxFuture, Refused, Ticket};
 use crate::progress::Alarm;
-use lockwright_fabric::backend::inproc::block_on;
+use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::Claim;
 use std::pin::Pin;
 use std::sync::Arc;

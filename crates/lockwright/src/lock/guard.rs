@@ -5,7 +5,7 @@ use crate::error::UnlockError;
 use crate::home::{BoxFuture, Standing, Ticket};
 use crate::name::LockName;
 use crate::progress::Watched;
-use lockwright_fabric::backend::inproc::block_on;
+use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_locks::Lost;
 use std::fmt;

@@ -7,7 +7,7 @@ use super::handle::{Mutex, RangeLock, RwLock};
 use crate::error::LockError;
 use crate::home::{BoxFuture, Kind, whole};
 use crate::name::LockName;
-use lockwright_fabric::backend::inproc::block_on;
+use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::{Claim, Mode};
 use std::ops::Range;
 use std::pin::Pin;
