@@ -173,8 +173,9 @@ impl Client {
         if cores.len() == cores.capacity() {
             cores.retain(|_, core| core.strong_count() > 0);
         }
-        let id = home.bind(&name, kind)?;
-        let core = Arc::new(Core { home: Arc::clone(home), progress: Arc::clone(progress), name, kind, id });
+        let bound = home.bind(&name, kind)?;
+        let (home, progress) = (Arc::clone(home), Arc::clone(progress));
+        let core = Arc::new(Core { home, progress, name, kind, id: bound.lock, bound });
         cores.insert(key, Arc::downgrade(&core));
         Ok(core)
     }

@@ -48,15 +48,10 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     /// The vigil ran out: reset the lock if nothing has moved. Says whether the lock is of a new generation now, by this
     /// client's doing or another's.
     pub(super) async fn is_recovered(&self, claim: Claim, vigil: &mut Vigil) -> Result<bool, FabricError> {
-        if !self.is_witnessed(claim.lock) {
-            return self.reset(claim, vigil).await;
+        match &self.witness {
+            None => self.reset(claim, vigil).await,
+            Some(witness) => self.reset_if_allowed(&**witness, claim, vigil).await,
         }
-        let entry = Entry::<L>::of(self.ep.go(self.word(claim.lock).read()).await?);
-        let recovered = entry.generation() != L::generation(vigil.rel_cnt);
-        if !recovered {
-            *vigil = self.vigil(entry.rel_cnt()).await;
-        }
-        Ok(recovered)
     }
 
     /// Resets the lock if nothing has moved since the vigil began.

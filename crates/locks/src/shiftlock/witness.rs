@@ -7,7 +7,8 @@
 //!
 //! The explorer runs without a witness, which allows strictly more resets than any witness does.
 
-use super::layout::{Entry, Layout};
+use super::layout::{Entry, Layout, Member};
+use super::recover::Vigil;
 use super::{Core, Rules, ShiftClient, ShiftGrant, ShiftLock, ShiftParams};
 use crate::protocol::{Protocol, Space};
 use lockwright_fabric::observe::{Claim, Mode};
@@ -17,8 +18,12 @@ use std::sync::Arc;
 
 /// Somebody who knows whether a lock's holder is alive.
 pub trait Witness: Debug + Send + Sync {
-    /// Whether somebody who is alive is known to hold `lock`. May be slow: it is asked once per vigil.
-    fn is_held(&self, lock: u64) -> bool;
+    /// Whether `lock` may be reset: nobody who is alive is known to hold it, and whoever is granted it from now on will
+    /// wait for [`reset_is_over`](Self::reset_is_over) before it believes that. May be slow: it is asked once per vigil.
+    fn may_reset(&self, lock: u64) -> bool;
+
+    /// The reset that was allowed has happened, or never will.
+    fn reset_is_over(&self, lock: u64);
 }
 
 impl<L: Layout, R: Rules> ShiftLock<L, R> {
@@ -45,6 +50,34 @@ impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
         self.core.is_still(grant.lock, L::generation(grant.rel_cnt)).await
     }
 
+    /// Resets `lock` if somebody is in it and nobody of them is alive: what a waiter does after its vigil, for locks that
+    /// nobody waits for. `true` if the lock is free now.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn recover(&self, lock: u64) -> Result<bool, FabricError> {
+        let core = &*self.core;
+        let entry = Entry::<L>::of(core.ep.go(core.word(lock).read()).await?);
+        if entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
+            return Ok(true);
+        }
+        let Some(witness) = &core.witness else { return Ok(false) };
+        let mut vigil = core.vigil(entry.rel_cnt()).await;
+        let claim = Claim { lock, mode: Mode::Exclusive, start: 0, end: u64::MAX };
+        core.reset_if_allowed(&**witness, claim, &mut vigil).await?;
+        Ok(vigil.by_me)
+    }
+
+    /// The largest token that was given out for `lock`, if the lock is free and was never reset.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn last_token_if_pristine(&self, lock: u64) -> Result<Option<u64>, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
+        let quiet = entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 && entry.generation() == 0;
+        Ok(quiet.then(|| entry.rel_cnt().saturating_add(1)))
+    }
+
     /// Takes `lock` away from whoever holds it with `token`, as a recovery would. `false`: that grant is over.
     ///
     /// A shared lock is taken from all who share it; any of their tokens names it.
@@ -69,9 +102,24 @@ impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
     }
 }
 
-impl<E, L, R> Core<E, L, R> {
-    /// Whether the witness, if there is one, knows of a holder that is alive.
-    pub(super) fn is_witnessed(&self, lock: u64) -> bool {
-        self.witness.as_ref().is_some_and(|witness| witness.is_held(lock))
+impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
+    /// [`reset`](Core::reset), if the witness allows it. If not, the vigil begins again.
+    pub(super) async fn reset_if_allowed(
+        &self,
+        witness: &dyn Witness,
+        claim: Claim,
+        vigil: &mut Vigil,
+    ) -> Result<bool, FabricError> {
+        if witness.may_reset(claim.lock) {
+            let outcome = self.reset(claim, vigil).await;
+            witness.reset_is_over(claim.lock);
+            return outcome;
+        }
+        let entry = Entry::<L>::of(self.ep.go(self.word(claim.lock).read()).await?);
+        let recovered = entry.generation() != L::generation(vigil.rel_cnt);
+        if !recovered {
+            *vigil = self.vigil(entry.rel_cnt()).await;
+        }
+        Ok(recovered)
     }
 }

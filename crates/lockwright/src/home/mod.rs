@@ -12,6 +12,12 @@ pub(crate) mod cards;
 pub(crate) mod hosted;
 pub(crate) mod mem;
 #[cfg(target_os = "linux")]
+pub(crate) mod members;
+#[cfg(target_os = "linux")]
+pub(crate) mod ranges;
+#[cfg(target_os = "linux")]
+pub(crate) mod resets;
+#[cfg(target_os = "linux")]
 pub(crate) mod shm;
 
 use crate::error::{HandleError, LockError};
@@ -40,6 +46,11 @@ pub(crate) struct Ticket {
 pub(crate) enum AnyGrant {
     /// ShiftLock's.
     Shift(ShiftGrant),
+    /// A range's, which is its card.
+    Range {
+        /// The token.
+        token: u64,
+    },
 }
 
 /// A place in a space's list of who holds what: which of this client's memberships, and which line of it.
@@ -47,6 +58,17 @@ pub(crate) enum AnyGrant {
 pub(crate) struct Seat {
     pub(crate) member: u32,
     pub(crate) card: u16,
+}
+
+/// A name that was looked up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bound {
+    /// The lock's id.
+    pub(crate) lock: u64,
+    /// To be added to the protocol's token: a name that was given up and made anew goes on where it was.
+    pub(crate) token_base: u64,
+    /// Which membership looked it up.
+    pub(crate) by: u32,
 }
 
 /// The two tables of locks that a space has.
@@ -86,11 +108,11 @@ impl Refused {
 
 /// One opened space.
 pub(crate) trait Home: Send + Sync + Debug {
-    /// The id of the lock called `name`, which keeps its id until it is unbound as often as it was bound.
-    fn bind(&self, name: &LockName, kind: Kind) -> Result<u64, HandleError>;
+    /// The lock called `name`, which keeps its id until it is unbound as often as it was bound.
+    fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError>;
 
     /// Says that this client has no more use for a lock it had bound.
-    fn unbind(&self, name: &LockName, lock: u64, kind: Kind);
+    fn unbind(&self, name: &LockName, bound: Bound, kind: Kind);
 
     /// Takes the lock if it is free; never queues.
     fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused>;

@@ -1,6 +1,6 @@
 //! What all handles of one name in one client share: the lock's id, and the way to its space.
 
-use crate::home::{Home, Kind};
+use crate::home::{Bound, Home, Kind};
 use crate::name::LockName;
 use crate::progress::Progress;
 use std::sync::Arc;
@@ -13,10 +13,11 @@ pub(crate) struct Core {
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
     pub(crate) id: u64,
+    pub(crate) bound: Bound,
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.home.unbind(&self.name, self.id, self.kind);
+        self.home.unbind(&self.name, self.bound, self.kind);
     }
 }

@@ -79,7 +79,7 @@ impl Guard {
     /// println!("writing under token {}", guard.token());
     /// ```
     pub fn token(&self) -> u64 {
-        self.core.home.token(self.ticket())
+        self.core.bound.token_base.saturating_add(self.core.home.token(self.ticket()))
     }
 
     /// The lock's name.
