@@ -4,7 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses its part of this")]
 
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace, SpaceOptions};
+use lockwright_fabric::backend::shm::{Reclaim, ShmEndpoint, ShmSpace, SpaceOptions};
 use lockwright_fabric::*;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -89,7 +89,8 @@ impl Process {
     /// Nanoseconds of CPU that all its threads have used.
     pub fn cpu_ns(&self) -> u64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
-        let stats = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap());
+        let stats =
+            tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap());
         stats.map(|stat| stat.split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
     }
 }
@@ -123,12 +124,18 @@ pub const NOW: u64 = 5;
 pub const SLEEP: u64 = 6;
 pub const IS_IN: u64 = 7;
 pub const GROWN: u64 = 8;
+/// Opens and closes names until it is killed.
+pub const CHURN: u64 = 9;
+/// Sends to a peer until it is killed.
+pub const FLOOD: u64 = 10;
+/// Opens a name and keeps it.
+pub const OPEN: u64 = 11;
 
 /// In a child process: does what it is told until the socket is closed. Elsewhere: nothing.
 pub fn serve_if_child() {
     let (Some(socket), Some(path)) = (std::env::var_os(SOCKET), std::env::var_os(SPACE)) else { return };
     let mut line = UnixStream::connect(socket).unwrap();
-    let space = ShmSpace::open(path, &SpaceOptions::default().create(false)).unwrap();
+    let space = ShmSpace::open(path, &SpaceOptions::default()).unwrap();
     let ep = space.endpoint().unwrap();
     send(&mut line, &[ep.me().0.into()]);
     while let Some(request) = receive(&mut line) {
@@ -161,7 +168,8 @@ fn serve(space: &ShmSpace, ep: &ShmEndpoint, request: &[u64]) -> Vec<u64> {
         }
         SEND => {
             let (to, datagram, lock, kind) = (PeerId(word() as u32), word() == 1, word(), word() as u32);
-            let message = Message { lock, kind, words: [word(), word(), word(), word()], tail: words.collect() };
+            let message =
+                Message { lock, kind, words: [word(), word(), word(), word()], tail: words.collect() };
             let sent = if datagram {
                 block_on(ep.send_datagram(to, message))
             } else {
@@ -186,17 +194,51 @@ fn serve(space: &ShmSpace, ep: &ShmEndpoint, request: &[u64]) -> Vec<u64> {
         }
         IS_IN => vec![ep.is_in().into()],
         GROWN => vec![space.bytes(NodeId(0), RegionId(0))],
+        CHURN => {
+            let names = ep.names();
+            for round in word().. {
+                let opened: Vec<_> =
+                    (0..5).map(|n| names.open(name(round % 7 + n).as_bytes()).unwrap()).collect();
+                for lock in opened {
+                    let end = |_| {
+                        if round % 3 == 0 { Reclaim::Keep } else { Reclaim::Reuse { highest_token: round } }
+                    };
+                    names.close(lock.id, end).unwrap();
+                }
+            }
+            vec![]
+        }
+        FLOOD => {
+            let to = PeerId(word() as u32);
+            for n in 0.. {
+                let tail = (0..n % 20).collect();
+                block_on(ep.send(to, Message { lock: n, kind: 9, words: [n; 4], tail })).unwrap();
+            }
+            vec![]
+        }
+        OPEN => vec![ep.names().open(name(word()).as_bytes()).unwrap().id],
         other => panic!("request {other}"),
     }
 }
 
-fn wait<T: Value>(ep: &ShmEndpoint, addr: Addr, cond: Cond, or: Option<Cond>, deadline: Deadline) -> Vec<u64> {
+fn wait<T: Value>(
+    ep: &ShmEndpoint,
+    addr: Addr,
+    cond: Cond,
+    or: Option<Cond>,
+    deadline: Deadline,
+) -> Vec<u64> {
     let mut wait = Word::<T>::at(addr).until(cond).by(deadline);
     wait.or = or;
     match block_on(ep.wait_until(wait)) {
         Ok(end) => [0].into_iter().chain(halves(end.value.widen())).chain([end.met.into()]).collect(),
         Err(error) => encode_error(error),
     }
+}
+
+/// The `n`-th name: all sorts of lengths.
+pub fn name(n: u64) -> String {
+    format!("{n}{}", "-".repeat((n * 37 % 250) as usize))
 }
 
 fn halves(wide: u128) -> [u64; 2] {
