@@ -175,7 +175,7 @@ impl Client {
         }
         let bound = home.bind(&name, kind)?;
         let (home, progress) = (Arc::clone(home), Arc::clone(progress));
-        let core = Arc::new(Core { home, progress, name, kind, id: bound.lock, bound });
+        let core = Arc::new(Core::new(home, progress, name, kind, bound));
         cores.insert(key, Arc::downgrade(&core));
         Ok(core)
     }

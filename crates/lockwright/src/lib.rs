@@ -16,6 +16,7 @@
 //! - [`Client`]: an opened space. [`Mutex`], [`RwLock`], [`RangeLock`]: handles by name. [`LockSet`]: several at once.
 //! - [`Acquire`]: await it on any executor, or `.wait()` without one; drop it to give up.
 //! - [`Guard`]: the held lock, its [token](Guard::token) and its [state](Guard::state).
+//! - [`inspect`]: who holds what, who waits, and how to break a lock.
 //! - [`fenced`]: how a resource refuses writes from the past.
 //!
 //! Underneath: the [`fabric`] (what one node may do to another, and the backends that do it) and the [`locks`] (the
@@ -27,6 +28,8 @@ mod client;
 mod error;
 pub mod fenced;
 mod home;
+#[cfg(target_os = "linux")]
+pub mod inspect;
 mod lock;
 mod name;
 mod progress;

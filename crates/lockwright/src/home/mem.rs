@@ -4,7 +4,8 @@
 //! ever taken for dead here: threads do not die alone.
 
 use super::hosted::{Drive, drive};
-use super::{AnyGrant, BoxFuture, Home, Kind, Refused, Seat, Standing, Ticket};
+use super::mem_ranges::MemRanges;
+use super::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Seat, Standing, Ticket};
 use crate::error::HandleError;
 use crate::name::LockName;
 use lockwright_fabric::PeerId;
@@ -32,6 +33,7 @@ drive!(
 /// A space in this process.
 pub(crate) struct MemHome {
     client: Arc<<Keyed as Drive>::Client>,
+    ranges: Arc<MemRanges>,
     names: Mutex<Names>,
     _fabric: InProc,
 }
@@ -51,7 +53,7 @@ impl MemHome {
         let space = Space::of(LOCKS);
         let fabric = InProc::new(1, <ShiftLock>::bytes_per_node(&space, &params));
         let client = <ShiftLock>::client(fabric.endpoint(PeerId::client(0)), &space, &params);
-        Self { client: Arc::new(client), names: Mutex::default(), _fabric: fabric }
+        Self { client: Arc::new(client), ranges: Arc::default(), names: Mutex::default(), _fabric: fabric }
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
@@ -74,15 +76,12 @@ const fn ticket(grant: AnyGrant) -> Ticket {
 }
 
 impl Home for MemHome {
-    fn bind(&self, name: &LockName, kind: Kind) -> Result<u64, HandleError> {
-        if kind == Kind::Ranges {
-            return Err(HandleError::Unsupported("range locks"));
-        }
+    fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError> {
         let mut names = self.names();
         let key = (name.clone(), kind);
         if let Some((id, bound)) = names.ids.get_mut(&key) {
             *bound += 1;
-            return Ok(*id);
+            return Ok(Bound { lock: *id, ..Bound::default() });
         }
         let id = match names.free.pop() {
             Some(id) => id,
@@ -93,43 +92,68 @@ impl Home for MemHome {
             None => return Err(HandleError::Full { why: format!("{LOCKS} names are in use") }),
         };
         names.ids.insert(key, (id, 1));
-        Ok(id)
+        Ok(Bound { lock: id, ..Bound::default() })
     }
 
-    fn unbind(&self, name: &LockName, lock: u64, kind: Kind) {
+    fn is_bound(&self, _: &Bound) -> bool {
+        true
+    }
+
+    fn unbind(&self, name: &LockName, bound: Bound, kind: Kind) {
         let mut names = self.names();
         let key = (name.clone(), kind);
-        let Some((_, bound)) = names.ids.get_mut(&key) else { return };
-        *bound -= 1;
-        if *bound == 0 {
+        let Some((_, uses)) = names.ids.get_mut(&key) else { return };
+        *uses -= 1;
+        if *uses == 0 {
             names.ids.remove(&key);
-            names.free.push(lock);
+            names.free.push(bound.lock);
         }
     }
 
-    fn try_acquire(&self, _: Kind, claim: Claim) -> Result<Ticket, Refused> {
-        match Keyed::try_acquire(&self.client, want(claim)) {
-            Ok(grant) => Ok(ticket(grant)),
-            Err(denied) => Err(Refused::new(denied, claim)),
+    fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused> {
+        match kind {
+            Kind::Keyed => Keyed::try_acquire(&self.client, want(claim))
+                .map(ticket)
+                .map_err(|denied| Refused::new(denied, claim)),
+            Kind::Ranges => {
+                let token = self.ranges.try_acquire(claim).ok_or(Refused::Busy)?;
+                Ok(ticket(AnyGrant::Range { token }))
+            }
         }
     }
 
-    fn acquire(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        let acquire = Keyed::acquire(Arc::clone(&self.client), want(claim));
-        Box::pin(async move { acquire.await.map(ticket).map_err(|denied| Refused::new(denied, claim)) })
+    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
+        match kind {
+            Kind::Keyed => {
+                let acquire = Keyed::acquire(Arc::clone(&self.client), want(claim));
+                Box::pin(async move { acquire.await.map(ticket).map_err(|denied| Refused::new(denied, claim)) })
+            }
+            Kind::Ranges => {
+                let ranges = Arc::clone(&self.ranges);
+                Box::pin(async move { Ok(ticket(AnyGrant::Range { token: ranges.acquire(claim).await })) })
+            }
+        }
     }
 
     fn release(&self, _: Kind, _: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        Keyed::release(Arc::clone(&self.client), ticket.grant)
+        match ticket.grant {
+            AnyGrant::Range { token } => {
+                self.ranges.release(token);
+                Box::pin(std::future::ready(Ok(())))
+            }
+            grant @ AnyGrant::Shift(_) => Keyed::release(Arc::clone(&self.client), grant),
+        }
     }
 
     fn token(&self, ticket: &Ticket) -> u64 {
-        let AnyGrant::Shift(grant) = &ticket.grant;
-        grant.token().unwrap_or_default()
+        match &ticket.grant {
+            AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
+            AnyGrant::Range { token } => *token,
+        }
     }
 
     fn standing(&self, _: Kind, _: Claim, ticket: &Ticket) -> Standing {
-        let AnyGrant::Shift(grant) = &ticket.grant;
+        let AnyGrant::Shift(grant) = &ticket.grant else { return Standing::Held };
         match block_on(self.client.holds(grant)) {
             Ok(true) => Standing::Held,
             Ok(false) => Standing::Lost,

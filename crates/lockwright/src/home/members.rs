@@ -4,15 +4,15 @@
 //! peer of the fabric with a ShiftLock client and a sheet of [`cards`]. One that is declared dead
 //! (this process was stopped for longer than its lease) stays until its last guard has gone; new locks go to a new one.
 
-use super::cards::{self, Pen, State};
+use super::cards::{self, Card, Pen, State};
 use super::hosted::{Drive, drive};
 use super::resets::{self, Cards};
 use super::{AnyGrant, Kind, Seat, Ticket};
 use crate::error::LockError;
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace};
-use lockwright_fabric::observe::Claim;
-use lockwright_fabric::{Endpoint, FabricError};
+use lockwright_fabric::backend::shm::{Names, ShmEndpoint, ShmSpace};
+use lockwright_fabric::observe::{Claim, Mode};
+use lockwright_fabric::{Endpoint, FabricError, PeerId};
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
 use lockwright_locks::{Denied, Grant, Lost, Patience, Protocol, Space, Want};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -113,6 +113,13 @@ impl Members {
         }
     }
 
+    /// Whether a membership has not been declared dead.
+    #[inline]
+    pub(super) fn is_in(&self, number: u32) -> bool {
+        let list = self.list.read().unwrap_or_else(PoisonError::into_inner);
+        list.iter().any(|member| member.number == number && member.ep.is_in())
+    }
+
     /// A free card.
     #[inline]
     pub(super) fn sit(&self) -> Result<(Arc<Member>, u64), LockError> {
@@ -203,6 +210,30 @@ pub(super) fn token(grant: &AnyGrant) -> u64 {
     match grant {
         AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
         AnyGrant::Range { token } => *token,
+    }
+}
+
+/// What looking into a space takes.
+impl Member {
+    pub(crate) fn peer(&self) -> PeerId {
+        self.ep.me()
+    }
+
+    /// The directory of names.
+    pub(crate) fn names(&self) -> Names {
+        self.ep.names()
+    }
+
+    /// Takes a keyed lock away from whoever holds it with `token`.
+    pub(crate) fn take_away(&self, lock: u64, mode: Mode, token: u64) -> Result<bool, FabricError> {
+        block_on(self.client.take_away(lock, mode, token))
+    }
+
+    /// Takes a range away from whoever holds it by `card`.
+    pub(crate) fn strike(&self, card: &Card) -> Result<bool, FabricError> {
+        let struck = cards::strike(&self.ep, card)?;
+        super::ranges::changed(&self.ep, card.claim.lock)?;
+        Ok(struck)
     }
 }
 

@@ -11,6 +11,7 @@
 pub(crate) mod cards;
 pub(crate) mod hosted;
 pub(crate) mod mem;
+mod mem_ranges;
 #[cfg(target_os = "linux")]
 pub(crate) mod members;
 #[cfg(target_os = "linux")]
@@ -111,6 +112,9 @@ pub(crate) trait Home: Send + Sync + Debug {
     /// The lock called `name`, which keeps its id until it is unbound as often as it was bound.
     fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError>;
 
+    /// Whether a name that was looked up still leads where it did.
+    fn is_bound(&self, bound: &Bound) -> bool;
+
     /// Says that this client has no more use for a lock it had bound.
     fn unbind(&self, name: &LockName, bound: Bound, kind: Kind);
 
@@ -133,7 +137,7 @@ pub(crate) trait Home: Send + Sync + Debug {
     fn heartbeat(&self) -> Duration;
 }
 
-/// The whole of `lock` in `mode`.
-pub(crate) const fn whole(lock: u64, mode: Mode) -> Claim {
-    Claim { lock, mode, start: 0, end: u64::MAX }
+/// The whole of a lock in `mode`; which lock is filled in later.
+pub(crate) const fn whole(mode: Mode) -> Claim {
+    Claim { lock: 0, mode, start: 0, end: u64::MAX }
 }

@@ -36,6 +36,11 @@ fn changes(lock: u64) -> Word64 {
     Word64::at(Addr { offset: lock * 8, node: NodeId(0), region: REGION })
 }
 
+/// Tells those who wait that a range of `lock` is free, or that somebody left the queue.
+pub(crate) fn changed(ep: &ShmEndpoint, lock: u64) -> Result<(), FabricError> {
+    block_on(ep.go(changes(lock).fetch_add(1))).map(drop)
+}
+
 /// The keyed lock that guards the ranges of `lock`.
 pub(crate) const fn gate(lock: u64) -> u64 {
     NAMES + lock
@@ -95,9 +100,9 @@ impl ShmHome {
         let (member, card) = (self.members.member(ticket.seat), u64::from(ticket.seat.card));
         let held = member.pen.says(&member.ep, card, State::Held, Kind::Ranges, claim.mode);
         member.stand_up(card);
-        let told = block_on(member.ep.go(changes(claim.lock).fetch_add(1)));
+        let told = changed(&member.ep, claim.lock);
         match (held, told) {
-            (Ok(true), Ok(_)) => Ok(()),
+            (Ok(true), Ok(())) => Ok(()),
             (Ok(false), _) | (Err(FabricError::Expelled), _) | (_, Err(FabricError::Expelled)) => {
                 Err(Lost::Recovered)
             }
@@ -141,7 +146,7 @@ impl Request {
     /// Gives up: the card no longer stands in anybody's way.
     fn leave(&self) {
         self.member.stand_up(self.card);
-        let _ = block_on(self.ep().go(changes(self.claim.lock).fetch_add(1)));
+        let _ = changed(self.ep(), self.claim.lock);
     }
 
     async fn wait(&self) -> Result<u64, Denied> {
@@ -159,7 +164,7 @@ impl Request {
 
     /// Takes the range if nobody is in the way: a look at everybody's cards, alone.
     async fn look(&self) -> Result<Found, Denied> {
-        let gate = super::whole(gate(self.claim.lock), Mode::Exclusive);
+        let gate = Claim { lock: gate(self.claim.lock), ..super::whole(Mode::Exclusive) };
         let ticket = match self.members.try_take(gate) {
             Err(Denied::Busy) => Arc::clone(&self.members).take(gate).await?,
             outcome => outcome?,

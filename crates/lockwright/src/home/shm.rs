@@ -15,6 +15,7 @@ use lockwright_fabric::backend::shm::{Reclaim, ShmSpace, SpaceError, SpaceOption
 use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{FabricError, Time};
 use lockwright_locks::Lost;
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -67,12 +68,15 @@ impl ShmHome {
         let Ok(member) = self.members.any() else { return };
         let names = member.ep.names();
         for dead in self.space().dead_clients() {
+            let mut bases = HashMap::new();
             for id in names.names_of(dead.peer).unwrap_or_default() {
                 for lock in [id, gate(id)] {
                     let _ = block_on(member.client.recover(lock));
                 }
+                bases.extend(names.info(id).ok().flatten().map(|info| (id, info.lock.token_base)));
             }
-            if names.drop_all_of(dead.peer, |id| reclaim(&member, id)).is_ok() {
+            let settle = |id| bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base));
+            if names.drop_all_of(dead.peer, settle).is_ok() {
                 self.space().bury(dead.peer);
             }
         }
@@ -86,10 +90,12 @@ impl ShmHome {
 
 /// Whether an unused name can go. One whose lock was ever reset stays: its tokens have leapt, and every name that took
 /// over its id would have to leap as far again.
-fn reclaim(member: &Member, id: u64) -> Reclaim {
+fn reclaim(member: &Member, id: u64, token_base: u64) -> Reclaim {
     let last = |lock| block_on(member.client.last_token_if_pristine(lock)).ok().flatten();
     match (last(id), last(gate(id))) {
-        (Some(keyed), Some(ranges)) => Reclaim::Reuse { highest_token: keyed.max(ranges) },
+        (Some(keyed), Some(ranges)) => {
+            Reclaim::Reuse { highest_token: keyed.max(ranges).saturating_add(token_base) }
+        }
         _ => Reclaim::Keep,
     }
 }
@@ -107,7 +113,14 @@ impl Home for ShmHome {
         let names = member.ep.names();
         let lock = match names.open(name.as_bytes()) {
             Err(SpaceError::TooManyNames(_)) => {
-                names.sweep(|id| reclaim(&member, id)).map_err(handle_error)?;
+                let bases: HashMap<_, _> = names
+                    .all()
+                    .map_err(handle_error)?
+                    .iter()
+                    .map(|name| (name.lock.id, name.lock.token_base))
+                    .collect();
+                let settle = |id| bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base));
+                names.sweep(settle).map_err(handle_error)?;
                 names.open(name.as_bytes())
             }
             opened => opened,
@@ -116,15 +129,15 @@ impl Home for ShmHome {
         Ok(Bound { lock: lock.id, token_base: lock.token_base, by: member.number })
     }
 
+    #[inline]
+    fn is_bound(&self, bound: &Bound) -> bool {
+        self.members.is_in(bound.by)
+    }
+
     fn unbind(&self, _: &LockName, bound: Bound, _: Kind) {
         // A member that was declared dead has lost its names with everything else.
         if let Some(member) = self.members.all().into_iter().find(|member| member.number == bound.by) {
-            let _ = member.ep.names().close(bound.lock, |id| match reclaim(&member, id) {
-                Reclaim::Reuse { highest_token } => {
-                    Reclaim::Reuse { highest_token: bound.token_base.saturating_add(highest_token) }
-                }
-                Reclaim::Keep => Reclaim::Keep,
-            });
+            let _ = member.ep.names().close(bound.lock, |id| reclaim(&member, id, bound.token_base));
         }
     }
 

@@ -36,7 +36,9 @@ use std::time::{Duration, Instant};
 #[must_use = "nothing is locked before it is awaited, or waited for"]
 pub struct Acquire {
     core: Arc<Core>,
+    /// Its lock is filled in when it starts.
     claim: Claim,
+    token_base: u64,
     patience: Option<Duration>,
     deadline: Option<Instant>,
     alarm: Option<Alarm>,
@@ -63,7 +65,7 @@ impl std::fmt::Debug for Step {
 
 impl Acquire {
     pub(crate) fn new(core: Arc<Core>, claim: Claim, patience: Option<Duration>) -> Self {
-        Self { core, claim, patience, deadline: None, alarm: None, step: Step::Start }
+        Self { core, claim, token_base: 0, patience, deadline: None, alarm: None, step: Step::Start }
     }
 
     /// An attempt that was refused before it began.
@@ -91,9 +93,11 @@ impl Acquire {
 
     /// One attempt that never queues.
     #[inline]
-    pub(crate) fn at_once(core: &Arc<Core>, claim: Claim) -> Result<Guard, TryLockError> {
+    pub(crate) fn at_once(core: &Arc<Core>, mut claim: Claim) -> Result<Guard, TryLockError> {
+        let bound = core.bound()?;
+        claim.lock = bound.lock;
         match core.home.try_acquire(core.kind, claim) {
-            Ok(ticket) => Ok(Guard::new(Arc::clone(core), claim, ticket)),
+            Ok(ticket) => Ok(Guard::new(Arc::clone(core), bound.token_base, claim, ticket)),
             Err(Refused::Busy) => Err(TryLockError::Busy),
             Err(Refused::Error(error)) => Err(error.into()),
         }
@@ -101,6 +105,11 @@ impl Acquire {
 
     /// Tries once; queues if that fails.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
+        let bound = match self.core.bound() {
+            Ok(bound) => bound,
+            Err(error) => return Poll::Ready(self.finish(Err(Refused::Error(error)))),
+        };
+        (self.claim.lock, self.token_base) = (bound.lock, bound.token_base);
         let Core { home, kind, .. } = &*self.core;
         match home.try_acquire(*kind, self.claim) {
             Err(Refused::Busy) => {
@@ -137,7 +146,7 @@ impl Acquire {
         self.step = Step::Done;
         self.alarm = None;
         match outcome {
-            Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), self.claim, ticket)),
+            Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), self.token_base, self.claim, ticket)),
             Err(Refused::Busy) => Err(LockError::TimedOut),
             Err(Refused::Error(error)) => Err(error),
         }

@@ -54,6 +54,7 @@ pub enum GuardState {
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     core: Arc<Core>,
+    token_base: u64,
     claim: Claim,
     /// `None` once it has been given back.
     ticket: Option<Ticket>,
@@ -62,8 +63,8 @@ pub struct Guard {
 
 impl Guard {
     #[inline]
-    pub(crate) fn new(core: Arc<Core>, claim: Claim, ticket: Ticket) -> Self {
-        Self { core, claim, ticket: Some(ticket), watch: OnceLock::new() }
+    pub(crate) fn new(core: Arc<Core>, token_base: u64, claim: Claim, ticket: Ticket) -> Self {
+        Self { core, token_base, claim, ticket: Some(ticket), watch: OnceLock::new() }
     }
 
     fn ticket(&self) -> &Ticket {
@@ -79,7 +80,7 @@ impl Guard {
     /// println!("writing under token {}", guard.token());
     /// ```
     pub fn token(&self) -> u64 {
-        self.core.bound.token_base.saturating_add(self.core.home.token(self.ticket()))
+        self.token_base.saturating_add(self.core.home.token(self.ticket()))
     }
 
     /// The lock's name.

@@ -37,7 +37,7 @@ impl Mutex {
     }
 
     pub(super) fn claim(&self) -> Claim {
-        whole(self.core.id, Mode::Exclusive)
+        whole(Mode::Exclusive)
     }
 
     /// The lock's name.
@@ -113,7 +113,7 @@ impl RwLock {
     }
 
     fn acquire(&self, mode: Mode, patience: Option<Duration>) -> Acquire {
-        Acquire::new(Arc::clone(&self.core), whole(self.core.id, mode), patience)
+        Acquire::new(Arc::clone(&self.core), whole(mode), patience)
     }
 
     /// The lock's name.
@@ -183,7 +183,7 @@ impl RwLock {
     /// assert!(client.rwlock("a").unwrap().try_read().is_ok());
     /// ```
     pub fn try_read(&self) -> Result<Guard, TryLockError> {
-        Acquire::at_once(&self.core, whole(self.core.id, Mode::Shared))
+        Acquire::at_once(&self.core, whole(Mode::Shared))
     }
 
     /// Takes the lock as a writer if nobody has it.
@@ -196,7 +196,7 @@ impl RwLock {
     /// assert!(client.rwlock("a").unwrap().try_write().is_ok());
     /// ```
     pub fn try_write(&self) -> Result<Guard, TryLockError> {
-        Acquire::at_once(&self.core, whole(self.core.id, Mode::Exclusive))
+        Acquire::at_once(&self.core, whole(Mode::Exclusive))
     }
 }
 
@@ -232,7 +232,7 @@ impl RangeLock {
     }
 
     fn claim(&self, mode: Mode, range: &Range<u64>) -> Claim {
-        Claim { lock: self.core.id, mode, start: range.start, end: range.end }
+        Claim { lock: 0, mode, start: range.start, end: range.end }
     }
 
     pub(super) fn acquire(&self, mode: Mode, range: &Range<u64>, patience: Option<Duration>) -> Acquire {

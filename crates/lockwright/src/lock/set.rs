@@ -75,7 +75,7 @@ impl LockSet {
     /// ```
     #[must_use]
     pub fn read(self, lock: &RwLock) -> Self {
-        self.with(&lock.core, whole(lock.core.id, Mode::Shared))
+        self.with(&lock.core, whole(Mode::Shared))
     }
 
     /// Adds a reader-writer lock, to be written under.
@@ -87,7 +87,7 @@ impl LockSet {
     /// ```
     #[must_use]
     pub fn write(self, lock: &RwLock) -> Self {
-        self.with(&lock.core, whole(lock.core.id, Mode::Exclusive))
+        self.with(&lock.core, whole(Mode::Exclusive))
     }
 
     /// Adds a range, to be read under.
@@ -99,7 +99,7 @@ impl LockSet {
     /// ```
     #[must_use]
     pub fn read_range(self, lock: &RangeLock, range: Range<u64>) -> Self {
-        let claim = Claim { lock: lock.core.id, mode: Mode::Shared, start: range.start, end: range.end };
+        let claim = Claim { lock: 0, mode: Mode::Shared, start: range.start, end: range.end };
         self.with(&lock.core, claim)
     }
 
@@ -112,7 +112,7 @@ impl LockSet {
     /// ```
     #[must_use]
     pub fn write_range(self, lock: &RangeLock, range: Range<u64>) -> Self {
-        let claim = Claim { lock: lock.core.id, mode: Mode::Exclusive, start: range.start, end: range.end };
+        let claim = Claim { lock: 0, mode: Mode::Exclusive, start: range.start, end: range.end };
         self.with(&lock.core, claim)
     }
 
