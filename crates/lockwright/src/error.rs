@@ -17,6 +17,9 @@ pub enum OpenError {
     /// No kind of space is written like that.
     #[error("{0:?} names no space: say `shm:`, `shm:NAME`, `shm:/PATH` or `mem:`")]
     Address(String),
+    /// There is no such space, and it was not to be made.
+    #[error("there is no lock space {0}")]
+    Missing(String),
     /// The space is there but cannot be used, or it cannot be made.
     #[error("the space {space} cannot be opened: {why}")]
     Space {

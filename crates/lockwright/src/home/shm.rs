@@ -44,7 +44,10 @@ pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
         .memory(1, &members::regions())
         .tag(TAG)
         .create(create);
-    let space = ShmSpace::open(path, &options).map_err(|error| refuse(error.to_string()))?;
+    let space = ShmSpace::open(path, &options).map_err(|error| match error {
+        SpaceError::Missing(path) => OpenError::Missing(path.display().to_string()),
+        error => refuse(error.to_string()),
+    })?;
     if space.tag() != TAG {
         return Err(refuse(format!("it is a space of another kind ({:?}), not {TAG:?}", space.tag())));
     }
