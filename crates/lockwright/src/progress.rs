@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// The longest sleep between two rounds, whatever the beat says.
 const LONGEST: Duration = Duration::from_secs(3600);
+/// How soon a loss is noticed, if somebody wants to hear of it.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Something looked at on every round until it says that it is done.
 pub(crate) trait Watched: Send + Sync {
@@ -113,13 +115,19 @@ impl Progress {
     }
 }
 
+/// The thread goes on until everything adopted is done: a waiter in a queue must not leave it with a lock on its way to
+/// it. If the process ends first, others find it dead in the queue, and clear it away.
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.shared.desk().stop = true;
+        let mut desk = self.shared.desk();
+        desk.stop = true;
+        let alone = desk.unfinished == 0;
+        drop(desk);
         self.shared.changed.notify_all();
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         // The last user of a client can be this very thread (an adopted future owned it).
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+        let thread = thread.filter(|thread| alone && thread.thread().id() != std::thread::current().id());
+        if let Some(thread) = thread {
             let _ = thread.join();
         }
     }
@@ -147,13 +155,16 @@ fn run(shared: &Arc<Shared>, mut beat: impl FnMut() -> Duration) {
     let mut cx = Context::from_waker(&waker);
     let mut adopted: Vec<BoxFuture<()>> = Vec::new();
     let mut watched: Vec<Weak<dyn Watched>> = Vec::new();
-    let mut next_beat = Instant::now();
+    let (mut next_beat, mut next_look) = (Instant::now(), Instant::now());
     loop {
         let now = Instant::now();
         if now >= next_beat {
             next_beat = now + beat().min(LONGEST);
-            // The look comes after the sign of life: a client that slept learns here what it lost.
+        }
+        if now >= next_look {
+            // After the sign of life: a client that was stopped learns here what it lost.
             watched.retain(|watched| watched.upgrade().is_some_and(|watched| watched.look()));
+            next_look = now + LOOK;
         }
         let mut desk = shared.desk();
         desk.woken = false;
@@ -173,16 +184,17 @@ fn run(shared: &Arc<Shared>, mut beat: impl FnMut() -> Duration) {
         if done > 0 {
             shared.changed.notify_all();
         }
-        while !desk.woken && !desk.stop {
+        while !desk.woken && !(desk.stop && desk.unfinished == 0) {
             let first = desk.alarms.first_key_value().map(|((time, _), _)| *time);
-            let until = first.map_or(next_beat, |first| first.min(next_beat));
+            let due = if watched.is_empty() { next_beat } else { next_beat.min(next_look) };
+            let until = first.map_or(due, |first| first.min(due));
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             desk = shared.changed.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if desk.stop {
+        if desk.stop && desk.unfinished == 0 {
             return;
         }
     }

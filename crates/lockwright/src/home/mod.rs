@@ -121,6 +121,13 @@ pub(crate) trait Home: Send + Sync + Debug {
     /// Takes the lock if it is free; never queues.
     fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused>;
 
+    /// Frees a lock that was busy, if all who hold it or wait for it are dead: somebody who only tries would never
+    /// outwait them. Says whether it may be free now.
+    fn rescue(&self, kind: Kind, claim: Claim) -> bool {
+        let _ = (kind, claim);
+        false
+    }
+
     /// Takes the lock, however long it takes.
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>>;
 

@@ -12,7 +12,7 @@
 //! whoever waits for it, and its word is cleared.
 
 use super::Kind;
-use super::cards::{self, Sheet};
+use super::cards::{self, Card, Sheet};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace};
 use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
@@ -49,7 +49,7 @@ impl Witness for Cards {
             }
             Err(_) => return false,
         }
-        let held = is_held(&self.space, Kind::Keyed, lock);
+        let held = is_held(&self.space, lock);
         if held {
             self.reset_is_over(lock);
         }
@@ -87,13 +87,21 @@ fn clear_if_dead(space: &ShmSpace, ep: &ShmEndpoint, lock: u64, resetter: u64) {
     }
 }
 
-/// Whether somebody who is alive holds `lock`.
-pub(crate) fn is_held(space: &ShmSpace, kind: Kind, lock: u64) -> bool {
+/// Whether somebody who is alive holds the keyed `lock`.
+fn is_held(space: &ShmSpace, lock: u64) -> bool {
+    has_card(space, lock, |card| card.state.holds())
+}
+
+/// Whether somebody who is alive holds the keyed `lock` or waits for it.
+pub(crate) fn is_wanted(space: &ShmSpace, lock: u64) -> bool {
+    has_card(space, lock, |_| true)
+}
+
+fn has_card(space: &ShmSpace, lock: u64, which: impl Fn(&Card) -> bool) -> bool {
     let now = space.now();
     cards::sheets(space).any(|sheet| {
-        let holds =
-            sheet.cards(space).any(|card| card.state.holds() && card.kind == kind && card.claim.lock == lock);
-        holds && is_alive(space, &sheet, now)
+        let of_lock = |card: &Card| card.kind == Kind::Keyed && card.claim.lock == lock && which(card);
+        sheet.cards(space).any(|card| of_lock(&card)) && is_alive(space, &sheet, now)
     })
 }
 

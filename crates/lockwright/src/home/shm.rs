@@ -7,7 +7,7 @@
 
 use super::members::{self, Member, Members, NAMES, token};
 use super::ranges::gate;
-use super::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards};
+use super::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards, resets};
 use crate::error::{HandleError, LockError, OpenError};
 use crate::name::LockName;
 use lockwright_fabric::backend::block_on;
@@ -149,6 +149,13 @@ impl Home for ShmHome {
             Kind::Keyed => self.members.try_take(claim).map_err(|denied| Refused::new(denied, claim)),
             Kind::Ranges => self.try_range(claim),
         }
+    }
+
+    fn rescue(&self, kind: Kind, claim: Claim) -> bool {
+        // Ranges of the dead do not count anyway.
+        kind == Kind::Keyed
+            && !resets::is_wanted(self.space(), claim.lock)
+            && self.members.any().is_ok_and(|member| block_on(member.client.recover(claim.lock)) == Ok(true))
     }
 
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {

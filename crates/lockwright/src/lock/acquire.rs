@@ -96,7 +96,11 @@ impl Acquire {
     pub(crate) fn at_once(core: &Arc<Core>, mut claim: Claim) -> Result<Guard, TryLockError> {
         let bound = core.bound()?;
         claim.lock = bound.lock;
-        match core.home.try_acquire(core.kind, claim) {
+        let outcome = match core.home.try_acquire(core.kind, claim) {
+            Err(Refused::Busy) if core.home.rescue(core.kind, claim) => core.home.try_acquire(core.kind, claim),
+            outcome => outcome,
+        };
+        match outcome {
             Ok(ticket) => Ok(Guard::new(Arc::clone(core), bound.token_base, claim, ticket)),
             Err(Refused::Busy) => Err(TryLockError::Busy),
             Err(Refused::Error(error)) => Err(error.into()),
@@ -105,6 +109,13 @@ impl Acquire {
 
     /// Tries once; queues if that fails.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
+        if self.patience == Some(Duration::ZERO) {
+            self.step = Step::Done;
+            return Poll::Ready(Self::at_once(&self.core, self.claim).map_err(|error| match error {
+                TryLockError::Busy => LockError::TimedOut,
+                TryLockError::Failed(error) => error,
+            }));
+        }
         let bound = match self.core.bound() {
             Ok(bound) => bound,
             Err(error) => return Poll::Ready(self.finish(Err(Refused::Error(error)))),
