@@ -39,8 +39,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
     let (name, token) = (args.name.display(), args.token);
     match &why {
         _ if args.json => {
-            let said =
-                json!({ "lock": name.to_string(), "token": token, "broken": why.is_none(), "why": why.clone() });
+            let said = json!({ "lock": name.to_string(), "token": token, "broken": why.is_none(), "why": why.clone() });
             writeln!(out, "{said}")?;
         }
         None => writeln!(out, "broke {name}, token {token}")?,

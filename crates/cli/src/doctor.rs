@@ -43,7 +43,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
     let findings = [atomics(), shared_memory(), pidfds(), space(), rdma(), xdp()];
     if args.json {
         for finding in &findings {
-            let said = json!({ "check": finding.what, "health": word(finding.health), "detail": finding.detail });
+            let said =
+                json!({ "check": finding.what, "health": word(finding.health), "detail": finding.detail });
             writeln!(out, "{said}")?;
         }
     } else {
@@ -68,7 +69,8 @@ fn atomics() -> Finding {
     let detail = if lock_free {
         "lock-free 16-byte compare-and-swap".to_owned()
     } else {
-        "this CPU has no 16-byte compare-and-swap (cmpxchg16b on x86-64): no lock space can be opened".to_owned()
+        "this CPU has no 16-byte compare-and-swap (cmpxchg16b on x86-64): no lock space can be opened"
+            .to_owned()
     };
     Finding { what: "128-bit atomics", health: if lock_free { Health::Ok } else { Health::Bad }, detail }
 }
@@ -113,7 +115,9 @@ fn space() -> Finding {
         Ok(token)
     };
     let finding = match took() {
-        Ok(_) => Finding { what, health: Health::Ok, detail: "made a space, took a lock, gave it back".to_owned() },
+        Ok(_) => {
+            Finding { what, health: Health::Ok, detail: "made a space, took a lock, gave it back".to_owned() }
+        }
         Err(error) => Finding { what, health: Health::Bad, detail: format!("{error:#}") },
     };
     let _ = fs::remove_file(&path);
@@ -139,7 +143,11 @@ fn rdma() -> Finding {
 fn xdp() -> Finding {
     let what = "XDP";
     if !Path::new("/sys/fs/bpf").exists() {
-        return Finding { what, health: Health::Absent, detail: "the kernel has no BPF file system".to_owned() };
+        return Finding {
+            what,
+            health: Health::Absent,
+            detail: "the kernel has no BPF file system".to_owned(),
+        };
     }
     let jit = fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").unwrap_or_default();
     let jit = if jit.trim() == "1" || jit.trim() == "2" { "with JIT" } else { "JIT unknown or off" };

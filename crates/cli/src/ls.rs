@@ -50,10 +50,14 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         return Ok(Verdict::Clean);
     }
     if entries.is_empty() {
-        eprintln!("nobody holds or waits for anything{}", if args.stuck.is_some() { " that is stuck" } else { "" });
+        eprintln!(
+            "nobody holds or waits for anything{}",
+            if args.stuck.is_some() { " that is stuck" } else { "" }
+        );
         return Ok(Verdict::Clean);
     }
-    let mut rows = vec![["LOCK", "STATE", "MODE", "SINCE", "PID", "HOST", "PROGRAM", "TOKEN"].map(str::to_owned)];
+    let mut rows =
+        vec![["LOCK", "STATE", "MODE", "SINCE", "PID", "HOST", "PROGRAM", "TOKEN"].map(str::to_owned)];
     rows.extend(entries.iter().map(to_row));
     grid(out, &rows)?;
     Ok(Verdict::Clean)

@@ -87,7 +87,9 @@ impl Verdict {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error, std::env::args_os().nth(1).is_some_and(|command| command == "run")),
+        Err(error) => {
+            return refuse(&error, std::env::args_os().nth(1).is_some_and(|command| command == "run"));
+        }
     };
     // These two have exit codes of their own.
     match &cli.command {

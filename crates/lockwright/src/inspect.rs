@@ -9,9 +9,9 @@ use crate::home::members::{Members, NAMES};
 use crate::home::resets::is_alive;
 use crate::home::{Kind, shm};
 use crate::name::{LockName, NameError};
+use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::shm::{ClientInfo, NameInfo, ShmSpace, SpaceError, space_path};
 use lockwright_fabric::observe::Mode;
-use lockwright_fabric::FabricError;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -321,9 +321,8 @@ pub fn spaces() -> Vec<String> {
 fn address_of(path: &Path) -> String {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let usual = usual_place().filter(|(folder, ..)| path.parent() == Some(folder));
-    let name = usual.and_then(|(_, prefix, suffix)| {
-        Some(name.strip_prefix(&prefix)?.strip_suffix(&suffix)?.to_owned())
-    });
+    let name = usual
+        .and_then(|(_, prefix, suffix)| Some(name.strip_prefix(&prefix)?.strip_suffix(&suffix)?.to_owned()));
     name.map_or_else(|| format!("shm:{}", path.display()), |name| format!("shm:{name}"))
 }
 

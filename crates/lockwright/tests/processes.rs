@@ -19,7 +19,8 @@ const LEASE: Duration = Duration::from_millis(200);
 /// What a child does until it is told to stop: the parts of `TASK` are the space, the folder and the kind of lock.
 fn child(task: &str) {
     let mut parts = task.split('\n');
-    let (space, folder, kind) = (parts.next().unwrap(), Path::new(parts.next().unwrap()), parts.next().unwrap());
+    let (space, folder, kind) =
+        (parts.next().unwrap(), Path::new(parts.next().unwrap()), parts.next().unwrap());
     let client = Client::options().lease(LEASE).open(space).unwrap();
     let mut log = OpenOptions::new()
         .create(true)
@@ -121,15 +122,23 @@ fn stress(kind: &str, mut random: u64) {
         assert!(child.wait().unwrap().success(), "{kind}: a child failed");
     }
     let (mut noted, mut fenced) = (HashSet::new(), 0);
-    let logs = fs::read_dir(&folder).unwrap().flatten().filter(|file| file.file_name().to_string_lossy().starts_with("log-"));
-    for line in logs.flat_map(|log| fs::read_to_string(log.path()).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()) {
+    let logs = fs::read_dir(&folder)
+        .unwrap()
+        .flatten()
+        .filter(|file| file.file_name().to_string_lossy().starts_with("log-"));
+    for line in logs.flat_map(|log| {
+        fs::read_to_string(log.path()).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+    }) {
         match line.parse::<u64>() {
             Ok(number) => assert!(noted.insert(number), "{kind}: {number} was written twice"),
             Err(_) => fenced += 1,
         }
     }
     let last = String::from_utf8(FencedFile::open(folder.join(kind)).unwrap().read().unwrap()).unwrap();
-    println!("{kind}: {kills} kills, {stops} stops, {} updates noted of {last}, {fenced} fenced", noted.len());
+    println!(
+        "{kind}: {kills} kills, {stops} stops, {} updates noted of {last}, {fenced} fenced",
+        noted.len()
+    );
     // Whoever is killed between writing and noting leaves a gap, and nobody else does.
     let gaps = last.parse::<u64>().unwrap() - noted.len() as u64;
     assert!(gaps <= kills, "{kind}: {gaps} updates are missing after {kills} kills");

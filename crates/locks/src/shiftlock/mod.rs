@@ -132,7 +132,15 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
     fn client<E: Endpoint>(ep: E, space: &Space, params: &ShiftParams) -> ShiftClient<E, L, R> {
         let members = Members::new::<L>(ep.me());
         let guards = R::ADDS_ARE_GUARDED && ep.capabilities().guarded;
-        let core = Core { ep, space: *space, params: params.clone(), guards, members, witness: None, of: PhantomData };
+        let core = Core {
+            ep,
+            space: *space,
+            params: params.clone(),
+            guards,
+            members,
+            witness: None,
+            of: PhantomData,
+        };
         ShiftClient { core: Arc::new(core) }
     }
 

@@ -126,7 +126,9 @@ impl Home for MemHome {
         match kind {
             Kind::Keyed => {
                 let acquire = Keyed::acquire(Arc::clone(&self.client), want(claim));
-                Box::pin(async move { acquire.await.map(ticket).map_err(|denied| Refused::new(denied, claim)) })
+                Box::pin(
+                    async move { acquire.await.map(ticket).map_err(|denied| Refused::new(denied, claim)) },
+                )
             }
             Kind::Ranges => {
                 let ranges = Arc::clone(&self.ranges);

@@ -28,7 +28,9 @@ struct Request {
 impl Book {
     /// Whether an earlier request, held or not, conflicts.
     fn is_blocked(&self, number: u64, claim: &Claim) -> bool {
-        self.requests.iter().any(|other| (other.held || other.number < number) && other.number != number && other.claim.conflicts(claim))
+        self.requests.iter().any(|other| {
+            (other.held || other.number < number) && other.number != number && other.claim.conflicts(claim)
+        })
     }
 }
 

@@ -199,7 +199,8 @@ impl Members {
 
 /// What a protocol would say of a space without room.
 fn no_seat(error: LockError) -> Denied {
-    const FULL: &lockwright_locks::Reason = &lockwright_locks::Reason("the space has no room for another client");
+    const FULL: &lockwright_locks::Reason =
+        &lockwright_locks::Reason("the space has no room for another client");
     match error {
         LockError::Space(error) => Denied::Fabric(error),
         _ => Denied::Unsupported(FULL),
@@ -314,7 +315,10 @@ impl Member {
 
 impl std::fmt::Debug for Member {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Member").field("number", &self.number).field("peer", &self.ep.me()).finish_non_exhaustive()
+        f.debug_struct("Member")
+            .field("number", &self.number)
+            .field("peer", &self.ep.me())
+            .finish_non_exhaustive()
     }
 }
 

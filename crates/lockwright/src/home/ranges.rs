@@ -11,8 +11,8 @@
 //! crashes.
 
 use super::cards::{self, Card, State};
-use super::resets::is_alive;
 use super::members::{Member, Members, NAMES, token};
+use super::resets::is_alive;
 use super::shm::ShmHome;
 use super::{AnyGrant, BoxFuture, Kind, Refused, Standing, Ticket};
 use crate::error::LockError;
@@ -124,7 +124,9 @@ impl Request {
     fn new(members: &Arc<Members>, claim: Claim) -> Result<Self, LockError> {
         let (member, card) = members.sit()?;
         let began = members.space.now();
-        if let Err(error) = member.pen.fill(&member.ep, card, (State::Waiting, Kind::Ranges, &claim), 0, began) {
+        if let Err(error) =
+            member.pen.fill(&member.ep, card, (State::Waiting, Kind::Ranges, &claim), 0, began)
+        {
             member.stand_up(card);
             return Err(error.into());
         }
@@ -172,7 +174,11 @@ impl Request {
         let token = token(&ticket.grant);
         let free = !self.is_blocked();
         let card = (State::Held, Kind::Ranges, &self.claim);
-        let written = if free { self.member.pen.fill(self.ep(), self.card, card, token, self.space().now()) } else { Ok(()) };
+        let written = if free {
+            self.member.pen.fill(self.ep(), self.card, card, token, self.space().now())
+        } else {
+            Ok(())
+        };
         let passed = Arc::clone(&self.members).give_back(gate, ticket).await;
         written?;
         match (free, passed) {
@@ -191,8 +197,10 @@ impl Request {
     /// Whether a living client's card is in the way.
     fn is_blocked(&self) -> bool {
         let now = self.space().now();
-        cards::sheets(self.space())
-            .any(|sheet| sheet.cards(self.space()).any(|card| self.is_blocked_by(&card)) && is_alive(self.space(), &sheet, now))
+        cards::sheets(self.space()).any(|sheet| {
+            sheet.cards(self.space()).any(|card| self.is_blocked_by(&card))
+                && is_alive(self.space(), &sheet, now)
+        })
     }
 
     fn is_blocked_by(&self, card: &Card) -> bool {

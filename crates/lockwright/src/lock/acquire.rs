@@ -97,7 +97,9 @@ impl Acquire {
         let bound = core.bound()?;
         claim.lock = bound.lock;
         let outcome = match core.home.try_acquire(core.kind, claim) {
-            Err(Refused::Busy) if core.home.rescue(core.kind, claim) => core.home.try_acquire(core.kind, claim),
+            Err(Refused::Busy) if core.home.rescue(core.kind, claim) => {
+                core.home.try_acquire(core.kind, claim)
+            }
             outcome => outcome,
         };
         match outcome {

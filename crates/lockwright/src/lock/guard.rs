@@ -381,9 +381,7 @@ impl Watched for Watch {
         if self.closed.load(SeqCst) {
             return false;
         }
-        if state(&self.core, self.claim, &self.ticket) != GuardState::Lost
-            || self.closed.load(SeqCst)
-        {
+        if state(&self.core, self.claim, &self.ticket) != GuardState::Lost || self.closed.load(SeqCst) {
             return true;
         }
         let mut told = Ears::default();
