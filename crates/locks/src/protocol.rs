@@ -66,6 +66,12 @@ pub trait LockClient {
     /// Gives the lock back.
     fn release(&self, grant: Self::Grant) -> impl Future<Output = Result<(), Lost>>;
 
+    /// Drives on what the client left behind when it gave up ([`Patience::Until`]), until nothing is left. A client that
+    /// is about to be dropped must do this, or others may wait for it for ever (where nobody recovers).
+    fn settle(&self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
+
     /// State that lives on from one acquire to the next, for the explorer's marks. Most clients have none.
     fn locals(&self) -> Vec<u64> {
         Vec::new()
