@@ -7,6 +7,7 @@ use crate::baseline::mcs::{self, Mcs};
 use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, TokenGrant, Want};
+use crate::shiftlock;
 use lockwright_fabric::{Endpoint, FabricError, Needs, NodeId, Word64};
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -42,6 +43,7 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Exclusion,
         "a queued client does not wait for the handover (Alg. 1 line 5)",
     ));
+    shiftlock::mutants::visit(visitor);
 }
 
 /// MCS whose release, when somebody queued behind it, does not wait to learn who.

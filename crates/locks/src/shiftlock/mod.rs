@@ -55,6 +55,8 @@ pub trait Rules: Debug + 'static {
     const RECOVERY_LEAPS: bool = true;
     /// A reader's release and a handover's FAA happen only in the generation they began in, where the fabric can.
     const ADDS_ARE_GUARDED: bool = true;
+    /// Whoever waited for long makes sure of its grant.
+    const SLEEPERS_MAKE_SURE: bool = true;
     /// A waiter whose time is up still takes the handover, and passes it on.
     const GIVING_UP_PASSES_ON: bool = true;
 

@@ -87,6 +87,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     /// Whether this waiter looked at the lock too long ago to believe a handover.
     pub(super) async fn doubts(&self, vigil: &Vigil) -> bool {
         match (self.params.lease_ns, self.params.trust_ns) {
+            _ if !R::SLEEPERS_MAKE_SURE => false,
             (0, _) => false,
             (_, 0) => true,
             (_, trust_ns) => self.ep.passed(vigil.since.plus(trust_ns)).await,
