@@ -3,6 +3,7 @@
 //! Mutants of a protocol that differ from it in one rule stand with that protocol's rules (see [`mcs::Rules`]);
 //! those here are variations of a spin lock, each with one [`Flaw`].
 
+use crate::baseline::drtm::{self, Drtm};
 use crate::baseline::dslr::{Dslr, rules as dslr};
 use crate::baseline::mcs::{self, Mcs};
 use crate::case::Case;
@@ -43,6 +44,16 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Exclusion,
         "a queued client does not wait for the handover (Alg. 1 line 5)",
     ));
+    visitor.mutant::<Drtm<TrustsClocks>>(mutant(
+        "drtm",
+        Checker::Exclusion,
+        "leaves no room for clocks that differ, and they do",
+    ));
+    visitor.mutant::<Drtm<JoinsLate>>(mutant(
+        "drtm",
+        Checker::Exclusion,
+        "a reader joins a lease that ends before it is done",
+    ));
     visitor.mutant::<Dslr<dslr::ReaderIgnoresWriters>>(mutant(
         "dslr",
         Checker::Exclusion,
@@ -58,6 +69,24 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Exclusion,
         "a reader that clears a stuck lock passes over itself and those before it (DSLR as published)",
     ));
+}
+
+/// DrTM on clocks that agree, it believes.
+#[derive(Debug)]
+pub struct TrustsClocks;
+
+impl drtm::Rules for TrustsClocks {
+    const NAME: &'static str = "drtm-trusts-clocks";
+    const LEAVES_ROOM_FOR_DRIFT: bool = false;
+}
+
+/// DrTM whose readers join a lease that is about to end.
+#[derive(Debug)]
+pub struct JoinsLate;
+
+impl drtm::Rules for JoinsLate {
+    const NAME: &'static str = "drtm-joins-late";
+    const LEAVES_ROOM_TO_HOLD: bool = false;
 }
 
 /// MCS whose release, when somebody queued behind it, does not wait to learn who.

@@ -329,6 +329,7 @@ impl Work {
             if let Err(Lost::Recovered | Lost::Fabric(_)) = client.release(grant).await {
                 ep.observe(Observation::Lost(claim));
             }
+            ep.settle();
             let (released_first_ns, released_ns) = (ep.first_answer_ns(), ep.true_now_ns());
             let times =
                 Times { wanted_ns, first_ns, granted_ns, releasing_ns, released_first_ns, released_ns };

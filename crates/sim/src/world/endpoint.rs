@@ -51,6 +51,11 @@ impl SimEndpoint {
         }
     }
 
+    /// What the client said it does is done: a release that took no verb, for one.
+    pub fn settle(&self) {
+        self.core.borrow_mut().settle(self.index);
+    }
+
     /// What was counted in the whole world so far.
     pub fn counters(&self) -> super::Counters {
         self.core.borrow().counters.clone()

@@ -252,14 +252,24 @@ impl Core {
             return;
         }
         // Said before and still without effect: it came first all the same.
-        if !state.observed.is_empty() && !matches!(what, Observation::Retried(_) | Observation::Aborted(_)) {
-            let mut observed = std::mem::take(&mut state.observed);
-            for earlier in observed.drain(..) {
-                self.saw(client, earlier);
-            }
-            self.clients[client as usize].observed = observed;
+        if !matches!(what, Observation::Retried(_) | Observation::Aborted(_)) {
+            self.settle(client);
         }
         self.saw(client, what);
+    }
+
+    /// What the client said is in effect, even if no verb made it so.
+    #[inline]
+    pub(crate) fn settle(&mut self, client: u32) {
+        let state = &mut self.clients[client as usize];
+        if state.crashed || state.observed.is_empty() {
+            return;
+        }
+        let mut observed = std::mem::take(&mut state.observed);
+        for earlier in observed.drain(..) {
+            self.saw(client, earlier);
+        }
+        self.clients[client as usize].observed = observed;
     }
 
     #[inline]
