@@ -1,6 +1,6 @@
 //! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
 
-use crate::baseline::{cas, cas_backoff, drtm, dslr, mcs, rpc};
+use crate::baseline::{cas, cas_backoff, drtm, dslr, mcs, rma_rw, rpc};
 use crate::mutant;
 use crate::protocol::Protocol;
 
@@ -65,6 +65,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<mcs::Mcs>();
     visitor.protocol::<dslr::Dslr>();
     visitor.protocol::<drtm::Drtm>();
+    visitor.protocol::<rma_rw::RmaRw>();
     visitor.protocol::<rpc::Rpc>();
 
     mutant::visit(visitor);

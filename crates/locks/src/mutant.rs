@@ -6,6 +6,7 @@
 use crate::baseline::drtm::{self, Drtm};
 use crate::baseline::dslr::{Dslr, rules as dslr};
 use crate::baseline::mcs::{self, Mcs};
+use crate::baseline::rma_rw::{self, RmaRw};
 use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, TokenGrant, Want};
@@ -54,6 +55,21 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Exclusion,
         "a reader joins a lease that ends before it is done",
     ));
+    visitor.mutant::<RmaRw<ReaderIgnoresMode>>(mutant(
+        "rma-rw",
+        Checker::Exclusion,
+        "a reader that counted itself in does not check the mode",
+    ));
+    visitor.mutant::<RmaRw<LooksOnce>>(mutant(
+        "rma-rw",
+        Checker::Exclusion,
+        "a writer does not look again for readers that came before it set write mode",
+    ));
+    visitor.mutant::<RmaRw<StaysInWriteMode>>(mutant(
+        "rma-rw",
+        Checker::Deadlock,
+        "the last writer leaves write mode on",
+    ));
     visitor.mutant::<Dslr<dslr::ReaderIgnoresWriters>>(mutant(
         "dslr",
         Checker::Exclusion,
@@ -87,6 +103,33 @@ pub struct JoinsLate;
 impl drtm::Rules for JoinsLate {
     const NAME: &'static str = "drtm-joins-late";
     const LEAVES_ROOM_TO_HOLD: bool = false;
+}
+
+/// RMA-RW whose readers come in whatever the mode.
+#[derive(Debug)]
+pub struct ReaderIgnoresMode;
+
+impl rma_rw::Rules for ReaderIgnoresMode {
+    const NAME: &'static str = "rma-rw-reader-ignores-mode";
+    const READER_CHECKS_MODE: bool = false;
+}
+
+/// RMA-RW whose writers look for readers only before they set write mode.
+#[derive(Debug)]
+pub struct LooksOnce;
+
+impl rma_rw::Rules for LooksOnce {
+    const NAME: &'static str = "rma-rw-looks-once";
+    const WRITER_LOOKS_AGAIN: bool = false;
+}
+
+/// RMA-RW that stays in write mode when the queue is empty.
+#[derive(Debug)]
+pub struct StaysInWriteMode;
+
+impl rma_rw::Rules for StaysInWriteMode {
+    const NAME: &'static str = "rma-rw-stays-in-write-mode";
+    const GOES_BACK_TO_READ_MODE: bool = false;
 }
 
 /// MCS whose release, when somebody queued behind it, does not wait to learn who.

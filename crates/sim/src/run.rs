@@ -387,7 +387,11 @@ fn report<P: Protocol>(plan: &Plan, world: &World<'_>, tally: &Tally) -> Report 
             bytes: per(all.bytes, before.bytes),
         },
         retries,
-        retry_percent: 100.0 * retries as f64 / (all.cas - before.cas).max(1) as f64,
+        retry_percent: if all.cas == before.cas {
+            0.0
+        } else {
+            100.0 * retries as f64 / (all.cas - before.cas) as f64
+        },
         aborts: all.aborts - before.aborts,
         denied: all.denied - before.denied,
         recoveries: all.recoveries - before.recoveries,

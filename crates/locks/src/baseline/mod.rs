@@ -5,4 +5,5 @@ pub mod cas_backoff;
 pub mod drtm;
 pub mod dslr;
 pub mod mcs;
+pub mod rma_rw;
 pub mod rpc;
