@@ -1,6 +1,6 @@
 //! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
 
-use crate::baseline::{cas, cas_backoff, mcs, rpc};
+use crate::baseline::{cas, cas_backoff, dslr, mcs, rpc};
 use crate::mutant;
 use crate::protocol::Protocol;
 
@@ -63,6 +63,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<cas::Cas>();
     visitor.protocol::<cas_backoff::CasBackoff>();
     visitor.protocol::<mcs::Mcs>();
+    visitor.protocol::<dslr::Dslr>();
     visitor.protocol::<rpc::Rpc>();
 
     mutant::visit(visitor);

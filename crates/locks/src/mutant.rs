@@ -3,6 +3,7 @@
 //! Mutants of a protocol that differ from it in one rule stand with that protocol's rules (see [`mcs::Rules`]);
 //! those here are variations of a spin lock, each with one [`Flaw`].
 
+use crate::baseline::dslr::{Dslr, rules as dslr};
 use crate::baseline::mcs::{self, Mcs};
 use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
@@ -41,6 +42,21 @@ pub fn visit(visitor: &mut impl Visitor) {
         "mcs",
         Checker::Exclusion,
         "a queued client does not wait for the handover (Alg. 1 line 5)",
+    ));
+    visitor.mutant::<Dslr<dslr::ReaderIgnoresWriters>>(mutant(
+        "dslr",
+        Checker::Exclusion,
+        "a reader does not wait for the writers before it",
+    ));
+    visitor.mutant::<Dslr<dslr::ResetsAtOnce>>(mutant(
+        "dslr",
+        Checker::Exclusion,
+        "a full word is set back while others hold the lock",
+    ));
+    visitor.mutant::<Dslr<dslr::ReaderClearsOwn>>(mutant(
+        "dslr",
+        Checker::Exclusion,
+        "a reader that clears a stuck lock passes over itself and those before it (DSLR as published)",
     ));
 }
 

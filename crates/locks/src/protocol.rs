@@ -45,6 +45,13 @@ pub trait Protocol: 'static {
         u64::MAX
     }
 
+    /// Sets the tunable called `name`, for whoever knows a protocol only by its name. False if there is none, or if
+    /// `value` is nothing for it.
+    fn tune(params: &mut Self::Params, name: &str, value: u64) -> bool {
+        let _ = (params, name, value);
+        false
+    }
+
     /// What a message of this kind is called, for traces.
     fn message_name(kind: u32) -> &'static str {
         let _ = kind;

@@ -2,5 +2,6 @@
 
 pub mod cas;
 pub mod cas_backoff;
+pub mod dslr;
 pub mod mcs;
 pub mod rpc;

@@ -47,6 +47,8 @@ pub(crate) struct Client {
     pub(crate) instant: u32,
     /// Said, but not yet in effect.
     observed: Vec<Observation>,
+    /// When its first operation since it last began to acquire or release came to its end; zero if none has.
+    pub(crate) first_answer_ns: u64,
 }
 
 /// The state of the simulated world, apart from its clients' futures.
@@ -145,6 +147,7 @@ impl Core {
             steps: 0,
             instant: 0,
             observed: Vec::new(),
+            first_answer_ns: 0,
         });
         index
     }
@@ -245,6 +248,7 @@ impl Core {
         }
         if let Observation::Waiting(_) | Observation::Releasing(_) = what {
             state.observed.push(what);
+            state.first_answer_ns = 0;
             return;
         }
         // Said before and still without effect: it came first all the same.
