@@ -3,6 +3,7 @@
 use crate::baseline::{cas, cas_backoff, dslr, mcs, rpc};
 use crate::mutant;
 use crate::protocol::Protocol;
+use crate::qplock::{self, QpLock};
 
 /// Somebody who wants to do something with every protocol, each as its own type.
 pub trait Visitor {
@@ -66,5 +67,10 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<dslr::Dslr>();
     visitor.protocol::<rpc::Rpc>();
 
+    visitor.protocol::<QpLock>();
+    visitor.protocol::<QpLock<qplock::AsPrinted>>();
+    visitor.protocol::<QpLock<qplock::Extended>>();
+
     mutant::visit(visitor);
+    qplock::mutants::visit(visitor);
 }

@@ -15,6 +15,7 @@ pub mod mutant;
 pub mod orphans;
 mod play;
 mod protocol;
+pub mod qplock;
 
 pub use fast::{Either, Fast, fast};
 pub use play::play;
