@@ -93,7 +93,7 @@ fn it_agrees_with_a_naive_list_on_many_sparse_ranges() {
 }
 
 #[test]
-#[ignore = "four million operations: about a minute"]
+#[ignore = "four million operations: some seconds"]
 fn it_agrees_with_a_naive_list_for_millions_of_operations() {
     for seed in 100..140 {
         agrees_with_a_list(seed, 100_000, 1 << (seed % 9 + 1), 1 << (seed % 33 + 2));

@@ -302,9 +302,10 @@ impl<R: Rules> Core<R> {
             return;
         }
         let mut ready = std::mem::take(&mut self.ready);
+        // The pieces of what was once one range share a stamp.
         ready.sort_unstable_by_key(|slot| {
             let node = self.trees.node(*slot);
-            (node.state != State::Upgrading, node.stamp)
+            (node.state != State::Upgrading, node.stamp, node.id)
         });
         for slot in ready.drain(..) {
             let token = self.grant(slot);
