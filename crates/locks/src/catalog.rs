@@ -3,6 +3,7 @@
 use crate::baseline::{cas, cas_backoff, drtm, dslr, mcs, rma_rw, rpc};
 use crate::mutant;
 use crate::protocol::Protocol;
+use crate::qplock::{self, QpLock};
 
 /// Somebody who wants to do something with every protocol, each as its own type.
 pub trait Visitor {
@@ -68,5 +69,10 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<rma_rw::RmaRw>();
     visitor.protocol::<rpc::Rpc>();
 
+    visitor.protocol::<QpLock>();
+    visitor.protocol::<QpLock<qplock::AsPrinted>>();
+    visitor.protocol::<QpLock<qplock::Extended>>();
+
     mutant::visit(visitor);
+    qplock::mutants::visit(visitor);
 }

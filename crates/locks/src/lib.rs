@@ -10,11 +10,13 @@
 pub mod baseline;
 pub mod case;
 pub mod catalog;
+pub mod combiner;
 mod fast;
 pub mod mutant;
 pub mod orphans;
 mod play;
 mod protocol;
+pub mod qplock;
 
 pub use fast::{Either, Fast, fast};
 pub use play::play;
