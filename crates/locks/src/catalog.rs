@@ -4,6 +4,7 @@ use crate::baseline::{cas, cas_backoff, drtm, dslr, mcs, rma_rw, rpc};
 use crate::mutant;
 use crate::protocol::Protocol;
 use crate::qplock::{self, QpLock};
+use crate::shiftlock::{ShiftLock, layout::Wide, portable::Portable};
 
 /// Somebody who wants to do something with every protocol, each as its own type.
 pub trait Visitor {
@@ -68,6 +69,8 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<drtm::Drtm>();
     visitor.protocol::<rma_rw::RmaRw>();
     visitor.protocol::<rpc::Rpc>();
+    visitor.protocol::<ShiftLock<Wide>>();
+    visitor.protocol::<ShiftLock<Portable>>();
 
     visitor.protocol::<QpLock>();
     visitor.protocol::<QpLock<qplock::AsPrinted>>();

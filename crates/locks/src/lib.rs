@@ -12,11 +12,13 @@ pub mod case;
 pub mod catalog;
 pub mod combiner;
 mod fast;
+mod join;
 pub mod mutant;
 pub mod orphans;
 mod play;
 mod protocol;
 pub mod qplock;
+pub mod shiftlock;
 
 pub use fast::{Either, Fast, fast};
 pub use play::play;
