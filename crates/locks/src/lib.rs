@@ -20,5 +20,6 @@ mod protocol;
 pub use fast::{Either, Fast, fast};
 pub use play::play;
 pub use protocol::{
-    Denied, Grant, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, TokenGrant, Want,
+    Change, Denied, Grant, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space,
+    TokenGrant, Want,
 };
