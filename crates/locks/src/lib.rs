@@ -23,5 +23,6 @@ pub mod shiftlock;
 pub use fast::{Either, Fast, fast};
 pub use play::play;
 pub use protocol::{
-    Denied, Grant, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, TokenGrant, Want,
+    Change, Denied, Grant, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space,
+    TokenGrant, Want,
 };
