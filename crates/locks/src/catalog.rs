@@ -1,6 +1,7 @@
 //! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
 
 use crate::baseline::{cas, cas_backoff, mcs, rpc};
+use crate::citron::Citron;
 use crate::mutant;
 use crate::protocol::Protocol;
 
@@ -64,6 +65,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<cas_backoff::CasBackoff>();
     visitor.protocol::<mcs::Mcs>();
     visitor.protocol::<rpc::Rpc>();
+    visitor.protocol::<Citron>();
 
     mutant::visit(visitor);
 }

@@ -10,6 +10,7 @@
 pub mod baseline;
 pub mod case;
 pub mod catalog;
+pub mod citron;
 mod fast;
 pub mod mutant;
 pub mod orphans;

@@ -6,6 +6,7 @@
 use crate::baseline::mcs::{self, Mcs};
 use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
+use crate::citron::{self, Citron};
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, TokenGrant, Want};
 use lockwright_fabric::{Endpoint, FabricError, Needs, NodeId, Word64};
 use std::fmt::Debug;
@@ -41,6 +42,21 @@ pub fn visit(visitor: &mut impl Visitor) {
         "mcs",
         Checker::Exclusion,
         "a queued client does not wait for the handover (Alg. 1 line 5)",
+    ));
+    visitor.mutant::<Citron<citron::mutants::LooksFirst>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "handshake without the look at the ancestors after they were told",
+    ));
+    visitor.mutant::<Citron<citron::mutants::ForgetsCount>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "an attempt that is undone does not add to DCnt",
+    ));
+    visitor.mutant::<Citron<citron::mutants::WaitsAbove>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "waits for a request above a node that it holds (k > 1, as printed)",
     ));
 }
 
