@@ -15,6 +15,7 @@ use super::split::{Cover, split};
 use super::tree::{Node, Tree};
 use super::{Attempt, CitronClient, CitronGrant, Obstacle, Piece, Pieces, Rules};
 use crate::protocol::{Denied, Patience, Want};
+use arrayvec::ArrayVec;
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError};
 
@@ -72,10 +73,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let todo = split(&self.shape, start, end, self.params.k as usize); // line 5
         let mut request =
             Request { tree, units: (start, end), patience: want.patience, held: Pieces::new(), todo };
-        let (mut failures, mut token) = (0, None);
+        let (mut failures, mut token) = (0_u32, None);
         while !request.todo.is_empty() {
             // lines 6, 7
-            self.mark(&request, failures);
+            self.mark("citron: next node", &request, &[failures.into()]);
             let attempt = match self.params.synchrony {
                 Synchrony::Handshake => self.shake_hands(&request).await?,
                 Synchrony::Wait(timing) => self.lock_node_in_time(&request, timing).await?,
@@ -97,10 +98,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                         self.release_on_tree(&tree, &request.held).await?;
                         return Err(request.out_of_patience());
                     }
-                    failures += 1;
-                    if failures >= self.params.escalate_after && request.may_queue() {
-                        self.escalate(&mut request, obstacle).await?;
-                        failures = 0;
+                    if self.params.escalate_after > 0 && request.may_queue() {
+                        failures += 1;
+                        if failures >= self.params.escalate_after {
+                            self.escalate(&mut request, obstacle).await?;
+                            failures = 0;
+                        }
                     }
                 }
             }
@@ -108,6 +111,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         if token.is_none() {
             token = self.draw_token(&tree, request.units).await?;
         }
+        self.mark("citron: granted", &request, &[token.unwrap_or(0)]);
         Ok(CitronGrant { lock: want.claim.lock, pieces: request.held, token })
     }
 
@@ -146,15 +150,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(())
     }
 
-    /// Of everything that happened, only what is held, what is still to do and the failures matter.
-    fn mark(&self, request: &Request, failures: u32) {
-        let mut locals = [0; 1 + 2 * super::MAX_K];
-        locals[0] = u64::from(failures);
+    /// Of everything that happened, only what is held, what is still to do and `more` matters.
+    #[inline]
+    pub(super) fn mark(&self, label: &'static str, request: &Request, more: &[u64]) {
+        let mut locals = ArrayVec::<u64, { 4 * super::MAX_K }>::new();
         let held = request.held.iter().map(|piece| piece.node.index() << 2 | u64::from(piece.with_leaves) << 1);
-        let todo = request.todo.iter().map(|node| node.index() << 2 | 1);
-        for (local, value) in locals[1..].iter_mut().zip(held.chain(todo)) {
-            *local = value;
-        }
-        self.ep.mark("citron: next node", &locals);
+        locals.extend(held.chain(request.todo.iter().map(|node| node.index() << 2 | 1)));
+        locals.extend(more.iter().copied());
+        self.ep.mark(label, &locals);
     }
 }

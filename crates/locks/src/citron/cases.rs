@@ -11,7 +11,7 @@ pub(super) const UNITS: u64 = 16;
 
 /// The tunables of most cases: leaves of one unit, no tokens.
 pub(super) fn small(m: u32) -> Params {
-    Params { m, leaf_units: 1, token_level: 0, escalate_after: 2, ..Params::default() }
+    Params { m, leaf_units: 1, token_level: 0, escalate_after: 0, ..Params::default() }
 }
 
 /// The same in wait mode.

@@ -71,6 +71,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 if plan.with_token { self.token_from(&request.tree, request.units, &olds).await? } else { None };
             return Ok(Attempt::Locked(pieces.into_iter().map(|(piece, _)| piece).collect(), token));
         };
+        let freed = pieces[failed..].iter().rev();
+        let freed = freed.fold(0, |bits, (piece, cas)| bits << 1 | u64::from(!is_taken(piece, *cas)));
+        self.mark("citron: undo leaves", request, &[failed as u64, freed, obstacle.local(), pieces.len() as u64]);
         // What lies to the left of the failure stays locked; the rest is undone, whether it was had or not, so that
         // nodes are held in ascending order.
         let mut undo = Verbs::new(&self.ep);
@@ -155,6 +158,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
 
         let (ticket, mut at_once) = (get(before, T_MAX), !has_queue(before));
         if let Some(above) = plan.occupied(&olds, 0) {
+            self.mark("citron: yield", request, &[above.index(), u64::from(at_once), ticket as u64]);
             self.yield_turn(request, node, (!at_once).then_some(ticket)).await?;
             return Ok(Attempt::Blocked(Obstacle::Node(above)));
         }

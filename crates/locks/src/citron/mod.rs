@@ -235,3 +235,13 @@ enum Obstacle {
     Node(Node),
 }
 
+
+impl Obstacle {
+    /// For marks.
+    fn local(self) -> u64 {
+        match self {
+            Self::Units(leaf, _) => leaf.index() << 1,
+            Self::Node(node) => node.index() << 1 | 1,
+        }
+    }
+}

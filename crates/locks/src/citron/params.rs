@@ -23,7 +23,7 @@ pub struct Params {
     /// The level whose nodes each have a word that fencing tokens come from; 0 gives no tokens. One word for the
     /// whole tree (level 1) would be hot.
     pub token_level: u32,
-    /// After so many failed attempts at a node, a client locks a larger one, where it can queue.
+    /// After so many failed attempts at a node, a client locks a larger one, where it can queue; 0: never.
     pub escalate_after: u32,
 }
 
