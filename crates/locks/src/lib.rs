@@ -10,6 +10,7 @@
 pub mod baseline;
 pub mod case;
 pub mod catalog;
+pub mod citron;
 pub mod combiner;
 mod fast;
 mod join;

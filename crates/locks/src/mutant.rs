@@ -9,6 +9,7 @@ use crate::baseline::mcs::{self, Mcs};
 use crate::baseline::rma_rw::{self, RmaRw};
 use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
+use crate::citron::{self, Citron};
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, TokenGrant, Want};
 use lockwright_fabric::{Endpoint, FabricError, Needs, NodeId, Word64};
 use std::fmt::Debug;
@@ -84,6 +85,21 @@ pub fn visit(visitor: &mut impl Visitor) {
         "dslr",
         Checker::Exclusion,
         "a reader that clears a stuck lock passes over itself and those before it (DSLR as published)",
+    ));
+    visitor.mutant::<Citron<citron::mutants::LooksFirst>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "handshake without the look at the ancestors after they were told",
+    ));
+    visitor.mutant::<Citron<citron::mutants::ForgetsCount>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "an attempt that is undone does not add to DCnt",
+    ));
+    visitor.mutant::<Citron<citron::mutants::WaitsAbove>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "waits for a request above a node that it holds (k > 1, as printed)",
     ));
 }
 
