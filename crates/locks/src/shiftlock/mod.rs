@@ -92,15 +92,30 @@ pub struct ShiftParams {
 }
 
 impl Default for ShiftParams {
+    /// The paper's threshold; a lease that threads on a busy machine keep.
     fn default() -> Self {
+        Self { skips_idle_readers: true, ..Self::paper() }.with_lease(1_000_000_000)
+    }
+}
+
+impl ShiftParams {
+    /// As in the paper's evaluation: leases of 10 ms, and readers get their turn even if none waits.
+    pub const fn paper() -> Self {
         const LEASE_NS: u64 = 10_000_000;
         Self {
             threshold: 16,
-            skips_idle_readers: true,
+            skips_idle_readers: false,
             lease_ns: LEASE_NS,
             trust_ns: LEASE_NS,
             last_generation: u64::MAX,
         }
+    }
+
+    /// The same with another lease.
+    #[must_use]
+    pub const fn with_lease(mut self, lease_ns: u64) -> Self {
+        (self.lease_ns, self.trust_ns) = (lease_ns, lease_ns);
+        self
     }
 }
 
