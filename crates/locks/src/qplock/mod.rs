@@ -20,7 +20,6 @@ pub mod mutants;
 mod queue;
 mod release;
 
-
 use crate::case::Case;
 use crate::protocol::{
     Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
