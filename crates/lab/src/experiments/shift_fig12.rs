@@ -21,6 +21,10 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 /// What stands for "never".
 const NEVER: u64 = u32::MAX as u64;
 
+/// Why the last step gains nothing here.
+const GAIN_NOTE: &str = "published is a gain of 3.3 % over 32; in the model goodput is highest at 64, and no limit \
+                         at all gives that back";
+
 /// Why the median grows more here.
 const MEDIAN_NOTE: &str = "without a limit readers of the hot locks wait for runs of writers that end only by chance, \
                            and in the model they are enough to lift the median of all acquires";
@@ -81,10 +85,8 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let claims = vec![
         so("flat-from-16", near(mops(at(16)), mops(at(32)), STABLE_PERCENT)),
         so("small-n-costs-goodput", mops(at(1)) < 0.95 * mops(at(16))),
-        so(
-            "no-limit-gains-little",
-            mops(at(NEVER)) >= mops(at(32)) && near(mops(at(32)), mops(at(NEVER)), STABLE_PERCENT),
-        ),
+        so("no-limit-changes-goodput-little", near(mops(at(32)), mops(at(NEVER)), STABLE_PERCENT)),
+        but(so("no-limit-gains-goodput", mops(at(NEVER)) >= mops(at(32))), GAIN_NOTE),
         so("tail-falls-as-n-grows", p99(1) > p99(16)),
         so("median-stable-up-to-32", near(p50(1), p50(32), STABLE_PERCENT)),
         but(

@@ -3,7 +3,7 @@
 //! As in the paper a client fails by never releasing what it was granted, and goes on with another lock: to everybody
 //! who wants the first one it is dead. The checkers watch these runs too.
 
-use super::shift::{SHIFTLOCK, micro, mops, so, two, us};
+use super::shift::{SHIFTLOCK, but, micro, mops, so, two, us};
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
@@ -18,6 +18,10 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 const DSLR: &str = "dslr";
+
+/// Why ShiftLock is above DSLR at the lowest rate here.
+const RARE_NOTE: &str = "with one failure in a hundred thousand grants, goodput without failures still decides, and \
+                         there ShiftLock is far above DSLR (Fig. 4)";
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let rates: &[f64] = context.pick(&[1e-5, 1e-4, 1e-3, 1e-2], &[1e-4, 1e-3]);
@@ -67,12 +71,19 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     };
     let falls = |reports: &[Report]| reports.windows(2).all(|pair| mops(&pair[1]) < mops(&pair[0]));
     let pairs = || shiftlock.iter().zip(dslr);
-    let claims = vec![
+    let dslr_leads = |range: std::ops::Range<f64>| {
+        let points = rates.iter().zip(pairs()).filter(|(rate, _)| range.contains(rate));
+        points.map(|(_, (shiftlock, dslr))| mops(dslr) > mops(shiftlock)).reduce(|a, b| a && b)
+    };
+    let mut claims = vec![
         so("both-recover", reports.iter().all(|report| report.recoveries > 0)),
         so("goodput-falls-with-the-rate", falls(shiftlock) && falls(dslr)),
         // Two leases of silence are enough for DSLR, ShiftLock waits for three.
-        so("dslr-above-shiftlock", pairs().all(|(shiftlock, dslr)| mops(dslr) > mops(shiftlock))),
+        so("dslr-above-shiftlock", dslr_leads(5e-5..1.0) == Some(true)),
         so("same-order-of-magnitude", pairs().all(|(shiftlock, dslr)| mops(dslr) < 10.0 * mops(shiftlock))),
     ];
+    if let Some(leads) = dslr_leads(0.0..5e-5) {
+        claims.push(but(so("dslr-above-shiftlock-when-failures-are-rare", leads), RARE_NOTE));
+    }
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }
