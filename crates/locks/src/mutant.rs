@@ -73,6 +73,11 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Deadlock,
         "the last writer leaves write mode on",
     ));
+    visitor.mutant::<RmaRw<SetsBackBlindly>>(mutant(
+        "rma-rw",
+        Checker::Exclusion,
+        "a reader sets the counts back without a CAS, and takes away the write mode of a writer that came meanwhile",
+    ));
     visitor.mutant::<Dslr<dslr::ReaderIgnoresWriters>>(mutant(
         "dslr",
         Checker::Exclusion,
@@ -148,6 +153,15 @@ pub struct StaysInWriteMode;
 impl rma_rw::Rules for StaysInWriteMode {
     const NAME: &'static str = "rma-rw-stays-in-write-mode";
     const GOES_BACK_TO_READ_MODE: bool = false;
+}
+
+/// RMA-RW whose readers set the counts back without looking whether a writer has come.
+#[derive(Debug)]
+pub struct SetsBackBlindly;
+
+impl rma_rw::Rules for SetsBackBlindly {
+    const NAME: &'static str = "rma-rw-sets-back-blindly";
+    const SETS_BACK_BY_CAS: bool = false;
 }
 
 /// MCS whose release, when somebody queued behind it, does not wait to learn who.
