@@ -58,6 +58,21 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Deadlock,
         "waits for a request above a node that it holds (k > 1, as printed)",
     ));
+    visitor.mutant::<Citron<citron::mutants::KeepsTurn>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "keeps its turn at a node while it waits for an ancestor (k > 1, as printed)",
+    ));
+    visitor.mutant::<Citron<citron::mutants::NeverLate>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "wait mode whose T_wait is too short for the delays, and that does not abort",
+    ));
+    visitor.mutant::<Citron<citron::mutants::UnevenTokens>>(mutant(
+        "citron",
+        Checker::Tokens,
+        "a range over several token words does not lift the lower ones",
+    ));
 }
 
 /// MCS whose release, when somebody queued behind it, does not wait to learn who.

@@ -141,8 +141,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             },
             Obstacle::Node(_) => return Ok(()),
         };
-        let below: Pieces =
-            request.held.iter().filter(|piece| larger.covers(piece.node)).copied().collect();
+        let below: Pieces = request.held.iter().filter(|piece| larger.covers(piece.node)).copied().collect();
         self.release_on_tree(&request.tree, &below).await?;
         request.held.retain(|piece: &mut Piece| !larger.covers(piece.node));
         request.todo.retain(|node: &mut Node| !larger.covers(*node));
@@ -154,7 +153,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     #[inline]
     pub(super) fn mark(&self, label: &'static str, request: &Request, more: &[u64]) {
         let mut locals = ArrayVec::<u64, { 4 * super::MAX_K }>::new();
-        let held = request.held.iter().map(|piece| piece.node.index() << 2 | u64::from(piece.with_leaves) << 1);
+        let held =
+            request.held.iter().map(|piece| piece.node.index() << 2 | u64::from(piece.with_leaves) << 1);
         locals.extend(held.chain(request.todo.iter().map(|node| node.index() << 2 | 1)));
         locals.extend(more.iter().copied());
         self.ep.mark(label, &locals);

@@ -44,11 +44,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Reads the whole window of `node` and waits for the notes there.
-    pub(super) async fn wait_for_window(
-        &self,
-        request: &Request,
-        node: Node,
-    ) -> Result<bool, FabricError> {
+    pub(super) async fn wait_for_window(&self, request: &Request, node: Node) -> Result<bool, FabricError> {
         let tree = &request.tree;
         let mut window = tree.shape.window(node, self.params.m).peekable();
         while window.peek().is_some() {

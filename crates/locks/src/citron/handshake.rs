@@ -17,7 +17,7 @@
 
 use super::acquire::Request;
 use super::below::Below;
-use super::layout::{D_MAX, T_CNT, T_MAX, add_one, get, has_queue, ticket_if_free, turn_of};
+use super::layout::{D_MAX, QUEUE_EMPTY, T_CNT, T_MAX, add_one, get, has_queue, ticket_if_free, turn_of};
 use super::release::Verbs;
 use super::tree::Node;
 use super::{Attempt, CitronClient, Obstacle, Piece, Rules};
@@ -67,13 +67,20 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             }
         }
         let Some((failed, obstacle)) = obstacle else {
-            let token =
-                if plan.with_token { self.token_from(&request.tree, request.units, &olds).await? } else { None };
+            let token = if plan.with_token {
+                self.token_from(&request.tree, request.units, &olds).await?
+            } else {
+                None
+            };
             return Ok(Attempt::Locked(pieces.into_iter().map(|(piece, _)| piece).collect(), token));
         };
         let freed = pieces[failed..].iter().rev();
         let freed = freed.fold(0, |bits, (piece, cas)| bits << 1 | u64::from(!is_taken(piece, *cas)));
-        self.mark("citron: undo leaves", request, &[failed as u64, freed, obstacle.local(), pieces.len() as u64]);
+        self.mark(
+            "citron: undo leaves",
+            request,
+            &[failed as u64, freed, obstacle.local(), pieces.len() as u64],
+        );
         // What lies to the left of the failure stays locked; the rest is undone, whether it was had or not, so that
         // nodes are held in ascending order.
         let mut undo = Verbs::new(&self.ep);
@@ -159,7 +166,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let (ticket, mut at_once) = (get(before, T_MAX), !has_queue(before));
         if let Some(above) = plan.occupied(&olds, 0) {
             self.mark("citron: yield", request, &[above.index(), u64::from(at_once), ticket as u64]);
-            self.yield_turn(request, node, (!at_once).then_some(ticket)).await?;
+            self.yield_turn(request, node, (!at_once).then_some(ticket), Some(above)).await?;
             return Ok(Attempt::Blocked(Obstacle::Node(above)));
         }
         if !at_once {
@@ -176,7 +183,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let quiet = self.wait_for_all(request, &below).await?
             && (window.is_some() || self.wait_for_window(request, node).await?);
         if !quiet {
-            self.yield_turn(request, node, None).await?;
+            self.yield_turn(request, node, None, None).await?;
             return Ok(Attempt::GaveUp);
         }
         let token = if plan.with_token && at_once {
@@ -255,8 +262,18 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         request: &Request,
         node: Node,
         waits_for: Option<u128>,
+        above: Option<Node>,
     ) -> Result<(), FabricError> {
         let mut undo = Verbs::new(&self.ep);
+        if let Some(above) = above.filter(|_| !R::PASSES_TURN) {
+            // A mutant: the turn is kept until the ancestor is free.
+            self.undo_notes(request, node, &mut undo).await?;
+            undo.finish().await?;
+            self.ep.wait_until(request.tree.word(above).until(QUEUE_EMPTY)).await?;
+            self.ep.wait_until(request.tree.word(node).until(turn_of(waits_for.unwrap_or(0)))).await?;
+            self.ep.go(add_one(request.tree.word(node), T_CNT)).await?;
+            return Ok(());
+        }
         if let Some(ticket) = waits_for {
             self.undo_notes(request, node, &mut undo).await?;
             undo.finish().await?;

@@ -235,7 +235,6 @@ enum Obstacle {
     Node(Node),
 }
 
-
 impl Obstacle {
     /// For marks.
     fn local(self) -> u64 {

@@ -222,7 +222,10 @@ mod tests {
             if !shape.is_leaf(*node) {
                 waste += (past - first) - (past.min(end) - first.max(start));
             }
-            assert!(first <= at && past > at, "{start}..{end} with {k}: {cover:?} leaves a gap or is out of order");
+            assert!(
+                first <= at && past > at,
+                "{start}..{end} with {k}: {cover:?} leaves a gap or is out of order"
+            );
             assert!(cover[..i].iter().all(|other| !other.covers(*node) && !node.covers(*other)));
             at = past;
         }

@@ -86,7 +86,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let leaves_at = verbs.len();
         if self.has_leaves(node) {
             let full = self.shape.full_leaf();
-            verbs.extend((0..4).map(|i| request.tree.word(node.child(i)).masked_cas(0, full, full, full).raw()));
+            verbs.extend(
+                (0..4).map(|i| request.tree.word(node.child(i)).masked_cas(0, full, full, full).raw()),
+            );
         }
         let olds = self.ep.go(verbs.as_slice()).await?;
         let began = self.ep.now().await; // t₀; later than in line 29, which only makes the wait longer
@@ -199,12 +201,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Frees `pieces` of an attempt at `node`, and takes its notes back.
-    async fn undo_in_time(
-        &self,
-        request: &Request,
-        node: Node,
-        pieces: &[Piece],
-    ) -> Result<(), FabricError> {
+    async fn undo_in_time(&self, request: &Request, node: Node, pieces: &[Piece]) -> Result<(), FabricError> {
         let mut verbs = Verbs::new(&self.ep);
         for piece in pieces {
             self.free(&request.tree, piece, &mut verbs).await?;
