@@ -1,7 +1,7 @@
 //! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
 
 use crate::baseline::{cas, cas_backoff, mcs, rpc};
-use crate::citron::Citron;
+use crate::citron::{Citron, CitronRw};
 use crate::mutant;
 use crate::protocol::Protocol;
 
@@ -66,6 +66,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<mcs::Mcs>();
     visitor.protocol::<rpc::Rpc>();
     visitor.protocol::<Citron>();
+    visitor.protocol::<CitronRw>();
 
     mutant::visit(visitor);
 }

@@ -73,6 +73,16 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Tokens,
         "a range over several token words does not lift the lower ones",
     ));
+    visitor.mutant::<Citron<citron::mutants::IgnoresReadersAbove>>(mutant(
+        "citron-rw",
+        Checker::Exclusion,
+        "a lower writer ignores an upper reader",
+    ));
+    visitor.mutant::<Citron<citron::mutants::IgnoresReadersBelow>>(mutant(
+        "citron-rw",
+        Checker::Exclusion,
+        "an upper writer does not wait for lower readers",
+    ));
 }
 
 /// MCS whose release, when somebody queued behind it, does not wait to learn who.

@@ -159,7 +159,7 @@ fn wait_mode() -> Vec<Case<Params>> {
         case("wait-aborts", timed(1, 4))
             .clients(1, &[INNER])
             .clients(1, &[LEAF])
-            .clock(Clock { max_ticks: 16, ..clock }),
+            .clock(Clock { max_ticks: 13, ..clock }),
         case("wait-two-nodes", timed(2, enough))
             .clients(1, &[INNER_AND_LEAF])
             .clients(1, &[ROOT])

@@ -1,6 +1,7 @@
 //! Citron with one rule left out, each with the case that shows it.
 
 use super::cases::{INNER, INNER_AND_LEAF, LEAF, ROOT, case, range, small, timed};
+use super::rw_cases::read;
 use super::{Params, Rules};
 use crate::case::{Case, Clock};
 
@@ -87,5 +88,31 @@ impl Rules for UnevenTokens {
                 .clients(1, &[range(4, 5)])
                 .tokens(),
         ]
+    }
+}
+
+/// A writer that ignores readers above it.
+#[derive(Debug)]
+pub struct IgnoresReadersAbove;
+
+impl Rules for IgnoresReadersAbove {
+    const NAME: &'static str = "citron-rw-ignores-above";
+    const READERS: bool = true;
+    const YIELDS_TO_READERS: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![case("reader-above-a-writer", small(1)).clients(1, &[read(INNER)]).clients(1, &[LEAF])]
+    }
+}
+
+/// A writer that does not wait for readers below it.
+#[derive(Debug)]
+pub struct IgnoresReadersBelow;
+
+impl Rules for IgnoresReadersBelow {
+    const NAME: &'static str = "citron-rw-ignores-below";
+    const READERS: bool = true;
+    const WAITS_FOR_READERS_BELOW: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![case("reader-below-a-writer", small(1)).clients(1, &[read(LEAF)]).clients(1, &[INNER])]
     }
 }
