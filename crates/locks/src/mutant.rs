@@ -108,6 +108,31 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Deadlock,
         "waits for a request above a node that it holds (k > 1, as printed)",
     ));
+    visitor.mutant::<Citron<citron::mutants::KeepsTurn>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "keeps its turn at a node while it waits for an ancestor (k > 1, as printed)",
+    ));
+    visitor.mutant::<Citron<citron::mutants::NeverLate>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "wait mode whose T_wait is too short for the delays, and that does not abort",
+    ));
+    visitor.mutant::<Citron<citron::mutants::UnevenTokens>>(mutant(
+        "citron",
+        Checker::Tokens,
+        "a range over several token words does not lift the lower ones",
+    ));
+    visitor.mutant::<Citron<citron::mutants::IgnoresReadersAbove>>(mutant(
+        "citron-rw",
+        Checker::Exclusion,
+        "a lower writer ignores an upper reader",
+    ));
+    visitor.mutant::<Citron<citron::mutants::IgnoresReadersBelow>>(mutant(
+        "citron-rw",
+        Checker::Exclusion,
+        "an upper writer does not wait for lower readers",
+    ));
 }
 
 /// DrTM on clocks that agree, it believes.
