@@ -68,6 +68,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Combiner>();
     visitor.protocol::<Combiner<combiner::PollRpc>>();
     visitor.protocol::<Combiner<combiner::PollFlag>>();
+    visitor.protocol::<combiner::Thesis>();
 
     mutant::visit(visitor);
     combiner::mutants::visit(visitor);
