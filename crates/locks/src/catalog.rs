@@ -80,6 +80,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Combiner>();
     visitor.protocol::<Combiner<combiner::PollRpc>>();
     visitor.protocol::<Combiner<combiner::PollFlag>>();
+    visitor.protocol::<combiner::Thesis>();
 
     visitor.protocol::<QpLock>();
     visitor.protocol::<QpLock<qplock::AsPrinted>>();
