@@ -6,5 +6,7 @@
 
 pub mod inproc;
 mod prefetch;
+#[cfg(feature = "tcp")]
+pub mod tcp;
 
 pub use prefetch::prefetch;

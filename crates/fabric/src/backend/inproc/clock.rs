@@ -14,7 +14,7 @@ const SPIN_NS: u64 = 10_000;
 
 /// The fabric's clock and its alarms.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub(in crate::backend) struct Clock {
     start: Instant,
     alarms: Arc<Alarms>,
 }
@@ -35,16 +35,24 @@ struct Book {
 }
 
 impl Clock {
-    pub(super) fn new() -> Self {
+    pub(in crate::backend) fn new() -> Self {
         Self { start: Instant::now(), alarms: Arc::default() }
     }
 
-    pub(super) fn now(&self) -> Time {
+    /// A clock that shows `time` now: that of a client whose fabric began elsewhere.
+    #[cfg(feature = "tcp")]
+    pub(in crate::backend) fn showing(time: Time) -> Self {
+        let now = Instant::now();
+        let start = now.checked_sub(Duration::from_nanos(time.0)).unwrap_or(now);
+        Self { start, alarms: Arc::default() }
+    }
+
+    pub(in crate::backend) fn now(&self) -> Time {
         Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Whether `deadline` has come. `Deadline::Now` always has.
-    pub(super) fn reached(&self, deadline: Deadline) -> bool {
+    pub(in crate::backend) fn reached(&self, deadline: Deadline) -> bool {
         match deadline {
             Deadline::Never => false,
             Deadline::Now => true,
@@ -72,7 +80,12 @@ impl Clock {
     }
 
     /// Keeps `slot` set to an alarm for `deadline` that wakes the task of `cx`.
-    pub(super) fn keep_alarm(&self, slot: &mut Option<Alarm>, deadline: Deadline, cx: &Context<'_>) {
+    pub(in crate::backend) fn keep_alarm(
+        &self,
+        slot: &mut Option<Alarm>,
+        deadline: Deadline,
+        cx: &Context<'_>,
+    ) {
         let Deadline::At(time) = deadline else { return };
         if !slot.as_ref().is_some_and(|alarm| alarm.waker.will_wake(cx.waker())) {
             *slot = Some(self.alarm(time, cx.waker()));
@@ -80,7 +93,7 @@ impl Clock {
     }
 
     /// A future that is done `ns` nanoseconds from now.
-    pub(super) fn sleep(&self, ns: u64) -> Sleep<'_> {
+    pub(in crate::backend) fn sleep(&self, ns: u64) -> Sleep<'_> {
         Sleep { clock: self, until: if ns == 0 { Time(0) } else { self.now().plus(ns) }, ns, alarm: None }
     }
 }
@@ -116,7 +129,7 @@ impl Alarms {
 
 /// A wake-up call; dropping it cancels it.
 #[derive(Debug)]
-pub(super) struct Alarm {
+pub(in crate::backend) struct Alarm {
     alarms: Arc<Alarms>,
     key: (u64, u64),
     waker: Waker,
@@ -130,7 +143,7 @@ impl Drop for Alarm {
 
 /// The future of [`Clock::sleep`].
 #[derive(Debug)]
-pub(super) struct Sleep<'a> {
+pub(in crate::backend) struct Sleep<'a> {
     clock: &'a Clock,
     until: Time,
     ns: u64,
