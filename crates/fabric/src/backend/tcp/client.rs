@@ -174,20 +174,20 @@ async fn shake_hands(
     }
 }
 
-/// Keeps a session going until it is over.
-pub(super) async fn keep_going(link: Arc<Link>, address: SocketAddr, options: ConnectOptions, line: Line) {
-    // Also if the runtime goes away: nobody may wait for ever.
-    let _end = EndAtDrop(&link);
+/// Keeps a session going until it is over. The keeper is an argument, so that it exists from the beginning: the runtime
+/// may go away before this is polled for the first time.
+pub(super) async fn keep_going(keeper: Keeper, address: SocketAddr, options: ConnectOptions, line: Line) {
+    let link = &keeper.0;
     let mut line = line;
     loop {
-        let fate = read(&link, line).await;
+        let fate = read(link, line).await;
         if let Some(fate) = fate {
             link.end(fate);
         }
         if !link.go_down() {
             return;
         }
-        match come_back(&link, address, &options).await {
+        match come_back(link, address, &options).await {
             Ok(new) => line = new,
             Err(fate) => return link.end(fate),
         }
@@ -199,9 +199,10 @@ pub(super) async fn keep_going(link: Arc<Link>, address: SocketAddr, options: Co
     }
 }
 
-struct EndAtDrop<'a>(&'a Link);
+/// Whoever keeps a session going. When it goes, so does the session: nobody may wait for ever.
+pub(super) struct Keeper(pub(super) Arc<Link>);
 
-impl Drop for EndAtDrop<'_> {
+impl Drop for Keeper {
     fn drop(&mut self) {
         self.0.end(Fate::Expired);
     }

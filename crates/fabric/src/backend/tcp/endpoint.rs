@@ -1,7 +1,7 @@
 //! A client's endpoint over tcp.
 
 use super::call::{End, Go, Send, Verbs, Waiting};
-use super::client::{ConnectError, ConnectOptions, keep_going, open};
+use super::client::{ConnectError, ConnectOptions, Keeper, keep_going, open};
 use super::frame::SessionId;
 use super::link::{Fate, Link};
 use super::wire::MAX_TAIL;
@@ -56,7 +56,7 @@ impl TcpEndpoint {
         let session = u128::from_le_bytes(line.welcome.session);
         let seed = mix(session as u64 ^ (session >> 64) as u64);
         let link = Arc::new(Link::new(line.welcome.clone(), seed, Arc::clone(&line.out)));
-        tokio::spawn(keep_going(Arc::clone(&link), address, options, line));
+        tokio::spawn(keep_going(Keeper(Arc::clone(&link)), address, options, line));
         Ok(Self { _owner: Arc::new(Owner(Arc::clone(&link))), link })
     }
 

@@ -4,6 +4,7 @@
 //! Frames that are put in while the buffer is corked, or by [`Outgoing::gather`], leave in one write. A buffer that
 //! grows past its limit belongs to somebody who does not read: it is closed, and with it the connection.
 
+use socket2::SockRef;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -174,11 +175,15 @@ impl Outgoing {
             if wrote {
                 continue;
             }
-            if self.queue().closing {
-                self.close();
-            } else {
+            if !self.queue().closing {
                 self.work.notified().await;
+                continue;
             }
+            if let Some(socket) = &self.socket {
+                // The other side sees the end of what was said, though this side still listens.
+                let _ = SockRef::from(socket.as_ref()).shutdown(std::net::Shutdown::Write);
+            }
+            self.close();
         }
         if let Some(sealed) = &mut sealed {
             let _ = sealed.shutdown().await;
