@@ -169,6 +169,16 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
         (quiet >> (addr.offset % L::Word::WIDTH.bytes() * 8)) as u64
     }
 
+    fn tune(params: &mut ShiftParams, name: &str, value: u64) -> bool {
+        match name {
+            "threshold" => params.threshold = u32::try_from(value).unwrap_or(u32::MAX),
+            "skips-idle-readers" => params.skips_idle_readers = value != 0,
+            "lease-ns" => params.lease_ns = value,
+            _ => return false,
+        }
+        true
+    }
+
     fn message_name(kind: u32) -> &'static str {
         messages::name(kind)
     }
