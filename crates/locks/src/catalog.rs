@@ -1,6 +1,8 @@
 //! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
 
 use crate::baseline::{cas, cas_backoff, drtm, dslr, mcs, rma_rw, rpc};
+use crate::citron::{Citron, CitronRw};
+use crate::combiner::{self, Combiner};
 use crate::mutant;
 use crate::protocol::Protocol;
 use crate::qplock::{self, QpLock};
@@ -69,13 +71,22 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<drtm::Drtm>();
     visitor.protocol::<rma_rw::RmaRw>();
     visitor.protocol::<rpc::Rpc>();
+    visitor.protocol::<Citron>();
+    visitor.protocol::<CitronRw>();
+
     visitor.protocol::<ShiftLock<Wide>>();
     visitor.protocol::<ShiftLock<Portable>>();
+
+    visitor.protocol::<Combiner>();
+    visitor.protocol::<Combiner<combiner::PollRpc>>();
+    visitor.protocol::<Combiner<combiner::PollFlag>>();
+    visitor.protocol::<combiner::Thesis>();
 
     visitor.protocol::<QpLock>();
     visitor.protocol::<QpLock<qplock::AsPrinted>>();
     visitor.protocol::<QpLock<qplock::Extended>>();
 
     mutant::visit(visitor);
+    combiner::mutants::visit(visitor);
     qplock::mutants::visit(visitor);
 }

@@ -18,26 +18,22 @@
 //! somebody needs one (the clock's for a long sleep or a deadline, one per role), or allocate on the way of a
 //! verb.
 
-mod clock;
 mod endpoint;
-mod mailbox;
+pub(in crate::backend) mod mailbox;
 mod memory;
-mod now;
 mod park;
-mod run;
 mod serve;
 mod wait;
-mod wakers;
 
+pub use super::run::block_on;
 pub use endpoint::InProcEndpoint;
-pub use run::block_on;
 
+use super::clock::Clock;
 use crate::addr::{Addr, NodeId, PeerId, Value, Width};
 use crate::endpoint::FabricError;
 use crate::message::{BoxedRole, Message};
 use crate::random::mix;
 use crate::{Word, verb::Op};
-use clock::Clock;
 use endpoint::Client;
 use memory::Region;
 use park::Parking;
@@ -159,6 +155,12 @@ impl InProc {
         if let Some(role) = self.shared.peer(PeerId::role(node.0 as usize)) {
             role.mailbox.close();
         }
+    }
+
+    /// Puts a message into the mailbox of `to`; `false` if there is no such peer.
+    #[cfg(feature = "tcp")]
+    pub(in crate::backend) fn post(&self, from: PeerId, to: PeerId, message: Message) -> bool {
+        self.shared.post(from, to, message).is_ok()
     }
 
     /// What `word` holds, without a client: for setting up and looking after.

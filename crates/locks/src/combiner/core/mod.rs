@@ -27,26 +27,29 @@ mod request;
 mod state;
 
 pub use request::{Answer, ClientId, Limits, NAMES, Refusal, Reply, Request};
-pub use state::Holding;
+pub use state::{Holding, Status};
 
 use super::tree::{NIL, Node, Slot, State, Trees};
 use lockwright_fabric::observe::Mode;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::hash::Hash;
 use std::marker::PhantomData;
 
 /// What a combiner goes by. The defaults are right; every other value is a mutant.
-pub trait Rules: Clone + Debug + Send + 'static {
+pub trait Rules: Clone + Debug + Eq + Hash + Send + 'static {
     /// A request that conflicts with one that waits stands behind it.
     const FIFO: bool = true;
     /// What leaves lowers the count of everybody who waits for it, not just of one.
     const LOWERS_ALL: bool = true;
     /// An upgrade keeps the shared lock until it is done.
     const UPGRADE_HOLDS: bool = true;
+    /// What a client held ends with it.
+    const BURIES_DEAD: bool = true;
 }
 
 /// The rules that are shipped.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shipped;
 
 impl Rules for Shipped {}
@@ -160,7 +163,9 @@ impl<R: Rules> Core<R> {
 
     /// The client is gone: everything it held or wanted goes with it, in one step.
     pub fn depart(&mut self, client: ClientId, replies: &mut Vec<Reply>) {
-        let Some(session) = self.sessions.get_mut(client.0 as usize) else { return };
+        let Some(session) = self.sessions.get_mut(client.0 as usize).filter(|_| R::BURIES_DEAD) else {
+            return;
+        };
         let slots = std::mem::take(session).slots;
         for slot in slots.into_iter().filter(|slot| *slot != NIL) {
             self.take_out(slot);

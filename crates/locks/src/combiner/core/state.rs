@@ -27,7 +27,28 @@ pub struct Holding {
     pub waits_for: u32,
 }
 
+/// Where a client's request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// The client has nothing of that number.
+    Unknown,
+    /// It waits, or its upgrade does.
+    Waiting,
+    /// It is held.
+    Granted {
+        /// The fencing token.
+        token: u64,
+    },
+}
+
 impl<R: Rules> Core<R> {
+    /// Where the client's request stands: what a poll asks for.
+    pub fn status(&self, client: ClientId, id: u32) -> Status {
+        let Ok(slot) = self.held(client, id) else { return Status::Unknown };
+        let node = self.trees.node(slot);
+        if node.state == State::Granted { Status::Granted { token: node.stamp } } else { Status::Waiting }
+    }
+
     /// Everything held, by client, and then everything that waits, in order of arrival.
     pub fn holdings(&self) -> Vec<Holding> {
         let mut slots = Vec::with_capacity(self.trees.len());

@@ -240,6 +240,7 @@ impl Core {
         self.counters.crashes += 1;
         self.watcher.crashed(client);
         self.note(client, What::Fault("crashes"));
+        self.tell_roles_of_departure(client);
     }
 
     /// Completes after `ns` of true time.
