@@ -45,6 +45,13 @@ pub trait Protocol: 'static {
         u64::MAX
     }
 
+    /// Sets the tunable called `name`, for whoever knows a protocol only by its name. False if there is none, or if
+    /// `value` is nothing for it.
+    fn tune(params: &mut Self::Params, name: &str, value: u64) -> bool {
+        let _ = (params, name, value);
+        false
+    }
+
     /// What a message of this kind is called, for traces.
     fn message_name(kind: u32) -> &'static str {
         let _ = kind;
@@ -65,6 +72,12 @@ pub trait LockClient {
 
     /// Gives the lock back.
     fn release(&self, grant: Self::Grant) -> impl Future<Output = Result<(), Lost>>;
+
+    /// Drives on what the client left behind when it gave up ([`Patience::Until`]), until nothing is left. A client that
+    /// is about to be dropped must do this, or others may wait for it for ever (where nobody recovers).
+    fn settle(&self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
 
     /// Changes what is held without ever letting go of it. What is denied changes nothing. Most protocols cannot.
     fn change(&self, grant: &mut Self::Grant, change: Change) -> impl Future<Output = Result<(), Denied>> {

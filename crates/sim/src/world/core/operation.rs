@@ -293,6 +293,10 @@ impl Core {
         }
         slot.done = true;
         let client = slot.client;
+        let state = &mut self.clients[client as usize];
+        if state.first_answer_ns == 0 {
+            state.first_answer_ns = self.now_ns;
+        }
         self.may_go_on(client)
     }
 }
