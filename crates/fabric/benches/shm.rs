@@ -207,11 +207,10 @@ fn bare_ping_pong() -> f64 {
         here.store(1, SeqCst);
         play(&theirs, 1);
     });
-    // Not counted: the other's start.
-    while ball.load(SeqCst) == 0
-        && !other.is_finished()
-        && ball.compare_exchange(0, 0, SeqCst, SeqCst).is_err()
-    {}
+    while ready.load(SeqCst) == 0 {
+        spin_loop();
+    }
+    ball.store(0, SeqCst);
     let ns = time(2 * TURNS, || play(&ball, 0));
     other.join().expect("no panic");
     ns
