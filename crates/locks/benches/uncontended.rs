@@ -102,7 +102,7 @@ fn cas() {
         for _ in 0..CYCLES {
             let lock = black_box(3);
             words[lock].compare_exchange(0, me, SeqCst, SeqCst).expect("nobody else is here");
-            words[black_box(lock)].swap(0, SeqCst);
+            words[black_box(lock)].compare_exchange(me, 0, SeqCst, SeqCst).expect("it is still ours");
         }
     };
     compare("cas, awaited", || awaited(&client), by_hand);
