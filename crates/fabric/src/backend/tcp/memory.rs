@@ -75,6 +75,7 @@ impl From<FabricError> for HostError {
         match error {
             FabricError::NodeLost(node) => Self::NodeLost(node),
             FabricError::PeerLost(peer) => unreachable!("a verb has nothing to do with peer {peer}"),
+            FabricError::Expelled => unreachable!("nobody is expelled from a process of his own"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Time: a monotonic clock that starts with the fabric, and a thread, started when first needed, that wakes
-//! those whose time has come.
+//! Time: a monotonic clock that starts with the fabric (or one that all processes of a host share), and a thread,
+//! started when first needed, that wakes those whose time has come.
 
 use super::wakers::wake_all;
 use crate::wait::{Deadline, Time};
@@ -14,9 +14,27 @@ const SPIN_NS: u64 = 10_000;
 
 /// The fabric's clock and its alarms.
 #[derive(Debug)]
-pub(in crate::backend) struct Clock {
-    start: Instant,
+pub(super) struct Clock {
+    source: Source,
     alarms: Arc<Alarms>,
+}
+
+/// Where the time comes from.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// Counted from here.
+    Since(Instant),
+    /// Asked for.
+    By(fn() -> Time),
+}
+
+impl Source {
+    fn now(self) -> Time {
+        match self {
+            Source::Since(start) => Time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)),
+            Source::By(ask) => ask(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -35,20 +53,26 @@ struct Book {
 }
 
 impl Clock {
-    pub(in crate::backend) fn new() -> Self {
-        Self { start: Instant::now(), alarms: Arc::default() }
+    pub(super) fn new() -> Self {
+        Self { source: Source::Since(Instant::now()), alarms: Arc::default() }
+    }
+
+    /// A clock that shows what `ask` answers.
+    #[cfg(all(feature = "shm", target_os = "linux"))]
+    pub(super) fn by(ask: fn() -> Time) -> Self {
+        Self { source: Source::By(ask), alarms: Arc::default() }
     }
 
     /// A clock that shows `time` now: that of a client whose fabric began elsewhere.
     #[cfg(feature = "tcp")]
-    pub(in crate::backend) fn showing(time: Time) -> Self {
+    pub(super) fn showing(time: Time) -> Self {
         let now = Instant::now();
         let start = now.checked_sub(Duration::from_nanos(time.0)).unwrap_or(now);
-        Self { start, alarms: Arc::default() }
+        Self { source: Source::Since(start), alarms: Arc::default() }
     }
 
-    pub(in crate::backend) fn now(&self) -> Time {
-        Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    pub(super) fn now(&self) -> Time {
+        self.source.now()
     }
 
     /// Whether `deadline` has come. `Deadline::Now` always has.
@@ -68,10 +92,10 @@ impl Clock {
         book.due.insert(key, waker.clone());
         if !book.running {
             book.running = true;
-            let (alarms, start) = (Arc::clone(&self.alarms), self.start);
+            let (alarms, source) = (Arc::clone(&self.alarms), self.source);
             std::thread::Builder::new()
                 .name("lockwright-clock".to_owned())
-                .spawn(move || alarms.run(start))
+                .spawn(move || alarms.run(source))
                 .expect("the system can start a thread for the clock");
         }
         drop(book);
@@ -106,10 +130,10 @@ impl Drop for Clock {
 }
 
 impl Alarms {
-    fn run(&self, start: Instant) {
+    fn run(&self, source: Source) {
         let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
         while !book.stop {
-            let now = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let now = source.now().0;
             let later = book.due.split_off(&(now.saturating_add(1), 0));
             let due = std::mem::replace(&mut book.due, later);
             if !due.is_empty() {
