@@ -22,15 +22,15 @@ pub(crate) trait Drive: Debug + Send + Sync + 'static {
     fn release(client: Arc<Self::Client>, grant: AnyGrant) -> BoxFuture<Result<(), Lost>>;
 }
 
-/// Implements [`Drive`] for a unit type: protocol, endpoint, and the variant for its grants.
+/// Implements [`Drive`] for a unit type: the client's type, and the variant for its grants.
 macro_rules! drive {
-    ($(#[$doc:meta])* $name:ident, $protocol:ty, $endpoint:ty, $grant:path) => {
+    ($(#[$doc:meta])* $name:ident, $client:ty, $grant:path) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub(crate) struct $name;
 
         impl $crate::home::hosted::Drive for $name {
-            type Client = <$protocol as lockwright_locks::Protocol>::Client<$endpoint>;
+            type Client = $client;
 
             #[inline]
             fn try_acquire(

@@ -80,7 +80,7 @@ impl World {
         let (old, number) = self.read(state, verb.addr, verb.width);
         if splits {
             // The NIC lets no other atomic in between; CPUs do not ask it.
-            if self.nic_is_busy_with(state, turn.client, verb.addr) {
+            if self.nic_is_busy_with(state, turn, verb.addr) {
                 return;
             }
             if verb.op.apply(verb.width, old).is_some() {
@@ -98,13 +98,14 @@ impl World {
         self.finish(turn, Kind::Old, number);
     }
 
-    fn nic_is_busy_with(&self, state: &[u32], me: usize, addr: Addr) -> bool {
+    /// Whether another atomic, of anybody, is half done at `addr`. One client can have several under way.
+    fn nic_is_busy_with(&self, state: &[u32], turn: Turn, addr: Addr) -> bool {
         (0..self.shape.clients).any(|client| {
             let node = state[self.shape.node(client)];
-            client != me
-                && node != DEAD
-                && self.clients[client].node(node).pending.iter().any(|(_, pending)| {
-                    matches!(pending, Pending::Batch { verbs, olds, half: Some(_) } if verbs[olds.len()].addr == addr)
+            node != DEAD
+                && self.clients[client].node(node).pending.iter().any(|(slot, pending)| {
+                    (client, *slot) != (turn.client, turn.slot)
+                        && matches!(pending, Pending::Batch { verbs, olds, half: Some(_) } if verbs[olds.len()].addr == addr)
                 })
         })
     }

@@ -38,3 +38,54 @@ impl Table<'_> {
         self.shared().count_names_anew(&counts);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::layout::{AT_NAMES_LOCK, AT_NAMES_USED};
+    use super::super::super::{Reclaim, ShmSpace, SpaceOptions};
+    use super::*;
+    use crate::endpoint::Endpoint;
+
+    /// Lets whoever had the lock die: nobody is this peer.
+    fn die(table: Table<'_>) {
+        let shared = table.shared();
+        std::mem::forget(table);
+        shared.map.u64(AT_NAMES_LOCK).store(9_999, SeqCst);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_hanging_is_collected() {
+        let path = std::env::temp_dir().join(format!("lockwright-unit-{}-repair.space", std::process::id()));
+        let space = ShmSpace::open(&path, &SpaceOptions::default().names(8)).unwrap();
+        let ep = space.endpoint().unwrap();
+        let (names, client) = (ep.names(), ep.client());
+        let kept = names.open(b"kept").unwrap();
+
+        // Killed after it had taken a name from the list, and after it had filled it in.
+        let table = Table::lock(client).unwrap();
+        table.word(AT_NAMES_USED).fetch_add(1, SeqCst);
+        let half = table.insert(table.hash(b"half"), b"half").unwrap();
+        let chain = table.remove_from_chain(half);
+        assert!(chain, "its last store had not happened yet");
+        die(table);
+        assert_eq!(names.find(b"half").unwrap(), None);
+        assert_eq!(names.len(), 1);
+
+        // Killed after it had taken a use out of its chain, before the use was free and the count right.
+        names.open(b"other").unwrap();
+        let table = Table::lock(client).unwrap();
+        let other = table.find(table.hash(b"other"), b"other").unwrap();
+        table.link(other, super::super::FIRST_USE).store(0, SeqCst);
+        die(table);
+        assert_eq!(names.names_of(ep.me()).unwrap(), [kept.id]);
+        assert_eq!(client.shared.refs_of(client.joined.slot).load(SeqCst), 1);
+        assert_eq!(names.sweep(|_| Reclaim::Reuse { highest_token: 0 }).unwrap(), 1);
+
+        // Nothing is lost: all eight are there.
+        for n in 0..7u8 {
+            names.open(&[b'n', n + 1]).unwrap();
+        }
+        assert!(names.open(b"ninth").is_err());
+        ShmSpace::remove(&path).unwrap();
+    }
+}

@@ -178,12 +178,19 @@ impl<'a> Table<'a> {
 
     /// Takes a name that nobody uses out.
     pub(super) fn remove(&self, id: u64) {
-        let hash = self.word(self.name_at(id) + HASH).load(SeqCst);
-        if let Some((link, _)) = self.names_from(self.chain(hash)).find(|(_, other)| *other == id) {
-            link.store(self.link(id, NEXT).load(SeqCst), SeqCst);
-        }
+        self.remove_from_chain(id);
         self.word(AT_NAMES_LIVE).fetch_sub(1, SeqCst);
         self.free_name(id);
+    }
+
+    /// From here on the name cannot be found; whether it could before.
+    pub(super) fn remove_from_chain(&self, id: u64) -> bool {
+        let hash = self.word(self.name_at(id) + HASH).load(SeqCst);
+        let found = self.names_from(self.chain(hash)).find(|(_, other)| *other == id);
+        if let Some((link, _)) = found {
+            link.store(self.link(id, NEXT).load(SeqCst), SeqCst);
+        }
+        found.is_some()
     }
 
     pub(super) fn free_name(&self, id: u64) {

@@ -1,0 +1,148 @@
+//! The asymmetric lock with one rule broken each.
+
+use super::cases::{self, Cast};
+use super::{QpLock, QpParams, Rules};
+use crate::case::Case;
+use crate::catalog::{Checker, Mutant, Visitor};
+use crate::protocol::Want;
+
+/// Shows every mutant of the asymmetric lock to `visitor`.
+pub fn visit(visitor: &mut impl Visitor) {
+    let mutant = |caught_by, why| Mutant { of: "qplock", caught_by, why };
+    visitor.mutant::<QpLock<OneQueue>>(mutant(
+        Checker::Exclusion,
+        "one CAS word for both sides, where CPU and NIC atomics do not exclude each other",
+    ));
+    visitor.mutant::<QpLock<Unfenced>>(mutant(
+        Checker::Exclusion,
+        "looks at the other queue before its own tail is visible: no store-load fence",
+    ));
+    visitor.mutant::<QpLock<TextReading>>(mutant(
+        Checker::Exclusion,
+        "Alg. 1 as its text reads: who finds the queue empty enters, who is passed the lock runs Peterson",
+    ));
+    visitor.mutant::<QpLock<NeverYields>>(mutant(
+        Checker::Exclusion,
+        "waits for the victim to change without having become it (Alg. 1 line 6)",
+    ));
+    visitor.mutant::<QpLock<NoBudget>>(mutant(
+        Checker::Bypass,
+        "passes the lock along its own side for ever (without Alg. 2 line 11)",
+    ));
+    visitor.mutant::<QpLock<ForgetsSuccessor>>(mutant(
+        Checker::Deadlock,
+        "release does not wait to learn who is behind it (Alg. 2 line 18)",
+    ));
+    visitor.mutant::<QpLock<IgnoresRemoteReaders>>(Mutant {
+        of: "qplock-rw",
+        caught_by: Checker::Exclusion,
+        why: "a writer waits for the readers of the lock's own node only",
+    });
+    visitor.mutant::<QpLock<KeepsToken>>(Mutant {
+        of: "qplock-rw",
+        caught_by: Checker::Tokens,
+        why: "a side that yields does not write the token back",
+    });
+}
+
+fn one_each() -> Vec<Case<QpParams>> {
+    vec![Cast::new(1, 1, 0).play("one-each", cases::budget(1), &[Want::exclusive(0)], 2)]
+}
+
+/// Both sides use one tail.
+#[derive(Debug)]
+pub struct OneQueue;
+
+impl Rules for OneQueue {
+    const NAME: &'static str = "qplock-one-queue";
+    const TWO_QUEUES: bool = false;
+    fn cases() -> Vec<Case<QpParams>> {
+        one_each()
+    }
+}
+
+/// The store of the own tail and the look at the other may take effect in any order.
+#[derive(Debug)]
+pub struct Unfenced;
+
+impl Rules for Unfenced {
+    const NAME: &'static str = "qplock-unfenced";
+    const FENCED: bool = false;
+    fn cases() -> Vec<Case<QpParams>> {
+        one_each()
+    }
+}
+
+/// The roles of leader and follower exchanged.
+#[derive(Debug)]
+pub struct TextReading;
+
+impl Rules for TextReading {
+    const NAME: &'static str = "qplock-text-reading";
+    const LEADER_RUNS_PETERSON: bool = false;
+    fn cases() -> Vec<Case<QpParams>> {
+        one_each()
+    }
+}
+
+/// Peterson's lock without the store to `victim`.
+#[derive(Debug)]
+pub struct NeverYields;
+
+impl Rules for NeverYields {
+    const NAME: &'static str = "qplock-never-yields";
+    const YIELDS: bool = false;
+    fn cases() -> Vec<Case<QpParams>> {
+        one_each()
+    }
+}
+
+/// A cohort never gives way.
+#[derive(Debug)]
+pub struct NoBudget;
+
+impl Rules for NoBudget {
+    const NAME: &'static str = "qplock-no-budget";
+    const MINDS_BUDGET: bool = false;
+    fn cases() -> Vec<Case<QpParams>> {
+        vec![cases::fair_to_one_remote()]
+    }
+}
+
+/// Whoever is behind waits for ever.
+#[derive(Debug)]
+pub struct ForgetsSuccessor;
+
+impl Rules for ForgetsSuccessor {
+    const NAME: &'static str = "qplock-forgets-successor";
+    const WAITS_FOR_SUCCESSOR: bool = false;
+    fn cases() -> Vec<Case<QpParams>> {
+        vec![Cast::new(2, 0, 0).play("two-local", cases::budget(1), &[Want::exclusive(0)], 1)]
+    }
+}
+
+/// A writer that does not see remote readers.
+#[derive(Debug)]
+pub struct IgnoresRemoteReaders;
+
+impl Rules for IgnoresRemoteReaders {
+    const NAME: &'static str = "qplock-rw-ignores-remote-readers";
+    const EXTENDED: bool = true;
+    const WAITS_FOR_REMOTE_READERS: bool = false;
+    fn cases() -> Vec<Case<QpParams>> {
+        vec![cases::reader_of_the_other_side()]
+    }
+}
+
+/// The token stays with the side that had it.
+#[derive(Debug)]
+pub struct KeepsToken;
+
+impl Rules for KeepsToken {
+    const NAME: &'static str = "qplock-rw-keeps-token";
+    const EXTENDED: bool = true;
+    const WRITES_TOKEN_BACK: bool = false;
+    fn cases() -> Vec<Case<QpParams>> {
+        vec![cases::turn_that_ends_in_a_queue()]
+    }
+}
