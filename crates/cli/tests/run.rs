@@ -159,8 +159,8 @@ fn shared_holders_run_together_and_ranges_that_do_not_overlap_too() {
     assert_eq!(scratch.code(&["run", "-n", "--range", "10..20", "f", "--", "true"]), 0);
     assert_eq!(scratch.code(&["run", "-n", "--range", "9..20", "f", "--", "true"]), 1);
     for holder in [reader, range] {
-        holder.send(Signal::SIGINT);
-        assert_eq!(holder.end().0, Some(128 + 2));
+        holder.send(Signal::SIGUSR1);
+        assert_eq!(holder.end().0, Some(128 + 10));
     }
 }
 

@@ -90,7 +90,8 @@ fn processes_that_are_killed_and_stopped_lose_no_update() {
 fn stress(kind: &str, mut random: u64) {
     const LASTS: Duration = Duration::from_secs(4);
     const CHILDREN: usize = 4;
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("processes-{kind}"));
+    let folder =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("processes-{}-{kind}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     let path = format!("/dev/shm/lockwright-test-{}-{kind}", std::process::id());

@@ -8,6 +8,7 @@ use super::guard::Guard;
 use crate::error::{LockError, TryLockError};
 use crate::home::{BoxFuture, Refused, Ticket};
 use crate::progress::Alarm;
+use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::Claim;
 use std::pin::Pin;
@@ -42,6 +43,7 @@ pub struct Acquire {
     patience: Option<Duration>,
     deadline: Option<Instant>,
     alarm: Option<Alarm>,
+    returns: u32,
     step: Step,
 }
 
@@ -65,7 +67,16 @@ impl std::fmt::Debug for Step {
 
 impl Acquire {
     pub(crate) fn new(core: Arc<Core>, claim: Claim, patience: Option<Duration>) -> Self {
-        Self { core, claim, token_base: 0, patience, deadline: None, alarm: None, step: Step::Start }
+        Self {
+            core,
+            claim,
+            token_base: 0,
+            patience,
+            deadline: None,
+            alarm: None,
+            returns: 0,
+            step: Step::Start,
+        }
     }
 
     /// An attempt that was refused before it began.
@@ -94,18 +105,25 @@ impl Acquire {
     /// One attempt that never queues.
     #[inline]
     pub(crate) fn at_once(core: &Arc<Core>, mut claim: Claim) -> Result<Guard, TryLockError> {
-        let bound = core.bound()?;
-        claim.lock = bound.lock;
-        let outcome = match core.home.try_acquire(core.kind, claim) {
-            Err(Refused::Busy) if core.home.rescue(core.kind, claim) => {
-                core.home.try_acquire(core.kind, claim)
-            }
-            outcome => outcome,
-        };
-        match outcome {
-            Ok(ticket) => Ok(Guard::new(Arc::clone(core), bound.token_base, claim, ticket)),
-            Err(Refused::Busy) => Err(TryLockError::Busy),
-            Err(Refused::Error(error)) => Err(error.into()),
+        let mut expelled = 0;
+        loop {
+            let bound = core.bound()?;
+            claim.lock = bound.lock;
+            let outcome = match core.home.try_acquire(core.kind, claim) {
+                Err(Refused::Busy) if core.home.rescue(core.kind, claim) => {
+                    core.home.try_acquire(core.kind, claim)
+                }
+                outcome => outcome,
+            };
+            return match outcome {
+                Ok(ticket) => Ok(Guard::new(Arc::clone(core), bound.token_base, claim, ticket)),
+                Err(Refused::Busy) => Err(TryLockError::Busy),
+                Err(Refused::Error(LockError::Space(FabricError::Expelled))) if expelled < RETURNS => {
+                    expelled += 1;
+                    continue;
+                }
+                Err(Refused::Error(error)) => Err(error.into()),
+            };
         }
     }
 
@@ -127,7 +145,9 @@ impl Acquire {
         match home.try_acquire(*kind, self.claim) {
             Err(Refused::Busy) => {
                 self.step = Step::Waiting(home.acquire(*kind, self.claim));
-                self.deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
+                if self.deadline.is_none() {
+                    self.deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
+                }
                 self.waiting(cx)
             }
             outcome => Poll::Ready(self.finish(outcome)),
@@ -179,11 +199,31 @@ impl Acquire {
     }
 }
 
+/// How often an attempt comes back after its client was declared dead: stopped once, it starts again; a process that is
+/// stopped time and again for longer than its lease is told so.
+const RETURNS: u32 = 3;
+
 impl Future for Acquire {
     type Output = Result<Guard, LockError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
+        loop {
+            let polled = self.poll_once(cx);
+            if !matches!(polled, Poll::Ready(Err(LockError::Space(FabricError::Expelled))))
+                || self.returns == RETURNS
+            {
+                return polled;
+            }
+            // Nothing was held, so nothing is lost but the place in the queue.
+            self.returns += 1;
+            self.step = Step::Start;
+        }
+    }
+}
+
+impl Acquire {
+    fn poll_once(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
+        let this = self;
         match &this.step {
             Step::Start => this.start(cx),
             Step::Waiting(_) => this.waiting(cx),
