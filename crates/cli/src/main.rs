@@ -3,11 +3,16 @@
 //! Exit codes: 0, all is well; 1, something was found (a violation, a claim that does not hold); 2, the command
 //! could not do what it was asked to. What this crate must not do: name a protocol. The catalog does.
 
+mod break_lock;
 mod check;
+mod doctor;
 mod fault;
 mod lab;
+mod ls;
 mod names;
+mod run;
 mod sim;
+mod spaces;
 mod units;
 
 use clap::error::ErrorKind;
@@ -22,6 +27,9 @@ use std::time::Duration;
 #[command(name = "lockwright", version = version(), max_term_width = 100)]
 #[command(after_help = "\
 Examples:
+  lockwright run backup -- rsync -a src dst   run a command while holding the lock `backup`
+  lockwright ls                               who holds locks, who waits, since when
+  lockwright doctor                           what this machine can do
   lockwright check --all             prove every protocol in small cases, and every checker by its mutants
   lockwright sim mcs --clients 240   simulate 240 clients and print what it costs
   lockwright lab run --all --quick   hold the simulator against the papers' figures")]
@@ -32,9 +40,35 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::Args),
+    #[command(name = "__exec", hide = true)]
+    Exec(run::child::Args),
+    Ls(ls::Args),
+    Break(break_lock::Args),
+    Spaces(spaces::Args),
+    Doctor(doctor::Args),
     Check(check::Args),
     Sim(sim::Args),
     Lab(lab::Args),
+}
+
+/// Which space a command looks into.
+#[derive(Debug, clap::Args)]
+struct SpaceArg {
+    /// Lock space: `shm:`, `shm:NAME` or `shm:/PATH`
+    #[arg(long, value_name = "SPACE", default_value = "shm:", env = "LOCKWRIGHT_SPACE")]
+    space: String,
+}
+
+impl SpaceArg {
+    /// The space, or `None` if nobody has made it yet.
+    fn look(&self) -> anyhow::Result<Option<lockwright::inspect::Inspector>> {
+        match lockwright::inspect::Inspector::open(&self.space) {
+            Ok(inspector) => Ok(Some(inspector)),
+            Err(lockwright::OpenError::Missing(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 /// What a command came to.
@@ -53,10 +87,23 @@ impl Verdict {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error),
+        Err(error) => {
+            return refuse(&error, std::env::args_os().nth(1).is_some_and(|command| command == "run"));
+        }
     };
+    // These two have exit codes of their own.
+    match &cli.command {
+        Command::Run(args) => return run::run(args),
+        Command::Exec(args) => return run::child::exec(args),
+        _ => {}
+    }
     let mut out = io::BufWriter::new(io::stdout().lock());
     let result = match &cli.command {
+        Command::Run(_) | Command::Exec(_) => unreachable!("done above"),
+        Command::Ls(args) => ls::run(args, &mut out),
+        Command::Break(args) => break_lock::run(args, &mut out),
+        Command::Spaces(args) => spaces::run(args, &mut out),
+        Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Check(args) => check::run(args, &mut out),
         Command::Sim(args) => sim::run(args, &mut out),
         Command::Lab(args) => lab::run(args, &mut out),
@@ -75,7 +122,9 @@ fn main() -> ExitCode {
 }
 
 /// Help and version are answers; everything else that the parser says is cut down to one line.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(error: &clap::Error, of_run: bool) -> ExitCode {
+    // Whoever runs commands under a lock expects what flock(1) and sysexits.h have taught.
+    let usage = ExitCode::from(if of_run { run::USAGE } else { 2 });
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // A closed pipe is the only thing that can go wrong here.
@@ -84,11 +133,11 @@ fn refuse(error: &clap::Error) -> ExitCode {
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
-            ExitCode::from(2)
+            usage
         }
         _ => {
             eprintln!("{}", one_line(&error.to_string()));
-            ExitCode::from(2)
+            usage
         }
     }
 }
@@ -103,6 +152,29 @@ fn one_line(message: &str) -> String {
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Rows with their columns aligned.
+fn grid<const N: usize>(out: &mut impl Write, rows: &[[String; N]]) -> io::Result<()> {
+    let widths: [usize; N] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    for row in rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
+/// How long something has been going on, in two parts at most.
+fn age(age: Duration) -> String {
+    let secs = age.as_secs();
+    match secs {
+        0 => format!("{} ms", age.as_millis()),
+        1..60 => format!("{:.1} s", age.as_secs_f64()),
+        60..3600 => format!("{} min {} s", secs / 60, secs % 60),
+        3600..86400 => format!("{} h {} min", secs / 3600, secs % 3600 / 60),
+        _ => format!("{} d {} h", secs / 86400, secs % 86400 / 3600),
+    }
 }
 
 /// A line on stderr that says how far a command is, drawn only if that is a terminal.

@@ -16,6 +16,17 @@ type Orphan = Pin<Box<dyn Future<Output = ()>>>;
 /// An acquire that owns its client, so that it can outlive the call that began it.
 pub type OwnedAcquire<G> = Pin<Box<dyn Future<Output = Result<G, Denied>>>>;
 
+/// What becomes of an abandoned acquire, on whatever thread it is driven: it is finished, and if that brings the lock,
+/// the lock is given back.
+pub async fn finish_then_release<G, D, R: Future>(
+    acquire: impl Future<Output = Result<G, D>>,
+    release: impl FnOnce(G) -> R,
+) {
+    if let Ok(grant) = acquire.await {
+        release(grant).await;
+    }
+}
+
 /// The abandoned acquires of one client on one thread. Whoever owns it must keep polling: see
 /// [`beside`](Self::beside).
 #[derive(Default)]
@@ -60,12 +71,10 @@ impl Orphans {
     }
 
     fn adopt<C: LockClient + 'static>(&self, acquire: OwnedAcquire<C::Grant>, client: Rc<C>) {
-        self.adopted.borrow_mut().push(Box::pin(async move {
-            if let Ok(grant) = acquire.await {
-                // Whether the release found the lock lost is nobody's concern any more.
-                let _ = client.release(grant).await;
-            }
-        }));
+        self.adopted.borrow_mut().push(Box::pin(finish_then_release(acquire, async move |grant| {
+            // Whether the release found the lock lost is nobody's concern any more.
+            let _ = client.release(grant).await;
+        })));
     }
 
     /// Whether there are none.

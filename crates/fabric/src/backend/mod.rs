@@ -18,3 +18,8 @@ mod wakers;
 
 pub use prefetch::prefetch;
 pub use run::block_on;
+
+/// Whether this CPU has lock-free 16-byte atomics, which lock memory needs.
+pub fn has_wide_atomics() -> bool {
+    portable_atomic::AtomicU128::is_lock_free()
+}

@@ -6,12 +6,12 @@
 //! [`Orphans`]. The next acquisition of the same lock queues as another member (`members`).
 
 use super::layout::{Entry, Layout, Member};
-use super::{Core, Rules, ShiftGrant};
+use super::{Core, Rules, SharedClient, ShiftClient, ShiftGrant};
 use crate::orphans::{Orphans, OwnedAcquire};
 use crate::protocol::{Denied, LockClient, Lost, Patience, Want};
-use lockwright_fabric::observe::Mode;
-use lockwright_fabric::{Endpoint, Time};
+use lockwright_fabric::Endpoint;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// How far an acquire came with its first verb.
 pub(super) enum Begun<L> {
@@ -21,62 +21,71 @@ pub(super) enum Begun<L> {
     Writer(Member, Entry<L>, bool),
 }
 
-impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
-    /// The rest of an acquire, for as long as the user is ready to wait.
-    pub(super) async fn wait(self: &Rc<Self>, want: Want, begun: Begun<L>) -> Result<ShiftGrant, Denied> {
-        match want.patience {
-            Patience::Until(deadline) => self.wait_until(want, begun, deadline).await,
-            Patience::Forever | Patience::Try => self.finish(want, begun).await,
-        }
-    }
+/// How the rest of an acquire is waited for.
+pub(super) trait Rest<E: Endpoint, L: Layout, R: Rules> {
+    /// Waits for what `begun` began.
+    fn rest(
+        &self,
+        core: &Arc<Core<E, L, R>>,
+        want: Want,
+        begun: Begun<L>,
+    ) -> impl Future<Output = Result<ShiftGrant, Denied>>;
+}
 
+/// Waits as long as it takes.
+pub(super) struct ForEver;
+
+impl<E: Endpoint, L: Layout, R: Rules> Rest<E, L, R> for ForEver {
+    async fn rest(
+        &self,
+        core: &Arc<Core<E, L, R>>,
+        want: Want,
+        begun: Begun<L>,
+    ) -> Result<ShiftGrant, Denied> {
+        core.finish(want, begun).await
+    }
+}
+
+/// Waits for as long as the user is ready to, and adopts what it gives up.
+impl<E: Endpoint, L: Layout, R: Rules> Rest<E, L, R> for Orphans {
+    async fn rest(
+        &self,
+        core: &Arc<Core<E, L, R>>,
+        want: Want,
+        begun: Begun<L>,
+    ) -> Result<ShiftGrant, Denied> {
+        let Patience::Until(deadline) = want.patience else { return core.finish(want, begun).await };
+        let alarm = core.ep.alarm(deadline);
+        let heir = Rc::new(SharedClient { core: core.clone() });
+        let core = core.clone();
+        let rest: OwnedAcquire<ShiftGrant> = Box::pin(async move { core.finish(want, begun).await });
+        let nobody = Orphans::default();
+        let orphans = if R::GIVING_UP_PASSES_ON { self } else { &nobody };
+        orphans.unless(rest, alarm, heir).await.unwrap_or(Err(Denied::TimedOut))
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     async fn finish(&self, want: Want, begun: Begun<L>) -> Result<ShiftGrant, Denied> {
         match begun {
             Begun::Reader(entry) => self.wait_for_writers(want, entry).await,
             Begun::Writer(me, entry, queued) => self.queue(want, me, entry, queued).await,
         }
     }
+}
 
-    async fn wait_until(
-        self: &Rc<Self>,
-        want: Want,
-        begun: Begun<L>,
-        deadline: Time,
-    ) -> Result<ShiftGrant, Denied> {
-        let core = self.clone();
-        let rest: OwnedAcquire<ShiftGrant> = Box::pin(async move { core.finish(want, begun).await });
-        let heir = Rc::new(Heir(self.clone()));
-        let (orphans, nobody) = (&self.orphans, Orphans::default());
-        let orphans = if R::GIVING_UP_PASSES_ON { orphans } else { &nobody };
-        orphans.unless(rest, self.ep.alarm(deadline), heir).await.unwrap_or(Err(Denied::TimedOut))
-    }
-
+impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
     /// An acquire while orphans are about, or one that only tries.
-    pub(super) async fn acquire_beside_orphans(self: &Rc<Self>, want: Want) -> Result<ShiftGrant, Denied> {
-        self.orphans.beside(Heir(self.clone()).acquire(want)).await
+    pub(super) async fn acquire_beside_orphans(&self, want: Want) -> Result<ShiftGrant, Denied> {
+        let Self { shared, orphans } = self;
+        if want.patience == Patience::Try {
+            return orphans.beside(shared.acquire(want)).await;
+        }
+        orphans.beside(shared.begin(want, orphans)).await
     }
 
     /// A release while orphans are about.
-    pub(super) async fn release_beside_orphans(self: &Rc<Self>, grant: ShiftGrant) -> Result<(), Lost> {
-        self.orphans.beside(Heir(self.clone()).release(grant)).await
-    }
-}
-
-/// The client as its orphans see it: they do not drive one another.
-struct Heir<E, L, R>(Rc<Core<E, L, R>>);
-
-impl<E: Endpoint, L: Layout, R: Rules> LockClient for Heir<E, L, R> {
-    type Grant = ShiftGrant;
-
-    async fn acquire(&self, want: Want) -> Result<ShiftGrant, Denied> {
-        match (want.patience, want.claim.mode) {
-            (Patience::Try, _) => self.0.try_acquire(want).await,
-            (_, Mode::Shared) => self.0.read(want).await,
-            (_, Mode::Exclusive) => self.0.write(want).await,
-        }
-    }
-
-    async fn release(&self, grant: ShiftGrant) -> Result<(), Lost> {
-        if grant.member == Member::NOBODY { self.0.leave(grant).await } else { self.0.hand_back(grant).await }
+    pub(super) async fn release_beside_orphans(&self, grant: ShiftGrant) -> Result<(), Lost> {
+        self.orphans.beside(self.shared.release(grant)).await
     }
 }

@@ -5,19 +5,25 @@
 
 use super::layout::{Layout, Member};
 use lockwright_fabric::PeerId;
-use std::cell::RefCell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The live acquisitions in exclusive mode of one client.
 #[derive(Debug)]
 pub(super) struct Members {
     me: PeerId,
-    live: RefCell<Vec<(u64, Member)>>,
+    /// A mutex, since a client's acquisitions may be driven by several threads; hardly ever contended.
+    live: Mutex<Vec<(u64, Member)>>,
     fits: bool,
 }
 
 impl Members {
     pub(super) fn new<L: Layout>(me: PeerId) -> Self {
-        Self { me, live: RefCell::new(Vec::new()), fits: Member::new::<L>(me, 0).is_some() }
+        Self { me, live: Mutex::default(), fits: Member::new::<L>(me, 0).is_some() }
+    }
+
+    #[inline(always)]
+    fn live(&self) -> MutexGuard<'_, Vec<(u64, Member)>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the layout can name this client at all.
@@ -28,7 +34,7 @@ impl Members {
     /// A place in the queue of `lock` that none of this client's other acquisitions has.
     #[inline(always)]
     pub(super) fn join<L: Layout>(&self, lock: u64) -> Option<Member> {
-        let mut live = self.live.borrow_mut();
+        let mut live = self.live();
         let mut slot = 0;
         let member = loop {
             let member = Member::new::<L>(self.me, slot)?;
@@ -44,7 +50,7 @@ impl Members {
     /// The acquisition is over.
     #[inline(always)]
     pub(super) fn leave(&self, lock: u64, member: Member) {
-        let mut live = self.live.borrow_mut();
+        let mut live = self.live();
         if let Some(place) = live.iter().rposition(|entry| *entry == (lock, member)) {
             live.swap_remove(place);
         }
@@ -52,7 +58,7 @@ impl Members {
 
     /// For the explorer's marks.
     pub(super) fn locals(&self) -> Vec<u64> {
-        self.live.borrow().iter().flat_map(|(lock, member)| [*lock, member.0]).collect()
+        self.live().iter().flat_map(|(lock, member)| [*lock, member.0]).collect()
     }
 }
 

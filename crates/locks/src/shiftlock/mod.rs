@@ -21,18 +21,21 @@ pub mod mutants;
 pub mod portable;
 mod recover;
 mod release;
+pub mod witness;
 
 use crate::case::Case;
 use crate::fast::Either;
 use crate::orphans::Orphans;
 use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
+use give_up::{ForEver, Rest};
 use layout::{Layout, Member, Wide};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Addr, Endpoint, Needs, Value, Word};
 use members::Members;
 use std::fmt::Debug;
 use std::marker::PhantomData;
-use std::rc::Rc;
+use std::sync::Arc;
+use witness::Witness;
 
 /// ShiftLock with the entry `L` and the rules of `R`: those shipped, or a mutant's.
 #[derive(Debug)]
@@ -151,16 +154,10 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
     fn client<E: Endpoint>(ep: E, space: &Space, params: &ShiftParams) -> ShiftClient<E, L, R> {
         let members = Members::new::<L>(ep.me());
         let guards = R::ADDS_ARE_GUARDED && ep.capabilities().guarded;
-        let core = Core {
-            ep,
-            space: *space,
-            params: params.clone(),
-            guards,
-            members,
-            orphans: Orphans::default(),
-            of: PhantomData,
-        };
-        ShiftClient { core: Rc::new(core) }
+        let witness = None;
+        let core =
+            Core { ep, space: *space, params: params.clone(), guards, members, witness, of: PhantomData };
+        ShiftClient { shared: SharedClient { core: Arc::new(core) }, orphans: Orphans::default() }
     }
 
     /// Epoch and RelCnt are wherever they came to; nobody is inside or waits.
@@ -210,14 +207,45 @@ impl Grant for ShiftGrant {
     }
 }
 
-/// A client of ShiftLock.
+/// A client of ShiftLock that can give up: what it left behind it drives on beside whatever it does next, so it stays
+/// on one thread.
 pub struct ShiftClient<E, L, R> {
-    core: Rc<Core<E, L, R>>,
+    shared: SharedClient<E, L, R>,
+    /// Acquires that were given up, which must still take their handover and pass it on.
+    orphans: Orphans,
 }
 
 impl<E: Debug, L, R> Debug for ShiftClient<E, L, R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ShiftClient").field("ep", &self.core.ep).finish_non_exhaustive()
+        self.shared.fmt(f)
+    }
+}
+
+/// A client of ShiftLock that threads share. It waits for ever or only tries; whoever gives up must see to it himself
+/// that the acquire is driven to its end and what it brings is given back.
+pub struct SharedClient<E, L, R> {
+    core: Arc<Core<E, L, R>>,
+}
+
+/// The shipped protocol's client on the fabric `E`, for threads to share.
+pub type SharedShift<E> = SharedClient<E, Wide, Shipped>;
+
+impl<L: Layout, R: Rules> ShiftLock<L, R> {
+    /// A client that threads share.
+    pub fn shared_client<E: Endpoint>(ep: E, space: &Space, params: &ShiftParams) -> SharedClient<E, L, R> {
+        Self::client(ep, space, params).shared
+    }
+}
+
+impl<E, L, R> Clone for SharedClient<E, L, R> {
+    fn clone(&self) -> Self {
+        Self { core: self.core.clone() }
+    }
+}
+
+impl<E: Debug, L, R> Debug for SharedClient<E, L, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedClient").field("ep", &self.core.ep).finish_non_exhaustive()
     }
 }
 
@@ -230,8 +258,8 @@ struct Core<E, L, R> {
     /// connection before its locks are recovered.
     guards: bool,
     members: Members,
-    /// Acquires that were given up, which must still take their handover and pass it on.
-    orphans: Orphans,
+    /// Whom to ask before a lock is reset.
+    witness: Option<Arc<dyn Witness>>,
     of: PhantomData<(L, R)>,
 }
 
@@ -240,35 +268,66 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
 
     #[inline(always)]
     fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        let core = &self.core;
-        if want.patience == Patience::Try || !core.orphans.is_empty() {
-            return Either::right(core.acquire_beside_orphans(want));
+        if want.patience == Patience::Try || !self.orphans.is_empty() {
+            return Either::right(self.acquire_beside_orphans(want));
         }
-        Either::left(match want.claim.mode {
-            Mode::Shared => Either::left(core.read(want)),
-            Mode::Exclusive => Either::right(core.write(want)),
-        })
+        Either::left(self.shared.begin(want, &self.orphans))
     }
 
     #[inline(always)]
     fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        let core = &self.core;
-        if !core.orphans.is_empty() {
-            return Either::right(core.release_beside_orphans(grant));
+        if !self.orphans.is_empty() {
+            return Either::right(self.release_beside_orphans(grant));
         }
-        Either::left(if grant.member == Member::NOBODY {
-            Either::left(core.leave(grant))
-        } else {
-            Either::right(core.hand_back(grant))
-        })
+        Either::left(self.shared.release(grant))
     }
 
     async fn settle(&self) {
-        self.core.orphans.finish().await;
+        self.orphans.finish().await;
+    }
+
+    fn locals(&self) -> Vec<u64> {
+        self.shared.locals()
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> LockClient for SharedClient<E, L, R> {
+    type Grant = ShiftGrant;
+
+    #[inline(always)]
+    fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+        if want.patience == Patience::Try {
+            return Either::right(self.core.try_acquire(want));
+        }
+        Either::left(self.begin(want, &ForEver))
+    }
+
+    #[inline(always)]
+    fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
+        if grant.member == Member::NOBODY {
+            Either::left(self.core.leave(grant))
+        } else {
+            Either::right(self.core.hand_back(grant))
+        }
     }
 
     fn locals(&self) -> Vec<u64> {
         self.core.members.locals()
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> SharedClient<E, L, R> {
+    /// An acquire that leaves the rest to `patience` if its first verb does not suffice.
+    #[inline(always)]
+    fn begin<'a, P: Rest<E, L, R>>(
+        &'a self,
+        want: Want,
+        patience: &'a P,
+    ) -> impl Future<Output = Result<ShiftGrant, Denied>> + use<'a, E, L, R, P> {
+        match want.claim.mode {
+            Mode::Shared => Either::left(self.core.read(want, patience)),
+            Mode::Exclusive => Either::right(self.core.write(want, patience)),
+        }
     }
 }
 

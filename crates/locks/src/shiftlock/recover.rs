@@ -55,6 +55,14 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     /// The vigil ran out: reset the lock if nothing has moved. Says whether the lock is of a new generation now, by this
     /// client's doing or another's.
     pub(super) async fn is_recovered(&self, claim: Claim, vigil: &mut Vigil) -> Result<bool, FabricError> {
+        match &self.witness {
+            None => self.reset(claim, vigil).await,
+            Some(witness) => self.reset_if_allowed(&**witness, claim, vigil).await,
+        }
+    }
+
+    /// Resets the lock if nothing has moved since the vigil began.
+    pub(super) async fn reset(&self, claim: Claim, vigil: &mut Vigil) -> Result<bool, FabricError> {
         let leap = if R::RECOVERY_LEAPS { L::leap(vigil.rel_cnt) } else { vigil.rel_cnt };
         let reset = MaskedCas {
             compare: L::REL_CNT.put(u128::from(vigil.rel_cnt)),

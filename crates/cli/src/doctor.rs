@@ -1,0 +1,157 @@
+//! `lockwright doctor`: what this machine can do, and what stands in the way.
+//!
+//! It only looks: at files under /proc and /sys, at the CPU, and at one small space of its own that it removes again.
+
+use crate::{Verdict, grid};
+use anyhow::Result;
+use lockwright::Client;
+use serde_json::json;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+/// Say what this machine can do: atomics, shared memory, RDMA devices, XDP
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockwright doctor            a table; exit code 1 if `lockwright run` cannot work here
+  lockwright doctor --json     one JSON object per line")]
+pub(crate) struct Args {
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    /// It works.
+    Ok,
+    /// It is not there, and only some fabrics need it.
+    Absent,
+    /// Locks on this host do not work without it.
+    Bad,
+}
+
+struct Finding {
+    what: &'static str,
+    health: Health,
+    detail: String,
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+    let findings = [atomics(), shared_memory(), pidfds(), space(), rdma(), xdp()];
+    if args.json {
+        for finding in &findings {
+            let said =
+                json!({ "check": finding.what, "health": word(finding.health), "detail": finding.detail });
+            writeln!(out, "{said}")?;
+        }
+    } else {
+        let row = |finding: &Finding| {
+            [finding.what.to_owned(), word(finding.health).to_owned(), finding.detail.clone()]
+        };
+        grid(out, &findings.iter().map(row).collect::<Vec<_>>())?;
+    }
+    Ok(Verdict::clean_if(findings.iter().all(|finding| finding.health != Health::Bad)))
+}
+
+const fn word(health: Health) -> &'static str {
+    match health {
+        Health::Ok => "ok",
+        Health::Absent => "absent",
+        Health::Bad => "BAD",
+    }
+}
+
+fn atomics() -> Finding {
+    let lock_free = lockwright::fabric::backend::has_wide_atomics();
+    let detail = if lock_free {
+        "lock-free 16-byte compare-and-swap".to_owned()
+    } else {
+        "this CPU has no 16-byte compare-and-swap (cmpxchg16b on x86-64): no lock space can be opened"
+            .to_owned()
+    };
+    Finding { what: "128-bit atomics", health: if lock_free { Health::Ok } else { Health::Bad }, detail }
+}
+
+fn shared_memory() -> Finding {
+    let what = "shared memory";
+    let folder = std::env::var("LOCKWRIGHT_DIR").unwrap_or_else(|_| "/dev/shm".to_owned());
+    match nix::sys::statvfs::statvfs(folder.as_str()) {
+        Ok(stat) => {
+            let mib = |blocks: u64| blocks.saturating_mul(stat.fragment_size()) >> 20;
+            let (free, size) = (mib(stat.blocks_available()), mib(stat.blocks()));
+            // A space begins with a few pages; every client adds twenty KiB.
+            let health = if free < 16 { Health::Bad } else { Health::Ok };
+            Finding { what, health, detail: format!("{folder}: {free} MiB free of {size} MiB") }
+        }
+        Err(error) => Finding { what, health: Health::Bad, detail: format!("{folder}: {error}") },
+    }
+}
+
+fn pidfds() -> Finding {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.trim().split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let (health, detail) = if version >= (5, 3) {
+        (Health::Ok, format!("Linux {}: deaths are seen at once", release.trim()))
+    } else {
+        (Health::Absent, format!("Linux {}: deaths are seen by looking every 20 ms", release.trim()))
+    };
+    Finding { what: "pidfd", health, detail }
+}
+
+/// Takes a lock, in a space of its own.
+fn space() -> Finding {
+    let what = "a lock";
+    let folder = std::env::var("LOCKWRIGHT_DIR").unwrap_or_else(|_| "/dev/shm".to_owned());
+    let path = Path::new(&folder).join(format!("lockwright-doctor-{}.space", std::process::id()));
+    let took = || -> Result<u64> {
+        let client = Client::open(&format!("shm:{}", path.display()))?;
+        let guard = client.mutex("doctor")?.lock().wait()?;
+        let token = guard.token();
+        guard.unlock().wait()?;
+        Ok(token)
+    };
+    let finding = match took() {
+        Ok(_) => {
+            Finding { what, health: Health::Ok, detail: "made a space, took a lock, gave it back".to_owned() }
+        }
+        Err(error) => Finding { what, health: Health::Bad, detail: format!("{error:#}") },
+    };
+    let _ = fs::remove_file(&path);
+    finding
+}
+
+fn rdma() -> Finding {
+    let mut devices: Vec<_> = fs::read_dir("/sys/class/infiniband")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|device| device.file_name().to_string_lossy().into_owned())
+        .collect();
+    devices.sort();
+    let (health, detail) = if devices.is_empty() {
+        (Health::Absent, "no RDMA device; only rdma: spaces would need one".to_owned())
+    } else {
+        (Health::Ok, devices.join(", "))
+    };
+    Finding { what: "RDMA", health, detail }
+}
+
+fn xdp() -> Finding {
+    let what = "XDP";
+    if !Path::new("/sys/fs/bpf").exists() {
+        return Finding {
+            what,
+            health: Health::Absent,
+            detail: "the kernel has no BPF file system".to_owned(),
+        };
+    }
+    let jit = fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").unwrap_or_default();
+    let jit = if jit.trim() == "1" || jit.trim() == "2" { "with JIT" } else { "JIT unknown or off" };
+    let root = nix::unistd::geteuid().is_root();
+    let rights = if root { "and the rights to load programs" } else { "but no rights to load programs" };
+    Finding { what, health: Health::Ok, detail: format!("BPF {jit}, {rights}") }
+}

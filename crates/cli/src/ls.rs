@@ -1,0 +1,134 @@
+//! `lockwright ls`: who holds what, who waits for what, and since when.
+
+use crate::{SpaceArg, Verdict, grid};
+use anyhow::Result;
+use lockwright::inspect::{Entry, EntryState, Inspector};
+use serde_json::json;
+use std::io::Write;
+use std::time::Duration;
+
+/// List who holds locks and who waits for them
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockwright ls                     everything in this user's default space
+  lockwright ls backup              one lock
+  lockwright ls --stuck             locks that somebody waits for and that have not moved for 10 seconds
+  lockwright ls --stuck 60          the same, for a minute
+  lockwright ls --holder 4711       what process 4711 holds or waits for
+  lockwright ls --json              one JSON object per line
+
+The token of a line that says `held` is what `lockwright break` wants.")]
+pub(crate) struct Args {
+    /// Only this lock
+    name: Option<std::ffi::OsString>,
+    /// Only locks that somebody waits for and that nobody was granted for so many seconds
+    #[arg(long, value_name = "SECS", num_args = 0..=1, default_missing_value = "10")]
+    stuck: Option<u64>,
+    /// Only what this process holds or waits for
+    #[arg(long, value_name = "PID")]
+    holder: Option<u32>,
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    space: SpaceArg,
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+    let Some(inspector) = args.space.look()? else {
+        if !args.json {
+            eprintln!("no lock space yet: nobody has taken a lock");
+        }
+        return Ok(Verdict::Clean);
+    };
+    let entries = chosen(args, &inspector)?;
+    if args.json {
+        for entry in &entries {
+            writeln!(out, "{}", to_json(entry))?;
+        }
+        return Ok(Verdict::Clean);
+    }
+    if entries.is_empty() {
+        eprintln!(
+            "nobody holds or waits for anything{}",
+            if args.stuck.is_some() { " that is stuck" } else { "" }
+        );
+        return Ok(Verdict::Clean);
+    }
+    let mut rows =
+        vec![["LOCK", "STATE", "MODE", "SINCE", "PID", "HOST", "PROGRAM", "TOKEN"].map(str::to_owned)];
+    rows.extend(entries.iter().map(to_row));
+    grid(out, &rows)?;
+    Ok(Verdict::Clean)
+}
+
+fn chosen(args: &Args, inspector: &Inspector) -> Result<Vec<Entry>> {
+    let mut entries = inspector.entries()?;
+    if let Some(name) = &args.name {
+        entries.retain(|entry| entry.name.as_bytes() == name.as_encoded_bytes());
+    }
+    if let Some(secs) = args.stuck {
+        let age = Duration::from_secs(secs);
+        let is_stuck = |entry: &Entry| {
+            let same = || entries.iter().filter(|other| other.name == entry.name);
+            let moved = same().any(|other| other.state == EntryState::Held && other.age < age);
+            let awaited = same().any(|other| other.state == EntryState::Waiting && other.age >= age);
+            awaited && !moved
+        };
+        let stuck: Vec<_> = entries.iter().map(is_stuck).collect();
+        let mut stuck = stuck.into_iter();
+        entries.retain(|_| stuck.next().unwrap_or(false));
+    }
+    if let Some(pid) = args.holder {
+        entries.retain(|entry| entry.pid == pid);
+    }
+    Ok(entries)
+}
+
+const fn state(entry: &Entry) -> &'static str {
+    match (entry.state, entry.alive) {
+        (EntryState::Held, true) => "held",
+        (EntryState::Held, false) => "held by the dead",
+        (EntryState::Waiting, true) => "waiting",
+        (EntryState::Waiting, false) => "waiting, dead",
+        _ => "releasing",
+    }
+}
+
+const fn mode(entry: &Entry) -> &'static str {
+    if entry.shared { "shared" } else { "exclusive" }
+}
+
+fn to_row(entry: &Entry) -> [String; 8] {
+    let range = entry.range.as_ref().map(|range| format!(" {}..{}", range.start, range.end));
+    [
+        entry.name.to_string(),
+        state(entry).to_owned(),
+        format!("{}{}", mode(entry), range.unwrap_or_default()),
+        crate::age(entry.age),
+        entry.pid.to_string(),
+        entry.host.clone(),
+        entry.program.clone(),
+        entry.token.map(|token| token.to_string()).unwrap_or_default(),
+    ]
+}
+
+fn to_json(entry: &Entry) -> serde_json::Value {
+    json!({
+        "lock": entry.name.to_string(),
+        "state": match entry.state {
+            EntryState::Held => "held",
+            EntryState::Waiting => "waiting",
+            _ => "releasing",
+        },
+        "mode": mode(entry),
+        "range": entry.range.as_ref().map(|range| [range.start, range.end]),
+        "token": entry.token,
+        "since_seconds": entry.age.as_secs_f64(),
+        "pid": entry.pid,
+        "host": entry.host,
+        "program": entry.program,
+        "alive": entry.alive,
+    })
+}

@@ -1,0 +1,215 @@
+//! `lockwright run`: takes a lock, runs a command, gives the lock back. The letters and habits are those of flock(1).
+//!
+//! The command is a child of ours with our standard streams, our terminal and our process group. Signals sent to us go on
+//! to it. It must not go on unprotected:
+//!
+//! - if the lock is lost while it runs, it gets SIGTERM, and SIGKILL after a grace period (or we only warn, if told to);
+//! - if we die, the kernel kills it ([`child`] says how), and only then do others see our death and take the lock.
+//!
+//! Exit codes: the command's own, 128+n if signal n killed it; 1 (or `-E`) if the lock was not to be had in time; 64 for
+//! a wrong command line; 69 if the command cannot be executed; 70 if the space cannot be used.
+
+pub(crate) mod child;
+mod signals;
+mod supervise;
+
+use clap::ValueEnum;
+use lockwright::{Acquire, Client, Guard, LockError};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Wrong command line (EX_USAGE).
+pub(crate) const USAGE: u8 = 64;
+/// The command cannot be executed (EX_UNAVAILABLE).
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// The space cannot be used (EX_SOFTWARE).
+const SOFTWARE: u8 = 70;
+
+/// Run a command while holding a lock: one at a time, or many readers
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockwright run backup -- /usr/local/bin/backup.sh       wait for the lock, then run
+  lockwright run -n backup -- backup.sh                   give up at once if somebody has it (exit 1)
+  lockwright run -w 10 -E 75 backup -- backup.sh          wait ten seconds at most, then exit 75
+  lockwright run -s config -- cat app.conf                together with other readers
+  lockwright run db -- sh -c 'write --fence \"$LOCKWRIGHT_TOKEN\"'   hand the fencing token on
+
+The command sees LOCKWRIGHT_LOCK (the name) and LOCKWRIGHT_TOKEN (a number that rises with every grant).
+If this process dies, the command is killed with it. If the lock is lost (this process was stopped for longer
+than its lease, or somebody broke the lock), the command gets SIGTERM, and SIGKILL five seconds later.
+
+Exit codes: the command's, or 128+n if signal n ended it; 1 (or -E) not to be had in time; 64 wrong usage;
+69 cannot execute; 70 the lock space cannot be used.")]
+pub(crate) struct Args {
+    /// Share the lock with others who share it
+    #[arg(short, long, conflicts_with = "exclusive")]
+    shared: bool,
+    /// Hold the lock alone (the default)
+    #[arg(short = 'x', short_alias = 'e', long)]
+    exclusive: bool,
+    /// Lock only these units of a range lock, for example 0..4096
+    #[arg(long, value_name = "A..B", value_parser = range)]
+    range: Option<std::ops::Range<u64>>,
+    /// Do not wait for the lock
+    #[arg(short, long, visible_alias = "nb", conflicts_with = "wait")]
+    nonblock: bool,
+    /// Wait for this many seconds at most
+    #[arg(short, long, visible_alias = "timeout", value_name = "SECS", value_parser = seconds)]
+    wait: Option<Duration>,
+    /// Exit code if the lock is not to be had in time
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 1)]
+    conflict_exit_code: u8,
+    /// What to do with the command if the lock is lost
+    #[arg(long, value_enum, default_value_t = OnLost::Term)]
+    on_lost: OnLost,
+    /// Seconds without a sign of life after which others may take the lock
+    #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "10")]
+    lease: Duration,
+    /// Lock space: `shm:`, `shm:NAME` or `shm:/PATH`
+    #[arg(long, value_name = "SPACE", default_value = "shm:", env = "LOCKWRIGHT_SPACE")]
+    space: String,
+    /// Say what happens
+    #[arg(long)]
+    verbose: bool,
+    /// Name of the lock: up to 255 bytes
+    name: OsString,
+    /// The command and its arguments; no shell is involved
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// What becomes of the command when its lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OnLost {
+    /// SIGTERM, then SIGKILL
+    Term,
+    /// A message; the command goes on, unprotected
+    Warn,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+fn range(text: &str) -> Result<std::ops::Range<u64>, String> {
+    let (start, end) = text.split_once("..").ok_or("a range is written A..B")?;
+    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text:?} is not a number"));
+    let range = number(start)?..number(end)?;
+    if range.is_empty() {
+        return Err("the range is empty or reversed".to_owned());
+    }
+    Ok(range)
+}
+
+/// Runs the command and says with which code to exit.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match try_run(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("lockwright: {error:#}");
+            ExitCode::from(error.downcast_ref::<BadUsage>().map_or(SOFTWARE, |_| USAGE))
+        }
+    }
+}
+
+/// The command line asks for something that cannot be.
+#[derive(Debug)]
+struct BadUsage(String);
+
+impl std::fmt::Display for BadUsage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadUsage {}
+
+fn try_run(args: &Args) -> anyhow::Result<u8> {
+    // Before any thread is started: they all inherit the mask, and signals come to the supervisor alone.
+    let mut inbox = signals::Inbox::open()?;
+    let open = Client::options().lease(args.lease).open(&args.space);
+    let client = open.map_err(|error| match error {
+        lockwright::OpenError::Address(_) => anyhow::Error::new(BadUsage(error.to_string())),
+        error => error.into(),
+    })?;
+    let asked = Instant::now();
+    let acquire = begin(&client, args)?;
+    let say = |what: String| {
+        if args.verbose {
+            eprintln!("lockwright: {what}");
+        }
+    };
+    let guard = match supervise::wait_for(acquire, &mut inbox)? {
+        supervise::Waited::Granted(guard) => guard,
+        supervise::Waited::Refused(LockError::TimedOut) => {
+            say(format!("failed to get lock {} in time", args.name.display()));
+            client.settle(Duration::from_millis(200));
+            return Ok(args.conflict_exit_code);
+        }
+        supervise::Waited::Refused(error @ LockError::BadRange { .. }) => {
+            return Err(anyhow::Error::new(BadUsage(error.to_string())));
+        }
+        supervise::Waited::Refused(error) => return Err(error.into()),
+        supervise::Waited::Signal(signal) => {
+            client.settle(Duration::from_millis(200));
+            return Ok(128 + signal);
+        }
+    };
+    say(format!(
+        "got lock {} after {:.6} s, token {}",
+        guard.name(),
+        asked.elapsed().as_secs_f64(),
+        guard.token()
+    ));
+    let code = supervise::run(args, &guard, &mut inbox)?;
+    if let Err(error) = guard.unlock().wait() {
+        eprintln!("lockwright: {error}");
+    }
+    Ok(code)
+}
+
+fn begin(client: &Client, args: &Args) -> anyhow::Result<Acquire> {
+    let name = args.name.as_bytes();
+    let patience = if args.nonblock { Some(Duration::ZERO) } else { args.wait };
+    let bad_name = |error: lockwright::HandleError| match error {
+        lockwright::HandleError::Name(_) => anyhow::Error::new(BadUsage(error.to_string())),
+        error => error.into(),
+    };
+    let acquire = match (&args.range, args.shared) {
+        (Some(range), shared) => {
+            let lock = client.range_lock(name).map_err(bad_name)?;
+            match (shared, patience) {
+                (true, None) => lock.read(range.clone()),
+                (true, Some(patience)) => lock.read_timeout(range.clone(), patience),
+                (false, None) => lock.write(range.clone()),
+                (false, Some(patience)) => lock.write_timeout(range.clone(), patience),
+            }
+        }
+        (None, shared) => {
+            let lock = client.rwlock(name).map_err(bad_name)?;
+            match (shared, patience) {
+                (true, None) => lock.read(),
+                (true, Some(patience)) => lock.read_timeout(patience),
+                (false, None) => lock.write(),
+                (false, Some(patience)) => lock.write_timeout(patience),
+            }
+        }
+    };
+    Ok(acquire)
+}
+
+/// What the command is told of its lock.
+fn environment(guard: &Guard) -> [(&'static str, OsString); 2] {
+    let name = std::ffi::OsStr::from_bytes(guard.name().as_bytes()).to_owned();
+    [("LOCKWRIGHT_LOCK", name), ("LOCKWRIGHT_TOKEN", guard.token().to_string().into())]
+}
+
+/// An error of the system, with what was tried.
+fn os(doing: &'static str) -> impl Fn(nix::errno::Errno) -> io::Error {
+    move |errno| io::Error::other(format!("cannot {doing}: {errno}"))
+}

@@ -1,0 +1,78 @@
+//! `lockwright spaces`: the lock spaces of this user on this host, and how each of them works.
+
+use crate::{Verdict, age, grid};
+use anyhow::Result;
+use lockwright::inspect::{Inspector, SpaceInfo, spaces};
+use serde_json::json;
+use std::io::Write;
+
+/// List this user's lock spaces on this host
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockwright spaces            a table
+  lockwright spaces --json     one JSON object per line
+
+A space that nobody uses can be removed by removing its file.")]
+pub(crate) struct Args {
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+    let mut rows =
+        vec![["SPACE", "KEYED", "RANGES", "CLIENTS", "NAMES", "MEMORY", "AGE", "FILE"].map(str::to_owned)];
+    let mut trouble = false;
+    for address in spaces() {
+        let info = Inspector::open(&address).map_err(anyhow::Error::from);
+        match info.and_then(|inspector| Ok(inspector.info()?)) {
+            Ok(info) if args.json => writeln!(out, "{}", to_json(&info))?,
+            Ok(info) => rows.push(to_row(&info)),
+            Err(error) if args.json => {
+                writeln!(out, "{}", json!({ "space": address, "error": format!("{error:#}") }))?;
+                trouble = true;
+            }
+            Err(error) => {
+                eprintln!("{address}: {error:#}");
+                trouble = true;
+            }
+        }
+    }
+    if !args.json {
+        if rows.len() > 1 {
+            grid(out, &rows)?;
+        } else if !trouble {
+            eprintln!("no lock spaces yet: the first `lockwright run` makes one");
+        }
+    }
+    Ok(Verdict::clean_if(!trouble))
+}
+
+fn to_row(info: &SpaceInfo) -> [String; 8] {
+    [
+        info.address.clone(),
+        info.keyed.to_owned(),
+        info.ranges.to_owned(),
+        format!("{}/{}", info.clients, info.max_clients),
+        format!("{}/{}", info.names, info.max_names),
+        format!("{} KiB", info.resident_bytes / 1024),
+        age(info.age),
+        info.path.display().to_string(),
+    ]
+}
+
+fn to_json(info: &SpaceInfo) -> serde_json::Value {
+    json!({
+        "space": info.address,
+        "file": info.path.display().to_string(),
+        "keyed": info.keyed,
+        "ranges": info.ranges,
+        "clients": info.clients,
+        "max_clients": info.max_clients,
+        "names": info.names,
+        "max_names": info.max_names,
+        "resident_bytes": info.resident_bytes,
+        "age_seconds": info.age.as_secs_f64(),
+    })
+}

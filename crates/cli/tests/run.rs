@@ -1,0 +1,281 @@
+//! `lockwright run` and its companions, with real processes: what is serialised, what is passed through, and what
+//! happens when somebody is killed, stopped or broken.
+
+use lockwright::fenced::FencedFile;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+/// A folder and a space of this test's own, gone with the test.
+struct Scratch {
+    folder: PathBuf,
+    space: PathBuf,
+}
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("run-{name}"));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let space = PathBuf::from(format!("/dev/shm/lockwright-test-{}-{name}", std::process::id()));
+        let _ = fs::remove_file(&space);
+        Self { folder, space }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn lockwright(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockwright"));
+        command.args(args).env("LOCKWRIGHT_SPACE", format!("shm:{}", self.space.display()));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
+        self.lockwright(args).output().unwrap()
+    }
+
+    fn code(&self, args: &[&str]) -> i32 {
+        self.output(args).status.code().expect("it was not killed")
+    }
+
+    /// Starts a command that says a line when it runs, and waits for that line.
+    fn start(&self, args: &[&str]) -> Started {
+        let mut child = self.lockwright(args).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        Started { child, line: line.trim().to_owned(), stdout }
+    }
+
+    /// The listing's lines for `lock`.
+    fn listed(&self, lock: &str) -> Vec<serde_json::Value> {
+        let output = self.output(&["ls", "--json", lock]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Waits until somebody waits for `lock`.
+    fn await_waiter(&self, lock: &str) {
+        while !self.listed(lock).iter().any(|entry| entry["state"] == "waiting") {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+        let _ = fs::remove_file(&self.space);
+    }
+}
+
+struct Started {
+    child: Child,
+    line: String,
+    stdout: BufReader<std::process::ChildStdout>,
+}
+
+impl Started {
+    fn send(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+
+    /// Its exit code and everything else it said.
+    fn end(mut self) -> (Option<i32>, String, String) {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.stdout.read_to_string(&mut out).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        (self.child.wait().unwrap().code(), out, err)
+    }
+}
+
+fn is_running(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+#[test]
+fn a_counter_file_under_run_loses_no_update() {
+    let scratch = Scratch::new("counter");
+    let counter = scratch.file("counter");
+    fs::write(&counter, "0\n").unwrap();
+    let script = r#"read n < "$0"; sleep 0.01; echo $((n + 1)) > "$0""#;
+    let add = ["run", "counter", "--", "sh", "-c", script, counter.to_str().unwrap()];
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| (0..5).for_each(|_| assert_eq!(scratch.code(&add), 0)));
+        }
+    });
+    assert_eq!(fs::read_to_string(&counter).unwrap().trim(), "20");
+}
+
+#[test]
+fn exit_codes_are_the_commands_own_or_those_of_flock() {
+    let scratch = Scratch::new("codes");
+    let sh = |script: &str| scratch.code(&["run", "a", "--", "sh", "-c", script]);
+    assert_eq!(sh("exit 0"), 0);
+    assert_eq!(sh("exit 7"), 7);
+    assert_eq!(sh("kill -KILL $$"), 128 + 9);
+    assert_eq!(sh("kill -TERM $$"), 128 + 15);
+    assert_eq!(scratch.code(&["run", "a", "--", "/no/such/command"]), 69);
+    assert_eq!(scratch.code(&["run", "--no-such-option", "a", "--", "true"]), 64);
+    assert_eq!(scratch.code(&["run", "a"]), 64);
+    assert_eq!(scratch.code(&["run", "", "--", "true"]), 64);
+    assert_eq!(scratch.code(&["run", "--range", "9..3", "a", "--", "true"]), 64);
+    assert_eq!(scratch.code(&["run", "--space", "carrier-pigeon:", "a", "--", "true"]), 64);
+    assert_eq!(scratch.code(&["run", &"x".repeat(256), "--", "true"]), 64);
+    let foreign = format!("shm:{}", scratch.file("foreign").display());
+    fs::write(scratch.file("foreign"), vec![7; 1 << 16]).unwrap();
+    assert_eq!(scratch.code(&["run", "--space", &foreign, "a", "--", "true"]), 70);
+}
+
+#[test]
+fn a_lock_that_is_not_to_be_had_in_time_is_exit_code_1_or_the_given_one() {
+    let scratch = Scratch::new("busy");
+    let holder = scratch.start(&["run", "a", "--", "sh", "-c", "echo in; exec sleep 60"]);
+    assert_eq!(scratch.code(&["run", "-n", "a", "--", "true"]), 1);
+    assert_eq!(scratch.code(&["run", "-w", "0.05", "-E", "75", "a", "--", "true"]), 75);
+    assert_eq!(scratch.code(&["run", "-n", "-s", "a", "--", "true"]), 1);
+    assert_eq!(scratch.code(&["run", "-n", "b", "--", "true"]), 0, "another lock");
+    holder.send(Signal::SIGTERM);
+    assert_eq!(holder.end().0, Some(128 + 15), "signals go on to the command");
+    assert_eq!(scratch.code(&["run", "-n", "a", "--", "true"]), 0);
+}
+
+#[test]
+fn shared_holders_run_together_and_ranges_that_do_not_overlap_too() {
+    let scratch = Scratch::new("shared");
+    let reader = scratch.start(&["run", "-s", "a", "--", "sh", "-c", "echo in; exec sleep 60"]);
+    assert_eq!(scratch.code(&["run", "-n", "-s", "a", "--", "true"]), 0);
+    assert_eq!(scratch.code(&["run", "-n", "-x", "a", "--", "true"]), 1);
+    let range = scratch.start(&["run", "--range", "0..10", "f", "--", "sh", "-c", "echo in; exec sleep 60"]);
+    assert_eq!(scratch.code(&["run", "-n", "--range", "10..20", "f", "--", "true"]), 0);
+    assert_eq!(scratch.code(&["run", "-n", "--range", "9..20", "f", "--", "true"]), 1);
+    for holder in [reader, range] {
+        holder.send(Signal::SIGINT);
+        assert_eq!(holder.end().0, Some(128 + 2));
+    }
+}
+
+#[test]
+fn standard_input_and_the_environment_reach_the_command() {
+    let scratch = Scratch::new("streams");
+    let script = r#"cat; echo "$LOCKWRIGHT_LOCK $LOCKWRIGHT_TOKEN""#;
+    let mut command = scratch.lockwright(&["run", "a name", "--", "sh", "-c", script]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"hello\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "hello\na name 1\n");
+}
+
+#[test]
+fn a_killed_holder_takes_its_command_along_and_the_next_gets_the_lock() {
+    let scratch = Scratch::new("killed");
+    // A lease that nobody would live to see: only the death can free the lock.
+    let script = "echo $$; exec sleep 600";
+    let mut holder = scratch.start(&["run", "--lease", "100000", "a", "--", "sh", "-c", script]);
+    let command: i32 = holder.line.parse().unwrap();
+    let mut next = scratch.lockwright(&["run", "a", "--", "true"]).spawn().unwrap();
+    scratch.await_waiter("a");
+    let killed = Instant::now();
+    holder.child.kill().unwrap();
+    assert_eq!(next.wait().unwrap().code(), Some(0));
+    println!("from kill to the next one's exit: {:?}", killed.elapsed());
+    assert!(!is_running(command), "the command dies with whoever held the lock for it");
+    holder.child.wait().unwrap();
+}
+
+#[test]
+fn a_stopped_holder_loses_the_lock_after_its_lease_and_learns_it_and_its_token_is_fenced() {
+    let scratch = Scratch::new("stopped");
+    let script = "echo $LOCKWRIGHT_TOKEN; trap 'exit 33' TERM; while :; do sleep 0.05; done";
+    let holder = scratch.start(&["run", "--lease", "0.3", "a", "--", "sh", "-c", script]);
+    let old: u64 = holder.line.parse().unwrap();
+    holder.send(Signal::SIGSTOP);
+    let next = scratch.output(&["run", "a", "--", "sh", "-c", "echo $LOCKWRIGHT_TOKEN"]);
+    let new: u64 = String::from_utf8(next.stdout).unwrap().trim().parse().unwrap();
+    assert!(new > old);
+    let mut file = FencedFile::open(scratch.file("fenced")).unwrap();
+    file.write(new, b"new").unwrap();
+    file.write(old, b"old").unwrap_err();
+    holder.send(Signal::SIGCONT);
+    let (code, _, err) = holder.end();
+    assert_eq!(code, Some(33), "the command got SIGTERM: {err}");
+    assert!(err.contains("is lost"), "{err}");
+}
+
+#[test]
+fn a_broken_holder_is_told_and_only_the_named_grant_is_broken() {
+    let scratch = Scratch::new("broken");
+    let script = "echo $LOCKWRIGHT_TOKEN; trap 'exit 34' TERM; while :; do sleep 0.05; done";
+    for range in [&[][..], &["--range", "3..9"]] {
+        let args = [&["run"], range, &["a", "--", "sh", "-c", script]].concat();
+        let holder = scratch.start(&args);
+        let token = holder.line.clone();
+        let other = (token.parse::<u64>().unwrap() + 1).to_string();
+        assert_eq!(scratch.code(&["break", "a", "--token", &other]), 1);
+        assert_eq!(scratch.code(&["break", "no such lock", "--token", &token]), 1);
+        assert_eq!(scratch.listed("a").len(), 1);
+        assert_eq!(scratch.code(&["break", "a", "--token", &token]), 0);
+        assert_eq!(scratch.code(&["run", "-w", "30", "a", "--", "true"]), 0);
+        assert_eq!(holder.end().0, Some(34));
+    }
+}
+
+#[test]
+fn a_warned_holder_goes_on() {
+    let scratch = Scratch::new("warned");
+    let script = "echo $LOCKWRIGHT_TOKEN; read line < \"$0\"; exit 5";
+    let fifo = scratch.file("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let path = fifo.to_str().unwrap();
+    let holder = scratch.start(&["run", "--on-lost", "warn", "a", "--", "sh", "-c", script, path]);
+    assert_eq!(scratch.code(&["break", "a", "--token", &holder.line.clone()]), 0);
+    fs::write(&fifo, "go\n").unwrap();
+    let (code, _, err) = holder.end();
+    assert_eq!(code, Some(5));
+    assert!(err.contains("taken away") || err.contains("unprotected"), "{err}");
+}
+
+#[test]
+fn ls_shows_holders_and_waiters_and_forgets_those_who_left() {
+    let scratch = Scratch::new("ls");
+    assert_eq!(scratch.code(&["ls"]), 0, "no space yet");
+    let holder = scratch.start(&["run", "a", "--", "sh", "-c", "echo in; exec sleep 60"]);
+    let mut waiter = scratch.lockwright(&["run", "a", "--", "true"]).spawn().unwrap();
+    scratch.await_waiter("a");
+    let listed = scratch.listed("a");
+    assert_eq!(listed[0]["state"], "held");
+    assert_eq!(listed[0]["pid"], holder.child.id());
+    assert_eq!(listed[0]["token"], 1);
+    assert_eq!(listed[1]["pid"], waiter.id());
+    let stuck = scratch.output(&["ls", "--stuck", "0", "--holder", &waiter.id().to_string(), "--json"]);
+    assert_eq!(String::from_utf8(stuck.stdout).unwrap().lines().count(), 1);
+    holder.send(Signal::SIGTERM);
+    holder.end();
+    assert_eq!(waiter.wait().unwrap().code(), Some(0));
+    assert!(scratch.listed("a").is_empty());
+}
+
+#[test]
+fn doctor_and_spaces_answer_in_json() {
+    let scratch = Scratch::new("doctor");
+    let mut doctor = scratch.lockwright(&["doctor", "--json"]);
+    let output = doctor.env("LOCKWRIGHT_DIR", &scratch.folder).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(String::from_utf8(output.stdout).unwrap().lines().count() >= 6);
+    let mut run = scratch.lockwright(&["run", "a", "--", "true"]);
+    run.env("LOCKWRIGHT_DIR", &scratch.folder).env("LOCKWRIGHT_SPACE", "shm:mine");
+    assert_eq!(run.status().unwrap().code(), Some(0));
+    let mut spaces = scratch.lockwright(&["spaces", "--json"]);
+    let output = spaces.env("LOCKWRIGHT_DIR", &scratch.folder).output().unwrap();
+    let space: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&space["space"], &space["keyed"]), (&"shm:mine".into(), &"shiftlock".into()));
+}

@@ -1,0 +1,236 @@
+//! The client: one opened space, and handles for the locks in it.
+
+use crate::error::{HandleError, LockError, OpenError};
+#[cfg(target_os = "linux")]
+use crate::home::shm::{self, ShmHome};
+use crate::home::{Home, Kind, mem::MemHome};
+use crate::lock::core::Core;
+use crate::lock::{Mutex, RangeLock, RwLock};
+use crate::name::LockName;
+use crate::progress::Progress;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+/// How a client opens a space: see [`Client::options`].
+///
+/// ```
+/// use lockwright::ClientOptions;
+/// use std::time::Duration;
+/// let client = ClientOptions::default().lease(Duration::from_secs(60)).open("mem:")?;
+/// # Ok::<(), lockwright::OpenError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ClientOptions {
+    lease: Duration,
+}
+
+/// How long a process may be silent before others may take its locks.
+const LEASE: Duration = Duration::from_secs(10);
+/// A shorter lease would be lost by whoever has to wait for the CPU.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self { lease: LEASE }
+    }
+}
+
+impl ClientOptions {
+    /// How long this process may give no sign of life, because it is stopped or cannot run, before others may take its
+    /// locks: ten seconds unless told otherwise, at least a tenth of one. It has nothing to do with how long a lock is
+    /// held, nor with processes that die, which is seen at once.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let options = lockwright::Client::options().lease(Duration::from_secs(1));
+    /// ```
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease.max(SHORTEST_LEASE);
+        self
+    }
+
+    /// Opens the space at `address`: see [`Client::open`].
+    ///
+    /// # Errors
+    /// If the address is none, or the space cannot be used.
+    ///
+    /// ```
+    /// assert!(lockwright::Client::options().open("nonsense").is_err());
+    /// ```
+    pub fn open(&self, address: &str) -> Result<Client, OpenError> {
+        let home: Arc<dyn Home> = match Address::parse(address)? {
+            Address::Mem => Arc::new(MemHome::new()),
+            #[cfg(target_os = "linux")]
+            Address::Shm(path) => {
+                let refuse = |error: LockError| OpenError::Space {
+                    space: path.display().to_string(),
+                    why: error.to_string(),
+                };
+                Arc::new(ShmHome::new(shm::open(&path, true)?, self.lease).map_err(refuse)?)
+            }
+        };
+        Client::at(home, address)
+    }
+}
+
+/// Where a space is.
+pub(crate) enum Address {
+    Mem,
+    #[cfg(target_os = "linux")]
+    Shm(PathBuf),
+}
+
+impl Address {
+    pub(crate) fn parse(address: &str) -> Result<Self, OpenError> {
+        match address.split_once(':') {
+            Some(("mem", "")) => Ok(Self::Mem),
+            #[cfg(target_os = "linux")]
+            Some(("shm", path)) if path.starts_with('/') => Ok(Self::Shm(path.into())),
+            #[cfg(target_os = "linux")]
+            Some(("shm", name)) => {
+                let name = if name.is_empty() { "default" } else { name };
+                let path = lockwright_fabric::backend::shm::space_path(name);
+                path.map(Self::Shm).map_err(|_| OpenError::Address(address.to_owned()))
+            }
+            _ => Err(OpenError::Address(address.to_owned())),
+        }
+    }
+}
+
+/// A client of one lock space. Cheap to clone; clones are the same client. `Send` and `Sync`.
+///
+/// ```
+/// use lockwright::Client;
+///
+/// let client = Client::open("mem:")?; // "shm:" for all processes of this host
+/// let guard = client.mutex("orders/42")?.lock().wait()?;
+/// println!("alone, with token {}", guard.token());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    home: Arc<dyn Home>,
+    progress: Arc<Progress>,
+    /// Locks that somebody of this client has a handle for: one [`Core`] each.
+    cores: std::sync::Mutex<HashMap<(LockName, Kind), Weak<Core>>>,
+}
+
+impl Client {
+    /// Opens a space by its address, and makes it if it is not there.
+    ///
+    /// | address | space |
+    /// |---|---|
+    /// | `shm:` | the default one of this user on this host |
+    /// | `shm:NAME` | another one of this user, kept apart from the first |
+    /// | `shm:/PATH` | the one in that file, which should lie in shared memory |
+    /// | `mem:` | a new one inside this process |
+    ///
+    /// # Errors
+    /// If the address is none, or the space cannot be used.
+    ///
+    /// ```
+    /// assert!(lockwright::Client::open("mem:").is_ok());
+    /// ```
+    pub fn open(address: &str) -> Result<Self, OpenError> {
+        Self::options().open(address)
+    }
+
+    /// How a space is to be opened, for those who want it otherwise than by default.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let client = lockwright::Client::options().lease(Duration::from_secs(30)).open("mem:")?;
+    /// # Ok::<(), lockwright::OpenError>(())
+    /// ```
+    pub fn options() -> ClientOptions {
+        ClientOptions::default()
+    }
+
+    fn at(home: Arc<dyn Home>, address: &str) -> Result<Self, OpenError> {
+        let beating = Arc::clone(&home);
+        let progress = Progress::start(move || beating.heartbeat())
+            .map_err(|error| OpenError::Space { space: address.to_owned(), why: error.to_string() })?;
+        let shared = Shared { home, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    fn core(&self, name: impl AsRef<[u8]>, kind: Kind) -> Result<Arc<Core>, HandleError> {
+        let name = LockName::new(name)?;
+        let key = (name.clone(), kind);
+        let Shared { home, progress, cores } = &*self.shared;
+        let mut cores = cores.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(core) = cores.get(&key).and_then(Weak::upgrade) {
+            return Ok(core);
+        }
+        if cores.len() == cores.capacity() {
+            cores.retain(|_, core| core.strong_count() > 0);
+        }
+        let bound = home.bind(&name, kind)?;
+        let (home, progress) = (Arc::clone(home), Arc::clone(progress));
+        let core = Arc::new(Core::new(home, progress, name, kind, bound));
+        cores.insert(key, Arc::downgrade(&core));
+        Ok(core)
+    }
+
+    /// The mutex called `name`: up to 255 bytes, any but NUL.
+    ///
+    /// # Errors
+    /// If the name cannot be one, or the space is full.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// let lock = client.mutex("orders/42")?;
+    /// # Ok::<(), lockwright::HandleError>(())
+    /// ```
+    pub fn mutex(&self, name: impl AsRef<[u8]>) -> Result<Mutex, HandleError> {
+        self.core(name, Kind::Keyed).map(Mutex::new)
+    }
+
+    /// The reader-writer lock called `name`. The [mutex](Self::mutex) of that name is the same lock.
+    ///
+    /// # Errors
+    /// If the name cannot be one, or the space is full.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// let lock = client.rwlock("config")?;
+    /// # Ok::<(), lockwright::HandleError>(())
+    /// ```
+    pub fn rwlock(&self, name: impl AsRef<[u8]>) -> Result<RwLock, HandleError> {
+        self.core(name, Kind::Keyed).map(RwLock::new)
+    }
+
+    /// The range lock called `name`. It has nothing to do with the mutex of that name.
+    ///
+    /// # Errors
+    /// If the name cannot be one, the space is full, or it has no range locks.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// let lock = client.range_lock("data.bin")?;
+    /// # Ok::<(), lockwright::HandleError>(())
+    /// ```
+    pub fn range_lock(&self, name: impl AsRef<[u8]>) -> Result<RangeLock, HandleError> {
+        self.core(name, Kind::Ranges).map(RangeLock::new)
+    }
+
+    /// Waits until whatever was given up half-way is done, for at most `patience`; says whether it is. Worth a call
+    /// before a process ends: what it leaves in a queue, others have to clear away.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// assert!(client.settle(Duration::from_millis(100)));
+    /// ```
+    pub fn settle(&self, patience: Duration) -> bool {
+        self.shared.progress.settle(patience)
+    }
+}

@@ -1,0 +1,150 @@
+//! The seam between what users hold and where locks live.
+//!
+//! A [`Home`] is one opened space: it turns names into lock ids, and takes and gives back locks. Everything above it
+//! (handles, guards, lock sets, cancelling) is written once; everything below it is one folder per kind of space.
+//! The protocol is chosen when the space is opened: [`hosted`] is compiled once for each pair of protocol and
+//! fabric, and from the one virtual call on, the code is monomorphic.
+//!
+//! What this file must not do: know a fabric or a protocol by name, except in [`Ticket`].
+
+#[cfg(target_os = "linux")]
+pub(crate) mod cards;
+pub(crate) mod hosted;
+pub(crate) mod mem;
+mod mem_ranges;
+#[cfg(target_os = "linux")]
+pub(crate) mod members;
+#[cfg(target_os = "linux")]
+pub(crate) mod ranges;
+#[cfg(target_os = "linux")]
+pub(crate) mod resets;
+#[cfg(target_os = "linux")]
+pub(crate) mod shm;
+
+use crate::error::{HandleError, LockError};
+use crate::name::LockName;
+use lockwright_fabric::observe::{Claim, Mode};
+use lockwright_locks::shiftlock::ShiftGrant;
+use lockwright_locks::{Denied, Lost};
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::time::Duration;
+
+/// A future that can be handed to another thread.
+pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A granted lock, whatever the space.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    /// What the protocol wants back.
+    pub(crate) grant: AnyGrant,
+    /// Where the space has written it down.
+    pub(crate) seat: Seat,
+}
+
+/// A grant of whatever protocol.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AnyGrant {
+    /// ShiftLock's.
+    Shift(ShiftGrant),
+    /// A range's, which is its card.
+    Range {
+        /// The token.
+        token: u64,
+    },
+}
+
+/// A place in a space's list of who holds what: which of this client's memberships, and which line of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub(crate) member: u32,
+    pub(crate) card: u16,
+}
+
+/// A name that was looked up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bound {
+    /// The lock's id.
+    pub(crate) lock: u64,
+    /// To be added to the protocol's token: a name that was given up and made anew goes on where it was.
+    pub(crate) token_base: u64,
+    /// Which membership looked it up.
+    pub(crate) by: u32,
+}
+
+/// The two tables of locks that a space has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// Mutexes and reader-writer locks: one lock per name.
+    Keyed,
+    /// Range locks: many units under one name.
+    Ranges,
+}
+
+/// What is known about a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Held,
+    Uncertain,
+    Lost,
+}
+
+/// Why a lock was not granted, as far as the seam is concerned.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// Somebody has it, and it was only tried.
+    Busy,
+    /// Everything else.
+    Error(LockError),
+}
+
+impl Refused {
+    pub(crate) fn new(denied: Denied, claim: Claim) -> Self {
+        match denied {
+            Denied::Busy => Self::Busy,
+            denied => Self::Error(LockError::from_denied(denied, (claim.start, claim.end))),
+        }
+    }
+}
+
+/// One opened space.
+pub(crate) trait Home: Send + Sync + Debug {
+    /// The lock called `name`, which keeps its id until it is unbound as often as it was bound.
+    fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError>;
+
+    /// Whether a name that was looked up still leads where it did.
+    fn is_bound(&self, bound: &Bound) -> bool;
+
+    /// Says that this client has no more use for a lock it had bound.
+    fn unbind(&self, name: &LockName, bound: Bound, kind: Kind);
+
+    /// Takes the lock if it is free; never queues.
+    fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused>;
+
+    /// Frees a lock that was busy, if all who hold it or wait for it are dead: somebody who only tries would never
+    /// outwait them. Says whether it may be free now.
+    fn rescue(&self, kind: Kind, claim: Claim) -> bool {
+        let _ = (kind, claim);
+        false
+    }
+
+    /// Takes the lock, however long it takes.
+    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>>;
+
+    /// Gives the lock back.
+    fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>>;
+
+    /// The fencing token of a grant.
+    fn token(&self, ticket: &Ticket) -> u64;
+
+    /// Whether the grant is still good.
+    fn standing(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing;
+
+    /// Shows that this client is alive; returns when to do so again.
+    fn heartbeat(&self) -> Duration;
+}
+
+/// The whole of a lock in `mode`; which lock is filled in later.
+pub(crate) const fn whole(mode: Mode) -> Claim {
+    Claim { lock: 0, mode, start: 0, end: u64::MAX }
+}

@@ -1,0 +1,201 @@
+//! `shm:`, a space in this host's shared memory: any process of this user, no server.
+//!
+//! Before a waiter takes a lock away from somebody it asks the [cards](super::cards) whether a living process holds it:
+//! dead processes are seen at once, stopped ones after their lease.
+//!
+//! What this file must not do: keep anything about a lock outside the space.
+
+use super::members::{self, Member, Members, NAMES, token};
+use super::ranges::gate;
+use super::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards, resets};
+use crate::error::{HandleError, LockError, OpenError};
+use crate::name::LockName;
+use lockwright_fabric::backend::block_on;
+use lockwright_fabric::backend::shm::{Reclaim, ShmSpace, SpaceError, SpaceOptions};
+use lockwright_fabric::observe::Claim;
+use lockwright_fabric::{FabricError, Time};
+use lockwright_locks::Lost;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// What a space of ours is called; raised when the meaning of its memory changes.
+const TAG: &str = "lockwright 1, shiftlock";
+/// Bits of a peer's number that ShiftLock has room for.
+const PEER_BITS: u32 = 24;
+/// Signs of life per lease.
+const BEATS: u32 = 4;
+
+/// An opened space of this host.
+#[derive(Debug)]
+pub(crate) struct ShmHome {
+    pub(super) members: Arc<Members>,
+}
+
+/// Opens the space at `path`, and looks whether it is one of ours.
+pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
+    let refuse = |why: String| OpenError::Space { space: path.display().to_string(), why };
+    let options = SpaceOptions::default()
+        .clients(cards::SLOTS)
+        .peer_bits(PEER_BITS)
+        .names(NAMES)
+        .memory(1, &members::regions())
+        .tag(TAG)
+        .create(create);
+    let space = ShmSpace::open(path, &options).map_err(|error| match error {
+        SpaceError::Missing(path) => OpenError::Missing(path.display().to_string()),
+        error => refuse(error.to_string()),
+    })?;
+    if space.tag() != TAG {
+        return Err(refuse(format!("it is a space of another kind ({:?}), not {TAG:?}", space.tag())));
+    }
+    Ok(space)
+}
+
+impl ShmHome {
+    pub(crate) fn new(space: ShmSpace, lease: Duration) -> Result<Self, LockError> {
+        let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
+        let home = Self { members: Arc::new(Members::new(space, lease_ns)?) };
+        home.bury();
+        Ok(home)
+    }
+
+    pub(crate) fn space(&self) -> &ShmSpace {
+        &self.members.space
+    }
+
+    /// Recovers the locks of dead clients, drops their names, and lets their slots be used again.
+    fn bury(&self) {
+        let Ok(member) = self.members.any() else { return };
+        let names = member.ep.names();
+        for dead in self.space().dead_clients() {
+            let mut bases = HashMap::new();
+            for id in names.names_of(dead.peer).unwrap_or_default() {
+                for lock in [id, gate(id)] {
+                    let _ = block_on(member.client.recover(lock));
+                }
+                bases.extend(names.info(id).ok().flatten().map(|info| (id, info.lock.token_base)));
+            }
+            let settle = |id| bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base));
+            if names.drop_all_of(dead.peer, settle).is_ok() {
+                self.space().bury(dead.peer);
+            }
+        }
+    }
+
+    pub(super) fn by_lease(&self, member: &Member) -> Standing {
+        let silent = self.space().now().since(Time(member.beat.load(SeqCst)));
+        if silent > self.members.lease_ns { Standing::Uncertain } else { Standing::Held }
+    }
+}
+
+/// Whether an unused name can go. One whose lock was ever reset stays: its tokens have leapt, and every name that took
+/// over its id would have to leap as far again.
+fn reclaim(member: &Member, id: u64, token_base: u64) -> Reclaim {
+    let last = |lock| block_on(member.client.last_token_if_pristine(lock)).ok().flatten();
+    match (last(id), last(gate(id))) {
+        (Some(keyed), Some(ranges)) => {
+            Reclaim::Reuse { highest_token: keyed.max(ranges).saturating_add(token_base) }
+        }
+        _ => Reclaim::Keep,
+    }
+}
+
+fn handle_error(error: SpaceError) -> HandleError {
+    match error {
+        SpaceError::TooManyNames(_) | SpaceError::TooManyRefs(_) => {
+            HandleError::Full { why: error.to_string() }
+        }
+        error => HandleError::Space { why: error.to_string() },
+    }
+}
+
+impl Home for ShmHome {
+    fn bind(&self, name: &LockName, _: Kind) -> Result<Bound, HandleError> {
+        let member = self.members.any().map_err(|error| HandleError::Space { why: error.to_string() })?;
+        let names = member.ep.names();
+        let lock = match names.open(name.as_bytes()) {
+            Err(SpaceError::TooManyNames(_)) => {
+                let bases: HashMap<_, _> = names
+                    .all()
+                    .map_err(handle_error)?
+                    .iter()
+                    .map(|name| (name.lock.id, name.lock.token_base))
+                    .collect();
+                let settle = |id| bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base));
+                names.sweep(settle).map_err(handle_error)?;
+                names.open(name.as_bytes())
+            }
+            opened => opened,
+        };
+        let lock = lock.map_err(handle_error)?;
+        Ok(Bound { lock: lock.id, token_base: lock.token_base, by: member.number })
+    }
+
+    #[inline]
+    fn is_bound(&self, bound: &Bound) -> bool {
+        self.members.is_in(bound.by)
+    }
+
+    fn unbind(&self, _: &LockName, bound: Bound, _: Kind) {
+        // A member that was declared dead has lost its names with everything else.
+        if let Some(member) = self.members.all().into_iter().find(|member| member.number == bound.by) {
+            let _ = member.ep.names().close(bound.lock, |id| reclaim(&member, id, bound.token_base));
+        }
+    }
+
+    fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused> {
+        match kind {
+            Kind::Keyed => self.members.try_take(claim).map_err(|denied| Refused::new(denied, claim)),
+            Kind::Ranges => self.try_range(claim),
+        }
+    }
+
+    fn rescue(&self, kind: Kind, claim: Claim) -> bool {
+        // Ranges of the dead do not count anyway.
+        kind == Kind::Keyed
+            && !resets::is_wanted(self.space(), claim.lock)
+            && self.members.any().is_ok_and(|member| block_on(member.client.recover(claim.lock)) == Ok(true))
+    }
+
+    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
+        match kind {
+            Kind::Keyed => {
+                let members = Arc::clone(&self.members);
+                Box::pin(
+                    async move { members.take(claim).await.map_err(|denied| Refused::new(denied, claim)) },
+                )
+            }
+            Kind::Ranges => self.range(claim),
+        }
+    }
+
+    fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
+        match kind {
+            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(claim, ticket)),
+            Kind::Ranges => Box::pin(std::future::ready(self.release_range(claim, &ticket))),
+        }
+    }
+
+    fn token(&self, ticket: &Ticket) -> u64 {
+        token(&ticket.grant)
+    }
+
+    fn standing(&self, _: Kind, claim: Claim, ticket: &Ticket) -> Standing {
+        let AnyGrant::Shift(grant) = &ticket.grant else { return self.range_standing(claim, ticket) };
+        let member = self.members.member(ticket.seat);
+        match block_on(member.client.holds(grant)) {
+            Ok(true) => self.by_lease(&member),
+            Ok(false) | Err(FabricError::Expelled) => Standing::Lost,
+            Err(_) => Standing::Uncertain,
+        }
+    }
+
+    fn heartbeat(&self) -> Duration {
+        self.members.beat();
+        self.bury();
+        Duration::from_nanos(self.members.lease_ns) / BEATS
+    }
+}

@@ -1,0 +1,341 @@
+//! Looking into a space: who holds what, who waits for what, since when; and taking a lock away from somebody.
+//!
+//! Everything shown here stands in the space itself, written there by the clients. Looking disturbs nobody.
+
+use crate::client::Address;
+use crate::error::OpenError;
+use crate::home::cards::{self, Card, State};
+use crate::home::members::{Members, NAMES};
+use crate::home::resets::is_alive;
+use crate::home::{Kind, shm};
+use crate::name::{LockName, NameError};
+use lockwright_fabric::FabricError;
+use lockwright_fabric::backend::shm::{ClientInfo, NameInfo, ShmSpace, SpaceError, space_path};
+use lockwright_fabric::observe::Mode;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A space that is looked into.
+///
+/// ```
+/// use lockwright::{Client, inspect::Inspector};
+/// # let address = format!("shm:/dev/shm/lockwright-doc-inspect-{}", std::process::id());
+/// let client = Client::open(&address)?;
+/// let guard = client.mutex("orders/42")?.lock().wait()?;
+/// let entries = Inspector::open(&address)?.entries()?;
+/// assert_eq!(entries[0].name.to_string(), "orders/42");
+/// assert_eq!(entries[0].token, Some(guard.token()));
+/// assert_eq!(entries[0].pid, std::process::id());
+/// # std::fs::remove_file(&address["shm:".len()..])?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Inspector {
+    space: ShmSpace,
+    members: Members,
+}
+
+/// One line of a listing: somebody who holds a lock or waits for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The lock.
+    pub name: LockName,
+    /// What its client does with it.
+    pub state: EntryState,
+    /// Whether it is, or would be, shared.
+    pub shared: bool,
+    /// The units, for range locks.
+    pub range: Option<Range<u64>>,
+    /// The fencing token, for those who hold it.
+    pub token: Option<u64>,
+    /// How long it has been in this state.
+    pub age: Duration,
+    /// The client's process.
+    pub pid: u32,
+    /// The client's host.
+    pub host: String,
+    /// The client's program.
+    pub program: String,
+    /// Whether the client is alive. A dead one's locks go to whoever asks for them.
+    pub alive: bool,
+}
+
+/// What a client does with a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum EntryState {
+    /// It holds it.
+    Held,
+    /// It waits for it, or gave up and has not been served yet.
+    Waiting,
+    /// It gives it back.
+    Releasing,
+}
+
+/// What a space is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpaceInfo {
+    /// How to open it.
+    pub address: String,
+    /// Its file.
+    pub path: PathBuf,
+    /// The protocol of keyed locks.
+    pub keyed: &'static str,
+    /// The protocol of range locks.
+    pub ranges: &'static str,
+    /// Clients that are in.
+    pub clients: usize,
+    /// Clients that fit in.
+    pub max_clients: u64,
+    /// Names in use.
+    pub names: u64,
+    /// Names that fit in.
+    pub max_names: u64,
+    /// How long ago it was made.
+    pub age: Duration,
+    /// Bytes of memory it takes.
+    pub resident_bytes: u64,
+}
+
+/// Why a look into a space failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InspectError {
+    /// The space cannot be used.
+    #[error("the space cannot be used: {0}")]
+    Space(String),
+    /// It has no room for one who looks.
+    #[error("the space has no room for another client: {0}")]
+    NoSeat(String),
+}
+
+/// Why a lock was not broken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BreakError {
+    /// There cannot be such a lock.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// Nobody has ever used that name, or nobody does now.
+    #[error("there is no lock called {0}")]
+    NoSuchLock(LockName),
+    /// The grant is over: somebody else may hold the lock now, and is left alone.
+    #[error("nobody holds {name} with token {token}: that grant is over")]
+    NotHeld {
+        /// The lock.
+        name: LockName,
+        /// The token.
+        token: u64,
+    },
+    /// The space cannot be used.
+    #[error(transparent)]
+    Inspect(#[from] InspectError),
+}
+
+impl From<SpaceError> for InspectError {
+    fn from(error: SpaceError) -> Self {
+        Self::Space(error.to_string())
+    }
+}
+
+impl From<FabricError> for InspectError {
+    fn from(error: FabricError) -> Self {
+        Self::Space(error.to_string())
+    }
+}
+
+impl Inspector {
+    /// Opens the space at `address`. It must be there: looking makes nothing.
+    ///
+    /// # Errors
+    /// If there is no such space, or it cannot be used.
+    ///
+    /// ```
+    /// assert!(lockwright::inspect::Inspector::open("shm:/dev/shm/no-such-space").is_err());
+    /// ```
+    pub fn open(address: &str) -> Result<Self, OpenError> {
+        /// Whoever looks holds nothing that could be lost.
+        const LEASE_NS: u64 = u64::MAX;
+        let Address::Shm(path) = Address::parse(address)? else {
+            return Err(OpenError::Address(address.to_owned()));
+        };
+        let space = shm::open(&path, false)?;
+        let refuse = |why: String| OpenError::Space { space: path.display().to_string(), why };
+        let members = Members::new(space.clone(), LEASE_NS).map_err(|error| refuse(error.to_string()))?;
+        Ok(Self { space, members })
+    }
+
+    fn names(&self) -> Result<Vec<NameInfo>, InspectError> {
+        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        Ok(member.names().all()?)
+    }
+
+    /// Everybody who holds a lock or waits for one, by name; holders first, then those who have waited longest.
+    ///
+    /// # Errors
+    /// If the space cannot be used.
+    ///
+    /// ```
+    /// # let address = format!("shm:/dev/shm/lockwright-doc-entries-{}", std::process::id());
+    /// # let client = lockwright::Client::open(&address).unwrap();
+    /// assert!(lockwright::inspect::Inspector::open(&address)?.entries()?.is_empty());
+    /// # std::fs::remove_file(&address["shm:".len()..])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn entries(&self) -> Result<Vec<Entry>, InspectError> {
+        let names: HashMap<_, _> = self.names()?.into_iter().map(|info| (info.lock.id, info)).collect();
+        let clients: HashMap<_, _> =
+            self.space.clients().into_iter().map(|client| (client.peer, client)).collect();
+        let now = self.space.now();
+        let mut entries = Vec::new();
+        for sheet in cards::sheets(&self.space) {
+            let Some(client) = clients.get(&sheet.peer) else { continue };
+            let alive = client.alive && !sheet.is_expired(now);
+            for card in sheet.cards(&self.space) {
+                let Some(info) = names.get(&card.claim.lock) else { continue };
+                entries.extend(entry(&card, info, client, alive, now.since(card.since)));
+            }
+        }
+        entries.sort_by(|a, b| {
+            let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));
+            key(a).cmp(&key(b))
+        });
+        Ok(entries)
+    }
+
+    /// Takes the lock called `name` away from whoever holds it with `token`, who will learn that it was lost. Nobody
+    /// else is touched: if that grant is over, nothing happens. A shared lock is taken from all who share it.
+    ///
+    /// # Errors
+    /// If there is no such grant.
+    ///
+    /// ```
+    /// use lockwright::{Client, GuardState, inspect::Inspector};
+    /// # let address = format!("shm:/dev/shm/lockwright-doc-break-{}", std::process::id());
+    /// let client = Client::open(&address)?;
+    /// let guard = client.mutex("stuck")?.lock().wait()?;
+    /// let inspector = Inspector::open(&address)?;
+    /// assert!(inspector.break_grant("stuck", guard.token() + 1).is_err());
+    /// inspector.break_grant("stuck", guard.token())?;
+    /// assert_eq!(guard.state(), GuardState::Lost);
+    /// # std::fs::remove_file(&address["shm:".len()..])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn break_grant(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), BreakError> {
+        let name = LockName::new(name)?;
+        let infos = self.names()?;
+        let info = infos.iter().find(|info| info.name == name.as_bytes());
+        let Some(info) = info else { return Err(BreakError::NoSuchLock(name)) };
+        let not_held = BreakError::NotHeld { name, token };
+        let Some(own) = token.checked_sub(info.lock.token_base) else { return Err(not_held) };
+        let holds = |card: &Card| card.state.holds() && card.claim.lock == info.lock.id && card.token == own;
+        let card = cards::sheets(&self.space).find_map(|sheet| sheet.cards(&self.space).find(holds));
+        let Some(card) = card else { return Err(not_held) };
+        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let broken = match card.kind {
+            Kind::Keyed => member.take_away(card.claim.lock, card.claim.mode, own),
+            Kind::Ranges => member.strike(&card),
+        };
+        if broken.map_err(InspectError::from)? { Ok(()) } else { Err(not_held) }
+    }
+
+    /// What the space is.
+    ///
+    /// # Errors
+    /// If the space cannot be used.
+    ///
+    /// ```
+    /// # let address = format!("shm:/dev/shm/lockwright-doc-info-{}", std::process::id());
+    /// # let client = lockwright::Client::open(&address).unwrap();
+    /// let info = lockwright::inspect::Inspector::open(&address)?.info()?;
+    /// assert_eq!(info.keyed, "shiftlock");
+    /// # std::fs::remove_file(&address["shm:".len()..])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn info(&self) -> Result<SpaceInfo, InspectError> {
+        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let path = self.space.path().to_owned();
+        let now = self.space.now();
+        // Not this one, which only looks.
+        let others = cards::sheets(&self.space).filter(|sheet| sheet.peer != member.peer());
+        Ok(SpaceInfo {
+            address: address_of(&path),
+            keyed: "shiftlock",
+            ranges: "cards",
+            clients: others.filter(|sheet| is_alive(&self.space, sheet, now)).count(),
+            max_clients: cards::SLOTS,
+            names: member.names().len(),
+            max_names: NAMES,
+            age: Duration::from_nanos(now.since(self.space.created())),
+            resident_bytes: resident(&path),
+            path,
+        })
+    }
+}
+
+fn entry(card: &Card, info: &NameInfo, client: &ClientInfo, alive: bool, age_ns: u64) -> Option<Entry> {
+    let (state, token) = match card.state {
+        State::Taking if card.token == 0 => return None,
+        State::Taking | State::Held => (EntryState::Held, Some(info.lock.token_base + card.token)),
+        State::Waiting => (EntryState::Waiting, None),
+        State::Releasing => (EntryState::Releasing, None),
+        State::Struck => return None,
+    };
+    let (host, program) = client.label.split_once(' ').unwrap_or((&client.label, ""));
+    Some(Entry {
+        name: LockName::new(&info.name).ok()?,
+        state,
+        shared: card.claim.mode == Mode::Shared,
+        range: (card.kind == Kind::Ranges).then_some(card.claim.start..card.claim.end),
+        token,
+        age: Duration::from_nanos(age_ns),
+        pid: client.pid,
+        host: host.to_owned(),
+        program: program.to_owned(),
+        alive,
+    })
+}
+
+/// The spaces of this user on this host, by address.
+///
+/// ```
+/// for address in lockwright::inspect::spaces() {
+///     println!("{address}");
+/// }
+/// ```
+pub fn spaces() -> Vec<String> {
+    let Some((folder, prefix, suffix)) = usual_place() else { return Vec::new() };
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    let mut spaces: Vec<_> = names
+        .filter_map(|name| Some(format!("shm:{}", name.strip_prefix(&prefix)?.strip_suffix(&suffix)?)))
+        .collect();
+    spaces.sort();
+    spaces
+}
+
+fn address_of(path: &Path) -> String {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let usual = usual_place().filter(|(folder, ..)| path.parent() == Some(folder));
+    let name = usual
+        .and_then(|(_, prefix, suffix)| Some(name.strip_prefix(&prefix)?.strip_suffix(&suffix)?.to_owned()));
+    name.map_or_else(|| format!("shm:{}", path.display()), |name| format!("shm:{name}"))
+}
+
+/// The folder of this user's spaces, and how their files' names begin and end.
+fn usual_place() -> Option<(PathBuf, String, String)> {
+    const PROBE: &str = "PROBE";
+    let path = space_path(PROBE).ok()?;
+    let name = path.file_name()?.to_str()?;
+    let (prefix, suffix) = name.split_once(PROBE)?;
+    Some((path.parent()?.to_owned(), prefix.to_owned(), suffix.to_owned()))
+}
+
+fn resident(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).map_or(0, |file| file.blocks() * 512)
+}

@@ -1,0 +1,203 @@
+//! Getting a lock: one future, to be awaited on any executor or waited for by a thread.
+//!
+//! An attempt tries once without queueing, and only then allocates what it needs to wait. Given up
+//! while it waits, it is adopted: finished, then released, on the client's own thread.
+
+use super::core::Core;
+use super::guard::Guard;
+use crate::error::{LockError, TryLockError};
+use crate::home::{BoxFuture, Refused, Ticket};
+use crate::progress::Alarm;
+use lockwright_fabric::backend::block_on;
+use lockwright_fabric::observe::Claim;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// A lock on its way: await it, or [`wait`](Self::wait) for it.
+///
+/// Nothing happens before the first poll.
+///
+/// # Cancelling
+/// Dropping it gives up. If it was queued, the lock may still come to it; the client's own thread then passes it on at
+/// once. No handover is lost, and nobody else has to wait for a lease.
+///
+/// ```
+/// use lockwright::Client;
+/// let client = Client::open("mem:").unwrap();
+/// let lock = client.mutex("a").unwrap();
+/// let guard = lock.lock().wait().unwrap();
+/// drop(lock.lock()); // never polled: never asked
+/// drop(guard);
+/// assert!(lock.try_lock().is_ok());
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is locked before it is awaited, or waited for"]
+pub struct Acquire {
+    core: Arc<Core>,
+    /// Its lock is filled in when it starts.
+    claim: Claim,
+    token_base: u64,
+    patience: Option<Duration>,
+    deadline: Option<Instant>,
+    alarm: Option<Alarm>,
+    step: Step,
+}
+
+enum Step {
+    Refused(LockError),
+    Start,
+    Waiting(BoxFuture<Result<Ticket, Refused>>),
+    Done,
+}
+
+impl std::fmt::Debug for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Step::Refused(_) => "Refused",
+            Step::Start => "Start",
+            Step::Waiting(_) => "Waiting",
+            Step::Done => "Done",
+        })
+    }
+}
+
+impl Acquire {
+    pub(crate) fn new(core: Arc<Core>, claim: Claim, patience: Option<Duration>) -> Self {
+        Self { core, claim, token_base: 0, patience, deadline: None, alarm: None, step: Step::Start }
+    }
+
+    /// An attempt that was refused before it began.
+    pub(crate) fn refused(core: Arc<Core>, claim: Claim, error: LockError) -> Self {
+        let mut refused = Self::new(core, claim, None);
+        refused.step = Step::Refused(error);
+        refused
+    }
+
+    /// Blocks this thread until the lock is there; it sleeps meanwhile. Needs no async runtime, and must not be called
+    /// on one's worker threads.
+    ///
+    /// # Errors
+    /// If the time is over, or the space cannot be used.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// let guard = client.mutex("a").unwrap().lock().wait()?;
+    /// # Ok::<(), lockwright::LockError>(())
+    /// ```
+    #[inline]
+    pub fn wait(self) -> Result<Guard, LockError> {
+        block_on(self)
+    }
+
+    /// One attempt that never queues.
+    #[inline]
+    pub(crate) fn at_once(core: &Arc<Core>, mut claim: Claim) -> Result<Guard, TryLockError> {
+        let bound = core.bound()?;
+        claim.lock = bound.lock;
+        let outcome = match core.home.try_acquire(core.kind, claim) {
+            Err(Refused::Busy) if core.home.rescue(core.kind, claim) => {
+                core.home.try_acquire(core.kind, claim)
+            }
+            outcome => outcome,
+        };
+        match outcome {
+            Ok(ticket) => Ok(Guard::new(Arc::clone(core), bound.token_base, claim, ticket)),
+            Err(Refused::Busy) => Err(TryLockError::Busy),
+            Err(Refused::Error(error)) => Err(error.into()),
+        }
+    }
+
+    /// Tries once; queues if that fails.
+    fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
+        if self.patience == Some(Duration::ZERO) {
+            self.step = Step::Done;
+            return Poll::Ready(Self::at_once(&self.core, self.claim).map_err(|error| match error {
+                TryLockError::Busy => LockError::TimedOut,
+                TryLockError::Failed(error) => error,
+            }));
+        }
+        let bound = match self.core.bound() {
+            Ok(bound) => bound,
+            Err(error) => return Poll::Ready(self.finish(Err(Refused::Error(error)))),
+        };
+        (self.claim.lock, self.token_base) = (bound.lock, bound.token_base);
+        let Core { home, kind, .. } = &*self.core;
+        match home.try_acquire(*kind, self.claim) {
+            Err(Refused::Busy) => {
+                self.step = Step::Waiting(home.acquire(*kind, self.claim));
+                self.deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
+                self.waiting(cx)
+            }
+            outcome => Poll::Ready(self.finish(outcome)),
+        }
+    }
+
+    fn waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
+        let Step::Waiting(future) = &mut self.step else { unreachable!("only called while it waits") };
+        match future.as_mut().poll(cx) {
+            Poll::Ready(outcome) => Poll::Ready(self.finish(outcome)),
+            Poll::Pending => self.still_waiting(cx),
+        }
+    }
+
+    /// Nothing yet: is the time over?
+    fn still_waiting(&mut self, cx: &Context<'_>) -> Poll<Result<Guard, LockError>> {
+        let Some(deadline) = self.deadline else { return Poll::Pending };
+        if Instant::now() >= deadline {
+            self.give_up();
+            return Poll::Ready(Err(LockError::TimedOut));
+        }
+        if !self.alarm.as_ref().is_some_and(|alarm| alarm.wakes(cx)) {
+            self.alarm = Some(self.core.progress.alarm(deadline, cx.waker()));
+        }
+        Poll::Pending
+    }
+
+    fn finish(&mut self, outcome: Result<Ticket, Refused>) -> Result<Guard, LockError> {
+        self.step = Step::Done;
+        self.alarm = None;
+        match outcome {
+            Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), self.token_base, self.claim, ticket)),
+            Err(Refused::Busy) => Err(LockError::TimedOut),
+            Err(Refused::Error(error)) => Err(error),
+        }
+    }
+
+    /// Leaves a queued acquire to the progress thread: it stays in line until the lock has come and gone.
+    fn give_up(&mut self) {
+        self.alarm = None;
+        let Step::Waiting(future) = std::mem::replace(&mut self.step, Step::Done) else { return };
+        let (core, claim) = (Arc::clone(&self.core), self.claim);
+        let progress = Arc::clone(&core.progress);
+        progress.adopt(Box::pin(async move {
+            let Core { home, kind, .. } = &*core;
+            let give_back = |ticket| home.release(*kind, claim, ticket);
+            lockwright_locks::orphans::finish_then_release(future, give_back).await;
+        }));
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<Guard, LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        match &this.step {
+            Step::Start => this.start(cx),
+            Step::Waiting(_) => this.waiting(cx),
+            Step::Refused(_) => match std::mem::replace(&mut this.step, Step::Done) {
+                Step::Refused(error) => Poll::Ready(Err(error)),
+                _ => unreachable!("just seen"),
+            },
+            Step::Done => panic!("an acquire was polled after it was done"),
+        }
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}

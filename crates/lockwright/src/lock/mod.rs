@@ -1,0 +1,12 @@
+//! What users hold: handles by name, the attempt to lock, the guard, and sets of locks.
+
+mod acquire;
+pub(crate) mod core;
+mod guard;
+mod handle;
+mod set;
+
+pub use acquire::Acquire;
+pub use guard::{Guard, GuardState, LostSignal, Unlock};
+pub use handle::{Mutex, RangeLock, RwLock};
+pub use set::{AcquireSet, LockSet, SetGuard};

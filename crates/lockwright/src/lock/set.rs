@@ -1,0 +1,303 @@
+//! Several locks in one call, in an order that everybody shares, so that two sets never wait for each other.
+
+use super::acquire::Acquire;
+use super::core::Core;
+use super::guard::Guard;
+use super::handle::{Mutex, RangeLock, RwLock};
+use crate::error::LockError;
+use crate::home::{BoxFuture, Kind, whole};
+use crate::name::LockName;
+use lockwright_fabric::backend::block_on;
+use lockwright_fabric::observe::{Claim, Mode};
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// Several locks to be taken together.
+///
+/// They are taken one after the other, ordered by kind, name and range, whatever the order in which they were added.
+/// All processes do the same, so sets cannot deadlock with each other. They can with locks that the same process
+/// already holds when it asks for the set: take everything in one set.
+///
+/// The same lock may be named twice: the stronger mode counts. Ranges of one lock must not overlap.
+///
+/// ```
+/// use lockwright::{Client, LockSet};
+/// let client = Client::open("mem:").unwrap();
+/// let (from, to) = (client.mutex("account/1").unwrap(), client.mutex("account/2").unwrap());
+/// let guards = LockSet::new().lock(&to).lock(&from).acquire().wait().unwrap();
+/// assert_eq!(guards.len(), 2);
+/// assert!(from.try_lock().is_err() && to.try_lock().is_err());
+/// drop(guards);
+/// assert!(from.try_lock().is_ok());
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct LockSet {
+    wants: Vec<(Arc<Core>, Claim)>,
+    patience: Option<Duration>,
+}
+
+impl LockSet {
+    /// An empty set.
+    ///
+    /// ```
+    /// assert!(lockwright::LockSet::new().acquire().wait().unwrap().is_empty());
+    /// ```
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn with(mut self, core: &Arc<Core>, claim: Claim) -> Self {
+        self.wants.push((Arc::clone(core), claim));
+        self
+    }
+
+    /// Adds a mutex.
+    ///
+    /// ```
+    /// # use lockwright::LockSet;
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// let set = LockSet::new().lock(&client.mutex("a").unwrap());
+    /// ```
+    #[must_use]
+    pub fn lock(self, mutex: &Mutex) -> Self {
+        self.with(&mutex.core, mutex.claim())
+    }
+
+    /// Adds a reader-writer lock, to be read under.
+    ///
+    /// ```
+    /// # use lockwright::LockSet;
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// let set = LockSet::new().read(&client.rwlock("a").unwrap());
+    /// ```
+    #[must_use]
+    pub fn read(self, lock: &RwLock) -> Self {
+        self.with(&lock.core, whole(Mode::Shared))
+    }
+
+    /// Adds a reader-writer lock, to be written under.
+    ///
+    /// ```
+    /// # use lockwright::LockSet;
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// let set = LockSet::new().write(&client.rwlock("a").unwrap());
+    /// ```
+    #[must_use]
+    pub fn write(self, lock: &RwLock) -> Self {
+        self.with(&lock.core, whole(Mode::Exclusive))
+    }
+
+    /// Adds a range, to be read under.
+    ///
+    /// ```
+    /// # use lockwright::LockSet;
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// let set = LockSet::new().read_range(&client.range_lock("a").unwrap(), 0..8);
+    /// ```
+    #[must_use]
+    pub fn read_range(self, lock: &RangeLock, range: Range<u64>) -> Self {
+        let claim = Claim { lock: 0, mode: Mode::Shared, start: range.start, end: range.end };
+        self.with(&lock.core, claim)
+    }
+
+    /// Adds a range, to be written under.
+    ///
+    /// ```
+    /// # use lockwright::LockSet;
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// let set = LockSet::new().write_range(&client.range_lock("a").unwrap(), 0..8);
+    /// ```
+    #[must_use]
+    pub fn write_range(self, lock: &RangeLock, range: Range<u64>) -> Self {
+        let claim = Claim { lock: 0, mode: Mode::Exclusive, start: range.start, end: range.end };
+        self.with(&lock.core, claim)
+    }
+
+    /// Gives up, with everything, if not all locks are there after `patience`.
+    ///
+    /// ```
+    /// # use lockwright::{LockError, LockSet};
+    /// # use std::time::Duration;
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// let (a, b) = (client.mutex("a").unwrap(), client.mutex("b").unwrap());
+    /// let held = b.lock().wait().unwrap();
+    /// let late = LockSet::new().lock(&a).lock(&b).timeout(Duration::from_millis(1)).acquire().wait();
+    /// assert!(matches!(late, Err(LockError::TimedOut)));
+    /// assert!(a.try_lock().is_ok());
+    /// ```
+    #[must_use]
+    pub fn timeout(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
+    }
+
+    /// Takes all of them, or none.
+    ///
+    /// ```
+    /// # use lockwright::LockSet;
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// let guards = LockSet::new().lock(&client.mutex("a").unwrap()).acquire().wait()?;
+    /// # Ok::<(), lockwright::LockError>(())
+    /// ```
+    pub fn acquire(self) -> AcquireSet {
+        AcquireSet(Box::pin(async move {
+            let wants = in_order(self.wants)?;
+            let deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
+            let mut guards = Vec::with_capacity(wants.len());
+            for (core, claim) in wants {
+                let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                // Whatever is held already goes back if this one fails, or if the set is dropped meanwhile.
+                guards.push(Acquire::new(core, claim, left).await?);
+            }
+            Ok(SetGuard { guards })
+        }))
+    }
+}
+
+/// By kind, then name, then range: ids would do within one space, but a set may name locks of several.
+fn key<'a>((core, claim): &'a (Arc<Core>, Claim)) -> (Kind, &'a LockName, u64) {
+    (core.kind, &core.name, claim.start)
+}
+
+/// The order in which they are taken; the same lock twice becomes one in the stronger mode.
+fn in_order(mut wants: Vec<(Arc<Core>, Claim)>) -> Result<Vec<(Arc<Core>, Claim)>, LockError> {
+    for (core, Claim { start, end, .. }) in &wants {
+        if core.kind == Kind::Ranges && start >= end {
+            return Err(LockError::bad_range(&(*start..*end), "it is empty or reversed"));
+        }
+    }
+    wants.sort_by(|a, b| key(a).cmp(&key(b)));
+    let mut ordered: Vec<(Arc<Core>, Claim)> = Vec::with_capacity(wants.len());
+    for (core, claim) in wants {
+        match ordered.last_mut() {
+            Some((last, held)) if Arc::ptr_eq(last, &core) && core.kind == Kind::Keyed => {
+                if claim.mode == Mode::Exclusive {
+                    held.mode = Mode::Exclusive;
+                }
+            }
+            Some((last, held)) if Arc::ptr_eq(last, &core) && claim.start < held.end => {
+                return Err(LockError::Overlap { name: core.name.clone() });
+            }
+            _ => ordered.push((core, claim)),
+        }
+    }
+    Ok(ordered)
+}
+
+/// A lock set on its way: await it, or [`wait`](Self::wait) for it. Dropping it gives everything back.
+///
+/// ```
+/// # use lockwright::LockSet;
+/// # async fn example(client: lockwright::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let guards = LockSet::new().lock(&client.mutex("a")?).acquire().await?;
+/// # Ok(()) }
+/// ```
+#[must_use = "nothing is locked before it is awaited, or waited for"]
+pub struct AcquireSet(BoxFuture<Result<SetGuard, LockError>>);
+
+impl std::fmt::Debug for AcquireSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AcquireSet").finish_non_exhaustive()
+    }
+}
+
+impl AcquireSet {
+    /// Blocks this thread until all locks are there.
+    ///
+    /// # Errors
+    /// If one of them cannot be had; none is held then.
+    ///
+    /// ```
+    /// assert!(lockwright::LockSet::new().acquire().wait().is_ok());
+    /// ```
+    pub fn wait(self) -> Result<SetGuard, LockError> {
+        block_on(self.0)
+    }
+}
+
+impl Future for AcquireSet {
+    type Output = Result<SetGuard, LockError>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+/// All locks of a set. Dropping it unlocks them, last taken first.
+///
+/// ```
+/// # use lockwright::LockSet;
+/// # let client = lockwright::Client::open("mem:").unwrap();
+/// let guards = LockSet::new().lock(&client.mutex("a").unwrap()).acquire().wait().unwrap();
+/// for guard in guards.iter() {
+///     println!("{} under token {}", guard.name(), guard.token());
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "the locks are released when the guard is dropped"]
+pub struct SetGuard {
+    guards: Vec<Guard>,
+}
+
+impl SetGuard {
+    /// The guards, in the order in which they were taken.
+    ///
+    /// ```
+    /// # let guards = lockwright::LockSet::new().acquire().wait().unwrap();
+    /// assert_eq!(guards.iter().count(), 0);
+    /// ```
+    pub fn iter(&self) -> std::slice::Iter<'_, Guard> {
+        self.guards.iter()
+    }
+
+    /// How many locks there are.
+    ///
+    /// ```
+    /// # let guards = lockwright::LockSet::new().acquire().wait().unwrap();
+    /// assert_eq!(guards.len(), 0);
+    /// ```
+    pub fn len(&self) -> usize {
+        self.guards.len()
+    }
+
+    /// Whether there are none.
+    ///
+    /// ```
+    /// # let guards = lockwright::LockSet::new().acquire().wait().unwrap();
+    /// assert!(guards.is_empty());
+    /// ```
+    pub fn is_empty(&self) -> bool {
+        self.guards.is_empty()
+    }
+
+    /// The guards, one by one, for those who unlock in their own order.
+    ///
+    /// ```
+    /// # let guards = lockwright::LockSet::new().acquire().wait().unwrap();
+    /// for guard in guards.into_guards() {
+    ///     guard.unlock().wait()?;
+    /// }
+    /// # Ok::<(), lockwright::UnlockError>(())
+    /// ```
+    pub fn into_guards(mut self) -> Vec<Guard> {
+        std::mem::take(&mut self.guards)
+    }
+}
+
+impl<'a> IntoIterator for &'a SetGuard {
+    type Item = &'a Guard;
+    type IntoIter = std::slice::Iter<'a, Guard>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl Drop for SetGuard {
+    fn drop(&mut self) {
+        while let Some(guard) = self.guards.pop() {
+            drop(guard);
+        }
+    }
+}

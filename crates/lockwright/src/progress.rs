@@ -1,0 +1,227 @@
+//! The thread that drives what nobody waits for any more, and watches what nobody looks at.
+//!
+//! Three things need somebody who is always there: an acquire that was given up while it sat in a queue (it is seen
+//! through to the grant, which is then given back), the sign of life that keeps this client's locks, and the look at
+//! guards whose owner wants to hear when they are lost. One thread per client does all three and sleeps in between.
+//!
+//! What this file must not do: know what a lock is.
+
+use crate::home::BoxFuture;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The longest sleep between two rounds, whatever the beat says.
+const LONGEST: Duration = Duration::from_secs(3600);
+/// How soon a loss is noticed, if somebody wants to hear of it.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Something looked at on every round until it says that it is done.
+pub(crate) trait Watched: Send + Sync {
+    /// Looks. `false`: nothing more to see.
+    fn look(&self) -> bool;
+}
+
+/// The thread, and the way to it.
+pub(crate) struct Progress {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    desk: Mutex<Desk>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Desk {
+    adopted: Vec<BoxFuture<()>>,
+    watched: Vec<Weak<dyn Watched>>,
+    alarms: BTreeMap<(Instant, u64), Waker>,
+    next_alarm: u64,
+    /// Futures that are not done, wherever they are.
+    unfinished: usize,
+    woken: bool,
+    stop: bool,
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Progress").field("unfinished", &self.shared.desk().unfinished).finish_non_exhaustive()
+    }
+}
+
+impl Progress {
+    /// Starts the thread; `beat` is called at once, and then each time the duration it returned has passed.
+    pub(crate) fn start(beat: impl FnMut() -> Duration + Send + 'static) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("lockwright-progress".to_owned())
+            .spawn(move || run(&theirs, beat))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Sees `future` through to its end.
+    pub(crate) fn adopt(&self, mut future: BoxFuture<()>) {
+        let waker = Waker::from(Arc::clone(&self.shared));
+        // Most releases are done with the first poll.
+        if future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            let mut desk = self.shared.desk();
+            desk.unfinished += 1;
+            desk.adopted.push(future);
+            desk.woken = true;
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// Looks at `watched` on every round, as long as it is there.
+    pub(crate) fn watch(&self, watched: Weak<dyn Watched>) {
+        let mut desk = self.shared.desk();
+        desk.watched.push(watched);
+        desk.woken = true;
+        self.shared.changed.notify_one();
+    }
+
+    /// Wakes `waker` at `time`, unless the alarm is dropped before.
+    pub(crate) fn alarm(self: &Arc<Self>, time: Instant, waker: &Waker) -> Alarm {
+        let mut desk = self.shared.desk();
+        let key = (time, desk.next_alarm);
+        desk.next_alarm += 1;
+        desk.alarms.insert(key, waker.clone());
+        let first = desk.alarms.first_key_value().is_some_and(|(first, _)| *first == key);
+        if first {
+            self.shared.changed.notify_one();
+        }
+        Alarm { progress: Arc::clone(self), key, waker: waker.clone() }
+    }
+
+    /// Waits until nothing adopted is left, for at most `patience`. Says whether that came about.
+    pub(crate) fn settle(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let mut desk = self.shared.desk();
+        while desk.unfinished > 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            desk = self.shared.changed.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+/// The thread goes on until everything adopted is done: a waiter in a queue must not leave it with a lock on its way to
+/// it. If the process ends first, others find it dead in the queue, and clear it away.
+impl Drop for Progress {
+    fn drop(&mut self) {
+        let mut desk = self.shared.desk();
+        desk.stop = true;
+        let alone = desk.unfinished == 0;
+        drop(desk);
+        self.shared.changed.notify_all();
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // The last user of a client can be this very thread (an adopted future owned it).
+        let thread = thread.filter(|thread| alone && thread.thread().id() != std::thread::current().id());
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.desk().woken = true;
+        self.changed.notify_all();
+    }
+}
+
+fn run(shared: &Arc<Shared>, mut beat: impl FnMut() -> Duration) {
+    let waker = Waker::from(Arc::clone(shared));
+    let mut cx = Context::from_waker(&waker);
+    let mut adopted: Vec<BoxFuture<()>> = Vec::new();
+    let mut watched: Vec<Weak<dyn Watched>> = Vec::new();
+    let (mut next_beat, mut next_look) = (Instant::now(), Instant::now());
+    loop {
+        let now = Instant::now();
+        if now >= next_beat {
+            next_beat = now + beat().min(LONGEST);
+        }
+        if now >= next_look {
+            // After the sign of life: a client that was stopped learns here what it lost.
+            watched.retain(|watched| watched.upgrade().is_some_and(|watched| watched.look()));
+            next_look = now + LOOK;
+        }
+        let mut desk = shared.desk();
+        desk.woken = false;
+        adopted.append(&mut desk.adopted);
+        watched.append(&mut desk.watched);
+        let later = desk.alarms.split_off(&(now, u64::MAX));
+        let due = std::mem::replace(&mut desk.alarms, later);
+        drop(desk);
+
+        due.into_values().for_each(Waker::wake);
+        let before = adopted.len();
+        adopted.retain_mut(|future| matches!(future.as_mut().poll(&mut cx), Poll::Pending));
+        let done = before - adopted.len();
+
+        let mut desk = shared.desk();
+        desk.unfinished -= done;
+        if done > 0 {
+            shared.changed.notify_all();
+        }
+        while !desk.woken && !(desk.stop && desk.unfinished == 0) {
+            let first = desk.alarms.first_key_value().map(|((time, _), _)| *time);
+            let due = if watched.is_empty() { next_beat } else { next_beat.min(next_look) };
+            let until = first.map_or(due, |first| first.min(due));
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            desk = shared.changed.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if desk.stop && desk.unfinished == 0 {
+            return;
+        }
+    }
+}
+
+/// A wake-up call; dropping it cancels it.
+pub(crate) struct Alarm {
+    progress: Arc<Progress>,
+    key: (Instant, u64),
+    waker: Waker,
+}
+
+impl Alarm {
+    /// Whether it wakes the task of `cx`.
+    pub(crate) fn wakes(&self, cx: &Context<'_>) -> bool {
+        self.waker.will_wake(cx.waker())
+    }
+}
+
+impl fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Alarm").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.progress.shared.desk().alarms.remove(&self.key);
+    }
+}
