@@ -60,7 +60,7 @@ impl<E: Endpoint, V: Variant> CombinerClient<E, V> {
         let covered: u64 = grant
             .stretches
             .iter()
-            .map(|stretch| common(stretch))
+            .map(common)
             .map(|(from, to)| to.saturating_sub(from))
             .sum();
         if covered != end - start {
