@@ -11,6 +11,7 @@ mod context;
 mod experiment;
 pub mod experiments;
 mod plot;
+mod ranges;
 pub mod subject;
 mod table;
 

@@ -81,6 +81,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Combiner<combiner::PollRpc>>();
     visitor.protocol::<Combiner<combiner::PollFlag>>();
     visitor.protocol::<combiner::Thesis>();
+    visitor.protocol::<Combiner<combiner::IntervalTree>>();
 
     visitor.protocol::<QpLock>();
     visitor.protocol::<QpLock<qplock::AsPrinted>>();

@@ -2,6 +2,9 @@
 
 use crate::experiment::Experiment;
 
+mod combiner;
+mod combiner_fig5;
+mod combiner_tab6;
 mod shift;
 mod shift_fig12;
 mod shift_fig13;
@@ -28,6 +31,11 @@ pub const ALL: &[Experiment] = &[
     shift_fig13::EXPERIMENT,
     shift_tab3::EXPERIMENT,
     shift_tab4::EXPERIMENT,
+    combiner_fig5::FIG5,
+    combiner_fig5::FIG6,
+    combiner_fig5::FIG7,
+    combiner_fig5::FIG8,
+    combiner_tab6::EXPERIMENT,
 ];
 
 /// The experiment called `id`.
