@@ -163,10 +163,10 @@ fn uses() -> Vec<Case<QpParams>> {
     ]
 }
 
-/// A client at home on `node` that may give up twice, and one of the other side that does not.
+/// A client at home on `node` that may give up and then comes again, and one of the other side.
 fn cancel(name: &'static str, node: NodeId) -> Case<QpParams> {
     let want = [Want::exclusive(0)];
-    Case::new(name)
+    let mut case = Case::new(name)
         .params(QpParams { slots: 2, clients: 2, ..budget(1) })
         .space(Space::of(1).over(2))
         .clients(1, &want)
@@ -175,7 +175,9 @@ fn cancel(name: &'static str, node: NodeId) -> Case<QpParams> {
         .rounds(2)
         .clients(1, &want)
         .at_home(if node == HERE { ELSEWHERE } else { HERE })
-        .weak_scope()
+        .weak_scope();
+    case.clients[0].rounds[1].cancellable = false;
+    case
 }
 
 /// Cases of the reader-writer lock. Writers alone are those of the mutex, with tokens.
