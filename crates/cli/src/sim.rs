@@ -35,6 +35,12 @@ pub(crate) struct Args {
     /// Acquire+release cycles of all clients together
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     ops: u64,
+    /// Go on for so much virtual time, instead of a number of cycles; in ns or with a unit
+    #[arg(long, value_name = "NS", value_parser = duration_ns)]
+    duration: Option<u64>,
+    /// The chance that a client never releases what it was granted
+    #[arg(long, value_name = "RATE", default_value_t = 0.0)]
+    abandon: f64,
     /// Cycles that are run first and not counted
     #[arg(long, value_name = "N", default_value_t = 0)]
     warmup: u64,
@@ -131,6 +137,8 @@ fn plan(args: &Args) -> Result<Plan> {
         zipf: args.zipf,
         writes_percent: args.writes,
         ops: args.ops,
+        duration_ns: args.duration,
+        abandon_rate: args.abandon,
         warmup_ops: args.warmup,
         hold_ns: args.hold,
         think_ns: args.think,
@@ -274,6 +282,8 @@ mod tests {
             zipf: 0.5,
             writes_percent: 12.5,
             ops: 999,
+            duration_ns: Some(5_000_000),
+            abandon_rate: 0.001,
             warmup_ops: 10,
             hold_ns: 1_500,
             think_ns: 3,

@@ -20,6 +20,10 @@ pub enum FabricError {
     /// The peer cannot be reached. Whether the message arrived is not known.
     #[error("peer {0} cannot be reached")]
     PeerLost(PeerId),
+    /// This client was declared dead by others, who may have taken its locks: it is out, and nothing it asks for is
+    /// done any more.
+    #[error("this client was declared dead by others and is out of the lock space")]
+    Expelled,
 }
 
 /// One client's access to the fabric.

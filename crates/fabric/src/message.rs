@@ -23,6 +23,10 @@ pub struct Message {
 }
 
 impl Message {
+    /// The kind of the message that a role finds from a peer that is gone, after everything that peer sent: its
+    /// connection was closed, or whoever watches over it gave it up. Only for roles that hear of departures.
+    pub const DEPARTED: u32 = u32::MAX;
+
     /// A message of `kind` about `lock` with up to four words.
     ///
     /// # Panics
@@ -87,6 +91,11 @@ pub trait Role: Clone + Eq + Hash + Debug + Send + 'static {
     fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox) {
         let _ = (now, id, out);
     }
+
+    /// Whether it wants a message of kind [`Message::DEPARTED`] from every peer that is gone.
+    fn hears_departures(&self) -> bool {
+        false
+    }
 }
 
 /// Any role, boxed: what a protocol hands to whoever drives its server side.
@@ -96,6 +105,7 @@ pub struct BoxedRole(Box<dyn AnyRole>);
 trait AnyRole: Debug + Send {
     fn on_message(&mut self, now: Time, from: PeerId, message: &Message, out: &mut Outbox);
     fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox);
+    fn hears_departures(&self) -> bool;
     fn boxed_clone(&self) -> Box<dyn AnyRole>;
     fn key(&self) -> Vec<u8>;
 }
@@ -106,6 +116,9 @@ impl<R: Role> AnyRole for R {
     }
     fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox) {
         Role::on_timer(self, now, id, out);
+    }
+    fn hears_departures(&self) -> bool {
+        Role::hears_departures(self)
     }
     fn boxed_clone(&self) -> Box<dyn AnyRole> {
         Box::new(self.clone())
@@ -131,6 +144,11 @@ impl BoxedRole {
     /// See [`Role::on_timer`].
     pub fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox) {
         self.0.on_timer(now, id, out);
+    }
+
+    /// See [`Role::hears_departures`].
+    pub fn hears_departures(&self) -> bool {
+        self.0.hears_departures()
     }
 
     /// The role's type and everything its `Hash` covers, byte for byte: two roles with one key are the same state.

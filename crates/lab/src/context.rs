@@ -2,7 +2,7 @@
 //! progress bar. Each simulation is single-threaded and repeats from its seed, so running several at once
 //! changes no figure.
 
-use crate::subject;
+use crate::subject::{self, Tunable};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lockwright_sim::{Failure, Plan, Report};
 use std::path::PathBuf;
@@ -40,6 +40,15 @@ pub struct Run {
     pub protocol: &'static str,
     /// What is simulated.
     pub plan: Plan,
+    /// Tunables that are not at their defaults.
+    pub tunables: Vec<Tunable>,
+}
+
+impl Run {
+    /// `plan` with the protocol called so, as it comes.
+    pub fn new(protocol: &'static str, plan: Plan) -> Self {
+        Self { protocol, plan, tunables: Vec::new() }
+    }
 }
 
 /// How an experiment is conducted.
@@ -89,7 +98,7 @@ impl Context {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(run) = runs.get(index) else { break };
-                let result = subjects[index].simulate(&run.plan);
+                let result = subjects[index].simulate_tuned(&run.plan, &run.tunables);
                 results.lock().expect("no run panicked")[index] = Some(result);
                 bar.inc(1);
             }
@@ -132,7 +141,7 @@ mod tests {
 
     fn runs() -> Vec<Run> {
         let plan = |clients| Plan { clients, locks: 4, ops: 500, ..Plan::default() };
-        [1, 2, 3, 8].map(|clients| Run { protocol: "mcs", plan: plan(clients) }).into()
+        [1, 2, 3, 8].map(|clients| Run::new("mcs", plan(clients))).into()
     }
 
     #[test]
@@ -145,7 +154,7 @@ mod tests {
 
     #[test]
     fn an_unknown_protocol_is_an_error_before_anything_runs() {
-        let run = Run { protocol: "no-such-lock", plan: Plan::default() };
+        let run = Run::new("no-such-lock", Plan::default());
         let error = Context::new(true, 1).simulate(&[run]).unwrap_err();
         assert_eq!(error.to_string(), "there is no protocol called no-such-lock");
     }

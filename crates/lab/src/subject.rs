@@ -29,8 +29,11 @@ pub struct Subject {
     explore: fn(usize, &mut Options) -> Outcome,
 }
 
-/// [`run_with`] for one protocol and its default tunables.
-type Simulate = fn(&Plan, &mut dyn FnMut(Progress)) -> Result<Report, Failure>;
+/// [`run_with`] for one protocol: its default tunables, but for those given.
+type Simulate = fn(&Plan, &[Tunable], &mut dyn FnMut(Progress)) -> Result<Report, Failure>;
+
+/// A tunable by its name, and what it is set to.
+pub type Tunable = (&'static str, u64);
 
 /// What can be said about a case without running it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +50,17 @@ impl Subject {
             info: P::INFO,
             mutant,
             cases: P::cases().iter().map(describe).collect(),
-            simulate: |plan, progress| run_with::<P>(plan, &P::Params::default(), progress),
+            simulate: |plan, tunables, progress| {
+                let mut params = P::Params::default();
+                for (name, value) in tunables {
+                    assert!(
+                        P::tune(&mut params, name, *value),
+                        "{} has no {name} to be {value}",
+                        P::INFO.name
+                    );
+                }
+                run_with::<P>(plan, &params, progress)
+            },
             explore: |case, options| explore::<P>(&P::cases()[case], options),
         }
     }
@@ -57,7 +70,18 @@ impl Subject {
     /// # Errors
     /// What a checker objected to, or why the run did not come to its end.
     pub fn simulate(&self, plan: &Plan) -> Result<Report, Failure> {
-        (self.simulate)(plan, &mut |_| {})
+        (self.simulate)(plan, &[], &mut |_| {})
+    }
+
+    /// Simulates it with some tunables set.
+    ///
+    /// # Errors
+    /// As [`Subject::simulate`].
+    ///
+    /// # Panics
+    /// If it has no such tunable.
+    pub fn simulate_tuned(&self, plan: &Plan, tunables: &[Tunable]) -> Result<Report, Failure> {
+        (self.simulate)(plan, tunables, &mut |_| {})
     }
 
     /// As [`Subject::simulate`], telling `progress` how far it is from time to time.
@@ -65,7 +89,7 @@ impl Subject {
     /// # Errors
     /// As [`Subject::simulate`].
     pub fn simulate_with(&self, plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Failure> {
-        (self.simulate)(plan, progress)
+        (self.simulate)(plan, &[], progress)
     }
 
     /// Explores the `case`-th of [`Subject::cases`].

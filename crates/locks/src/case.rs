@@ -1,6 +1,6 @@
 //! Cases: what the explorer runs for a protocol, as data. They stand beside the protocol they are about.
 
-use crate::protocol::{Space, Want};
+use crate::protocol::{Change, Space, Want};
 use lockwright_fabric::NodeId;
 
 /// A small situation that the explorer drives through every interleaving.
@@ -45,11 +45,13 @@ pub struct Script {
     pub rounds: Vec<Round>,
 }
 
-/// Acquire these in order, hold them all, release them in reverse.
+/// Acquire these in order, change them, hold them all, release them in reverse.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
     /// What is acquired.
     pub wants: Vec<Want>,
+    /// What is then done with it, and to which of the wants.
+    pub changes: Vec<(usize, Change)>,
     /// Whether the client may give up while it waits, at any moment.
     pub cancellable: bool,
 }
@@ -129,7 +131,7 @@ impl<P> Case<P> {
     /// Adds `count` clients that each do one round of `wants`.
     #[must_use]
     pub fn clients(mut self, count: usize, wants: &[Want]) -> Self {
-        let script = Script { home: None, rounds: vec![Round { wants: wants.to_vec(), cancellable: false }] };
+        let script = Script { home: None, rounds: vec![Round { wants: wants.to_vec(), ..Round::default() }] };
         self.clients.extend(std::iter::repeat_n(script, count));
         self
     }
@@ -159,6 +161,18 @@ impl<P> Case<P> {
             .iter_mut()
             .flat_map(|script| &mut script.rounds)
             .for_each(|round| round.cancellable = true);
+        self
+    }
+
+    /// The client added last does this to its first want once it has them all, in its rounds so far.
+    #[must_use]
+    pub fn then(mut self, change: Change) -> Self {
+        self.clients
+            .iter_mut()
+            .next_back()
+            .into_iter()
+            .flat_map(|script| &mut script.rounds)
+            .for_each(|round| round.changes.push((0, change)));
         self
     }
 

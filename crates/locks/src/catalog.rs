@@ -1,9 +1,12 @@
 //! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
 
-use crate::baseline::{cas, cas_backoff, mcs, rpc};
+use crate::baseline::{cas, cas_backoff, drtm, dslr, mcs, rma_rw, rpc};
+use crate::citron::Citron;
+use crate::combiner::{self, Combiner};
 use crate::mutant;
 use crate::protocol::Protocol;
 use crate::qplock::{self, QpLock};
+use crate::shiftlock::{ShiftLock, layout::Wide, portable::Portable};
 
 /// Somebody who wants to do something with every protocol, each as its own type.
 pub trait Visitor {
@@ -64,12 +67,24 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<cas::Cas>();
     visitor.protocol::<cas_backoff::CasBackoff>();
     visitor.protocol::<mcs::Mcs>();
+    visitor.protocol::<dslr::Dslr>();
+    visitor.protocol::<drtm::Drtm>();
+    visitor.protocol::<rma_rw::RmaRw>();
     visitor.protocol::<rpc::Rpc>();
+    visitor.protocol::<Citron>();
+
+    visitor.protocol::<ShiftLock<Wide>>();
+    visitor.protocol::<ShiftLock<Portable>>();
+
+    visitor.protocol::<Combiner>();
+    visitor.protocol::<Combiner<combiner::PollRpc>>();
+    visitor.protocol::<Combiner<combiner::PollFlag>>();
 
     visitor.protocol::<QpLock>();
     visitor.protocol::<QpLock<qplock::AsPrinted>>();
     visitor.protocol::<QpLock<qplock::Extended>>();
 
     mutant::visit(visitor);
+    combiner::mutants::visit(visitor);
     qplock::mutants::visit(visitor);
 }

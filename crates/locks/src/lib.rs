@@ -10,15 +10,20 @@
 pub mod baseline;
 pub mod case;
 pub mod catalog;
+pub mod citron;
+pub mod combiner;
 mod fast;
+mod join;
 pub mod mutant;
 pub mod orphans;
 mod play;
 mod protocol;
 pub mod qplock;
+pub mod shiftlock;
 
 pub use fast::{Either, Fast, fast};
 pub use play::play;
 pub use protocol::{
-    Denied, Grant, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, TokenGrant, Want,
+    Change, Denied, Grant, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space,
+    TokenGrant, Want,
 };

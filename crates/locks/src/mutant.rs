@@ -3,9 +3,13 @@
 //! Mutants of a protocol that differ from it in one rule stand with that protocol's rules (see [`mcs::Rules`]);
 //! those here are variations of a spin lock, each with one [`Flaw`].
 
+use crate::baseline::drtm::{self, Drtm};
+use crate::baseline::dslr::{Dslr, rules as dslr};
 use crate::baseline::mcs::{self, Mcs};
+use crate::baseline::rma_rw::{self, RmaRw};
 use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
+use crate::citron::{self, Citron};
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, TokenGrant, Want};
 use lockwright_fabric::{Endpoint, FabricError, Needs, NodeId, Word64};
 use std::fmt::Debug;
@@ -42,6 +46,106 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Exclusion,
         "a queued client does not wait for the handover (Alg. 1 line 5)",
     ));
+    visitor.mutant::<Drtm<TrustsClocks>>(mutant(
+        "drtm",
+        Checker::Exclusion,
+        "leaves no room for clocks that differ, and they do",
+    ));
+    visitor.mutant::<Drtm<JoinsLate>>(mutant(
+        "drtm",
+        Checker::Exclusion,
+        "a reader joins a lease that ends before it is done",
+    ));
+    visitor.mutant::<RmaRw<ReaderIgnoresMode>>(mutant(
+        "rma-rw",
+        Checker::Exclusion,
+        "a reader that counted itself in does not check the mode",
+    ));
+    visitor.mutant::<RmaRw<LooksOnce>>(mutant(
+        "rma-rw",
+        Checker::Exclusion,
+        "a writer does not look again for readers that came before it set write mode",
+    ));
+    visitor.mutant::<RmaRw<StaysInWriteMode>>(mutant(
+        "rma-rw",
+        Checker::Deadlock,
+        "the last writer leaves write mode on",
+    ));
+    visitor.mutant::<Dslr<dslr::ReaderIgnoresWriters>>(mutant(
+        "dslr",
+        Checker::Exclusion,
+        "a reader does not wait for the writers before it",
+    ));
+    visitor.mutant::<Dslr<dslr::ResetsAtOnce>>(mutant(
+        "dslr",
+        Checker::Exclusion,
+        "a full word is set back while others hold the lock",
+    ));
+    visitor.mutant::<Dslr<dslr::ReaderClearsOwn>>(mutant(
+        "dslr",
+        Checker::Exclusion,
+        "a reader that clears a stuck lock passes over itself and those before it (DSLR as published)",
+    ));
+    visitor.mutant::<Citron<citron::mutants::LooksFirst>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "handshake without the look at the ancestors after they were told",
+    ));
+    visitor.mutant::<Citron<citron::mutants::ForgetsCount>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "an attempt that is undone does not add to DCnt",
+    ));
+    visitor.mutant::<Citron<citron::mutants::WaitsAbove>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "waits for a request above a node that it holds (k > 1, as printed)",
+    ));
+}
+
+/// DrTM on clocks that agree, it believes.
+#[derive(Debug)]
+pub struct TrustsClocks;
+
+impl drtm::Rules for TrustsClocks {
+    const NAME: &'static str = "drtm-trusts-clocks";
+    const LEAVES_ROOM_FOR_DRIFT: bool = false;
+}
+
+/// DrTM whose readers join a lease that is about to end.
+#[derive(Debug)]
+pub struct JoinsLate;
+
+impl drtm::Rules for JoinsLate {
+    const NAME: &'static str = "drtm-joins-late";
+    const LEAVES_ROOM_TO_HOLD: bool = false;
+}
+
+/// RMA-RW whose readers come in whatever the mode.
+#[derive(Debug)]
+pub struct ReaderIgnoresMode;
+
+impl rma_rw::Rules for ReaderIgnoresMode {
+    const NAME: &'static str = "rma-rw-reader-ignores-mode";
+    const READER_CHECKS_MODE: bool = false;
+}
+
+/// RMA-RW whose writers look for readers only before they set write mode.
+#[derive(Debug)]
+pub struct LooksOnce;
+
+impl rma_rw::Rules for LooksOnce {
+    const NAME: &'static str = "rma-rw-looks-once";
+    const WRITER_LOOKS_AGAIN: bool = false;
+}
+
+/// RMA-RW that stays in write mode when the queue is empty.
+#[derive(Debug)]
+pub struct StaysInWriteMode;
+
+impl rma_rw::Rules for StaysInWriteMode {
+    const NAME: &'static str = "rma-rw-stays-in-write-mode";
+    const GOES_BACK_TO_READ_MODE: bool = false;
 }
 
 /// MCS whose release, when somebody queued behind it, does not wait to learn who.

@@ -2,8 +2,8 @@
 
 use crate::case::Script;
 use crate::orphans::Orphans;
-use crate::protocol::{Grant, LockClient};
-use lockwright_fabric::observe::Observation;
+use crate::protocol::{Change, Grant, LockClient};
+use lockwright_fabric::observe::{Claim, Mode, Observation};
 use lockwright_fabric::{Endpoint, Time};
 use std::rc::Rc;
 
@@ -31,15 +31,69 @@ pub async fn play<E: Endpoint, C: LockClient + 'static>(ep: E, client: C, script
                 break;
             };
             ep.observe(Observation::Granted(want.claim, grant.token()));
-            held.push((want.claim, grant));
+            held.push((vec![want.claim], grant));
         }
-        for (claim, grant) in held.into_iter().rev() {
-            ep.observe(Observation::Releasing(claim));
+        if held.len() == round.wants.len() {
+            for (place, change) in &round.changes {
+                orphans.beside(make_change(&ep, &*client, &mut held[*place], *change)).await;
+            }
+        }
+        for (claims, grant) in held.into_iter().rev() {
+            claims.iter().for_each(|claim| ep.observe(Observation::Releasing(*claim)));
             if orphans.beside(client.release(grant)).await.is_err() {
-                ep.observe(Observation::Lost(claim));
+                claims.iter().for_each(|claim| ep.observe(Observation::Lost(*claim)));
             }
         }
     }
     orphans.finish().await;
     ep.checkpoint("done", &client.locals());
+}
+
+/// Changes what is held, and says so in a way that leaves no moment in which it counts as neither old nor new.
+async fn make_change<E: Endpoint, C: LockClient>(
+    ep: &E,
+    client: &C,
+    (claims, grant): &mut (Vec<Claim>, C::Grant),
+    change: Change,
+) {
+    let old = std::mem::take(claims);
+    let in_mode = |mode| old.iter().map(|claim| Claim { mode, ..*claim }).collect::<Vec<_>>();
+    let say = |claims: &[Claim], what: &dyn Fn(Claim) -> Observation| {
+        claims.iter().for_each(|claim| ep.observe(what(*claim)));
+    };
+    match change {
+        Change::Upgrade(_) => {
+            let new = in_mode(Mode::Exclusive);
+            say(&new, &Observation::Waiting);
+            let upgraded = client.change(grant, change).await.is_ok();
+            if upgraded {
+                say(&new, &granted(grant.token()));
+                say(&old, &Observation::Releasing);
+                *claims = new;
+            } else {
+                say(&new, &Observation::GaveUp);
+                *claims = old;
+            }
+        }
+        Change::Downgrade => {
+            say(&old, &Observation::Releasing);
+            client.change(grant, change).await.expect("what is held alone can be shared");
+            *claims = in_mode(Mode::Shared);
+            say(claims, &granted(grant.token()));
+        }
+        Change::Shrink { start, end } => {
+            let pieces = |claim: &Claim| {
+                [(claim.start, claim.end.min(start)), (claim.start.max(end), claim.end)]
+                    .map(|(start, end)| Claim { start, end, ..*claim })
+            };
+            *claims = old.iter().flat_map(pieces).filter(|claim| claim.start < claim.end).collect();
+            say(claims, &granted(grant.token()));
+            say(&old, &Observation::Releasing);
+            client.change(grant, change).await.expect("a part of what is held can be given back");
+        }
+    }
+}
+
+fn granted(token: Option<u64>) -> impl Fn(Claim) -> Observation {
+    move |claim| Observation::Granted(claim, token)
 }

@@ -45,6 +45,13 @@ pub trait Protocol: 'static {
         u64::MAX
     }
 
+    /// Sets the tunable called `name`, for whoever knows a protocol only by its name. False if there is none, or if
+    /// `value` is nothing for it.
+    fn tune(params: &mut Self::Params, name: &str, value: u64) -> bool {
+        let _ = (params, name, value);
+        false
+    }
+
     /// What a message of this kind is called, for traces.
     fn message_name(kind: u32) -> &'static str {
         let _ = kind;
@@ -65,6 +72,12 @@ pub trait LockClient {
 
     /// Gives the lock back.
     fn release(&self, grant: Self::Grant) -> impl Future<Output = Result<(), Lost>>;
+
+    /// Changes what is held without ever letting go of it. What is denied changes nothing. Most protocols cannot.
+    fn change(&self, grant: &mut Self::Grant, change: Change) -> impl Future<Output = Result<(), Denied>> {
+        let _ = (grant, change);
+        async { Err(Denied::Unsupported(&Reason("held locks are not changed"))) }
+    }
 
     /// State that lives on from one acquire to the next, for the explorer's marks. Most clients have none.
     fn locals(&self) -> Vec<u64> {
@@ -169,6 +182,22 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
+}
+
+/// A change to what is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// From shared to exclusive, if the other readers are gone in time.
+    Upgrade(Patience),
+    /// From exclusive to shared.
+    Downgrade,
+    /// Gives back the units `start..end` of it and keeps the rest.
+    Shrink {
+        /// First unit given back.
+        start: u64,
+        /// One past the last unit given back.
+        end: u64,
+    },
 }
 
 /// Why a lock was not granted.

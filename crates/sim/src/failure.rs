@@ -91,6 +91,8 @@ pub fn replay_line(protocol: &str, plan: &Plan) -> String {
     flag("local-clients", plan.local_clients.to_string(), usual.local_clients.to_string());
     flag("zipf", plan.zipf.to_string(), usual.zipf.to_string());
     flag("writes", plan.writes_percent.to_string(), usual.writes_percent.to_string());
+    flag("duration", duration(plan), duration(&usual));
+    flag("abandon", plan.abandon_rate.to_string(), usual.abandon_rate.to_string());
     flag("warmup", plan.warmup_ops.to_string(), usual.warmup_ops.to_string());
     flag("hold", plan.hold_ns.to_string(), usual.hold_ns.to_string());
     flag("think", plan.think_ns.to_string(), usual.think_ns.to_string());
@@ -102,6 +104,10 @@ pub fn replay_line(protocol: &str, plan: &Plan) -> String {
         let _ = write!(line, " --fault {fault}");
     }
     line
+}
+
+fn duration(plan: &Plan) -> String {
+    plan.duration_ns.map(|ns| ns.to_string()).unwrap_or_default()
 }
 
 /// Everything that goes wrong, each as one `--fault`.

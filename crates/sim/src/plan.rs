@@ -22,6 +22,8 @@ pub struct Plan {
     pub writes_percent: f64,
     /// Acquire+release cycles of all clients together, after the warm-up.
     pub ops: u64,
+    /// If set, clients go on for so many virtual nanoseconds instead, however many cycles that makes.
+    pub duration_ns: Option<u64>,
     /// Cycles that are run first and not counted.
     pub warmup_ops: u64,
     /// Nanoseconds a lock is held.
@@ -30,7 +32,10 @@ pub struct Plan {
     pub think_ns: u64,
     /// Everything random comes from here.
     pub seed: u64,
-    /// What goes wrong.
+    /// The chance that a client never releases what it was granted, and goes on with something else: to everybody
+    /// else it has crashed (ShiftLock §4.8).
+    pub abandon_rate: f64,
+    /// What else goes wrong.
     pub faults: FaultPlan,
     /// Virtual time after which a run that is not done counts as stuck.
     pub max_virtual_ns: u64,
@@ -49,10 +54,12 @@ impl Default for Plan {
             zipf: 0.99,
             writes_percent: 100.0,
             ops: 100_000,
+            duration_ns: None,
             warmup_ops: 0,
             hold_ns: 0,
             think_ns: 0,
             seed: 1,
+            abandon_rate: 0.0,
             faults: FaultPlan::default(),
             max_virtual_ns: 600_000_000_000,
             nic: NicModel::default(),

@@ -27,6 +27,8 @@ pub struct Report {
     pub acquire_shared: Latency,
     /// Latency of release.
     pub release: Latency,
+    /// How long the first verb of each takes: what ShiftLock's Tables 3 and 4 call IA.
+    pub first_verb: FirstVerb,
     /// Verbs and messages per cycle.
     pub per_cycle: PerCycle,
     /// Acquire attempts that failed and were tried again.
@@ -64,6 +66,17 @@ pub struct Latency {
     pub p999_ns: u64,
     /// Largest.
     pub max_ns: u64,
+}
+
+/// Mean virtual nanoseconds from the call to the answer of its first verb or, if it has none, to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct FirstVerb {
+    /// Of an acquire in exclusive mode.
+    pub exclusive_ns: f64,
+    /// Of an acquire in shared mode.
+    pub shared_ns: f64,
+    /// Of a release.
+    pub release_ns: f64,
 }
 
 /// Counts per acquire+release cycle.

@@ -2,7 +2,7 @@
 
 use crate::failure::{Cause, Failure, replay_line};
 use crate::plan::Plan;
-use crate::report::{Latency, PerCycle, Report};
+use crate::report::{FirstVerb, Latency, PerCycle, Report};
 use crate::rng::Rng;
 use crate::world::{Counters, Ended, Progress, Setup, SimEndpoint, World};
 use crate::zipf::Zipf;
@@ -84,6 +84,8 @@ fn sensible<P: Protocol>(plan: &Plan, params: &P::Params) -> Result<(), Cause> {
         "a run needs a memory node"
     } else if !(0.0..=100.0).contains(&plan.writes_percent) {
         "writes are between 0 and 100 percent"
+    } else if !(0.0..=1.0).contains(&plan.abandon_rate) {
+        "a chance lies between 0 and 1"
     } else if plan.zipf.is_nan() || plan.zipf < 0.0 {
         "a Zipf exponent is zero or more"
     } else {
@@ -96,6 +98,8 @@ fn sensible<P: Protocol>(plan: &Plan, params: &P::Params) -> Result<(), Cause> {
 #[derive(Debug)]
 struct Tally {
     to_start: u64,
+    /// Nothing is started from here on.
+    ends_ns: u64,
     warmup_left: u64,
     cycles: u64,
     began_ns: u64,
@@ -103,6 +107,8 @@ struct Tally {
     exclusive: Histogram<u64>,
     shared: Histogram<u64>,
     release: Histogram<u64>,
+    /// The first verb of an acquire, exclusive and shared, and of a release: sums, which are all that is asked for.
+    first: [FirstVerbs; 3],
     /// The counters when the warm-up ended.
     before: Option<Counters>,
 }
@@ -113,7 +119,8 @@ impl Tally {
             Histogram::new_with_bounds(1, plan.max_virtual_ns.max(1_000_000), 3).expect("bounds are in order")
         };
         Self {
-            to_start: plan.ops + plan.warmup_ops,
+            to_start: if plan.duration_ns.is_some() { u64::MAX } else { plan.ops + plan.warmup_ops },
+            ends_ns: plan.duration_ns.unwrap_or(u64::MAX),
             warmup_left: plan.warmup_ops,
             cycles: 0,
             began_ns: 0,
@@ -121,18 +128,20 @@ impl Tally {
             exclusive: histogram(),
             shared: histogram(),
             release: histogram(),
+            first: [FirstVerbs::default(); 3],
             before: None,
         }
     }
 
-    fn start(&mut self) -> bool {
-        let go = self.to_start > 0;
+    fn start(&mut self, now_ns: u64) -> bool {
+        let go = self.to_start > 0 && now_ns < self.ends_ns;
         self.to_start -= u64::from(go);
         go
     }
 
     /// A cycle is over. True if the warm-up ended with it.
-    fn cycle(&mut self, mode: Mode, [wanted_ns, granted_ns, releasing_ns, released_ns]: [u64; 4]) -> bool {
+    fn cycle(&mut self, mode: Mode, times: Times) -> bool {
+        let Times { wanted_ns, first_ns, granted_ns, releasing_ns, released_first_ns, released_ns } = times;
         if self.warmup_left > 0 {
             self.warmup_left -= 1;
             self.began_ns = released_ns;
@@ -145,8 +154,37 @@ impl Tally {
             Mode::Shared => &mut self.shared,
         };
         acquire.saturating_record(granted_ns - wanted_ns);
+        self.first[usize::from(mode == Mode::Shared)].add(first_ns - wanted_ns);
+        self.first[2].add(released_first_ns - releasing_ns);
         self.release.saturating_record(released_ns - releasing_ns);
         false
+    }
+}
+
+/// When the steps of a cycle were over.
+struct Times {
+    wanted_ns: u64,
+    first_ns: u64,
+    granted_ns: u64,
+    releasing_ns: u64,
+    released_first_ns: u64,
+    released_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct FirstVerbs {
+    count: u64,
+    sum_ns: u64,
+}
+
+impl FirstVerbs {
+    fn add(&mut self, ns: u64) {
+        self.count += 1;
+        self.sum_ns += ns;
+    }
+
+    fn mean_ns(self) -> f64 {
+        self.sum_ns as f64 / self.count.max(1) as f64
     }
 }
 
@@ -220,7 +258,10 @@ fn all_free<P: Protocol>(
     initial: &BTreeMap<Addr, u64>,
 ) -> Result<(), Cause> {
     let counters = world.counters();
-    if counters.crashes + counters.pauses > 0 || !plan.faults.node_deaths.is_empty() {
+    if counters.crashes + counters.pauses > 0
+        || plan.abandon_rate > 0.0
+        || !plan.faults.node_deaths.is_empty()
+    {
         return Ok(());
     }
     world.with_memory(|memory| {
@@ -242,6 +283,7 @@ struct Work {
     zipf: Zipf,
     rng: Rng,
     writes: f64,
+    abandons: f64,
     hold_ns: u64,
     between_ns: u64,
     tally: Rc<RefCell<Tally>>,
@@ -253,6 +295,7 @@ impl Work {
             zipf: Zipf::new(plan.locks, plan.zipf),
             rng: Rng::new(plan.seed, 1_000_000 + index as u64),
             writes: plan.writes_percent / 100.0,
+            abandons: plan.abandon_rate,
             hold_ns: plan.hold_ns,
             between_ns: plan.nic.cycle_overhead_ns + plan.think_ns,
             tally,
@@ -260,7 +303,7 @@ impl Work {
     }
 
     async fn run<C: LockClient>(mut self, ep: SimEndpoint, client: C) {
-        while self.tally.borrow_mut().start() {
+        while self.tally.borrow_mut().start(ep.true_now_ns()) {
             let want = self.pick();
             let claim = want.claim;
             let wanted_ns = ep.true_now_ns();
@@ -271,17 +314,25 @@ impl Work {
                 ep.sleep(self.between_ns.max(1)).await;
                 continue;
             };
-            let granted_ns = ep.true_now_ns();
+            let (first_ns, granted_ns) = (ep.first_answer_ns(), ep.true_now_ns());
             ep.observe(Observation::Granted(claim, grant.token()));
             if self.hold_ns > 0 {
                 ep.sleep(self.hold_ns).await;
+            }
+            if self.abandons > 0.0 && self.rng.chance(self.abandons) {
+                ep.observe(Observation::Lost(claim));
+                ep.sleep(self.between_ns.max(1)).await;
+                continue;
             }
             let releasing_ns = ep.true_now_ns();
             ep.observe(Observation::Releasing(claim));
             if let Err(Lost::Recovered | Lost::Fabric(_)) = client.release(grant).await {
                 ep.observe(Observation::Lost(claim));
             }
-            let times = [wanted_ns, granted_ns, releasing_ns, ep.true_now_ns()];
+            ep.settle();
+            let (released_first_ns, released_ns) = (ep.first_answer_ns(), ep.true_now_ns());
+            let times =
+                Times { wanted_ns, first_ns, granted_ns, releasing_ns, released_first_ns, released_ns };
             let mut tally = self.tally.borrow_mut();
             if tally.cycle(claim.mode, times) {
                 tally.before = Some(ep.counters());
@@ -320,6 +371,11 @@ fn report<P: Protocol>(plan: &Plan, world: &World<'_>, tally: &Tally) -> Report 
         acquire_exclusive: latency(&tally.exclusive),
         acquire_shared: latency(&tally.shared),
         release: latency(&tally.release),
+        first_verb: FirstVerb {
+            exclusive_ns: tally.first[0].mean_ns(),
+            shared_ns: tally.first[1].mean_ns(),
+            release_ns: tally.first[2].mean_ns(),
+        },
         per_cycle: PerCycle {
             reads: per(all.reads, before.reads),
             writes: per(all.writes, before.writes),
@@ -331,7 +387,11 @@ fn report<P: Protocol>(plan: &Plan, world: &World<'_>, tally: &Tally) -> Report 
             bytes: per(all.bytes, before.bytes),
         },
         retries,
-        retry_percent: 100.0 * retries as f64 / (all.cas - before.cas).max(1) as f64,
+        retry_percent: if all.cas == before.cas {
+            0.0
+        } else {
+            100.0 * retries as f64 / (all.cas - before.cas) as f64
+        },
         aborts: all.aborts - before.aborts,
         denied: all.denied - before.denied,
         recoveries: all.recoveries - before.recoveries,

@@ -4,7 +4,15 @@
 //! [`conformance`](crate::conformance) suite. None may give a verb a meaning of its own: that is
 //! [`Op::apply`](crate::Op::apply)'s.
 
+mod cell;
+mod clock;
 pub mod inproc;
+mod now;
 mod prefetch;
+mod run;
+#[cfg(all(feature = "shm", target_os = "linux"))]
+pub mod shm;
+mod wakers;
 
 pub use prefetch::prefetch;
+pub use run::block_on;

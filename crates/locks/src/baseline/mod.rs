@@ -2,5 +2,8 @@
 
 pub mod cas;
 pub mod cas_backoff;
+pub mod drtm;
+pub mod dslr;
 pub mod mcs;
+pub mod rma_rw;
 pub mod rpc;

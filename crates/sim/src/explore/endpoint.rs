@@ -35,6 +35,17 @@ pub(super) enum Pending {
     Sleep(u64),
 }
 
+impl Pending {
+    /// What somebody else has to do first, in words.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        match self {
+            Pending::Wait { addr, .. } => Some(format!("{addr} to change")),
+            Pending::Recv { .. } => Some("a message".to_owned()),
+            _ => None,
+        }
+    }
+}
+
 /// What a pending operation is told.
 #[derive(Clone, Debug)]
 pub(super) enum Answer {

@@ -1,7 +1,10 @@
 //! What can go wrong in a state, as far as the case allows it.
 
 use super::state::{Budget, DEAD, FaultWord};
+use super::tables::Letter;
 use super::world::{Step, World};
+use lockwright_fabric::{Message, PeerId};
+use std::rc::Rc;
 
 impl World {
     pub(super) fn things_that_go_wrong(&mut self, state: &[u32], faults: FaultWord) {
@@ -14,6 +17,7 @@ impl World {
                 self.next[self.shape.node(client)] = DEAD;
                 self.next[self.shape.mailbox(client)] = 0;
                 self.next[self.shape.faults()] = faults.with_crash().0;
+                self.tell_roles_of_departure(state, client);
                 self.push_forgetting(Step::Crash(client), client);
             }
             if faults.left(Budget::Pauses) > 0 {
@@ -44,6 +48,18 @@ impl World {
                     self.next[self.shape.faults()] = faults.spend(Budget::Duplicates).0;
                     self.push(Step::Duplicate { mailbox: peer, letter }, None);
                 }
+            }
+        }
+    }
+
+    /// The last letter from a crashed client, behind all it sent, for roles that want to know.
+    fn tell_roles_of_departure(&mut self, state: &[u32], client: usize) {
+        for role in 0..self.shape.roles {
+            if self.roles.hears_departures(state[self.shape.role(role)]) {
+                let message = Rc::new(Message::new(0, Message::DEPARTED, &[]));
+                let letter = Letter { from: PeerId::client(client), message, datagram: false };
+                let letter = self.tables.letters.number(letter);
+                self.deliver(PeerId::role(role), letter);
             }
         }
     }

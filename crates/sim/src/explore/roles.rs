@@ -45,6 +45,11 @@ impl Roles {
         self.initial[role]
     }
 
+    /// Whether the role in this state wants to hear of clients that crashed.
+    pub(super) fn hears_departures(&self, state: u32) -> bool {
+        self.states[state as usize].hears_departures()
+    }
+
     pub(super) fn on_message(
         &mut self,
         role: usize,

@@ -182,17 +182,19 @@ pub(super) fn search(world: &mut World, limits: &mut Limits<'_>) -> (States, Ver
 }
 
 impl World {
-    /// The clients that are not done, in words.
+    /// The clients that are not done, in words, with what each waits for.
     fn stuck(&self, state: &[u32]) -> String {
-        let alone = |client: &usize| {
-            let node = state[self.shape.node(*client)];
-            node != super::state::DEAD && !self.clients[*client].node(node).done
+        let stuck = (0..self.shape.clients).filter(|client| !self.is_done(state, *client));
+        let describe = |client: usize| {
+            let client_automaton = &self.clients[client];
+            let pending = &client_automaton.node(state[self.shape.node(client)]).pending;
+            let waits: Vec<_> = pending.iter().filter_map(|(_, pending)| pending.waits_for()).collect();
+            match &waits[..] {
+                [] => client_automaton.me().to_string(),
+                waits => format!("{} (waits for {})", client_automaton.me(), waits.join(" and ")),
+            }
         };
-        let names: Vec<_> = (0..self.shape.clients)
-            .filter(alone)
-            .map(|client| self.clients[client].me().to_string())
-            .collect();
-        names.join(", ")
+        stuck.map(describe).collect::<Vec<_>>().join(", ")
     }
 
     fn done_clients(&self, state: &[u32]) -> usize {

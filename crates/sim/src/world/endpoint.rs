@@ -43,6 +43,19 @@ impl SimEndpoint {
         core.clients[self.index as usize].busy_until_ns.max(core.now_ns)
     }
 
+    /// When the first verb since the client last said that it acquires or releases was answered; now, if none was.
+    pub fn first_answer_ns(&self) -> u64 {
+        match self.core.borrow().clients[self.index as usize].first_answer_ns {
+            0 => self.true_now_ns(),
+            ns => ns,
+        }
+    }
+
+    /// What the client said it does is done: a release that took no verb, for one.
+    pub fn settle(&self) {
+        self.core.borrow_mut().settle(self.index);
+    }
+
     /// What was counted in the whole world so far.
     pub fn counters(&self) -> super::Counters {
         self.core.borrow().counters.clone()

@@ -1,9 +1,9 @@
 //! A client's endpoint: verbs executed at once by this CPU, messages through mailboxes.
 
-use super::clock::Clock;
+use crate::backend::clock::Clock;
 use super::mailbox::{Mailbox, Receive};
 use super::memory::Region;
-use super::now::{Done, Now};
+use crate::backend::now::{Done, Now};
 use super::park::Parking;
 use super::wait::Waiting;
 use super::{Shared, find};

@@ -1,8 +1,8 @@
 //! One peer's mailbox: messages in the order they came, and the tasks that wait for one.
 
-use super::clock::Alarm;
+use crate::backend::clock::Alarm;
 use super::endpoint::InProcEndpoint;
-use super::wakers::{Wakers, wake_all};
+use crate::backend::wakers::{Wakers, wake_all};
 use crate::addr::PeerId;
 use crate::message::Message;
 use crate::wait::Deadline;

@@ -1,21 +1,14 @@
-//! Lock memory of one process, and the kernel that executes one verb on one word of it.
+//! Lock memory of one process.
 //!
 //! The only file of this backend with `unsafe`: it turns (offset, width) into a reference to an atomic, after
-//! it has checked bounds and alignment. It knows nothing of waiters, messages or nodes.
-//!
-//! Every access is sequentially consistent: a WRITE is a swap and not a store, so that a protocol may write
-//! its flag and then read the other's (Peterson), and so that the check for parked waiters that follows it is
-//! ordered too.
-//!
-//! **Mixed sizes.** Protocols read 8-byte halves of 16-byte words. The language gives no meaning to racing
-//! atomics of different sizes; the hardware does (x86-64 and AArch64 order them like any others within one
-//! cache line), and the 16-byte accesses are inline assembly on both. Tests under Miri therefore stay with
-//! one size per word.
+//! it has checked bounds and alignment. What is done to the atomic is the [kernel](crate::backend::cell)'s. It knows
+//! nothing of waiters, messages or nodes.
 
 #![allow(unsafe_code)]
 
 use crate::addr::{Value, Width};
-use crate::verb::{MaskedCas, Op};
+use crate::backend::cell::{Cell, execute};
+use crate::verb::Op;
 use portable_atomic::AtomicU128;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -93,7 +86,7 @@ impl Region {
         // SAFETY: `limit` is at most `bytes`, a multiple of 16, and `offset` is a multiple of `size`, which
         // divides 16: so `offset + size <= bytes` and the word lies inside the allocation, which lives as
         // long as `self`. The base is aligned to 64, so the word is aligned to its size. It was initialised
-        // to zero and is only ever accessed atomically. See the file's head about mixed sizes.
+        // to zero and is only ever accessed atomically. `backend/cell.rs` says what mixed sizes mean.
         Some(unsafe { self.base.add(offset as usize).cast::<C>().as_ref() })
     }
 }
@@ -105,95 +98,10 @@ impl Drop for Region {
     }
 }
 
-/// An atomic word of either width.
-trait Cell {
-    type Value: Value;
-    fn load(&self) -> Self::Value;
-    fn swap(&self, new: Self::Value) -> Self::Value;
-    fn add(&self, add: Self::Value) -> Self::Value;
-    /// What was there; the swap happened if that is `expect`.
-    fn cas(&self, expect: Self::Value, new: Self::Value) -> Self::Value;
-}
-
-macro_rules! cell {
-    ($atomic:ty, $value:ty) => {
-        impl Cell for $atomic {
-            type Value = $value;
-            #[inline(always)]
-            fn load(&self) -> $value {
-                <$atomic>::load(self, SeqCst)
-            }
-            #[inline(always)]
-            fn swap(&self, new: $value) -> $value {
-                <$atomic>::swap(self, new, SeqCst)
-            }
-            #[inline(always)]
-            fn add(&self, add: $value) -> $value {
-                self.fetch_add(add, SeqCst)
-            }
-            #[inline(always)]
-            fn cas(&self, expect: $value, new: $value) -> $value {
-                match self.compare_exchange(expect, new, SeqCst, SeqCst) {
-                    Ok(old) | Err(old) => old,
-                }
-            }
-        }
-    };
-}
-cell!(AtomicU64, u64);
-cell!(AtomicU128, u128);
-
-/// The kernel: one verb, one word. Verbs that a single instruction can do are told apart here; their operands
-/// are mostly constants where this is inlined, so the choice is made at compile time. Everything else is a
-/// compare-and-swap loop around [`Op::apply`].
-#[inline(always)]
-fn execute<C: Cell>(cell: &C, op: &Op) -> (u128, bool) {
-    let narrow = <C::Value as Value>::narrow;
-    let all = <C::Value as Value>::WIDTH.mask();
-    let top = all ^ (all >> 1);
-    let (old, changed) = match *op {
-        Op::Read => (cell.load(), false),
-        Op::Write(value) => (cell.swap(narrow(value)), true),
-        Op::Cas { expect, new } => {
-            let old = cell.cas(narrow(expect), narrow(new));
-            (old, old == narrow(expect))
-        }
-        Op::FetchAdd(add) => (cell.add(narrow(add)), true),
-        Op::MaskedCas(MaskedCas { compare, compare_mask, swap, swap_mask }) if compare_mask & all == all => {
-            let old = cell.cas(narrow(compare), narrow((compare & !swap_mask) | (swap & swap_mask)));
-            (old, old == narrow(compare))
-        }
-        Op::MaskedCas(MaskedCas { compare_mask, swap, swap_mask, .. })
-            if compare_mask & all == 0 && swap_mask & all == all =>
-        {
-            (cell.swap(narrow(swap)), true)
-        }
-        // One field, as wide as the word: its carry is lost anyway.
-        Op::MaskedFetchAdd(fields) if fields.boundaries & all & !top == 0 => {
-            (cell.add(narrow(fields.add)), true)
-        }
-        Op::MaskedCas(_) | Op::MaskedFetchAdd(_) | Op::GuardedFetchAdd { .. } => retry(cell, op),
-    };
-    (old.widen(), changed)
-}
-
-#[inline(always)]
-fn retry<C: Cell>(cell: &C, op: &Op) -> (C::Value, bool) {
-    let mut seen = cell.load();
-    loop {
-        let Some(new) = op.apply(<C::Value as Value>::WIDTH, seen.widen()) else { return (seen, false) };
-        let found = cell.cas(seen, <C::Value as Value>::narrow(new));
-        if found == seen {
-            return (seen, true);
-        }
-        seen = found;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verb::Fields;
+    use crate::verb::{Fields, MaskedCas};
 
     fn run(region: &Region, offset: u64, width: Width, op: Op) -> u128 {
         region.execute(offset, width, &op).expect("the word is within reach").0

@@ -18,26 +18,22 @@
 //! somebody needs one (the clock's for a long sleep or a deadline, one per role), or allocate on the way of a
 //! verb.
 
-mod clock;
 mod endpoint;
 mod mailbox;
 mod memory;
-mod now;
 mod park;
-mod run;
 mod serve;
 mod wait;
-mod wakers;
 
 pub use endpoint::InProcEndpoint;
-pub use run::block_on;
+pub use super::run::block_on;
 
+use super::clock::Clock;
 use crate::addr::{Addr, NodeId, PeerId, Value, Width};
 use crate::endpoint::FabricError;
 use crate::message::{BoxedRole, Message};
 use crate::random::mix;
 use crate::{Word, verb::Op};
-use clock::Clock;
 use endpoint::Client;
 use memory::Region;
 use park::Parking;

@@ -8,7 +8,7 @@
 //! A verb wakes only those whose condition the word meets now. A condition that held for a moment and does so
 //! no longer may go unnoticed, just as it may between two READs of a client that polls.
 
-use super::wakers::wake_all;
+use crate::backend::wakers::wake_all;
 use crate::addr::{Addr, Width};
 use crate::wait::Cond;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

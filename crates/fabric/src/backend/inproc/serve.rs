@@ -1,7 +1,7 @@
 //! The server side: a thread per role that feeds it messages and timers and does what its outbox says.
 
 use super::endpoint::InProcEndpoint;
-use super::run::block_on;
+use crate::backend::run::block_on;
 use crate::endpoint::Endpoint;
 use crate::message::{BoxedRole, Outbox};
 use crate::wait::{Deadline, Time};

@@ -1,7 +1,7 @@
 //! Waiting for a word: look, spin for a moment, then park until a verb changes the word or the deadline
 //! comes.
 
-use super::clock::Alarm;
+use crate::backend::clock::Alarm;
 use super::endpoint::InProcEndpoint;
 use super::park::Sought;
 use crate::addr::Value;

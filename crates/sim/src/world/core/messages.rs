@@ -142,6 +142,21 @@ impl Core {
         }
     }
 
+    /// Roles that want to know find out that a client crashed, after everything it sent: their side of its connection
+    /// takes as long to notice as a client's takes to notice a lost node.
+    #[cold]
+    pub(super) fn tell_roles_of_departure(&mut self, client: u32) {
+        let from = PeerId::client(client as usize);
+        for role in 0..self.roles.len() {
+            if self.roles[role].role.hears_departures() {
+                let to = PeerId::role(role);
+                let sent_ns = self.last_delivery.get(&(from, to)).copied().unwrap_or(0);
+                let at_ns = sent_ns.max(self.now_ns + self.model.node_lost_ns);
+                self.fly(from, to, Message::new(0, Message::DEPARTED, &[]), at_ns);
+            }
+        }
+    }
+
     pub(super) fn ends(&self, flight: u32) -> (PeerId, PeerId) {
         let slot = &self.flights[flight as usize];
         (slot.from.expect("in flight"), slot.to.expect("in flight"))

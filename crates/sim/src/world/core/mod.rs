@@ -47,6 +47,8 @@ pub(crate) struct Client {
     pub(crate) instant: u32,
     /// Said, but not yet in effect.
     observed: Vec<Observation>,
+    /// When its first operation since it last began to acquire or release came to its end; zero if none has.
+    pub(crate) first_answer_ns: u64,
 }
 
 /// The state of the simulated world, apart from its clients' futures.
@@ -145,6 +147,7 @@ impl Core {
             steps: 0,
             instant: 0,
             observed: Vec::new(),
+            first_answer_ns: 0,
         });
         index
     }
@@ -245,17 +248,28 @@ impl Core {
         }
         if let Observation::Waiting(_) | Observation::Releasing(_) = what {
             state.observed.push(what);
+            state.first_answer_ns = 0;
             return;
         }
         // Said before and still without effect: it came first all the same.
-        if !state.observed.is_empty() && !matches!(what, Observation::Retried(_) | Observation::Aborted(_)) {
-            let mut observed = std::mem::take(&mut state.observed);
-            for earlier in observed.drain(..) {
-                self.saw(client, earlier);
-            }
-            self.clients[client as usize].observed = observed;
+        if !matches!(what, Observation::Retried(_) | Observation::Aborted(_)) {
+            self.settle(client);
         }
         self.saw(client, what);
+    }
+
+    /// What the client said is in effect, even if no verb made it so.
+    #[inline]
+    pub(crate) fn settle(&mut self, client: u32) {
+        let state = &mut self.clients[client as usize];
+        if state.crashed || state.observed.is_empty() {
+            return;
+        }
+        let mut observed = std::mem::take(&mut state.observed);
+        for earlier in observed.drain(..) {
+            self.saw(client, earlier);
+        }
+        self.clients[client as usize].observed = observed;
     }
 
     #[inline]

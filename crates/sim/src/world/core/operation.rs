@@ -240,6 +240,7 @@ impl Core {
         self.counters.crashes += 1;
         self.watcher.crashed(client);
         self.note(client, What::Fault("crashes"));
+        self.tell_roles_of_departure(client);
     }
 
     /// Completes after `ns` of true time.
@@ -292,6 +293,10 @@ impl Core {
         }
         slot.done = true;
         let client = slot.client;
+        let state = &mut self.clients[client as usize];
+        if state.first_answer_ns == 0 {
+            state.first_answer_ns = self.now_ns;
+        }
         self.may_go_on(client)
     }
 }

@@ -1,5 +1,5 @@
-//! Time: a monotonic clock that starts with the fabric, and a thread, started when first needed, that wakes
-//! those whose time has come.
+//! Time: a monotonic clock that starts with the fabric (or one that all processes of a host share), and a thread,
+//! started when first needed, that wakes those whose time has come.
 
 use super::wakers::wake_all;
 use crate::wait::{Deadline, Time};
@@ -15,8 +15,26 @@ const SPIN_NS: u64 = 10_000;
 /// The fabric's clock and its alarms.
 #[derive(Debug)]
 pub(super) struct Clock {
-    start: Instant,
+    source: Source,
     alarms: Arc<Alarms>,
+}
+
+/// Where the time comes from.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// Counted from here.
+    Since(Instant),
+    /// Asked for.
+    By(fn() -> Time),
+}
+
+impl Source {
+    fn now(self) -> Time {
+        match self {
+            Source::Since(start) => Time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)),
+            Source::By(ask) => ask(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -36,11 +54,17 @@ struct Book {
 
 impl Clock {
     pub(super) fn new() -> Self {
-        Self { start: Instant::now(), alarms: Arc::default() }
+        Self { source: Source::Since(Instant::now()), alarms: Arc::default() }
+    }
+
+    /// A clock that shows what `ask` answers.
+    #[cfg(all(feature = "shm", target_os = "linux"))]
+    pub(super) fn by(ask: fn() -> Time) -> Self {
+        Self { source: Source::By(ask), alarms: Arc::default() }
     }
 
     pub(super) fn now(&self) -> Time {
-        Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.source.now()
     }
 
     /// Whether `deadline` has come. `Deadline::Now` always has.
@@ -60,10 +84,10 @@ impl Clock {
         book.due.insert(key, waker.clone());
         if !book.running {
             book.running = true;
-            let (alarms, start) = (Arc::clone(&self.alarms), self.start);
+            let (alarms, source) = (Arc::clone(&self.alarms), self.source);
             std::thread::Builder::new()
                 .name("lockwright-clock".to_owned())
-                .spawn(move || alarms.run(start))
+                .spawn(move || alarms.run(source))
                 .expect("the system can start a thread for the clock");
         }
         drop(book);
@@ -93,10 +117,10 @@ impl Drop for Clock {
 }
 
 impl Alarms {
-    fn run(&self, start: Instant) {
+    fn run(&self, source: Source) {
         let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
         while !book.stop {
-            let now = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let now = source.now().0;
             let later = book.due.split_off(&(now.saturating_add(1), 0));
             let due = std::mem::replace(&mut book.due, later);
             if !due.is_empty() {

@@ -1,0 +1,100 @@
+//! The kernel that executes one verb on one atomic word: what all backends on a CPU's own memory share.
+//!
+//! Every access is sequentially consistent: a WRITE is a swap and not a store, so that a protocol may write
+//! its flag and then read the other's (Peterson), and so that the check for parked waiters that follows it is
+//! ordered too.
+//!
+//! **Mixed sizes.** Protocols read 8-byte halves of 16-byte words. The language gives no meaning to racing
+//! atomics of different sizes; the hardware does (x86-64 and AArch64 order them like any others within one
+//! cache line), and the 16-byte accesses are inline assembly on both. Tests under Miri therefore stay with
+//! one size per word.
+
+use crate::addr::Value;
+use crate::verb::{MaskedCas, Op};
+use portable_atomic::AtomicU128;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// An atomic word of either width.
+pub(super) trait Cell {
+    type Value: Value;
+    fn load(&self) -> Self::Value;
+    fn swap(&self, new: Self::Value) -> Self::Value;
+    fn add(&self, add: Self::Value) -> Self::Value;
+    /// What was there; the swap happened if that is `expect`.
+    fn cas(&self, expect: Self::Value, new: Self::Value) -> Self::Value;
+}
+
+macro_rules! cell {
+    ($atomic:ty, $value:ty) => {
+        impl Cell for $atomic {
+            type Value = $value;
+            #[inline(always)]
+            fn load(&self) -> $value {
+                <$atomic>::load(self, SeqCst)
+            }
+            #[inline(always)]
+            fn swap(&self, new: $value) -> $value {
+                <$atomic>::swap(self, new, SeqCst)
+            }
+            #[inline(always)]
+            fn add(&self, add: $value) -> $value {
+                self.fetch_add(add, SeqCst)
+            }
+            #[inline(always)]
+            fn cas(&self, expect: $value, new: $value) -> $value {
+                match self.compare_exchange(expect, new, SeqCst, SeqCst) {
+                    Ok(old) | Err(old) => old,
+                }
+            }
+        }
+    };
+}
+cell!(AtomicU64, u64);
+cell!(AtomicU128, u128);
+
+/// The kernel: one verb, one word. Verbs that a single instruction can do are told apart here; their operands
+/// are mostly constants where this is inlined, so the choice is made at compile time. Everything else is a
+/// compare-and-swap loop around [`Op::apply`].
+#[inline(always)]
+pub(super) fn execute<C: Cell>(cell: &C, op: &Op) -> (u128, bool) {
+    let narrow = <C::Value as Value>::narrow;
+    let all = <C::Value as Value>::WIDTH.mask();
+    let top = all ^ (all >> 1);
+    let (old, changed) = match *op {
+        Op::Read => (cell.load(), false),
+        Op::Write(value) => (cell.swap(narrow(value)), true),
+        Op::Cas { expect, new } => {
+            let old = cell.cas(narrow(expect), narrow(new));
+            (old, old == narrow(expect))
+        }
+        Op::FetchAdd(add) => (cell.add(narrow(add)), true),
+        Op::MaskedCas(MaskedCas { compare, compare_mask, swap, swap_mask }) if compare_mask & all == all => {
+            let old = cell.cas(narrow(compare), narrow((compare & !swap_mask) | (swap & swap_mask)));
+            (old, old == narrow(compare))
+        }
+        Op::MaskedCas(MaskedCas { compare_mask, swap, swap_mask, .. })
+            if compare_mask & all == 0 && swap_mask & all == all =>
+        {
+            (cell.swap(narrow(swap)), true)
+        }
+        // One field, as wide as the word: its carry is lost anyway.
+        Op::MaskedFetchAdd(fields) if fields.boundaries & all & !top == 0 => {
+            (cell.add(narrow(fields.add)), true)
+        }
+        Op::MaskedCas(_) | Op::MaskedFetchAdd(_) | Op::GuardedFetchAdd { .. } => retry(cell, op),
+    };
+    (old.widen(), changed)
+}
+
+#[inline(always)]
+fn retry<C: Cell>(cell: &C, op: &Op) -> (C::Value, bool) {
+    let mut seen = cell.load();
+    loop {
+        let Some(new) = op.apply(<C::Value as Value>::WIDTH, seen.widen()) else { return (seen, false) };
+        let found = cell.cas(seen, <C::Value as Value>::narrow(new));
+        if found == seen {
+            return (seen, true);
+        }
+        seen = found;
+    }
+}

@@ -1,0 +1,215 @@
+//! Making and opening a space file.
+//!
+//! A file is made complete before it has a name, and gets its name in one step that fails if the name is taken. So
+//! nobody ever sees a half-made file, two makers cannot both win, and a maker that dies half-way leaves nothing behind
+//! (on file systems without unnamed files: a temporary file, which the next maker sweeps away).
+
+use super::area::Area;
+use super::error::SpaceError;
+use super::layout::{
+    AT_BOOT, AT_CREATED, AT_PARAMS, AT_PARAMS_LEN, AT_PID_NS, AT_TAG, AT_VERSION, HEADER_BYTES, Layout, MAGIC, PAGE,
+    TAG_MAX, VERSION,
+};
+use super::map::Map;
+use super::options::SpaceOptions;
+use super::process::{self, Identity};
+use crate::addr::Width;
+use crate::verb::Op;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, ftruncate, linkat, open, unlink};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Losing the race for the name more often than this means that somebody removes the file as fast as it is made.
+const ATTEMPTS: usize = 100;
+
+/// Opens the space at `path`, and makes it if it is not there.
+pub(super) fn open_or_make(path: &Path, options: &SpaceOptions) -> Result<(Arc<Map>, Layout), SpaceError> {
+    for _ in 0..ATTEMPTS {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        match open(path, flags, Mode::empty()) {
+            Ok(file) => return check(file, path, options),
+            Err(Errno::NOENT) if !options.create => return Err(SpaceError::Missing(path.to_owned())),
+            Err(Errno::NOENT) => {}
+            Err(Errno::LOOP) => return Err(foreign(path, "it is a symbolic link")),
+            Err(error) => return Err(SpaceError::System { doing: "open the lock space", error }),
+        }
+        if let Some(made) = Unnamed::make(path, options)?.publish(path)? {
+            return Ok(made);
+        }
+    }
+    Err(SpaceError::System { doing: "make the lock space", error: Errno::EXIST })
+}
+
+fn foreign(path: &Path, reason: &'static str) -> SpaceError {
+    SpaceError::Foreign { path: path.to_owned(), reason }
+}
+
+/// Looks at a file before anything in it is believed.
+fn check(file: OwnedFd, path: &Path, options: &SpaceOptions) -> Result<(Arc<Map>, Layout), SpaceError> {
+    let stat = fstat(&file).map_err(SpaceError::system("look at the lock space"))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(foreign(path, "it is not a regular file"));
+    }
+    if stat.st_uid != rustix::process::geteuid().as_raw() && !options.any_owner {
+        return Err(SpaceError::OtherOwner { path: path.to_owned(), owner: stat.st_uid });
+    }
+    let size = stat.st_size as u64;
+    if size < HEADER_BYTES {
+        return Err(foreign(path, "it is too short"));
+    }
+    let header = Map::new(file, HEADER_BYTES, HEADER_BYTES)?;
+    if header.u64(0).load(SeqCst) != MAGIC {
+        return Err(foreign(path, "it does not begin as one"));
+    }
+    let found = header.u64(AT_VERSION).load(SeqCst);
+    if found != VERSION {
+        return Err(SpaceError::OtherVersion { path: path.to_owned(), found, ours: VERSION });
+    }
+    let boot = [AT_BOOT, AT_BOOT + 8].map(|at| header.u64(at).load(SeqCst));
+    if boot != halves(process::boot_id()?) {
+        return Err(SpaceError::OtherBoot(path.to_owned()));
+    }
+    if header.u64(AT_PID_NS).load(SeqCst) != process::pid_namespace()? {
+        return Err(SpaceError::OtherNamespace(path.to_owned()));
+    }
+    let layout = Layout::read(&header)?;
+    let limits = (0..layout.areas()).map(|area| (area, header.u64(Layout::limit_at(area)).load(SeqCst)));
+    for (area, limit) in limits {
+        if limit > layout.shape.reserve || !limit.is_multiple_of(16) || size < layout.area(area) + limit {
+            return Err(SpaceError::Damaged("it is shorter than its header says"));
+        }
+    }
+    if size < layout.meta_bytes {
+        return Err(SpaceError::Damaged("it is shorter than its header says"));
+    }
+    let map = Map::new(header.reopen()?, layout.span(), layout.meta_bytes)?;
+    Ok((Arc::new(map), layout))
+}
+
+const fn halves(wide: u128) -> [u64; 2] {
+    [wide as u64, (wide >> 64) as u64]
+}
+
+/// A complete space file without its name.
+pub(super) struct Unnamed {
+    map: Arc<Map>,
+    layout: Layout,
+    /// The temporary name, where the file system has no unnamed files.
+    temporary: Option<PathBuf>,
+}
+
+impl Unnamed {
+    /// Makes a file beside `path`.
+    pub(super) fn make(path: &Path, options: &SpaceOptions) -> Result<Self, SpaceError> {
+        let layout = Layout::new(options.shape()?)?;
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let mode = Mode::RUSR | Mode::WUSR;
+        let (file, temporary) = match open(folder, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
+            Ok(file) => (file, None),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+                let (file, name) = temporary(path, mode)?;
+                (file, Some(name))
+            }
+            Err(error) => return Err(SpaceError::System { doing: "make a lock space in its folder", error }),
+        };
+        let regions = options.regions.iter().map(|bytes| bytes.next_multiple_of(16)).cycle();
+        let limits: Vec<_> = (0..layout.areas()).zip(regions).collect();
+        let end = limits.iter().map(|(area, bytes)| layout.area(*area) + bytes).max().unwrap_or(0);
+        let end = end.max(layout.meta_bytes).next_multiple_of(PAGE);
+        ftruncate(&file, end).map_err(SpaceError::system("give the lock space its size"))?;
+        let map = Arc::new(Map::new(file, layout.span(), layout.meta_bytes)?);
+        map.provide(0, HEADER_BYTES)?;
+
+        map.u64(0).store(MAGIC, SeqCst);
+        map.u64(AT_VERSION).store(VERSION, SeqCst);
+        for (at, half) in [AT_BOOT, AT_BOOT + 8].into_iter().zip(halves(process::boot_id()?)) {
+            map.u64(at).store(half, SeqCst);
+        }
+        map.u64(AT_PID_NS).store(process::pid_namespace()?, SeqCst);
+        map.u64(AT_CREATED).store(process::now().0, SeqCst);
+        layout.write(&map);
+        let mut tag = options.tag.clone().into_bytes();
+        tag.resize(TAG_MAX, 0);
+        write_bytes(&map, AT_TAG, &tag);
+        map.u64(AT_PARAMS_LEN).store(options.params.len() as u64, SeqCst);
+        write_bytes(&map, AT_PARAMS, &options.params);
+        for (area, bytes) in limits {
+            map.u64(Layout::limit_at(area)).store(bytes, SeqCst);
+        }
+        for (addr, value) in &options.initial {
+            let index = u64::from(addr.node.0) * layout.shape.regions + u64::from(addr.region.0);
+            let inside = u64::from(addr.node.0) < layout.shape.nodes && u64::from(addr.region.0) < layout.shape.regions;
+            let area = inside.then(|| Area::new(&map, layout.area(index), Layout::limit_at(index)));
+            area.and_then(|area| area.execute(addr.offset, Width::W64, &Op::Write(u128::from(*value))))
+                .ok_or(SpaceError::BadOptions("an initial word lies outside the lock memory"))?;
+        }
+        Ok(Self { map, layout, temporary })
+    }
+
+    /// Gives the file its name; `None` if somebody else was first.
+    pub(super) fn publish(self, path: &Path) -> Result<Option<(Arc<Map>, Layout)>, SpaceError> {
+        let from = match &self.temporary {
+            None => PathBuf::from(format!("/proc/self/fd/{}", self.map.file().as_raw_fd())),
+            Some(name) => name.clone(),
+        };
+        let linked = linkat(CWD, &from, CWD, path, AtFlags::SYMLINK_FOLLOW);
+        if let Some(name) = &self.temporary {
+            let _ = unlink(name);
+        }
+        match linked {
+            Ok(()) => Ok(Some((self.map, self.layout))),
+            Err(Errno::EXIST) => Ok(None),
+            Err(error) => Err(SpaceError::System { doing: "give the lock space its name", error }),
+        }
+    }
+}
+
+/// A temporary file whose name says whose it is; those of dead processes are swept away.
+fn temporary(path: &Path, mode: Mode) -> Result<(OwnedFd, PathBuf), SpaceError> {
+    let own = Identity::own()?;
+    let base = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let prefix = format!(".{base}.");
+    for entry in path.parent().and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let maker = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".tmp"));
+        let mut numbers = maker.into_iter().flat_map(|maker| maker.split('.')).map(str::parse::<u64>);
+        if let (Some(Ok(pid)), Some(Ok(start))) = (numbers.next(), numbers.next())
+            && u32::try_from(pid).is_ok_and(|pid| Identity { pid, start }.is_gone())
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let mut last = Errno::EXIST;
+    for number in 0..ATTEMPTS {
+        let name = path.with_file_name(format!("{prefix}{}.{}.{number}.tmp", own.pid, own.start));
+        match open(&name, flags, mode) {
+            Ok(file) => return Ok((file, name)),
+            Err(error) => last = error,
+        }
+    }
+    Err(SpaceError::System { doing: "make a temporary file for the lock space", error: last })
+}
+
+/// Writes `bytes` at `offset`, word by word.
+pub(super) fn write_bytes(map: &Map, offset: u64, bytes: &[u8]) {
+    for (at, chunk) in (offset..).step_by(8).zip(bytes.chunks(8)) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        map.u64(at).store(u64::from_le_bytes(word), SeqCst);
+    }
+}
+
+/// Reads `len` bytes at `offset`.
+pub(super) fn read_bytes(map: &Map, offset: u64, len: usize) -> Vec<u8> {
+    let words = (offset..).step_by(8).take(len.div_ceil(8));
+    let mut bytes: Vec<u8> = words.flat_map(|at| map.u64(at).load(SeqCst).to_le_bytes()).collect();
+    bytes.truncate(len);
+    bytes
+}

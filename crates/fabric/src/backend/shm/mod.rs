@@ -1,0 +1,63 @@
+//! The shared-memory fabric: lock memory in a file of the host's shared memory, clients in any process of the host.
+//!
+//! No daemon: the first process that opens a space makes its file, and everything in it survives the death of any
+//! process at any instruction. `docs/shm.md` has the file's layout, the failure model and what is guaranteed.
+//!
+//! ```
+//! use lockwright_fabric::backend::{block_on, shm::{ShmSpace, SpaceOptions}};
+//! use lockwright_fabric::{Addr, Cond, Endpoint, NodeId, Word64};
+//!
+//! # let path = std::env::temp_dir().join(format!("lockwright-doc-shm-{}.space", std::process::id()));
+//! // Every process of this user that opens the same path is in the same space.
+//! let space = ShmSpace::open(&path, &SpaceOptions::default())?;
+//! let (waiter, setter) = (space.endpoint()?, space.endpoint()?);
+//! let flag = Word64::at(Addr::new(NodeId(0), 0));
+//! std::thread::scope(|scope| {
+//!     scope.spawn(move || block_on(waiter.wait_until(flag.until(Cond::Eq { mask: 1, value: 1 }))));
+//!     scope.spawn(move || block_on(setter.go(flag.write(1))));
+//! });
+//! # ShmSpace::remove(&path)?;
+//! # Ok::<_, lockwright_fabric::backend::shm::SpaceError>(())
+//! ```
+//!
+//! | file | idea |
+//! |---|---|
+//! | `layout.rs` | what is where in the file |
+//! | `file.rs`, `options.rs` | how a file is made and opened |
+//! | `map.rs`, `area.rs` | the mapping, growth, lock words; the only `unsafe` |
+//! | `clients.rs`, `process.rs`, `watch.rs` | who is in, who has died, who is told |
+//! | `bell.rs`, `park.rs`, `wait.rs` | sleeping without using the CPU |
+//! | `mailbox.rs`, `send.rs`, `receive.rs` | messages |
+//! | `names/` | the directory of names |
+//! | `client.rs`, `endpoint.rs`, `space.rs` | what users hold |
+//!
+//! A thread is only started when somebody needs one: to wake tasks of an async runtime, to keep their alarms, to watch for
+//! deaths. Under [`block_on`](crate::backend::block_on) waiting needs none.
+
+mod area;
+mod bell;
+mod client;
+mod clients;
+mod endpoint;
+mod error;
+mod file;
+mod layout;
+mod mailbox;
+mod map;
+mod options;
+mod park;
+mod process;
+mod receive;
+mod send;
+mod shared;
+mod space;
+mod wait;
+mod watch;
+
+pub use clients::ClientInfo;
+pub use endpoint::ShmEndpoint;
+pub use error::SpaceError;
+pub use mailbox::MAX_TAIL;
+pub use options::{SpaceOptions, space_path};
+pub use space::ShmSpace;
+pub use watch::{Deaths, Died};

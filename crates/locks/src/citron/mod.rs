@@ -1,0 +1,246 @@
+//! Citron: range locks on a segment tree, by one-sided verbs alone (Gao et al., FAST '23, §3).
+//!
+//! A range is covered by at most k nodes of a static tree ([`split()`]), which are locked from left to right. Two
+//! requests conflict only if one's node is the other's, or above it: requests below leave a note at every m-th
+//! ancestor, requests above look for notes within m levels.
+//!
+//! Two ways to make sure that one of the two sees the other, in one code base:
+//! - [`Synchrony::Handshake`], the default and ours: tell the ancestors, *then* look at them, and yield. No clock, no
+//!   abort, one round trip for an uncontended acquire (`handshake`).
+//! - [`Synchrony::Wait`], the paper's: look first; large requests let T_wait pass, small ones that were slower
+//!   than that abort (`wait_mode`).
+//!
+//! Exclusive: shared wants are served as exclusive ones. What it must not do: hold a node and wait for one to its
+//! left, or for a request above a node it holds; see `acquire` for why that would deadlock.
+
+mod acquire;
+mod below;
+mod cases;
+mod handshake;
+mod layout;
+pub mod mutants;
+mod params;
+mod release;
+mod split;
+mod tokens;
+mod tree;
+mod wait_mode;
+
+pub use params::{MAX_K, MAX_M, Params, Synchrony, Timing};
+pub use split::{Cover, split};
+pub use tree::{Node, Shape};
+
+use crate::case::Case;
+use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Protocol, Reason, Space, Want};
+use arrayvec::ArrayVec;
+use lockwright_fabric::{Addr, Endpoint, Needs};
+use std::marker::PhantomData;
+use tree::Tree;
+
+/// The most units of a lock.
+pub const MAX_UNITS: u64 = 1 << 62;
+
+/// Citron, with the rules of `R`: the shipped ones, or a mutant's.
+#[derive(Debug)]
+pub struct Citron<R = Shipped>(PhantomData<R>);
+
+/// Where the mutants of Citron differ from it.
+pub trait Rules: std::fmt::Debug + 'static {
+    /// The name on the command line.
+    const NAME: &'static str;
+    /// Handshake: ancestors are looked at after they were told. Else only before.
+    const LOOKS_AFTER_TELLING: bool = true;
+    /// An attempt that is undone adds to DCnt of the ancestors it told.
+    const UNDO_COUNTS: bool = true;
+    /// Requests above a node that is held are not waited for: they wait for us.
+    const SPARES_COMMON_ANCESTORS: bool = true;
+    /// Whoever has to wait for an ancestor passes its turn at its own node on.
+    const PASSES_TURN: bool = true;
+    /// Wait mode: a request that took too long to tell its ancestors aborts (Alg. 2 line 32).
+    const ABORTS_WHEN_LATE: bool = true;
+    /// A range that touches several token words lifts all of them to its token.
+    const LEVELS_TOKENS: bool = true;
+
+    /// What the explorer runs.
+    fn cases() -> Vec<Case<Params>>;
+}
+
+/// The rules as they are shipped.
+#[derive(Debug)]
+pub struct Shipped;
+
+impl Rules for Shipped {
+    const NAME: &'static str = "citron";
+    fn cases() -> Vec<Case<Params>> {
+        cases::cases()
+    }
+}
+
+impl<R: Rules> Protocol for Citron<R> {
+    type Params = Params;
+    type Client<E: Endpoint> = CitronClient<E, R>;
+
+    const INFO: Info = Info {
+        name: R::NAME,
+        summary: "range locks on a segment tree, one-sided",
+        source: "Citron §3; handshake mode is ours",
+        offers: Offers { ranges: true, tokens: true, tries: true, timeouts: true, ..Offers::NONE },
+    };
+
+    fn needs(_: &Params) -> Needs {
+        Needs { masked: true, global_scope: true, ..Needs::default() }
+    }
+
+    fn bytes_per_node(space: &Space, params: &Params) -> u64 {
+        space.table_bytes(Shape::new(space, params).bytes())
+    }
+
+    fn client<E: Endpoint>(ep: E, space: &Space, params: &Params) -> CitronClient<E, R> {
+        CitronClient {
+            ep,
+            space: *space,
+            params: *params,
+            shape: Shape::new(space, params),
+            rules: PhantomData,
+        }
+    }
+
+    /// Leaves are empty and nobody is occupied; counters stay where they came to.
+    fn quiet_mask(space: &Space, params: &Params, addr: Addr) -> u64 {
+        let shape = Shape::new(space, params);
+        let word = addr.offset % shape.bytes() / 8;
+        let first_leaf = Node { level: shape.levels, place: 0 }.index() - 1 + shape.token_words();
+        match word {
+            word if word >= first_leaf => u64::MAX,
+            word if word >= shape.token_words() => layout::OCC.mask() as u64,
+            _ => 0,
+        }
+    }
+
+    fn cases() -> Vec<Case<Params>> {
+        R::cases()
+    }
+}
+
+/// A client of Citron.
+#[derive(Clone, Debug)]
+pub struct CitronClient<E, R> {
+    ep: E,
+    space: Space,
+    params: Params,
+    shape: Shape,
+    rules: PhantomData<R>,
+}
+
+/// A node that is locked, and what has to be undone for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    node: Node,
+    /// The bits, if the node is a leaf.
+    mask: u64,
+    /// Whether the four leaves below are locked explicitly, too (§3.8).
+    with_leaves: bool,
+}
+
+type Pieces = ArrayVec<Piece, MAX_K>;
+
+/// A granted range.
+#[derive(Clone, Debug)]
+pub struct CitronGrant {
+    lock: u64,
+    pieces: Pieces,
+    token: Option<u64>,
+}
+
+impl Grant for CitronGrant {
+    fn token(&self) -> Option<u64> {
+        self.token
+    }
+}
+
+impl<E: Endpoint, R: Rules> LockClient for CitronClient<E, R> {
+    type Grant = CitronGrant;
+
+    async fn acquire(&self, want: Want) -> Result<CitronGrant, Denied> {
+        let (start, end) = self.units(&want).map_err(Denied::BadRequest)?;
+        self.acquire_on_tree(want, start, end).await
+    }
+
+    async fn release(&self, grant: CitronGrant) -> Result<(), Lost> {
+        let tree = Tree::of(grant.lock, &self.space, self.shape);
+        Ok(self.release_on_tree(&tree, &grant.pieces).await?)
+    }
+}
+
+impl<E: Endpoint, R: Rules> CitronClient<E, R> {
+    /// The units that `want` means, or what is wrong with it.
+    fn units(&self, want: &Want) -> Result<(u64, u64), &'static Reason> {
+        self.params.check()?;
+        let (claim, units) = (want.claim, self.space.units);
+        if units == 0 || units > MAX_UNITS {
+            return Err(&Reason("a range lock must have from 1 to 2^62 units"));
+        }
+        if claim.lock >= self.space.locks {
+            return Err(&Reason("there is no such lock in this space"));
+        }
+        if (claim.start, claim.end) == (0, u64::MAX) {
+            return Ok((0, units));
+        }
+        if claim.end > 1 << 63 {
+            return Err(&Reason("the range ends past 2^63"));
+        }
+        if claim.start == claim.end {
+            return Err(&Reason("the range is empty"));
+        }
+        if claim.start > claim.end {
+            return Err(&Reason("the range is reversed: it ends before it starts"));
+        }
+        if claim.end > units {
+            return Err(&Reason("the range ends past the last unit of the lock"));
+        }
+        Ok((claim.start, claim.end))
+    }
+
+    /// Levels of the ancestors that a request at `node` tells of itself.
+    fn told(&self, node: Node) -> impl Iterator<Item = Node> + use<E, R> {
+        let m = self.params.m;
+        node.ancestors().filter(move |above| node.notifies(above.level, m))
+    }
+
+    fn piece(&self, node: Node, start: u64, end: u64) -> Piece {
+        let mask = if self.shape.is_leaf(node) { self.shape.leaf_mask(node, start, end) } else { 0 };
+        Piece { node, mask, with_leaves: false }
+    }
+}
+
+/// What came of an attempt at a node or a few.
+#[derive(Debug)]
+enum Attempt {
+    /// They are locked. The token, if it could be had along the way.
+    Locked(Pieces, Option<u64>),
+    /// Somebody is in the way; nothing of the attempt is left.
+    Blocked(Obstacle),
+    /// The request is not ready to wait as long as it would take; nothing of the attempt is left.
+    GaveUp,
+    /// It took too long (wait mode); nothing of the attempt is left.
+    Aborted,
+}
+
+/// Who is in the way.
+#[derive(Clone, Copy, Debug)]
+enum Obstacle {
+    /// Somebody has units of this leaf.
+    Units(Node, u64),
+    /// Somebody has or wants this internal node.
+    Node(Node),
+}
+
+impl Obstacle {
+    /// For marks.
+    fn local(self) -> u64 {
+        match self {
+            Self::Units(leaf, _) => leaf.index() << 1,
+            Self::Node(node) => node.index() << 1 | 1,
+        }
+    }
+}

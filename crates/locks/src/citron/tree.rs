@@ -1,0 +1,276 @@
+//! The shape of a lock tree: nodes, their ranges, their places in memory, and who tells whom (Citron §3.3, §3.5.5).
+//!
+//! A perfectly balanced quaternary tree over the units of one lock. Levels count from the root, which is level 1; the
+//! leaves are the last level and have one bit per unit. Nodes lie in one array by level order, so navigation is
+//! arithmetic: with the root at index 1, `child(x, i) = 4x − 2 + i` and `parent(x) = ⌊(x + 2) / 4⌋`.
+//!
+//! Nothing here touches lock memory.
+
+use super::params::Params;
+use crate::protocol::Space;
+use lockwright_fabric::{Addr, Word64};
+
+/// Children of an internal node, as a power of two.
+const FANOUT_BITS: u32 = 2;
+
+/// A node of the tree: its level (root = 1) and its place within the level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// Levels from the root, which is 1.
+    pub level: u32,
+    /// Nodes of this level to the left of it.
+    pub place: u64,
+}
+
+impl Node {
+    /// The root.
+    pub const ROOT: Self = Self { level: 1, place: 0 };
+
+    /// The index in level order, the root's being 1.
+    pub const fn index(self) -> u64 {
+        1 + before_level(self.level) + self.place
+    }
+
+    /// The ancestor at `level`, or the node itself.
+    ///
+    /// # Panics
+    /// If `level` is below the node.
+    pub const fn at_level(self, level: u32) -> Self {
+        assert!(level >= 1 && level <= self.level, "ancestors are above");
+        Self { level, place: self.place >> (FANOUT_BITS * (self.level - level)) }
+    }
+
+    /// The parent, if this is not the root.
+    pub const fn parent(self) -> Option<Self> {
+        if self.level == 1 { None } else { Some(self.at_level(self.level - 1)) }
+    }
+
+    /// The `i`-th child.
+    pub const fn child(self, i: u64) -> Self {
+        Self { level: self.level + 1, place: (self.place << FANOUT_BITS) + i }
+    }
+
+    /// Which child of its parent it is.
+    pub const fn which_child(self) -> u64 {
+        self.place & ((1 << FANOUT_BITS) - 1)
+    }
+
+    /// All ancestors, the parent first.
+    pub fn ancestors(self) -> impl Iterator<Item = Self> {
+        (1..self.level).rev().map(move |level| self.at_level(level))
+    }
+
+    /// Whether `other` is this node or below it.
+    pub const fn covers(self, other: Self) -> bool {
+        other.level >= self.level && other.at_level(self.level).place == self.place
+    }
+
+    /// Whether a request at this node notifies its ancestor at `level`: every m-th, from the parent up; of the m − 1
+    /// top levels none but a parent, and level m in their place (§3.5.5).
+    pub const fn notifies(self, level: u32, m: u32) -> bool {
+        let parent = self.level - 1;
+        level == parent || level == m || (level > m && (parent - level).is_multiple_of(m))
+    }
+}
+
+/// Nodes on all levels above `level`.
+const fn before_level(level: u32) -> u64 {
+    ((1 << (FANOUT_BITS * (level - 1))) - 1) / ((1 << FANOUT_BITS) - 1)
+}
+
+/// The shape of every tree of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Units that can be locked.
+    pub units: u64,
+    /// Levels, the leaves included.
+    pub levels: u32,
+    leaf_bits: u32,
+    leaves: u64,
+    token_level: u32,
+}
+
+impl Shape {
+    /// The shape that `space` and `params` ask for. Parameters out of their bounds are brought into them: a client
+    /// with such parameters refuses every request anyway.
+    pub fn new(space: &Space, params: &Params) -> Self {
+        let leaf_bits = params.leaf_units.clamp(1, 64).ilog2();
+        let leaves = space.units.clamp(1, super::MAX_UNITS).div_ceil(1 << leaf_bits);
+        let below_root = (u64::BITS - (leaves - 1).leading_zeros()).div_ceil(FANOUT_BITS);
+        let levels = below_root + 1;
+        let token_level = params.token_level.min(levels);
+        Self { units: space.units, levels, leaf_bits, leaves, token_level }
+    }
+
+    /// Bytes of one lock: token words, then the tree. Levels above the leaves are complete; leaves end where units do.
+    pub const fn bytes(&self) -> u64 {
+        8 * (self.token_words() + before_level(self.levels) + self.leaves)
+    }
+
+    /// Token words of a lock: one for every node of the token level, none without tokens.
+    pub const fn token_words(&self) -> u64 {
+        if self.token_level == 0 { 0 } else { 1 << (FANOUT_BITS * (self.token_level - 1)) }
+    }
+
+    /// Units that a node of `level` covers, as a power of two.
+    const fn width_bits(&self, level: u32) -> u32 {
+        self.leaf_bits + FANOUT_BITS * (self.levels - level)
+    }
+
+    /// The node of `level` that covers `unit`.
+    pub const fn node_over(&self, unit: u64, level: u32) -> Node {
+        Node { level, place: unit >> self.width_bits(level) }
+    }
+
+    /// First unit of `node`, and one past its last.
+    pub const fn range(&self, node: Node) -> (u64, u64) {
+        let bits = self.width_bits(node.level);
+        (node.place << bits, (node.place + 1) << bits)
+    }
+
+    /// Whether `node` is a leaf.
+    pub const fn is_leaf(&self, node: Node) -> bool {
+        node.level == self.levels
+    }
+
+    /// Whether all leaves below `node` exist: the last ones may be left out.
+    pub const fn is_whole(&self, node: Node) -> bool {
+        (node.place + 1) << (FANOUT_BITS * (self.levels - node.level)) <= self.leaves
+    }
+
+    /// The bits of `leaf` that are units of `start..end`.
+    pub const fn leaf_mask(&self, leaf: Node, start: u64, end: u64) -> u64 {
+        let (first, past) = self.range(leaf);
+        let from = if start > first { start - first } else { 0 };
+        let to = if end < past { end - first } else { past - first };
+        let bits = to - from;
+        let ones = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+        ones << from
+    }
+
+    /// All bits of a leaf that has all its units.
+    pub const fn full_leaf(&self) -> u64 {
+        if self.leaf_bits == 6 { u64::MAX } else { (1 << (1 << self.leaf_bits)) - 1 }
+    }
+
+    /// The levels whose nodes a request at internal `node` looks at: its own, and m − 1 more that are not leaves.
+    pub fn window_levels(&self, node: Node, m: u32) -> std::ops::Range<u32> {
+        node.level..(node.level + m).min(self.levels)
+    }
+
+    /// The internal descendants of `node` within m levels, itself left out: where requests below leave their notes.
+    pub fn window(&self, node: Node, m: u32) -> impl Iterator<Item = Node> + use<> {
+        self.window_levels(node, m).skip(1).flat_map(move |level| {
+            let bits = FANOUT_BITS * (level - node.level);
+            let first = node.place << bits;
+            (first..first + (1 << bits)).map(move |place| Node { level, place })
+        })
+    }
+
+    /// The token words that the units `start..end` belong to.
+    pub const fn token_segments(&self, start: u64, end: u64) -> std::ops::Range<u64> {
+        if self.token_level == 0 {
+            return 0..0;
+        }
+        let bits = self.width_bits(self.token_level);
+        (start >> bits)..((end - 1) >> bits) + 1
+    }
+}
+
+/// The tree of one lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tree {
+    pub(crate) shape: Shape,
+    base: Addr,
+}
+
+impl Tree {
+    pub(crate) fn of(lock: u64, space: &Space, shape: Shape) -> Self {
+        Self { shape, base: space.place(lock, shape.bytes()) }
+    }
+
+    /// The word of `node`.
+    pub(crate) fn word(&self, node: Node) -> Word64 {
+        Word64::at(self.base.plus(8 * (self.shape.token_words() + node.index() - 1)))
+    }
+
+    /// The word of token segment `segment`.
+    pub(crate) fn token_word(&self, segment: u64) -> Word64 {
+        Word64::at(self.base.plus(8 * segment))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(units: u64) -> Shape {
+        Shape::new(&Space::of(1).units(units), &Params::default())
+    }
+
+    #[test]
+    fn indices_are_the_papers() {
+        // §3.3: CHILD(x, i) = 4x − 2 + i, PARENT(x) = ⌊(x + 2) / 4⌋.
+        assert_eq!(Node::ROOT.index(), 1);
+        for node in [Node::ROOT, Node { level: 2, place: 3 }, Node { level: 5, place: 77 }] {
+            for i in 0..4 {
+                let child = node.child(i);
+                assert_eq!(child.index(), 4 * node.index() - 2 + i);
+                assert_eq!(child.parent(), Some(node));
+                assert_eq!((child.index() + 2) / 4, node.index());
+                assert_eq!(child.which_child(), i);
+            }
+        }
+        assert_eq!(Node::ROOT.parent(), None);
+    }
+
+    #[test]
+    fn a_terabyte_of_pages_takes_at_most_43_mib() {
+        // §4.1: N = 2²⁸, 5.6 million nodes, 42.7 MB.
+        let shape = shape(1 << 28);
+        assert_eq!(shape.levels, 12);
+        assert!(shape.bytes() <= 43 << 20, "{}", shape.bytes());
+    }
+
+    #[test]
+    fn leaves_end_where_units_do() {
+        assert_eq!(shape(1).levels, 1);
+        assert_eq!(shape(64).levels, 1);
+        assert_eq!(shape(65).levels, 2);
+        assert_eq!(shape(64 * 5).levels, 3);
+        let words = shape(64 * 5).bytes() / 8 - shape(64 * 5).token_words();
+        assert_eq!(words, 1 + 4 + 5);
+    }
+
+    #[test]
+    fn whoever_is_above_looks_where_whoever_is_below_leaves_a_note() {
+        // Meet in the middle: for every distance and every pair of levels.
+        for m in 1..=6 {
+            for below in 2..=14 {
+                let node = Node { level: below, place: 0 };
+                for above in 1..below {
+                    let window = above..(above + m).min(below);
+                    let met = window.clone().any(|level| node.notifies(level, m));
+                    assert!(met, "m = {m}, from {below} to {above}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_top_levels_are_spared() {
+        let leaf = Node { level: 12, place: 0 };
+        let notified: Vec<_> = (1..12).filter(|level| leaf.notifies(*level, 4)).collect();
+        assert_eq!(notified, [4, 7, 11]);
+    }
+
+    #[test]
+    fn a_leaf_mask_has_the_units_and_no_others() {
+        let shape = shape(1024);
+        let leaf = shape.node_over(70, 3);
+        assert_eq!(leaf.place, 1);
+        assert_eq!(shape.leaf_mask(leaf, 70, 72), 0b11 << 6);
+        assert_eq!(shape.leaf_mask(leaf, 0, 1000), u64::MAX);
+        assert_eq!(shape.leaf_mask(leaf, 127, 400), 1 << 63);
+    }
+}

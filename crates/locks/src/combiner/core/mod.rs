@@ -1,0 +1,390 @@
+//! The combiner's state machine (Alg. 4): requests in, grants out; no I/O, no time, no threads.
+//!
+//! Everything held or wanted stands in the interval tree. A request counts the conflicting ones that stand before it
+//! (line 8) and is inserted behind them whether granted or not (line 9), which makes the queue: first come, first
+//! served between conflicting requests, and no order between others. Whatever leaves the tree lowers the counts that
+//! include it (line 15), and whoever comes to zero is granted then and there (the thesis's listing leaves that out, and
+//! lowers the counts around the *unlock's* range, which has none).
+//!
+//! Held ranges can be cut, upgraded and downgraded: [`change`]. Two states are equal if they answer alike from here
+//! on, whatever their memory looks like: [`state`].
+//!
+//! ```
+//! use lockwright_fabric::observe::Mode;
+//! use lockwright_locks::combiner::core::*;
+//!
+//! let mut combiner: Core = Core::new(Limits::default());
+//! let mut replies = Vec::new();
+//! let lock = |id, start, end| Request::Lock { id, lock: 7, mode: Mode::Exclusive, start, end, wait: true };
+//! let (a, b) = (ClientId(1), ClientId(2));
+//! combiner.serve([(a, lock(0, 0, 10)), (b, lock(0, 5, 15)), (a, Request::Unlock { id: 0 })], &mut replies);
+//! let grant = |client, token| Reply { client, id: 0, answer: Answer::Granted { token } };
+//! assert_eq!(replies, [grant(a, 1), grant(b, 2)]);
+//! ```
+
+mod change;
+mod request;
+mod state;
+
+pub use request::{Answer, ClientId, Limits, NAMES, Refusal, Reply, Request};
+pub use state::{Holding, Status};
+
+use super::tree::{NIL, Node, Slot, State, Trees};
+use lockwright_fabric::observe::Mode;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::marker::PhantomData;
+
+/// What a combiner goes by. The defaults are right; every other value is a mutant.
+pub trait Rules: Clone + Debug + Eq + Hash + Send + 'static {
+    /// A request that conflicts with one that waits stands behind it.
+    const FIFO: bool = true;
+    /// What leaves lowers the count of everybody who waits for it, not just of one.
+    const LOWERS_ALL: bool = true;
+    /// An upgrade keeps the shared lock until it is done.
+    const UPGRADE_HOLDS: bool = true;
+    /// What a client held ends with it.
+    const BURIES_DEAD: bool = true;
+}
+
+/// The rules that are shipped.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shipped;
+
+impl Rules for Shipped {}
+
+/// One client's requests, by its own ids.
+#[derive(Clone, Debug, Default)]
+struct Session {
+    slots: Vec<Slot>,
+    live: u32,
+}
+
+/// The combiner's state.
+#[derive(Clone, Debug)]
+pub struct Core<R = Shipped> {
+    trees: Trees,
+    /// The tree of every lock that has ranges in it. Names have a tree of their own, always.
+    by_lock: BTreeMap<u64, u32>,
+    /// By tree: whose it is, and how many exclusive requests (held, waiting, or upgrades) it has.
+    locks: Vec<(u64, u32)>,
+    bare: Vec<u32>,
+    sessions: Vec<Session>,
+    /// The last token given.
+    tokens: u64,
+    arrivals: u64,
+    limits: Limits,
+    /// Room for what overlaps, and for who is to be granted; empty between requests.
+    found: Vec<Slot>,
+    ready: Vec<Slot>,
+    rules: PhantomData<R>,
+}
+
+/// The tree of all names.
+const NAMES_TREE: u32 = 0;
+
+/// How a node looks to those who come after it: an upgrade that waits already keeps readers out.
+#[inline(always)]
+fn bars(node: &Node) -> Mode {
+    if node.state == State::Upgrading { Mode::Exclusive } else { node.mode }
+}
+
+#[inline(always)]
+fn conflict(a: Mode, b: Mode) -> bool {
+    a == Mode::Exclusive || b == Mode::Exclusive
+}
+
+/// Whether `waiter`, which overlaps it, has `other` in its count. The one definition that everything else follows.
+#[inline]
+fn counts(waiter: &Node, other: &Node) -> bool {
+    match waiter.state {
+        State::Granted => false,
+        State::Upgrading => other.state == State::Granted,
+        State::Waiting => {
+            conflict(waiter.mode, bars(other))
+                && (other.state != State::Waiting || other.stamp < waiter.stamp)
+        }
+    }
+}
+
+impl<R: Rules> Core<R> {
+    /// Nothing held, nothing wanted.
+    pub fn new(limits: Limits) -> Self {
+        let mut trees = Trees::new();
+        assert_eq!(trees.plant(), NAMES_TREE);
+        Self {
+            trees,
+            by_lock: BTreeMap::new(),
+            locks: vec![(NAMES, 0)],
+            bare: Vec::new(),
+            sessions: Vec::new(),
+            tokens: 0,
+            arrivals: 0,
+            limits,
+            found: Vec::new(),
+            ready: Vec::new(),
+            rules: PhantomData,
+        }
+    }
+
+    /// Serves a batch in order, and adds all answers to `replies`: the combiner's one pass over what waits.
+    pub fn serve(&mut self, batch: impl IntoIterator<Item = (ClientId, Request)>, replies: &mut Vec<Reply>) {
+        for (client, request) in batch {
+            self.handle(client, request, replies);
+        }
+    }
+
+    /// Serves one request.
+    #[inline]
+    pub fn handle(&mut self, client: ClientId, request: Request, replies: &mut Vec<Reply>) {
+        let (id, answer) = match request {
+            Request::Lock { id, lock, mode, start, end, wait } => {
+                (id, self.lock(client, id, lock, Node::new(start, end, mode), wait))
+            }
+            Request::Unlock { id } => (id, self.unlock(client, id, replies)),
+            Request::UnlockPart { id, start, end, rest } => {
+                (id, self.unlock_part(client, id, (start, end), rest, replies))
+            }
+            Request::Upgrade { id, wait } => (id, self.upgrade(client, id, wait, replies)),
+            Request::Downgrade { id } => (id, self.downgrade(client, id, replies)),
+            Request::Cancel { id } => (id, Ok(Some(self.cancel(client, id, replies)))),
+            Request::Raise { token } => {
+                self.tokens = self.tokens.max(token);
+                return;
+            }
+        };
+        match answer {
+            Ok(None) => {}
+            Ok(Some(answer)) => replies.push(Reply { client, id, answer }),
+            Err(refusal) => replies.push(Reply { client, id, answer: Answer::Refused(refusal) }),
+        }
+    }
+
+    /// The client is gone: everything it held or wanted goes with it, in one step.
+    pub fn depart(&mut self, client: ClientId, replies: &mut Vec<Reply>) {
+        let Some(session) = self.sessions.get_mut(client.0 as usize).filter(|_| R::BURIES_DEAD) else {
+            return;
+        };
+        let slots = std::mem::take(session).slots;
+        for slot in slots.into_iter().filter(|slot| *slot != NIL) {
+            self.take_out(slot);
+        }
+        // Its own requests may have waited for each other: no grants for the dead.
+        let trees = &self.trees;
+        self.ready.retain(|slot| trees.node(*slot).client != client.0);
+        self.grant_ready(replies);
+    }
+
+    /// Alg. 4 lines 8–11.
+    #[inline]
+    fn lock(
+        &mut self,
+        client: ClientId,
+        id: u32,
+        lock: u64,
+        mut node: Node,
+        wait: bool,
+    ) -> Result<Option<Answer>, Refusal> {
+        if node.start >= node.end {
+            return Err(Refusal::EmptyRange);
+        }
+        self.free_id(client, id)?;
+        self.arrivals += 1;
+        (node.client, node.id, node.stamp) = (client.0, id, self.arrivals);
+        node.tree = self.tree_of(lock);
+        let (slot, alone) = self.trees.insert(node);
+        let writers = &mut self.locks[node.tree as usize].1;
+        let writers_before = *writers;
+        *writers += u32::from(node.mode == Mode::Exclusive);
+        let readers_only = node.mode == Mode::Shared && writers_before == 0;
+        let blocking = if alone || readers_only { 0 } else { self.count_blocking(slot) };
+        self.sessions[client.0 as usize].slots[id as usize] = slot;
+        self.sessions[client.0 as usize].live += 1;
+        if blocking == 0 {
+            return Ok(Some(Answer::Granted { token: self.grant(slot) }));
+        }
+        if wait {
+            self.trees.node_mut(slot).blocking = blocking;
+            return Ok(None);
+        }
+        self.take_out(slot);
+        Ok(Some(Answer::Busy))
+    }
+
+    /// Alg. 4 lines 13–15.
+    #[inline]
+    fn unlock(
+        &mut self,
+        client: ClientId,
+        id: u32,
+        replies: &mut Vec<Reply>,
+    ) -> Result<Option<Answer>, Refusal> {
+        let slot = self.held(client, id)?;
+        if self.trees.node(slot).state == State::Waiting {
+            return Err(Refusal::StillWaiting);
+        }
+        self.take_out(slot);
+        self.grant_ready(replies);
+        Ok(None)
+    }
+
+    fn cancel(&mut self, client: ClientId, id: u32, replies: &mut Vec<Reply>) -> Answer {
+        if let Ok(slot) = self.held(client, id) {
+            self.take_out(slot);
+            self.grant_ready(replies);
+        }
+        Answer::Cancelled
+    }
+
+    /// CountBlockingRanges: what conflicts with the new request and stands before it, which is all that conflicts.
+    fn count_blocking(&mut self, slot: Slot) -> u32 {
+        let node = *self.trees.node(slot);
+        let mut found = std::mem::take(&mut self.found);
+        self.trees.overlapping(node.tree, node.start, node.end, &mut found);
+        found.retain(|other| *other != slot && conflict(node.mode, bars(self.trees.node(*other))));
+        if !R::FIFO && found.iter().all(|other| self.trees.node(*other).state == State::Waiting) {
+            // The mutant: with nobody but waiters before it, it goes first.
+            for other in found.drain(..) {
+                self.trees.node_mut(other).blocking += 1;
+                self.trees.node_mut(slot).blocks = true;
+            }
+        }
+        for other in &found {
+            self.trees.node_mut(*other).blocks = true;
+        }
+        let blocking = found.len() as u32;
+        found.clear();
+        self.found = found;
+        blocking
+    }
+
+    /// Takes a request out of everything, and notes in `ready` who waits for nothing more.
+    #[inline]
+    fn take_out(&mut self, slot: Slot) {
+        let node = *self.trees.node(slot);
+        self.trees.remove(slot);
+        if let Some(session) = self.sessions.get_mut(node.client as usize)
+            && let Some(place) = session.slots.get_mut(node.id as usize)
+        {
+            *place = NIL;
+            session.live -= 1;
+        }
+        self.locks[node.tree as usize].1 -= u32::from(bars(&node) == Mode::Exclusive);
+        if node.blocks {
+            self.lower(&node);
+        }
+        if self.trees.is_bare(node.tree) && node.tree != NAMES_TREE {
+            self.by_lock.remove(&self.locks[node.tree as usize].0);
+            self.bare.push(node.tree);
+        }
+    }
+
+    /// DecrementBlockingRanges: `gone` no longer stands before anybody.
+    fn lower(&mut self, gone: &Node) {
+        let mut found = std::mem::take(&mut self.found);
+        self.trees.overlapping(gone.tree, gone.start, gone.end, &mut found);
+        for slot in found.drain(..) {
+            let waiter = self.trees.node_mut(slot);
+            if !counts(waiter, gone) {
+                continue;
+            }
+            waiter.blocking -= 1;
+            if waiter.blocking == 0 {
+                self.ready.push(slot);
+            }
+            if !R::LOWERS_ALL {
+                break;
+            }
+        }
+        self.found = found;
+    }
+
+    /// Grants whoever waits for nothing more, in the order in which they came.
+    #[inline]
+    fn grant_ready(&mut self, replies: &mut Vec<Reply>) {
+        if self.ready.is_empty() {
+            return;
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        // The pieces of what was once one range share a stamp.
+        ready.sort_unstable_by_key(|slot| {
+            let node = self.trees.node(*slot);
+            (node.state != State::Upgrading, node.stamp, node.id)
+        });
+        for slot in ready.drain(..) {
+            let token = self.grant(slot);
+            let Node { client, id, .. } = *self.trees.node(slot);
+            replies.push(Reply { client: ClientId(client), id, answer: Answer::Granted { token } });
+        }
+        self.ready = ready;
+    }
+
+    #[inline]
+    fn grant(&mut self, slot: Slot) -> u64 {
+        self.tokens += 1;
+        let node = self.trees.node_mut(slot);
+        node.mode = bars(node);
+        (node.state, node.stamp) = (State::Granted, self.tokens);
+        self.tokens
+    }
+
+    // ---- who and where ----
+
+    /// Makes room for the client's `id`, which must be free.
+    #[inline]
+    fn free_id(&mut self, client: ClientId, id: u32) -> Result<(), Refusal> {
+        let in_reach =
+            self.sessions.get(client.0 as usize).and_then(|session| session.slots.get(id as usize));
+        match in_reach {
+            Some(&NIL) => Ok(()),
+            Some(_) => Err(Refusal::IdInUse),
+            None => self.grow_session(client, id),
+        }
+    }
+
+    #[cold]
+    fn grow_session(&mut self, client: ClientId, id: u32) -> Result<(), Refusal> {
+        if client.0 >= self.limits.clients || id >= self.limits.ids {
+            return Err(Refusal::TooLarge);
+        }
+        let client = client.0 as usize;
+        if self.sessions.len() <= client {
+            self.sessions.resize_with(client + 1, Session::default);
+        }
+        let slots = &mut self.sessions[client].slots;
+        if slots.len() <= id as usize {
+            slots.resize(id as usize + 1, NIL);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn held(&self, client: ClientId, id: u32) -> Result<Slot, Refusal> {
+        let session = self.sessions.get(client.0 as usize).ok_or(Refusal::NotHeld)?;
+        match session.slots.get(id as usize) {
+            None | Some(&NIL) => Err(Refusal::NotHeld),
+            Some(slot) => Ok(*slot),
+        }
+    }
+
+    #[inline]
+    fn tree_of(&mut self, lock: u64) -> u32 {
+        if lock == NAMES {
+            return NAMES_TREE;
+        }
+        if let Some(tree) = self.by_lock.get(&lock) {
+            return *tree;
+        }
+        let tree = self.bare.pop().unwrap_or_else(|| {
+            self.locks.push((lock, 0));
+            self.trees.plant()
+        });
+        self.locks[tree as usize] = (lock, 0);
+        self.by_lock.insert(lock, tree);
+        tree
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! What a combiner's state is, apart from where in memory it stands: who holds what, who waits, in which order.
+//!
+//! The explorer tells states apart by this, and people see it as the list of holders and waiters.
+
+use super::{ClientId, Core, Node, Rules, State};
+use lockwright_fabric::observe::Mode;
+use std::hash::{Hash, Hasher};
+
+/// One request, as lists show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Holding {
+    /// Whose.
+    pub client: ClientId,
+    /// The client's number for it.
+    pub id: u32,
+    /// Which lock.
+    pub lock: u64,
+    /// How; of an upgrade that waits, how it is held.
+    pub mode: Mode,
+    /// First unit.
+    pub start: u64,
+    /// One past the last unit.
+    pub end: u64,
+    /// The fencing token, if it is held.
+    pub token: Option<u64>,
+    /// How many requests it waits for: none if it is held, but for upgrades.
+    pub waits_for: u32,
+}
+
+/// Where a client's request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// The client has nothing of that number.
+    Unknown,
+    /// It waits, or its upgrade does.
+    Waiting,
+    /// It is held.
+    Granted {
+        /// The fencing token.
+        token: u64,
+    },
+}
+
+impl<R: Rules> Core<R> {
+    /// Where the client's request stands: what a poll asks for.
+    pub fn status(&self, client: ClientId, id: u32) -> Status {
+        let Ok(slot) = self.held(client, id) else { return Status::Unknown };
+        let node = self.trees.node(slot);
+        if node.state == State::Granted { Status::Granted { token: node.stamp } } else { Status::Waiting }
+    }
+
+    /// Everything held, by client, and then everything that waits, in order of arrival.
+    pub fn holdings(&self) -> Vec<Holding> {
+        let mut slots = Vec::with_capacity(self.trees.len());
+        for tree in 0..self.locks.len() {
+            self.trees.walk(tree as u32, &mut slots);
+        }
+        let nodes = || slots.iter().map(|slot| self.trees.node(*slot));
+        let mut held: Vec<_> =
+            nodes().filter(|node| node.state != State::Waiting).map(|node| self.holding(node)).collect();
+        held.sort_unstable();
+        let mut waiting: Vec<_> = nodes().filter(|node| node.state == State::Waiting).collect();
+        waiting.sort_unstable_by_key(|node| node.stamp);
+        held.extend(waiting.into_iter().map(|node| self.holding(node)));
+        held
+    }
+
+    /// Requests held and waiting.
+    pub fn len(&self) -> usize {
+        self.trees.len()
+    }
+
+    /// Whether nobody holds or wants anything.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many requests of `client` are held or wait.
+    pub fn requests_of(&self, client: ClientId) -> u32 {
+        self.sessions.get(client.0 as usize).map_or(0, |session| session.live)
+    }
+
+    /// Bytes of memory taken.
+    pub fn bytes(&self) -> usize {
+        let sessions = self.sessions.iter().map(|session| session.slots.capacity() * 4 + 32).sum::<usize>();
+        self.trees.bytes() + sessions + self.locks.capacity() * 16 + self.by_lock.len() * 16
+    }
+
+    fn holding(&self, node: &Node) -> Holding {
+        Holding {
+            client: ClientId(node.client),
+            id: node.id,
+            lock: self.locks[node.tree as usize].0,
+            mode: node.mode,
+            start: node.start,
+            end: node.end,
+            token: (node.state != State::Waiting).then_some(node.stamp),
+            waits_for: node.blocking,
+        }
+    }
+}
+
+impl<R: Rules> PartialEq for Core<R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.tokens == other.tokens && self.holdings() == other.holdings()
+    }
+}
+
+impl<R: Rules> Eq for Core<R> {}
+
+impl<R: Rules> Hash for Core<R> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.tokens.hash(state);
+        self.holdings().hash(state);
+    }
+}

@@ -1,0 +1,199 @@
+//! The combiner: reader-writer range locks held by the server, one round trip each ("Server-sided range locking is
+//! better than client-sided locking", J. Dezalos, EPFL 2024).
+//!
+//! Handlers put requests into one linked list (`queue`); one combiner takes them out in order and alone owns a
+//! red-black interval tree of everything held and wanted ([`core`]). A request that conflicts with nothing before it is
+//! granted at once; any other counts what stands before it and is granted when that count comes to zero. So nobody
+//! overtakes an earlier request it conflicts with. `server` and `client` carry this over any fabric, in the
+//! thesis's two ways of learning of a grant (polling by RPC, polling a flag) and in ours: the server answers when the
+//! lock is granted. `wire` is the thesis's eight-byte request.
+//!
+//! What it must not do: rely on clients. They are not trusted with lock words; whatever they send, the worst that
+//! comes of it is a clear refusal.
+
+mod cases;
+mod changes;
+mod client;
+pub mod core;
+mod flags;
+mod ids;
+mod message;
+pub mod mutants;
+mod server;
+mod shards;
+mod tree;
+
+pub use client::{CombinerClient, CombinerGrant};
+pub use flags::Flags;
+pub use server::{CombinerServer, Learning};
+
+use self::core::{Rules, Shipped};
+use crate::case::Case;
+use crate::protocol::{Info, Offers, Protocol, Space};
+use lockwright_fabric::{Addr, BoxedRole, Endpoint, Needs, NodeId};
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+/// Tunables of the combiner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Pause between two polls; none, as the thesis has it. Zero leaves flags to the fabric's own pace.
+    pub poll_ns: u64,
+    /// For how many clients there are flags, where flags are polled.
+    pub flag_clients: u32,
+    /// How many flags each of them has: as many requests of one client can wait at a time.
+    pub flags_each: u32,
+    /// Whether every flag has a cache line to itself.
+    pub padded: bool,
+    /// For the bypass checker: a client that polls by RPC counts as waiting from the moment the server took note of
+    /// its request, not from when it sent it. While a message is under way anybody may come first.
+    pub waits_from_note: bool,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self { poll_ns: 0, flag_clients: 256, flags_each: 4, padded: true, waits_from_note: false }
+    }
+}
+
+/// A kind of combiner: how its clients learn of grants, and (for mutants) what is wrong with it.
+pub trait Variant: Debug + 'static {
+    /// What the combiner goes by.
+    type Rules: Rules;
+    /// Name, source, what it offers.
+    const INFO: Info;
+    /// How clients of this shard learn of their grants.
+    fn learning(params: &Params, shard: u16) -> Learning;
+    /// What the explorer runs.
+    fn cases() -> Vec<Case<Params>>;
+}
+
+const fn info(name: &'static str, summary: &'static str, source: &'static str) -> Info {
+    let offers =
+        Offers { shared: true, ranges: true, tokens: true, tries: true, timeouts: true, recovery: true };
+    Info { name, summary, source, offers }
+}
+
+/// The server answers when the lock is granted.
+#[derive(Debug)]
+pub struct Pushed;
+
+impl Variant for Pushed {
+    type Rules = Shipped;
+    const INFO: Info = info(
+        "combiner",
+        "server-side reader-writer range locks; the server answers when the lock is granted",
+        "Dezalos, EPFL 2024, §4; pushed grants are ours",
+    );
+    fn learning(_: &Params, _: u16) -> Learning {
+        Learning::Pushed
+    }
+    fn cases() -> Vec<Case<Params>> {
+        cases::pushed()
+    }
+}
+
+/// Clients poll by RPC.
+#[derive(Debug)]
+pub struct PollRpc;
+
+impl Variant for PollRpc {
+    type Rules = Shipped;
+    const INFO: Info = info(
+        "combiner-poll-rpc",
+        "server-side reader-writer range locks; clients poll by RPC",
+        "Dezalos, EPFL 2024, §4.1 (1)",
+    );
+    fn learning(_: &Params, _: u16) -> Learning {
+        Learning::PollRpc
+    }
+    fn cases() -> Vec<Case<Params>> {
+        let mut cases = cases::polled(&Params::default());
+        cases.extend([cases::fairness(), cases::fair_queue()]);
+        cases
+    }
+}
+
+/// Clients poll a flag in the server's memory.
+#[derive(Debug)]
+pub struct PollFlag;
+
+impl Variant for PollFlag {
+    type Rules = Shipped;
+    const INFO: Info = info(
+        "combiner-poll-flag",
+        "server-side reader-writer range locks; clients poll a flag by one-sided reads",
+        "Dezalos, EPFL 2024, §4.1 (2); padded flags are ours",
+    );
+    fn learning(params: &Params, shard: u16) -> Learning {
+        let Params { flag_clients: clients, flags_each: each, padded, .. } = *params;
+        Learning::PollFlag(Flags { node: NodeId(shard), clients, each, padded })
+    }
+    fn cases() -> Vec<Case<Params>> {
+        let few = |padded| Params { flag_clients: 3, flags_each: 2, padded, ..Params::default() };
+        let mut cases = cases::polled(&few(false));
+        cases.push(cases::padded(&few(true)));
+        cases
+    }
+}
+
+/// The combiner as a protocol.
+#[derive(Debug)]
+pub struct Combiner<V = Pushed>(PhantomData<V>);
+
+impl<V: Variant> Protocol for Combiner<V> {
+    type Params = Params;
+    type Client<E: Endpoint> = CombinerClient<E, V>;
+
+    const INFO: Info = V::INFO;
+
+    fn needs(_: &Params) -> Needs {
+        Needs { messages: true, ..Needs::default() }
+    }
+
+    fn bytes_per_node(_: &Space, params: &Params) -> u64 {
+        if let Learning::PollFlag(flags) = V::learning(params, 0) { flags.bytes() } else { 0 }
+    }
+
+    fn client<E: Endpoint>(ep: E, space: &Space, params: &Params) -> Self::Client<E> {
+        CombinerClient::new(ep, *space, params.clone())
+    }
+
+    fn roles(space: &Space, params: &Params) -> Vec<BoxedRole> {
+        let server = |shard| BoxedRole::new(CombinerServer::<V::Rules>::new(V::learning(params, shard)));
+        (0..space.nodes).map(server).collect()
+    }
+
+    /// A flag keeps the last token it told of until its next use.
+    fn quiet_mask(_: &Space, _: &Params, _: Addr) -> u64 {
+        0
+    }
+
+    fn message_name(kind: u32) -> &'static str {
+        message::name(kind)
+    }
+
+    fn cases() -> Vec<Case<Params>> {
+        V::cases()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod test_random {
+    //! Repeatable numbers for tests: SplitMix64.
+
+    pub(crate) struct Random(u64);
+
+    impl Random {
+        pub(crate) fn new(seed: u64) -> Self {
+            Self(seed)
+        }
+
+        pub(crate) fn below(&mut self, limit: u64) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (z ^ (z >> 31)) % limit
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Acquire (Alg. 2): the one verb that usually suffices, and what follows when it does not.
+
+use super::layout::{Delta, Entry, Layout, Member, happened};
+use super::messages::{Pass, Successor};
+use super::{Core, Rules, ShiftGrant};
+use crate::fast::{Either, fast};
+use crate::protocol::{Denied, Reason, Want};
+use lockwright_fabric::observe::{Mode, Observation};
+use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Value, Word};
+
+/// Alg. 2 lines 7–10: fetch-and-store of the tail.
+#[inline(always)]
+pub(super) fn enqueue<L: Layout>(me: Member) -> MaskedCas {
+    MaskedCas { compare: 0, compare_mask: 0, swap: L::TAIL.put(u128::from(me.0)), swap_mask: L::TAIL.mask() }
+}
+
+/// The same, but only if nobody is there.
+fn enqueue_if_free<L: Layout>(me: Member) -> MaskedCas {
+    MaskedCas { compare_mask: L::TAIL.mask() | L::RDR_CNT.mask(), ..enqueue::<L>(me) }
+}
+
+/// A reader comes, if no writer is there and so many readers are.
+fn enter_if_no_writer<L: Layout>(readers: u64) -> MaskedCas {
+    MaskedCas {
+        compare: L::RDR_CNT.put(u128::from(readers)),
+        compare_mask: L::TAIL.mask() | L::RDR_CNT.mask(),
+        swap: L::RDR_CNT.put(u128::from(readers) + 1),
+        swap_mask: L::RDR_CNT.mask(),
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
+    /// READER-ACQUIRE.
+    #[inline(always)]
+    pub(super) fn read(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+        let lock = want.claim.lock;
+        let enter = L::add(self.word(lock), Delta::ENTER, None); // line 2
+        fast(self.ep.go(enter), move |old| match old.map(Entry::<L>::of) {
+            Ok(entry) if entry.tail() == Member::NOBODY => Ok(Ok(Self::reader(lock, entry))), // lines 3, 4
+            Ok(entry) => Err(self.wait_for_writers(want, entry)),
+            Err(lost) => Ok(Err(lost.into())),
+        })
+    }
+
+    /// WRITER-ACQUIRE.
+    #[inline(always)]
+    pub(super) fn write(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+        let lock = want.claim.lock;
+        let Some(me) = self.members.join::<L>(lock) else { return Either::right(self.no_room()) };
+        let enqueue = L::change(self.word(lock), enqueue::<L>(me), None);
+        Either::left(fast(self.ep.go(enqueue), move |old| match old {
+            Ok(old) => {
+                let (entry, queued) = (Entry::<L>::of(old), happened(enqueue, old));
+                if queued && entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
+                    return Ok(Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch())));
+                }
+                Err(self.queue(want, me, entry, queued))
+            }
+            Err(lost) => {
+                self.members.leave(lock, me);
+                Ok(Err(lost.into()))
+            }
+        }))
+    }
+
+    async fn no_room(&self) -> Result<ShiftGrant, Denied> {
+        const TOO_MANY: &Reason = &Reason("one client acquires one lock too many times at once");
+        const TOO_LARGE: &Reason = &Reason("this layout has no room for a client with so large a number");
+        Err(Denied::BadRequest(if self.members.fits() { TOO_MANY } else { TOO_LARGE }))
+    }
+
+    #[inline(always)]
+    fn reader(lock: u64, entry: Entry<L>) -> ShiftGrant {
+        ShiftGrant { lock, rel_cnt: entry.rel_cnt(), member: Member::NOBODY, cons_wrt: 0, epoch: false }
+    }
+
+    #[inline(always)]
+    fn writer(lock: u64, member: Member, rel_cnt: u64, cons_wrt: u32, epoch: bool) -> ShiftGrant {
+        ShiftGrant { lock, rel_cnt, member, cons_wrt, epoch }
+    }
+
+    /// Line 5: wait until a writer gives the lock to the readers; `entry` is what was there when this one came. Starts
+    /// again if the lock is recovered meanwhile.
+    async fn wait_for_writers(&self, want: Want, mut entry: Entry<L>) -> Result<ShiftGrant, Denied> {
+        let lock = want.claim.lock;
+        while entry.tail() != Member::NOBODY {
+            if let Some(seen) = self.epoch_flips(want, entry).await? {
+                return Ok(Self::reader(lock, seen));
+            }
+            self.ep.mark("shiftlock: reader starts again", &[]);
+            entry = Entry::of(self.ep.go(L::add(self.word(lock), Delta::ENTER, None)).await?);
+        }
+        Ok(Self::reader(lock, entry))
+    }
+
+    /// The entry after its epoch flipped; `None` if the lock was recovered.
+    async fn epoch_flips(&self, want: Want, entry: Entry<L>) -> Result<Option<Entry<L>>, FabricError> {
+        let word = self.word(want.claim.lock);
+        let mask = L::EPOCH.mask() | L::GENERATION.mask();
+        let mut vigil = self.vigil(entry.rel_cnt()).await;
+        loop {
+            let flipped = word.until(Cond::Ne { mask, value: entry.bits & mask });
+            let waited = self.ep.wait_until(flipped.by(self.give_up(&vigil))).await?;
+            if waited.met {
+                let seen = Entry::<L>::of(waited.value);
+                return Ok((seen.generation() == entry.generation()).then_some(seen));
+            }
+            if self.is_recovered(want.claim, &mut vigil).await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Lines 11–26, until the lock is this writer's.
+    async fn queue(
+        &self,
+        want: Want,
+        me: Member,
+        first: Entry<L>,
+        queued: bool,
+    ) -> Result<ShiftGrant, Denied> {
+        let granted = self.wait_in_queue(want, me, first, queued).await;
+        if granted.is_err() {
+            self.members.leave(want.claim.lock, me);
+        }
+        Ok(granted?)
+    }
+
+    async fn wait_in_queue(
+        &self,
+        want: Want,
+        me: Member,
+        first: Entry<L>,
+        queued: bool,
+    ) -> Result<ShiftGrant, FabricError> {
+        let lock = want.claim.lock;
+        let word = self.word(lock);
+        let mut entry =
+            if queued { first } else { self.insist_on(word, enqueue::<L>(me), Some(first)).await? };
+        loop {
+            let (rel_cnt, epoch) = (entry.rel_cnt(), entry.epoch());
+            let head = if entry.tail() != Member::NOBODY {
+                self.wait_for_handover(want, me, entry).await? // lines 13–22
+            } else if entry.rdr_cnt() != 0 {
+                let expected = rel_cnt + entry.rdr_cnt(); // lines 23–25
+                let head = Pass { rel_cnt: expected, cons_wrt: 0, epoch, after_readers: true };
+                self.readers_left(want, head, rel_cnt).await?
+            } else {
+                Some(Pass { rel_cnt, cons_wrt: 0, epoch, after_readers: false })
+            };
+            if let Some(head) = head {
+                return Ok(Self::writer(lock, me, head.rel_cnt, head.cons_wrt, head.epoch)); // line 26
+            }
+            self.ep.mark("shiftlock: writer starts again", &[me.0]);
+            entry = self.insist_on(word, enqueue::<L>(me), None).await?;
+        }
+    }
+
+    /// Lines 14–22: tell the predecessor, wait until it passes the lock on. `None` if the lock was recovered.
+    async fn wait_for_handover(
+        &self,
+        want: Want,
+        me: Member,
+        entry: Entry<L>,
+    ) -> Result<Option<Pass>, FabricError> {
+        let lock = want.claim.lock;
+        let mut vigil = self.vigil(entry.rel_cnt()).await;
+        let here = Successor { member: me, generation: entry.generation() };
+        let told = self.ep.send(entry.tail().peer::<L>(), here.to(lock, entry.tail())).await;
+        self.tolerate(told)?;
+        loop {
+            let pass =
+                self.ep.recv_by(self.give_up(&vigil), |_, message| Pass::read(lock, me, message)).await;
+            match pass {
+                Some(pass) if L::generation(pass.rel_cnt) != entry.generation() => {} // from before a recovery
+                Some(mut pass) => {
+                    if !R::EPOCH_IS_CARRIED {
+                        pass.epoch = entry.epoch() ^ pass.after_readers; // line 20 as printed
+                    }
+                    if pass.after_readers {
+                        return self.readers_left(want, pass, vigil.rel_cnt).await; // lines 17–20
+                    }
+                    let granted =
+                        !self.doubts(&vigil).await || self.is_still(lock, entry.generation()).await?;
+                    return Ok(granted.then_some(pass));
+                }
+                None if self.is_recovered(want.claim, &mut vigil).await? => return Ok(None),
+                None => {}
+            }
+        }
+    }
+
+    /// Lines 18 and 24: wait until RelCnt says that the readers before this writer left. `None` if the lock was
+    /// recovered instead, which makes RelCnt leap past it.
+    async fn readers_left(&self, want: Want, head: Pass, rel_cnt: u64) -> Result<Option<Pass>, FabricError> {
+        let word = self.word(want.claim.lock);
+        let mut vigil = self.vigil(rel_cnt).await;
+        loop {
+            let left = word.until(Cond::AtLeast(L::REL_CNT, u128::from(head.rel_cnt)));
+            let waited = self.ep.wait_until(left.by(self.give_up(&vigil))).await?;
+            if waited.met {
+                let seen = Entry::<L>::of(waited.value);
+                return Ok((seen.rel_cnt() == head.rel_cnt).then_some(head));
+            }
+            if self.is_recovered(want.claim, &mut vigil).await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Makes `change`, which compares nothing, however often the word changes meanwhile. One verb where they are masked.
+    async fn insist_on(
+        &self,
+        word: Word<L::Word>,
+        change: MaskedCas,
+        seen: Option<Entry<L>>,
+    ) -> Result<Entry<L>, FabricError> {
+        let mut seen = seen.map(Entry::word);
+        loop {
+            let verb = L::change(word, change, seen);
+            let old = self.ep.go(verb).await?;
+            if happened(verb, old) {
+                return Ok(Entry::of(old));
+            }
+            seen = Some(old);
+        }
+    }
+
+    /// Takes the lock if it is free, and never queues.
+    pub(super) async fn try_acquire(&self, want: Want) -> Result<ShiftGrant, Denied> {
+        let lock = want.claim.lock;
+        match want.claim.mode {
+            Mode::Shared => self.try_read(want).await,
+            Mode::Exclusive => {
+                let Some(me) = self.members.join::<L>(lock) else { return self.no_room().await };
+                let tried = self.try_write(want, me).await;
+                if tried.is_err() {
+                    self.members.leave(lock, me);
+                }
+                tried
+            }
+        }
+    }
+
+    async fn try_write(&self, want: Want, me: Member) -> Result<ShiftGrant, Denied> {
+        let lock = want.claim.lock;
+        let mut seen = None;
+        loop {
+            let verb = L::change(self.word(lock), enqueue_if_free::<L>(me), seen);
+            let old = self.ep.go(verb).await?;
+            let entry = Entry::<L>::of(old);
+            if entry.tail() != Member::NOBODY || entry.rdr_cnt() != 0 {
+                return Err(Denied::Busy);
+            }
+            if happened(verb, old) {
+                return Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch()));
+            }
+            self.ep.mark(
+                "shiftlock: writer tries again",
+                &[me.0, old.widen() as u64, (old.widen() >> 64) as u64],
+            );
+            seen = Some(old);
+        }
+    }
+
+    /// A reader cannot take back that it came (a writer may already count on its release), so it only comes if no
+    /// writer is there: a READ, and a CAS that is repeated while other readers come and go.
+    async fn try_read(&self, want: Want) -> Result<ShiftGrant, Denied> {
+        let word = self.word(want.claim.lock);
+        let mut seen = self.ep.go(word.read()).await?;
+        loop {
+            let entry = Entry::<L>::of(seen);
+            if entry.tail() != Member::NOBODY {
+                return Err(Denied::Busy);
+            }
+            let verb = L::change(word, enter_if_no_writer::<L>(entry.rdr_cnt()), Some(seen));
+            let old = self.ep.go(verb).await?;
+            if happened(verb, old) {
+                return Ok(Self::reader(want.claim.lock, Entry::of(old)));
+            }
+            self.ep.observe(Observation::Retried(want.claim));
+            self.ep.mark("shiftlock: reader tries again", &[old.widen() as u64, (old.widen() >> 64) as u64]);
+            seen = old;
+        }
+    }
+}

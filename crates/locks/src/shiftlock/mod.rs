@@ -1,0 +1,235 @@
+//! ShiftLock (FAST 2025): a reader-writer lock whose writers hand it over by message and whose readers count.
+//!
+//! Writers queue as in MCS; readers add themselves to a counter; an epoch bit tells waiting readers that a writer gave
+//! the lock to them (§3.4, §3.5). Uncontended, acquire and release are one verb each, in both modes. Where this differs
+//! from the paper, and why, stands in `docs/protocols/shiftlock.md`; in short: messages carry the epoch, the handover's
+//! two halves leave together, any waiter recovers a lock with one verb, and every grant has a fencing token.
+//!
+//! Files: [`layout`] and [`portable`] are the entry's bits; `acquire` and `release` are Alg. 2 and 3; `recover` is §3.6;
+//! `members` gives every acquisition its own place in the queue; `cases` and [`mutants`] are for the explorer.
+//!
+//! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
+
+mod acquire;
+mod cases;
+pub mod layout;
+mod members;
+mod messages;
+pub mod mutants;
+pub mod portable;
+mod recover;
+mod release;
+
+use crate::case::Case;
+use crate::fast::Either;
+use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
+use layout::{Layout, Member, Wide};
+use lockwright_fabric::observe::Mode;
+use lockwright_fabric::{Addr, Endpoint, Needs, Value, Word};
+use members::Members;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+/// ShiftLock with the entry `L` and the rules of `R`: those shipped, or a mutant's.
+#[derive(Debug)]
+pub struct ShiftLock<L = Wide, R = Shipped>(PhantomData<(L, R)>);
+
+/// Where mutants differ from what is shipped. The defaults are what is shipped.
+pub trait Rules: Debug + 'static {
+    /// The name on the command line; none: the layout's.
+    const NAME: Option<&'static str> = None;
+    /// Writers go by the epoch that the message carries, not by the one they saw when they queued.
+    const EPOCH_IS_CARRIED: bool = true;
+    /// A release happens only if RelCnt is what the writer believes, so that a handover's FAA that is still on its way
+    /// cannot land on top of it.
+    const RELEASE_COMPARES_REL_CNT: bool = true;
+    /// A change of mode counts readers from the RelCnt that was carried, not from the word.
+    const MODE_CHANGE_COMPARES_REL_CNT: bool = true;
+    /// A handover counts as a release.
+    const HANDOVER_COUNTS: bool = true;
+    /// A recovery goes to the next generation.
+    const RECOVERY_LEAPS: bool = true;
+    /// A reader's release and a handover's FAA happen only in the generation they began in, where the fabric can.
+    const ADDS_ARE_GUARDED: bool = true;
+    /// A waiter whose time is up still takes the handover, and passes it on.
+    const GIVING_UP_PASSES_ON: bool = true;
+
+    /// What the explorer runs.
+    fn cases() -> Vec<Case<ShiftParams>> {
+        cases::all()
+    }
+}
+
+/// What is shipped.
+#[derive(Debug)]
+pub struct Shipped;
+
+impl Rules for Shipped {}
+
+/// Tunables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShiftParams {
+    /// After so many writers in a row the lock goes to the readers (the paper's N, §3.5.2).
+    pub threshold: u32,
+    /// When that time comes and no reader waits, go on among writers: the optimisation that the paper leaves as future
+    /// work.
+    pub skips_idle_readers: bool,
+    /// The longest a client may hold the lock, and the longest a step of the protocol takes it (§3.6). Waiters take a
+    /// lock for dead after three of these without a release. 0: nobody recovers anything.
+    pub lease_ns: u64,
+    /// A writer that is handed the lock believes it at once if it looked at the lock less than this ago; else it looks
+    /// again, in case the lock was recovered meanwhile and the handover is a ghost's. 0: always looks.
+    pub trust_ns: u64,
+    /// Locks of this generation are recovered no more. The field's width is the natural end.
+    pub last_generation: u64,
+}
+
+impl Default for ShiftParams {
+    fn default() -> Self {
+        const LEASE_NS: u64 = 10_000_000;
+        Self {
+            threshold: 16,
+            skips_idle_readers: true,
+            lease_ns: LEASE_NS,
+            trust_ns: LEASE_NS,
+            last_generation: u64::MAX,
+        }
+    }
+}
+
+impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
+    type Params = ShiftParams;
+    type Client<E: Endpoint> = ShiftClient<E, L, R>;
+
+    const INFO: Info = Info {
+        name: match R::NAME {
+            Some(name) => name,
+            None => L::NAME,
+        },
+        summary: L::SUMMARY,
+        source: "ShiftLock, FAST 2025",
+        offers: Offers {
+            shared: true,
+            ranges: false,
+            tokens: true,
+            tries: true,
+            timeouts: true,
+            recovery: true,
+        },
+    };
+
+    fn needs(_: &ShiftParams) -> Needs {
+        L::NEEDS
+    }
+
+    fn bytes_per_node(space: &Space, _: &ShiftParams) -> u64 {
+        space.table_bytes(L::Word::WIDTH.bytes())
+    }
+
+    fn client<E: Endpoint>(ep: E, space: &Space, params: &ShiftParams) -> ShiftClient<E, L, R> {
+        let members = Members::new::<L>(ep.me());
+        let guards = R::ADDS_ARE_GUARDED && ep.capabilities().guarded;
+        let core = Core { ep, space: *space, params: params.clone(), guards, members, of: PhantomData };
+        ShiftClient { core: Rc::new(core) }
+    }
+
+    /// Epoch and RelCnt are wherever they came to; nobody is inside or waits.
+    fn quiet_mask(_: &Space, _: &ShiftParams, addr: Addr) -> u64 {
+        let quiet = L::RDR_CNT.mask() | L::TAIL.mask();
+        (quiet >> (addr.offset % L::Word::WIDTH.bytes() * 8)) as u64
+    }
+
+    fn message_name(kind: u32) -> &'static str {
+        messages::name(kind)
+    }
+
+    fn cases() -> Vec<Case<ShiftParams>> {
+        R::cases()
+    }
+}
+
+/// A granted lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShiftGrant {
+    lock: u64,
+    /// RelCnt at the time of the grant. For a writer, what its release finds there.
+    rel_cnt: u64,
+    /// The writer's place in the queue; nobody for a reader.
+    member: Member,
+    /// Writers in a row before this one.
+    cons_wrt: u32,
+    epoch: bool,
+}
+
+impl Grant for ShiftGrant {
+    /// RelCnt, counted from one. A writer's is above everybody's before it, since all of them have released. A
+    /// reader's is above every earlier writer's, and its own release comes before the next writer's grant.
+    fn token(&self) -> Option<u64> {
+        Some(self.rel_cnt.saturating_add(1))
+    }
+}
+
+/// A client of ShiftLock.
+pub struct ShiftClient<E, L, R> {
+    core: Rc<Core<E, L, R>>,
+}
+
+impl<E: Debug, L, R> Debug for ShiftClient<E, L, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShiftClient").field("ep", &self.core.ep).finish_non_exhaustive()
+    }
+}
+
+/// What a client and the acquires it left behind share.
+struct Core<E, L, R> {
+    ep: E,
+    space: Space,
+    params: ShiftParams,
+    /// Whether additions are guarded by the generation. If the fabric cannot, somebody has to destroy a dead client's
+    /// connection before its locks are recovered.
+    guards: bool,
+    members: Members,
+    of: PhantomData<(L, R)>,
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
+    type Grant = ShiftGrant;
+
+    #[inline(always)]
+    fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+        let core = &*self.core;
+        match (want.patience, want.claim.mode) {
+            (Patience::Try, _) => Either::right(core.try_acquire(want)),
+            (_, Mode::Shared) => Either::left(Either::left(core.read(want))),
+            (_, Mode::Exclusive) => Either::left(Either::right(core.write(want))),
+        }
+    }
+
+    #[inline(always)]
+    fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
+        let core = &*self.core;
+        if grant.member == Member::NOBODY {
+            Either::left(core.leave(grant))
+        } else {
+            Either::right(core.hand_back(grant))
+        }
+    }
+
+    fn locals(&self) -> Vec<u64> {
+        self.core.members.locals()
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
+    #[inline(always)]
+    fn word(&self, lock: u64) -> Word<L::Word> {
+        Word::at(self.space.place(lock, L::Word::WIDTH.bytes()))
+    }
+
+    /// The generation an addition is guarded by.
+    #[inline(always)]
+    fn guard(&self, rel_cnt: u64) -> Option<u64> {
+        self.guards.then(|| L::generation(rel_cnt))
+    }
+}

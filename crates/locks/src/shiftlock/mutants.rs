@@ -1,0 +1,1 @@
+//! Mutants of ShiftLock: the shipped code with one rule changed.

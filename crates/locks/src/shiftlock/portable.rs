@@ -1,0 +1,69 @@
+//! The portable entry: eight bytes, and nothing but plain compare-and-swap and fetch-and-add.
+//!
+//! Everything stands in one word, ordered so that a plain add cannot cross fields: RelCnt is on top, so its carry
+//! falls off the end, and RdrCnt is never below one when a reader leaves, so nothing is borrowed. Readers therefore
+//! still take one verb each way. Writers pay: fetch-and-store becomes a READ and a CAS that is repeated while others
+//! change the word, and a release repeats its CAS when a reader came meanwhile.
+
+use super::layout::{Delta, Layout, is_sound};
+use lockwright_fabric::{Field, MaskedCas, Needs, Verb, Word};
+
+/// The portable entry.
+///
+/// | bits | field | holds |
+/// |---|---|---|
+/// | 0–2 | TailPtr, low | the slot: which of the client's acquisitions of this lock |
+/// | 3–13 | TailPtr, high | the client's peer id, 1 to 2047 |
+/// | 14–24 | RdrCnt | at most 2047 readers at a time |
+/// | 25 | Epoch | |
+/// | 26–53 | RelCnt, low | count of releases |
+/// | 54–63 | RelCnt, high | generation: count of recoveries |
+///
+/// The count has 28 bits. Long before it is full, a writer that leaves an empty queue behind goes on to the next
+/// generation as a recovery would (see [`Layout::leap`]); readers that wait then start again.
+#[derive(Debug)]
+pub struct Portable;
+
+impl Layout for Portable {
+    type Word = u64;
+    const NAME: &'static str = "shiftlock-portable";
+    const SUMMARY: &'static str = "ShiftLock in eight bytes, with plain CAS and FAA only";
+    const NEEDS: Needs =
+        Needs { masked: false, wide: false, guarded: false, messages: true, global_scope: true };
+
+    const SLOT: Field = Field { shift: 0, bits: 3 };
+    const PEER: Field = Field { shift: 3, bits: 11 };
+    const RDR_CNT: Field = Field { shift: 14, bits: 11 };
+    const EPOCH: Field = Field { shift: 25, bits: 1 };
+    const REL_CNT: Field = Field { shift: 26, bits: 38 };
+    const COUNT_BITS: u32 = 28;
+
+    #[inline(always)]
+    fn change(word: Word<u64>, change: MaskedCas, seen: Option<u64>) -> Verb<u64> {
+        let Some(seen) = seen else { return word.read() };
+        let (swap, mask) = (change.swap as u64, change.swap_mask as u64);
+        word.cas(seen, (seen & !mask) | (swap & mask))
+    }
+
+    #[inline(always)]
+    fn add(word: Word<u64>, delta: Delta, generation: Option<u64>) -> Verb<u64> {
+        match generation {
+            None => {
+                let readers = (delta.readers as i64 as u64) << Self::RDR_CNT.shift;
+                let epochs = u64::from(delta.epochs) << Self::EPOCH.shift;
+                let releases = u64::from(delta.releases) << Self::REL_CNT.shift;
+                word.fetch_add(readers.wrapping_add(epochs).wrapping_add(releases))
+            }
+            Some(generation) => {
+                let add = delta.by_field(Self::EPOCH, Self::RDR_CNT, Self::REL_CNT) as u64;
+                let tops = Self::EPOCH.top() | Self::RDR_CNT.top() | Self::TAIL.top() | Self::REL_CNT.top();
+                let guard = Self::GENERATION.put(u128::from(generation)) as u64;
+                word.guarded_fetch_add(add, tops as u64, guard, Self::GENERATION.mask() as u64)
+            }
+        }
+    }
+}
+
+const _: () = assert!(is_sound::<Portable>(64));
+const _: () =
+    assert!(Portable::REL_CNT.shift + Portable::REL_CNT.bits == 64, "RelCnt's carry falls off the end");

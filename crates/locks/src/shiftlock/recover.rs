@@ -1,0 +1,101 @@
+//! Recovery (§3.6): who notices that a lock is dead, and what one verb does about it.
+//!
+//! Every waiter keeps a [`Vigil`]: RelCnt rises with every release, so a lock whose RelCnt is the same after three
+//! leases has lost somebody. The waiter then resets the entry with one verb that compares RelCnt, zeroes everything
+//! else and goes on to the next generation. No era and no server: after a reset the comparison can never hold again,
+//! and RelCnt still only rises. Whoever began in an older generation can do no harm: writers compare RelCnt, additions
+//! are guarded by the generation, messages of an older generation are dropped.
+//!
+//! The client whose lock is taken away is told so by its release. What time still decides: a living client releases
+//! within its lease, and [`trust_ns`](super::ShiftParams::trust_ns) below three leases.
+
+use super::layout::{Entry, Layout, happened};
+use super::{Core, Rules};
+use lockwright_fabric::observe::{Claim, Observation};
+use lockwright_fabric::{Deadline, Endpoint, FabricError, MaskedCas, Time};
+
+/// Leases without a release after which a lock counts as dead: one for the writer that waits for its successor's word,
+/// one for the successor, one for everything in between (§3.6).
+const LEASES_TO_DEATH: u64 = 3;
+
+/// A waiter's watch over RelCnt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Vigil {
+    /// RelCnt as last seen.
+    pub(super) rel_cnt: u64,
+    /// When it was seen first.
+    since: Time,
+    /// This waiter made the reset.
+    pub(super) by_me: bool,
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
+    /// Begins to watch: RelCnt is `rel_cnt` now.
+    pub(super) async fn vigil(&self, rel_cnt: u64) -> Vigil {
+        let since = if self.params.lease_ns == 0 { Time(0) } else { self.ep.now().await };
+        Vigil { rel_cnt, since, by_me: false }
+    }
+
+    /// When a waiter stops to believe that the lock is alive.
+    pub(super) fn give_up(&self, vigil: &Vigil) -> Deadline {
+        let last = self.params.last_generation.min(L::GENERATION.max() as u64);
+        if self.params.lease_ns == 0 || L::generation(vigil.rel_cnt) >= last {
+            return Deadline::Never;
+        }
+        Deadline::At(vigil.since.plus(LEASES_TO_DEATH * self.params.lease_ns))
+    }
+
+    /// The vigil ran out: reset the lock if nothing has moved. Says whether the lock is of a new generation now, by this
+    /// client's doing or another's.
+    pub(super) async fn is_recovered(&self, claim: Claim, vigil: &mut Vigil) -> Result<bool, FabricError> {
+        let leap = if R::RECOVERY_LEAPS { L::leap(vigil.rel_cnt) } else { vigil.rel_cnt };
+        let reset = MaskedCas {
+            compare: L::REL_CNT.put(u128::from(vigil.rel_cnt)),
+            compare_mask: L::REL_CNT.mask(),
+            swap: L::REL_CNT.put(u128::from(leap)),
+            swap_mask: L::EPOCH.mask() | L::RDR_CNT.mask() | L::TAIL.mask() | L::REL_CNT.mask(),
+        };
+        let word = self.word(claim.lock);
+        let mut seen = None;
+        loop {
+            let verb = L::change(word, reset, seen);
+            let old = self.ep.go(verb).await?;
+            if happened(verb, old) {
+                self.ep.observe(Observation::Recovered(claim));
+                vigil.by_me = true;
+                return Ok(true);
+            }
+            let entry = Entry::<L>::of(old);
+            if entry.generation() != L::generation(vigil.rel_cnt) {
+                return Ok(true);
+            }
+            if entry.rel_cnt() != vigil.rel_cnt {
+                *vigil = self.vigil(entry.rel_cnt()).await;
+                return Ok(false);
+            }
+            seen = Some(old);
+        }
+    }
+
+    /// Whether this waiter looked at the lock too long ago to believe a handover.
+    pub(super) async fn doubts(&self, vigil: &Vigil) -> bool {
+        match (self.params.lease_ns, self.params.trust_ns) {
+            (0, _) => false,
+            (_, 0) => true,
+            (_, trust_ns) => self.ep.passed(vigil.since.plus(trust_ns)).await,
+        }
+    }
+
+    /// Whether the lock is still of this generation.
+    pub(super) async fn is_still(&self, lock: u64, generation: u64) -> Result<bool, FabricError> {
+        Ok(Entry::<L>::of(self.ep.go(self.word(lock).read()).await?).generation() == generation)
+    }
+
+    /// A message to a lost peer: whoever waits for what the dead should have done will recover the lock.
+    pub(super) fn tolerate(&self, told: Result<(), FabricError>) -> Result<(), FabricError> {
+        match told {
+            Err(FabricError::PeerLost(_)) if self.params.lease_ns != 0 => Ok(()),
+            told => told,
+        }
+    }
+}

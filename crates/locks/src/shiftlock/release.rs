@@ -1,0 +1,233 @@
+//! Release (Alg. 3): free the lock, hand it over, or give it to the readers.
+//!
+//! A handover's two halves, the FAA on RelCnt and the message, leave together. So a writer can hold the lock while the
+//! FAA of the one before it is still on its way: RelCnt in the entry lags behind the one that was carried. Every
+//! change that a releasing writer makes therefore compares RelCnt with the carried one, and waits if it lags.
+
+use super::layout::{Delta, Entry, Layout, Member, happened};
+use super::messages::{Pass, Successor};
+use super::recover::Vigil;
+use super::{Core, Rules, ShiftGrant};
+use crate::fast::{Either, fast};
+use crate::join::join;
+use crate::protocol::{Lost, Want};
+use lockwright_fabric::{Cond, Deadline, Endpoint, MaskedCas};
+
+/// How an attempt to change the entry ended.
+enum Changed<L> {
+    /// It was made; this was there before.
+    Made(Entry<L>),
+    /// Somebody queued behind.
+    Overtaken,
+    /// The lock was recovered by this very client, since it would not move on: nothing is left to do.
+    Recovered,
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
+    /// READER-RELEASE.
+    #[inline(always)]
+    pub(super) fn leave(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
+        let leave = L::add(self.word(grant.lock), Delta::LEAVE, self.guard(grant.rel_cnt)); // line 2
+        fast(self.ep.go(leave), move |old| {
+            Ok::<_, std::future::Ready<_>>(match old {
+                Ok(old) if happened(leave, old) => Ok(()),
+                Ok(_) => Err(Lost::Recovered),
+                Err(lost) => Err(lost.into()),
+            })
+        })
+    }
+
+    /// WRITER-RELEASE.
+    #[inline(always)]
+    pub(super) fn hand_back(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
+        // Lines 4, 5: is a successor known already?
+        let known = self
+            .ep
+            .recv_by(Deadline::Now, move |_, message| Successor::read(grant.lock, grant.member, message));
+        fast(known, move |next| {
+            Err(match next {
+                Some(next) if next.generation == L::generation(grant.rel_cnt) => {
+                    Either::right(self.pass_on(grant, Some(next.member)))
+                }
+                _ => Either::left(self.free(grant)),
+            })
+        })
+    }
+
+    /// Lines 6–12: nobody is known to be behind; free the lock if that is true.
+    #[inline(always)]
+    fn free(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
+        let free = L::change(self.word(grant.lock), Self::freed(grant), None);
+        fast(self.ep.go(free), move |old| match old {
+            Ok(old) if happened(free, old) => {
+                self.members.leave(grant.lock, grant.member);
+                Ok(Ok(()))
+            }
+            Ok(old) => Err(self.free_or_pass_on(grant, Entry::of(old))),
+            Err(lost) => Ok(Err(lost.into())),
+        })
+    }
+
+    /// Lines 7–9, and RelCnt compared. A count that is half full goes on to the next generation, which makes readers
+    /// that wait start again.
+    #[inline(always)]
+    fn freed(grant: ShiftGrant) -> MaskedCas {
+        let full = (grant.rel_cnt >> (L::COUNT_BITS - 1)) & 1 == 1;
+        let rel_cnt = if full { L::leap(grant.rel_cnt) } else { grant.rel_cnt + 1 };
+        let readers = if full { L::RDR_CNT.mask() } else { 0 };
+        let compared = if R::RELEASE_COMPARES_REL_CNT { L::REL_CNT.mask() } else { 0 };
+        MaskedCas {
+            compare: L::TAIL.put(u128::from(grant.member.0)) | L::REL_CNT.put(u128::from(grant.rel_cnt)),
+            compare_mask: L::TAIL.mask() | compared,
+            swap: L::REL_CNT.put(u128::from(rel_cnt)) | L::EPOCH.put(u128::from(!grant.epoch)),
+            swap_mask: L::TAIL.mask() | L::REL_CNT.mask() | L::EPOCH.mask() | readers,
+        }
+    }
+
+    async fn free_or_pass_on(&self, grant: ShiftGrant, seen: Entry<L>) -> Result<(), Lost> {
+        match self.change(grant, Self::freed(grant), Some(seen)).await? {
+            Changed::Overtaken => self.pass_on(grant, None).await,
+            Changed::Made(_) | Changed::Recovered => {
+                self.members.leave(grant.lock, grant.member);
+                Ok(())
+            }
+        }
+    }
+
+    /// Lines 13–23: learn who is next, if that is not known yet, and pass the lock on.
+    async fn pass_on(&self, grant: ShiftGrant, next: Option<Member>) -> Result<(), Lost> {
+        let passed = self.pass_on_to(grant, next).await;
+        self.members.leave(grant.lock, grant.member);
+        passed
+    }
+
+    async fn pass_on_to(&self, grant: ShiftGrant, next: Option<Member>) -> Result<(), Lost> {
+        let next = match next {
+            Some(next) => next,
+            None => match self.successor(grant).await? {
+                Some(next) => next,
+                None => return Ok(()),
+            },
+        };
+        if grant.cons_wrt.saturating_add(1) >= self.params.threshold {
+            self.change_mode(grant, next).await
+        } else {
+            self.hand_over(grant, next).await
+        }
+    }
+
+    /// Lines 13, 14. `None` if none came forward, and the lock was recovered for that.
+    async fn successor(&self, grant: ShiftGrant) -> Result<Option<Member>, Lost> {
+        let mut vigil = self.vigil(grant.rel_cnt).await;
+        loop {
+            let said = self.ep.recv_by(self.give_up(&vigil), |_, message| {
+                Successor::read(grant.lock, grant.member, message)
+            });
+            match said.await {
+                Some(next) if next.generation == L::generation(grant.rel_cnt) => {
+                    return Ok(Some(next.member));
+                }
+                Some(_) => {} // from before a recovery
+                None if self.recovers(grant, &mut vigil).await? => return Ok(None),
+                None => {}
+            }
+        }
+    }
+
+    /// Lines 20–23: count the release and tell the next, both at once.
+    async fn hand_over(&self, grant: ShiftGrant, next: Member) -> Result<(), Lost> {
+        let ShiftGrant { lock, epoch, .. } = grant;
+        let rel_cnt = grant.rel_cnt + u64::from(R::HANDOVER_COUNTS);
+        let pass = Pass { rel_cnt, cons_wrt: grant.cons_wrt + 1, epoch, after_readers: false };
+        let tell = self.ep.send(next.peer::<L>(), pass.to(lock, next));
+        if !R::HANDOVER_COUNTS {
+            return Ok(self.tolerate(tell.await)?);
+        }
+        let count = L::add(self.word(lock), Delta::HAND_OVER, self.guard(rel_cnt));
+        let (counted, told) = join(self.ep.go(count), tell).await;
+        self.tolerate(told)?;
+        if happened(count, counted?) { Ok(()) } else { Err(Lost::Recovered) }
+    }
+
+    /// Lines 16–18: give the lock to the readers that wait; the next writer comes after them. If none waits, the next
+    /// writer need not look for them.
+    async fn change_mode(&self, grant: ShiftGrant, next: Member) -> Result<(), Lost> {
+        let ShiftGrant { lock, rel_cnt, epoch, .. } = grant;
+        let (rel_cnt, readers) = if R::MODE_CHANGE_COMPARES_REL_CNT {
+            let flip = MaskedCas {
+                compare: L::REL_CNT.put(u128::from(rel_cnt)),
+                compare_mask: L::REL_CNT.mask(),
+                swap: L::REL_CNT.put(u128::from(rel_cnt) + 1) | L::EPOCH.put(u128::from(!epoch)),
+                swap_mask: L::REL_CNT.mask() | L::EPOCH.mask(),
+            };
+            match self.change(grant, flip, None).await? {
+                Changed::Made(entry) => (rel_cnt, entry.rdr_cnt()),
+                Changed::Overtaken => unreachable!("the tail is not compared"),
+                Changed::Recovered => return Ok(()),
+            }
+        } else {
+            let flip = L::add(self.word(lock), Delta::CHANGE_MODE, self.guard(rel_cnt));
+            let entry = Entry::<L>::of(self.ep.go(flip).await?);
+            (entry.rel_cnt(), entry.rdr_cnt())
+        };
+        let after_readers = readers > 0 || !self.params.skips_idle_readers;
+        let pass = Pass { rel_cnt: rel_cnt + readers + 1, cons_wrt: 0, epoch: !epoch, after_readers };
+        Ok(self.tolerate(self.ep.send(next.peer::<L>(), pass.to(lock, next)).await)?)
+    }
+
+    /// Makes a change that compares RelCnt with the grant's: waits while that lags, and repeats what fails only because
+    /// something else moved.
+    async fn change(
+        &self,
+        grant: ShiftGrant,
+        change: MaskedCas,
+        mut seen: Option<Entry<L>>,
+    ) -> Result<Changed<L>, Lost> {
+        let word = self.word(grant.lock);
+        loop {
+            if let Some(entry) = seen {
+                if entry.generation() != L::generation(grant.rel_cnt) {
+                    return Err(Lost::Recovered);
+                }
+                if (entry.bits ^ change.compare) & change.compare_mask & L::TAIL.mask() != 0 {
+                    return Ok(Changed::Overtaken);
+                }
+                if R::RELEASE_COMPARES_REL_CNT
+                    && entry.rel_cnt() != grant.rel_cnt
+                    && !self.catches_up(grant, entry).await?
+                {
+                    return Ok(Changed::Recovered);
+                }
+            }
+            let verb = L::change(word, change, seen.map(Entry::word));
+            let old = self.ep.go(verb).await?;
+            if happened(verb, old) {
+                return Ok(Changed::Made(Entry::of(old)));
+            }
+            seen = Some(Entry::of(old));
+        }
+    }
+
+    /// Waits for the FAA of the writer before this one. Says whether it came; else the lock was recovered.
+    async fn catches_up(&self, grant: ShiftGrant, entry: Entry<L>) -> Result<bool, Lost> {
+        let word = self.word(grant.lock);
+        let mut vigil = self.vigil(entry.rel_cnt()).await;
+        loop {
+            let there = word.until(Cond::AtLeast(L::REL_CNT, u128::from(grant.rel_cnt)));
+            if self.ep.wait_until(there.by(self.give_up(&vigil))).await?.met {
+                return Ok(true);
+            }
+            if self.recovers(grant, &mut vigil).await? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// The lock does not move on: true if this client recovers it, and so is rid of it.
+    async fn recovers(&self, grant: ShiftGrant, vigil: &mut Vigil) -> Result<bool, Lost> {
+        if !self.is_recovered(Want::exclusive(grant.lock).claim, vigil).await? {
+            return Ok(false);
+        }
+        if vigil.by_me { Ok(true) } else { Err(Lost::Recovered) }
+    }
+}
