@@ -13,6 +13,7 @@ pub mod experiments;
 mod plot;
 pub mod subject;
 mod table;
+mod two_sides;
 
 pub use claim::Claim;
 pub use context::{Context, LabError, Run};

@@ -1,10 +1,10 @@
 //! Runs of every lock in the catalog: clean ones stay clean, broken ones are caught, and every run repeats.
 
-use lockwright_fabric::AtomicScope;
+use lockwright_fabric::{Addr, AtomicScope, Capabilities, Endpoint, NodeId, Width, Word64};
 use lockwright_locks::Protocol;
 use lockwright_locks::baseline::{cas::Cas, mcs::Mcs};
 use lockwright_locks::catalog::{self, Checker, Mutant, Visitor};
-use lockwright_sim::{Cause, Plan, run};
+use lockwright_sim::{Cause, Ended, NicModel, Plan, Setup, World, run};
 
 fn small(seed: u64) -> Plan {
     Plan {
@@ -107,4 +107,21 @@ fn one_client_alone_takes_two_round_trips() {
 fn a_plan_without_clients_is_refused() {
     let failure = run::<Cas>(&Plan { clients: 0, ..Plan::default() }, &()).unwrap_err();
     assert!(failure.to_string().contains("a run needs clients"), "{failure}");
+}
+
+#[test]
+fn atomics_of_one_nic_lose_no_update_where_cpus_see_them_in_two_steps() {
+    let offers = Capabilities { scope: AtomicScope::Nic, ..Capabilities::CPU };
+    let nic = NicModel { offers, ..NicModel::default() };
+    let mut world = World::new(Setup { clients: 16, nic, ..Setup::default() });
+    let word = Word64::at(Addr::new(NodeId(0), 0));
+    for _ in 0..16 {
+        world.spawn(None, move |ep| async move {
+            for _ in 0..100 {
+                ep.go(word.fetch_add(1)).await.unwrap();
+            }
+        });
+    }
+    assert_eq!(world.run(1_000_000_000).unwrap(), Ended::AllDone);
+    assert_eq!(world.read(word.addr(), Width::W64), 1_600);
 }

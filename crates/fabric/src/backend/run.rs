@@ -71,7 +71,10 @@ pub(super) trait Doorbell: Debug + Send + Sync {
 /// Lets the thread of [`block_on`] sleep on `bell`, or at least not longer than `limit_ns`. `false` if `waker` is not
 /// that of a `block_on` on this thread, or the thread sleeps on another bell already: then the caller sees to its own
 /// waking. The caller must look once more at what it waits for after this.
-#[cfg_attr(not(all(feature = "shm", target_os = "linux")), expect(dead_code, reason = "only shm has doorbells"))]
+#[cfg_attr(
+    not(all(feature = "shm", target_os = "linux")),
+    expect(dead_code, reason = "only shm has doorbells")
+)]
 pub(super) fn rest_on(waker: &Waker, bell: Option<&Arc<dyn Doorbell>>, limit_ns: Option<u64>) -> bool {
     CURRENT.with_borrow(|current| {
         // A combinator may poll with wakers of its own and only those it was woken for: it needs a real wake.

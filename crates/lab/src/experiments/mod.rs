@@ -2,10 +2,18 @@
 
 use crate::experiment::Experiment;
 
+mod qplock_fairness;
+mod qplock_mix;
+mod qplock_verbs;
 mod shift_sec2_3;
 
 /// Every experiment.
-pub const ALL: &[Experiment] = &[shift_sec2_3::EXPERIMENT];
+pub const ALL: &[Experiment] = &[
+    shift_sec2_3::EXPERIMENT,
+    qplock_verbs::EXPERIMENT,
+    qplock_mix::EXPERIMENT,
+    qplock_fairness::EXPERIMENT,
+];
 
 /// The experiment called `id`.
 ///

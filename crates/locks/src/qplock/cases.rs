@@ -99,6 +99,18 @@ pub(super) fn mutex() -> Vec<Case<QpParams>> {
     cases.extend([
         Cast::new(3, 1, 0).play("three-local", budget(2), &want, 1),
         Cast::new(1, 3, 0).play("three-remote", budget(2), &want, 1),
+        // Remote clients on nodes of their own, so that the links of their queue are remote writes.
+        Case::new("remote-apart")
+            .params(QpParams { clients: 3, ..budget(1) })
+            .space(Space::of(1).over(3))
+            .clients(1, &want)
+            .at_home(HERE)
+            .clients(1, &want)
+            .at_home(ELSEWHERE)
+            .clients(1, &want)
+            .at_home(NodeId(2))
+            .rounds(2)
+            .weak_scope(),
         Cast::new(1, 0, 2).play("mailboxes", budget(1), &want, 2),
         Cast::new(1, 1, 1).play("memory-and-mailbox", budget(1), &want, 2),
     ]);

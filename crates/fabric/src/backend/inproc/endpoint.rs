@@ -1,13 +1,13 @@
 //! A client's endpoint: verbs executed at once by this CPU, messages through mailboxes.
 
-use crate::backend::clock::Clock;
 use super::mailbox::{Mailbox, Receive};
 use super::memory::Region;
-use crate::backend::now::{Done, Now};
 use super::park::Parking;
 use super::wait::Waiting;
 use super::{Shared, find};
 use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width};
+use crate::backend::clock::Clock;
+use crate::backend::now::{Done, Now};
 use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;

@@ -1,9 +1,9 @@
 //! One peer's mailbox: messages in the order they came, and the tasks that wait for one.
 
-use crate::backend::clock::Alarm;
 use super::endpoint::InProcEndpoint;
-use crate::backend::wakers::{Wakers, wake_all};
 use crate::addr::PeerId;
+use crate::backend::clock::Alarm;
+use crate::backend::wakers::{Wakers, wake_all};
 use crate::message::Message;
 use crate::wait::Deadline;
 use std::collections::VecDeque;

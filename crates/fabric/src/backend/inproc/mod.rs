@@ -25,8 +25,8 @@ mod park;
 mod serve;
 mod wait;
 
-pub use endpoint::InProcEndpoint;
 pub use super::run::block_on;
+pub use endpoint::InProcEndpoint;
 
 use super::clock::Clock;
 use crate::addr::{Addr, NodeId, PeerId, Value, Width};

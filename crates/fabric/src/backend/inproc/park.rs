@@ -8,8 +8,8 @@
 //! A verb wakes only those whose condition the word meets now. A condition that held for a moment and does so
 //! no longer may go unnoticed, just as it may between two READs of a client that polls.
 
-use crate::backend::wakers::wake_all;
 use crate::addr::{Addr, Width};
+use crate::backend::wakers::wake_all;
 use crate::wait::Cond;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};

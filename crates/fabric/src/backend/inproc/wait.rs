@@ -1,10 +1,10 @@
 //! Waiting for a word: look, spin for a moment, then park until a verb changes the word or the deadline
 //! comes.
 
-use crate::backend::clock::Alarm;
 use super::endpoint::InProcEndpoint;
 use super::park::Sought;
 use crate::addr::Value;
+use crate::backend::clock::Alarm;
 use crate::endpoint::FabricError;
 use crate::wait::{Deadline, Wait, Waited};
 use std::pin::Pin;

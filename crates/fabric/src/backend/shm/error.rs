@@ -61,7 +61,9 @@ pub enum SpaceError {
     #[error("a lock's name has 1 to 255 bytes, none of them zero: {0}")]
     BadName(&'static str),
     /// An area cannot become that large.
-    #[error("lock memory cannot grow to {wanted} bytes: {reserved} were reserved for it when the space was made")]
+    #[error(
+        "lock memory cannot grow to {wanted} bytes: {reserved} were reserved for it when the space was made"
+    )]
     TooLarge {
         /// What was asked for.
         wanted: u64,

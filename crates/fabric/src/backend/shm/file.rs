@@ -7,8 +7,8 @@
 use super::area::Area;
 use super::error::SpaceError;
 use super::layout::{
-    AT_BOOT, AT_CREATED, AT_PARAMS, AT_PARAMS_LEN, AT_PID_NS, AT_TAG, AT_VERSION, HEADER_BYTES, Layout, MAGIC, PAGE,
-    TAG_MAX, VERSION,
+    AT_BOOT, AT_CREATED, AT_PARAMS, AT_PARAMS_LEN, AT_PID_NS, AT_TAG, AT_VERSION, HEADER_BYTES, Layout,
+    MAGIC, PAGE, TAG_MAX, VERSION,
 };
 use super::map::Map;
 use super::options::SpaceOptions;
@@ -144,7 +144,8 @@ impl Unnamed {
         }
         for (addr, value) in &options.initial {
             let index = u64::from(addr.node.0) * layout.shape.regions + u64::from(addr.region.0);
-            let inside = u64::from(addr.node.0) < layout.shape.nodes && u64::from(addr.region.0) < layout.shape.regions;
+            let inside = u64::from(addr.node.0) < layout.shape.nodes
+                && u64::from(addr.region.0) < layout.shape.regions;
             let area = inside.then(|| Area::new(&map, layout.area(index), Layout::limit_at(index)));
             area.and_then(|area| area.execute(addr.offset, Width::W64, &Op::Write(u128::from(*value))))
                 .ok_or(SpaceError::BadOptions("an initial word lies outside the lock memory"))?;
@@ -175,7 +176,9 @@ fn temporary(path: &Path, mode: Mode) -> Result<(OwnedFd, PathBuf), SpaceError> 
     let own = Identity::own()?;
     let base = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let prefix = format!(".{base}.");
-    for entry in path.parent().and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten() {
+    for entry in
+        path.parent().and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten()
+    {
         let name = entry.file_name().to_string_lossy().into_owned();
         let maker = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".tmp"));
         let mut numbers = maker.into_iter().flat_map(|maker| maker.split('.')).map(str::parse::<u64>);

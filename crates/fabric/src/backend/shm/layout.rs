@@ -108,7 +108,8 @@ pub(super) struct Shape {
 
 impl Shape {
     fn to_words(self) -> [u64; 10] {
-        let Self { clients, peer_bits, cells, buckets, names, refs, nodes, regions, reserve, patience_ns } = self;
+        let Self { clients, peer_bits, cells, buckets, names, refs, nodes, regions, reserve, patience_ns } =
+            self;
         [clients, peer_bits, cells, buckets, names, refs, nodes, regions, reserve, patience_ns]
     }
 
@@ -122,7 +123,9 @@ impl Shape {
         let small = 1..=1 << 32;
         self.clients.is_power_of_two()
             && self.buckets.is_power_of_two()
-            && [self.clients, self.cells, self.buckets, self.names, self.refs].iter().all(|n| small.contains(n))
+            && [self.clients, self.cells, self.buckets, self.names, self.refs]
+                .iter()
+                .all(|n| small.contains(n))
             && self.peer_bits > u64::from(self.clients.trailing_zeros())
             && self.peer_bits <= 31
             && self.nodes * self.regions >= 1
@@ -168,7 +171,9 @@ impl Layout {
     /// The layout of a file of this shape.
     pub(super) fn new(shape: Shape) -> Result<Self, SpaceError> {
         if !shape.is_sane() {
-            return Err(SpaceError::BadOptions("the numbers of clients, names, cells or areas are out of bounds"));
+            return Err(SpaceError::BadOptions(
+                "the numbers of clients, names, cells or areas are out of bounds",
+            ));
         }
         let sizes = [
             shape.clients * SLOT_BYTES,

@@ -105,7 +105,8 @@ impl Shared {
 
     /// Puts one cell into the mailbox of `slot`.
     pub(super) fn post(&self, slot: u64, from: PeerId, payload: &Payload) -> Posted {
-        let (tail, head) = (self.map.u64(self.slot_at(slot) + AT_TAIL), self.map.u64(self.slot_at(slot) + AT_HEAD));
+        let (tail, head) =
+            (self.map.u64(self.slot_at(slot) + AT_TAIL), self.map.u64(self.slot_at(slot) + AT_HEAD));
         loop {
             let position = tail.load(SeqCst);
             let (at, turn) = self.place(slot, position);
@@ -187,7 +188,8 @@ impl Inbox {
                 // An earlier owner of the slot had read it, and died before it could say so.
                 _ if state.turn() == turn.wrapping_add(1) & TURNS => {}
                 FULL => {
-                    let payload = std::array::from_fn(|i| shared.map.u64(at + 8 + 8 * i as u64).load(Relaxed));
+                    let payload =
+                        std::array::from_fn(|i| shared.map.u64(at + 8 + 8 * i as u64).load(Relaxed));
                     word.store(free.0, SeqCst);
                     pumped.letters += usize::from(self.take(joined.peer, state.peer(), payload));
                 }
@@ -218,7 +220,8 @@ impl Inbox {
         }
         if line & CONTINUED == 0 {
             let [lock, a, b, c, d, kind] = rest;
-            let message = Message { lock, kind: kind as u32, words: [a, b, c, d], tail: Vec::with_capacity(left) };
+            let message =
+                Message { lock, kind: kind as u32, words: [a, b, c, d], tail: Vec::with_capacity(left) };
             if left == 0 {
                 self.letters.push_back((from, message));
                 return true;

@@ -33,12 +33,12 @@ unsafe impl Sync for Map {}
 impl Map {
     /// Maps `span` bytes of `file`, of which the first `meta_bytes` exist.
     pub(super) fn new(file: OwnedFd, span: u64, meta_bytes: u64) -> Result<Self, SpaceError> {
-        let span = usize::try_from(span).map_err(|_| SpaceError::BadOptions("larger than the address space"))?;
+        let span =
+            usize::try_from(span).map_err(|_| SpaceError::BadOptions("larger than the address space"))?;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let base = unsafe {
-            mmap(std::ptr::null_mut(), span, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)
-        };
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), span, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0) };
         let base = base.map_err(SpaceError::system("map the lock space into memory"))?;
         let base = NonNull::new(base.cast()).expect("a mapping is never at address zero");
         Ok(Self { base, span, meta_bytes, file })
@@ -46,7 +46,8 @@ impl Map {
 
     /// Gives the file up again, to be mapped in another size.
     pub(super) fn reopen(&self) -> Result<OwnedFd, SpaceError> {
-        rustix::io::fcntl_dupfd_cloexec(&self.file, 3).map_err(SpaceError::system("duplicate a file descriptor"))
+        rustix::io::fcntl_dupfd_cloexec(&self.file, 3)
+            .map_err(SpaceError::system("duplicate a file descriptor"))
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
@@ -57,7 +58,8 @@ impl Map {
     /// why this is not a truncate.
     pub(super) fn extend(&self, bytes: u64) -> Result<(), SpaceError> {
         let last = bytes.next_multiple_of(PAGE) - PAGE;
-        fallocate(&self.file, FallocateFlags::empty(), last, PAGE).map_err(SpaceError::system("grow the lock space"))
+        fallocate(&self.file, FallocateFlags::empty(), last, PAGE)
+            .map_err(SpaceError::system("grow the lock space"))
     }
 
     /// Takes memory for these bytes, so that a full file system is an error here and not a signal later.

@@ -41,10 +41,7 @@ pub(super) fn pid_namespace() -> Result<u64, SpaceError> {
 }
 
 fn no_proc(error: &std::io::Error) -> SpaceError {
-    SpaceError::System {
-        doing: "read /proc",
-        error: Errno::from_io_error(error).unwrap_or(Errno::IO),
-    }
+    SpaceError::System { doing: "read /proc", error: Errno::from_io_error(error).unwrap_or(Errno::IO) }
 }
 
 impl Identity {

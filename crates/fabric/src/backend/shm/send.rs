@@ -50,7 +50,15 @@ impl<'a> Sending<'a> {
                 Err(lost) => return Self::Done(Err(lost)),
                 Ok(Some(head)) => {
                     let (cells, moved) = (cut(to, message, number).collect(), client.shared.clock.now());
-                    return Self::Stuck(Box::new(Stuck { client, to, cells, sent, head, moved, alarm: None }));
+                    return Self::Stuck(Box::new(Stuck {
+                        client,
+                        to,
+                        cells,
+                        sent,
+                        head,
+                        moved,
+                        alarm: None,
+                    }));
                 }
             }
         }
