@@ -98,6 +98,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         let at_least = |id: &str, paper: f64, ours: f64| Claim {
             band: (paper, 1e6),
             ..Claim::new(&format!("{kind}-{id}"), paper, ours)
+                .note("an ordering: the paper argues for it and prints no figure")
         };
         // Orderings: how many times the baseline's throughput, at least once.
         findings.claims.push(at_least("all-local-over-cas-loopback", 1.0, at(0, true) / at(3, true)));

@@ -119,8 +119,8 @@ pub(super) fn mutex() -> Vec<Case<QpParams>> {
     cases
 }
 
-/// CohortFairness and GlobalFairness of the appendix, as bounds. All of them are tight: one less, and the explorer
-/// finds somebody overtaken more often.
+/// CohortFairness and GlobalFairness of the appendix, as bounds. Those with both sides are tight: one less, and the
+/// explorer finds somebody overtaken more often.
 fn fairness() -> Vec<Case<QpParams>> {
     let want = [Want::exclusive(0)];
     vec![
