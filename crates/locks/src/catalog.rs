@@ -1,7 +1,7 @@
 //! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
 
 use crate::baseline::{cas, cas_backoff, drtm, dslr, filter, mcs, rma_rw, rpc};
-use crate::citron::Citron;
+use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
 use crate::mutant;
 use crate::protocol::Protocol;
@@ -73,6 +73,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<rpc::Rpc>();
     visitor.protocol::<filter::Filter>();
     visitor.protocol::<Citron>();
+    visitor.protocol::<CitronRw>();
 
     visitor.protocol::<ShiftLock<Wide>>();
     visitor.protocol::<ShiftLock<Portable>>();
@@ -80,6 +81,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Combiner>();
     visitor.protocol::<Combiner<combiner::PollRpc>>();
     visitor.protocol::<Combiner<combiner::PollFlag>>();
+    visitor.protocol::<combiner::Thesis>();
 
     visitor.protocol::<QpLock>();
     visitor.protocol::<QpLock<qplock::AsPrinted>>();

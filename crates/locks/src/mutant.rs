@@ -11,6 +11,7 @@ use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
 use crate::citron::{self, Citron};
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, TokenGrant, Want};
+use crate::shiftlock;
 use lockwright_fabric::{Endpoint, FabricError, Needs, NodeId, Word64};
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -46,6 +47,7 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Exclusion,
         "a queued client does not wait for the handover (Alg. 1 line 5)",
     ));
+    shiftlock::mutants::visit(visitor);
     visitor.mutant::<Drtm<TrustsClocks>>(mutant(
         "drtm",
         Checker::Exclusion,
@@ -70,6 +72,11 @@ pub fn visit(visitor: &mut impl Visitor) {
         "rma-rw",
         Checker::Deadlock,
         "the last writer leaves write mode on",
+    ));
+    visitor.mutant::<RmaRw<SetsBackBlindly>>(mutant(
+        "rma-rw",
+        Checker::Exclusion,
+        "a reader sets the counts back without a CAS, and takes away the write mode of a writer that came meanwhile",
     ));
     visitor.mutant::<Dslr<dslr::ReaderIgnoresWriters>>(mutant(
         "dslr",
@@ -100,6 +107,31 @@ pub fn visit(visitor: &mut impl Visitor) {
         "citron",
         Checker::Deadlock,
         "waits for a request above a node that it holds (k > 1, as printed)",
+    ));
+    visitor.mutant::<Citron<citron::mutants::KeepsTurn>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "keeps its turn at a node while it waits for an ancestor (k > 1, as printed)",
+    ));
+    visitor.mutant::<Citron<citron::mutants::NeverLate>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "wait mode whose T_wait is too short for the delays, and that does not abort",
+    ));
+    visitor.mutant::<Citron<citron::mutants::UnevenTokens>>(mutant(
+        "citron",
+        Checker::Tokens,
+        "a range over several token words does not lift the lower ones",
+    ));
+    visitor.mutant::<Citron<citron::mutants::IgnoresReadersAbove>>(mutant(
+        "citron-rw",
+        Checker::Exclusion,
+        "a lower writer ignores an upper reader",
+    ));
+    visitor.mutant::<Citron<citron::mutants::IgnoresReadersBelow>>(mutant(
+        "citron-rw",
+        Checker::Exclusion,
+        "an upper writer does not wait for lower readers",
     ));
 }
 
@@ -146,6 +178,15 @@ pub struct StaysInWriteMode;
 impl rma_rw::Rules for StaysInWriteMode {
     const NAME: &'static str = "rma-rw-stays-in-write-mode";
     const GOES_BACK_TO_READ_MODE: bool = false;
+}
+
+/// RMA-RW whose readers set the counts back without looking whether a writer has come.
+#[derive(Debug)]
+pub struct SetsBackBlindly;
+
+impl rma_rw::Rules for SetsBackBlindly {
+    const NAME: &'static str = "rma-rw-sets-back-blindly";
+    const SETS_BACK_BY_CAS: bool = false;
 }
 
 /// MCS whose release, when somebody queued behind it, does not wait to learn who.

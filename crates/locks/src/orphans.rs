@@ -68,6 +68,12 @@ impl Orphans {
         }));
     }
 
+    /// Whether there are none.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.adopted.borrow().is_empty()
+    }
+
     /// Runs `future`, and the orphans beside it.
     pub async fn beside<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);

@@ -46,6 +46,7 @@ pub async fn play<E: Endpoint, C: LockClient + 'static>(ep: E, client: C, script
         }
     }
     orphans.finish().await;
+    client.settle().await;
     ep.checkpoint("done", &client.locals());
 }
 

@@ -73,6 +73,12 @@ pub trait LockClient {
     /// Gives the lock back.
     fn release(&self, grant: Self::Grant) -> impl Future<Output = Result<(), Lost>>;
 
+    /// Drives on what the client left behind when it gave up ([`Patience::Until`]), until nothing is left. A client that
+    /// is about to be dropped must do this, or others may wait for it for ever (where nobody recovers).
+    fn settle(&self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
+
     /// Changes what is held without ever letting go of it. What is denied changes nothing. Most protocols cannot.
     fn change(&self, grant: &mut Self::Grant, change: Change) -> impl Future<Output = Result<(), Denied>> {
         let _ = (grant, change);

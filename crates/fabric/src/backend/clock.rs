@@ -63,12 +63,20 @@ impl Clock {
         Self { source: Source::By(ask), alarms: Arc::default() }
     }
 
+    /// A clock that shows `time` now: that of a client whose fabric began elsewhere.
+    #[cfg(feature = "tcp")]
+    pub(super) fn showing(time: Time) -> Self {
+        let now = Instant::now();
+        let start = now.checked_sub(Duration::from_nanos(time.0)).unwrap_or(now);
+        Self { source: Source::Since(start), alarms: Arc::default() }
+    }
+
     pub(super) fn now(&self) -> Time {
         self.source.now()
     }
 
     /// Whether `deadline` has come. `Deadline::Now` always has.
-    pub(super) fn reached(&self, deadline: Deadline) -> bool {
+    pub(in crate::backend) fn reached(&self, deadline: Deadline) -> bool {
         match deadline {
             Deadline::Never => false,
             Deadline::Now => true,
@@ -96,7 +104,12 @@ impl Clock {
     }
 
     /// Keeps `slot` set to an alarm for `deadline` that wakes the task of `cx`.
-    pub(super) fn keep_alarm(&self, slot: &mut Option<Alarm>, deadline: Deadline, cx: &Context<'_>) {
+    pub(in crate::backend) fn keep_alarm(
+        &self,
+        slot: &mut Option<Alarm>,
+        deadline: Deadline,
+        cx: &Context<'_>,
+    ) {
         let Deadline::At(time) = deadline else { return };
         if !slot.as_ref().is_some_and(|alarm| alarm.waker.will_wake(cx.waker())) {
             *slot = Some(self.alarm(time, cx.waker()));
@@ -104,7 +117,7 @@ impl Clock {
     }
 
     /// A future that is done `ns` nanoseconds from now.
-    pub(super) fn sleep(&self, ns: u64) -> Sleep<'_> {
+    pub(in crate::backend) fn sleep(&self, ns: u64) -> Sleep<'_> {
         Sleep { clock: self, until: if ns == 0 { Time(0) } else { self.now().plus(ns) }, ns, alarm: None }
     }
 }
@@ -140,7 +153,7 @@ impl Alarms {
 
 /// A wake-up call; dropping it cancels it.
 #[derive(Debug)]
-pub(super) struct Alarm {
+pub(in crate::backend) struct Alarm {
     alarms: Arc<Alarms>,
     key: (u64, u64),
     waker: Waker,
@@ -154,7 +167,7 @@ impl Drop for Alarm {
 
 /// The future of [`Clock::sleep`].
 #[derive(Debug)]
-pub(super) struct Sleep<'a> {
+pub(in crate::backend) struct Sleep<'a> {
     clock: &'a Clock,
     until: Time,
     ns: u64,

@@ -12,6 +12,8 @@ mod prefetch;
 mod run;
 #[cfg(all(feature = "shm", target_os = "linux"))]
 pub mod shm;
+#[cfg(feature = "tcp")]
+pub mod tcp;
 mod wakers;
 
 pub use prefetch::prefetch;

@@ -5,11 +5,32 @@ use crate::experiment::Experiment;
 mod qplock_fairness;
 mod qplock_mix;
 mod qplock_verbs;
+mod shift;
+mod shift_fig12;
+mod shift_fig13;
+mod shift_fig4;
+mod shift_fig5;
+mod shift_fig6;
+mod shift_fig7;
+mod shift_fig8;
+mod shift_fig9;
 mod shift_sec2_3;
+mod shift_tab3;
+mod shift_tab4;
 
 /// Every experiment.
 pub const ALL: &[Experiment] = &[
     shift_sec2_3::EXPERIMENT,
+    shift_fig4::EXPERIMENT,
+    shift_fig5::EXPERIMENT,
+    shift_fig6::EXPERIMENT,
+    shift_fig7::EXPERIMENT,
+    shift_fig8::EXPERIMENT,
+    shift_fig9::EXPERIMENT,
+    shift_fig12::EXPERIMENT,
+    shift_fig13::EXPERIMENT,
+    shift_tab3::EXPERIMENT,
+    shift_tab4::EXPERIMENT,
     qplock_verbs::EXPERIMENT,
     qplock_mix::EXPERIMENT,
     qplock_fairness::EXPERIMENT,

@@ -52,6 +52,8 @@ pub trait Rules: std::fmt::Debug + 'static {
     const WRITER_LOOKS_AGAIN: bool = true;
     /// A release goes back to read mode when nobody is next.
     const GOES_BACK_TO_READ_MODE: bool = true;
+    /// A reader sets the counts back only if they are what it saw, write mode included.
+    const SETS_BACK_BY_CAS: bool = true;
 }
 
 /// The rules that are shipped.
@@ -256,11 +258,24 @@ impl<E: Endpoint, R: Rules> RmaRwClient<E, R> {
                 continue;
             }
             if writer == 0 {
-                self.ep.go(counters.cas(found, without_the_departed(found))).await?;
+                self.set_back(counters, found).await?;
                 return Ok(());
             }
             self.ep.sleep(self.params.wait_ns).await;
         }
+    }
+
+    /// Takes those who left out of the counts, which were `found` when no writer queued.
+    async fn set_back(&self, counters: Word64, found: u64) -> Result<(), FabricError> {
+        if R::SETS_BACK_BY_CAS {
+            self.ep.go(counters.cas(found, without_the_departed(found))).await?;
+            return Ok(());
+        }
+        // As published: read, and subtract what was read.
+        let now = self.ep.go(counters.read()).await?;
+        let subtract = now - without_the_departed(now & !WRITE_MODE);
+        self.ep.go(counters.fetch_add(subtract.wrapping_neg())).await?;
+        Ok(())
     }
 }
 

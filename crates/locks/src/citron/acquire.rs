@@ -9,12 +9,13 @@
 //! 3. Whoever has to wait for an ancestor does not keep its turn at its own node: somebody behind it in that queue may
 //!    be the one the ancestor waits for.
 
-use super::layout::{NOT_OCC, QUEUE_EMPTY};
+use super::layout::NOT_OCC;
 use super::params::Synchrony;
 use super::split::{Cover, split};
 use super::tree::{Node, Tree};
+use super::words::{NO_READERS, Words};
 use super::{Attempt, CitronClient, CitronGrant, Obstacle, Piece, Pieces, Rules};
-use crate::protocol::{Denied, Patience, Want};
+use crate::protocol::{Denied, Patience, Reason, Want};
 use arrayvec::ArrayVec;
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError};
@@ -26,6 +27,8 @@ pub(super) struct Request {
     /// The units asked for.
     pub(super) units: (u64, u64),
     pub(super) patience: Patience,
+    /// Which words, and who asks.
+    pub(super) words: Words,
     /// Locked already, from left to right.
     pub(super) held: Pieces,
     /// Still to be locked, from left to right.
@@ -36,6 +39,16 @@ impl Request {
     /// Whether `node` is above something that is held already (rule 2).
     pub(super) fn is_common<R: Rules>(&self, node: Node) -> bool {
         R::SPARES_COMMON_ANCESTORS && self.held.iter().any(|piece| node.covers(piece.node))
+    }
+
+    /// Whether a request at an ancestor with this word is in the way.
+    pub(super) fn is_occupied<R: Rules>(&self, above: u64) -> bool {
+        self.words.is_occupied(above) && (R::YIELDS_TO_READERS || self.words.has_queue(above))
+    }
+
+    /// Nobody below is in the way.
+    pub(super) fn quiet_below<R: Rules>(&self) -> Cond {
+        if R::WAITS_FOR_READERS_BELOW { self.words.quiet_below() } else { Words::Reader.quiet_below() }
     }
 
     /// How long the request is ready to wait.
@@ -71,8 +84,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     ) -> Result<CitronGrant, Denied> {
         let tree = Tree::of(want.claim.lock, &self.space, self.shape);
         let todo = split(&self.shape, start, end, self.params.k as usize); // line 5
-        let mut request =
-            Request { tree, units: (start, end), patience: want.patience, held: Pieces::new(), todo };
+        let words = Words::new(R::READERS, want.claim.mode);
+        let units = (start, end);
+        let mut request = Request { tree, units, patience: want.patience, words, held: Pieces::new(), todo };
         let (mut failures, mut token) = (0_u32, None);
         while !request.todo.is_empty() {
             // lines 6, 7
@@ -88,14 +102,18 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                     (failures, token) = (0, drawn);
                 }
                 Attempt::GaveUp => {
-                    self.release_on_tree(&tree, &request.held).await?;
+                    self.release_on_tree(&tree, words, &request.held).await?;
                     return Err(request.out_of_patience());
+                }
+                Attempt::TooManyReaders => {
+                    self.release_on_tree(&tree, words, &request.held).await?;
+                    return Err(Denied::Unsupported(&Reason("this part of the range has too many readers")));
                 }
                 Attempt::Aborted => self.ep.observe(Observation::Aborted(want.claim)),
                 Attempt::Blocked(obstacle) => {
                     self.ep.observe(Observation::Retried(want.claim));
                     if !self.wait_for(&request, obstacle).await? {
-                        self.release_on_tree(&tree, &request.held).await?;
+                        self.release_on_tree(&tree, words, &request.held).await?;
                         return Err(request.out_of_patience());
                     }
                     if self.params.escalate_after > 0 && request.may_queue() {
@@ -112,21 +130,28 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             token = self.draw_token(&tree, request.units).await?;
         }
         self.mark("citron: granted", &request, &[token.unwrap_or(0)]);
-        Ok(CitronGrant { lock: want.claim.lock, pieces: request.held, token })
+        Ok(CitronGrant { lock: want.claim.lock, words, pieces: request.held, token })
     }
 
     /// Waits until the obstacle is gone, as long as the request is ready to. Says whether it is.
     async fn wait_for(&self, request: &Request, obstacle: Obstacle) -> Result<bool, FabricError> {
+        let words = request.words;
         let (node, cond) = match (obstacle, self.params.synchrony) {
-            (Obstacle::Units(leaf, units), _) => (leaf, Cond::Eq { mask: units.into(), value: 0 }),
+            (Obstacle::Readers(_), _) => unreachable!("too many readers are an error, not a wait"),
+            (Obstacle::Units(leaf, units), _) => (leaf, words.units_free(units)),
             (Obstacle::Node(node), Synchrony::Wait(_)) if request.todo[0] != node => (node, NOT_OCC),
-            (Obstacle::Node(node), _) => (node, QUEUE_EMPTY),
+            (Obstacle::Node(node), _) => (node, words.queue_empty()),
         };
         if matches!(request.patience, Patience::Try) {
             return Ok(false);
         }
         let wait = request.tree.word(node).until(cond).by(request.deadline());
-        Ok(self.ep.wait_until(wait).await?.met)
+        let mut met = self.ep.wait_until(wait).await?.met;
+        if met && words == Words::Writer && matches!(obstacle, Obstacle::Node(_)) {
+            let wait = request.tree.word(node).until(NO_READERS).by(request.deadline());
+            met = self.ep.wait_until(wait).await?.met;
+        }
+        Ok(met)
     }
 
     /// Starvation avoidance (line 24): locks a larger node instead, one that has a queue. For a leaf that is always
@@ -139,10 +164,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 Some(parent) => parent,
                 None => return Ok(()),
             },
-            Obstacle::Node(_) => return Ok(()),
+            Obstacle::Node(_) | Obstacle::Readers(_) => return Ok(()),
         };
         let below: Pieces = request.held.iter().filter(|piece| larger.covers(piece.node)).copied().collect();
-        self.release_on_tree(&request.tree, &below).await?;
+        self.release_on_tree(&request.tree, request.words, &below).await?;
         request.held.retain(|piece: &mut Piece| !larger.covers(piece.node));
         request.todo.retain(|node: &mut Node| !larger.covers(*node));
         request.todo.insert(0, larger);

@@ -5,7 +5,6 @@
 //! below already, whose note is one of those waited for.
 
 use super::acquire::Request;
-use super::layout::{QUIET_BELOW, is_busy_below};
 use super::tree::Node;
 use super::{CitronClient, Rules};
 use arrayvec::ArrayVec;
@@ -19,8 +18,8 @@ pub(super) struct Below {
 
 impl Below {
     /// Takes note of a word of `node`.
-    pub(super) fn note(&mut self, node: Node, word: u64) {
-        if is_busy_below(word) {
+    pub(super) fn note<R: Rules>(&mut self, request: &Request, node: Node, word: u64) {
+        if !request.quiet_below::<R>().holds(word.into()) {
             self.busy.push(node);
         }
     }
@@ -35,7 +34,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// Waits for all notes at the nodes of `below`, as long as the request is ready to. Says whether they are gone.
     pub(super) async fn wait_for_all(&self, request: &Request, below: &Below) -> Result<bool, FabricError> {
         for node in &below.busy {
-            let wait = request.tree.word(*node).until(QUIET_BELOW).by(request.deadline());
+            let wait = request.tree.word(*node).until(request.quiet_below::<R>()).by(request.deadline());
             if !self.ep.wait_until(wait).await?.met {
                 return Ok(false);
             }
@@ -53,7 +52,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 nodes.iter().map(|node| tree.word(*node).read().raw()).collect();
             let olds = self.ep.go(reads.as_slice()).await?;
             let mut below = Below::default();
-            nodes.iter().zip(&olds).for_each(|(node, old)| below.note(*node, *old as u64));
+            nodes.iter().zip(&olds).for_each(|(node, old)| below.note::<R>(request, *node, *old as u64));
             if !self.wait_for_all(request, &below).await? {
                 return Ok(false);
             }

@@ -1,7 +1,7 @@
 //! What the explorer runs for Citron: three-level trees, requests at every level.
 
 use super::params::{Params, Synchrony, Timing};
-use crate::case::{Case, Clock};
+use crate::case::{Case, Clock, Timeouts};
 use crate::protocol::{Patience, Space, Want};
 use lockwright_fabric::Time;
 use lockwright_fabric::observe::Mode;
@@ -9,7 +9,7 @@ use lockwright_fabric::observe::Mode;
 /// Three levels: a root, four internal nodes, sixteen leaves of one unit.
 pub(super) const UNITS: u64 = 16;
 
-/// The tunables of most cases: leaves of one unit, no tokens.
+/// The tunables of most cases: leaves of one unit, no tokens, no escalation.
 pub(super) fn small(m: u32) -> Params {
     Params { m, leaf_units: 1, token_level: 0, escalate_after: 0, ..Params::default() }
 }
@@ -36,26 +36,133 @@ pub(super) const INNER: Want = range(0, 4);
 /// The leftmost leaf.
 pub(super) const LEAF: Want = range(0, 1);
 
+/// An internal node and the leaf to its right: two attempts, and the root above both.
+pub(super) const INNER_AND_LEAF: Want = range(0, 5);
+
 pub(super) fn cases() -> Vec<Case<Params>> {
-    let mut cases = Vec::new();
-    for m in [1, 2] {
-        let name = |one, two| if m == 1 { one } else { two };
-        cases.push(
-            case(name("three-levels-m1", "three-levels-m2"), small(m))
-                .clients(1, &[ROOT])
-                .clients(1, &[INNER])
-                .clients(1, &[LEAF]),
-        );
-        cases.push(
-            case(name("two-above-two-below-m1", "two-above-two-below-m2"), small(m))
-                .clients(1, &[ROOT])
-                .clients(1, &[INNER])
-                .clients(2, &[LEAF]),
-        );
-    }
-    cases.push(case("leaf-and-root-again", small(1)).clients(1, &[ROOT]).clients(1, &[LEAF]).rounds(2));
-    cases.push(case("two-roots-and-a-leaf", small(1)).clients(2, &[ROOT]).clients(1, &[LEAF]));
-    let _ = (Patience::Try, Time(0));
-    let _ = Clock { tick_ns: 1, delay_ticks: 1, max_ticks: 1 };
+    let mut cases = levels();
+    cases.extend(several_nodes());
+    cases.extend(fairness_and_tokens());
+    cases.extend(giving_up());
+    cases.extend(wait_mode());
     cases
+}
+
+/// Requests at every combination of levels.
+fn levels() -> Vec<Case<Params>> {
+    vec![
+        case("three-levels-m1", small(1)).clients(1, &[ROOT]).clients(1, &[INNER]).clients(1, &[LEAF]),
+        case("three-levels-m2", small(2)).clients(1, &[ROOT]).clients(1, &[INNER]).clients(1, &[LEAF]),
+        case("four-clients-m2", small(2)).clients(1, &[ROOT]).clients(1, &[INNER]).clients(2, &[LEAF]),
+        case("two-roots-two-leaves", small(2)).clients(2, &[ROOT]).clients(2, &[LEAF]),
+        case("two-inners-and-a-leaf", small(1)).clients(2, &[INNER]).clients(1, &[LEAF]),
+        case("leaf-and-inner-again", small(1)).clients(1, &[INNER]).clients(1, &[LEAF]).rounds(2),
+        case("leaf-and-root-again", small(2)).clients(1, &[ROOT]).clients(1, &[LEAF]).rounds(2),
+        // Wide leaves, units that overlap in part.
+        case("units-of-a-leaf", Params { leaf_units: 4, ..small(1) })
+            .clients(1, &[range(0, 2)])
+            .clients(1, &[range(1, 3)])
+            .clients(1, &[range(2, 4)])
+            .rounds(2),
+    ]
+}
+
+/// Ranges of more than one node: where the printed algorithm deadlocks.
+fn several_nodes() -> Vec<Case<Params>> {
+    let two_leaves = range(3, 5);
+    vec![
+        case("two-nodes-under-a-root", small(1)).clients(1, &[INNER_AND_LEAF]).clients(1, &[ROOT]),
+        case("two-nodes-crossing", small(1)).clients(1, &[INNER_AND_LEAF]).clients(1, &[range(4, 9)]),
+        case("two-leaves-and-above", small(2))
+            .clients(1, &[two_leaves])
+            .clients(1, &[INNER])
+            .clients(1, &[ROOT]),
+        case("two-leaves-and-their-neighbours", small(1))
+            .clients(1, &[two_leaves])
+            .clients(1, &[range(4, 5)])
+            .clients(1, &[INNER]),
+        // One holds a leaf and queues for an inner node behind another that waits for the root.
+        case("queue-under-a-root", small(2))
+            .clients(1, &[range(3, 8)])
+            .clients(1, &[range(4, 8)])
+            .clients(1, &[ROOT]),
+    ]
+}
+
+/// Starvation avoidance and fencing tokens.
+fn fairness_and_tokens() -> Vec<Case<Params>> {
+    let soon = Params { escalate_after: 1, ..small(1) };
+    let one_word = Params { token_level: 1, ..small(1) };
+    let four_words = Params { token_level: 2, ..small(1) };
+    vec![
+        case("escalation", soon).clients(3, &[LEAF]),
+        case("escalation-of-two-leaves", soon)
+            .clients(1, &[range(0, 2)])
+            .clients(1, &[range(1, 2)])
+            .rounds(2),
+        // Tickets are served in order: nobody is overtaken by more than those ahead of it.
+        case("fifo", small(1)).clients(3, &[INNER]).rounds(2).bypass(2),
+        case("tokens", one_word).clients(1, &[ROOT]).clients(1, &[INNER]).clients(1, &[LEAF]).tokens(),
+        case("tokens-of-several-words", four_words)
+            .clients(1, &[ROOT])
+            .clients(1, &[LEAF])
+            .rounds(2)
+            .tokens(),
+        case("tokens-across-words", four_words)
+            .clients(1, &[range(3, 5)])
+            .clients(1, &[range(4, 5)])
+            .rounds(2)
+            .tokens(),
+    ]
+}
+
+/// Try, timeout, cancel, crash.
+fn giving_up() -> Vec<Case<Params>> {
+    let tries = |want: Want| want.with(Patience::Try);
+    let until = |want: Want| want.with(Patience::Until(Time(1)));
+    vec![
+        case("tries", small(1))
+            .clients(1, &[tries(ROOT)])
+            .clients(1, &[tries(INNER)])
+            .clients(1, &[tries(LEAF)]),
+        case("tries-of-two-nodes", small(1)).clients(1, &[tries(INNER_AND_LEAF)]).clients(1, &[ROOT]),
+        case("timeouts", small(1))
+            .clients(1, &[until(INNER)])
+            .clients(1, &[until(LEAF)])
+            .clients(1, &[ROOT])
+            .timeouts(Timeouts::Any),
+        case("timeouts-of-two-nodes", small(1))
+            .clients(1, &[until(INNER_AND_LEAF)])
+            .clients(1, &[range(4, 8)])
+            .timeouts(Timeouts::Any),
+        case("cancel", small(1)).clients(1, &[INNER]).clients(1, &[LEAF]).cancellable().clients(1, &[ROOT]),
+        case("crash", small(1))
+            .clients(1, &[INNER])
+            .clients(1, &[LEAF])
+            .clients(1, &[ROOT])
+            .crashes(1)
+            .may_hang(),
+    ]
+}
+
+/// The paper's synchronisation, under a clock. Every verb of a batch may take the clock's delay. The explorer lets time
+/// pass beside a wait that could end, so these searches are bounded by the clock, and say so.
+fn wait_mode() -> Vec<Case<Params>> {
+    let clock = Clock { tick_ns: 1, delay_ticks: 1, max_ticks: 48 };
+    // The slowest request below takes ten steps from its look to its notes.
+    let enough = 10;
+    vec![
+        case("wait-leaf-and-inner", timed(1, enough)).clients(1, &[INNER]).clients(1, &[LEAF]).clock(clock),
+        case("wait-leaf-and-root", timed(2, enough)).clients(1, &[ROOT]).clients(1, &[LEAF]).clock(clock),
+        case("wait-inner-and-root", timed(1, enough)).clients(1, &[ROOT]).clients(1, &[INNER]).clock(clock),
+        // Too short: requests below abort, and are safe.
+        case("wait-aborts", timed(1, 4))
+            .clients(1, &[INNER])
+            .clients(1, &[LEAF])
+            .clock(Clock { max_ticks: 13, ..clock }),
+        case("wait-two-nodes", timed(2, enough))
+            .clients(1, &[INNER_AND_LEAF])
+            .clients(1, &[ROOT])
+            .clock(clock),
+    ]
 }

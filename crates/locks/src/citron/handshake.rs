@@ -17,26 +17,31 @@
 
 use super::acquire::Request;
 use super::below::Below;
-use super::layout::{D_MAX, T_CNT, T_MAX, add_one, get, has_queue, ticket_if_free, turn_of};
 use super::release::Verbs;
 use super::tree::Node;
+use super::words::{NO_READERS, has_readers};
 use super::{Attempt, CitronClient, Obstacle, Piece, Rules};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, Olds, RawVerb};
 
+/// Where in a batch the window is, and how many nodes it has; `None` if it did not fit.
+pub(super) type Window = Option<(usize, usize)>;
+
 /// A batch under construction, and where in it ancestors are looked at.
 #[derive(Default)]
-struct Plan {
-    verbs: ArrayVec<RawVerb, MAX_BATCH>,
+pub(super) struct Plan {
+    pub(super) verbs: ArrayVec<RawVerb, MAX_BATCH>,
     /// Place in the batch, which piece looks, and at what.
-    looks: ArrayVec<(usize, usize, Node), MAX_BATCH>,
-    with_token: bool,
+    pub(super) looks: ArrayVec<(usize, usize, Node), MAX_BATCH>,
+    pub(super) with_token: bool,
 }
 
 impl Plan {
     /// Of the ancestors that piece `piece` looked at, the lowest that is occupied.
-    fn occupied(&self, olds: &Olds, piece: usize) -> Option<Node> {
-        let looks = self.looks.iter().filter(|(place, of, _)| *of == piece && has_queue(olds[*place] as u64));
+    pub(super) fn occupied<R: Rules>(&self, request: &Request, olds: &Olds, piece: usize) -> Option<Node> {
+        let looks = self.looks.iter();
+        let looks =
+            looks.filter(|(place, of, _)| *of == piece && request.is_occupied::<R>(olds[*place] as u64));
         looks.map(|(.., node)| *node).max_by_key(|node| node.level)
     }
 }
@@ -46,6 +51,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     pub(super) async fn shake_hands(&self, request: &Request) -> Result<Attempt, FabricError> {
         if self.shape.is_leaf(request.todo[0]) {
             self.take_leaves(request).await
+        } else if request.words.is_reader() {
+            self.read_internal(request, request.todo[0]).await
         } else {
             self.take_internal(request, request.todo[0]).await
         }
@@ -54,12 +61,15 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     async fn take_leaves(&self, request: &Request) -> Result<Attempt, FabricError> {
         let (plan, pieces) = self.plan_leaves(request);
         let olds = self.ep.go(plan.verbs.as_slice()).await?;
-        let is_taken = |piece: &Piece, cas: usize| olds[cas] as u64 & piece.mask != 0;
+        let is_taken = |piece: &Piece, cas: usize| request.words.units_taken(olds[cas] as u64, piece.mask);
+        let is_marked = |piece: &Piece, cas: usize| request.words.marks_anyway() || !is_taken(piece, cas);
         let mut obstacle = None;
         for (i, (piece, cas)) in pieces.iter().enumerate() {
             if is_taken(piece, *cas) {
                 obstacle = Some((i, Obstacle::Units(piece.node, piece.mask)));
-            } else if let Some(above) = plan.occupied(&olds, i) {
+            } else if request.words.has_many_readers(olds[*cas] as u64, piece.mask) {
+                obstacle = Some((i, Obstacle::Readers(piece.node)));
+            } else if let Some(above) = plan.occupied::<R>(request, &olds, i) {
                 obstacle = Some((i, Obstacle::Node(above)));
             }
             if obstacle.is_some() {
@@ -75,7 +85,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             return Ok(Attempt::Locked(pieces.into_iter().map(|(piece, _)| piece).collect(), token));
         };
         let freed = pieces[failed..].iter().rev();
-        let freed = freed.fold(0, |bits, (piece, cas)| bits << 1 | u64::from(!is_taken(piece, *cas)));
+        let freed = freed.fold(0, |bits, (piece, cas)| bits << 1 | u64::from(is_marked(piece, *cas)));
         self.mark(
             "citron: undo leaves",
             request,
@@ -85,12 +95,15 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         // nodes are held in ascending order.
         let mut undo = Verbs::new(&self.ep);
         for (piece, cas) in &pieces[failed..] {
-            if !is_taken(piece, *cas) {
-                self.free(&request.tree, piece, &mut undo).await?;
+            if is_marked(piece, *cas) {
+                self.free(&request.tree, request.words, piece, &mut undo).await?;
             }
             self.undo_notes(request, piece.node, &mut undo).await?;
         }
         undo.finish().await?;
+        if failed == 0 && matches!(obstacle, Obstacle::Readers(_)) {
+            return Ok(Attempt::TooManyReaders);
+        }
         if failed > 0 {
             return Ok(Attempt::Locked(pieces[..failed].iter().map(|(piece, _)| *piece).collect(), None));
         }
@@ -119,13 +132,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             };
             let piece = self.piece(*node, request.units.0, request.units.1);
             let cas = plan.verbs.len();
-            plan.verbs.push(tree.word(*node).masked_cas(0, piece.mask, piece.mask, piece.mask).raw());
+            plan.verbs.push(request.words.take_units(tree.word(*node), piece.mask).raw());
             for above in node.ancestors() {
                 if node.notifies(above.level, self.params.m) {
                     if R::LOOKS_AFTER_TELLING && !is_common(above) {
                         plan.looks.push((plan.verbs.len(), mine, above));
                     }
-                    plan.verbs.push(add_one(tree.word(above), D_MAX).raw());
+                    plan.verbs.push(request.words.note(tree.word(above)).raw());
                 } else if R::LOOKS_AFTER_TELLING && !is_common(above) {
                     reads.push((mine, above));
                 }
@@ -141,21 +154,23 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     async fn take_internal(&self, request: &Request, node: Node) -> Result<Attempt, FabricError> {
-        let (tree, word) = (&request.tree, request.tree.word(node));
+        let word = request.tree.word(node);
         let blocked = Ok(Attempt::Blocked(Obstacle::Node(node)));
         let mut free = None;
         if !request.may_queue() {
             // A ticket cannot be given back before its turn, so whoever may give up takes none that has to wait.
             let seen = self.ep.go(word.read()).await?;
-            if has_queue(seen) {
+            if request.words.has_queue(seen) {
                 return blocked;
             }
             free = Some(seen);
         }
-        let (plan, ticket_at, window) = self.plan_internal(request, node, free);
+        let words = request.words;
+        let take = free.map_or(words.ticket(word), |seen| words.ticket_if_free(word, seen));
+        let (plan, ticket_at, window) = self.plan_internal(request, node, take.raw());
         let olds = self.ep.go(plan.verbs.as_slice()).await?;
         let before = olds[ticket_at] as u64;
-        if free.is_some_and(|seen| !same_queue(seen, before)) {
+        if free.is_some_and(|seen| !request.words.same_queue(seen, before)) {
             // Somebody was faster, and no ticket was taken.
             let mut undo = Verbs::new(&self.ep);
             self.undo_notes(request, node, &mut undo).await?;
@@ -163,31 +178,32 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             return blocked;
         }
 
-        let (ticket, mut at_once) = (get(before, T_MAX), !has_queue(before));
-        if let Some(above) = plan.occupied(&olds, 0) {
+        let (ticket, mut at_once) = (words.ticket_of(before), !words.has_queue(before));
+        if let Some(above) = plan.occupied::<R>(request, &olds, 0) {
             self.mark("citron: yield", request, &[above.index(), u64::from(at_once), ticket as u64]);
-            self.yield_turn(request, node, (!at_once).then_some(ticket)).await?;
+            self.yield_turn(request, node, (!at_once).then_some(ticket), Some(above)).await?;
             return Ok(Attempt::Blocked(Obstacle::Node(above)));
         }
         if !at_once {
-            self.ep.wait_until(word.until(turn_of(ticket))).await?;
+            self.ep.wait_until(word.until(words.turn_of(ticket))).await?;
+        }
+        if R::READERS && (!at_once || has_readers(before)) {
+            // New readers see the ticket and queue, so these are the last ones; some were ahead in the queue.
+            at_once = false;
+            if !self.ep.wait_until(word.until(NO_READERS).by(request.deadline())).await?.met {
+                self.yield_turn(request, node, None, None).await?;
+                return Ok(Attempt::GaveUp);
+            }
         }
         // Requests below that were there first.
-        let mut below = Below::default();
-        below.note(node, before);
-        if let Some((from, count)) = window {
-            let nodes = tree.shape.window(node, self.params.m);
-            nodes.zip(&olds[from..from + count]).for_each(|(node, old)| below.note(node, *old as u64));
-        }
+        let below = self.seen_below(request, node, before, window, &olds);
         at_once &= below.is_quiet();
-        let quiet = self.wait_for_all(request, &below).await?
-            && (window.is_some() || self.wait_for_window(request, node).await?);
-        if !quiet {
-            self.yield_turn(request, node, None).await?;
+        if !self.wait_for_everybody_below(request, node, window, &below).await? {
+            self.yield_turn(request, node, None, None).await?;
             return Ok(Attempt::GaveUp);
         }
         let token = if plan.with_token && at_once {
-            self.token_from(tree, request.units, &olds).await?
+            self.token_from(&request.tree, request.units, &olds).await?
         } else {
             None
         };
@@ -195,25 +211,25 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(Attempt::Locked(std::iter::once(piece).collect(), token))
     }
 
-    /// The batch for an internal node, where the ticket is in it, and where the window is, if it fits.
-    fn plan_internal(
+    /// The batch for an internal node that begins with `take`, where that is in it, and where the window is.
+    pub(super) fn plan_internal(
         &self,
         request: &Request,
         node: Node,
-        free: Option<u64>,
-    ) -> (Plan, usize, Option<(usize, usize)>) {
-        let (tree, word) = (&request.tree, request.tree.word(node));
+        take: RawVerb,
+    ) -> (Plan, usize, Window) {
+        let tree = &request.tree;
         let mut plan = Plan::default();
         if !R::LOOKS_AFTER_TELLING {
             self.look_first(request, node, &mut plan);
         }
-        let ticket_at = plan.verbs.len();
-        plan.verbs.push(free.map_or(add_one(word, T_MAX), |seen| ticket_if_free(word, seen)).raw());
+        let taken_at = plan.verbs.len();
+        plan.verbs.push(take);
         for above in self.told(node) {
             if R::LOOKS_AFTER_TELLING && !request.is_common::<R>(above) {
                 plan.looks.push((plan.verbs.len(), 0, above));
             }
-            plan.verbs.push(add_one(tree.word(above), D_MAX).raw());
+            plan.verbs.push(request.words.note(tree.word(above)).raw());
         }
         if R::LOOKS_AFTER_TELLING {
             for above in node.ancestors().filter(|above| !node.notifies(above.level, self.params.m)) {
@@ -231,10 +247,41 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         if tree.shape.window(node, self.params.m).nth(count).is_some() {
             // Too many for one batch: they get batches of their own.
             plan.verbs.truncate(from);
-            return (plan, ticket_at, None);
+            return (plan, taken_at, None);
         }
         self.plan_token(request, 1, &mut plan);
-        (plan, ticket_at, Some((from, count)))
+        (plan, taken_at, Some((from, count)))
+    }
+
+    /// Where the batch saw notes.
+    pub(super) fn seen_below(
+        &self,
+        request: &Request,
+        node: Node,
+        before: u64,
+        window: Window,
+        olds: &Olds,
+    ) -> Below {
+        let mut below = Below::default();
+        below.note::<R>(request, node, before);
+        if let Some((from, count)) = window {
+            for (node, old) in request.tree.shape.window(node, self.params.m).zip(&olds[from..from + count]) {
+                below.note::<R>(request, node, *old as u64);
+            }
+        }
+        below
+    }
+
+    /// Waits until those notes are gone, and those of a window that was not in the batch.
+    pub(super) async fn wait_for_everybody_below(
+        &self,
+        request: &Request,
+        node: Node,
+        window: Window,
+        below: &Below,
+    ) -> Result<bool, FabricError> {
+        Ok(self.wait_for_all(request, below).await?
+            && (window.is_some() || self.wait_for_window(request, node).await?))
     }
 
     /// Draws the token at the end of the batch, if the batch can be the last one and has room.
@@ -257,40 +304,47 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Gets out of the way: the notes are taken back, and the turn is passed on when it has come.
-    async fn yield_turn(
+    pub(super) async fn yield_turn(
         &self,
         request: &Request,
         node: Node,
         waits_for: Option<u128>,
+        above: Option<Node>,
     ) -> Result<(), FabricError> {
         let mut undo = Verbs::new(&self.ep);
+        if let Some(above) = above.filter(|_| !R::PASSES_TURN) {
+            // A mutant: the turn is kept until the ancestor is free.
+            self.undo_notes(request, node, &mut undo).await?;
+            undo.finish().await?;
+            self.ep.wait_until(request.tree.word(above).until(request.words.queue_empty())).await?;
+            if let Some(ticket) = waits_for {
+                self.ep.wait_until(request.tree.word(node).until(request.words.turn_of(ticket))).await?;
+            }
+            self.ep.go(request.words.pass(request.tree.word(node))).await?;
+            return Ok(());
+        }
         if let Some(ticket) = waits_for {
             self.undo_notes(request, node, &mut undo).await?;
             undo.finish().await?;
-            self.ep.wait_until(request.tree.word(node).until(turn_of(ticket))).await?;
-            self.ep.go(add_one(request.tree.word(node), T_CNT)).await?;
+            self.ep.wait_until(request.tree.word(node).until(request.words.turn_of(ticket))).await?;
+            self.ep.go(request.words.pass(request.tree.word(node))).await?;
             return Ok(());
         }
-        self.free(&request.tree, &Piece { node, mask: 0, with_leaves: false }, &mut undo).await?;
+        undo.push(request.words.pass(request.tree.word(node)).raw()).await?;
         self.undo_notes(request, node, &mut undo).await?;
         undo.finish().await
     }
 
     /// Takes the notes of a failed attempt back.
-    async fn undo_notes(
+    pub(super) async fn undo_notes(
         &self,
         request: &Request,
         node: Node,
         undo: &mut Verbs<'_, E>,
     ) -> Result<(), FabricError> {
         if R::UNDO_COUNTS {
-            self.take_notes_back(&request.tree, node, undo).await?;
+            self.take_notes_back(&request.tree, request.words, node, undo).await?;
         }
         Ok(())
     }
-}
-
-/// Whether two looks at a node show the same tickets.
-fn same_queue(one: u64, other: u64) -> bool {
-    get(one, T_CNT) == get(other, T_CNT) && get(one, T_MAX) == get(other, T_MAX)
 }

@@ -64,22 +64,9 @@ pub(crate) fn add(word: Word64, addends: &[(Field, u128)]) -> Verb<u64> {
     word.masked_fetch_add(sum as u64, BOUNDARIES)
 }
 
-/// Takes the next ticket, but only if its turn would come at once: nobody holds or wants the node, as `seen` says.
-pub(crate) fn ticket_if_free(word: Word64, seen: u64) -> Verb<u64> {
-    let turn = get(seen, T_CNT);
-    let both = (T_CNT.mask() | T_MAX.mask()) as u64;
-    let free = (T_CNT.put(turn) | T_MAX.put(turn)) as u64;
-    word.masked_cas(free, both, T_MAX.put(turn + 1) as u64, T_MAX.mask() as u64)
-}
-
 /// A field of an internal node's word.
 pub(crate) const fn get(word: u64, field: Field) -> u128 {
     field.get(word as u128)
-}
-
-/// Whether somebody holds or wants the node.
-pub(crate) const fn has_queue(word: u64) -> bool {
-    get(word, T_CNT) != get(word, T_MAX)
 }
 
 /// Whether the wait mode's flag is set.
@@ -87,22 +74,10 @@ pub(crate) const fn is_occ(word: u64) -> bool {
     get(word, OCC) != 0
 }
 
-/// Whether somebody below, who notified this node, holds or wants something.
-pub(crate) const fn is_busy_below(word: u64) -> bool {
-    get(word, D_CNT) != get(word, D_MAX)
-}
-
-/// Nobody holds or wants the node.
-pub(crate) const QUEUE_EMPTY: Cond = Cond::FieldsEq(T_CNT, T_MAX);
 /// Nobody below holds or wants anything.
 pub(crate) const QUIET_BELOW: Cond = Cond::FieldsEq(D_CNT, D_MAX);
 /// The wait mode's flag is clear.
 pub(crate) const NOT_OCC: Cond = Cond::Eq { mask: OCC.mask(), value: 0 };
-
-/// It is the turn of `ticket`.
-pub(crate) const fn turn_of(ticket: u128) -> Cond {
-    Cond::Eq { mask: T_CNT.mask(), value: T_CNT.put(ticket) }
-}
 
 #[cfg(test)]
 mod tests {
@@ -143,13 +118,5 @@ mod tests {
         let free = after(add(word(), &[(OCC, OCC.max()), (T_CNT, 1)]), held);
         assert_eq!((get(free, T_CNT), get(free, T_MAX), is_occ(free)), (8, 8, false));
         assert_eq!((get(free, D_CNT), get(free, D_MAX)), (3, 3));
-    }
-
-    #[test]
-    fn a_ticket_for_a_free_node_wraps_with_its_counter() {
-        let last = (T_MAX.put(T_MAX.max()) | T_CNT.put(T_CNT.max()) | D_MAX.put(5)) as u64;
-        let taken = after(ticket_if_free(word(), last), last);
-        assert_eq!((get(taken, T_MAX), get(taken, T_CNT), get(taken, D_MAX)), (0, T_CNT.max(), 5));
-        assert_eq!(after(ticket_if_free(word(), last), taken), taken, "not free any more");
     }
 }

@@ -10,7 +10,8 @@
 //! - [`Synchrony::Wait`], the paper's: look first; large requests let T_wait pass, small ones that were slower
 //!   than that abort (`wait_mode`).
 //!
-//! Exclusive: shared wants are served as exclusive ones. What it must not do: hold a node and wait for one to its
+//! [`Citron`] is exclusive: shared wants are served as exclusive ones. [`CitronRw`] has readers too, on a tree with
+//! words of its own (`words`, `readers`). What it must not do: hold a node and wait for one to its
 //! left, or for a request above a node it holds; see `acquire` for why that would deadlock.
 
 mod acquire;
@@ -20,15 +21,19 @@ mod handshake;
 mod layout;
 pub mod mutants;
 mod params;
+mod readers;
 mod release;
+mod rw_cases;
 mod split;
 mod tokens;
 mod tree;
 mod wait_mode;
+mod words;
 
 pub use params::{MAX_K, MAX_M, Params, Synchrony, Timing};
 pub use split::{Cover, split};
 pub use tree::{Node, Shape};
+pub use words::{MANY_READERS, MANY_READERS_OF_A_UNIT};
 
 use crate::case::Case;
 use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Protocol, Reason, Space, Want};
@@ -36,6 +41,7 @@ use arrayvec::ArrayVec;
 use lockwright_fabric::{Addr, Endpoint, Needs};
 use std::marker::PhantomData;
 use tree::Tree;
+use words::Words;
 
 /// The most units of a lock.
 pub const MAX_UNITS: u64 = 1 << 62;
@@ -48,6 +54,12 @@ pub struct Citron<R = Shipped>(PhantomData<R>);
 pub trait Rules: std::fmt::Debug + 'static {
     /// The name on the command line.
     const NAME: &'static str;
+    /// A tree for readers and writers, with words of its own.
+    const READERS: bool = false;
+    /// Reader-writer: a writer yields to readers above it.
+    const YIELDS_TO_READERS: bool = true;
+    /// Reader-writer: a writer waits for readers below it.
+    const WAITS_FOR_READERS_BELOW: bool = true;
     /// Handshake: ancestors are looked at after they were told. Else only before.
     const LOOKS_AFTER_TELLING: bool = true;
     /// An attempt that is undone adds to DCnt of the ancestors it told.
@@ -76,15 +88,41 @@ impl Rules for Shipped {
     }
 }
 
+/// Reader-writer ranges.
+#[derive(Debug)]
+pub struct ReaderWriter;
+
+impl Rules for ReaderWriter {
+    const NAME: &'static str = "citron-rw";
+    const READERS: bool = true;
+    fn cases() -> Vec<Case<Params>> {
+        rw_cases::cases()
+    }
+}
+
+/// Citron for readers and writers.
+pub type CitronRw = Citron<ReaderWriter>;
+
 impl<R: Rules> Protocol for Citron<R> {
     type Params = Params;
     type Client<E: Endpoint> = CitronClient<E, R>;
 
     const INFO: Info = Info {
         name: R::NAME,
-        summary: "range locks on a segment tree, one-sided",
-        source: "Citron §3; handshake mode is ours",
-        offers: Offers { ranges: true, tokens: true, tries: true, timeouts: true, ..Offers::NONE },
+        summary: if R::READERS {
+            "reader-writer range locks on a segment tree, one-sided"
+        } else {
+            "range locks on a segment tree, one-sided"
+        },
+        source: if R::READERS { "ours, after Citron §3" } else { "Citron §3; handshake mode is ours" },
+        offers: Offers {
+            shared: R::READERS,
+            ranges: true,
+            tokens: true,
+            tries: true,
+            timeouts: true,
+            recovery: false,
+        },
     };
 
     fn needs(_: &Params) -> Needs {
@@ -92,7 +130,7 @@ impl<R: Rules> Protocol for Citron<R> {
     }
 
     fn bytes_per_node(space: &Space, params: &Params) -> u64 {
-        space.table_bytes(Shape::new(space, params).bytes())
+        space.table_bytes(shape::<R>(space, params).bytes())
     }
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &Params) -> CitronClient<E, R> {
@@ -100,19 +138,25 @@ impl<R: Rules> Protocol for Citron<R> {
             ep,
             space: *space,
             params: *params,
-            shape: Shape::new(space, params),
+            shape: shape::<R>(space, params),
             rules: PhantomData,
         }
     }
 
     /// Leaves are empty and nobody is occupied; counters stay where they came to.
     fn quiet_mask(space: &Space, params: &Params, addr: Addr) -> u64 {
-        let shape = Shape::new(space, params);
+        let shape = shape::<R>(space, params);
         let word = addr.offset % shape.bytes() / 8;
         let first_leaf = Node { level: shape.levels, place: 0 }.index() - 1 + shape.token_words();
         match word {
             word if word >= first_leaf => u64::MAX,
-            word if word >= shape.token_words() => layout::OCC.mask() as u64,
+            word if word >= shape.token_words() => {
+                if R::READERS {
+                    words::QUIET
+                } else {
+                    layout::OCC.mask() as u64
+                }
+            }
             _ => 0,
         }
     }
@@ -120,6 +164,12 @@ impl<R: Rules> Protocol for Citron<R> {
     fn cases() -> Vec<Case<Params>> {
         R::cases()
     }
+}
+
+/// The shape of a space's trees. Leaves of reader-writer trees have a byte per unit.
+fn shape<R: Rules>(space: &Space, params: &Params) -> Shape {
+    let most = if R::READERS { 8 } else { 64 };
+    Shape::new(space, &Params { leaf_units: params.leaf_units.min(most), ..*params })
 }
 
 /// A client of Citron.
@@ -148,6 +198,7 @@ type Pieces = ArrayVec<Piece, MAX_K>;
 #[derive(Clone, Debug)]
 pub struct CitronGrant {
     lock: u64,
+    words: Words,
     pieces: Pieces,
     token: Option<u64>,
 }
@@ -168,7 +219,7 @@ impl<E: Endpoint, R: Rules> LockClient for CitronClient<E, R> {
 
     async fn release(&self, grant: CitronGrant) -> Result<(), Lost> {
         let tree = Tree::of(grant.lock, &self.space, self.shape);
-        Ok(self.release_on_tree(&tree, &grant.pieces).await?)
+        Ok(self.release_on_tree(&tree, grant.words, &grant.pieces).await?)
     }
 }
 
@@ -176,6 +227,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// The units that `want` means, or what is wrong with it.
     fn units(&self, want: &Want) -> Result<(u64, u64), &'static Reason> {
         self.params.check()?;
+        if R::READERS && self.params.synchrony != Synchrony::Handshake {
+            return Err(&Reason("reader-writer ranges exist in handshake mode only"));
+        }
         let (claim, units) = (want.claim, self.space.units);
         if units == 0 || units > MAX_UNITS {
             return Err(&Reason("a range lock must have from 1 to 2^62 units"));
@@ -222,6 +276,8 @@ enum Attempt {
     Blocked(Obstacle),
     /// The request is not ready to wait as long as it would take; nothing of the attempt is left.
     GaveUp,
+    /// There are as many readers as there may be; nothing of the attempt is left.
+    TooManyReaders,
     /// It took too long (wait mode); nothing of the attempt is left.
     Aborted,
 }
@@ -233,6 +289,8 @@ enum Obstacle {
     Units(Node, u64),
     /// Somebody has or wants this internal node.
     Node(Node),
+    /// Units of this leaf have as many readers as they may have.
+    Readers(Node),
 }
 
 impl Obstacle {
@@ -241,6 +299,7 @@ impl Obstacle {
         match self {
             Self::Units(leaf, _) => leaf.index() << 1,
             Self::Node(node) => node.index() << 1 | 1,
+            Self::Readers(leaf) => leaf.index() << 1 | 1 << 62,
         }
     }
 }

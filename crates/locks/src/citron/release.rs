@@ -1,8 +1,9 @@
 //! Giving nodes back (Citron Alg. 3), one batch for all of them; and undoing attempts, which is the same (§3.5.5).
 
-use super::layout::{D_CNT, OCC, T_CNT, add, add_one};
+use super::layout::{OCC, T_CNT, add};
 use super::params::Synchrony;
 use super::tree::{Node, Tree};
+use super::words::{self, Words};
 use super::{CitronClient, Piece, Rules};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, RawVerb};
@@ -10,13 +11,18 @@ use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, RawVerb};
 impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// Alg. 3: free every node, then take the notes back. A request above that sees a note gone may enter at once,
     /// and by then the client has given up all of its nodes.
-    pub(super) async fn release_on_tree(&self, tree: &Tree, pieces: &[Piece]) -> Result<(), FabricError> {
+    pub(super) async fn release_on_tree(
+        &self,
+        tree: &Tree,
+        words: Words,
+        pieces: &[Piece],
+    ) -> Result<(), FabricError> {
         let mut verbs = Verbs::new(&self.ep);
         for piece in pieces {
-            self.free(tree, piece, &mut verbs).await?;
+            self.free(tree, words, piece, &mut verbs).await?;
         }
         for piece in pieces {
-            self.take_notes_back(tree, piece.node, &mut verbs).await?;
+            self.take_notes_back(tree, words, piece.node, &mut verbs).await?;
         }
         verbs.finish().await
     }
@@ -25,12 +31,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     pub(super) async fn free(
         &self,
         tree: &Tree,
+        words: Words,
         piece: &Piece,
         verbs: &mut Verbs<'_, E>,
     ) -> Result<(), FabricError> {
         if tree.shape.is_leaf(piece.node) {
-            let mask = piece.mask;
-            return verbs.push(tree.word(piece.node).masked_cas(mask, mask, 0, mask).raw()).await;
+            return verbs.push(words.free_units(tree.word(piece.node), piece.mask).raw()).await;
         }
         if piece.with_leaves {
             for i in 0..4 {
@@ -38,11 +44,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             }
         }
         let word = tree.word(piece.node);
-        let pass = match self.params.synchrony {
-            Synchrony::Handshake => add_one(word, T_CNT),
+        let leave = match self.params.synchrony {
+            Synchrony::Handshake if words.is_reader() => words::leave(word),
+            Synchrony::Handshake => words.pass(word),
             Synchrony::Wait(_) => add(word, &[(OCC, OCC.max()), (T_CNT, 1)]),
         };
-        verbs.push(pass.raw()).await
+        verbs.push(leave.raw()).await
     }
 
     /// All bits of a leaf that was locked as a whole (§3.8).
@@ -60,11 +67,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     pub(super) async fn take_notes_back(
         &self,
         tree: &Tree,
+        words: Words,
         node: Node,
         verbs: &mut Verbs<'_, E>,
     ) -> Result<(), FabricError> {
         for above in self.told(node) {
-            verbs.push(add_one(tree.word(above), D_CNT).raw()).await?;
+            verbs.push(words.unnote(tree.word(above)).raw()).await?;
         }
         Ok(())
     }

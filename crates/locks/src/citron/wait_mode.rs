@@ -11,9 +11,7 @@
 
 use super::acquire::Request;
 use super::below::Below;
-use super::layout::{
-    D_MAX, NOT_OCC, OCC, T_CNT, T_MAX, add_one, get, has_queue, is_occ, ticket_if_free, turn_of,
-};
+use super::layout::{D_MAX, NOT_OCC, OCC, T_CNT, add_one, is_occ};
 use super::params::Timing;
 use super::release::Verbs;
 use super::tree::Node;
@@ -108,7 +106,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let over = began.plus(timing.t_wait_ns);
         self.ep.sleep(over.since(self.ep.now().await)).await; // line 34
         let mut below = Below::default();
-        below.note(node, self.ep.go(word.read()).await?);
+        below.note::<R>(request, node, self.ep.go(word.read()).await?);
         let quiet = self.wait_for_all(request, &below).await? && self.wait_for_window(request, node).await?;
         if !quiet {
             self.undo_in_time(request, node, &[piece]).await?;
@@ -129,9 +127,11 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             // Both phases in one batch, in the hope that the turn comes at once (§3.8).
             let mut looked = self.ep.now().await;
             let (mut above, ticket) =
-                self.occupied_above(request, node, Some(add_one(word, T_MAX).raw())).await?;
-            if has_queue(ticket) {
-                self.ep.wait_until(word.until(turn_of(get(ticket, T_MAX)))).await?; // line 11
+                self.occupied_above(request, node, Some(request.words.ticket(word).raw())).await?;
+            if request.words.has_queue(ticket) {
+                self.ep
+                    .wait_until(word.until(request.words.turn_of(request.words.ticket_of(ticket))))
+                    .await?; // line 11
                 looked = self.ep.now().await;
                 above = self.occupied_above(request, node, None).await?.0;
             }
@@ -144,13 +144,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             return Ok(Some((looked, above)));
         }
         let seen = self.ep.go(word.read()).await?;
-        if has_queue(seen) {
+        if request.words.has_queue(seen) {
             return Ok(None);
         }
         let looked = self.ep.now().await;
         let (above, before) =
-            self.occupied_above(request, node, Some(ticket_if_free(word, seen).raw())).await?;
-        let had = get(before, T_CNT) == get(seen, T_CNT) && get(before, T_MAX) == get(seen, T_MAX);
+            self.occupied_above(request, node, Some(request.words.ticket_if_free(word, seen).raw())).await?;
+        let had = request.words.same_queue(before, seen);
         Ok(had.then_some((looked, above)))
     }
 
@@ -204,10 +204,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     async fn undo_in_time(&self, request: &Request, node: Node, pieces: &[Piece]) -> Result<(), FabricError> {
         let mut verbs = Verbs::new(&self.ep);
         for piece in pieces {
-            self.free(&request.tree, piece, &mut verbs).await?;
+            self.free(&request.tree, request.words, piece, &mut verbs).await?;
         }
         if R::UNDO_COUNTS {
-            self.take_notes_back(&request.tree, node, &mut verbs).await?;
+            self.take_notes_back(&request.tree, request.words, node, &mut verbs).await?;
         }
         verbs.finish().await
     }

@@ -19,13 +19,18 @@ mod flags;
 mod ids;
 mod message;
 pub mod mutants;
+mod packed;
+pub mod queue;
 mod server;
 mod shards;
+mod thesis;
 mod tree;
+pub mod wire;
 
 pub use client::{CombinerClient, CombinerGrant};
 pub use flags::Flags;
 pub use server::{CombinerServer, Learning};
+pub use thesis::{Thesis, ThesisClient, ThesisServer};
 
 use self::core::{Rules, Shipped};
 use crate::case::Case;

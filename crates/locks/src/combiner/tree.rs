@@ -154,7 +154,9 @@ impl Trees {
         let (mut parent, mut at, mut alone, mut went_left) = (NIL, self.roots[tree as usize], true, false);
         while at != NIL {
             let here = &mut self.nodes[at as usize];
-            here.reach = here.reach.max(end);
+            if here.reach < end {
+                here.reach = end;
+            }
             parent = at;
             went_left = start < here.start;
             if went_left {

@@ -1,12 +1,14 @@
 //! Acquire (Alg. 2): the one verb that usually suffices, and what follows when it does not.
 
+use super::give_up::Begun;
 use super::layout::{Delta, Entry, Layout, Member, happened};
 use super::messages::{Pass, Successor};
 use super::{Core, Rules, ShiftGrant};
 use crate::fast::{Either, fast};
 use crate::protocol::{Denied, Reason, Want};
 use lockwright_fabric::observe::{Mode, Observation};
-use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Value, Word};
+use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Word};
+use std::rc::Rc;
 
 /// Alg. 2 lines 7–10: fetch-and-store of the tail.
 #[inline(always)]
@@ -32,19 +34,19 @@ fn enter_if_no_writer<L: Layout>(readers: u64) -> MaskedCas {
 impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     /// READER-ACQUIRE.
     #[inline(always)]
-    pub(super) fn read(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+    pub(super) fn read(self: &Rc<Self>, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
         let lock = want.claim.lock;
         let enter = L::add(self.word(lock), Delta::ENTER, None); // line 2
         fast(self.ep.go(enter), move |old| match old.map(Entry::<L>::of) {
             Ok(entry) if entry.tail() == Member::NOBODY => Ok(Ok(Self::reader(lock, entry))), // lines 3, 4
-            Ok(entry) => Err(self.wait_for_writers(want, entry)),
+            Ok(entry) => Err(self.wait(want, Begun::Reader(entry))),
             Err(lost) => Ok(Err(lost.into())),
         })
     }
 
     /// WRITER-ACQUIRE.
     #[inline(always)]
-    pub(super) fn write(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+    pub(super) fn write(self: &Rc<Self>, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
         let lock = want.claim.lock;
         let Some(me) = self.members.join::<L>(lock) else { return Either::right(self.no_room()) };
         let enqueue = L::change(self.word(lock), enqueue::<L>(me), None);
@@ -54,7 +56,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
                 if queued && entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
                     return Ok(Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch())));
                 }
-                Err(self.queue(want, me, entry, queued))
+                Err(self.wait(want, Begun::Writer(me, entry, queued)))
             }
             Err(lost) => {
                 self.members.leave(lock, me);
@@ -81,7 +83,11 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
 
     /// Line 5: wait until a writer gives the lock to the readers; `entry` is what was there when this one came. Starts
     /// again if the lock is recovered meanwhile.
-    async fn wait_for_writers(&self, want: Want, mut entry: Entry<L>) -> Result<ShiftGrant, Denied> {
+    pub(super) async fn wait_for_writers(
+        &self,
+        want: Want,
+        mut entry: Entry<L>,
+    ) -> Result<ShiftGrant, Denied> {
         let lock = want.claim.lock;
         while entry.tail() != Member::NOBODY {
             if let Some(seen) = self.epoch_flips(want, entry).await? {
@@ -93,7 +99,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
         Ok(Self::reader(lock, entry))
     }
 
-    /// The entry after its epoch flipped; `None` if the lock was recovered.
+    /// The entry after its epoch flipped; `None` if the reader has to start again.
     async fn epoch_flips(&self, want: Want, entry: Entry<L>) -> Result<Option<Entry<L>>, FabricError> {
         let word = self.word(want.claim.lock);
         let mask = L::EPOCH.mask() | L::GENERATION.mask();
@@ -103,7 +109,16 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
             let waited = self.ep.wait_until(flipped.by(self.give_up(&vigil))).await?;
             if waited.met {
                 let seen = Entry::<L>::of(waited.value);
-                return Ok((seen.generation() == entry.generation()).then_some(seen));
+                if seen.generation() != entry.generation() {
+                    return Ok(None);
+                }
+                if self.doubts(&vigil).await {
+                    // Others may be about to take the lock for dead. Leaving counts as a release, and stops them.
+                    let leave = L::add(word, Delta::LEAVE, self.guard(entry.rel_cnt()));
+                    self.ep.go(leave).await?;
+                    return Ok(None);
+                }
+                return Ok(Some(seen));
             }
             if self.is_recovered(want.claim, &mut vigil).await? {
                 return Ok(None);
@@ -112,7 +127,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     }
 
     /// Lines 11–26, until the lock is this writer's.
-    async fn queue(
+    pub(super) async fn queue(
         &self,
         want: Want,
         me: Member,
@@ -144,7 +159,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
             } else if entry.rdr_cnt() != 0 {
                 let expected = rel_cnt + entry.rdr_cnt(); // lines 23–25
                 let head = Pass { rel_cnt: expected, cons_wrt: 0, epoch, after_readers: true };
-                self.readers_left(want, head, rel_cnt).await?
+                self.readers_left(want, me, head, rel_cnt).await?
             } else {
                 Some(Pass { rel_cnt, cons_wrt: 0, epoch, after_readers: false })
             };
@@ -178,11 +193,9 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
                         pass.epoch = entry.epoch() ^ pass.after_readers; // line 20 as printed
                     }
                     if pass.after_readers {
-                        return self.readers_left(want, pass, vigil.rel_cnt).await; // lines 17–20
+                        return self.readers_left(want, me, pass, vigil.rel_cnt).await; // lines 17–20
                     }
-                    let granted =
-                        !self.doubts(&vigil).await || self.is_still(lock, entry.generation()).await?;
-                    return Ok(granted.then_some(pass));
+                    return self.assure(lock, me, pass, &vigil).await;
                 }
                 None if self.is_recovered(want.claim, &mut vigil).await? => return Ok(None),
                 None => {}
@@ -192,7 +205,13 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
 
     /// Lines 18 and 24: wait until RelCnt says that the readers before this writer left. `None` if the lock was
     /// recovered instead, which makes RelCnt leap past it.
-    async fn readers_left(&self, want: Want, head: Pass, rel_cnt: u64) -> Result<Option<Pass>, FabricError> {
+    async fn readers_left(
+        &self,
+        want: Want,
+        me: Member,
+        head: Pass,
+        rel_cnt: u64,
+    ) -> Result<Option<Pass>, FabricError> {
         let word = self.word(want.claim.lock);
         let mut vigil = self.vigil(rel_cnt).await;
         loop {
@@ -200,7 +219,10 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
             let waited = self.ep.wait_until(left.by(self.give_up(&vigil))).await?;
             if waited.met {
                 let seen = Entry::<L>::of(waited.value);
-                return Ok((seen.rel_cnt() == head.rel_cnt).then_some(head));
+                if seen.rel_cnt() != head.rel_cnt {
+                    return Ok(None);
+                }
+                return self.assure(want.claim.lock, me, head, &vigil).await;
             }
             if self.is_recovered(want.claim, &mut vigil).await? {
                 return Ok(None);
@@ -222,6 +244,8 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
             if happened(verb, old) {
                 return Ok(Entry::of(old));
             }
+            let [low, high] = Entry::<L>::of(old).halves();
+            self.ep.mark("shiftlock: writer queues again", &[change.swap as u64, low, high]);
             seen = Some(old);
         }
     }
@@ -255,10 +279,8 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
             if happened(verb, old) {
                 return Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch()));
             }
-            self.ep.mark(
-                "shiftlock: writer tries again",
-                &[me.0, old.widen() as u64, (old.widen() >> 64) as u64],
-            );
+            let [low, high] = entry.halves();
+            self.ep.mark("shiftlock: writer tries again", &[me.0, low, high]);
             seen = Some(old);
         }
     }
@@ -279,7 +301,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
                 return Ok(Self::reader(want.claim.lock, Entry::of(old)));
             }
             self.ep.observe(Observation::Retried(want.claim));
-            self.ep.mark("shiftlock: reader tries again", &[old.widen() as u64, (old.widen() >> 64) as u64]);
+            self.ep.mark("shiftlock: reader tries again", &Entry::<L>::of(old).halves());
             seen = old;
         }
     }

@@ -130,6 +130,11 @@ impl<L: Layout> Entry<L> {
         L::Word::narrow(self.bits)
     }
 
+    /// The entry as two locals, for the explorer's marks.
+    pub fn halves(self) -> [u64; 2] {
+        [self.bits as u64, (self.bits >> 64) as u64]
+    }
+
     /// Epoch.
     #[inline(always)]
     pub fn epoch(self) -> bool {

@@ -6,12 +6,14 @@
 //! two halves leave together, any waiter recovers a lock with one verb, and every grant has a fencing token.
 //!
 //! Files: [`layout`] and [`portable`] are the entry's bits; `acquire` and `release` are Alg. 2 and 3; `recover` is §3.6;
-//! `members` gives every acquisition its own place in the queue; `cases` and [`mutants`] are for the explorer.
+//! `give_up` is for those who do not wait
+//! to the end; `members` gives every acquisition its own place in the queue; `cases` and [`mutants`] are for the explorer.
 //!
 //! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
 
 mod acquire;
 mod cases;
+mod give_up;
 pub mod layout;
 mod members;
 mod messages;
@@ -22,6 +24,7 @@ mod release;
 
 use crate::case::Case;
 use crate::fast::Either;
+use crate::orphans::Orphans;
 use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
 use layout::{Layout, Member, Wide};
 use lockwright_fabric::observe::Mode;
@@ -52,12 +55,14 @@ pub trait Rules: Debug + 'static {
     const RECOVERY_LEAPS: bool = true;
     /// A reader's release and a handover's FAA happen only in the generation they began in, where the fabric can.
     const ADDS_ARE_GUARDED: bool = true;
+    /// Whoever waited for long makes sure of its grant.
+    const SLEEPERS_MAKE_SURE: bool = true;
     /// A waiter whose time is up still takes the handover, and passes it on.
     const GIVING_UP_PASSES_ON: bool = true;
 
     /// What the explorer runs.
-    fn cases() -> Vec<Case<ShiftParams>> {
-        cases::all()
+    fn cases<L: Layout>() -> Vec<Case<ShiftParams>> {
+        if L::NEEDS.masked { cases::all() } else { cases::common() }
     }
 }
 
@@ -78,23 +83,39 @@ pub struct ShiftParams {
     /// The longest a client may hold the lock, and the longest a step of the protocol takes it (§3.6). Waiters take a
     /// lock for dead after three of these without a release. 0: nobody recovers anything.
     pub lease_ns: u64,
-    /// A writer that is handed the lock believes it at once if it looked at the lock less than this ago; else it looks
-    /// again, in case the lock was recovered meanwhile and the handover is a ghost's. 0: always looks.
+    /// Whoever gets the lock after waiting for less than this believes it at once; else it makes sure, with one verb
+    /// more, that nobody takes the lock for dead just then. At most two leases. 0: always makes sure (and readers only
+    /// ever get in when no writer is there).
     pub trust_ns: u64,
     /// Locks of this generation are recovered no more. The field's width is the natural end.
     pub last_generation: u64,
 }
 
 impl Default for ShiftParams {
+    /// The paper's threshold; a lease that threads on a busy machine keep.
     fn default() -> Self {
+        Self { skips_idle_readers: true, ..Self::paper() }.with_lease(1_000_000_000)
+    }
+}
+
+impl ShiftParams {
+    /// As in the paper's evaluation: leases of 10 ms, and readers get their turn even if none waits.
+    pub const fn paper() -> Self {
         const LEASE_NS: u64 = 10_000_000;
         Self {
             threshold: 16,
-            skips_idle_readers: true,
+            skips_idle_readers: false,
             lease_ns: LEASE_NS,
             trust_ns: LEASE_NS,
             last_generation: u64::MAX,
         }
+    }
+
+    /// The same with another lease.
+    #[must_use]
+    pub const fn with_lease(mut self, lease_ns: u64) -> Self {
+        (self.lease_ns, self.trust_ns) = (lease_ns, lease_ns);
+        self
     }
 }
 
@@ -130,7 +151,15 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
     fn client<E: Endpoint>(ep: E, space: &Space, params: &ShiftParams) -> ShiftClient<E, L, R> {
         let members = Members::new::<L>(ep.me());
         let guards = R::ADDS_ARE_GUARDED && ep.capabilities().guarded;
-        let core = Core { ep, space: *space, params: params.clone(), guards, members, of: PhantomData };
+        let core = Core {
+            ep,
+            space: *space,
+            params: params.clone(),
+            guards,
+            members,
+            orphans: Orphans::default(),
+            of: PhantomData,
+        };
         ShiftClient { core: Rc::new(core) }
     }
 
@@ -140,12 +169,22 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
         (quiet >> (addr.offset % L::Word::WIDTH.bytes() * 8)) as u64
     }
 
+    fn tune(params: &mut ShiftParams, name: &str, value: u64) -> bool {
+        match name {
+            "threshold" => params.threshold = u32::try_from(value).unwrap_or(u32::MAX),
+            "skips-idle-readers" => params.skips_idle_readers = value != 0,
+            "lease-ns" => params.lease_ns = value,
+            _ => return false,
+        }
+        true
+    }
+
     fn message_name(kind: u32) -> &'static str {
         messages::name(kind)
     }
 
     fn cases() -> Vec<Case<ShiftParams>> {
-        R::cases()
+        R::cases::<L>()
     }
 }
 
@@ -190,6 +229,8 @@ struct Core<E, L, R> {
     /// connection before its locks are recovered.
     guards: bool,
     members: Members,
+    /// Acquires that were given up, which must still take their handover and pass it on.
+    orphans: Orphans,
     of: PhantomData<(L, R)>,
 }
 
@@ -198,22 +239,31 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
 
     #[inline(always)]
     fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        let core = &*self.core;
-        match (want.patience, want.claim.mode) {
-            (Patience::Try, _) => Either::right(core.try_acquire(want)),
-            (_, Mode::Shared) => Either::left(Either::left(core.read(want))),
-            (_, Mode::Exclusive) => Either::left(Either::right(core.write(want))),
+        let core = &self.core;
+        if want.patience == Patience::Try || !core.orphans.is_empty() {
+            return Either::right(core.acquire_beside_orphans(want));
         }
+        Either::left(match want.claim.mode {
+            Mode::Shared => Either::left(core.read(want)),
+            Mode::Exclusive => Either::right(core.write(want)),
+        })
     }
 
     #[inline(always)]
     fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        let core = &*self.core;
-        if grant.member == Member::NOBODY {
+        let core = &self.core;
+        if !core.orphans.is_empty() {
+            return Either::right(core.release_beside_orphans(grant));
+        }
+        Either::left(if grant.member == Member::NOBODY {
             Either::left(core.leave(grant))
         } else {
             Either::right(core.hand_back(grant))
-        }
+        })
+    }
+
+    async fn settle(&self) {
+        self.core.orphans.finish().await;
     }
 
     fn locals(&self) -> Vec<u64> {

@@ -1,1 +1,92 @@
-//! Mutants of ShiftLock: the shipped code with one rule changed.
+//! Mutants of ShiftLock: the shipped code with one rule changed, each in the smallest case that shows what it is for.
+
+use super::cases::{READ, WRITE, mixed, params, wary, zombie};
+use super::layout::{Layout, Wide};
+use super::{Rules, ShiftLock, ShiftParams};
+use crate::case::Case;
+use crate::catalog::{Checker, Mutant, Visitor};
+use crate::protocol::Patience;
+use lockwright_fabric::Time;
+
+/// Shows them all to `visitor`.
+pub(crate) fn visit(visitor: &mut impl Visitor) {
+    let mutant = |caught_by, why| Mutant { of: Wide::NAME, caught_by, why };
+    visitor.mutant::<ShiftLock<Wide, LiteralEpoch>>(mutant(
+        Checker::Deadlock,
+        "a writer goes by the epoch it saw when it queued, as printed (Alg. 2 lines 20, 26)",
+    ));
+    visitor.mutant::<ShiftLock<Wide, UnguardedRelease>>(mutant(
+        Checker::Exclusion,
+        "a handover's halves leave together, but a release does not compare RelCnt",
+    ));
+    visitor.mutant::<ShiftLock<Wide, UncarriedCount>>(mutant(
+        Checker::Exclusion,
+        "a change of mode counts readers from the RelCnt in the entry, which may lag (Alg. 3 line 17)",
+    ));
+    visitor.mutant::<ShiftLock<Wide, UncountedHandover>>(mutant(
+        Checker::Tokens,
+        "a handover does not count as a release (Alg. 3 line 20)",
+    ));
+    visitor.mutant::<ShiftLock<Wide, NoLeap>>(mutant(
+        Checker::Exclusion,
+        "a recovery stays in the same generation",
+    ));
+    visitor.mutant::<ShiftLock<Wide, UnguardedReader>>(mutant(
+        Checker::Exclusion,
+        "a reader that slept through a recovery still leaves",
+    ));
+    visitor.mutant::<ShiftLock<Wide, DropsHandover>>(mutant(
+        Checker::Deadlock,
+        "a waiter that gives up forgets that it will be handed the lock",
+    ));
+    visitor.mutant::<ShiftLock<Wide, Sleepwalker>>(mutant(
+        Checker::Exclusion,
+        "a waiter that slept through its grant believes it without making sure",
+    ));
+}
+
+macro_rules! mutants {
+    ($($(#[$doc:meta])* $mutant:ident = $name:literal, $rule:ident, $case:expr;)+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug)]
+            pub struct $mutant;
+
+            impl Rules for $mutant {
+                const NAME: Option<&'static str> = Some($name);
+                const $rule: bool = false;
+
+                fn cases<L: Layout>() -> Vec<Case<ShiftParams>> {
+                    vec![$case]
+                }
+            }
+        )+
+    };
+}
+
+mutants! {
+    /// The paper's literal version: the epoch is not carried. A reader waits for ever.
+    LiteralEpoch = "shiftlock-literal-epoch", EPOCH_IS_CARRIED,
+        mixed("three-and-one", 3, 1, params(1));
+    /// The handover's FAA lands after the successor's release, and passes for a reader's.
+    UnguardedRelease = "shiftlock-unguarded-release", RELEASE_COMPARES_REL_CNT,
+        mixed("two-twice-and-one", 2, 0, params(2)).rounds(2).clients(1, &[READ]);
+    /// The successor counts the straggling FAA of a writer for a reader's release.
+    UncarriedCount = "shiftlock-uncarried-count", MODE_CHANGE_COMPARES_REL_CNT,
+        Case::new("three-and-one").params(params(2)).clients(3, &[WRITE]).clients(1, &[READ]);
+    /// Two writers in a row have the same token.
+    UncountedHandover = "shiftlock-uncounted-handover", HANDOVER_COUNTS,
+        mixed("two", 2, 0, params(2));
+    /// A zombie's verbs hit a lock that looks as it did before the recovery.
+    NoLeap = "shiftlock-no-leap", RECOVERY_LEAPS,
+        zombie(Case::new("zombie").params(wary(2)).clients(3, &[WRITE]));
+    /// RdrCnt goes below zero, and the next reader makes it zero again.
+    UnguardedReader = "shiftlock-zombie-reader", ADDS_ARE_GUARDED,
+        zombie(Case::new("zombie").params(wary(1)).clients(1, &[READ]).clients(2, &[WRITE]));
+    /// The lock is handed to nobody.
+    DropsHandover = "shiftlock-drops-handover", GIVING_UP_PASSES_ON,
+        mixed("two", 1, 0, params(1)).clients(1, &[WRITE.with(Patience::Until(Time(1)))]).clients(1, &[WRITE]);
+    /// The lock is taken for dead just when its sleeper wakes.
+    Sleepwalker = "shiftlock-sleepwalker", SLEEPERS_MAKE_SURE,
+        zombie(mixed("zombie", 2, 1, wary(2)));
+}

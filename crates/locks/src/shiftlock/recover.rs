@@ -6,11 +6,18 @@
 //! and RelCnt still only rises. Whoever began in an older generation can do no harm: writers compare RelCnt, additions
 //! are guarded by the generation, messages of an older generation are dropped.
 //!
+//! A *grant* does not change RelCnt, so a waiter that slept through its grant could begin to use the lock just when
+//! others are about to reset it. Whoever waited longer than [`trust_ns`](super::ShiftParams::trust_ns) therefore counts
+//! a release of its own first: a writer before it enters ([`Core::assure`]), a reader by leaving and coming again.
+//!
 //! The client whose lock is taken away is told so by its release. What time still decides: a living client releases
-//! within its lease, and [`trust_ns`](super::ShiftParams::trust_ns) below three leases.
+//! within its lease, and what it does in one step (post a handover's two halves, say) it does within a lease.
 
-use super::layout::{Entry, Layout, happened};
-use super::{Core, Rules};
+use super::layout::{Entry, Layout, Member, happened};
+use super::messages::Pass;
+use super::release::Changed;
+use super::{Core, Rules, ShiftGrant};
+use crate::protocol::Lost;
 use lockwright_fabric::observe::{Claim, Observation};
 use lockwright_fabric::{Deadline, Endpoint, FabricError, MaskedCas, Time};
 
@@ -80,15 +87,38 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     /// Whether this waiter looked at the lock too long ago to believe a handover.
     pub(super) async fn doubts(&self, vigil: &Vigil) -> bool {
         match (self.params.lease_ns, self.params.trust_ns) {
+            _ if !R::SLEEPERS_MAKE_SURE => false,
             (0, _) => false,
             (_, 0) => true,
             (_, trust_ns) => self.ep.passed(vigil.since.plus(trust_ns)).await,
         }
     }
 
-    /// Whether the lock is still of this generation.
-    pub(super) async fn is_still(&self, lock: u64, generation: u64) -> Result<bool, FabricError> {
-        Ok(Entry::<L>::of(self.ep.go(self.word(lock).read()).await?).generation() == generation)
+    /// The lock is this writer's, it seems. If it has to doubt that, it counts a release of its own: that fails if the
+    /// lock was recovered (`None`: start again), and stops everybody who is about to.
+    pub(super) async fn assure(
+        &self,
+        lock: u64,
+        member: Member,
+        head: Pass,
+        vigil: &Vigil,
+    ) -> Result<Option<Pass>, FabricError> {
+        if !self.doubts(vigil).await {
+            return Ok(Some(head));
+        }
+        let Pass { rel_cnt, cons_wrt, epoch, .. } = head;
+        let grant = ShiftGrant { lock, rel_cnt, member, cons_wrt, epoch };
+        let count = MaskedCas {
+            compare: L::REL_CNT.put(u128::from(rel_cnt)),
+            compare_mask: L::REL_CNT.mask(),
+            swap: L::REL_CNT.put(u128::from(rel_cnt) + 1),
+            swap_mask: L::REL_CNT.mask(),
+        };
+        match self.change(grant, count, Member::NOBODY, None).await {
+            Ok(Changed::Made(_)) => Ok(Some(Pass { rel_cnt: rel_cnt + 1, ..head })),
+            Ok(Changed::Overtaken | Changed::Recovered) | Err(Lost::Recovered) => Ok(None),
+            Err(Lost::Fabric(lost)) => Err(lost),
+        }
     }
 
     /// A message to a lost peer: whoever waits for what the dead should have done will recover the lock.

@@ -14,7 +14,7 @@ use crate::protocol::{Lost, Want};
 use lockwright_fabric::{Cond, Deadline, Endpoint, MaskedCas};
 
 /// How an attempt to change the entry ended.
-enum Changed<L> {
+pub(super) enum Changed<L> {
     /// It was made; this was there before.
     Made(Entry<L>),
     /// Somebody queued behind.
@@ -85,7 +85,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     }
 
     async fn free_or_pass_on(&self, grant: ShiftGrant, seen: Entry<L>) -> Result<(), Lost> {
-        match self.change(grant, Self::freed(grant), Some(seen)).await? {
+        match self.change(grant, Self::freed(grant), Member::NOBODY, Some(seen)).await? {
             Changed::Overtaken => self.pass_on(grant, None).await,
             Changed::Made(_) | Changed::Recovered => {
                 self.members.leave(grant.lock, grant.member);
@@ -160,7 +160,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
                 swap: L::REL_CNT.put(u128::from(rel_cnt) + 1) | L::EPOCH.put(u128::from(!epoch)),
                 swap_mask: L::REL_CNT.mask() | L::EPOCH.mask(),
             };
-            match self.change(grant, flip, None).await? {
+            match self.change(grant, flip, next, None).await? {
                 Changed::Made(entry) => (rel_cnt, entry.rdr_cnt()),
                 Changed::Overtaken => unreachable!("the tail is not compared"),
                 Changed::Recovered => return Ok(()),
@@ -176,11 +176,12 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     }
 
     /// Makes a change that compares RelCnt with the grant's: waits while that lags, and repeats what fails only because
-    /// something else moved.
-    async fn change(
+    /// something else moved. `next` is known to be behind, or nobody is.
+    pub(super) async fn change(
         &self,
         grant: ShiftGrant,
         change: MaskedCas,
+        next: Member,
         mut seen: Option<Entry<L>>,
     ) -> Result<Changed<L>, Lost> {
         let word = self.word(grant.lock);
@@ -204,7 +205,12 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
             if happened(verb, old) {
                 return Ok(Changed::Made(Entry::of(old)));
             }
-            seen = Some(Entry::of(old));
+            let entry = Entry::<L>::of(old);
+            let [low, high] = entry.halves();
+            let ShiftGrant { rel_cnt, cons_wrt, epoch, member, .. } = grant;
+            let locals = [next.0, low, high, rel_cnt, u64::from(cons_wrt), u64::from(epoch), member.0];
+            self.ep.mark("shiftlock: change again", &locals);
+            seen = Some(entry);
         }
     }
 

@@ -58,7 +58,7 @@ impl InProcEndpoint {
         Self { regions: Arc::clone(&shared.regions), me, home, client, shared: Arc::clone(shared) }
     }
 
-    pub(super) fn clock(&self) -> &Clock {
+    pub(in crate::backend) fn clock(&self) -> &Clock {
         &self.shared.clock
     }
 
@@ -72,7 +72,7 @@ impl InProcEndpoint {
 
     /// Executes one verb and wakes those who waited for what it did.
     #[inline(always)]
-    pub(super) fn execute(&self, verb: RawVerb) -> Result<u128, FabricError> {
+    pub(in crate::backend) fn execute(&self, verb: RawVerb) -> Result<u128, FabricError> {
         let RawVerb { addr, width, op } = verb;
         let Some((old, changed)) = self.reach(addr, width, &op) else {
             return Err(self.refuse(addr.node, addr.region, addr.offset, width));
@@ -81,6 +81,19 @@ impl InProcEndpoint {
             self.wake(addr.node, addr.region, addr.offset);
         }
         Ok(old)
+    }
+
+    /// Whether there is such a word, or was before its node died.
+    #[cfg(feature = "tcp")]
+    pub(in crate::backend) fn has(&self, addr: Addr, width: Width) -> bool {
+        find(&self.regions, addr)
+            .is_some_and(|region| addr.offset < region.bytes() && addr.offset.is_multiple_of(width.bytes()))
+    }
+
+    /// The next message, whatever it is; `None` once the mailbox is closed.
+    #[cfg(feature = "tcp")]
+    pub(in crate::backend) async fn next_letter(&self) -> Option<(PeerId, Message)> {
+        self.recv_by(Deadline::Never, |from, message| Some((from, message.clone()))).await
     }
 
     #[inline(always)]
@@ -165,7 +178,7 @@ impl Endpoint for InProcEndpoint {
         deadline: Deadline,
         pick: impl FnMut(PeerId, &Message) -> Option<T>,
     ) -> impl Future<Output = Option<T>> {
-        Receive::new(self, deadline, pick)
+        Receive::new(self.mailbox(), self.clock(), deadline, pick)
     }
 
     fn now(&self) -> impl Future<Output = Time> {

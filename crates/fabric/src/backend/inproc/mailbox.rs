@@ -1,8 +1,7 @@
 //! One peer's mailbox: messages in the order they came, and the tasks that wait for one.
 
-use super::endpoint::InProcEndpoint;
 use crate::addr::PeerId;
-use crate::backend::clock::Alarm;
+use crate::backend::clock::{Alarm, Clock};
 use crate::backend::wakers::{Wakers, wake_all};
 use crate::message::Message;
 use crate::wait::Deadline;
@@ -20,7 +19,7 @@ const SPINS: u32 = 200;
 
 /// A mailbox.
 #[derive(Debug, Default)]
-pub(super) struct Mailbox {
+pub(in crate::backend) struct Mailbox {
     /// Messages that have ever arrived; lets a receiver look without taking the lock.
     arrivals: AtomicUsize,
     /// Messages inside, to be read without the lock too.
@@ -41,7 +40,7 @@ impl Mailbox {
     }
 
     /// Puts a message in; `false` if the mailbox is closed or full.
-    pub(super) fn put(&self, from: PeerId, message: Message) -> bool {
+    pub(in crate::backend) fn put(&self, from: PeerId, message: Message) -> bool {
         let mut inside = self.inside();
         if self.is_closed() || inside.queue.len() >= CAPACITY {
             return false;
@@ -56,7 +55,7 @@ impl Mailbox {
     }
 
     /// Takes no more messages, and ends every receive.
-    pub(super) fn close(&self) {
+    pub(in crate::backend) fn close(&self) {
         let mut inside = self.inside();
         self.closed.store(true, SeqCst);
         let wakers = inside.wakers.take();
@@ -72,15 +71,16 @@ impl Mailbox {
         })
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(in crate::backend) fn is_closed(&self) -> bool {
         self.closed.load(SeqCst)
     }
 }
 
 /// The future of `recv_by`: takes the first message that `pick` wants; `None` after the deadline, or when the
 /// mailbox is closed. It owns nothing but its place among the waiting, which it gives up when dropped.
-pub(super) struct Receive<'a, P> {
-    ep: &'a InProcEndpoint,
+pub(in crate::backend) struct Receive<'a, P> {
+    mailbox: &'a Mailbox,
+    clock: &'a Clock,
     deadline: Deadline,
     pick: P,
     /// Only there once it waits: a look that finds nothing, which every release of a queue lock makes, stays
@@ -97,8 +97,13 @@ struct Waiting {
 
 impl<'a, P> Receive<'a, P> {
     #[inline(always)]
-    pub(super) const fn new(ep: &'a InProcEndpoint, deadline: Deadline, pick: P) -> Self {
-        Self { ep, deadline, pick, waiting: None }
+    pub(in crate::backend) const fn new(
+        mailbox: &'a Mailbox,
+        clock: &'a Clock,
+        deadline: Deadline,
+        pick: P,
+    ) -> Self {
+        Self { mailbox, clock, deadline, pick, waiting: None }
     }
 }
 
@@ -118,7 +123,7 @@ impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Future for Receive<'_, P> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let this = self.get_mut();
         // The look that a release makes every time must not cost a lock.
-        if this.deadline == Deadline::Now && this.ep.mailbox().len.load(SeqCst) == 0 {
+        if this.deadline == Deadline::Now && this.mailbox.len.load(SeqCst) == 0 {
             return Poll::Ready(None);
         }
         this.poll_slow(cx)
@@ -128,7 +133,7 @@ impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Future for Receive<'_, P> {
 impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Receive<'_, P> {
     #[inline(never)]
     fn poll_slow(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        let (mailbox, clock) = (self.ep.mailbox(), self.ep.clock());
+        let (mailbox, clock) = (self.mailbox, self.clock);
         loop {
             let arrivals = mailbox.arrivals.load(SeqCst);
             let mut inside = mailbox.inside();
@@ -162,7 +167,7 @@ impl<P> Drop for Receive<'_, P> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(waiting) = &mut self.waiting {
-            self.ep.mailbox().inside().wakers.leave(&mut waiting.seat);
+            self.mailbox.inside().wakers.leave(&mut waiting.seat);
         }
     }
 }

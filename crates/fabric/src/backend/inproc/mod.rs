@@ -19,7 +19,7 @@
 //! verb.
 
 mod endpoint;
-mod mailbox;
+pub(in crate::backend) mod mailbox;
 mod memory;
 mod park;
 mod serve;
@@ -155,6 +155,12 @@ impl InProc {
         if let Some(role) = self.shared.peer(PeerId::role(node.0 as usize)) {
             role.mailbox.close();
         }
+    }
+
+    /// Puts a message into the mailbox of `to`; `false` if there is no such peer.
+    #[cfg(feature = "tcp")]
+    pub(in crate::backend) fn post(&self, from: PeerId, to: PeerId, message: Message) -> bool {
+        self.shared.post(from, to, message).is_ok()
     }
 
     /// What `word` holds, without a client: for setting up and looking after.

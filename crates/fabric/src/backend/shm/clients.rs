@@ -15,8 +15,11 @@
 //! |---|---|---|
 //! | 0 free | nobody's | 1, by whoever takes it |
 //! | 1 joining | taken, not yet reachable | 2; 3 if the process ends |
-//! | 2 alive | a client | 0 when it leaves; 3 if it ends, is declared dead, or leaves names behind |
-//! | 3 dead | out, and perhaps still named by lock words | 0 when it is buried |
+//! | 2 alive | a client | 0 when it leaves; 4 if it leaves names behind; 3 if it ends or is declared dead |
+//! | 3 dead | out, and perhaps still named by lock words | 4 if its process lives and lets go; 0 when it is buried |
+//! | 4 gone | the same, and nobody will touch the slot any more | 0 when it is buried |
+//!
+//! A slot is not used again while a process that was only declared dead may still touch what belongs to it.
 //!
 //! Every change is one compare-and-swap of the standing, and every way back to 0 raises the generation, so a client's
 //! standing is a value that never comes back: the client compares it before every verb and knows that it is still in.
@@ -30,12 +33,14 @@ use super::shared::Shared;
 use crate::addr::PeerId;
 use crate::wait::Time;
 use rustix::thread::futex;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 const FREE: u64 = 0;
 const JOINING: u64 = 1;
 const ALIVE: u64 = 2;
 const DEAD: u64 = 3;
+const GONE: u64 = 4;
 
 const AT_START: u64 = 8;
 const AT_JOINED: u64 = 16;
@@ -189,15 +194,29 @@ impl Shared {
     /// Gives a slot back; one that leaves names behind must be buried by somebody.
     pub(super) fn leave(&self, joined: &Joined) {
         let names = self.refs_of(joined.slot).load(SeqCst);
-        let next = if names == 0 { joined.standing.freed() } else { joined.standing.with(DEAD) };
+        let next = if names == 0 { joined.standing.freed() } else { joined.standing.with(GONE) };
         if self.change(joined.slot, joined.standing, next) {
             self.death();
+        } else {
+            // Declared dead, and now it lets go.
+            self.change(joined.slot, joined.standing.with(DEAD), joined.standing.with(GONE));
         }
     }
 
     /// How many names a slot's client uses. Changed under the directory's lock.
     pub(super) fn refs_of(&self, slot: u64) -> &std::sync::atomic::AtomicU32 {
         self.map.u32(self.slot_at(slot) + AT_REFS)
+    }
+
+    /// Sets how many names every client uses.
+    pub(super) fn count_names_anew(&self, counts: &HashMap<PeerId, u32>) {
+        for slot in 0..self.slots() {
+            let standing = self.standing(slot);
+            if standing.state() != FREE {
+                let count = counts.get(&self.peer_of(slot, standing)).copied().unwrap_or(0);
+                self.refs_of(slot).store(count, SeqCst);
+            }
+        }
     }
 
     /// The process of a slot whose standing is `standing`; `None` if the slot has changed since.
@@ -249,18 +268,19 @@ impl Shared {
     }
 
     pub(super) fn declare_dead(&self, peer: PeerId) -> bool {
-        self.find(peer).is_some_and(|(slot, standing)| self.mark_dead(slot, standing))
+        let alive = self.find(peer).filter(|(_, standing)| standing.state() == ALIVE);
+        alive.is_some_and(|(slot, standing)| self.mark_dead(slot, standing))
     }
 
-    /// Lets the number of a dead peer be used again, unless it still uses names.
+    /// Lets the number of a dead peer be used again, unless it still uses names or may still touch its slot.
     pub(super) fn bury(&self, peer: PeerId) -> bool {
-        match self.find(peer) {
-            Some((slot, standing)) if standing.state() == DEAD && self.refs_of(slot).load(SeqCst) == 0 => {
-                self.change(slot, standing, standing.freed())
-            }
-            Some(_) => false,
-            None => true,
-        }
+        let Some((slot, standing)) = self.find(peer) else { return true };
+        let untouched = match standing.state() {
+            GONE => true,
+            DEAD => self.identity(slot, standing).is_some_and(Identity::is_gone),
+            _ => false,
+        };
+        untouched && self.refs_of(slot).load(SeqCst) == 0 && self.change(slot, standing, standing.freed())
     }
 
     /// Frees the slots of dead clients that use no names.
@@ -278,7 +298,7 @@ impl Shared {
         let mut clients = Vec::new();
         for slot in 0..self.slots() {
             let standing = self.standing(slot);
-            if !matches!(standing.state(), ALIVE | DEAD) {
+            if !matches!(standing.state(), ALIVE | DEAD | GONE) {
                 continue;
             }
             let at = self.slot_at(slot);

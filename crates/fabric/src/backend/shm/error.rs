@@ -57,6 +57,12 @@ pub enum SpaceError {
     /// The directory has no room for another client's use of a name.
     #[error("the lock space has room for {0} uses of names, and that many are there")]
     TooManyRefs(u64),
+    /// A process that is alive, and perhaps stopped, keeps the directory locked.
+    #[error("process {pid} keeps the directory of names locked; is it stopped?")]
+    DirectoryBusy {
+        /// The process.
+        pid: u32,
+    },
     /// Not a name.
     #[error("a lock's name has 1 to 255 bytes, none of them zero: {0}")]
     BadName(&'static str),

@@ -216,3 +216,124 @@ pub(super) fn read_bytes(map: &Map, offset: u64, len: usize) -> Vec<u8> {
     bytes.truncate(len);
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const HALF_WAY: &str = "LOCKWRIGHT_TEST_HALF_WAY";
+
+    fn place(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("lockwright-unit-{}-{name}.space", std::process::id()))
+    }
+
+    #[test]
+    fn a_maker_that_is_killed_half_way_leaves_nothing() {
+        if let Some(path) = std::env::var_os(HALF_WAY) {
+            let path = PathBuf::from(path);
+            // Both ways to make a file, neither brought to its end.
+            let _unnamed = Unnamed::make(&path, &SpaceOptions::default()).unwrap();
+            let _temporary = temporary(&path, Mode::RUSR | Mode::WUSR).unwrap();
+            std::process::abort();
+        }
+        let path = place("half-way");
+        let name = "backend::shm::file::tests::a_maker_that_is_killed_half_way_leaves_nothing";
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--nocapture"])
+            .env(HALF_WAY, &path)
+            .output()
+            .unwrap();
+        assert!(!child.status.success());
+        assert!(!path.exists(), "nobody sees a half-made file");
+        let left = || {
+            let files = std::fs::read_dir(path.parent().unwrap()).unwrap().flatten();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            files.filter(|file| file.file_name().to_string_lossy().contains(&name)).count()
+        };
+        assert_eq!(left(), 1, "the temporary file of the killed maker");
+        // The next maker sweeps it away and makes its own.
+        let (_, mine) = temporary(&path, Mode::RUSR | Mode::WUSR).unwrap();
+        assert_eq!(left(), 1);
+        std::fs::remove_file(mine).unwrap();
+        open_or_make(&path, &SpaceOptions::default()).unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_file_with_a_temporary_name_becomes_a_space_like_any_other() {
+        let path = place("temporary");
+        let (_, name) = temporary(&path, Mode::RUSR | Mode::WUSR).unwrap();
+        let mut unnamed = Unnamed::make(&path, &SpaceOptions::default()).unwrap();
+        // As on a file system without unnamed files, whose file would be this one.
+        std::fs::remove_file(&name).unwrap();
+        linkat(
+            CWD,
+            format!("/proc/self/fd/{}", unnamed.map.file().as_raw_fd()),
+            CWD,
+            &name,
+            AtFlags::SYMLINK_FOLLOW,
+        )
+        .unwrap();
+        unnamed.temporary = Some(name.clone());
+        assert!(unnamed.publish(&path).unwrap().is_some());
+        assert!(!name.exists());
+        open_or_make(&path, &SpaceOptions::default().create(false)).unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn only_the_first_of_two_makers_wins() {
+        let path = place("two");
+        let (first, second) = (
+            Unnamed::make(&path, &SpaceOptions::default()).unwrap(),
+            Unnamed::make(&path, &SpaceOptions::default()).unwrap(),
+        );
+        assert!(first.publish(&path).unwrap().is_some());
+        assert!(second.publish(&path).unwrap().is_none());
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn files_that_are_not_ours_are_refused_and_left_alone() {
+        let path = place("foreign");
+        let open = || open_or_make(&path, &SpaceOptions::default()).map(drop);
+        for content in [&b""[..], b"hello", &[7; 20_000]] {
+            std::fs::write(&path, content).unwrap();
+            assert!(matches!(open(), Err(SpaceError::Foreign { .. })));
+            assert_eq!(std::fs::read(&path).unwrap(), content);
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(open().is_err());
+        std::fs::remove_dir(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        assert!(matches!(open(), Err(SpaceError::Foreign { .. })));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_space_of_another_version_boot_or_namespace_is_refused() {
+        let path = place("versions");
+        let (map, layout) = open_or_make(&path, &SpaceOptions::default()).unwrap();
+        let open = || open_or_make(&path, &SpaceOptions::default()).map(drop);
+        let with = |at: u64, value: u64| {
+            let before = map.u64(at).swap(value, SeqCst);
+            let opened = open();
+            map.u64(at).store(before, SeqCst);
+            opened.unwrap_err()
+        };
+        assert!(matches!(with(AT_VERSION, 2), SpaceError::OtherVersion { found: 2, ours: 1, .. }));
+        assert!(matches!(with(AT_BOOT, 0), SpaceError::OtherBoot(_)));
+        assert!(matches!(with(AT_PID_NS, 1), SpaceError::OtherNamespace(_)));
+        assert!(matches!(with(48, 3), SpaceError::Damaged(_)));
+        assert!(matches!(with(128, 3), SpaceError::Damaged(_)));
+        assert!(matches!(with(Layout::limit_at(0), layout.shape.reserve), SpaceError::Damaged(_)));
+        assert_eq!(open(), Ok(()));
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
+        std::fs::remove_file(&path).unwrap();
+        let missing = open_or_make(&path, &SpaceOptions::default().create(false)).map(drop);
+        assert_eq!(missing, Err(SpaceError::Missing(path)));
+    }
+}

@@ -21,7 +21,7 @@
 //! | 4096 | events: rises when a client joins, leaves or dies (4 bytes, futex) |
 //! | 4104 | deaths: rises when a client leaves or dies |
 //! | 4160 | where the search for a free client slot goes on |
-//! | 4224 | directory: owner of its lock, futex word at 4232 |
+//! | 4224 | directory: owner of its lock |
 //! | 4288.. | directory: names ever used, first free, references ever used, first free, live names, token floor |
 //!
 //! Page 2 has one cache line per area: how many of its bytes are in use.
@@ -56,7 +56,6 @@ pub(super) const AT_EVENTS: u64 = PAGE;
 pub(super) const AT_DEATHS: u64 = PAGE + 8;
 pub(super) const AT_CURSOR: u64 = PAGE + 64;
 pub(super) const AT_NAMES_LOCK: u64 = PAGE + 128;
-pub(super) const AT_NAMES_FUTEX: u64 = PAGE + 136;
 pub(super) const AT_NAMES_USED: u64 = PAGE + 192;
 pub(super) const AT_NAMES_FREE: u64 = PAGE + 200;
 pub(super) const AT_REFS_USED: u64 = PAGE + 208;

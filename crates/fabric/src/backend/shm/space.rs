@@ -118,13 +118,28 @@ impl ShmSpace {
         self.handle.grow(area as u64, bytes)
     }
 
+    /// Takes memory for these bytes of a region, so that a full file system is an error here and not a signal (SIGBUS)
+    /// at the first verb that touches them. Opening a large space takes no memory at all.
+    ///
+    /// # Errors
+    /// [`SpaceError::System`] if there is no memory; [`SpaceError::TooLarge`] outside the region.
+    pub fn provide(&self, addr: Addr, bytes: u64) -> Result<(), SpaceError> {
+        let index =
+            self.handle.area_index(addr).ok_or(SpaceError::BadOptions("the space has no such region"))?;
+        let (end, limit) = (addr.offset.saturating_add(bytes), self.handle.areas[index].bytes());
+        if end > limit {
+            return Err(SpaceError::TooLarge { wanted: end, reserved: limit });
+        }
+        self.handle.map.provide(self.handle.layout.area(index as u64) + addr.offset, bytes.max(1))
+    }
+
     /// Everybody who is in the space, or dead and not yet buried.
     pub fn clients(&self) -> Vec<ClientInfo> {
         self.handle.clients()
     }
 
     /// Those who are dead and not yet buried: lock words may still name them, and somebody must recover those locks,
-    /// drop their names, and [`bury`](Self::bury) them.
+    /// drop their [names](super::Names::drop_all_of), and [`bury`](Self::bury) them.
     pub fn dead_clients(&self) -> Vec<ClientInfo> {
         self.clients().into_iter().filter(|client| !client.alive).collect()
     }
@@ -142,8 +157,9 @@ impl ShmSpace {
         self.handle.declare_dead(peer)
     }
 
-    /// Lets the slot of a dead client be used again, once no lock word names it any more. `false` if it is alive or
-    /// still uses names.
+    /// Lets the slot of a dead client be used again, once no lock word names it any more. `false` if it is alive, still
+    /// uses names, or was only declared dead and its process has neither ended nor dropped the endpoint: try again
+    /// later.
     pub fn bury(&self, peer: PeerId) -> bool {
         self.handle.bury(peer)
     }

@@ -1,0 +1,232 @@
+//! The futures of a client's requests.
+
+use super::frame::WaitFrame;
+use super::link::{Answer, Fate, Link};
+use crate::addr::Value;
+use crate::endpoint::FabricError;
+use crate::message::Message;
+use crate::verb::{Batch, RawVerb};
+use crate::wait::{Wait, Waited};
+use crate::{MAX_BATCH, PeerId};
+use arrayvec::ArrayVec;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+/// Verbs of a batch: short ones on the stack.
+pub(super) enum Verbs {
+    Few(ArrayVec<RawVerb, 4>),
+    Many(Vec<RawVerb>),
+}
+
+impl Verbs {
+    /// # Panics
+    /// If there are more than fit into a frame.
+    pub(super) fn of<B: Batch>(batch: B) -> Self {
+        let mut verbs = Self::Few(ArrayVec::new());
+        batch.each(&mut |verb| {
+            verbs.push(verb);
+            0
+        });
+        verbs
+    }
+
+    fn push(&mut self, verb: RawVerb) {
+        match self {
+            Self::Few(few) if few.is_full() => {
+                let mut many: Vec<_> = std::mem::take(few).into_iter().collect();
+                many.push(verb);
+                *self = Self::Many(many);
+            }
+            Self::Few(few) => few.push(verb),
+            Self::Many(many) => {
+                let most = super::frame::MAX_VERBS;
+                assert!(many.len() < most, "a batch over tcp has at most {most} verbs (lists: {MAX_BATCH})");
+                many.push(verb);
+            }
+        }
+    }
+
+    pub(super) fn list(&self) -> &[RawVerb] {
+        match self {
+            Self::Few(few) => few,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// A request that was issued; abandoned when dropped.
+#[derive(Debug)]
+struct Issued<'a> {
+    link: &'a Link,
+    id: Option<u64>,
+}
+
+impl<'a> Issued<'a> {
+    const fn new(link: &'a Link, id: u64) -> Self {
+        Self { link, id: Some(id) }
+    }
+
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<Answer> {
+        let id = self.id.expect("a finished future is not polled again");
+        let answer = ready!(self.link.poll_answer(id, cx));
+        self.id = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for Issued<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.link.abandon(id);
+        }
+    }
+}
+
+/// The future of `go`. Once polled, the verbs happen, whether or not it is dropped.
+pub(super) struct Go<'a, B> {
+    link: &'a Link,
+    batch: B,
+    issued: Option<Issued<'a>>,
+}
+
+impl<'a, B> Go<'a, B> {
+    pub(super) const fn new(link: &'a Link, batch: B) -> Self {
+        Self { link, batch, issued: None }
+    }
+}
+
+/// The batch is copied, never pinned.
+impl<B> Unpin for Go<'_, B> {}
+
+impl<B: Batch> Future for Go<'_, B> {
+    type Output = Result<B::Old, FabricError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let issued = match &mut this.issued {
+            Some(issued) => issued,
+            none => {
+                let verbs = Verbs::of(this.batch);
+                if verbs.list().is_empty() {
+                    return Poll::Ready(Ok(this.batch.each(&mut |_| 0)));
+                }
+                none.insert(Issued::new(this.link, this.link.go(verbs.list())?))
+            }
+        };
+        Poll::Ready(match ready!(issued.poll(cx)) {
+            Answer::Done(olds) => {
+                let mut olds = olds.into_iter();
+                Ok(this.batch.each(&mut |_| olds.next().unwrap_or_default()))
+            }
+            Answer::Failed(lost) => Err(lost),
+            Answer::Waited { .. } => unreachable!("verbs are not answered like a wait"),
+        })
+    }
+}
+
+/// The future of `send`. Once polled, the message is on its way, whether or not it is dropped.
+pub(super) struct Send<'a> {
+    link: &'a Link,
+    to: PeerId,
+    message: Message,
+    issued: Option<Issued<'a>>,
+}
+
+impl<'a> Send<'a> {
+    pub(super) const fn new(link: &'a Link, to: PeerId, message: Message) -> Self {
+        Self { link, to, message, issued: None }
+    }
+}
+
+impl Future for Send<'_> {
+    type Output = Result<(), FabricError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let issued = match &mut this.issued {
+            Some(issued) => issued,
+            none => none.insert(Issued::new(this.link, this.link.send(this.to, &this.message)?)),
+        };
+        Poll::Ready(match ready!(issued.poll(cx)) {
+            Answer::Failed(lost) => Err(lost),
+            _ => Ok(()),
+        })
+    }
+}
+
+/// The future of `wait_until`. Cancelled at the server when dropped.
+pub(super) struct Waiting<'a, T> {
+    link: &'a Link,
+    wait: Wait<T>,
+    seat: Option<u64>,
+    issued: Option<Issued<'a>>,
+}
+
+impl<'a, T> Waiting<'a, T> {
+    pub(super) const fn new(link: &'a Link, wait: Wait<T>) -> Self {
+        Self { link, wait, seat: None, issued: None }
+    }
+}
+
+/// The wait is copied, never pinned.
+impl<T> Unpin for Waiting<'_, T> {}
+
+impl<T: Value> Future for Waiting<'_, T> {
+    type Output = Result<Waited<T>, FabricError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let Wait { word, cond, or, deadline, .. } = this.wait;
+        let issued = match &mut this.issued {
+            Some(issued) => issued,
+            none => {
+                let frame = WaitFrame { addr: word.addr(), width: T::WIDTH, cond, or, timeout_ns: 0 };
+                let id = ready!(this.link.poll_wait(frame, deadline, &mut this.seat, cx))?;
+                none.insert(Issued::new(this.link, id))
+            }
+        };
+        Poll::Ready(match ready!(issued.poll(cx)) {
+            // One round trip, however long it took: the server looked.
+            Answer::Waited { met, value } => Ok(Waited { value: T::narrow(value), met, polls: 1 }),
+            Answer::Failed(lost) => Err(lost),
+            Answer::Done(_) => unreachable!("a wait is not answered like verbs"),
+        })
+    }
+}
+
+impl<T> Drop for Waiting<'_, T> {
+    fn drop(&mut self) {
+        if self.seat.is_some() {
+            self.link.leave_room(&mut self.seat);
+        }
+    }
+}
+
+/// The future of `lost`.
+pub(super) struct End<'a> {
+    link: &'a Link,
+    seat: Option<u64>,
+}
+
+impl<'a> End<'a> {
+    pub(super) const fn new(link: &'a Link) -> Self {
+        Self { link, seat: None }
+    }
+}
+
+impl Future for End<'_> {
+    type Output = Fate;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Fate> {
+        let this = self.get_mut();
+        this.link.poll_fate(&mut this.seat, cx)
+    }
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        if self.seat.is_some() {
+            self.link.leave_end(&mut self.seat);
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! The frames of the tcp fabric: what client and server say to each other, as bytes and back.
+//!
+//! A frame is a header of 16 bytes and a body. Numbers are little-endian, reserved bytes are zero.
+//!
+//! | header | bytes | meaning |
+//! |---|---|---|
+//! | length | 4 | bytes of the body, at most [`MAX_BODY`] |
+//! | kind | 1 | see [`Frame`] |
+//! | flags | 1 | bit 0: no answer wanted (GO, SEND); met (WAITED) |
+//! | zero | 2 | |
+//! | id | 8 | which request this is or answers; the number of a delivered message |
+//!
+//! [`decode`] is a pure function and trusts nothing: it is fed random bytes in the tests. What a frame does is none
+//! of this file's business.
+
+use super::wire::Cursor;
+use crate::addr::{Addr, PeerId, Width};
+use crate::message::Message;
+use crate::verb::RawVerb;
+use crate::wait::Cond;
+
+/// The protocol's version: both sides must speak the same.
+pub const VERSION: u16 = 1;
+/// Bytes of a header.
+pub const HEADER: usize = 16;
+/// The most bytes a body may have.
+pub const MAX_BODY: usize = 64 << 10;
+/// The most verbs of one batch.
+pub const MAX_VERBS: usize = 255;
+/// The most bytes of a client's name, and of a refusal's text.
+pub const MAX_TEXT: usize = 512;
+
+pub(super) const MAGIC: [u8; 8] = *b"lockwrgt";
+
+/// The name of a session, known to its client and the server alone.
+pub type SessionId = [u8; 16];
+
+/// Why bytes are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The first bytes are not those of this protocol.
+    #[error("this is not a Lockwright client")]
+    Magic,
+    /// The other side speaks another version.
+    #[error("protocol version {0} is not spoken here, only {VERSION}")]
+    Version(u16),
+    /// The body is longer than allowed.
+    #[error("a frame of {0} bytes is longer than {MAX_BODY}")]
+    TooLong(usize),
+    /// The body ends before its content does.
+    #[error("the frame is cut short")]
+    Truncated,
+    /// The body goes on after its content.
+    #[error("the frame has bytes left over")]
+    Trailing,
+    /// Reserved bytes are not zero.
+    #[error("reserved bytes are not zero")]
+    Reserved,
+    /// No such kind of frame.
+    #[error("there is no frame of kind {0:#x}")]
+    Kind(u8),
+    /// No such verb.
+    #[error("there is no verb {0}")]
+    Op(u8),
+    /// No such width.
+    #[error("a word has 8 or 16 bytes, not {0}")]
+    Width(u8),
+    /// No such condition.
+    #[error("there is no condition {0}")]
+    Cond(u8),
+    /// A field that does not lie inside a word.
+    #[error("a field of {bits} bits at bit {shift} does not fit into a word")]
+    Field {
+        /// Its lowest bit.
+        shift: u32,
+        /// Its width.
+        bits: u32,
+    },
+    /// Too many verbs.
+    #[error("a batch of {0} verbs is longer than {MAX_VERBS}")]
+    Verbs(usize),
+    /// Too long a message.
+    #[error("a message with a tail of {0} words is too long")]
+    Tail(usize),
+    /// A text that is too long or no text.
+    #[error("a name or reason is no text of at most {MAX_TEXT} bytes")]
+    Text,
+    /// A peer that cannot be: numbers start at one.
+    #[error("there is no peer 0")]
+    Peer,
+}
+
+/// Why a server ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Refusal {
+    /// The client's frame cannot be understood.
+    BadFrame = 1,
+    /// The client speaks another version.
+    Version = 2,
+    /// The client does not know the token.
+    Unauthorised = 3,
+    /// The session is not, or no longer, known: the server restarted, or the grace period is over.
+    UnknownSession = 4,
+    /// The server is full.
+    Full = 5,
+    /// A verb or wait on a word that does not exist.
+    NoSuchWord = 6,
+    /// Too many waits at once.
+    TooMany = 7,
+    /// The frame makes no sense at this point.
+    OutOfPlace = 8,
+    /// The session is used by a newer connection.
+    Replaced = 9,
+}
+
+impl Refusal {
+    const ALL: [Self; 9] = [
+        Self::BadFrame,
+        Self::Version,
+        Self::Unauthorised,
+        Self::UnknownSession,
+        Self::Full,
+        Self::NoSuchWord,
+        Self::TooMany,
+        Self::OutOfPlace,
+        Self::Replaced,
+    ];
+
+    /// A number that this version does not know counts as a bad frame: the text says more.
+    fn from_code(code: u16) -> Self {
+        Self::ALL.into_iter().find(|refusal| *refusal as u16 == code).unwrap_or(Self::BadFrame)
+    }
+}
+
+/// The opening of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// What the client can do beyond the version; none so far.
+    pub features: u32,
+    /// The session to go on with, or zeros for a new one.
+    pub session: SessionId,
+    /// The server's epoch in which that session began.
+    pub epoch: u64,
+    /// The last message the client has got in that session.
+    pub seen: u64,
+    /// Random bytes for the proof.
+    pub nonce: [u8; 32],
+    /// Who the client is, for people: host and process.
+    pub name: String,
+}
+
+/// The server's answer to a client it lets in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Bits: 0 masked, 1 wide, 2 guarded, 3 messages, 4 global scope.
+    pub capabilities: u16,
+    /// Who the client is from now on.
+    pub peer: PeerId,
+    /// Its session.
+    pub session: SessionId,
+    /// This run of the server.
+    pub epoch: u64,
+    /// The server's clock.
+    pub now_ns: u64,
+    /// How often the client has to show that it is there.
+    pub heartbeat_ns: u64,
+    /// How long a session outlives its connection.
+    pub grace_ns: u64,
+    /// The most waits at once.
+    pub max_waits: u32,
+    /// Whether the session went on, or began.
+    pub resumed: bool,
+    /// That the server knows the token too; zeros without one.
+    pub proof: [u8; 32],
+}
+
+/// A wait as data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitFrame {
+    /// The word.
+    pub addr: Addr,
+    /// Its width.
+    pub width: Width,
+    /// What is waited for.
+    pub cond: Cond,
+    /// A second way to be done.
+    pub or: Option<Cond>,
+    /// How long, from the frame's arrival; `u64::MAX` for ever.
+    pub timeout_ns: u64,
+}
+
+/// One frame. The number of its kind is in brackets; answers have the top bit set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// \[01\] A client opens a connection.
+    Hello(Hello),
+    /// \[02\] A client proves that it knows the token.
+    Proof([u8; 32]),
+    /// \[03\] Execute verbs in order.
+    Go {
+        /// The request.
+        id: u64,
+        /// No answer wanted.
+        quiet: bool,
+        /// The verbs.
+        verbs: Vec<RawVerb>,
+    },
+    /// \[04\] Wait for a word.
+    Wait {
+        /// The request.
+        id: u64,
+        /// The wait.
+        wait: WaitFrame,
+    },
+    /// \[05\] Forget a wait.
+    Cancel {
+        /// The wait's request.
+        id: u64,
+    },
+    /// \[06\] Pass a message on.
+    Send {
+        /// The request.
+        id: u64,
+        /// A datagram: no answer wanted, may be lost.
+        quiet: bool,
+        /// For whom.
+        to: PeerId,
+        /// The message.
+        message: Message,
+    },
+    /// \[07\] I am there, and have got messages up to this number. Answered by a pong.
+    Ping {
+        /// The last message got.
+        seen: u64,
+    },
+    /// \[08\] I have got messages up to this number.
+    Ack {
+        /// The last message got.
+        seen: u64,
+    },
+    /// \[09\] The session is over.
+    Goodbye,
+    /// \[81\] Prove that you know the token.
+    Challenge([u8; 32]),
+    /// \[82\] Come in.
+    Welcome(Welcome),
+    /// \[83\] No, and why. The connection is closed after it.
+    Refused {
+        /// Why.
+        why: Refusal,
+        /// The server's epoch.
+        epoch: u64,
+        /// Why, for people.
+        text: String,
+    },
+    /// \[84\] The verbs were executed, or the message was passed on.
+    Done {
+        /// The request.
+        id: u64,
+        /// The old words.
+        olds: Vec<u128>,
+    },
+    /// \[85\] The node of the verbs is dead.
+    NodeLost {
+        /// The request.
+        id: u64,
+        /// The node.
+        node: u16,
+    },
+    /// \[86\] There is no such peer.
+    PeerLost {
+        /// The request.
+        id: u64,
+        /// The peer.
+        peer: u32,
+    },
+    /// \[87\] The wait is over.
+    Waited {
+        /// The request.
+        id: u64,
+        /// Whether a condition holds.
+        met: bool,
+        /// The word.
+        value: u128,
+    },
+    /// \[88\] A message.
+    Deliver {
+        /// Its number in this session, from one.
+        seq: u64,
+        /// From whom.
+        from: PeerId,
+        /// The message.
+        message: Message,
+    },
+    /// \[89\] I am there.
+    Pong,
+}
+
+/// What [`decode`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// A frame of so many bytes.
+    Frame(Frame, usize),
+    /// The beginning of a frame that will have so many bytes.
+    Partial(usize),
+}
+
+/// Reads the first frame of `bytes`.
+///
+/// ```
+/// use lockwright_fabric::backend::tcp::frame::{Decoded, Frame, decode};
+/// let mut bytes = Vec::new();
+/// Frame::Cancel { id: 7 }.encode(&mut bytes);
+/// assert_eq!(decode(&bytes), Ok(Decoded::Frame(Frame::Cancel { id: 7 }, bytes.len())));
+/// assert_eq!(decode(&bytes[..9]), Ok(Decoded::Partial(16)));
+/// ```
+///
+/// # Errors
+/// What is wrong with the bytes. Nothing after them can be understood.
+pub fn decode(bytes: &[u8]) -> Result<Decoded, FrameError> {
+    let mut head = Cursor(bytes);
+    let Ok(length) = head.u32() else { return Ok(Decoded::Partial(HEADER)) };
+    let length = length as usize;
+    if length > MAX_BODY {
+        return Err(FrameError::TooLong(length));
+    }
+    let size = HEADER + length;
+    if bytes.len() < size {
+        return Ok(Decoded::Partial(size));
+    }
+    let (kind, flags) = (head.u8()?, head.u8()?);
+    head.zero(2)?;
+    let id = head.u64()?;
+    let mut body = Cursor(head.bytes(length)?);
+    let frame = decode_body(kind, flags, id, &mut body)?;
+    body.end()?;
+    Ok(Decoded::Frame(frame, size))
+}
+
+fn decode_body(kind: u8, flags: u8, id: u64, body: &mut Cursor<'_>) -> Result<Frame, FrameError> {
+    let flag = flags & 1 == 1;
+    let may_flag = matches!(kind, 0x03 | 0x06 | 0x87);
+    let may_id = matches!(kind, 0x03..=0x08 | 0x84..=0x88);
+    if flags > 1 || (flag && !may_flag) || (id != 0 && !may_id) {
+        return Err(FrameError::Reserved);
+    }
+    Ok(match kind {
+        0x01 => Frame::Hello(hello(body)?),
+        0x02 => Frame::Proof(body.array()?),
+        0x03 => Frame::Go { id, quiet: flag, verbs: verbs(body)? },
+        0x04 => Frame::Wait { id, wait: wait(body)? },
+        0x05 => Frame::Cancel { id },
+        0x06 => Frame::Send { id, quiet: flag, to: peer(body)?, message: body.message()? },
+        0x07 => Frame::Ping { seen: id },
+        0x08 => Frame::Ack { seen: id },
+        0x09 => Frame::Goodbye,
+        0x81 => Frame::Challenge(body.array()?),
+        0x82 => Frame::Welcome(welcome(body)?),
+        0x83 => {
+            let code = body.u16()?;
+            let text_bytes = body.u16()?;
+            body.zero(4)?;
+            Frame::Refused {
+                why: Refusal::from_code(code),
+                epoch: body.u64()?,
+                text: text(body, text_bytes)?,
+            }
+        }
+        0x84 => {
+            let count = body.0.len().div_ceil(16);
+            Frame::Done { id, olds: (0..count).map(|_| body.u128()).collect::<Result<_, _>>()? }
+        }
+        0x85 => {
+            let node = body.u16()?;
+            body.zero(6)?;
+            Frame::NodeLost { id, node }
+        }
+        0x86 => Frame::PeerLost { id, peer: peer(body)?.0 },
+        0x87 => Frame::Waited { id, met: flag, value: body.u128()? },
+        0x88 => Frame::Deliver { seq: id, from: peer(body)?, message: body.message()? },
+        0x89 => Frame::Pong,
+        other => return Err(FrameError::Kind(other)),
+    })
+}
+
+fn hello(body: &mut Cursor<'_>) -> Result<Hello, FrameError> {
+    if body.array()? != MAGIC {
+        return Err(FrameError::Magic);
+    }
+    let version = body.u16()?;
+    if version != VERSION {
+        return Err(FrameError::Version(version));
+    }
+    let name_bytes = body.u16()?;
+    Ok(Hello {
+        features: body.u32()?,
+        session: body.array()?,
+        epoch: body.u64()?,
+        seen: body.u64()?,
+        nonce: body.array()?,
+        name: text(body, name_bytes)?,
+    })
+}
+
+fn welcome(body: &mut Cursor<'_>) -> Result<Welcome, FrameError> {
+    let version = body.u16()?;
+    if version != VERSION {
+        return Err(FrameError::Version(version));
+    }
+    let capabilities = body.u16()?;
+    let peer = PeerId(body.u32()?);
+    let resumed = match body.u32()? {
+        0 => false,
+        1 => true,
+        _ => return Err(FrameError::Reserved),
+    };
+    if peer.0 == 0 {
+        return Err(FrameError::Peer);
+    }
+    Ok(Welcome {
+        capabilities,
+        peer,
+        resumed,
+        max_waits: body.u32()?,
+        session: body.array()?,
+        epoch: body.u64()?,
+        now_ns: body.u64()?,
+        heartbeat_ns: body.u64()?,
+        grace_ns: body.u64()?,
+        proof: body.array()?,
+    })
+}
+
+fn verbs(body: &mut Cursor<'_>) -> Result<Vec<RawVerb>, FrameError> {
+    let count = body.u32()? as usize;
+    body.zero(4)?;
+    if count > MAX_VERBS {
+        return Err(FrameError::Verbs(count));
+    }
+    (0..count).map(|_| body.verb()).collect()
+}
+
+fn wait(body: &mut Cursor<'_>) -> Result<WaitFrame, FrameError> {
+    let addr = body.addr()?;
+    let width = body.width()?;
+    let conds = body.u8()?;
+    body.zero(2)?;
+    let timeout_ns = body.u64()?;
+    let cond = body.cond()?;
+    let or = match conds {
+        1 => None,
+        2 => Some(body.cond()?),
+        other => return Err(FrameError::Cond(other)),
+    };
+    Ok(WaitFrame { addr, width, cond, or, timeout_ns })
+}
+
+fn peer(body: &mut Cursor<'_>) -> Result<PeerId, FrameError> {
+    let peer = body.u32()?;
+    body.zero(4)?;
+    if peer == 0 { Err(FrameError::Peer) } else { Ok(PeerId(peer)) }
+}
+
+fn text(body: &mut Cursor<'_>, length: u16) -> Result<String, FrameError> {
+    if usize::from(length) > MAX_TEXT {
+        return Err(FrameError::Text);
+    }
+    let bytes = body.bytes(length.into())?;
+    str::from_utf8(bytes).map(str::to_owned).map_err(|_| FrameError::Text)
+}

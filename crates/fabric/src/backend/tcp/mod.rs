@@ -1,0 +1,61 @@
+//! The tcp fabric: lock memory behind a server that executes verbs for its clients, over any network.
+//!
+//! ```
+//! use lockwright_fabric::backend::inproc::InProc;
+//! use lockwright_fabric::backend::tcp::{ConnectOptions, InProcHost, Server, ServerOptions, TcpEndpoint};
+//! use lockwright_fabric::{Addr, Cond, Endpoint, NodeId, Word64};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! let host = InProcHost::new(InProc::new(1, 4096), 0);
+//! let here = "127.0.0.1:0".parse().unwrap();
+//! let server = Server::bind(here, host, vec![], ServerOptions::default()).await.unwrap();
+//! let waiter = TcpEndpoint::connect(server.address(), ConnectOptions::default()).await.unwrap();
+//! let setter = TcpEndpoint::connect(server.address(), ConnectOptions::default()).await.unwrap();
+//! let flag = Word64::at(Addr::new(NodeId(0), 0));
+//! let (seen, _) = tokio::join!(waiter.wait_until(flag.until(Cond::Eq { mask: 1, value: 1 })), setter.go(flag.write(1)));
+//! assert!(seen.unwrap().met);
+//! # });
+//! ```
+//!
+//! | part | files |
+//! |---|---|
+//! | what is said | `frame` (frames, decoding), `encode`, `wire` (their parts), `auth` (the token), `tls` |
+//! | both ends of a connection | `incoming`, `outgoing` |
+//! | client | `endpoint`, `call` (futures), `link` (the session), `client` (the connection, coming back) |
+//! | server | `server` (listening), `connection`, `session`, `roles`, `switchboard` (who is reached how) |
+//! | memory | `host` (the seam), `memory` (a host in this process) |
+//!
+//! `docs/tcp.md` has the tables of the frames and says what happens when what breaks. What this backend must not do:
+//! know what a lock is, or let one client's fault reach another.
+
+mod auth;
+mod call;
+mod client;
+mod connection;
+mod encode;
+mod endpoint;
+pub mod frame;
+mod host;
+mod incoming;
+mod link;
+mod memory;
+mod outgoing;
+mod roles;
+mod server;
+mod session;
+mod switchboard;
+#[cfg(feature = "tls")]
+mod tls;
+mod wire;
+
+pub use auth::{Token, WeakToken};
+pub use client::{ConnectError, ConnectOptions};
+pub use endpoint::TcpEndpoint;
+pub use host::{HostError, Inbox, SessionEnd, VerbHost, Watch};
+pub use link::Fate;
+pub use memory::InProcHost;
+pub use server::{BindError, Server, ServerOptions};
+pub use session::Kept;
+#[cfg(feature = "tls")]
+pub use tls::{TlsClient, TlsError, TlsServer};
+pub use wire::MAX_TAIL;

@@ -1,0 +1,304 @@
+//! Who is let in, and what happens to those who misbehave: one clear answer to them, and nothing to anybody else.
+
+mod nets;
+
+use lockwright_fabric::backend::tcp::frame::{Decoded, Frame, Hello, MAX_VERBS, Refusal, Welcome, decode};
+use lockwright_fabric::backend::tcp::{
+    BindError, ConnectError, ConnectOptions, Fate, Server, ServerOptions, TcpEndpoint, TlsClient, TlsServer,
+    Token,
+};
+use lockwright_fabric::{Addr, Cond, Endpoint, FabricError, NodeId, Op, RawVerb, RegionId, Width, Word64};
+use nets::{HERE, connect, host, quick, serve, until, word};
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+fn token(text: &str) -> Option<Token> {
+    Some(Token::new(text).unwrap())
+}
+
+const SECRET: &str = "a token that only the tests know";
+
+fn bytes_of(frame: &Frame) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame.encode(&mut bytes);
+    bytes
+}
+
+fn hello() -> Vec<u8> {
+    let name = "a test".to_owned();
+    let hello = Hello { features: 0, session: [0; 16], epoch: 0, seen: 0, nonce: [1; 32], name };
+    bytes_of(&Frame::Hello(hello))
+}
+
+/// Sends bytes and returns all frames that come back until the server closes.
+async fn answers_to(address: SocketAddr, bytes: &[u8]) -> Vec<Frame> {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let (mut frames, mut rest) = (Vec::new(), &answer[..]);
+    while let Decoded::Frame(frame, used) = decode(rest).unwrap() {
+        frames.push(frame);
+        rest = &rest[used..];
+    }
+    frames
+}
+
+fn refusal(frames: &[Frame]) -> (Refusal, &str) {
+    match frames.last() {
+        Some(Frame::Refused { why, text, .. }) => (*why, text),
+        other => panic!("the last word is {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_server_does_not_listen_to_other_machines_unguarded() {
+    let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
+    let error = Server::bind(everywhere, host().0, vec![], quick()).await.unwrap_err();
+    assert!(matches!(error, BindError::Exposed(address) if address == everywhere));
+    let text = error.to_string();
+    assert!(text.contains("TLS") && text.contains("token") && text.contains("127.0.0.1"), "{text}");
+    assert!(Server::bind("[::]:0".parse().unwrap(), host().0, vec![], quick()).await.is_err());
+    let mapped = "[::ffff:10.0.0.1]:0".parse().unwrap();
+    assert!(matches!(Server::bind(mapped, host().0, vec![], quick()).await, Err(BindError::Exposed(_))));
+    let options = ServerOptions { token: token(SECRET), ..quick() };
+    assert!(Server::bind(everywhere, host().0, vec![], options).await.is_ok());
+}
+
+#[tokio::test]
+async fn only_those_who_know_the_token_come_in() {
+    let (server, _) = serve(ServerOptions { token: token(SECRET), ..quick() }).await;
+    let with =
+        |token| TcpEndpoint::connect(server.address(), ConnectOptions { token, ..ConnectOptions::default() });
+    let ep = with(token(SECRET)).await.unwrap();
+    assert_eq!(ep.go(word(0).fetch_add(1)).await, Ok(0));
+    assert!(matches!(with(None).await, Err(ConnectError::TokenWanted)));
+    let wrong = with(token("another token of the same kind!!")).await.unwrap_err();
+    assert!(matches!(wrong, ConnectError::Refused { why: Refusal::Unauthorised, .. }), "{wrong}");
+    // Without a proof nothing is executed, whatever follows.
+    let verbs = vec![word(0).write(99).raw()];
+    let eager = [hello(), bytes_of(&Frame::Go { id: 1, quiet: false, verbs })].concat();
+    assert_eq!(refusal(&answers_to(server.address(), &eager).await).0, Refusal::Unauthorised);
+    assert_eq!(ep.go(word(0).read()).await, Ok(1));
+}
+
+#[tokio::test]
+async fn a_client_with_a_token_does_not_trust_a_server_without() {
+    let (server, _) = serve(quick()).await;
+    let options = ConnectOptions { token: token(SECRET), ..ConnectOptions::default() };
+    assert!(matches!(TcpEndpoint::connect(server.address(), options).await, Err(ConnectError::Unproven)));
+}
+
+#[tokio::test]
+async fn tls_is_for_the_named_server_and_its_clients_only() {
+    let made = rcgen::generate_simple_self_signed(vec!["lock.test".to_owned()]).unwrap();
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let tls = Some(TlsServer::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap());
+    let (server, _) = serve(ServerOptions { tls, handshake: Duration::from_millis(300), ..quick() }).await;
+    let with =
+        |tls| TcpEndpoint::connect(server.address(), ConnectOptions { tls, ..ConnectOptions::default() });
+    let trusting = |name| Some(TlsClient::from_pem(certificate.as_bytes(), name).unwrap());
+    let ep = with(trusting("lock.test")).await.unwrap();
+    assert_eq!(ep.go(word(0).fetch_add(1)).await, Ok(0));
+    assert!(matches!(with(trusting("other.test")).await, Err(ConnectError::Io(_))));
+    assert!(with(None).await.is_err(), "a client without TLS is told so, and not let in");
+    assert_eq!(ep.go(word(0).fetch_add(1)).await, Ok(1));
+    assert!(TlsServer::from_pem(b"nonsense", key.as_bytes()).is_err());
+    assert!(TlsServer::from_pem(certificate.as_bytes(), certificate.as_bytes()).is_err());
+}
+
+#[tokio::test]
+async fn nonsense_gets_one_answer_and_disturbs_nobody() {
+    let (server, _) = serve(quick()).await;
+    let ep = connect(server.address()).await;
+    let waiting = ep.wait_until(word(1).until(Cond::Eq { mask: 1, value: 1 }));
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        if !name.starts_with("bad-") {
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        let expected = if name.contains("version") { Refusal::Version } else { Refusal::BadFrame };
+        // As the first thing said, and after a proper beginning.
+        let first = answers_to(server.address(), &bytes).await;
+        assert_eq!((refusal(&first).0, first.len()), (expected, 1), "{name}");
+        let later = answers_to(server.address(), &[hello(), bytes].concat()).await;
+        assert_eq!((refusal(&later).0, later.len()), (expected, 2), "{name}");
+    }
+    ep.go(word(1).write(1)).await.unwrap();
+    assert!(waiting.await.unwrap().met);
+}
+
+#[tokio::test]
+async fn frames_out_of_place_are_refused() {
+    let (server, _) = serve(ServerOptions { max_waits: 2, ..quick() }).await;
+    let wait = |id, index: u64| {
+        let (addr, width) = (word(index).addr(), Width::W64);
+        let cond = Cond::Eq { mask: 1, value: 1 };
+        let wait = lockwright_fabric::backend::tcp::frame::WaitFrame {
+            addr,
+            width,
+            cond,
+            or: None,
+            timeout_ns: u64::MAX,
+        };
+        bytes_of(&Frame::Wait { id, wait })
+    };
+    let cases = [
+        (vec![bytes_of(&Frame::Goodbye)], Refusal::OutOfPlace),
+        (vec![hello(), hello()], Refusal::OutOfPlace),
+        (vec![hello(), bytes_of(&Frame::Pong)], Refusal::OutOfPlace),
+        (vec![hello(), bytes_of(&Frame::Ack { seen: 1 })], Refusal::OutOfPlace),
+        (vec![hello(), wait(1, 0), wait(1, 0)], Refusal::OutOfPlace),
+        (vec![hello(), wait(1, 0), wait(2, 0), wait(3, 0)], Refusal::TooMany),
+        (vec![hello(), wait(1, 1 << 40)], Refusal::NoSuchWord),
+    ];
+    for (frames, expected) in cases {
+        let answers = answers_to(server.address(), &frames.concat()).await;
+        assert_eq!(refusal(&answers).0, expected, "{answers:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_cannot_be_guessed_or_taken_over_after_its_end() {
+    let (server, ended) = serve(quick()).await;
+    let resume = |session, seen| {
+        let name = String::new();
+        bytes_of(&Frame::Hello(Hello {
+            features: 0,
+            session,
+            epoch: server.epoch(),
+            seen,
+            nonce: [1; 32],
+            name,
+        }))
+    };
+    assert_eq!(refusal(&answers_to(server.address(), &resume([9; 16], 0)).await).0, Refusal::UnknownSession);
+    let answers = answers_to(server.address(), &[hello(), bytes_of(&Frame::Goodbye)].concat()).await;
+    let Some(Frame::Welcome(Welcome { session, .. })) = answers.first() else { panic!("{answers:?}") };
+    until(|| !ended.lock().unwrap().is_empty()).await;
+    let again = answers_to(server.address(), &resume(*session, 0)).await;
+    assert_eq!(refusal(&again).0, Refusal::UnknownSession);
+}
+
+#[tokio::test]
+async fn a_verb_on_a_word_that_does_not_exist_ends_the_session_of_who_asked() {
+    let (server, _) = serve(quick()).await;
+    let other = connect(server.address()).await;
+    let lost = |node| Err(FabricError::NodeLost(NodeId(node)));
+    let outside = [
+        Addr::new(NodeId(0), 4096),
+        Addr::new(NodeId(9), 0),
+        Addr { offset: 0, node: NodeId(0), region: RegionId(3) },
+        Addr { offset: 0, node: NodeId(0), region: RegionId(60_000) },
+        Addr::new(NodeId(0), u64::MAX - 7),
+    ];
+    for addr in outside {
+        let ep = connect(server.address()).await;
+        // Nothing of the batch is executed.
+        assert_eq!(ep.go((word(0).fetch_add(1), Word64::at(addr).write(1))).await.map(drop), lost(0));
+        let Fate::Refused(text) = ep.lost().await else { panic!("{:?}", ep.fate()) };
+        assert!(text.contains("no word"), "{text}");
+    }
+    let askew = RawVerb { addr: Addr::new(NodeId(0), 12), width: Width::W64, op: Op::Read };
+    let ep = connect(server.address()).await;
+    assert_eq!(ep.go(&[askew][..]).await.map(drop), lost(0));
+    assert_eq!(other.go(word(0).fetch_add(1)).await, Ok(0));
+}
+
+#[tokio::test]
+async fn the_longest_batch_passes_and_a_longer_one_is_refused() {
+    let (server, _) = serve(quick()).await;
+    let ep = connect(server.address()).await;
+    let olds = ep.go([word(0).fetch_add(1); MAX_VERBS]).await.unwrap();
+    assert_eq!(olds.last(), Some(&(MAX_VERBS as u64 - 1)));
+    let verbs = vec![word(0).fetch_add(1).raw(); MAX_VERBS + 1];
+    let long = bytes_of(&Frame::Go { id: 1, quiet: false, verbs });
+    let answers = answers_to(server.address(), &[hello(), long].concat()).await;
+    assert_eq!(refusal(&answers).0, Refusal::BadFrame);
+    assert_eq!(ep.go(word(0).read()).await, Ok(MAX_VERBS as u64));
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
+    let (server, ended) = serve(ServerOptions { max_unread: 64 << 10, ..quick() }).await;
+    let ep = connect(server.address()).await;
+    let address = server.address();
+    let verbs = vec![word(0).read().raw(); MAX_VERBS];
+    let ask = bytes_of(&Frame::Go { id: 1, quiet: false, verbs });
+    let deaf = tokio::task::spawn_blocking(move || {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(&hello()).unwrap();
+        // Far more answers than the system keeps for somebody who never reads.
+        let end = (0..100_000).find_map(|_| stream.write_all(&ask).err()).expect("the server cuts it off");
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        end.kind()
+    });
+    let mut turns = 0;
+    while !deaf.is_finished() {
+        assert_eq!(ep.go(word(1).fetch_add(1)).await, Ok(turns));
+        turns += 1;
+    }
+    assert!(matches!(deaf.await.unwrap(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe));
+    until(|| ended.lock().unwrap().len() == 1).await;
+    assert_eq!(ep.go(word(1).fetch_add(1)).await, Ok(turns));
+}
+
+#[tokio::test]
+async fn strangers_who_say_nothing_are_shown_out() {
+    let options = ServerOptions { handshake: Duration::from_millis(50), max_strangers: 2, ..quick() };
+    let (server, _) = serve(options).await;
+    let silent = [(); 3].map(|()| TcpStream::connect(server.address()));
+    let mut crowd = Vec::new();
+    for stream in silent {
+        crowd.push(stream.await.unwrap());
+    }
+    for mut stream in crowd {
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said).await;
+        // The third was not even listened to.
+        assert!(said.is_empty() || refusal_of(&said) == Refusal::OutOfPlace);
+    }
+    // Their places are free again once they have taken note.
+    let mut ep = TcpEndpoint::connect(server.address(), ConnectOptions::default()).await;
+    while ep.is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        ep = TcpEndpoint::connect(server.address(), ConnectOptions::default()).await;
+    }
+    assert_eq!(ep.unwrap().go(word(0).read()).await, Ok(0));
+}
+
+fn refusal_of(bytes: &[u8]) -> Refusal {
+    let Ok(Decoded::Frame(Frame::Refused { why, .. }, _)) = decode(bytes) else { panic!("{bytes:?}") };
+    why
+}
+
+#[tokio::test]
+async fn a_full_server_says_so() {
+    let (server, ended) = serve(ServerOptions { max_sessions: 2, ..quick() }).await;
+    let (first, _second) = (connect(server.address()).await, connect(server.address()).await);
+    let third = TcpEndpoint::connect(server.address(), ConnectOptions::default()).await.unwrap_err();
+    assert!(matches!(third, ConnectError::Refused { why: Refusal::Full, .. }), "{third}");
+    drop(first);
+    until(|| !ended.lock().unwrap().is_empty()).await;
+    connect(server.address()).await;
+}
+
+#[tokio::test]
+async fn a_server_of_something_else_is_recognised() {
+    let listener = tokio::net::TcpListener::bind(HERE).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n").await.unwrap();
+        let _ = stream.read(&mut [0; 64]).await;
+    });
+    let error = TcpEndpoint::connect(address, ConnectOptions::default()).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Foreign(_)), "{error}");
+}

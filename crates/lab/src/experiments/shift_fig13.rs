@@ -1,0 +1,89 @@
+//! ShiftLock Fig. 13: goodput of the locks that recover, when clients fail while they hold one.
+//!
+//! As in the paper a client fails by never releasing what it was granted, and goes on with another lock: to everybody
+//! who wants the first one it is dead. The checkers watch these runs too.
+
+use super::shift::{SHIFTLOCK, but, micro, mops, so, two, us};
+use crate::context::{Context, LabError};
+use crate::experiment::{Experiment, Findings};
+use crate::plot::{Axis, Plot, Series, Style};
+use crate::table::Table;
+use lockwright_sim::Report;
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    id: "shift-fig13",
+    title: "Goodput by the rate of client failures",
+    source: "ShiftLock (FAST '25) Fig. 13, §4.8",
+    run,
+};
+
+const DSLR: &str = "dslr";
+
+/// Why ShiftLock is above DSLR at the lowest rate here.
+const RARE_NOTE: &str = "with one failure in a hundred thousand grants, goodput without failures still decides, and \
+                         there ShiftLock is far above DSLR (Fig. 4)";
+
+fn run(context: &Context) -> Result<Findings, LabError> {
+    let rates: &[f64] = context.pick(&[1e-5, 1e-4, 1e-3, 1e-2], &[1e-4, 1e-3]);
+    let mut runs = Vec::new();
+    for lock in [SHIFTLOCK, DSLR] {
+        for rate in rates {
+            runs.push(micro(context, lock, |plan| {
+                plan.abandon_rate = *rate;
+                // A failure costs tens of milliseconds: what counts is how many there are.
+                plan.ops = context.pick(if *rate < 5e-4 { 3_000_000 } else { 300_000 }, 60_000);
+                plan.warmup_ops = 0;
+            }));
+        }
+    }
+    let reports = context.simulate(&runs)?;
+    let (shiftlock, dslr) = reports.split_at(rates.len());
+    let mut table = Table::new(
+        "by-rate",
+        &["lock", "failure_rate", "mops", "recoveries", "void", "mean_us", "p99_us", "seed"],
+    );
+    for reports in [shiftlock, dslr] {
+        for (rate, report) in rates.iter().zip(reports) {
+            table.row([
+                report.protocol.clone(),
+                format!("{rate:e}"),
+                format!("{:.3}", mops(report)),
+                report.recoveries.to_string(),
+                report.lost.to_string(),
+                two(us(report.acquire.mean_ns)),
+                two(us(report.acquire.p99_ns as f64)),
+                report.seed.to_string(),
+            ]);
+        }
+    }
+    let curve =
+        |reports: &[Report]| rates.iter().zip(reports).map(|(rate, report)| (*rate, mops(report))).collect();
+    let plot = Plot {
+        name: "goodput".into(),
+        title: "Goodput when clients fail".into(),
+        note: "simulated; the paper's curves are ShiftLock Fig. 13".into(),
+        x: Axis::log("chance that a grant is never released"),
+        y: Axis::log("million cycles per second"),
+        series: vec![
+            Series::new(SHIFTLOCK, Style::Line, curve(shiftlock)),
+            Series::new(DSLR, Style::Line, curve(dslr)),
+        ],
+    };
+    let falls = |reports: &[Report]| reports.windows(2).all(|pair| mops(&pair[1]) < mops(&pair[0]));
+    let pairs = || shiftlock.iter().zip(dslr);
+    let dslr_leads = |range: std::ops::Range<f64>| {
+        let points = rates.iter().zip(pairs()).filter(|(rate, _)| range.contains(rate));
+        points.map(|(_, (shiftlock, dslr))| mops(dslr) > mops(shiftlock)).reduce(|a, b| a && b)
+    };
+    let mut claims = vec![
+        so("both-recover", reports.iter().all(|report| report.recoveries > 0)),
+        so("goodput-falls-with-the-rate", falls(shiftlock) && falls(dslr)),
+        // Two leases of silence are enough for DSLR, ShiftLock waits for three.
+        so("dslr-above-shiftlock", dslr_leads(5e-5..1.0) == Some(true)),
+        so("same-order-of-magnitude", pairs().all(|(shiftlock, dslr)| mops(dslr) < 10.0 * mops(shiftlock))),
+    ];
+    if let Some(leads) = dslr_leads(0.0..5e-5) {
+        claims.push(but(so("dslr-above-shiftlock-when-failures-are-rare", leads), RARE_NOTE));
+    }
+    Ok(Findings { tables: vec![table], plots: vec![plot], claims })
+}

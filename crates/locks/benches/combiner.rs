@@ -1,0 +1,255 @@
+//! What the combiner's core can do: pairs of lock and unlock per second, against a `Mutex` around the same core, how the
+//! cost grows with the number of held ranges, what a held range weighs, and what flags without padding cost.
+//!
+//! `cargo bench -p lockwright-locks --bench combiner`
+//!
+//! Figures that are compared are taken in turns in the same run, and medians are printed with the spread, so that a busy
+//! machine disturbs both alike and shows.
+
+// Timing is this program's purpose.
+#![expect(clippy::disallowed_methods, reason = "real time and real threads are what is measured here")]
+
+use lockwright_fabric::observe::Mode;
+use lockwright_locks::combiner::core::{ClientId, Core, Limits, Reply, Request};
+use lockwright_locks::combiner::queue;
+use std::hint::black_box;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// The space of the goal: 2^32 units, 10 000 ranges held at random places.
+const UNITS: u64 = 1 << 32;
+const HELD: u32 = 10_000;
+const RUNS: usize = 15;
+const PAIRS: u32 = 200_000;
+
+fn main() {
+    let picks: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let wanted = |name: &str| picks.is_empty() || picks.iter().any(|pick| name.contains(pick.as_str()));
+    if wanted("core") {
+        core();
+    }
+    if wanted("mutex") {
+        against_mutex();
+    }
+    if wanted("growth") {
+        growth();
+    }
+    if wanted("flags") {
+        flags();
+    }
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A range of up to 64 units, somewhere.
+    fn lock(&mut self, id: u32) -> Request {
+        let start = self.next() % (UNITS - 64);
+        let end = start + 1 + self.next() % 64;
+        Request::Lock { id, lock: 0, mode: Mode::Exclusive, start, end, wait: false }
+    }
+}
+
+/// A core in which client 0 holds `held` ranges at random places.
+fn filled(held: u32) -> Core {
+    let mut core: Core = Core::new(Limits { ids: held.max(64) + 1, ..Limits::default() });
+    let mut random = Random(1);
+    let mut replies = Vec::new();
+    let mut id = 0;
+    while id < held {
+        core.handle(ClientId(0), random.lock(id), &mut replies);
+        // A place that was taken is tried elsewhere.
+        id += u32::from(
+            replies.pop().is_some_and(|reply| matches!(reply, Reply { answer, .. } if is_grant(answer))),
+        );
+    }
+    core
+}
+
+fn is_grant(answer: lockwright_locks::combiner::core::Answer) -> bool {
+    matches!(answer, lockwright_locks::combiner::core::Answer::Granted { .. })
+}
+
+/// One client locks and unlocks at random places.
+fn pairs(core: &mut Core, client: u32, pairs: u32, random: &mut Random, replies: &mut Vec<Reply>) {
+    for _ in 0..pairs {
+        core.handle(ClientId(client), random.lock(0), replies);
+        core.handle(ClientId(client), Request::Unlock { id: 0 }, replies);
+        black_box(&*replies);
+        replies.clear();
+    }
+}
+
+struct Spread {
+    median: f64,
+    low: f64,
+    high: f64,
+}
+
+fn spread(mut figures: Vec<f64>) -> Spread {
+    figures.sort_by(f64::total_cmp);
+    Spread { median: figures[figures.len() / 2], low: figures[0], high: figures[figures.len() - 1] }
+}
+
+fn print(what: &str, per_second: &Spread) {
+    println!(
+        "{what:<58} {:>6.2} M pairs/s (from {:.2} to {:.2})",
+        per_second.median / 1e6,
+        per_second.low / 1e6,
+        per_second.high / 1e6
+    );
+}
+
+fn core() {
+    let mut core = filled(HELD);
+    let (mut random, mut replies) = (Random(2), Vec::new());
+    let runs = (0..RUNS).map(|_| {
+        let begin = Instant::now();
+        pairs(&mut core, 1, PAIRS, &mut random, &mut replies);
+        f64::from(PAIRS) / begin.elapsed().as_secs_f64()
+    });
+    print("core alone, one thread, 10 k held (goal: 5)", &spread(runs.collect()));
+}
+
+/// Two threads with a `Mutex` around the core, against two threads of which one combines.
+fn against_mutex() {
+    let (mut mutex, mut combining) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        mutex.push(two_with_mutex());
+        combining.push(two_combining());
+    }
+    let (mutex, combining) = (spread(mutex), spread(combining));
+    print("Mutex around the core, two threads", &mutex);
+    print("one handler and one combiner", &combining);
+    println!("{:<58} {:>6.2} (goal: 3)", "ratio", combining.median / mutex.median);
+}
+
+fn two_with_mutex() -> f64 {
+    let core = Mutex::new(filled(HELD));
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for client in 1..=2 {
+            let core = &core;
+            scope.spawn(move || {
+                let (mut random, mut replies) = (Random(u64::from(client)), Vec::new());
+                for _ in 0..PAIRS / 2 {
+                    let lock = random.lock(0);
+                    core.lock().unwrap().handle(ClientId(client), lock, &mut replies);
+                    core.lock().unwrap().handle(ClientId(client), Request::Unlock { id: 0 }, &mut replies);
+                    black_box(&replies);
+                    replies.clear();
+                }
+            });
+        }
+    });
+    f64::from(PAIRS) / begin.elapsed().as_secs_f64()
+}
+
+fn two_combining() -> f64 {
+    let mut core = filled(HELD);
+    let (mut handlers, mut list) = queue::list(1, 256);
+    let mut handler = handlers.pop().expect("one was asked for");
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut random = Random(1);
+            for _ in 0..PAIRS {
+                for request in [random.lock(0), Request::Unlock { id: 0 }] {
+                    while handler.push(ClientId(1), request).is_err() {
+                        std::hint::spin_loop();
+                    }
+                }
+            }
+        });
+        let (mut served, mut replies) = (0, Vec::new());
+        while served < 2 * PAIRS as usize {
+            served += list.take_all(|client, request| core.handle(client, request, &mut replies));
+            black_box(&replies);
+            replies.clear();
+        }
+    });
+    f64::from(PAIRS) / begin.elapsed().as_secs_f64()
+}
+
+/// What a pair costs and a held range weighs, from a thousand to a million.
+fn growth() {
+    println!("\n{:>10} {:>10} {:>14} {:>12}", "held", "ns/pair", "ns/log2(held)", "bytes/range");
+    for held in [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000] {
+        let mut core = filled(held);
+        let (mut random, mut replies) = (Random(2), Vec::new());
+        let runs = (0..7).map(|_| {
+            let begin = Instant::now();
+            pairs(&mut core, 1, PAIRS / 2, &mut random, &mut replies);
+            begin.elapsed().as_nanos() as f64 / f64::from(PAIRS / 2)
+        });
+        let ns = spread(runs.collect()).median;
+        let bytes = core.bytes() as f64 / f64::from(held);
+        println!("{held:>10} {ns:>10.1} {:>14.2} {bytes:>12.1}", ns / f64::from(held).log2());
+    }
+}
+
+/// Words that begin with a cache line.
+#[repr(align(64))]
+struct Lines([AtomicU64; 64]);
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; 64])
+    }
+}
+
+/// A combiner that sets flags one after the other while another core polls one of them: what the thesis suspected.
+fn flags() {
+    const FLAGS: usize = 8;
+    let run = |stride: usize| {
+        let lines = Lines::default();
+        let words = &lines.0;
+        let done = AtomicBool::new(false);
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            let done = &done;
+            scope.spawn(move || {
+                // Polls the last flag, which nobody sets until the end.
+                while !done.load(Ordering::Relaxed) {
+                    black_box(words[(FLAGS - 1) * stride].load(Ordering::Acquire));
+                }
+            });
+            for token in 1..=u64::from(PAIRS) * 5 {
+                words[token as usize % (FLAGS - 1) * stride].store(token, Ordering::Release);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        f64::from(PAIRS) * 5.0 / begin.elapsed().as_secs_f64()
+    };
+    let (mut unpadded, mut padded) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        unpadded.push(run(1));
+        padded.push(run(8));
+    }
+    let (unpadded, padded) = (spread(unpadded), spread(padded));
+    println!("\nflags set per second while another core polls a neighbour");
+    println!(
+        "{:<58} {:>6.1} M/s (from {:.1} to {:.1})",
+        "side by side",
+        unpadded.median / 1e6,
+        unpadded.low / 1e6,
+        unpadded.high / 1e6
+    );
+    println!(
+        "{:<58} {:>6.1} M/s (from {:.1} to {:.1})",
+        "a cache line each",
+        padded.median / 1e6,
+        padded.low / 1e6,
+        padded.high / 1e6
+    );
+    println!("{:<58} {:>6.2}", "ratio", padded.median / unpadded.median);
+}

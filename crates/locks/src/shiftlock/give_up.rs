@@ -1,0 +1,82 @@
+//! Giving up: an acquire whose time is over is finished all the same, out of its user's sight.
+//!
+//! Whoever stands in the queue will be handed the lock, and a reader that came is counted on: neither can just go away.
+//! So the rest of the acquire becomes an orphan of the client, is driven on beside everything the client does later, and
+//! gives the lock back as soon as it has it. Dropping a future comes to the same, if whoever drops it leaves it to
+//! [`Orphans`]. The next acquisition of the same lock queues as another member (`members`).
+
+use super::layout::{Entry, Layout, Member};
+use super::{Core, Rules, ShiftGrant};
+use crate::orphans::{Orphans, OwnedAcquire};
+use crate::protocol::{Denied, LockClient, Lost, Patience, Want};
+use lockwright_fabric::observe::Mode;
+use lockwright_fabric::{Endpoint, Time};
+use std::rc::Rc;
+
+/// How far an acquire came with its first verb.
+pub(super) enum Begun<L> {
+    /// A reader that found this entry, with a writer in it.
+    Reader(Entry<L>),
+    /// A writer that found this entry, and whether it queued itself.
+    Writer(Member, Entry<L>, bool),
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
+    /// The rest of an acquire, for as long as the user is ready to wait.
+    pub(super) async fn wait(self: &Rc<Self>, want: Want, begun: Begun<L>) -> Result<ShiftGrant, Denied> {
+        match want.patience {
+            Patience::Until(deadline) => self.wait_until(want, begun, deadline).await,
+            Patience::Forever | Patience::Try => self.finish(want, begun).await,
+        }
+    }
+
+    async fn finish(&self, want: Want, begun: Begun<L>) -> Result<ShiftGrant, Denied> {
+        match begun {
+            Begun::Reader(entry) => self.wait_for_writers(want, entry).await,
+            Begun::Writer(me, entry, queued) => self.queue(want, me, entry, queued).await,
+        }
+    }
+
+    async fn wait_until(
+        self: &Rc<Self>,
+        want: Want,
+        begun: Begun<L>,
+        deadline: Time,
+    ) -> Result<ShiftGrant, Denied> {
+        let core = self.clone();
+        let rest: OwnedAcquire<ShiftGrant> = Box::pin(async move { core.finish(want, begun).await });
+        let heir = Rc::new(Heir(self.clone()));
+        let (orphans, nobody) = (&self.orphans, Orphans::default());
+        let orphans = if R::GIVING_UP_PASSES_ON { orphans } else { &nobody };
+        orphans.unless(rest, self.ep.alarm(deadline), heir).await.unwrap_or(Err(Denied::TimedOut))
+    }
+
+    /// An acquire while orphans are about, or one that only tries.
+    pub(super) async fn acquire_beside_orphans(self: &Rc<Self>, want: Want) -> Result<ShiftGrant, Denied> {
+        self.orphans.beside(Heir(self.clone()).acquire(want)).await
+    }
+
+    /// A release while orphans are about.
+    pub(super) async fn release_beside_orphans(self: &Rc<Self>, grant: ShiftGrant) -> Result<(), Lost> {
+        self.orphans.beside(Heir(self.clone()).release(grant)).await
+    }
+}
+
+/// The client as its orphans see it: they do not drive one another.
+struct Heir<E, L, R>(Rc<Core<E, L, R>>);
+
+impl<E: Endpoint, L: Layout, R: Rules> LockClient for Heir<E, L, R> {
+    type Grant = ShiftGrant;
+
+    async fn acquire(&self, want: Want) -> Result<ShiftGrant, Denied> {
+        match (want.patience, want.claim.mode) {
+            (Patience::Try, _) => self.0.try_acquire(want).await,
+            (_, Mode::Shared) => self.0.read(want).await,
+            (_, Mode::Exclusive) => self.0.write(want).await,
+        }
+    }
+
+    async fn release(&self, grant: ShiftGrant) -> Result<(), Lost> {
+        if grant.member == Member::NOBODY { self.0.leave(grant).await } else { self.0.hand_back(grant).await }
+    }
+}

@@ -1,0 +1,217 @@
+//! Citron on the in-process fabric: what an acquire costs, what is refused, and ranges under real threads.
+
+#![expect(clippy::disallowed_methods, reason = "real threads are what is tested here")]
+
+use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
+use lockwright_fabric::layer::{Counted, Counts};
+use lockwright_fabric::observe::Mode;
+use lockwright_fabric::{PeerId, Time};
+use lockwright_locks::citron::{Citron, CitronRw, Params, Synchrony, Timing};
+use lockwright_locks::{Denied, Grant, LockClient, Patience, Protocol, Space, Want};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const UNITS: u64 = 1 << 20;
+
+fn space() -> Space {
+    Space::of(1).units(UNITS)
+}
+
+fn fabric<P: Protocol>(params: &P::Params) -> InProc {
+    InProc::new(1, P::bytes_per_node(&space(), params))
+}
+
+/// What it costs to acquire and to release `want`, with nobody about.
+fn cost<P: Protocol>(params: &P::Params, want: Want) -> (Counts, Counts) {
+    let fabric = fabric::<P>(params);
+    let ep: Counted<InProcEndpoint> = Counted::new(fabric.endpoint(PeerId::client(0)));
+    let client = P::client(ep.clone(), &space(), params);
+    let begin = ep.tally().snapshot();
+    let grant = block_on(client.acquire(want)).expect("nobody is about");
+    let acquired = ep.tally().snapshot();
+    block_on(client.release(grant)).expect("it is ours");
+    (acquired - begin, ep.tally().snapshot() - acquired)
+}
+
+const fn range(start: u64, end: u64) -> Want {
+    Want::range(0, Mode::Exclusive, start, end)
+}
+
+const fn shared(start: u64, end: u64) -> Want {
+    Want::range(0, Mode::Shared, start, end)
+}
+
+#[test]
+fn a_small_range_takes_one_round_trip_to_acquire_and_one_to_release() {
+    for (start, end) in [(0, 1), (7, 71), (100, 164), (UNITS - 64, UNITS), (UNITS / 2 - 32, UNITS / 2 + 32)] {
+        let (acquire, release) = cost::<Citron>(&Params::default(), range(start, end));
+        assert_eq!((acquire.round_trips, release.round_trips), (1, 1), "{start}..{end}");
+    }
+}
+
+#[test]
+fn a_range_of_one_internal_node_takes_one_round_trip_too() {
+    let (acquire, release) = cost::<Citron>(&Params::default(), range(256, 512));
+    assert_eq!((acquire.round_trips, release.round_trips), (1, 1));
+}
+
+#[test]
+fn a_reader_takes_one_round_trip_like_a_writer() {
+    for want in [shared(3, 8), range(3, 8), shared(32, 64), range(32, 64)] {
+        let (acquire, release) = cost::<CitronRw>(&Params::default(), want);
+        assert_eq!((acquire.round_trips, release.round_trips), (1, 1), "{want:?}");
+    }
+}
+
+#[test]
+fn wait_mode_takes_the_papers_two_round_trips_and_the_token() {
+    let params = Params { synchrony: Synchrony::Wait(Timing::default()), ..Params::default() };
+    let (acquire, release) = cost::<Citron>(&params, range(0, 16));
+    assert_eq!((acquire.round_trips, release.round_trips), (3, 1));
+    let without = Params { token_level: 0, ..params };
+    assert_eq!(cost::<Citron>(&without, range(0, 16)).0.round_trips, 2);
+    // Four leaf children are locked explicitly, so that nobody has to wait (§3.8).
+    assert_eq!(cost::<Citron>(&without, range(256, 512)).0.round_trips, 2);
+}
+
+#[test]
+fn nonsense_is_refused_and_nothing_is_locked() {
+    let fabric = fabric::<Citron>(&Params::default());
+    let ep = Counted::new(fabric.endpoint(PeerId::client(0)));
+    let client = Citron::client(ep.clone(), &space(), &Params::default());
+    let mut texts = Vec::new();
+    for want in [
+        range(5, 5),
+        range(6, 5),
+        range(0, UNITS + 1),
+        range(UNITS, UNITS + 5),
+        range(0, (1 << 63) + 1),
+        range(5, u64::MAX),
+        Want::range(1, Mode::Exclusive, 0, 1),
+    ] {
+        let denied = block_on(client.acquire(want)).expect_err("nonsense");
+        assert!(matches!(denied, Denied::BadRequest(_)), "{want:?}: {denied}");
+        texts.push(denied.to_string());
+    }
+    assert!(
+        texts[0].contains("empty") && texts[1].contains("reversed") && texts[4].contains("2^63"),
+        "{texts:?}"
+    );
+    for params in [Params { k: 0, ..Params::default() }, Params { m: 0, ..Params::default() }] {
+        let client = Citron::client(ep.clone(), &space(), &params);
+        let denied = block_on(client.acquire(range(0, 1))).expect_err("nonsense");
+        assert!(matches!(denied, Denied::BadRequest(_)), "{denied}");
+    }
+    assert_eq!(ep.tally().snapshot().verbs(), 0, "lock memory was not touched");
+}
+
+#[test]
+fn the_whole_lock_is_all_of_its_units() {
+    let fabric = fabric::<Citron>(&Params::default());
+    let [one, two] =
+        [0, 1].map(|i| Citron::client(fabric.endpoint(PeerId::client(i)), &space(), &Params::default()));
+    let grant = block_on(one.acquire(Want::exclusive(0))).expect("free");
+    for want in [range(0, 1), range(UNITS - 1, UNITS), range(0, UNITS)] {
+        assert_eq!(block_on(two.acquire(want.with(Patience::Try))).unwrap_err(), Denied::Busy);
+    }
+    block_on(one.release(grant)).expect("ours");
+    let again = block_on(two.acquire(range(0, UNITS).with(Patience::Try))).expect("free again");
+    block_on(two.release(again)).expect("ours");
+}
+
+#[test]
+fn a_deadline_passes_and_leaves_nothing_behind() {
+    let fabric = fabric::<Citron>(&Params::default());
+    let [one, two] =
+        [0, 1].map(|i| Citron::client(fabric.endpoint(PeerId::client(i)), &space(), &Params::default()));
+    for (held, wanted) in
+        [(range(0, 64), range(10, 20)), (range(0, 64), range(0, 4096)), (range(0, 4096), range(70, 71))]
+    {
+        let grant = block_on(one.acquire(held)).expect("free");
+        let denied = block_on(two.acquire(wanted.with(Patience::Until(Time(1))))).unwrap_err();
+        assert_eq!(denied, Denied::TimedOut);
+        block_on(one.release(grant)).expect("ours");
+        let all =
+            block_on(one.acquire(Want::exclusive(0).with(Patience::Try))).expect("nothing was left behind");
+        block_on(one.release(all)).expect("ours");
+    }
+}
+
+#[test]
+fn tokens_rise_over_every_unit_that_two_ranges_share() {
+    let fabric = fabric::<Citron>(&Params::default());
+    let client = Citron::client(fabric.endpoint(PeerId::client(0)), &space(), &Params::default());
+    let segment = UNITS / 64;
+    let mut last = 0;
+    // A chain of ranges, each of which shares a unit with the one before it, over many token words.
+    for i in 1..40 {
+        let end = i * segment + 2;
+        let start = end - segment - 1;
+        let grant = block_on(client.acquire(range(start, end))).expect("free");
+        let token = grant.token().expect("grants have tokens");
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        block_on(client.release(grant)).expect("ours");
+    }
+    let all = block_on(client.acquire(Want::exclusive(0))).expect("free");
+    assert!(all.token() > Some(last));
+}
+
+/// Threads that add to every unit of random ranges in two steps: two of them inside at once would lose an addition.
+fn loses_no_update<P: Protocol>(params: &P::Params, shared_too: bool) {
+    const SMALL: u64 = 1024;
+    let space = Space::of(1).units(SMALL);
+    let fabric = InProc::new(1, P::bytes_per_node(&space, params));
+    let units: Vec<AtomicU64> = (0..SMALL).map(|_| AtomicU64::new(0)).collect();
+    let added = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (ep, units, added) = (fabric.endpoint(PeerId::client(thread as usize)), &units, &added);
+            let client = P::client(ep, &space, params);
+            scope.spawn(move || {
+                let mut random = thread + 1;
+                for _ in 0..1500 {
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    let length = [1, 16, 60, 256][(random >> 60) as usize % 4];
+                    let start = (random >> 33) % (SMALL - length);
+                    let read = shared_too && random >> 59 & 1 == 0;
+                    let want =
+                        if read { shared(start, start + length) } else { range(start, start + length) };
+                    let grant = block_on(client.acquire(want)).expect("granted");
+                    let mine = &units[start as usize..(start + length) as usize];
+                    let before: Vec<u64> = mine.iter().map(|unit| unit.load(Relaxed)).collect();
+                    std::hint::spin_loop();
+                    for (unit, before) in mine.iter().zip(before) {
+                        if read {
+                            assert_eq!(unit.load(Relaxed), before, "a writer came in beside a reader");
+                        } else {
+                            unit.store(before + 1, Relaxed);
+                        }
+                    }
+                    if !read {
+                        added.fetch_add(length, Relaxed);
+                    }
+                    block_on(client.release(grant)).expect("released");
+                }
+            });
+        }
+    });
+    let total: u64 = units.iter().map(|unit| unit.load(Relaxed)).sum();
+    assert_eq!(total, added.load(Relaxed));
+}
+
+#[test]
+fn threads_with_random_ranges_lose_no_update() {
+    loses_no_update::<Citron>(&Params::default(), false);
+}
+
+#[test]
+fn threads_that_escalate_at_once_lose_no_update() {
+    loses_no_update::<Citron>(&Params { escalate_after: 1, m: 1, k: 4, ..Params::default() }, false);
+}
+
+#[test]
+fn threads_that_read_and_write_ranges_see_no_torn_range() {
+    loses_no_update::<CitronRw>(&Params::default(), true);
+}

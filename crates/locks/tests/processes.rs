@@ -1,0 +1,99 @@
+//! Every protocol that needs no server, between real processes on shared memory: nobody loses an update.
+
+use lockwright_fabric::backend::block_on;
+use lockwright_fabric::backend::shm::{ShmSpace, SpaceOptions};
+use lockwright_fabric::{Addr, Endpoint, NodeId, RegionId, Word64};
+use lockwright_locks::catalog::{Mutant, Visitor, visit};
+use lockwright_locks::{LockClient, Protocol, Space, Want};
+use std::process::Command;
+
+const PROCESSES: u64 = 4;
+const CYCLES: u64 = 300;
+const SPACE: Space = Space::of(2);
+const PROTOCOL: &str = "LOCKWRIGHT_TEST_PROTOCOL";
+const PATH: &str = "LOCKWRIGHT_TEST_SPACE";
+
+/// Counters live in a region of their own, beside the locks.
+fn counter(lock: u64) -> Word64 {
+    Word64::at(Addr { offset: 64 * lock, node: NodeId(0), region: RegionId(1) })
+}
+
+/// In a child: takes turns with its siblings.
+struct Child {
+    wanted: String,
+}
+
+impl Visitor for Child {
+    fn protocol<P: Protocol>(&mut self) {
+        if P::INFO.name != self.wanted {
+            return;
+        }
+        let path = std::env::var_os(PATH).expect("the parent says which space");
+        let space = ShmSpace::open(path, &SpaceOptions::default().create(false)).expect("the parent made it");
+        let ep = space.endpoint().expect("there is room");
+        let params = P::Params::default();
+        P::needs(&params).met_by(P::INFO.name, ep.capabilities()).expect("a CPU can do everything");
+        let client = P::client(ep.clone(), &SPACE, &params);
+        for cycle in 0..CYCLES {
+            let lock = cycle % SPACE.locks;
+            let grant = block_on(client.acquire(Want::exclusive(lock))).expect("granted");
+            // Read and written in two steps, so that two clients inside at once lose an update.
+            let seen = block_on(ep.go(counter(lock).read())).expect("read");
+            block_on(ep.go(counter(lock).write(seen + 1))).expect("written");
+            block_on(client.release(grant)).expect("released");
+        }
+    }
+
+    fn mutant<P: Protocol>(&mut self, _: Mutant) {}
+}
+
+/// In the test: a space and four processes for every protocol.
+struct Parent;
+
+impl Visitor for Parent {
+    fn protocol<P: Protocol>(&mut self) {
+        let params = P::Params::default();
+        if !P::roles(&SPACE, &params).is_empty() {
+            println!("{}: has a server, not for shared memory", P::INFO.name);
+            return;
+        }
+        let path = std::path::Path::new("/dev/shm").join(format!(
+            "lockwright-test-{}-{}.space",
+            std::process::id(),
+            P::INFO.name
+        ));
+        let options = SpaceOptions::default()
+            .memory(1, &[P::bytes_per_node(&SPACE, &params), 64 * SPACE.locks])
+            .reserve(1 << 30)
+            .initial(&P::initial_memory(&SPACE, &params));
+        let space = ShmSpace::open(&path, &options).expect("a space can be made");
+        let start = |_| {
+            Command::new(std::env::current_exe().expect("this is a program"))
+                .args(["every_protocol_without_a_server_loses_no_update_between_processes", "--exact"])
+                .env(PROTOCOL, P::INFO.name)
+                .env(PATH, &path)
+                .output()
+        };
+        let outputs: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..PROCESSES).map(|n| scope.spawn(move || start(n))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic").expect("it starts")).collect()
+        });
+        let total: u64 = (0..SPACE.locks).map(|lock| space.peek(counter(lock))).sum();
+        ShmSpace::remove(&path).expect("it can be removed");
+        for output in outputs {
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{}: a process failed: {said}", P::INFO.name);
+        }
+        assert_eq!(total, PROCESSES * CYCLES, "{}", P::INFO.name);
+    }
+
+    fn mutant<P: Protocol>(&mut self, _: Mutant) {}
+}
+
+#[test]
+fn every_protocol_without_a_server_loses_no_update_between_processes() {
+    match std::env::var(PROTOCOL) {
+        Ok(wanted) => visit(&mut Child { wanted }),
+        Err(_) => visit(&mut Parent),
+    }
+}
