@@ -26,7 +26,9 @@ const RUNS: usize = 41;
 const CYCLES: u32 = 20_000;
 /// System calls are slow: fewer will do.
 const CALLS: u32 = 2_000;
-const TURNS: u64 = 2_000;
+/// Few, so that on a busy machine most runs see both sides running.
+const TURNS: u64 = 100;
+const PLAYS: usize = 201;
 
 const CHILD: &str = "LOCKWRIGHT_BENCH_SPACE";
 const LOCK: Word128 = Word128::at(Addr::new(NodeId(0), 0));
@@ -38,7 +40,7 @@ fn main() {
     }
     let path = PathBuf::from(format!("/dev/shm/lockwright-bench-{}.space", std::process::id()));
     let space = ShmSpace::open(&path, &SpaceOptions::default()).expect("a space can be made");
-    println!("shm fabric, medians of {RUNS} runs, nanoseconds");
+    println!("shm fabric, medians of {RUNS} runs ({PLAYS} for handovers), nanoseconds");
     uncontended(&space, &path);
     ping_pong(&space, &path);
     ShmSpace::remove(&path).expect("it can be removed");
@@ -61,7 +63,8 @@ fn row(name: &str, ns: f64, against: &str, other: f64) {
 
 fn pin(core: usize) {
     let mut cores = CpuSet::new();
-    cores.set(core % std::thread::available_parallelism().map_or(1, usize::from));
+    cores.set(core);
+    // Fails where there is no such core; then the scheduler chooses.
     let _ = sched_setaffinity(None, &cores);
 }
 
@@ -128,12 +131,18 @@ fn opponent(path: &Path) {
     let space = ShmSpace::open(path, &SpaceOptions::default().create(false)).expect("it is there");
     let ep = space.endpoint().expect("there is room");
     let other = PeerId(space.peek(Word64::at(Addr::new(NodeId(0), 256))) as u32);
+    // Does not outlive the bench, however that ends.
+    let gone = space.died(other);
+    std::thread::spawn(move || {
+        block_on(gone);
+        std::process::exit(1);
+    });
     let hello = Message { words: [u64::from(ep.me().0), 0, 0, 0], ..Message::default() };
     block_on(ep.send(other, hello)).expect("the bench listens");
-    for turn in (1..TURNS * RUNS as u64 * 2).step_by(2) {
+    for turn in (1..TURNS * PLAYS as u64 * 2).step_by(2) {
         hit(&ep, turn);
     }
-    for _ in 0..TURNS * RUNS as u64 {
+    for _ in 0..TURNS * PLAYS as u64 {
         let ball = block_on(ep.recv(|_, message| Some(message.clone())));
         block_on(ep.send(other, ball)).expect("the bench listens");
     }
@@ -158,7 +167,7 @@ fn ping_pong(space: &ShmSpace, path: &Path) {
     let other = block_on(ep.recv(|_, message| Some(PeerId(message.words[0] as u32))));
     let (mut words, mut messages, mut bares) = (vec![], vec![], vec![]);
     let mut turn = 0;
-    for _ in 0..RUNS {
+    for _ in 0..PLAYS {
         words.push(time(2 * TURNS, || {
             for _ in 0..TURNS {
                 hit(&ep, turn);
@@ -167,7 +176,7 @@ fn ping_pong(space: &ShmSpace, path: &Path) {
         }));
         bares.push(bare_ping_pong());
     }
-    for _ in 0..RUNS {
+    for _ in 0..PLAYS {
         messages.push(time(2 * TURNS, || {
             for n in 0..TURNS {
                 let ball = Message { words: [n, 0, 0, 0], ..Message::default() };
@@ -183,7 +192,7 @@ fn ping_pong(space: &ShmSpace, path: &Path) {
 }
 
 fn bare_ping_pong() -> f64 {
-    let ball = Arc::new(AtomicU64::new(0));
+    let (ball, ready) = (Arc::new(AtomicU64::new(u64::MAX)), Arc::new(AtomicU64::new(0)));
     let play = |ball: &AtomicU64, first: u64| {
         for turn in (first..2 * TURNS).step_by(2) {
             while ball.load(SeqCst) != turn {
@@ -192,16 +201,16 @@ fn bare_ping_pong() -> f64 {
             ball.store(turn + 1, SeqCst);
         }
     };
-    let theirs = Arc::clone(&ball);
+    let (theirs, here) = (Arc::clone(&ball), Arc::clone(&ready));
     let other = std::thread::spawn(move || {
         pin(1);
+        here.store(1, SeqCst);
         play(&theirs, 1);
     });
-    // Not counted: the other's start.
-    while ball.load(SeqCst) == 0
-        && !other.is_finished()
-        && ball.compare_exchange(0, 0, SeqCst, SeqCst).is_err()
-    {}
+    while ready.load(SeqCst) == 0 {
+        spin_loop();
+    }
+    ball.store(0, SeqCst);
     let ns = time(2 * TURNS, || play(&ball, 0));
     other.join().expect("no panic");
     ns

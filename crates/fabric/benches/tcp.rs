@@ -33,13 +33,17 @@ fn main() {
     let mut pong = PingPong::new(ask, answer.len());
     let here = Builder::new_current_thread().enable_all().build().expect("a runtime");
     let ep = here.block_on(TcpEndpoint::connect(address, ConnectOptions::default())).expect("connected");
-    compare("release posted", &mut pong, || here.block_on(cycles(&ep, post)));
-    compare("release polled once and dropped", &mut pong, || here.block_on(cycles(&ep, drop_release)));
-    compare("release waited for", &mut pong, || here.block_on(cycles(&ep, wait_release)));
+    compare("release posted", &mut pong, || spawned(&here, cycles(ep.clone(), post)));
+    compare("release polled once and dropped", &mut pong, || {
+        spawned(&here, cycles(ep.clone(), drop_release));
+    });
+    compare("release waited for", &mut pong, || {
+        spawned(&here, cycles(ep.clone(), wait_release));
+    });
     drop(ep);
     drop(here);
     let (runtime, ep) = elsewhere(address);
-    compare("release posted, runtime on another thread", &mut pong, || block_on(cycles(&ep, post)));
+    compare("release posted, runtime on another thread", &mut pong, || block_on(cycles(ep.clone(), post)));
     drop(ep);
     drop(runtime);
 }
@@ -66,18 +70,23 @@ fn elsewhere(address: SocketAddr) -> (Runtime, TcpEndpoint) {
     (runtime, ep)
 }
 
-async fn cycles(ep: &TcpEndpoint, release: impl AsyncFn(&TcpEndpoint)) {
+/// As a task, which is what users have: the future that a runtime was started with is woken by a system call.
+fn spawned(runtime: &Runtime, work: impl Future<Output = ()> + Send + 'static) {
+    runtime.block_on(async { tokio::spawn(work).await.expect("no panic") });
+}
+
+async fn cycles<F: Future<Output = ()>>(ep: TcpEndpoint, release: fn(TcpEndpoint) -> F) {
     for _ in 0..CYCLES {
         assert_eq!(ep.go(LOCK.cas(0, 1)).await, Ok(0));
-        release(ep).await;
+        release(ep.clone()).await;
     }
 }
 
-async fn post(ep: &TcpEndpoint) {
+async fn post(ep: TcpEndpoint) {
     ep.post(LOCK.cas(1, 0)).expect("posted");
 }
 
-async fn drop_release(ep: &TcpEndpoint) {
+async fn drop_release(ep: TcpEndpoint) {
     let mut release = pin!(ep.go(LOCK.cas(1, 0)));
     std::future::poll_fn(|cx| {
         assert!(release.as_mut().poll(cx).is_pending());
@@ -86,7 +95,7 @@ async fn drop_release(ep: &TcpEndpoint) {
     .await;
 }
 
-async fn wait_release(ep: &TcpEndpoint) {
+async fn wait_release(ep: TcpEndpoint) {
     assert_eq!(ep.go(LOCK.cas(1, 0)).await, Ok(1));
 }
 

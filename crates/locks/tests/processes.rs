@@ -2,16 +2,19 @@
 
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{ShmSpace, SpaceOptions};
-use lockwright_fabric::{Addr, Endpoint, NodeId, RegionId, Word64};
+use lockwright_fabric::{Addr, Cond, Endpoint, NodeId, RegionId, Word64};
 use lockwright_locks::catalog::{Mutant, Visitor, visit};
 use lockwright_locks::{LockClient, Protocol, Space, Want};
 use std::process::Command;
 
 const PROCESSES: u64 = 4;
-const CYCLES: u64 = 300;
+const CYCLES: u64 = 1000;
 const SPACE: Space = Space::of(2);
 const PROTOCOL: &str = "LOCKWRIGHT_TEST_PROTOCOL";
 const PATH: &str = "LOCKWRIGHT_TEST_SPACE";
+
+/// How many processes are there.
+const READY: Word64 = Word64::at(Addr { offset: 64 * SPACE.locks, node: NodeId(0), region: RegionId(1) });
 
 /// Counters live in a region of their own, beside the locks.
 fn counter(lock: u64) -> Word64 {
@@ -34,6 +37,10 @@ impl Visitor for Child {
         let params = P::Params::default();
         P::needs(&params).met_by(P::INFO.name, ep.capabilities()).expect("a CPU can do everything");
         let client = P::client(ep.clone(), &SPACE, &params);
+        // All begin together, or the first would be done before the last has started.
+        block_on(ep.go(READY.fetch_add(1))).expect("counted");
+        let all = Cond::Eq { mask: u128::MAX, value: PROCESSES.into() };
+        block_on(ep.wait_until(READY.until(all))).expect("all are there");
         for cycle in 0..CYCLES {
             let lock = cycle % SPACE.locks;
             let grant = block_on(client.acquire(Want::exclusive(lock))).expect("granted");
@@ -63,7 +70,7 @@ impl Visitor for Parent {
             P::INFO.name
         ));
         let options = SpaceOptions::default()
-            .memory(1, &[P::bytes_per_node(&SPACE, &params), 64 * SPACE.locks])
+            .memory(1, &[P::bytes_per_node(&SPACE, &params), 64 * SPACE.locks + 64])
             .reserve(1 << 30)
             .initial(&P::initial_memory(&SPACE, &params));
         let space = ShmSpace::open(&path, &options).expect("a space can be made");

@@ -143,6 +143,22 @@ fn a_dead_holders_lock_is_recovered_and_its_token_stays_behind() {
 }
 
 #[test]
+fn a_count_that_is_half_full_goes_on_to_the_next_generation_and_tokens_still_rise() {
+    let fabric = fabric::<Portable>();
+    let (client, _) = counted::<Portable>(&fabric, 0);
+    let word = Word64::at(Addr::new(NodeId(0), 0));
+    fabric.poke(word, Portable::REL_CNT.put(1 << (Portable::COUNT_BITS - 1)) as u64);
+    let mut last = None;
+    for generation in [1, 1] {
+        let grant = block_on(client.acquire(Want::exclusive(0))).unwrap();
+        assert!(grant.token() > last);
+        last = grant.token();
+        block_on(client.release(grant)).unwrap();
+        assert_eq!(Portable::GENERATION.get(u128::from(fabric.peek(word))), generation);
+    }
+}
+
+#[test]
 fn a_client_that_the_portable_layout_cannot_name_is_refused() {
     let fabric = fabric::<Portable>();
     let ep = fabric.endpoint(PeerId(5000));

@@ -33,6 +33,11 @@ pub(super) fn simulate(context: &Context) -> Result<Vec<Vec<Report>>, LabError> 
         for lock in all_locks() {
             runs.push(micro(context, lock, |plan| {
                 (plan.writes_percent, plan.zipf) = (writes, zipf);
+                // DrTM's locks remember their last lease, which costs whoever comes next a second CAS: each must have
+                // been used before it counts, as in a run of ten seconds.
+                if lock == "drtm" && zipf == 0.0 {
+                    plan.warmup_ops = context.pick(2 * plan.locks, plan.warmup_ops);
+                }
                 // Without contention there is no ramp to wait for, and a mutex does not know a read from a write.
                 if plan.duration_ns.is_some() && (zipf, writes) != (ZIPF, WI) {
                     plan.duration_ns = Some(context.pick(1_000_000_000, 20_000_000));
@@ -89,11 +94,11 @@ fn claims(context: &Context, reports: &[Vec<Report>]) -> Vec<Claim> {
             "wi-others-below-rma-rw",
             ["drtm", "dslr", "rpc", CAS_B].iter().all(|lock| over(wi, lock) > over(wi, "rma-rw")),
         ),
-        so("unif-four-together-above-the-rest", slowest_of_four > fastest_of_rest),
         so("ro-sharing-far-above-mutexes", sharing.iter().all(|mops| *mops > 2.0 * serialised)),
         so("rpc-low-even-without-contention", mops(of(wi_unif, "rpc")) < 0.5 * fastest_of_rest),
     ];
     if !context.quick() {
+        claims.push(so("unif-four-together-above-the-rest", slowest_of_four > fastest_of_rest));
         // The least advantage over a baseline that is not named: CAS with backoff, by the latencies of Table 4.
         claims.push(Claim::new("wi-over-cas-b", 1.56, over(wi, CAS_B)).within_percent(15.0));
     }

@@ -20,9 +20,12 @@ const MCS_NOTE: &str = "the tail is the queue of the hottest lock, 240 long unde
                         long but with readers between; the model's 8-byte atomics are shorter than its 16-byte ones, \
                         and a MCS handover pays only those";
 
-/// Why locks without contention differ less here than in the paper.
-const UNIFORM_NOTE: &str = "the paper's testbed shows NIC load in its tail; the model's pipeline is not \
-                            full under uniform load";
+/// Why RMA-RW's lonely writer is slower here.
+const UNIFORM_NOTE: &str = "a lonely writer makes two atomics and two READs one after the other, which in the model \
+                            wait in the same full pipeline and take four times one atomic";
+
+/// What the paper leaves open about its 76.6 %.
+const RI_NOTE: &str = "the paper says 76.6 % lower, and not than which of MCS and RMA-RW";
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let reports = simulate(context)?;
@@ -42,36 +45,32 @@ fn run(context: &Context) -> Result<Findings, LabError> {
             ]);
         }
     }
-    let claims = claims(&reports);
+    let claims = claims(context, &reports);
     Ok(Findings { tables: vec![table], plots: Vec::new(), claims })
 }
 
-fn claims(reports: &[Vec<Report>]) -> Vec<Claim> {
-    let [wi_unif, ri_unif, _, wi, ri, _] = reports else { unreachable!("six workloads") };
+fn claims(context: &Context, reports: &[Vec<Report>]) -> Vec<Claim> {
+    let [unif, _, _, wi, ri, _] = reports else { unreachable!("six workloads") };
     let p99 = |reports: &[Report], lock: &str| of(reports, lock).acquire.p99_ns as f64;
     let times = |reports: &[Report], lock: &str| p99(reports, lock) / p99(reports, SHIFTLOCK);
-    let p50 = |lock: &str| of(wi_unif, lock).acquire.p50_ns as f64;
+    let p50 = |lock: &str| of(unif, lock).acquire.p50_ns as f64;
     let lowest = [CAS_B, "dslr", "mcs"].map(p50).into_iter().fold(p50(SHIFTLOCK), f64::min);
-    vec![
+    let ri_of_mcs = Claim::new("ri-p99-of-mcs", 1.0 - 0.766, 1.0 / times(ri, "mcs")).within_percent(20.0);
+    let rma_rw =
+        Claim::new("unif-rma-rw-p99-over-shiftlock", 2.26, times(unif, "rma-rw")).within_percent(20.0);
+    let mut claims = vec![
         but(so("wi-p99-below-mcs", times(wi, "mcs") > 1.0), MCS_NOTE),
         so("wi-p99-below-rma-rw", times(wi, "rma-rw") > 1.0),
         so("ri-p99-below-mcs", times(ri, "mcs") > 1.0),
         so("ri-p99-below-rma-rw", times(ri, "rma-rw") > 1.0),
-        // 76.6 % below MCS, read-intensive; a time, so the band of times.
-        Claim::new("ri-p99-of-mcs", 1.0 - 0.766, 1.0 / times(ri, "mcs")).within_percent(20.0),
-        so(
-            "unif-drtm-and-rma-rw-above-the-rest",
-            ["drtm", "rma-rw"].iter().all(|lock| times(wi_unif, lock) > 1.0),
-        ),
-        but(
-            Claim::new("unif-drtm-p99-over-shiftlock", 1.99, times(ri_unif, "drtm")).within_percent(20.0),
-            UNIFORM_NOTE,
-        ),
-        but(
-            Claim::new("unif-rma-rw-p99-over-shiftlock", 2.26, times(wi_unif, "rma-rw")).within_percent(20.0),
-            UNIFORM_NOTE,
-        ),
+        but(ri_of_mcs, RI_NOTE),
+        but(rma_rw, UNIFORM_NOTE),
         // "Together with CAS, DSLR and MCS": within a sixteen-byte atomic's difference from an eight-byte one.
         Claim::new("unif-p50-over-lowest", 1.0, p50(SHIFTLOCK) / lowest).within_percent(20.0),
-    ]
+    ];
+    if !context.quick() {
+        claims
+            .push(Claim::new("unif-drtm-p99-over-shiftlock", 1.99, times(unif, "drtm")).within_percent(20.0));
+    }
+    claims
 }

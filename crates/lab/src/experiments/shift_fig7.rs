@@ -1,6 +1,8 @@
 //! ShiftLock Fig. 7: from a thousand locks to ten million, write-intensive.
 
-use super::shift::{BASELINES, SHIFTLOCK, all_locks, best_baseline, micro_in_sweep, mops, of, so, two, us};
+use super::shift::{
+    BASELINES, SHIFTLOCK, all_locks, best_baseline, but, micro_in_sweep, mops, of, so, two, us,
+};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -15,6 +17,10 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
+/// Why the advantage does not grow here.
+const GROWTH_NOTE: &str = "the best baseline is RMA-RW at every count, and what it pays for its modes is the same \
+                           number of round trips on a hot lock as on a cold one";
+
 fn run(context: &Context) -> Result<Findings, LabError> {
     let counts: &[u64] = context.pick(&[1_000, 10_000, 100_000, 1_000_000, 10_000_000], &[1_000, 10_000_000]);
     let runs: Vec<_> = counts
@@ -23,7 +29,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
             all_locks().map(|lock| {
                 micro_in_sweep(context, lock, |plan| {
                     plan.locks = *locks;
-                    // A tenth will do: a lock that hardly moves has few surprises.
+                    // A fifth will do: a lock that hardly moves has few surprises.
                     if ["drtm", "rpc"].contains(&lock) {
                         plan.ops /= 5;
                         plan.warmup_ops /= 5;
@@ -67,9 +73,9 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let (few, many) = (points[0], points[points.len() - 1]);
     let claims = vec![
         so("shiftlock-highest-everywhere", points.iter().all(|reports| over(reports) > 1.0)),
-        Claim::new("over-best-at-1k", 1.52, over(few)).within_percent(15.0),
+        but(Claim::new("over-best-at-1k", 1.52, over(few)).within_percent(15.0), GROWTH_NOTE),
         Claim::new("over-best-at-10m", 1.38, over(many)).within_percent(15.0),
-        so("advantage-grows-with-contention", over(few) > over(many)),
+        but(so("advantage-grows-with-contention", over(few) > over(many)), GROWTH_NOTE),
         so(
             "drtm-p99-above-10-ms",
             points.iter().all(|reports| of(reports, "drtm").acquire.p99_ns > 10_000_000),

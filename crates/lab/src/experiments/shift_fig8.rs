@@ -1,8 +1,8 @@
 //! ShiftLock Fig. 8: from five clients to 240, write-intensive and read-intensive.
 
 use super::shift::{
-    BASELINES, RI, SHIFTLOCK, STABLE_PERCENT, WI, all_locks, best_baseline, micro_in_sweep, mops, near, of,
-    so, two, us,
+    BASELINES, RI, SHIFTLOCK, STABLE_PERCENT, WI, all_locks, best_baseline, but, micro_in_sweep, mops, near,
+    of, so, two, us,
 };
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -16,6 +16,13 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     source: "ShiftLock (FAST '25) Fig. 8, §4.3",
     run,
 };
+
+/// What the paper calls stable, by its own figures.
+const STABLE_NOTE: &str = "goodput falls by a quarter from 80 clients to 240; so does what the latencies of the \
+                           paper's Table 3 amount to, 11.2 and 8.5 million cycles per second";
+/// Where the NIC is full here.
+const SCALES_NOTE: &str = "the model's NIC is nearly full with 80 clients, 15.0 of 16.4 million cycles per second; by \
+                           Table 3 the paper's does 13.3 there and 14.7 with 120";
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let counts: &[usize] = context.pick(&[5, 20, 40, 80, 120, 160, 200, 240], &[40, 80, 120, 240]);
@@ -72,8 +79,8 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         |reports: &[Report]| of(reports, SHIFTLOCK).goodput_per_s > best_baseline(reports).goodput_per_s;
     let claims = vec![
         so("wi-scales-to-80", at(wi, 80) > 1.2 * at(wi, 40)),
-        so("wi-stable-beyond-80", beyond(wi, 80)),
-        so("ri-scales-to-120", at(ri, 120) > 1.1 * at(ri, 80)),
+        but(so("wi-stable-beyond-80", beyond(wi, 80)), STABLE_NOTE),
+        but(so("ri-scales-to-120", at(ri, 120) > 1.1 * at(ri, 80)), SCALES_NOTE),
         so("ri-stable-beyond-120", beyond(ri, 120)),
         so("wi-shiftlock-highest-at-240", highest(&last(wi))),
         so("ri-shiftlock-highest-at-240", highest(&last(ri))),

@@ -1,6 +1,6 @@
 //! ShiftLock Fig. 9: how ShiftLock scales under more and less skewed choices of lock.
 
-use super::shift::{RI, SHIFTLOCK, STABLE_PERCENT, WI, micro, mops, near, so, two, us};
+use super::shift::{RI, SHIFTLOCK, STABLE_PERCENT, WI, but, micro, mops, near, so, two, us};
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
@@ -15,6 +15,10 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 const SKEWS: [f64; 5] = [0.0, 0.8, 0.9, 0.95, 0.99];
+
+/// See Fig. 8, which says the same.
+const FLAT_NOTE: &str =
+    "falls by a quarter from 80 clients to 240, as the paper's own Table 3 does: see shift-fig8";
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let counts: &[usize] = context.pick(&[40, 80, 120, 160, 200, 240], &[80, 240]);
@@ -73,9 +77,12 @@ fn run(context: &Context) -> Result<Findings, LabError> {
             "mix-does-not-matter-without-skew",
             near(mops(at(WI, 0.0, 240)), mops(at(RI, 0.0, 240)), STABLE_PERCENT),
         ),
-        so(
-            "wi-skewed-is-flat-from-80",
-            near(mops(at(WI, 0.99, 80)), mops(at(WI, 0.99, 240)), STABLE_PERCENT),
+        but(
+            so(
+                "wi-skewed-is-flat-from-80",
+                near(mops(at(WI, 0.99, 80)), mops(at(WI, 0.99, 240)), STABLE_PERCENT),
+            ),
+            FLAT_NOTE,
         ),
     ];
     Ok(Findings {

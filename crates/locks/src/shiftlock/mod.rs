@@ -173,7 +173,8 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
         match name {
             "threshold" => params.threshold = u32::try_from(value).unwrap_or(u32::MAX),
             "skips-idle-readers" => params.skips_idle_readers = value != 0,
-            "lease-ns" => params.lease_ns = value,
+            "lease-ns" => *params = params.clone().with_lease(value),
+            "trust-ns" => params.trust_ns = value,
             _ => return false,
         }
         true

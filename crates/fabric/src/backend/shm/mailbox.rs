@@ -87,8 +87,8 @@ pub(super) fn cut(to: PeerId, message: &Message, number: u16) -> impl Iterator<I
 /// How a cell was received by the mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Posted {
-    /// It is in. `waits` says that something was already there, unread.
-    In { waits: bool },
+    /// It is in, at this place. `waits` says that something was already there, unread.
+    In { waits: bool, position: u64 },
     /// There is no room; the reader has come to this place.
     Full { head: u64 },
 }
@@ -101,6 +101,11 @@ impl Shared {
     fn place(&self, slot: u64, position: u64) -> (u64, u64) {
         let cells = self.layout.shape.cells;
         (self.cell_at(slot, position % cells), position / cells & TURNS)
+    }
+
+    /// Whether the cell at `position` has been taken out of the mailbox of `slot`.
+    pub(super) fn was_read(&self, slot: u64, position: u64) -> bool {
+        self.map.u64(self.slot_at(slot) + AT_HEAD).load(SeqCst) > position
     }
 
     /// Puts one cell into the mailbox of `slot`.
@@ -131,7 +136,7 @@ impl Shared {
                 // client was declared dead in between.
                 let full = State::new(FULL, from, turn);
                 let _ = word.compare_exchange(mine.0, full.0, SeqCst, SeqCst);
-                return Posted::In { waits: head.load(SeqCst) != position };
+                return Posted::In { waits: head.load(SeqCst) != position, position };
             } else if turn.wrapping_sub(state.turn()) & TURNS == 1 {
                 return Posted::Full { head: head.load(SeqCst) };
             }

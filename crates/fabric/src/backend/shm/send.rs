@@ -74,10 +74,11 @@ fn deliver(client: &Client, to: PeerId, cell: &Payload) -> Result<Option<u64>, F
     match shared.post(slot, client.joined.peer, cell) {
         Posted::Full { head } if shared.still_alive(to) => Ok(Some(head)),
         Posted::Full { .. } => Err(lost),
-        Posted::In { waits } => {
+        Posted::In { waits, position } => {
             // A reader that sleeps or has left something unread may be dead, and nobody may have noticed. One that has
-            // taken out everything was alive a moment ago.
-            if (shared.ring(slot) || waits) && !shared.still_alive(to) {
+            // taken out everything was alive a moment ago. One that took this out and left was not lost.
+            let doubtful = shared.ring(slot) || waits;
+            if doubtful && !shared.still_alive(to) && !shared.was_read(slot, position) {
                 return Err(lost);
             }
             Ok(None)

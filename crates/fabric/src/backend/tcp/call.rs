@@ -1,57 +1,27 @@
 //! The futures of a client's requests.
 
-use super::frame::WaitFrame;
+use super::frame::{MAX_VERBS, WaitFrame};
 use super::link::{Answer, Fate, Link};
-use crate::addr::Value;
+use crate::addr::{PeerId, Value};
 use crate::endpoint::FabricError;
 use crate::message::Message;
 use crate::verb::{Batch, RawVerb};
 use crate::wait::{Wait, Waited};
-use crate::{MAX_BATCH, PeerId};
-use arrayvec::ArrayVec;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// Verbs of a batch: short ones on the stack.
-pub(super) enum Verbs {
-    Few(ArrayVec<RawVerb, 4>),
-    Many(Vec<RawVerb>),
-}
-
-impl Verbs {
-    /// # Panics
-    /// If there are more than fit into a frame.
-    pub(super) fn of<B: Batch>(batch: B) -> Self {
-        let mut verbs = Self::Few(ArrayVec::new());
-        batch.each(&mut |verb| {
-            verbs.push(verb);
-            0
-        });
-        verbs
-    }
-
-    fn push(&mut self, verb: RawVerb) {
-        match self {
-            Self::Few(few) if few.is_full() => {
-                let mut many: Vec<_> = std::mem::take(few).into_iter().collect();
-                many.push(verb);
-                *self = Self::Many(many);
-            }
-            Self::Few(few) => few.push(verb),
-            Self::Many(many) => {
-                let most = super::frame::MAX_VERBS;
-                assert!(many.len() < most, "a batch over tcp has at most {most} verbs (lists: {MAX_BATCH})");
-                many.push(verb);
-            }
-        }
-    }
-
-    pub(super) fn list(&self) -> &[RawVerb] {
-        match self {
-            Self::Few(few) => few,
-            Self::Many(many) => many,
-        }
-    }
+/// The verbs of a batch.
+///
+/// # Panics
+/// If there are more than fit into a frame.
+pub(super) fn verbs_of<B: Batch>(batch: B) -> Vec<RawVerb> {
+    let mut verbs = Vec::with_capacity(4);
+    batch.each(&mut |verb| {
+        verbs.push(verb);
+        0
+    });
+    assert!(verbs.len() <= MAX_VERBS, "a batch over tcp has at most {MAX_VERBS} verbs, not {}", verbs.len());
+    verbs
 }
 
 /// A request that was issued; abandoned when dropped.
@@ -106,11 +76,11 @@ impl<B: Batch> Future for Go<'_, B> {
         let issued = match &mut this.issued {
             Some(issued) => issued,
             none => {
-                let verbs = Verbs::of(this.batch);
-                if verbs.list().is_empty() {
+                let verbs = verbs_of(this.batch);
+                if verbs.is_empty() {
                     return Poll::Ready(Ok(this.batch.each(&mut |_| 0)));
                 }
-                none.insert(Issued::new(this.link, this.link.go(verbs.list())?))
+                none.insert(Issued::new(this.link, this.link.go(&verbs)?))
             }
         };
         Poll::Ready(match ready!(issued.poll(cx)) {

@@ -1,6 +1,6 @@
 //! A client's endpoint over tcp.
 
-use super::call::{End, Go, Send, Verbs, Waiting};
+use super::call::{End, Go, Send, Waiting, verbs_of};
 use super::client::{ConnectError, ConnectOptions, Keeper, keep_going, open};
 use super::frame::SessionId;
 use super::link::{Fate, Link};
@@ -67,7 +67,7 @@ impl TcpEndpoint {
     /// # Errors
     /// If the session is over.
     pub fn post<B: Batch>(&self, batch: B) -> Result<(), FabricError> {
-        self.link.post(Verbs::of(batch).list())
+        self.link.post(&verbs_of(batch))
     }
 
     /// The run of the server that the session belongs to.

@@ -341,10 +341,10 @@ impl Link {
             Frame::Done { id, olds } => self.answer(id, Answer::Done(olds)),
             Frame::Waited { id, met, value } => self.answer(id, Answer::Waited { met, value }),
             Frame::NodeLost { id, node } => {
-                self.answer(id, Answer::Failed(FabricError::NodeLost(NodeId(node))))
+                self.answer(id, Answer::Failed(FabricError::NodeLost(NodeId(node))));
             }
             Frame::PeerLost { id, peer } => {
-                self.answer(id, Answer::Failed(FabricError::PeerLost(PeerId(peer))))
+                self.answer(id, Answer::Failed(FabricError::PeerLost(PeerId(peer))));
             }
             Frame::Deliver { seq, from, message } => return self.letter(seq, from, message),
             Frame::Pong => {}
