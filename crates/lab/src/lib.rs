@@ -14,6 +14,7 @@ mod plot;
 mod ranges;
 pub mod subject;
 mod table;
+mod two_sides;
 
 pub use claim::Claim;
 pub use context::{Context, LabError, Run};
