@@ -222,6 +222,22 @@ impl Client {
         self.core(name, Kind::Ranges).map(RangeLock::new)
     }
 
+    /// Lets the locks that this client holds now stay held while process `pid` lives, even if this process dies: for a
+    /// child that works under them. `false` if there is no such process. There can be one at a time.
+    ///
+    /// It has no effect on a lease that runs out, and none on `mem:`, which dies with this process.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// let _guard = client.mutex("a").unwrap().lock().wait().unwrap();
+    /// let mut child = std::process::Command::new("true").spawn().unwrap();
+    /// client.set_ward(child.id());
+    /// child.wait().unwrap();
+    /// ```
+    pub fn set_ward(&self, pid: u32) -> bool {
+        self.shared.home.set_ward(pid)
+    }
+
     /// Waits until whatever was given up half-way is done, for at most `patience`; says whether it is. Worth a call
     /// before a process ends: what it leaves in a queue, others have to clear away.
     ///

@@ -47,3 +47,8 @@ pub use name::{LockName, MAX_NAME_BYTES, NameError};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The guide's code, likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide.md")]
+struct Guide;

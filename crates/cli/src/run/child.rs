@@ -5,8 +5,8 @@
 //! signals that we have blocked, and becomes the command. So nothing runs between fork and exec that would need
 //! `unsafe`, and there is no moment at which the command runs without its watch.
 //!
-//! What this does not cover: processes that the command starts and leaves behind, and commands that are set-user-id or
-//! have file capabilities (the kernel drops the request for those).
+//! Commands that are set-user-id or have file capabilities do not die with us (the kernel drops the request for those), but
+//! the lock stays held until they end. What this does not cover: processes that the command starts and leaves behind.
 
 use super::{UNAVAILABLE, os};
 use nix::sys::prctl;

@@ -4,7 +4,7 @@
 
 use super::signals::{Came, Inbox};
 use super::{Args, OnLost, child, environment, os};
-use lockwright::{Acquire, Guard, LockError};
+use lockwright::{Acquire, Client, Guard, LockError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -52,12 +52,14 @@ pub(super) fn wait_for(acquire: Acquire, inbox: &mut Inbox) -> io::Result<Waited
 }
 
 /// Runs the command under `guard` and returns the code to exit with.
-pub(super) fn run(args: &Args, guard: &Guard, inbox: &mut Inbox) -> io::Result<u8> {
+pub(super) fn run(args: &Args, client: &Client, guard: &Guard, inbox: &mut Inbox) -> io::Result<u8> {
     let bell = Bell::new()?;
     let rope = Arc::clone(&bell.rope);
     guard.on_lost(move || rope.wake_by_ref());
     let lost = guard.lost();
     let mut child = child::start(&args.command, environment(guard))?;
+    // Ended already: then there is nothing to protect.
+    client.set_ward(child.id());
     let mut watch = Loss::Held;
     loop {
         while let Some(came) = inbox.next()? {

@@ -72,20 +72,22 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
             }
         }))
     }
+}
 
-    async fn no_room(&self) -> Result<ShiftGrant, Denied> {
+impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+    pub(super) async fn no_room(&self) -> Result<ShiftGrant, Denied> {
         const TOO_MANY: &Reason = &Reason("one client acquires one lock too many times at once");
         const TOO_LARGE: &Reason = &Reason("this layout has no room for a client with so large a number");
         Err(Denied::BadRequest(if self.members.fits() { TOO_MANY } else { TOO_LARGE }))
     }
 
     #[inline(always)]
-    fn reader(lock: u64, entry: Entry<L>) -> ShiftGrant {
+    pub(super) fn reader(lock: u64, entry: Entry<L>) -> ShiftGrant {
         ShiftGrant { lock, rel_cnt: entry.rel_cnt(), member: Member::NOBODY, cons_wrt: 0, epoch: false }
     }
 
     #[inline(always)]
-    fn writer(lock: u64, member: Member, rel_cnt: u64, cons_wrt: u32, epoch: bool) -> ShiftGrant {
+    pub(super) fn writer(lock: u64, member: Member, rel_cnt: u64, cons_wrt: u32, epoch: bool) -> ShiftGrant {
         ShiftGrant { lock, rel_cnt, member, cons_wrt, epoch }
     }
 

@@ -32,49 +32,20 @@ pub(super) trait Rest<E: Endpoint, L: Layout, R: Rules> {
     ) -> impl Future<Output = Result<ShiftGrant, Denied>>;
 }
 
-/// Waits as long as it takes.
-pub(super) struct ForEver;
-
-impl<E: Endpoint, L: Layout, R: Rules> Rest<E, L, R> for ForEver {
-    async fn rest(
-        &self,
-        core: &Arc<Core<E, L, R>>,
+    async fn wait_until(
+        self: &Rc<Self>,
         want: Want,
         begun: Begun<L>,
+        deadline: Time,
     ) -> Result<ShiftGrant, Denied> {
-        core.finish(want, begun).await
-    }
-}
-
-/// Waits for as long as the user is ready to, and adopts what it gives up.
-impl<E: Endpoint, L: Layout, R: Rules> Rest<E, L, R> for Orphans {
-    async fn rest(
-        &self,
-        core: &Arc<Core<E, L, R>>,
-        want: Want,
-        begun: Begun<L>,
-    ) -> Result<ShiftGrant, Denied> {
-        let Patience::Until(deadline) = want.patience else { return core.finish(want, begun).await };
-        let alarm = core.ep.alarm(deadline);
-        let heir = Rc::new(SharedClient { core: core.clone() });
-        let core = core.clone();
+        let core = self.clone();
         let rest: OwnedAcquire<ShiftGrant> = Box::pin(async move { core.finish(want, begun).await });
-        let nobody = Orphans::default();
-        let orphans = if R::GIVING_UP_PASSES_ON { self } else { &nobody };
-        orphans.unless(rest, alarm, heir).await.unwrap_or(Err(Denied::TimedOut))
+        let heir = Rc::new(Heir(self.clone()));
+        let (orphans, nobody) = (&self.orphans, Orphans::default());
+        let orphans = if R::GIVING_UP_PASSES_ON { orphans } else { &nobody };
+        orphans.unless(rest, self.ep.alarm(deadline), heir).await.unwrap_or(Err(Denied::TimedOut))
     }
-}
 
-impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
-    async fn finish(&self, want: Want, begun: Begun<L>) -> Result<ShiftGrant, Denied> {
-        match begun {
-            Begun::Reader(entry) => self.wait_for_writers(want, entry).await,
-            Begun::Writer(me, entry, queued) => self.queue(want, me, entry, queued).await,
-        }
-    }
-}
-
-impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
     /// An acquire while orphans are about, or one that only tries.
     pub(super) async fn acquire_beside_orphans(&self, want: Want) -> Result<ShiftGrant, Denied> {
         let Self { shared, orphans } = self;
@@ -85,7 +56,36 @@ impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
     }
 
     /// A release while orphans are about.
-    pub(super) async fn release_beside_orphans(&self, grant: ShiftGrant) -> Result<(), Lost> {
-        self.orphans.beside(self.shared.release(grant)).await
+    pub(super) async fn release_beside_orphans(self: &Rc<Self>, grant: ShiftGrant) -> Result<(), Lost> {
+        self.orphans.beside(Heir(self.clone()).release(grant)).await
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+    /// The rest of an acquire, however long it takes.
+    pub(super) async fn finish(&self, want: Want, begun: Begun<L>) -> Result<ShiftGrant, Denied> {
+        match begun {
+            Begun::Reader(entry) => self.wait_for_writers(want, entry).await,
+            Begun::Writer(me, entry, queued) => self.queue(want, me, entry, queued).await,
+        }
+    }
+}
+
+/// The client as its orphans see it: they do not drive one another.
+struct Heir<E, L, R>(Rc<Core<E, L, R>>);
+
+impl<E: Endpoint, L: Layout, R: Rules> LockClient for Heir<E, L, R> {
+    type Grant = ShiftGrant;
+
+    async fn acquire(&self, want: Want) -> Result<ShiftGrant, Denied> {
+        match (want.patience, want.claim.mode) {
+            (Patience::Try, _) => self.0.try_acquire(want).await,
+            (_, Mode::Shared) => self.0.read(want).await,
+            (_, Mode::Exclusive) => self.0.write(want).await,
+        }
+    }
+
+    async fn release(&self, grant: ShiftGrant) -> Result<(), Lost> {
+        if grant.member == Member::NOBODY { self.0.leave(grant).await } else { self.0.hand_back(grant).await }
     }
 }

@@ -34,6 +34,7 @@ use lockwright_fabric::{Addr, Endpoint, Needs, Value, Word};
 use members::Members;
 use std::fmt::Debug;
 use std::marker::PhantomData;
+use std::rc::Rc;
 use std::sync::Arc;
 use witness::Witness;
 
@@ -152,12 +153,7 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
     }
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &ShiftParams) -> ShiftClient<E, L, R> {
-        let members = Members::new::<L>(ep.me());
-        let guards = R::ADDS_ARE_GUARDED && ep.capabilities().guarded;
-        let witness = None;
-        let core =
-            Core { ep, space: *space, params: params.clone(), guards, members, witness, of: PhantomData };
-        ShiftClient { shared: SharedClient { core: Arc::new(core) }, orphans: Orphans::default() }
+        ShiftClient { core: Rc::new(Core::new(ep, space, params)) }
     }
 
     /// Epoch and RelCnt are wherever they came to; nobody is inside or waits.
@@ -210,9 +206,7 @@ impl Grant for ShiftGrant {
 /// A client of ShiftLock that can give up: what it left behind it drives on beside whatever it does next, so it stays
 /// on one thread.
 pub struct ShiftClient<E, L, R> {
-    shared: SharedClient<E, L, R>,
-    /// Acquires that were given up, which must still take their handover and pass it on.
-    orphans: Orphans,
+    core: Rc<Core<E, L, R>>,
 }
 
 impl<E: Debug, L, R> Debug for ShiftClient<E, L, R> {
@@ -249,8 +243,9 @@ impl<E: Debug, L, R> Debug for SharedClient<E, L, R> {
     }
 }
 
-/// What a client and the acquires it left behind share.
-struct Core<E, L, R> {
+/// What a client and the acquires it left behind share. `O` keeps those; the client for several threads, whose user keeps
+/// them, has none (`witness`).
+struct Core<E, L, R, O = Orphans> {
     ep: E,
     space: Space,
     params: ShiftParams,
@@ -258,7 +253,9 @@ struct Core<E, L, R> {
     /// connection before its locks are recovered.
     guards: bool,
     members: Members,
-    /// Whom to ask before a lock is reset.
+    /// Acquires that were given up, which must still take their handover and pass it on.
+    orphans: O,
+    /// Asked before a lock is reset.
     witness: Option<Arc<dyn Witness>>,
     of: PhantomData<(L, R)>,
 }
@@ -316,22 +313,22 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for SharedClient<E, L, R> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules> SharedClient<E, L, R> {
-    /// An acquire that leaves the rest to `patience` if its first verb does not suffice.
-    #[inline(always)]
-    fn begin<'a, P: Rest<E, L, R>>(
-        &'a self,
-        want: Want,
-        patience: &'a P,
-    ) -> impl Future<Output = Result<ShiftGrant, Denied>> + use<'a, E, L, R, P> {
-        match want.claim.mode {
-            Mode::Shared => Either::left(self.core.read(want, patience)),
-            Mode::Exclusive => Either::right(self.core.write(want, patience)),
+impl<E: Endpoint, L: Layout, R: Rules, O: Default> Core<E, L, R, O> {
+    fn new(ep: E, space: &Space, params: &ShiftParams) -> Self {
+        Self {
+            space: *space,
+            params: params.clone(),
+            guards: R::ADDS_ARE_GUARDED && ep.capabilities().guarded,
+            members: Members::new::<L>(ep.me()),
+            orphans: O::default(),
+            witness: None,
+            of: PhantomData,
+            ep,
         }
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
+impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
     #[inline(always)]
     fn word(&self, lock: u64) -> Word<L::Word> {
         Word::at(self.space.place(lock, L::Word::WIDTH.bytes()))

@@ -36,7 +36,7 @@ pub(super) struct Vigil {
     pub(super) by_me: bool,
 }
 
-impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
+impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
     /// Begins to watch: RelCnt is `rel_cnt` now.
     pub(super) async fn vigil(&self, rel_cnt: u64) -> Vigil {
         let since = if self.params.lease_ns == 0 { Time(0) } else { self.ep.now().await };
@@ -94,6 +94,9 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
 
     /// Whether this waiter looked at the lock too long ago to believe a handover.
     pub(super) async fn doubts(&self, vigil: &Vigil) -> bool {
+        if self.witness.is_some() {
+            return false; // whoever asks a witness makes sure of its grants by it, too
+        }
         match (self.params.lease_ns, self.params.trust_ns) {
             _ if !R::SLEEPERS_MAKE_SURE => false,
             (0, _) => false,

@@ -23,7 +23,7 @@ pub(super) enum Changed<L> {
     Recovered,
 }
 
-impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
+impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
     /// READER-RELEASE.
     #[inline(always)]
     pub(super) fn leave(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {

@@ -7,10 +7,12 @@
 //!
 //! The explorer runs without a witness, which allows strictly more resets than any witness does.
 
-use super::layout::{Entry, Layout, Member};
+use super::acquire::enqueue;
+use super::give_up::Begun;
+use super::layout::{Delta, Entry, Layout, Member, Wide, happened};
 use super::recover::Vigil;
-use super::{Core, Rules, SharedClient, ShiftGrant, ShiftLock, ShiftParams};
-use crate::protocol::Space;
+use super::{Core, Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
+use crate::protocol::{Denied, LockClient, Lost, Patience, Reason, Space, Want};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Endpoint, FabricError};
 use std::fmt::Debug;
@@ -27,17 +29,76 @@ pub trait Witness: Debug + Send + Sync {
 }
 
 impl<L: Layout, R: Rules> ShiftLock<L, R> {
-    /// A client that threads share and that asks `witness` before it resets a lock.
-    pub fn client_with<E: Endpoint>(
+    /// A client that several threads can use at once. It asks `witness`, if there is one, before it resets a lock.
+    pub fn shared_client<E: Endpoint>(
         ep: E,
         space: &Space,
         params: &ShiftParams,
-        witness: Arc<dyn Witness>,
+        witness: Option<Arc<dyn Witness>>,
     ) -> SharedClient<E, L, R> {
-        let mut client = Self::shared_client(ep, space, params);
-        let core = Arc::get_mut(&mut client.core).expect("a client that was just made is nobody else's");
-        core.witness = Some(witness);
-        client
+        let mut core = Core::new(ep, space, params);
+        core.witness = witness;
+        SharedClient { core }
+    }
+}
+
+/// A client of ShiftLock that several threads can use at once, where the fabric lets them.
+///
+/// It keeps no orphans: whoever gives up on an acquire must see its future through to the end and release what it brings
+/// (see [`finish_then_release`](crate::orphans::finish_then_release)). So it knows no deadlines either.
+pub struct SharedClient<E, L = Wide, R = Shipped> {
+    core: Core<E, L, R, ()>,
+}
+
+impl<E: Debug, L, R> Debug for SharedClient<E, L, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedClient").field("ep", &self.core.ep).finish_non_exhaustive()
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> LockClient for SharedClient<E, L, R> {
+    type Grant = ShiftGrant;
+
+    async fn acquire(&self, want: Want) -> Result<ShiftGrant, Denied> {
+        const NO_DEADLINES: &Reason = &Reason("a shared client leaves deadlines to its user");
+        let core = &self.core;
+        match (want.patience, want.claim.mode) {
+            (Patience::Try, _) => core.try_acquire(want).await,
+            (Patience::Until(_), _) => Err(Denied::Unsupported(NO_DEADLINES)),
+            (Patience::Forever, Mode::Shared) => core.read_patiently(want).await,
+            (Patience::Forever, Mode::Exclusive) => core.write_patiently(want).await,
+        }
+    }
+
+    async fn release(&self, grant: ShiftGrant) -> Result<(), Lost> {
+        if grant.member == Member::NOBODY {
+            self.core.leave(grant).await
+        } else {
+            self.core.hand_back(grant).await
+        }
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+    /// READER-ACQUIRE without its fast path, for those who have tried before.
+    async fn read_patiently(&self, want: Want) -> Result<ShiftGrant, Denied> {
+        let word = self.word(want.claim.lock);
+        let entry = Entry::of(self.ep.go(L::add(word, Delta::ENTER, None)).await?);
+        self.finish(want, Begun::Reader(entry)).await
+    }
+
+    /// WRITER-ACQUIRE, likewise.
+    async fn write_patiently(&self, want: Want) -> Result<ShiftGrant, Denied> {
+        let lock = want.claim.lock;
+        let Some(me) = self.members.join::<L>(lock) else { return self.no_room().await };
+        let change = L::change(self.word(lock), enqueue::<L>(me), None);
+        match self.ep.go(change).await {
+            Ok(old) => self.finish(want, Begun::Writer(me, Entry::of(old), happened(change, old))).await,
+            Err(lost) => {
+                self.members.leave(lock, me);
+                Err(lost.into())
+            }
+        }
     }
 }
 
@@ -57,7 +118,7 @@ impl<E: Endpoint, L: Layout, R: Rules> SharedClient<E, L, R> {
     /// # Errors
     /// If the lock's memory cannot be reached.
     pub async fn recover(&self, lock: u64) -> Result<bool, FabricError> {
-        let core = &*self.core;
+        let core = &self.core;
         let entry = Entry::<L>::of(core.ep.go(core.word(lock).read()).await?);
         if entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
             return Ok(true);
@@ -103,7 +164,7 @@ impl<E: Endpoint, L: Layout, R: Rules> SharedClient<E, L, R> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
+impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
     /// [`reset`](Core::reset), if the witness allows it. If not, the vigil begins again.
     pub(super) async fn reset_if_allowed(
         &self,

@@ -10,6 +10,7 @@
 //! | 8 | its last sign of life, CLOCK_MONOTONIC, nanoseconds |
 //! | 16 | its lease, nanoseconds: silent for longer, it can be declared dead |
 //! | 24 | bit n: card n has been in use; the others need not be looked at |
+//! | 32, 40 | its ward: pid and start time of a process that must be gone too before its locks are free; 0: none |
 //! | 64.. | 64 cards of 64 bytes |
 //!
 //! | card, byte | holds |
@@ -86,6 +87,7 @@ pub(crate) struct Sheet {
     pub(crate) beat: Time,
     pub(crate) lease_ns: u64,
     pub(crate) used: u64,
+    pub(crate) ward: Ward,
 }
 
 const fn slot(peer: PeerId) -> u64 {
@@ -98,6 +100,36 @@ const fn sheet_at(slot: u64) -> u64 {
 
 fn word(offset: u64) -> Word64 {
     Word64::at(Addr { offset, node: NodeId(0), region: REGION })
+}
+
+/// A process that works under a client's locks, and may outlive the client by a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ward {
+    pid: u64,
+    /// Clock ticks from boot to its start: with the pid, it names one process.
+    start: u64,
+}
+
+impl Ward {
+    /// The process that has this pid now.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        let (start, ended) = Self::look(pid.into())?;
+        (!ended).then_some(Self { pid: pid.into(), start })
+    }
+
+    /// Whether there is one, and it has not ended.
+    pub(crate) fn lives(self) -> bool {
+        self.pid != 0 && Self::look(self.pid) == Some((self.start, false))
+    }
+
+    /// When the process was started, and whether it has ended and only waits to be buried.
+    fn look(pid: u64) -> Option<(u64, bool)> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The program's name, in brackets, may hold anything.
+        let fields: Vec<_> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
+        let ended = matches!(*fields.first()?, "Z" | "X" | "x");
+        Some((fields.get(19)?.parse().ok()?, ended))
+    }
 }
 
 /// The pen: how a client writes its own sheet.
@@ -118,8 +150,8 @@ impl Pen {
         for card in 0..CARDS {
             self.clear(ep, card)?;
         }
-        let terms =
-            [(8, now.0), (16, lease_ns), (24, 0)].map(|(byte, value)| word(self.at + byte).write(value));
+        let terms = [(8, now.0), (16, lease_ns), (24, 0), (32, 0), (40, 0)]
+            .map(|(byte, value)| word(self.at + byte).write(value));
         at_once(ep.go(terms))?;
         at_once(ep.go(word(self.slot * 8).write(u64::from(ep.me().0))))
     }
@@ -127,6 +159,13 @@ impl Pen {
     /// The sheet is nobody's any more.
     pub(crate) fn end(&self, ep: &ShmEndpoint) -> Result<(), FabricError> {
         at_once(ep.go(word(self.slot * 8).write(0)))
+    }
+
+    /// Names the client's ward. Its start time comes first: a pid without it would be somebody else's.
+    pub(crate) fn ward(&self, ep: &ShmEndpoint, ward: Ward) -> Result<(), FabricError> {
+        let words = [(32, 0), (40, ward.start), (32, ward.pid)]
+            .map(|(byte, value)| word(self.at + byte).write(value));
+        at_once(ep.go(words))
     }
 
     /// A sign of life.
@@ -233,8 +272,8 @@ pub(crate) fn sheets(space: &ShmSpace) -> impl Iterator<Item = Sheet> + '_ {
 /// The sheet of `peer`, if it has one.
 pub(crate) fn sheet(space: &ShmSpace, peer: PeerId) -> Option<Sheet> {
     let at = sheet_at(slot(peer));
-    let [beat, lease_ns, used] = [8, 16, 24].map(|byte| space.peek(word(at + byte)));
-    let sheet = Sheet { peer, beat: Time(beat), lease_ns, used };
+    let [beat, lease_ns, used, pid, start] = [8, 16, 24, 32, 40].map(|byte| space.peek(word(at + byte)));
+    let sheet = Sheet { peer, beat: Time(beat), lease_ns, used, ward: Ward { pid, start } };
     (space.peek(word(slot(peer) * 8)) == u64::from(peer.0)).then_some(sheet)
 }
 

@@ -22,8 +22,7 @@ pub(crate) trait Drive: Debug + Send + Sync + 'static {
     fn release(client: Arc<Self::Client>, grant: AnyGrant) -> BoxFuture<Result<(), Lost>>;
 }
 
-/// Implements [`Drive`] for a unit type: the protocol's client on its fabric, one that threads can share, and the variant
-/// for its grants.
+/// Implements [`Drive`] for a unit type: the client's type, and the variant for its grants.
 macro_rules! drive {
     ($(#[$doc:meta])* $name:ident, $client:ty, $grant:path) => {
         $(#[$doc])*

@@ -13,7 +13,8 @@ use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Names, ShmEndpoint, ShmSpace};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Endpoint, FabricError, PeerId};
-use lockwright_locks::shiftlock::{SharedShift, ShiftLock, ShiftParams};
+use lockwright_locks::shiftlock::witness::SharedClient;
+use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
 use lockwright_locks::{Denied, Grant, Lost, Patience, Protocol, Space, Want};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -28,13 +29,13 @@ const ASK_NS: u64 = 10_000_000;
 drive!(
     /// Keyed locks between processes.
     Keyed,
-    SharedShift<ShmEndpoint>,
+    SharedClient<ShmEndpoint>,
     AnyGrant::Shift
 );
 
 /// ShiftLock's parameters, the same for everybody.
 pub(crate) fn params() -> ShiftParams {
-    ShiftParams { lease_ns: ASK_NS, trust_ns: ASK_NS, ..ShiftParams::default() }
+    ShiftParams::default().with_lease(ASK_NS)
 }
 
 /// All memberships of this client.
@@ -83,7 +84,7 @@ impl Members {
         let (pen, now) = (Pen::new(ep.me()), self.space.now());
         pen.begin(&ep, self.lease_ns, now)?;
         let witness = Arc::new(Cards { space: self.space.clone(), ep: ep.clone() });
-        let client = <ShiftLock>::client_with(ep.clone(), &SHAPE, &params(), witness);
+        let client = <ShiftLock>::shared_client(ep.clone(), &SHAPE, &params(), Some(witness));
         let member = Member {
             number: *next,
             space: self.space.clone(),

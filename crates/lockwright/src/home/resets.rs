@@ -105,11 +105,11 @@ fn has_card(space: &ShmSpace, lock: u64, which: impl Fn(&Card) -> bool) -> bool 
     })
 }
 
-/// Whether the client of `sheet` lives, by its process and its lease. Whoever has been silent for longer than its lease is
+/// Whether the client of `sheet` lives, by its process, its ward and its lease. Whoever has been silent for longer than its lease is
 /// declared dead here.
 pub(crate) fn is_alive(space: &ShmSpace, sheet: &Sheet, now: Time) -> bool {
     if !space.is_alive(sheet.peer) {
-        return false;
+        return sheet.ward.lives();
     }
     if sheet.is_expired(now) {
         space.declare_dead(sheet.peer);

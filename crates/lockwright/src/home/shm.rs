@@ -5,6 +5,7 @@
 //!
 //! What this file must not do: keep anything about a lock outside the space.
 
+use super::cards::Ward;
 use super::members::{self, Member, Members, NAMES, token};
 use super::ranges::gate;
 use super::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards, resets};
@@ -71,6 +72,9 @@ impl ShmHome {
         let Ok(member) = self.members.any() else { return };
         let names = member.ep.names();
         for dead in self.space().dead_clients() {
+            if cards::sheet(self.space(), dead.peer).is_some_and(|sheet| sheet.ward.lives()) {
+                continue;
+            }
             let mut bases = HashMap::new();
             for id in names.names_of(dead.peer).unwrap_or_default() {
                 for lock in [id, gate(id)] {
@@ -191,6 +195,11 @@ impl Home for ShmHome {
             Ok(false) | Err(FabricError::Expelled) => Standing::Lost,
             Err(_) => Standing::Uncertain,
         }
+    }
+
+    fn set_ward(&self, pid: u32) -> bool {
+        let Some(ward) = Ward::of(pid) else { return false };
+        self.members.all().iter().all(|member| member.pen.ward(&member.ep, ward).is_ok())
     }
 
     fn heartbeat(&self) -> Duration {
