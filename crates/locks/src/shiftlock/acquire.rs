@@ -1,6 +1,6 @@
 //! Acquire (Alg. 2): the one verb that usually suffices, and what follows when it does not.
 
-use super::give_up::{Begun, Rest};
+use super::give_up::Begun;
 use super::layout::{Delta, Entry, Layout, Member, happened};
 use super::messages::{Pass, Successor};
 use super::{Core, Rules, ShiftGrant};
@@ -8,7 +8,7 @@ use crate::fast::{Either, fast};
 use crate::protocol::{Denied, Reason, Want};
 use lockwright_fabric::observe::{Mode, Observation};
 use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Word};
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// Alg. 2 lines 7–10: fetch-and-store of the tail.
 #[inline(always)]
@@ -34,27 +34,19 @@ fn enter_if_no_writer<L: Layout>(readers: u64) -> MaskedCas {
 impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     /// READER-ACQUIRE.
     #[inline(always)]
-    pub(super) fn read<P: Rest<E, L, R>>(
-        self: &Arc<Self>,
-        want: Want,
-        patience: &P,
-    ) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+    pub(super) fn read(self: &Rc<Self>, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
         let lock = want.claim.lock;
         let enter = L::add(self.word(lock), Delta::ENTER, None); // line 2
         fast(self.ep.go(enter), move |old| match old.map(Entry::<L>::of) {
             Ok(entry) if entry.tail() == Member::NOBODY => Ok(Ok(Self::reader(lock, entry))), // lines 3, 4
-            Ok(entry) => Err(patience.rest(self, want, Begun::Reader(entry))),
+            Ok(entry) => Err(self.wait(want, Begun::Reader(entry))),
             Err(lost) => Ok(Err(lost.into())),
         })
     }
 
     /// WRITER-ACQUIRE.
     #[inline(always)]
-    pub(super) fn write<P: Rest<E, L, R>>(
-        self: &Arc<Self>,
-        want: Want,
-        patience: &P,
-    ) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+    pub(super) fn write(self: &Rc<Self>, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
         let lock = want.claim.lock;
         let Some(me) = self.members.join::<L>(lock) else { return Either::right(self.no_room()) };
         let enqueue = L::change(self.word(lock), enqueue::<L>(me), None);
@@ -64,7 +56,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
                 if queued && entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
                     return Ok(Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch())));
                 }
-                Err(patience.rest(self, want, Begun::Writer(me, entry, queued)))
+                Err(self.wait(want, Begun::Writer(me, entry, queued)))
             }
             Err(lost) => {
                 self.members.leave(lock, me);

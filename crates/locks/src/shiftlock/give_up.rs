@@ -6,12 +6,12 @@
 //! [`Orphans`]. The next acquisition of the same lock queues as another member (`members`).
 
 use super::layout::{Entry, Layout, Member};
-use super::{Core, Rules, SharedClient, ShiftClient, ShiftGrant};
+use super::{Core, Rules, ShiftGrant};
 use crate::orphans::{Orphans, OwnedAcquire};
 use crate::protocol::{Denied, LockClient, Lost, Patience, Want};
-use lockwright_fabric::Endpoint;
+use lockwright_fabric::observe::Mode;
+use lockwright_fabric::{Endpoint, Time};
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// How far an acquire came with its first verb.
 pub(super) enum Begun<L> {
@@ -21,16 +21,14 @@ pub(super) enum Begun<L> {
     Writer(Member, Entry<L>, bool),
 }
 
-/// How the rest of an acquire is waited for.
-pub(super) trait Rest<E: Endpoint, L: Layout, R: Rules> {
-    /// Waits for what `begun` began.
-    fn rest(
-        &self,
-        core: &Arc<Core<E, L, R>>,
-        want: Want,
-        begun: Begun<L>,
-    ) -> impl Future<Output = Result<ShiftGrant, Denied>>;
-}
+impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
+    /// The rest of an acquire, for as long as the user is ready to wait.
+    pub(super) async fn wait(self: &Rc<Self>, want: Want, begun: Begun<L>) -> Result<ShiftGrant, Denied> {
+        match want.patience {
+            Patience::Until(deadline) => self.wait_until(want, begun, deadline).await,
+            Patience::Forever | Patience::Try => self.finish(want, begun).await,
+        }
+    }
 
     async fn wait_until(
         self: &Rc<Self>,
@@ -47,12 +45,8 @@ pub(super) trait Rest<E: Endpoint, L: Layout, R: Rules> {
     }
 
     /// An acquire while orphans are about, or one that only tries.
-    pub(super) async fn acquire_beside_orphans(&self, want: Want) -> Result<ShiftGrant, Denied> {
-        let Self { shared, orphans } = self;
-        if want.patience == Patience::Try {
-            return orphans.beside(shared.acquire(want)).await;
-        }
-        orphans.beside(shared.begin(want, orphans)).await
+    pub(super) async fn acquire_beside_orphans(self: &Rc<Self>, want: Want) -> Result<ShiftGrant, Denied> {
+        self.orphans.beside(Heir(self.clone()).acquire(want)).await
     }
 
     /// A release while orphans are about.

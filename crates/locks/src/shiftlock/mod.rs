@@ -27,7 +27,6 @@ use crate::case::Case;
 use crate::fast::Either;
 use crate::orphans::Orphans;
 use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
-use give_up::{ForEver, Rest};
 use layout::{Layout, Member, Wide};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Addr, Endpoint, Needs, Value, Word};
@@ -203,43 +202,14 @@ impl Grant for ShiftGrant {
     }
 }
 
-/// A client of ShiftLock that can give up: what it left behind it drives on beside whatever it does next, so it stays
-/// on one thread.
+/// A client of ShiftLock.
 pub struct ShiftClient<E, L, R> {
     core: Rc<Core<E, L, R>>,
 }
 
 impl<E: Debug, L, R> Debug for ShiftClient<E, L, R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.shared.fmt(f)
-    }
-}
-
-/// A client of ShiftLock that threads share. It waits for ever or only tries; whoever gives up must see to it himself
-/// that the acquire is driven to its end and what it brings is given back.
-pub struct SharedClient<E, L, R> {
-    core: Arc<Core<E, L, R>>,
-}
-
-/// The shipped protocol's client on the fabric `E`, for threads to share.
-pub type SharedShift<E> = SharedClient<E, Wide, Shipped>;
-
-impl<L: Layout, R: Rules> ShiftLock<L, R> {
-    /// A client that threads share.
-    pub fn shared_client<E: Endpoint>(ep: E, space: &Space, params: &ShiftParams) -> SharedClient<E, L, R> {
-        Self::client(ep, space, params).shared
-    }
-}
-
-impl<E, L, R> Clone for SharedClient<E, L, R> {
-    fn clone(&self) -> Self {
-        Self { core: self.core.clone() }
-    }
-}
-
-impl<E: Debug, L, R> Debug for SharedClient<E, L, R> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SharedClient").field("ep", &self.core.ep).finish_non_exhaustive()
+        f.debug_struct("ShiftClient").field("ep", &self.core.ep).finish_non_exhaustive()
     }
 }
 
@@ -265,47 +235,31 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
 
     #[inline(always)]
     fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        if want.patience == Patience::Try || !self.orphans.is_empty() {
-            return Either::right(self.acquire_beside_orphans(want));
+        let core = &self.core;
+        if want.patience == Patience::Try || !core.orphans.is_empty() {
+            return Either::right(core.acquire_beside_orphans(want));
         }
-        Either::left(self.shared.begin(want, &self.orphans))
+        Either::left(match want.claim.mode {
+            Mode::Shared => Either::left(core.read(want)),
+            Mode::Exclusive => Either::right(core.write(want)),
+        })
     }
 
     #[inline(always)]
     fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        if !self.orphans.is_empty() {
-            return Either::right(self.release_beside_orphans(grant));
+        let core = &self.core;
+        if !core.orphans.is_empty() {
+            return Either::right(core.release_beside_orphans(grant));
         }
-        Either::left(self.shared.release(grant))
+        Either::left(if grant.member == Member::NOBODY {
+            Either::left(core.leave(grant))
+        } else {
+            Either::right(core.hand_back(grant))
+        })
     }
 
     async fn settle(&self) {
-        self.orphans.finish().await;
-    }
-
-    fn locals(&self) -> Vec<u64> {
-        self.shared.locals()
-    }
-}
-
-impl<E: Endpoint, L: Layout, R: Rules> LockClient for SharedClient<E, L, R> {
-    type Grant = ShiftGrant;
-
-    #[inline(always)]
-    fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        if want.patience == Patience::Try {
-            return Either::right(self.core.try_acquire(want));
-        }
-        Either::left(self.begin(want, &ForEver))
-    }
-
-    #[inline(always)]
-    fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        if grant.member == Member::NOBODY {
-            Either::left(self.core.leave(grant))
-        } else {
-            Either::right(self.core.hand_back(grant))
-        }
+        self.core.orphans.finish().await;
     }
 
     fn locals(&self) -> Vec<u64> {
