@@ -32,6 +32,11 @@ pub enum FabricError {
 /// runs in. Cloning an endpoint is cheap and gives the same client. Futures must be polled to take effect and
 /// may be joined: two `go`s in flight at once execute in any order.
 ///
+/// What one client awaits takes effect in program order, and so do the verbs of a batch: a READ that begins after a
+/// WRITE or an atomic was awaited sees memory after it, on whichever words. Peterson's lock rests on it (a store, then a
+/// load of another word, with nothing in between that could let the load pass). Backends on CPUs therefore execute every
+/// verb with sequentially consistent instructions; on a NIC it is the order of one queue pair.
+///
 /// `Send` is left out on purpose: futures of a backend for threads come out `Send` by themselves, and the
 /// simulator stays single-threaded.
 pub trait Endpoint: Clone + 'static {

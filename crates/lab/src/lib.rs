@@ -11,8 +11,10 @@ mod context;
 mod experiment;
 pub mod experiments;
 mod plot;
+mod ranges;
 pub mod subject;
 mod table;
+mod two_sides;
 
 pub use claim::Claim;
 pub use context::{Context, LabError, Run};

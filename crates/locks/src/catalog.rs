@@ -1,6 +1,6 @@
 //! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
 
-use crate::baseline::{cas, cas_backoff, drtm, dslr, mcs, rma_rw, rpc};
+use crate::baseline::{cas, cas_backoff, drtm, dslr, filter, mcs, rma_rw, rpc};
 use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
 use crate::mutant;
@@ -71,6 +71,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<drtm::Drtm>();
     visitor.protocol::<rma_rw::RmaRw>();
     visitor.protocol::<rpc::Rpc>();
+    visitor.protocol::<filter::Filter>();
     visitor.protocol::<Citron>();
     visitor.protocol::<CitronRw>();
 
@@ -81,6 +82,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Combiner<combiner::PollRpc>>();
     visitor.protocol::<Combiner<combiner::PollFlag>>();
     visitor.protocol::<combiner::Thesis>();
+    visitor.protocol::<Combiner<combiner::IntervalTree>>();
 
     visitor.protocol::<QpLock>();
     visitor.protocol::<QpLock<qplock::AsPrinted>>();

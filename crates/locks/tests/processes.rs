@@ -1,5 +1,7 @@
 //! Every protocol that needs no server, between real processes on shared memory: nobody loses an update.
 
+#![expect(clippy::disallowed_methods, reason = "real processes and threads are what is tested here")]
+
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{ShmSpace, SpaceOptions};
 use lockwright_fabric::{Addr, Cond, Endpoint, NodeId, RegionId, Word64};

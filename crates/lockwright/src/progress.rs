@@ -184,7 +184,7 @@ fn run(shared: &Arc<Shared>, mut beat: impl FnMut() -> Duration) {
         if done > 0 {
             shared.changed.notify_all();
         }
-        while !desk.woken && !(desk.stop && desk.unfinished == 0) {
+        while !(desk.woken || desk.stop && desk.unfinished == 0) {
             let first = desk.alarms.first_key_value().map(|((time, _), _)| *time);
             let due = if watched.is_empty() { next_beat } else { next_beat.min(next_look) };
             let until = first.map_or(due, |first| first.min(due));

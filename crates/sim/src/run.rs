@@ -162,6 +162,7 @@ impl Tally {
 }
 
 /// When the steps of a cycle were over.
+#[derive(Clone, Copy)]
 struct Times {
     wanted_ns: u64,
     first_ns: u64,

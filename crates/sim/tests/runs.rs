@@ -1,12 +1,12 @@
 //! Runs of every lock in the catalog: clean ones stay clean, broken ones are caught, and every run repeats.
 
-use lockwright_fabric::AtomicScope;
+use lockwright_fabric::{Addr, AtomicScope, Capabilities, Endpoint, NodeId, Width, Word64};
 use lockwright_locks::Protocol;
 use lockwright_locks::baseline::cas::Cas;
 use lockwright_locks::baseline::dslr::{Dslr, DslrParams};
 use lockwright_locks::baseline::mcs::Mcs;
 use lockwright_locks::catalog::{self, Checker, Mutant, Visitor};
-use lockwright_sim::{Cause, Plan, run};
+use lockwright_sim::{Cause, Ended, NicModel, Plan, Setup, World, run};
 
 fn small(seed: u64) -> Plan {
     Plan {
@@ -157,4 +157,21 @@ fn dslr_goes_on_when_its_tickets_run_out() {
     let plan = Plan { clients: 8, locks: 1, writes_percent: 50.0, ops: 2_000, ..Plan::default() };
     let report = run::<Dslr>(&plan, &params).unwrap();
     assert_eq!((report.cycles, report.recoveries), (2_000, 0));
+}
+
+#[test]
+fn atomics_of_one_nic_lose_no_update_where_cpus_see_them_in_two_steps() {
+    let offers = Capabilities { scope: AtomicScope::Nic, ..Capabilities::CPU };
+    let nic = NicModel { offers, ..NicModel::default() };
+    let mut world = World::new(Setup { clients: 16, nic, ..Setup::default() });
+    let word = Word64::at(Addr::new(NodeId(0), 0));
+    for _ in 0..16 {
+        world.spawn(None, move |ep| async move {
+            for _ in 0..100 {
+                ep.go(word.fetch_add(1)).await.unwrap();
+            }
+        });
+    }
+    assert_eq!(world.run(1_000_000_000).unwrap(), Ended::AllDone);
+    assert_eq!(world.read(word.addr(), Width::W64), 1_600);
 }

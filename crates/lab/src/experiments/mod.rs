@@ -2,6 +2,12 @@
 
 use crate::experiment::Experiment;
 
+mod combiner;
+mod combiner_fig5;
+mod combiner_tab6;
+mod qplock_fairness;
+mod qplock_mix;
+mod qplock_verbs;
 mod shift;
 mod shift_fig12;
 mod shift_fig13;
@@ -28,6 +34,14 @@ pub const ALL: &[Experiment] = &[
     shift_fig13::EXPERIMENT,
     shift_tab3::EXPERIMENT,
     shift_tab4::EXPERIMENT,
+    combiner_fig5::FIG5,
+    combiner_fig5::FIG6,
+    combiner_fig5::FIG7,
+    combiner_fig5::FIG8,
+    combiner_tab6::EXPERIMENT,
+    qplock_verbs::EXPERIMENT,
+    qplock_mix::EXPERIMENT,
+    qplock_fairness::EXPERIMENT,
 ];
 
 /// The experiment called `id`.

@@ -4,6 +4,7 @@ pub mod cas;
 pub mod cas_backoff;
 pub mod drtm;
 pub mod dslr;
+pub mod filter;
 pub mod mcs;
 pub mod rma_rw;
 pub mod rpc;

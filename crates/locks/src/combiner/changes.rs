@@ -57,12 +57,7 @@ impl<E: Endpoint, V: Variant> CombinerClient<E, V> {
             return Err(Denied::BadRequest(reason(Refusal::EmptyRange)));
         }
         let common = |stretch: &Stretch| (stretch.start.max(start), stretch.end.min(end));
-        let covered: u64 = grant
-            .stretches
-            .iter()
-            .map(|stretch| common(stretch))
-            .map(|(from, to)| to.saturating_sub(from))
-            .sum();
+        let covered: u64 = grant.stretches.iter().map(common).map(|(from, to)| to.saturating_sub(from)).sum();
         if covered != end - start {
             return Err(Denied::BadRequest(reason(Refusal::NotInside)));
         }

@@ -182,7 +182,7 @@ impl<E: Endpoint, V: Variant> CombinerClient<E, V> {
             if let Patience::Until(time) = patience { Deadline::At(time) } else { Deadline::Never };
         match V::learning(&self.params, shard) {
             Learning::Pushed => Ok(self.hear_by(deadline, shard, id).await),
-            Learning::PollRpc => {
+            Learning::PollRpc | Learning::AnswerThenPoll => {
                 if let Some(answer) = self.noted(shard, id).await {
                     return Ok(Some(answer));
                 }

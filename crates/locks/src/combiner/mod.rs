@@ -119,6 +119,25 @@ impl Variant for PollRpc {
     }
 }
 
+/// No handlers and no combiner: one thread takes requests, changes the tree and answers; who has to wait polls.
+#[derive(Debug)]
+pub struct IntervalTree;
+
+impl Variant for IntervalTree {
+    type Rules = Shipped;
+    const INFO: Info = info(
+        "interval-tree",
+        "one server thread with an interval tree answers at once; clients that must wait poll by RPC",
+        "Dezalos, EPFL 2024, §5.1",
+    );
+    fn learning(_: &Params, _: u16) -> Learning {
+        Learning::AnswerThenPoll
+    }
+    fn cases() -> Vec<Case<Params>> {
+        cases::polled(&Params::default())
+    }
+}
+
 /// Clients poll a flag in the server's memory.
 #[derive(Debug)]
 pub struct PollFlag;

@@ -16,6 +16,9 @@ pub enum Learning {
     Pushed,
     /// The server answers at once that it took note; the client asks again and again (thesis §4.1, 1).
     PollRpc,
+    /// As [`Learning::PollRpc`], but the response says if the lock was granted at once: one thread that executes each
+    /// request before it answers (thesis §5.1, "interval tree").
+    AnswerThenPoll,
     /// The same, but the client looks at a flag in the server's memory (thesis §4.1, 2).
     PollFlag(Flags),
 }
@@ -37,7 +40,10 @@ impl<R: Rules> CombinerServer<R> {
         for Reply { client, id, answer } in replies {
             let peer = PeerId(client.0);
             match (self.learning, answer) {
-                (Learning::PollRpc, Answer::Granted { .. }) => {}
+                (Learning::AnswerThenPoll, Answer::Granted { .. }) if asked == Some((*client, *id)) => {
+                    out.send(peer, message::encode_answer(*id, *answer));
+                }
+                (Learning::PollRpc | Learning::AnswerThenPoll, Answer::Granted { .. }) => {}
                 (Learning::PollFlag(flags), Answer::Granted { token }) => {
                     out.post(flags.word(*client, *id).write(*token).raw());
                 }
@@ -45,9 +51,11 @@ impl<R: Rules> CombinerServer<R> {
             }
         }
         // Thesis §4.2: a handler's response to a request says no more than that it was taken.
-        if let (Some((client, id)), Learning::PollRpc | Learning::PollFlag(_)) = (asked, self.learning) {
+        if let Some((client, id)) = asked.filter(|_| self.learning != Learning::Pushed) {
+            let at_once = self.learning == Learning::AnswerThenPoll;
             let answered = replies.iter().any(|reply| {
-                (reply.client, reply.id) == (client, id) && !matches!(reply.answer, Answer::Granted { .. })
+                (reply.client, reply.id) == (client, id)
+                    && (at_once || !matches!(reply.answer, Answer::Granted { .. }))
             });
             if !answered {
                 out.send(PeerId(client.0), Kind::Noted.message(0, &[u64::from(id)]));

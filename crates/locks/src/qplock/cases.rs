@@ -99,6 +99,18 @@ pub(super) fn mutex() -> Vec<Case<QpParams>> {
     cases.extend([
         Cast::new(3, 1, 0).play("three-local", budget(2), &want, 1),
         Cast::new(1, 3, 0).play("three-remote", budget(2), &want, 1),
+        // Remote clients on nodes of their own, so that the links of their queue are remote writes.
+        Case::new("remote-apart")
+            .params(QpParams { clients: 3, ..budget(1) })
+            .space(Space::of(1).over(3))
+            .clients(1, &want)
+            .at_home(HERE)
+            .clients(1, &want)
+            .at_home(ELSEWHERE)
+            .clients(1, &want)
+            .at_home(NodeId(2))
+            .rounds(2)
+            .weak_scope(),
         Cast::new(1, 0, 2).play("mailboxes", budget(1), &want, 2),
         Cast::new(1, 1, 1).play("memory-and-mailbox", budget(1), &want, 2),
     ]);
@@ -107,8 +119,8 @@ pub(super) fn mutex() -> Vec<Case<QpParams>> {
     cases
 }
 
-/// CohortFairness and GlobalFairness of the appendix, as bounds. All of them are tight: one less, and the explorer
-/// finds somebody overtaken more often.
+/// CohortFairness and GlobalFairness of the appendix, as bounds. Those with both sides are tight: one less, and the
+/// explorer finds somebody overtaken more often.
 fn fairness() -> Vec<Case<QpParams>> {
     let want = [Want::exclusive(0)];
     vec![
@@ -163,10 +175,10 @@ fn uses() -> Vec<Case<QpParams>> {
     ]
 }
 
-/// A client at home on `node` that may give up twice, and one of the other side that does not.
+/// A client at home on `node` that may give up and then comes again, and one of the other side.
 fn cancel(name: &'static str, node: NodeId) -> Case<QpParams> {
     let want = [Want::exclusive(0)];
-    Case::new(name)
+    let mut case = Case::new(name)
         .params(QpParams { slots: 2, clients: 2, ..budget(1) })
         .space(Space::of(1).over(2))
         .clients(1, &want)
@@ -175,7 +187,9 @@ fn cancel(name: &'static str, node: NodeId) -> Case<QpParams> {
         .rounds(2)
         .clients(1, &want)
         .at_home(if node == HERE { ELSEWHERE } else { HERE })
-        .weak_scope()
+        .weak_scope();
+    case.clients[0].rounds[1].cancellable = false;
+    case
 }
 
 /// Cases of the reader-writer lock. Writers alone are those of the mutex, with tokens.

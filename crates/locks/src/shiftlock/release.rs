@@ -85,13 +85,12 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
     }
 
     async fn free_or_pass_on(&self, grant: ShiftGrant, seen: Entry<L>) -> Result<(), Lost> {
-        match self.change(grant, Self::freed(grant), Member::NOBODY, Some(seen)).await? {
-            Changed::Overtaken => self.pass_on(grant, None).await,
-            Changed::Made(_) | Changed::Recovered => {
-                self.members.leave(grant.lock, grant.member);
-                Ok(())
-            }
+        let freed = self.change(grant, Self::freed(grant), Member::NOBODY, Some(seen)).await;
+        if matches!(freed, Ok(Changed::Overtaken)) {
+            return self.pass_on(grant, None).await;
         }
+        self.members.leave(grant.lock, grant.member);
+        freed.map(|_| ())
     }
 
     /// Lines 13–23: learn who is next, if that is not known yet, and pass the lock on.

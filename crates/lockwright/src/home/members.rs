@@ -198,6 +198,7 @@ impl Members {
 }
 
 /// What a protocol would say of a space without room.
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 fn no_seat(error: LockError) -> Denied {
     const FULL: &lockwright_locks::Reason =
         &lockwright_locks::Reason("the space has no room for another client");

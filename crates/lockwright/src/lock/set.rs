@@ -158,7 +158,7 @@ impl LockSet {
 }
 
 /// By kind, then name, then range: ids would do within one space, but a set may name locks of several.
-fn key<'a>((core, claim): &'a (Arc<Core>, Claim)) -> (Kind, &'a LockName, u64) {
+fn key((core, claim): &(Arc<Core>, Claim)) -> (Kind, &LockName, u64) {
     (core.kind, &core.name, claim.start)
 }
 

@@ -100,7 +100,7 @@ impl Shared {
 
     fn place(&self, slot: u64, position: u64) -> (u64, u64) {
         let cells = self.layout.shape.cells;
-        (self.cell_at(slot, position % cells), position / cells & TURNS)
+        (self.cell_at(slot, position % cells), (position / cells) & TURNS)
     }
 
     /// Whether the cell at `position` has been taken out of the mailbox of `slot`.

@@ -102,7 +102,7 @@ impl Naive {
                     Some(entry) if !entry.held || entry.upgrading => say(id, refuse(Refusal::StillWaiting)),
                     Some(_) if start >= end => say(id, refuse(Refusal::EmptyRange)),
                     Some(entry) if start < entry.start || entry.end < end => {
-                        say(id, refuse(Refusal::NotInside))
+                        say(id, refuse(Refusal::NotInside));
                     }
                     Some(entry) => {
                         let whole = *entry;

@@ -112,7 +112,9 @@ impl Core {
             slot.write_back = verb.op.apply(verb.width, old);
             slot.olds.push(old);
             self.note(client, What::WeakRead { verb, old });
-            self.push(self.now_ns + self.model.occupies_ns(&verb), EventKind::WeakWrite(op));
+            // Just before the address is given back: whoever gets it next at that very moment must find the write.
+            let busy_ns = self.model.occupies_ns(&verb).saturating_sub(1);
+            self.push(self.now_ns + busy_ns, EventKind::WeakWrite(op));
         } else {
             self.take_effect(op);
             let old = self.execute(client, &verb);

@@ -1,0 +1,154 @@
+//! The asymmetric lock on real atomics: local threads use CPU instructions, remote ones a NIC whose read-modify-writes
+//! are, to everybody else, a read and a later write.
+
+#![expect(clippy::disallowed_methods, reason = "real threads are what is tested here")]
+
+use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
+use lockwright_fabric::{
+    AtomicScope, Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, Op, PeerId, RawVerb,
+    Time, Value, Wait, Waited, Word64,
+};
+use lockwright_locks::qplock::{AsPrinted, Extended, QpLock, QpParams, Rules};
+use lockwright_locks::{LockClient, Protocol, Space, Want};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// An endpoint whose remote atomics go through a NIC of [`AtomicScope::Nic`]: it keeps them apart from each other, but
+/// not from the CPUs of the node.
+#[derive(Clone)]
+struct ByWeakNic {
+    inner: InProcEndpoint,
+    nic: Arc<Mutex<()>>,
+}
+
+impl ByWeakNic {
+    fn execute(&self, verb: RawVerb) -> Result<u128, FabricError> {
+        let now = |verb: RawVerb| block_on(self.inner.go([verb].as_slice())).map(|olds| olds[0]);
+        if self.inner.home() == Some(verb.addr.node) || !verb.op.is_atomic() {
+            return now(verb);
+        }
+        let _turn = self.nic.lock().expect("nobody panics with the NIC");
+        let old = now(RawVerb { op: Op::Read, ..verb })?;
+        if let Some(new) = verb.op.apply(verb.width, old) {
+            std::thread::yield_now();
+            now(RawVerb { op: Op::Write(new), ..verb })?;
+        }
+        Ok(old)
+    }
+}
+
+impl Endpoint for ByWeakNic {
+    fn me(&self) -> PeerId {
+        self.inner.me()
+    }
+
+    fn home(&self) -> Option<NodeId> {
+        self.inner.home()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { scope: AtomicScope::Nic, ..self.inner.capabilities() }
+    }
+
+    async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
+        let mut lost = None;
+        let olds = batch.each(&mut |verb| {
+            self.execute(verb).unwrap_or_else(|error| {
+                lost = Some(error);
+                0
+            })
+        });
+        lost.map_or(Ok(olds), Err)
+    }
+
+    fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {
+        self.inner.wait_until(wait)
+    }
+
+    fn send(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
+        self.inner.send(to, message)
+    }
+
+    fn send_datagram(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
+        self.inner.send_datagram(to, message)
+    }
+
+    fn recv_by<T>(
+        &self,
+        deadline: Deadline,
+        pick: impl FnMut(PeerId, &Message) -> Option<T>,
+    ) -> impl Future<Output = Option<T>> {
+        self.inner.recv_by(deadline, pick)
+    }
+
+    fn now(&self) -> impl Future<Output = Time> {
+        self.inner.now()
+    }
+
+    fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
+        self.inner.sleep(ns)
+    }
+
+    fn random(&self) -> u64 {
+        self.inner.random()
+    }
+}
+
+/// Two local threads, one remote with memory of its own and one without. The counter is read and written in two steps,
+/// so that two clients inside at once lose an update.
+fn local_and_remote_threads_lose_no_update<R: Rules>(params: QpParams) {
+    let cycles = if cfg!(miri) { 10 } else { 2_000 };
+    let space = Space::of(2).over(2);
+    let fabric = InProc::new(space.nodes, QpLock::<R>::bytes_per_node(&space, &params));
+    let nic = Arc::new(Mutex::new(()));
+    let homes = [Some(NodeId(0)), Some(NodeId(0)), Some(NodeId(1)), None];
+    let counter = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for (index, home) in homes.into_iter().enumerate() {
+            let peer = PeerId::client(index);
+            let inner = match home {
+                Some(node) => fabric.endpoint_at(peer, node),
+                None => fabric.endpoint(peer),
+            };
+            let ep = ByWeakNic { inner, nic: Arc::clone(&nic) };
+            let (counter, space) = (&counter, &space);
+            scope.spawn(move || {
+                let client = QpLock::<R>::client(ep, space, &params);
+                for _ in 0..cycles {
+                    let grant = block_on(client.acquire(Want::exclusive(0))).expect("granted");
+                    let seen = counter.load(Relaxed);
+                    std::hint::spin_loop();
+                    counter.store(seen + 1, Relaxed);
+                    block_on(client.release(grant)).expect("released");
+                }
+            });
+        }
+    });
+    assert_eq!(counter.into_inner(), homes.len() as u64 * cycles, "{}", R::NAME);
+    // All is quiet: both queues are empty.
+    for offset in [0, 8] {
+        assert_eq!(fabric.peek(Word64::at(lockwright_fabric::Addr::new(NodeId(0), offset))), 0);
+    }
+}
+
+#[test]
+fn the_shipped_lock_loses_no_update_between_cpu_and_nic() {
+    for budget in [1, 3] {
+        for swap in [false, true] {
+            let params = QpParams { budget, swap, clients: 4, ..QpParams::default() };
+            local_and_remote_threads_lose_no_update::<lockwright_locks::qplock::Shipped>(params);
+        }
+    }
+}
+
+#[test]
+fn the_printed_lock_loses_no_update_between_cpu_and_nic() {
+    let params = QpParams { budget: 2, clients: 4, ..QpParams::default() };
+    local_and_remote_threads_lose_no_update::<AsPrinted>(params);
+}
+
+#[test]
+fn the_reader_writer_lock_loses_no_update_between_cpu_and_nic() {
+    let params = QpParams { budget: 2, clients: 4, ..QpParams::default() };
+    local_and_remote_threads_lose_no_update::<Extended>(params);
+}
