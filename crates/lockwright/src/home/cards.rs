@@ -19,7 +19,7 @@
 //! | 8 | lock id |
 //! | 16 | token |
 //! | 24 | since when it is in this state |
-//! | 32, 40 | the range |
+//! | 32, 40 | the range, if it is a range lock's card |
 //!
 //! | state | meaning | counts as a holder |
 //! |---|---|---|
@@ -193,12 +193,13 @@ impl Pen {
         now: Time,
     ) -> Result<(), FabricError> {
         let at = self.card_at(card);
+        if kind == Kind::Ranges {
+            at_once(ep.go((word(at + 32).write(claim.start), word(at + 40).write(claim.end))))?;
+        }
         let body = (
             word(at + 8).write(claim.lock),
             word(at + 16).write(token),
             word(at + 24).write(now.0),
-            word(at + 32).write(claim.start),
-            word(at + 40).write(claim.end),
             word(at).write(first(state, kind, claim.mode)),
         );
         at_once(ep.go(body))

@@ -15,7 +15,7 @@ use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Endpoint, FabricError, PeerId};
 use lockwright_locks::shiftlock::witness::SharedClient;
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
-use lockwright_locks::{Denied, Grant, Lost, Patience, Protocol, Space, Want};
+use lockwright_locks::{Denied, Grant, LockClient, Lost, Patience, Protocol, Space, Want};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -185,7 +185,10 @@ impl Members {
         let (member, card) = (self.member(ticket.seat), u64::from(ticket.seat.card));
         // From here on it is no holder: others need not wait for it, even if it must wait for its successor.
         let released = match member.pen.state(&member.ep, card, State::Releasing, Kind::Keyed, claim.mode) {
-            Ok(()) => Keyed::release(Arc::clone(&member.client), ticket.grant).await,
+            Ok(()) => {
+                let AnyGrant::Shift(grant) = ticket.grant else { unreachable!("a keyed lock's ticket") };
+                member.client.release(grant).await
+            }
             Err(lost) => Err(lost.into()),
         };
         member.stand_up(card);
