@@ -2,7 +2,7 @@
 //!
 //! Without a witness a holder must release within its lease, as in the paper: three leases without a release, and any
 //! waiter resets the lock. With one, a holder may hold for hours: the waiter whose vigil ran out asks the witness, and
-//! resets the lock only if nobody who is alive is known to hold it. The lease of [`ShiftParams`](super::ShiftParams)
+//! resets the lock only if nobody who is alive is known to hold it. The lease of [`ShiftParams`]
 //! then says how often waiters ask, not how long a lock may be held.
 //!
 //! The explorer runs without a witness, which allows strictly more resets than any witness does.

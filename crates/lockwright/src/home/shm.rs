@@ -1,6 +1,6 @@
 //! `shm:`, a space in this host's shared memory: any process of this user, no server.
 //!
-//! Before a waiter takes a lock away from somebody it asks the [cards](super::cards) whether a living process holds it:
+//! Before a waiter takes a lock away from somebody it asks the [`cards`] whether a living process holds it:
 //! dead processes are seen at once, stopped ones after their lease.
 //!
 //! What this file must not do: keep anything about a lock outside the space.
