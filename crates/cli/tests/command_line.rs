@@ -202,7 +202,7 @@ fn an_experiment_writes_its_files_and_its_exit_code_tells_of_misses() {
     let text = stdout(&output);
     let misses = text.lines().filter(|line| line.contains(" MISS: ")).count();
     assert_eq!(code(&output), i32::from(misses > 0), "{text}{}", stderr(&output));
-    assert_eq!(last_line(&output), format!("lab: experiments=1 claims=3 misses={misses}"));
+    assert_eq!(last_line(&output), format!("lab: experiments=1 claims=5 misses={misses}"));
     for file in ["shift-sec2-3-goodput.csv", "shift-sec2-3-goodput.svg", "shift-sec2-3.json"] {
         assert!(scratch.0.join(file).exists(), "{file} is missing");
     }

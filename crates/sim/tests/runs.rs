@@ -44,6 +44,10 @@ impl Visitor for EveryLock {
             ] {
                 let report =
                     run::<P>(&plan, &P::Params::default()).unwrap_or_else(|failure| panic!("{failure}"));
+                // A lock may refuse a space of this shape (no units, too many clients): then it refuses all of it.
+                if report.cycles == 0 && report.denied > 0 {
+                    continue;
+                }
                 assert_eq!(report.cycles, plan.ops);
                 assert_eq!(report.acquire.count, plan.ops);
                 assert!(report.goodput_per_s > 0.0);
