@@ -8,7 +8,7 @@
 //!
 //! **A handler that dies between the two** must not stop the server. A slot says that its handler is `ENTERING` from
 //! before the exchange until after the store. When the combiner finds the list broken, no living handler is entering
-//! and a dead one was, it mends the list there itself ([`Combining::mend`]).
+//! and a dead one was, it mends the list there itself (`Combining::mend`).
 //!
 //! | state of a slot | set by | meaning |
 //! |---|---|---|

@@ -6,8 +6,8 @@
 //! include it (line 15), and whoever comes to zero is granted then and there (the thesis's listing leaves that out, and
 //! lowers the counts around the *unlock's* range, which has none).
 //!
-//! Held ranges can be cut, upgraded and downgraded: [`change`]. Two states are equal if they answer alike from here
-//! on, whatever their memory looks like: [`state`].
+//! Held ranges can be cut, upgraded and downgraded: `change`. Two states are equal if they answer alike from here
+//! on, whatever their memory looks like: `state`.
 //!
 //! ```
 //! use lockwright_fabric::observe::Mode;

@@ -108,7 +108,7 @@ impl Names {
     ///
     /// # Errors
     /// [`SpaceError::BadName`]; [`SpaceError::TooManyNames`] or [`SpaceError::TooManyRefs`] if there is no room (then
-    /// [`sweep`](Self::sweep) may make some); what [`lock`](self) says if the directory cannot be had.
+    /// [`sweep`](Self::sweep) may make some); what `lock` says if the directory cannot be had.
     pub fn open(&self, name: &[u8]) -> Result<NamedLock, SpaceError> {
         check(name)?;
         let table = self.table()?;
