@@ -83,8 +83,8 @@ fn processes_that_are_killed_and_stopped_lose_no_update() {
     let seed: u64 = seed.unwrap_or_else(|| u64::from(std::process::id()));
     println!("seed {seed}; LOCKWRIGHT_SEED={seed} repeats the choice of victims");
     // Known to fail, so not run unless asked for with LOCKWRIGHT_STRESS=1: a range lock between processes was seen to
-    // let two writers in ("range: 18345 was written twice", twice in three runs), and the mutex's run failed once in four for
-    // a reason not yet known.
+    // let two writers in ("range: 18345 was written twice"), and once in four runs it failed in its first four seconds, which
+    // are the mutex's, with a message that nobody kept.
     if std::env::var_os("LOCKWRIGHT_STRESS").is_none() {
         println!(
             "SKIPPED: set LOCKWRIGHT_STRESS=1 to kill and stop processes; known to fail, see docs/guide.md"
