@@ -207,11 +207,12 @@ impl<H: VerbHost> Connection<'_, H> {
             }
             tokio::select! {
                 biased;
+                // First, so that nothing is executed for somebody who keeps asking and never reads.
+                () = self.out.closed() => return End::Gone,
                 read = incoming.fill() => match read {
                     Ok(()) => heard = Instant::now(),
                     Err(error) => return error.into(),
                 },
-                () = self.out.closed() => return End::Gone,
                 () = silence.as_mut() => {
                     if heard.elapsed() >= patience {
                         return End::Gone;

@@ -164,8 +164,16 @@ impl Outgoing {
                 (Some(sealed), _) => self.write_sealed(sealed).await,
                 (None, Some(socket)) => {
                     let full = self.queue().len() > 0;
-                    if full && socket.writable().await.is_err() {
-                        self.close();
+                    if full {
+                        // Somebody who never reads never makes room: the end of the buffer ends the wait too, else
+                        // this task would keep the socket open for ever.
+                        let room = tokio::select! {
+                            room = socket.writable() => room.is_ok(),
+                            () = self.closed() => false,
+                        };
+                        if !room {
+                            self.close();
+                        }
                     }
                     self.flush(&mut self.queue());
                     full
