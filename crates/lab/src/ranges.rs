@@ -242,23 +242,3 @@ impl Worker {
         (z ^ (z >> 31)) % limit
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_range_run_repeats_exactly_and_the_log_is_written_rarely() {
-        let run = RangeRun {
-            protocol: "combiner",
-            server_threads: 17,
-            clients: 48,
-            pattern: Pattern::Oltp,
-            duration_ns: 2_000_000,
-            seed: 1,
-        };
-        let report = simulate(&run).unwrap();
-        assert_eq!(report, simulate(&run).unwrap());
-        assert!(report.ops_per_s > 1e5 && report.p99_us >= report.p50_us);
-    }
-}
