@@ -77,7 +77,7 @@ fn wait_mode_takes_the_papers_two_round_trips_and_the_token() {
 fn nonsense_is_refused_and_nothing_is_locked() {
     let fabric = fabric::<Citron>(&Params::default());
     let ep = Counted::new(fabric.endpoint(PeerId::client(0)));
-    let client = Citron::client(ep.clone(), &space(), &Params::default());
+    let client = <Citron>::client(ep.clone(), &space(), &Params::default());
     let mut texts = Vec::new();
     for want in [
         range(5, 5),
@@ -97,7 +97,7 @@ fn nonsense_is_refused_and_nothing_is_locked() {
         "{texts:?}"
     );
     for params in [Params { k: 0, ..Params::default() }, Params { m: 0, ..Params::default() }] {
-        let client = Citron::client(ep.clone(), &space(), &params);
+        let client = <Citron>::client(ep.clone(), &space(), &params);
         let denied = block_on(client.acquire(range(0, 1))).expect_err("nonsense");
         assert!(matches!(denied, Denied::BadRequest(_)), "{denied}");
     }
@@ -108,7 +108,7 @@ fn nonsense_is_refused_and_nothing_is_locked() {
 fn the_whole_lock_is_all_of_its_units() {
     let fabric = fabric::<Citron>(&Params::default());
     let [one, two] =
-        [0, 1].map(|i| Citron::client(fabric.endpoint(PeerId::client(i)), &space(), &Params::default()));
+        [0, 1].map(|i| <Citron>::client(fabric.endpoint(PeerId::client(i)), &space(), &Params::default()));
     let grant = block_on(one.acquire(Want::exclusive(0))).expect("free");
     for want in [range(0, 1), range(UNITS - 1, UNITS), range(0, UNITS)] {
         assert_eq!(block_on(two.acquire(want.with(Patience::Try))).unwrap_err(), Denied::Busy);
@@ -122,7 +122,7 @@ fn the_whole_lock_is_all_of_its_units() {
 fn a_deadline_passes_and_leaves_nothing_behind() {
     let fabric = fabric::<Citron>(&Params::default());
     let [one, two] =
-        [0, 1].map(|i| Citron::client(fabric.endpoint(PeerId::client(i)), &space(), &Params::default()));
+        [0, 1].map(|i| <Citron>::client(fabric.endpoint(PeerId::client(i)), &space(), &Params::default()));
     for (held, wanted) in
         [(range(0, 64), range(10, 20)), (range(0, 64), range(0, 4096)), (range(0, 4096), range(70, 71))]
     {
@@ -139,7 +139,7 @@ fn a_deadline_passes_and_leaves_nothing_behind() {
 #[test]
 fn tokens_rise_over_every_unit_that_two_ranges_share() {
     let fabric = fabric::<Citron>(&Params::default());
-    let client = Citron::client(fabric.endpoint(PeerId::client(0)), &space(), &Params::default());
+    let client = <Citron>::client(fabric.endpoint(PeerId::client(0)), &space(), &Params::default());
     let segment = UNITS / 64;
     let mut last = 0;
     // A chain of ranges, each of which shares a unit with the one before it, over many token words.
@@ -166,8 +166,9 @@ fn loses_no_update<P: Protocol>(params: &P::Params, shared_too: bool) {
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
             let (ep, units, added) = (fabric.endpoint(PeerId::client(thread as usize)), &units, &added);
-            let client = P::client(ep, &space, params);
+            let space = &space;
             scope.spawn(move || {
+                let client = P::client(ep, space, params);
                 let mut random = thread + 1;
                 for _ in 0..1500 {
                     random = random

@@ -2,10 +2,11 @@
 
 use crate::experiment::Experiment;
 
+mod citron_fig11;
 mod shift_sec2_3;
 
 /// Every experiment.
-pub const ALL: &[Experiment] = &[shift_sec2_3::EXPERIMENT];
+pub const ALL: &[Experiment] = &[citron_fig11::EXPERIMENT, shift_sec2_3::EXPERIMENT];
 
 /// The experiment called `id`.
 ///

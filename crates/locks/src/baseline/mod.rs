@@ -7,3 +7,4 @@ pub mod dslr;
 pub mod mcs;
 pub mod rma_rw;
 pub mod rpc;
+pub mod ss;
