@@ -3,10 +3,12 @@
 use crate::experiment::Experiment;
 
 mod citron_fig11;
+mod citron_fig12;
 mod shift_sec2_3;
 
 /// Every experiment.
-pub const ALL: &[Experiment] = &[citron_fig11::EXPERIMENT, shift_sec2_3::EXPERIMENT];
+pub const ALL: &[Experiment] =
+    &[citron_fig11::EXPERIMENT, citron_fig12::EXPERIMENT, shift_sec2_3::EXPERIMENT];
 
 /// The experiment called `id`.
 ///

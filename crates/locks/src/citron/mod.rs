@@ -161,6 +161,21 @@ impl<R: Rules> Protocol for Citron<R> {
         }
     }
 
+    /// `k`, `m` and `escalate-after`; `t-wait-ns` chooses wait mode.
+    fn tune(params: &mut Params, name: &str, value: u64) -> bool {
+        let Ok(small) = u32::try_from(value) else { return false };
+        match name {
+            "k" => params.k = small,
+            "m" => params.m = small,
+            "escalate-after" => params.escalate_after = small,
+            "t-wait-ns" => {
+                params.synchrony = Synchrony::Wait(Timing { t_wait_ns: value, ..Timing::default() });
+            }
+            _ => return false,
+        }
+        params.check().is_ok()
+    }
+
     fn cases() -> Vec<Case<Params>> {
         R::cases()
     }
@@ -269,6 +284,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
 
 /// What came of an attempt at a node or a few.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would allocate on the path of every lock")]
 enum Attempt {
     /// They are locked. The token, if it could be had along the way.
     Locked(Pieces, Option<u64>),

@@ -141,7 +141,7 @@ impl Shape {
     /// The bits of `leaf` that are units of `start..end`.
     pub const fn leaf_mask(&self, leaf: Node, start: u64, end: u64) -> u64 {
         let (first, past) = self.range(leaf);
-        let from = if start > first { start - first } else { 0 };
+        let from = start.saturating_sub(first);
         let to = if end < past { end - first } else { past - first };
         let bits = to - from;
         let ones = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
