@@ -1,6 +1,6 @@
 //! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
 
-use crate::baseline::{cas, cas_backoff, drtm, dslr, filter, mcs, rma_rw, rpc};
+use crate::baseline::{cas, cas_backoff, drtm, dslr, filter, mcs, rma_rw, rpc, ss};
 use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
 use crate::mutant;
@@ -74,6 +74,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<filter::Filter>();
     visitor.protocol::<Citron>();
     visitor.protocol::<CitronRw>();
+    visitor.protocol::<ss::StaticSegments>();
 
     visitor.protocol::<ShiftLock<Wide>>();
     visitor.protocol::<ShiftLock<Portable>>();

@@ -16,7 +16,7 @@ mod zipf;
 pub use failure::{Cause, Failure, replay_line};
 pub use memory::Memory;
 pub use nic::NicModel;
-pub use plan::Plan;
+pub use plan::{Plan, Ranges};
 pub use report::{Latency, PerCycle, Report};
 pub use run::{run, run_with};
 pub use world::{Counters, Ended, Progress, Setup, SimEndpoint, World};

@@ -18,6 +18,8 @@ pub struct Plan {
     pub nodes: u16,
     /// Zipf exponent of the choice of lock; zero is uniform.
     pub zipf: f64,
+    /// Parts of locks instead of whole ones.
+    pub ranges: Option<Ranges>,
     /// Percent of acquires in exclusive mode.
     pub writes_percent: f64,
     /// Acquire+release cycles of all clients together, after the warm-up.
@@ -52,6 +54,7 @@ impl Default for Plan {
             locks: 1_000,
             nodes: 1,
             zipf: 0.99,
+            ranges: None,
             writes_percent: 100.0,
             ops: 100_000,
             duration_ns: None,
@@ -64,5 +67,30 @@ impl Default for Plan {
             max_virtual_ns: 600_000_000_000,
             nic: NicModel::default(),
         }
+    }
+}
+
+/// What clients of range locks ask for. The lock is chosen uniformly, and the plan's Zipf exponent is that of the
+/// ranges' left borders.
+///
+/// ```
+/// use lockwright_sim::{Plan, Ranges};
+/// // Citron §4.2: a third of the clients each.
+/// let mixed = Ranges { units: 1 << 28, lengths: vec![1, 16, 256] };
+/// let plan = Plan { locks: 1, zipf: 0.9, ranges: Some(mixed), ..Plan::default() };
+/// assert_eq!(plan.ranges.unwrap().lengths[1], 16);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ranges {
+    /// Units of every lock.
+    pub units: u64,
+    /// Lengths in units; client `i` always asks for the `i`-th, counted round.
+    pub lengths: Vec<u64>,
+}
+
+impl Ranges {
+    /// Whether every length fits into a lock.
+    pub(crate) fn make_sense(&self) -> bool {
+        !self.lengths.is_empty() && self.lengths.iter().all(|length| (1..=self.units).contains(length))
     }
 }

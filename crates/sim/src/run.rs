@@ -1,7 +1,7 @@
 //! A run: so many clients that acquire and release locks of one protocol until enough has been done.
 
 use crate::failure::{Cause, Failure, replay_line};
-use crate::plan::Plan;
+use crate::plan::{Plan, Ranges};
 use crate::report::{FirstVerb, Latency, PerCycle, Report};
 use crate::rng::Rng;
 use crate::world::{Counters, Ended, Progress, Setup, SimEndpoint, World};
@@ -69,6 +69,9 @@ pub fn run_with<P: Protocol>(
 
 fn replay<P: Protocol>(plan: &Plan, params: &P::Params) -> String {
     let mut line = replay_line(P::INFO.name, plan);
+    if let Some(ranges) = &plan.ranges {
+        line.push_str(&format!("   # with {ranges:?}"));
+    }
     if format!("{params:?}") != format!("{:?}", P::Params::default()) {
         line.push_str(&format!("   # with {params:?}"));
     }
@@ -86,6 +89,8 @@ fn sensible<P: Protocol>(plan: &Plan, params: &P::Params) -> Result<(), Cause> {
         "writes are between 0 and 100 percent"
     } else if !(0.0..=1.0).contains(&plan.abandon_rate) {
         "a chance lies between 0 and 1"
+    } else if !plan.ranges.as_ref().is_none_or(Ranges::make_sense) {
+        "ranges have from one unit up to those of a lock"
     } else if plan.zipf.is_nan() || plan.zipf < 0.0 {
         "a Zipf exponent is zero or more"
     } else {
@@ -195,7 +200,8 @@ fn once<P: Protocol>(
     trace: bool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, (Cause, String)> {
-    let space = Space::of(plan.locks).over(plan.nodes);
+    let units = plan.ranges.as_ref().map_or(1, |ranges| ranges.units);
+    let space = Space::of(plan.locks).over(plan.nodes).units(units);
     let offers = P::INFO.offers;
     let mut world = World::new(Setup {
         seed: plan.seed,
@@ -204,7 +210,13 @@ fn once<P: Protocol>(
         bytes_per_node: P::bytes_per_node(&space, params),
         nic: plan.nic.clone(),
         faults: plan.faults.clone(),
-        checks: Checks { finish: true, quiet: true, tokens: offers.tokens, bypass: None },
+        // Every range that was ever granted would have to be looked at for every grant.
+        checks: Checks {
+            finish: true,
+            quiet: true,
+            tokens: offers.tokens && plan.ranges.is_none(),
+            bypass: None,
+        },
         recovers: offers.recovery,
         trace,
     });
@@ -282,6 +294,8 @@ fn all_free<P: Protocol>(
 /// One client's work.
 struct Work {
     zipf: Zipf,
+    /// With ranges: locks to choose from, and units of a range.
+    range: Option<(u64, u64)>,
     rng: Rng,
     writes: f64,
     abandons: f64,
@@ -292,8 +306,13 @@ struct Work {
 
 impl Work {
     fn new(plan: &Plan, index: usize, tally: Rc<RefCell<Tally>>) -> Self {
+        let range = plan.ranges.as_ref().map(|ranges| {
+            let length = ranges.lengths[index % ranges.lengths.len()];
+            (length, ranges.units - length + 1)
+        });
         Self {
-            zipf: Zipf::new(plan.locks, plan.zipf),
+            zipf: Zipf::new(range.map_or(plan.locks, |(_, borders)| borders), plan.zipf),
+            range: range.map(|(length, _)| (plan.locks, length)),
             rng: Rng::new(plan.seed, 1_000_000 + index as u64),
             writes: plan.writes_percent / 100.0,
             abandons: plan.abandon_rate,
@@ -344,9 +363,13 @@ impl Work {
     }
 
     fn pick(&mut self) -> Want {
-        let lock = self.zipf.sample(&mut self.rng);
+        let place = self.zipf.sample(&mut self.rng);
         let exclusive = self.writes >= 1.0 || self.rng.chance(self.writes);
-        Want::whole(lock, if exclusive { Mode::Exclusive } else { Mode::Shared })
+        let mode = if exclusive { Mode::Exclusive } else { Mode::Shared };
+        match self.range {
+            None => Want::whole(place, mode),
+            Some((locks, length)) => Want::range(self.rng.below(locks), mode, place, place + length),
+        }
     }
 }
 

@@ -8,3 +8,4 @@ pub mod filter;
 pub mod mcs;
 pub mod rma_rw;
 pub mod rpc;
+pub mod ss;
