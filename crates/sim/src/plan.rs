@@ -1,6 +1,7 @@
 //! What a simulated run is asked to do.
 
 use crate::nic::NicModel;
+use crate::ranges::Ranges;
 use lockwright_fabric::fault::FaultPlan;
 
 /// A run: so many clients, each acquiring and releasing locks at random until enough has been done.
@@ -67,30 +68,5 @@ impl Default for Plan {
             max_virtual_ns: 600_000_000_000,
             nic: NicModel::default(),
         }
-    }
-}
-
-/// What clients of range locks ask for. The lock is chosen uniformly, and the plan's Zipf exponent is that of the
-/// ranges' left borders.
-///
-/// ```
-/// use lockwright_sim::{Plan, Ranges};
-/// // Citron §4.2: a third of the clients each.
-/// let mixed = Ranges { units: 1 << 28, lengths: vec![1, 16, 256] };
-/// let plan = Plan { locks: 1, zipf: 0.9, ranges: Some(mixed), ..Plan::default() };
-/// assert_eq!(plan.ranges.unwrap().lengths[1], 16);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ranges {
-    /// Units of every lock.
-    pub units: u64,
-    /// Lengths in units; client `i` always asks for the `i`-th, counted round.
-    pub lengths: Vec<u64>,
-}
-
-impl Ranges {
-    /// Whether every length fits into a lock.
-    pub(crate) fn make_sense(&self) -> bool {
-        !self.lengths.is_empty() && self.lengths.iter().all(|length| (1..=self.units).contains(length))
     }
 }

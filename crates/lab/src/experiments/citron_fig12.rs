@@ -39,7 +39,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         machines: 3,
         locks: 1,
         zipf: 0.9,
-        ranges: Some(Ranges { units: 1 << 28, lengths: lengths.to_vec() }),
+        ranges: Some(Ranges::borders(1 << 28, lengths)),
         ops,
         warmup_ops: 1_000,
         ..Plan::default()
