@@ -1,7 +1,7 @@
 //! Static segmentation (SS): a range lock from mutexes (Citron §4.1, Table 1).
 //!
 //! The units of a lock are cut into segments of one size, and every segment has a [DSLR](super::dslr) word of its own. A
-//! range takes the words of all segments it touches, from left to right. Right when the size is known in advance;
+//! range takes the words of all segments it touches, from left to right, and gives them back in one batch. Right when the size is known in advance;
 //! segments that are too large collide falsely, segments that are too small cost a round trip each.
 //!
 //! | word | lock |
@@ -65,6 +65,14 @@ impl Protocol for StaticSegments {
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &SsParams) -> SsClient<E> {
         SsClient { bakery: Bakery::new(ep, &params.dslr), space: *space, params: params.clone() }
+    }
+
+    fn tune(params: &mut SsParams, name: &str, value: u64) -> bool {
+        let known = name == "segment-units" && value > 0;
+        if known {
+            params.segment_units = value;
+        }
+        known
     }
 
     /// As DSLR's: no single bit tells.
@@ -137,14 +145,11 @@ impl<E: Endpoint> LockClient for SsClient<E> {
         Ok(grant)
     }
 
-    /// From right to left. A segment whose lease ran out does not keep the others.
+    /// All at once. A segment whose lease ran out does not keep the others.
     async fn release(&self, grant: SsGrant) -> Result<(), Lost> {
-        let mut outcome = Ok(());
-        for (index, turn) in grant.turns.into_iter().enumerate().rev() {
-            let released = self.bakery.release(self.word(grant.lock, grant.first + index as u64), turn).await;
-            outcome = outcome.and(released);
-        }
-        outcome
+        let word = |index| self.word(grant.lock, grant.first + index as u64);
+        let held: Vec<_> = grant.turns.iter().enumerate().map(|(index, turn)| (word(index), *turn)).collect();
+        self.bakery.release_all(&held).await
     }
 }
 
