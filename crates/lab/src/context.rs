@@ -23,14 +23,6 @@ pub enum LabError {
         /// What it said.
         failure: Box<Failure>,
     },
-    /// A simulation of range locks failed.
-    #[error("{run}: {why}")]
-    Ranges {
-        /// Which one.
-        run: String,
-        /// What a checker said, or who is stuck.
-        why: String,
-    },
     /// A result could not be written.
     #[error("cannot write {path}: {error}")]
     Write {

@@ -3,10 +3,10 @@
 //! That every protocol of the catalog is clean and every mutant caught is tested in the lab, where all of them are compiled
 //! once.
 
+use lockwright_locks::Want;
 use lockwright_locks::baseline::mcs::Mcs;
 use lockwright_locks::case::Case;
 use lockwright_locks::mutant::{Flawed, Torn};
-use lockwright_locks::Want;
 use lockwright_sim::explore::{Options, explore};
 
 #[test]

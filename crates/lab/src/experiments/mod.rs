@@ -2,6 +2,8 @@
 
 use crate::experiment::Experiment;
 
+mod citron_fig11;
+mod citron_fig12;
 mod combiner;
 mod combiner_fig5;
 mod combiner_tab6;
@@ -23,6 +25,8 @@ mod shift_tab4;
 
 /// Every experiment.
 pub const ALL: &[Experiment] = &[
+    citron_fig11::EXPERIMENT,
+    citron_fig12::EXPERIMENT,
     shift_sec2_3::EXPERIMENT,
     shift_fig4::EXPERIMENT,
     shift_fig5::EXPERIMENT,

@@ -1,6 +1,6 @@
 //! Experiments and the runs they are made of.
 
-use lockwright_lab::experiments::ALL;
+use lockwright_lab::experiments::{ALL, find};
 use lockwright_lab::sim::Plan;
 use lockwright_lab::{Context, Run, subject};
 
@@ -62,4 +62,13 @@ fn every_mutant_is_of_a_protocol_that_exists() {
         let of = subjects.iter().find(|other| other.info.name == mutant.of);
         assert!(of.is_some_and(|of| of.mutant.is_none()), "{}", subject.info.name);
     }
+}
+
+#[test]
+fn two_nodes_waste_nothing_on_small_ranges_and_little_on_large_ones() {
+    let experiment = find("citron-fig11").expect("it is listed");
+    let findings = (experiment.run)(&Context::new(true, 1)).unwrap();
+    let claim = |id: &str| findings.claims.iter().find(|claim| claim.id == id).unwrap().ours;
+    assert!(claim("k2-false-conflicts-up-to-64-units").abs() < f64::EPSILON);
+    assert!((0.0..100.0).contains(&claim("k2-percent-of-k1")));
 }
