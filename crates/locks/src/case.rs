@@ -32,6 +32,8 @@ pub struct Case<P> {
     /// Gives the explorer a clock, for protocols whose safety rests on time. Deadlines then go by it, and
     /// `timeouts` is not asked.
     pub clock: Option<Clock>,
+    /// Without a clock: whoever was paused finds, when it asks for the time, that more of it has passed than any lease.
+    pub sleepers_know: bool,
     /// States after which the explorer stops and says that it is not exhaustive.
     pub max_states: u64,
 }
@@ -122,6 +124,7 @@ impl<P: Default> Case<P> {
             checks: Checks { finish: true, quiet: true, tokens: false, bypass: None },
             weak_scope: false,
             clock: None,
+            sleepers_know: false,
             max_states: 50_000_000,
         }
     }
@@ -243,6 +246,13 @@ impl<P> Case<P> {
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
+        self
+    }
+
+    /// Clients can tell from their clocks that they were paused. At most six clients.
+    #[must_use]
+    pub fn sleepers_know(mut self) -> Self {
+        self.sleepers_know = true;
         self
     }
 

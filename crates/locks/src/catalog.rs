@@ -94,6 +94,8 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<QpLock>();
     visitor.protocol::<QpLock<qplock::AsPrinted>>();
     visitor.protocol::<QpLock<qplock::Extended>>();
+    visitor.protocol::<QpLock<qplock::InOrder>>();
+    visitor.protocol::<qplock::leased::Leased>();
 
     mutant::visit(visitor);
     lld::visit_mutants(visitor);

@@ -11,6 +11,9 @@ use super::world::{Step, Turn, World};
 use lockwright_fabric::{Deadline, Time};
 use lockwright_locks::case::Clock;
 
+/// How long a pause is, for those who ask.
+const LONGER_THAN_ANY_LEASE_NS: u64 = 1 << 50;
+
 impl World {
     /// Whether a wait with this deadline may end without what it waited for.
     pub(super) fn times_out(&self, state: &[u32], turn: Turn, deadline: Deadline) -> bool {
@@ -20,6 +23,20 @@ impl World {
             (Deadline::At(_), None) => turn.may_time_out,
             (Deadline::At(time), Some(_)) => self.now(state) >= time,
         }
+    }
+
+    /// Whether `client` was paused since it set this deadline, and knows it.
+    pub(super) fn slept_past(&self, state: &[u32], client: usize, deadline: Time) -> bool {
+        self.sleepers_know && self.own_time(state, client) >= deadline
+    }
+
+    /// What a client reads off its clock.
+    pub(super) fn own_time(&self, state: &[u32], client: usize) -> Time {
+        if self.clock.is_none() {
+            let slept = FaultWord(state[self.shape.faults()]).has_slept(client);
+            return Time(if slept { LONGER_THAN_ANY_LEASE_NS } else { 0 });
+        }
+        self.now(state)
     }
 
     /// The time, with a clock.
@@ -68,7 +85,11 @@ impl World {
             return false;
         }
         self.clients[client].node(node).pending.iter().any(|(_, pending)| match pending {
-            Pending::Batch { .. } | Pending::Send { .. } | Pending::Now | Pending::Passed(_) => true,
+            Pending::Batch { .. }
+            | Pending::Send { .. }
+            | Pending::Now
+            | Pending::Passed(_)
+            | Pending::Gone(_) => true,
             // A sleeper has its delay only after it has slept.
             Pending::Sleep(ns) => u64::from(late_ticks) * self.tick_ns() >= *ns,
             Pending::Wait { .. } | Pending::Recv { .. } | Pending::Alarm => false,

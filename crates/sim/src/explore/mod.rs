@@ -180,7 +180,8 @@ fn setup<P: Protocol>(case: &Case<P::Params>) -> Setup {
     let scope = if case.weak_scope { AtomicScope::Nic } else { AtomicScope::Global };
     let clients = case.clients.iter().enumerate().map(|(index, script)| {
         let (script, space, params) = (script.clone(), case.space, case.params.clone());
-        let traits = Traits { home: script.home, scope, has_clock: case.clock.is_some() };
+        let tells_time = case.clock.is_some() || case.sleepers_know;
+        let traits = Traits { home: script.home, scope, has_clock: case.clock.is_some(), tells_time };
         Automaton::new(PeerId::client(index), traits, move |ep| {
             let client = P::client(ep.clone(), &space, &params);
             Box::pin(play(ep, client, script.clone()))
@@ -197,6 +198,7 @@ fn setup<P: Protocol>(case: &Case<P::Params>) -> Setup {
         checks: case.checks,
         weak_scope: case.weak_scope,
         clock: case.clock,
+        sleepers_know: case.sleepers_know,
     }
 }
 
