@@ -106,7 +106,7 @@ mutants! {
         timed(mixed("timed", 0, 1, params(1)).rounds(2).clients(1, &[WRITE]));
     /// It believes that it has just come.
     LateLook = "shiftlock-late-look", WAITS_COUNT_FROM_BEFORE,
-        timed(mixed("timed", 0, 1, params(1)).rounds(2).clients(1, &[WRITE]));
+        timed(Case::new("timed").params(params(1)).clients(1, &[READ]).rounds(2).clients(1, &[WRITE]));
     /// The lock came back to life between the look and the reset.
     BlindServer = "shiftlock-blind-server", SERVER_COMPARES_REL_CNT,
         zombie(mixed("zombie", 3, 0, ShiftParams { trust_ns: 0, ..served(2) }));
