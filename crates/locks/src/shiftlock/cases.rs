@@ -116,14 +116,10 @@ pub(super) fn all() -> Vec<Case<ShiftParams>> {
             .clients(1, &[READ, Want::exclusive(1)])
             .space(Space::of(2).over(2)),
         // An abandoned waiter, and the same client again.
-        mixed("cancel-and-again", 1, 0, params(1))
-            .cancellable()
-            .rounds(2)
-            .clients(1, &[WRITE])
-            .clients(1, &[READ]),
+        mixed("cancel-and-again", 1, 0, params(1)).cancellable().rounds(2).clients(1, &[WRITE]),
+        mixed("cancel-reading-and-again", 0, 1, params(1)).cancellable().rounds(2).clients(1, &[WRITE]),
         mixed("cancel-among-three", 3, 1, params(2)).cancellable(),
         mixed("timeout-and-again", 1, 0, params(1))
-            .rounds(2)
             .clients(1, &[WRITE.with(Patience::Until(Time(1)))])
             .rounds(2),
         crash(mixed("crash-of-three-writers", 3, 0, params(2))),
