@@ -2,6 +2,8 @@
 
 use crate::experiment::Experiment;
 
+mod citron_fig11;
+mod citron_fig12;
 mod combiner;
 mod combiner_fig5;
 mod combiner_tab6;
@@ -23,6 +25,8 @@ mod shift_tab4;
 
 /// Every experiment.
 pub const ALL: &[Experiment] = &[
+    citron_fig11::EXPERIMENT,
+    citron_fig12::EXPERIMENT,
     shift_sec2_3::EXPERIMENT,
     shift_fig4::EXPERIMENT,
     shift_fig5::EXPERIMENT,
@@ -51,22 +55,4 @@ pub const ALL: &[Experiment] = &[
 /// ```
 pub fn find(id: &str) -> Option<&'static Experiment> {
     ALL.iter().find(|experiment| experiment.id == id)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_picks_one_experiment_and_can_name_a_file() {
-        for (index, experiment) in ALL.iter().enumerate() {
-            assert!(
-                ALL[..index].iter().all(|other| other.id != experiment.id),
-                "{} is there twice",
-                experiment.id
-            );
-            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-            assert!(experiment.id.chars().all(plain), "{} cannot name a file", experiment.id);
-        }
-    }
 }
