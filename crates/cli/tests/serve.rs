@@ -133,7 +133,7 @@ fn run_ls_break_and_top_work_through_a_server() {
     let served = Served::start("127.0.0.1:0", &[]);
     assert_eq!(served.code(&["run", "a", "--", "sh", "-c", "exit 7"]), 7);
     let holder =
-        Started::new(served.client(&["run", "a", "--", "sh", "-c", "echo $LOCKWRIGHT_TOKEN; sleep 60"]));
+        Started::new(served.client(&["run", "a", "--", "sh", "-c", "echo $LOCKWRIGHT_TOKEN; exec sleep 60"]));
     let token: u64 = holder.line.parse().unwrap();
     assert_eq!(served.code(&["run", "-n", "a", "--", "true"]), 1);
     assert_eq!(served.code(&["run", "-w", "0.05", "-E", "75", "a", "--", "true"]), 75);
@@ -158,7 +158,7 @@ fn run_ls_break_and_top_work_through_a_server() {
 #[test]
 fn a_killed_client_frees_its_locks_and_a_stopped_server_says_goodbye() {
     let served = Served::start("127.0.0.1:0", &[]);
-    let holder = Started::new(served.client(&["run", "a", "--", "sh", "-c", "echo in; sleep 60"]));
+    let holder = Started::new(served.client(&["run", "a", "--", "sh", "-c", "echo in; exec sleep 60"]));
     holder.send(Signal::SIGKILL);
     assert_eq!(served.code(&["run", "-w", "10", "a", "--", "true"]), 0);
     served.process.send(Signal::SIGTERM);
