@@ -111,21 +111,3 @@ fn plot(rates: &[(u64, [f64; KS.len()])]) -> Plot {
         series: series.collect(),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn overlapping_pairs_are_counted_once_and_neighbours_do_not_overlap() {
-        assert_eq!(overlaps(&[(0, 2), (1, 3), (3, 4), (0, 4)]), 4);
-    }
-
-    #[test]
-    fn two_nodes_waste_nothing_on_small_ranges_and_little_on_large_ones() {
-        let shape = Shape::new(&Space::of(1).units(UNITS), &Params::default());
-        assert!(false_conflicts(&shape, 64, 2, 20_000).abs() < f64::EPSILON);
-        let (one, two) = (false_conflicts(&shape, 4096, 1, 20_000), false_conflicts(&shape, 4096, 2, 20_000));
-        assert!(two < one && one > 0.0, "{one} {two}");
-    }
-}

@@ -67,21 +67,3 @@ pub const ALL: &[Experiment] = &[
 pub fn find(id: &str) -> Option<&'static Experiment> {
     ALL.iter().find(|experiment| experiment.id == id)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_picks_one_experiment_and_can_name_a_file() {
-        for (index, experiment) in ALL.iter().enumerate() {
-            assert!(
-                ALL[..index].iter().all(|other| other.id != experiment.id),
-                "{} is there twice",
-                experiment.id
-            );
-            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-            assert!(experiment.id.chars().all(plain), "{} cannot name a file", experiment.id);
-        }
-    }
-}
