@@ -3,6 +3,7 @@
 use crate::experiment::Experiment;
 
 mod citron;
+mod citron_fig10;
 mod citron_fig11;
 mod citron_fig12;
 mod citron_fig6;
@@ -35,6 +36,7 @@ pub const ALL: &[Experiment] = &[
     citron_fig7::EXPERIMENT,
     citron_fig8::EXPERIMENT,
     citron_fig9::EXPERIMENT,
+    citron_fig10::EXPERIMENT,
     citron_fig11::EXPERIMENT,
     citron_fig12::EXPERIMENT,
     citron_tab2::EXPERIMENT,
