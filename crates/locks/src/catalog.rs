@@ -3,6 +3,7 @@
 use crate::baseline::{cas, cas_backoff, drtm, dslr, filter, mcs, rma_rw, rpc};
 use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
+use crate::fisslock::{self, FissLock};
 use crate::mutant;
 use crate::protocol::Protocol;
 use crate::qplock::{self, QpLock};
@@ -88,7 +89,10 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<QpLock<qplock::AsPrinted>>();
     visitor.protocol::<QpLock<qplock::Extended>>();
 
+    visitor.protocol::<FissLock>();
+
     mutant::visit(visitor);
+    fisslock::mutants::visit(visitor);
     combiner::mutants::visit(visitor);
     qplock::mutants::visit(visitor);
 }

@@ -13,6 +13,7 @@ pub mod catalog;
 pub mod citron;
 pub mod combiner;
 mod fast;
+pub mod fisslock;
 mod join;
 pub mod mutant;
 pub mod orphans;
