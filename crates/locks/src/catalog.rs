@@ -1,6 +1,6 @@
 //! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
 
-use crate::baseline::{cas, cas_backoff, drtm, dslr, filter, mcs, rma_rw, rpc};
+use crate::baseline::{cas, cas_backoff, drtm, dslr, filter, mcs, netlock, parlock, rma_rw, rpc, srvlock};
 use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
 use crate::fisslock::{self, FissLock};
@@ -90,6 +90,9 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<QpLock<qplock::Extended>>();
 
     visitor.protocol::<FissLock>();
+    visitor.protocol::<srvlock::SrvLock>();
+    visitor.protocol::<parlock::ParLock>();
+    visitor.protocol::<netlock::NetLock>();
 
     mutant::visit(visitor);
     fisslock::mutants::visit(visitor);

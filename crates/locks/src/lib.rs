@@ -21,6 +21,7 @@ mod play;
 mod protocol;
 pub mod qplock;
 pub mod shiftlock;
+mod slots;
 
 pub use fast::{Either, Fast, fast};
 pub use play::play;

@@ -6,5 +6,8 @@ pub mod drtm;
 pub mod dslr;
 pub mod filter;
 pub mod mcs;
+pub mod netlock;
+pub mod parlock;
 pub mod rma_rw;
 pub mod rpc;
+pub mod srvlock;

@@ -6,12 +6,12 @@
 use super::packet::call;
 use super::{Params, Rules};
 use crate::protocol::{Denied, LockClient, Lost, Patience, Reason, Space, TokenGrant, Want};
+use crate::slots::Slots;
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Endpoint, Message, PeerId, Time};
 use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::pin::pin;
-use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 
 /// A client of FissLock.
@@ -114,31 +114,5 @@ impl<E: Endpoint, R: Rules> LockClient for FissClient<E, R> {
 
     fn locals(&self) -> Vec<u64> {
         self.slots.in_use()
-    }
-}
-
-/// A client's numbers for what it wants and holds: the smallest that is free.
-#[derive(Debug, Default)]
-struct Slots(Mutex<Vec<bool>>);
-
-impl Slots {
-    fn take(&self) -> u64 {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = slots.iter().position(|taken| !taken).unwrap_or(slots.len());
-        if place == slots.len() {
-            slots.push(true);
-        } else {
-            slots[place] = true;
-        }
-        place as u64
-    }
-
-    fn free(&self, slot: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)[slot as usize] = false;
-    }
-
-    fn in_use(&self) -> Vec<u64> {
-        let slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..slots.len()).filter(|slot| slots[*slot]).map(|slot| slot as u64).collect()
     }
 }
