@@ -3,6 +3,7 @@
 use crate::baseline::{cas, cas_backoff, drtm, dslr, filter, mcs, rma_rw, rpc};
 use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
+use crate::kept::{self, Kept};
 use crate::mutant;
 use crate::protocol::Protocol;
 use crate::qplock::{self, QpLock};
@@ -77,6 +78,7 @@ pub fn visit(visitor: &mut impl Visitor) {
 
     visitor.protocol::<ShiftLock<Wide>>();
     visitor.protocol::<ShiftLock<Portable>>();
+    visitor.protocol::<Kept>();
 
     visitor.protocol::<Combiner>();
     visitor.protocol::<Combiner<combiner::PollRpc>>();
@@ -89,6 +91,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<QpLock<qplock::Extended>>();
 
     mutant::visit(visitor);
+    kept::mutants::visit(visitor);
     combiner::mutants::visit(visitor);
     qplock::mutants::visit(visitor);
 }

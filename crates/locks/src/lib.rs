@@ -14,6 +14,7 @@ pub mod citron;
 pub mod combiner;
 mod fast;
 mod join;
+pub mod kept;
 pub mod mutant;
 pub mod orphans;
 mod play;

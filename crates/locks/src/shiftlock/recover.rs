@@ -16,6 +16,7 @@
 use super::layout::{Entry, Layout, Member, happened};
 use super::messages::Pass;
 use super::release::Changed;
+use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::protocol::Lost;
 use lockwright_fabric::observe::{Claim, Observation};
@@ -36,7 +37,7 @@ pub(super) struct Vigil {
     pub(super) by_me: bool,
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// Begins to watch: RelCnt is `rel_cnt` now.
     pub(super) async fn vigil(&self, rel_cnt: u64) -> Vigil {
         let since = if self.params.lease_ns == 0 { Time(0) } else { self.ep.now().await };
@@ -54,11 +55,13 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
 
     /// The vigil ran out: reset the lock if nothing has moved. Says whether the lock is of a new generation now, by this
     /// client's doing or another's.
-    pub(super) async fn is_recovered(&self, claim: Claim, vigil: &mut Vigil) -> Result<bool, FabricError> {
-        match &self.witness {
-            None => self.reset(claim, vigil).await,
-            Some(witness) => self.reset_if_allowed(&**witness, claim, vigil).await,
-        }
+    pub(super) async fn is_recovered(
+        &self,
+        claim: Claim,
+        vigil: &mut Vigil,
+        except: Member,
+    ) -> Result<bool, FabricError> {
+        if W::KNOWS { self.reset_if_dead(claim, vigil, except).await } else { self.reset(claim, vigil).await }
     }
 
     /// Resets the lock if nothing has moved since the vigil began.
@@ -94,7 +97,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
 
     /// Whether this waiter looked at the lock too long ago to believe a handover.
     pub(super) async fn doubts(&self, vigil: &Vigil) -> bool {
-        if self.witness.is_some() {
+        if W::KNOWS {
             return false; // whoever asks a witness makes sure of its grants by it, too
         }
         match (self.params.lease_ns, self.params.trust_ns) {

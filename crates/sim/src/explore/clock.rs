@@ -68,7 +68,11 @@ impl World {
             return false;
         }
         self.clients[client].node(node).pending.iter().any(|(_, pending)| match pending {
-            Pending::Batch { .. } | Pending::Send { .. } | Pending::Now | Pending::Passed(_) => true,
+            Pending::Batch { .. }
+            | Pending::Send { .. }
+            | Pending::Now
+            | Pending::Passed(_)
+            | Pending::Suspects(_) => true,
             // A sleeper has its delay only after it has slept.
             Pending::Sleep(ns) => u64::from(late_ticks) * self.tick_ns() >= *ns,
             Pending::Wait { .. } | Pending::Recv { .. } | Pending::Alarm => false,
