@@ -161,37 +161,3 @@ fn describe<P>(case: &Case<P>) -> CaseInfo {
 fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_unique_so_that_a_name_picks_one_subject() {
-        let subjects = all();
-        for (index, subject) in subjects.iter().enumerate() {
-            let twin = subjects[..index].iter().find(|other| other.info.name == subject.info.name);
-            assert!(twin.is_none(), "{} is there twice", subject.info.name);
-        }
-    }
-
-    #[test]
-    fn cases_of_one_subject_have_different_names() {
-        for subject in all() {
-            assert!(!subject.cases.is_empty(), "{} has no cases", subject.info.name);
-            for (index, case) in subject.cases.iter().enumerate() {
-                let twin = subject.cases[..index].iter().find(|other| other.name == case.name);
-                assert!(twin.is_none(), "{} has two cases called {}", subject.info.name, case.name);
-            }
-        }
-    }
-
-    #[test]
-    fn every_mutant_is_of_a_protocol_that_exists() {
-        for subject in all() {
-            if let Some(mutant) = subject.mutant {
-                assert!(find(mutant.of).is_some_and(|of| of.mutant.is_none()), "{}", subject.info.name);
-            }
-        }
-    }
-}

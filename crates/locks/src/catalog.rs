@@ -1,6 +1,8 @@
 //! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
 
-use crate::baseline::{cas, cas_backoff, drtm, dslr, filter, mcs, rma_rw, rpc};
+use crate::baseline::lld::{self, Lld};
+use crate::baseline::served::{Served, interval::Interval, list::List, maple::Maple};
+use crate::baseline::{cas, cas_backoff, drtm, dslr, filter, mcs, rma_rw, rpc, ss};
 use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
 use crate::kept::{self, Kept};
@@ -75,6 +77,11 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<filter::Filter>();
     visitor.protocol::<Citron>();
     visitor.protocol::<CitronRw>();
+    visitor.protocol::<ss::StaticSegments>();
+    visitor.protocol::<Lld>();
+    visitor.protocol::<Served<List>>();
+    visitor.protocol::<Served<Interval>>();
+    visitor.protocol::<Served<Maple>>();
 
     visitor.protocol::<ShiftLock<Wide>>();
     visitor.protocol::<ShiftLock<Portable>>();
@@ -89,9 +96,12 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<QpLock>();
     visitor.protocol::<QpLock<qplock::AsPrinted>>();
     visitor.protocol::<QpLock<qplock::Extended>>();
+    visitor.protocol::<QpLock<qplock::InOrder>>();
+    visitor.protocol::<qplock::leased::Leased>();
 
     mutant::visit(visitor);
     kept::mutants::visit(visitor);
+    lld::visit_mutants(visitor);
     combiner::mutants::visit(visitor);
     qplock::mutants::visit(visitor);
 }

@@ -24,7 +24,7 @@ pub mod queue;
 mod server;
 mod shards;
 mod thesis;
-mod tree;
+pub(crate) mod tree;
 pub mod wire;
 
 pub use client::{CombinerClient, CombinerGrant};

@@ -10,10 +10,10 @@
 use lockwright_fabric::observe::Mode;
 
 /// A node's number in the arena.
-pub(super) type Slot = u32;
+pub(crate) type Slot = u32;
 
 /// No node. The arena keeps a node of this number, black, so that the deletion's cases need no exceptions.
-pub(super) const NIL: Slot = 0;
+pub(crate) const NIL: Slot = 0;
 
 /// A request, queued or granted: the thesis's `RequestNode` (Alg. 1), one cache line.
 ///
@@ -28,30 +28,30 @@ pub(super) const NIL: Slot = 0;
 /// | 60–63 | mode, state, colour, whether somebody's count includes it |
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Node {
-    pub(super) start: u64,
-    pub(super) end: u64,
+pub(crate) struct Node {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
     reach: u64,
-    pub(super) stamp: u64,
+    pub(crate) stamp: u64,
     left: Slot,
     right: Slot,
     parent: Slot,
-    pub(super) blocking: u32,
-    pub(super) client: u32,
-    pub(super) id: u32,
-    pub(super) tree: u32,
-    pub(super) mode: Mode,
-    pub(super) state: State,
+    pub(crate) blocking: u32,
+    pub(crate) client: u32,
+    pub(crate) id: u32,
+    pub(crate) tree: u32,
+    pub(crate) mode: Mode,
+    pub(crate) state: State,
     red: bool,
     /// Some waiting request may have counted this one: only then does its end concern anybody.
-    pub(super) blocks: bool,
+    pub(crate) blocks: bool,
 }
 
 const _: () = assert!(size_of::<Node>() == 64, "a node is one cache line");
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum State {
+pub(crate) enum State {
     /// In the queue.
     Waiting,
     /// Held.
@@ -62,7 +62,7 @@ pub(super) enum State {
 
 impl Node {
     /// A request that waits behind nobody yet.
-    pub(super) fn new(start: u64, end: u64, mode: Mode) -> Self {
+    pub(crate) fn new(start: u64, end: u64, mode: Mode) -> Self {
         Self {
             start,
             end,
@@ -83,21 +83,21 @@ impl Node {
     }
 
     /// The same request for other units; not in any tree yet.
-    pub(super) fn cut_to(mut self, start: u64, end: u64) -> Self {
+    pub(crate) fn cut_to(mut self, start: u64, end: u64) -> Self {
         (self.start, self.end) = (start, end);
         self
     }
 
     /// Whether it has a unit in common with `start..end`.
     #[inline(always)]
-    pub(super) fn overlaps(&self, start: u64, end: u64) -> bool {
+    pub(crate) fn overlaps(&self, start: u64, end: u64) -> bool {
         self.start < end && start < self.end
     }
 }
 
 /// Some trees in one arena.
 #[derive(Clone, Debug)]
-pub(super) struct Trees {
+pub(crate) struct Trees {
     nodes: Vec<Node>,
     /// Slots without a node, linked by `left`.
     free: Slot,
@@ -107,48 +107,58 @@ pub(super) struct Trees {
 
 impl Trees {
     /// No trees yet.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { nodes: vec![Node::new(0, 0, Mode::Shared)], free: NIL, roots: Vec::new(), live: 0 }
     }
 
     /// A new, empty tree.
-    pub(super) fn plant(&mut self) -> u32 {
+    pub(crate) fn plant(&mut self) -> u32 {
         self.roots.push(NIL);
         self.roots.len() as u32 - 1
     }
 
     /// Whether the tree has no nodes.
     #[inline(always)]
-    pub(super) fn is_bare(&self, tree: u32) -> bool {
+    pub(crate) fn is_bare(&self, tree: u32) -> bool {
         self.roots[tree as usize] == NIL
     }
 
     /// Nodes in all trees.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.live
     }
 
+    /// Nodes from the root down to this one, itself included.
+    pub(crate) fn depth(&self, mut slot: Slot) -> u64 {
+        let mut depth = 0;
+        while slot != NIL {
+            depth += 1;
+            slot = self.nodes[slot as usize].parent;
+        }
+        depth
+    }
+
     /// Bytes of memory it has taken.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node>() + self.roots.capacity() * size_of::<Slot>()
     }
 
     /// The node.
     #[inline(always)]
-    pub(super) fn node(&self, slot: Slot) -> &Node {
+    pub(crate) fn node(&self, slot: Slot) -> &Node {
         &self.nodes[slot as usize]
     }
 
     /// The node, to be changed; never its range.
     #[inline(always)]
-    pub(super) fn node_mut(&mut self, slot: Slot) -> &mut Node {
+    pub(crate) fn node_mut(&mut self, slot: Slot) -> &mut Node {
         &mut self.nodes[slot as usize]
     }
 
     /// Puts `node` into the tree it names. Also says whether nothing there overlaps it; where that cannot be seen on
     /// the way down, the answer is no, and [`Trees::overlapping`] finds out.
     #[inline]
-    pub(super) fn insert(&mut self, node: Node) -> (Slot, bool) {
+    pub(crate) fn insert(&mut self, node: Node) -> (Slot, bool) {
         let Node { start, end, tree, .. } = node;
         let slot = self.take_slot(node);
         let (mut parent, mut at, mut alone, mut went_left) = (NIL, self.roots[tree as usize], true, false);
@@ -186,7 +196,7 @@ impl Trees {
 
     /// Takes the node out of its tree and forgets it.
     #[inline]
-    pub(super) fn remove(&mut self, slot: Slot) {
+    pub(crate) fn remove(&mut self, slot: Slot) {
         let Node { left, right, tree, .. } = self.nodes[slot as usize];
         // `moved` takes the place of a node that is cut out; `black` says whether the cut took a black one.
         let (moved, black, lowest);
@@ -230,7 +240,7 @@ impl Trees {
     }
 
     /// Adds to `found` every node of `tree` that has a unit in common with `start..end`, by their starts.
-    pub(super) fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>) {
+    pub(crate) fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>) {
         // Twice the depth of a tree of 2^32 nodes is more than there can be.
         let mut stack = [NIL; 72];
         let (mut depth, mut at) = (0, self.roots[tree as usize]);
@@ -259,7 +269,7 @@ impl Trees {
     }
 
     /// Every node of `tree`, by start.
-    pub(super) fn walk(&self, tree: u32, found: &mut Vec<Slot>) {
+    pub(crate) fn walk(&self, tree: u32, found: &mut Vec<Slot>) {
         let mut at = self.roots[tree as usize];
         let mut stack = Vec::new();
         while at != NIL || !stack.is_empty() {

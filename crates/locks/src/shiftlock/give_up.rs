@@ -16,10 +16,10 @@ use std::rc::Rc;
 
 /// How far an acquire came with its first verb.
 pub(super) enum Begun<L> {
-    /// A reader that found this entry, with a writer in it.
-    Reader(Entry<L>),
-    /// A writer that found this entry, and whether it queued itself.
-    Writer(Member, Entry<L>, bool),
+    /// A reader that found this entry, with a writer in it, some time after the time.
+    Reader(Entry<L>, Time),
+    /// A writer that found this entry, and whether it queued itself, likewise.
+    Writer(Member, Entry<L>, bool, Time),
 }
 
 impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
@@ -60,8 +60,8 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// The rest of an acquire, however long it takes.
     pub(super) async fn finish(&self, want: Want, begun: Begun<L>) -> Result<ShiftGrant, Denied> {
         match begun {
-            Begun::Reader(entry) => self.wait_for_writers(want, entry).await,
-            Begun::Writer(me, entry, queued) => self.queue(want, me, entry, queued).await,
+            Begun::Reader(entry, began) => self.wait_for_writers(want, entry, began).await,
+            Begun::Writer(me, entry, queued, began) => self.queue(want, me, entry, queued, began).await,
         }
     }
 }

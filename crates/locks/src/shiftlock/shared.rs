@@ -8,7 +8,7 @@ use super::witness::{Nobody, Witness};
 use super::{Core, Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use crate::protocol::{Denied, LockClient, Lost, Patience, Reason, Space, Want};
 use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_fabric::{Endpoint, FabricError};
+use lockwright_fabric::{Endpoint, FabricError, Time};
 use std::fmt::Debug;
 
 impl<L: Layout, R: Rules> ShiftLock<L, R> {
@@ -74,16 +74,21 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> Core<E, L, R, (), W> {
     /// READER-ACQUIRE without its fast path, for those who have tried before.
     async fn read_patiently(&self, want: Want) -> Result<ShiftGrant, Denied> {
         let word = self.word(want.claim.lock);
+        let began = self.last_look();
         let entry = Entry::of(self.ep.go(L::add(word, Delta::ENTER, None)).await?);
-        self.finish(want, Begun::Reader(entry)).await
+        self.finish(want, Begun::Reader(entry, began)).await
     }
 
     /// WRITER-ACQUIRE, likewise.
     async fn write_patiently(&self, want: Want, me: Member) -> Result<ShiftGrant, Denied> {
         let lock = want.claim.lock;
+        let began = self.last_look();
         let change = L::change(self.word(lock), enqueue::<L>(me), None);
         match self.ep.go(change).await {
-            Ok(old) => self.finish(want, Begun::Writer(me, Entry::of(old), happened(change, old))).await,
+            Ok(old) => {
+                let begun = Begun::Writer(me, Entry::of(old), happened(change, old), began);
+                self.finish(want, begun).await
+            }
             Err(lost) => {
                 self.members.leave(lock, me);
                 Err(lost.into())
@@ -180,7 +185,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         if entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
             return Ok(true);
         }
-        let mut vigil = core.vigil(entry.rel_cnt()).await;
+        let mut vigil = core.vigil(entry.rel_cnt(), Time(0)).await;
         let claim = Claim { lock, mode: Mode::Exclusive, start: 0, end: u64::MAX };
         core.reset_if_dead(claim, &mut vigil, Member::NOBODY).await?;
         Ok(vigil.by_me)
@@ -213,7 +218,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         if !holds {
             return Ok(false);
         }
-        let mut vigil = self.core.vigil(entry.rel_cnt()).await;
+        let mut vigil = self.core.vigil(entry.rel_cnt(), Time(0)).await;
         let claim = Claim { lock, mode, start: 0, end: u64::MAX };
         self.core.reset(claim, &mut vigil).await?;
         Ok(vigil.by_me)

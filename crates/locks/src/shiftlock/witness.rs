@@ -39,6 +39,14 @@ impl Witness for Nobody {
 }
 
 impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
+    /// A vigil that begins again, as often as the witness says that the lock is held: for the explorer. Without a witness
+    /// vigils go by the clock, which a mark does not know.
+    pub(super) fn again(&self, label: &'static str, locals: &[u64]) {
+        if W::KNOWS {
+            self.ep.mark(label, locals);
+        }
+    }
+
     /// Resets the lock if nothing has moved since the vigil began and nobody who is alive holds it. Says whether it is of
     /// a new generation now. If not, the vigil begins again.
     pub(super) async fn reset_if_dead(
@@ -68,7 +76,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
                 return Ok(true);
             }
         }
-        *vigil = self.vigil(seen.rel_cnt()).await;
+        *vigil = self.vigil(seen.rel_cnt(), vigil.began).await;
         Ok(false)
     }
 }
