@@ -14,16 +14,23 @@ pub(super) struct Members {
     /// A mutex, since a client's acquisitions may be driven by several threads; hardly ever contended.
     live: Mutex<Vec<(u64, Member)>>,
     fits: bool,
+    /// Whether the user says which slot an acquisition has: then there is nothing to keep here.
+    given: bool,
 }
 
 impl Members {
     pub(super) fn new<L: Layout>(me: PeerId) -> Self {
-        Self { me, live: Mutex::default(), fits: Member::new::<L>(me, 0).is_some() }
+        Self { me, live: Mutex::default(), fits: Member::new::<L>(me, 0).is_some(), given: false }
     }
 
     #[inline(always)]
     fn live(&self) -> MutexGuard<'_, Vec<(u64, Member)>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on whoever acquires says as which slot.
+    pub(super) fn leave_to_user(&mut self) {
+        self.given = true;
     }
 
     /// Whether the layout can name this client at all.
@@ -50,6 +57,9 @@ impl Members {
     /// The acquisition is over.
     #[inline(always)]
     pub(super) fn leave(&self, lock: u64, member: Member) {
+        if self.given {
+            return;
+        }
         let mut live = self.live();
         if let Some(place) = live.iter().rposition(|entry| *entry == (lock, member)) {
             live.swap_remove(place);

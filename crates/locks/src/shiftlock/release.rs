@@ -7,6 +7,7 @@
 use super::layout::{Delta, Entry, Layout, Member, happened};
 use super::messages::{Pass, Successor};
 use super::recover::Vigil;
+use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::fast::{Either, fast};
 use crate::join::join;
@@ -23,7 +24,7 @@ pub(super) enum Changed<L> {
     Recovered,
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// READER-RELEASE.
     #[inline(always)]
     pub(super) fn leave(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
@@ -71,7 +72,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
     /// Lines 7–9, and RelCnt compared. A count that is half full goes on to the next generation, which makes readers
     /// that wait start again.
     #[inline(always)]
-    fn freed(grant: ShiftGrant) -> MaskedCas {
+    pub(super) fn freed(grant: ShiftGrant) -> MaskedCas {
         let full = (grant.rel_cnt >> (L::COUNT_BITS - 1)) & 1 == 1;
         let rel_cnt = if full { L::leap(grant.rel_cnt) } else { grant.rel_cnt + 1 };
         let readers = if full { L::RDR_CNT.mask() } else { 0 };
@@ -128,7 +129,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
                 }
                 Some(_) => {} // from before a recovery
                 None if self.recovers(grant, &mut vigil).await? => return Ok(None),
-                None => {}
+                None => self.still("shiftlock: no successor yet", grant, vigil),
             }
         }
     }
@@ -227,12 +228,20 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
             if self.recovers(grant, &mut vigil).await? {
                 return Ok(false);
             }
+            self.still("shiftlock: does not catch up yet", grant, vigil);
         }
+    }
+
+    /// A vigil that begins again, for the explorer.
+    fn still(&self, label: &'static str, grant: ShiftGrant, vigil: Vigil) {
+        let ShiftGrant { rel_cnt, cons_wrt, epoch, member, .. } = grant;
+        let locals = [rel_cnt, u64::from(cons_wrt), u64::from(epoch), member.0, vigil.rel_cnt];
+        self.again(label, &locals);
     }
 
     /// The lock does not move on: true if this client recovers it, and so is rid of it.
     async fn recovers(&self, grant: ShiftGrant, vigil: &mut Vigil) -> Result<bool, Lost> {
-        if !self.is_recovered(Want::exclusive(grant.lock).claim, vigil).await? {
+        if !self.is_recovered(Want::exclusive(grant.lock).claim, vigil, grant.member).await? {
             return Ok(false);
         }
         if vigil.by_me { Ok(true) } else { Err(Lost::Recovered) }
