@@ -225,10 +225,10 @@ pub(super) fn in_order() -> Vec<Case<QpParams>> {
     ]
 }
 
-/// A crowd of two that comes three times, and one of the other side. Each of the crowd can lose to the other three times
-/// and to the one once; the one alone would be passed over six times if tickets did not count.
+/// A crowd of two that comes twice, and one of the other side. Each of the crowd can lose to the other twice and to the one
+/// once; the one alone would be passed over four times if tickets did not count.
 pub(super) fn fair_in_order() -> Case<QpParams> {
-    crowd_and_one("fair-to-one-remote", budget(8), HERE, 3).bypass(4)
+    crowd_and_one("fair-to-one-remote", budget(8), HERE, 2).bypass(3)
 }
 
 /// Cases of the reader-writer lock. Writers alone are those of the mutex, with tokens.
