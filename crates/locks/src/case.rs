@@ -65,12 +65,21 @@ pub struct Faults {
     pub crashes: u8,
     /// Clients that stop for longer than any lease, and come back.
     pub pauses: u8,
+    /// With a clock: the most ticks that a pause lasts. Then a pause is the only way to be late: whoever waits for
+    /// something that has happened takes note of it in time, too, and the search can be exhaustive.
+    pub pause_ticks: Option<u32>,
     /// Datagrams that are lost.
     pub losses: u8,
     /// Datagrams that arrive twice.
     pub duplicates: u8,
     /// Datagrams overtake each other.
     pub reorders: bool,
+}
+
+impl Faults {
+    /// Nothing goes wrong.
+    pub const NONE: Self =
+        Self { crashes: 0, pauses: 0, pause_ticks: None, losses: 0, duplicates: 0, reorders: false };
 }
 
 /// When a wait with a deadline may end without what it waited for.
@@ -85,6 +94,9 @@ pub enum Timeouts {
     /// Only when nobody else can move: leases are longer than everything. For protocols that wait by
     /// `wait_until` and `recv_by`; one that spins always moves.
     WhenStuck,
+    /// As [`WhenStuck`](Self::WhenStuck) where something may go wrong, and else never: a lease must not hide a hang
+    /// that no fault has caused. For cases to which faults are added later.
+    WhenStuckByFaults,
 }
 
 /// A clock in coarse ticks, and how slow a verb can be.
@@ -204,6 +216,13 @@ impl<P> Case<P> {
     #[must_use]
     pub fn pauses(mut self, count: u8) -> Self {
         self.faults.pauses = count;
+        self
+    }
+
+    /// With a clock: pauses last so many ticks at most.
+    #[must_use]
+    pub fn for_ticks(mut self, ticks: u32) -> Self {
+        self.faults.pause_ticks = Some(ticks);
         self
     }
 

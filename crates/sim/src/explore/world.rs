@@ -176,10 +176,15 @@ impl World {
         let may_time_out = match self.timeouts {
             Timeouts::Any => true,
             Timeouts::WhenFaulty => faults.somebody_is_down() && self.nobody_holds(state),
-            Timeouts::WhenStuck => false,
+            Timeouts::WhenStuck | Timeouts::WhenStuckByFaults => false,
         };
         self.healthy_steps(state, may_time_out);
-        if self.timeouts == Timeouts::WhenStuck && self.successors.steps.iter().all(|step| step.is_ring()) {
+        let when_stuck = match self.timeouts {
+            Timeouts::WhenStuck => true,
+            Timeouts::WhenStuckByFaults => self.faults != Faults::default(),
+            Timeouts::Any | Timeouts::WhenFaulty => false,
+        };
+        if when_stuck && self.successors.steps.iter().all(|step| step.is_ring()) {
             self.successors.clear();
             self.healthy_steps(state, true);
         }
