@@ -8,6 +8,7 @@ mod cell;
 mod clock;
 pub mod inproc;
 mod now;
+mod pages;
 mod prefetch;
 mod run;
 #[cfg(all(feature = "shm", target_os = "linux"))]
@@ -16,6 +17,7 @@ pub mod shm;
 pub mod tcp;
 mod wakers;
 
+pub use pages::large_pages;
 pub use prefetch::prefetch;
 pub use run::block_on;
 

@@ -10,7 +10,7 @@
 //! exclusive ones. No timeouts and no recovery: a waiter that leaves breaks the queue.
 
 use crate::case::Case;
-use crate::fast::{Either, fast};
+use crate::fast::{Either, fast, then};
 use crate::protocol::{
     Denied, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
 };
@@ -119,12 +119,9 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
     #[inline(always)]
     fn release(&self, grant: Held) -> impl Future<Output = Result<(), Lost>> {
         let lock = grant.lock;
-        fast(self.successor(lock, Deadline::Now), move |next| {
-            // line 7
-            Err(match next {
-                Some(next) => Either::right(self.hand_over(lock, Some(next))),
-                None => Either::left(self.free(lock)),
-            })
+        then(self.successor(lock, Deadline::Now), move |next| match next {
+            Some(next) => Either::right(Box::pin(self.hand_over(lock, Some(next)))), // line 7
+            None => Either::left(self.free(lock)),
         })
     }
 }

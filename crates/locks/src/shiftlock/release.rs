@@ -8,7 +8,7 @@ use super::layout::{Delta, Entry, Layout, Member, happened};
 use super::messages::{Pass, Successor};
 use super::recover::Vigil;
 use super::{Core, Rules, ShiftGrant};
-use crate::fast::{Either, fast};
+use crate::fast::{Either, fast, then};
 use crate::join::join;
 use crate::protocol::{Lost, Want};
 use lockwright_fabric::{Cond, Deadline, Endpoint, MaskedCas, Time};
@@ -44,13 +44,11 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
         let known = self
             .ep
             .recv_by(Deadline::Now, move |_, message| Successor::read(grant.lock, grant.member, message));
-        fast(known, move |next| {
-            Err(match next {
-                Some(next) if next.generation == L::generation(grant.rel_cnt) => {
-                    Either::right(self.pass_on(grant, Some(next.member)))
-                }
-                _ => Either::left(self.free(grant)),
-            })
+        then(known, move |next| match next {
+            Some(next) if next.generation == L::generation(grant.rel_cnt) => {
+                Either::right(Box::pin(self.pass_on(grant, Some(next.member))))
+            }
+            _ => Either::left(self.free(grant)),
         })
     }
 
