@@ -54,6 +54,13 @@ where
     Fast { decide: Some(decide), path: Path::First { first } }
 }
 
+/// Out of line: a fast path that never comes here should not carry the code.
+#[cold]
+#[inline(never)]
+fn boxed<S>(slow: S) -> Pin<Box<S>> {
+    Box::pin(slow)
+}
+
 impl<F, D, S, T> Future for Fast<F, D, S>
 where
     F: Future,
@@ -70,7 +77,7 @@ where
             let decide = this.decide.take().expect("the first verb completes once");
             match decide(outcome) {
                 Ok(done) => return Poll::Ready(done),
-                Err(slow) => this.path.set(Path::Slow { slow: Box::pin(slow) }),
+                Err(slow) => this.path.set(Path::Slow { slow: boxed(slow) }),
             }
         }
         match this.path.project() {
@@ -84,8 +91,8 @@ pin_project_lite::pin_project! {
     /// The future of [`then`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless awaited"]
-    pub(crate) struct Then<F, D, S> {
-        decide: Option<D>,
+    pub(crate) struct Then<F, C, D, S> {
+        decide: Option<(C, D)>,
         #[pin]
         step: Step<F, S>,
     }
@@ -101,20 +108,23 @@ pin_project_lite::pin_project! {
 }
 
 /// Runs `first`, and then what `decide` makes of its outcome: for a fast path of two steps. Both should be small.
+///
+/// `decide` is given what it needs as `context`, so that it can be a function: a closure cannot be told to inline, and a
+/// future that is handed back by a call goes through memory.
 #[inline(always)]
-pub(crate) fn then<F, D, S>(first: F, decide: D) -> Then<F, D, S>
+pub(crate) fn then<F, C, D, S>(first: F, context: C, decide: D) -> Then<F, C, D, S>
 where
     F: Future,
-    D: FnOnce(F::Output) -> S,
+    D: FnOnce(C, F::Output) -> S,
     S: Future,
 {
-    Then { decide: Some(decide), step: Step::First { first } }
+    Then { decide: Some((context, decide)), step: Step::First { first } }
 }
 
-impl<F, D, S> Future for Then<F, D, S>
+impl<F, C, D, S> Future for Then<F, C, D, S>
 where
     F: Future,
-    D: FnOnce(F::Output) -> S,
+    D: FnOnce(C, F::Output) -> S,
     S: Future,
 {
     type Output = S::Output;
@@ -124,8 +134,8 @@ where
         let mut this = self.project();
         if let StepProj::First { first } = this.step.as_mut().project() {
             let Poll::Ready(outcome) = first.poll(cx) else { return Poll::Pending };
-            let decide = this.decide.take().expect("the first step completes once");
-            this.step.set(Step::Second { second: decide(outcome) });
+            let (context, decide) = this.decide.take().expect("the first step completes once");
+            this.step.set(Step::Second { second: decide(context, outcome) });
         }
         match this.step.project() {
             StepProj::Second { second } => second.poll(cx),

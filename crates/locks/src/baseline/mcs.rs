@@ -16,6 +16,7 @@ use crate::protocol::{
 };
 use lockwright_fabric::{Deadline, Endpoint, Message, Needs, PeerId, Word64};
 use std::marker::PhantomData;
+use std::pin::Pin;
 
 /// The MCS lock, with the rules of `R`: those of the paper, or a mutant's.
 #[derive(Debug)]
@@ -119,10 +120,7 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
     #[inline(always)]
     fn release(&self, grant: Held) -> impl Future<Output = Result<(), Lost>> {
         let lock = grant.lock;
-        then(self.successor(lock, Deadline::Now), move |next| match next {
-            Some(next) => Either::right(Box::pin(self.hand_over(lock, Some(next)))), // line 7
-            None => Either::left(self.free(lock)),
-        })
+        then(self.successor(lock, Deadline::Now), (self, lock), Self::free_or_hand_over)
     }
 }
 
@@ -145,6 +143,18 @@ impl<E: Endpoint, R: Rules> McsClient<E, R> {
         Ok(Held { lock })
     }
 
+    /// Line 7: to the successor, if one is known.
+    #[inline(always)]
+    fn free_or_hand_over(
+        (client, lock): (&Self, u64),
+        next: Option<PeerId>,
+    ) -> Either<impl Future<Output = Result<(), Lost>>, impl Future<Output = Result<(), Lost>>> {
+        match next {
+            Some(next) => Either::right(client.hand_over_to(lock, next)),
+            None => Either::left(client.free(lock)),
+        }
+    }
+
     /// Lines 8, 9: nobody is known to be behind; free the lock if that is true.
     #[inline(always)]
     fn free(&self, lock: u64) -> impl Future<Output = Result<(), Lost>> {
@@ -154,6 +164,12 @@ impl<E: Endpoint, R: Rules> McsClient<E, R> {
             Ok(_) => Err(self.hand_over(lock, None)),
             Err(lost) => Ok(Err(lost.into())),
         })
+    }
+
+    /// [`Self::hand_over`], out of the way of a release that has nobody to hand the lock over to.
+    #[cold]
+    fn hand_over_to(&self, lock: u64, next: PeerId) -> Pin<Box<impl Future<Output = Result<(), Lost>>>> {
+        Box::pin(self.hand_over(lock, Some(next)))
     }
 
     /// Lines 10, 11: learn who is next, if that is not known yet, and hand the lock over.

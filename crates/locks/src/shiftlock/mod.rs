@@ -266,7 +266,7 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
     fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
         let core = &self.core;
         if want.patience == Patience::Try || !core.orphans.is_empty() {
-            return Either::right(Box::pin(core.acquire_beside_orphans(want)));
+            return Either::right(core.acquire_beside_orphans(want));
         }
         Either::left(match want.claim.mode {
             Mode::Shared => Either::left(core.read(want)),
@@ -278,7 +278,7 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
     fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
         let core = &self.core;
         if !core.orphans.is_empty() {
-            return Either::right(Box::pin(core.release_beside_orphans(grant)));
+            return Either::right(core.release_beside_orphans(grant));
         }
         Either::left(if grant.member == Member::NOBODY {
             Either::left(core.leave(grant))
