@@ -247,7 +247,7 @@ impl<H: VerbHost> Connection<'_, H> {
                 Ok(())
             }
             Frame::Send { id, quiet, to, message } => {
-                let passed_on = self.board.post(self.session.peer, to, message);
+                let passed_on = self.session.say(|| self.board.post(self.session.peer, to, message));
                 if !quiet {
                     let peer = to.0;
                     self.say(&if passed_on {
