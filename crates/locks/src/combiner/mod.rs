@@ -20,6 +20,7 @@ mod ids;
 mod message;
 pub mod mutants;
 mod packed;
+mod places;
 pub mod queue;
 #[cfg(test)]
 mod queue_deaths;
@@ -210,6 +211,12 @@ impl<V: Variant> Protocol for Combiner<V> {
 #[cfg(test)]
 pub(crate) mod test_random {
     //! Repeatable numbers for tests: SplitMix64.
+
+    /// How many times as much random work was asked for: `LOCKWRIGHT_RANDOM=50` makes some ten million operations.
+    pub(crate) fn more() -> u64 {
+        let asked = std::env::var("LOCKWRIGHT_RANDOM").ok();
+        asked.map_or(1, |asked| asked.parse().expect("LOCKWRIGHT_RANDOM is a number"))
+    }
 
     pub(crate) struct Random(u64);
 

@@ -4,20 +4,23 @@
 //! it lives, a node fills exactly one cache line, and no `unsafe` is needed. One arena holds many trees (one for each
 //! lock that has ranges, one for all names together). A node is ordered by the start of its range, later ones behind
 //! equal ones, and knows how far the ranges below it reach, on its left and on its right: so whoever looks for a place
-//! or an overlap never touches a node beside its way. With a million nodes every touch is a cache miss; [`Trees::warm`]
-//! lets those of several requests happen at once.
+//! or an overlap never touches a node beside its way. With a million nodes every touch is a cache miss; for a batch of
+//! requests they can all be under way at once (`places`).
 //!
 //! What it must not do: know who blocks whom. It finds what overlaps; the rest is the combiner's.
 
-use lockwright_fabric::backend::prefetch;
+use super::places::Places;
 use lockwright_fabric::observe::Mode;
-use std::hint::{black_box, select_unpredictable};
+use std::hint::select_unpredictable;
 
 /// A node's number in the arena.
 pub(super) type Slot = u32;
 
 /// No node. The arena keeps a node of this number, black, so that the deletion's cases need no exceptions.
 pub(super) const NIL: Slot = 0;
+
+/// The tree of a slot without a node.
+const NOWHERE: u32 = u32::MAX;
 
 /// A request, queued or granted: the thesis's `RequestNode` (Alg. 1), one cache line. Whose it is stands apart, in
 /// [`Trees::owner`]: only answers need it.
@@ -39,9 +42,9 @@ pub(super) struct Node {
     left_reach: u64,
     right_reach: u64,
     pub(super) stamp: u64,
-    left: Slot,
-    right: Slot,
-    parent: Slot,
+    pub(super) left: Slot,
+    pub(super) right: Slot,
+    pub(super) parent: Slot,
     pub(super) blocking: u32,
     pub(super) tree: u32,
     pub(super) mode: Mode,
@@ -59,9 +62,6 @@ pub(super) struct Owner {
     pub(super) client: u32,
     pub(super) id: u32,
 }
-
-/// As many places are looked up at once: more than a core's misses under way would not be faster.
-pub(super) const TOGETHER: usize = 16;
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -101,6 +101,17 @@ impl Node {
         self
     }
 
+    /// Whether a new range that goes down from here can overlap neither this node nor anything on the other side of it.
+    #[inline(always)]
+    pub(super) fn is_clear_of(&self, start: u64, end: u64) -> bool {
+        let goes_left = start < self.start;
+        // If left: everything on the right starts here or later. If right: what reaches over the new range from the left
+        // is somewhere down there.
+        let before = end <= self.start;
+        let behind = self.end.max(self.left_reach) <= start;
+        (goes_left & before) | (!goes_left & behind)
+    }
+
     /// The largest end in its subtree. The empty node reaches nowhere.
     #[inline(always)]
     fn reach(&self) -> u64 {
@@ -117,19 +128,21 @@ impl Node {
 /// Some trees in one arena.
 #[derive(Clone, Debug)]
 pub(super) struct Trees {
-    nodes: Vec<Node>,
+    pub(super) nodes: Vec<Node>,
     owners: Vec<Owner>,
     /// Slots without a node, linked by `left`.
     free: Slot,
-    roots: Vec<Slot>,
+    pub(super) roots: Vec<Slot>,
     live: usize,
+    pub(super) places: Places,
 }
 
 impl Trees {
     /// No trees yet.
     pub(super) fn new() -> Self {
         let (nobody, nowhere) = (Owner { client: 0, id: 0 }, Node::new(0, 0, Mode::Shared));
-        Self { nodes: vec![nowhere], owners: vec![nobody], free: NIL, roots: Vec::new(), live: 0 }
+        let (roots, places) = (Vec::new(), Places::default());
+        Self { nodes: vec![nowhere], owners: vec![nobody], free: NIL, roots, live: 0, places }
     }
 
     /// A new, empty tree.
@@ -174,53 +187,16 @@ impl Trees {
         &mut self.nodes[slot as usize]
     }
 
-    /// Goes down to where each range would go, all at once and without changing anything, so that their cache misses
-    /// overlap instead of queueing; the insertions that follow find their way in the cache. `places` are trees and starts.
-    pub(super) fn warm(&self, places: &[(u32, u64)]) {
-        let mut at = [NIL; TOGETHER];
-        let places = &places[..places.len().min(TOGETHER)];
-        for (at, (tree, _)) in at.iter_mut().zip(places) {
-            *at = self.roots[*tree as usize];
-        }
-        loop {
-            let mut left = NIL;
-            for (at, (_, start)) in at.iter_mut().zip(places) {
-                let here = &self.nodes[*at as usize];
-                // The empty node has only itself below it.
-                *at = select_unpredictable(*start < here.start, here.left, here.right);
-                left |= *at;
-            }
-            if black_box(left) == NIL {
-                return;
-            }
-        }
-    }
-
-    /// Brings the node and what is next to it into the cache, and waits for nothing.
-    #[inline(always)]
-    pub(super) fn warm_node(&self, slot: Slot) {
-        prefetch(&self.nodes[slot as usize]);
-    }
-
     /// Puts `node` into the tree it names. Also says whether nothing there overlaps it; where that cannot be seen on
     /// the way down, the answer is no, and [`Trees::overlapping`] finds out.
     #[inline]
     pub(super) fn insert(&mut self, node: Node, owner: Owner) -> (Slot, bool) {
         let Node { start, end, tree, .. } = node;
+        let (parent, went_left, alone) = match self.place_known(tree, start, end) {
+            Some(place) => place,
+            None => self.place_for(tree, start, end),
+        };
         let slot = self.take_slot(node, owner);
-        let (mut parent, mut at, mut alone, mut went_left) = (NIL, self.roots[tree as usize], true, false);
-        while at != NIL {
-            let here = &self.nodes[at as usize];
-            parent = at;
-            // Which way is a matter of chance: a branch would be mispredicted every other time.
-            went_left = start < here.start;
-            // If left: everything on the right starts here or later. If right: what reaches over the new range from the
-            // left is somewhere down there.
-            let before = end <= here.start;
-            let behind = here.end.max(here.left_reach) <= start;
-            alone &= (went_left & before) | (!went_left & behind);
-            at = select_unpredictable(went_left, here.left, here.right);
-        }
         let new = &mut self.nodes[slot as usize];
         (new.parent, new.left, new.right, new.red) = (parent, NIL, NIL, true);
         (new.left_reach, new.right_reach) = (0, 0);
@@ -232,6 +208,21 @@ impl Trees {
         }
         self.mend_insert(tree, slot);
         (slot, alone)
+    }
+
+    /// Where a new range belongs: below which node, on which side; and whether nothing can overlap it there.
+    #[inline]
+    fn place_for(&self, tree: u32, start: u64, end: u64) -> (Slot, bool, bool) {
+        let (mut parent, mut at, mut alone, mut went_left) = (NIL, self.roots[tree as usize], true, false);
+        while at != NIL {
+            let here = &self.nodes[at as usize];
+            parent = at;
+            // Which way is a matter of chance: a branch would be mispredicted every other time.
+            went_left = start < here.start;
+            alone &= here.is_clear_of(start, end);
+            at = select_unpredictable(went_left, here.left, here.right);
+        }
+        (parent, went_left, alone)
     }
 
     /// Takes the node out of its tree and forgets it.
@@ -348,7 +339,8 @@ impl Trees {
     #[inline]
     fn free_slot(&mut self, slot: Slot) {
         self.live -= 1;
-        self.nodes[slot as usize].left = self.free;
+        let node = &mut self.nodes[slot as usize];
+        (node.left, node.tree) = (self.free, NOWHERE);
         self.free = slot;
     }
 

@@ -29,7 +29,8 @@ mod state;
 pub use request::{Answer, ClientId, Limits, NAMES, Refusal, Reply, Request};
 pub use state::{Holding, Status};
 
-use super::tree::{NIL, Node, Owner, Slot, State, TOGETHER, Trees};
+use super::places::{Range, TOGETHER};
+use super::tree::{NIL, Node, Owner, Slot, State, Trees};
 use arrayvec::ArrayVec;
 use lockwright_fabric::observe::Mode;
 use std::collections::BTreeMap;
@@ -82,8 +83,8 @@ pub struct Core<R = Shipped> {
     rules: PhantomData<R>,
 }
 
-/// So many nodes are in the cache anyway.
-const SMALL: usize = 1 << 10;
+/// So many nodes are in the nearest cache anyway.
+const SMALL: usize = 1 << 8;
 
 /// The tree of all names.
 const NAMES_TREE: u32 = 0;
@@ -139,7 +140,7 @@ impl<R: Rules> Core<R> {
         loop {
             let some: ArrayVec<_, TOGETHER> = batch.by_ref().take(TOGETHER).collect();
             if some.len() > 1 && self.trees.len() > SMALL {
-                self.warm(&some);
+                self.prepare(&some);
             }
             for (client, request) in &some {
                 self.handle(*client, *request, replies);
@@ -150,23 +151,23 @@ impl<R: Rules> Core<R> {
         }
     }
 
-    /// Brings into the cache what these requests will need.
-    fn warm(&self, batch: &[(ClientId, Request)]) {
-        let mut places = ArrayVec::<_, TOGETHER>::new();
+    /// Brings into the cache what these requests will need, and finds out where their ranges belong.
+    fn prepare(&mut self, batch: &[(ClientId, Request)]) {
+        let mut ranges = ArrayVec::<_, TOGETHER>::new();
         for (client, request) in batch {
             match *request {
-                Request::Lock { lock, start, .. } => {
-                    places.extend(self.known_tree(lock).map(|tree| (tree, start)));
+                Request::Lock { lock, start, end, .. } => {
+                    ranges.extend(self.known_tree(lock).map(|tree| Range { tree, start, end }));
                 }
                 Request::Unlock { id } | Request::Cancel { id } => {
                     if let Ok(slot) = self.held(*client, id) {
-                        self.trees.warm_node(slot);
+                        self.trees.fetch(slot);
                     }
                 }
                 _ => {}
             }
         }
-        self.trees.warm(&places);
+        self.trees.find_places(ranges);
     }
 
     /// Serves one request.
