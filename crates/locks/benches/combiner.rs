@@ -33,7 +33,12 @@ fn main() {
         against_mutex();
     }
     if wanted("growth") {
-        growth();
+        let only: Vec<u32> = picks.iter().filter_map(|pick| pick.parse().ok()).collect();
+        growth(if only.is_empty() {
+            &[1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000]
+        } else {
+            &only
+        });
     }
     if wanted("flags") {
         flags();
@@ -223,10 +228,13 @@ fn two_combining() -> Option<f64> {
         handler.flush();
     };
     let combine = || {
-        let (mut served, mut replies) = (0, Vec::new());
+        let (mut served, mut batch, mut replies) = (0, Vec::new(), Vec::new());
         while served < 2 * TOGETHER as usize {
-            core.serve(std::iter::from_fn(|| list.take()).take(256).inspect(|_| served += 1), &mut replies);
+            list.take_all(256, &mut batch);
+            core.serve(&batch, &mut replies);
+            served += batch.len();
             black_box(&replies);
+            batch.clear();
             replies.clear();
         }
     };
@@ -236,20 +244,23 @@ fn two_combining() -> Option<f64> {
 /// As [`pairs`], in batches of so many pairs: one pass of a combiner for which requests of as many clients wait.
 fn batches(core: &mut Core, pairs: u32, random: &mut Random, replies: &mut Vec<Reply>) {
     const CLIENTS: u32 = 64;
+    let mut batch = Vec::new();
     for _ in 0..pairs / CLIENTS {
-        let locks: Vec<_> = (1..=CLIENTS).map(|client| (ClientId(client), random.lock(0))).collect();
+        let locks = (1..=CLIENTS).map(|client| (ClientId(client), random.lock(0)));
         let unlocks = (1..=CLIENTS).map(|client| (ClientId(client), Request::Unlock { id: 0 }));
-        core.serve(locks.into_iter().chain(unlocks), replies);
+        batch.clear();
+        batch.extend(locks.chain(unlocks));
+        core.serve(&batch, replies);
         black_box(&*replies);
         replies.clear();
     }
 }
 
 /// What a pair costs and a held range weighs, from a thousand to a million; one request at a time, and in batches.
-fn growth() {
+fn growth(sizes: &[u32]) {
     let columns = ["held", "ns/pair", "/log2(held)", "in batches", "/log2(held)", "bytes/range"];
     println!("\n{}", columns.map(|column| format!("{column:>12}")).concat());
-    for held in [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000] {
+    for held in sizes.iter().copied() {
         let mut core = filled(held);
         let (mut random, mut replies) = (Random(2), Vec::new());
         let mut timed = |run: fn(&mut Core, u32, &mut Random, &mut Vec<Reply>)| {

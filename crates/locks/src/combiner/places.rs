@@ -31,30 +31,31 @@ struct Place {
     alone: bool,
 }
 
-/// What was found out for a batch, and what has been inserted since.
+/// What was found out for a batch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
     found: ArrayVec<Place, TOGETHER>,
     /// The first of `found` that has not been asked for.
     next: usize,
-    since: ArrayVec<Range, TOGETHER>,
+    /// Something that overlaps others, for all that was seen, has been inserted since.
+    pub(super) crowded: bool,
 }
 
 impl Trees {
     /// Finds out where each of `ranges` belongs. Nothing is changed.
     pub(super) fn find_places(&mut self, ranges: impl IntoIterator<Item = Range>) {
-        let mut places = std::mem::take(&mut self.places);
-        (places.next, places.found) = (0, ArrayVec::new());
-        places.since.clear();
-        places.found.extend(ranges.into_iter().take(TOGETHER).map(|range| {
-            let at = self.roots[range.tree as usize];
-            Place { range, at, parent: NIL, alone: true }
-        }));
+        let Self { places, nodes, roots, .. } = self;
+        (places.next, places.crowded) = (0, false);
+        places.found.clear();
+        for range in ranges.into_iter().take(TOGETHER) {
+            let at = roots[range.tree as usize];
+            places.found.push(Place { range, at, parent: NIL, alone: true });
+        }
         let mut going = !places.found.is_empty();
         while going {
             let mut all = NIL;
             for Place { range: Range { start, end, .. }, at, parent, alone } in &mut places.found {
-                let here = &self.nodes[*at as usize];
+                let here = &nodes[*at as usize];
                 *parent = select_unpredictable(*at == NIL, *parent, *at);
                 // The empty node is in nobody's way, and has only itself below it.
                 *alone &= here.is_clear_of(*start, *end);
@@ -65,11 +66,10 @@ impl Trees {
         }
         for place in &places.found {
             // What a new node's colour may concern.
-            let above = &self.nodes[self.nodes[place.parent as usize].parent as usize];
+            let above = &nodes[nodes[place.parent as usize].parent as usize];
             let uncle = if above.left == place.parent { above.right } else { above.left };
-            prefetch(&self.nodes[uncle as usize]);
+            prefetch(&nodes[uncle as usize]);
         }
-        self.places = places;
     }
 
     /// Brings the node into the cache, and waits for nothing.
@@ -88,35 +88,34 @@ impl Trees {
         self.place_found(Range { tree, start, end })
     }
 
+    #[inline]
     fn place_found(&mut self, range: Range) -> Option<(Slot, bool, bool)> {
         let places = &mut self.places;
         let waiting = &places.found[places.next..];
-        let found = waiting.iter().position(|place| place.range == range);
-        let place = found.map(|ahead| waiting[ahead]);
+        let ahead = waiting.iter().position(|place| place.range == range)?;
+        let Place { parent, alone, .. } = waiting[ahead];
         // Those before it were not asked for, and will not be.
-        places.next += found.map_or(0, |ahead| ahead + 1);
-        let Range { tree, start, end } = range;
-        let meets = |other: &Range| other.tree == tree && other.start < end && start < other.end;
-        let alone = !places.since.iter().any(meets);
-        if places.since.try_push(range).is_err() {
-            // More has been inserted than was asked for: what was found no longer tells who is alone.
-            places.next = places.found.len();
-        }
-        let place = place?;
-        let goes_left = start < self.nodes[place.parent as usize].start;
-        self.fits(&range, place.parent, goes_left).then_some((place.parent, goes_left, place.alone & alone))
+        places.next += ahead + 1;
+        let goes_left = range.start < self.nodes[parent as usize].start;
+        let clear = self.fits(&range, parent, goes_left)?;
+        Some((parent, goes_left, alone & clear & !self.places.crowded))
     }
 
     /// Whether a range that starts there belongs below `parent` on that side: nobody is there, and in the order of starts
-    /// it would stand behind the one neighbour and before the other.
-    fn fits(&self, range: &Range, parent: Slot, goes_left: bool) -> bool {
+    /// it would stand behind the one neighbour and before the other. If so, whether it overlaps neither.
+    ///
+    /// A range that overlapped nothing when its place was found, in a tree where nothing since has been inserted over
+    /// anything else, can overlap only its neighbours: whatever stood between it and another it overlaps would overlap
+    /// one of the two.
+    #[inline]
+    fn fits(&self, range: &Range, parent: Slot, goes_left: bool) -> Option<bool> {
         if parent == NIL {
-            return self.roots[range.tree as usize] == NIL;
+            return (self.roots[range.tree as usize] == NIL).then_some(true);
         }
         let node = &self.nodes[parent as usize];
         let child = if goes_left { node.left } else { node.right };
         if child != NIL || node.tree != range.tree {
-            return false;
+            return None;
         }
         // The other neighbour is the first above of which this is on the other side.
         let (mut below, mut at) = (parent, node.parent);
@@ -124,6 +123,10 @@ impl Trees {
             (below, at) = (at, self.nodes[at as usize].parent);
         }
         let other = &self.nodes[at as usize];
-        at == NIL || (other.start <= range.start) == goes_left
+        // The empty node starts and ends at zero: it is before everything, and in nobody's way there.
+        let (before, behind) = if goes_left { (other, node) } else { (node, other) };
+        let is_last = !goes_left && at == NIL;
+        let fits = before.start <= range.start && (is_last || range.start < behind.start);
+        fits.then(|| before.end <= range.start && (is_last || range.end <= behind.start))
     }
 }

@@ -76,6 +76,7 @@ pub(super) enum State {
 
 impl Node {
     /// A request that waits behind nobody yet.
+    #[inline]
     pub(super) fn new(start: u64, end: u64, mode: Mode) -> Self {
         Self {
             start,
@@ -196,6 +197,7 @@ impl Trees {
             Some(place) => place,
             None => self.place_for(tree, start, end),
         };
+        self.places.crowded |= !alone;
         let slot = self.take_slot(node, owner);
         let new = &mut self.nodes[slot as usize];
         (new.parent, new.left, new.right, new.red) = (parent, NIL, NIL, true);

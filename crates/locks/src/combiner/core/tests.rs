@@ -240,7 +240,7 @@ fn a_batch_is_answered_as_one_after_the_other() {
             for (client, request) in &batch {
                 one_by_one.handle(*client, *request, &mut expected);
             }
-            batched.serve(batch, &mut replies);
+            batched.serve(&batch, &mut replies);
             assert_eq!(replies, expected, "seed {seed} step {step}");
         }
         assert_eq!(one_by_one, batched);
