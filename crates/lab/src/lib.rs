@@ -11,7 +11,6 @@ mod context;
 mod experiment;
 pub mod experiments;
 mod plot;
-mod ranges;
 pub mod subject;
 mod table;
 mod two_sides;

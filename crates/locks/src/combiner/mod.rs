@@ -30,7 +30,7 @@ mod server;
 mod shards;
 mod sync;
 mod thesis;
-mod tree;
+pub(crate) mod tree;
 pub mod wire;
 
 pub use client::{CombinerClient, CombinerGrant};
@@ -197,6 +197,19 @@ impl<V: Variant> Protocol for Combiner<V> {
     /// A flag keeps the last token it told of until its next use.
     fn quiet_mask(_: &Space, _: &Params, _: Addr) -> u64 {
         0
+    }
+
+    /// `padded` (0 or 1), `poll-ns`, `flag-clients`, `flags-each`.
+    fn tune(params: &mut Params, name: &str, value: u64) -> bool {
+        let small = u32::try_from(value).ok().filter(|value| *value > 0);
+        match (name, small) {
+            ("padded", _) if value <= 1 => params.padded = value == 1,
+            ("poll-ns", _) => params.poll_ns = value,
+            ("flag-clients", Some(clients)) => params.flag_clients = clients,
+            ("flags-each", Some(each)) => params.flags_each = each,
+            _ => return false,
+        }
+        true
     }
 
     fn message_name(kind: u32) -> &'static str {

@@ -14,10 +14,10 @@ use lockwright_fabric::observe::Mode;
 use std::hint::select_unpredictable;
 
 /// A node's number in the arena.
-pub(super) type Slot = u32;
+pub(crate) type Slot = u32;
 
 /// No node. The arena keeps a node of this number, black, so that the deletion's cases need no exceptions.
-pub(super) const NIL: Slot = 0;
+pub(crate) const NIL: Slot = 0;
 
 /// The tree of a slot without a node.
 const NOWHERE: u32 = u32::MAX;
@@ -36,36 +36,36 @@ const NOWHERE: u32 = u32::MAX;
 /// | 60–63 | mode, state, colour, whether somebody's count includes it |
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Node {
-    pub(super) start: u64,
-    pub(super) end: u64,
+pub(crate) struct Node {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
     left_reach: u64,
     right_reach: u64,
-    pub(super) stamp: u64,
-    pub(super) left: Slot,
-    pub(super) right: Slot,
-    pub(super) parent: Slot,
-    pub(super) blocking: u32,
-    pub(super) tree: u32,
-    pub(super) mode: Mode,
-    pub(super) state: State,
+    pub(crate) stamp: u64,
+    pub(crate) left: Slot,
+    pub(crate) right: Slot,
+    pub(crate) parent: Slot,
+    pub(crate) blocking: u32,
+    pub(crate) tree: u32,
+    pub(crate) mode: Mode,
+    pub(crate) state: State,
     red: bool,
     /// Some waiting request may have counted this one: only then does its end concern anybody.
-    pub(super) blocks: bool,
+    pub(crate) blocks: bool,
 }
 
 const _: () = assert!(size_of::<Node>() == 64, "a node is one cache line");
 
 /// Whose request a node is: the client, and the client's own id for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) client: u32,
-    pub(super) id: u32,
+pub(crate) struct Owner {
+    pub(crate) client: u32,
+    pub(crate) id: u32,
 }
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum State {
+pub(crate) enum State {
     /// In the queue.
     Waiting,
     /// Held.
@@ -77,7 +77,7 @@ pub(super) enum State {
 impl Node {
     /// A request that waits behind nobody yet.
     #[inline]
-    pub(super) fn new(start: u64, end: u64, mode: Mode) -> Self {
+    pub(crate) fn new(start: u64, end: u64, mode: Mode) -> Self {
         Self {
             start,
             end,
@@ -97,14 +97,14 @@ impl Node {
     }
 
     /// The same request for other units; not in any tree yet.
-    pub(super) fn cut_to(mut self, start: u64, end: u64) -> Self {
+    pub(crate) fn cut_to(mut self, start: u64, end: u64) -> Self {
         (self.start, self.end) = (start, end);
         self
     }
 
     /// Whether a new range that goes down from here can overlap neither this node nor anything on the other side of it.
     #[inline(always)]
-    pub(super) fn is_clear_of(&self, start: u64, end: u64) -> bool {
+    pub(crate) fn is_clear_of(&self, start: u64, end: u64) -> bool {
         let goes_left = start < self.start;
         // If left: everything on the right starts here or later. If right: what reaches over the new range from the left
         // is somewhere down there.
@@ -121,50 +121,50 @@ impl Node {
 
     /// Whether it has a unit in common with `start..end`.
     #[inline(always)]
-    pub(super) fn overlaps(&self, start: u64, end: u64) -> bool {
+    pub(crate) fn overlaps(&self, start: u64, end: u64) -> bool {
         self.start < end && start < self.end
     }
 }
 
 /// Some trees in one arena.
 #[derive(Clone, Debug)]
-pub(super) struct Trees {
-    pub(super) nodes: Vec<Node>,
+pub(crate) struct Trees {
+    pub(crate) nodes: Vec<Node>,
     owners: Vec<Owner>,
     /// Slots without a node, linked by `left`.
     free: Slot,
-    pub(super) roots: Vec<Slot>,
+    pub(crate) roots: Vec<Slot>,
     live: usize,
-    pub(super) places: Places,
+    pub(crate) places: Places,
 }
 
 impl Trees {
     /// No trees yet.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (nobody, nowhere) = (Owner { client: 0, id: 0 }, Node::new(0, 0, Mode::Shared));
         let (roots, places) = (Vec::new(), Places::default());
         Self { nodes: vec![nowhere], owners: vec![nobody], free: NIL, roots, live: 0, places }
     }
 
     /// A new, empty tree.
-    pub(super) fn plant(&mut self) -> u32 {
+    pub(crate) fn plant(&mut self) -> u32 {
         self.roots.push(NIL);
         self.roots.len() as u32 - 1
     }
 
     /// Whether the tree has no nodes.
     #[inline(always)]
-    pub(super) fn is_bare(&self, tree: u32) -> bool {
+    pub(crate) fn is_bare(&self, tree: u32) -> bool {
         self.roots[tree as usize] == NIL
     }
 
     /// Nodes in all trees.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.live
     }
 
     /// Bytes of memory it has taken.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node>()
             + self.owners.capacity() * size_of::<Owner>()
             + self.roots.capacity() * size_of::<Slot>()
@@ -172,26 +172,26 @@ impl Trees {
 
     /// The node.
     #[inline(always)]
-    pub(super) fn node(&self, slot: Slot) -> &Node {
+    pub(crate) fn node(&self, slot: Slot) -> &Node {
         &self.nodes[slot as usize]
     }
 
     /// Whose it is.
     #[inline(always)]
-    pub(super) fn owner(&self, slot: Slot) -> Owner {
+    pub(crate) fn owner(&self, slot: Slot) -> Owner {
         self.owners[slot as usize]
     }
 
     /// The node, to be changed; never its range.
     #[inline(always)]
-    pub(super) fn node_mut(&mut self, slot: Slot) -> &mut Node {
+    pub(crate) fn node_mut(&mut self, slot: Slot) -> &mut Node {
         &mut self.nodes[slot as usize]
     }
 
     /// Puts `node` into the tree it names. Also says whether nothing there overlaps it; where that cannot be seen on
     /// the way down, the answer is no, and [`Trees::overlapping`] finds out.
     #[inline]
-    pub(super) fn insert(&mut self, node: Node, owner: Owner) -> (Slot, bool) {
+    pub(crate) fn insert(&mut self, node: Node, owner: Owner) -> (Slot, bool) {
         let Node { start, end, tree, .. } = node;
         let (parent, went_left, alone) = match self.place_known(tree, start, end) {
             Some(place) => place,
@@ -229,7 +229,7 @@ impl Trees {
 
     /// Takes the node out of its tree and forgets it.
     #[inline]
-    pub(super) fn remove(&mut self, slot: Slot) {
+    pub(crate) fn remove(&mut self, slot: Slot) {
         let Node { left, right, left_reach, right_reach, parent, red, tree, .. } = self.nodes[slot as usize];
         // `moved` takes the place of a node that is cut out; `black` says whether the cut took a black one.
         let (moved, black);
@@ -271,7 +271,7 @@ impl Trees {
     }
 
     /// Adds to `found` every node of `tree` that has a unit in common with `start..end`, by their starts.
-    pub(super) fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>) {
+    pub(crate) fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>) {
         // Twice the depth of a tree of 2^32 nodes is more than there can be.
         let mut stack = [NIL; 72];
         let (mut depth, mut at) = (0, self.roots[tree as usize]);
@@ -301,7 +301,7 @@ impl Trees {
     }
 
     /// Every node of `tree`, by start.
-    pub(super) fn walk(&self, tree: u32, found: &mut Vec<Slot>) {
+    pub(crate) fn walk(&self, tree: u32, found: &mut Vec<Slot>) {
         let mut at = self.roots[tree as usize];
         let mut stack = Vec::new();
         while at != NIL || !stack.is_empty() {

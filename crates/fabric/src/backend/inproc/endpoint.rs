@@ -122,8 +122,14 @@ impl InProcEndpoint {
             .is_some_and(|region| addr.offset < region.bytes() && addr.offset.is_multiple_of(width.bytes()))
     }
 
+    /// Lets everybody who waits for a message go, and takes no more.
+    #[cfg(feature = "rdma")]
+    pub(in crate::backend) fn close(&self) {
+        self.client.mailbox.close();
+    }
+
     /// The next message, whatever it is; `None` once the mailbox is closed.
-    #[cfg(feature = "tcp")]
+    #[cfg(any(feature = "tcp", feature = "rdma"))]
     pub(in crate::backend) async fn next_letter(&self) -> Option<(PeerId, Message)> {
         self.recv_by(Deadline::Never, |from, message| Some((from, message.clone()))).await
     }

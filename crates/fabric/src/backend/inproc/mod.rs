@@ -189,8 +189,25 @@ impl InProc {
         }
     }
 
+    /// Whether `peer` can be sent messages.
+    #[cfg(feature = "rdma")]
+    pub(in crate::backend) fn knows(&self, peer: PeerId) -> bool {
+        self.shared.peer(peer).is_some()
+    }
+
+    /// Where the regions are: for a NIC that reaches them on its own.
+    #[cfg(feature = "rdma")]
+    pub(in crate::backend) fn places(&self) -> Vec<(NodeId, crate::RegionId, std::ptr::NonNull<u8>, u64)> {
+        let regions = self.shared.regions.iter().enumerate().filter(|(_, region)| region.bytes() > 0);
+        let place = |(index, region): (usize, &Region)| {
+            let (node, number) = (index / REGIONS, index % REGIONS);
+            (NodeId(node as u16), crate::RegionId(number as u16), region.base(), region.bytes())
+        };
+        regions.map(place).collect()
+    }
+
     /// Puts a message into the mailbox of `to`; `false` if there is no such peer.
-    #[cfg(feature = "tcp")]
+    #[cfg(any(feature = "tcp", feature = "rdma"))]
     pub(in crate::backend) fn post(&self, from: PeerId, to: PeerId, message: Message) -> bool {
         self.shared.post(from, to, message).is_ok()
     }

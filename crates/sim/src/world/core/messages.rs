@@ -12,15 +12,50 @@ pub(super) struct Flight {
     pub(super) to: Option<PeerId>,
     pub(super) message: Message,
     pub(super) observed: Vec<Observation>,
+    /// The thread of the role that deals with it.
+    pub(super) thread: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct RoleState {
-    pub(super) node: NodeId,
+    /// The node it is on; none for a switch, which is in the network.
+    pub(super) node: Option<NodeId>,
     pub(super) role: BoxedRole,
     pub(super) service_ns: u64,
-    /// When each of its threads is free.
-    pub(super) threads: Vec<u64>,
+    /// When each of its threads will be free, and until when its last message keeps it beyond the usual.
+    pub(super) threads: Vec<(u64, u64)>,
+    /// Until when somebody works alone.
+    pub(super) alone_until_ns: u64,
+}
+
+impl RoleState {
+    pub(super) fn new(node: Option<NodeId>, role: BoxedRole, service_ns: u64, threads: usize) -> Self {
+        Self { node, role, service_ns, threads: vec![(0, 0); threads.max(1)], alone_until_ns: 0 }
+    }
+
+    /// When `thread`, which begins at `now_ns`, is done with work on so many cache lines.
+    fn work(&mut self, thread: usize, now_ns: u64, lines_ns: u64, alone_ns: u64) -> u64 {
+        let mut done_ns = now_ns + lines_ns;
+        if alone_ns > 0 {
+            done_ns = done_ns.max(self.alone_until_ns) + alone_ns;
+            self.alone_until_ns = done_ns;
+        }
+        let (free_ns, late_ns) = &mut self.threads[thread];
+        // Those that wait for this thread were told when they would be served: by so much it will be later.
+        if done_ns > now_ns {
+            *free_ns += done_ns - now_ns;
+        }
+        *late_ns = done_ns;
+        done_ns
+    }
+}
+
+/// Where a peer is.
+enum Site {
+    Node(NodeId),
+    Network,
+    /// On a machine that owns no lock memory and has nobody else on it.
+    Elsewhere,
 }
 
 impl Core {
@@ -63,8 +98,9 @@ impl Core {
         datagram: bool,
     ) {
         let network = self.faults.plan.network;
-        let jitter_ns = self.model.jitter_ns.min(self.message_ns);
-        let mut at_ns = leaves_ns + self.message_ns - jitter_ns + self.network.below(2 * jitter_ns + 1);
+        let way_ns = self.way_ns(from, to);
+        let jitter_ns = self.model.jitter_ns.min(way_ns);
+        let mut at_ns = leaves_ns + way_ns - jitter_ns + self.network.below(2 * jitter_ns + 1);
         if network.extra_delay_ns > 0 {
             at_ns += self.network.below(network.extra_delay_ns + 1);
         }
@@ -95,6 +131,21 @@ impl Core {
         }
     }
 
+    /// How long a message is under way: not at all to a server on the sender's own node (a cache miss), half the way to
+    /// a switch, which everything between two nodes passes.
+    fn way_ns(&self, from: PeerId, to: PeerId) -> u64 {
+        let place = |peer: PeerId| match peer.index() {
+            (role, true) => self.roles[role].node.map_or(Site::Network, Site::Node),
+            (client, false) => self.clients[client].home.map_or(Site::Elsewhere, Site::Node),
+        };
+        let serves = from.index().1 || to.index().1;
+        match (place(from), place(to)) {
+            (Site::Node(a), Site::Node(b)) if a == b && serves => self.model.cpu_access_ns,
+            (Site::Network, _) | (_, Site::Network) => self.message_ns / 2,
+            _ => self.message_ns,
+        }
+    }
+
     pub(super) fn fly(&mut self, from: PeerId, to: PeerId, message: Message, at_ns: u64) -> u32 {
         let flight = self.free_flights.pop().unwrap_or_else(|| {
             self.flights.push(Flight::default());
@@ -118,9 +169,12 @@ impl Core {
         match to.index() {
             (role, true) => {
                 let state = &mut self.roles[role];
-                let thread = state.threads.iter_mut().min().expect("a role has a thread");
-                let done_ns = self.now_ns.max(*thread) + state.service_ns;
-                *thread = done_ns;
+                let (thread, (free_ns, _)) = (state.threads.iter_mut().enumerate())
+                    .min_by_key(|(_, (free_ns, _))| *free_ns)
+                    .expect("a role has a thread");
+                let done_ns = self.now_ns.max(*free_ns) + state.service_ns;
+                *free_ns = done_ns;
+                self.flights[flight as usize].thread = thread;
                 self.push(done_ns, EventKind::Serve(flight));
                 None
             }
@@ -164,13 +218,27 @@ impl Core {
 
     pub(super) fn serve(&mut self, flight: u32) -> Option<u32> {
         let (from, to) = self.ends(flight);
+        let (role, thread) = (to.index().0, self.flights[flight as usize].thread);
+        let state = &self.roles[role];
+        let served_ns = state.threads[thread].1 + state.service_ns;
+        if state.threads[thread].1 > 0 && served_ns > self.now_ns {
+            // The message before it took longer than was known when this one came.
+            self.push(served_ns, EventKind::Serve(flight));
+            return None;
+        }
         let message = std::mem::take(&mut self.flights[flight as usize].message);
         self.free_flights.push(flight);
-        let role = to.index().0;
-        if !self.dead_nodes[self.roles[role].node.0 as usize] {
+        if self.role_is_up(role) {
             let mut out = Outbox::default();
             self.roles[role].role.on_message(Time(self.now_ns), from, &message, &mut out);
-            self.do_outbox(role, out);
+            let mut leaves_ns = self.now_ns;
+            let state = &mut self.roles[role];
+            if out.lines + out.lines_alone > 0 || state.threads[thread].1 > 0 {
+                let line_ns = self.model.cpu_access_ns;
+                let (lines_ns, alone_ns) = (out.lines * line_ns, out.lines_alone * line_ns);
+                leaves_ns = state.work(thread, self.now_ns, lines_ns, alone_ns);
+            }
+            self.do_outbox(role, out, leaves_ns);
         }
         None
     }
@@ -178,18 +246,23 @@ impl Core {
     pub(super) fn role_timer(&mut self, timer: u32) -> Option<u32> {
         let (role, id) = self.timers[timer as usize];
         self.free_timers.push(timer);
-        if !self.dead_nodes[self.roles[role].node.0 as usize] {
+        if self.role_is_up(role) {
             let mut out = Outbox::default();
             self.roles[role].role.on_timer(Time(self.now_ns), id, &mut out);
-            self.do_outbox(role, out);
+            self.do_outbox(role, out, self.now_ns);
         }
         None
     }
 
-    pub(super) fn do_outbox(&mut self, role: usize, out: Outbox) {
+    fn role_is_up(&self, role: usize) -> bool {
+        self.roles[role].node.is_none_or(|node| !self.dead_nodes[node.0 as usize])
+    }
+
+    /// Verbs take effect at once, messages leave when the work is done.
+    pub(super) fn do_outbox(&mut self, role: usize, out: Outbox, leaves_ns: u64) {
         let node = self.roles[role].node;
         for verb in out.verbs {
-            assert_eq!(verb.addr.node, node, "a role's verbs stay on its own node");
+            assert_eq!(Some(verb.addr.node), node, "a role's verbs stay on its own node");
             let old = self.memory.read(verb.addr, verb.width);
             if let Some(new) = verb.op.apply(verb.width, old) {
                 self.memory.write(verb.addr, verb.width, new);
@@ -198,14 +271,16 @@ impl Core {
                 }
             }
         }
-        for (to, message) in out.messages {
+        let reliable = out.messages.into_iter().map(|(to, message)| (to, message, false));
+        let packets = out.datagrams.into_iter().map(|(to, message)| (to, message, true));
+        for (to, message, datagram) in reliable.chain(packets) {
             let (index, is_role) = to.index();
             assert!(
                 index < if is_role { self.roles.len() } else { self.clients.len() },
                 "{to} does not exist"
             );
             self.counters.message(&message);
-            self.send(PeerId::role(role), to, message, self.now_ns, false);
+            self.send(PeerId::role(role), to, message, leaves_ns, datagram);
         }
         for (delay_ns, id) in out.timers {
             let timer = self.timers.len() as u32;

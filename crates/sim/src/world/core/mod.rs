@@ -160,12 +160,12 @@ impl Core {
 
     pub(crate) fn add_role(
         &mut self,
-        node: NodeId,
+        node: Option<NodeId>,
         role: BoxedRole,
         service_ns: u64,
         threads: usize,
     ) -> PeerId {
-        self.roles.push(RoleState { node, role, service_ns, threads: vec![0; threads.max(1)] });
+        self.roles.push(RoleState::new(node, role, service_ns, threads));
         PeerId::role(self.roles.len() - 1)
     }
 
