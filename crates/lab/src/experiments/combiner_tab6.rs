@@ -33,11 +33,13 @@ const CLIENTS: usize = 48;
 /// What a message may cost a thread of the server; the first is the model's.
 const SERVICE_NS: [u64; 5] = [200, 500, 1_000, 2_000, 4_000];
 
-const SPEED: &str = "it falls with what a message costs the server's threads: see the table server_speed";
-const FLAGS: &str = "a READ is shorter than an RPC here as there, and the model has no cache lines for flags to share; \
+const SEGMENTED: &str = "static segmentation is the best client-side lock here: two segments, some 2.5 verbs. The thesis \
+                         measured 150 µs at its median where an atomic takes 2.79 µs, and does not say why";
+const SPEED: &str = "what a message costs the server's threads decides: see the table server_speed";
+const FLAGS: &str = "a READ is shorter than an RPC, here and there, and the model has no cache lines for flags to share; \
                      that the thesis's flags cost it so much because they lie side by side is its own guess";
 const WHOLE: &str =
-    "the thesis's Citron locks whole nodes of its tree, having no masked verbs; ours does not";
+    "the same figure against Citron, the thesis's best; there it locks whole nodes for want of masked verbs";
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let reports = run_all(context, &[CLIENTS], &oltp(), WRITES_PERCENT)?;
@@ -48,10 +50,11 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     };
     let (rpc, flag) = (ops("combiner-poll-rpc"), ops("combiner-poll-flag"));
     let claims = vec![
-        ratio("combiner-over-best-client-side", (ERPC, CITRON), (rpc, client_side), SPEED),
+        ratio("combiner-over-best-client-side", (ERPC, CITRON), (rpc, client_side), SEGMENTED),
+        ratio("combiner-over-citron", (ERPC, CITRON), (rpc, ops("citron")), WHOLE),
         ratio("combiner-over-interval-tree", (ERPC, TREE), (rpc, ops("interval-tree")), SPEED),
         ratio("rdma-polling-over-rpc-polling", (RDMA, ERPC), (flag, rpc), FLAGS),
-        ratio("segments-over-citron", (SEGMENTS, CITRON), (ops("ss"), ops("citron")), WHOLE),
+        ratio("segments-over-citron", (SEGMENTS, CITRON), (ops("ss"), ops("citron")), SEGMENTED),
     ];
     let tables = vec![table(&[CLIENTS], &reports), server_speed(context, client_side)?];
     Ok(Findings { tables, plots: Vec::new(), claims })
