@@ -5,13 +5,13 @@
 //! error), so what is shown is the other half: the same writers on trees of several sizes, of which each would be the
 //! right one for a while. The claims about growing have no figure until there is one.
 
-use super::citron::{Handshake, Lock, Wait, kops, row, table};
+use super::citron::{Handshake, Lock, Wait, kops, row, table, timed};
 use super::shift::so;
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
-use lockwright_sim::{Pattern, Plan, Ranges, Report};
+use lockwright_sim::{Pattern, Ranges, Report};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "citron-fig10",
@@ -25,17 +25,8 @@ const LOCKS: [Lock; 2] = [Wait, Handshake];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let bits: &[u32] = context.pick(&[10, 12, 14, 16, 18, 20, 22, 24, 26, 28], &[10, 20, 26, 28]);
-    let ops = context.pick(60_000, 10_000);
     let pattern = Pattern::Interleaved { record_bytes: 47_008, unit_bytes: 4_096 };
-    let plan = |units: u64| Plan {
-        clients: CLIENTS,
-        machines: 3,
-        locks: 1,
-        ranges: Some(Ranges::of(units, pattern.clone())),
-        ops,
-        warmup_ops: ops / 10,
-        ..Plan::default()
-    };
+    let plan = |units: u64| timed(context, CLIENTS, Ranges::of(units, pattern.clone()));
     let mut runs = Vec::new();
     for lock in LOCKS {
         runs.extend(bits.iter().map(|bits| lock.run(plan(1 << bits), 12)));

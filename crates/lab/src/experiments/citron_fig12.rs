@@ -32,8 +32,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let counts: &[usize] = context.pick(&[3, 12, 24, 48, 96, 144, 192], &[3, 48, 192]);
     let ms: &[u64] = context.pick(&[1, 2, 4, 6], &[1, 4]);
     let waits: &[u64] = context.pick(&[5_000, 10_000, 15_000, 20_000, 30_000], &[5_000, 15_000]);
-    let ops = context.pick(100_000, 20_000);
-    let plan = |clients, lengths: &[u64]| micro(clients, lengths, ops);
+    let plan = |clients, lengths: &[u64]| micro(context, clients, lengths);
     let mixed = |clients| plan(clients, &[1, 16, 256]);
     // A tunable that is named twice is what it is named last.
     let with = |more: &[Tunable]| [&wait_mode(), more].concat();

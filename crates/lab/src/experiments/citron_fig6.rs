@@ -56,12 +56,11 @@ impl Reports<'_> {
 }
 
 fn run(context: &Context) -> Result<Findings, LabError> {
-    let counts: &[usize] = context.pick(&[3, 24, 48, 96, 144, 192], &[24, 192]);
-    let ops = context.pick(40_000, 8_000);
+    let counts: &[usize] = context.pick(&[3, 12, 24, 48, 96, 144, 192], &[24, 192]);
     let mut runs = Vec::new();
     for length in LENGTHS {
         for lock in LOCKS {
-            runs.extend(counts.iter().map(|clients| lock.run(micro(*clients, &[length], ops), length)));
+            runs.extend(counts.iter().map(|clients| lock.run(micro(context, *clients, &[length]), length)));
         }
     }
     let reports = Reports { counts, all: context.simulate(&runs)? };

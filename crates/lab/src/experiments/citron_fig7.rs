@@ -21,10 +21,9 @@ const LOCKS: [Lock; 9] = [Wait, Handshake, MT, IT, LLC, Lld, Ss(1), Ss(16), Ss(2
 const CLIENTS: [(usize, f64); 3] = [(63, 1.277), (129, 1.517), (192, 1.559)];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
-    let ops = context.pick(40_000, 8_000);
     let mut runs = Vec::new();
     for lock in LOCKS {
-        runs.extend(CLIENTS.iter().map(|(clients, _)| lock.run(micro(*clients, &LENGTHS, ops), 1)));
+        runs.extend(CLIENTS.iter().map(|(clients, _)| lock.run(micro(context, *clients, &LENGTHS), 1)));
     }
     let reports = context.simulate(&runs)?;
     let by_lock: Vec<&[Report]> = reports.chunks(CLIENTS.len()).collect();

@@ -10,13 +10,14 @@
 
 use super::citron::{
     Handshake, IT, LLC, Lld, Lock, MT, SERVED, SsExact, UNITS, Wait, kops, largest, mean, micros, row, table,
+    timed,
 };
 use super::shift::{but, so};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
-use lockwright_sim::{Pattern, Plan, Ranges, Report};
+use lockwright_sim::{Pattern, Ranges, Report};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "citron-fig8",
@@ -31,20 +32,11 @@ const RECORDS: [(usize, u64); 4] = [(1, 16_320), (4, 8_160), (16, 4_080), (64, 2
 const LOCKS: [Lock; 7] = [Wait, Handshake, MT, IT, LLC, Lld, SsExact];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
-    let ops = context.pick(60_000, 8_000);
     let mut runs = Vec::new();
     for lock in LOCKS {
         for (clients, record_bytes) in RECORDS {
             let pattern = Pattern::Interleaved { record_bytes, unit_bytes: UNIT_BYTES };
-            let plan = Plan {
-                clients,
-                machines: 3,
-                locks: 1,
-                ranges: Some(Ranges::of(UNITS, pattern)),
-                ops,
-                warmup_ops: ops / 10,
-                ..Plan::default()
-            };
+            let plan = timed(context, clients, Ranges::of(UNITS, pattern));
             runs.push(lock.run(plan, record_bytes / UNIT_BYTES));
         }
     }

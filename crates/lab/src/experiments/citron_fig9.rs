@@ -23,7 +23,6 @@ const LENGTHS: [u64; 2] = [16, 256];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let alphas: &[f64] = context.pick(&[0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99], &[0.0, 0.7, 0.99]);
-    let ops = context.pick(40_000, 8_000);
     let slow = if_there(("fast-path", 0));
     let mut modes = vec!["citron-wait", "citron-handshake"];
     modes.extend(slow.map(|_| "citron-wait-slow"));
@@ -31,7 +30,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     for length in LENGTHS {
         for mode in &modes {
             for alpha in alphas {
-                let plan = lockwright_sim::Plan { zipf: *alpha, ..micro(CLIENTS, &[length], ops) };
+                let plan = lockwright_sim::Plan { zipf: *alpha, ..micro(context, CLIENTS, &[length]) };
                 let lock = if *mode == "citron-handshake" { Handshake } else { Wait };
                 let mut run: Run = lock.run(plan, length);
                 run.tunables.extend(slow.filter(|_| *mode == "citron-wait-slow"));

@@ -9,7 +9,7 @@
 //! exclusively like everybody else, for that is what the locks compared have in common (DSLR is a mutex in Table 1);
 //! Citron with readers, which nobody else has, stands beside it.
 
-use super::citron::{Handshake, IT, LLC, Lld, Lock, MT, Mutex, Ss, Wait, kops, micros, row, table};
+use super::citron::{Handshake, IT, LLC, Lld, Lock, MT, Mutex, Ss, Wait, kops, micros, row, table, timed};
 use super::shift::{but, so};
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
@@ -50,17 +50,8 @@ fn plan(context: &Context) -> Plan {
         reads_per_log_write: 3_200,
         reads_ahead: 1_000,
     };
-    let ops = context.pick(200_000, 30_000);
-    Plan {
-        clients: 183,
-        machines: 3,
-        locks: FILES + 1,
-        ranges: Some(Ranges { hold_per_unit_ns: 328, ..Ranges::of(FILE_UNITS, Pattern::Oltp(oltp)) }),
-        hold_ns: 2_000,
-        ops,
-        warmup_ops: ops / 10,
-        ..Plan::default()
-    }
+    let ranges = Ranges { hold_per_unit_ns: 328, ..Ranges::of(FILE_UNITS, Pattern::Oltp(oltp)) };
+    Plan { locks: FILES + 1, hold_ns: 2_000, ..timed(context, 183, ranges) }
 }
 
 fn run(context: &Context) -> Result<Findings, LabError> {
