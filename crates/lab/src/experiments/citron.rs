@@ -136,6 +136,16 @@ pub(super) fn micros(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
+/// Median of acquire in microseconds. A lock that granted nothing in its time takes for ever.
+pub(super) fn p50(report: &Report) -> f64 {
+    if report.cycles == 0 { f64::INFINITY } else { micros(report.acquire.p50_ns) }
+}
+
+/// 99th percentile of acquire in microseconds, likewise.
+pub(super) fn p99(report: &Report) -> f64 {
+    if report.cycles == 0 { f64::INFINITY } else { micros(report.acquire.p99_ns) }
+}
+
 /// The mean of what there is.
 pub(super) fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
     let (sum, count) = values.into_iter().fold((0.0, 0), |(sum, count), value| (sum + value, count + 1));
@@ -162,8 +172,8 @@ pub(super) fn row(table: &mut Table, special: &[String], label: &str, report: &R
         label.to_owned(),
         report.clients.to_string(),
         format!("{:.1}", kops(report)),
-        format!("{:.2}", micros(report.acquire.p50_ns)),
-        format!("{:.2}", micros(report.acquire.p99_ns)),
+        format!("{:.2}", p50(report)),
+        format!("{:.2}", p99(report)),
         format!("{:.2}", per.reads + per.writes + per.atomics),
         format!("{:.2}", per.messages),
         report.aborts.to_string(),

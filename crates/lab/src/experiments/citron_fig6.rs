@@ -5,8 +5,8 @@
 //! a unit is cut into eight.
 
 use super::citron::{
-    Handshake, LLC, Lld, Lock, MT, SERVED, SsExact, SsOver, SsUnder, Wait, kops, largest, mean, micro,
-    micros, row, table,
+    Handshake, LLC, Lld, Lock, MT, SERVED, SsExact, SsOver, SsUnder, Wait, kops, largest, mean, micro, p50,
+    p99, row, table,
 };
 use super::shift::{but, so};
 use crate::claim::Claim;
@@ -73,14 +73,6 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     }
     let plots = LENGTHS.iter().flat_map(|length| plots(&reports, *length)).collect();
     Ok(Findings { claims: claims(&reports), plots, tables: vec![table] })
-}
-
-fn p50(report: &Report) -> f64 {
-    micros(report.acquire.p50_ns)
-}
-
-fn p99(report: &Report) -> f64 {
-    micros(report.acquire.p99_ns)
 }
 
 /// Ratios: ±15 %. Orders: exact.

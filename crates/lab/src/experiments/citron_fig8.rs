@@ -9,7 +9,7 @@
 //! exactly one record, and every record is one.
 
 use super::citron::{
-    Handshake, IT, LLC, Lld, Lock, MT, SERVED, SsExact, UNITS, Wait, kops, largest, mean, micros, row, table,
+    Handshake, IT, LLC, Lld, Lock, MT, SERVED, SsExact, UNITS, Wait, kops, largest, mean, p99, row, table,
     timed,
 };
 use super::shift::{but, so};
@@ -50,10 +50,6 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         }
     }
     Ok(Findings { claims: claims(&by_lock), plots: plots(&by_lock), tables: vec![table] })
-}
-
-fn p99(report: &Report) -> f64 {
-    micros(report.acquire.p99_ns)
 }
 
 fn claims(by_lock: &[&[Report]]) -> Vec<Claim> {

@@ -3,7 +3,7 @@
 //! Wait mode has its fast paths always on unless it can be told otherwise (tunable `fast-path`); without that there is
 //! nothing to compare it with, and the claims about the difference have no figure. Handshake mode is its own fast path.
 
-use super::citron::{Handshake, Wait, if_there, kops, mean, micro, micros, row, table};
+use super::citron::{Handshake, Wait, if_there, kops, mean, micro, p50, row, table};
 use super::shift::but;
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
@@ -51,10 +51,6 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         .map(|i| plot(LENGTHS[i], alphas, &modes, &curves[i * modes.len()..][..modes.len()]))
         .collect();
     Ok(Findings { claims: claims(alphas, &modes, &curves), plots, tables: vec![table] })
-}
-
-fn p50(report: &Report) -> f64 {
-    micros(report.acquire.p50_ns)
 }
 
 /// How much one curve is above the other, in percent, on average over the skews up to `most`.
