@@ -5,8 +5,8 @@
 //! a unit is cut into eight.
 
 use super::citron::{
-    Handshake, LLC, Lld, Lock, MT, SERVED, SsExact, SsOver, SsUnder, Wait, kops, largest, mean, micro, p50,
-    p99, row, table,
+    Handshake, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, SsOver, SsUnder, Wait, WaitLong, kops, largest,
+    mean, micro, p50, p99, row, table,
 };
 use super::shift::{but, so};
 use crate::claim::Claim;
@@ -23,7 +23,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 const LENGTHS: [u64; 3] = [1, 16, 256];
-const LOCKS: [Lock; 9] = [Wait, Handshake, MT, super::citron::IT, LLC, Lld, SsExact, SsOver, SsUnder];
+const LOCKS: [Lock; 10] =
+    [Wait, WaitLong, Handshake, MT, super::citron::IT, LLC, Lld, SsExact, SsOver, SsUnder];
 
 /// Reports by length, lock and number of clients.
 struct Reports<'a> {
@@ -127,8 +128,6 @@ fn claims(reports: &Reports<'_>) -> Vec<Claim> {
     }
     claims.into_iter().map(|claim| but(claim, NOTE)).collect()
 }
-
-const NOTE: &str = "see docs/experiments.md, Citron";
 
 fn plots(reports: &Reports<'_>, length: u64) -> [Plot; 2] {
     let plot = |name: &str, what: &str, y, figure: fn(&Report) -> f64| Plot {

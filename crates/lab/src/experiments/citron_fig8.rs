@@ -9,8 +9,8 @@
 //! exactly one record, and every record is one.
 
 use super::citron::{
-    Handshake, IT, LLC, Lld, Lock, MT, SERVED, SsExact, UNITS, Wait, kops, largest, mean, p99, row, table,
-    timed,
+    Handshake, IT, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, UNITS, Wait, WaitLong, kops, largest, mean,
+    p99, row, table, timed,
 };
 use super::shift::{but, so};
 use crate::claim::Claim;
@@ -29,7 +29,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 const UNIT_BYTES: u64 = 510;
 /// Processes, and bytes of a record.
 const RECORDS: [(usize, u64); 4] = [(1, 16_320), (4, 8_160), (16, 4_080), (64, 2_040)];
-const LOCKS: [Lock; 7] = [Wait, Handshake, MT, IT, LLC, Lld, SsExact];
+const LOCKS: [Lock; 8] = [Wait, WaitLong, Handshake, MT, IT, LLC, Lld, SsExact];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let mut runs = Vec::new();
@@ -77,7 +77,7 @@ fn claims(by_lock: &[&[Report]]) -> Vec<Claim> {
         so("ours-handshake-ahead-of-wait", best(Handshake) > best(Wait)),
         Claim::new("ours-handshake-aborts", 0.0, aborts as f64),
     ];
-    claims.into_iter().map(|claim| but(claim, "locks only; see docs/experiments.md, Citron")).collect()
+    claims.into_iter().map(|claim| but(claim, NOTE)).collect()
 }
 
 fn plots(by_lock: &[&[Report]]) -> Vec<Plot> {

@@ -3,7 +3,7 @@
 //! Wait mode has its fast paths always on unless it can be told otherwise (tunable `fast-path`); without that there is
 //! nothing to compare it with, and the claims about the difference have no figure. Handshake mode is its own fast path.
 
-use super::citron::{Handshake, Wait, if_there, kops, mean, micro, p50, row, table};
+use super::citron::{Handshake, Wait, WaitLong, if_there, kops, mean, micro, p50, row, table};
 use super::shift::but;
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
@@ -24,14 +24,18 @@ const LENGTHS: [u64; 2] = [16, 256];
 fn run(context: &Context) -> Result<Findings, LabError> {
     let alphas: &[f64] = context.pick(&[0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99], &[0.0, 0.7, 0.99]);
     let slow = if_there(("fast-path", 0));
-    let mut modes = vec!["citron-wait", "citron-handshake"];
+    let mut modes = vec!["citron-wait", "citron-wait-120us", "citron-handshake"];
     modes.extend(slow.map(|_| "citron-wait-slow"));
     let mut runs = Vec::new();
     for length in LENGTHS {
         for mode in &modes {
             for alpha in alphas {
                 let plan = lockwright_sim::Plan { zipf: *alpha, ..micro(context, CLIENTS, &[length]) };
-                let lock = if *mode == "citron-handshake" { Handshake } else { Wait };
+                let lock = match *mode {
+                    "citron-handshake" => Handshake,
+                    "citron-wait-120us" => WaitLong,
+                    _ => Wait,
+                };
                 let mut run: Run = lock.run(plan, length);
                 run.tunables.extend(slow.filter(|_| *mode == "citron-wait-slow"));
                 runs.push(run);
