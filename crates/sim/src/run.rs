@@ -232,9 +232,7 @@ fn once<P: Protocol>(
     for (addr, word) in &initial {
         world.write(*addr, Width::W64, u128::from(*word));
     }
-    for (index, role) in P::roles(&space, params).into_iter().enumerate() {
-        world.install_role(NodeId(index as u16), role);
-    }
+    world.install_roles(P::roles(&space, params), P::switches(&space, params));
     let tally = Rc::new(RefCell::new(Tally::new(plan)));
     for index in 0..plan.clients {
         let home = (index < plan.local_clients).then(|| NodeId(index as u16 % plan.nodes));

@@ -26,6 +26,7 @@ mod shift_fig6;
 mod shift_fig7;
 mod shift_fig8;
 mod shift_fig9;
+mod shift_ours;
 mod shift_sec2_3;
 mod shift_tab3;
 mod shift_tab4;
@@ -51,6 +52,7 @@ pub const ALL: &[Experiment] = &[
     shift_fig13::EXPERIMENT,
     shift_tab3::EXPERIMENT,
     shift_tab4::EXPERIMENT,
+    shift_ours::EXPERIMENT,
     combiner_fig5::FIG5,
     combiner_fig5::FIG6,
     combiner_fig5::FIG7,

@@ -21,8 +21,13 @@ mod message;
 pub mod mutants;
 mod packed;
 pub mod queue;
+#[cfg(test)]
+mod queue_deaths;
+#[cfg(test)]
+mod queue_tests;
 mod server;
 mod shards;
+mod sync;
 mod thesis;
 pub(crate) mod tree;
 pub mod wire;

@@ -178,7 +178,24 @@ impl<'a> World<'a> {
         service_ns: u64,
         threads: usize,
     ) -> PeerId {
-        self.core.borrow_mut().add_role(node, role, service_ns, threads)
+        self.core.borrow_mut().add_role(Some(node), role, service_ns, threads)
+    }
+
+    /// Adds a role in the network: a switch, half the way from everybody, that takes no time for a packet.
+    pub fn install_switch(&mut self, role: BoxedRole) -> PeerId {
+        self.core.borrow_mut().add_role(None, role, 0, 1)
+    }
+
+    /// Adds the server side of a protocol: role `i` on node `i`, but for its `switches` last ones.
+    pub fn install_roles(&mut self, roles: Vec<BoxedRole>, switches: usize) {
+        let on_nodes = roles.len() - switches;
+        for (index, role) in roles.into_iter().enumerate() {
+            if index < on_nodes {
+                self.install_role(NodeId(index as u16), role);
+            } else {
+                self.install_switch(role);
+            }
+        }
     }
 
     /// Runs until every client is done or crashed, nothing is under way, or virtual time `until_ns`.

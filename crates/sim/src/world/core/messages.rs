@@ -18,7 +18,8 @@ pub(super) struct Flight {
 
 #[derive(Debug)]
 pub(super) struct RoleState {
-    pub(super) node: NodeId,
+    /// The node it is on; none for a switch, which is in the network.
+    pub(super) node: Option<NodeId>,
     pub(super) role: BoxedRole,
     pub(super) service_ns: u64,
     /// When each of its threads will be free, and until when its last message keeps it beyond the usual.
@@ -28,7 +29,7 @@ pub(super) struct RoleState {
 }
 
 impl RoleState {
-    pub(super) fn new(node: NodeId, role: BoxedRole, service_ns: u64, threads: usize) -> Self {
+    pub(super) fn new(node: Option<NodeId>, role: BoxedRole, service_ns: u64, threads: usize) -> Self {
         Self { node, role, service_ns, threads: vec![(0, 0); threads.max(1)], alone_until_ns: 0 }
     }
 
@@ -47,6 +48,14 @@ impl RoleState {
         *late_ns = done_ns;
         done_ns
     }
+}
+
+/// Where a peer is.
+enum Site {
+    Node(NodeId),
+    Network,
+    /// On a machine that owns no lock memory and has nobody else on it.
+    Elsewhere,
 }
 
 impl Core {
@@ -89,8 +98,9 @@ impl Core {
         datagram: bool,
     ) {
         let network = self.faults.plan.network;
-        let jitter_ns = self.model.jitter_ns.min(self.message_ns);
-        let mut at_ns = leaves_ns + self.message_ns - jitter_ns + self.network.below(2 * jitter_ns + 1);
+        let way_ns = self.way_ns(from, to);
+        let jitter_ns = self.model.jitter_ns.min(way_ns);
+        let mut at_ns = leaves_ns + way_ns - jitter_ns + self.network.below(2 * jitter_ns + 1);
         if network.extra_delay_ns > 0 {
             at_ns += self.network.below(network.extra_delay_ns + 1);
         }
@@ -118,6 +128,21 @@ impl Core {
         // What the sender said takes effect when the message does. A lost one leaves it to the next.
         if let (client, false) = from.index() {
             std::mem::swap(&mut self.flights[flight as usize].observed, &mut self.clients[client].observed);
+        }
+    }
+
+    /// How long a message is under way: not at all to a server on the sender's own node (a cache miss), half the way to
+    /// a switch, which everything between two nodes passes.
+    fn way_ns(&self, from: PeerId, to: PeerId) -> u64 {
+        let place = |peer: PeerId| match peer.index() {
+            (role, true) => self.roles[role].node.map_or(Site::Network, Site::Node),
+            (client, false) => self.clients[client].home.map_or(Site::Elsewhere, Site::Node),
+        };
+        let serves = from.index().1 || to.index().1;
+        match (place(from), place(to)) {
+            (Site::Node(a), Site::Node(b)) if a == b && serves => self.model.cpu_access_ns,
+            (Site::Network, _) | (_, Site::Network) => self.message_ns / 2,
+            _ => self.message_ns,
         }
     }
 
@@ -203,7 +228,7 @@ impl Core {
         }
         let message = std::mem::take(&mut self.flights[flight as usize].message);
         self.free_flights.push(flight);
-        if !self.dead_nodes[self.roles[role].node.0 as usize] {
+        if self.role_is_up(role) {
             let mut out = Outbox::default();
             self.roles[role].role.on_message(Time(self.now_ns), from, &message, &mut out);
             let mut leaves_ns = self.now_ns;
@@ -221,7 +246,7 @@ impl Core {
     pub(super) fn role_timer(&mut self, timer: u32) -> Option<u32> {
         let (role, id) = self.timers[timer as usize];
         self.free_timers.push(timer);
-        if !self.dead_nodes[self.roles[role].node.0 as usize] {
+        if self.role_is_up(role) {
             let mut out = Outbox::default();
             self.roles[role].role.on_timer(Time(self.now_ns), id, &mut out);
             self.do_outbox(role, out, self.now_ns);
@@ -229,11 +254,15 @@ impl Core {
         None
     }
 
+    fn role_is_up(&self, role: usize) -> bool {
+        self.roles[role].node.is_none_or(|node| !self.dead_nodes[node.0 as usize])
+    }
+
     /// Verbs take effect at once, messages leave when the work is done.
     pub(super) fn do_outbox(&mut self, role: usize, out: Outbox, leaves_ns: u64) {
         let node = self.roles[role].node;
         for verb in out.verbs {
-            assert_eq!(verb.addr.node, node, "a role's verbs stay on its own node");
+            assert_eq!(Some(verb.addr.node), node, "a role's verbs stay on its own node");
             let old = self.memory.read(verb.addr, verb.width);
             if let Some(new) = verb.op.apply(verb.width, old) {
                 self.memory.write(verb.addr, verb.width, new);
@@ -242,14 +271,16 @@ impl Core {
                 }
             }
         }
-        for (to, message) in out.messages {
+        let reliable = out.messages.into_iter().map(|(to, message)| (to, message, false));
+        let packets = out.datagrams.into_iter().map(|(to, message)| (to, message, true));
+        for (to, message, datagram) in reliable.chain(packets) {
             let (index, is_role) = to.index();
             assert!(
                 index < if is_role { self.roles.len() } else { self.clients.len() },
                 "{to} does not exist"
             );
             self.counters.message(&message);
-            self.send(PeerId::role(role), to, message, leaves_ns, false);
+            self.send(PeerId::role(role), to, message, leaves_ns, datagram);
         }
         for (delay_ns, id) in out.timers {
             let timer = self.timers.len() as u32;

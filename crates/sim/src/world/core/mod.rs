@@ -160,7 +160,7 @@ impl Core {
 
     pub(crate) fn add_role(
         &mut self,
-        node: NodeId,
+        node: Option<NodeId>,
         role: BoxedRole,
         service_ns: u64,
         threads: usize,
