@@ -18,5 +18,7 @@ pub use memory::Memory;
 pub use nic::NicModel;
 pub use plan::Plan;
 pub use report::{Latency, PerCycle, Report};
+pub use rng::Rng;
 pub use run::{run, run_with};
 pub use world::{Counters, Ended, Progress, Setup, SimEndpoint, World};
+pub use zipf::Zipf;

@@ -5,6 +5,11 @@ use crate::experiment::Experiment;
 mod combiner;
 mod combiner_fig5;
 mod combiner_tab6;
+mod fiss;
+mod fiss_fig13;
+mod fiss_fig14;
+mod fiss_fig16;
+mod fiss_memory;
 mod qplock_fairness;
 mod qplock_mix;
 mod qplock_verbs;
@@ -42,6 +47,10 @@ pub const ALL: &[Experiment] = &[
     qplock_verbs::EXPERIMENT,
     qplock_mix::EXPERIMENT,
     qplock_fairness::EXPERIMENT,
+    fiss_fig13::EXPERIMENT,
+    fiss_fig14::EXPERIMENT,
+    fiss_fig16::EXPERIMENT,
+    fiss_memory::EXPERIMENT,
 ];
 
 /// The experiment called `id`.

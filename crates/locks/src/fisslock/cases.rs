@@ -59,7 +59,7 @@ fn without_faults() -> Vec<Case<Params>> {
         machines("writers-side-by-side", &[&[WRITE, WRITE], &[WRITE]]),
         machines("three-readers", &[&[READ], &[READ], &[READ]]),
         machines("readers-and-writer", &[&[READ], &[READ], &[WRITE]]),
-        machines("side-by-side", &[&[READ, WRITE], &[READ]]).rounds(2),
+        machines("side-by-side", &[&[READ, WRITE], &[READ]]),
         machines("two-and-two", &[&[READ, WRITE], &[READ, WRITE]]),
         machines("three-machines", &[&[READ], &[WRITE, READ], &[WRITE]]),
     ]
@@ -115,5 +115,6 @@ fn with_faults() -> Vec<Case<Params>> {
         with(ALL, machines("anything-writers", writers)),
         with(ALL, machines("anything-mixed", &[&[READ], &[WRITE]])),
         with(ALL, machines("anything-readers", &[&[READ], &[READ]])),
+        with(ALL, machines("anything-side-by-side", side)),
     ]
 }

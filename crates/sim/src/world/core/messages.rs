@@ -20,8 +20,8 @@ pub(super) struct RoleState {
     pub(super) node: Option<NodeId>,
     pub(super) role: BoxedRole,
     pub(super) service_ns: u64,
-    /// When each of its threads is free.
-    pub(super) threads: Vec<u64>,
+    /// When each of its threads is free, desk by desk.
+    pub(super) desks: Vec<Vec<u64>>,
 }
 
 /// Where a peer is.
@@ -143,7 +143,8 @@ impl Core {
         match to.index() {
             (role, true) => {
                 let state = &mut self.roles[role];
-                let thread = state.threads.iter_mut().min().expect("a role has a thread");
+                let desk = state.role.desk(&self.flights[flight as usize].message).min(state.desks.len() - 1);
+                let thread = state.desks[desk].iter_mut().min().expect("a desk has a thread");
                 let done_ns = self.now_ns.max(*thread) + state.service_ns;
                 *thread = done_ns;
                 self.push(done_ns, EventKind::Serve(flight));

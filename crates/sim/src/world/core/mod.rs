@@ -163,9 +163,10 @@ impl Core {
         node: Option<NodeId>,
         role: BoxedRole,
         service_ns: u64,
-        threads: usize,
+        desks: &[usize],
     ) -> PeerId {
-        self.roles.push(RoleState { node, role, service_ns, threads: vec![0; threads.max(1)] });
+        let desks = desks.iter().map(|threads| vec![0; (*threads).max(1)]).collect();
+        self.roles.push(RoleState { node, role, service_ns, desks });
         PeerId::role(self.roles.len() - 1)
     }
 
