@@ -342,6 +342,11 @@ impl<'a> World<'a> {
         self.core.borrow().watcher.longest_bypass()
     }
 
+    /// What every role knows, for whoever looks for the reason why clients are stuck.
+    pub fn role_states(&self) -> Vec<String> {
+        self.core.borrow().role_states()
+    }
+
     /// Clients that have neither come to their end nor crashed.
     pub fn unfinished(&self) -> Vec<PeerId> {
         let unfinished = self.tasks.iter().enumerate().filter(|(_, task)| task.is_some());

@@ -50,8 +50,7 @@ impl<R: Rules> Machine<R> {
                 agent.release(ticket);
                 self.move_on(lid, out);
             }
-            // Its own ACQUIRE is still under way to this agent, which therefore will be refused to leave.
-            Some(Seat::Leaving { agent, .. }) => agent.release(ticket),
+            Some(Seat::Leaving { parked, .. }) => parked.push(Parked::Released(ticket)),
             None => self.post(Packet::new(Kind::Release, lid, ticket, Mode::Shared), out),
         }
     }

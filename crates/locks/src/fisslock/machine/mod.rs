@@ -68,6 +68,9 @@ enum Seat {
 enum Parked {
     /// A request, which is in this machine's care now.
     Asked(Waiter),
+    /// A task of this machine let go. If the agent stays, it will hear of that task yet; if it has left, the task had
+    /// the lock from wherever the agent is now.
+    Released(Ticket),
     /// A packet that belongs to the agent's incarnation: not acknowledged, so that there is never more than one of any
     /// machine.
     Packet(Packet),

@@ -170,6 +170,10 @@ impl Core {
         PeerId::role(self.roles.len() - 1)
     }
 
+    pub(crate) fn role_states(&self) -> Vec<String> {
+        self.roles.iter().map(|state| format!("{:?}", state.role)).collect()
+    }
+
     pub(crate) fn has_roles(&self) -> bool {
         !self.roles.is_empty()
     }
