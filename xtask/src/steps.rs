@@ -29,8 +29,11 @@ pub(crate) fn test(root: &Path) -> ExitCode {
         }),
         step("tests", || {
             // nextest runs the binaries side by side; plain `cargo test` gives the same answers more slowly.
-            let runner: &[&str] =
-                if has(root, "nextest") { &["nextest", "run", "--no-tests=pass"] } else { &["test"] };
+            let runner: &[&str] = if has(root, "nextest") {
+                &["nextest", "run", "--no-tests=pass", "--no-fail-fast"]
+            } else {
+                &["test", "--no-fail-fast"]
+            };
             cargo(root, &[runner, &tests].concat(), "")
         }),
         step("doc tests", || cargo(root, &["test", "--workspace", "--doc"], "")),

@@ -55,6 +55,10 @@ pub struct Outbox {
     pub verbs: Vec<RawVerb>,
     /// Timers to start: (delay in nanoseconds, id given back to `on_timer`).
     pub timers: Vec<(u64, u64)>,
+    /// Cache lines that were fetched from other cores on the way: what the event cost, for fabrics that charge for it.
+    pub lines: u64,
+    /// As [`Outbox::lines`], under a lock that the role's threads share: one of them at a time.
+    pub lines_alone: u64,
 }
 
 impl Outbox {
@@ -71,6 +75,16 @@ impl Outbox {
     /// Executes `verb` on the role's own node.
     pub fn post(&mut self, verb: RawVerb) {
         self.verbs.push(verb);
+    }
+
+    /// Says that `lines` cache lines had to be fetched from other cores. Only the simulator takes note.
+    pub fn touch(&mut self, lines: u64) {
+        self.lines += lines;
+    }
+
+    /// As [`Outbox::touch`], for work that the role's threads do one after the other.
+    pub fn touch_alone(&mut self, lines: u64) {
+        self.lines_alone += lines;
     }
 
     /// Calls `on_timer(id)` after `delay_ns`.

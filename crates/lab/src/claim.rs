@@ -101,31 +101,3 @@ pub(crate) fn short(value: f64) -> String {
     let text = format!("{value:.*}", digits as usize);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_band_by_factor_reaches_both_ways() {
-        let claim = Claim::new("x", 100.0, 149.0).within_factor(1.5);
-        assert!(claim.holds());
-        assert!(!Claim { ours: 66.0, ..claim.clone() }.holds());
-        assert!(Claim { ours: 67.0, ..claim }.holds());
-    }
-
-    #[test]
-    fn no_figure_is_a_miss() {
-        let claim = Claim::new("x", 1.0, f64::NAN).within_percent(100.0);
-        assert!(!claim.holds());
-        assert!(claim.to_string().ends_with("MISS: no figure came out"));
-    }
-
-    #[test]
-    fn figures_are_short_and_whole_numbers_stay_whole() {
-        assert_eq!(short(15_500.0), "15500");
-        assert_eq!(short(99.4), "99.4");
-        assert_eq!(short(0.0), "0");
-        assert_eq!(short(0.012_345), "0.01235");
-    }
-}

@@ -12,7 +12,6 @@ mod experiment;
 pub mod experiments;
 mod plot;
 mod rack;
-mod ranges;
 pub mod subject;
 mod table;
 mod two_sides;

@@ -112,18 +112,25 @@ fn print(what: &str, per_second: &Spread) {
 fn core() {
     let mut core = filled(HELD);
     let (mut random, mut replies) = (Random(2), Vec::new());
-    let runs = (0..RUNS).map(|_| {
-        let begin = Instant::now();
-        pairs(&mut core, 1, PAIRS, &mut random, &mut replies);
-        f64::from(PAIRS) / begin.elapsed().as_secs_f64()
-    });
+    let runs = (0..RUNS)
+        .map(|_| f64::from(PAIRS) * 1e9 / cpu_ns(|| pairs(&mut core, 1, PAIRS, &mut random, &mut replies)));
     print("core alone, one thread, 10 k held (goal: 5)", &spread(runs.collect()));
 }
 
-/// Nanoseconds this thread has been ready to run without a core to run on, where the system says so.
-fn waited_ns() -> u64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    stat.split_whitespace().nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0)
+/// Nanoseconds this thread has run, and has been ready to run without a core to run on, where the system says so.
+fn ran_and_waited_ns() -> Option<(u64, u64)> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let mut numbers = stat.split_whitespace().map_while(|number| number.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
+}
+
+/// Nanoseconds that `run` takes on one core: those in which somebody else had the core do not count.
+fn cpu_ns(run: impl FnOnce()) -> f64 {
+    let (began, before) = (Instant::now(), ran_and_waited_ns());
+    run();
+    let (took, after) = (began.elapsed().as_nanos() as u64, ran_and_waited_ns());
+    let counted = before.zip(after).map_or(took, |(before, after)| after.0 - before.0);
+    if counted == 0 { took as f64 } else { counted as f64 }
 }
 
 /// Two threads that begin together, each doing its part. Items per second, or nothing if one of them had to wait for a
@@ -133,9 +140,10 @@ fn both<A: FnOnce() + Send, B: FnOnce()>(items: u32, one: A, other: B) -> Option
     /// When a thread began and ended, and how long it waited for a core meanwhile.
     fn timed(barrier: &Barrier, part: impl FnOnce()) -> (Instant, Instant, u64) {
         barrier.wait();
-        let (began, before) = (Instant::now(), waited_ns());
+        let waited = || ran_and_waited_ns().map_or(0, |(_, waited)| waited);
+        let (began, before) = (Instant::now(), waited());
         part();
-        (began, Instant::now(), waited_ns() - before)
+        (began, Instant::now(), waited() - before)
     }
     let (first, second) = std::thread::scope(|scope| {
         let first = scope.spawn(|| timed(barrier, one));
@@ -205,17 +213,19 @@ fn two_combining() -> Option<f64> {
     let handle = move || {
         let mut random = Random(1);
         for _ in 0..TOGETHER {
+            // A handler that finds several requests in its socket puts them into the list together.
             for request in [random.lock(0), Request::Unlock { id: 0 }] {
-                while handler.push(ClientId(1), request).is_err() {
+                while handler.stage(ClientId(1), request).is_err() {
                     std::hint::spin_loop();
                 }
             }
         }
+        handler.flush();
     };
     let combine = || {
         let (mut served, mut replies) = (0, Vec::new());
         while served < 2 * TOGETHER as usize {
-            served += list.take_all(|client, request| core.handle(client, request, &mut replies));
+            core.serve(std::iter::from_fn(|| list.take()).take(256).inspect(|_| served += 1), &mut replies);
             black_box(&replies);
             replies.clear();
         }
@@ -223,20 +233,36 @@ fn two_combining() -> Option<f64> {
     both(TOGETHER, handle, combine)
 }
 
-/// What a pair costs and a held range weighs, from a thousand to a million.
+/// As [`pairs`], in batches of so many pairs: one pass of a combiner for which requests of as many clients wait.
+fn batches(core: &mut Core, pairs: u32, random: &mut Random, replies: &mut Vec<Reply>) {
+    const CLIENTS: u32 = 64;
+    for _ in 0..pairs / CLIENTS {
+        let locks: Vec<_> = (1..=CLIENTS).map(|client| (ClientId(client), random.lock(0))).collect();
+        let unlocks = (1..=CLIENTS).map(|client| (ClientId(client), Request::Unlock { id: 0 }));
+        core.serve(locks.into_iter().chain(unlocks), replies);
+        black_box(&*replies);
+        replies.clear();
+    }
+}
+
+/// What a pair costs and a held range weighs, from a thousand to a million; one request at a time, and in batches.
 fn growth() {
-    println!("\n{:>10} {:>10} {:>14} {:>12}", "held", "ns/pair", "ns/log2(held)", "bytes/range");
+    let columns = ["held", "ns/pair", "/log2(held)", "in batches", "/log2(held)", "bytes/range"];
+    println!("\n{}", columns.map(|column| format!("{column:>12}")).concat());
     for held in [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000] {
         let mut core = filled(held);
         let (mut random, mut replies) = (Random(2), Vec::new());
-        let runs = (0..7).map(|_| {
-            let begin = Instant::now();
-            pairs(&mut core, 1, PAIRS / 2, &mut random, &mut replies);
-            begin.elapsed().as_nanos() as f64 / f64::from(PAIRS / 2)
-        });
-        let ns = spread(runs.collect()).median;
-        let bytes = core.bytes() as f64 / f64::from(held);
-        println!("{held:>10} {ns:>10.1} {:>14.2} {bytes:>12.1}", ns / f64::from(held).log2());
+        let mut timed = |run: fn(&mut Core, u32, &mut Random, &mut Vec<Reply>)| {
+            let runs = (0..7).map(|_| {
+                cpu_ns(|| run(&mut core, PAIRS / 2, &mut random, &mut replies)) / f64::from(PAIRS / 2)
+            });
+            spread(runs.collect()).median
+        };
+        let alone = timed(|core, count, random, replies| pairs(core, 1, count, random, replies));
+        let batched = timed(batches);
+        let (depth, bytes) = (f64::from(held).log2(), core.bytes() as f64 / f64::from(held));
+        let figures = [f64::from(held), alone, alone / depth, batched, batched / depth, bytes];
+        println!("{}", figures.map(|figure| format!("{figure:>12.1}")).concat());
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a simulated run is asked to do.
 
 use crate::nic::NicModel;
+use crate::ranges::Ranges;
 use lockwright_fabric::fault::FaultPlan;
 
 /// A run: so many clients, each acquiring and releasing locks at random until enough has been done.
@@ -18,6 +19,8 @@ pub struct Plan {
     pub nodes: u16,
     /// Zipf exponent of the choice of lock; zero is uniform.
     pub zipf: f64,
+    /// Parts of locks instead of whole ones.
+    pub ranges: Option<Ranges>,
     /// Percent of acquires in exclusive mode.
     pub writes_percent: f64,
     /// Acquire+release cycles of all clients together, after the warm-up.
@@ -52,6 +55,7 @@ impl Default for Plan {
             locks: 1_000,
             nodes: 1,
             zipf: 0.99,
+            ranges: None,
             writes_percent: 100.0,
             ops: 100_000,
             duration_ns: None,

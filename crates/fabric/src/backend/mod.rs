@@ -9,6 +9,8 @@ mod clock;
 pub mod inproc;
 mod now;
 mod prefetch;
+#[cfg(all(feature = "rdma", target_os = "linux"))]
+pub mod rdma;
 mod run;
 #[cfg(all(feature = "shm", target_os = "linux"))]
 pub mod shm;

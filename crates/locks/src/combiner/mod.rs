@@ -21,10 +21,15 @@ mod message;
 pub mod mutants;
 mod packed;
 pub mod queue;
+#[cfg(test)]
+mod queue_deaths;
+#[cfg(test)]
+mod queue_tests;
 mod server;
 mod shards;
+mod sync;
 mod thesis;
-mod tree;
+pub(crate) mod tree;
 pub mod wire;
 
 pub use client::{CombinerClient, CombinerGrant};

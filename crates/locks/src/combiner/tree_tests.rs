@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::combiner::test_random::Random;
+use Mode::{Exclusive, Shared};
+
+const NOBODY: Owner = Owner { client: 0, id: 0 };
 
 impl Trees {
     /// Checks order, colours, heights and reach below `at`; returns the number of black nodes on every path down.
@@ -12,7 +15,8 @@ impl Trees {
         let node = self.node(at);
         assert_eq!(node.parent, parent);
         assert!(!(node.red && self.is_red(parent)), "two red nodes in a row");
-        assert_eq!(node.reach, self.reach_of(at));
+        assert_eq!(node.left_reach, self.node(node.left).reach());
+        assert_eq!(node.right_reach, self.node(node.right).reach());
         assert!(node.left == NIL || self.node(node.left).start <= node.start);
         assert!(node.right == NIL || self.node(node.right).start >= node.start);
         let height = self.check(node.left, at);
@@ -21,7 +25,7 @@ impl Trees {
     }
 
     fn check_all(&self) {
-        assert!(!self.is_red(NIL) && self.node(NIL).reach == 0 && self.node(NIL).parent == NIL);
+        assert!(!self.is_red(NIL) && self.node(NIL).reach() == 0 && self.node(NIL).parent == NIL);
         for root in &self.roots {
             assert!(!self.is_red(*root));
             self.check(*root, NIL);
@@ -46,8 +50,10 @@ fn agrees_with_a_list(seed: u64, steps: u32, most: usize, units: u64) {
         match random.below(3) {
             0 if list.len() < most => {
                 let none_there = overlapping().next().is_none();
-                let (slot, alone) = trees
-                    .insert(Node { tree, ..Node::new(start, end, lockwright_fabric::observe::Mode::Shared) });
+                trees.warm(&[(tree, start), (tree, end)]);
+                let owner = Owner { client: step, id: tree };
+                let (slot, alone) = trees.insert(Node { tree, ..Node::new(start, end, Shared) }, owner);
+                assert_eq!(trees.owner(slot), owner);
                 assert!(!alone || none_there, "seed {seed} step {step}: overlooked an overlapping range");
                 assert!(list.iter().all(|item| item.0 != slot), "a slot was given away twice");
                 list.push((slot, tree, start, end));
@@ -104,20 +110,19 @@ fn it_agrees_with_a_naive_list_for_millions_of_operations() {
 fn ranges_that_only_touch_do_not_overlap() {
     let mut trees = Trees::new();
     let tree = trees.plant();
-    let node =
-        |start, end| Node { tree, ..Node::new(start, end, lockwright_fabric::observe::Mode::Exclusive) };
-    assert!(trees.insert(node(10, 20)).1);
-    assert!(trees.insert(node(20, 30)).1);
-    assert!(trees.insert(node(0, 10)).1);
-    assert!(!trees.insert(node(9, 11)).1);
+    let mut alone = |start, end| trees.insert(Node { tree, ..Node::new(start, end, Exclusive) }, NOBODY).1;
+    assert!(alone(10, 20));
+    assert!(alone(20, 30));
+    assert!(alone(0, 10));
+    assert!(!alone(9, 11));
 }
 
 #[test]
 fn a_slot_that_was_freed_is_used_again() {
     let mut trees = Trees::new();
     let tree = trees.plant();
-    let node = Node { tree, ..Node::new(0, 1, lockwright_fabric::observe::Mode::Exclusive) };
-    let (first, _) = trees.insert(node);
+    let node = Node { tree, ..Node::new(0, 1, Exclusive) };
+    let (first, _) = trees.insert(node, NOBODY);
     trees.remove(first);
-    assert_eq!(trees.insert(node).0, first);
+    assert_eq!(trees.insert(node, NOBODY).0, first);
 }

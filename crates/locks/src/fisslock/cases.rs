@@ -33,12 +33,12 @@ pub(super) fn with(faults: Faults, case: Case<Params>) -> Case<Params> {
     Case { faults, ..case }.timeouts(Timeouts::WhenStuck)
 }
 
-pub(super) const LOSS: Faults = Faults { losses: 1, crashes: 0, pauses: 0, duplicates: 0, reorders: false };
-pub(super) const DUP: Faults = Faults { duplicates: 1, losses: 0, ..LOSS };
-pub(super) const REORDER: Faults = Faults { reorders: true, losses: 0, ..LOSS };
+pub(super) const LOSS: Faults = Faults { losses: 1, ..Faults::NONE };
+pub(super) const DUP: Faults = Faults { duplicates: 1, ..Faults::NONE };
+pub(super) const REORDER: Faults = Faults { reorders: true, ..Faults::NONE };
 
 /// Anything of it, in one run.
-const ALL: Faults = Faults { losses: 1, duplicates: 1, reorders: true, ..LOSS };
+const ALL: Faults = Faults { losses: 1, duplicates: 1, reorders: true, ..Faults::NONE };
 
 fn preferring(preference: Preference, case: Case<Params>) -> Case<Params> {
     case.params(Params { preference, ..params() })

@@ -15,10 +15,10 @@ use std::rc::Rc;
 
 /// How far an acquire came with its first verb.
 pub(super) enum Begun<L> {
-    /// A reader that found this entry, with a writer in it.
-    Reader(Entry<L>),
-    /// A writer that found this entry, and whether it queued itself.
-    Writer(Member, Entry<L>, bool),
+    /// A reader that found this entry, with a writer in it, some time after the time.
+    Reader(Entry<L>, Time),
+    /// A writer that found this entry, and whether it queued itself, likewise.
+    Writer(Member, Entry<L>, bool, Time),
 }
 
 impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
@@ -59,8 +59,8 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
     /// The rest of an acquire, however long it takes.
     pub(super) async fn finish(&self, want: Want, begun: Begun<L>) -> Result<ShiftGrant, Denied> {
         match begun {
-            Begun::Reader(entry) => self.wait_for_writers(want, entry).await,
-            Begun::Writer(me, entry, queued) => self.queue(want, me, entry, queued).await,
+            Begun::Reader(entry, began) => self.wait_for_writers(want, entry, began).await,
+            Begun::Writer(me, entry, queued, began) => self.queue(want, me, entry, queued, began).await,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{Core, Rules, ShiftGrant};
 use crate::fast::{Either, fast};
 use crate::join::join;
 use crate::protocol::{Lost, Want};
-use lockwright_fabric::{Cond, Deadline, Endpoint, MaskedCas};
+use lockwright_fabric::{Cond, Deadline, Endpoint, MaskedCas, Time};
 
 /// How an attempt to change the entry ended.
 pub(super) enum Changed<L> {
@@ -117,7 +117,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
 
     /// Lines 13, 14. `None` if none came forward, and the lock was recovered for that.
     async fn successor(&self, grant: ShiftGrant) -> Result<Option<Member>, Lost> {
-        let mut vigil = self.vigil(grant.rel_cnt).await;
+        let mut vigil = self.vigil(grant.rel_cnt, Time(0)).await;
         loop {
             let said = self.ep.recv_by(self.give_up(&vigil), |_, message| {
                 Successor::read(grant.lock, grant.member, message)
@@ -207,7 +207,9 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
             let entry = Entry::<L>::of(old);
             let [low, high] = entry.halves();
             let ShiftGrant { rel_cnt, cons_wrt, epoch, member, .. } = grant;
-            let locals = [next.0, low, high, rel_cnt, u64::from(cons_wrt), u64::from(epoch), member.0];
+            let last_look = self.last_look().0;
+            let locals =
+                [next.0, low, high, rel_cnt, u64::from(cons_wrt), u64::from(epoch), member.0, last_look];
             self.ep.mark("shiftlock: change again", &locals);
             seen = Some(entry);
         }
@@ -216,7 +218,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
     /// Waits for the FAA of the writer before this one. Says whether it came; else the lock was recovered.
     async fn catches_up(&self, grant: ShiftGrant, entry: Entry<L>) -> Result<bool, Lost> {
         let word = self.word(grant.lock);
-        let mut vigil = self.vigil(entry.rel_cnt()).await;
+        let mut vigil = self.vigil(entry.rel_cnt(), Time(0)).await;
         loop {
             let there = word.until(Cond::AtLeast(L::REL_CNT, u128::from(grant.rel_cnt)));
             if self.ep.wait_until(there.by(self.give_up(&vigil))).await?.met {

@@ -14,7 +14,7 @@ use super::recover::Vigil;
 use super::{Core, Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use crate::protocol::{Denied, LockClient, Lost, Patience, Reason, Space, Want};
 use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_fabric::{Endpoint, FabricError};
+use lockwright_fabric::{Endpoint, FabricError, Time};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -83,17 +83,22 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
     /// READER-ACQUIRE without its fast path, for those who have tried before.
     async fn read_patiently(&self, want: Want) -> Result<ShiftGrant, Denied> {
         let word = self.word(want.claim.lock);
+        let began = self.last_look();
         let entry = Entry::of(self.ep.go(L::add(word, Delta::ENTER, None)).await?);
-        self.finish(want, Begun::Reader(entry)).await
+        self.finish(want, Begun::Reader(entry, began)).await
     }
 
     /// WRITER-ACQUIRE, likewise.
     async fn write_patiently(&self, want: Want) -> Result<ShiftGrant, Denied> {
         let lock = want.claim.lock;
         let Some(me) = self.members.join::<L>(lock) else { return self.no_room().await };
+        let began = self.last_look();
         let change = L::change(self.word(lock), enqueue::<L>(me), None);
         match self.ep.go(change).await {
-            Ok(old) => self.finish(want, Begun::Writer(me, Entry::of(old), happened(change, old))).await,
+            Ok(old) => {
+                let begun = Begun::Writer(me, Entry::of(old), happened(change, old), began);
+                self.finish(want, begun).await
+            }
             Err(lost) => {
                 self.members.leave(lock, me);
                 Err(lost.into())
@@ -124,7 +129,7 @@ impl<E: Endpoint, L: Layout, R: Rules> SharedClient<E, L, R> {
             return Ok(true);
         }
         let Some(witness) = &core.witness else { return Ok(false) };
-        let mut vigil = core.vigil(entry.rel_cnt()).await;
+        let mut vigil = core.vigil(entry.rel_cnt(), Time(0)).await;
         let claim = Claim { lock, mode: Mode::Exclusive, start: 0, end: u64::MAX };
         core.reset_if_allowed(&**witness, claim, &mut vigil).await?;
         Ok(vigil.by_me)
@@ -157,7 +162,7 @@ impl<E: Endpoint, L: Layout, R: Rules> SharedClient<E, L, R> {
         if !holds {
             return Ok(false);
         }
-        let mut vigil = self.core.vigil(entry.rel_cnt()).await;
+        let mut vigil = self.core.vigil(entry.rel_cnt(), Time(0)).await;
         let claim = Claim { lock, mode, start: 0, end: u64::MAX };
         self.core.reset(claim, &mut vigil).await?;
         Ok(vigil.by_me)
@@ -180,7 +185,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
         let entry = Entry::<L>::of(self.ep.go(self.word(claim.lock).read()).await?);
         let recovered = entry.generation() != L::generation(vigil.rel_cnt);
         if !recovered {
-            *vigil = self.vigil(entry.rel_cnt()).await;
+            *vigil = self.vigil(entry.rel_cnt(), vigil.began).await;
         }
         Ok(recovered)
     }

@@ -28,7 +28,7 @@ use crate::check::Violation;
 use automaton::Automaton;
 use endpoint::Traits;
 use lockwright_fabric::{Addr, AtomicScope, NodeId, PeerId};
-use lockwright_locks::case::{Case, Timeouts};
+use lockwright_locks::case::{Case, Round, Timeouts};
 use lockwright_locks::catalog::Checker;
 use lockwright_locks::{Protocol, play};
 use roles::Roles;
@@ -179,6 +179,14 @@ fn adapted<P: Protocol>(case: &Case<P::Params>, options: &Options) -> Case<P::Pa
     if options.crash && case.faults.crashes == 0 {
         case.faults.crashes = 1;
         case.checks.finish &= P::INFO.offers.recovery;
+        if P::INFO.offers.recovery {
+            // A recovery sends everybody back to the end of the line.
+            case.checks.bypass = None;
+            // And whoever waits for a dead lock cannot keep its lease of another: one at a time.
+            for script in &mut case.clients {
+                script.rounds = script.rounds.iter().flat_map(one_by_one).collect();
+            }
+        }
     }
     let faults = &mut case.faults;
     faults.losses = faults.losses.max(u8::from(options.loss));
@@ -194,11 +202,20 @@ fn adapted<P: Protocol>(case: &Case<P::Params>, options: &Options) -> Case<P::Pa
     case
 }
 
+/// A round for each of the wants, if nothing is done to them.
+fn one_by_one(round: &Round) -> Vec<Round> {
+    if !round.changes.is_empty() {
+        return vec![round.clone()];
+    }
+    round.wants.iter().map(|want| Round { wants: vec![*want], ..round.clone() }).collect()
+}
+
 fn setup<P: Protocol>(case: &Case<P::Params>) -> Setup {
     let scope = if case.weak_scope { AtomicScope::Nic } else { AtomicScope::Global };
     let clients = case.clients.iter().enumerate().map(|(index, script)| {
         let (script, space, params) = (script.clone(), case.space, case.params.clone());
-        let traits = Traits { home: script.home, scope, has_clock: case.clock.is_some() };
+        let tells_time = case.clock.is_some() || case.sleepers_know;
+        let traits = Traits { home: script.home, scope, has_clock: case.clock.is_some(), tells_time };
         Automaton::new(PeerId::client(index), traits, move |ep| {
             let client = P::client(ep.clone(), &space, &params);
             Box::pin(play(ep, client, script.clone()))
@@ -215,6 +232,7 @@ fn setup<P: Protocol>(case: &Case<P::Params>) -> Setup {
         checks: case.checks,
         weak_scope: case.weak_scope,
         clock: case.clock,
+        sleepers_know: case.sleepers_know,
     }
 }
 

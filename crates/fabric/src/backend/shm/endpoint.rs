@@ -192,6 +192,11 @@ impl Endpoint for ShmEndpoint {
         Now::new(self.client.shared.clock.now())
     }
 
+    /// Whether its process has ended, or it was declared dead. One system call.
+    fn is_gone(&self, peer: PeerId) -> impl Future<Output = bool> {
+        std::future::ready(!self.client.shared.still_alive(peer))
+    }
+
     fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
         let until = self.client.shared.clock.now().plus(ns);
         Sleep { client: &self.client, until, ns, polled: false, alarm: None }

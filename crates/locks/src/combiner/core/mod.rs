@@ -29,7 +29,8 @@ mod state;
 pub use request::{Answer, ClientId, Limits, NAMES, Refusal, Reply, Request};
 pub use state::{Holding, Status};
 
-use super::tree::{NIL, Node, Slot, State, Trees};
+use super::tree::{NIL, Node, Owner, Slot, State, TOGETHER, Trees};
+use arrayvec::ArrayVec;
 use lockwright_fabric::observe::Mode;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -81,6 +82,9 @@ pub struct Core<R = Shipped> {
     rules: PhantomData<R>,
 }
 
+/// So many nodes are in the cache anyway.
+const SMALL: usize = 1 << 10;
+
 /// The tree of all names.
 const NAMES_TREE: u32 = 0;
 
@@ -128,11 +132,41 @@ impl<R: Rules> Core<R> {
         }
     }
 
-    /// Serves a batch in order, and adds all answers to `replies`: the combiner's one pass over what waits.
+    /// Serves a batch in order, and adds all answers to `replies`: the combiner's one pass over what waits. Where the
+    /// tree is larger than the cache this is much faster than one by one: their cache misses overlap.
     pub fn serve(&mut self, batch: impl IntoIterator<Item = (ClientId, Request)>, replies: &mut Vec<Reply>) {
-        for (client, request) in batch {
-            self.handle(client, request, replies);
+        let mut batch = batch.into_iter();
+        loop {
+            let some: ArrayVec<_, TOGETHER> = batch.by_ref().take(TOGETHER).collect();
+            if some.len() > 1 && self.trees.len() > SMALL {
+                self.warm(&some);
+            }
+            for (client, request) in &some {
+                self.handle(*client, *request, replies);
+            }
+            if some.len() < TOGETHER {
+                return;
+            }
         }
+    }
+
+    /// Brings into the cache what these requests will need.
+    fn warm(&self, batch: &[(ClientId, Request)]) {
+        let mut places = ArrayVec::<_, TOGETHER>::new();
+        for (client, request) in batch {
+            match *request {
+                Request::Lock { lock, start, .. } => {
+                    places.extend(self.known_tree(lock).map(|tree| (tree, start)));
+                }
+                Request::Unlock { id } | Request::Cancel { id } => {
+                    if let Ok(slot) = self.held(*client, id) {
+                        self.trees.warm_node(slot);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.trees.warm(&places);
     }
 
     /// Serves one request.
@@ -172,7 +206,7 @@ impl<R: Rules> Core<R> {
         }
         // Its own requests may have waited for each other: no grants for the dead.
         let trees = &self.trees;
-        self.ready.retain(|slot| trees.node(*slot).client != client.0);
+        self.ready.retain(|slot| trees.owner(*slot).client != client.0);
         self.grant_ready(replies);
     }
 
@@ -191,9 +225,8 @@ impl<R: Rules> Core<R> {
         }
         self.free_id(client, id)?;
         self.arrivals += 1;
-        (node.client, node.id, node.stamp) = (client.0, id, self.arrivals);
-        node.tree = self.tree_of(lock);
-        let (slot, alone) = self.trees.insert(node);
+        (node.stamp, node.tree) = (self.arrivals, self.tree_of(lock));
+        let (slot, alone) = self.trees.insert(node, Owner { client: client.0, id });
         let writers = &mut self.locks[node.tree as usize].1;
         let writers_before = *writers;
         *writers += u32::from(node.mode == Mode::Exclusive);
@@ -262,10 +295,10 @@ impl<R: Rules> Core<R> {
     /// Takes a request out of everything, and notes in `ready` who waits for nothing more.
     #[inline]
     fn take_out(&mut self, slot: Slot) {
-        let node = *self.trees.node(slot);
+        let (node, owner) = (*self.trees.node(slot), self.trees.owner(slot));
         self.trees.remove(slot);
-        if let Some(session) = self.sessions.get_mut(node.client as usize)
-            && let Some(place) = session.slots.get_mut(node.id as usize)
+        if let Some(session) = self.sessions.get_mut(owner.client as usize)
+            && let Some(place) = session.slots.get_mut(owner.id as usize)
         {
             *place = NIL;
             session.live -= 1;
@@ -310,11 +343,11 @@ impl<R: Rules> Core<R> {
         // The pieces of what was once one range share a stamp.
         ready.sort_unstable_by_key(|slot| {
             let node = self.trees.node(*slot);
-            (node.state != State::Upgrading, node.stamp, node.id)
+            (node.state != State::Upgrading, node.stamp, self.trees.owner(*slot).id)
         });
         for slot in ready.drain(..) {
             let token = self.grant(slot);
-            let Node { client, id, .. } = *self.trees.node(slot);
+            let Owner { client, id } = self.trees.owner(slot);
             replies.push(Reply { client: ClientId(client), id, answer: Answer::Granted { token } });
         }
         self.ready = ready;
@@ -369,12 +402,14 @@ impl<R: Rules> Core<R> {
     }
 
     #[inline]
+    fn known_tree(&self, lock: u64) -> Option<u32> {
+        if lock == NAMES { Some(NAMES_TREE) } else { self.by_lock.get(&lock).copied() }
+    }
+
+    #[inline]
     fn tree_of(&mut self, lock: u64) -> u32 {
-        if lock == NAMES {
-            return NAMES_TREE;
-        }
-        if let Some(tree) = self.by_lock.get(&lock) {
-            return *tree;
+        if let Some(tree) = self.known_tree(lock) {
+            return tree;
         }
         let tree = self.bare.pop().unwrap_or_else(|| {
             self.locks.push((lock, 0));

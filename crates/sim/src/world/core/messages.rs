@@ -12,6 +12,8 @@ pub(super) struct Flight {
     pub(super) to: Option<PeerId>,
     pub(super) message: Message,
     pub(super) observed: Vec<Observation>,
+    /// The thread of the role that deals with it.
+    pub(super) thread: usize,
 }
 
 #[derive(Debug)]
@@ -20,8 +22,48 @@ pub(super) struct RoleState {
     pub(super) node: Option<NodeId>,
     pub(super) role: BoxedRole,
     pub(super) service_ns: u64,
-    /// When each of its threads is free, desk by desk.
-    pub(super) desks: Vec<Vec<u64>>,
+    /// When each of its threads will be free, and until when its last message keeps it beyond the usual.
+    pub(super) threads: Vec<(u64, u64)>,
+    /// The last thread of each desk, and one.
+    pub(super) desks: Vec<usize>,
+    /// Until when somebody works alone.
+    pub(super) alone_until_ns: u64,
+}
+
+impl RoleState {
+    /// With so many threads at each desk.
+    pub(super) fn new(node: Option<NodeId>, role: BoxedRole, service_ns: u64, desks: &[usize]) -> Self {
+        let mut threads = 0;
+        let ends = desks.iter().map(|at_desk| {
+            threads += (*at_desk).max(1);
+            threads
+        });
+        let desks = ends.collect();
+        Self { node, role, service_ns, threads: vec![(0, 0); threads], desks, alone_until_ns: 0 }
+    }
+
+    /// The threads that take `message`.
+    fn threads_for(&self, message: &Message) -> std::ops::Range<usize> {
+        let desk = self.role.desk(message).min(self.desks.len() - 1);
+        let first = if desk == 0 { 0 } else { self.desks[desk - 1] };
+        first..self.desks[desk]
+    }
+
+    /// When `thread`, which begins at `now_ns`, is done with work on so many cache lines.
+    fn work(&mut self, thread: usize, now_ns: u64, lines_ns: u64, alone_ns: u64) -> u64 {
+        let mut done_ns = now_ns + lines_ns;
+        if alone_ns > 0 {
+            done_ns = done_ns.max(self.alone_until_ns) + alone_ns;
+            self.alone_until_ns = done_ns;
+        }
+        let (free_ns, late_ns) = &mut self.threads[thread];
+        // Those that wait for this thread were told when they would be served: by so much it will be later.
+        if done_ns > now_ns {
+            *free_ns += done_ns - now_ns;
+        }
+        *late_ns = done_ns;
+        done_ns
+    }
 }
 
 /// Where a peer is.
@@ -143,10 +185,15 @@ impl Core {
         match to.index() {
             (role, true) => {
                 let state = &mut self.roles[role];
-                let desk = state.role.desk(&self.flights[flight as usize].message).min(state.desks.len() - 1);
-                let thread = state.desks[desk].iter_mut().min().expect("a desk has a thread");
-                let done_ns = self.now_ns.max(*thread) + state.service_ns;
-                *thread = done_ns;
+                let desk = state.threads_for(&self.flights[flight as usize].message);
+                let (thread, (free_ns, _)) = (state.threads.iter_mut().enumerate())
+                    .take(desk.end)
+                    .skip(desk.start)
+                    .min_by_key(|(_, (free_ns, _))| *free_ns)
+                    .expect("a desk has a thread");
+                let done_ns = self.now_ns.max(*free_ns) + state.service_ns;
+                *free_ns = done_ns;
+                self.flights[flight as usize].thread = thread;
                 self.push(done_ns, EventKind::Serve(flight));
                 None
             }
@@ -190,13 +237,27 @@ impl Core {
 
     pub(super) fn serve(&mut self, flight: u32) -> Option<u32> {
         let (from, to) = self.ends(flight);
+        let (role, thread) = (to.index().0, self.flights[flight as usize].thread);
+        let state = &self.roles[role];
+        let served_ns = state.threads[thread].1 + state.service_ns;
+        if state.threads[thread].1 > 0 && served_ns > self.now_ns {
+            // The message before it took longer than was known when this one came.
+            self.push(served_ns, EventKind::Serve(flight));
+            return None;
+        }
         let message = std::mem::take(&mut self.flights[flight as usize].message);
         self.free_flights.push(flight);
-        let role = to.index().0;
         if self.role_is_up(role) {
             let mut out = Outbox::default();
             self.roles[role].role.on_message(Time(self.now_ns), from, &message, &mut out);
-            self.do_outbox(role, out);
+            let mut leaves_ns = self.now_ns;
+            let state = &mut self.roles[role];
+            if out.lines + out.lines_alone > 0 || state.threads[thread].1 > 0 {
+                let line_ns = self.model.cpu_access_ns;
+                let (lines_ns, alone_ns) = (out.lines * line_ns, out.lines_alone * line_ns);
+                leaves_ns = state.work(thread, self.now_ns, lines_ns, alone_ns);
+            }
+            self.do_outbox(role, out, leaves_ns);
         }
         None
     }
@@ -207,7 +268,7 @@ impl Core {
         if self.role_is_up(role) {
             let mut out = Outbox::default();
             self.roles[role].role.on_timer(Time(self.now_ns), id, &mut out);
-            self.do_outbox(role, out);
+            self.do_outbox(role, out, self.now_ns);
         }
         None
     }
@@ -216,7 +277,8 @@ impl Core {
         self.roles[role].node.is_none_or(|node| !self.dead_nodes[node.0 as usize])
     }
 
-    pub(super) fn do_outbox(&mut self, role: usize, out: Outbox) {
+    /// Verbs take effect at once, messages leave when the work is done.
+    pub(super) fn do_outbox(&mut self, role: usize, out: Outbox, leaves_ns: u64) {
         let node = self.roles[role].node;
         for verb in out.verbs {
             assert_eq!(Some(verb.addr.node), node, "a role's verbs stay on its own node");
@@ -237,7 +299,7 @@ impl Core {
                 "{to} does not exist"
             );
             self.counters.message(&message);
-            self.send(PeerId::role(role), to, message, self.now_ns, datagram);
+            self.send(PeerId::role(role), to, message, leaves_ns, datagram);
         }
         for (delay_ns, id) in out.timers {
             let timer = self.timers.len() as u32;

@@ -165,8 +165,7 @@ impl Core {
         service_ns: u64,
         desks: &[usize],
     ) -> PeerId {
-        let desks = desks.iter().map(|threads| vec![0; (*threads).max(1)]).collect();
-        self.roles.push(RoleState { node, role, service_ns, desks });
+        self.roles.push(RoleState::new(node, role, service_ns, desks));
         PeerId::role(self.roles.len() - 1)
     }
 
