@@ -17,7 +17,9 @@ mod combiner_tab6;
 mod fiss;
 mod fiss_fig13;
 mod fiss_fig14;
+mod fiss_fig15;
 mod fiss_fig16;
+mod fiss_fig17;
 mod fiss_memory;
 mod qplock_fairness;
 mod qplock_mix;
@@ -68,7 +70,9 @@ pub const ALL: &[Experiment] = &[
     qplock_fairness::EXPERIMENT,
     fiss_fig13::EXPERIMENT,
     fiss_fig14::EXPERIMENT,
+    fiss_fig15::EXPERIMENT,
     fiss_fig16::EXPERIMENT,
+    fiss_fig17::EXPERIMENT,
     fiss_memory::EXPERIMENT,
 ];
 

@@ -26,6 +26,7 @@ pub(crate) struct Txn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Profile {
     /// The benchmark's own rules.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the papers' experiments have the papers' shape"))]
     Spec,
     /// The shape that the papers' traces have.
     Paper,
@@ -39,6 +40,17 @@ pub(crate) enum Workload {
         /// Locks.
         locks: u64,
         /// Zipf exponent; zero is uniform.
+        zipf: f64,
+        /// Percent of shared acquires.
+        reads_percent: f64,
+    },
+    /// As [`Workload::Micro`], over objects that are dealt out among the locks (FissLock §7.7).
+    Objects {
+        /// Objects.
+        objects: u64,
+        /// Locks.
+        locks: u64,
+        /// Zipf exponent of the choice of object.
         zipf: f64,
         /// Percent of shared acquires.
         reads_percent: f64,
@@ -64,7 +76,7 @@ impl Workload {
     /// How many locks there are.
     pub(crate) fn locks(&self) -> u64 {
         match self {
-            Self::Micro { locks, .. } | Self::Hotspot { locks, .. } => *locks,
+            Self::Micro { locks, .. } | Self::Objects { locks, .. } | Self::Hotspot { locks, .. } => *locks,
             Self::Tatp(tatp) => tatp.locks(),
             Self::Tpcc(tpcc) => tpcc.locks(),
         }
@@ -75,6 +87,7 @@ impl Workload {
         let rng = Rng::new(seed, 2_000_000 + client as u64);
         let zipf = match self {
             Self::Micro { locks, zipf, .. } => Zipf::new(*locks, *zipf),
+            Self::Objects { objects, zipf, .. } => Zipf::new(*objects, *zipf),
             other => Zipf::new(other.locks(), 0.0),
         };
         Stream { workload: self.clone(), rng, zipf, place: (client, machine, machines) }
@@ -97,6 +110,10 @@ impl Stream {
         match &self.workload {
             Workload::Micro { reads_percent, .. } => {
                 let lock = zipf.sample(rng);
+                single(lock, *reads_percent, rng)
+            }
+            Workload::Objects { locks, reads_percent, .. } => {
+                let lock = zipf.sample(rng) % locks;
                 single(lock, *reads_percent, rng)
             }
             Workload::Hotspot { locks, hot, change_ns, reads_percent } => {

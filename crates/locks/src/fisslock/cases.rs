@@ -100,6 +100,14 @@ fn variants() -> Vec<Case<Params>> {
             .at_home(NodeId(0))
             .clients(2, &[READ, other])
             .at_home(NodeId(1)),
+        Case::new("sparse-ids")
+            .params(Params { sparse_ids: true, ..params() })
+            .space(Space::of(2).over(2))
+            .clients(1, &[Want::exclusive(1 << 40), Want::shared(77)])
+            .at_home(NodeId(0))
+            .clients(1, &[Want::shared(77)])
+            .rounds(2)
+            .at_home(NodeId(1)),
         machines("beyond-the-switch", &[&[READ, WRITE], &[READ, WRITE]])
             .params(Params { switch_locks: 0, ..params() })
             .rounds(2),
