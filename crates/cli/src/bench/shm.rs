@@ -25,8 +25,8 @@ impl Place {
         Ok(Self { path, space })
     }
 
-    fn file(&self) -> Result<File> {
-        let path = self.path.with_extension("file");
+    fn file(&self, name: &str) -> Result<File> {
+        let path = self.path.with_extension(name);
         File::options()
             .create(true)
             .truncate(false)
@@ -40,7 +40,9 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
-        let _ = std::fs::remove_file(self.path.with_extension("file"));
+        for name in ["file", "ranges"] {
+            let _ = std::fs::remove_file(self.path.with_extension(name));
+        }
     }
 }
 
@@ -53,7 +55,8 @@ pub(super) fn uncontended(place: &Place, runs: &Runs) -> Result<Vec<Row>> {
     const CALLS: u32 = 2_000;
     let client = Client::open(&place.space)?;
     let (mutex, ranges) = (client.mutex("mutex")?, client.range_lock("ranges")?);
-    let (bare, file, other) = (Bare::default(), place.file()?, place.file()?);
+    let (bare, file) = (Bare::default(), place.file("file")?);
+    let (full, other) = (place.file("ranges")?, place.file("ranges")?);
     let held: Vec<_> = (0..HELD as u64)
         .map(|range| ranges.write(128 * range..128 * range + 64).wait())
         .collect::<Result<_, _>>()?;
@@ -63,9 +66,9 @@ pub(super) fn uncontended(place: &Place, runs: &Runs) -> Result<Vec<Row>> {
         (CYCLES, &mut || bare.cycle()),
         (CYCLES, &mut || drop(mutex.lock().wait())),
         (CALLS, &mut || drop((file.lock(), file.unlock()))),
-        (CALLS, &mut || bare::ofd_cycle(&file, free + 4096, 64)),
+        (CALLS, &mut || bare::ofd_cycle(&file, 0, 64)),
         (CALLS, &mut || drop(ranges.write(free as u64..free as u64 + 64).wait())),
-        (CALLS, &mut || bare::ofd_cycle(&file, free, 64)),
+        (CALLS, &mut || bare::ofd_cycle(&full, free, 64)),
     ]);
     drop(held);
     let [cas_ns, mutex_ns, flock_ns, ofd_ns, range_ns, ranges_ns] = times;
