@@ -26,6 +26,7 @@ pub struct Subject {
     /// The explorer's cases, in order.
     pub cases: Vec<CaseInfo>,
     simulate: Simulate,
+    can_tune: fn(Tunable) -> bool,
     explore: fn(usize, &mut Options) -> Outcome,
 }
 
@@ -61,6 +62,7 @@ impl Subject {
                 }
                 run_with::<P>(plan, &params, progress)
             },
+            can_tune: |(name, value)| P::tune(&mut P::Params::default(), name, value),
             explore: |case, options| explore::<P>(&P::cases()[case], options),
         }
     }
@@ -82,6 +84,11 @@ impl Subject {
     /// If it has no such tunable.
     pub fn simulate_tuned(&self, plan: &Plan, tunables: &[Tunable]) -> Result<Report, Failure> {
         (self.simulate)(plan, tunables, &mut |_| {})
+    }
+
+    /// Whether it has such a tunable, and that can be the value.
+    pub fn can_tune(&self, tunable: Tunable) -> bool {
+        (self.can_tune)(tunable)
     }
 
     /// As [`Subject::simulate`], telling `progress` how far it is from time to time.

@@ -76,6 +76,12 @@ pub struct Faults {
     pub reorders: bool,
 }
 
+impl Faults {
+    /// Nothing goes wrong.
+    pub const NONE: Self =
+        Self { crashes: 0, pauses: 0, pause_ticks: None, losses: 0, duplicates: 0, reorders: false };
+}
+
 /// When a wait with a deadline may end without what it waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timeouts {

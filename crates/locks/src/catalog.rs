@@ -2,9 +2,12 @@
 
 use crate::baseline::lld::{self, Lld};
 use crate::baseline::served::{Served, interval::Interval, list::List, maple::Maple};
-use crate::baseline::{cas, cas_backoff, drtm, dslr, filter, mcs, rma_rw, rpc, ss};
+use crate::baseline::{
+    cas, cas_backoff, drtm, dslr, filter, mcs, netlock, parlock, rma_rw, rpc, srvlock, ss,
+};
 use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
+use crate::fisslock::{self, FissLock};
 use crate::kept::{self, Kept};
 use crate::mutant;
 use crate::protocol::Protocol;
@@ -99,9 +102,15 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<QpLock<qplock::InOrder>>();
     visitor.protocol::<qplock::leased::Leased>();
 
+    visitor.protocol::<FissLock>();
+    visitor.protocol::<srvlock::SrvLock>();
+    visitor.protocol::<parlock::ParLock>();
+    visitor.protocol::<netlock::NetLock>();
+
     mutant::visit(visitor);
     kept::mutants::visit(visitor);
     lld::visit_mutants(visitor);
+    fisslock::mutants::visit(visitor);
     combiner::mutants::visit(visitor);
     qplock::mutants::visit(visitor);
 }

@@ -13,6 +13,7 @@ pub mod catalog;
 pub mod citron;
 pub mod combiner;
 mod fast;
+pub mod fisslock;
 mod join;
 pub mod kept;
 pub mod mutant;
@@ -21,6 +22,7 @@ mod play;
 mod protocol;
 pub mod qplock;
 pub mod shiftlock;
+mod slots;
 
 pub use fast::{Either, Fast, fast};
 pub use play::play;

@@ -7,13 +7,15 @@
 //! aborts come from a NIC under load and from "occasional long-lasting RDMA verbs"; our NIC model has queues, but no
 //! such verbs, so that few clients never abort here.
 
+use super::citron::{NOTE, micro, micros, wait_mode};
+use super::shift::{but, so};
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
 use crate::subject::Tunable;
 use crate::table::Table;
-use lockwright_sim::{Plan, Ranges, Report};
+use lockwright_sim::{Plan, Report};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "citron-fig12",
@@ -22,39 +24,28 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// T_wait of the paper (§3.5.5).
-const T_WAIT_NS: u64 = 15_000;
 const CLIENTS: usize = 96;
-/// Handshake mode, and wait mode as the paper sets it.
+/// Handshake mode: as it comes.
 const HANDSHAKE: &[Tunable] = &[];
-const WAIT: &[Tunable] = &[("t-wait-ns", T_WAIT_NS)];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let counts: &[usize] = context.pick(&[3, 12, 24, 48, 96, 144, 192], &[3, 48, 192]);
     let ms: &[u64] = context.pick(&[1, 2, 4, 6], &[1, 4]);
     let waits: &[u64] = context.pick(&[5_000, 10_000, 15_000, 20_000, 30_000], &[5_000, 15_000]);
-    let ops = context.pick(100_000, 20_000);
-    let plan = |clients, lengths: &[u64]| Plan {
-        clients,
-        machines: 3,
-        locks: 1,
-        zipf: 0.9,
-        ranges: Some(Ranges::borders(1 << 28, lengths)),
-        ops,
-        warmup_ops: 1_000,
-        ..Plan::default()
-    };
+    let plan = |clients, lengths: &[u64]| micro(context, clients, lengths);
     let mixed = |clients| plan(clients, &[1, 16, 256]);
+    // A tunable that is named twice is what it is named last.
+    let with = |more: &[Tunable]| [&wait_mode(), more].concat();
     let mut runs = Vec::new();
     let mut add = |plan: Plan, tunables: &[Tunable]| {
         runs.push(Run { tunables: tunables.to_vec(), ..Run::new("citron", plan) });
     };
-    counts.iter().for_each(|clients| add(mixed(*clients), WAIT));
+    counts.iter().for_each(|clients| add(mixed(*clients), &wait_mode()));
     counts.iter().for_each(|clients| add(mixed(*clients), HANDSHAKE));
-    ms.iter().for_each(|m| add(mixed(CLIENTS), &[("m", *m), ("t-wait-ns", T_WAIT_NS)]));
-    waits.iter().for_each(|ns| add(mixed(CLIENTS), &[("t-wait-ns", *ns)]));
+    ms.iter().for_each(|m| add(mixed(CLIENTS), &with(&[("m", *m)])));
+    waits.iter().for_each(|ns| add(mixed(CLIENTS), &with(&[("t-wait-ns", *ns)])));
     for length in [16, 16_384] {
-        add(plan(1, &[length]), WAIT);
+        add(plan(1, &[length]), &wait_mode());
         add(plan(1, &[length]), HANDSHAKE);
     }
     let reports = context.simulate(&runs)?;
@@ -66,8 +57,10 @@ fn run(context: &Context) -> Result<Findings, LabError> {
 
     let (wait, rest) = reports.split_at(counts.len());
     let (handshake, rest) = rest.split_at(counts.len());
-    let alone = &rest[rest.len() - 4..];
-    let claims = claims(&wait[wait.len() - 1], handshake, alone);
+    let (by_m, rest) = rest.split_at(ms.len());
+    let (by_wait, alone) = rest.split_at(waits.len());
+    let mut claims = claims(wait, handshake, alone);
+    claims.extend(tuning_claims(by_m, by_wait));
     Ok(Findings { tables: vec![table], plots: vec![plot(wait, handshake)], claims })
 }
 
@@ -76,12 +69,8 @@ fn abort_rate(report: &Report) -> f64 {
     report.aborts as f64 / (report.cycles + report.aborts) as f64
 }
 
-fn micros(ns: u64) -> f64 {
-    ns as f64 / 1e3
-}
-
 fn row(table: &mut Table, run: &Run, report: &Report) {
-    let tuned = |name| run.tunables.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
+    let tuned = |name| run.tunables.iter().rfind(|(other, _)| *other == name).map(|(_, value)| *value);
     let wait = tuned("t-wait-ns");
     table.row([
         if wait.is_some() { "wait" } else { "handshake" }.to_owned(),
@@ -97,7 +86,9 @@ fn row(table: &mut Table, run: &Run, report: &Report) {
     ]);
 }
 
-fn claims(most: &Report, handshake: &[Report], alone: &[Report]) -> Vec<Claim> {
+fn claims(wait: &[Report], handshake: &[Report], alone: &[Report]) -> Vec<Claim> {
+    let most = &wait[wait.len() - 1];
+    let peak = wait.iter().map(|report| report.goodput_per_s).fold(0.0, f64::max);
     let p50 = |report: &Report| micros(report.acquire.p50_ns);
     let aborts: u64 = handshake.iter().map(|report| report.aborts).sum();
     let mut small = Claim::new("ours-small-range-median-of-wait-mode", 0.6, p50(&alone[1]) / p50(&alone[0]));
@@ -111,7 +102,26 @@ fn claims(most: &Report, handshake: &[Report], alone: &[Report]) -> Vec<Claim> {
         Claim::new("wait-abort-rate-192-clients", 1e-2, abort_rate(most))
             .within_factor(10.0)
             .note("the paper gives the level, not the figure; the NIC model has no long-lasting verbs"),
+        Claim::new("wait-abort-rate-3-clients", 1e-5, abort_rate(&wait[0]))
+            .within_factor(10.0)
+            .note("the paper gives the level, not the figure; the NIC model has no long-lasting verbs"),
+        so("wait-aborts-rise-with-clients", wait.is_sorted_by(|a, b| abort_rate(a) <= abort_rate(b))),
+        // "does not drop ... after reaching the maximum"
+        but(so("wait-goodput-does-not-drop", most.goodput_per_s > 0.9 * peak), NOTE),
     ]
+}
+
+/// What the paper says of m and T_wait.
+fn tuning_claims(by_m: &[Report], by_wait: &[Report]) -> Vec<Claim> {
+    let last = by_wait.len() - 1;
+    let papers = &by_m[by_m.len().min(3) - 1];
+    let claims = [
+        so("small-m-costs-goodput", by_m[0].goodput_per_s < papers.goodput_per_s),
+        so("small-m-aborts-more", abort_rate(&by_m[0]) > abort_rate(papers)),
+        so("long-wait-aborts-less", abort_rate(&by_wait[last]) < abort_rate(&by_wait[0])),
+        so("long-wait-costs-goodput", by_wait[last].goodput_per_s < by_wait[0].goodput_per_s),
+    ];
+    claims.into_iter().map(|claim| but(claim, NOTE)).collect()
 }
 
 fn plot(wait: &[Report], handshake: &[Report]) -> Plot {

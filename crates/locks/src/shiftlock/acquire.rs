@@ -53,10 +53,11 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
         let lock = want.claim.lock;
         let Some(me) = self.members.join::<L>(lock) else { return Either::right(self.no_room()) };
         let began = self.last_look();
-        let enqueue = L::change(self.word(lock), enqueue::<L>(me), None);
-        Either::left(fast(self.ep.go(enqueue), move |old| match old {
+        // Made twice rather than kept: what a future keeps is stored by every acquire.
+        let enqueue = move || L::change(self.word(lock), enqueue::<L>(me), None);
+        Either::left(fast(self.ep.go(enqueue()), move |old| match old {
             Ok(old) => {
-                let (entry, queued) = (Entry::<L>::of(old), happened(enqueue, old));
+                let (entry, queued) = (Entry::<L>::of(old), happened(enqueue(), old));
                 if queued && entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
                     return Ok(Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch())));
                 }

@@ -12,6 +12,7 @@ use crate::orphans::{Orphans, OwnedAcquire};
 use crate::protocol::{Denied, LockClient, Lost, Patience, Want};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Endpoint, Time};
+use std::pin::Pin;
 use std::rc::Rc;
 
 /// How far an acquire came with its first verb.
@@ -46,13 +47,21 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     }
 
     /// An acquire while orphans are about, or one that only tries.
-    pub(super) async fn acquire_beside_orphans(self: &Rc<Self>, want: Want) -> Result<ShiftGrant, Denied> {
-        self.orphans.beside(Heir(self.clone()).acquire(want)).await
+    #[cold]
+    pub(super) fn acquire_beside_orphans(
+        self: &Rc<Self>,
+        want: Want,
+    ) -> Pin<Box<impl Future<Output = Result<ShiftGrant, Denied>>>> {
+        Box::pin(async move { self.orphans.beside(Heir(self.clone()).acquire(want)).await })
     }
 
     /// A release while orphans are about.
-    pub(super) async fn release_beside_orphans(self: &Rc<Self>, grant: ShiftGrant) -> Result<(), Lost> {
-        self.orphans.beside(Heir(self.clone()).release(grant)).await
+    #[cold]
+    pub(super) fn release_beside_orphans(
+        self: &Rc<Self>,
+        grant: ShiftGrant,
+    ) -> Pin<Box<impl Future<Output = Result<(), Lost>>>> {
+        Box::pin(async move { self.orphans.beside(Heir(self.clone()).release(grant)).await })
     }
 }
 

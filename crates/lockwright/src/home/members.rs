@@ -249,6 +249,7 @@ pub(super) fn token(grant: &AnyGrant) -> u64 {
     match grant {
         AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
         AnyGrant::Range { token } => *token,
+        AnyGrant::Remote(_) => unreachable!("a space gets back the grants that it gave out"),
     }
 }
 

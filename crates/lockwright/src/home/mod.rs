@@ -52,6 +52,9 @@ pub(crate) enum AnyGrant {
         /// The token.
         token: u64,
     },
+    /// A server's.
+    #[cfg(target_os = "linux")]
+    Remote(crate::remote::RemoteGrant),
 }
 
 /// A place in a space's list of who holds what: which of this client's memberships, and which line of it.
@@ -128,6 +131,22 @@ pub(crate) trait Home: Send + Sync + Debug {
         false
     }
 
+    /// As `try_acquire`, where that takes a while.
+    fn try_soon(&self, kind: Kind, claim: Claim) -> Option<BoxFuture<Result<Ticket, Refused>>> {
+        let _ = (kind, claim);
+        None
+    }
+
+    /// Whether a try comes before queueing: not where either takes a round trip.
+    fn tries_first(&self) -> bool {
+        true
+    }
+
+    /// Whether an `acquire` that is dropped gives up by itself. Else it has to be seen through to its end.
+    fn cancels_by_drop(&self) -> bool {
+        false
+    }
+
     /// Takes the lock, however long it takes.
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>>;
 
@@ -139,6 +158,12 @@ pub(crate) trait Home: Send + Sync + Debug {
 
     /// Gives the lock back.
     fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>>;
+
+    /// Gives the lock back at once where nobody wants to know what came of it; `false` if it takes a `release`.
+    fn release_unheard(&self, ticket: &Ticket) -> bool {
+        let _ = ticket;
+        false
+    }
 
     /// The fencing token of a grant.
     fn token(&self, ticket: &Ticket) -> u64;

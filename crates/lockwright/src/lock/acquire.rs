@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Cancelling
 /// Dropping it gives up. If it was queued, the lock may still come to it; the client's own thread then passes it on at
-/// once. No handover is lost, and nobody else has to wait for a lease.
+/// once. No handover is lost, and nobody else has to wait for a lease. A server takes it out of the queue at once.
 ///
 /// ```
 /// use lockwright::Client;
@@ -135,28 +135,55 @@ impl Acquire {
     /// Tries once; queues if that fails.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
         if self.patience == Some(Duration::ZERO) {
-            self.step = Step::Done;
-            return Poll::Ready(Self::at_once(&self.core, self.claim).map_err(|error| match error {
-                TryLockError::Busy => LockError::TimedOut,
-                TryLockError::Failed(error) => error,
-            }));
+            return self.start_trying(cx);
         }
-        let bound = match self.core.bound() {
-            Ok(bound) => bound,
-            Err(error) => return Poll::Ready(self.finish(Err(Refused::Error(error)))),
-        };
-        (self.claim.lock, self.bound) = (bound.lock, bound);
+        if !self.core.home.tries_first() {
+            return self.start_queueing(cx);
+        }
+        if let Err(error) = self.bind() {
+            return Poll::Ready(self.finish(Err(Refused::Error(error))));
+        }
         let Core { home, kind, .. } = &*self.core;
         match home.try_acquire(*kind, self.claim) {
-            Err(Refused::Busy) => {
-                self.step = Step::Waiting(home.acquire(*kind, self.claim));
-                if self.deadline.is_none() {
-                    self.deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
-                }
-                self.waiting(cx)
-            }
+            Err(Refused::Busy) => self.start_queueing(cx),
             outcome => Poll::Ready(self.finish(outcome)),
         }
+    }
+
+    /// Looks up where the name leads.
+    fn bind(&mut self) -> Result<(), LockError> {
+        self.bound = self.core.bound()?;
+        self.claim.lock = self.bound.lock;
+        Ok(())
+    }
+
+    fn start_queueing(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
+        if let Err(error) = self.bind() {
+            return Poll::Ready(self.finish(Err(Refused::Error(error))));
+        }
+        let Core { home, kind, .. } = &*self.core;
+        self.step = Step::Waiting(home.acquire(*kind, self.claim));
+        if self.deadline.is_none() {
+            self.deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
+        }
+        self.waiting(cx)
+    }
+
+    /// No patience at all: one try, which may take a round trip.
+    fn start_trying(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
+        if let Err(error) = self.bind() {
+            return Poll::Ready(self.finish(Err(Refused::Error(error))));
+        }
+        let Core { home, kind, .. } = &*self.core;
+        if let Some(future) = home.try_soon(*kind, self.claim) {
+            self.step = Step::Waiting(future);
+            return self.waiting(cx);
+        }
+        self.step = Step::Done;
+        Poll::Ready(Self::at_once(&self.core, self.claim).map_err(|error| match error {
+            TryLockError::Busy => LockError::TimedOut,
+            TryLockError::Failed(error) => error,
+        }))
     }
 
     fn waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
@@ -198,6 +225,9 @@ impl Acquire {
     fn give_up(&mut self) {
         self.alarm = None;
         let Step::Waiting(future) = std::mem::replace(&mut self.step, Step::Done) else { return };
+        if self.core.home.cancels_by_drop() {
+            return drop(future);
+        }
         let (core, claim) = (Arc::clone(&self.core), self.claim);
         let progress = Arc::clone(&core.progress);
         progress.adopt(Box::pin(async move {

@@ -113,7 +113,8 @@ impl Guard {
         (self.core.kind == crate::home::Kind::Ranges).then_some(self.claim.start..self.claim.end)
     }
 
-    /// Looks whether the lock is still held. On shared memory this is a read of the lock itself.
+    /// Looks whether the lock is still held. On shared memory this is a read of the lock itself; with a server, it is
+    /// what the server said last, and whether it has been heard lately.
     ///
     /// The answer was true when the look was taken: a process can always be stopped between the look and the deed.
     /// Only the [token](Self::token) covers that.
@@ -194,13 +195,18 @@ impl Guard {
         Unlock { token: self.token(), guard: Some(self), release: None }
     }
 
+    /// Nobody is told of a loss any more.
+    fn close_watch(&self) {
+        if let Some(watch) = self.watch.get() {
+            watch.closed.store(true, SeqCst);
+        }
+    }
+
     /// Begins to give the lock back; only once. Mostly it is done with that.
     #[inline]
     fn release(&mut self) -> Option<Released> {
         let ticket = self.ticket.take()?;
-        if let Some(watch) = self.watch.get() {
-            watch.closed.store(true, SeqCst);
-        }
+        self.close_watch();
         let Core { home, kind, .. } = &*self.core;
         Some(match home.release_at_once(*kind, self.claim, &ticket) {
             Some(outcome) => Released::Done(outcome),
@@ -224,6 +230,12 @@ enum Released {
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
+        if let Some(ticket) = &self.ticket
+            && self.core.home.release_unheard(ticket)
+        {
+            self.close_watch();
+            return;
+        }
         let Some(Released::Under(mut release)) = self.release() else { return };
         // Mostly done at once. If somebody must be waited for, the client's own thread does that.
         if release.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {

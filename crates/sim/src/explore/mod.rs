@@ -28,7 +28,7 @@ use crate::check::Violation;
 use automaton::Automaton;
 use endpoint::Traits;
 use lockwright_fabric::{Addr, AtomicScope, NodeId, PeerId};
-use lockwright_locks::case::{Case, Round};
+use lockwright_locks::case::{Case, Round, Timeouts};
 use lockwright_locks::catalog::Checker;
 use lockwright_locks::{Protocol, play};
 use roles::Roles;
@@ -43,6 +43,12 @@ pub struct Options {
     pub clients: Option<usize>,
     /// One client may crash, at any moment.
     pub crash: bool,
+    /// One packet may be lost, wherever it is.
+    pub loss: bool,
+    /// One packet may arrive twice.
+    pub dup: bool,
+    /// Packets may overtake each other.
+    pub reorder: bool,
     /// Another limit on the number of states.
     pub max_states: Option<u64>,
     /// Called every few ten thousand states.
@@ -54,8 +60,12 @@ pub type OnProgress = Box<dyn FnMut(&Progress)>;
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { clients, crash, max_states, .. } = self;
-        write!(f, "Options {{ clients: {clients:?}, crash: {crash}, max_states: {max_states:?} }}")
+        let Self { clients, crash, loss, dup, reorder, max_states, .. } = self;
+        write!(
+            f,
+            "Options {{ clients: {clients:?}, crash: {crash}, loss: {loss}, dup: {dup}, reorder: {reorder}, \
+             max_states: {max_states:?} }}"
+        )
     }
 }
 
@@ -177,6 +187,14 @@ fn adapted<P: Protocol>(case: &Case<P::Params>, options: &Options) -> Case<P::Pa
                 script.rounds = script.rounds.iter().flat_map(one_by_one).collect();
             }
         }
+    }
+    let faults = &mut case.faults;
+    faults.losses = faults.losses.max(u8::from(options.loss));
+    faults.duplicates = faults.duplicates.max(u8::from(options.dup));
+    faults.reorders |= options.reorder;
+    if (options.loss || options.dup || options.reorder) && case.timeouts == Timeouts::WhenFaulty {
+        // Nobody is down when a packet is lost: it is sent again when nothing else can happen.
+        case.timeouts = Timeouts::WhenStuck;
     }
     if let Some(max_states) = options.max_states {
         case.max_states = max_states;

@@ -40,7 +40,7 @@ pub(super) fn all() -> Vec<Case<LldParams>> {
             .clients(1, &[range(0, 4).with(Patience::Until(Time(0)))])
             .clients(2, &[range(2, 6)])
             .timeouts(Timeouts::Any),
-        case("cancel", 2).clients(1, &[range(0, 4)]).cancellable().clients(1, &[range(2, 6)]).rounds(2),
+        case("cancel", 2).clients(1, &[range(0, 4)]).cancellable().clients(1, &[range(2, 6)]),
         case("crash", 1).clients(2, &[range(0, 4)]).clients(1, &[range(2, 6)]).crashes(1).may_hang(),
     ]
 }

@@ -6,7 +6,7 @@
 //! way from the root, and one for the node itself.
 
 use super::{Lines, Store};
-use crate::combiner::tree::{Node, Slot, Trees};
+use crate::combiner::tree::{Node, Owner, Slot, Trees};
 use lockwright_fabric::observe::Mode;
 use std::hash::{Hash, Hasher};
 
@@ -51,7 +51,8 @@ impl Store for Interval {
         }
         let mut node = Node::new(start, end, Mode::Exclusive);
         node.tree = self.tree;
-        let (slot, _) = self.trees.insert(node);
+        // Nobody asks whose it is: ranges are exclusive and are given back by their bounds.
+        let (slot, _) = self.trees.insert(node, Owner { client: 0, id: 0 });
         (true, self.trees.depth(slot))
     }
 
