@@ -23,6 +23,14 @@ pub enum LabError {
         /// What it said.
         failure: Box<Failure>,
     },
+    /// A simulation of a rack failed.
+    #[error("{run}: {why}")]
+    Stuck {
+        /// Which one.
+        run: String,
+        /// What a checker said, or who is stuck.
+        why: String,
+    },
     /// A result could not be written.
     #[error("cannot write {path}: {error}")]
     Write {
@@ -78,6 +86,11 @@ impl Context {
     /// Whether fewer points and shorter runs are asked for.
     pub fn quick(&self) -> bool {
         self.quick
+    }
+
+    /// How many simulations run side by side.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
     }
 
     /// Simulates all `runs` and returns their reports in the same order.

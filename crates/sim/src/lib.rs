@@ -20,5 +20,7 @@ pub use nic::NicModel;
 pub use plan::Plan;
 pub use ranges::{Oltp, Pattern, Ranges};
 pub use report::{Kind, Latency, PerCycle, Report};
+pub use rng::Rng;
 pub use run::{run, run_with};
 pub use world::{Counters, Ended, Progress, Setup, SimEndpoint, World};
+pub use zipf::Zipf;

@@ -14,6 +14,13 @@ mod citron_tab2;
 mod combiner;
 mod combiner_fig5;
 mod combiner_tab6;
+mod fiss;
+mod fiss_fig13;
+mod fiss_fig14;
+mod fiss_fig15;
+mod fiss_fig16;
+mod fiss_fig17;
+mod fiss_memory;
 mod qplock_fairness;
 mod qplock_mix;
 mod qplock_verbs;
@@ -61,6 +68,12 @@ pub const ALL: &[Experiment] = &[
     qplock_verbs::EXPERIMENT,
     qplock_mix::EXPERIMENT,
     qplock_fairness::EXPERIMENT,
+    fiss_fig13::EXPERIMENT,
+    fiss_fig14::EXPERIMENT,
+    fiss_fig15::EXPERIMENT,
+    fiss_fig16::EXPERIMENT,
+    fiss_fig17::EXPERIMENT,
+    fiss_memory::EXPERIMENT,
 ];
 
 /// The experiment called `id`.

@@ -59,7 +59,7 @@ fn without_faults() -> Vec<Case<Params>> {
         machines("writers-side-by-side", &[&[WRITE, WRITE], &[WRITE]]),
         machines("three-readers", &[&[READ], &[READ], &[READ]]),
         machines("readers-and-writer", &[&[READ], &[READ], &[WRITE]]),
-        machines("side-by-side", &[&[READ, WRITE], &[READ]]).rounds(2),
+        machines("side-by-side", &[&[READ, WRITE], &[READ]]),
         machines("two-and-two", &[&[READ, WRITE], &[READ, WRITE]]),
         machines("three-machines", &[&[READ], &[WRITE, READ], &[WRITE]]),
     ]
@@ -72,6 +72,16 @@ fn variants() -> Vec<Case<Params>> {
     vec![
         preferring(Preference::Writers, machines("writers-preferred", busy)),
         preferring(Preference::ReadersAlways, machines("readers-always", busy)),
+        // A machine that has not heard yet that its agent has left: its reader has the lock from elsewhere, and lets go.
+        preferring(Preference::Writers, Case::new("released-while-leaving"))
+            .space(Space::of(1).over(2))
+            .clients(1, &[READ])
+            .at_home(NodeId(0))
+            .clients(1, &[WRITE])
+            .at_home(NodeId(1))
+            .rounds(2)
+            .clients(1, &[READ])
+            .at_home(NodeId(1)),
         machines("tokens", &[&[WRITE, WRITE], &[WRITE, READ]])
             .params(Params { tokens: true, ..params() })
             .tokens(),
@@ -89,6 +99,14 @@ fn variants() -> Vec<Case<Params>> {
             .clients(1, &[WRITE, other])
             .at_home(NodeId(0))
             .clients(2, &[READ, other])
+            .at_home(NodeId(1)),
+        Case::new("sparse-ids")
+            .params(Params { sparse_ids: true, ..params() })
+            .space(Space::of(2).over(2))
+            .clients(1, &[Want::exclusive(1 << 40), Want::shared(77)])
+            .at_home(NodeId(0))
+            .clients(1, &[Want::shared(77)])
+            .rounds(2)
             .at_home(NodeId(1)),
         machines("beyond-the-switch", &[&[READ, WRITE], &[READ, WRITE]])
             .params(Params { switch_locks: 0, ..params() })
@@ -115,5 +133,6 @@ fn with_faults() -> Vec<Case<Params>> {
         with(ALL, machines("anything-writers", writers)),
         with(ALL, machines("anything-mixed", &[&[READ], &[WRITE]])),
         with(ALL, machines("anything-readers", &[&[READ], &[READ]])),
+        with(ALL, machines("anything-side-by-side", side)),
     ]
 }

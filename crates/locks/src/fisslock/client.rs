@@ -3,12 +3,13 @@
 //! **Cancel safety.** An acquire that is dropped must be adopted (see [`orphans`](crate::orphans)). One whose time runs
 //! out tells the library, which lets go of the lock if it should still come, and the call returns at once.
 
+use super::directory::{KEEPER, Known};
 use super::packet::call;
 use super::{Params, Rules};
 use crate::protocol::{Denied, LockClient, Lost, Patience, Reason, Space, TokenGrant, Want};
 use crate::slots::Slots;
 use lockwright_fabric::observe::Mode;
-use lockwright_fabric::{Endpoint, Message, PeerId, Time};
+use lockwright_fabric::{Endpoint, FabricError, Message, PeerId, Time};
 use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::pin::pin;
@@ -21,6 +22,7 @@ pub struct FissClient<E, R> {
     machine: PeerId,
     params: Params,
     slots: Slots,
+    known: Known,
     rules: PhantomData<R>,
 }
 
@@ -46,8 +48,26 @@ impl<E: Endpoint, R: Rules> FissClient<E, R> {
             machine: PeerId::role(machine),
             params: params.clone(),
             slots: Slots::default(),
+            known: Known::default(),
             rules: PhantomData,
         }
+    }
+
+    /// The lock's place in the registers: its id, or what the directory says.
+    async fn index_of(&self, id: u64) -> Result<u64, FabricError> {
+        if !self.params.sparse_ids {
+            return Ok(id);
+        }
+        if let Some(index) = self.known.get(id) {
+            return Ok(index);
+        }
+        self.ep.send(PeerId::role(KEEPER), Message::new(id, call::RESOLVE, &[])).await?;
+        let about_id = |_: PeerId, message: &Message| {
+            (message.kind == call::RESOLVED && message.lock == id).then_some(message.words[0])
+        };
+        let index = self.ep.recv(about_id).await;
+        self.known.insert(id, index);
+        Ok(index)
     }
 
     /// What the library says about `slot` next: the token of a grant, or that it gave up.
@@ -89,7 +109,7 @@ impl<E: Endpoint, R: Rules> LockClient for FissClient<E, R> {
             Patience::Until(time) => Some(time),
             Patience::Try => return Err(Denied::Unsupported(&Reason("a decider queues who is not granted"))),
         };
-        let lock = want.claim.lock;
+        let lock = self.index_of(want.claim.lock).await?;
         let slot = self.slots.take();
         let urgent = u64::from(self.ep.me().index().0 < self.params.urgent_clients as usize);
         let shared = u64::from(want.claim.mode == Mode::Shared);
@@ -113,6 +133,10 @@ impl<E: Endpoint, R: Rules> LockClient for FissClient<E, R> {
     }
 
     fn locals(&self) -> Vec<u64> {
-        self.slots.in_use()
+        let mut locals = self.slots.in_use();
+        // Slots are small numbers; ids come after them, in pairs.
+        locals.push(u64::MAX);
+        locals.extend(self.known.locals());
+        locals
     }
 }

@@ -27,6 +27,7 @@ mod agent;
 mod cases;
 mod client;
 mod decider;
+mod directory;
 mod lane;
 mod machine;
 pub mod mutants;
@@ -60,6 +61,8 @@ pub struct Params {
     pub retransmit_ns: u64,
     /// Whether grants carry fencing tokens.
     pub tokens: bool,
+    /// Whether lock ids are arbitrary numbers, which a directory maps to places in the registers.
+    pub sparse_ids: bool,
     /// The first so many clients go before the others in wait queues.
     pub urgent_clients: u32,
 }
@@ -74,6 +77,7 @@ impl Default for Params {
             switch_locks: Switch::TOFINO.capacity(),
             retransmit_ns: 100_000,
             tokens: true,
+            sparse_ids: false,
             urgent_clients: 0,
         }
     }

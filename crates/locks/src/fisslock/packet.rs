@@ -47,7 +47,9 @@ impl Waiter {
     }
 }
 
-const TID_MASK: u32 = (1 << 24) - 1;
+/// Bits of a task's number.
+pub(super) const TID_BITS: u32 = 24;
+const TID_MASK: u32 = (1 << TID_BITS) - 1;
 
 fn mode(shared: bool) -> Mode {
     if shared { Mode::Shared } else { Mode::Exclusive }
@@ -72,6 +74,8 @@ pub(super) mod call {
     pub(in super::super) const GIVE_UP: u32 = 18;
     pub(in super::super) const LOCKED: u32 = 19;
     pub(in super::super) const GAVE_UP: u32 = 20;
+    pub(in super::super) const RESOLVE: u32 = 21;
+    pub(in super::super) const RESOLVED: u32 = 22;
 }
 
 /// What a kind is called in traces.
@@ -88,6 +92,8 @@ pub(super) fn name(kind: u32) -> &'static str {
         call::GIVE_UP => "give up",
         call::LOCKED => "locked",
         call::GAVE_UP => "gave up",
+        call::RESOLVE => "resolve",
+        call::RESOLVED => "resolved",
         _ => "message",
     }
 }

@@ -1,17 +1,18 @@
 //! What the machine's own tasks ask of it (Fig. 6).
 
 use super::super::Rules;
-use super::super::packet::{Kind, Packet, Ticket, Waiter, call};
+use super::super::packet::{Kind, Packet, TID_BITS, Ticket, Waiter, call};
 use super::{Machine, Parked, Seat, Task};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Message, Outbox, PeerId};
 
 impl<R: Rules> Machine<R> {
-    /// `fisslock_acquire`. The number of the task is the smallest that is free.
+    /// `fisslock_acquire`. Every acquisition has a number of its own: what is said of an earlier one, in packets that are
+    /// still under way, is never said of this one.
     pub(super) fn lock(&mut self, client: PeerId, message: &Message, out: &mut Outbox) {
         let [slot, shared, priority, _] = message.words;
         let lid = message.lock;
-        let tid = (0..).find(|tid| !self.tasks.contains_key(tid)).expect("fewer tasks than numbers");
+        let tid = self.next_tid();
         self.tasks.insert(tid, Task { client, slot, lid, held: false, abandoned: false });
         let mode = if shared == 1 { Mode::Shared } else { Mode::Exclusive };
         self.request(
@@ -19,6 +20,15 @@ impl<R: Rules> Machine<R> {
             Waiter { ticket: Ticket { mid: self.me, tid }, mode, priority: priority as u8 },
             out,
         );
+    }
+
+    fn next_tid(&mut self) -> u32 {
+        loop {
+            self.last_tid = (self.last_tid + 1) % (1 << TID_BITS);
+            if !self.tasks.contains_key(&self.last_tid) {
+                return self.last_tid;
+            }
+        }
     }
 
     /// A request that is in this machine's care: for the agent here (workflows 4 and 5), or for the decider.
@@ -50,8 +60,7 @@ impl<R: Rules> Machine<R> {
                 agent.release(ticket);
                 self.move_on(lid, out);
             }
-            // Its own ACQUIRE is still under way to this agent, which therefore will be refused to leave.
-            Some(Seat::Leaving { agent, .. }) => agent.release(ticket),
+            Some(Seat::Leaving { parked, .. }) => parked.push(Parked::Released(ticket)),
             None => self.post(Packet::new(Kind::Release, lid, ticket, Mode::Shared), out),
         }
     }

@@ -12,6 +12,7 @@ mod packets;
 mod seats;
 
 use super::agent::Agent;
+use super::directory::Directory;
 use super::lane::Lane;
 use super::packet::{Kind, Packet, Ticket, Waiter, call};
 use super::{Params, Rules};
@@ -26,12 +27,15 @@ pub struct Machine<R> {
     machines: u16,
     params: Params,
     tasks: BTreeMap<u32, Task>,
+    last_tid: u32,
     seats: BTreeMap<u64, Seat>,
     /// What waits for agents that are on their way here.
     parked: BTreeMap<u64, Vec<Parked>>,
     lanes: BTreeMap<u32, Lane>,
     /// The last number seen of every machine's lane; grants apart.
     seen: BTreeMap<(u8, u32, bool), u32>,
+    /// On the machine that keeps it.
+    directory: Directory,
     /// Grants that nobody wants any more. Empty between two events.
     unwanted: Vec<(u64, Ticket)>,
     /// Grants of locks whose agents never leave this machine: their tokens.
@@ -68,6 +72,9 @@ enum Seat {
 enum Parked {
     /// A request, which is in this machine's care now.
     Asked(Waiter),
+    /// A task of this machine let go. If the agent stays, it will hear of that task yet; if it has left, the task had
+    /// the lock from wherever the agent is now.
+    Released(Ticket),
     /// A packet that belongs to the agent's incarnation: not acknowledged, so that there is never more than one of any
     /// machine.
     Packet(Packet),
@@ -85,10 +92,12 @@ impl<R: Rules> Machine<R> {
             machines,
             params: params.clone(),
             tasks: BTreeMap::new(),
+            last_tid: 0,
             seats: BTreeMap::new(),
             parked: BTreeMap::new(),
             lanes: BTreeMap::new(),
             seen: BTreeMap::new(),
+            directory: Directory::default(),
             unwanted: Vec::new(),
             stamp: 0,
             rules: PhantomData,
@@ -175,6 +184,10 @@ impl<R: Rules> Role for Machine<R> {
                 self.give_up(from, message.words[0], out);
                 out.send(from, Message::new(message.lock, call::GAVE_UP, &[message.words[0]]));
             }
+            call::RESOLVE => {
+                let index = self.directory.index_of(message.lock);
+                out.send(from, Message::new(message.lock, call::RESOLVED, &[index]));
+            }
             Message::DEPARTED => self.departed(from, out),
             _ => {
                 if let Some(packet) = Packet::decode(message) {
@@ -194,5 +207,10 @@ impl<R: Rules> Role for Machine<R> {
 
     fn hears_departures(&self) -> bool {
         true
+    }
+
+    /// Requests of others are the agent pool's; calls, grants and acknowledgements are the application threads' (§7.1).
+    fn desk(&self, message: &Message) -> usize {
+        usize::from(message.kind != Kind::Acquire as u32 && message.kind != Kind::Release as u32)
     }
 }

@@ -126,7 +126,11 @@ impl<R: Rules> Machine<R> {
                 agent.release(packet.ticket);
                 self.move_on(packet.lid, out);
             }
-            Some(Seat::Leaving { agent, .. }) => agent.release(packet.ticket),
+            // For this agent, if it stays, or for the next that comes here.
+            Some(Seat::Leaving { parked, .. }) => {
+                parked.push(Parked::Packet(packet));
+                return;
+            }
             None => {
                 self.parked.entry(packet.lid).or_default().push(Parked::Packet(packet));
                 return;

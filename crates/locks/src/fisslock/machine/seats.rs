@@ -164,6 +164,7 @@ impl<R: Rules> Machine<R> {
         for parked in parked {
             match parked {
                 Parked::Asked(waiter) => self.request(lid, waiter, out),
+                Parked::Released(ticket) => self.let_go(lid, ticket, out),
                 Parked::Packet(packet) => self.deal_with(packet, out),
             }
         }

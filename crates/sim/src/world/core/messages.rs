@@ -24,13 +24,29 @@ pub(super) struct RoleState {
     pub(super) service_ns: u64,
     /// When each of its threads will be free, and until when its last message keeps it beyond the usual.
     pub(super) threads: Vec<(u64, u64)>,
+    /// The last thread of each desk, and one.
+    pub(super) desks: Vec<usize>,
     /// Until when somebody works alone.
     pub(super) alone_until_ns: u64,
 }
 
 impl RoleState {
-    pub(super) fn new(node: Option<NodeId>, role: BoxedRole, service_ns: u64, threads: usize) -> Self {
-        Self { node, role, service_ns, threads: vec![(0, 0); threads.max(1)], alone_until_ns: 0 }
+    /// With so many threads at each desk.
+    pub(super) fn new(node: Option<NodeId>, role: BoxedRole, service_ns: u64, desks: &[usize]) -> Self {
+        let mut threads = 0;
+        let ends = desks.iter().map(|at_desk| {
+            threads += (*at_desk).max(1);
+            threads
+        });
+        let desks = ends.collect();
+        Self { node, role, service_ns, threads: vec![(0, 0); threads], desks, alone_until_ns: 0 }
+    }
+
+    /// The threads that take `message`.
+    fn threads_for(&self, message: &Message) -> std::ops::Range<usize> {
+        let desk = self.role.desk(message).min(self.desks.len() - 1);
+        let first = if desk == 0 { 0 } else { self.desks[desk - 1] };
+        first..self.desks[desk]
     }
 
     /// When `thread`, which begins at `now_ns`, is done with work on so many cache lines.
@@ -169,9 +185,12 @@ impl Core {
         match to.index() {
             (role, true) => {
                 let state = &mut self.roles[role];
+                let desk = state.threads_for(&self.flights[flight as usize].message);
                 let (thread, (free_ns, _)) = (state.threads.iter_mut().enumerate())
+                    .take(desk.end)
+                    .skip(desk.start)
                     .min_by_key(|(_, (free_ns, _))| *free_ns)
-                    .expect("a role has a thread");
+                    .expect("a desk has a thread");
                 let done_ns = self.now_ns.max(*free_ns) + state.service_ns;
                 *free_ns = done_ns;
                 self.flights[flight as usize].thread = thread;

@@ -163,10 +163,14 @@ impl Core {
         node: Option<NodeId>,
         role: BoxedRole,
         service_ns: u64,
-        threads: usize,
+        desks: &[usize],
     ) -> PeerId {
-        self.roles.push(RoleState::new(node, role, service_ns, threads));
+        self.roles.push(RoleState::new(node, role, service_ns, desks));
         PeerId::role(self.roles.len() - 1)
+    }
+
+    pub(crate) fn role_states(&self) -> Vec<String> {
+        self.roles.iter().map(|state| format!("{:?}", state.role)).collect()
     }
 
     pub(crate) fn has_roles(&self) -> bool {
