@@ -5,7 +5,7 @@
 //! background thread to step aside, and runs the connection's tasks while it waits. The background thread steps in again
 //! once nobody has waited like that for a moment, or at once if a task of some executor waits for an answer.
 //!
-//! What this file must not do: leave a connection unread for longer than [`IDLE`].
+//! What this file must not do: leave a connection unread for longer than twice [`IDLE`].
 
 use std::cell::Cell;
 use std::pin::{Pin, pin};
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Notify;
 
-/// How long the background thread stays aside after the last one who waited.
-const IDLE: Duration = Duration::from_millis(2);
+/// How long the background thread stays aside after the last one who waited, and how often it looks.
+const IDLE: Duration = Duration::from_millis(10);
 
 /// The two sides.
 #[derive(Debug, Default)]
