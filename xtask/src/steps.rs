@@ -36,6 +36,7 @@ pub(crate) fn test(root: &Path) -> ExitCode {
             };
             cargo(root, &[runner, &tests].concat(), "")
         }),
+        step("miri", || miri(root)),
         step("doc tests", || cargo(root, &["test", "--workspace", "--doc"], "")),
         step("documentation", || {
             let mut doc = command(root, &["doc", "--workspace", "--no-deps", "--document-private-items"]);
@@ -70,6 +71,24 @@ fn cargo(root: &Path, args: &[&str], install: &str) -> Ended {
         return Ended::Failed;
     }
     run(&mut command(root, args))
+}
+
+/// The asymmetric lock's kernel, local threads against a NIC without atomics, under Miri: it runs the very code and backend,
+/// and objects to data races and to what the memory model does not allow. Skipped where there is no Miri.
+fn miri(root: &Path) -> Ended {
+    // Miri comes with nightly toolchains only, and `+nightly` is understood by rustup's cargo, not by a toolchain's own.
+    let cargo = |args: &[&str]| {
+        let mut command = Command::new("cargo");
+        command.current_dir(root).env_remove("CARGO").env("MIRIFLAGS", "-Zmiri-disable-isolation");
+        command.arg("+nightly").args(args);
+        command
+    };
+    let mut version = cargo(&["miri", "--version"]);
+    if !version.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        println!("skipped: there is no Miri; `rustup toolchain install nightly -c miri,rust-src` gets it");
+        return Ended::Skipped;
+    }
+    run(&mut cargo(&["miri", "test", "-p", "lockwright-locks", "--test", "qplock_threads"]))
 }
 
 /// `cargo deny check`. Skipped if it is not installed, or if it cannot get the list of advisories.

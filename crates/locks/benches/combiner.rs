@@ -33,7 +33,12 @@ fn main() {
         against_mutex();
     }
     if wanted("growth") {
-        growth();
+        let only: Vec<u32> = picks.iter().filter_map(|pick| pick.parse().ok()).collect();
+        growth(if only.is_empty() {
+            &[1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000]
+        } else {
+            &only
+        });
     }
     if wanted("flags") {
         flags();
@@ -162,7 +167,7 @@ fn in_turns(
     mut other: impl FnMut() -> Option<f64>,
 ) -> Option<(Spread, Spread)> {
     let (mut ones, mut others) = (Vec::new(), Vec::new());
-    for _ in 0..400 {
+    for _ in 0..1_000 {
         ones.extend(one());
         others.extend(other());
         if ones.len() >= RUNS && others.len() >= RUNS {
@@ -173,27 +178,37 @@ fn in_turns(
     (!ones.is_empty() && !others.is_empty()).then(|| (spread(ones), spread(others)))
 }
 
-/// Two threads with a `Mutex` around the core, against two threads of which one combines.
+/// Two threads with a `Mutex` around the core, against two threads of which one combines. Also with a `Mutex` that is
+/// held for as many requests as a node of the list carries: what batches alone are worth.
 fn against_mutex() {
     println!();
-    match in_turns(two_with_mutex, two_combining) {
-        None => println!("Mutex and combiner: this machine is too busy for two threads at once"),
-        Some((mutex, combining)) => {
-            print("Mutex around the core, two threads", &mutex);
-            print("one handler and one combiner", &combining);
-            println!("{:<58} {:>6.2} (goal: 3)", "ratio", combining.median / mutex.median);
+    let (locked, mut combined) = (Mutex::new(filled(HELD)), filled(HELD));
+    for (what, pairs_at_once) in [("Mutex for each request", 0), ("Mutex for four pairs at once", 4)] {
+        match in_turns(|| two_with_mutex(&locked, pairs_at_once), || two_combining(&mut combined)) {
+            None => println!("{what}: this machine is too busy for two threads at once"),
+            Some((mutex, combining)) => {
+                print(&format!("{what}, two threads"), &mutex);
+                print("one handler and one combiner", &combining);
+                println!("{:<58} {:>6.2} (goal: 3)", "ratio", combining.median / mutex.median);
+            }
         }
     }
 }
 
 /// Short, so that some runs are not disturbed even on a busy machine.
-const TOGETHER: u32 = 20_000;
+const TOGETHER: u32 = 10_000;
 
-fn two_with_mutex() -> Option<f64> {
-    let core = &Mutex::new(filled(HELD));
+fn two_with_mutex(core: &Mutex<Core>, pairs_at_once: u32) -> Option<f64> {
     let client = |client: u32| {
         move || {
             let (mut random, mut replies) = (Random(u64::from(client)), Vec::new());
+            if pairs_at_once > 0 {
+                for _ in 0..TOGETHER / 2 / pairs_at_once {
+                    let mut core = core.lock().unwrap();
+                    pairs(&mut core, client, pairs_at_once, &mut random, &mut replies);
+                }
+                return;
+            }
             for _ in 0..TOGETHER / 2 {
                 let lock = random.lock(0);
                 core.lock().unwrap().handle(ClientId(client), lock, &mut replies);
@@ -206,8 +221,7 @@ fn two_with_mutex() -> Option<f64> {
     both(TOGETHER, client(1), client(2))
 }
 
-fn two_combining() -> Option<f64> {
-    let mut core = filled(HELD);
+fn two_combining(core: &mut Core) -> Option<f64> {
     let (mut handlers, mut list) = queue::list(1, 256);
     let mut handler = handlers.pop().expect("one was asked for");
     let handle = move || {
@@ -223,10 +237,13 @@ fn two_combining() -> Option<f64> {
         handler.flush();
     };
     let combine = || {
-        let (mut served, mut replies) = (0, Vec::new());
+        let (mut served, mut batch, mut replies) = (0, Vec::new(), Vec::new());
         while served < 2 * TOGETHER as usize {
-            core.serve(std::iter::from_fn(|| list.take()).take(256).inspect(|_| served += 1), &mut replies);
+            list.take_all(256, &mut batch);
+            core.serve(&batch, &mut replies);
+            served += batch.len();
             black_box(&replies);
+            batch.clear();
             replies.clear();
         }
     };
@@ -236,20 +253,23 @@ fn two_combining() -> Option<f64> {
 /// As [`pairs`], in batches of so many pairs: one pass of a combiner for which requests of as many clients wait.
 fn batches(core: &mut Core, pairs: u32, random: &mut Random, replies: &mut Vec<Reply>) {
     const CLIENTS: u32 = 64;
+    let mut batch = Vec::new();
     for _ in 0..pairs / CLIENTS {
-        let locks: Vec<_> = (1..=CLIENTS).map(|client| (ClientId(client), random.lock(0))).collect();
+        let locks = (1..=CLIENTS).map(|client| (ClientId(client), random.lock(0)));
         let unlocks = (1..=CLIENTS).map(|client| (ClientId(client), Request::Unlock { id: 0 }));
-        core.serve(locks.into_iter().chain(unlocks), replies);
+        batch.clear();
+        batch.extend(locks.chain(unlocks));
+        core.serve(&batch, replies);
         black_box(&*replies);
         replies.clear();
     }
 }
 
 /// What a pair costs and a held range weighs, from a thousand to a million; one request at a time, and in batches.
-fn growth() {
+fn growth(sizes: &[u32]) {
     let columns = ["held", "ns/pair", "/log2(held)", "in batches", "/log2(held)", "bytes/range"];
     println!("\n{}", columns.map(|column| format!("{column:>12}")).concat());
-    for held in [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000] {
+    for held in sizes.iter().copied() {
         let mut core = filled(held);
         let (mut random, mut replies) = (Random(2), Vec::new());
         let mut timed = |run: fn(&mut Core, u32, &mut Random, &mut Vec<Reply>)| {

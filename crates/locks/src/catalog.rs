@@ -8,6 +8,7 @@ use crate::baseline::{
 use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
 use crate::fisslock::{self, FissLock};
+use crate::kept::{self, Kept};
 use crate::mutant;
 use crate::protocol::Protocol;
 use crate::qplock::{self, QpLock};
@@ -87,6 +88,7 @@ pub fn visit(visitor: &mut impl Visitor) {
 
     visitor.protocol::<ShiftLock<Wide>>();
     visitor.protocol::<ShiftLock<Portable>>();
+    visitor.protocol::<Kept>();
 
     visitor.protocol::<Combiner>();
     visitor.protocol::<Combiner<combiner::PollRpc>>();
@@ -106,6 +108,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<netlock::NetLock>();
 
     mutant::visit(visitor);
+    kept::mutants::visit(visitor);
     lld::visit_mutants(visitor);
     fisslock::mutants::visit(visitor);
     combiner::mutants::visit(visitor);

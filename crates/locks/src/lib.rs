@@ -15,6 +15,7 @@ pub mod combiner;
 mod fast;
 pub mod fisslock;
 mod join;
+pub mod kept;
 pub mod mutant;
 pub mod orphans;
 mod play;

@@ -9,7 +9,7 @@ use crate::baseline::mcs::{self, Mcs};
 use crate::baseline::rma_rw::{self, RmaRw};
 use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
-use crate::citron::{self, Citron};
+use crate::citron;
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, TokenGrant, Want};
 use crate::shiftlock;
 use lockwright_fabric::{Endpoint, FabricError, Needs, NodeId, Word64};
@@ -93,46 +93,7 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Exclusion,
         "a reader that clears a stuck lock passes over itself and those before it (as in ShiftLock's artifact)",
     ));
-    visitor.mutant::<Citron<citron::mutants::LooksFirst>>(mutant(
-        "citron",
-        Checker::Exclusion,
-        "handshake without the look at the ancestors after they were told",
-    ));
-    visitor.mutant::<Citron<citron::mutants::ForgetsCount>>(mutant(
-        "citron",
-        Checker::Deadlock,
-        "an attempt that is undone does not add to DCnt",
-    ));
-    visitor.mutant::<Citron<citron::mutants::WaitsAbove>>(mutant(
-        "citron",
-        Checker::Deadlock,
-        "waits for a request above a node that it holds (k > 1, as printed)",
-    ));
-    visitor.mutant::<Citron<citron::mutants::KeepsTurn>>(mutant(
-        "citron",
-        Checker::Deadlock,
-        "keeps its turn at a node while it waits for an ancestor (k > 1, as printed)",
-    ));
-    visitor.mutant::<Citron<citron::mutants::NeverLate>>(mutant(
-        "citron",
-        Checker::Exclusion,
-        "wait mode whose T_wait is too short for the delays, and that does not abort",
-    ));
-    visitor.mutant::<Citron<citron::mutants::UnevenTokens>>(mutant(
-        "citron",
-        Checker::Tokens,
-        "a range over several token words does not lift the lower ones",
-    ));
-    visitor.mutant::<Citron<citron::mutants::IgnoresReadersAbove>>(mutant(
-        "citron-rw",
-        Checker::Exclusion,
-        "a lower writer ignores an upper reader",
-    ));
-    visitor.mutant::<Citron<citron::mutants::IgnoresReadersBelow>>(mutant(
-        "citron-rw",
-        Checker::Exclusion,
-        "an upper writer does not wait for lower readers",
-    ));
+    citron::mutants::visit(visitor);
 }
 
 /// DrTM on clocks that agree, it believes.

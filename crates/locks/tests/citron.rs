@@ -7,7 +7,7 @@ use lockwright_fabric::layer::{Counted, Counts};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{PeerId, Time};
 use lockwright_locks::citron::{Citron, CitronRw, Params, Synchrony, Timing};
-use lockwright_locks::{Denied, Grant, LockClient, Patience, Protocol, Space, Want};
+use lockwright_locks::{Denied, Grant, LockClient, Lost, Patience, Protocol, Space, Want};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const UNITS: u64 = 1 << 20;
@@ -67,7 +67,7 @@ fn wait_mode_takes_the_papers_two_round_trips_and_the_token() {
     let params = Params { synchrony: Synchrony::Wait(Timing::default()), ..Params::default() };
     let (acquire, release) = cost::<Citron>(&params, range(0, 16));
     assert_eq!((acquire.round_trips, release.round_trips), (3, 1));
-    let without = Params { token_level: 0, ..params };
+    let without = Params { token_level: 0, lease_ns: 0, ..params };
     assert_eq!(cost::<Citron>(&without, range(0, 16)).0.round_trips, 2);
     // Four leaf children are locked explicitly, so that nobody has to wait (§3.8).
     assert_eq!(cost::<Citron>(&without, range(256, 512)).0.round_trips, 2);
@@ -154,6 +154,50 @@ fn tokens_rise_over_every_unit_that_two_ranges_share() {
     }
     let all = block_on(client.acquire(Want::exclusive(0))).expect("free");
     assert!(all.token() > Some(last));
+}
+
+/// A client takes `dead` and is never heard of again; another gets `wanted` all the same, with a later token.
+fn is_recovered<P: Protocol>(params: &P::Params, dead: Want, wanted: Want) {
+    let fabric = fabric::<P>(params);
+    let [one, two] = [0, 1].map(|i| P::client(fabric.endpoint(PeerId::client(i)), &space(), params));
+    let lost = block_on(one.acquire(dead)).expect("free");
+    let grant = block_on(two.acquire(wanted)).expect("taken away from the dead");
+    assert!(grant.token() > lost.token(), "{dead:?}, {wanted:?}");
+    // The dead was not dead: it learns what happened, and does no harm.
+    assert_eq!(block_on(one.release(lost)), Err(Lost::Recovered), "{dead:?}, {wanted:?}");
+    let busy = block_on(one.acquire(wanted.with(Patience::Try))).err().expect("held by the other");
+    assert_eq!(busy, Denied::Busy);
+    block_on(two.release(grant)).expect("ours");
+    let all = block_on(one.acquire(Want::exclusive(0))).expect("nothing is left behind");
+    block_on(one.release(all)).expect("ours");
+}
+
+#[test]
+fn what_a_dead_client_holds_is_taken_away_at_every_level() {
+    for leaf_units in [32, 64] {
+        let params = Params { lease_ns: 1_000_000, leaf_units, ..Params::default() };
+        let wants = [range(0, 1), range(0, 256), range(0, UNITS)];
+        for dead in wants {
+            for wanted in wants {
+                is_recovered::<Citron>(&params, dead, wanted);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_dead_readers_hold_is_taken_away_too() {
+    let params = Params { lease_ns: 1_000_000, leaf_units: 4, ..Params::default() };
+    for (dead, wanted) in [
+        (shared(0, 1), range(0, 1)),
+        (shared(0, 1), range(0, 64)),
+        (shared(0, 64), range(0, 1)),
+        (range(0, 64), shared(0, 1)),
+        (range(0, 1), shared(0, 64)),
+        (shared(0, 64), range(0, UNITS)),
+    ] {
+        is_recovered::<CitronRw>(&params, dead, wanted);
+    }
 }
 
 /// Threads that add to every unit of random ranges in two steps: two of them inside at once would lose an addition.

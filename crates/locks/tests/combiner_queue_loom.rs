@@ -47,16 +47,17 @@ mod combiner {
         let mut all = Vec::new();
         while all.len() < count {
             let before = all.len();
-            combining.take_all(|client, what| match what {
-                Request::Unlock { id } => all.push((client.0, id)),
-                other => panic!("nobody asked for {other:?}"),
-            });
+            combining.take_all(10, &mut all);
             if all.len() == before {
                 thread::yield_now();
             }
         }
         assert_eq!(combining.take(), None, "nothing comes twice");
-        all
+        let id = |(client, what): (ClientId, Request)| match what {
+            Request::Unlock { id } => (client.0, id),
+            other => panic!("nobody asked for {other:?}"),
+        };
+        all.into_iter().map(id).collect()
     }
 
     fn of(client: u32, all: &[(u32, u32)]) -> Vec<u32> {

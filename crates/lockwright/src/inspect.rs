@@ -7,7 +7,6 @@ use crate::client::{Address, ClientOptions};
 use crate::error::OpenError;
 use crate::home::cards::{self, Card, State};
 use crate::home::members::{Members, NAMES};
-use crate::home::resets::is_alive;
 use crate::home::{Kind, shm};
 use crate::name::{LockName, NameError};
 use crate::remote::look::Looker;
@@ -83,8 +82,6 @@ pub enum EntryState {
     Held,
     /// It waits for it, or gave up and has not been served yet.
     Waiting,
-    /// It gives it back.
-    Releasing,
 }
 
 /// What a lock has seen.
@@ -323,7 +320,6 @@ impl Heat {
             match entry.state {
                 EntryState::Waiting => last.waiters += 1,
                 EntryState::Held => last.holders += 1,
-                EntryState::Releasing => {}
             }
         }
         heat.sort_by_key(|heat| std::cmp::Reverse(heat.waiters));
@@ -395,7 +391,7 @@ impl Local {
             address: address_of(&path),
             keyed: "shiftlock",
             ranges: "cards",
-            clients: others.filter(|sheet| is_alive(&self.space, sheet, now)).count(),
+            clients: others.filter(|sheet| member.book().is_alive(sheet, now)).count(),
             max_clients: cards::SLOTS,
             names: member.names().len(),
             max_names: NAMES,
@@ -411,7 +407,6 @@ fn entry(card: &Card, info: &NameInfo, client: &ClientInfo, alive: bool, age_ns:
         State::Taking if card.token == 0 => return None,
         State::Taking | State::Held => (EntryState::Held, Some(info.lock.token_base + card.token)),
         State::Waiting => (EntryState::Waiting, None),
-        State::Releasing => (EntryState::Releasing, None),
         State::Struck => return None,
     };
     let (host, program) = client.label.split_once(' ').unwrap_or((&client.label, ""));

@@ -57,3 +57,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide.md")]
 struct Guide;
+
+/// And the page about servers.
+#[cfg(all(doctest, target_os = "linux"))]
+#[doc = include_str!("../../../docs/serve.md")]
+struct Serve;

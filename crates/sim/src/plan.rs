@@ -27,6 +27,9 @@ pub struct Plan {
     pub ops: u64,
     /// If set, clients go on for so many virtual nanoseconds instead, however many cycles that makes.
     pub duration_ns: Option<u64>,
+    /// The run is cut off when its duration is over: what is under way then does not count, and memory is not looked at.
+    /// For locks that under too much load get nowhere.
+    pub cut_off: bool,
     /// Cycles that are run first and not counted.
     pub warmup_ops: u64,
     /// Nanoseconds a lock is held.
@@ -59,6 +62,7 @@ impl Default for Plan {
             writes_percent: 100.0,
             ops: 100_000,
             duration_ns: None,
+            cut_off: false,
             warmup_ops: 0,
             hold_ns: 0,
             think_ns: 0,

@@ -242,8 +242,11 @@ fn once<P: Protocol>(
             work.run(ep, client)
         });
     }
-    let watched = watch_to_the_end::<P>(&mut world, plan)
-        .and_then(|()| all_free::<P>(&mut world, plan, &space, params, &initial));
+    let watched = match plan.duration_ns.filter(|_| plan.cut_off) {
+        Some(duration_ns) => world.run(duration_ns).map(|_| ()).map_err(Cause::Violation),
+        None => watch_to_the_end::<P>(&mut world, plan)
+            .and_then(|()| all_free::<P>(&mut world, plan, &space, params, &initial)),
+    };
     match watched {
         Ok(()) => Ok(report::<P>(plan, &world, &tally.borrow())),
         Err(cause) => {
@@ -382,7 +385,8 @@ fn report<P: Protocol>(plan: &Plan, world: &World<'_>, tally: &Tally) -> Report 
     let before = tally.before.clone().unwrap_or_default();
     let cycles = tally.cycles.max(1) as f64;
     let per = |now: u64, then: u64| (now - then) as f64 / cycles;
-    let virtual_ns = tally.ended_ns.saturating_sub(tally.began_ns);
+    let cut_ns = plan.duration_ns.filter(|_| plan.cut_off);
+    let virtual_ns = cut_ns.unwrap_or(tally.ended_ns).saturating_sub(tally.began_ns);
     let (cas, fetch_adds) = (per(all.cas, before.cas), per(all.fetch_adds, before.fetch_adds));
     let retries = all.retries - before.retries;
     let mut acquire = tally.exclusive.clone();

@@ -12,14 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// Programs that run inside the machine: test programs of the workspace, in this order.
-const PROGRAMS: [Program; 1] =
-    [Program { package: "lockwright-fabric", test: "rdma", features: &["lockwright-fabric/rdma"] }];
+const PROGRAMS: [Program; 2] = [
+    Program { package: "lockwright-fabric", test: "rdma", features: "lockwright-fabric/rdma" },
+    Program { package: "lockwright-locks", test: "rdma", features: "lockwright-locks/rdma" },
+];
 
 /// A test program of the workspace.
 struct Program {
     package: &'static str,
     test: &'static str,
-    features: &'static [&'static str],
+    features: &'static str,
 }
 
 /// How the chore ended.
@@ -119,7 +121,7 @@ fn build(root: &Path, program: &Program) -> Result<PathBuf, String> {
         "--package",
         program.package,
     ]);
-    cargo.args(["--features", &program.features.join(","), "--test", program.test]);
+    cargo.args(["--features", program.features, "--test", program.test]);
     let output =
         cargo.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot start cargo: {error}"))?;
     let said = String::from_utf8_lossy(&output.stdout);

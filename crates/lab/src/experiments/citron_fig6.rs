@@ -5,8 +5,8 @@
 //! a unit is cut into eight.
 
 use super::citron::{
-    Handshake, LLC, Lld, Lock, MT, SERVED, SsExact, SsOver, SsUnder, Wait, kops, largest, mean, micro,
-    micros, row, table,
+    Handshake, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, SsOver, SsUnder, Wait, WaitLong, kops, largest,
+    mean, micro, p50, p99, row, table,
 };
 use super::shift::{but, so};
 use crate::claim::Claim;
@@ -23,7 +23,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 const LENGTHS: [u64; 3] = [1, 16, 256];
-const LOCKS: [Lock; 9] = [Wait, Handshake, MT, super::citron::IT, LLC, Lld, SsExact, SsOver, SsUnder];
+const LOCKS: [Lock; 10] =
+    [Wait, WaitLong, Handshake, MT, super::citron::IT, LLC, Lld, SsExact, SsOver, SsUnder];
 
 /// Reports by length, lock and number of clients.
 struct Reports<'a> {
@@ -56,12 +57,11 @@ impl Reports<'_> {
 }
 
 fn run(context: &Context) -> Result<Findings, LabError> {
-    let counts: &[usize] = context.pick(&[3, 24, 48, 96, 144, 192], &[24, 192]);
-    let ops = context.pick(40_000, 8_000);
+    let counts: &[usize] = context.pick(&[3, 12, 24, 48, 96, 144, 192], &[24, 192]);
     let mut runs = Vec::new();
     for length in LENGTHS {
         for lock in LOCKS {
-            runs.extend(counts.iter().map(|clients| lock.run(micro(*clients, &[length], ops), length)));
+            runs.extend(counts.iter().map(|clients| lock.run(micro(context, *clients, &[length]), length)));
         }
     }
     let reports = Reports { counts, all: context.simulate(&runs)? };
@@ -74,14 +74,6 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     }
     let plots = LENGTHS.iter().flat_map(|length| plots(&reports, *length)).collect();
     Ok(Findings { claims: claims(&reports), plots, tables: vec![table] })
-}
-
-fn p50(report: &Report) -> f64 {
-    micros(report.acquire.p50_ns)
-}
-
-fn p99(report: &Report) -> f64 {
-    micros(report.acquire.p99_ns)
 }
 
 /// Ratios: ±15 %. Orders: exact.
@@ -136,8 +128,6 @@ fn claims(reports: &Reports<'_>) -> Vec<Claim> {
     }
     claims.into_iter().map(|claim| but(claim, NOTE)).collect()
 }
-
-const NOTE: &str = "see docs/experiments.md, Citron";
 
 fn plots(reports: &Reports<'_>, length: u64) -> [Plot; 2] {
     let plot = |name: &str, what: &str, y, figure: fn(&Report) -> f64| Plot {

@@ -9,14 +9,15 @@
 //! exactly one record, and every record is one.
 
 use super::citron::{
-    Handshake, IT, LLC, Lld, Lock, MT, SERVED, SsExact, UNITS, Wait, kops, largest, mean, micros, row, table,
+    Handshake, IT, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, UNITS, Wait, WaitLong, kops, largest, mean,
+    p99, row, table, timed,
 };
 use super::shift::{but, so};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
-use lockwright_sim::{Pattern, Plan, Ranges, Report};
+use lockwright_sim::{Pattern, Ranges, Report};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "citron-fig8",
@@ -28,23 +29,14 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 const UNIT_BYTES: u64 = 510;
 /// Processes, and bytes of a record.
 const RECORDS: [(usize, u64); 4] = [(1, 16_320), (4, 8_160), (16, 4_080), (64, 2_040)];
-const LOCKS: [Lock; 7] = [Wait, Handshake, MT, IT, LLC, Lld, SsExact];
+const LOCKS: [Lock; 8] = [Wait, WaitLong, Handshake, MT, IT, LLC, Lld, SsExact];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
-    let ops = context.pick(60_000, 8_000);
     let mut runs = Vec::new();
     for lock in LOCKS {
         for (clients, record_bytes) in RECORDS {
             let pattern = Pattern::Interleaved { record_bytes, unit_bytes: UNIT_BYTES };
-            let plan = Plan {
-                clients,
-                machines: 3,
-                locks: 1,
-                ranges: Some(Ranges::of(UNITS, pattern)),
-                ops,
-                warmup_ops: ops / 10,
-                ..Plan::default()
-            };
+            let plan = timed(context, clients, Ranges::of(UNITS, pattern));
             runs.push(lock.run(plan, record_bytes / UNIT_BYTES));
         }
     }
@@ -58,10 +50,6 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         }
     }
     Ok(Findings { claims: claims(&by_lock), plots: plots(&by_lock), tables: vec![table] })
-}
-
-fn p99(report: &Report) -> f64 {
-    micros(report.acquire.p99_ns)
 }
 
 fn claims(by_lock: &[&[Report]]) -> Vec<Claim> {
@@ -89,7 +77,7 @@ fn claims(by_lock: &[&[Report]]) -> Vec<Claim> {
         so("ours-handshake-ahead-of-wait", best(Handshake) > best(Wait)),
         Claim::new("ours-handshake-aborts", 0.0, aborts as f64),
     ];
-    claims.into_iter().map(|claim| but(claim, "locks only; see docs/experiments.md, Citron")).collect()
+    claims.into_iter().map(|claim| but(claim, NOTE)).collect()
 }
 
 fn plots(by_lock: &[&[Report]]) -> Vec<Plot> {

@@ -3,7 +3,7 @@
 //! Wait mode has its fast paths always on unless it can be told otherwise (tunable `fast-path`); without that there is
 //! nothing to compare it with, and the claims about the difference have no figure. Handshake mode is its own fast path.
 
-use super::citron::{Handshake, Wait, if_there, kops, mean, micro, micros, row, table};
+use super::citron::{Handshake, Wait, WaitLong, if_there, kops, mean, micro, p50, row, table};
 use super::shift::but;
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
@@ -23,16 +23,19 @@ const LENGTHS: [u64; 2] = [16, 256];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let alphas: &[f64] = context.pick(&[0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99], &[0.0, 0.7, 0.99]);
-    let ops = context.pick(40_000, 8_000);
     let slow = if_there(("fast-path", 0));
-    let mut modes = vec!["citron-wait", "citron-handshake"];
+    let mut modes = vec!["citron-wait", "citron-wait-120us", "citron-handshake"];
     modes.extend(slow.map(|_| "citron-wait-slow"));
     let mut runs = Vec::new();
     for length in LENGTHS {
         for mode in &modes {
             for alpha in alphas {
-                let plan = lockwright_sim::Plan { zipf: *alpha, ..micro(CLIENTS, &[length], ops) };
-                let lock = if *mode == "citron-handshake" { Handshake } else { Wait };
+                let plan = lockwright_sim::Plan { zipf: *alpha, ..micro(context, CLIENTS, &[length]) };
+                let lock = match *mode {
+                    "citron-handshake" => Handshake,
+                    "citron-wait-120us" => WaitLong,
+                    _ => Wait,
+                };
                 let mut run: Run = lock.run(plan, length);
                 run.tunables.extend(slow.filter(|_| *mode == "citron-wait-slow"));
                 runs.push(run);
@@ -52,10 +55,6 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         .map(|i| plot(LENGTHS[i], alphas, &modes, &curves[i * modes.len()..][..modes.len()]))
         .collect();
     Ok(Findings { claims: claims(alphas, &modes, &curves), plots, tables: vec![table] })
-}
-
-fn p50(report: &Report) -> f64 {
-    micros(report.acquire.p50_ns)
 }
 
 /// How much one curve is above the other, in percent, on average over the skews up to `most`.

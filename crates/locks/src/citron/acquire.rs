@@ -9,21 +9,25 @@
 //! 3. Whoever has to wait for an ancestor does not keep its turn at its own node: somebody behind it in that queue may
 //!    be the one the ancestor waits for.
 
-use super::layout::NOT_OCC;
+use super::ending::Begun;
 use super::params::Synchrony;
+use super::recover::End;
 use super::split::{Cover, split};
+use super::tokens::Proof;
 use super::tree::{Node, Tree};
-use super::words::{NO_READERS, Words};
+use super::words::Words;
 use super::{Attempt, CitronClient, CitronGrant, Obstacle, Piece, Pieces, Rules};
 use crate::protocol::{Denied, Patience, Reason, Want};
 use arrayvec::ArrayVec;
-use lockwright_fabric::observe::Observation;
+use lockwright_fabric::observe::{Claim, Observation};
 use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError};
+use std::cell::Cell;
 
 /// An acquire under way.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) tree: Tree,
+    pub(super) claim: Claim,
     /// The units asked for.
     pub(super) units: (u64, u64),
     pub(super) patience: Patience,
@@ -33,6 +37,8 @@ pub(super) struct Request {
     pub(super) held: Pieces,
     /// Still to be locked, from left to right.
     pub(super) todo: Cover,
+    /// The era in which the first of what is held was taken.
+    pub(super) era: Cell<u64>,
 }
 
 impl Request {
@@ -83,38 +89,59 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         end: u64,
     ) -> Result<CitronGrant, Denied> {
         let tree = Tree::of(want.claim.lock, &self.space, self.shape);
-        let todo = split(&self.shape, start, end, self.params.k as usize); // line 5
-        let words = Words::new(R::READERS, want.claim.mode);
-        let units = (start, end);
-        let mut request = Request { tree, units, patience: want.patience, words, held: Pieces::new(), todo };
-        let (mut failures, mut token) = (0_u32, None);
-        while !request.todo.is_empty() {
+        let mut request = Request {
+            tree,
+            claim: want.claim,
+            units: (start, end),
+            patience: want.patience,
+            words: Words::new(R::READERS, want.claim.mode),
+            held: Pieces::new(),
+            todo: split(&self.shape, start, end, self.params.k as usize), // line 5
+            era: Cell::new(0),
+        };
+        let (mut failures, mut proof) = (0_u32, None);
+        loop {
+            let Some(next) = request.todo.first().copied() else {
+                let proof = match proof.take() {
+                    Some(proof) => proof,
+                    None => self.draw_proof(&tree, request.units).await?,
+                };
+                if self.recovers() && R::ERA_IS_CHECKED && proof.era != request.era.get() {
+                    self.start_again(&mut request).await?;
+                    continue;
+                }
+                self.mark("citron: granted", &request, &[proof.token.unwrap_or(0)]);
+                return Ok(self.grant(request, proof));
+            };
             // lines 6, 7
             self.mark("citron: next node", &request, &[failures.into()]);
-            let attempt = match self.params.synchrony {
-                Synchrony::Handshake => self.shake_hands(&request).await?,
-                Synchrony::Wait(timing) => self.lock_node_in_time(&request, timing).await?,
-            };
-            match attempt {
+            match self.attempt(&request).await? {
                 Attempt::Locked(pieces, drawn) => {
                     request.todo.drain(..pieces.len());
                     request.held.extend(pieces);
-                    (failures, token) = (0, drawn);
+                    (failures, proof) = (0, drawn);
                 }
-                Attempt::GaveUp => {
-                    self.release_on_tree(&tree, words, &request.held).await?;
-                    return Err(request.out_of_patience());
-                }
+                Attempt::GaveUp => return Err(self.give_up(&request).await?),
                 Attempt::TooManyReaders => {
-                    self.release_on_tree(&tree, words, &request.held).await?;
+                    self.release_on_tree(&tree, request.words, &request.held).await?;
                     return Err(Denied::Unsupported(&Reason("this part of the range has too many readers")));
                 }
                 Attempt::Aborted => self.ep.observe(Observation::Aborted(want.claim)),
+                Attempt::Renewed => self.ep.observe(Observation::Retried(want.claim)),
+                Attempt::Stuck(node) => {
+                    self.start_again(&mut request).await?;
+                    self.clean_up(&request, node).await?;
+                }
                 Attempt::Blocked(obstacle) => {
                     self.ep.observe(Observation::Retried(want.claim));
-                    if !self.wait_for(&request, obstacle).await? {
-                        self.release_on_tree(&tree, words, &request.held).await?;
-                        return Err(request.out_of_patience());
+                    match self.wait_for(&request, obstacle).await? {
+                        End::Met | End::Renewed => {}
+                        End::GaveUp => return Err(self.give_up(&request).await?),
+                        End::Dead(_) => {
+                            self.start_again(&mut request).await?;
+                            self.clean_up(&request, obstacle.suspect(next)).await?;
+                            continue;
+                        }
                     }
                     if self.params.escalate_after > 0 && request.may_queue() {
                         failures += 1;
@@ -126,32 +153,36 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 }
             }
         }
-        if token.is_none() {
-            token = self.draw_token(&tree, request.units).await?;
-        }
-        self.mark("citron: granted", &request, &[token.unwrap_or(0)]);
-        Ok(CitronGrant { lock: want.claim.lock, words, pieces: request.held, token })
     }
 
-    /// Waits until the obstacle is gone, as long as the request is ready to. Says whether it is.
-    async fn wait_for(&self, request: &Request, obstacle: Obstacle) -> Result<bool, FabricError> {
-        let words = request.words;
-        let (node, cond) = match (obstacle, self.params.synchrony) {
-            (Obstacle::Readers(_), _) => unreachable!("too many readers are an error, not a wait"),
-            (Obstacle::Units(leaf, units), _) => (leaf, words.units_free(units)),
-            (Obstacle::Node(node), Synchrony::Wait(_)) if request.todo[0] != node => (node, NOT_OCC),
-            (Obstacle::Node(node), _) => (node, words.queue_empty()),
-        };
-        if matches!(request.patience, Patience::Try) {
-            return Ok(false);
+    /// One attempt at the next node, or the next few.
+    pub(super) async fn attempt(&self, request: &Request) -> Result<Attempt, FabricError> {
+        match self.params.synchrony {
+            Synchrony::Handshake => self.shake_hands(request).await,
+            Synchrony::Wait(timing) => self.lock_node_in_time(request, timing).await,
         }
-        let wait = request.tree.word(node).until(cond).by(request.deadline());
-        let mut met = self.ep.wait_until(wait).await?.met;
-        if met && words == Words::Writer && matches!(obstacle, Obstacle::Node(_)) {
-            let wait = request.tree.word(node).until(NO_READERS).by(request.deadline());
-            met = self.ep.wait_until(wait).await?.met;
-        }
-        Ok(met)
+    }
+
+    fn grant(&self, request: Request, proof: Proof) -> CitronGrant {
+        let goes_by_clock = self.recovers() && !self.is_zombie_proof();
+        let expires = goes_by_clock.then(|| proof.posted.plus(self.params.lease_ns));
+        let Request { claim, words, held, .. } = request;
+        CitronGrant { lock: claim.lock, words, pieces: held, token: proof.token, expires }
+    }
+
+    async fn give_up(&self, request: &Request) -> Result<Denied, FabricError> {
+        self.release_on_tree(&request.tree, request.words, &request.held).await?;
+        Ok(request.out_of_patience())
+    }
+
+    /// Gives back what is held; the request is as it was in the beginning.
+    async fn start_again(&self, request: &mut Request) -> Result<(), FabricError> {
+        self.ep.observe(Observation::Retried(request.claim));
+        self.release_on_tree(&request.tree, request.words, &request.held).await?;
+        request.held.clear();
+        let (start, end) = request.units;
+        request.todo = split(&self.shape, start, end, self.params.k as usize);
+        Ok(())
     }
 
     /// Starvation avoidance (line 24): locks a larger node instead, one that has a queue. For a leaf that is always
@@ -177,11 +208,25 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// Of everything that happened, only what is held, what is still to do and `more` matters.
     #[inline]
     pub(super) fn mark(&self, label: &'static str, request: &Request, more: &[u64]) {
-        let mut locals = ArrayVec::<u64, { 4 * super::MAX_K }>::new();
-        let held =
-            request.held.iter().map(|piece| piece.node.index() << 2 | u64::from(piece.with_leaves) << 1);
-        locals.extend(held.chain(request.todo.iter().map(|node| node.index() << 2 | 1)));
+        let mut locals = ArrayVec::<u64, { 8 * super::MAX_K + 24 }>::new();
+        for piece in &request.held {
+            locals.push(piece.node.index() << 2 | u64::from(piece.with_leaves) << 1);
+            if self.recovers() {
+                locals.extend(piece.begun.locals());
+            }
+        }
+        locals.extend(request.todo.iter().map(|node| node.index() << 2 | 1));
+        locals.push(request.era.get());
         locals.extend(more.iter().copied());
         self.ep.mark(label, &locals);
+    }
+
+    /// A mark inside an attempt, where `begun` matters, too.
+    pub(super) fn mark_begun(&self, label: &'static str, request: &Request, begun: &[Begun], more: [u64; 4]) {
+        let mut locals: Vec<u64> = more.to_vec();
+        if self.recovers() {
+            locals.extend(begun.iter().flat_map(Begun::locals));
+        }
+        self.mark(label, request, &locals);
     }
 }

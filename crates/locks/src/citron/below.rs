@@ -5,6 +5,7 @@
 //! below already, whose note is one of those waited for.
 
 use super::acquire::Request;
+use super::recover::End;
 use super::tree::Node;
 use super::{CitronClient, Rules};
 use arrayvec::ArrayVec;
@@ -31,19 +32,19 @@ impl Below {
 }
 
 impl<E: Endpoint, R: Rules> CitronClient<E, R> {
-    /// Waits for all notes at the nodes of `below`, as long as the request is ready to. Says whether they are gone.
-    pub(super) async fn wait_for_all(&self, request: &Request, below: &Below) -> Result<bool, FabricError> {
+    /// Waits for all notes at the nodes of `below`, as long as the request is ready to.
+    pub(super) async fn wait_for_all(&self, request: &Request, below: &Below) -> Result<End, FabricError> {
         for node in &below.busy {
-            let wait = request.tree.word(*node).until(request.quiet_below::<R>()).by(request.deadline());
-            if !self.ep.wait_until(wait).await?.met {
-                return Ok(false);
+            let end = self.wait_below(request, *node).await?;
+            if end != End::Met {
+                return Ok(end);
             }
         }
-        Ok(true)
+        Ok(End::Met)
     }
 
     /// Reads the whole window of `node` and waits for the notes there.
-    pub(super) async fn wait_for_window(&self, request: &Request, node: Node) -> Result<bool, FabricError> {
+    pub(super) async fn wait_for_window(&self, request: &Request, node: Node) -> Result<End, FabricError> {
         let tree = &request.tree;
         let mut window = tree.shape.window(node, self.params.m).peekable();
         while window.peek().is_some() {
@@ -53,10 +54,11 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             let olds = self.ep.go(reads.as_slice()).await?;
             let mut below = Below::default();
             nodes.iter().zip(&olds).for_each(|(node, old)| below.note::<R>(request, *node, *old as u64));
-            if !self.wait_for_all(request, &below).await? {
-                return Ok(false);
+            let end = self.wait_for_all(request, &below).await?;
+            if end != End::Met {
+                return Ok(end);
             }
         }
-        Ok(true)
+        Ok(End::Met)
     }
 }

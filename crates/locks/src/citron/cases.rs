@@ -9,9 +9,9 @@ use lockwright_fabric::observe::Mode;
 /// Three levels: a root, four internal nodes, sixteen leaves of one unit.
 pub(super) const UNITS: u64 = 16;
 
-/// The tunables of most cases: leaves of one unit, no tokens, no escalation.
+/// The tunables of most cases: leaves of one unit, no tokens, no escalation, no recovery.
 pub(super) fn small(m: u32) -> Params {
-    Params { m, leaf_units: 1, token_level: 0, escalate_after: 0, ..Params::default() }
+    Params { m, leaf_units: 1, token_level: 0, escalate_after: 0, lease_ns: 0, ..Params::default() }
 }
 
 /// The same in wait mode.
@@ -44,6 +44,7 @@ pub(super) fn cases() -> Vec<Case<Params>> {
     cases.extend(several_nodes());
     cases.extend(fairness_and_tokens());
     cases.extend(giving_up());
+    cases.extend(recovery());
     cases.extend(wait_mode());
     cases
 }
@@ -116,7 +117,7 @@ fn fairness_and_tokens() -> Vec<Case<Params>> {
     ]
 }
 
-/// Try, timeout, cancel, crash.
+/// Try, timeout, cancel.
 fn giving_up() -> Vec<Case<Params>> {
     let tries = |want: Want| want.with(Patience::Try);
     let until = |want: Want| want.with(Patience::Until(Time(1)));
@@ -136,12 +137,50 @@ fn giving_up() -> Vec<Case<Params>> {
             .clients(1, &[range(4, 8)])
             .timeouts(Timeouts::Any),
         case("cancel", small(1)).clients(1, &[INNER]).clients(1, &[LEAF]).cancellable().clients(1, &[ROOT]),
-        case("crash", small(1))
-            .clients(1, &[INNER])
-            .clients(1, &[LEAF])
-            .clients(1, &[ROOT])
-            .crashes(1)
-            .may_hang(),
+    ]
+}
+
+/// The same as [`small`], with leases.
+fn leased(m: u32) -> Params {
+    Params { lease_ns: 1_000, ..small(m) }
+}
+
+/// One client crashes, anywhere. Leases are longer than everything the living do.
+pub(super) fn crash(name: &'static str, m: u32) -> Case<Params> {
+    case(name, leased(m)).crashes(1).timeouts(Timeouts::WhenStuck)
+}
+
+/// One client stops anywhere until others have taken away what it left, and comes back.
+pub(super) fn zombie(name: &'static str, m: u32) -> Case<Params> {
+    case(name, leased(m)).pauses(1).timeouts(Timeouts::WhenStuck)
+}
+
+/// Tokens rise across recoveries, too.
+pub(super) fn with_tokens(mut case: Case<Params>) -> Case<Params> {
+    case.params.token_level = 1;
+    case.tokens()
+}
+
+/// What the dead leave, at every waiting place.
+fn recovery() -> Vec<Case<Params>> {
+    vec![
+        crash("crash-m1", 1).clients(1, &[INNER]).clients(1, &[LEAF]).clients(1, &[ROOT]),
+        crash("crash-m2", 2).clients(1, &[INNER]).clients(1, &[LEAF]).clients(1, &[ROOT]),
+        // Two levels are enough here, and two of the living clean up at once.
+        crash("crash-in-a-leaf", 1).clients(3, &[LEAF]).space(Space::of(1).units(4)),
+        crash("crash-in-a-queue", 1).clients(3, &[INNER]),
+        with_tokens(crash("crash-with-two-nodes", 1)).clients(1, &[INNER_AND_LEAF]).clients(1, &[ROOT]),
+        with_tokens(crash("crash-with-two-leaves", 2)).clients(1, &[range(3, 5)]).clients(1, &[range(4, 5)]),
+        with_tokens(crash("crash-again", 1)).clients(1, &[INNER]).clients(1, &[LEAF]).rounds(2),
+        with_tokens(zombie("zombie-leaf-and-leaf", 1)).clients(2, &[LEAF]),
+        with_tokens(zombie("zombie-leaf-and-inner", 1)).clients(1, &[LEAF]).clients(1, &[INNER]),
+        zombie("zombie-leaf-and-root-m1", 1).clients(1, &[LEAF]).clients(1, &[ROOT]),
+        with_tokens(zombie("zombie-leaf-and-root-m2", 2)).clients(1, &[LEAF]).clients(1, &[ROOT]),
+        with_tokens(zombie("zombie-inner-and-inner", 1)).clients(2, &[INNER]),
+        with_tokens(zombie("zombie-inner-and-root", 2)).clients(1, &[INNER]).clients(1, &[ROOT]),
+        with_tokens(zombie("zombie-with-two-nodes", 1)).clients(1, &[INNER_AND_LEAF]).clients(1, &[ROOT]),
+        zombie("zombie-with-two-leaves", 2).clients(1, &[range(3, 5)]).clients(1, &[range(4, 5)]),
+        zombie("zombie-again", 1).clients(1, &[INNER]).clients(1, &[LEAF]).rounds(2),
     ]
 }
 

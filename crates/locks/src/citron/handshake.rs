@@ -7,6 +7,8 @@
 //! 4. at an internal node, look for notes (DCnt ≠ DMax) at the descendants within m levels;
 //! 5. draw a token.
 //!
+//! Where locks are recovered, the era is read before all of it and after all of it (`tokens`).
+//!
 //! An internal node is *occupied* from the first ticket to the last turn: TCnt ≠ TMax. Of a request below and one
 //! above, either the lower one leaves its note before the upper one looks, and the upper one waits; or its look at the
 //! ancestor comes after the upper one's ticket, and it yields. When both see each other, the lower one yields, and the
@@ -17,12 +19,14 @@
 
 use super::acquire::Request;
 use super::below::Below;
+use super::ending::Begun;
+use super::recover::End;
 use super::release::Verbs;
 use super::tree::Node;
-use super::words::{NO_READERS, has_readers};
+use super::words::{NO_READERS, Words, has_readers};
 use super::{Attempt, CitronClient, Obstacle, Piece, Rules};
 use arrayvec::ArrayVec;
-use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, Olds, RawVerb};
+use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, Olds, RawVerb, Time};
 
 /// Where in a batch the window is, and how many nodes it has; `None` if it did not fit.
 pub(super) type Window = Option<(usize, usize)>;
@@ -33,7 +37,12 @@ pub(super) struct Plan {
     pub(super) verbs: ArrayVec<RawVerb, MAX_BATCH>,
     /// Place in the batch, which piece looks, and at what.
     pub(super) looks: ArrayVec<(usize, usize, Node), MAX_BATCH>,
-    pub(super) with_token: bool,
+    /// Place in the batch, and whose note it is; the parent's first.
+    pub(super) notes: ArrayVec<(usize, usize), MAX_BATCH>,
+    /// Whether the batch begins with the era.
+    reads_era: bool,
+    /// Whether the batch ends with a proof.
+    pub(super) with_proof: bool,
 }
 
 impl Plan {
@@ -43,6 +52,16 @@ impl Plan {
         let looks =
             looks.filter(|(place, of, _)| *of == piece && request.is_occupied::<R>(olds[*place] as u64));
         looks.map(|(.., node)| *node).max_by_key(|node| node.level)
+    }
+
+    /// The generations in which piece `piece` began, if it began in `here`.
+    pub(super) fn begun(&self, words: Words, olds: &Olds, piece: usize, here: u128) -> Begun {
+        let mut begun = Begun::at(here);
+        let notes = self.notes.iter().filter(|(_, of)| *of == piece);
+        for (i, (place, _)) in notes.enumerate() {
+            begun.told(i, words.generation_below().get(olds[*place]) as u32);
+        }
+        begun
     }
 }
 
@@ -58,16 +77,44 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
     }
 
-    async fn take_leaves(&self, request: &Request) -> Result<Attempt, FabricError> {
-        let (plan, pieces) = self.plan_leaves(request);
+    /// A batch that nothing is in yet but the era, if the request has left no trace so far.
+    fn begin_plan(&self, request: &Request) -> Plan {
+        let mut plan = Plan::default();
+        if request.held.is_empty()
+            && let Some(era) = self.era_verb(&request.tree)
+        {
+            plan.verbs.push(era);
+            plan.reads_era = true;
+        }
+        plan
+    }
+
+    /// Posts a batch. Says when, if that matters, and what came back.
+    pub(super) async fn post(&self, request: &Request, plan: &Plan) -> Result<(Time, Olds), FabricError> {
+        let posted = self.time_of_posting().await;
         let olds = self.ep.go(plan.verbs.as_slice()).await?;
-        let is_taken = |piece: &Piece, cas: usize| request.words.units_taken(olds[cas] as u64, piece.mask);
-        let is_marked = |piece: &Piece, cas: usize| request.words.marks_anyway() || !is_taken(piece, cas);
+        if plan.reads_era {
+            request.era.set(olds[0] as u64);
+        }
+        Ok((posted, olds))
+    }
+
+    async fn take_leaves(&self, request: &Request) -> Result<Attempt, FabricError> {
+        let (plan, mut pieces) = self.plan_leaves(request);
+        let words = request.words;
+        let (posted, olds) = self.post(request, &plan).await?;
+        if self.recovers() {
+            for (i, (piece, cas)) in pieces.iter_mut().enumerate() {
+                piece.begun = plan.begun(words, &olds, i, self.leaf_generation.get(olds[*cas]));
+            }
+        }
+        let is_taken = |piece: &Piece, cas: usize| words.units_taken(olds[cas] as u64, piece.mask);
+        let is_marked = |piece: &Piece, cas: usize| words.marks_anyway() || !is_taken(piece, cas);
         let mut obstacle = None;
         for (i, (piece, cas)) in pieces.iter().enumerate() {
             if is_taken(piece, *cas) {
                 obstacle = Some((i, Obstacle::Units(piece.node, piece.mask)));
-            } else if request.words.has_many_readers(olds[*cas] as u64, piece.mask) {
+            } else if words.has_many_readers_of(olds[*cas] as u64, piece.mask) {
                 obstacle = Some((i, Obstacle::Readers(piece.node)));
             } else if let Some(above) = plan.occupied::<R>(request, &olds, i) {
                 obstacle = Some((i, Obstacle::Node(above)));
@@ -77,20 +124,18 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             }
         }
         let Some((failed, obstacle)) = obstacle else {
-            let token = if plan.with_token {
-                self.token_from(&request.tree, request.units, &olds).await?
+            let proof = if plan.with_proof {
+                Some(self.proof_from(&request.tree, request.units, &olds, posted).await?)
             } else {
                 None
             };
-            return Ok(Attempt::Locked(pieces.into_iter().map(|(piece, _)| piece).collect(), token));
+            return Ok(Attempt::Locked(pieces.into_iter().map(|(piece, _)| piece).collect(), proof));
         };
         let freed = pieces[failed..].iter().rev();
         let freed = freed.fold(0, |bits, (piece, cas)| bits << 1 | u64::from(is_marked(piece, *cas)));
-        self.mark(
-            "citron: undo leaves",
-            request,
-            &[failed as u64, freed, obstacle.local(), pieces.len() as u64],
-        );
+        let begun: ArrayVec<Begun, { super::MAX_K }> = pieces.iter().map(|(piece, _)| piece.begun).collect();
+        let more = [failed as u64, freed, obstacle.local(), pieces.len() as u64];
+        self.mark_begun("citron: undo leaves", request, &begun, more);
         // What lies to the left of the failure stays locked; the rest is undone, whether it was had or not, so that
         // nodes are held in ascending order.
         let mut undo = Verbs::new(&self.ep);
@@ -98,7 +143,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             if is_marked(piece, *cas) {
                 self.free(&request.tree, request.words, piece, &mut undo).await?;
             }
-            self.undo_notes(request, piece.node, &mut undo).await?;
+            self.undo_notes(request, piece.node, &piece.begun, &mut undo).await?;
         }
         undo.finish().await?;
         if failed == 0 && matches!(obstacle, Obstacle::Readers(_)) {
@@ -113,7 +158,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// The batch for as many of the next leaves as fit, and where each one's CAS is in it.
     fn plan_leaves(&self, request: &Request) -> (Plan, ArrayVec<(Piece, usize), { super::MAX_K }>) {
         let tree = &request.tree;
-        let mut plan = Plan::default();
+        let mut plan = self.begin_plan(request);
         let mut pieces = ArrayVec::<(Piece, usize), { super::MAX_K }>::new();
         let mut reads = ArrayVec::<(usize, Node), MAX_BATCH>::new();
         if !R::LOOKS_AFTER_TELLING {
@@ -130,7 +175,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 request.is_common::<R>(above)
                     || R::SPARES_COMMON_ANCESTORS && pieces.iter().any(|(piece, _)| above.covers(piece.node))
             };
-            let piece = self.piece(*node, request.units.0, request.units.1);
+            let mask = self.mask(*node, request.units);
+            let piece = Piece { node: *node, mask, with_leaves: false, begun: Begun::default() };
             let cas = plan.verbs.len();
             plan.verbs.push(request.words.take_units(tree.word(*node), piece.mask).raw());
             for above in node.ancestors() {
@@ -138,6 +184,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                     if R::LOOKS_AFTER_TELLING && !is_common(above) {
                         plan.looks.push((plan.verbs.len(), mine, above));
                     }
+                    plan.notes.push((plan.verbs.len(), mine));
                     plan.verbs.push(request.words.note(tree.word(above)).raw());
                 } else if R::LOOKS_AFTER_TELLING && !is_common(above) {
                     reads.push((mine, above));
@@ -149,7 +196,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             plan.looks.push((plan.verbs.len(), of, above));
             plan.verbs.push(tree.word(above).read().raw());
         }
-        self.plan_token(request, pieces.len(), &mut plan);
+        self.plan_proof(request, pieces.len(), &mut plan);
         (plan, pieces)
     }
 
@@ -168,47 +215,75 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let words = request.words;
         let take = free.map_or(words.ticket(word), |seen| words.ticket_if_free(word, seen));
         let (plan, ticket_at, window) = self.plan_internal(request, node, take.raw());
-        let olds = self.ep.go(plan.verbs.as_slice()).await?;
+        let (posted, olds) = self.post(request, &plan).await?;
         let before = olds[ticket_at] as u64;
+        let begun = self.begun_at(&plan, request, &olds, before);
         if free.is_some_and(|seen| !request.words.same_queue(seen, before)) {
             // Somebody was faster, and no ticket was taken.
             let mut undo = Verbs::new(&self.ep);
-            self.undo_notes(request, node, &mut undo).await?;
+            self.undo_notes(request, node, &begun, &mut undo).await?;
             undo.finish().await?;
             return blocked;
         }
 
         let (ticket, mut at_once) = (words.ticket_of(before), !words.has_queue(before));
+        let waits_for = (!at_once).then_some(ticket);
         if let Some(above) = plan.occupied::<R>(request, &olds, 0) {
-            self.mark("citron: yield", request, &[above.index(), u64::from(at_once), ticket as u64]);
-            self.yield_turn(request, node, (!at_once).then_some(ticket), Some(above)).await?;
+            let more = [above.index(), u64::from(at_once), ticket as u64, 0];
+            self.mark_begun("citron: yield", request, &[begun], more);
+            self.yield_turn(request, node, &begun, waits_for, Some(above)).await?;
             return Ok(Attempt::Blocked(Obstacle::Node(above)));
         }
-        if !at_once {
-            self.ep.wait_until(word.until(words.turn_of(ticket))).await?;
+        if !at_once && !self.wait_for_turn(request, node, ticket, begun.here).await? {
+            return self.is_renewed(request, node, &begun).await;
         }
         if R::READERS && (!at_once || has_readers(before)) {
             // New readers see the ticket and queue, so these are the last ones; some were ahead in the queue.
             at_once = false;
-            if !self.ep.wait_until(word.until(NO_READERS).by(request.deadline())).await?.met {
-                self.yield_turn(request, node, None, None).await?;
-                return Ok(Attempt::GaveUp);
+            match self.wait_here(request, node, NO_READERS, begun.here, request.deadline()).await? {
+                End::Met => {}
+                End::Renewed | End::Dead(_) => return self.is_renewed(request, node, &begun).await,
+                End::GaveUp => {
+                    self.yield_turn(request, node, &begun, None, None).await?;
+                    return Ok(Attempt::GaveUp);
+                }
             }
         }
         // Requests below that were there first.
         let below = self.seen_below(request, node, before, window, &olds);
         at_once &= below.is_quiet();
-        if !self.wait_for_everybody_below(request, node, window, &below).await? {
-            self.yield_turn(request, node, None, None).await?;
+        if self.wait_for_everybody_below(request, node, window, &below).await? != End::Met {
+            self.yield_turn(request, node, &begun, None, None).await?;
             return Ok(Attempt::GaveUp);
         }
-        let token = if plan.with_token && at_once {
-            self.token_from(&request.tree, request.units, &olds).await?
+        let proof = if plan.with_proof && at_once {
+            Some(self.proof_from(&request.tree, request.units, &olds, posted).await?)
         } else {
             None
         };
-        let piece = Piece { node, mask: 0, with_leaves: false };
-        Ok(Attempt::Locked(std::iter::once(piece).collect(), token))
+        let piece = Piece { node, mask: 0, with_leaves: false, begun };
+        Ok(Attempt::Locked(std::iter::once(piece).collect(), proof))
+    }
+
+    /// The generations in which the only piece of a plan began at an internal node that was `before`.
+    pub(super) fn begun_at(&self, plan: &Plan, request: &Request, olds: &Olds, before: u64) -> Begun {
+        if !self.recovers() {
+            return Begun::default();
+        }
+        plan.begun(request.words, olds, 0, request.words.generation_here().get(before.into()))
+    }
+
+    /// The tickets were recovered, ours with them: only notes are left to take back.
+    pub(super) async fn is_renewed(
+        &self,
+        request: &Request,
+        node: Node,
+        begun: &Begun,
+    ) -> Result<Attempt, FabricError> {
+        let mut undo = Verbs::new(&self.ep);
+        self.undo_notes(request, node, begun, &mut undo).await?;
+        undo.finish().await?;
+        Ok(Attempt::Renewed)
     }
 
     /// The batch for an internal node that begins with `take`, where that is in it, and where the window is.
@@ -219,7 +294,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         take: RawVerb,
     ) -> (Plan, usize, Window) {
         let tree = &request.tree;
-        let mut plan = Plan::default();
+        let mut plan = self.begin_plan(request);
         if !R::LOOKS_AFTER_TELLING {
             self.look_first(request, node, &mut plan);
         }
@@ -229,6 +304,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             if R::LOOKS_AFTER_TELLING && !request.is_common::<R>(above) {
                 plan.looks.push((plan.verbs.len(), 0, above));
             }
+            plan.notes.push((plan.verbs.len(), 0));
             plan.verbs.push(request.words.note(tree.word(above)).raw());
         }
         if R::LOOKS_AFTER_TELLING {
@@ -240,7 +316,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             }
         }
         let from = plan.verbs.len();
-        let room = MAX_BATCH - from - super::tokens::IN_BATCH as usize;
+        let room = (MAX_BATCH - from).saturating_sub(super::tokens::ROOM);
         let nodes = tree.shape.window(node, self.params.m);
         plan.verbs.extend(nodes.take(room).map(|below| tree.word(below).read().raw()));
         let count = plan.verbs.len() - from;
@@ -249,7 +325,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             plan.verbs.truncate(from);
             return (plan, taken_at, None);
         }
-        self.plan_token(request, 1, &mut plan);
+        self.plan_proof(request, 1, &mut plan);
         (plan, taken_at, Some((from, count)))
     }
 
@@ -279,19 +355,22 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         node: Node,
         window: Window,
         below: &Below,
-    ) -> Result<bool, FabricError> {
-        Ok(self.wait_for_all(request, below).await?
-            && (window.is_some() || self.wait_for_window(request, node).await?))
+    ) -> Result<End, FabricError> {
+        let end = self.wait_for_all(request, below).await?;
+        if end == End::Met && window.is_none() {
+            return self.wait_for_window(request, node).await;
+        }
+        Ok(end)
     }
 
-    /// Draws the token at the end of the batch, if the batch can be the last one and has room.
-    fn plan_token(&self, request: &Request, pieces: usize, plan: &mut Plan) {
-        if pieces < request.todo.len() || plan.verbs.remaining_capacity() < super::tokens::IN_BATCH as usize {
+    /// Ends the batch with a proof, if the batch can be the last one and has room.
+    fn plan_proof(&self, request: &Request, pieces: usize, plan: &mut Plan) {
+        if pieces < request.todo.len() || plan.verbs.remaining_capacity() < super::tokens::ROOM {
             return;
         }
-        if let Some(verbs) = Self::token_verbs(&request.tree, request.units) {
+        if let Some(verbs) = self.proof_verbs(&request.tree, request.units) {
             plan.verbs.extend(verbs);
-            plan.with_token = true;
+            plan.with_proof = true;
         }
     }
 
@@ -308,31 +387,32 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         &self,
         request: &Request,
         node: Node,
+        begun: &Begun,
         waits_for: Option<u128>,
         above: Option<Node>,
     ) -> Result<(), FabricError> {
         let mut undo = Verbs::new(&self.ep);
-        if let Some(above) = above.filter(|_| !R::PASSES_TURN) {
+        let pass = request.words.pass(request.tree.word(node), begun.here, self.guards);
+        let keeps_turn = above.filter(|_| !R::PASSES_TURN);
+        if waits_for.is_none() && keeps_turn.is_none() {
+            undo.push(pass).await?;
+            self.undo_notes(request, node, begun, &mut undo).await?;
+            undo.finish().await?;
+            return Ok(());
+        }
+        self.undo_notes(request, node, begun, &mut undo).await?;
+        undo.finish().await?;
+        if let Some(above) = keeps_turn {
             // A mutant: the turn is kept until the ancestor is free.
-            self.undo_notes(request, node, &mut undo).await?;
-            undo.finish().await?;
             self.ep.wait_until(request.tree.word(above).until(request.words.queue_empty())).await?;
-            if let Some(ticket) = waits_for {
-                self.ep.wait_until(request.tree.word(node).until(request.words.turn_of(ticket))).await?;
-            }
-            self.ep.go(request.words.pass(request.tree.word(node))).await?;
+        }
+        if let Some(ticket) = waits_for
+            && !self.wait_for_turn(request, node, ticket, begun.here).await?
+        {
             return Ok(());
         }
-        if let Some(ticket) = waits_for {
-            self.undo_notes(request, node, &mut undo).await?;
-            undo.finish().await?;
-            self.ep.wait_until(request.tree.word(node).until(request.words.turn_of(ticket))).await?;
-            self.ep.go(request.words.pass(request.tree.word(node))).await?;
-            return Ok(());
-        }
-        undo.push(request.words.pass(request.tree.word(node)).raw()).await?;
-        self.undo_notes(request, node, &mut undo).await?;
-        undo.finish().await
+        self.ep.go([pass.verb].as_slice()).await?;
+        Ok(())
     }
 
     /// Takes the notes of a failed attempt back.
@@ -340,10 +420,11 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         &self,
         request: &Request,
         node: Node,
+        begun: &Begun,
         undo: &mut Verbs<'_, E>,
     ) -> Result<(), FabricError> {
         if R::UNDO_COUNTS {
-            self.take_notes_back(&request.tree, request.words, node, undo).await?;
+            self.take_notes_back(&request.tree, request.words, node, begun, undo).await?;
         }
         Ok(())
     }

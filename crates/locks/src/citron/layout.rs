@@ -1,21 +1,24 @@
 //! The words of the lock tree (Citron §3.4, Fig. 3), as bit tables tied to the code.
 //!
-//! **Leaf** (one bit per unit; set: some client has the unit):
+//! **Leaf** of n units (one bit per unit; set: some client has the unit):
 //!
 //! | bits | field |
 //! |---|---|
-//! | 0–63 | unit `i` of the leaf |
+//! | 0 to n − 1 | unit `i` of the leaf |
+//! | n to n + 15, as far as there are bits | generation: one more whenever the leaf was recovered; none if n = 64 |
 //!
 //! **Internal node**:
 //!
 //! | bits | field | meaning |
 //! |---|---|---|
-//! | 0–14 | DMax | lock requests below that notified this node |
-//! | 15–29 | DCnt | those that are over |
-//! | 30–44 | TMax | the next ticket at this node |
-//! | 45–59 | TCnt | the ticket whose turn it is |
-//! | 60 | Occ | wait mode: a request at this node holds off requests below |
-//! | 61–63 | | zero |
+//! | 0–12 | DMax | lock requests below that notified this node |
+//! | 13–25 | DCnt | those that are over |
+//! | 26–38 | TMax | the next ticket at this node |
+//! | 39–51 | TCnt | the ticket whose turn it is |
+//! | 52 | Occ | wait mode: a request at this node holds off requests below |
+//! | 53 | Exp | the tree has grown past this node (`grow`) |
+//! | 54–57 | Below | generation of DMax and DCnt: one more whenever they were recovered |
+//! | 58–63 | Here | generation of TMax, TCnt and Occ: one more whenever they were recovered |
 //!
 //! | state of an internal node | meaning |
 //! |---|---|
@@ -23,45 +26,50 @@
 //! | TCnt ≠ TMax | *occupied* in handshake mode: ticket TCnt holds the node or is about to |
 //! | DCnt = DMax | nobody below who notified this node holds or wants anything |
 //!
-//! Counters wrap at 2¹⁵, so at most 32,767 clients may use one tree at a time (§3.4). Every addition is a masked
-//! fetch-and-add with all five field boundaries: nothing carries from one field into the next.
+//! Counters wrap at 2¹³, so at most 8,191 clients may use one tree at a time. (The paper's have 15 bits and no
+//! generations, §3.4.) Every addition is a masked fetch-and-add with all field boundaries: nothing carries from one
+//! field into the next. What ends a request is added only in the generation it began in, where the fabric can
+//! (`recover`).
 
 use lockwright_fabric::{Cond, Field, Verb, Word64};
 
 /// Lock requests below that notified this node.
-pub(crate) const D_MAX: Field = Field { shift: 0, bits: 15 };
+pub(crate) const D_MAX: Field = Field { shift: 0, bits: 13 };
 /// Of those, the ones that are over.
-pub(crate) const D_CNT: Field = Field { shift: 15, bits: 15 };
+pub(crate) const D_CNT: Field = Field { shift: 13, bits: 13 };
 /// The next ticket at this node.
-pub(crate) const T_MAX: Field = Field { shift: 30, bits: 15 };
+pub(crate) const T_MAX: Field = Field { shift: 26, bits: 13 };
 /// The ticket whose turn it is.
-pub(crate) const T_CNT: Field = Field { shift: 45, bits: 15 };
+pub(crate) const T_CNT: Field = Field { shift: 39, bits: 13 };
 /// Wait mode: requests below are held off.
-pub(crate) const OCC: Field = Field { shift: 60, bits: 1 };
+pub(crate) const OCC: Field = Field { shift: 52, bits: 1 };
+/// The tree has grown past this node.
+pub(crate) const EXP: Field = Field { shift: 53, bits: 1 };
+/// Generation of the counts of requests below.
+pub(crate) const BELOW: Field = Field { shift: 54, bits: 4 };
+/// Generation of tickets and Occ.
+pub(crate) const HERE: Field = Field { shift: 58, bits: 6 };
 
 /// Where fields end.
-const BOUNDARIES: u64 = (D_MAX.top() | D_CNT.top() | T_MAX.top() | T_CNT.top() | OCC.top()) as u64;
+pub(super) const BOUNDARIES: u64 = {
+    let counts = D_MAX.top() | D_CNT.top() | T_MAX.top() | T_CNT.top();
+    (counts | OCC.top() | EXP.top() | BELOW.top() | HERE.top()) as u64
+};
 
 const _: () = {
-    let fields = [D_MAX, D_CNT, T_MAX, T_CNT, OCC];
+    let fields = [D_MAX, D_CNT, T_MAX, T_CNT, OCC, EXP, BELOW, HERE];
     let (mut i, mut all) = (0, 0);
     while i < fields.len() {
         assert!(all & fields[i].mask() == 0, "fields do not overlap");
         all |= fields[i].mask();
         i += 1;
     }
-    assert!(all == (1 << 61) - 1, "fields leave no gap and fit into 61 bits");
+    assert!(all == u64::MAX as u128, "fields leave no gap");
 };
 
 /// A masked fetch-and-add of one to `field`.
 pub(crate) fn add_one(word: Word64, field: Field) -> Verb<u64> {
     word.masked_fetch_add(field.put(1) as u64, BOUNDARIES)
-}
-
-/// Several fields of one word, each by its own addend (all ones subtracts one).
-pub(crate) fn add(word: Word64, addends: &[(Field, u128)]) -> Verb<u64> {
-    let sum = addends.iter().fold(0, |sum, (field, by)| sum | field.put(*by));
-    word.masked_fetch_add(sum as u64, BOUNDARIES)
 }
 
 /// A field of an internal node's word.
@@ -84,7 +92,7 @@ mod tests {
     use super::*;
     use lockwright_fabric::{Addr, NodeId, Width};
 
-    const FIELDS: [Field; 5] = [D_MAX, D_CNT, T_MAX, T_CNT, OCC];
+    const FIELDS: [Field; 8] = [D_MAX, D_CNT, T_MAX, T_CNT, OCC, EXP, BELOW, HERE];
 
     fn word() -> Word64 {
         Word64::at(Addr::new(NodeId(0), 0))
@@ -110,13 +118,5 @@ mod tests {
             let one_more = after(add_one(word(), field), full);
             assert_eq!(one_more, full & !(field.mask() as u64), "{field:?}");
         }
-    }
-
-    #[test]
-    fn a_release_passes_the_turn_and_clears_occ_in_one_verb() {
-        let held = (T_MAX.put(8) | T_CNT.put(7) | OCC.put(1) | D_MAX.put(3) | D_CNT.put(3)) as u64;
-        let free = after(add(word(), &[(OCC, OCC.max()), (T_CNT, 1)]), held);
-        assert_eq!((get(free, T_CNT), get(free, T_MAX), is_occ(free)), (8, 8, false));
-        assert_eq!((get(free, D_CNT), get(free, D_MAX)), (3, 3));
     }
 }

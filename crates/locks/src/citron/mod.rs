@@ -17,11 +17,14 @@
 mod acquire;
 mod below;
 mod cases;
+mod ending;
 mod handshake;
 mod layout;
+mod leaf;
 pub mod mutants;
 mod params;
 mod readers;
+mod recover;
 mod release;
 mod rw_cases;
 mod split;
@@ -30,16 +33,19 @@ mod tree;
 mod wait_mode;
 mod words;
 
+pub use leaf::MANY_READERS_OF_A_UNIT;
 pub use params::{MAX_K, MAX_M, Params, Synchrony, Timing};
 pub use split::{Cover, split};
 pub use tree::{Node, Shape};
-pub use words::{MANY_READERS, MANY_READERS_OF_A_UNIT};
+pub use words::MANY_READERS;
 
 use crate::case::Case;
 use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Protocol, Reason, Space, Want};
 use arrayvec::ArrayVec;
-use lockwright_fabric::{Addr, Endpoint, Needs};
+use ending::Begun;
+use lockwright_fabric::{Addr, Endpoint, Field, Needs, Time};
 use std::marker::PhantomData;
+use tokens::Proof;
 use tree::Tree;
 use words::Words;
 
@@ -72,6 +78,12 @@ pub trait Rules: std::fmt::Debug + 'static {
     const ABORTS_WHEN_LATE: bool = true;
     /// A range that touches several token words lifts all of them to its token.
     const LEVELS_TOKENS: bool = true;
+    /// Before anything is taken away from the dead, a new era begins.
+    const RECOVERY_BEGINS_AN_ERA: bool = true;
+    /// Whoever finds another era in the end than in the beginning starts again.
+    const ERA_IS_CHECKED: bool = true;
+    /// What ends something compares the generation it began in, where the fabric can.
+    const ENDINGS_ARE_GUARDED: bool = true;
 
     /// What the explorer runs.
     fn cases() -> Vec<Case<Params>>;
@@ -121,7 +133,7 @@ impl<R: Rules> Protocol for Citron<R> {
             tokens: true,
             tries: true,
             timeouts: true,
-            recovery: false,
+            recovery: true,
         },
     };
 
@@ -134,11 +146,15 @@ impl<R: Rules> Protocol for Citron<R> {
     }
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &Params) -> CitronClient<E, R> {
+        let guards = params.lease_ns > 0 && R::ENDINGS_ARE_GUARDED && ep.capabilities().guarded;
+        let shape = shape::<R>(space, params);
         CitronClient {
             ep,
             space: *space,
             params: *params,
-            shape: shape::<R>(space, params),
+            leaf_generation: leaf::generation(R::READERS, shape.leaf_units()),
+            shape,
+            guards,
             rules: PhantomData,
         }
     }
@@ -147,22 +163,22 @@ impl<R: Rules> Protocol for Citron<R> {
     fn quiet_mask(space: &Space, params: &Params, addr: Addr) -> u64 {
         let shape = shape::<R>(space, params);
         let word = addr.offset % shape.bytes() / 8;
-        let first_leaf = Node { level: shape.levels, place: 0 }.index() - 1 + shape.token_words();
+        let first_node = shape.words_before_tree();
+        let first_leaf = Node { level: shape.levels, place: 0 }.index() - 1 + first_node;
         match word {
-            word if word >= first_leaf => u64::MAX,
-            word if word >= shape.token_words() => {
-                if R::READERS {
-                    words::QUIET
-                } else {
-                    layout::OCC.mask() as u64
-                }
-            }
+            word if word >= first_leaf => !(leaf::generation(R::READERS, shape.leaf_units()).mask() as u64),
+            word if word >= first_node && R::READERS => words::QUIET,
+            word if word >= first_node => layout::OCC.mask() as u64,
             _ => 0,
         }
     }
 
-    /// `k`, `m` and `escalate-after`; `t-wait-ns` chooses wait mode.
+    /// `k`, `m`, `escalate-after` and `lease-ns`; `t-wait-ns` chooses wait mode.
     fn tune(params: &mut Params, name: &str, value: u64) -> bool {
+        if name == "lease-ns" {
+            params.lease_ns = value;
+            return true;
+        }
         let Ok(small) = u32::try_from(value) else { return false };
         match name {
             "k" => params.k = small,
@@ -194,6 +210,11 @@ pub struct CitronClient<E, R> {
     space: Space,
     params: Params,
     shape: Shape,
+    /// The generation of a leaf.
+    leaf_generation: Field,
+    /// Whether what ends something compares the generation it began in. If the fabric cannot, somebody has to destroy
+    /// a dead client's connection before others recover what it left.
+    guards: bool,
     rules: PhantomData<R>,
 }
 
@@ -205,6 +226,8 @@ struct Piece {
     mask: u64,
     /// Whether the four leaves below are locked explicitly, too (§3.8).
     with_leaves: bool,
+    /// The generations in which it was locked.
+    begun: Begun,
 }
 
 type Pieces = ArrayVec<Piece, MAX_K>;
@@ -216,6 +239,8 @@ pub struct CitronGrant {
     words: Words,
     pieces: Pieces,
     token: Option<u64>,
+    /// When the lease runs out, for clients that go by it.
+    expires: Option<Time>,
 }
 
 impl Grant for CitronGrant {
@@ -233,8 +258,14 @@ impl<E: Endpoint, R: Rules> LockClient for CitronClient<E, R> {
     }
 
     async fn release(&self, grant: CitronGrant) -> Result<(), Lost> {
+        if let Some(expires) = grant.expires
+            && self.ep.passed(expires).await
+        {
+            return Err(Lost::Recovered);
+        }
         let tree = Tree::of(grant.lock, &self.space, self.shape);
-        Ok(self.release_on_tree(&tree, grant.words, &grant.pieces).await?)
+        let is_mine = self.release_on_tree(&tree, grant.words, &grant.pieces).await?;
+        if is_mine { Ok(()) } else { Err(Lost::Recovered) }
     }
 }
 
@@ -276,9 +307,14 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         node.ancestors().filter(move |above| node.notifies(above.level, m))
     }
 
-    fn piece(&self, node: Node, start: u64, end: u64) -> Piece {
-        let mask = if self.shape.is_leaf(node) { self.shape.leaf_mask(node, start, end) } else { 0 };
-        Piece { node, mask, with_leaves: false }
+    /// The units of `node` that are asked for, if it is a leaf.
+    fn mask(&self, node: Node, (start, end): (u64, u64)) -> u64 {
+        if self.shape.is_leaf(node) { self.shape.leaf_mask(node, start, end) } else { 0 }
+    }
+
+    /// Whether this client can do no harm after others took it for dead, whatever its clock says.
+    fn is_zombie_proof(&self) -> bool {
+        self.guards && self.leaf_generation != ending::NONE
     }
 }
 
@@ -286,14 +322,18 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a box would allocate on the path of every lock")]
 enum Attempt {
-    /// They are locked. The token, if it could be had along the way.
-    Locked(Pieces, Option<u64>),
+    /// They are locked. What makes them a grant, if it could be had along the way.
+    Locked(Pieces, Option<Proof>),
     /// Somebody is in the way; nothing of the attempt is left.
     Blocked(Obstacle),
     /// The request is not ready to wait as long as it would take; nothing of the attempt is left.
     GaveUp,
     /// There are as many readers as there may be; nothing of the attempt is left.
     TooManyReaders,
+    /// Somebody recovered the node meanwhile; nothing of the attempt is left.
+    Renewed,
+    /// A reader found that somebody below this node is dead; nothing of the attempt is left.
+    Stuck(Node),
     /// It took too long (wait mode); nothing of the attempt is left.
     Aborted,
 }
@@ -310,6 +350,14 @@ enum Obstacle {
 }
 
 impl Obstacle {
+    /// The node to lock for a moment if nothing moves there. For `wanted`, something is in the way.
+    fn suspect(self, wanted: Node) -> Node {
+        match self {
+            Self::Units(leaf, _) | Self::Readers(leaf) => leaf.parent().unwrap_or(wanted),
+            Self::Node(node) => node,
+        }
+    }
+
     /// For marks.
     fn local(self) -> u64 {
         match self {

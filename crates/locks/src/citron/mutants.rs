@@ -1,9 +1,70 @@
 //! Citron with one rule left out, each with the case that shows it.
 
-use super::cases::{INNER, INNER_AND_LEAF, LEAF, ROOT, case, range, small, timed};
+use super::cases::{INNER, INNER_AND_LEAF, LEAF, ROOT, case, range, small, timed, zombie};
 use super::rw_cases::read;
-use super::{Params, Rules};
+use super::{Citron, Params, Rules};
 use crate::case::{Case, Clock};
+use crate::catalog::{Checker, Mutant, Visitor};
+
+/// Shows every mutant of Citron to `visitor`.
+pub fn visit(visitor: &mut impl Visitor) {
+    let mutant = |of, caught_by, why| Mutant { of, caught_by, why };
+    visitor.mutant::<Citron<LooksFirst>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "handshake without the look at the ancestors after they were told",
+    ));
+    visitor.mutant::<Citron<ForgetsCount>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "an attempt that is undone does not add to DCnt",
+    ));
+    visitor.mutant::<Citron<WaitsAbove>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "waits for a request above a node that it holds (k > 1, as printed)",
+    ));
+    visitor.mutant::<Citron<KeepsTurn>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "keeps its turn at a node while it waits for an ancestor (k > 1, as printed)",
+    ));
+    visitor.mutant::<Citron<NeverLate>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "wait mode whose T_wait is too short for the delays, and that does not abort",
+    ));
+    visitor.mutant::<Citron<UnevenTokens>>(mutant(
+        "citron",
+        Checker::Tokens,
+        "a range over several token words does not lift the lower ones",
+    ));
+    visitor.mutant::<Citron<IgnoresReadersAbove>>(mutant(
+        "citron-rw",
+        Checker::Exclusion,
+        "a lower writer ignores an upper reader",
+    ));
+    visitor.mutant::<Citron<IgnoresReadersBelow>>(mutant(
+        "citron-rw",
+        Checker::Exclusion,
+        "an upper writer does not wait for lower readers",
+    ));
+    visitor.mutant::<Citron<IgnoresEra>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "whoever was taken for dead while it acquired does not see the new era",
+    ));
+    visitor.mutant::<Citron<RecoversAtOnce>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "what the dead left is taken away without a new era, so that nobody can tell",
+    ));
+    visitor.mutant::<Citron<EndsAnyway>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "a client that was taken for dead gives back what is another's by now",
+    ));
+}
 
 /// Looks at the ancestors before it tells them, not after.
 #[derive(Debug)]
@@ -114,5 +175,41 @@ impl Rules for IgnoresReadersBelow {
     const WAITS_FOR_READERS_BELOW: bool = false;
     fn cases() -> Vec<Case<Params>> {
         vec![case("reader-below-a-writer", small(1)).clients(1, &[read(LEAF)]).clients(1, &[INNER])]
+    }
+}
+
+/// Whoever was taken for dead while it acquired goes on.
+#[derive(Debug)]
+pub struct IgnoresEra;
+
+impl Rules for IgnoresEra {
+    const NAME: &'static str = "citron-ignores-era";
+    const ERA_IS_CHECKED: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![zombie("zombie-leaf-and-inner", 1).clients(1, &[LEAF]).clients(1, &[INNER])]
+    }
+}
+
+/// What the dead left is taken away without a new era.
+#[derive(Debug)]
+pub struct RecoversAtOnce;
+
+impl Rules for RecoversAtOnce {
+    const NAME: &'static str = "citron-recovers-at-once";
+    const RECOVERY_BEGINS_AN_ERA: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![zombie("zombie-inner-and-inner", 1).clients(2, &[INNER])]
+    }
+}
+
+/// What a zombie gives back is not compared with the generation it took it in.
+#[derive(Debug)]
+pub struct EndsAnyway;
+
+impl Rules for EndsAnyway {
+    const NAME: &'static str = "citron-ends-anyway";
+    const ENDINGS_ARE_GUARDED: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![zombie("zombie-inner-and-inner", 1).clients(2, &[INNER]).rounds(2)]
     }
 }

@@ -25,6 +25,13 @@ pub struct Params {
     pub token_level: u32,
     /// After so many failed attempts at a node, a client locks a larger one, where it can queue; 0: never.
     pub escalate_after: u32,
+    /// The longest that a client may hold a range, and that a step of the protocol takes it (T_lease, §3.10). Whoever
+    /// waits for three of these where nothing moves takes away what the dead have left. 0: nobody recovers anything.
+    ///
+    /// A client that was taken for dead and was not does no harm on a fabric that can compare before it adds, if leaves
+    /// have at most 32 units (`leaf_units`; 4 on reader-writer trees): then every word has room for a generation. Else
+    /// it goes by its clock, and touches nothing after its lease.
+    pub lease_ns: u64,
 }
 
 /// How requests on one path of the tree learn of each other.
@@ -70,6 +77,7 @@ impl Default for Params {
             leaf_units: 64,
             token_level: 4,
             escalate_after: 16,
+            lease_ns: 1_000_000_000,
         }
     }
 }

@@ -8,7 +8,10 @@
 //! Readers yield to tickets above them, not to readers; they wait for writers below them, not for readers.
 
 use super::acquire::Request;
+use super::ending::Begun;
+use super::recover::End;
 use super::release::Verbs;
+use super::tokens::Proof;
 use super::tree::Node;
 use super::words::{self, has_many_readers};
 use super::{Attempt, CitronClient, Obstacle, Piece, Rules};
@@ -19,14 +22,15 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     pub(super) async fn read_internal(&self, request: &Request, node: Node) -> Result<Attempt, FabricError> {
         let word = request.tree.word(node);
         let (plan, entered_at, window) = self.plan_internal(request, node, words::enter(word).raw());
-        let olds = self.ep.go(plan.verbs.as_slice()).await?;
+        let (posted, olds) = self.post(request, &plan).await?;
         let before = olds[entered_at] as u64;
+        let begun = self.begun_at(&plan, request, &olds, before);
         let above = plan.occupied::<R>(request, &olds, 0);
         let has_queue = request.words.has_queue(before);
         if has_queue || above.is_some() || has_many_readers(before) {
-            let above_index = above.map_or(0, Node::index);
-            self.mark("citron: leave", request, &[u64::from(has_queue), above_index]);
-            self.leave(request, node).await?;
+            let more = [u64::from(has_queue), above.map_or(0, Node::index), 0, 0];
+            self.mark_begun("citron: leave", request, &[begun], more);
+            self.leave(request, node, &begun).await?;
             return match above {
                 Some(above) => Ok(Attempt::Blocked(Obstacle::Node(above))),
                 None if !has_queue => Ok(Attempt::TooManyReaders),
@@ -35,63 +39,67 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             };
         }
         let below = self.seen_below(request, node, before, window, &olds);
-        let mut token = None;
-        if plan.with_token && below.is_quiet() {
-            token = self.token_from(&request.tree, request.units, &olds).await?;
+        let mut proof = None;
+        if plan.with_proof && below.is_quiet() {
+            proof = Some(self.proof_from(&request.tree, request.units, &olds, posted).await?);
         }
-        self.finish_reading(
-            request,
-            node,
-            token,
-            self.wait_for_everybody_below(request, node, window, &below).await?,
-        )
-        .await
+        let quiet = self.wait_for_everybody_below(request, node, window, &below).await?;
+        self.finish_reading(request, node, begun, proof, quiet).await
     }
 
     /// A reader's way in past writers: a ticket, and its turn.
     async fn queue_to_read(&self, request: &Request, node: Node) -> Result<Attempt, FabricError> {
         let (word, words) = (request.tree.word(node), request.words);
         let (plan, ticket_at, window) = self.plan_internal(request, node, words.ticket(word).raw());
-        let olds = self.ep.go(plan.verbs.as_slice()).await?;
+        let (_, olds) = self.post(request, &plan).await?;
         let before = olds[ticket_at] as u64;
+        let begun = self.begun_at(&plan, request, &olds, before);
         let (ticket, at_once) = (words.ticket_of(before), !words.has_queue(before));
         if let Some(above) = plan.occupied::<R>(request, &olds, 0) {
-            self.mark("citron: yield", request, &[above.index(), u64::from(at_once), ticket as u64]);
-            self.yield_turn(request, node, (!at_once).then_some(ticket), Some(above)).await?;
+            let more = [above.index(), u64::from(at_once), ticket as u64, 0];
+            self.mark_begun("citron: yield", request, &[begun], more);
+            self.yield_turn(request, node, &begun, (!at_once).then_some(ticket), Some(above)).await?;
             return Ok(Attempt::Blocked(Obstacle::Node(above)));
         }
-        if !at_once {
-            self.ep.wait_until(word.until(words.turn_of(ticket))).await?;
+        if !at_once && !self.wait_for_turn(request, node, ticket, begun.here).await? {
+            return self.is_renewed(request, node, &begun).await;
         }
-        if has_many_readers(self.ep.go(words::enter_and_pass(word)).await?) {
-            self.leave(request, node).await?;
+        let enter = words::enter_and_pass(word, begun.here, self.guards);
+        let entered = self.ep.go([enter.verb].as_slice()).await?[0];
+        if !enter.was_due(entered) {
+            return self.is_renewed(request, node, &begun).await;
+        }
+        if has_many_readers(entered as u64) {
+            self.leave(request, node, &begun).await?;
             return Ok(Attempt::TooManyReaders);
         }
         let below = self.seen_below(request, node, before, window, &olds);
         let quiet = self.wait_for_everybody_below(request, node, window, &below).await?;
-        self.finish_reading(request, node, None, quiet).await
+        self.finish_reading(request, node, begun, None, quiet).await
     }
 
     async fn finish_reading(
         &self,
         request: &Request,
         node: Node,
-        token: Option<u64>,
-        quiet: bool,
+        begun: Begun,
+        proof: Option<Proof>,
+        quiet: End,
     ) -> Result<Attempt, FabricError> {
-        if !quiet {
-            self.leave(request, node).await?;
-            return Ok(Attempt::GaveUp);
+        if quiet != End::Met {
+            self.leave(request, node, &begun).await?;
+            let dead = matches!(quiet, End::Dead(_));
+            return Ok(if dead { Attempt::Stuck(node) } else { Attempt::GaveUp });
         }
-        let piece = Piece { node, mask: 0, with_leaves: false };
-        Ok(Attempt::Locked(std::iter::once(piece).collect(), token))
+        let piece = Piece { node, mask: 0, with_leaves: false, begun };
+        Ok(Attempt::Locked(std::iter::once(piece).collect(), proof))
     }
 
     /// Takes a reader and its notes back.
-    async fn leave(&self, request: &Request, node: Node) -> Result<(), FabricError> {
+    async fn leave(&self, request: &Request, node: Node, begun: &Begun) -> Result<(), FabricError> {
         let mut undo = Verbs::new(&self.ep);
-        undo.push(words::leave(request.tree.word(node)).raw()).await?;
-        self.undo_notes(request, node, &mut undo).await?;
-        undo.finish().await
+        undo.push(words::leave(request.tree.word(node), begun.here, self.guards)).await?;
+        self.undo_notes(request, node, begun, &mut undo).await?;
+        undo.finish().await.map(drop)
     }
 }

@@ -1,6 +1,9 @@
 //! Giving nodes back (Citron Alg. 3), one batch for all of them; and undoing attempts, which is the same (§3.5.5).
+//!
+//! Units and turns are given back before notes are taken back, always: whoever sees no note at the parent of a leaf may
+//! take units that are still set there for a dead client's (`recover`).
 
-use super::layout::{OCC, T_CNT, add};
+use super::ending::{Begun, Ending};
 use super::params::Synchrony;
 use super::tree::{Node, Tree};
 use super::words::{self, Words};
@@ -10,19 +13,19 @@ use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, RawVerb};
 
 impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// Alg. 3: free every node, then take the notes back. A request above that sees a note gone may enter at once,
-    /// and by then the client has given up all of its nodes.
+    /// and by then the client has given up all of its nodes. Says whether all of it was still this client's.
     pub(super) async fn release_on_tree(
         &self,
         tree: &Tree,
         words: Words,
         pieces: &[Piece],
-    ) -> Result<(), FabricError> {
+    ) -> Result<bool, FabricError> {
         let mut verbs = Verbs::new(&self.ep);
         for piece in pieces {
             self.free(tree, words, piece, &mut verbs).await?;
         }
         for piece in pieces {
-            self.take_notes_back(tree, words, piece.node, &mut verbs).await?;
+            self.take_notes_back(tree, words, piece.node, &piece.begun, &mut verbs).await?;
         }
         verbs.finish().await
     }
@@ -35,32 +38,35 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         piece: &Piece,
         verbs: &mut Verbs<'_, E>,
     ) -> Result<(), FabricError> {
+        let (word, here) = (tree.word(piece.node), piece.begun.here);
         if tree.shape.is_leaf(piece.node) {
-            return verbs.push(words.free_units(tree.word(piece.node), piece.mask).raw()).await;
+            let generation = (self.leaf_generation, here);
+            return verbs.push(words.free_units(word, piece.mask, generation, self.guards)).await;
         }
         if piece.with_leaves {
             for i in 0..4 {
-                self.clear_leaf(tree, piece.node.child(i), verbs).await?;
+                self.free_leaf(tree, piece.node.child(i), piece.begun.at_leaf(i as usize), verbs).await?;
             }
         }
-        let word = tree.word(piece.node);
         let leave = match self.params.synchrony {
-            Synchrony::Handshake if words.is_reader() => words::leave(word),
-            Synchrony::Handshake => words.pass(word),
-            Synchrony::Wait(_) => add(word, &[(OCC, OCC.max()), (T_CNT, 1)]),
+            Synchrony::Handshake if words.is_reader() => words::leave(word, here, self.guards),
+            Synchrony::Handshake => words.pass(word, here, self.guards),
+            Synchrony::Wait(_) => words::vacate(word, here, self.guards),
         };
-        verbs.push(leave.raw()).await
+        verbs.push(leave).await
     }
 
     /// All bits of a leaf that was locked as a whole (§3.8).
-    pub(super) async fn clear_leaf(
+    pub(super) async fn free_leaf(
         &self,
         tree: &Tree,
         leaf: Node,
+        generation: u32,
         verbs: &mut Verbs<'_, E>,
     ) -> Result<(), FabricError> {
-        let full = tree.shape.full_leaf();
-        verbs.push(tree.word(leaf).masked_cas(full, full, 0, full).raw()).await
+        let (word, generation) = (tree.word(leaf), (self.leaf_generation, generation));
+        let free = Words::Exclusive.free_units(word, tree.shape.full_leaf(), generation, self.guards);
+        verbs.push(free).await
     }
 
     /// Lines 8, 9: one more request below is over.
@@ -69,39 +75,49 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         tree: &Tree,
         words: Words,
         node: Node,
+        begun: &Begun,
         verbs: &mut Verbs<'_, E>,
     ) -> Result<(), FabricError> {
-        for above in self.told(node) {
-            verbs.push(words.unnote(tree.word(above)).raw()).await?;
+        for (place, above) in self.told(node).enumerate() {
+            verbs.push(words.unnote(tree.word(above), begun.at_told(place), self.guards)).await?;
         }
         Ok(())
     }
 }
 
-/// Verbs whose answers nobody needs, in as few batches as they fit into.
+/// Verbs that end something, in as few batches as they fit into.
 pub(super) struct Verbs<'a, E> {
     ep: &'a E,
-    list: ArrayVec<RawVerb, MAX_BATCH>,
+    list: ArrayVec<Ending, MAX_BATCH>,
+    were_due: bool,
 }
 
 impl<'a, E: Endpoint> Verbs<'a, E> {
     pub(super) const fn new(ep: &'a E) -> Self {
-        Self { ep, list: ArrayVec::new_const() }
+        Self { ep, list: ArrayVec::new_const(), were_due: true }
     }
 
-    pub(super) async fn push(&mut self, verb: RawVerb) -> Result<(), FabricError> {
+    pub(super) async fn push(&mut self, ending: Ending) -> Result<(), FabricError> {
         if self.list.is_full() {
-            self.ep.go(self.list.as_slice()).await?;
-            self.list.clear();
+            self.flush().await?;
         }
-        self.list.push(verb);
+        self.list.push(ending);
         Ok(())
     }
 
-    pub(super) async fn finish(self) -> Result<(), FabricError> {
-        if !self.list.is_empty() {
-            self.ep.go(self.list.as_slice()).await?;
-        }
+    async fn flush(&mut self) -> Result<(), FabricError> {
+        let verbs: ArrayVec<RawVerb, MAX_BATCH> = self.list.iter().map(|ending| ending.verb).collect();
+        let olds = self.ep.go(verbs.as_slice()).await?;
+        self.were_due &= self.list.iter().zip(&olds).all(|(ending, old)| ending.was_due(*old));
+        self.list.clear();
         Ok(())
+    }
+
+    /// Says whether everything that was to be ended was still there.
+    pub(super) async fn finish(mut self) -> Result<bool, FabricError> {
+        if !self.list.is_empty() {
+            self.flush().await?;
+        }
+        Ok(self.were_due)
     }
 }

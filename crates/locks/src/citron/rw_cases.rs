@@ -1,9 +1,9 @@
 //! What the explorer runs for reader-writer ranges: readers and writers at every level.
 
-use super::cases::{INNER, LEAF, ROOT, case, range, small};
+use super::cases::{INNER, LEAF, ROOT, case, crash, range, small, with_tokens, zombie};
 use super::params::Params;
 use crate::case::{Case, Timeouts};
-use crate::protocol::{Patience, Want};
+use crate::protocol::{Patience, Space, Want};
 use lockwright_fabric::Time;
 use lockwright_fabric::observe::Mode;
 
@@ -17,6 +17,7 @@ pub(super) fn cases() -> Vec<Case<Params>> {
     let mut cases = levels();
     cases.extend(fairness_and_tokens());
     cases.extend(giving_up());
+    cases.extend(recovery());
     cases
 }
 
@@ -113,11 +114,25 @@ fn giving_up() -> Vec<Case<Params>> {
             .clients(1, &[LEAF])
             .cancellable()
             .clients(1, &[INNER]),
-        case("crash", small(1))
-            .clients(1, &[read(INNER)])
+    ]
+}
+
+/// What the dead leave, readers and writers.
+fn recovery() -> Vec<Case<Params>> {
+    vec![
+        crash("crash-of-readers", 1).clients(1, &[read(INNER)]).clients(1, &[read(LEAF)]).clients(1, &[ROOT]),
+        crash("crash-of-writers", 2).clients(1, &[LEAF]).clients(1, &[read(ROOT)]),
+        crash("crash-of-writers-below", 1).clients(1, &[LEAF]).clients(1, &[read(INNER)]).rounds(2),
+        crash("crash-of-writers-above", 1).clients(1, &[INNER]).clients(1, &[read(LEAF)]).rounds(2),
+        crash("crash-in-a-leaf", 1)
+            .clients(2, &[read(LEAF)])
             .clients(1, &[LEAF])
-            .clients(1, &[ROOT])
-            .crashes(1)
-            .may_hang(),
+            .space(Space::of(1).units(4)),
+        crash("crash-in-a-queue", 1).clients(2, &[INNER]).clients(1, &[read(INNER)]),
+        crash("crash-among-readers", 1).clients(2, &[read(INNER)]).clients(1, &[INNER]),
+        with_tokens(zombie("zombie-reader-of-a-leaf", 1)).clients(1, &[read(LEAF)]).clients(1, &[LEAF]),
+        with_tokens(zombie("zombie-reader-under-a-writer", 1)).clients(1, &[read(LEAF)]).clients(1, &[INNER]),
+        zombie("zombie-reader-over-a-writer", 2).clients(1, &[read(ROOT)]).clients(1, &[LEAF]),
+        zombie("zombie-reader-of-a-node", 1).clients(1, &[read(INNER)]).clients(1, &[INNER]).rounds(2),
     ]
 }

@@ -88,6 +88,8 @@ pub struct Shape {
     leaf_bits: u32,
     leaves: u64,
     token_level: u32,
+    /// Words before everything else: see [`Tree`].
+    header: u64,
 }
 
 impl Shape {
@@ -97,14 +99,22 @@ impl Shape {
         let leaf_bits = params.leaf_units.clamp(1, 64).ilog2();
         let leaves = space.units.clamp(1, super::MAX_UNITS).div_ceil(1 << leaf_bits);
         let below_root = (u64::BITS - (leaves - 1).leading_zeros()).div_ceil(FANOUT_BITS);
-        let levels = below_root + 1;
+        // A leaf is recovered by whoever has locked its parent, so there must be one.
+        let levels = if params.lease_ns > 0 { below_root.max(1) + 1 } else { below_root + 1 };
         let token_level = params.token_level.min(levels);
-        Self { units: space.units, levels, leaf_bits, leaves, token_level }
+        let header = if params.lease_ns > 0 { 1 } else { 0 };
+        Self { units: space.units, levels, leaf_bits, leaves, token_level, header }
     }
 
-    /// Bytes of one lock: token words, then the tree. Levels above the leaves are complete; leaves end where units do.
+    /// Bytes of one lock: header, token words, then the tree. Levels above the leaves are complete; leaves end where
+    /// units do.
     pub const fn bytes(&self) -> u64 {
-        8 * (self.token_words() + before_level(self.levels) + self.leaves)
+        8 * (self.words_before_tree() + before_level(self.levels) + self.leaves)
+    }
+
+    /// Words before the root.
+    pub const fn words_before_tree(&self) -> u64 {
+        self.header + self.token_words()
     }
 
     /// Token words of a lock: one for every node of the token level, none without tokens.
@@ -128,9 +138,20 @@ impl Shape {
         (node.place << bits, (node.place + 1) << bits)
     }
 
+    /// Units of a leaf.
+    pub const fn leaf_units(&self) -> u32 {
+        1 << self.leaf_bits
+    }
+
     /// Whether `node` is a leaf.
     pub const fn is_leaf(&self, node: Node) -> bool {
         node.level == self.levels
+    }
+
+    /// The children of `node` that are leaves; of the last leaves of a tree some may not exist.
+    pub fn leaves_below(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
+        let leaves = if node.level + 1 == self.levels { self.leaves } else { 0 };
+        (0..1 << FANOUT_BITS).map(move |i| node.child(i)).filter(move |leaf| leaf.place < leaves)
     }
 
     /// Whether all leaves below `node` exist: the last ones may be left out.
@@ -191,12 +212,18 @@ impl Tree {
 
     /// The word of `node`.
     pub(crate) fn word(&self, node: Node) -> Word64 {
-        Word64::at(self.base.plus(8 * (self.shape.token_words() + node.index() - 1)))
+        Word64::at(self.base.plus(8 * (self.shape.words_before_tree() + node.index() - 1)))
+    }
+
+    /// The word of the era, where there is one: the first.
+    pub(crate) fn era_word(&self) -> Word64 {
+        assert!(self.shape.header > 0, "only trees that are recovered have an era");
+        Word64::at(self.base)
     }
 
     /// The word of token segment `segment`.
     pub(crate) fn token_word(&self, segment: u64) -> Word64 {
-        Word64::at(self.base.plus(8 * segment))
+        Word64::at(self.base.plus(8 * (self.shape.header + segment)))
     }
 }
 
@@ -206,6 +233,14 @@ mod tests {
 
     fn shape(units: u64) -> Shape {
         Shape::new(&Space::of(1).units(units), &Params::default())
+    }
+
+    #[test]
+    fn a_tree_that_is_recovered_has_a_level_above_its_leaves() {
+        let without = Params { lease_ns: 0, ..Params::default() };
+        assert_eq!(Shape::new(&Space::of(1).units(64), &without).levels, 1);
+        assert_eq!(shape(64).levels, 2);
+        assert_eq!(shape(64).leaves_below(Node::ROOT).count(), 1);
     }
 
     #[test]
@@ -234,11 +269,9 @@ mod tests {
 
     #[test]
     fn leaves_end_where_units_do() {
-        assert_eq!(shape(1).levels, 1);
-        assert_eq!(shape(64).levels, 1);
         assert_eq!(shape(65).levels, 2);
         assert_eq!(shape(64 * 5).levels, 3);
-        let words = shape(64 * 5).bytes() / 8 - shape(64 * 5).token_words();
+        let words = shape(64 * 5).bytes() / 8 - shape(64 * 5).words_before_tree();
         assert_eq!(words, 1 + 4 + 5);
     }
 

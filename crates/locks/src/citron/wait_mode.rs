@@ -11,10 +11,13 @@
 
 use super::acquire::Request;
 use super::below::Below;
-use super::layout::{D_MAX, NOT_OCC, OCC, T_CNT, add_one, is_occ};
+use super::ending::Begun;
+use super::layout::{NOT_OCC, is_occ};
 use super::params::Timing;
+use super::recover::End;
 use super::release::Verbs;
 use super::tree::Node;
+use super::words;
 use super::{Attempt, CitronClient, Obstacle, Piece, Rules};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, RawVerb, Time};
@@ -40,23 +43,25 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         node: Node,
         timing: Timing,
     ) -> Result<Attempt, FabricError> {
-        let piece = self.piece(node, request.units.0, request.units.1);
+        let (words, tree) = (request.words, &request.tree);
+        let mask = self.mask(node, request.units);
         let looked = self.ep.now().await; // t₁
         if let Some(above) = self.occupied_above(request, node, None).await?.0 {
             return Ok(Attempt::Blocked(Obstacle::Node(above))); // phase (b)
         }
         // Phases (c) and (d) in one batch (§3.8): the notes are taken back if the CAS failed.
-        let word = request.tree.word(node);
         let mut verbs = ArrayVec::<RawVerb, MAX_BATCH>::new();
-        verbs.push(word.masked_cas(0, piece.mask, piece.mask, piece.mask).raw()); // line 22
-        verbs.extend(self.told(node).map(|above| add_one(request.tree.word(above), D_MAX).raw())); // line 31
+        verbs.push(words.take_units(tree.word(node), mask).raw()); // line 22
+        verbs.extend(self.told(node).map(|above| words.note(tree.word(above)).raw())); // line 31
         let olds = self.ep.go(verbs.as_slice()).await?;
-        if olds[0] as u64 & piece.mask != 0 {
-            self.undo_in_time(request, node, &[]).await?;
-            return Ok(Attempt::Blocked(Obstacle::Units(node, piece.mask)));
+        let begun = self.begun_in_time(request, &olds[1..], self.leaf_generation.get(olds[0]));
+        if words.units_taken(olds[0] as u64, mask) {
+            self.undo_in_time(request, node, &begun, &[]).await?;
+            return Ok(Attempt::Blocked(Obstacle::Units(node, mask)));
         }
+        let piece = Piece { node, mask, with_leaves: false, begun };
         if self.is_late(looked, timing).await {
-            self.undo_in_time(request, node, &[piece]).await?;
+            self.undo_in_time(request, node, &begun, &[piece]).await?;
             return Ok(Attempt::Aborted);
         }
         Ok(Attempt::Locked(std::iter::once(piece).collect(), None))
@@ -68,93 +73,118 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         node: Node,
         timing: Timing,
     ) -> Result<Attempt, FabricError> {
-        let word = request.tree.word(node);
-        let Some((looked, above)) = self.take_turn(request, node).await? else {
-            return Ok(Attempt::Blocked(Obstacle::Node(node)));
+        let (words, tree) = (request.words, &request.tree);
+        let word = tree.word(node);
+        let Turn { looked, above, here } = match self.take_turn(request, node).await? {
+            Phase::Turn(turn) => turn,
+            Phase::Busy => return Ok(Attempt::Blocked(Obstacle::Node(node))),
+            Phase::Renewed => return Ok(Attempt::Renewed),
         };
         if let Some(above) = above {
-            self.ep.go(add_one(word, T_CNT)).await?;
+            self.ep.go([words.pass(word, here, self.guards).verb].as_slice()).await?;
             return Ok(Attempt::Blocked(Obstacle::Node(above)));
         }
 
         // Phases (c) and (d), and the leaves below if they are children (§3.8).
         let mut verbs = ArrayVec::<RawVerb, MAX_BATCH>::new();
-        verbs.push(add_one(word, OCC).raw()); // line 28
-        verbs.extend(self.told(node).map(|above| add_one(request.tree.word(above), D_MAX).raw())); // line 31
+        let occupy = words::occupy(word, here, self.guards);
+        verbs.push(occupy.verb); // line 28
+        verbs.extend(self.told(node).map(|above| words.note(tree.word(above)).raw())); // line 31
         let leaves_at = verbs.len();
         if self.has_leaves(node) {
             let full = self.shape.full_leaf();
-            verbs.extend(
-                (0..4).map(|i| request.tree.word(node.child(i)).masked_cas(0, full, full, full).raw()),
-            );
+            verbs.extend((0..4).map(|i| words.take_units(tree.word(node.child(i)), full).raw()));
         }
         let olds = self.ep.go(verbs.as_slice()).await?;
         let began = self.ep.now().await; // t₀; later than in line 29, which only makes the wait longer
-        let mut piece = Piece { node, mask: 0, with_leaves: false };
-        let taken = |i: usize| olds[leaves_at + i] == 0;
-        piece.with_leaves = self.has_leaves(node) && (0..4).all(taken);
+        let mut begun = self.begun_in_time(request, &olds[1..leaves_at], here.into());
+        for (i, old) in olds[leaves_at..].iter().enumerate() {
+            begun.leaf(i, self.leaf_generation.get(*old) as u32);
+        }
+        let taken = |i: usize| !words.units_taken(olds[leaves_at + i] as u64, self.shape.full_leaf());
+        let with_leaves = self.has_leaves(node) && (0..4).all(taken);
+        let piece = Piece { node, mask: 0, with_leaves, begun };
+        if !occupy.was_due(olds[0]) {
+            self.give_leaves_back(request, &piece, false, taken).await?;
+            self.undo_in_time(request, node, &begun, &[]).await?;
+            return Ok(Attempt::Renewed);
+        }
         if R::ABORTS_WHEN_LATE && began.since(looked) > timing.limit_ns() {
-            self.give_leaves_back(request, node, piece.with_leaves, taken).await?;
-            self.undo_in_time(request, node, &[piece]).await?; // line 32
+            self.give_leaves_back(request, &piece, with_leaves, taken).await?;
+            self.undo_in_time(request, node, &begun, &[piece]).await?; // line 32
             return Ok(Attempt::Aborted);
         }
-        if piece.with_leaves {
+        if with_leaves {
             return Ok(Attempt::Locked(std::iter::once(piece).collect(), None));
         }
-        self.give_leaves_back(request, node, false, taken).await?;
+        self.give_leaves_back(request, &piece, false, taken).await?;
 
         let over = began.plus(timing.t_wait_ns);
         self.ep.sleep(over.since(self.ep.now().await)).await; // line 34
         let mut below = Below::default();
         below.note::<R>(request, node, self.ep.go(word.read()).await?);
-        let quiet = self.wait_for_all(request, &below).await? && self.wait_for_window(request, node).await?;
-        if !quiet {
-            self.undo_in_time(request, node, &[piece]).await?;
+        let mut end = self.wait_for_all(request, &below).await?;
+        if end == End::Met {
+            end = self.wait_for_window(request, node).await?;
+        }
+        if end != End::Met {
+            self.undo_in_time(request, node, &begun, &[piece]).await?;
             return Ok(Attempt::GaveUp);
         }
         Ok(Attempt::Locked(std::iter::once(piece).collect(), None))
     }
 
-    /// Phases (a) and (b): the turn at `node`, when the ancestors were looked at, and which of them is occupied. `None`
-    /// if the request may not queue and would have to.
-    async fn take_turn(
-        &self,
-        request: &Request,
-        node: Node,
-    ) -> Result<Option<(Time, Option<Node>)>, FabricError> {
+    /// The generations of the notes with these old words, and of the node itself.
+    fn begun_in_time(&self, request: &Request, notes: &[u128], here: u128) -> Begun {
+        let mut begun = Begun::at(here);
+        for (place, old) in notes.iter().enumerate() {
+            begun.told(place, request.words.generation_below().get(*old) as u32);
+        }
+        begun
+    }
+
+    /// Phases (a) and (b): the turn at `node`, and what the ancestors looked like then.
+    async fn take_turn(&self, request: &Request, node: Node) -> Result<Phase, FabricError> {
+        let words = request.words;
         let word = request.tree.word(node);
+        let here = |old: u64| words.generation_here().get(old.into()) as u32;
         if request.may_queue() {
             // Both phases in one batch, in the hope that the turn comes at once (§3.8).
             let mut looked = self.ep.now().await;
-            let (mut above, ticket) =
-                self.occupied_above(request, node, Some(request.words.ticket(word).raw())).await?;
-            if request.words.has_queue(ticket) {
-                self.ep
-                    .wait_until(word.until(request.words.turn_of(request.words.ticket_of(ticket))))
-                    .await?; // line 11
+            let (mut above, before) =
+                self.occupied_above(request, node, Some(words.ticket(word).raw())).await?;
+            let here = here(before);
+            if words.has_queue(before) {
+                let ticket = words.ticket_of(before);
+                if !self.wait_for_turn(request, node, ticket, here).await? {
+                    return Ok(Phase::Renewed); // line 11
+                }
                 looked = self.ep.now().await;
-                above = self.occupied_above(request, node, None).await?.0;
+                above = self.look_again(request, node).await?;
             }
             while let Some(node) = above.filter(|_| !R::PASSES_TURN) {
                 // As printed: lines 13–19 with the turn in hand.
                 self.ep.wait_until(request.tree.word(node).until(NOT_OCC)).await?;
                 looked = self.ep.now().await;
-                above = self.occupied_above(request, request.todo[0], None).await?.0;
+                above = self.look_again(request, request.todo[0]).await?;
             }
-            return Ok(Some((looked, above)));
+            return Ok(Phase::Turn(Turn { looked, above, here }));
         }
         let seen = self.ep.go(word.read()).await?;
-        if request.words.has_queue(seen) {
-            return Ok(None);
+        if words.has_queue(seen) {
+            return Ok(Phase::Busy);
         }
         let looked = self.ep.now().await;
         let (above, before) =
-            self.occupied_above(request, node, Some(request.words.ticket_if_free(word, seen).raw())).await?;
-        let had = request.words.same_queue(before, seen);
-        Ok(had.then_some((looked, above)))
+            self.occupied_above(request, node, Some(words.ticket_if_free(word, seen).raw())).await?;
+        if !words.same_queue(before, seen) {
+            return Ok(Phase::Busy);
+        }
+        Ok(Phase::Turn(Turn { looked, above, here: here(before) }))
     }
 
-    /// Phase (b): the lowest ancestor with Occ set, and what `first` returned, which goes ahead in the same batch.
+    /// Phase (b): the lowest ancestor with Occ set, and what `first` returned, which goes ahead in the same batch,
+    /// behind the era.
     async fn occupied_above(
         &self,
         request: &Request,
@@ -163,12 +193,30 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     ) -> Result<(Option<Node>, u64), FabricError> {
         let above: ArrayVec<Node, MAX_BATCH> =
             node.ancestors().filter(|above| !request.is_common::<R>(*above)).collect();
-        let verbs: ArrayVec<RawVerb, MAX_BATCH> =
-            first.into_iter().chain(above.iter().map(|node| request.tree.word(*node).read().raw())).collect();
+        let era = self.era_verb(&request.tree).filter(|_| request.held.is_empty());
+        let reads = above.iter().map(|node| request.tree.word(*node).read().raw());
+        let verbs: ArrayVec<RawVerb, MAX_BATCH> = era.into_iter().chain(first).chain(reads).collect();
         let olds = self.ep.go(verbs.as_slice()).await?;
-        let skip = usize::from(first.is_some());
-        let lowest = above.iter().zip(&olds[skip..]).find(|(_, old)| is_occ(**old as u64));
-        Ok((lowest.map(|(node, _)| *node), if skip == 1 { olds[0] as u64 } else { 0 }))
+        let mut olds = olds.as_slice();
+        if era.is_some() {
+            request.era.set(olds[0] as u64);
+            olds = &olds[1..];
+        }
+        let mut taken = 0;
+        if first.is_some() {
+            taken = olds[0] as u64;
+            olds = &olds[1..];
+        }
+        let lowest = above.iter().zip(olds).find(|(_, old)| is_occ(**old as u64));
+        Ok((lowest.map(|(node, _)| *node), taken))
+    }
+
+    /// Another look at the ancestors, of a request that has left a trace already: the era stays.
+    async fn look_again(&self, request: &Request, node: Node) -> Result<Option<Node>, FabricError> {
+        let era = request.era.get();
+        let above = self.occupied_above(request, node, None).await?.0;
+        request.era.set(era);
+        Ok(above)
     }
 
     /// Inequation 1: whether the notes took too long.
@@ -186,29 +234,54 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     async fn give_leaves_back(
         &self,
         request: &Request,
-        node: Node,
+        piece: &Piece,
         keep: bool,
         taken: impl Fn(usize) -> bool,
     ) -> Result<(), FabricError> {
-        if keep || !self.has_leaves(node) {
+        if keep || !self.has_leaves(piece.node) {
             return Ok(());
         }
         let mut verbs = Verbs::new(&self.ep);
         for i in (0..4).filter(|i| taken(*i)) {
-            self.clear_leaf(&request.tree, node.child(i as u64), &mut verbs).await?;
+            let leaf = piece.node.child(i as u64);
+            self.free_leaf(&request.tree, leaf, piece.begun.at_leaf(i), &mut verbs).await?;
         }
-        verbs.finish().await
+        verbs.finish().await.map(drop)
     }
 
     /// Frees `pieces` of an attempt at `node`, and takes its notes back.
-    async fn undo_in_time(&self, request: &Request, node: Node, pieces: &[Piece]) -> Result<(), FabricError> {
+    async fn undo_in_time(
+        &self,
+        request: &Request,
+        node: Node,
+        begun: &Begun,
+        pieces: &[Piece],
+    ) -> Result<(), FabricError> {
         let mut verbs = Verbs::new(&self.ep);
         for piece in pieces {
             self.free(&request.tree, request.words, piece, &mut verbs).await?;
         }
-        if R::UNDO_COUNTS {
-            self.take_notes_back(&request.tree, request.words, node, &mut verbs).await?;
-        }
-        verbs.finish().await
+        self.undo_notes(request, node, begun, &mut verbs).await?;
+        verbs.finish().await.map(drop)
     }
+}
+
+/// What came of phases (a) and (b).
+enum Phase {
+    /// The turn came.
+    Turn(Turn),
+    /// The request may not queue and would have to.
+    Busy,
+    /// The tickets were recovered meanwhile.
+    Renewed,
+}
+
+/// A turn at a node.
+struct Turn {
+    /// When the ancestors were looked at (t₁).
+    looked: Time,
+    /// Which of them is occupied.
+    above: Option<Node>,
+    /// The generation of the ticket.
+    here: u32,
 }

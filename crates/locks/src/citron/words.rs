@@ -1,65 +1,57 @@
-//! What a request does to words and reads from them, by who it is: the paper's exclusive requests, or the readers and
-//! writers of a reader-writer tree (`citron-rw`), which have words of their own.
-//!
-//! **Leaf of a reader-writer tree**: 8 units, one byte each.
-//!
-//! | bits of a byte | field |
-//! |---|---|
-//! | 0–6 | readers of the unit |
-//! | 7 | a writer has it |
-//!
-//! A reader takes its units with one masked fetch-and-add, a writer with one masked CAS that compares bits *and* counts.
+//! What a request does to internal nodes and reads from them, by who it is: the paper's exclusive requests, or the
+//! readers and writers of a reader-writer tree (`citron-rw`), which have words of their own. Leaves are in `leaf`.
 //!
 //! **Internal node of a reader-writer tree**:
 //!
 //! | bits | field | meaning |
 //! |---|---|---|
-//! | 0–11 | D | writers below that notified this node |
-//! | 12–23 | DR | readers below that notified this node |
-//! | 24–35 | R | readers at this node |
-//! | 36–47 | TMax | the next ticket at this node |
-//! | 48–59 | TCnt | the ticket whose turn it is |
-//! | 60–63 | | zero |
+//! | 0–10 | D | writers below that notified this node |
+//! | 11–21 | DR | readers below that notified this node |
+//! | 22–32 | R | readers at this node |
+//! | 33–43 | TMax | the next ticket at this node |
+//! | 44–54 | TCnt | the ticket whose turn it is |
+//! | 55 | Exp | the tree has grown past this node (`grow`) |
+//! | 56–59 | Below | generation of D and DR: one more whenever they were recovered |
+//! | 60–63 | Here | generation of R, TMax and TCnt: one more whenever they were recovered |
 //!
 //! D and DR go up and down, where the exclusive tree has pairs of counters that only rise: that makes room for R in
-//! eight bytes. At most 4,095 clients may use one reader-writer tree at a time, and 127 one unit. The bounds on readers
-//! that are refused with an error ([`MANY_READERS`], [`MANY_READERS_OF_A_UNIT`]) leave half of each counter for those
-//! who have added themselves and not looked yet.
+//! eight bytes. At most 2,047 clients may use one reader-writer tree at a time, and 127 one unit. The bounds on readers
+//! that are refused with an error ([`MANY_READERS`], [`MANY_READERS_OF_A_UNIT`](super::MANY_READERS_OF_A_UNIT)) leave
+//! half of each counter for those who have added themselves and not looked yet.
 //!
 //! Exclusive-only trees know nothing of all this: their words are in `layout`.
 
+use super::ending::Ending;
 use super::layout;
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Cond, Field, Verb, Word64};
 
-const D: Field = Field { shift: 0, bits: 12 };
-const DR: Field = Field { shift: 12, bits: 12 };
-const R: Field = Field { shift: 24, bits: 12 };
-const T_MAX: Field = Field { shift: 36, bits: 12 };
-const T_CNT: Field = Field { shift: 48, bits: 12 };
-const BOUNDARIES: u64 = (D.top() | DR.top() | R.top() | T_MAX.top() | T_CNT.top()) as u64;
+const D: Field = Field { shift: 0, bits: 11 };
+const DR: Field = Field { shift: 11, bits: 11 };
+const R: Field = Field { shift: 22, bits: 11 };
+const T_MAX: Field = Field { shift: 33, bits: 11 };
+const T_CNT: Field = Field { shift: 44, bits: 11 };
+const EXP: Field = Field { shift: 55, bits: 1 };
+pub(super) const BELOW: Field = Field { shift: 56, bits: 4 };
+const HERE: Field = Field { shift: 60, bits: 4 };
+const BOUNDARIES: u64 = {
+    let counts = D.top() | DR.top() | R.top() | T_MAX.top() | T_CNT.top();
+    (counts | EXP.top() | BELOW.top() | HERE.top()) as u64
+};
 
 const _: () = {
-    let fields = [D, DR, R, T_MAX, T_CNT];
+    let fields = [D, DR, R, T_MAX, T_CNT, EXP, BELOW, HERE];
     let (mut i, mut all) = (0, 0);
     while i < fields.len() {
         assert!(all & fields[i].mask() == 0, "fields do not overlap");
         all |= fields[i].mask();
         i += 1;
     }
-    assert!(all == (1 << 60) - 1, "fields leave no gap and fit into 60 bits");
+    assert!(all == u64::MAX as u128, "fields leave no gap");
 };
 
 /// Readers at an internal node from which on more are refused.
-pub const MANY_READERS: u64 = 1 << 11;
-/// Readers of a unit from which on more are refused.
-pub const MANY_READERS_OF_A_UNIT: u64 = 1 << 6;
-
-/// One bit in every byte.
-const EACH: u64 = 0x0101_0101_0101_0101;
-const WRITER: u64 = 0x80;
-const COUNT: u64 = 0x7f;
-const COUNT_TOP: u64 = 0x40;
+pub const MANY_READERS: u64 = 1 << 10;
 
 /// Whose words, and who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,76 +77,6 @@ impl Words {
         matches!(self, Self::Reader)
     }
 
-    /// The bits of a leaf that stand for `units`, all of each unit's.
-    const fn spread(self, units: u64) -> u64 {
-        match self {
-            Self::Exclusive => units,
-            Self::Writer | Self::Reader => {
-                let (mut i, mut bits) = (0, 0);
-                while i < 8 {
-                    if units >> i & 1 != 0 {
-                        bits |= 0xff << (8 * i);
-                    }
-                    i += 1;
-                }
-                bits
-            }
-        }
-    }
-
-    /// Of those, the ones that are in the way of this request when set.
-    const fn obstacles(self, units: u64) -> u64 {
-        match self {
-            Self::Exclusive | Self::Writer => self.spread(units),
-            Self::Reader => self.spread(units) & (EACH * WRITER),
-        }
-    }
-
-    /// Takes units of a leaf.
-    pub(crate) fn take_units(self, leaf: Word64, units: u64) -> Verb<u64> {
-        let bits = self.spread(units);
-        match self {
-            Self::Exclusive => leaf.masked_cas(0, bits, bits, bits),
-            Self::Writer => leaf.masked_cas(0, bits, bits & (EACH * WRITER), bits & (EACH * WRITER)),
-            Self::Reader => leaf.masked_fetch_add(bits & EACH, EACH * (WRITER | COUNT_TOP)),
-        }
-    }
-
-    /// Whether that did not succeed, by what was there before.
-    pub(crate) const fn units_taken(self, before: u64, units: u64) -> bool {
-        before & self.obstacles(units) != 0
-    }
-
-    /// Whether units were marked although they were not free: a reader adds first and looks then.
-    pub(crate) const fn marks_anyway(self) -> bool {
-        self.is_reader()
-    }
-
-    /// The units are free.
-    pub(crate) fn units_free(self, units: u64) -> Cond {
-        Cond::Eq { mask: self.obstacles(units).into(), value: 0 }
-    }
-
-    /// Whether a unit has as many readers as it may have.
-    pub(crate) const fn has_many_readers(self, before: u64, units: u64) -> bool {
-        let tops = (MANY_READERS_OF_A_UNIT * EACH) & self.spread(units);
-        self.is_reader() && before & tops != 0
-    }
-
-    /// Gives units back.
-    pub(crate) fn free_units(self, leaf: Word64, units: u64) -> Verb<u64> {
-        let bits = self.spread(units);
-        match self {
-            Self::Exclusive => leaf.masked_cas(bits, bits, 0, bits),
-            Self::Writer => {
-                let writers = bits & (EACH * WRITER);
-                leaf.masked_cas(writers, writers, 0, writers)
-            }
-            // Adding all ones to a count takes one away.
-            Self::Reader => leaf.masked_fetch_add(bits & (EACH * COUNT), EACH * (WRITER | COUNT_TOP)),
-        }
-    }
-
     /// Leaves a note at an ancestor.
     pub(crate) fn note(self, above: Word64) -> Verb<u64> {
         match self {
@@ -164,13 +86,82 @@ impl Words {
         }
     }
 
-    /// Takes the note back.
-    pub(crate) fn unnote(self, above: Word64) -> Verb<u64> {
+    /// Takes the note back that was left in this generation.
+    pub(crate) fn unnote(self, above: Word64, generation: u32, guards: bool) -> Ending {
+        let less = match self {
+            Self::Exclusive => layout::D_CNT.put(1),
+            Self::Writer => D.put(D.max()),
+            Self::Reader => DR.put(DR.max()),
+        };
+        let sum = (less as u64, self.boundaries());
+        Ending::add(above, sum, (self.generation_below(), generation), guards)
+    }
+
+    /// Where fields end.
+    const fn boundaries(self) -> u64 {
         match self {
-            Self::Exclusive => layout::add_one(above, layout::D_CNT),
-            Self::Writer => add(above, &[(D, D.max())]),
-            Self::Reader => add(above, &[(DR, DR.max())]),
+            Self::Exclusive => layout::BOUNDARIES,
+            Self::Writer | Self::Reader => BOUNDARIES,
         }
+    }
+
+    /// The generation of what requests below leave at a node.
+    pub(crate) const fn generation_below(self) -> Field {
+        match self {
+            Self::Exclusive => layout::BELOW,
+            Self::Writer | Self::Reader => BELOW,
+        }
+    }
+
+    /// The generation of what requests at a node leave there.
+    pub(crate) const fn generation_here(self) -> Field {
+        match self {
+            Self::Exclusive => layout::HERE,
+            Self::Writer | Self::Reader => HERE,
+        }
+    }
+
+    /// What tells that requests below come to an end.
+    pub(crate) const fn progress_below(self) -> u64 {
+        match self {
+            Self::Exclusive => (layout::D_CNT.mask() | layout::D_MAX.mask() | layout::BELOW.mask()) as u64,
+            Self::Writer | Self::Reader => (D.mask() | DR.mask() | BELOW.mask()) as u64,
+        }
+    }
+
+    /// What tells that requests at a node come to an end.
+    pub(crate) const fn progress_here(self) -> u64 {
+        match self {
+            Self::Exclusive => (layout::T_CNT.mask() | layout::OCC.mask() | layout::HERE.mask()) as u64,
+            Self::Writer | Self::Reader => (T_CNT.mask() | R.mask() | HERE.mask()) as u64,
+        }
+    }
+
+    /// Recovery: forgets all notes at a node whose notes still are as `seen`, in a new generation.
+    pub(crate) fn forget_below(self, node: Word64, seen: u64) -> Verb<u64> {
+        let field = self.generation_below();
+        let next = field.put(field.get(seen.into()) + 1);
+        let (swap, mask) = match self {
+            Self::Exclusive => {
+                (next | layout::D_CNT.put(layout::D_MAX.get(seen.into())), layout::D_CNT.mask())
+            }
+            Self::Writer | Self::Reader => (next, D.mask() | DR.mask()),
+        };
+        let same = self.progress_below();
+        node.masked_cas(seen & same, same, swap as u64, (mask | field.mask()) as u64)
+    }
+
+    /// Recovery: forgets everybody at a node whose turn and readers still are as `seen`, in a new generation.
+    pub(crate) fn forget_here(self, node: Word64, seen: u64) -> Verb<u64> {
+        let (turn, next) = self.tickets();
+        let field = self.generation_here();
+        let swap = field.put(field.get(seen.into()) + 1) | turn.put(next.get(seen.into()));
+        let others = match self {
+            Self::Exclusive => layout::OCC.mask(),
+            Self::Writer | Self::Reader => R.mask(),
+        };
+        let same = self.progress_here() | next.mask() as u64;
+        node.masked_cas(seen & same, same, swap as u64, (field.mask() | turn.mask() | others) as u64)
     }
 
     const fn tickets(self) -> (Field, Field) {
@@ -230,12 +221,17 @@ impl Words {
         Cond::Eq { mask: turn.mask(), value: turn.put(ticket) }
     }
 
-    /// Passes the turn on.
-    pub(crate) fn pass(self, node: Word64) -> Verb<u64> {
-        match self {
-            Self::Exclusive => layout::add_one(node, layout::T_CNT),
-            Self::Writer | Self::Reader => add(node, &[(T_CNT, 1)]),
-        }
+    /// Passes a turn on that belongs to a ticket of this generation.
+    pub(crate) fn pass(self, node: Word64, generation: u32, guards: bool) -> Ending {
+        let (turn, _) = self.tickets();
+        let sum = (turn.put(1) as u64, self.boundaries());
+        Ending::add(node, sum, (self.generation_here(), generation), guards)
+    }
+
+    /// The tickets are of another generation: none of them counts any more.
+    pub(crate) const fn renewed_here(self, generation: u32) -> Cond {
+        let field = self.generation_here();
+        Cond::Ne { mask: field.mask(), value: field.put(generation as u128) }
     }
 
     /// Whether a request at an ancestor with this word is in the way of this one.
@@ -264,13 +260,26 @@ pub(crate) fn enter(node: Word64) -> Verb<u64> {
 }
 
 /// One more reader, whose turn it was: it goes in and lets the next one come up.
-pub(crate) fn enter_and_pass(node: Word64) -> Verb<u64> {
-    add(node, &[(R, 1), (T_CNT, 1)])
+pub(crate) fn enter_and_pass(node: Word64, generation: u32, guards: bool) -> Ending {
+    let sum = (R.put(1) | T_CNT.put(1)) as u64;
+    Ending::add(node, (sum, BOUNDARIES), (HERE, generation), guards)
 }
 
 /// One reader less.
-pub(crate) fn leave(node: Word64) -> Verb<u64> {
-    add(node, &[(R, R.max())])
+pub(crate) fn leave(node: Word64, generation: u32, guards: bool) -> Ending {
+    Ending::add(node, (R.put(R.max()) as u64, BOUNDARIES), (HERE, generation), guards)
+}
+
+/// Wait mode: holds off requests below (Alg. 2 line 28), with a ticket of this generation.
+pub(crate) fn occupy(node: Word64, generation: u32, guards: bool) -> Ending {
+    let sum = (layout::OCC.put(1) as u64, layout::BOUNDARIES);
+    Ending::add(node, sum, (layout::HERE, generation), guards)
+}
+
+/// Wait mode: passes the turn on and lets requests below come (Alg. 3 line 7).
+pub(crate) fn vacate(node: Word64, generation: u32, guards: bool) -> Ending {
+    let sum = layout::OCC.put(layout::OCC.max()) | layout::T_CNT.put(1);
+    Ending::add(node, (sum as u64, layout::BOUNDARIES), (layout::HERE, generation), guards)
 }
 
 /// Whether there are readers at a node.
@@ -292,54 +301,30 @@ pub(crate) const NO_READERS: Cond = Cond::Eq { mask: R.mask(), value: 0 };
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockwright_fabric::{Addr, NodeId, Width};
+    use lockwright_fabric::{Addr, NodeId, RawVerb, Width};
 
     fn word() -> Word64 {
         Word64::at(Addr::new(NodeId(0), 0))
     }
 
+    fn run(verb: RawVerb, old: u64) -> u64 {
+        verb.op.apply(Width::W64, u128::from(old)).map_or(old, |new| new as u64)
+    }
+
     fn after(verb: Verb<u64>, old: u64) -> u64 {
-        verb.raw().op.apply(Width::W64, u128::from(old)).map_or(old, |new| new as u64)
-    }
-
-    #[test]
-    fn readers_share_units_and_a_writer_waits_for_all_of_them() {
-        let units = 0b0110;
-        let one = after(Words::Reader.take_units(word(), units), 0);
-        let two = after(Words::Reader.take_units(word(), 0b0100), one);
-        assert_eq!(two, 0x02_01_00);
-        assert!(!Words::Reader.units_taken(two, units));
-        assert!(Words::Writer.units_taken(two, 0b1100) && !Words::Writer.units_taken(two, 0b1001));
-        assert_eq!(after(Words::Writer.take_units(word(), 0b1100), two), two, "the CAS fails");
-        let back = after(Words::Reader.free_units(word(), units), two);
-        assert_eq!(after(Words::Reader.free_units(word(), 0b0100), back), 0);
-    }
-
-    #[test]
-    fn a_writer_of_a_unit_stops_readers_of_it_alone() {
-        let held = after(Words::Writer.take_units(word(), 0b10), 0);
-        assert_eq!(held, 0x80_00);
-        assert!(Words::Reader.units_taken(held, 0b11) && !Words::Reader.units_taken(held, 0b01));
-        assert_eq!(after(Words::Writer.free_units(word(), 0b10), held), 0);
-    }
-
-    #[test]
-    fn the_last_reader_that_fits_does_not_become_a_writer() {
-        let full = after(Words::Reader.take_units(word(), 1), 0x7f);
-        assert_eq!(full, 0, "the count wraps within its seven bits");
-        assert!(Words::Reader.has_many_readers(0x40, 1) && !Words::Reader.has_many_readers(0x3f, 1));
+        run(verb.raw(), old)
     }
 
     #[test]
     fn every_internal_field_comes_back_and_wraps_alone() {
-        let full = (D.mask() | DR.mask() | R.mask() | T_MAX.mask() | T_CNT.mask()) as u64;
-        for field in [D, DR, R, T_MAX, T_CNT] {
-            assert_eq!(field.get(field.put(77)), 77);
-            assert_eq!(after(add(word(), &[(field, 1)]), full), full & !(field.mask() as u64));
+        let fields = [D, DR, R, T_MAX, T_CNT, EXP, BELOW, HERE];
+        for field in fields {
+            assert_eq!(field.get(field.put(77 & field.max())), 77 & field.max());
+            assert_eq!(after(add(word(), &[(field, 1)]), u64::MAX), !(field.mask() as u64));
         }
-        let entered = after(enter_and_pass(word()), after(Words::Reader.ticket(word()), 0));
+        let entered = run(enter_and_pass(word(), 0, true).verb, after(Words::Reader.ticket(word()), 0));
         assert!(has_readers(entered) && !Words::Reader.has_queue(entered));
-        assert!(!has_readers(after(leave(word()), entered)));
+        assert!(!has_readers(run(leave(word(), 0, true).verb, entered)));
     }
 
     #[test]
@@ -351,7 +336,17 @@ mod tests {
         assert!(!quiet(Words::Writer, read_below) && quiet(Words::Reader, read_below));
         let written_below = after(Words::Writer.note(word()), 0);
         assert!(!quiet(Words::Reader, written_below));
-        assert_eq!(after(Words::Writer.unnote(word()), written_below), 0);
+        assert_eq!(run(Words::Writer.unnote(word(), 0, true).verb, written_below), 0);
+    }
+
+    #[test]
+    fn a_release_in_wait_mode_passes_the_turn_and_clears_occ_in_one_verb() {
+        let ticket = after(Words::Exclusive.ticket(word()), layout::D_MAX.put(3) as u64);
+        let held = run(occupy(word(), 0, true).verb, ticket);
+        assert!(layout::is_occ(held));
+        let free = run(vacate(word(), 0, true).verb, held);
+        assert!(!layout::is_occ(free) && !Words::Exclusive.has_queue(free));
+        assert_eq!(layout::get(free, layout::D_MAX), 3);
     }
 
     #[test]
@@ -362,6 +357,31 @@ mod tests {
             let taken = after(words.ticket_if_free(word(), last), last);
             assert_eq!((next.get(taken.into()), turn.get(taken.into()), taken & 7), (0, turn.max(), 5));
             assert_eq!(after(words.ticket_if_free(word(), last), taken), taken, "not free any more");
+        }
+    }
+
+    #[test]
+    fn who_was_forgotten_can_end_nothing_any_more() {
+        for words in [Words::Exclusive, Words::Writer] {
+            let two = after(words.note(word()), after(words.ticket(word()), 0));
+            let here = after(words.forget_here(word(), two), two);
+            assert!(!words.has_queue(here) && !words.quiet_below().holds(here.into()));
+            assert_eq!(run(words.pass(word(), 0, true).verb, here), here);
+            assert!(words.renewed_here(0).holds(here.into()));
+            let below = after(words.forget_below(word(), here), here);
+            assert!(words.quiet_below().holds(below.into()));
+            assert_eq!(run(words.unnote(word(), 0, true).verb, below), below);
+        }
+    }
+
+    #[test]
+    fn nobody_is_forgotten_where_something_moved() {
+        for words in [Words::Exclusive, Words::Writer] {
+            let seen = after(words.note(word()), after(words.ticket(word()), 0));
+            let passed = run(words.pass(word(), 0, true).verb, seen);
+            assert_eq!(after(words.forget_here(word(), seen), passed), passed);
+            let another = after(words.note(word()), seen);
+            assert_eq!(after(words.forget_below(word(), seen), another), another);
         }
     }
 }

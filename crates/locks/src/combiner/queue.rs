@@ -128,9 +128,9 @@ pub struct Full;
 ///     handlers[0].stage(ClientId(8), Request::Unlock { id }).unwrap();
 /// }
 /// handlers[0].flush();
-/// let mut taken = Vec::new();
-/// combining.take_all(|client, _| taken.push(client.0));
-/// assert_eq!(taken, [7, 8, 8]);
+/// let mut batch = Vec::new();
+/// combining.take_all(100, &mut batch);
+/// assert_eq!(batch.iter().map(|(client, _)| client.0).collect::<Vec<_>>(), [7, 8, 8]);
 /// ```
 ///
 /// # Panics
@@ -271,19 +271,11 @@ impl Combining {
         Some((client, request))
     }
 
-    /// Takes everything that waits, in order: one pass of the combiner. Says how many there were.
+    /// Takes everything that waits, in order, but not more than `most`, and adds it to `batch`: one pass of the combiner.
+    /// What is appended meanwhile can wait for the next, or the answers of this one would.
     #[inline]
-    pub fn take_all(&mut self, mut serve: impl FnMut(ClientId, Request)) -> usize {
-        let mut count = 0;
-        // What is appended meanwhile can wait for the next pass, or the answers of this one would.
-        let most = self.shared.nodes.len() * (WORDS / 2);
-        while count < most
-            && let Some((client, request)) = self.take()
-        {
-            serve(client, request);
-            count += 1;
-        }
-        count
+    pub fn take_all(&mut self, most: usize, batch: &mut Vec<(ClientId, Request)>) {
+        batch.extend(std::iter::from_fn(|| self.take()).take(most));
     }
 
     /// Goes on to the node behind the current one, which has been taken from to its end.

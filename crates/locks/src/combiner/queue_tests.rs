@@ -13,9 +13,9 @@ fn request(id: u32) -> Request {
 fn taken(combining: &mut Combining) -> Vec<u32> {
     let mut all = Vec::new();
     for _ in 0..3 * PATIENCE {
-        combining.take_all(|client, _| all.push(client.0));
+        combining.take_all(100, &mut all);
     }
-    all
+    all.into_iter().map(|(client, _)| client.0).collect()
 }
 
 #[test]
@@ -39,11 +39,13 @@ fn every_handler_s_requests_come_out_once_and_in_its_order() {
         }
         let mut next = [0; 3];
         while next != [EACH; 3] {
-            let count = combining.take_all(|client, what| {
-                assert_eq!(what, request(next[client.0 as usize]));
+            let mut batch = Vec::new();
+            combining.take_all(100, &mut batch);
+            for (client, what) in &batch {
+                assert_eq!(*what, request(next[client.0 as usize]));
                 next[client.0 as usize] += 1;
-            });
-            if count == 0 {
+            }
+            if batch.is_empty() {
                 std::thread::yield_now();
             }
         }
@@ -141,9 +143,9 @@ fn what_is_staged_together_comes_out_together_and_in_order() {
     for id in 0..20 {
         handlers[0].stage(ClientId(2), request(id)).unwrap();
     }
-    let mut ids = Vec::new();
-    combining.take_all(|_, what| ids.push(what));
-    assert!(!ids.is_empty() && ids.iter().zip(0..).all(|(what, id)| *what == request(id)));
+    let mut batch = Vec::new();
+    combining.take_all(100, &mut batch);
+    assert!(!batch.is_empty() && batch.iter().zip(0..).all(|((_, what), id)| *what == request(id)));
 }
 
 #[test]

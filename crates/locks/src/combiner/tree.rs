@@ -4,20 +4,23 @@
 //! it lives, a node fills exactly one cache line, and no `unsafe` is needed. One arena holds many trees (one for each
 //! lock that has ranges, one for all names together). A node is ordered by the start of its range, later ones behind
 //! equal ones, and knows how far the ranges below it reach, on its left and on its right: so whoever looks for a place
-//! or an overlap never touches a node beside its way. With a million nodes every touch is a cache miss; [`Trees::warm`]
-//! lets those of several requests happen at once.
+//! or an overlap never touches a node beside its way. With a million nodes every touch is a cache miss; for a batch of
+//! requests they can all be under way at once (`places`).
 //!
 //! What it must not do: know who blocks whom. It finds what overlaps; the rest is the combiner's.
 
-use lockwright_fabric::backend::prefetch;
+use super::places::Places;
 use lockwright_fabric::observe::Mode;
-use std::hint::{black_box, select_unpredictable};
+use std::hint::select_unpredictable;
 
 /// A node's number in the arena.
 pub(crate) type Slot = u32;
 
 /// No node. The arena keeps a node of this number, black, so that the deletion's cases need no exceptions.
 pub(crate) const NIL: Slot = 0;
+
+/// The tree of a slot without a node.
+const NOWHERE: u32 = u32::MAX;
 
 /// A request, queued or granted: the thesis's `RequestNode` (Alg. 1), one cache line. Whose it is stands apart, in
 /// [`Trees::owner`]: only answers need it.
@@ -36,17 +39,17 @@ pub(crate) const NIL: Slot = 0;
 pub(crate) struct Node {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    left_reach: u64,
-    right_reach: u64,
+    pub(super) left_reach: u64,
+    pub(super) right_reach: u64,
     pub(crate) stamp: u64,
-    left: Slot,
-    right: Slot,
-    parent: Slot,
+    pub(crate) left: Slot,
+    pub(crate) right: Slot,
+    pub(crate) parent: Slot,
     pub(crate) blocking: u32,
     pub(crate) tree: u32,
     pub(crate) mode: Mode,
     pub(crate) state: State,
-    red: bool,
+    pub(super) red: bool,
     /// Some waiting request may have counted this one: only then does its end concern anybody.
     pub(crate) blocks: bool,
 }
@@ -59,9 +62,6 @@ pub(crate) struct Owner {
     pub(crate) client: u32,
     pub(crate) id: u32,
 }
-
-/// As many places are looked up at once: more than a core's misses under way would not be faster.
-pub(crate) const TOGETHER: usize = 16;
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,6 +76,7 @@ pub(crate) enum State {
 
 impl Node {
     /// A request that waits behind nobody yet.
+    #[inline]
     pub(crate) fn new(start: u64, end: u64, mode: Mode) -> Self {
         Self {
             start,
@@ -101,9 +102,20 @@ impl Node {
         self
     }
 
+    /// Whether a new range that goes down from here can overlap neither this node nor anything on the other side of it.
+    #[inline(always)]
+    pub(crate) fn is_clear_of(&self, start: u64, end: u64) -> bool {
+        let goes_left = start < self.start;
+        // If left: everything on the right starts here or later. If right: what reaches over the new range from the left
+        // is somewhere down there.
+        let before = end <= self.start;
+        let behind = self.end.max(self.left_reach) <= start;
+        (goes_left & before) | (!goes_left & behind)
+    }
+
     /// The largest end in its subtree. The empty node reaches nowhere.
     #[inline(always)]
-    fn reach(&self) -> u64 {
+    pub(super) fn reach(&self) -> u64 {
         self.end.max(self.left_reach).max(self.right_reach)
     }
 
@@ -117,19 +129,21 @@ impl Node {
 /// Some trees in one arena.
 #[derive(Clone, Debug)]
 pub(crate) struct Trees {
-    nodes: Vec<Node>,
+    pub(super) nodes: Vec<Node>,
     owners: Vec<Owner>,
     /// Slots without a node, linked by `left`.
     free: Slot,
-    roots: Vec<Slot>,
+    pub(super) roots: Vec<Slot>,
     live: usize,
+    pub(super) places: Places,
 }
 
 impl Trees {
     /// No trees yet.
     pub(crate) fn new() -> Self {
         let (nobody, nowhere) = (Owner { client: 0, id: 0 }, Node::new(0, 0, Mode::Shared));
-        Self { nodes: vec![nowhere], owners: vec![nobody], free: NIL, roots: Vec::new(), live: 0 }
+        let (roots, places) = (Vec::new(), Places::default());
+        Self { nodes: vec![nowhere], owners: vec![nobody], free: NIL, roots, live: 0, places }
     }
 
     /// A new, empty tree.
@@ -184,53 +198,17 @@ impl Trees {
         &mut self.nodes[slot as usize]
     }
 
-    /// Goes down to where each range would go, all at once and without changing anything, so that their cache misses
-    /// overlap instead of queueing; the insertions that follow find their way in the cache. `places` are trees and starts.
-    pub(crate) fn warm(&self, places: &[(u32, u64)]) {
-        let mut at = [NIL; TOGETHER];
-        let places = &places[..places.len().min(TOGETHER)];
-        for (at, (tree, _)) in at.iter_mut().zip(places) {
-            *at = self.roots[*tree as usize];
-        }
-        loop {
-            let mut left = NIL;
-            for (at, (_, start)) in at.iter_mut().zip(places) {
-                let here = &self.nodes[*at as usize];
-                // The empty node has only itself below it.
-                *at = select_unpredictable(*start < here.start, here.left, here.right);
-                left |= *at;
-            }
-            if black_box(left) == NIL {
-                return;
-            }
-        }
-    }
-
-    /// Brings the node and what is next to it into the cache, and waits for nothing.
-    #[inline(always)]
-    pub(crate) fn warm_node(&self, slot: Slot) {
-        prefetch(&self.nodes[slot as usize]);
-    }
-
     /// Puts `node` into the tree it names. Also says whether nothing there overlaps it; where that cannot be seen on
     /// the way down, the answer is no, and [`Trees::overlapping`] finds out.
     #[inline]
     pub(crate) fn insert(&mut self, node: Node, owner: Owner) -> (Slot, bool) {
         let Node { start, end, tree, .. } = node;
+        let (parent, went_left, alone) = match self.place_known(tree, start, end) {
+            Some(place) => place,
+            None => self.place_for(tree, start, end),
+        };
+        self.places.crowded |= !alone;
         let slot = self.take_slot(node, owner);
-        let (mut parent, mut at, mut alone, mut went_left) = (NIL, self.roots[tree as usize], true, false);
-        while at != NIL {
-            let here = &self.nodes[at as usize];
-            parent = at;
-            // Which way is a matter of chance: a branch would be mispredicted every other time.
-            went_left = start < here.start;
-            // If left: everything on the right starts here or later. If right: what reaches over the new range from the
-            // left is somewhere down there.
-            let before = end <= here.start;
-            let behind = here.end.max(here.left_reach) <= start;
-            alone &= (went_left & before) | (!went_left & behind);
-            at = select_unpredictable(went_left, here.left, here.right);
-        }
         let new = &mut self.nodes[slot as usize];
         (new.parent, new.left, new.right, new.red) = (parent, NIL, NIL, true);
         (new.left_reach, new.right_reach) = (0, 0);
@@ -242,6 +220,21 @@ impl Trees {
         }
         self.mend_insert(tree, slot);
         (slot, alone)
+    }
+
+    /// Where a new range belongs: below which node, on which side; and whether nothing can overlap it there.
+    #[inline]
+    fn place_for(&self, tree: u32, start: u64, end: u64) -> (Slot, bool, bool) {
+        let (mut parent, mut at, mut alone, mut went_left) = (NIL, self.roots[tree as usize], true, false);
+        while at != NIL {
+            let here = &self.nodes[at as usize];
+            parent = at;
+            // Which way is a matter of chance: a branch would be mispredicted every other time.
+            went_left = start < here.start;
+            alone &= here.is_clear_of(start, end);
+            at = select_unpredictable(went_left, here.left, here.right);
+        }
+        (parent, went_left, alone)
     }
 
     /// Takes the node out of its tree and forgets it.
@@ -358,169 +351,9 @@ impl Trees {
     #[inline]
     fn free_slot(&mut self, slot: Slot) {
         self.live -= 1;
-        self.nodes[slot as usize].left = self.free;
-        self.free = slot;
-    }
-
-    // ---- red and black (Cormen, Leiserson, Rivest, Stein, ch. 13), with the reaches kept right (ch. 17.3) ----
-
-    #[inline(always)]
-    fn is_red(&self, slot: Slot) -> bool {
-        self.nodes[slot as usize].red
-    }
-
-    fn leftmost(&self, mut at: Slot) -> Slot {
-        while self.nodes[at as usize].left != NIL {
-            at = self.nodes[at as usize].left;
-        }
-        at
-    }
-
-    /// Something that ends at `end` is new at or below `below`: tells everything above, as far as it is news there.
-    #[inline]
-    fn raise(&mut self, mut below: Slot, end: u64) {
-        let mut at = self.nodes[below as usize].parent;
-        while at != NIL {
-            let node = &mut self.nodes[at as usize];
-            let reach = if node.right == below { &mut node.right_reach } else { &mut node.left_reach };
-            if *reach >= end {
-                return;
-            }
-            *reach = end;
-            (below, at) = (at, node.parent);
-        }
-    }
-
-    /// The subtree `below` (possibly empty), on that side of `at`, has changed: puts right what is known of it above, and
-    /// stops where nothing changes.
-    #[inline]
-    fn settle(&mut self, mut below: Slot, mut at: Slot, mut on_right: bool) {
-        while at != NIL {
-            let new = self.nodes[below as usize].reach();
-            let node = &mut self.nodes[at as usize];
-            let reach = if on_right { &mut node.right_reach } else { &mut node.left_reach };
-            if *reach == new {
-                return;
-            }
-            *reach = new;
-            (below, at) = (at, node.parent);
-            on_right = self.nodes[at as usize].right == below;
-        }
-    }
-
-    /// `new` stands where `old` stood, in the eyes of `old`'s parent.
-    #[inline]
-    fn replace(&mut self, tree: u32, old: Slot, new: Slot) {
-        let parent = self.nodes[old as usize].parent;
-        if parent == NIL {
-            self.roots[tree as usize] = new;
-        } else if self.nodes[parent as usize].left == old {
-            self.nodes[parent as usize].left = new;
-        } else {
-            self.nodes[parent as usize].right = new;
-        }
-        self.nodes[new as usize].parent = parent;
-    }
-
-    /// The child on the given side.
-    #[inline(always)]
-    fn child(&self, slot: Slot, right: bool) -> Slot {
-        let node = &self.nodes[slot as usize];
-        if right { node.right } else { node.left }
-    }
-
-    #[inline(always)]
-    fn set_child(&mut self, slot: Slot, right: bool, child: Slot) {
         let node = &mut self.nodes[slot as usize];
-        if right { node.right = child } else { node.left = child }
-    }
-
-    /// Turns `slot` down to the given side; its child on the other side comes up.
-    fn rotate(&mut self, tree: u32, slot: Slot, to_right: bool) {
-        let up = self.child(slot, !to_right);
-        let inner = self.child(up, to_right);
-        self.set_child(slot, !to_right, inner);
-        if inner != NIL {
-            self.nodes[inner as usize].parent = slot;
-        }
-        self.replace(tree, slot, up);
-        self.set_child(up, to_right, slot);
-        self.nodes[slot as usize].parent = up;
-        let Node { left_reach, right_reach, .. } = self.nodes[up as usize];
-        let down = &mut self.nodes[slot as usize];
-        if to_right {
-            down.left_reach = right_reach
-        } else {
-            down.right_reach = left_reach
-        }
-        let reach = down.reach();
-        let up = &mut self.nodes[up as usize];
-        if to_right { up.right_reach = reach } else { up.left_reach = reach }
-    }
-
-    fn mend_insert(&mut self, tree: u32, mut at: Slot) {
-        loop {
-            let parent = self.nodes[at as usize].parent;
-            if !self.is_red(parent) {
-                break;
-            }
-            // A red node has a parent: roots are black.
-            let above = self.nodes[parent as usize].parent;
-            let on_right = self.nodes[above as usize].right == parent;
-            let uncle = self.child(above, !on_right);
-            if self.is_red(uncle) {
-                self.nodes[parent as usize].red = false;
-                self.nodes[uncle as usize].red = false;
-                self.nodes[above as usize].red = true;
-                at = above;
-                continue;
-            }
-            let mut parent = parent;
-            if self.child(parent, !on_right) == at {
-                self.rotate(tree, parent, on_right);
-                std::mem::swap(&mut parent, &mut at);
-            }
-            self.nodes[parent as usize].red = false;
-            self.nodes[above as usize].red = true;
-            self.rotate(tree, above, !on_right);
-            break;
-        }
-        let root = self.roots[tree as usize];
-        self.nodes[root as usize].red = false;
-    }
-
-    /// `at` (possibly the empty node, whose parent is set) is one black short.
-    fn mend_remove(&mut self, tree: u32, mut at: Slot) {
-        while at != self.roots[tree as usize] && !self.is_red(at) {
-            let parent = self.nodes[at as usize].parent;
-            let on_right = self.nodes[parent as usize].right == at;
-            let mut sibling = self.child(parent, !on_right);
-            if self.is_red(sibling) {
-                self.nodes[sibling as usize].red = false;
-                self.nodes[parent as usize].red = true;
-                self.rotate(tree, parent, on_right);
-                sibling = self.child(parent, !on_right);
-            }
-            let (near, far) = (self.child(sibling, on_right), self.child(sibling, !on_right));
-            if !self.is_red(near) && !self.is_red(far) {
-                self.nodes[sibling as usize].red = true;
-                at = parent;
-                continue;
-            }
-            if !self.is_red(far) {
-                self.nodes[near as usize].red = false;
-                self.nodes[sibling as usize].red = true;
-                self.rotate(tree, sibling, !on_right);
-                sibling = self.child(parent, !on_right);
-            }
-            self.nodes[sibling as usize].red = self.is_red(parent);
-            self.nodes[parent as usize].red = false;
-            let far = self.child(sibling, !on_right);
-            self.nodes[far as usize].red = false;
-            self.rotate(tree, parent, on_right);
-            at = self.roots[tree as usize];
-        }
-        self.nodes[at as usize].red = false;
+        (node.left, node.tree) = (self.free, NOWHERE);
+        self.free = slot;
     }
 }
 

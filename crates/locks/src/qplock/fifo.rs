@@ -89,7 +89,7 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
             }
             // The other head has yielded, and has said before that who it is.
             let (rival, head) = self.ep.go((theirs.read(), words.head(place.side.other()).read())).await?;
-            if rival & WHO == 0 || !R::YIELDS_TO_EARLIER || !is_earlier(place, Ticket::of(head)) {
+            if rival & WHO == 0 || !is_earlier(place, Ticket::of(head)) {
                 return Ok(true);
             }
         }

@@ -110,8 +110,6 @@ pub trait Rules: std::fmt::Debug + Send + Sync + 'static {
     const WRITES_TOKEN_BACK: bool = true;
     /// With strict order: the lock is not passed on past an earlier one of the other side.
     const MINDS_TICKETS: bool = true;
-    /// With strict order: who has the later ticket lets the other go first, even if it could go itself.
-    const YIELDS_TO_EARLIER: bool = true;
 
     /// The explorer's cases.
     fn cases() -> Vec<Case<QpParams>>;

@@ -48,11 +48,6 @@ pub fn visit(visitor: &mut impl Visitor) {
         caught_by: Checker::Bypass,
         why: "passes the lock along its own side, past an earlier one of the other",
     });
-    visitor.mutant::<QpLock<GoesFirst>>(Mutant {
-        of: "qplock-fifo",
-        caught_by: Checker::Bypass,
-        why: "a head that may enter does so, though the other one came earlier",
-    });
     super::leased::mutants::visit(visitor);
 }
 
@@ -167,19 +162,6 @@ impl Rules for KeepsTurn {
     const FIFO: bool = true;
     const MINDS_TICKETS: bool = false;
     fn cases() -> Vec<Case<QpParams>> {
-        vec![cases::fair_in_order("fair-to-one-remote", lockwright_fabric::NodeId(0))]
-    }
-}
-
-/// Tickets are taken and not heeded by those who may enter.
-#[derive(Debug)]
-pub struct GoesFirst;
-
-impl Rules for GoesFirst {
-    const NAME: &'static str = "qplock-fifo-goes-first";
-    const FIFO: bool = true;
-    const YIELDS_TO_EARLIER: bool = false;
-    fn cases() -> Vec<Case<QpParams>> {
-        vec![Cast::new(1, 1, 0).play("one-each", cases::budget(1), &[Want::exclusive(0)], 4).bypass(1)]
+        vec![cases::fair_in_order()]
     }
 }

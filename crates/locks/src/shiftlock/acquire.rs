@@ -4,6 +4,7 @@ use super::give_up::Begun;
 use super::layout::{Delta, Entry, Layout, Member, happened};
 use super::messages::{Pass, Successor};
 use super::recover::Vigil;
+use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::fast::{Either, fast};
 use crate::protocol::{Denied, Reason, Want};
@@ -52,10 +53,11 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
         let lock = want.claim.lock;
         let Some(me) = self.members.join::<L>(lock) else { return Either::right(self.no_room()) };
         let began = self.last_look();
-        let enqueue = L::change(self.word(lock), enqueue::<L>(me), None);
-        Either::left(fast(self.ep.go(enqueue), move |old| match old {
+        // Made twice rather than kept: what a future keeps is stored by every acquire.
+        let enqueue = move || L::change(self.word(lock), enqueue::<L>(me), None);
+        Either::left(fast(self.ep.go(enqueue()), move |old| match old {
             Ok(old) => {
-                let (entry, queued) = (Entry::<L>::of(old), happened(enqueue, old));
+                let (entry, queued) = (Entry::<L>::of(old), happened(enqueue(), old));
                 if queued && entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
                     return Ok(Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch())));
                 }
@@ -69,7 +71,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     pub(super) async fn no_room(&self) -> Result<ShiftGrant, Denied> {
         const TOO_MANY: &Reason = &Reason("one client acquires one lock too many times at once");
         const TOO_LARGE: &Reason = &Reason("this layout has no room for a client with so large a number");
@@ -132,9 +134,11 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
                 }
                 return Ok(Some(seen));
             }
-            if self.is_recovered(want.claim, &mut vigil).await? {
+            if self.is_recovered(want.claim, &mut vigil, Member::NOBODY).await? {
                 return Ok(None);
             }
+            let [low, high] = entry.halves();
+            self.again("shiftlock: reader waits on", &[low, high, vigil.rel_cnt]);
         }
     }
 
@@ -215,8 +219,11 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
                     }
                     return self.assure(lock, me, pass, &vigil).await;
                 }
-                None if self.is_recovered(want.claim, &mut vigil).await? => return Ok(None),
-                None => {}
+                None if self.is_recovered(want.claim, &mut vigil, me).await? => return Ok(None),
+                None => {
+                    let [low, high] = entry.halves();
+                    self.again("shiftlock: writer waits on", &[me.0, low, high, vigil.rel_cnt]);
+                }
             }
         }
     }
@@ -241,9 +248,12 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
                 }
                 return self.assure(want.claim.lock, me, head, &vigil).await;
             }
-            if self.is_recovered(want.claim, &mut vigil).await? {
+            if self.is_recovered(want.claim, &mut vigil, me).await? {
                 return Ok(None);
             }
+            let Pass { cons_wrt, epoch, .. } = head;
+            let locals = [me.0, head.rel_cnt, u64::from(cons_wrt), u64::from(epoch), vigil.rel_cnt];
+            self.again("shiftlock: writer waits for readers", &locals);
         }
     }
 
@@ -282,6 +292,34 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
                 tried
             }
         }
+    }
+
+    /// The same, as a member that was chosen before. The first verb is all there is to it, mostly.
+    #[inline(always)]
+    pub(super) fn try_as(
+        &self,
+        want: Want,
+        me: Option<Member>,
+    ) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+        let lock = want.claim.lock;
+        if want.claim.mode == Mode::Shared {
+            return Either::left(self.try_read(want));
+        }
+        let Some(me) = me else { return Either::right(Either::left(self.no_room())) };
+        let verb = L::change(self.word(lock), enqueue_if_free::<L>(me), None);
+        Either::right(Either::right(fast(self.ep.go(verb), move |old| match old {
+            Ok(old) => {
+                let entry = Entry::<L>::of(old);
+                if happened(verb, old) {
+                    Ok(Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch())))
+                } else if entry.tail() != Member::NOBODY || entry.rdr_cnt() != 0 {
+                    Ok(Err(Denied::Busy))
+                } else {
+                    Err(self.try_write(want, me))
+                }
+            }
+            Err(lost) => Ok(Err(lost.into())),
+        })))
     }
 
     async fn try_write(&self, want: Want, me: Member) -> Result<ShiftGrant, Denied> {

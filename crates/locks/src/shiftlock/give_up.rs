@@ -6,11 +6,13 @@
 //! [`Orphans`]. The next acquisition of the same lock queues as another member (`members`).
 
 use super::layout::{Entry, Layout, Member};
+use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::orphans::{Orphans, OwnedAcquire};
 use crate::protocol::{Denied, LockClient, Lost, Patience, Want};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Endpoint, Time};
+use std::pin::Pin;
 use std::rc::Rc;
 
 /// How far an acquire came with its first verb.
@@ -45,17 +47,25 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     }
 
     /// An acquire while orphans are about, or one that only tries.
-    pub(super) async fn acquire_beside_orphans(self: &Rc<Self>, want: Want) -> Result<ShiftGrant, Denied> {
-        self.orphans.beside(Heir(self.clone()).acquire(want)).await
+    #[cold]
+    pub(super) fn acquire_beside_orphans(
+        self: &Rc<Self>,
+        want: Want,
+    ) -> Pin<Box<impl Future<Output = Result<ShiftGrant, Denied>>>> {
+        Box::pin(async move { self.orphans.beside(Heir(self.clone()).acquire(want)).await })
     }
 
     /// A release while orphans are about.
-    pub(super) async fn release_beside_orphans(self: &Rc<Self>, grant: ShiftGrant) -> Result<(), Lost> {
-        self.orphans.beside(Heir(self.clone()).release(grant)).await
+    #[cold]
+    pub(super) fn release_beside_orphans(
+        self: &Rc<Self>,
+        grant: ShiftGrant,
+    ) -> Pin<Box<impl Future<Output = Result<(), Lost>>>> {
+        Box::pin(async move { self.orphans.beside(Heir(self.clone()).release(grant)).await })
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// The rest of an acquire, however long it takes.
     pub(super) async fn finish(&self, want: Want, begun: Begun<L>) -> Result<ShiftGrant, Denied> {
         match begun {

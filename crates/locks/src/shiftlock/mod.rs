@@ -24,6 +24,8 @@ pub mod portable;
 mod recover;
 mod release;
 pub mod server;
+pub mod shared;
+pub mod stirred;
 pub mod witness;
 
 use crate::case::Case;
@@ -38,9 +40,8 @@ use server::Resets;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use witness::Witness;
+use witness::{Nobody, Witness};
 
 /// ShiftLock with the entry `L` and the rules of `R`: those shipped, or a mutant's.
 #[derive(Debug)]
@@ -65,6 +66,12 @@ pub trait Rules: Debug + 'static {
     const ADDS_ARE_GUARDED: bool = true;
     /// Whoever waited for long makes sure of its grant.
     const SLEEPERS_MAKE_SURE: bool = true;
+    /// Who resets a lock after asking a witness compares all of the entry, not only RelCnt.
+    const RESET_COMPARES_ALL: bool = true;
+    /// A kept lock: whoever was handed it stirs the entry before it believes that.
+    const GRANTS_ARE_MADE_SURE: bool = true;
+    /// A kept lock: after the verb that grants it, its client shows that it is alive, and learns whether it is still in.
+    const GRANTED_ARE_ALIVE: bool = true;
     /// How long somebody waited counts from before its first verb, not from when it next looked at the clock.
     const WAITS_COUNT_FROM_BEFORE: bool = true;
     /// A waiter whose time is up still takes the handover, and passes it on.
@@ -168,7 +175,7 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
     }
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &ShiftParams) -> ShiftClient<E, L, R> {
-        ShiftClient { core: Rc::new(Core::new(ep, space, params)) }
+        ShiftClient { core: Rc::new(Core::new(ep, space, params, Nobody)) }
     }
 
     fn roles(space: &Space, params: &ShiftParams) -> Vec<BoxedRole> {
@@ -221,6 +228,14 @@ pub struct ShiftGrant {
     epoch: bool,
 }
 
+impl ShiftGrant {
+    /// Whether it is a reader's.
+    #[inline(always)]
+    pub fn is_shared(&self) -> bool {
+        self.member == Member::NOBODY
+    }
+}
+
 impl Grant for ShiftGrant {
     /// RelCnt, counted from one. A writer's is above everybody's before it, since all of them have released. A
     /// reader's is above every earlier writer's, and its own release comes before the next writer's grant.
@@ -241,8 +256,8 @@ impl<E: Debug, L, R> Debug for ShiftClient<E, L, R> {
 }
 
 /// What a client and the acquires it left behind share. `O` keeps those; the client for several threads, whose user keeps
-/// them, has none (`witness`).
-struct Core<E, L, R, O = Orphans> {
+/// them, has none (`shared`).
+struct Core<E, L, R, O = Orphans, W = Nobody> {
     ep: E,
     space: Space,
     params: ShiftParams,
@@ -255,7 +270,7 @@ struct Core<E, L, R, O = Orphans> {
     /// Acquires that were given up, which must still take their handover and pass it on.
     orphans: O,
     /// Asked before a lock is reset.
-    witness: Option<Arc<dyn Witness>>,
+    witness: W,
     of: PhantomData<(L, R)>,
 }
 
@@ -298,8 +313,8 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O: Default> Core<E, L, R, O> {
-    fn new(ep: E, space: &Space, params: &ShiftParams) -> Self {
+impl<E: Endpoint, L: Layout, R: Rules, O: Default, W: Witness> Core<E, L, R, O, W> {
+    fn new(ep: E, space: &Space, params: &ShiftParams, witness: W) -> Self {
         Self {
             space: *space,
             params: params.clone(),
@@ -307,14 +322,14 @@ impl<E: Endpoint, L: Layout, R: Rules, O: Default> Core<E, L, R, O> {
             members: Members::new::<L>(ep.me()),
             last_look: AtomicU64::new(0),
             orphans: O::default(),
-            witness: None,
+            witness,
             of: PhantomData,
             ep,
         }
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     #[inline(always)]
     fn word(&self, lock: u64) -> Word<L::Word> {
         Word::at(self.space.place(lock, L::Word::WIDTH.bytes()))

@@ -17,6 +17,7 @@ use super::layout::{Entry, Layout, Member, happened};
 use super::messages::Pass;
 use super::release::Changed;
 use super::server::Resets;
+use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::protocol::Lost;
 use lockwright_fabric::observe::{Claim, Observation};
@@ -52,7 +53,7 @@ pub(super) fn reset<L: Layout, R: Rules>(rel_cnt: u64) -> MaskedCas {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// Begins to watch: RelCnt is `rel_cnt` now, and this waiter came after `began`.
     pub(super) async fn vigil(&self, rel_cnt: u64, began: Time) -> Vigil {
         Vigil { rel_cnt, since: self.look().await, began, by_me: false }
@@ -86,11 +87,18 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
 
     /// The vigil ran out: reset the lock if nothing has moved. Says whether the lock is of a new generation now, by this
     /// client's doing or another's.
-    pub(super) async fn is_recovered(&self, claim: Claim, vigil: &mut Vigil) -> Result<bool, FabricError> {
-        match (&self.witness, self.params.resets) {
-            (None, Resets::ByWaiter) => self.reset(claim, vigil).await,
-            (None, Resets::ByServer) => self.ask_server(claim, vigil).await,
-            (Some(witness), _) => self.reset_if_allowed(&**witness, claim, vigil).await,
+    pub(super) async fn is_recovered(
+        &self,
+        claim: Claim,
+        vigil: &mut Vigil,
+        except: Member,
+    ) -> Result<bool, FabricError> {
+        if W::KNOWS {
+            return self.reset_if_dead(claim, vigil, except).await;
+        }
+        match self.params.resets {
+            Resets::ByWaiter => self.reset(claim, vigil).await,
+            Resets::ByServer => self.ask_server(claim, vigil).await,
         }
     }
 
@@ -121,7 +129,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
 
     /// Whether this waiter came too long ago to believe that the lock is its.
     pub(super) async fn doubts(&self, vigil: &Vigil) -> bool {
-        if self.witness.is_some() {
+        if W::KNOWS {
             return false; // whoever asks a witness makes sure of its grants by it, too
         }
         match (self.params.lease_ns, self.params.trust_ns) {

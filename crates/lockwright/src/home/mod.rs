@@ -17,9 +17,9 @@ pub(crate) mod members;
 #[cfg(target_os = "linux")]
 pub(crate) mod ranges;
 #[cfg(target_os = "linux")]
-pub(crate) mod resets;
-#[cfg(target_os = "linux")]
 pub(crate) mod shm;
+#[cfg(target_os = "linux")]
+pub(crate) mod vitals;
 
 use crate::error::{HandleError, LockError};
 use crate::name::LockName;
@@ -61,7 +61,7 @@ pub(crate) enum AnyGrant {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seat {
     pub(crate) member: u32,
-    pub(crate) card: u16,
+    pub(crate) card: u8,
 }
 
 /// A name that was looked up.
@@ -149,6 +149,12 @@ pub(crate) trait Home: Send + Sync + Debug {
 
     /// Takes the lock, however long it takes.
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>>;
+
+    /// Gives the lock back if nobody has to be waited for; `None` if nothing has happened. Allocates nothing.
+    fn release_at_once(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
+        let _ = (kind, claim, ticket);
+        None
+    }
 
     /// Gives the lock back.
     fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>>;

@@ -6,7 +6,7 @@
 use super::core::Core;
 use super::guard::Guard;
 use crate::error::{LockError, TryLockError};
-use crate::home::{BoxFuture, Refused, Ticket};
+use crate::home::{Bound, BoxFuture, Refused, Ticket};
 use crate::progress::Alarm;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
@@ -39,7 +39,8 @@ pub struct Acquire {
     core: Arc<Core>,
     /// Its lock is filled in when it starts.
     claim: Claim,
-    token_base: u64,
+    /// Where the name led when it started.
+    bound: Bound,
     patience: Option<Duration>,
     deadline: Option<Instant>,
     alarm: Option<Alarm>,
@@ -70,7 +71,7 @@ impl Acquire {
         Self {
             core,
             claim,
-            token_base: 0,
+            bound: Bound::default(),
             patience,
             deadline: None,
             alarm: None,
@@ -116,6 +117,10 @@ impl Acquire {
                 outcome => outcome,
             };
             return match outcome {
+                Ok(ticket) if !core.leads(&bound, &ticket) => {
+                    core.give_away(claim, ticket);
+                    continue;
+                }
                 Ok(ticket) => Ok(Guard::new(Arc::clone(core), bound.token_base, claim, ticket)),
                 Err(Refused::Busy) => Err(TryLockError::Busy),
                 Err(Refused::Error(LockError::Space(FabricError::Expelled))) if expelled < RETURNS => {
@@ -147,8 +152,8 @@ impl Acquire {
 
     /// Looks up where the name leads.
     fn bind(&mut self) -> Result<(), LockError> {
-        let bound = self.core.bound()?;
-        (self.claim.lock, self.token_base) = (bound.lock, bound.token_base);
+        self.bound = self.core.bound()?;
+        self.claim.lock = self.bound.lock;
         Ok(())
     }
 
@@ -206,7 +211,11 @@ impl Acquire {
         self.step = Step::Done;
         self.alarm = None;
         match outcome {
-            Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), self.token_base, self.claim, ticket)),
+            Ok(ticket) if !self.core.leads(&self.bound, &ticket) => {
+                self.core.give_away(self.claim, ticket);
+                Err(LockError::Space(FabricError::Expelled))
+            }
+            Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), self.bound.token_base, self.claim, ticket)),
             Err(Refused::Busy) => Err(LockError::TimedOut),
             Err(Refused::Error(error)) => Err(error),
         }

@@ -192,7 +192,7 @@ impl Guard {
     /// }
     /// ```
     pub fn unlock(self) -> Unlock {
-        Unlock { guard: Some(self), release: None }
+        Unlock { token: self.token(), guard: Some(self), release: None }
     }
 
     /// Nobody is told of a loss any more.
@@ -202,12 +202,16 @@ impl Guard {
         }
     }
 
-    /// Begins to give the lock back; only once.
+    /// Begins to give the lock back; only once. Mostly it is done with that.
     #[inline]
-    fn release(&mut self) -> Option<BoxFuture<Result<(), Lost>>> {
+    fn release(&mut self) -> Option<Released> {
         let ticket = self.ticket.take()?;
         self.close_watch();
-        Some(self.core.home.release(self.core.kind, self.claim, ticket))
+        let Core { home, kind, .. } = &*self.core;
+        Some(match home.release_at_once(*kind, self.claim, &ticket) {
+            Some(outcome) => Released::Done(outcome),
+            None => Released::Under(home.release(*kind, self.claim, ticket)),
+        })
     }
 }
 
@@ -215,6 +219,12 @@ impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard").field("name", self.name()).field("claim", &self.claim).finish_non_exhaustive()
     }
+}
+
+/// How far a release has come.
+enum Released {
+    Done(Result<(), Lost>),
+    Under(BoxFuture<Result<(), Lost>>),
 }
 
 impl Drop for Guard {
@@ -226,7 +236,7 @@ impl Drop for Guard {
             self.close_watch();
             return;
         }
-        let Some(mut release) = self.release() else { return };
+        let Some(Released::Under(mut release)) = self.release() else { return };
         // Mostly done at once. If somebody must be waited for, the client's own thread does that.
         if release.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             // Nobody is left to be told that it was lost.
@@ -256,7 +266,8 @@ fn state(core: &Core, claim: Claim, ticket: &Ticket) -> GuardState {
 #[must_use = "an unlock that is not awaited still unlocks, but its outcome is lost"]
 pub struct Unlock {
     guard: Option<Guard>,
-    release: Option<(u64, BoxFuture<Result<(), Lost>>)>,
+    release: Option<BoxFuture<Result<(), Lost>>>,
+    token: u64,
 }
 
 impl fmt::Debug for Unlock {
@@ -277,8 +288,16 @@ impl Unlock {
     /// guard.unlock().wait()?;
     /// # Ok::<(), lockwright::UnlockError>(())
     /// ```
+    #[inline]
     pub fn wait(self) -> Result<(), UnlockError> {
         block_on(self)
+    }
+
+    fn tell(&self, outcome: Result<(), Lost>) -> Result<(), UnlockError> {
+        outcome.map_err(|lost| match lost {
+            Lost::Recovered => UnlockError::Lost { token: self.token },
+            Lost::Fabric(error) => UnlockError::Space(error),
+        })
     }
 }
 
@@ -288,26 +307,26 @@ impl Future for Unlock {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let guard = this.guard.as_mut().expect("an unlock was polled after it was done");
-        if this.release.is_none() {
-            let token = guard.token();
-            this.release = guard.release().map(|release| (token, release));
-        }
-        let (token, release) = this.release.as_mut().expect("just begun");
-        let outcome = std::task::ready!(release.as_mut().poll(cx));
-        let outcome = outcome.map_err(|lost| match lost {
-            Lost::Recovered => UnlockError::Lost { token: *token },
-            Lost::Fabric(error) => UnlockError::Space(error),
-        });
+        let outcome = match guard.release() {
+            Some(Released::Done(outcome)) => outcome,
+            begun => {
+                if let Some(Released::Under(release)) = begun {
+                    this.release = Some(release);
+                }
+                let release = this.release.as_mut().expect("begun, now or before");
+                std::task::ready!(release.as_mut().poll(cx))
+            }
+        };
         this.release = None;
         this.guard = None;
-        Poll::Ready(outcome)
+        Poll::Ready(this.tell(outcome))
     }
 }
 
 impl Drop for Unlock {
     fn drop(&mut self) {
         // Half-way: finish elsewhere. Not begun: the guard's own drop does it.
-        if let (Some(guard), Some((_, release))) = (self.guard.take(), self.release.take()) {
+        if let (Some(guard), Some(release)) = (self.guard.take(), self.release.take()) {
             guard.core.progress.adopt(Box::pin(async move {
                 let _ = release.await;
             }));

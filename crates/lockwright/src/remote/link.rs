@@ -189,7 +189,13 @@ impl Remote {
         for message in line.table.begin_session(origin, &self.options.space) {
             let _ = ep.tell(DESK, &message);
         }
+        let fate = ep.fate();
         line.ep = Some(ep);
+        drop(line);
+        // Over before anybody could be told.
+        if let Some(fate) = fate {
+            self.over(&fate);
+        }
     }
 
     /// Connects until it succeeds or there is no more use in it.

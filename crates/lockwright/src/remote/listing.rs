@@ -32,7 +32,6 @@ impl Writer {
         let state = match entry.state {
             EntryState::Held => 0,
             EntryState::Waiting => 1,
-            EntryState::Releasing => 2,
         };
         let flags = [entry.shared, entry.alive, entry.token.is_some(), entry.range.is_some()];
         let bits = flags.iter().enumerate().map(|(bit, flag)| u8::from(*flag) << (bit + 4)).sum::<u8>();
@@ -97,7 +96,6 @@ impl Reader<'_> {
             state: match first & 0xf {
                 0 => EntryState::Held,
                 1 => EntryState::Waiting,
-                2 => EntryState::Releasing,
                 _ => return None,
             },
             shared: has(0),

@@ -2,7 +2,7 @@
 
 use super::automaton::{Kind, Stimulus};
 use super::endpoint::Pending;
-use super::state::DEAD;
+use super::state::{DEAD, FaultWord};
 use super::world::{Turn, World};
 use lockwright_fabric::{Addr, Deadline, Op, RawVerb};
 
@@ -49,6 +49,19 @@ impl World {
                 }
                 // Without a clock, a deadline that may have passed may as well not have.
                 if !past || (self.clock.is_none() && !slept) {
+                    self.begin(state);
+                    self.finish(turn, Kind::NotPassed, 0);
+                }
+            }
+            Pending::Suspects(peer) => {
+                let (other, _) = peer.index();
+                let crashed = state[self.shape.node(other)] == DEAD;
+                if crashed || FaultWord(state[self.shape.faults()]).is_paused(other) {
+                    self.begin(state);
+                    self.finish(turn, Kind::Passed, 0);
+                }
+                // A pause may not have lasted for long yet.
+                if !crashed {
                     self.begin(state);
                     self.finish(turn, Kind::NotPassed, 0);
                 }

@@ -96,7 +96,8 @@ impl World {
             | Pending::Send { .. }
             | Pending::Now
             | Pending::Passed(_)
-            | Pending::Gone(_) => true,
+            | Pending::Gone(_)
+            | Pending::Suspects(_) => true,
             // A sleeper has its delay only after it has slept.
             Pending::Sleep(ns) => u64::from(late_ticks) * self.tick_ns() >= *ns,
             Pending::Wait { .. } | Pending::Recv { .. } if self.faults.pause_ticks.is_some() => {

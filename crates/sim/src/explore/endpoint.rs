@@ -27,6 +27,8 @@ pub(super) enum Pending {
     Recv { deadline: Deadline },
     /// A look at the clock against a deadline: without a clock it may come out either way.
     Passed(Time),
+    /// A look whether somebody is down.
+    Suspects(PeerId),
     /// A question whether somebody has crashed.
     Gone(PeerId),
     /// A deadline that may pass, and then wakes the client.
@@ -344,6 +346,13 @@ impl Endpoint for StepEndpoint {
         match self.perform(Pending::Passed(deadline)).await.0 {
             Answer::Passed(passed) => passed,
             other => unreachable!("a look at the clock was answered with {other:?}"),
+        }
+    }
+
+    async fn suspects(&self, peer: PeerId) -> bool {
+        match self.perform(Pending::Suspects(peer)).await.0 {
+            Answer::Passed(down) => down,
+            other => unreachable!("a look at a peer was answered with {other:?}"),
         }
     }
 

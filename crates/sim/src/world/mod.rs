@@ -6,6 +6,7 @@
 mod core;
 mod endpoint;
 mod faults;
+mod overtaken;
 mod stats;
 mod trace;
 mod watcher;

@@ -12,6 +12,7 @@ use super::verbs::{Pair, PairInfo};
 use crate::addr::PeerId;
 use crate::backend::clock::Clock;
 use crate::backend::inproc::mailbox::Mailbox;
+use crate::capability::AtomicScope;
 use crate::endpoint::FabricError;
 use crate::message::Message;
 use crate::wait::Time;
@@ -80,6 +81,7 @@ pub(super) struct Client {
     _keeper: Keeper,
     pub(super) post: Arc<Post>,
     pub(super) peer: PeerId,
+    pub(super) scope: AtomicScope,
     pub(super) regions: Vec<RegionInfo>,
     pub(super) clock: Clock,
     control: Mutex<TcpStream>,
@@ -149,8 +151,8 @@ impl Client {
         control.set_nodelay(true).map_err(unreachable)?;
         control.set_read_timeout(Some(HANDSHAKE)).map_err(unreachable)?;
         Frame::Hello { version: VERSION, pair: pair.info }.write(&mut control).map_err(unreachable)?;
-        let (peer, now_ns, other, regions) = match Frame::read(&mut control).map_err(unreachable)? {
-            Frame::Welcome { peer, now_ns, pair, regions } => (peer, now_ns, pair, regions),
+        let (peer, now_ns, other, scope, regions) = match Frame::read(&mut control).map_err(unreachable)? {
+            Frame::Welcome { peer, now_ns, pair, scope, regions } => (peer, now_ns, pair, scope, regions),
             Frame::Refused { text } => return Err(RdmaConnectError::Refused { host, text }),
             _ => return Err(RdmaConnectError::Refused { host, text: "it makes no sense".to_owned() }),
         };
@@ -165,6 +167,7 @@ impl Client {
             _keeper: keeper,
             post,
             peer,
+            scope,
             regions,
             clock: Clock::showing(Time(now_ns)),
             control: Mutex::new(control),

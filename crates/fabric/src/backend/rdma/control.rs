@@ -5,6 +5,7 @@
 
 use super::verbs::PairInfo;
 use crate::addr::{NodeId, PeerId, RegionId};
+use crate::capability::AtomicScope;
 use std::io::{self, Read, Write};
 
 /// The first thing on the wire: this protocol and its version.
@@ -28,7 +29,7 @@ pub(super) enum Frame {
     /// A client introduces itself.
     Hello { version: u32, pair: PairInfo },
     /// The host lets it in.
-    Welcome { peer: PeerId, now_ns: u64, pair: PairInfo, regions: Vec<RegionInfo> },
+    Welcome { peer: PeerId, now_ns: u64, pair: PairInfo, scope: AtomicScope, regions: Vec<RegionInfo> },
     /// The host does not.
     Refused { text: String },
     /// A client wants a queue pair to another; the host passes it on with the caller's id.
@@ -53,8 +54,9 @@ impl Frame {
                 body.extend_from_slice(&version.to_le_bytes());
                 put_pair(&mut body, pair);
             }
-            Self::Welcome { peer, now_ns, pair, regions } => {
+            Self::Welcome { peer, now_ns, pair, scope, regions } => {
                 body.push(1);
+                body.push(u8::from(*scope == AtomicScope::Global));
                 body.extend_from_slice(&peer.0.to_le_bytes());
                 body.extend_from_slice(&now_ns.to_le_bytes());
                 put_pair(&mut body, pair);
@@ -108,6 +110,11 @@ impl Frame {
         let frame = match kind {
             0 => Self::Hello { version: rest.u32()?, pair: rest.pair()? },
             1 => {
+                let scope = match rest.take()? {
+                    [0] => AtomicScope::Nic,
+                    [1] => AtomicScope::Global,
+                    _ => return None,
+                };
                 let (peer, now_ns, pair) = (rest.peer()?, rest.u64()?, rest.pair()?);
                 let mut regions = Vec::new();
                 while !rest.0.is_empty() {
@@ -115,7 +122,7 @@ impl Frame {
                     let (key, addr, bytes) = (rest.u32()?, rest.u64()?, rest.u64()?);
                     regions.push(RegionInfo { node, region, addr, key, bytes });
                 }
-                Self::Welcome { peer, now_ns, pair, regions }
+                Self::Welcome { peer, now_ns, pair, scope, regions }
             }
             2 => Self::Refused { text: String::from_utf8_lossy(std::mem::take(&mut rest.0)).into_owned() },
             3 => Self::Call { peer: rest.peer()?, pair: rest.pair()? },
@@ -183,7 +190,7 @@ mod tests {
         let regions = vec![RegionInfo { node: NodeId(1), region, addr: 1 << 40, key: 9, bytes: 4096 }; 2];
         for frame in [
             Frame::Hello { version: VERSION, pair },
-            Frame::Welcome { peer, now_ns: 5, pair, regions },
+            Frame::Welcome { peer, now_ns: 5, pair, scope: AtomicScope::Nic, regions },
             Frame::Refused { text: "the house is full".to_owned() },
             Frame::Call { peer, pair },
             Frame::Answer { peer, pair },

@@ -87,6 +87,8 @@ pub(super) struct Device {
     /// READs and atomics that may be under way on one queue pair.
     pub(super) depth: u8,
     pub(super) max_wr: u32,
+    /// Its atomics and those of CPUs exclude each other. Rare; most exclude other verbs of the same NIC only.
+    pub(super) global_atomics: bool,
 }
 
 // SAFETY: libibverbs allows any thread to use a context; nothing here changes after `open`.
@@ -166,6 +168,7 @@ impl Device {
             mtu: 0,
             depth: 1,
             max_wr: 0,
+            global_atomics: false,
         };
         // SAFETY: all numbers, for which zero is a value.
         let mut attr: ib::ibv_device_attr = unsafe { std::mem::zeroed() };
@@ -176,6 +179,7 @@ impl Device {
         if attr.atomic_cap == ib::ibv_atomic_cap::IBV_ATOMIC_NONE {
             return Err(DeviceError::NoAtomics { device: wanted });
         }
+        device.global_atomics = attr.atomic_cap == ib::ibv_atomic_cap::IBV_ATOMIC_GLOB;
         device.depth = attr.max_qp_rd_atom.clamp(1, 16) as u8;
         device.max_wr = u32::try_from(attr.max_qp_wr).unwrap_or(0);
         device.look_at_port()?;

@@ -5,7 +5,7 @@ use super::control::RegionInfo;
 use super::verbs::WorkKind;
 use crate::addr::{Addr, PeerId, Value, Width};
 use crate::backend::inproc::mailbox::Receive;
-use crate::capability::{AtomicScope, Capabilities};
+use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;
 use crate::random::{GOLDEN, mix};
@@ -166,7 +166,7 @@ impl Endpoint for RdmaEndpoint {
             wide: false,
             guarded: emulated,
             messages: true,
-            scope: AtomicScope::Nic,
+            scope: self.client.scope,
         }
     }
 

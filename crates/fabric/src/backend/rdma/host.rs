@@ -16,6 +16,7 @@ use super::verbs::{Lent, Pair, PairInfo};
 use crate::addr::{NodeId, PeerId};
 use crate::backend::block_on;
 use crate::backend::inproc::{InProc, InProcEndpoint};
+use crate::capability::AtomicScope;
 use crate::message::{BoxedRole, Message};
 use std::collections::HashMap;
 use std::fmt;
@@ -34,7 +35,8 @@ pub struct HostOptions {
     pub device: DeviceChoice,
     /// Where the control connection listens.
     pub listen: SocketAddr,
-    /// Remote clients get the ids from here on; those before are local.
+    /// Remote clients get the ids from here on; those before are local. Where there are local ones, or roles, an atomic
+    /// verb is one step to other verbs only ([`AtomicScope::Nic`]); where everybody comes through the NIC, to everybody.
     pub first_client: usize,
     /// Remote clients at most.
     pub max_clients: usize,
@@ -67,6 +69,7 @@ struct Inner {
     fabric: InProc,
     /// Roles that want to hear of departures.
     hearers: Vec<PeerId>,
+    scope: AtomicScope,
     next: AtomicUsize,
     options: HostOptions,
     on_lost: OnLost,
@@ -127,12 +130,15 @@ impl RdmaHost {
         let address = listener.local_addr().map_err(failed)?;
         let hears = roles.iter().enumerate().filter(|(_, role)| role.hears_departures());
         let hearers = hears.map(|(index, _)| PeerId::role(index)).collect();
+        let cpus = options.first_client > 0 || !roles.is_empty();
+        let scope = if cpus && !device.global_atomics { AtomicScope::Nic } else { AtomicScope::Global };
         fabric.serve(roles);
         let inner = Arc::new(Inner {
             guests: Mutex::default(),
             device,
             fabric,
             hearers,
+            scope,
             next: AtomicUsize::new(options.first_client),
             options,
             on_lost: Box::new(on_lost),
@@ -157,7 +163,12 @@ impl RdmaHost {
     }
 
     /// A client on this host, whose verbs on `home` are CPU instructions.
+    ///
+    /// # Panics
+    /// If `peer` is not before the first remote one: remote clients were told that there are no others.
     pub fn local(&self, peer: PeerId, home: NodeId) -> RdmaLocal {
+        let first = self.inner.options.first_client;
+        assert!(peer.index().0 < first, "clients from {first} on are remote ones");
         RdmaLocal::new(self.inner.fabric.endpoint_at(peer, home))
     }
 
@@ -267,7 +278,7 @@ impl Inner {
         };
         let control = control.try_clone().map_err(system)?;
         let now_ns = inbox.clock().now().0;
-        let welcome = Frame::Welcome { peer, now_ns, pair: pair.info, regions };
+        let welcome = Frame::Welcome { peer, now_ns, pair: pair.info, scope: self.scope, regions };
         let guest = Arc::new(Guest {
             pair,
             _lent: lent,

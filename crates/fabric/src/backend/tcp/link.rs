@@ -477,15 +477,16 @@ impl Link {
             Phase::Up(out) => out.close(),
             Phase::Down => {}
         }
-        state.phase = Phase::Over(fate.clone());
+        let news = fate.clone();
+        state.phase = Phase::Over(fate);
         let open = state.calls.values_mut().filter(|call| call.answer.is_none());
         let mut wakers: Vec<_> = open.filter_map(fail).collect();
         wakers.extend(state.room.take());
         wakers.extend(state.end.take());
         drop(state);
         wake_all(wakers);
-        if let Some(listener) = self.listener().filter(|_| fate != Fate::Closed) {
-            listener.over(&fate);
+        if let Some(listener) = self.listener().filter(|_| news != Fate::Closed) {
+            listener.over(&news);
         }
     }
 }

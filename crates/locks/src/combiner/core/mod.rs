@@ -17,7 +17,7 @@
 //! let mut replies = Vec::new();
 //! let lock = |id, start, end| Request::Lock { id, lock: 7, mode: Mode::Exclusive, start, end, wait: true };
 //! let (a, b) = (ClientId(1), ClientId(2));
-//! combiner.serve([(a, lock(0, 0, 10)), (b, lock(0, 5, 15)), (a, Request::Unlock { id: 0 })], &mut replies);
+//! combiner.serve(&[(a, lock(0, 0, 10)), (b, lock(0, 5, 15)), (a, Request::Unlock { id: 0 })], &mut replies);
 //! let grant = |client, token| Reply { client, id: 0, answer: Answer::Granted { token } };
 //! assert_eq!(replies, [grant(a, 1), grant(b, 2)]);
 //! ```
@@ -29,7 +29,8 @@ mod state;
 pub use request::{Answer, ClientId, Limits, NAMES, Refusal, Reply, Request};
 pub use state::{Holding, Status};
 
-use super::tree::{NIL, Node, Owner, Slot, State, TOGETHER, Trees};
+use super::places::{Range, TOGETHER};
+use super::tree::{NIL, Node, Owner, Slot, State, Trees};
 use arrayvec::ArrayVec;
 use lockwright_fabric::observe::Mode;
 use std::collections::BTreeMap;
@@ -68,6 +69,8 @@ pub struct Core<R = Shipped> {
     trees: Trees,
     /// The tree of every lock that has ranges in it. Names have a tree of their own, always.
     by_lock: BTreeMap<u64, u32>,
+    /// The lock asked for last, and its tree: often the next one too.
+    last: (u64, u32),
     /// By tree: whose it is, and how many exclusive requests (held, waiting, or upgrades) it has.
     locks: Vec<(u64, u32)>,
     bare: Vec<u32>,
@@ -82,8 +85,8 @@ pub struct Core<R = Shipped> {
     rules: PhantomData<R>,
 }
 
-/// So many nodes are in the cache anyway.
-const SMALL: usize = 1 << 10;
+/// So many nodes are in the nearest cache anyway.
+const SMALL: usize = 1 << 8;
 
 /// The tree of all names.
 const NAMES_TREE: u32 = 0;
@@ -120,6 +123,7 @@ impl<R: Rules> Core<R> {
         Self {
             trees,
             by_lock: BTreeMap::new(),
+            last: (NAMES, NAMES_TREE),
             locks: vec![(NAMES, 0)],
             bare: Vec::new(),
             sessions: Vec::new(),
@@ -134,39 +138,34 @@ impl<R: Rules> Core<R> {
 
     /// Serves a batch in order, and adds all answers to `replies`: the combiner's one pass over what waits. Where the
     /// tree is larger than the cache this is much faster than one by one: their cache misses overlap.
-    pub fn serve(&mut self, batch: impl IntoIterator<Item = (ClientId, Request)>, replies: &mut Vec<Reply>) {
-        let mut batch = batch.into_iter();
-        loop {
-            let some: ArrayVec<_, TOGETHER> = batch.by_ref().take(TOGETHER).collect();
+    pub fn serve(&mut self, batch: &[(ClientId, Request)], replies: &mut Vec<Reply>) {
+        for some in batch.chunks(TOGETHER) {
             if some.len() > 1 && self.trees.len() > SMALL {
-                self.warm(&some);
+                self.prepare(some);
             }
-            for (client, request) in &some {
+            for (client, request) in some {
                 self.handle(*client, *request, replies);
-            }
-            if some.len() < TOGETHER {
-                return;
             }
         }
     }
 
-    /// Brings into the cache what these requests will need.
-    fn warm(&self, batch: &[(ClientId, Request)]) {
-        let mut places = ArrayVec::<_, TOGETHER>::new();
+    /// Brings into the cache what these requests will need, and finds out where their ranges belong.
+    fn prepare(&mut self, batch: &[(ClientId, Request)]) {
+        let mut ranges = ArrayVec::<_, TOGETHER>::new();
         for (client, request) in batch {
             match *request {
-                Request::Lock { lock, start, .. } => {
-                    places.extend(self.known_tree(lock).map(|tree| (tree, start)));
+                Request::Lock { lock, start, end, .. } => {
+                    ranges.extend(self.known_tree(lock).map(|tree| Range { tree, start, end }));
                 }
                 Request::Unlock { id } | Request::Cancel { id } => {
                     if let Ok(slot) = self.held(*client, id) {
-                        self.trees.warm_node(slot);
+                        self.trees.fetch(slot);
                     }
                 }
                 _ => {}
             }
         }
-        self.trees.warm(&places);
+        self.trees.find_places(ranges);
     }
 
     /// Serves one request.
@@ -310,6 +309,7 @@ impl<R: Rules> Core<R> {
         if self.trees.is_bare(node.tree) && node.tree != NAMES_TREE {
             self.by_lock.remove(&self.locks[node.tree as usize].0);
             self.bare.push(node.tree);
+            self.last = (NAMES, NAMES_TREE);
         }
     }
 
@@ -403,12 +403,16 @@ impl<R: Rules> Core<R> {
 
     #[inline]
     fn known_tree(&self, lock: u64) -> Option<u32> {
+        if lock == self.last.0 {
+            return Some(self.last.1);
+        }
         if lock == NAMES { Some(NAMES_TREE) } else { self.by_lock.get(&lock).copied() }
     }
 
     #[inline]
     fn tree_of(&mut self, lock: u64) -> u32 {
         if let Some(tree) = self.known_tree(lock) {
+            self.last = (lock, tree);
             return tree;
         }
         let tree = self.bare.pop().unwrap_or_else(|| {

@@ -198,7 +198,8 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
             if seen.settled() >= claim {
                 continue; // The other side has come further: higher, or out.
             }
-            if !seen.is_intent() {
+            // One that was left in an older generation, by somebody who died over it, is about nothing.
+            if !seen.is_intent() || seen.generation() < generation {
                 // Who slept over its own claim may have been taken for dead before it looked.
                 if R::CLAIMS_EXPIRE && self.has_expired(posted).await {
                     continue;

@@ -32,18 +32,19 @@ pub(super) fn cast(name: &'static str, cast: [usize; 3], params: LeasedParams) -
         .clients(homeless, &[WANT])
         .weak_scope()
         .tokens()
+        .timeouts(Timeouts::WhenStuck)
 }
 
 /// One client crashes.
 pub(super) fn crash(case: Case<LeasedParams>) -> Case<LeasedParams> {
-    case.crashes(1).timeouts(Timeouts::WhenStuck)
+    case.crashes(1)
 }
 
 /// One client stops until the others have gone on without it, and comes back. It leaves names of an old generation
 /// behind, which mean nothing but are not zero.
 pub(super) fn zombie(mut case: Case<LeasedParams>) -> Case<LeasedParams> {
     case.checks.quiet = false;
-    case.pauses(1).sleepers_know().timeouts(Timeouts::WhenStuck)
+    case.pauses(1).sleepers_know()
 }
 
 /// The cases of what is shipped.
@@ -67,7 +68,11 @@ pub(super) fn all() -> Vec<Case<LeasedParams>> {
         zombie(cast("zombie-two-local", [2, 1, 0], one)),
         zombie(cast("zombie-two-remote", [1, 2, 0], two)),
         zombie(cast("zombie-three-local", [3, 0, 0], two)),
-        zombie(cast("zombie-by-mailbox", [1, 0, 2], one)),
+        zombie(cast("zombie-by-mailbox", [0, 0, 2], one).rounds(2)),
+        // Two things go wrong.
+        zombie(crash(cast("crash-and-zombie", [1, 1, 0], one))),
+        cast("two-crashes", [2, 1, 0], one).crashes(2),
+        two_locks(),
     ]
 }
 
@@ -83,7 +88,7 @@ fn timeouts() -> Case<LeasedParams> {
     let until = WANT.with(Patience::Until(Time(1)));
     let case = cast("timeouts", [1, 0, 0], params(1)).clients(1, &[until]).at_home(ELSEWHERE);
     let params = LeasedParams { clients: 2, ..case.params };
-    case.params(params).space(Space::of(1).over(2)).timeouts(Timeouts::WhenStuck)
+    case.params(params).space(Space::of(1).over(2))
 }
 
 /// One client crashes, and its host's clients look for the dead at any moment. There are no leases, so that one who
@@ -91,4 +96,22 @@ fn timeouts() -> Case<LeasedParams> {
 pub(super) fn known_deaths() -> Case<LeasedParams> {
     let never = LeasedParams { lease_ns: u64::MAX, ..params(2) };
     cast("known-deaths", [3, 0, 0], never).crashes(1).timeouts(Timeouts::Any).may_hang()
+}
+
+/// Local to one lock, remote to the other, and holding both.
+fn two_locks() -> Case<LeasedParams> {
+    let both = [WANT, Want::exclusive(1)];
+    let params = LeasedParams { slots: 2, clients: 2, ..params(1) };
+    crash(
+        Case::new("two-locks-in-order")
+            .params(params)
+            .space(Space::of(2).over(2))
+            .clients(1, &both)
+            .at_home(HERE)
+            .clients(1, &both)
+            .at_home(ELSEWHERE)
+            .weak_scope()
+            .tokens()
+            .timeouts(Timeouts::WhenStuck),
+    )
 }

@@ -2,8 +2,11 @@
 
 use super::event::EventKind;
 use super::{Core, What};
+use hashbrown::HashMap;
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{BoxedRole, FabricError, Message, NodeId, Outbox, PeerId, Time};
+use rustc_hash::FxBuildHasher;
+use std::collections::VecDeque;
 
 /// A message under way or in a role's queue.
 #[derive(Debug, Default)]
@@ -14,6 +17,10 @@ pub(super) struct Flight {
     pub(super) observed: Vec<Observation>,
     /// The thread of the role that deals with it.
     pub(super) thread: usize,
+    /// Whether it keeps its place behind what its sender sent before.
+    pub(super) in_order: bool,
+    /// A thread has time for it, but what was sent before it is not served yet.
+    pub(super) parked: bool,
 }
 
 #[derive(Debug)]
@@ -28,6 +35,9 @@ pub(super) struct RoleState {
     pub(super) desks: Vec<usize>,
     /// Until when somebody works alone.
     pub(super) alone_until_ns: u64,
+    /// What each peer has sent and is not served yet, in order: work that takes longer than was known must not let one
+    /// message of a peer overtake another, at one desk or at several.
+    pub(super) queues: HashMap<PeerId, VecDeque<u32>, FxBuildHasher>,
 }
 
 impl RoleState {
@@ -39,7 +49,15 @@ impl RoleState {
             threads
         });
         let desks = ends.collect();
-        Self { node, role, service_ns, threads: vec![(0, 0); threads], desks, alone_until_ns: 0 }
+        Self {
+            node,
+            role,
+            service_ns,
+            threads: vec![(0, 0); threads],
+            desks,
+            alone_until_ns: 0,
+            queues: HashMap::default(),
+        }
     }
 
     /// The threads that take `message`.
@@ -141,6 +159,7 @@ impl Core {
             *last = at_ns;
         }
         let flight = self.fly(from, to, message, at_ns);
+        self.flights[flight as usize].in_order = !datagram;
         // What the sender said takes effect when the message does. A lost one leaves it to the next.
         if let (client, false) = from.index() {
             std::mem::swap(&mut self.flights[flight as usize].observed, &mut self.clients[client].observed);
@@ -169,6 +188,7 @@ impl Core {
         });
         let slot = &mut self.flights[flight as usize];
         (slot.from, slot.to, slot.message) = (Some(from), Some(to), message);
+        (slot.in_order, slot.parked) = (false, false);
         self.push(at_ns, EventKind::Deliver(flight));
         flight
     }
@@ -194,6 +214,9 @@ impl Core {
                 let done_ns = self.now_ns.max(*free_ns) + state.service_ns;
                 *free_ns = done_ns;
                 self.flights[flight as usize].thread = thread;
+                if self.flights[flight as usize].in_order {
+                    state.queues.entry(from).or_default().push_back(flight);
+                }
                 self.push(done_ns, EventKind::Serve(flight));
                 None
             }
@@ -245,6 +268,9 @@ impl Core {
             self.push(served_ns, EventKind::Serve(flight));
             return None;
         }
+        if !self.is_next(role, from, flight) {
+            return None;
+        }
         let message = std::mem::take(&mut self.flights[flight as usize].message);
         self.free_flights.push(flight);
         if self.role_is_up(role) {
@@ -260,6 +286,26 @@ impl Core {
             self.do_outbox(role, out, leaves_ns);
         }
         None
+    }
+
+    /// Whether everything that `from` sent before is served. If not, the message waits for that; if so, the next one
+    /// goes on, should it have waited for this.
+    fn is_next(&mut self, role: usize, from: PeerId, flight: u32) -> bool {
+        if !self.flights[flight as usize].in_order {
+            return true;
+        }
+        let Some(queue) = self.roles[role].queues.get_mut(&from) else { return true };
+        if queue.front() != Some(&flight) {
+            self.flights[flight as usize].parked = true;
+            return false;
+        }
+        queue.pop_front();
+        if let Some(&next) = queue.front()
+            && std::mem::take(&mut self.flights[next as usize].parked)
+        {
+            self.push(self.now_ns, EventKind::Serve(next));
+        }
+        true
     }
 
     pub(super) fn role_timer(&mut self, timer: u32) -> Option<u32> {

@@ -1,0 +1,122 @@
+//! Generations, and verbs that end something only in the generation it began in.
+//!
+//! A recovery takes away what a client left in a word and goes on to the next generation of that word (`recover`). The
+//! client may be alive after all: whatever it then does to end what it began must not happen. So a verb that ends
+//! something names the generation in which it began; where the fabric can, the verb compares it and leaves the word
+//! alone if it is another, and in any case the old word tells whether it was.
+//!
+//! Nothing here touches lock memory.
+
+use lockwright_fabric::{Field, RawVerb, Word64};
+
+/// A field that is no field, for words without a generation.
+pub(crate) const NONE: Field = Field { shift: 0, bits: 0 };
+
+/// A verb that ends something, and how to tell from the old word that there was something to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ending {
+    pub(crate) verb: RawVerb,
+    mask: u128,
+    value: u128,
+}
+
+impl Ending {
+    /// A verb that finds the masked bits to be `value`, if what it ends was still there.
+    pub(crate) const fn new(verb: RawVerb, mask: u128, value: u128) -> Self {
+        Self { verb, mask, value }
+    }
+
+    /// A masked fetch-and-add, guarded by `generation` of `field` if the fabric can.
+    pub(crate) fn add(
+        word: Word64,
+        (sum, boundaries): (u64, u64),
+        (field, generation): (Field, u32),
+        guards: bool,
+    ) -> Self {
+        let (mask, value) = (field.mask(), field.put(generation.into()));
+        let verb = if guards && field.bits > 0 {
+            word.guarded_fetch_add(sum, boundaries, value as u64, mask as u64)
+        } else {
+            word.masked_fetch_add(sum, boundaries)
+        };
+        Self::new(verb.raw(), mask, value)
+    }
+
+    /// Whether what was to be ended was still there.
+    pub(crate) const fn was_due(&self, old: u128) -> bool {
+        (old ^ self.value) & self.mask == 0
+    }
+}
+
+/// The generations in which a client began what it holds at a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Begun {
+    /// Of the node itself: of its tickets and readers, or of the leaf.
+    pub(crate) here: u32,
+    /// Of the four leaves below, sixteen bits each, if they were locked explicitly.
+    pub(crate) leaves: u64,
+    /// Of the notes at the ancestors that were told, four bits each, the parent's first.
+    told: u128,
+}
+
+const TOLD_BITS: u32 = 4;
+const _: () = assert!(super::layout::BELOW.bits <= TOLD_BITS && super::words::BELOW.bits <= TOLD_BITS);
+
+impl Begun {
+    /// At a node of generation `here`.
+    pub(crate) fn at(here: u128) -> Self {
+        Self { here: here as u32, ..Self::default() }
+    }
+
+    /// Takes note of the generation in which the `place`-th ancestor was told.
+    pub(crate) fn told(&mut self, place: usize, generation: u32) {
+        self.told |= u128::from(generation) << (TOLD_BITS * place as u32);
+    }
+
+    /// The generation in which the `place`-th ancestor was told.
+    pub(crate) const fn at_told(&self, place: usize) -> u32 {
+        (self.told >> (TOLD_BITS * place as u32)) as u32 & ((1 << TOLD_BITS) - 1)
+    }
+
+    /// Takes note of the generation of the `i`-th leaf below.
+    pub(crate) fn leaf(&mut self, i: usize, generation: u32) {
+        self.leaves |= u64::from(generation) << (16 * i);
+    }
+
+    /// The generation of the `i`-th leaf below.
+    pub(crate) const fn at_leaf(&self, i: usize) -> u32 {
+        (self.leaves >> (16 * i)) as u32 & 0xffff
+    }
+
+    /// For marks.
+    pub(crate) const fn locals(&self) -> [u64; 4] {
+        [self.here as u64, self.leaves, self.told as u64, (self.told >> 64) as u64]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockwright_fabric::{Addr, NodeId, Width};
+
+    #[test]
+    fn every_generation_comes_back_as_it_was_noted() {
+        let mut begun = Begun::default();
+        for place in 0..31 {
+            begun.told(place, (place as u32 * 7) & 15);
+        }
+        begun.leaf(3, 0xbeef);
+        assert!((0..31).all(|place| begun.at_told(place) == (place as u32 * 7) & 15));
+        assert_eq!((begun.at_leaf(3), begun.at_leaf(0)), (0xbeef, 0));
+    }
+
+    #[test]
+    fn what_belongs_to_another_generation_is_left_alone() {
+        let generation = Field { shift: 8, bits: 4 };
+        let word = Word64::at(Addr::new(NodeId(0), 0));
+        let ending = Ending::add(word, (1, 0x880), (generation, 3), true);
+        assert_eq!(ending.verb.op.apply(Width::W64, 0x305), Some(0x306));
+        assert!(ending.was_due(0x305) && !ending.was_due(0x405));
+        assert_eq!(ending.verb.op.apply(Width::W64, 0x405), None);
+    }
+}

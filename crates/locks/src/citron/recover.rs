@@ -1,0 +1,313 @@
+//! Recovery (Citron §3.10): who notices that somebody is dead, and how what it left is taken away. Lazily, node by node,
+//! by whoever waits there.
+//!
+//! Three leases. A wait that ends after a lease without what it waited for takes note of the word; if nothing has moved
+//! a lease later, somebody is dead. Then the waiter begins a new **era** (`tokens`) and waits a third lease: whoever was
+//! granted anything before has given it back by then, and whoever is granted nothing yet will see the era and start
+//! again. What is left in the word now belongs to nobody, and one verb takes it away: it compares that nothing has moved
+//! since before the era began, and goes on to the word's next generation.
+//!
+//! | where (Alg. 2) | what has not moved | what takes it away |
+//! |---|---|---|
+//! | line 11, for the turn | TCnt, Occ (R) | TCnt = TMax, Occ = 0 (R = 0), next generation: all tickets are void |
+//! | line 36, for those below | DCnt, DMax (D, DR) | DCnt = DMax (D = DR = 0), next generation; then the leaves below, as for line 22 |
+//! | line 18, for an ancestor | TCnt, Occ (R) | lock that ancestor for a moment: lines 11 and 36 |
+//! | line 22, for units | those units | lock the parent for a moment; what is set in its leaves then is nobody's |
+//!
+//! As print has it, but: print knows neither eras nor generations, and rests on the connections of the dead being
+//! destroyed; and in print the first in the queue takes over where the dead one was, which here would let in those who
+//! only seemed dead.
+//!
+//! Readers take nothing away that others may have left below them, for among those are readers who are well: they lock
+//! the node alone for a moment, too.
+//!
+//! **Zombies**, clients that were taken for dead and come back: what they still do to end what they began compares the
+//! generation (`ending`) and does not happen; they learn it, and their release says so. Whoever had not been granted
+//! anything sees the era and starts again. What time still decides: a living client gives back within a lease, and
+//! whoever takes away does so within a lease of looking.
+
+use super::acquire::Request;
+use super::params::Synchrony;
+use super::tree::{Node, Tree};
+use super::words::{NO_READERS, Words};
+use super::{Attempt, CitronClient, Obstacle, Rules};
+use crate::protocol::Patience;
+use lockwright_fabric::observe::Observation;
+use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError, Word64};
+
+/// What is waited for, and what tells that it may still come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Vigil {
+    pub(super) word: Word64,
+    pub(super) cond: Cond,
+    /// What makes waiting pointless.
+    pub(super) or: Option<Cond>,
+    /// The bits that move while everybody is well.
+    pub(super) moves: u64,
+    pub(super) deadline: Deadline,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// With what was waited for.
+    Met,
+    /// What was waited for can come no more: somebody recovered the node.
+    Renewed,
+    /// The user's patience ran out.
+    GaveUp,
+    /// Nothing has moved for two leases; the word.
+    Dead(u64),
+}
+
+impl<E: Endpoint, R: Rules> CitronClient<E, R> {
+    /// Whether anything is ever recovered.
+    pub(super) const fn recovers(&self) -> bool {
+        self.params.lease_ns > 0
+    }
+
+    /// Waits, and watches.
+    pub(super) async fn keep(&self, vigil: Vigil) -> Result<End, FabricError> {
+        let mut seen = None;
+        loop {
+            let (deadline, is_lease) = self.earlier(vigil.deadline).await;
+            let wait = vigil.word.until(vigil.cond).by(deadline);
+            let wait = vigil.or.map_or(wait, |or| wait.or(or));
+            let waited = self.ep.wait_until(wait).await?;
+            if waited.met {
+                let renewed = vigil.or.is_some_and(|or| or.holds(waited.value.into()));
+                return Ok(if renewed { End::Renewed } else { End::Met });
+            }
+            if !is_lease {
+                return Ok(End::GaveUp);
+            }
+            let now = waited.value & vigil.moves;
+            if seen == Some(now) {
+                return Ok(End::Dead(waited.value));
+            }
+            seen = Some(now);
+        }
+    }
+
+    /// The user's deadline or a lease from now, and whether it is the lease.
+    async fn earlier(&self, deadline: Deadline) -> (Deadline, bool) {
+        if !self.recovers() || deadline == Deadline::Now {
+            return (deadline, false);
+        }
+        let lease = self.ep.now().await.plus(self.params.lease_ns);
+        match deadline {
+            Deadline::At(time) if time <= lease => (deadline, false),
+            _ => (Deadline::At(lease), true),
+        }
+    }
+
+    /// Begins a new era, and lets a lease pass. Says whether still nothing has moved since `seen`.
+    async fn is_dead(&self, tree: &Tree, vigil: Vigil, seen: u64) -> Result<bool, FabricError> {
+        if R::RECOVERY_BEGINS_AN_ERA {
+            self.begin_era(tree).await?;
+        }
+        let lease = self.ep.now().await.plus(self.params.lease_ns);
+        let wait = vigil.word.until(vigil.cond).by(Deadline::At(lease));
+        let waited = self.ep.wait_until(vigil.or.map_or(wait, |or| wait.or(or))).await?;
+        Ok(!waited.met && (waited.value ^ seen) & vigil.moves == 0)
+    }
+
+    /// Whoever is granted nothing yet has to start again.
+    async fn begin_era(&self, tree: &Tree) -> Result<(), FabricError> {
+        self.ep.go(tree.era_word().fetch_add(1)).await.map(drop)
+    }
+
+    /// Line 11: waits for the turn of `ticket` of generation `here`. Says whether it came: not if the tickets were
+    /// recovered.
+    pub(super) async fn wait_for_turn(
+        &self,
+        request: &Request,
+        node: Node,
+        ticket: u128,
+        here: u32,
+    ) -> Result<bool, FabricError> {
+        let turn = request.words.turn_of(ticket);
+        let end = self.wait_here(request, node, turn, here, Deadline::Never).await?;
+        Ok(end == End::Met)
+    }
+
+    /// Waits at a node where the client has a ticket of generation `here`, for its turn, or for readers to go; and
+    /// recovers the node if nothing moves there.
+    pub(super) async fn wait_here(
+        &self,
+        request: &Request,
+        node: Node,
+        cond: Cond,
+        here: u32,
+        deadline: Deadline,
+    ) -> Result<End, FabricError> {
+        let words = request.words;
+        let vigil = Vigil {
+            word: request.tree.word(node),
+            cond,
+            or: self.recovers().then(|| words.renewed_here(here)),
+            moves: words.progress_here(),
+            deadline,
+        };
+        loop {
+            let end = self.keep(vigil).await?;
+            let End::Dead(seen) = end else { return Ok(end) };
+            if self.is_dead(&request.tree, vigil, seen).await? {
+                self.forget_here(request, vigil, seen).await?;
+            }
+        }
+    }
+
+    /// Makes all tickets void, and readers forgotten, unless something has moved since `seen`.
+    async fn forget_here(&self, request: &Request, vigil: Vigil, mut seen: u64) -> Result<(), FabricError> {
+        loop {
+            let old = self.ep.go(request.words.forget_here(vigil.word, seen)).await?;
+            if (old ^ seen) & vigil.moves != 0 {
+                return Ok(());
+            }
+            if request.words.same_queue(old, seen) {
+                self.ep.observe(Observation::Recovered(request.claim));
+                return Ok(());
+            }
+            // Somebody has taken one more ticket.
+            seen = old;
+        }
+    }
+
+    /// Line 36: waits until nobody below `node` is in the way, and recovers the notes there if nothing moves. A reader
+    /// does not ([`End::Dead`]).
+    pub(super) async fn wait_below(&self, request: &Request, node: Node) -> Result<End, FabricError> {
+        let words = request.words;
+        let vigil = Vigil {
+            word: request.tree.word(node),
+            cond: request.quiet_below::<R>(),
+            or: None,
+            moves: words.progress_below(),
+            deadline: request.deadline(),
+        };
+        loop {
+            let end = self.keep(vigil).await?;
+            let End::Dead(seen) = end else { return Ok(end) };
+            if words.is_reader() {
+                return Ok(end);
+            }
+            if self.is_dead(&request.tree, vigil, seen).await? {
+                let old = self.ep.go(words.forget_below(vigil.word, seen)).await?;
+                if (old ^ seen) & vigil.moves == 0 {
+                    self.ep.observe(Observation::Recovered(request.claim));
+                    for leaf in request.tree.shape.leaves_below(node) {
+                        self.clear_leaf(&request.tree, leaf).await?;
+                    }
+                    // Once more, for those who left a note after the era began: it was forgotten with the others'.
+                    self.begin_era(&request.tree).await?;
+                }
+            }
+        }
+    }
+
+    /// Clears what is set in `leaf`, where the caller is alone. Says whether anything was.
+    async fn clear_leaf(&self, tree: &Tree, leaf: Node) -> Result<bool, FabricError> {
+        let word = tree.word(leaf);
+        let mut seen = self.ep.go(word.read()).await?;
+        while Words::is_leaf_taken(seen, self.leaf_generation) {
+            let old = self.ep.go(Words::clear_leaf(word, seen, self.leaf_generation)).await?;
+            if old == seen {
+                return Ok(true);
+            }
+            seen = old;
+        }
+        Ok(false)
+    }
+
+    /// Waits until the obstacle is gone. If somebody seems to be dead there, [`End::Dead`].
+    pub(super) async fn wait_for(&self, request: &Request, obstacle: Obstacle) -> Result<End, FabricError> {
+        if matches!(request.patience, Patience::Try) {
+            return Ok(End::GaveUp);
+        }
+        let words = request.words;
+        let (node, cond, moves) = match (obstacle, self.params.synchrony) {
+            (Obstacle::Readers(_), _) => unreachable!("too many readers are an error, not a wait"),
+            (Obstacle::Units(leaf, units), _) => (leaf, words.units_free(units), words.obstacles(units)),
+            (Obstacle::Node(node), Synchrony::Wait(_)) if request.todo[0] != node => {
+                (node, super::layout::NOT_OCC, words.progress_here())
+            }
+            (Obstacle::Node(node), _) => (node, words.queue_empty(), words.progress_here()),
+        };
+        let deadline = request.deadline();
+        let vigil = Vigil { word: request.tree.word(node), cond, or: None, moves, deadline };
+        let end = self.keep(vigil).await?;
+        if end == End::Met && words == Words::Writer && matches!(obstacle, Obstacle::Node(_)) {
+            return self.keep(Vigil { cond: NO_READERS, ..vigil }).await;
+        }
+        Ok(end)
+    }
+
+    /// Locks `node` alone, for a moment, and takes away what the dead have left at it and in the leaves below. If
+    /// somebody above it is dead, that is seen to instead.
+    pub(super) async fn clean_up(&self, request: &Request, mut node: Node) -> Result<(), FabricError> {
+        let words = if R::READERS { Words::Writer } else { Words::Exclusive };
+        loop {
+            let cleaner = Request {
+                units: self.shape.range(node),
+                patience: Patience::Forever,
+                words,
+                held: super::Pieces::new(),
+                todo: std::iter::once(node).collect(),
+                era: std::cell::Cell::new(0),
+                claim: request.claim,
+                tree: request.tree,
+            };
+            self.mark("citron: clean up", &cleaner, &[]);
+            match self.attempt(&cleaner).await? {
+                Attempt::Locked(pieces, _) => {
+                    let era = self.ep.go(request.tree.era_word().read()).await?;
+                    let is_mine = era == cleaner.era.get();
+                    if is_mine {
+                        self.clear_leaves_below(&cleaner, node, &pieces[0]).await?;
+                    }
+                    self.release_on_tree(&request.tree, words, &pieces).await?;
+                    if is_mine {
+                        return Ok(());
+                    }
+                }
+                Attempt::Blocked(obstacle) => {
+                    if let (End::Dead(_), Obstacle::Node(above)) =
+                        (self.wait_for(&cleaner, obstacle).await?, obstacle)
+                    {
+                        node = above;
+                    }
+                }
+                Attempt::Renewed | Attempt::Aborted => {}
+                Attempt::GaveUp | Attempt::TooManyReaders | Attempt::Stuck(_) => {
+                    unreachable!("a patient writer")
+                }
+            }
+        }
+    }
+
+    /// Clears what is set in the leaves below `node`, which is locked.
+    async fn clear_leaves_below(
+        &self,
+        cleaner: &Request,
+        node: Node,
+        piece: &super::Piece,
+    ) -> Result<(), FabricError> {
+        let mut any = false;
+        for leaf in cleaner.tree.shape.leaves_below(node) {
+            self.mark_begun(
+                "citron: clear",
+                cleaner,
+                &[piece.begun],
+                [node.index(), leaf.index(), any.into(), 0],
+            );
+            any |= self.clear_leaf(&cleaner.tree, leaf).await?;
+        }
+        if any {
+            self.ep.observe(Observation::Recovered(cleaner.claim));
+            // For those who were about to take what is clear now, and will tell nobody else.
+            self.begin_era(&cleaner.tree).await?;
+        }
+        self.mark_begun("citron: cleared", cleaner, &[piece.begun], [node.index(), 0, 0, 0]);
+        Ok(())
+    }
+}
