@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 /// What the machine is made of, and what the bindings to libibverbs are built with. The cloud kernel has no soft-RoCE, so
 /// it is the plain one.
-const PACKAGES: [&str; 12] = [
+const PACKAGES: [&str; 13] = [
     "qemu-system-x86",
     "linux-image-amd64",
     "rdma-core",
@@ -18,6 +18,7 @@ const PACKAGES: [&str; 12] = [
     "kmod",
     "cpio",
     "cmake",
+    "cmake-data",
     "libclang1-14",
     "libclang-common-14-dev",
 ];

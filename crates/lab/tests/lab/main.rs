@@ -3,3 +3,6 @@
 mod catalog;
 mod experiments;
 mod reports;
+/// Workloads know nothing of the lab around them, so that their own tests can run here.
+#[path = "../../src/workload/mod.rs"]
+mod workload;
