@@ -203,8 +203,8 @@ fn two_with_mutex(core: &Mutex<Core>, pairs_at_once: u32) -> Option<f64> {
         move || {
             // Not the seed of what is held: every lock would be found busy.
             let (mut random, mut replies) = (Random(100 + u64::from(client)), Vec::new());
-            if pairs_at_once > 0 {
-                for _ in 0..TOGETHER / 2 / pairs_at_once {
+            if let Some(rounds) = (TOGETHER / 2).checked_div(pairs_at_once) {
+                for _ in 0..rounds {
                     let mut core = core.lock().unwrap();
                     pairs(&mut core, client, pairs_at_once, &mut random, &mut replies);
                 }

@@ -21,7 +21,7 @@ impl Rng {
 
     /// 64 random bits.
     #[inline]
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
         let t = s[1] << 17;
@@ -37,13 +37,13 @@ impl Rng {
     /// Below `limit`, which must not be zero.
     #[inline]
     pub fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
+        ((u128::from(self.bits()) * u128::from(limit)) >> 64) as u64
     }
 
     /// In [0, 1).
     #[inline]
     pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+        (self.bits() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
     /// True with probability `p`; draws nothing where that is zero.

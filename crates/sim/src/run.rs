@@ -328,17 +328,15 @@ impl Work {
 
     async fn run<C: LockClient>(mut self, ep: SimEndpoint, client: C) {
         loop {
-            let mut tally = self.tally.borrow_mut();
-            if tally.is_over(ep.true_now_ns()) {
+            if self.tally.borrow().is_over(ep.true_now_ns()) {
                 return;
             }
-            if !self.picker.is_due(&tally.done) {
-                drop(tally);
+            let is_due = self.picker.is_due(&self.tally.borrow().done);
+            if !is_due {
                 ep.sleep(TURN_NS).await;
                 continue;
             }
-            tally.to_start -= 1;
-            drop(tally);
+            self.tally.borrow_mut().to_start -= 1;
             let want = self.picker.pick(&mut self.rng, self.writes);
             let claim = want.claim;
             let wanted_ns = ep.true_now_ns();

@@ -91,9 +91,9 @@ impl Trees {
         let Node { left_reach, right_reach, .. } = self.nodes[up as usize];
         let down = &mut self.nodes[slot as usize];
         if to_right {
-            down.left_reach = right_reach
+            down.left_reach = right_reach;
         } else {
-            down.right_reach = left_reach
+            down.right_reach = left_reach;
         }
         let reach = down.reach();
         let up = &mut self.nodes[up as usize];

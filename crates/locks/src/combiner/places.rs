@@ -127,6 +127,6 @@ impl Trees {
         let (before, behind) = if goes_left { (other, node) } else { (node, other) };
         let is_last = !goes_left && at == NIL;
         let fits = before.start <= range.start && (is_last || range.start < behind.start);
-        fits.then(|| before.end <= range.start && (is_last || range.end <= behind.start))
+        fits.then_some(before.end <= range.start && (is_last || range.end <= behind.start))
     }
 }

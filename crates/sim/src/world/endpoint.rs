@@ -242,7 +242,7 @@ impl Endpoint for SimEndpoint {
     }
 
     fn random(&self) -> u64 {
-        self.core.borrow_mut().clients[self.index as usize].rng.next()
+        self.core.borrow_mut().clients[self.index as usize].rng.bits()
     }
 
     #[inline]
