@@ -167,7 +167,7 @@ fn in_turns(
     mut other: impl FnMut() -> Option<f64>,
 ) -> Option<(Spread, Spread)> {
     let (mut ones, mut others) = (Vec::new(), Vec::new());
-    for _ in 0..1_000 {
+    for _ in 0..3_000 {
         ones.extend(one());
         others.extend(other());
         if ones.len() >= RUNS && others.len() >= RUNS {
@@ -201,7 +201,8 @@ const TOGETHER: u32 = 10_000;
 fn two_with_mutex(core: &Mutex<Core>, pairs_at_once: u32) -> Option<f64> {
     let client = |client: u32| {
         move || {
-            let (mut random, mut replies) = (Random(u64::from(client)), Vec::new());
+            // Not the seed of what is held: every lock would be found busy.
+            let (mut random, mut replies) = (Random(100 + u64::from(client)), Vec::new());
             if pairs_at_once > 0 {
                 for _ in 0..TOGETHER / 2 / pairs_at_once {
                     let mut core = core.lock().unwrap();
@@ -225,7 +226,7 @@ fn two_combining(core: &mut Core) -> Option<f64> {
     let (mut handlers, mut list) = queue::list(1, 256);
     let mut handler = handlers.pop().expect("one was asked for");
     let handle = move || {
-        let mut random = Random(1);
+        let mut random = Random(101);
         for _ in 0..TOGETHER {
             // A handler that finds several requests in its socket puts them into the list together.
             for request in [random.lock(0), Request::Unlock { id: 0 }] {

@@ -3,7 +3,8 @@
 //!
 //! The thesis's system is an order of magnitude slower than the NIC model here (156.8 µs at the median where an RPC takes
 //! 3.5 µs), so ratios are compared, not times. How much hangs on the speed of the server's threads, for which there is
-//! no published figure, is shown by a table of its own.
+//! no published figure, is shown by a table of its own. The model lets all threads of a server serve at once; what it
+//! gives a combiner beyond the five to seven million pairs that its one combining thread can do is not to be had.
 
 use super::combiner::{LOCKS, oltp, place, run_all, run_of, table};
 use crate::claim::Claim;

@@ -74,10 +74,6 @@ impl<R: Rules> CombinerServer<R> {
 
     fn take(&mut self, client: ClientId, request: Request, out: &mut Outbox) {
         let mut replies = Vec::new();
-        if self.learning != Learning::AnswerThenPoll {
-            // A handler wrote it, the one combiner reads it. (The interval tree's one thread has it at hand.)
-            out.touch_alone(1);
-        }
         let asked = match request {
             Request::Lock { id, .. } | Request::Upgrade { id, .. } => {
                 if let Learning::PollFlag(flags) = self.learning {
