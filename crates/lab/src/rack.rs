@@ -180,8 +180,8 @@ struct Layout {
 }
 
 fn layout(protocol: &str) -> Layout {
-    let (all, rest): (fn(usize) -> _, fn(usize) -> _) =
-        (|client| Some(client % MACHINES), |client| Some(1 + client % (MACHINES - 1)));
+    let all = |client| Some(client % MACHINES);
+    let rest = |client| Some(1 + client % (MACHINES - 1));
     let nodes = MACHINES as u16;
     match protocol {
         "fisslock" => Layout { nodes, cores: &[1, 10], home: all },

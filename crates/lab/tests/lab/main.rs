@@ -4,5 +4,6 @@ mod catalog;
 mod experiments;
 mod reports;
 /// Workloads know nothing of the lab around them, so that their own tests can run here.
+#[allow(dead_code, reason = "the experiments use what the tests do not")]
 #[path = "../../src/workload/mod.rs"]
 mod workload;
