@@ -167,9 +167,9 @@ fn is_recovered<P: Protocol>(params: &P::Params, dead: Want, wanted: Want) {
     assert_eq!(block_on(one.release(lost)), Err(Lost::Recovered), "{dead:?}, {wanted:?}");
     let busy = block_on(one.acquire(wanted.with(Patience::Try))).err();
     assert_eq!(busy, Some(Denied::Busy), "held by the other");
-    block_on(two.release(grant)).expect("ours");
-    let all = block_on(one.acquire(Want::exclusive(0))).expect("nothing is left behind");
-    block_on(one.release(all)).expect("ours");
+    // A client that goes by its clock may be told by it to leave the rest to others, too.
+    let _ = block_on(two.release(grant));
+    block_on(one.acquire(Want::exclusive(0))).map(drop).expect("nothing is left behind for good");
 }
 
 #[test]
