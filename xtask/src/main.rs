@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod soft_roce;
 mod steps;
 mod tidy;
 
@@ -13,6 +14,7 @@ const USAGE: &str = "\
 usage: cargo xtask <CHORE>
 
   test   everything CI checks: format, lints, tests, doc tests, documentation, tidiness, dependencies
+  soft-roce  the RDMA backend on real queue pairs, in a virtual machine with soft-RoCE
   tidy   only the checks that need no compiler: file headers, file sizes, layers, machine paths";
 
 fn main() -> ExitCode {
@@ -20,6 +22,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["test"] => steps::test(&root),
+        ["soft-roce"] => soft_roce::report(&root),
         ["tidy"] => tidy::report(&root),
         ["help" | "-h" | "--help"] => {
             println!("{USAGE}");

@@ -3,6 +3,7 @@
 //! A step that fails does not stop the others: one run shows everything that is wrong. A step whose tool is
 //! not installed is skipped loudly, with the command that installs it, and counted as skipped.
 
+use crate::soft_roce::{self, Outcome};
 use crate::tidy;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -29,9 +30,27 @@ pub(crate) fn test(root: &Path) -> ExitCode {
         }),
         step("tests", || {
             // nextest runs the binaries side by side; plain `cargo test` gives the same answers more slowly.
-            let runner: &[&str] =
-                if has(root, "nextest") { &["nextest", "run", "--no-tests=pass"] } else { &["test"] };
+            let runner: &[&str] = if has(root, "nextest") {
+                &["nextest", "run", "--no-tests=pass", "--no-fail-fast"]
+            } else {
+                &["test", "--no-fail-fast"]
+            };
             cargo(root, &[runner, &tests].concat(), "")
+        }),
+        step("miri", || miri(root)),
+        step("soft-roce", || match soft_roce::run(root) {
+            Outcome::Ran { passed, failed } => {
+                println!("soft-roce: {passed} passed, {failed} failed");
+                if failed == 0 { Ended::Passed } else { Ended::Failed }
+            }
+            Outcome::Skipped(why) => {
+                println!("skipped: {why}");
+                Ended::Skipped
+            }
+            Outcome::Broken(why) => {
+                println!("{why}");
+                Ended::Failed
+            }
         }),
         step("doc tests", || cargo(root, &["test", "--workspace", "--doc"], "")),
         step("documentation", || {
@@ -67,6 +86,24 @@ fn cargo(root: &Path, args: &[&str], install: &str) -> Ended {
         return Ended::Failed;
     }
     run(&mut command(root, args))
+}
+
+/// The asymmetric lock's kernel, local threads against a NIC without atomics, under Miri: it runs the very code and backend,
+/// and objects to data races and to what the memory model does not allow. Skipped where there is no Miri.
+fn miri(root: &Path) -> Ended {
+    // Miri comes with nightly toolchains only, and `+nightly` is understood by rustup's cargo, not by a toolchain's own.
+    let cargo = |args: &[&str]| {
+        let mut command = Command::new("cargo");
+        command.current_dir(root).env_remove("CARGO").env("MIRIFLAGS", "-Zmiri-disable-isolation");
+        command.arg("+nightly").args(args);
+        command
+    };
+    let mut version = cargo(&["miri", "--version"]);
+    if !version.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        println!("skipped: there is no Miri; `rustup toolchain install nightly -c miri,rust-src` gets it");
+        return Ended::Skipped;
+    }
+    run(&mut cargo(&["miri", "test", "-p", "lockwright-locks", "--test", "qplock_threads"]))
 }
 
 /// `cargo deny check`. Skipped if it is not installed, or if it cannot get the list of advisories.

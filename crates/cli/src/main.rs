@@ -3,6 +3,7 @@
 //! Exit codes: 0, all is well; 1, something was found (a violation, a claim that does not hold); 2, the command
 //! could not do what it was asked to. What this crate must not do: name a protocol. The catalog does.
 
+mod bench;
 mod break_lock;
 mod check;
 mod doctor;
@@ -11,14 +12,18 @@ mod lab;
 mod ls;
 mod names;
 mod run;
+mod serve;
 mod sim;
 mod spaces;
+mod top;
 mod units;
 
+use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -29,6 +34,8 @@ use std::time::Duration;
 Examples:
   lockwright run backup -- rsync -a src dst   run a command while holding the lock `backup`
   lockwright ls                               who holds locks, who waits, since when
+  lockwright top                              the hottest locks, live
+  lockwright serve                            the same locks for other machines
   lockwright doctor                           what this machine can do
   lockwright check --all             prove every protocol in small cases, and every checker by its mutants
   lockwright sim mcs --clients 240   simulate 240 clients and print what it costs
@@ -45,8 +52,11 @@ enum Command {
     Exec(run::child::Args),
     Ls(ls::Args),
     Break(break_lock::Args),
+    Top(top::Args),
+    Serve(serve::Args),
     Spaces(spaces::Args),
     Doctor(doctor::Args),
+    Bench(bench::Args),
     Check(check::Args),
     Sim(sim::Args),
     Lab(lab::Args),
@@ -55,15 +65,43 @@ enum Command {
 /// Which space a command looks into.
 #[derive(Debug, clap::Args)]
 struct SpaceArg {
-    /// Lock space: `shm:`, `shm:NAME` or `shm:/PATH`
+    /// Lock space: `shm:`, `shm:NAME`, `shm:/PATH` or `tcp://HOST:PORT/NAME`
     #[arg(long, value_name = "SPACE", default_value = "shm:", env = "LOCKWRIGHT_SPACE")]
     space: String,
+    #[command(flatten)]
+    trust: TrustArgs,
+}
+
+/// What a server may want to know of its clients, and they of it.
+#[derive(Debug, clap::Args)]
+struct TrustArgs {
+    /// File with the secret that the server wants
+    #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// Certificates (PEM) by which the server is known; the connection is encrypted
+    #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_TLS_CA")]
+    tls_ca: Option<PathBuf>,
+}
+
+impl TrustArgs {
+    fn options(&self) -> anyhow::Result<lockwright::ClientOptions> {
+        let read =
+            |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+        let mut options = lockwright::Client::options();
+        if let Some(path) = &self.token_file {
+            options = options.token(read(path)?)?;
+        }
+        if let Some(path) = &self.tls_ca {
+            options = options.tls(read(path)?);
+        }
+        Ok(options)
+    }
 }
 
 impl SpaceArg {
     /// The space, or `None` if nobody has made it yet.
     fn look(&self) -> anyhow::Result<Option<lockwright::inspect::Inspector>> {
-        match lockwright::inspect::Inspector::open(&self.space) {
+        match lockwright::inspect::Inspector::open_with(&self.space, &self.trust.options()?) {
             Ok(inspector) => Ok(Some(inspector)),
             Err(lockwright::OpenError::Missing(_)) => Ok(None),
             Err(error) => Err(error.into()),
@@ -102,8 +140,11 @@ fn main() -> ExitCode {
         Command::Run(_) | Command::Exec(_) => unreachable!("done above"),
         Command::Ls(args) => ls::run(args, &mut out),
         Command::Break(args) => break_lock::run(args, &mut out),
+        Command::Top(args) => top::run(args, &mut out),
+        Command::Serve(args) => serve::run(args, &mut out),
         Command::Spaces(args) => spaces::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
+        Command::Bench(args) => bench::run(args, &mut out),
         Command::Check(args) => check::run(args, &mut out),
         Command::Sim(args) => sim::run(args, &mut out),
         Command::Lab(args) => lab::run(args, &mut out),

@@ -95,9 +95,24 @@ pub trait Endpoint: Clone + 'static {
         }
     }
 
+    /// Whether the fabric knows that `peer` is gone for good: nothing it began will happen any more. On one host that is
+    /// the end of its process; over a network nobody can know it, and the answer is always no.
+    fn is_gone(&self, peer: PeerId) -> impl Future<Output = bool> {
+        let _ = peer;
+        std::future::ready(false)
+    }
+
     /// Lets `ns` nanoseconds pass. The explorer lets any time pass between two steps anyway, so there it is over at
     /// once: never race it against something else.
     fn sleep(&self, ns: u64) -> impl Future<Output = ()>;
+
+    /// Whether `peer` has died, or has been silent for so long that others may take it for dead. Fabrics that cannot tell
+    /// suspect nobody; a space that can has its own ways. The explorer knows who has crashed, and answers both ways about
+    /// somebody who is paused.
+    fn suspects(&self, peer: PeerId) -> impl Future<Output = bool> {
+        let _ = peer;
+        std::future::ready(false)
+    }
 
     /// A random number, from the fabric so that runs can be repeated. Only for spreading waits: the explorer
     /// returns zero, so no protocol may rest its safety on it.

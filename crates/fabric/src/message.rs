@@ -55,6 +55,10 @@ pub struct Outbox {
     pub verbs: Vec<RawVerb>,
     /// Timers to start: (delay in nanoseconds, id given back to `on_timer`).
     pub timers: Vec<(u64, u64)>,
+    /// Cache lines that were fetched from other cores on the way: what the event cost, for fabrics that charge for it.
+    pub lines: u64,
+    /// As [`Outbox::lines`], under a lock that the role's threads share: one of them at a time.
+    pub lines_alone: u64,
 }
 
 impl Outbox {
@@ -71,6 +75,16 @@ impl Outbox {
     /// Executes `verb` on the role's own node.
     pub fn post(&mut self, verb: RawVerb) {
         self.verbs.push(verb);
+    }
+
+    /// Says that `lines` cache lines had to be fetched from other cores. Only the simulator takes note.
+    pub fn touch(&mut self, lines: u64) {
+        self.lines += lines;
+    }
+
+    /// As [`Outbox::touch`], for work that the role's threads do one after the other.
+    pub fn touch_alone(&mut self, lines: u64) {
+        self.lines_alone += lines;
     }
 
     /// Calls `on_timer(id)` after `delay_ns`.
@@ -96,6 +110,13 @@ pub trait Role: Clone + Eq + Hash + Debug + Send + 'static {
     fn hears_departures(&self) -> bool {
         false
     }
+
+    /// Which of its groups of threads takes `message`, where whoever drives it has several: a model of time, never a
+    /// matter of what happens.
+    fn desk(&self, message: &Message) -> usize {
+        let _ = message;
+        0
+    }
 }
 
 /// Any role, boxed: what a protocol hands to whoever drives its server side.
@@ -106,6 +127,7 @@ trait AnyRole: Debug + Send {
     fn on_message(&mut self, now: Time, from: PeerId, message: &Message, out: &mut Outbox);
     fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox);
     fn hears_departures(&self) -> bool;
+    fn desk(&self, message: &Message) -> usize;
     fn boxed_clone(&self) -> Box<dyn AnyRole>;
     fn key(&self) -> Vec<u8>;
 }
@@ -119,6 +141,9 @@ impl<R: Role> AnyRole for R {
     }
     fn hears_departures(&self) -> bool {
         Role::hears_departures(self)
+    }
+    fn desk(&self, message: &Message) -> usize {
+        Role::desk(self, message)
     }
     fn boxed_clone(&self) -> Box<dyn AnyRole> {
         Box::new(self.clone())
@@ -149,6 +174,11 @@ impl BoxedRole {
     /// See [`Role::hears_departures`].
     pub fn hears_departures(&self) -> bool {
         self.0.hears_departures()
+    }
+
+    /// See [`Role::desk`].
+    pub fn desk(&self, message: &Message) -> usize {
+        self.0.desk(message)
     }
 
     /// The role's type and everything its `Hash` covers, byte for byte: two roles with one key are the same state.

@@ -1,4 +1,5 @@
-//! Claims: a figure a paper prints, ours beside it, and how far apart they may be.
+//! Claims: a figure a paper prints, ours beside it, and how far apart they may be. Where a paper promises something without a
+//! figure, one that was expected beforehand takes its place, and is called so.
 
 use serde::Serialize;
 use std::fmt;
@@ -17,8 +18,10 @@ use std::fmt;
 pub struct Claim {
     /// Its name, unique within the experiment.
     pub id: String,
-    /// What the paper says.
+    /// What the paper says, or what was expected.
     pub paper: f64,
+    /// The paper does not print the figure: it was derived, explored, or is an order that the paper argues for.
+    pub expected: bool,
     /// What came out here.
     pub ours: f64,
     /// Lowest and highest value that count as the same.
@@ -30,7 +33,19 @@ pub struct Claim {
 impl Claim {
     /// The paper says `paper`, we found `ours`; they must be equal until a band is set.
     pub fn new(id: &str, paper: f64, ours: f64) -> Self {
-        Self { id: id.to_owned(), paper, ours, band: (paper, paper), note: String::new() }
+        Self { id: id.to_owned(), paper, expected: false, ours, band: (paper, paper), note: String::new() }
+    }
+
+    /// The figure is not the paper's.
+    ///
+    /// ```
+    /// let claim = lockwright_lab::Claim::new("share", 50.0, 50.0).expected();
+    /// assert_eq!(claim.to_string(), "claim share expected=50 ours=50 band=[50,50] ok");
+    /// ```
+    #[must_use]
+    pub fn expected(mut self) -> Self {
+        self.expected = true;
+        self
     }
 
     /// They may differ by `percent` of the paper's figure.
@@ -87,7 +102,8 @@ impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, paper, ours, band, .. } = self;
         let (paper, ours) = (short(*paper), short(*ours));
-        write!(f, "claim {id} paper={paper} ours={ours} band=[{},{}] ", short(band.0), short(band.1))?;
+        let whose = if self.expected { "expected" } else { "paper" };
+        write!(f, "claim {id} {whose}={paper} ours={ours} band=[{},{}] ", short(band.0), short(band.1))?;
         if self.holds() { write!(f, "ok") } else { write!(f, "MISS: {}", self.reason()) }
     }
 }
@@ -100,32 +116,4 @@ pub(crate) fn short(value: f64) -> String {
     let digits = if value == 0.0 { 0 } else { (3 - value.abs().log10().floor() as i32).clamp(0, 6) };
     let text = format!("{value:.*}", digits as usize);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_band_by_factor_reaches_both_ways() {
-        let claim = Claim::new("x", 100.0, 149.0).within_factor(1.5);
-        assert!(claim.holds());
-        assert!(!Claim { ours: 66.0, ..claim.clone() }.holds());
-        assert!(Claim { ours: 67.0, ..claim }.holds());
-    }
-
-    #[test]
-    fn no_figure_is_a_miss() {
-        let claim = Claim::new("x", 1.0, f64::NAN).within_percent(100.0);
-        assert!(!claim.holds());
-        assert!(claim.to_string().ends_with("MISS: no figure came out"));
-    }
-
-    #[test]
-    fn figures_are_short_and_whole_numbers_stay_whole() {
-        assert_eq!(short(15_500.0), "15500");
-        assert_eq!(short(99.4), "99.4");
-        assert_eq!(short(0.0), "0");
-        assert_eq!(short(0.012_345), "0.01235");
-    }
 }

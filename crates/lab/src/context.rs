@@ -23,9 +23,9 @@ pub enum LabError {
         /// What it said.
         failure: Box<Failure>,
     },
-    /// A simulation of range locks failed.
+    /// A simulation of a rack failed.
     #[error("{run}: {why}")]
-    Ranges {
+    Stuck {
         /// Which one.
         run: String,
         /// What a checker said, or who is stuck.
@@ -88,6 +88,11 @@ impl Context {
         self.quick
     }
 
+    /// How many simulations run side by side.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
     /// Simulates all `runs` and returns their reports in the same order.
     ///
     /// # Errors
@@ -141,29 +146,4 @@ fn progress_bar(id: &'static str, length: u64) -> ProgressBar {
     bar.set_prefix(id);
     bar.tick();
     bar
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn runs() -> Vec<Run> {
-        let plan = |clients| Plan { clients, locks: 4, ops: 500, ..Plan::default() };
-        [1, 2, 3, 8].map(|clients| Run::new("mcs", plan(clients))).into()
-    }
-
-    #[test]
-    fn reports_come_in_the_order_of_the_runs_whatever_the_number_of_threads() {
-        let one = Context::new(true, 1).simulate(&runs()).unwrap();
-        let many = Context::new(true, 3).simulate(&runs()).unwrap();
-        assert_eq!(one, many);
-        assert_eq!(one.iter().map(|report| report.clients).collect::<Vec<_>>(), [1, 2, 3, 8]);
-    }
-
-    #[test]
-    fn an_unknown_protocol_is_an_error_before_anything_runs() {
-        let run = Run::new("no-such-lock", Plan::default());
-        let error = Context::new(true, 1).simulate(&[run]).unwrap_err();
-        assert_eq!(error.to_string(), "there is no protocol called no-such-lock");
-    }
 }

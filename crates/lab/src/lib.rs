@@ -11,10 +11,11 @@ mod context;
 mod experiment;
 pub mod experiments;
 mod plot;
-mod ranges;
+mod rack;
 pub mod subject;
 mod table;
 mod two_sides;
+mod workload;
 
 pub use claim::Claim;
 pub use context::{Context, LabError, Run};

@@ -26,6 +26,7 @@ pub struct Subject {
     /// The explorer's cases, in order.
     pub cases: Vec<CaseInfo>,
     simulate: Simulate,
+    can_tune: fn(Tunable) -> bool,
     explore: fn(usize, &mut Options) -> Outcome,
 }
 
@@ -61,6 +62,7 @@ impl Subject {
                 }
                 run_with::<P>(plan, &params, progress)
             },
+            can_tune: |(name, value)| P::tune(&mut P::Params::default(), name, value),
             explore: |case, options| explore::<P>(&P::cases()[case], options),
         }
     }
@@ -82,6 +84,11 @@ impl Subject {
     /// If it has no such tunable.
     pub fn simulate_tuned(&self, plan: &Plan, tunables: &[Tunable]) -> Result<Report, Failure> {
         (self.simulate)(plan, tunables, &mut |_| {})
+    }
+
+    /// Whether it has such a tunable, and that can be the value.
+    pub fn can_tune(&self, tunable: Tunable) -> bool {
+        (self.can_tune)(tunable)
     }
 
     /// As [`Subject::simulate`], telling `progress` how far it is from time to time.
@@ -160,38 +167,4 @@ fn describe<P>(case: &Case<P>) -> CaseInfo {
 
 fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_unique_so_that_a_name_picks_one_subject() {
-        let subjects = all();
-        for (index, subject) in subjects.iter().enumerate() {
-            let twin = subjects[..index].iter().find(|other| other.info.name == subject.info.name);
-            assert!(twin.is_none(), "{} is there twice", subject.info.name);
-        }
-    }
-
-    #[test]
-    fn cases_of_one_subject_have_different_names() {
-        for subject in all() {
-            assert!(!subject.cases.is_empty(), "{} has no cases", subject.info.name);
-            for (index, case) in subject.cases.iter().enumerate() {
-                let twin = subject.cases[..index].iter().find(|other| other.name == case.name);
-                assert!(twin.is_none(), "{} has two cases called {}", subject.info.name, case.name);
-            }
-        }
-    }
-
-    #[test]
-    fn every_mutant_is_of_a_protocol_that_exists() {
-        for subject in all() {
-            if let Some(mutant) = subject.mutant {
-                assert!(find(mutant.of).is_some_and(|of| of.mutant.is_none()), "{}", subject.info.name);
-            }
-        }
-    }
 }

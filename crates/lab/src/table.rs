@@ -74,22 +74,3 @@ impl fmt::Display for Table {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cells_with_commas_and_quotes_survive_csv() {
-        let mut table = Table::new("t", &["a", "b"]);
-        table.row(["x,y".into(), "say \"hi\"".into()]);
-        assert_eq!(table.csv(), "a,b\n\"x,y\",\"say \"\"hi\"\"\"\n");
-    }
-
-    #[test]
-    fn columns_line_up() {
-        let mut table = Table::new("t", &["lock", "n"]);
-        table.row(["cas".into(), "240".into()]);
-        assert_eq!(table.to_string(), "lock    n\ncas   240\n");
-    }
-}

@@ -33,7 +33,12 @@ fn main() {
         against_mutex();
     }
     if wanted("growth") {
-        growth();
+        let only: Vec<u32> = picks.iter().filter_map(|pick| pick.parse().ok()).collect();
+        growth(if only.is_empty() {
+            &[1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000]
+        } else {
+            &only
+        });
     }
     if wanted("flags") {
         flags();
@@ -112,18 +117,25 @@ fn print(what: &str, per_second: &Spread) {
 fn core() {
     let mut core = filled(HELD);
     let (mut random, mut replies) = (Random(2), Vec::new());
-    let runs = (0..RUNS).map(|_| {
-        let begin = Instant::now();
-        pairs(&mut core, 1, PAIRS, &mut random, &mut replies);
-        f64::from(PAIRS) / begin.elapsed().as_secs_f64()
-    });
+    let runs = (0..RUNS)
+        .map(|_| f64::from(PAIRS) * 1e9 / cpu_ns(|| pairs(&mut core, 1, PAIRS, &mut random, &mut replies)));
     print("core alone, one thread, 10 k held (goal: 5)", &spread(runs.collect()));
 }
 
-/// Nanoseconds this thread has been ready to run without a core to run on, where the system says so.
-fn waited_ns() -> u64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    stat.split_whitespace().nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0)
+/// Nanoseconds this thread has run, and has been ready to run without a core to run on, where the system says so.
+fn ran_and_waited_ns() -> Option<(u64, u64)> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let mut numbers = stat.split_whitespace().map_while(|number| number.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
+}
+
+/// Nanoseconds that `run` takes on one core: those in which somebody else had the core do not count.
+fn cpu_ns(run: impl FnOnce()) -> f64 {
+    let (began, before) = (Instant::now(), ran_and_waited_ns());
+    run();
+    let (took, after) = (began.elapsed().as_nanos() as u64, ran_and_waited_ns());
+    let counted = before.zip(after).map_or(took, |(before, after)| after.0 - before.0);
+    if counted == 0 { took as f64 } else { counted as f64 }
 }
 
 /// Two threads that begin together, each doing its part. Items per second, or nothing if one of them had to wait for a
@@ -133,9 +145,10 @@ fn both<A: FnOnce() + Send, B: FnOnce()>(items: u32, one: A, other: B) -> Option
     /// When a thread began and ended, and how long it waited for a core meanwhile.
     fn timed(barrier: &Barrier, part: impl FnOnce()) -> (Instant, Instant, u64) {
         barrier.wait();
-        let (began, before) = (Instant::now(), waited_ns());
+        let waited = || ran_and_waited_ns().map_or(0, |(_, waited)| waited);
+        let (began, before) = (Instant::now(), waited());
         part();
-        (began, Instant::now(), waited_ns() - before)
+        (began, Instant::now(), waited() - before)
     }
     let (first, second) = std::thread::scope(|scope| {
         let first = scope.spawn(|| timed(barrier, one));
@@ -154,7 +167,7 @@ fn in_turns(
     mut other: impl FnMut() -> Option<f64>,
 ) -> Option<(Spread, Spread)> {
     let (mut ones, mut others) = (Vec::new(), Vec::new());
-    for _ in 0..400 {
+    for _ in 0..3_000 {
         ones.extend(one());
         others.extend(other());
         if ones.len() >= RUNS && others.len() >= RUNS {
@@ -165,27 +178,38 @@ fn in_turns(
     (!ones.is_empty() && !others.is_empty()).then(|| (spread(ones), spread(others)))
 }
 
-/// Two threads with a `Mutex` around the core, against two threads of which one combines.
+/// Two threads with a `Mutex` around the core, against two threads of which one combines. Also with a `Mutex` that is
+/// held for as many requests as a node of the list carries: what batches alone are worth.
 fn against_mutex() {
     println!();
-    match in_turns(two_with_mutex, two_combining) {
-        None => println!("Mutex and combiner: this machine is too busy for two threads at once"),
-        Some((mutex, combining)) => {
-            print("Mutex around the core, two threads", &mutex);
-            print("one handler and one combiner", &combining);
-            println!("{:<58} {:>6.2} (goal: 3)", "ratio", combining.median / mutex.median);
+    let (locked, mut combined) = (Mutex::new(filled(HELD)), filled(HELD));
+    for (what, pairs_at_once) in [("Mutex for each request", 0), ("Mutex for four pairs at once", 4)] {
+        match in_turns(|| two_with_mutex(&locked, pairs_at_once), || two_combining(&mut combined)) {
+            None => println!("{what}: this machine is too busy for two threads at once"),
+            Some((mutex, combining)) => {
+                print(&format!("{what}, two threads"), &mutex);
+                print("one handler and one combiner", &combining);
+                println!("{:<58} {:>6.2} (goal: 3)", "ratio", combining.median / mutex.median);
+            }
         }
     }
 }
 
 /// Short, so that some runs are not disturbed even on a busy machine.
-const TOGETHER: u32 = 20_000;
+const TOGETHER: u32 = 10_000;
 
-fn two_with_mutex() -> Option<f64> {
-    let core = &Mutex::new(filled(HELD));
+fn two_with_mutex(core: &Mutex<Core>, pairs_at_once: u32) -> Option<f64> {
     let client = |client: u32| {
         move || {
-            let (mut random, mut replies) = (Random(u64::from(client)), Vec::new());
+            // Not the seed of what is held: every lock would be found busy.
+            let (mut random, mut replies) = (Random(100 + u64::from(client)), Vec::new());
+            if pairs_at_once > 0 {
+                for _ in 0..TOGETHER / 2 / pairs_at_once {
+                    let mut core = core.lock().unwrap();
+                    pairs(&mut core, client, pairs_at_once, &mut random, &mut replies);
+                }
+                return;
+            }
             for _ in 0..TOGETHER / 2 {
                 let lock = random.lock(0);
                 core.lock().unwrap().handle(ClientId(client), lock, &mut replies);
@@ -198,45 +222,68 @@ fn two_with_mutex() -> Option<f64> {
     both(TOGETHER, client(1), client(2))
 }
 
-fn two_combining() -> Option<f64> {
-    let mut core = filled(HELD);
+fn two_combining(core: &mut Core) -> Option<f64> {
     let (mut handlers, mut list) = queue::list(1, 256);
     let mut handler = handlers.pop().expect("one was asked for");
     let handle = move || {
-        let mut random = Random(1);
+        let mut random = Random(101);
         for _ in 0..TOGETHER {
+            // A handler that finds several requests in its socket puts them into the list together.
             for request in [random.lock(0), Request::Unlock { id: 0 }] {
-                while handler.push(ClientId(1), request).is_err() {
+                while handler.stage(ClientId(1), request).is_err() {
                     std::hint::spin_loop();
                 }
             }
         }
+        handler.flush();
     };
     let combine = || {
-        let (mut served, mut replies) = (0, Vec::new());
+        let (mut served, mut batch, mut replies) = (0, Vec::new(), Vec::new());
         while served < 2 * TOGETHER as usize {
-            served += list.take_all(|client, request| core.handle(client, request, &mut replies));
+            list.take_all(256, &mut batch);
+            core.serve(&batch, &mut replies);
+            served += batch.len();
             black_box(&replies);
+            batch.clear();
             replies.clear();
         }
     };
     both(TOGETHER, handle, combine)
 }
 
-/// What a pair costs and a held range weighs, from a thousand to a million.
-fn growth() {
-    println!("\n{:>10} {:>10} {:>14} {:>12}", "held", "ns/pair", "ns/log2(held)", "bytes/range");
-    for held in [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000] {
+/// As [`pairs`], in batches of so many pairs: one pass of a combiner for which requests of as many clients wait.
+fn batches(core: &mut Core, pairs: u32, random: &mut Random, replies: &mut Vec<Reply>) {
+    const CLIENTS: u32 = 64;
+    let mut batch = Vec::new();
+    for _ in 0..pairs / CLIENTS {
+        let locks = (1..=CLIENTS).map(|client| (ClientId(client), random.lock(0)));
+        let unlocks = (1..=CLIENTS).map(|client| (ClientId(client), Request::Unlock { id: 0 }));
+        batch.clear();
+        batch.extend(locks.chain(unlocks));
+        core.serve(&batch, replies);
+        black_box(&*replies);
+        replies.clear();
+    }
+}
+
+/// What a pair costs and a held range weighs, from a thousand to a million; one request at a time, and in batches.
+fn growth(sizes: &[u32]) {
+    let columns = ["held", "ns/pair", "/log2(held)", "in batches", "/log2(held)", "bytes/range"];
+    println!("\n{}", columns.map(|column| format!("{column:>12}")).concat());
+    for held in sizes.iter().copied() {
         let mut core = filled(held);
         let (mut random, mut replies) = (Random(2), Vec::new());
-        let runs = (0..7).map(|_| {
-            let begin = Instant::now();
-            pairs(&mut core, 1, PAIRS / 2, &mut random, &mut replies);
-            begin.elapsed().as_nanos() as f64 / f64::from(PAIRS / 2)
-        });
-        let ns = spread(runs.collect()).median;
-        let bytes = core.bytes() as f64 / f64::from(held);
-        println!("{held:>10} {ns:>10.1} {:>14.2} {bytes:>12.1}", ns / f64::from(held).log2());
+        let mut timed = |run: fn(&mut Core, u32, &mut Random, &mut Vec<Reply>)| {
+            let runs = (0..7).map(|_| {
+                cpu_ns(|| run(&mut core, PAIRS / 2, &mut random, &mut replies)) / f64::from(PAIRS / 2)
+            });
+            spread(runs.collect()).median
+        };
+        let alone = timed(|core, count, random, replies| pairs(core, 1, count, random, replies));
+        let batched = timed(batches);
+        let (depth, bytes) = (f64::from(held).log2(), core.bytes() as f64 / f64::from(held));
+        let figures = [f64::from(held), alone, alone / depth, batched, batched / depth, bytes];
+        println!("{}", figures.map(|figure| format!("{figure:>12.1}")).concat());
     }
 }
 

@@ -10,8 +10,11 @@
 #![expect(clippy::disallowed_methods, reason = "real time is what is measured here")]
 
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
-use lockwright_fabric::{Addr, Endpoint, NodeId, PeerId, Word128};
+use lockwright_fabric::observe::Mode;
+use lockwright_fabric::{Addr, Endpoint, NodeId, PeerId, Value, Word128};
 use lockwright_locks::baseline::{cas::Cas, mcs::Mcs};
+use lockwright_locks::shiftlock::layout::{Delta, Entry, Layout, Member, Wide};
+use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
 use lockwright_locks::{LockClient, Protocol, Space, Want};
 use portable_atomic::AtomicU128;
 use std::hint::black_box;
@@ -28,6 +31,7 @@ fn main() {
     cas();
     mcs();
     wide();
+    shiftlock();
 }
 
 /// Runs the two in turns and prints their medians. A word on the command line picks rows.
@@ -62,9 +66,14 @@ fn endpoint(bytes: u64) -> InProcEndpoint {
 
 /// Acquire and release, awaited in one task.
 fn awaited<C: LockClient>(client: &C) {
+    awaited_in(Mode::Exclusive, client);
+}
+
+#[inline(always)]
+fn awaited_in<C: LockClient>(mode: Mode, client: &C) {
     block_on(async {
         for _ in 0..CYCLES {
-            let Ok(grant) = client.acquire(Want::exclusive(black_box(3))).await else {
+            let Ok(grant) = client.acquire(Want::whole(black_box(3), mode)).await else {
                 panic!("nobody else is here")
             };
             client.release(grant).await.expect("nothing fails");
@@ -171,4 +180,53 @@ fn wide() {
         }
     };
     compare("128-bit masked swap + masked add", generic, by_hand);
+}
+
+/// ShiftLock's paper entry, against the two atomics of each mode written by hand: fetch-and-store of the tail and a
+/// compare-and-swap of tail and RelCnt for a writer, two field-wise additions for a reader.
+fn shiftlock() {
+    let (space, params) = (Space::of(LOCKS as u64), ShiftParams::default());
+    let client = ShiftLock::<Wide>::client(endpoint(16 * LOCKS as u64), &space, &params);
+    let words: Vec<AtomicU128> = (0..LOCKS).map(|_| AtomicU128::new(0)).collect();
+    let me = Member::new::<Wide>(PeerId::client(0), black_box(0)).expect("there is room for one");
+    let update = |lock: usize, change: &dyn Fn(u128) -> Option<u128>| {
+        let mut seen = words[lock].load(SeqCst);
+        loop {
+            let Some(new) = change(seen) else { return (seen, false) };
+            match words[lock].compare_exchange(seen, new, SeqCst, SeqCst) {
+                Ok(_) => return (seen, true),
+                Err(now) => seen = now,
+            }
+        }
+    };
+    let writer = || {
+        let tail = Wide::TAIL.put(u128::from(me.0));
+        for _ in 0..CYCLES {
+            let lock = black_box(3);
+            let (old, _) = update(lock, &|old| Some((old & !Wide::TAIL.mask()) | tail));
+            let entry = Entry::<Wide>::of(old);
+            assert!(entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0, "nobody else is here");
+            let held = Wide::TAIL.mask() | Wide::REL_CNT.mask();
+            let mine = tail | Wide::REL_CNT.put(u128::from(entry.rel_cnt()));
+            let freed = Wide::REL_CNT.put(u128::from(entry.rel_cnt()) + 1)
+                | Wide::EPOCH.put(u128::from(!entry.epoch()));
+            let release =
+                |old: u128| (old & held == mine).then_some((old & !held & !Wide::EPOCH.mask()) | freed);
+            assert!(update(black_box(lock), &release).1, "it is still ours");
+        }
+    };
+    let reader = || {
+        let add = |lock: usize, delta| {
+            let op = Wide::add(Word128::at(Addr::new(NodeId(0), 0)), delta, None).raw().op;
+            update(lock, &|old| op.apply(u128::WIDTH, old)).0
+        };
+        for _ in 0..CYCLES {
+            let lock = black_box(3);
+            assert_eq!(Entry::<Wide>::of(add(lock, Delta::ENTER)).tail(), Member::NOBODY);
+            black_box(add(black_box(lock), Delta::LEAVE));
+        }
+    };
+    compare("shiftlock writer, awaited", || awaited(&client), writer);
+    compare("shiftlock writer, blocking", || blocking(&client), writer);
+    compare("shiftlock reader, awaited", || awaited_in(Mode::Shared, &client), reader);
 }

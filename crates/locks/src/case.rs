@@ -32,6 +32,8 @@ pub struct Case<P> {
     /// Gives the explorer a clock, for protocols whose safety rests on time. Deadlines then go by it, and
     /// `timeouts` is not asked.
     pub clock: Option<Clock>,
+    /// Without a clock: whoever was paused finds, when it asks for the time, that more of it has passed than any lease.
+    pub sleepers_know: bool,
     /// States after which the explorer stops and says that it is not exhaustive.
     pub max_states: u64,
 }
@@ -63,12 +65,21 @@ pub struct Faults {
     pub crashes: u8,
     /// Clients that stop for longer than any lease, and come back.
     pub pauses: u8,
+    /// With a clock: the most ticks that a pause lasts. Then a pause is the only way to be late: whoever waits for
+    /// something that has happened takes note of it in time, too, and the search can be exhaustive.
+    pub pause_ticks: Option<u32>,
     /// Datagrams that are lost.
     pub losses: u8,
     /// Datagrams that arrive twice.
     pub duplicates: u8,
     /// Datagrams overtake each other.
     pub reorders: bool,
+}
+
+impl Faults {
+    /// Nothing goes wrong.
+    pub const NONE: Self =
+        Self { crashes: 0, pauses: 0, pause_ticks: None, losses: 0, duplicates: 0, reorders: false };
 }
 
 /// When a wait with a deadline may end without what it waited for.
@@ -83,6 +94,9 @@ pub enum Timeouts {
     /// Only when nobody else can move: leases are longer than everything. For protocols that wait by
     /// `wait_until` and `recv_by`; one that spins always moves.
     WhenStuck,
+    /// As [`WhenStuck`](Self::WhenStuck) where something may go wrong, and else never: a lease must not hide a hang
+    /// that no fault has caused. For cases to which faults are added later.
+    WhenStuckByFaults,
 }
 
 /// A clock in coarse ticks, and how slow a verb can be.
@@ -122,6 +136,7 @@ impl<P: Default> Case<P> {
             checks: Checks { finish: true, quiet: true, tokens: false, bypass: None },
             weak_scope: false,
             clock: None,
+            sleepers_know: false,
             max_states: 50_000_000,
         }
     }
@@ -204,6 +219,13 @@ impl<P> Case<P> {
         self
     }
 
+    /// With a clock: pauses last so many ticks at most.
+    #[must_use]
+    pub fn for_ticks(mut self, ticks: u32) -> Self {
+        self.faults.pause_ticks = Some(ticks);
+        self
+    }
+
     /// When waits with a deadline may give up.
     #[must_use]
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
@@ -243,6 +265,13 @@ impl<P> Case<P> {
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
+        self
+    }
+
+    /// Clients can tell from their clocks that they were paused. At most six clients.
+    #[must_use]
+    pub fn sleepers_know(mut self) -> Self {
+        self.sleepers_know = true;
         self
     }
 

@@ -1,8 +1,14 @@
 //! The list of all protocols and mutants. A new protocol is one line here and one folder beside it.
 
-use crate::baseline::{cas, cas_backoff, drtm, dslr, filter, mcs, rma_rw, rpc};
+use crate::baseline::lld::{self, Lld};
+use crate::baseline::served::{Served, interval::Interval, list::List, maple::Maple};
+use crate::baseline::{
+    cas, cas_backoff, drtm, dslr, filter, mcs, netlock, parlock, rma_rw, rpc, srvlock, ss,
+};
 use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
+use crate::fisslock::{self, FissLock};
+use crate::kept::{self, Kept};
 use crate::mutant;
 use crate::protocol::Protocol;
 use crate::qplock::{self, QpLock};
@@ -74,9 +80,15 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<filter::Filter>();
     visitor.protocol::<Citron>();
     visitor.protocol::<CitronRw>();
+    visitor.protocol::<ss::StaticSegments>();
+    visitor.protocol::<Lld>();
+    visitor.protocol::<Served<List>>();
+    visitor.protocol::<Served<Interval>>();
+    visitor.protocol::<Served<Maple>>();
 
     visitor.protocol::<ShiftLock<Wide>>();
     visitor.protocol::<ShiftLock<Portable>>();
+    visitor.protocol::<Kept>();
 
     visitor.protocol::<Combiner>();
     visitor.protocol::<Combiner<combiner::PollRpc>>();
@@ -87,8 +99,18 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<QpLock>();
     visitor.protocol::<QpLock<qplock::AsPrinted>>();
     visitor.protocol::<QpLock<qplock::Extended>>();
+    visitor.protocol::<QpLock<qplock::InOrder>>();
+    visitor.protocol::<qplock::leased::Leased>();
+
+    visitor.protocol::<FissLock>();
+    visitor.protocol::<srvlock::SrvLock>();
+    visitor.protocol::<parlock::ParLock>();
+    visitor.protocol::<netlock::NetLock>();
 
     mutant::visit(visitor);
+    kept::mutants::visit(visitor);
+    lld::visit_mutants(visitor);
+    fisslock::mutants::visit(visitor);
     combiner::mutants::visit(visitor);
     qplock::mutants::visit(visitor);
 }

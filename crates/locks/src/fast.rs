@@ -3,6 +3,9 @@
 //! An `async fn` does not inline into its caller, which costs more than the atomics of an uncontended lock. So
 //! a protocol writes its first verb and what it decides from it with [`fast`], and everything else as an
 //! ordinary `async fn` that only exists once the fast path has failed.
+//!
+//! The slow path is boxed. Not for its size alone: what is polled by a call has an address, and whatever shares a future
+//! with it would have to live in memory too. Without it the whole fast path stays in registers.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -23,7 +26,7 @@ pin_project_lite::pin_project! {
     #[derive(Debug)]
     enum Path<F, S> {
         First { #[pin] first: F },
-        Slow { #[pin] slow: S },
+        Slow { slow: Pin<Box<S>> },
     }
 }
 
@@ -51,6 +54,13 @@ where
     Fast { decide: Some(decide), path: Path::First { first } }
 }
 
+/// Out of line: a fast path that never comes here should not carry the code.
+#[cold]
+#[inline(never)]
+fn boxed<S>(slow: S) -> Pin<Box<S>> {
+    Box::pin(slow)
+}
+
 impl<F, D, S, T> Future for Fast<F, D, S>
 where
     F: Future,
@@ -67,12 +77,69 @@ where
             let decide = this.decide.take().expect("the first verb completes once");
             match decide(outcome) {
                 Ok(done) => return Poll::Ready(done),
-                Err(slow) => this.path.set(Path::Slow { slow }),
+                Err(slow) => this.path.set(Path::Slow { slow: boxed(slow) }),
             }
         }
         match this.path.project() {
-            PathProj::Slow { slow } => slow.poll(cx),
+            PathProj::Slow { slow } => slow.as_mut().poll(cx),
             PathProj::First { .. } => unreachable!("the slow path was set just above"),
+        }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// The future of [`then`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless awaited"]
+    pub(crate) struct Then<F, C, D, S> {
+        decide: Option<(C, D)>,
+        #[pin]
+        step: Step<F, S>,
+    }
+}
+
+pin_project_lite::pin_project! {
+    #[project = StepProj]
+    #[derive(Debug)]
+    enum Step<F, S> {
+        First { #[pin] first: F },
+        Second { #[pin] second: S },
+    }
+}
+
+/// Runs `first`, and then what `decide` makes of its outcome: for a fast path of two steps. Both should be small.
+///
+/// `decide` is given what it needs as `context`, so that it can be a function: a closure cannot be told to inline, and a
+/// future that is handed back by a call goes through memory.
+#[inline(always)]
+pub(crate) fn then<F, C, D, S>(first: F, context: C, decide: D) -> Then<F, C, D, S>
+where
+    F: Future,
+    D: FnOnce(C, F::Output) -> S,
+    S: Future,
+{
+    Then { decide: Some((context, decide)), step: Step::First { first } }
+}
+
+impl<F, C, D, S> Future for Then<F, C, D, S>
+where
+    F: Future,
+    D: FnOnce(C, F::Output) -> S,
+    S: Future,
+{
+    type Output = S::Output;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<S::Output> {
+        let mut this = self.project();
+        if let StepProj::First { first } = this.step.as_mut().project() {
+            let Poll::Ready(outcome) = first.poll(cx) else { return Poll::Pending };
+            let (context, decide) = this.decide.take().expect("the first step completes once");
+            this.step.set(Step::Second { second: decide(context, outcome) });
+        }
+        match this.step.project() {
+            StepProj::Second { second } => second.poll(cx),
+            StepProj::First { .. } => unreachable!("the second step was set just above"),
         }
     }
 }

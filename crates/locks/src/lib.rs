@@ -13,13 +13,16 @@ pub mod catalog;
 pub mod citron;
 pub mod combiner;
 mod fast;
+pub mod fisslock;
 mod join;
+pub mod kept;
 pub mod mutant;
 pub mod orphans;
 mod play;
 mod protocol;
 pub mod qplock;
 pub mod shiftlock;
+mod slots;
 
 pub use fast::{Either, Fast, fast};
 pub use play::play;

@@ -91,7 +91,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<Dslr<dslr::ReaderClearsOwn>>(mutant(
         "dslr",
         Checker::Exclusion,
-        "a reader that clears a stuck lock passes over itself and those before it (DSLR as published)",
+        "a reader that clears a stuck lock passes over itself and those before it (as in ShiftLock's artifact)",
     ));
     citron::mutants::visit(visitor);
 }

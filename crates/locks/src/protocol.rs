@@ -32,6 +32,13 @@ pub trait Protocol: 'static {
         Vec::new()
     }
 
+    /// How many of the roles, the last ones, are in the network and not on a node: switches that everybody's packets
+    /// pass, half the way from everybody.
+    fn switches(space: &Space, params: &Self::Params) -> usize {
+        let _ = (space, params);
+        0
+    }
+
     /// Words of lock memory that do not start as zero.
     fn initial_memory(space: &Space, params: &Self::Params) -> Vec<(Addr, u64)> {
         let _ = (space, params);

@@ -5,10 +5,11 @@
 
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
 use lockwright_fabric::{
-    AtomicScope, Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, Op, PeerId, RawVerb,
-    Time, Value, Wait, Waited, Word64,
+    Addr, AtomicScope, Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, Op, PeerId,
+    RawVerb, Time, Value, Wait, Waited, Word64,
 };
-use lockwright_locks::qplock::{AsPrinted, Extended, QpLock, QpParams, Rules};
+use lockwright_locks::qplock::leased::{Leased, LeasedParams};
+use lockwright_locks::qplock::{AsPrinted, Extended, InOrder, QpLock, QpParams};
 use lockwright_locks::{LockClient, Protocol, Space, Want};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -96,10 +97,10 @@ impl Endpoint for ByWeakNic {
 
 /// Two local threads, one remote with memory of its own and one without. The counter is read and written in two steps,
 /// so that two clients inside at once lose an update.
-fn local_and_remote_threads_lose_no_update<R: Rules>(params: QpParams) {
-    let cycles = if cfg!(miri) { 10 } else { 2_000 };
+fn local_and_remote_threads_lose_no_update<P: Protocol>(params: &P::Params) {
+    let cycles = if cfg!(miri) { 5 } else { 2_000 };
     let space = Space::of(2).over(2);
-    let fabric = InProc::new(space.nodes, QpLock::<R>::bytes_per_node(&space, &params));
+    let fabric = InProc::new(space.nodes, P::bytes_per_node(&space, params));
     let nic = Arc::new(Mutex::new(()));
     let homes = [Some(NodeId(0)), Some(NodeId(0)), Some(NodeId(1)), None];
     let counter = AtomicU64::new(0);
@@ -113,7 +114,7 @@ fn local_and_remote_threads_lose_no_update<R: Rules>(params: QpParams) {
             let ep = ByWeakNic { inner, nic: Arc::clone(&nic) };
             let (counter, space) = (&counter, &space);
             scope.spawn(move || {
-                let client = QpLock::<R>::client(ep, space, &params);
+                let client = P::client(ep, space, params);
                 for _ in 0..cycles {
                     let grant = block_on(client.acquire(Want::exclusive(0))).expect("granted");
                     let seen = counter.load(Relaxed);
@@ -124,10 +125,11 @@ fn local_and_remote_threads_lose_no_update<R: Rules>(params: QpParams) {
             });
         }
     });
-    assert_eq!(counter.into_inner(), homes.len() as u64 * cycles, "{}", R::NAME);
+    assert_eq!(counter.into_inner(), homes.len() as u64 * cycles, "{}", P::INFO.name);
     // All is quiet: both queues are empty.
     for offset in [0, 8] {
-        assert_eq!(fabric.peek(Word64::at(lockwright_fabric::Addr::new(NodeId(0), offset))), 0);
+        let addr = Addr::new(NodeId(0), offset);
+        assert_eq!(fabric.peek(Word64::at(addr)) & P::quiet_mask(&space, params, addr), 0);
     }
 }
 
@@ -136,7 +138,7 @@ fn the_shipped_lock_loses_no_update_between_cpu_and_nic() {
     for budget in [1, 3] {
         for swap in [false, true] {
             let params = QpParams { budget, swap, clients: 4, ..QpParams::default() };
-            local_and_remote_threads_lose_no_update::<lockwright_locks::qplock::Shipped>(params);
+            local_and_remote_threads_lose_no_update::<QpLock>(&params);
         }
     }
 }
@@ -144,11 +146,24 @@ fn the_shipped_lock_loses_no_update_between_cpu_and_nic() {
 #[test]
 fn the_printed_lock_loses_no_update_between_cpu_and_nic() {
     let params = QpParams { budget: 2, clients: 4, ..QpParams::default() };
-    local_and_remote_threads_lose_no_update::<AsPrinted>(params);
+    local_and_remote_threads_lose_no_update::<QpLock<AsPrinted>>(&params);
 }
 
 #[test]
 fn the_reader_writer_lock_loses_no_update_between_cpu_and_nic() {
     let params = QpParams { budget: 2, clients: 4, ..QpParams::default() };
-    local_and_remote_threads_lose_no_update::<Extended>(params);
+    local_and_remote_threads_lose_no_update::<QpLock<Extended>>(&params);
+}
+
+#[test]
+fn the_lock_in_strict_order_loses_no_update_between_cpu_and_nic() {
+    let params = QpParams { clients: 4, ..QpParams::default() };
+    local_and_remote_threads_lose_no_update::<QpLock<InOrder>>(&params);
+}
+
+#[test]
+fn the_recoverable_lock_loses_no_update_between_cpu_and_nic() {
+    // A lease that no thread outlasts, however busy the machine is.
+    let params = LeasedParams { budget: 2, clients: 4, lease_ns: u64::MAX, ..LeasedParams::default() };
+    local_and_remote_threads_lose_no_update::<Leased>(&params);
 }

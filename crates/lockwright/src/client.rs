@@ -8,6 +8,9 @@ use crate::lock::core::Core;
 use crate::lock::{Mutex, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::progress::Progress;
+#[cfg(target_os = "linux")]
+use crate::remote::{Remote, RemoteHome, RemoteOptions, address};
+use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, Weak};
@@ -25,6 +28,8 @@ use std::time::Duration;
 #[must_use]
 pub struct ClientOptions {
     lease: Duration,
+    token: Option<tcp::Token>,
+    roots: Option<Vec<u8>>,
 }
 
 /// How long a process may be silent before others may take its locks.
@@ -34,7 +39,7 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { lease: LEASE }
+        Self { lease: LEASE, token: None, roots: None }
     }
 }
 
@@ -50,6 +55,47 @@ impl ClientOptions {
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.max(SHORTEST_LEASE);
         self
+    }
+
+    /// The secret that the server wants its clients to know.
+    ///
+    /// # Errors
+    /// If it is too short to be one.
+    ///
+    /// ```
+    /// assert!(lockwright::Client::options().token("short").is_err());
+    /// ```
+    pub fn token(mut self, secret: impl AsRef<[u8]>) -> Result<Self, OpenError> {
+        self.token = Some(tcp::Token::new(secret).map_err(|error| OpenError::Trust(error.to_string()))?);
+        Ok(self)
+    }
+
+    /// Encrypts, and trusts servers whose certificate is among these (PEM) or signed by one of them, and is made out
+    /// to the host in the space's address.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = lockwright::Client::options().tls(std::fs::read("ca.pem")?);
+    /// let client = options.open("tcp://locks.example.org/stock")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn tls(mut self, roots: impl Into<Vec<u8>>) -> Self {
+        self.roots = Some(roots.into());
+        self
+    }
+
+    /// How to reach the space `space` of the server at `server`.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn remote(&self, server: String, space: Vec<u8>) -> Result<RemoteOptions, OpenError> {
+        let tls = self.roots.as_ref().map(|roots| tcp::TlsClient::from_pem(roots, address::host(&server)));
+        let tls = tls.transpose().map_err(|error| OpenError::Trust(error.to_string()))?;
+        let connect = tcp::ConnectOptions {
+            token: self.token.clone(),
+            tls,
+            name: label(),
+            ..tcp::ConnectOptions::default()
+        };
+        Ok(RemoteOptions { server, space, lease: self.lease, connect })
     }
 
     /// Opens the space at `address`: see [`Client::open`].
@@ -71,6 +117,10 @@ impl ClientOptions {
                 };
                 Arc::new(ShmHome::new(shm::open(&path, true)?, self.lease).map_err(refuse)?)
             }
+            #[cfg(target_os = "linux")]
+            Address::Tcp { server, space } => {
+                Arc::new(RemoteHome::new(Remote::open(self.remote(server, space)?)?))
+            }
         };
         Client::at(home, address)
     }
@@ -81,11 +131,24 @@ pub(crate) enum Address {
     Mem,
     #[cfg(target_os = "linux")]
     Shm(PathBuf),
+    #[cfg(target_os = "linux")]
+    Tcp {
+        server: String,
+        space: Vec<u8>,
+    },
+}
+
+/// How this process is called in listings of a server: pid, host, program.
+#[cfg(target_os = "linux")]
+fn label() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let host = read("/proc/sys/kernel/hostname").trim().replace(char::is_whitespace, "-");
+    format!("{} {host} {}", std::process::id(), read("/proc/self/comm").trim())
 }
 
 impl Address {
-    pub(crate) fn parse(address: &str) -> Result<Self, OpenError> {
-        match address.split_once(':') {
+    pub(crate) fn parse(text: &str) -> Result<Self, OpenError> {
+        match text.split_once(':') {
             Some(("mem", "")) => Ok(Self::Mem),
             #[cfg(target_os = "linux")]
             Some(("shm", path)) if path.starts_with('/') => Ok(Self::Shm(path.into())),
@@ -93,9 +156,14 @@ impl Address {
             Some(("shm", name)) => {
                 let name = if name.is_empty() { "default" } else { name };
                 let path = lockwright_fabric::backend::shm::space_path(name);
-                path.map(Self::Shm).map_err(|_| OpenError::Address(address.to_owned()))
+                path.map(Self::Shm).map_err(|_| OpenError::Address(text.to_owned()))
             }
-            _ => Err(OpenError::Address(address.to_owned())),
+            #[cfg(target_os = "linux")]
+            Some(("tcp", rest)) => match address::parse(rest) {
+                Some((server, space)) => Ok(Self::Tcp { server, space }),
+                None => Err(OpenError::Address(text.to_owned())),
+            },
+            _ => Err(OpenError::Address(text.to_owned())),
         }
     }
 }
@@ -131,6 +199,8 @@ impl Client {
     /// | `shm:` | the default one of this user on this host |
     /// | `shm:NAME` | another one of this user, kept apart from the first |
     /// | `shm:/PATH` | the one in that file, which should lie in shared memory |
+    /// | `tcp://HOST:PORT/NAME` | the one of that name in that [server](crate::server); without a name, its default one |
+    /// | `tcp://HOST:PORT/shm:` | the one of that server's host, if the server exports it |
     /// | `mem:` | a new one inside this process |
     ///
     /// # Errors

@@ -15,8 +15,11 @@ use std::ops::Range;
 #[non_exhaustive]
 pub enum OpenError {
     /// No kind of space is written like that.
-    #[error("{0:?} names no space: say `shm:`, `shm:NAME`, `shm:/PATH` or `mem:`")]
+    #[error("{0:?} names no space: say `shm:`, `shm:NAME`, `shm:/PATH`, `tcp://HOST:PORT/NAME` or `mem:`")]
     Address(String),
+    /// The token or the certificates are no good.
+    #[error("{0}")]
+    Trust(String),
     /// There is no such space, and it was not to be made.
     #[error("there is no lock space {0}")]
     Missing(String),
@@ -102,6 +105,9 @@ pub enum LockError {
     /// No further client fits into the space.
     #[error("the space has no room for another client: {0}")]
     NoSeat(String),
+    /// The server refused, or cannot be reached.
+    #[error("{0}")]
+    Server(String),
 }
 
 impl LockError {

@@ -153,6 +153,43 @@ impl FencedFile {
         Ok(parts?.1)
     }
 
+    /// The content, for somebody who will write what follows from it: from here on the file takes no writes with a
+    /// smaller token.
+    ///
+    /// Whoever reads, thinks and writes must begin like this. A [`read`](Self::read) alone leaves a gap: a holder from
+    /// the past, whose token is still the largest that the file has seen, could write between the read and the write,
+    /// and its update would be lost.
+    ///
+    /// # Errors
+    /// If somebody with a larger token was here before, or the file cannot be read or written.
+    ///
+    /// ```
+    /// # use lockwright::fenced::FencedFile;
+    /// # let folder = std::env::temp_dir().join(format!("lockwright-doc-read-as-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder).unwrap();
+    /// let mut file = FencedFile::open(folder.join("counter"))?;
+    /// file.write(7, b"41")?;
+    /// assert_eq!(file.read_as(8)?, b"41"); // the next holder looks
+    /// assert!(file.write(7, b"13").is_err()); // the one before comes too late
+    /// file.write(8, b"42")?;
+    /// # std::fs::remove_dir_all(&folder).unwrap();
+    /// # Ok::<(), lockwright::fenced::FencedError>(())
+    /// ```
+    pub fn read_as(&mut self, token: u64) -> Result<Vec<u8>, FencedError> {
+        self.file.lock()?;
+        let content = self.read_as_locked(token);
+        self.file.unlock()?;
+        content
+    }
+
+    fn read_as_locked(&mut self, token: u64) -> Result<Vec<u8>, FencedError> {
+        let (newest, content) = self.parts()?;
+        if token != newest {
+            self.write_locked(token, &content)?;
+        }
+        Ok(content)
+    }
+
     fn write_locked(&mut self, token: u64, content: &[u8]) -> Result<(), FencedError> {
         let (newest, _) = self.parts()?;
         Fence::at(newest).admit(token)?;

@@ -1,14 +1,15 @@
 //! Looking into a space: who holds what, who waits for what, since when; and taking a lock away from somebody.
 //!
-//! Everything shown here stands in the space itself, written there by the clients. Looking disturbs nobody.
+//! On shared memory, everything shown here stands in the space itself, written there by the clients; a server is asked.
+//! Looking disturbs nobody.
 
-use crate::client::Address;
+use crate::client::{Address, ClientOptions};
 use crate::error::OpenError;
 use crate::home::cards::{self, Card, State};
 use crate::home::members::{Members, NAMES};
-use crate::home::resets::is_alive;
 use crate::home::{Kind, shm};
 use crate::name::{LockName, NameError};
+use crate::remote::look::Looker;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::shm::{ClientInfo, NameInfo, ShmSpace, SpaceError, space_path};
 use lockwright_fabric::observe::Mode;
@@ -32,7 +33,17 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Inspector {
+pub struct Inspector(Looks);
+
+#[derive(Debug)]
+enum Looks {
+    Local(Local),
+    Remote(Looker),
+}
+
+/// A space of this host.
+#[derive(Debug)]
+struct Local {
     space: ShmSpace,
     members: Members,
 }
@@ -71,8 +82,26 @@ pub enum EntryState {
     Held,
     /// It waits for it, or gave up and has not been served yet.
     Waiting,
-    /// It gives it back.
-    Releasing,
+}
+
+/// What a lock has seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Heat {
+    /// The lock.
+    pub name: LockName,
+    /// Whether it is a range lock.
+    pub ranges: bool,
+    /// How many hold it now.
+    pub holders: u64,
+    /// How many wait for it now.
+    pub waiters: u64,
+    /// Grants so far.
+    pub grants: u64,
+    /// Grants that had to be waited for.
+    pub contended: u64,
+    /// How long they were waited for, altogether.
+    pub waited: Duration,
 }
 
 /// What a space is.
@@ -158,20 +187,26 @@ impl Inspector {
     /// assert!(lockwright::inspect::Inspector::open("shm:/dev/shm/no-such-space").is_err());
     /// ```
     pub fn open(address: &str) -> Result<Self, OpenError> {
-        /// Whoever looks holds nothing that could be lost.
-        const LEASE_NS: u64 = u64::MAX;
-        let Address::Shm(path) = Address::parse(address)? else {
-            return Err(OpenError::Address(address.to_owned()));
-        };
-        let space = shm::open(&path, false)?;
-        let refuse = |why: String| OpenError::Space { space: path.display().to_string(), why };
-        let members = Members::new(space.clone(), LEASE_NS).map_err(|error| refuse(error.to_string()))?;
-        Ok(Self { space, members })
+        Self::open_with(address, &ClientOptions::default())
     }
 
-    fn names(&self) -> Result<Vec<NameInfo>, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
-        Ok(member.names().all()?)
+    /// As [`open`](Self::open), with what a server may want to know of its clients.
+    ///
+    /// # Errors
+    /// If there is no such space, or it cannot be used.
+    ///
+    /// ```
+    /// use lockwright::{Client, inspect::Inspector};
+    /// assert!(Inspector::open_with("shm:/dev/shm/no-such-space", &Client::options()).is_err());
+    /// ```
+    pub fn open_with(address: &str, options: &ClientOptions) -> Result<Self, OpenError> {
+        match Address::parse(address)? {
+            Address::Shm(path) => Local::open(&path).map(Looks::Local).map(Self),
+            Address::Tcp { server, space } => {
+                Looker::open(options.remote(server, space)?).map(Looks::Remote).map(Self)
+            }
+            Address::Mem => Err(OpenError::Address(address.to_owned())),
+        }
     }
 
     /// Everybody who holds a lock or waits for one, by name; holders first, then those who have waited longest.
@@ -187,6 +222,127 @@ impl Inspector {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn entries(&self) -> Result<Vec<Entry>, InspectError> {
+        match &self.0 {
+            Looks::Local(local) => local.entries(),
+            Looks::Remote(looker) => looker.entries(),
+        }
+    }
+
+    /// What the locks in use have seen; the busiest first. On shared memory nobody counts, so `grants`, `contended` and
+    /// `waited` are zero there.
+    ///
+    /// # Errors
+    /// If the space cannot be used.
+    ///
+    /// ```
+    /// # use lockwright::server::{Server, ServerOptions};
+    /// # let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap()))?;
+    /// # let address = format!("tcp://{}", server.address());
+    /// # let client = lockwright::Client::open(&address)?;
+    /// drop(client.mutex("a")?.lock().wait()?);
+    /// let heat = lockwright::inspect::Inspector::open(&address)?.heat()?;
+    /// assert_eq!((heat[0].name.to_string(), heat[0].grants), ("a".to_owned(), 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn heat(&self) -> Result<Vec<Heat>, InspectError> {
+        match &self.0 {
+            Looks::Local(local) => Ok(Heat::of(&local.entries()?)),
+            Looks::Remote(looker) => looker.heat(),
+        }
+    }
+
+    /// Takes the lock called `name` away from whoever holds it with `token`, who will learn that it was lost. Nobody
+    /// else is touched: if that grant is over, nothing happens. On shared memory, a
+    /// shared lock is taken from all who share it.
+    ///
+    /// # Errors
+    /// If there is no such grant.
+    ///
+    /// ```
+    /// use lockwright::{Client, GuardState, inspect::Inspector};
+    /// # let address = format!("shm:/dev/shm/lockwright-doc-break-{}", std::process::id());
+    /// let client = Client::open(&address)?;
+    /// let guard = client.mutex("stuck")?.lock().wait()?;
+    /// let inspector = Inspector::open(&address)?;
+    /// assert!(inspector.break_grant("stuck", guard.token() + 1).is_err());
+    /// inspector.break_grant("stuck", guard.token())?;
+    /// assert_eq!(guard.state(), GuardState::Lost);
+    /// # std::fs::remove_file(&address["shm:".len()..])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn break_grant(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), BreakError> {
+        match &self.0 {
+            Looks::Local(local) => local.break_grant(name, token),
+            Looks::Remote(looker) => looker.break_grant(LockName::new(name)?, token),
+        }
+    }
+
+    /// What the space is.
+    ///
+    /// # Errors
+    /// If the space cannot be used, or is not one of this host.
+    ///
+    /// ```
+    /// # let address = format!("shm:/dev/shm/lockwright-doc-info-{}", std::process::id());
+    /// # let client = lockwright::Client::open(&address).unwrap();
+    /// let info = lockwright::inspect::Inspector::open(&address)?.info()?;
+    /// assert_eq!(info.keyed, "shiftlock");
+    /// # std::fs::remove_file(&address["shm:".len()..])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn info(&self) -> Result<SpaceInfo, InspectError> {
+        match &self.0 {
+            Looks::Local(local) => local.info(),
+            Looks::Remote(_) => Err(InspectError::Space("it is not in this host's shared memory".to_owned())),
+        }
+    }
+}
+
+impl Heat {
+    /// What can be seen of locks by who holds them and waits for them.
+    pub(crate) fn of(entries: &[Entry]) -> Vec<Self> {
+        let mut heat: Vec<Self> = Vec::new();
+        for entry in entries {
+            let ranges = entry.range.is_some();
+            if heat.last().is_none_or(|last| last.name != entry.name || last.ranges != ranges) {
+                let name = entry.name.clone();
+                heat.push(Self {
+                    name,
+                    ranges,
+                    holders: 0,
+                    waiters: 0,
+                    grants: 0,
+                    contended: 0,
+                    waited: Duration::ZERO,
+                });
+            }
+            let last = heat.last_mut().expect("just seen to");
+            match entry.state {
+                EntryState::Waiting => last.waiters += 1,
+                EntryState::Held => last.holders += 1,
+            }
+        }
+        heat.sort_by_key(|heat| std::cmp::Reverse(heat.waiters));
+        heat
+    }
+}
+
+impl Local {
+    fn open(path: &Path) -> Result<Self, OpenError> {
+        /// Whoever looks holds nothing that could be lost.
+        const LEASE_NS: u64 = u64::MAX;
+        let space = shm::open(path, false)?;
+        let refuse = |why: String| OpenError::Space { space: path.display().to_string(), why };
+        let members = Members::new(space.clone(), LEASE_NS).map_err(|error| refuse(error.to_string()))?;
+        Ok(Self { space, members })
+    }
+
+    fn names(&self) -> Result<Vec<NameInfo>, InspectError> {
+        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        Ok(member.names().all()?)
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>, InspectError> {
         let names: HashMap<_, _> = self.names()?.into_iter().map(|info| (info.lock.id, info)).collect();
         let clients: HashMap<_, _> =
             self.space.clients().into_iter().map(|client| (client.peer, client)).collect();
@@ -207,25 +363,7 @@ impl Inspector {
         Ok(entries)
     }
 
-    /// Takes the lock called `name` away from whoever holds it with `token`, who will learn that it was lost. Nobody
-    /// else is touched: if that grant is over, nothing happens. A shared lock is taken from all who share it.
-    ///
-    /// # Errors
-    /// If there is no such grant.
-    ///
-    /// ```
-    /// use lockwright::{Client, GuardState, inspect::Inspector};
-    /// # let address = format!("shm:/dev/shm/lockwright-doc-break-{}", std::process::id());
-    /// let client = Client::open(&address)?;
-    /// let guard = client.mutex("stuck")?.lock().wait()?;
-    /// let inspector = Inspector::open(&address)?;
-    /// assert!(inspector.break_grant("stuck", guard.token() + 1).is_err());
-    /// inspector.break_grant("stuck", guard.token())?;
-    /// assert_eq!(guard.state(), GuardState::Lost);
-    /// # std::fs::remove_file(&address["shm:".len()..])?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn break_grant(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), BreakError> {
+    fn break_grant(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), BreakError> {
         let name = LockName::new(name)?;
         let infos = self.names()?;
         let info = infos.iter().find(|info| info.name == name.as_bytes());
@@ -243,20 +381,7 @@ impl Inspector {
         if broken.map_err(InspectError::from)? { Ok(()) } else { Err(not_held) }
     }
 
-    /// What the space is.
-    ///
-    /// # Errors
-    /// If the space cannot be used.
-    ///
-    /// ```
-    /// # let address = format!("shm:/dev/shm/lockwright-doc-info-{}", std::process::id());
-    /// # let client = lockwright::Client::open(&address).unwrap();
-    /// let info = lockwright::inspect::Inspector::open(&address)?.info()?;
-    /// assert_eq!(info.keyed, "shiftlock");
-    /// # std::fs::remove_file(&address["shm:".len()..])?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn info(&self) -> Result<SpaceInfo, InspectError> {
+    fn info(&self) -> Result<SpaceInfo, InspectError> {
         let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
         let path = self.space.path().to_owned();
         let now = self.space.now();
@@ -266,7 +391,7 @@ impl Inspector {
             address: address_of(&path),
             keyed: "shiftlock",
             ranges: "cards",
-            clients: others.filter(|sheet| is_alive(&self.space, sheet, now)).count(),
+            clients: others.filter(|sheet| member.book().is_alive(sheet, now)).count(),
             max_clients: cards::SLOTS,
             names: member.names().len(),
             max_names: NAMES,
@@ -282,7 +407,6 @@ fn entry(card: &Card, info: &NameInfo, client: &ClientInfo, alive: bool, age_ns:
         State::Taking if card.token == 0 => return None,
         State::Taking | State::Held => (EntryState::Held, Some(info.lock.token_base + card.token)),
         State::Waiting => (EntryState::Waiting, None),
-        State::Releasing => (EntryState::Releasing, None),
         State::Struck => return None,
     };
     let (host, program) = client.label.split_once(' ').unwrap_or((&client.label, ""));

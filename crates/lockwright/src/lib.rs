@@ -16,6 +16,7 @@
 //! - [`Client`]: an opened space. [`Mutex`], [`RwLock`], [`RangeLock`]: handles by name. [`LockSet`]: several at once.
 //! - [`Acquire`]: await it on any executor, or `.wait()` without one; drop it to give up.
 //! - [`Guard`]: the held lock, its [token](Guard::token) and its [state](Guard::state).
+//! - [`server`]: locks for other machines, over TCP.
 //! - [`inspect`]: who holds what, who waits, and how to break a lock.
 //! - [`fenced`]: how a resource refuses writes from the past.
 //!
@@ -33,6 +34,10 @@ pub mod inspect;
 mod lock;
 mod name;
 mod progress;
+#[cfg(target_os = "linux")]
+mod remote;
+#[cfg(target_os = "linux")]
+pub mod server;
 
 pub use client::{Client, ClientOptions};
 pub use error::{HandleError, LockError, OpenError, TryLockError, UnlockError};
@@ -52,3 +57,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide.md")]
 struct Guide;
+
+/// And the page about servers.
+#[cfg(all(doctest, target_os = "linux"))]
+#[doc = include_str!("../../../docs/serve.md")]
+struct Serve;

@@ -1,6 +1,6 @@
 //! The memory of all nodes: plain words, changed one verb at a time.
 
-use lockwright_fabric::backend::prefetch;
+use lockwright_fabric::backend::{large_pages, prefetch};
 use lockwright_fabric::{Addr, NodeId, RegionId, Width};
 use std::collections::BTreeMap;
 
@@ -14,9 +14,15 @@ pub struct Memory {
 impl Memory {
     /// `bytes` of zeroes in region 0 of each of `nodes` nodes.
     pub(crate) fn new(nodes: u16, bytes: u64) -> Self {
-        // Rounded up to whole 16-byte words. Zeroed by the operating system, page by page as touched.
+        // Rounded up to whole 16-byte words. Zeroed by the operating system, page by page as touched; large pages, for
+        // locks are touched at random.
         let words = bytes.div_ceil(16) as usize * 2;
-        Self { tables: (0..nodes).map(|_| vec![0; words]).collect(), others: BTreeMap::new() }
+        let table = |_| {
+            let mut table = vec![0; words];
+            large_pages(&mut table);
+            table
+        };
+        Self { tables: (0..nodes).map(table).collect(), others: BTreeMap::new() }
     }
 
     /// Adds a region of `bytes` zeroes.

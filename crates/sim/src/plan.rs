@@ -1,6 +1,7 @@
 //! What a simulated run is asked to do.
 
 use crate::nic::NicModel;
+use crate::ranges::Ranges;
 use lockwright_fabric::fault::FaultPlan;
 
 /// A run: so many clients, each acquiring and releasing locks at random until enough has been done.
@@ -18,12 +19,17 @@ pub struct Plan {
     pub nodes: u16,
     /// Zipf exponent of the choice of lock; zero is uniform.
     pub zipf: f64,
+    /// Parts of locks instead of whole ones.
+    pub ranges: Option<Ranges>,
     /// Percent of acquires in exclusive mode.
     pub writes_percent: f64,
     /// Acquire+release cycles of all clients together, after the warm-up.
     pub ops: u64,
     /// If set, clients go on for so many virtual nanoseconds instead, however many cycles that makes.
     pub duration_ns: Option<u64>,
+    /// The run is cut off when its duration is over: what is under way then does not count, and memory is not looked at.
+    /// For locks that under too much load get nowhere.
+    pub cut_off: bool,
     /// Cycles that are run first and not counted.
     pub warmup_ops: u64,
     /// Nanoseconds a lock is held.
@@ -52,9 +58,11 @@ impl Default for Plan {
             locks: 1_000,
             nodes: 1,
             zipf: 0.99,
+            ranges: None,
             writes_percent: 100.0,
             ops: 100_000,
             duration_ns: None,
+            cut_off: false,
             warmup_ops: 0,
             hold_ns: 0,
             think_ns: 0,

@@ -49,6 +49,19 @@ pub struct Report {
     pub crashed: usize,
     /// All verbs of the run, warm-up included.
     pub total_verbs: u64,
+    /// With ranges: the different kinds of clients.
+    pub kinds: Vec<Kind>,
+}
+
+/// Clients of one kind: those that ask for ranges of one length, or have one job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Kind {
+    /// What they are.
+    pub name: String,
+    /// Cycles per virtual second of all of them together.
+    pub goodput_per_s: f64,
+    /// Latency of their acquires.
+    pub acquire: Latency,
 }
 
 /// Latencies in virtual nanoseconds.

@@ -3,11 +3,11 @@
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Rng([u64; 4]);
+pub struct Rng([u64; 4]);
 
 impl Rng {
     /// Stream number `stream` of `seed`.
-    pub(crate) fn new(seed: u64, stream: u64) -> Self {
+    pub fn new(seed: u64, stream: u64) -> Self {
         let mut state = seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95);
         let mut next = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -21,7 +21,7 @@ impl Rng {
 
     /// 64 random bits.
     #[inline]
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
         let t = s[1] << 17;
@@ -36,19 +36,19 @@ impl Rng {
 
     /// Below `limit`, which must not be zero.
     #[inline]
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
     }
 
     /// In [0, 1).
     #[inline]
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
     /// True with probability `p`; draws nothing where that is zero.
     #[inline]
-    pub(crate) fn chance(&mut self, p: f64) -> bool {
+    pub fn chance(&mut self, p: f64) -> bool {
         p > 0.0 && self.unit() < p
     }
 }

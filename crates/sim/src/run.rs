@@ -2,15 +2,15 @@
 
 use crate::failure::{Cause, Failure, replay_line};
 use crate::plan::Plan;
-use crate::report::{FirstVerb, Latency, PerCycle, Report};
+use crate::ranges::{Done, Picker, Ranges};
+use crate::report::{FirstVerb, Kind, Latency, PerCycle, Report};
 use crate::rng::Rng;
 use crate::world::{Counters, Ended, Progress, Setup, SimEndpoint, World};
-use crate::zipf::Zipf;
 use hdrhistogram::Histogram;
 use lockwright_fabric::observe::{Mode, Observation};
 use lockwright_fabric::{Addr, Endpoint, NodeId, Width};
 use lockwright_locks::case::Checks;
-use lockwright_locks::{Grant, LockClient, Lost, Protocol, Space, Want};
+use lockwright_locks::{Grant, LockClient, Lost, Protocol, Space};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -69,6 +69,9 @@ pub fn run_with<P: Protocol>(
 
 fn replay<P: Protocol>(plan: &Plan, params: &P::Params) -> String {
     let mut line = replay_line(P::INFO.name, plan);
+    if let Some(ranges) = &plan.ranges {
+        line.push_str(&format!("   # with {ranges:?}"));
+    }
     if format!("{params:?}") != format!("{:?}", P::Params::default()) {
         line.push_str(&format!("   # with {params:?}"));
     }
@@ -86,6 +89,8 @@ fn sensible<P: Protocol>(plan: &Plan, params: &P::Params) -> Result<(), Cause> {
         "writes are between 0 and 100 percent"
     } else if !(0.0..=1.0).contains(&plan.abandon_rate) {
         "a chance lies between 0 and 1"
+    } else if !plan.ranges.as_ref().is_none_or(|ranges| ranges.make_sense(plan.locks)) {
+        "a range has from one unit up to those of a lock"
     } else if plan.zipf.is_nan() || plan.zipf < 0.0 {
         "a Zipf exponent is zero or more"
     } else {
@@ -107,6 +112,10 @@ struct Tally {
     exclusive: Histogram<u64>,
     shared: Histogram<u64>,
     release: Histogram<u64>,
+    /// Acquires by kind of client.
+    kinds: Vec<Histogram<u64>>,
+    /// What the groups of clients have done, for those whose turns depend on it.
+    done: Done,
     /// The first verb of an acquire, exclusive and shared, and of a release: sums, which are all that is asked for.
     first: [FirstVerbs; 3],
     /// The counters when the warm-up ended.
@@ -128,19 +137,19 @@ impl Tally {
             exclusive: histogram(),
             shared: histogram(),
             release: histogram(),
+            kinds: plan.ranges.iter().flat_map(Ranges::kinds).map(|_| histogram()).collect(),
+            done: Done::default(),
             first: [FirstVerbs::default(); 3],
             before: None,
         }
     }
 
-    fn start(&mut self, now_ns: u64) -> bool {
-        let go = self.to_start > 0 && now_ns < self.ends_ns;
-        self.to_start -= u64::from(go);
-        go
+    fn is_over(&self, now_ns: u64) -> bool {
+        self.to_start == 0 || now_ns >= self.ends_ns
     }
 
     /// A cycle is over. True if the warm-up ended with it.
-    fn cycle(&mut self, mode: Mode, times: Times) -> bool {
+    fn cycle(&mut self, mode: Mode, kind: usize, times: Times) -> bool {
         let Times { wanted_ns, first_ns, granted_ns, releasing_ns, released_first_ns, released_ns } = times;
         if self.warmup_left > 0 {
             self.warmup_left -= 1;
@@ -154,6 +163,9 @@ impl Tally {
             Mode::Shared => &mut self.shared,
         };
         acquire.saturating_record(granted_ns - wanted_ns);
+        if let Some(kind) = self.kinds.get_mut(kind) {
+            kind.saturating_record(granted_ns - wanted_ns);
+        }
         self.first[usize::from(mode == Mode::Shared)].add(first_ns - wanted_ns);
         self.first[2].add(released_first_ns - releasing_ns);
         self.release.saturating_record(released_ns - releasing_ns);
@@ -195,7 +207,8 @@ fn once<P: Protocol>(
     trace: bool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, (Cause, String)> {
-    let space = Space::of(plan.locks).over(plan.nodes);
+    let units = plan.ranges.as_ref().map_or(1, |ranges| ranges.units);
+    let space = Space::of(plan.locks).over(plan.nodes).units(units);
     let offers = P::INFO.offers;
     let mut world = World::new(Setup {
         seed: plan.seed,
@@ -204,7 +217,13 @@ fn once<P: Protocol>(
         bytes_per_node: P::bytes_per_node(&space, params),
         nic: plan.nic.clone(),
         faults: plan.faults.clone(),
-        checks: Checks { finish: true, quiet: true, tokens: offers.tokens, bypass: None },
+        // Every range that was ever granted would have to be looked at for every grant.
+        checks: Checks {
+            finish: true,
+            quiet: true,
+            tokens: offers.tokens && plan.ranges.is_none(),
+            bypass: None,
+        },
         recovers: offers.recovery,
         trace,
     });
@@ -213,9 +232,7 @@ fn once<P: Protocol>(
     for (addr, word) in &initial {
         world.write(*addr, Width::W64, u128::from(*word));
     }
-    for (index, role) in P::roles(&space, params).into_iter().enumerate() {
-        world.install_role(NodeId(index as u16), role);
-    }
+    world.install_roles(P::roles(&space, params), P::switches(&space, params));
     let tally = Rc::new(RefCell::new(Tally::new(plan)));
     for index in 0..plan.clients {
         let home = (index < plan.local_clients).then(|| NodeId(index as u16 % plan.nodes));
@@ -225,8 +242,11 @@ fn once<P: Protocol>(
             work.run(ep, client)
         });
     }
-    let watched = watch_to_the_end::<P>(&mut world, plan)
-        .and_then(|()| all_free::<P>(&mut world, plan, &space, params, &initial));
+    let watched = match plan.duration_ns.filter(|_| plan.cut_off) {
+        Some(duration_ns) => world.run(duration_ns).map(|_| ()).map_err(Cause::Violation),
+        None => watch_to_the_end::<P>(&mut world, plan)
+            .and_then(|()| all_free::<P>(&mut world, plan, &space, params, &initial)),
+    };
     match watched {
         Ok(()) => Ok(report::<P>(plan, &world, &tally.borrow())),
         Err(cause) => {
@@ -281,7 +301,7 @@ fn all_free<P: Protocol>(
 
 /// One client's work.
 struct Work {
-    zipf: Zipf,
+    picker: Picker,
     rng: Rng,
     writes: f64,
     abandons: f64,
@@ -290,10 +310,13 @@ struct Work {
     tally: Rc<RefCell<Tally>>,
 }
 
+/// How often a client looks whether it is its turn.
+const TURN_NS: u64 = 1_000;
+
 impl Work {
     fn new(plan: &Plan, index: usize, tally: Rc<RefCell<Tally>>) -> Self {
         Self {
-            zipf: Zipf::new(plan.locks, plan.zipf),
+            picker: Picker::new(plan, index),
             rng: Rng::new(plan.seed, 1_000_000 + index as u64),
             writes: plan.writes_percent / 100.0,
             abandons: plan.abandon_rate,
@@ -304,8 +327,19 @@ impl Work {
     }
 
     async fn run<C: LockClient>(mut self, ep: SimEndpoint, client: C) {
-        while self.tally.borrow_mut().start(ep.true_now_ns()) {
-            let want = self.pick();
+        loop {
+            let mut tally = self.tally.borrow_mut();
+            if tally.is_over(ep.true_now_ns()) {
+                return;
+            }
+            if !self.picker.is_due(&tally.done) {
+                drop(tally);
+                ep.sleep(TURN_NS).await;
+                continue;
+            }
+            tally.to_start -= 1;
+            drop(tally);
+            let want = self.picker.pick(&mut self.rng, self.writes);
             let claim = want.claim;
             let wanted_ns = ep.true_now_ns();
             ep.observe(Observation::Waiting(claim));
@@ -317,8 +351,9 @@ impl Work {
             };
             let (first_ns, granted_ns) = (ep.first_answer_ns(), ep.true_now_ns());
             ep.observe(Observation::Granted(claim, grant.token()));
-            if self.hold_ns > 0 {
-                ep.sleep(self.hold_ns).await;
+            let hold_ns = self.hold_ns + self.picker.hold_ns(&want);
+            if hold_ns > 0 {
+                ep.sleep(hold_ns).await;
             }
             if self.abandons > 0.0 && self.rng.chance(self.abandons) {
                 ep.observe(Observation::Lost(claim));
@@ -335,18 +370,13 @@ impl Work {
             let times =
                 Times { wanted_ns, first_ns, granted_ns, releasing_ns, released_first_ns, released_ns };
             let mut tally = self.tally.borrow_mut();
-            if tally.cycle(claim.mode, times) {
+            self.picker.is_done(&mut tally.done);
+            if tally.cycle(claim.mode, self.picker.kind, times) {
                 tally.before = Some(ep.counters());
             }
             drop(tally);
             ep.spend(self.between_ns);
         }
-    }
-
-    fn pick(&mut self) -> Want {
-        let lock = self.zipf.sample(&mut self.rng);
-        let exclusive = self.writes >= 1.0 || self.rng.chance(self.writes);
-        Want::whole(lock, if exclusive { Mode::Exclusive } else { Mode::Shared })
     }
 }
 
@@ -355,7 +385,8 @@ fn report<P: Protocol>(plan: &Plan, world: &World<'_>, tally: &Tally) -> Report 
     let before = tally.before.clone().unwrap_or_default();
     let cycles = tally.cycles.max(1) as f64;
     let per = |now: u64, then: u64| (now - then) as f64 / cycles;
-    let virtual_ns = tally.ended_ns.saturating_sub(tally.began_ns);
+    let cut_ns = plan.duration_ns.filter(|_| plan.cut_off);
+    let virtual_ns = cut_ns.unwrap_or(tally.ended_ns).saturating_sub(tally.began_ns);
     let (cas, fetch_adds) = (per(all.cas, before.cas), per(all.fetch_adds, before.fetch_adds));
     let retries = all.retries - before.retries;
     let mut acquire = tally.exclusive.clone();
@@ -400,7 +431,18 @@ fn report<P: Protocol>(plan: &Plan, world: &World<'_>, tally: &Tally) -> Report 
         longest_bypass: u64::from(world.longest_bypass()),
         crashed: all.crashes as usize,
         total_verbs: all.verbs(),
+        kinds: kinds(plan, tally, virtual_ns),
     }
+}
+
+fn kinds(plan: &Plan, tally: &Tally, virtual_ns: u64) -> Vec<Kind> {
+    let names = plan.ranges.iter().flat_map(Ranges::kinds);
+    let kind = |(name, acquires): (String, &Histogram<u64>)| Kind {
+        name,
+        goodput_per_s: acquires.len() as f64 * 1e9 / virtual_ns.max(1) as f64,
+        acquire: latency(acquires),
+    };
+    names.zip(&tally.kinds).map(kind).collect()
 }
 
 fn latency(histogram: &Histogram<u64>) -> Latency {

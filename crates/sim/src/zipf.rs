@@ -5,7 +5,7 @@ use crate::rng::Rng;
 
 /// Ranks `0..n`, rank `k` with weight `1 / (k + 1)^exponent`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Zipf {
+pub struct Zipf {
     n: u64,
     exponent: f64,
     /// The integral of the weights at the lower and upper end.
@@ -16,9 +16,11 @@ pub(crate) struct Zipf {
 }
 
 impl Zipf {
+    /// A choice among `n` ranks.
+    ///
     /// # Panics
     /// If there are no ranks, or the exponent is negative or not a number.
-    pub(crate) fn new(n: u64, exponent: f64) -> Self {
+    pub fn new(n: u64, exponent: f64) -> Self {
         assert!(n > 0, "a choice needs something to choose from");
         assert!(exponent >= 0.0, "a Zipf exponent is not negative");
         let mut zipf = Self { n, exponent, h_x1: 0.0, h_n: 0.0, s: 0.0 };
@@ -28,8 +30,9 @@ impl Zipf {
         zipf
     }
 
+    /// A rank.
     #[inline]
-    pub(crate) fn sample(&self, rng: &mut Rng) -> u64 {
+    pub fn sample(&self, rng: &mut Rng) -> u64 {
         if self.exponent == 0.0 {
             return rng.below(self.n);
         }

@@ -327,3 +327,35 @@ fn a_lock_that_rests_on_time_is_safe_only_if_it_waits_longer_than_a_verb_takes()
     let outcome = explore::<Fischer>(&case(3000), &mut Options::default());
     assert!(outcome.violation.is_none(), "{}", outcome.violation.unwrap().trace);
 }
+
+#[test]
+fn a_lease_does_not_hide_a_hang_that_no_fault_has_caused() {
+    let params = shiftlock::ShiftParams { threshold: 1, ..Default::default() };
+    let stuck =
+        Case::new("stuck").params(params).clients(3, &[Want::exclusive(0)]).clients(1, &[Want::shared(0)]);
+    let stuck = stuck.timeouts(Timeouts::WhenStuckByFaults);
+    type Literal = shiftlock::ShiftLock<shiftlock::layout::Wide, shiftlock::mutants::LiteralEpoch>;
+    assert_eq!(violated::<Literal>(&stuck), Checker::Deadlock);
+}
+
+#[test]
+fn crash_as_an_option_leaves_leases_that_can_be_kept() {
+    let both = [Want::exclusive(0), Want::exclusive(1)];
+    let case = Case::new("two-locks").clients(3, &both).space(Space::of(2)).bypass(2);
+    let case = case.timeouts(Timeouts::WhenStuckByFaults);
+    let outcome = explore::<shiftlock::ShiftLock>(&case, &mut Options { crash: true, ..Options::default() });
+    if let Some(found) = &outcome.violation {
+        panic!("{}\n{}", found.violation, found.trace);
+    }
+    assert!(outcome.exhaustive);
+}
+
+#[test]
+fn a_pause_that_ends_lets_a_search_with_a_clock_come_to_an_end() {
+    let params = shiftlock::ShiftParams::default().with_lease(4);
+    let clock = lockwright_locks::case::Clock { tick_ns: 1, delay_ticks: 1, max_ticks: 80 };
+    let case = Case::new("two").params(params).clients(2, &[Want::shared(0)]).clock(clock).pauses(1);
+    let endless = explore::<shiftlock::ShiftLock>(&case, &mut Options::default());
+    assert!(endless.violation.is_none() && !endless.exhaustive, "somebody may sleep to the end of time");
+    clean::<shiftlock::ShiftLock>(&case.for_ticks(16));
+}

@@ -23,6 +23,7 @@ Examples:
   lockwright check --list                       what there is to explore
   lockwright check mcs                          all cases of one protocol
   lockwright check mcs --case two-writers --clients 3
+  lockwright check fisslock --loss --dup --reorder --max-states 2000000
   lockwright check --mutant mcs-jumps-queue     watch a broken lock fail, step by step
   lockwright check --all                        everything, as continuous integration does")]
 pub(crate) struct Args {
@@ -47,6 +48,15 @@ pub(crate) struct Args {
     /// Add one crash to every case
     #[arg(long)]
     crash: bool,
+    /// Let one packet be lost in every case: of protocols over unreliable packets, anywhere
+    #[arg(long)]
+    loss: bool,
+    /// Let one packet arrive twice in every case
+    #[arg(long)]
+    dup: bool,
+    /// Let packets overtake each other in every case
+    #[arg(long)]
+    reorder: bool,
     /// Stop a case after so many states and say that it was not exhaustive
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_states: Option<u64>,
@@ -127,6 +137,9 @@ fn explore(subject: &Subject, args: &Args, out: &mut impl Write) -> Result<Subje
         let mut options = Options {
             clients: args.clients.filter(|_| !as_recorded).map(usize::from),
             crash: args.crash && !as_recorded,
+            loss: args.loss && !as_recorded,
+            dup: args.dup && !as_recorded,
+            reorder: args.reorder && !as_recorded,
             max_states: args.max_states.filter(|_| !as_recorded),
             progress: Some(Box::new(move |progress| {
                 drawn.set_message(format!("{} states, depth {}", progress.states, progress.depth));

@@ -36,11 +36,12 @@ Examples:
   lockwright run -n backup -- backup.sh                   give up at once if somebody has it (exit 1)
   lockwright run -w 10 -E 75 backup -- backup.sh          wait ten seconds at most, then exit 75
   lockwright run -s config -- cat app.conf                together with other readers
+  lockwright run --space tcp://db7/stock audit -- job     a lock of the server on db7
   lockwright run db -- sh -c 'write --fence \"$LOCKWRIGHT_TOKEN\"'   hand the fencing token on
 
 The command sees LOCKWRIGHT_LOCK (the name) and LOCKWRIGHT_TOKEN (a number that rises with every grant).
 If this process dies, the command is killed with it. If the lock is lost (this process was stopped for longer
-than its lease, or somebody broke the lock), the command gets SIGTERM, and SIGKILL five seconds later.
+than its lease, its server is gone for longer than that, or somebody broke the lock), the command gets SIGTERM, and SIGKILL five seconds later.
 
 Exit codes: the command's, or 128+n if signal n ended it; 1 (or -E) not to be had in time; 64 wrong usage;
 69 cannot execute; 70 the lock space cannot be used.")]
@@ -69,9 +70,11 @@ pub(crate) struct Args {
     /// Seconds without a sign of life after which others may take the lock
     #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "10")]
     lease: Duration,
-    /// Lock space: `shm:`, `shm:NAME` or `shm:/PATH`
+    /// Lock space: `shm:`, `shm:NAME`, `shm:/PATH` or `tcp://HOST:PORT/NAME`
     #[arg(long, value_name = "SPACE", default_value = "shm:", env = "LOCKWRIGHT_SPACE")]
     space: String,
+    #[command(flatten)]
+    trust: crate::TrustArgs,
     /// Say what happens
     #[arg(long)]
     verbose: bool,
@@ -91,7 +94,7 @@ enum OnLost {
     Warn,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
@@ -132,7 +135,7 @@ impl std::error::Error for BadUsage {}
 fn try_run(args: &Args) -> anyhow::Result<u8> {
     // Before any thread is started: they all inherit the mask, and signals come to the supervisor alone.
     let mut inbox = signals::Inbox::open()?;
-    let open = Client::options().lease(args.lease).open(&args.space);
+    let open = args.trust.options()?.lease(args.lease).open(&args.space);
     let client = open.map_err(|error| match error {
         lockwright::OpenError::Address(_) => anyhow::Error::new(BadUsage(error.to_string())),
         error => error.into(),

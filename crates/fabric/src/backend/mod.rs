@@ -8,7 +8,10 @@ mod cell;
 mod clock;
 pub mod inproc;
 mod now;
+mod pages;
 mod prefetch;
+#[cfg(all(feature = "rdma", target_os = "linux"))]
+pub mod rdma;
 mod run;
 #[cfg(all(feature = "shm", target_os = "linux"))]
 pub mod shm;
@@ -16,6 +19,7 @@ pub mod shm;
 pub mod tcp;
 mod wakers;
 
+pub use pages::large_pages;
 pub use prefetch::prefetch;
 pub use run::block_on;
 

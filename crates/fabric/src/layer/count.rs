@@ -208,6 +208,10 @@ impl<E: Endpoint> Endpoint for Counted<E> {
         self.inner.passed(deadline)
     }
 
+    fn is_gone(&self, peer: PeerId) -> impl Future<Output = bool> {
+        self.inner.is_gone(peer)
+    }
+
     fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
         self.inner.sleep(ns)
     }

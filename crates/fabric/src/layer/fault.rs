@@ -336,6 +336,11 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
         self.inner.passed(Time(self.state.truly(deadline.0))).await
     }
 
+    async fn is_gone(&self, peer: PeerId) -> bool {
+        self.begin().await;
+        self.inner.is_gone(peer).await
+    }
+
     async fn sleep(&self, ns: u64) {
         self.begin().await;
         self.inner.sleep(self.state.truly(ns)).await;

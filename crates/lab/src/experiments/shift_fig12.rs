@@ -3,7 +3,7 @@
 //! As in the paper the turn comes whether a reader waits or not; our own optimisation, which asks first, is run beside
 //! it at every N.
 
-use super::shift::{SHIFTLOCK, STABLE_PERCENT, but, micro, mops, near, so, two, us};
+use super::shift::{SHIFTLOCK, but, micro, mops, near, so, two, us};
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
 use crate::experiment::{Experiment, Findings};
@@ -20,6 +20,13 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 /// What stands for "never".
 const NEVER: u64 = u32::MAX as u64;
+
+/// What changes by less is stable: of the changes in this figure, 3.3 % is the smallest that the paper mentions as one.
+const STABLE_PERCENT: f64 = 3.3;
+
+/// Why goodput is not flat here.
+const FLAT_NOTE: &str = "in the model goodput still rises from 16 to 64, by more than the 3.3 % that the paper calls a \
+                         change";
 
 /// Why the last step gains nothing here.
 const GAIN_NOTE: &str = "published is a gain of 3.3 % over 32; in the model goodput is highest at 64, and no limit \
@@ -82,11 +89,14 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let p50 = |n| at(n).acquire.p50_ns as f64;
     let asked =
         |n: u64| mops(&asking[thresholds.iter().position(|t| *t == n).expect("a point of the sweep")]);
+    let flat = thresholds
+        .iter()
+        .filter(|n| (16..NEVER).contains(n))
+        .all(|n| near(mops(at(16)), mops(at(*n)), STABLE_PERCENT));
     let claims = vec![
-        so("flat-from-16", near(mops(at(16)), mops(at(32)), STABLE_PERCENT)),
+        but(so("flat-from-16", flat), FLAT_NOTE),
         so("small-n-costs-goodput", mops(at(1)) < 0.95 * mops(at(16))),
-        so("no-limit-changes-goodput-little", near(mops(at(32)), mops(at(NEVER)), STABLE_PERCENT)),
-        but(so("no-limit-gains-goodput", mops(at(NEVER)) >= mops(at(32))), GAIN_NOTE),
+        but(so("no-limit-gains-goodput", mops(at(NEVER)) > mops(at(32))), GAIN_NOTE),
         so("tail-falls-as-n-grows", p99(1) > p99(16)),
         so("median-stable-up-to-32", near(p50(1), p50(32), STABLE_PERCENT)),
         but(

@@ -1,7 +1,7 @@
 //! ShiftLock Fig. 4: goodput of all locks, for three mixes of reads and writes and two choices of lock.
 
 use super::shift::{
-    BASELINES, CAS_B, RI, RO, SHIFTLOCK, WI, ZIPF, all_locks, best_baseline, micro, mops, of, so, two,
+    BASELINES, CAS_B, RI, RO, SHIFTLOCK, WI, ZIPF, all_locks, best_baseline, but, micro, mops, of, so, two,
 };
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
@@ -25,6 +25,10 @@ pub(super) const WORKLOADS: [(&str, f64, f64); 6] = [
     ("ri-zipf", RI, ZIPF),
     ("ro-zipf", RO, ZIPF),
 ];
+
+/// Why DrTM is not below the four here, when it reads.
+const UNIFORM_NOTE: &str = "at 50 % writes they are, DrTM by little; the less is written the more it gains, for its \
+                            readers give nothing back: one verb less to them, in a pipeline that is full";
 
 /// All locks under all workloads, workload by workload.
 pub(super) fn simulate(context: &Context) -> Result<Vec<Vec<Report>>, LabError> {
@@ -68,19 +72,21 @@ fn run(context: &Context) -> Result<Findings, LabError> {
 }
 
 fn claims(context: &Context, reports: &[Vec<Report>]) -> Vec<Claim> {
-    let [wi_unif, _, _, wi, ri, ro] = reports else { unreachable!("six workloads") };
+    let [wi_unif, ri_unif, ro_unif, wi, ri, ro] = reports else { unreachable!("six workloads") };
     let over = |reports: &[Report], lock: &str| {
         of(reports, SHIFTLOCK).goodput_per_s / of(reports, lock).goodput_per_s
     };
     let mut ri_mcs = Claim::new("ri-over-mcs", 3.62, over(ri, "mcs"));
     ri_mcs.band = (2.8, 3.8);
     let highest = |reports: &[Report]| over(reports, &best_baseline(reports).protocol) > 1.0;
-    let slowest_of_four = [SHIFTLOCK, CAS_B, "dslr", "mcs"]
-        .map(|lock| mops(of(wi_unif, lock)))
-        .into_iter()
-        .fold(f64::MAX, f64::min);
-    let fastest_of_rest =
-        ["drtm", "rma-rw", "rpc"].map(|lock| mops(of(wi_unif, lock))).into_iter().fold(0.0, f64::max);
+    let slowest_of_four = |reports: &[Report]| {
+        let four = [SHIFTLOCK, CAS_B, "dslr", "mcs"].map(|lock| mops(of(reports, lock)));
+        four.into_iter().fold(f64::MAX, f64::min)
+    };
+    let fastest_of_rest = |reports: &[Report]| {
+        ["drtm", "rma-rw", "rpc"].map(|lock| mops(of(reports, lock))).into_iter().fold(0.0, f64::max)
+    };
+    let four_lead = |reports: &[Report]| slowest_of_four(reports) > fastest_of_rest(reports);
     let serialised = [CAS_B, "mcs"].map(|lock| mops(of(ro, lock))).into_iter().fold(0.0, f64::max);
     let sharing = [SHIFTLOCK, "dslr", "rma-rw"].map(|lock| mops(of(ro, lock)));
     let mut claims = vec![
@@ -95,10 +101,11 @@ fn claims(context: &Context, reports: &[Vec<Report>]) -> Vec<Claim> {
             ["drtm", "dslr", "rpc", CAS_B].iter().all(|lock| over(wi, lock) > over(wi, "rma-rw")),
         ),
         so("ro-sharing-far-above-mutexes", sharing.iter().all(|mops| *mops > 2.0 * serialised)),
-        so("rpc-low-even-without-contention", mops(of(wi_unif, "rpc")) < 0.5 * fastest_of_rest),
+        so("rpc-low-even-without-contention", mops(of(wi_unif, "rpc")) < 0.5 * fastest_of_rest(wi_unif)),
     ];
     if !context.quick() {
-        claims.push(so("unif-four-together-above-the-rest", slowest_of_four > fastest_of_rest));
+        let four_lead = [wi_unif, ri_unif, ro_unif].iter().all(|reports| four_lead(reports));
+        claims.push(but(so("unif-four-together-above-the-rest", four_lead), UNIFORM_NOTE));
         // The least advantage over a baseline that is not named: CAS with backoff, by the latencies of Table 4.
         claims.push(Claim::new("wi-over-cas-b", 1.56, over(wi, CAS_B)).within_percent(15.0));
     }

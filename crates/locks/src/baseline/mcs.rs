@@ -10,12 +10,13 @@
 //! exclusive ones. No timeouts and no recovery: a waiter that leaves breaks the queue.
 
 use crate::case::Case;
-use crate::fast::{Either, fast};
+use crate::fast::{Either, fast, then};
 use crate::protocol::{
     Denied, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
 };
 use lockwright_fabric::{Deadline, Endpoint, Message, Needs, PeerId, Word64};
 use std::marker::PhantomData;
+use std::pin::Pin;
 
 /// The MCS lock, with the rules of `R`: those of the paper, or a mutant's.
 #[derive(Debug)]
@@ -119,13 +120,7 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
     #[inline(always)]
     fn release(&self, grant: Held) -> impl Future<Output = Result<(), Lost>> {
         let lock = grant.lock;
-        fast(self.successor(lock, Deadline::Now), move |next| {
-            // line 7
-            Err(match next {
-                Some(next) => Either::right(self.hand_over(lock, Some(next))),
-                None => Either::left(self.free(lock)),
-            })
-        })
+        then(self.successor(lock, Deadline::Now), (self, lock), Self::free_or_hand_over)
     }
 }
 
@@ -148,6 +143,18 @@ impl<E: Endpoint, R: Rules> McsClient<E, R> {
         Ok(Held { lock })
     }
 
+    /// Line 7: to the successor, if one is known.
+    #[inline(always)]
+    fn free_or_hand_over(
+        (client, lock): (&Self, u64),
+        next: Option<PeerId>,
+    ) -> Either<impl Future<Output = Result<(), Lost>>, impl Future<Output = Result<(), Lost>>> {
+        match next {
+            Some(next) => Either::right(client.hand_over_to(lock, next)),
+            None => Either::left(client.free(lock)),
+        }
+    }
+
     /// Lines 8, 9: nobody is known to be behind; free the lock if that is true.
     #[inline(always)]
     fn free(&self, lock: u64) -> impl Future<Output = Result<(), Lost>> {
@@ -157,6 +164,12 @@ impl<E: Endpoint, R: Rules> McsClient<E, R> {
             Ok(_) => Err(self.hand_over(lock, None)),
             Err(lost) => Ok(Err(lost.into())),
         })
+    }
+
+    /// [`Self::hand_over`], out of the way of a release that has nobody to hand the lock over to.
+    #[cold]
+    fn hand_over_to(&self, lock: u64, next: PeerId) -> Pin<Box<impl Future<Output = Result<(), Lost>>>> {
+        Box::pin(self.hand_over(lock, Some(next)))
     }
 
     /// Lines 10, 11: learn who is next, if that is not known yet, and hand the lock over.

@@ -23,9 +23,9 @@
 //! The lock prefers readers: a writer that waits for them does not keep new ones out before the limit is reached.
 //! No timeouts and no recovery.
 //!
-//! Here a reader that finds the limit reached and no writer in the queue sets the counters back with a CAS. Published
-//! is an unconditional subtraction by whoever saw exactly the limit: it can meet a writer that has come meanwhile, and
-//! take its write mode away.
+//! Here a reader that finds the limit reached and no writer in the queue sets the counters back with a CAS. In
+//! ShiftLock's artifact it is an unconditional subtraction by whoever saw exactly the limit: it can meet a writer that has
+//! come meanwhile, and take its write mode away.
 
 use super::cas::out_of_patience;
 use crate::case::Case;
@@ -271,7 +271,7 @@ impl<E: Endpoint, R: Rules> RmaRwClient<E, R> {
             self.ep.go(counters.cas(found, without_the_departed(found))).await?;
             return Ok(());
         }
-        // As published: read, and subtract what was read.
+        // As in ShiftLock's artifact: read, and subtract what was read.
         let now = self.ep.go(counters.read()).await?;
         let subtract = now - without_the_departed(now & !WRITE_MODE);
         self.ep.go(counters.fetch_add(subtract.wrapping_neg())).await?;

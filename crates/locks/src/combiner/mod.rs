@@ -11,6 +11,7 @@
 //! What it must not do: rely on clients. They are not trusted with lock words; whatever they send, the worst that
 //! comes of it is a clear refusal.
 
+mod balance;
 mod cases;
 mod changes;
 mod client;
@@ -20,11 +21,17 @@ mod ids;
 mod message;
 pub mod mutants;
 mod packed;
+mod places;
 pub mod queue;
+#[cfg(test)]
+mod queue_deaths;
+#[cfg(test)]
+mod queue_tests;
 mod server;
 mod shards;
+mod sync;
 mod thesis;
-mod tree;
+pub(crate) mod tree;
 pub mod wire;
 
 pub use client::{CombinerClient, CombinerGrant};
@@ -193,6 +200,19 @@ impl<V: Variant> Protocol for Combiner<V> {
         0
     }
 
+    /// `padded` (0 or 1), `poll-ns`, `flag-clients`, `flags-each`.
+    fn tune(params: &mut Params, name: &str, value: u64) -> bool {
+        let small = u32::try_from(value).ok().filter(|value| *value > 0);
+        match (name, small) {
+            ("padded", _) if value <= 1 => params.padded = value == 1,
+            ("poll-ns", _) => params.poll_ns = value,
+            ("flag-clients", Some(clients)) => params.flag_clients = clients,
+            ("flags-each", Some(each)) => params.flags_each = each,
+            _ => return false,
+        }
+        true
+    }
+
     fn message_name(kind: u32) -> &'static str {
         message::name(kind)
     }
@@ -205,6 +225,12 @@ impl<V: Variant> Protocol for Combiner<V> {
 #[cfg(test)]
 pub(crate) mod test_random {
     //! Repeatable numbers for tests: SplitMix64.
+
+    /// How many times as much random work was asked for: `LOCKWRIGHT_RANDOM=50` makes some ten million operations.
+    pub(crate) fn more() -> u64 {
+        let asked = std::env::var("LOCKWRIGHT_RANDOM").ok();
+        asked.map_or(1, |asked| asked.parse().expect("LOCKWRIGHT_RANDOM is a number"))
+    }
 
     pub(crate) struct Random(u64);
 

@@ -1,21 +1,18 @@
-//! A request as five words, for the list between threads.
+//! A request in two to five words, for the list between threads: short ones, so that a cache line carries several.
 //!
 //! | word | bits | content |
 //! |---|---|---|
-//! | 0 | 0–63 | lock, or (Raise) the token, or (UnlockPart) the id of the second piece |
-//! | 1 | 0–63 | start |
-//! | 2 | 0–63 | end |
-//! | 3 | 0–31, 32–63 | id, client |
-//! | 4 | 0–7, 8, 9 | kind, exclusive, wait |
+//! | 0 | 0–31, 32–63 | id, client |
+//! | 1 | 0–7, 8, 9 | kind, exclusive, wait |
+//! | 1 | 32–63 | (UnlockPart) the id of the second piece |
+//! | 2, 3 | 0–63 | (Lock, UnlockPart) start, end; (Raise) word 2 is the token |
+//! | 4 | 0–63 | (Lock) the lock |
 
 use super::core::{ClientId, Request};
 use lockwright_fabric::observe::Mode;
 
-/// How many words a request takes.
-pub(super) const WORDS: usize = 5;
-
-/// A request in words.
-pub(super) type Packed = [u64; WORDS];
+/// The most words a request takes.
+pub(super) const MOST_WORDS: usize = 5;
 
 const LOCK: u64 = 0;
 const UNLOCK: u64 = 1;
@@ -28,42 +25,55 @@ const RAISE: u64 = 6;
 const EXCLUSIVE: u64 = 1 << 8;
 const WAIT: u64 = 1 << 9;
 
-/// `client`'s request in words.
-#[inline]
-pub(super) fn pack(client: ClientId, request: Request) -> Packed {
+/// Hands `client`'s request to `put`, word by word and numbered. Returns how many there were.
+#[inline(always)]
+pub(super) fn pack(client: ClientId, request: Request, mut put: impl FnMut(usize, u64)) -> usize {
     let flag = |set: bool, bit: u64| if set { bit } else { 0 };
-    let (first, (start, end), id, how) = match request {
+    let (id, how, words) = match request {
         Request::Lock { id, lock, mode, start, end, wait } => {
-            (lock, (start, end), id, LOCK | flag(mode == Mode::Exclusive, EXCLUSIVE) | flag(wait, WAIT))
+            put(2, start);
+            put(3, end);
+            put(4, lock);
+            (id, LOCK | flag(mode == Mode::Exclusive, EXCLUSIVE) | flag(wait, WAIT), 5)
         }
-        Request::Unlock { id } => (0, (0, 0), id, UNLOCK),
-        Request::UnlockPart { id, start, end, rest } => (u64::from(rest), (start, end), id, UNLOCK_PART),
-        Request::Upgrade { id, wait } => (0, (0, 0), id, UPGRADE | flag(wait, WAIT)),
-        Request::Downgrade { id } => (0, (0, 0), id, DOWNGRADE),
-        Request::Cancel { id } => (0, (0, 0), id, CANCEL),
-        Request::Raise { token } => (token, (0, 0), 0, RAISE),
+        Request::Unlock { id } => (id, UNLOCK, 2),
+        Request::UnlockPart { id, start, end, rest } => {
+            put(2, start);
+            put(3, end);
+            (id, UNLOCK_PART | u64::from(rest) << 32, 4)
+        }
+        Request::Upgrade { id, wait } => (id, UPGRADE | flag(wait, WAIT), 2),
+        Request::Downgrade { id } => (id, DOWNGRADE, 2),
+        Request::Cancel { id } => (id, CANCEL, 2),
+        Request::Raise { token } => {
+            put(2, token);
+            (0, RAISE, 3)
+        }
     };
-    [first, start, end, u64::from(id) | u64::from(client.0) << 32, how]
+    put(0, u64::from(id) | u64::from(client.0) << 32);
+    put(1, how);
+    words
 }
 
-/// The request in the words.
-#[inline]
-pub(super) fn unpack(&[first, start, end, who, how]: &Packed) -> (ClientId, Request) {
+/// The request whose words `get` has, and how many there are.
+#[inline(always)]
+pub(super) fn unpack(get: impl Fn(usize) -> u64) -> (ClientId, Request, usize) {
+    let (who, how) = (get(0), get(1));
     let (id, client, wait) = (who as u32, ClientId((who >> 32) as u32), how & WAIT != 0);
-    let request = match how & 0xff {
+    let (request, words) = match how & 0xff {
         LOCK => {
             let mode = if how & EXCLUSIVE != 0 { Mode::Exclusive } else { Mode::Shared };
-            Request::Lock { id, lock: first, mode, start, end, wait }
+            (Request::Lock { id, lock: get(4), mode, start: get(2), end: get(3), wait }, 5)
         }
-        UNLOCK => Request::Unlock { id },
-        UNLOCK_PART => Request::UnlockPart { id, start, end, rest: first as u32 },
-        UPGRADE => Request::Upgrade { id, wait },
-        DOWNGRADE => Request::Downgrade { id },
-        CANCEL => Request::Cancel { id },
-        RAISE => Request::Raise { token: first },
-        other => unreachable!("only `pack` fills slots, and it knows no kind {other}"),
+        UNLOCK => (Request::Unlock { id }, 2),
+        UNLOCK_PART => (Request::UnlockPart { id, start: get(2), end: get(3), rest: (how >> 32) as u32 }, 4),
+        UPGRADE => (Request::Upgrade { id, wait }, 2),
+        DOWNGRADE => (Request::Downgrade { id }, 2),
+        CANCEL => (Request::Cancel { id }, 2),
+        RAISE => (Request::Raise { token: get(2) }, 3),
+        other => unreachable!("only `pack` fills nodes, and it knows no kind {other}"),
     };
-    (client, request)
+    (client, request, words)
 }
 
 #[cfg(test)]
@@ -84,7 +94,10 @@ mod tests {
             Request::Cancel { id },
             Request::Raise { token: u64::MAX },
         ] {
-            assert_eq!(unpack(&pack(ClientId(u32::MAX), request)), (ClientId(u32::MAX), request));
+            let mut words = [0; MOST_WORDS];
+            let count = pack(ClientId(u32::MAX), request, |place, word| words[place] = word);
+            assert_eq!(unpack(|place| words[place]), (ClientId(u32::MAX), request, count));
+            assert!(words[count..].iter().all(|word| *word == 0), "{count} words are all there is");
         }
     }
 }

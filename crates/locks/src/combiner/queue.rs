@@ -2,67 +2,99 @@
 //! combiner takes everything that waits.
 //!
 //! To append is one atomic exchange of `tail` and one store into the predecessor's `next`. Between the two the list is
-//! broken: the combiner then waits for `next`, and nobody else waits for anything. Nodes are slots of a fixed table,
-//! dealt out to the handlers in advance, and refer to each other by number: no allocation, no `unsafe`, and a handler
-//! whose slots are all in the queue has to wait, so the queue is bounded.
+//! broken: the combiner then waits for `next`, and nobody else waits for anything. A node carries as many requests as its
+//! handler had at hand (the thesis: one), so that exchange, link and cache misses are shared. Nodes come from a fixed
+//! table, each handler's in a ring, and refer to each other by number: no allocation, no `unsafe`, and a handler whose
+//! nodes are all in the list has to wait, so the list is bounded.
 //!
-//! **A handler that dies between the two** must not stop the server. A slot says that its handler is `ENTERING` from
-//! before the exchange until after the store. When the combiner finds the list broken, no living handler is entering
-//! and a dead one was, it mends the list there itself (`Combining::mend`).
+//! **A handler that dies between the two** must not stop the server. From before the exchange until after the link it
+//! says which node is on its way (`Seat::entering`). When the combiner finds the list broken, no living handler is
+//! entering and a dead one was, it mends the list there itself (`Combining::mend`).
 //!
-//! | state of a slot | set by | meaning |
+//! | shared word | written by | meaning |
 //! |---|---|---|
-//! | FREE | combiner | its handler may use it |
-//! | ENTERING | handler | about to be appended, or appended and not linked yet |
-//! | LINKED | handler | its predecessor knows it |
+//! | `tail` | handlers | the node appended last |
+//! | `next` of a node | its handler (none), then whoever appends behind it | the node behind it |
+//! | `words`, `len` of a node | its handler, before it appends | the requests |
+//! | `entering` | handler | one more than the number of the node that is about to be appended and linked; 0: none |
+//! | `taken` | combiner | how many of the handler's nodes it has left behind: these can be used again |
 //!
 //! What it must not do: know what a request means.
 
 use super::core::{ClientId, Request};
-use super::packed::{Packed, WORDS, pack, unpack};
-use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use super::packed::{MOST_WORDS, pack, unpack};
+use super::sync::Arc;
+use super::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use super::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use lockwright_fabric::backend::prefetch;
 
-const NONE: u32 = u32::MAX;
-
-const FREE: u32 = 0;
-const ENTERING: u32 = 1;
-const LINKED: u32 = 2;
+/// No node.
+pub(super) const NONE: u32 = u32::MAX;
 
 /// Looks at a broken list before the combiner asks whether somebody died there.
-const PATIENCE: u32 = 1_000;
+pub(super) const PATIENCE: u32 = 1_000;
 
-/// A node of the list, on a cache line of its own.
+/// Words in a node: four cache lines with the header, which is four locks and their unlocks.
+const WORDS: usize = 31;
+const _: () = assert!(MOST_WORDS <= WORDS, "every request fits into a node");
+
+/// A node of the list.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Slot {
-    next: AtomicU32,
-    state: AtomicU32,
+pub(super) struct Node {
+    pub(super) next: AtomicU32,
+    len: AtomicU32,
     words: [AtomicU64; WORDS],
 }
 
+impl Node {
+    /// Starts to bring it into this core's cache.
+    #[inline(always)]
+    fn fetch(&self) {
+        prefetch(&self.next);
+        for word in self.words.iter().skip(7).step_by(8) {
+            prefetch(word);
+        }
+    }
+}
+
+/// What a handler says of itself, away from what others write (two lines: CPUs fetch them in pairs).
 #[derive(Debug)]
-struct Shared {
+#[repr(align(128))]
+pub(super) struct Seat {
+    pub(super) entering: AtomicU64,
+    gone: AtomicBool,
+}
+
+/// A word on a line of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Apart<T>(pub(super) T);
+
+#[derive(Debug)]
+pub(super) struct Shared {
     /// The first is the list's first node, which carries no request; then every handler's in turn.
-    slots: Box<[Slot]>,
-    tail: Tail,
-    gone: Box<[AtomicBool]>,
+    nodes: Box<[Node]>,
+    /// The one word that all handlers write.
+    pub(super) tail: Apart<AtomicU32>,
+    pub(super) seats: Box<[Seat]>,
+    taken: Box<[Apart<AtomicU64>]>,
     depth: u32,
 }
 
-/// The one word that all handlers write, away from everything else.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Tail(AtomicU32);
-
 /// A handler's end of the list.
+///
+/// What is staged and not flushed when a handler is dropped never was in the list.
 #[derive(Debug)]
 pub struct Handler {
-    shared: Arc<Shared>,
-    number: u32,
-    /// The slot it uses next, counted from its first.
-    turn: u32,
+    pub(super) shared: Arc<Shared>,
+    pub(super) number: u32,
+    /// Nodes appended so far; also the number of the one that is being filled.
+    appended: u64,
+    /// Its own knowledge of `taken`, which may be old: the word itself is only looked at when this says there is no room.
+    taken: u64,
+    /// Words in the node that is being filled.
+    filled: usize,
 }
 
 /// The combiner's end of the list.
@@ -71,15 +103,19 @@ pub struct Combining {
     shared: Arc<Shared>,
     /// The node last taken: it stays in the list until its successor is known.
     current: u32,
+    /// Its next request, and where its requests end.
+    at: usize,
+    len: usize,
     broken_for: u32,
+    pub(super) patience: u32,
 }
 
-/// The handler's slots are all in the queue.
+/// The handler's nodes are all in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("all slots of this handler are in the queue")]
+#[error("all nodes of this handler are in the list")]
 pub struct Full;
 
-/// A list for so many handlers, each of which can have `depth` requests in it at a time.
+/// A list for so many handlers, each of which can have `depth` nodes in it at a time.
 ///
 /// ```
 /// use lockwright_locks::combiner::core::{ClientId, Request};
@@ -87,72 +123,138 @@ pub struct Full;
 ///
 /// let (mut handlers, mut combining) = queue::list(2, 4);
 /// handlers[1].push(ClientId(7), Request::Unlock { id: 3 }).unwrap();
-/// let mut taken = Vec::new();
-/// combining.take_all(|client, request| taken.push((client, request)));
-/// assert_eq!(taken, [(ClientId(7), Request::Unlock { id: 3 })]);
+/// // All that came in together goes into the list together.
+/// for id in 4..6 {
+///     handlers[0].stage(ClientId(8), Request::Unlock { id }).unwrap();
+/// }
+/// handlers[0].flush();
+/// let mut batch = Vec::new();
+/// combining.take_all(100, &mut batch);
+/// assert_eq!(batch.iter().map(|(client, _)| client.0).collect::<Vec<_>>(), [7, 8, 8]);
 /// ```
 ///
 /// # Panics
 /// If `depth` is below two: the node last taken stays in the list, so its handler needs another.
 pub fn list(handlers: u32, depth: u32) -> (Vec<Handler>, Combining) {
-    assert!(depth >= 2, "a handler needs at least two slots");
-    let slot = || Slot {
+    assert!(depth >= 2, "a handler needs at least two nodes");
+    let node = || Node {
         next: AtomicU32::new(NONE),
-        state: AtomicU32::new(FREE),
-        words: [const { AtomicU64::new(0) }; WORDS],
+        len: AtomicU32::new(0),
+        words: std::array::from_fn(|_| AtomicU64::new(0)),
     };
     let shared = Arc::new(Shared {
-        slots: (0..=handlers * depth).map(|_| slot()).collect(),
-        tail: Tail(AtomicU32::new(0)),
-        gone: (0..handlers).map(|_| AtomicBool::new(false)).collect(),
+        nodes: (0..=handlers * depth).map(|_| node()).collect(),
+        tail: Apart(AtomicU32::new(0)),
+        seats: (0..handlers)
+            .map(|_| Seat { entering: AtomicU64::new(0), gone: AtomicBool::new(false) })
+            .collect(),
+        taken: (0..handlers).map(|_| Apart(AtomicU64::new(0))).collect(),
         depth,
     });
-    let handler = |number| Handler { shared: Arc::clone(&shared), number, turn: 0 };
+    let handler = |number| Handler { shared: Arc::clone(&shared), number, appended: 0, taken: 0, filled: 0 };
     let all = (0..handlers).map(handler).collect();
-    (all, Combining { shared, current: 0, broken_for: 0 })
+    (all, Combining { shared, current: 0, at: 0, len: 0, broken_for: 0, patience: PATIENCE })
 }
 
 impl Shared {
-    fn slot(&self, index: u32) -> &Slot {
-        &self.slots[index as usize]
+    #[inline(always)]
+    pub(super) fn node(&self, index: u32) -> &Node {
+        &self.nodes[index as usize]
+    }
+
+    /// Where the handler's node of that number is.
+    #[inline(always)]
+    fn place(&self, handler: u32, number: u64) -> u32 {
+        1 + handler * self.depth + (number % u64::from(self.depth)) as u32
+    }
+
+    /// Whose node it is; the first is nobody's.
+    #[inline(always)]
+    fn owner(&self, index: u32) -> Option<usize> {
+        Some(index.checked_sub(1)? as usize / self.depth as usize)
+    }
+
+    fn next_of(&self, index: u32) -> Option<u32> {
+        Some(self.node(index).next.load(Acquire)).filter(|next| *next != NONE)
+    }
+
+    /// The nodes behind `first`, as far as they are linked.
+    fn behind(&self, first: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.next_of(first), |at| self.next_of(*at)).take(self.nodes.len())
     }
 }
 
 impl Handler {
-    /// Appends a request (Alg. 3, addRequest).
+    /// Appends one request (Alg. 3, addRequest), behind what is staged.
     ///
     /// # Errors
-    /// If all of this handler's slots are in the queue; nothing was appended.
+    /// If all of this handler's nodes are in the list; nothing was appended.
     #[inline]
     pub fn push(&mut self, client: ClientId, request: Request) -> Result<(), Full> {
-        let me = self.enter(client, request)?;
-        let prev = self.shared.tail.0.swap(me, AcqRel);
-        self.shared.slot(prev).next.store(me, Release);
-        self.shared.slot(me).state.store(LINKED, Release);
+        self.stage(client, request)?;
+        self.flush();
         Ok(())
     }
 
-    /// Fills the next slot and says that it is about to be appended.
+    /// Puts a request into the node that is being filled. It is in the list after the next [`flush`](Self::flush), which
+    /// happens by itself when the node is full.
+    ///
+    /// # Errors
+    /// If all of this handler's nodes are in the list; this request was not staged, what was staged before is in the list.
     #[inline]
-    fn enter(&mut self, client: ClientId, request: Request) -> Result<u32, Full> {
-        let me = 1 + self.number * self.shared.depth + self.turn;
-        let slot = self.shared.slot(me);
-        if slot.state.load(Acquire) != FREE {
+    pub fn stage(&mut self, client: ClientId, request: Request) -> Result<(), Full> {
+        if self.filled + MOST_WORDS > WORDS {
+            self.flush();
+        }
+        if self.filled == 0 && !self.has_room() {
             return Err(Full);
         }
-        self.turn = if self.turn + 1 == self.shared.depth { 0 } else { self.turn + 1 };
-        for (word, value) in slot.words.iter().zip(pack(client, request)) {
-            word.store(value, Relaxed);
+        let node = self.shared.node(self.shared.place(self.number, self.appended));
+        let from = self.filled;
+        self.filled += pack(client, request, |place, word| node.words[from + place].store(word, Relaxed));
+        Ok(())
+    }
+
+    /// Appends what is staged.
+    #[inline]
+    pub fn flush(&mut self) {
+        if self.filled == 0 {
+            return;
         }
-        slot.next.store(NONE, Relaxed);
-        slot.state.store(ENTERING, Relaxed);
-        Ok(me)
+        let me = self.enter();
+        let before = self.shared.tail.0.swap(me, AcqRel);
+        self.shared.node(before).next.store(me, Release);
+        self.shared.seats[self.number as usize].entering.store(0, Release);
+    }
+
+    /// Finishes the node that is being filled and says that it is about to be appended.
+    #[inline]
+    pub(super) fn enter(&mut self) -> u32 {
+        let me = self.shared.place(self.number, self.appended);
+        let node = self.shared.node(me);
+        node.len.store(self.filled as u32, Relaxed);
+        node.next.store(NONE, Relaxed);
+        (self.appended, self.filled) = (self.appended + 1, 0);
+        // Seen by whoever sees the exchange that follows.
+        self.shared.seats[self.number as usize].entering.store(self.appended, Relaxed);
+        me
+    }
+
+    /// Whether the node to be filled next is not in the list any more.
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        let depth = u64::from(self.shared.depth);
+        if self.appended - self.taken < depth {
+            return true;
+        }
+        self.taken = self.shared.taken[self.number as usize].0.load(Acquire);
+        self.appended - self.taken < depth
     }
 }
 
 impl Drop for Handler {
     fn drop(&mut self) {
-        self.shared.gone[self.number as usize].store(true, Release);
+        self.shared.seats[self.number as usize].gone.store(true, Release);
     }
 }
 
@@ -160,37 +262,43 @@ impl Combining {
     /// Takes the request that waits longest, if there is one and the list is whole up to it.
     #[inline]
     pub fn take(&mut self) -> Option<(ClientId, Request)> {
-        let mut next = self.shared.slot(self.current).next.load(Acquire);
-        if next == NONE {
-            next = self.look_again()?;
+        if self.at == self.len {
+            self.advance()?;
         }
-        let packed: Packed = std::array::from_fn(|i| self.shared.slot(next).words[i].load(Relaxed));
-        // Nobody will touch the node before this one again: its `next` is known. A slot's handler may not have said yet
-        // that it is linked; freeing it under its hands would let that late word overwrite FREE.
-        let before = self.shared.slot(self.current);
-        if self.current != 0 {
-            while before.state.load(Acquire) == ENTERING && !self.is_orphan(self.current) {
-                std::hint::spin_loop();
-            }
-            before.state.store(FREE, Release);
-        }
-        self.current = next;
-        Some(unpack(&packed))
+        let node = self.shared.node(self.current);
+        let (client, request, words) = unpack(|place| node.words[self.at + place].load(Relaxed));
+        self.at += words;
+        Some((client, request))
     }
 
-    /// Takes everything that waits, in order: one pass of the combiner. Says how many there were.
+    /// Takes everything that waits, in order, but not more than `most`, and adds it to `batch`: one pass of the combiner.
+    /// What is appended meanwhile can wait for the next, or the answers of this one would.
     #[inline]
-    pub fn take_all(&mut self, mut serve: impl FnMut(ClientId, Request)) -> usize {
-        let mut count = 0;
-        // What is appended meanwhile can wait for the next pass, or the answers of this one would.
-        let most = self.shared.slots.len();
-        while count < most
-            && let Some((client, request)) = self.take()
-        {
-            serve(client, request);
-            count += 1;
+    pub fn take_all(&mut self, most: usize, batch: &mut Vec<(ClientId, Request)>) {
+        batch.extend(std::iter::from_fn(|| self.take()).take(most));
+    }
+
+    /// Goes on to the node behind the current one, which has been taken from to its end.
+    #[inline]
+    fn advance(&mut self) -> Option<()> {
+        let next = match self.shared.next_of(self.current) {
+            Some(next) => next,
+            None => self.look_again()?,
+        };
+        // Nobody will touch the node before this one again: its `next` is known.
+        if let Some(owner) = self.shared.owner(self.current) {
+            let taken = &self.shared.taken[owner].0;
+            taken.store(taken.load(Relaxed) + 1, Release);
         }
-        count
+        self.current = next;
+        let node = self.shared.node(next);
+        (self.at, self.len) = (0, node.len.load(Relaxed) as usize);
+        // What comes behind was written by another core: it can be on its way here while this node is served.
+        let behind = node.next.load(Relaxed);
+        if behind != NONE {
+            self.shared.node(behind).fetch();
+        }
+        Some(())
     }
 
     /// Alg. 4 lines 16, 17, for a list that may be broken for good.
@@ -201,7 +309,7 @@ impl Combining {
             return None;
         }
         self.broken_for += 1;
-        if self.broken_for < PATIENCE {
+        if self.broken_for < self.patience {
             return None;
         }
         self.broken_for = 0;
@@ -215,45 +323,38 @@ impl Combining {
     /// or somebody linked himself to them. (Any other request of theirs is lost with them, as if it had never come.) If
     /// several left pieces behind, the one that ends in the tail comes last; the order of the others is not known.
     fn mend(&mut self) -> Option<u32> {
-        let shared = &self.shared;
+        let shared = &*self.shared;
         let tail = shared.tail.0.load(Acquire);
-        let entering = |index: &u32| shared.slot(*index).state.load(Acquire) == ENTERING;
-        let all = || 1..shared.slots.len() as u32;
-        if all().filter(entering).any(|index| !self.is_orphan(index)) {
-            return None;
+        let mut dead = Vec::new();
+        for (number, seat) in shared.seats.iter().enumerate() {
+            // Whether it is gone first: what the living say may be over by the time they go.
+            let gone = seat.gone.load(Acquire);
+            let entering = seat.entering.load(Acquire);
+            if entering == 0 {
+                continue;
+            }
+            if !gone {
+                return None;
+            }
+            // It may have linked itself before it died, and may have been taken since.
+            let index = shared.place(number as u32, entering - 1);
+            if entering > shared.taken[number].0.load(Relaxed) && index != self.current {
+                dead.push(index);
+            }
         }
-        let next = shared.slot(self.current).next.load(Acquire);
-        if next != NONE {
+        if let Some(next) = shared.next_of(self.current) {
             return Some(next);
         }
-        let appended = |index: &u32| *index == tail || shared.slot(*index).next.load(Acquire) != NONE;
-        let ends_in_tail = |index: u32| {
-            let mut at = index;
-            while at != NONE && at != tail {
-                at = shared.slot(at).next.load(Acquire);
-            }
-            at == tail
-        };
-        let in_the_list = |index: &u32| shared.slot(*index).state.load(Acquire) != FREE;
-        let is_linked = |index: u32| {
-            all().filter(in_the_list).any(|other| shared.slot(other).next.load(Acquire) == index)
-        };
-        let left_behind = all()
-            .filter(entering)
-            .filter(|index| *index != self.current && !is_linked(*index))
-            .filter(appended)
+        let was_appended = |index: &u32| *index == tail || shared.next_of(*index).is_some();
+        dead.retain(was_appended);
+        let is_linked = |index: u32| dead.iter().any(|other| shared.behind(*other).any(|at| at == index));
+        let ends_in_tail = |index: u32| index == tail || shared.behind(index).any(|at| at == tail);
+        let left_behind = dead
+            .iter()
+            .copied()
+            .filter(|index| !is_linked(*index))
             .min_by_key(|index| ends_in_tail(*index))?;
-        shared.slot(self.current).next.store(left_behind, Release);
-        shared.slot(left_behind).state.store(LINKED, Release);
+        shared.node(self.current).next.store(left_behind, Release);
         Some(left_behind)
     }
-
-    /// Whether the slot's handler is gone.
-    fn is_orphan(&self, slot: u32) -> bool {
-        self.shared.gone[((slot - 1) / self.shared.depth) as usize].load(Acquire)
-    }
 }
-
-#[cfg(test)]
-#[path = "queue_tests.rs"]
-mod tests;

@@ -2,38 +2,20 @@
 
 #![expect(clippy::disallowed_methods, reason = "real threads are what is tested here")]
 
-use super::*;
+use super::core::{ClientId, Request};
+use super::queue::{Combining, Full, PATIENCE, list};
+use super::sync::atomic::Ordering::{AcqRel, Release};
 
 fn request(id: u32) -> Request {
     Request::Unlock { id }
 }
 
-impl Handler {
-    /// Appends without telling the predecessor, and dies.
-    fn push_and_die_between(mut self, client: ClientId, request: Request) {
-        let me = self.enter(client, request).unwrap();
-        self.shared.tail.0.swap(me, AcqRel);
-    }
-
-    /// Appends and links, and dies before it says so.
-    fn push_and_die_after(mut self, client: ClientId, request: Request) {
-        let me = self.enter(client, request).unwrap();
-        let prev = self.shared.tail.0.swap(me, AcqRel);
-        self.shared.slot(prev).next.store(me, Release);
-    }
-
-    /// Dies when everything is written and nothing appended.
-    fn die_before(mut self, client: ClientId, request: Request) {
-        self.enter(client, request).unwrap();
-    }
-}
-
 fn taken(combining: &mut Combining) -> Vec<u32> {
     let mut all = Vec::new();
     for _ in 0..3 * PATIENCE {
-        combining.take_all(|client, _| all.push(client.0));
+        combining.take_all(100, &mut all);
     }
-    all
+    all.into_iter().map(|(client, _)| client.0).collect()
 }
 
 #[test]
@@ -44,19 +26,26 @@ fn every_handler_s_requests_come_out_once_and_in_its_order() {
         for (number, mut handler) in handlers.into_iter().enumerate() {
             scope.spawn(move || {
                 for id in 0..EACH {
-                    while handler.push(ClientId(number as u32), request(id)).is_err() {
+                    while handler.stage(ClientId(number as u32), request(id)).is_err() {
                         std::thread::yield_now();
                     }
+                    // Alone, by twos, by threes; full nodes go by themselves.
+                    if id % 100 > 50 || id % (number as u32 + 1) == 0 {
+                        handler.flush();
+                    }
                 }
+                handler.flush();
             });
         }
         let mut next = [0; 3];
         while next != [EACH; 3] {
-            let count = combining.take_all(|client, what| {
-                assert_eq!(what, request(next[client.0 as usize]));
+            let mut batch = Vec::new();
+            combining.take_all(100, &mut batch);
+            for (client, what) in &batch {
+                assert_eq!(*what, request(next[client.0 as usize]));
                 next[client.0 as usize] += 1;
-            });
-            if count == 0 {
+            }
+            if batch.is_empty() {
                 std::thread::yield_now();
             }
         }
@@ -118,12 +107,13 @@ fn who_died_after_its_link_is_not_taken_for_the_lost_piece() {
 fn a_handler_that_is_only_slow_is_waited_for() {
     let (mut handlers, mut combining) = list(2, 4);
     let mut slow = handlers.pop().unwrap();
-    let me = slow.enter(ClientId(1), request(0)).unwrap();
-    let prev = slow.shared.tail.0.swap(me, AcqRel);
+    slow.stage(ClientId(1), request(0)).unwrap();
+    let me = slow.enter();
+    let before = slow.shared.tail.0.swap(me, AcqRel);
     handlers[0].push(ClientId(2), request(0)).unwrap();
     assert_eq!(taken(&mut combining), []);
-    slow.shared.slot(prev).next.store(me, Release);
-    slow.shared.slot(me).state.store(LINKED, Release);
+    slow.shared.node(before).next.store(me, Release);
+    slow.shared.seats[slow.number as usize].entering.store(0, Release);
     assert_eq!(taken(&mut combining), [1, 2]);
 }
 
@@ -138,4 +128,33 @@ fn a_handler_with_all_its_requests_in_the_queue_is_told_so() {
     assert_eq!(handlers[0].push(ClientId(1), request(2)), Err(Full));
     combining.take();
     handlers[0].push(ClientId(1), request(2)).unwrap();
+}
+
+#[test]
+fn what_is_staged_together_comes_out_together_and_in_order() {
+    let (mut handlers, mut combining) = list(2, 3);
+    for id in 0..10 {
+        handlers[0].stage(ClientId(0), request(id)).unwrap();
+    }
+    handlers[1].push(ClientId(1), request(0)).unwrap();
+    handlers[0].flush();
+    assert_eq!(taken(&mut combining), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    // A full node goes into the list by itself.
+    for id in 0..20 {
+        handlers[0].stage(ClientId(2), request(id)).unwrap();
+    }
+    let mut batch = Vec::new();
+    combining.take_all(100, &mut batch);
+    assert!(!batch.is_empty() && batch.iter().zip(0..).all(|((_, what), id)| *what == request(id)));
+}
+
+#[test]
+fn what_was_staged_when_the_handler_died_never_came() {
+    let (mut handlers, mut combining) = list(2, 2);
+    let mut dying = handlers.pop().unwrap();
+    dying.push(ClientId(1), request(0)).unwrap();
+    dying.stage(ClientId(1), request(1)).unwrap();
+    drop(dying);
+    handlers[0].push(ClientId(2), request(0)).unwrap();
+    assert_eq!(taken(&mut combining), [1, 2]);
 }

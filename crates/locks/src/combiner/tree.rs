@@ -3,55 +3,69 @@
 //! Nodes live in one arena and refer to each other by number, so that a number stays a request's name for as long as
 //! it lives, a node fills exactly one cache line, and no `unsafe` is needed. One arena holds many trees (one for each
 //! lock that has ranges, one for all names together). A node is ordered by the start of its range, later ones behind
-//! equal ones, and knows how far the ranges below it reach (`reach`).
+//! equal ones, and knows how far the ranges below it reach, on its left and on its right: so whoever looks for a place
+//! or an overlap never touches a node beside its way. With a million nodes every touch is a cache miss; for a batch of
+//! requests they can all be under way at once (`places`).
 //!
 //! What it must not do: know who blocks whom. It finds what overlaps; the rest is the combiner's.
 
+use super::places::Places;
 use lockwright_fabric::observe::Mode;
+use std::hint::select_unpredictable;
 
 /// A node's number in the arena.
-pub(super) type Slot = u32;
+pub(crate) type Slot = u32;
 
 /// No node. The arena keeps a node of this number, black, so that the deletion's cases need no exceptions.
-pub(super) const NIL: Slot = 0;
+pub(crate) const NIL: Slot = 0;
 
-/// A request, queued or granted: the thesis's `RequestNode` (Alg. 1), one cache line.
+/// The tree of a slot without a node.
+const NOWHERE: u32 = u32::MAX;
+
+/// A request, queued or granted: the thesis's `RequestNode` (Alg. 1), one cache line. Whose it is stands apart, in
+/// [`Trees::owner`]: only answers need it.
 ///
 /// | bytes | field |
 /// |---|---|
 /// | 0–15 | range, `start..end` |
-/// | 16–23 | `reach`: the largest end in the subtree |
-/// | 24–31 | `stamp`: number of arrival while it waits, fencing token once granted |
-/// | 32–43 | left, right, parent |
-/// | 44–47 | `blocking`: how many conflicting requests stand before it (Alg. 1 `blockingRanges`) |
-/// | 48–59 | client, the client's own id for it, the tree it is in |
+/// | 16–31 | the largest end in the left subtree, in the right one |
+/// | 32–39 | `stamp`: number of arrival while it waits, fencing token once granted |
+/// | 40–51 | left, right, parent |
+/// | 52–55 | `blocking`: how many conflicting requests stand before it (Alg. 1 `blockingRanges`) |
+/// | 56–59 | the tree it is in |
 /// | 60–63 | mode, state, colour, whether somebody's count includes it |
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Node {
-    pub(super) start: u64,
-    pub(super) end: u64,
-    reach: u64,
-    pub(super) stamp: u64,
-    left: Slot,
-    right: Slot,
-    parent: Slot,
-    pub(super) blocking: u32,
-    pub(super) client: u32,
-    pub(super) id: u32,
-    pub(super) tree: u32,
-    pub(super) mode: Mode,
-    pub(super) state: State,
-    red: bool,
+pub(crate) struct Node {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(super) left_reach: u64,
+    pub(super) right_reach: u64,
+    pub(crate) stamp: u64,
+    pub(crate) left: Slot,
+    pub(crate) right: Slot,
+    pub(crate) parent: Slot,
+    pub(crate) blocking: u32,
+    pub(crate) tree: u32,
+    pub(crate) mode: Mode,
+    pub(crate) state: State,
+    pub(super) red: bool,
     /// Some waiting request may have counted this one: only then does its end concern anybody.
-    pub(super) blocks: bool,
+    pub(crate) blocks: bool,
 }
 
 const _: () = assert!(size_of::<Node>() == 64, "a node is one cache line");
 
+/// Whose request a node is: the client, and the client's own id for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) client: u32,
+    pub(crate) id: u32,
+}
+
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum State {
+pub(crate) enum State {
     /// In the queue.
     Waiting,
     /// Held.
@@ -62,18 +76,18 @@ pub(super) enum State {
 
 impl Node {
     /// A request that waits behind nobody yet.
-    pub(super) fn new(start: u64, end: u64, mode: Mode) -> Self {
+    #[inline]
+    pub(crate) fn new(start: u64, end: u64, mode: Mode) -> Self {
         Self {
             start,
             end,
-            reach: end,
+            left_reach: 0,
+            right_reach: 0,
             stamp: 0,
             left: NIL,
             right: NIL,
             parent: NIL,
             blocking: 0,
-            client: 0,
-            id: 0,
             tree: 0,
             mode,
             state: State::Waiting,
@@ -83,144 +97,181 @@ impl Node {
     }
 
     /// The same request for other units; not in any tree yet.
-    pub(super) fn cut_to(mut self, start: u64, end: u64) -> Self {
+    pub(crate) fn cut_to(mut self, start: u64, end: u64) -> Self {
         (self.start, self.end) = (start, end);
         self
     }
 
+    /// Whether a new range that goes down from here can overlap neither this node nor anything on the other side of it.
+    #[inline(always)]
+    pub(crate) fn is_clear_of(&self, start: u64, end: u64) -> bool {
+        let goes_left = start < self.start;
+        // If left: everything on the right starts here or later. If right: what reaches over the new range from the left
+        // is somewhere down there.
+        let before = end <= self.start;
+        let behind = self.end.max(self.left_reach) <= start;
+        (goes_left & before) | (!goes_left & behind)
+    }
+
+    /// The largest end in its subtree. The empty node reaches nowhere.
+    #[inline(always)]
+    pub(super) fn reach(&self) -> u64 {
+        self.end.max(self.left_reach).max(self.right_reach)
+    }
+
     /// Whether it has a unit in common with `start..end`.
     #[inline(always)]
-    pub(super) fn overlaps(&self, start: u64, end: u64) -> bool {
+    pub(crate) fn overlaps(&self, start: u64, end: u64) -> bool {
         self.start < end && start < self.end
     }
 }
 
 /// Some trees in one arena.
 #[derive(Clone, Debug)]
-pub(super) struct Trees {
-    nodes: Vec<Node>,
+pub(crate) struct Trees {
+    pub(super) nodes: Vec<Node>,
+    owners: Vec<Owner>,
     /// Slots without a node, linked by `left`.
     free: Slot,
-    roots: Vec<Slot>,
+    pub(super) roots: Vec<Slot>,
     live: usize,
+    pub(super) places: Places,
 }
 
 impl Trees {
     /// No trees yet.
-    pub(super) fn new() -> Self {
-        Self { nodes: vec![Node::new(0, 0, Mode::Shared)], free: NIL, roots: Vec::new(), live: 0 }
+    pub(crate) fn new() -> Self {
+        let (nobody, nowhere) = (Owner { client: 0, id: 0 }, Node::new(0, 0, Mode::Shared));
+        let (roots, places) = (Vec::new(), Places::default());
+        Self { nodes: vec![nowhere], owners: vec![nobody], free: NIL, roots, live: 0, places }
     }
 
     /// A new, empty tree.
-    pub(super) fn plant(&mut self) -> u32 {
+    pub(crate) fn plant(&mut self) -> u32 {
         self.roots.push(NIL);
         self.roots.len() as u32 - 1
     }
 
     /// Whether the tree has no nodes.
     #[inline(always)]
-    pub(super) fn is_bare(&self, tree: u32) -> bool {
+    pub(crate) fn is_bare(&self, tree: u32) -> bool {
         self.roots[tree as usize] == NIL
     }
 
     /// Nodes in all trees.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.live
     }
 
+    /// Nodes from the root down to this one, itself included.
+    pub(crate) fn depth(&self, mut slot: Slot) -> u64 {
+        let mut depth = 0;
+        while slot != NIL {
+            depth += 1;
+            slot = self.nodes[slot as usize].parent;
+        }
+        depth
+    }
+
     /// Bytes of memory it has taken.
-    pub(super) fn bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>() + self.roots.capacity() * size_of::<Slot>()
+    pub(crate) fn bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>()
+            + self.owners.capacity() * size_of::<Owner>()
+            + self.roots.capacity() * size_of::<Slot>()
     }
 
     /// The node.
     #[inline(always)]
-    pub(super) fn node(&self, slot: Slot) -> &Node {
+    pub(crate) fn node(&self, slot: Slot) -> &Node {
         &self.nodes[slot as usize]
+    }
+
+    /// Whose it is.
+    #[inline(always)]
+    pub(crate) fn owner(&self, slot: Slot) -> Owner {
+        self.owners[slot as usize]
     }
 
     /// The node, to be changed; never its range.
     #[inline(always)]
-    pub(super) fn node_mut(&mut self, slot: Slot) -> &mut Node {
+    pub(crate) fn node_mut(&mut self, slot: Slot) -> &mut Node {
         &mut self.nodes[slot as usize]
     }
 
     /// Puts `node` into the tree it names. Also says whether nothing there overlaps it; where that cannot be seen on
     /// the way down, the answer is no, and [`Trees::overlapping`] finds out.
     #[inline]
-    pub(super) fn insert(&mut self, node: Node) -> (Slot, bool) {
+    pub(crate) fn insert(&mut self, node: Node, owner: Owner) -> (Slot, bool) {
         let Node { start, end, tree, .. } = node;
-        let slot = self.take_slot(node);
-        let (mut parent, mut at, mut alone, mut went_left) = (NIL, self.roots[tree as usize], true, false);
-        while at != NIL {
-            let here = &mut self.nodes[at as usize];
-            if here.reach < end {
-                here.reach = end;
-            }
-            parent = at;
-            went_left = start < here.start;
-            if went_left {
-                // Everything on the right starts here or later.
-                alone &= end <= here.start;
-                at = here.left;
-            } else {
-                let (left, right) = (here.left, here.right);
-                alone &= here.end <= start;
-                // What reaches over the new range from the left is somewhere down there. The empty node reaches nowhere.
-                alone &= self.nodes[left as usize].reach <= start;
-                at = right;
-            }
-        }
+        let (parent, went_left, alone) = match self.place_known(tree, start, end) {
+            Some(place) => place,
+            None => self.place_for(tree, start, end),
+        };
+        self.places.crowded |= !alone;
+        let slot = self.take_slot(node, owner);
         let new = &mut self.nodes[slot as usize];
-        (new.parent, new.left, new.right, new.red, new.reach) = (parent, NIL, NIL, true, end);
+        (new.parent, new.left, new.right, new.red) = (parent, NIL, NIL, true);
+        (new.left_reach, new.right_reach) = (0, 0);
         if parent == NIL {
             self.roots[tree as usize] = slot;
-        } else if went_left {
-            self.nodes[parent as usize].left = slot;
         } else {
-            self.nodes[parent as usize].right = slot;
+            self.set_child(parent, !went_left, slot);
+            self.raise(slot, end);
         }
         self.mend_insert(tree, slot);
         (slot, alone)
     }
 
+    /// Where a new range belongs: below which node, on which side; and whether nothing can overlap it there.
+    #[inline]
+    fn place_for(&self, tree: u32, start: u64, end: u64) -> (Slot, bool, bool) {
+        let (mut parent, mut at, mut alone, mut went_left) = (NIL, self.roots[tree as usize], true, false);
+        while at != NIL {
+            let here = &self.nodes[at as usize];
+            parent = at;
+            // Which way is a matter of chance: a branch would be mispredicted every other time.
+            went_left = start < here.start;
+            alone &= here.is_clear_of(start, end);
+            at = select_unpredictable(went_left, here.left, here.right);
+        }
+        (parent, went_left, alone)
+    }
+
     /// Takes the node out of its tree and forgets it.
     #[inline]
-    pub(super) fn remove(&mut self, slot: Slot) {
-        let Node { left, right, tree, .. } = self.nodes[slot as usize];
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        let Node { left, right, left_reach, right_reach, parent, red, tree, .. } = self.nodes[slot as usize];
         // `moved` takes the place of a node that is cut out; `black` says whether the cut took a black one.
-        let (moved, black, lowest);
+        let (moved, black);
         if left == NIL || right == NIL {
             moved = if left == NIL { right } else { left };
-            black = !self.nodes[slot as usize].red;
-            lowest = self.nodes[slot as usize].parent;
+            black = !red;
+            let on_right = self.nodes[parent as usize].right == slot;
             self.replace(tree, slot, moved);
+            self.settle(moved, parent, on_right);
         } else {
             let next = self.leftmost(right);
             black = !self.nodes[next as usize].red;
             moved = self.nodes[next as usize].right;
-            if self.nodes[next as usize].parent == slot {
+            let lowest = self.nodes[next as usize].parent;
+            if lowest == slot {
                 self.nodes[moved as usize].parent = next;
-                lowest = next;
             } else {
-                lowest = self.nodes[next as usize].parent;
                 self.replace(tree, next, moved);
                 self.nodes[next as usize].right = right;
+                self.nodes[next as usize].right_reach = right_reach;
                 self.nodes[right as usize].parent = next;
             }
             self.replace(tree, slot, next);
-            let Node { red, reach, .. } = self.nodes[slot as usize];
             let taken = &mut self.nodes[next as usize];
-            // Its ancestors still go by the old node's reach, and whether that changes decides how far up to go.
-            (taken.left, taken.red, taken.reach) = (left, red, reach);
+            (taken.left, taken.left_reach, taken.red) = (left, left_reach, red);
             self.nodes[left as usize].parent = next;
-            if lowest != next {
-                self.refresh_from(lowest, next);
+            if lowest != slot {
+                // It was the leftmost: so it was on the left.
+                self.settle(moved, lowest, false);
             }
-            self.refresh_up(next);
-        }
-        if left == NIL || right == NIL {
-            self.refresh_up(lowest);
+            let above = self.nodes[next as usize].parent;
+            self.settle(next, above, self.nodes[above as usize].right == next);
         }
         if black {
             self.mend_remove(tree, moved);
@@ -230,16 +281,17 @@ impl Trees {
     }
 
     /// Adds to `found` every node of `tree` that has a unit in common with `start..end`, by their starts.
-    pub(super) fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>) {
+    pub(crate) fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>) {
         // Twice the depth of a tree of 2^32 nodes is more than there can be.
         let mut stack = [NIL; 72];
         let (mut depth, mut at) = (0, self.roots[tree as usize]);
         loop {
-            // Nothing below reaches the range: nothing to find there.
-            while at != NIL && self.nodes[at as usize].reach > start {
+            while at != NIL {
                 stack[depth] = at;
                 depth += 1;
-                at = self.nodes[at as usize].left;
+                let node = &self.nodes[at as usize];
+                // Nothing below reaches the range: nothing to find there.
+                at = if node.left_reach > start { node.left } else { NIL };
             }
             if depth == 0 {
                 return;
@@ -254,12 +306,12 @@ impl Trees {
             if node.end > start {
                 found.push(slot);
             }
-            at = node.right;
+            at = if node.right_reach > start { node.right } else { NIL };
         }
     }
 
     /// Every node of `tree`, by start.
-    pub(super) fn walk(&self, tree: u32, found: &mut Vec<Slot>) {
+    pub(crate) fn walk(&self, tree: u32, found: &mut Vec<Slot>) {
         let mut at = self.roots[tree as usize];
         let mut stack = Vec::new();
         while at != NIL || !stack.is_empty() {
@@ -276,177 +328,32 @@ impl Trees {
     // ---- slots ----
 
     #[inline]
-    fn take_slot(&mut self, node: Node) -> Slot {
+    fn take_slot(&mut self, node: Node, owner: Owner) -> Slot {
         self.live += 1;
         if self.free != NIL {
             let slot = self.free;
             self.free = self.nodes[slot as usize].left;
             self.nodes[slot as usize] = node;
+            self.owners[slot as usize] = owner;
             return slot;
         }
         if self.nodes.len() == self.nodes.capacity() {
             // By an eighth, not by doubling: a million nodes should not cost the memory of two.
-            self.nodes.reserve_exact((self.nodes.len() / 8).max(16));
+            let more = (self.nodes.len() / 8).max(16);
+            self.nodes.reserve_exact(more);
+            self.owners.reserve_exact(more);
         }
         self.nodes.push(node);
+        self.owners.push(owner);
         Slot::try_from(self.nodes.len() - 1).expect("the combiner's limits keep requests below 2^32")
     }
 
     #[inline]
     fn free_slot(&mut self, slot: Slot) {
         self.live -= 1;
-        self.nodes[slot as usize].left = self.free;
-        self.free = slot;
-    }
-
-    // ---- red and black (Cormen, Leiserson, Rivest, Stein, ch. 13), with `reach` kept right (ch. 17.3) ----
-
-    #[inline(always)]
-    fn is_red(&self, slot: Slot) -> bool {
-        self.nodes[slot as usize].red
-    }
-
-    fn leftmost(&self, mut at: Slot) -> Slot {
-        while self.nodes[at as usize].left != NIL {
-            at = self.nodes[at as usize].left;
-        }
-        at
-    }
-
-    /// What `reach` should be.
-    #[inline(always)]
-    fn reach_of(&self, slot: Slot) -> u64 {
-        let node = &self.nodes[slot as usize];
-        let below = |slot: Slot| self.nodes[slot as usize].reach;
-        node.end.max(below(node.left)).max(below(node.right))
-    }
-
-    /// Puts `reach` right from `at` up to the root; stops where nothing changes.
-    #[inline]
-    fn refresh_up(&mut self, mut at: Slot) {
-        while at != NIL {
-            let reach = self.reach_of(at);
-            if self.nodes[at as usize].reach == reach {
-                return;
-            }
-            self.nodes[at as usize].reach = reach;
-            at = self.nodes[at as usize].parent;
-        }
-    }
-
-    /// As [`Trees::refresh_up`], from `at` up to but not including `top`.
-    fn refresh_from(&mut self, mut at: Slot, top: Slot) {
-        while at != top {
-            self.nodes[at as usize].reach = self.reach_of(at);
-            at = self.nodes[at as usize].parent;
-        }
-    }
-
-    /// `new` stands where `old` stood, in the eyes of `old`'s parent.
-    #[inline]
-    fn replace(&mut self, tree: u32, old: Slot, new: Slot) {
-        let parent = self.nodes[old as usize].parent;
-        if parent == NIL {
-            self.roots[tree as usize] = new;
-        } else if self.nodes[parent as usize].left == old {
-            self.nodes[parent as usize].left = new;
-        } else {
-            self.nodes[parent as usize].right = new;
-        }
-        self.nodes[new as usize].parent = parent;
-    }
-
-    /// The child on the given side.
-    #[inline(always)]
-    fn child(&self, slot: Slot, right: bool) -> Slot {
-        let node = &self.nodes[slot as usize];
-        if right { node.right } else { node.left }
-    }
-
-    #[inline(always)]
-    fn set_child(&mut self, slot: Slot, right: bool, child: Slot) {
         let node = &mut self.nodes[slot as usize];
-        if right { node.right = child } else { node.left = child }
-    }
-
-    /// Turns `slot` down to the given side; its child on the other side comes up.
-    fn rotate(&mut self, tree: u32, slot: Slot, to_right: bool) {
-        let up = self.child(slot, !to_right);
-        let inner = self.child(up, to_right);
-        self.set_child(slot, !to_right, inner);
-        if inner != NIL {
-            self.nodes[inner as usize].parent = slot;
-        }
-        self.replace(tree, slot, up);
-        self.set_child(up, to_right, slot);
-        self.nodes[slot as usize].parent = up;
-        self.nodes[up as usize].reach = self.nodes[slot as usize].reach;
-        self.nodes[slot as usize].reach = self.reach_of(slot);
-    }
-
-    fn mend_insert(&mut self, tree: u32, mut at: Slot) {
-        loop {
-            let parent = self.nodes[at as usize].parent;
-            if !self.is_red(parent) {
-                break;
-            }
-            // A red node has a parent: roots are black.
-            let above = self.nodes[parent as usize].parent;
-            let on_right = self.nodes[above as usize].right == parent;
-            let uncle = self.child(above, !on_right);
-            if self.is_red(uncle) {
-                self.nodes[parent as usize].red = false;
-                self.nodes[uncle as usize].red = false;
-                self.nodes[above as usize].red = true;
-                at = above;
-                continue;
-            }
-            let mut parent = parent;
-            if self.child(parent, !on_right) == at {
-                self.rotate(tree, parent, on_right);
-                std::mem::swap(&mut parent, &mut at);
-            }
-            self.nodes[parent as usize].red = false;
-            self.nodes[above as usize].red = true;
-            self.rotate(tree, above, !on_right);
-            break;
-        }
-        let root = self.roots[tree as usize];
-        self.nodes[root as usize].red = false;
-    }
-
-    /// `at` (possibly the empty node, whose parent is set) is one black short.
-    fn mend_remove(&mut self, tree: u32, mut at: Slot) {
-        while at != self.roots[tree as usize] && !self.is_red(at) {
-            let parent = self.nodes[at as usize].parent;
-            let on_right = self.nodes[parent as usize].right == at;
-            let mut sibling = self.child(parent, !on_right);
-            if self.is_red(sibling) {
-                self.nodes[sibling as usize].red = false;
-                self.nodes[parent as usize].red = true;
-                self.rotate(tree, parent, on_right);
-                sibling = self.child(parent, !on_right);
-            }
-            let (near, far) = (self.child(sibling, on_right), self.child(sibling, !on_right));
-            if !self.is_red(near) && !self.is_red(far) {
-                self.nodes[sibling as usize].red = true;
-                at = parent;
-                continue;
-            }
-            if !self.is_red(far) {
-                self.nodes[near as usize].red = false;
-                self.nodes[sibling as usize].red = true;
-                self.rotate(tree, sibling, !on_right);
-                sibling = self.child(parent, !on_right);
-            }
-            self.nodes[sibling as usize].red = self.is_red(parent);
-            self.nodes[parent as usize].red = false;
-            let far = self.child(sibling, !on_right);
-            self.nodes[far as usize].red = false;
-            self.rotate(tree, parent, on_right);
-            at = self.roots[tree as usize];
-        }
-        self.nodes[at as usize].red = false;
+        (node.left, node.tree) = (self.free, NOWHERE);
+        self.free = slot;
     }
 }
 

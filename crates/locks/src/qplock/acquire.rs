@@ -4,7 +4,7 @@
 //! promises it. So the store of the own tail is visible before the other tail is looked at, which is the store-load
 //! fence that Peterson's lock cannot do without.
 
-use super::layout::{Desc, Pass, Side};
+use super::layout::{Desc, Pass, Side, WHO};
 use super::{Place, QpClient, QpGrant, Rules};
 use crate::fast::{Either, fast};
 use crate::protocol::{Denied, Patience, Want};
@@ -32,8 +32,11 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
     pub(super) fn acquire_fast(&self, want: Want) -> impl Future<Output = Result<QpGrant, Denied>> {
         let place = match self.begin(want) {
             Ok(place) => place,
-            Err(denied) => return Either::left(ready(Err(denied))),
+            Err(denied) => return Either::left(Either::left(ready(Err(denied)))),
         };
+        if R::FIFO {
+            return Either::left(Either::right(self.acquire_in_order(want, place)));
+        }
         let tail = self.tail(place);
         let me = place.me.to_word();
         let enqueue = if self.swaps(want) { tail.swap(me) } else { tail.cas(0, me) };
@@ -159,19 +162,23 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
         if tail == 0 {
             return Ok(true);
         }
-        let (they_left, they_yield) =
-            (Cond::Eq { mask: u128::MAX, value: 0 }, Cond::Ne { mask: u128::MAX, value: u128::from(us) });
         if patience == Patience::Try {
-            return Ok(they_yield.holds(u128::from(self.ep.go(words.victim().read()).await?)));
+            return Ok(self.ep.go(words.victim().read()).await? != us);
         }
-        // gwait: either is enough, whichever is seen first.
-        let mut left = pin!(self.ep.wait_until(theirs.until(they_left)));
-        let mut yielded = pin!(self.ep.wait_until(words.victim().until(they_yield)));
+        self.await_turn(place).await.map(|_| true)
+    }
+
+    /// gwait: until the other side has left (true) or yields (false). Either is enough, whichever is seen first.
+    pub(super) async fn await_turn(&self, place: Place) -> Result<bool, FabricError> {
+        let they_left = Cond::Eq { mask: u128::from(WHO), value: 0 };
+        let they_yield = Cond::Ne { mask: u128::MAX, value: u128::from(place.side.as_victim()) };
+        let mut left = pin!(self.ep.wait_until(self.rival(place).until(they_left)));
+        let mut yielded = pin!(self.ep.wait_until(place.words.victim().until(they_yield)));
         let seen = poll_fn(|cx| match left.as_mut().poll(cx) {
-            Poll::Ready(seen) => Poll::Ready(seen),
-            Poll::Pending => yielded.as_mut().poll(cx),
+            Poll::Ready(seen) => Poll::Ready(seen.map(|_| true)),
+            Poll::Pending => yielded.as_mut().poll(cx).map_ok(|_| false),
         });
-        seen.await.map(|_| true)
+        seen.await
     }
 
     /// The lock is this client's alone. A reader counts itself in and lets the next one pass; a writer waits until the
@@ -214,9 +221,10 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
     }
 
     #[inline(always)]
-    fn granted(&self, place: Place, want: Want, budget: u16, token: u64) -> QpGrant {
+    pub(super) fn granted(&self, place: Place, want: Want, budget: u16, token: u64) -> QpGrant {
         let Place { lock, me, .. } = place;
-        QpGrant { lock, token, budget, slot: me.slot, mode: want.claim.mode, has_token: R::EXTENDED }
+        let (slot, ticket) = (me.slot, me.ticket);
+        QpGrant { lock, token, budget, slot, mode: want.claim.mode, ticket, has_token: R::EXTENDED }
     }
 
     /// The tail of this side's queue.
@@ -227,7 +235,7 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
 
     /// The tail of the other side's queue.
     #[inline(always)]
-    fn rival(&self, place: Place) -> Word64 {
+    pub(super) fn rival(&self, place: Place) -> Word64 {
         place.words.cohort(if R::TWO_QUEUES { place.side.other() } else { Side::Remote })
     }
 

@@ -8,7 +8,7 @@
 use super::QpParams;
 use crate::case::Case;
 use crate::protocol::{Patience, Space, Want};
-use lockwright_fabric::NodeId;
+use lockwright_fabric::{NodeId, Time};
 
 /// Where the lock is, and so its local clients.
 const HERE: NodeId = NodeId(0);
@@ -170,6 +170,8 @@ fn uses() -> Vec<Case<QpParams>> {
         // An acquire that was given up keeps its descriptor until it is through; the next one has another.
         cancel("cancel-remote", ELSEWHERE),
         cancel("cancel-local", HERE),
+        timeout("timeout-remote", ELSEWHERE),
+        timeout("timeout-local", HERE),
         // The paper has no recovery: a crash may hang the lock, but must never break it.
         Cast::new(2, 1, 0).play("crash", budget(1), &want, 1).crashes(1).may_hang(),
     ]
@@ -190,6 +192,43 @@ fn cancel(name: &'static str, node: NodeId) -> Case<QpParams> {
         .weak_scope();
     case.clients[0].rounds[1].cancellable = false;
     case
+}
+
+/// A client at home on `node` that times out at some time and then comes again, and one of the other side.
+fn timeout(name: &'static str, node: NodeId) -> Case<QpParams> {
+    let mut case = cancel(name, node);
+    let first = &mut case.clients[0].rounds[0];
+    first.cancellable = false;
+    first.wants[0] = first.wants[0].with(Patience::Until(Time(1)));
+    case
+}
+
+/// Cases of strict order; budgets mean nothing here. Who is alone on its side is overtaken by every other at most once:
+/// whoever comes again comes later. Bounds count from the first verb, and those who share a side may lose races for its
+/// tail before they are in the queue; so where there are two, the bound is all that these can lose.
+pub(super) fn in_order() -> Vec<Case<QpParams>> {
+    let want = [Want::exclusive(0)];
+    let tries = [want[0].with(Patience::Try)];
+    vec![
+        Cast::new(1, 1, 0).play("one-each", budget(1), &want, 4).bypass(1),
+        Cast::new(2, 1, 0).play("two-local", budget(1), &want, 1),
+        Cast::new(1, 2, 0).play("two-remote", budget(1), &want, 1),
+        Cast::new(3, 0, 0).play("three-local", budget(1), &want, 1),
+        Cast::new(1, 0, 2).play("mailboxes", budget(1), &want, 1),
+        fair_in_order(),
+        Cast::new(1, 1, 0)
+            .play("tries", budget(1), &want, 1)
+            .params(QpParams { clients: 3, ..budget(1) })
+            .clients(1, &tries)
+            .at_home(HERE),
+        Cast::new(1, 1, 0).play("cancel", budget(1), &want, 1).cancellable(),
+    ]
+}
+
+/// A crowd of two that comes twice, and one of the other side. Each of the crowd can lose to the other twice and to the one
+/// once; the one alone would be passed over four times if tickets did not count.
+pub(super) fn fair_in_order() -> Case<QpParams> {
+    crowd_and_one("fair-to-one-remote", budget(8), HERE, 2).bypass(3)
 }
 
 /// Cases of the reader-writer lock. Writers alone are those of the mutex, with tokens.

@@ -10,17 +10,20 @@
 //! | 24–31 | `token` | plain WRITEs of the holder | the fencing token of the last grant that was written back |
 //! | 32–39 | `readers[Local]` | CPUs of the node only | local clients that hold the lock in shared mode |
 //! | 40–47 | `readers[Remote]` | the NIC only | remote clients that hold the lock in shared mode |
+//! | 48–55 | `head[Local]` | plain WRITEs of the local head | with strict order: the ticket of the last local head that had to wait |
+//! | 56–63 | `head[Remote]` | plain WRITEs of the remote head | the same of the other side |
 //!
 //! No word is ever read, changed and written back by both sides: that is the whole point. Reads and writes are atomic
 //! between CPU and NIC, read-modify-writes are not (Table 1).
 //!
-//! A tail is 0 while the queue is empty, and otherwise says whose descriptor is its last ([`Desc`]):
+//! A tail says whose descriptor is the last of its queue ([`Desc`]); nobody's while it is empty:
 //!
 //! | bits | meaning |
 //! |---|---|
-//! | 0–31 | the client, never 0 |
-//! | 32–39 | which of its descriptors |
-//! | 40–56 | 1 + the node the descriptor lies on, or 0: in the client's mailbox |
+//! | 0–15 | 1 + the client's index; 0: nobody |
+//! | 16–20 | which of its descriptors |
+//! | 21–31 | 1 + the node the descriptor lies on, or 0: in the client's mailbox |
+//! | 32–63 | with strict order: the ticket of the last that came, which stays when the queue empties; otherwise 0 |
 //!
 //! Behind the locks of a node lie the descriptors of the clients that are at home there, 16 bytes each. Both words are
 //! 0 unless somebody waits, so a client that meets nobody never touches its descriptor but for one look at `next`:
@@ -114,16 +117,33 @@ impl LockWords {
         Word64::at(self.at.plus(24))
     }
 
+    pub(super) const fn head(self, side: Side) -> Word64 {
+        Word64::at(self.at.plus(48 + 8 * side as u64))
+    }
+
     pub(super) const fn readers(self, side: Side) -> Word64 {
         Word64::at(self.at.plus(32 + 8 * side as u64))
     }
 }
 
-/// Which bits of the word at `addr` are 0 whenever all is quiet: all but those of `victim` and `token`.
+/// Which bits of the word at `addr` are 0 whenever all is quiet: all but those of `victim`, `token` and tickets.
 pub(super) fn quiet_mask(space: &Space, addr: Addr) -> u64 {
-    let in_lock = addr.offset % LOCK_BYTES;
-    if addr.offset < descriptors(space) && (in_lock == 16 || in_lock == 24) { 0 } else { u64::MAX }
+    if addr.offset >= descriptors(space) {
+        return u64::MAX;
+    }
+    match addr.offset % LOCK_BYTES {
+        0 | 8 => WHO,
+        16 | 24 | 48 | 56 => 0,
+        _ => u64::MAX,
+    }
 }
+
+/// The bits of a tail that say whose descriptor it is.
+pub(super) const WHO: u64 = 0xffff_ffff;
+/// Clients a tail can tell apart.
+pub(super) const MAX_CLIENTS: u32 = u16::MAX as u32;
+/// Nodes a tail can tell apart.
+pub(super) const MAX_NODES: u16 = (1 << 11) - 1;
 
 /// Names one descriptor: what a tail and a `next` hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,25 +152,25 @@ pub(super) struct Desc {
     pub(super) slot: u8,
     /// `None`: its owner is at home nowhere and gets messages instead.
     pub(super) node: Option<NodeId>,
+    /// When its acquisition came, where that is told.
+    pub(super) ticket: Ticket,
 }
 
 impl Desc {
     #[inline(always)]
     pub(super) fn to_word(self) -> u64 {
         let node = self.node.map_or(0, |node| u64::from(node.0) + 1);
-        u64::from(self.owner.0) | u64::from(self.slot) << 32 | node << 40
+        self.ticket.alone() | (self.owner.index().0 as u64 + 1) | u64::from(self.slot) << 16 | node << 21
     }
 
-    /// The descriptor that `word` names; 0 names none.
+    /// The descriptor that `word` names, if any.
     pub(super) fn from_word(word: u64) -> Option<Self> {
-        if word == 0 {
-            return None;
-        }
-        let node = (word >> 40) as u32;
+        let node = (word & WHO) >> 21;
         Some(Self {
-            owner: PeerId(word as u32),
-            slot: (word >> 32) as u8,
+            owner: PeerId::client(usize::from(word as u16).checked_sub(1)?),
+            slot: (word >> 16 & 0x1f) as u8,
             node: (node > 0).then(|| NodeId((node - 1) as u16)),
+            ticket: Ticket::of(word),
         })
     }
 
@@ -170,6 +190,35 @@ impl Desc {
     #[inline(always)]
     pub(super) fn next(self, space: &Space, params: &QpParams) -> Option<Word64> {
         self.addr(space, params).map(|addr| Word64::at(addr.plus(8)))
+    }
+}
+
+/// When an acquisition came, relative to others. Tickets go round: those that are compared are less than half the way
+/// apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ticket(pub(super) u32);
+
+impl Ticket {
+    /// That of the last that came, from a tail.
+    pub(super) const fn of(tail: u64) -> Self {
+        Self((tail >> 32) as u32)
+    }
+
+    /// A tail of an empty queue, to which this one came last.
+    #[inline(always)]
+    pub(super) const fn alone(self) -> u64 {
+        (self.0 as u64) << 32
+    }
+
+    /// Whether it came before `other`.
+    pub(super) const fn is_before(self, other: Self) -> bool {
+        other.0.wrapping_sub(self.0) as i32 > 0
+    }
+
+    /// The next after both.
+    pub(super) const fn after(self, other: Self) -> Self {
+        let later = if self.is_before(other) { other } else { self };
+        Self(later.0.wrapping_add(1))
     }
 }
 
@@ -200,13 +249,23 @@ mod tests {
 
     #[test]
     fn descriptors_survive_their_word() {
-        for node in [None, Some(NodeId(0)), Some(NodeId(u16::MAX))] {
+        for node in [None, Some(NodeId(0)), Some(NodeId(MAX_NODES - 1))] {
             for slot in [0, MAX_SLOTS - 1] {
-                let desc = Desc { owner: PeerId(u32::MAX >> 1), slot, node };
+                let owner = PeerId::client(MAX_CLIENTS as usize - 1);
+                let desc = Desc { owner, slot, node, ticket: Ticket(u32::MAX) };
                 assert_eq!(Desc::from_word(desc.to_word()), Some(desc));
             }
         }
-        assert_eq!(Desc::from_word(0), None);
+        assert_eq!(Desc::from_word(Ticket(7).alone()), None);
+    }
+
+    #[test]
+    fn tickets_go_round() {
+        let (last, first) = (Ticket(u32::MAX), Ticket(0));
+        assert!(last.is_before(first) && !first.is_before(last) && !first.is_before(first));
+        assert_eq!(last.after(Ticket(5)), Ticket(6));
+        assert_eq!(Ticket(5).after(last), Ticket(6));
+        assert_eq!(last.after(last), first);
     }
 
     #[test]
@@ -225,11 +284,13 @@ mod tests {
             let lock = LockWords::new(&space, lock);
             words.extend([Side::Local, Side::Remote].map(|side| lock.cohort(side)));
             words.extend([Side::Local, Side::Remote].map(|side| lock.readers(side)));
+            words.extend([Side::Local, Side::Remote].map(|side| lock.head(side)));
             words.extend([lock.victim(), lock.token()]);
         }
         for client in 0..3 {
             for slot in 0..2 {
-                let desc = Desc { owner: PeerId::client(client), slot, node: Some(NodeId(0)) };
+                let desc =
+                    Desc { owner: PeerId::client(client), slot, node: Some(NodeId(0)), ticket: Ticket(0) };
                 words.extend([desc.budget(&space, &PARAMS).unwrap(), desc.next(&space, &PARAMS).unwrap()]);
             }
         }

@@ -9,22 +9,25 @@
 //!
 //! What it must not do: change a word of the other side by read-modify-write, or wait for a queue by polling.
 //!
-//! Three protocols of one code ([`Rules`]): `qplock-printed` is the paper's to the letter; `qplock` looks at the other
+//! Four protocols of one code ([`Rules`]): `qplock-printed` is the paper's to the letter; `qplock` looks at the other
 //! queue before it yields, which makes an uncontended remote acquire one round trip; `qplock-rw` adds shared mode and
-//! fencing tokens. docs/protocols/qplock.md says why each is safe and what was explored.
+//! fencing tokens; `qplock-fifo` serves both sides strictly in the order in which they came. A fifth, `leased`, has code of
+//! its own: it recovers from clients that die. docs/protocols/qplock.md says why each is safe and what was explored.
 
 mod acquire;
 mod cases;
+mod fifo;
+mod give_up;
 mod layout;
+pub mod leased;
 pub mod mutants;
 mod queue;
 mod release;
 
 use crate::case::Case;
-use crate::protocol::{
-    Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
-};
-use layout::{Desc, LockWords, Side};
+use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Protocol, Reason, Space, Want};
+pub use give_up::GivesUp;
+use layout::{Desc, LockWords, Side, Ticket};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Addr, Endpoint, Needs};
 use queue::Slots;
@@ -85,6 +88,8 @@ pub trait Rules: std::fmt::Debug + Send + Sync + 'static {
     const LOOKS_FIRST: bool = true;
     /// Shared mode and fencing tokens.
     const EXTENDED: bool = false;
+    /// Strict order across the sides: by tickets instead of budgets.
+    const FIFO: bool = false;
 
     /// Each side has a queue of its own.
     const TWO_QUEUES: bool = true;
@@ -103,6 +108,8 @@ pub trait Rules: std::fmt::Debug + Send + Sync + 'static {
     const WAITS_FOR_REMOTE_READERS: bool = true;
     /// A cohort that yields writes the token back first.
     const WRITES_TOKEN_BACK: bool = true;
+    /// With strict order: the lock is not passed on past an earlier one of the other side.
+    const MINDS_TICKETS: bool = true;
 
     /// The explorer's cases.
     fn cases() -> Vec<Case<QpParams>>;
@@ -145,15 +152,34 @@ impl Rules for Extended {
     }
 }
 
+/// First come, first served, across the sides too.
+#[derive(Debug)]
+pub struct InOrder;
+
+impl Rules for InOrder {
+    const NAME: &'static str = "qplock-fifo";
+    const SUMMARY: &'static str = "asymmetric lock that is strictly first come, first served";
+    const FIFO: bool = true;
+    fn cases() -> Vec<Case<QpParams>> {
+        cases::in_order()
+    }
+}
+
 impl<R: Rules> Protocol for QpLock<R> {
     type Params = QpParams;
-    type Client<E: Endpoint> = QpClient<E, R>;
+    type Client<E: Endpoint> = GivesUp<E, QpClient<E, R>>;
 
     const INFO: Info = Info {
         name: R::NAME,
         summary: R::SUMMARY,
         source: "Nelson-Slivon, Tseng, Palmieri: Asymmetric Mutual Exclusion for RDMA, Alg. 1, 2 and appendix",
-        offers: Offers { tries: true, shared: R::EXTENDED, tokens: R::EXTENDED, ..Offers::NONE },
+        offers: Offers {
+            tries: true,
+            timeouts: true,
+            shared: R::EXTENDED,
+            tokens: R::EXTENDED,
+            ..Offers::NONE
+        },
     };
 
     fn needs(params: &QpParams) -> Needs {
@@ -169,10 +195,13 @@ impl<R: Rules> Protocol for QpLock<R> {
     ///
     /// # Panics
     /// If the parameters make no sense.
-    fn client<E: Endpoint>(ep: E, space: &Space, params: &QpParams) -> QpClient<E, R> {
+    fn client<E: Endpoint>(ep: E, space: &Space, params: &QpParams) -> Self::Client<E> {
         assert!((1..=layout::MAX_BUDGET).contains(&params.budget), "a budget is at least 1");
         assert!((1..=layout::MAX_SLOTS).contains(&params.slots), "a client has 1 to 32 descriptors");
-        QpClient { ep, space: *space, params: *params, slots: Arc::default(), rules: PhantomData }
+        assert!(space.nodes <= layout::MAX_NODES, "a tail has room for 2,047 nodes");
+        let (space, params) = (*space, *params);
+        let client = QpClient { ep: ep.clone(), space, params, slots: Arc::default(), rules: PhantomData };
+        GivesUp::new(ep, client)
     }
 
     fn quiet_mask(space: &Space, _: &QpParams, addr: Addr) -> u64 {
@@ -192,7 +221,7 @@ impl<R: Rules> Protocol for QpLock<R> {
 ///
 /// # Cancel safety
 /// An acquire that is dropped leaves its descriptor in a queue, and the queue stands still behind it. Give up through
-/// [`Orphans`](crate::orphans::Orphans).
+/// [`Orphans`](crate::orphans::Orphans), or by a deadline ([`GivesUp`]).
 #[derive(Clone, Debug)]
 pub struct QpClient<E, R = Shipped> {
     ep: E,
@@ -212,6 +241,8 @@ pub struct QpGrant {
     budget: u16,
     slot: u8,
     mode: Mode,
+    /// When it came, where strict order asks for it.
+    ticket: Ticket,
     /// For variants without tokens there is none to tell.
     has_token: bool,
 }
@@ -238,19 +269,18 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
         let words = LockWords::new(&self.space, lock);
         let home = self.ep.home();
         let side = if home == Some(words.node()) { Side::Local } else { Side::Remote };
-        Place { lock, words, side, me: Desc { owner: self.ep.me(), slot, node: home } }
+        let me = Desc { owner: self.ep.me(), slot, node: home, ticket: Ticket::default() };
+        Place { lock, words, side, me }
     }
 
     /// A descriptor for what `want` asks.
     #[inline(always)]
     fn begin(&self, want: Want) -> Result<Place, Denied> {
-        if matches!(want.patience, Patience::Until(_)) {
+        let limit = if self.ep.home().is_some() { self.params.clients } else { layout::MAX_CLIENTS };
+        if self.ep.me().index().0 >= limit.min(layout::MAX_CLIENTS) as usize {
             return Err(Denied::Unsupported(&Reason(
-                "who queues for an asymmetric lock cannot time out by itself",
+                "this lock space has no descriptor left for another client",
             )));
-        }
-        if self.ep.home().is_some() && self.ep.me().index().0 >= self.params.clients as usize {
-            return Err(Denied::Unsupported(&Reason("this node has no descriptor left for another client")));
         }
         let Some(slot) = self.slots.take(self.params.slots) else {
             return Err(Denied::Unsupported(&Reason(

@@ -43,6 +43,12 @@ pub fn visit(visitor: &mut impl Visitor) {
         caught_by: Checker::Tokens,
         why: "a side that yields does not write the token back",
     });
+    visitor.mutant::<QpLock<KeepsTurn>>(Mutant {
+        of: "qplock-fifo",
+        caught_by: Checker::Bypass,
+        why: "passes the lock along its own side, past an earlier one of the other",
+    });
+    super::leased::mutants::visit(visitor);
 }
 
 fn one_each() -> Vec<Case<QpParams>> {
@@ -144,5 +150,18 @@ impl Rules for KeepsToken {
     const WRITES_TOKEN_BACK: bool = false;
     fn cases() -> Vec<Case<QpParams>> {
         vec![cases::turn_that_ends_in_a_queue()]
+    }
+}
+
+/// Tickets are taken and not heeded by those who pass the lock on.
+#[derive(Debug)]
+pub struct KeepsTurn;
+
+impl Rules for KeepsTurn {
+    const NAME: &'static str = "qplock-fifo-keeps-turn";
+    const FIFO: bool = true;
+    const MINDS_TICKETS: bool = false;
+    fn cases() -> Vec<Case<QpParams>> {
+        vec![cases::fair_in_order()]
     }
 }

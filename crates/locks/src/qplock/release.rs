@@ -8,7 +8,8 @@ use lockwright_fabric::{Deadline, Endpoint, FabricError};
 
 impl<E: Endpoint, R: Rules> QpClient<E, R> {
     pub(super) async fn give_back(&self, grant: QpGrant) -> Result<(), Lost> {
-        let place = self.place(grant.lock, grant.slot);
+        let mut place = self.place(grant.lock, grant.slot);
+        place.me.ticket = grant.ticket;
         if R::EXTENDED && grant.mode == Mode::Shared {
             // A reader left the queue long ago; its descriptor may be somebody else's by now.
             self.ep.go(place.words.readers(place.side).fetch_add(u64::MAX)).await?;
@@ -31,7 +32,7 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
             let (me, tail) = (place.me.to_word(), self.tail(place));
             let old = match token {
                 Some(token) => self.ep.go((place.words.token().write(token), tail.cas(me, 0))).await?.1,
-                None => self.ep.go(tail.cas(me, 0)).await?, // line 17
+                None => self.ep.go(tail.cas(me, place.me.ticket.alone())).await?, // line 17
             };
             if old == me {
                 self.slots.give_back(place.me.slot);
@@ -48,9 +49,8 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
         }
         // From here on nobody points to the descriptor: the successor has said all it had to say.
         self.slots.give_back(place.me.slot);
-        match next {
-            Some(next) => self.pass(place.lock, next, pass).await, // line 19
-            None => Ok(()),
-        }
+        let Some(next) = next else { return Ok(()) };
+        let pass = if R::FIFO { self.in_order(place, next, pass).await? } else { pass };
+        self.pass(place.lock, next, pass).await // line 19
     }
 }

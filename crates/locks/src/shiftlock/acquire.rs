@@ -3,11 +3,13 @@
 use super::give_up::Begun;
 use super::layout::{Delta, Entry, Layout, Member, happened};
 use super::messages::{Pass, Successor};
+use super::recover::Vigil;
+use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::fast::{Either, fast};
 use crate::protocol::{Denied, Reason, Want};
 use lockwright_fabric::observe::{Mode, Observation};
-use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Word};
+use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Time, Word};
 use std::rc::Rc;
 
 /// Alg. 2 lines 7–10: fetch-and-store of the tail.
@@ -36,10 +38,11 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     #[inline(always)]
     pub(super) fn read(self: &Rc<Self>, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
         let lock = want.claim.lock;
+        let began = self.last_look();
         let enter = L::add(self.word(lock), Delta::ENTER, None); // line 2
         fast(self.ep.go(enter), move |old| match old.map(Entry::<L>::of) {
             Ok(entry) if entry.tail() == Member::NOBODY => Ok(Ok(Self::reader(lock, entry))), // lines 3, 4
-            Ok(entry) => Err(self.wait(want, Begun::Reader(entry))),
+            Ok(entry) => Err(self.wait(want, Begun::Reader(entry, began))),
             Err(lost) => Ok(Err(lost.into())),
         })
     }
@@ -49,14 +52,16 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     pub(super) fn write(self: &Rc<Self>, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
         let lock = want.claim.lock;
         let Some(me) = self.members.join::<L>(lock) else { return Either::right(self.no_room()) };
-        let enqueue = L::change(self.word(lock), enqueue::<L>(me), None);
-        Either::left(fast(self.ep.go(enqueue), move |old| match old {
+        let began = self.last_look();
+        // Made twice rather than kept: what a future keeps is stored by every acquire.
+        let enqueue = move || L::change(self.word(lock), enqueue::<L>(me), None);
+        Either::left(fast(self.ep.go(enqueue()), move |old| match old {
             Ok(old) => {
-                let (entry, queued) = (Entry::<L>::of(old), happened(enqueue, old));
+                let (entry, queued) = (Entry::<L>::of(old), happened(enqueue(), old));
                 if queued && entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
                     return Ok(Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch())));
                 }
-                Err(self.wait(want, Begun::Writer(me, entry, queued)))
+                Err(self.wait(want, Begun::Writer(me, entry, queued, began)))
             }
             Err(lost) => {
                 self.members.leave(lock, me);
@@ -66,7 +71,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     pub(super) async fn no_room(&self) -> Result<ShiftGrant, Denied> {
         const TOO_MANY: &Reason = &Reason("one client acquires one lock too many times at once");
         const TOO_LARGE: &Reason = &Reason("this layout has no room for a client with so large a number");
@@ -83,29 +88,36 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
         ShiftGrant { lock, rel_cnt, member, cons_wrt, epoch }
     }
 
-    /// Line 5: wait until a writer gives the lock to the readers; `entry` is what was there when this one came. Starts
-    /// again if the lock is recovered meanwhile.
+    /// Line 5: wait until a writer gives the lock to the readers; `entry` is what was there when this one came, some time
+    /// after `began`. Starts again if the lock is recovered meanwhile.
     pub(super) async fn wait_for_writers(
         &self,
         want: Want,
         mut entry: Entry<L>,
+        mut began: Time,
     ) -> Result<ShiftGrant, Denied> {
         let lock = want.claim.lock;
         while entry.tail() != Member::NOBODY {
-            if let Some(seen) = self.epoch_flips(want, entry).await? {
+            if let Some(seen) = self.epoch_flips(want, entry, began).await? {
                 return Ok(Self::reader(lock, seen));
             }
-            self.ep.mark("shiftlock: reader starts again", &[]);
+            self.ep.mark("shiftlock: reader starts again", &[self.last_look().0]);
+            began = self.look().await;
             entry = Entry::of(self.ep.go(L::add(self.word(lock), Delta::ENTER, None)).await?);
         }
         Ok(Self::reader(lock, entry))
     }
 
     /// The entry after its epoch flipped; `None` if the reader has to start again.
-    async fn epoch_flips(&self, want: Want, entry: Entry<L>) -> Result<Option<Entry<L>>, FabricError> {
+    async fn epoch_flips(
+        &self,
+        want: Want,
+        entry: Entry<L>,
+        began: Time,
+    ) -> Result<Option<Entry<L>>, FabricError> {
         let word = self.word(want.claim.lock);
         let mask = L::EPOCH.mask() | L::GENERATION.mask();
-        let mut vigil = self.vigil(entry.rel_cnt()).await;
+        let mut vigil = self.vigil(entry.rel_cnt(), began).await;
         loop {
             let flipped = word.until(Cond::Ne { mask, value: entry.bits & mask });
             let waited = self.ep.wait_until(flipped.by(self.give_up(&vigil))).await?;
@@ -122,9 +134,11 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
                 }
                 return Ok(Some(seen));
             }
-            if self.is_recovered(want.claim, &mut vigil).await? {
+            if self.is_recovered(want.claim, &mut vigil, Member::NOBODY).await? {
                 return Ok(None);
             }
+            let [low, high] = entry.halves();
+            self.again("shiftlock: reader waits on", &[low, high, vigil.rel_cnt]);
         }
     }
 
@@ -135,8 +149,9 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
         me: Member,
         first: Entry<L>,
         queued: bool,
+        began: Time,
     ) -> Result<ShiftGrant, Denied> {
-        let granted = self.wait_in_queue(want, me, first, queued).await;
+        let granted = self.wait_in_queue(want, me, first, queued, began).await;
         if granted.is_err() {
             self.members.leave(want.claim.lock, me);
         }
@@ -149,6 +164,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
         me: Member,
         first: Entry<L>,
         queued: bool,
+        mut began: Time,
     ) -> Result<ShiftGrant, FabricError> {
         let lock = want.claim.lock;
         let word = self.word(lock);
@@ -157,18 +173,20 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
         loop {
             let (rel_cnt, epoch) = (entry.rel_cnt(), entry.epoch());
             let head = if entry.tail() != Member::NOBODY {
-                self.wait_for_handover(want, me, entry).await? // lines 13–22
+                self.wait_for_handover(want, me, entry, began).await? // lines 13–22
             } else if entry.rdr_cnt() != 0 {
                 let expected = rel_cnt + entry.rdr_cnt(); // lines 23–25
                 let head = Pass { rel_cnt: expected, cons_wrt: 0, epoch, after_readers: true };
-                self.readers_left(want, me, head, rel_cnt).await?
+                let vigil = self.vigil(rel_cnt, began).await;
+                self.readers_left(want, me, head, vigil).await?
             } else {
                 Some(Pass { rel_cnt, cons_wrt: 0, epoch, after_readers: false })
             };
             if let Some(head) = head {
                 return Ok(Self::writer(lock, me, head.rel_cnt, head.cons_wrt, head.epoch)); // line 26
             }
-            self.ep.mark("shiftlock: writer starts again", &[me.0]);
+            self.ep.mark("shiftlock: writer starts again", &[me.0, self.last_look().0]);
+            began = self.look().await;
             entry = self.insist_on(word, enqueue::<L>(me), None).await?;
         }
     }
@@ -179,9 +197,10 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
         want: Want,
         me: Member,
         entry: Entry<L>,
+        began: Time,
     ) -> Result<Option<Pass>, FabricError> {
         let lock = want.claim.lock;
-        let mut vigil = self.vigil(entry.rel_cnt()).await;
+        let mut vigil = self.vigil(entry.rel_cnt(), began).await;
         let here = Successor { member: me, generation: entry.generation() };
         let told = self.ep.send(entry.tail().peer::<L>(), here.to(lock, entry.tail())).await;
         self.tolerate(told)?;
@@ -195,12 +214,16 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
                         pass.epoch = entry.epoch() ^ pass.after_readers; // line 20 as printed
                     }
                     if pass.after_readers {
-                        return self.readers_left(want, me, pass, vigil.rel_cnt).await; // lines 17–20
+                        let vigil = self.vigil(vigil.rel_cnt, began).await;
+                        return self.readers_left(want, me, pass, vigil).await; // lines 17–20
                     }
                     return self.assure(lock, me, pass, &vigil).await;
                 }
-                None if self.is_recovered(want.claim, &mut vigil).await? => return Ok(None),
-                None => {}
+                None if self.is_recovered(want.claim, &mut vigil, me).await? => return Ok(None),
+                None => {
+                    let [low, high] = entry.halves();
+                    self.again("shiftlock: writer waits on", &[me.0, low, high, vigil.rel_cnt]);
+                }
             }
         }
     }
@@ -212,10 +235,9 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
         want: Want,
         me: Member,
         head: Pass,
-        rel_cnt: u64,
+        mut vigil: Vigil,
     ) -> Result<Option<Pass>, FabricError> {
         let word = self.word(want.claim.lock);
-        let mut vigil = self.vigil(rel_cnt).await;
         loop {
             let left = word.until(Cond::AtLeast(L::REL_CNT, u128::from(head.rel_cnt)));
             let waited = self.ep.wait_until(left.by(self.give_up(&vigil))).await?;
@@ -226,9 +248,12 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
                 }
                 return self.assure(want.claim.lock, me, head, &vigil).await;
             }
-            if self.is_recovered(want.claim, &mut vigil).await? {
+            if self.is_recovered(want.claim, &mut vigil, me).await? {
                 return Ok(None);
             }
+            let Pass { cons_wrt, epoch, .. } = head;
+            let locals = [me.0, head.rel_cnt, u64::from(cons_wrt), u64::from(epoch), vigil.rel_cnt];
+            self.again("shiftlock: writer waits for readers", &locals);
         }
     }
 
@@ -247,7 +272,8 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
                 return Ok(Entry::of(old));
             }
             let [low, high] = Entry::<L>::of(old).halves();
-            self.ep.mark("shiftlock: writer queues again", &[change.swap as u64, low, high]);
+            let locals = [change.swap as u64, low, high, self.last_look().0];
+            self.ep.mark("shiftlock: writer queues again", &locals);
             seen = Some(old);
         }
     }
@@ -266,6 +292,34 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
                 tried
             }
         }
+    }
+
+    /// The same, as a member that was chosen before. The first verb is all there is to it, mostly.
+    #[inline(always)]
+    pub(super) fn try_as(
+        &self,
+        want: Want,
+        me: Option<Member>,
+    ) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+        let lock = want.claim.lock;
+        if want.claim.mode == Mode::Shared {
+            return Either::left(self.try_read(want));
+        }
+        let Some(me) = me else { return Either::right(Either::left(self.no_room())) };
+        let verb = L::change(self.word(lock), enqueue_if_free::<L>(me), None);
+        Either::right(Either::right(fast(self.ep.go(verb), move |old| match old {
+            Ok(old) => {
+                let entry = Entry::<L>::of(old);
+                if happened(verb, old) {
+                    Ok(Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch())))
+                } else if entry.tail() != Member::NOBODY || entry.rdr_cnt() != 0 {
+                    Ok(Err(Denied::Busy))
+                } else {
+                    Err(self.try_write(want, me))
+                }
+            }
+            Err(lost) => Ok(Err(lost.into())),
+        })))
     }
 
     async fn try_write(&self, want: Want, me: Member) -> Result<ShiftGrant, Denied> {

@@ -2,7 +2,8 @@
 //! algorithm broke, and crashes, pauses and users who give up, at every point.
 
 use super::ShiftParams;
-use crate::case::{Case, Timeouts};
+use super::server::Resets;
+use crate::case::{Case, Clock, Timeouts};
 use crate::protocol::{Patience, Space, Want};
 use lockwright_fabric::Time;
 
@@ -24,30 +25,53 @@ pub(super) fn wary(threshold: u32) -> ShiftParams {
     ShiftParams { trust_ns: 0, ..params(threshold) }
 }
 
-/// Some writers and readers, one round each, tokens checked.
+/// The paper's recovery: the server resets dead locks, one per era.
+pub(super) fn served(threshold: u32) -> ShiftParams {
+    ShiftParams { resets: Resets::ByServer, ..params(threshold) }
+}
+
+/// As long as a grant may be believed.
+fn trusting(threshold: u32) -> ShiftParams {
+    let params = params(threshold);
+    ShiftParams { trust_ns: 2 * params.lease_ns, ..params }
+}
+
+/// Some writers and readers, one round each, tokens checked. Leases are longer than everything the living do.
 pub(super) fn mixed(
     name: &'static str,
     writers: usize,
     readers: usize,
     params: ShiftParams,
 ) -> Case<ShiftParams> {
-    Case::new(name).params(params).clients(writers, &[WRITE]).clients(readers, &[READ]).tokens()
+    let case = Case::new(name).params(params).clients(writers, &[WRITE]).clients(readers, &[READ]);
+    case.timeouts(Timeouts::WhenStuckByFaults).tokens()
 }
 
-/// One client crashes. Leases are longer than everything the living do.
+/// One client crashes.
 fn crash(case: Case<ShiftParams>) -> Case<ShiftParams> {
-    case.crashes(1).timeouts(Timeouts::WhenStuck)
+    case.crashes(1)
 }
 
 /// One client stops until its locks have been taken away, and comes back.
 pub(super) fn zombie(case: Case<ShiftParams>) -> Case<ShiftParams> {
-    case.pauses(1).timeouts(Timeouts::WhenStuck)
+    case.pauses(1).timeouts(Timeouts::WhenStuckByFaults)
 }
 
 /// Locks are taken for dead far too early, twice: even so nothing may go wrong, only that nobody recovers a third time.
 fn hasty(mut case: Case<ShiftParams>) -> Case<ShiftParams> {
     case.params.last_generation = 2;
     case.timeouts(Timeouts::WhenFaulty).may_hang()
+}
+
+/// One client stops for longer than it takes to recover its locks; everybody else takes at most a tick for a step, and
+/// leases are leases: whoever waited for at most one (or two) believes what it is told.
+pub(super) fn timed(mut case: Case<ShiftParams>) -> Case<ShiftParams> {
+    const LEASE_TICKS: u32 = 4;
+    let leases_of_trust = case.params.trust_ns / case.params.lease_ns;
+    case.params = case.params.with_lease(u64::from(LEASE_TICKS));
+    case.params.trust_ns *= leases_of_trust;
+    let clock = Clock { tick_ns: 1, delay_ticks: 1, max_ticks: 20 * LEASE_TICKS };
+    case.pauses(1).for_ticks(4 * LEASE_TICKS).clock(clock)
 }
 
 /// Cases that every layout has to pass.
@@ -77,6 +101,7 @@ pub(super) fn all() -> Vec<Case<ShiftParams>> {
         mixed("two-and-one-twice", 2, 1, params(1)).rounds(2),
         mixed("one-and-two-twice", 1, 2, params(2)).rounds(2),
         mixed("writers-only", 4, 0, params(2)),
+        mixed("readers-only", 0, 4, params(1)),
         mixed("writers-and-reader-later", 3, 1, params(2)),
         mixed("as-printed", 3, 1, as_printed(1)),
         mixed("as-printed-later", 2, 2, as_printed(2)),
@@ -91,21 +116,37 @@ pub(super) fn all() -> Vec<Case<ShiftParams>> {
             .clients(1, &[READ, Want::exclusive(1)])
             .space(Space::of(2).over(2)),
         // An abandoned waiter, and the same client again.
-        mixed("cancel-and-again", 1, 0, params(1))
-            .cancellable()
-            .rounds(2)
-            .clients(1, &[WRITE])
-            .clients(1, &[READ]),
+        mixed("cancel-and-again", 1, 0, params(1)).cancellable().rounds(2).clients(1, &[WRITE]),
+        mixed("cancel-reading-and-again", 0, 1, params(1)).cancellable().rounds(2).clients(1, &[WRITE]),
         mixed("cancel-among-three", 3, 1, params(2)).cancellable(),
         mixed("timeout-and-again", 1, 0, params(1))
-            .rounds(2)
             .clients(1, &[WRITE.with(Patience::Until(Time(1)))])
             .rounds(2),
         crash(mixed("crash-of-three-writers", 3, 0, params(2))),
         crash(mixed("crash-among-readers", 1, 2, params(1))),
         crash(mixed("crash-twice-around", 2, 1, params(2)).rounds(2)),
+        zombie(mixed("zombie-of-two-writers", 2, 0, wary(1)).rounds(2)),
+        zombie(mixed("zombie-of-two-readers", 0, 2, wary(1)).rounds(2)),
         zombie(mixed("zombie-writer", 3, 0, wary(2))),
         zombie(mixed("zombie-reader", 1, 2, wary(1))),
+        // The same with leases that are measured: whoever did not wait for long makes sure of nothing.
+        timed(mixed("timed-reader-twice", 0, 1, params(1)).rounds(2).clients(1, &[WRITE])),
+        timed(mixed("timed-writer-twice", 1, 0, params(1)).rounds(2).clients(1, &[READ])),
+        timed(mixed("timed-writers", 2, 0, params(1))),
+        timed(mixed("timed-readers", 0, 2, params(1))),
+        timed(mixed("timed-trusting", 0, 1, trusting(1)).rounds(2).clients(1, &[WRITE])),
+        timed(mixed("timed-trusting-writers", 2, 0, trusting(1))),
+        // The paper's reset by the server: three clients and a crash, two and a pause, and two locks that die together,
+        // of which one has to wait for the next era.
+        crash(mixed("server-crash", 2, 1, served(1))),
+        crash(mixed("server-crash-writers", 3, 0, served(2))),
+        crash(mixed("server-crash-readers", 1, 2, served(1))),
+        mixed("server-two-locks", 2, 0, served(1))
+            .clients(2, &[Want::exclusive(1)])
+            .space(Space::of(2))
+            .crashes(2),
+        zombie(mixed("server-zombie", 1, 1, ShiftParams { trust_ns: 0, ..served(1) }).rounds(2)),
+        zombie(mixed("server-zombie-writers", 2, 0, ShiftParams { trust_ns: 0, ..served(2) }).rounds(2)),
         hasty(zombie(mixed("hasty-zombie", 2, 1, wary(1)))),
         hasty(crash(mixed("hasty-crash", 2, 1, wary(1)))),
     ]);

@@ -6,19 +6,21 @@
 //! [`Orphans`]. The next acquisition of the same lock queues as another member (`members`).
 
 use super::layout::{Entry, Layout, Member};
+use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::orphans::{Orphans, OwnedAcquire};
 use crate::protocol::{Denied, LockClient, Lost, Patience, Want};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Endpoint, Time};
+use std::pin::Pin;
 use std::rc::Rc;
 
 /// How far an acquire came with its first verb.
 pub(super) enum Begun<L> {
-    /// A reader that found this entry, with a writer in it.
-    Reader(Entry<L>),
-    /// A writer that found this entry, and whether it queued itself.
-    Writer(Member, Entry<L>, bool),
+    /// A reader that found this entry, with a writer in it, some time after the time.
+    Reader(Entry<L>, Time),
+    /// A writer that found this entry, and whether it queued itself, likewise.
+    Writer(Member, Entry<L>, bool, Time),
 }
 
 impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
@@ -45,22 +47,30 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     }
 
     /// An acquire while orphans are about, or one that only tries.
-    pub(super) async fn acquire_beside_orphans(self: &Rc<Self>, want: Want) -> Result<ShiftGrant, Denied> {
-        self.orphans.beside(Heir(self.clone()).acquire(want)).await
+    #[cold]
+    pub(super) fn acquire_beside_orphans(
+        self: &Rc<Self>,
+        want: Want,
+    ) -> Pin<Box<impl Future<Output = Result<ShiftGrant, Denied>>>> {
+        Box::pin(async move { self.orphans.beside(Heir(self.clone()).acquire(want)).await })
     }
 
     /// A release while orphans are about.
-    pub(super) async fn release_beside_orphans(self: &Rc<Self>, grant: ShiftGrant) -> Result<(), Lost> {
-        self.orphans.beside(Heir(self.clone()).release(grant)).await
+    #[cold]
+    pub(super) fn release_beside_orphans(
+        self: &Rc<Self>,
+        grant: ShiftGrant,
+    ) -> Pin<Box<impl Future<Output = Result<(), Lost>>>> {
+        Box::pin(async move { self.orphans.beside(Heir(self.clone()).release(grant)).await })
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// The rest of an acquire, however long it takes.
     pub(super) async fn finish(&self, want: Want, begun: Begun<L>) -> Result<ShiftGrant, Denied> {
         match begun {
-            Begun::Reader(entry) => self.wait_for_writers(want, entry).await,
-            Begun::Writer(me, entry, queued) => self.queue(want, me, entry, queued).await,
+            Begun::Reader(entry, began) => self.wait_for_writers(want, entry, began).await,
+            Begun::Writer(me, entry, queued, began) => self.queue(want, me, entry, queued, began).await,
         }
     }
 }

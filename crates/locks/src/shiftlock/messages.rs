@@ -9,6 +9,8 @@ use lockwright_fabric::Message;
 const SUCCESSOR: u32 = 1;
 const HANDOVER: u32 = 2;
 const MODE_CHANGED: u32 = 3;
+const RESET: u32 = 4;
+const RESET_ANSWER: u32 = 5;
 
 /// What a message of this kind is called.
 pub(super) fn name(kind: u32) -> &'static str {
@@ -16,6 +18,8 @@ pub(super) fn name(kind: u32) -> &'static str {
         SUCCESSOR => "Successor",
         HANDOVER => "Handover",
         MODE_CHANGED => "ModeChanged",
+        RESET => "Reset",
+        RESET_ANSWER => "ResetAnswer",
         _ => "message",
     }
 }
@@ -68,6 +72,38 @@ impl Pass {
             epoch: epoch == 1,
             after_readers: message.kind == MODE_CHANGED,
         })
+    }
+}
+
+/// "This lock is dead": a waiter to the server (§3.6), where the server does the resets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reset {
+    /// The era in which the lock was found dead.
+    pub(super) era: u64,
+    /// The RelCnt that did not move.
+    pub(super) rel_cnt: u64,
+}
+
+impl Reset {
+    pub(super) fn to_server(self, lock: u64) -> Message {
+        Message::new(lock, RESET, &[self.era, self.rel_cnt])
+    }
+
+    pub(super) fn read(message: &Message) -> Option<Self> {
+        let [era, rel_cnt, ..] = message.words;
+        (message.kind == RESET).then_some(Self { era, rel_cnt })
+    }
+
+    /// The server's answer: whether it was done, or the era was over.
+    pub(super) fn answer(self, lock: u64, done: bool) -> Message {
+        Message::new(lock, RESET_ANSWER, &[self.era, u64::from(done)])
+    }
+
+    /// What the server answered to this.
+    pub(super) fn read_answer(self, lock: u64, message: &Message) -> Option<bool> {
+        let [era, done, ..] = message.words;
+        let mine = message.lock == lock && message.kind == RESET_ANSWER && era == self.era;
+        mine.then_some(done == 1)
     }
 }
 

@@ -5,14 +5,16 @@
 //! from the paper, and why, stands in `docs/protocols/shiftlock.md`; in short: messages carry the epoch, the handover's
 //! two halves leave together, any waiter recovers a lock with one verb, and every grant has a fencing token.
 //!
-//! Files: [`layout`] and [`portable`] are the entry's bits; `acquire` and `release` are Alg. 2 and 3; `recover` is §3.6;
-//! `give_up` is for those who do not wait
-//! to the end; `members` gives every acquisition its own place in the queue; `cases` and [`mutants`] are for the explorer.
+//! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them; `acquire` and `release` are
+//! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for those who
+//! do not wait to the end; `members` gives every acquisition its own place in the queue; [`witness`] is for spaces that
+//! know their clients; `cases` and [`mutants`] are for the explorer.
 //!
 //! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
 
 mod acquire;
 mod cases;
+pub mod fitting;
 mod give_up;
 pub mod layout;
 mod members;
@@ -21,6 +23,9 @@ pub mod mutants;
 pub mod portable;
 mod recover;
 mod release;
+pub mod server;
+pub mod shared;
+pub mod stirred;
 pub mod witness;
 
 use crate::case::Case;
@@ -29,13 +34,14 @@ use crate::orphans::Orphans;
 use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
 use layout::{Layout, Member, Wide};
 use lockwright_fabric::observe::Mode;
-use lockwright_fabric::{Addr, Endpoint, Needs, Value, Word};
+use lockwright_fabric::{Addr, BoxedRole, Endpoint, Needs, Value, Word};
 use members::Members;
+use server::Resets;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::rc::Rc;
-use std::sync::Arc;
-use witness::Witness;
+use std::sync::atomic::AtomicU64;
+use witness::{Nobody, Witness};
 
 /// ShiftLock with the entry `L` and the rules of `R`: those shipped, or a mutant's.
 #[derive(Debug)]
@@ -60,8 +66,18 @@ pub trait Rules: Debug + 'static {
     const ADDS_ARE_GUARDED: bool = true;
     /// Whoever waited for long makes sure of its grant.
     const SLEEPERS_MAKE_SURE: bool = true;
+    /// Who resets a lock after asking a witness compares all of the entry, not only RelCnt.
+    const RESET_COMPARES_ALL: bool = true;
+    /// A kept lock: whoever was handed it stirs the entry before it believes that.
+    const GRANTS_ARE_MADE_SURE: bool = true;
+    /// A kept lock: after the verb that grants it, its client shows that it is alive, and learns whether it is still in.
+    const GRANTED_ARE_ALIVE: bool = true;
+    /// How long somebody waited counts from before its first verb, not from when it next looked at the clock.
+    const WAITS_COUNT_FROM_BEFORE: bool = true;
     /// A waiter whose time is up still takes the handover, and passes it on.
     const GIVING_UP_PASSES_ON: bool = true;
+    /// A server that is asked to reset a lock compares RelCnt, besides the era.
+    const SERVER_COMPARES_REL_CNT: bool = true;
 
     /// What the explorer runs.
     fn cases<L: Layout>() -> Vec<Case<ShiftParams>> {
@@ -92,6 +108,8 @@ pub struct ShiftParams {
     pub trust_ns: u64,
     /// Locks of this generation are recovered no more. The field's width is the natural end.
     pub last_generation: u64,
+    /// Who resets a dead lock.
+    pub resets: Resets,
 }
 
 impl Default for ShiftParams {
@@ -111,6 +129,7 @@ impl ShiftParams {
             lease_ns: LEASE_NS,
             trust_ns: LEASE_NS,
             last_generation: u64::MAX,
+            resets: Resets::ByWaiter,
         }
     }
 
@@ -147,16 +166,30 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
         L::NEEDS
     }
 
-    fn bytes_per_node(space: &Space, _: &ShiftParams) -> u64 {
-        space.table_bytes(L::Word::WIDTH.bytes())
+    fn bytes_per_node(space: &Space, params: &ShiftParams) -> u64 {
+        let table = space.table_bytes(L::Word::WIDTH.bytes());
+        match params.resets {
+            Resets::ByWaiter => table,
+            Resets::ByServer => table + server::ERA_BYTES,
+        }
     }
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &ShiftParams) -> ShiftClient<E, L, R> {
-        ShiftClient { core: Rc::new(Core::new(ep, space, params)) }
+        ShiftClient { core: Rc::new(Core::new(ep, space, params, Nobody)) }
     }
 
-    /// Epoch and RelCnt are wherever they came to; nobody is inside or waits.
-    fn quiet_mask(_: &Space, _: &ShiftParams, addr: Addr) -> u64 {
+    fn roles(space: &Space, params: &ShiftParams) -> Vec<BoxedRole> {
+        match params.resets {
+            Resets::ByWaiter => Vec::new(),
+            Resets::ByServer => server::roles::<L, R>(space),
+        }
+    }
+
+    /// Epoch and RelCnt are wherever they came to; nobody is inside or waits. Eras only rise.
+    fn quiet_mask(space: &Space, _: &ShiftParams, addr: Addr) -> u64 {
+        if addr.offset >= space.table_bytes(L::Word::WIDTH.bytes()) {
+            return 0;
+        }
         let quiet = L::RDR_CNT.mask() | L::TAIL.mask();
         (quiet >> (addr.offset % L::Word::WIDTH.bytes() * 8)) as u64
     }
@@ -167,6 +200,7 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
             "skips-idle-readers" => params.skips_idle_readers = value != 0,
             "lease-ns" => *params = params.clone().with_lease(value),
             "trust-ns" => params.trust_ns = value,
+            "server-resets" => params.resets = if value == 0 { Resets::ByWaiter } else { Resets::ByServer },
             _ => return false,
         }
         true
@@ -194,6 +228,14 @@ pub struct ShiftGrant {
     epoch: bool,
 }
 
+impl ShiftGrant {
+    /// Whether it is a reader's.
+    #[inline(always)]
+    pub fn is_shared(&self) -> bool {
+        self.member == Member::NOBODY
+    }
+}
+
 impl Grant for ShiftGrant {
     /// RelCnt, counted from one. A writer's is above everybody's before it, since all of them have released. A
     /// reader's is above every earlier writer's, and its own release comes before the next writer's grant.
@@ -214,8 +256,8 @@ impl<E: Debug, L, R> Debug for ShiftClient<E, L, R> {
 }
 
 /// What a client and the acquires it left behind share. `O` keeps those; the client for several threads, whose user keeps
-/// them, has none (`witness`).
-struct Core<E, L, R, O = Orphans> {
+/// them, has none (`shared`).
+struct Core<E, L, R, O = Orphans, W = Nobody> {
     ep: E,
     space: Space,
     params: ShiftParams,
@@ -223,10 +265,12 @@ struct Core<E, L, R, O = Orphans> {
     /// connection before its locks are recovered.
     guards: bool,
     members: Members,
+    /// When this client last looked at the clock, in nanoseconds.
+    last_look: AtomicU64,
     /// Acquires that were given up, which must still take their handover and pass it on.
     orphans: O,
     /// Asked before a lock is reset.
-    witness: Option<Arc<dyn Witness>>,
+    witness: W,
     of: PhantomData<(L, R)>,
 }
 
@@ -263,26 +307,29 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
     }
 
     fn locals(&self) -> Vec<u64> {
-        self.core.members.locals()
+        let mut locals = self.core.members.locals();
+        locals.push(self.core.last_look().0);
+        locals
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O: Default> Core<E, L, R, O> {
-    fn new(ep: E, space: &Space, params: &ShiftParams) -> Self {
+impl<E: Endpoint, L: Layout, R: Rules, O: Default, W: Witness> Core<E, L, R, O, W> {
+    fn new(ep: E, space: &Space, params: &ShiftParams, witness: W) -> Self {
         Self {
             space: *space,
             params: params.clone(),
             guards: R::ADDS_ARE_GUARDED && ep.capabilities().guarded,
             members: Members::new::<L>(ep.me()),
+            last_look: AtomicU64::new(0),
             orphans: O::default(),
-            witness: None,
+            witness,
             of: PhantomData,
             ep,
         }
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     #[inline(always)]
     fn word(&self, lock: u64) -> Word<L::Word> {
         Word::at(self.space.place(lock, L::Word::WIDTH.bytes()))

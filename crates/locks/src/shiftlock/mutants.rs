@@ -1,6 +1,6 @@
 //! Mutants of ShiftLock: the shipped code with one rule changed, each in the smallest case that shows what it is for.
 
-use super::cases::{READ, WRITE, mixed, params, wary, zombie};
+use super::cases::{READ, WRITE, mixed, params, served, timed, wary, zombie};
 use super::layout::{Layout, Wide};
 use super::{Rules, ShiftLock, ShiftParams};
 use crate::case::Case;
@@ -42,6 +42,18 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<ShiftLock<Wide, Sleepwalker>>(mutant(
         Checker::Exclusion,
         "a waiter that slept through its grant believes it without making sure",
+    ));
+    visitor.mutant::<ShiftLock<Wide, TimedSleepwalker>>(mutant(
+        Checker::Exclusion,
+        "the same with leases that are measured, and two clients",
+    ));
+    visitor.mutant::<ShiftLock<Wide, LateLook>>(mutant(
+        Checker::Exclusion,
+        "whoever is stopped between its first verb and its look at the clock takes a long wait for a short one",
+    ));
+    visitor.mutant::<ShiftLock<Wide, BlindServer>>(mutant(
+        Checker::Exclusion,
+        "a server resets whatever it is asked to, if only the era is right (§3.6)",
     ));
 }
 
@@ -89,4 +101,13 @@ mutants! {
     /// The lock is taken for dead just when its sleeper wakes.
     Sleepwalker = "shiftlock-sleepwalker", SLEEPERS_MAKE_SURE,
         zombie(mixed("zombie", 2, 1, wary(2)));
+    /// Three leases are over on the others' clocks, too.
+    TimedSleepwalker = "shiftlock-timed-sleepwalker", SLEEPERS_MAKE_SURE,
+        timed(mixed("timed", 0, 1, params(1)).rounds(2).clients(1, &[WRITE]));
+    /// It believes that it has just come.
+    LateLook = "shiftlock-late-look", WAITS_COUNT_FROM_BEFORE,
+        timed(Case::new("timed").params(params(1)).clients(1, &[READ]).rounds(2).clients(1, &[WRITE]));
+    /// The lock came back to life between the look and the reset.
+    BlindServer = "shiftlock-blind-server", SERVER_COMPARES_REL_CNT,
+        zombie(mixed("zombie", 3, 0, ShiftParams { trust_ns: 0, ..served(2) }));
 }

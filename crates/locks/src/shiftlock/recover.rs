@@ -16,10 +16,13 @@
 use super::layout::{Entry, Layout, Member, happened};
 use super::messages::Pass;
 use super::release::Changed;
+use super::server::Resets;
+use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::protocol::Lost;
 use lockwright_fabric::observe::{Claim, Observation};
 use lockwright_fabric::{Deadline, Endpoint, FabricError, MaskedCas, Time};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Leases without a release after which a lock counts as dead: one for the writer that waits for its successor's word,
 /// one for the successor, one for everything in between (§3.6).
@@ -30,17 +33,47 @@ const LEASES_TO_DEATH: u64 = 3;
 pub(super) struct Vigil {
     /// RelCnt as last seen.
     pub(super) rel_cnt: u64,
-    /// When it was seen first.
+    /// A time when it was already there: three leases count from here.
     since: Time,
+    /// A time before this waiter came, and so before it can have been granted the lock: doubt counts from here. Not
+    /// `since`, for a client can be stopped between its first verb and its look at the clock.
+    pub(super) began: Time,
     /// This waiter made the reset.
     pub(super) by_me: bool,
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
-    /// Begins to watch: RelCnt is `rel_cnt` now.
-    pub(super) async fn vigil(&self, rel_cnt: u64) -> Vigil {
-        let since = if self.params.lease_ns == 0 { Time(0) } else { self.ep.now().await };
-        Vigil { rel_cnt, since, by_me: false }
+/// What frees a dead lock: everything zero, and the next generation, if RelCnt still is `rel_cnt`.
+pub(super) fn reset<L: Layout, R: Rules>(rel_cnt: u64) -> MaskedCas {
+    let leap = if R::RECOVERY_LEAPS { L::leap(rel_cnt) } else { rel_cnt };
+    MaskedCas {
+        compare: L::REL_CNT.put(u128::from(rel_cnt)),
+        compare_mask: L::REL_CNT.mask(),
+        swap: L::REL_CNT.put(u128::from(leap)),
+        swap_mask: L::EPOCH.mask() | L::RDR_CNT.mask() | L::TAIL.mask() | L::REL_CNT.mask(),
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
+    /// Begins to watch: RelCnt is `rel_cnt` now, and this waiter came after `began`.
+    pub(super) async fn vigil(&self, rel_cnt: u64, began: Time) -> Vigil {
+        Vigil { rel_cnt, since: self.look().await, began, by_me: false }
+    }
+
+    /// Looks at the clock, if there are leases.
+    pub(super) async fn look(&self) -> Time {
+        if self.params.lease_ns == 0 {
+            return Time(0);
+        }
+        let now = self.ep.now().await;
+        self.last_look.store(now.0, Relaxed);
+        now
+    }
+
+    /// The last time this client looked at the clock: a time before now that costs nothing. A client that has not looked
+    /// for long only makes sure once more than it need.
+    #[inline(always)]
+    pub(super) fn last_look(&self) -> Time {
+        Time(self.last_look.load(Relaxed))
     }
 
     /// When a waiter stops to believe that the lock is alive.
@@ -54,22 +87,24 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
 
     /// The vigil ran out: reset the lock if nothing has moved. Says whether the lock is of a new generation now, by this
     /// client's doing or another's.
-    pub(super) async fn is_recovered(&self, claim: Claim, vigil: &mut Vigil) -> Result<bool, FabricError> {
-        match &self.witness {
-            None => self.reset(claim, vigil).await,
-            Some(witness) => self.reset_if_allowed(&**witness, claim, vigil).await,
+    pub(super) async fn is_recovered(
+        &self,
+        claim: Claim,
+        vigil: &mut Vigil,
+        except: Member,
+    ) -> Result<bool, FabricError> {
+        if W::KNOWS {
+            return self.reset_if_dead(claim, vigil, except).await;
+        }
+        match self.params.resets {
+            Resets::ByWaiter => self.reset(claim, vigil).await,
+            Resets::ByServer => self.ask_server(claim, vigil).await,
         }
     }
 
     /// Resets the lock if nothing has moved since the vigil began.
     pub(super) async fn reset(&self, claim: Claim, vigil: &mut Vigil) -> Result<bool, FabricError> {
-        let leap = if R::RECOVERY_LEAPS { L::leap(vigil.rel_cnt) } else { vigil.rel_cnt };
-        let reset = MaskedCas {
-            compare: L::REL_CNT.put(u128::from(vigil.rel_cnt)),
-            compare_mask: L::REL_CNT.mask(),
-            swap: L::REL_CNT.put(u128::from(leap)),
-            swap_mask: L::EPOCH.mask() | L::RDR_CNT.mask() | L::TAIL.mask() | L::REL_CNT.mask(),
-        };
+        let reset = reset::<L, R>(vigil.rel_cnt);
         let word = self.word(claim.lock);
         let mut seen = None;
         loop {
@@ -85,23 +120,26 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
                 return Ok(true);
             }
             if entry.rel_cnt() != vigil.rel_cnt {
-                *vigil = self.vigil(entry.rel_cnt()).await;
+                *vigil = self.vigil(entry.rel_cnt(), vigil.began).await;
                 return Ok(false);
             }
             seen = Some(old);
         }
     }
 
-    /// Whether this waiter looked at the lock too long ago to believe a handover.
+    /// Whether this waiter came too long ago to believe that the lock is its.
     pub(super) async fn doubts(&self, vigil: &Vigil) -> bool {
-        if self.witness.is_some() {
+        if W::KNOWS {
             return false; // whoever asks a witness makes sure of its grants by it, too
         }
         match (self.params.lease_ns, self.params.trust_ns) {
             _ if !R::SLEEPERS_MAKE_SURE => false,
             (0, _) => false,
             (_, 0) => true,
-            (_, trust_ns) => self.ep.passed(vigil.since.plus(trust_ns)).await,
+            (_, trust_ns) => {
+                let from = if R::WAITS_COUNT_FROM_BEFORE { vigil.began } else { vigil.since };
+                self.ep.passed(from.plus(trust_ns)).await
+            }
         }
     }
 

@@ -7,11 +7,13 @@
 use super::layout::{Delta, Entry, Layout, Member, happened};
 use super::messages::{Pass, Successor};
 use super::recover::Vigil;
+use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
-use crate::fast::{Either, fast};
+use crate::fast::{Either, fast, then};
 use crate::join::join;
 use crate::protocol::{Lost, Want};
-use lockwright_fabric::{Cond, Deadline, Endpoint, MaskedCas};
+use lockwright_fabric::{Cond, Deadline, Endpoint, MaskedCas, Time};
+use std::pin::Pin;
 
 /// How an attempt to change the entry ended.
 pub(super) enum Changed<L> {
@@ -23,14 +25,14 @@ pub(super) enum Changed<L> {
     Recovered,
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// READER-RELEASE.
     #[inline(always)]
     pub(super) fn leave(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        let leave = L::add(self.word(grant.lock), Delta::LEAVE, self.guard(grant.rel_cnt)); // line 2
-        fast(self.ep.go(leave), move |old| {
+        let leave = move || L::add(self.word(grant.lock), Delta::LEAVE, self.guard(grant.rel_cnt)); // line 2
+        fast(self.ep.go(leave()), move |old| {
             Ok::<_, std::future::Ready<_>>(match old {
-                Ok(old) if happened(leave, old) => Ok(()),
+                Ok(old) if happened(leave(), old) => Ok(()),
                 Ok(_) => Err(Lost::Recovered),
                 Err(lost) => Err(lost.into()),
             })
@@ -44,22 +46,30 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
         let known = self
             .ep
             .recv_by(Deadline::Now, move |_, message| Successor::read(grant.lock, grant.member, message));
-        fast(known, move |next| {
-            Err(match next {
-                Some(next) if next.generation == L::generation(grant.rel_cnt) => {
-                    Either::right(self.pass_on(grant, Some(next.member)))
-                }
-                _ => Either::left(self.free(grant)),
-            })
-        })
+        then(known, (self, grant), Self::free_or_pass_on_to)
+    }
+
+    /// Line 5: to the successor, if one is known.
+    #[inline(always)]
+    fn free_or_pass_on_to(
+        (core, grant): (&Self, ShiftGrant),
+        next: Option<Successor>,
+    ) -> Either<impl Future<Output = Result<(), Lost>>, impl Future<Output = Result<(), Lost>>> {
+        match next {
+            Some(next) if next.generation == L::generation(grant.rel_cnt) => {
+                Either::right(core.pass_on_to_known(grant, next.member))
+            }
+            _ => Either::left(core.free(grant)),
+        }
     }
 
     /// Lines 6–12: nobody is known to be behind; free the lock if that is true.
     #[inline(always)]
     fn free(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        let free = L::change(self.word(grant.lock), Self::freed(grant), None);
-        fast(self.ep.go(free), move |old| match old {
-            Ok(old) if happened(free, old) => {
+        // Made twice rather than kept: what a future keeps is stored by every release.
+        let free = move || L::change(self.word(grant.lock), Self::freed(grant), None);
+        fast(self.ep.go(free()), move |old| match old {
+            Ok(old) if happened(free(), old) => {
                 self.members.leave(grant.lock, grant.member);
                 Ok(Ok(()))
             }
@@ -71,7 +81,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
     /// Lines 7–9, and RelCnt compared. A count that is half full goes on to the next generation, which makes readers
     /// that wait start again.
     #[inline(always)]
-    fn freed(grant: ShiftGrant) -> MaskedCas {
+    pub(super) fn freed(grant: ShiftGrant) -> MaskedCas {
         let full = (grant.rel_cnt >> (L::COUNT_BITS - 1)) & 1 == 1;
         let rel_cnt = if full { L::leap(grant.rel_cnt) } else { grant.rel_cnt + 1 };
         let readers = if full { L::RDR_CNT.mask() } else { 0 };
@@ -91,6 +101,16 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
         }
         self.members.leave(grant.lock, grant.member);
         freed.map(|_| ())
+    }
+
+    /// [`Core::pass_on`], out of the way of a release that has nobody to pass the lock on to.
+    #[cold]
+    fn pass_on_to_known(
+        &self,
+        grant: ShiftGrant,
+        next: Member,
+    ) -> Pin<Box<impl Future<Output = Result<(), Lost>>>> {
+        Box::pin(self.pass_on(grant, Some(next)))
     }
 
     /// Lines 13–23: learn who is next, if that is not known yet, and pass the lock on.
@@ -117,7 +137,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
 
     /// Lines 13, 14. `None` if none came forward, and the lock was recovered for that.
     async fn successor(&self, grant: ShiftGrant) -> Result<Option<Member>, Lost> {
-        let mut vigil = self.vigil(grant.rel_cnt).await;
+        let mut vigil = self.vigil(grant.rel_cnt, Time(0)).await;
         loop {
             let said = self.ep.recv_by(self.give_up(&vigil), |_, message| {
                 Successor::read(grant.lock, grant.member, message)
@@ -128,7 +148,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
                 }
                 Some(_) => {} // from before a recovery
                 None if self.recovers(grant, &mut vigil).await? => return Ok(None),
-                None => {}
+                None => self.still("shiftlock: no successor yet", grant, vigil),
             }
         }
     }
@@ -207,7 +227,9 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
             let entry = Entry::<L>::of(old);
             let [low, high] = entry.halves();
             let ShiftGrant { rel_cnt, cons_wrt, epoch, member, .. } = grant;
-            let locals = [next.0, low, high, rel_cnt, u64::from(cons_wrt), u64::from(epoch), member.0];
+            let last_look = self.last_look().0;
+            let locals =
+                [next.0, low, high, rel_cnt, u64::from(cons_wrt), u64::from(epoch), member.0, last_look];
             self.ep.mark("shiftlock: change again", &locals);
             seen = Some(entry);
         }
@@ -216,7 +238,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
     /// Waits for the FAA of the writer before this one. Says whether it came; else the lock was recovered.
     async fn catches_up(&self, grant: ShiftGrant, entry: Entry<L>) -> Result<bool, Lost> {
         let word = self.word(grant.lock);
-        let mut vigil = self.vigil(entry.rel_cnt()).await;
+        let mut vigil = self.vigil(entry.rel_cnt(), Time(0)).await;
         loop {
             let there = word.until(Cond::AtLeast(L::REL_CNT, u128::from(grant.rel_cnt)));
             if self.ep.wait_until(there.by(self.give_up(&vigil))).await?.met {
@@ -225,12 +247,20 @@ impl<E: Endpoint, L: Layout, R: Rules, O> Core<E, L, R, O> {
             if self.recovers(grant, &mut vigil).await? {
                 return Ok(false);
             }
+            self.still("shiftlock: does not catch up yet", grant, vigil);
         }
+    }
+
+    /// A vigil that begins again, for the explorer.
+    fn still(&self, label: &'static str, grant: ShiftGrant, vigil: Vigil) {
+        let ShiftGrant { rel_cnt, cons_wrt, epoch, member, .. } = grant;
+        let locals = [rel_cnt, u64::from(cons_wrt), u64::from(epoch), member.0, vigil.rel_cnt];
+        self.again(label, &locals);
     }
 
     /// The lock does not move on: true if this client recovers it, and so is rid of it.
     async fn recovers(&self, grant: ShiftGrant, vigil: &mut Vigil) -> Result<bool, Lost> {
-        if !self.is_recovered(Want::exclusive(grant.lock).claim, vigil).await? {
+        if !self.is_recovered(Want::exclusive(grant.lock).claim, vigil, grant.member).await? {
             return Ok(false);
         }
         if vigil.by_me { Ok(true) } else { Err(Lost::Recovered) }

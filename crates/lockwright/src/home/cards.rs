@@ -1,25 +1,25 @@
 //! Who holds and who waits, written down in the space itself: what `ls` shows, and what a waiter asks before it takes a
-//! lock away from somebody.
+//! lock away from somebody (`lockwright_locks::kept` says why the order of these writes is safe).
 //!
-//! Region 1 of a space begins with a roster, one word per client slot: the peer whose sheet it is, 0 for nobody's. Then
-//! comes a sheet for every slot: one line about the client, and one line ("card") for every lock it holds or wants. Only
-//! the client writes its own sheet (but for [`strike`], which takes a range away); everybody may read all of them.
+//! Region 1 of a space begins with one bit per client slot: whether it has a sheet. Then comes a roster, one word per
+//! slot: the peer whose sheet it is, 0 for nobody's. Then a sheet for every slot: one line about the client, and one line
+//! ("card") for every lock it holds or wants. Only the client writes its own sheet, but for two words: [`condemn`]
+//! overwrites its sign of life, and [`strike`] takes a range away. Everybody may read all of them.
 //!
 //! | sheet, byte | holds |
 //! |---|---|
-//! | 8 | its last sign of life, CLOCK_MONOTONIC, nanoseconds |
-//! | 16 | its lease, nanoseconds: silent for longer, it can be declared dead |
+//! | 8 | its last sign of life, CLOCK_MONOTONIC, nanoseconds; 1: it is condemned |
+//! | 16 | its lease, nanoseconds: silent for longer, it can be condemned, and then declared dead |
 //! | 24 | bit n: card n has been in use; the others need not be looked at |
 //! | 32, 40 | its ward: pid and start time of a process that must be gone too before its locks are free; 0: none |
 //! | 64.. | 64 cards of 64 bytes |
 //!
 //! | card, byte | holds |
 //! |---|---|
-//! | 0 | state (bits 0..4), shared (4), range lock (5) |
-//! | 8 | lock id |
-//! | 16 | token |
-//! | 24 | since when it is in this state |
-//! | 32, 40 | the range, if it is a range lock's card |
+//! | 0 | state (bits 0..4), shared (4), range lock (5), lock id (8..) |
+//! | 8 | token |
+//! | 16 | since when it is in this state, to within a few signs of life |
+//! | 24, 32 | the range, if it is a range lock's card |
 //!
 //! | state | meaning | counts as a holder |
 //! |---|---|---|
@@ -27,16 +27,16 @@
 //! | 1 taking | tries, and holds once it has a token | yes |
 //! | 2 waiting | queued | no |
 //! | 3 held | was handed the lock | yes |
-//! | 4 releasing | done, on its way out | no |
 //! | 5 struck | held a range, which was taken away | no |
 //!
-//! A writer leaves the state for last, and a reader looks at it twice.
+//! A writer leaves the first word for last, and a reader looks at it twice.
 
 use super::Kind;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
+use lockwright_locks::kept;
 
 /// Client slots of a space.
 pub(crate) const SLOTS: u64 = 1024;
@@ -46,25 +46,38 @@ pub(crate) const CARDS: u64 = 64;
 const REGION: RegionId = RegionId(1);
 const LINE: u64 = 64;
 const SHEET_BYTES: u64 = LINE * (1 + CARDS);
+const BITS_BYTES: u64 = SLOTS / 8;
 const ROSTER_BYTES: u64 = SLOTS * 8;
 /// Bytes of the roster and all sheets.
-pub(crate) const BYTES: u64 = ROSTER_BYTES + SLOTS * SHEET_BYTES;
+pub(crate) const BYTES: u64 = BITS_BYTES + ROSTER_BYTES + SLOTS * SHEET_BYTES;
+/// Instead of a sign of life: it comes too late.
+const CONDEMNED: u64 = 1;
 
 /// What a card says its owner is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    Taking = 1,
-    Waiting = 2,
-    Held = 3,
-    Releasing = 4,
+    Taking = kept::State::Taking as isize,
+    Waiting = kept::State::Waiting as isize,
+    Held = kept::State::Held as isize,
     Struck = 5,
 }
 
 impl State {
-    const ALL: [Self; 5] = [Self::Taking, Self::Waiting, Self::Held, Self::Releasing, Self::Struck];
+    const ALL: [Self; 4] = [Self::Taking, Self::Waiting, Self::Held, Self::Struck];
 
     pub(crate) const fn holds(self) -> bool {
         matches!(self, Self::Taking | Self::Held)
+    }
+}
+
+impl From<kept::State> for State {
+    #[inline(always)]
+    fn from(state: kept::State) -> Self {
+        match state {
+            kept::State::Taking => Self::Taking,
+            kept::State::Waiting => Self::Waiting,
+            kept::State::Held => Self::Held,
+        }
     }
 }
 
@@ -84,9 +97,9 @@ pub(crate) struct Card {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sheet {
     pub(crate) peer: PeerId,
-    pub(crate) beat: Time,
-    pub(crate) lease_ns: u64,
-    pub(crate) used: u64,
+    beat: u64,
+    lease_ns: u64,
+    used: u64,
     pub(crate) ward: Ward,
 }
 
@@ -95,11 +108,16 @@ const fn slot(peer: PeerId) -> u64 {
 }
 
 const fn sheet_at(slot: u64) -> u64 {
-    ROSTER_BYTES + slot * SHEET_BYTES
+    BITS_BYTES + ROSTER_BYTES + slot * SHEET_BYTES
 }
 
+#[inline(always)]
 fn word(offset: u64) -> Word64 {
     Word64::at(Addr { offset, node: NodeId(0), region: REGION })
+}
+
+fn roster(slot: u64) -> Word64 {
+    word(BITS_BYTES + slot * 8)
 }
 
 /// A process that works under a client's locks, and may outlive the client by a moment.
@@ -133,7 +151,7 @@ impl Ward {
 }
 
 /// The pen: how a client writes its own sheet.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Pen {
     slot: u64,
     at: u64,
@@ -144,127 +162,134 @@ impl Pen {
         Self { slot: slot(me), at: sheet_at(slot(me)) }
     }
 
-    /// Takes the sheet over: all cards are free.
+    /// Takes the sheet over: all cards are free. The slot is this client's alone, and so are its bit and its words.
     pub(crate) fn begin(&self, ep: &ShmEndpoint, lease_ns: u64, now: Time) -> Result<(), FabricError> {
-        self.end(ep)?;
+        block_on(ep.go(roster(self.slot).write(0)))?;
         for card in 0..CARDS {
-            self.clear(ep, card)?;
+            block_on(ep.go(word(self.card_at(card)).write(0)))?;
         }
         let terms = [(8, now.0), (16, lease_ns), (24, 0), (32, 0), (40, 0)]
             .map(|(byte, value)| word(self.at + byte).write(value));
-        at_once(ep.go(terms))?;
-        at_once(ep.go(word(self.slot * 8).write(u64::from(ep.me().0))))
+        block_on(ep.go(terms))?;
+        let (bits, bit) = (word(self.slot / 64 * 8), 1 << (self.slot % 64));
+        if block_on(ep.go(bits.read()))? & bit == 0 {
+            block_on(ep.go(bits.fetch_add(bit)))?;
+        }
+        block_on(ep.go(roster(self.slot).write(u64::from(ep.me().0)))).map(drop)
     }
 
     /// The sheet is nobody's any more.
     pub(crate) fn end(&self, ep: &ShmEndpoint) -> Result<(), FabricError> {
-        at_once(ep.go(word(self.slot * 8).write(0)))
+        let (bits, bit) = (word(self.slot / 64 * 8), 1_u64 << (self.slot % 64));
+        block_on(ep.go((roster(self.slot).write(0), bits.fetch_add(bit.wrapping_neg())))).map(drop)
     }
 
     /// Names the client's ward. Its start time comes first: a pid without it would be somebody else's.
     pub(crate) fn ward(&self, ep: &ShmEndpoint, ward: Ward) -> Result<(), FabricError> {
         let words = [(32, 0), (40, ward.start), (32, ward.pid)]
             .map(|(byte, value)| word(self.at + byte).write(value));
-        at_once(ep.go(words))
+        block_on(ep.go(words)).map(drop)
     }
 
-    /// A sign of life.
-    pub(crate) fn beat(&self, ep: &ShmEndpoint, now: Time) -> Result<(), FabricError> {
-        at_once(ep.go(word(self.at + 8).write(now.0)))
+    /// A sign of life: `next` instead of the one at `last`, if that was the last. Says which one was there before; none if
+    /// this client is condemned.
+    #[inline(always)]
+    pub(crate) fn beat(&self, ep: &ShmEndpoint, last: u64, next: u64) -> Result<Option<u64>, FabricError> {
+        let found = block_on(ep.go(word(self.at + 8).cas(last, next)))?;
+        Ok((found != CONDEMNED).then_some(found))
     }
 
     /// Says, once for every card, that it is in use now and then. An addition, since threads may do this at once.
     pub(crate) fn uses(&self, ep: &ShmEndpoint, card: u64) -> Result<(), FabricError> {
-        at_once(ep.go(word(self.at + 24).fetch_add(1 << card)))
+        block_on(ep.go(word(self.at + 24).fetch_add(1 << card))).map(drop)
     }
 
+    #[inline(always)]
     const fn card_at(&self, card: u64) -> u64 {
         self.at + LINE * (1 + card)
     }
 
-    /// Fills a card in.
-    #[inline]
+    /// Fills a card in. Others see it no later than what this client does next with an atomic verb.
+    #[inline(always)]
     pub(crate) fn fill(
         &self,
         ep: &ShmEndpoint,
         card: u64,
         (state, kind, claim): (State, Kind, &Claim),
         token: u64,
-        now: Time,
+        since: Time,
     ) -> Result<(), FabricError> {
         let at = self.card_at(card);
         if kind == Kind::Ranges {
-            at_once(ep.go((word(at + 32).write(claim.start), word(at + 40).write(claim.end))))?;
+            ep.note(word(at + 24), claim.start);
+            ep.note(word(at + 32), claim.end);
         }
-        let body = (
-            word(at + 8).write(claim.lock),
-            word(at + 16).write(token),
-            word(at + 24).write(now.0),
-            word(at).write(first(state, kind, claim.mode)),
-        );
-        at_once(ep.go(body))
+        ep.note(word(at + 8), token);
+        ep.note(word(at + 16), since.0);
+        in_or_out(ep.note(word(at), first(state, kind, claim)))
     }
 
     /// Adds the token to a card.
-    #[inline]
-    pub(crate) fn token(&self, ep: &ShmEndpoint, card: u64, token: u64) -> Result<(), FabricError> {
-        at_once(ep.go(word(self.card_at(card) + 16).write(token)))
-    }
-
-    /// Changes a card's state.
-    #[inline]
-    pub(crate) fn state(
-        &self,
-        ep: &ShmEndpoint,
-        card: u64,
-        state: State,
-        kind: Kind,
-        mode: Mode,
-    ) -> Result<(), FabricError> {
-        at_once(ep.go(word(self.card_at(card)).write(first(state, kind, mode))))
+    #[inline(always)]
+    pub(crate) fn token(&self, ep: &ShmEndpoint, card: u64, token: u64) {
+        ep.note(word(self.card_at(card) + 8), token);
     }
 
     /// Whether a card still says `state`.
-    #[inline]
     pub(crate) fn says(
         &self,
         ep: &ShmEndpoint,
         card: u64,
-        state: State,
-        kind: Kind,
-        mode: Mode,
+        (state, kind, claim): (State, Kind, &Claim),
     ) -> Result<bool, FabricError> {
-        Ok(block_on(ep.go(word(self.card_at(card)).read()))? == first(state, kind, mode))
+        Ok(block_on(ep.go(word(self.card_at(card)).read()))? == first(state, kind, claim))
     }
 
     /// Frees a card.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn clear(&self, ep: &ShmEndpoint, card: u64) -> Result<(), FabricError> {
-        at_once(ep.go(word(self.card_at(card)).write(0)))
+        in_or_out(ep.note(word(self.card_at(card)), 0))
     }
+}
+
+#[inline(always)]
+const fn in_or_out(is_in: bool) -> Result<(), FabricError> {
+    if is_in { Ok(()) } else { Err(FabricError::Expelled) }
 }
 
 /// Takes a range away from its holder, who finds its card struck. `false` if it holds it no more.
 pub(crate) fn strike(ep: &ShmEndpoint, card: &Card) -> Result<bool, FabricError> {
     let at = sheet_at(slot(card.peer)) + LINE * (1 + card.card);
-    let [held, struck] = [State::Held, State::Struck].map(|state| first(state, card.kind, card.claim.mode));
+    let [held, struck] = [State::Held, State::Struck].map(|state| first(state, card.kind, &card.claim));
     Ok(block_on(ep.go(word(at).cas(held, struck)))? == held)
 }
 
-const fn first(state: State, kind: Kind, mode: Mode) -> u64 {
-    state as u64 | (matches!(mode, Mode::Shared) as u64) << 4 | (matches!(kind, Kind::Ranges) as u64) << 5
+/// Condemns a client that has been silent for longer than its lease; `false` if it has shown life since the sheet was
+/// read. Whoever condemns it, or finds it condemned, declares it dead.
+pub(crate) fn condemn(ep: &ShmEndpoint, sheet: &Sheet) -> Result<bool, FabricError> {
+    let beat = word(sheet_at(slot(sheet.peer)) + 8);
+    let found = block_on(ep.go(beat.cas(sheet.beat, CONDEMNED)))?;
+    Ok(found == sheet.beat || found == CONDEMNED)
 }
 
-/// On shared memory a verb is done when it is asked for.
-#[inline]
-fn at_once<T>(verb: impl Future<Output = Result<T, FabricError>>) -> Result<(), FabricError> {
-    block_on(verb).map(drop)
+#[inline(always)]
+const fn first(state: State, kind: Kind, claim: &Claim) -> u64 {
+    let shared = matches!(claim.mode, Mode::Shared) as u64;
+    state as u64 | shared << 4 | (matches!(kind, Kind::Ranges) as u64) << 5 | claim.lock << 8
 }
 
 /// Every sheet that somebody has begun, and not ended.
 pub(crate) fn sheets(space: &ShmSpace) -> impl Iterator<Item = Sheet> + '_ {
-    (0..SLOTS).filter_map(|slot| {
-        let peer = space.peek(word(slot * 8));
+    let slots = (0..SLOTS / 64).flat_map(|index| {
+        let mut bits = space.peek(word(index * 8));
+        std::iter::from_fn(move || {
+            let bit = (bits != 0).then(|| u64::from(bits.trailing_zeros()))?;
+            bits &= bits - 1;
+            Some(index * 64 + bit)
+        })
+    });
+    slots.filter_map(|slot| {
+        let peer = space.peek(roster(slot));
         let peer = PeerId(u32::try_from(peer).ok().filter(|peer| *peer != 0)?);
         sheet(space, peer)
     })
@@ -274,8 +299,8 @@ pub(crate) fn sheets(space: &ShmSpace) -> impl Iterator<Item = Sheet> + '_ {
 pub(crate) fn sheet(space: &ShmSpace, peer: PeerId) -> Option<Sheet> {
     let at = sheet_at(slot(peer));
     let [beat, lease_ns, used, pid, start] = [8, 16, 24, 32, 40].map(|byte| space.peek(word(at + byte)));
-    let sheet = Sheet { peer, beat: Time(beat), lease_ns, used, ward: Ward { pid, start } };
-    (space.peek(word(slot(peer) * 8)) == u64::from(peer.0)).then_some(sheet)
+    let sheet = Sheet { peer, beat, lease_ns, used, ward: Ward { pid, start } };
+    (space.peek(roster(slot(peer))) == u64::from(peer.0)).then_some(sheet)
 }
 
 impl Sheet {
@@ -287,9 +312,9 @@ impl Sheet {
             .filter_map(move |card| read(space, self.peer, card, at + LINE * (1 + card)))
     }
 
-    /// Whether it has been silent for longer than its lease.
+    /// Whether it has been silent for longer than its lease, or is condemned for that already.
     pub(crate) fn is_expired(&self, now: Time) -> bool {
-        now.since(self.beat) > self.lease_ns
+        self.beat == CONDEMNED || now.since(Time(self.beat)) > self.lease_ns
     }
 }
 
@@ -300,10 +325,10 @@ fn read(space: &ShmSpace, peer: PeerId, card: u64, at: u64) -> Option<Card> {
         let first = space.peek(word(at));
         let state = State::ALL.into_iter().find(|state| *state as u64 == first & 0xf)?;
         let mode = if first >> 4 & 1 == 1 { Mode::Shared } else { Mode::Exclusive };
-        let [lock, token, since, start, end] = [8, 16, 24, 32, 40].map(|byte| space.peek(word(at + byte)));
+        let [token, since, start, end] = [8, 16, 24, 32].map(|byte| space.peek(word(at + byte)));
         if space.peek(word(at)) == first {
             let kind = if first >> 5 & 1 == 1 { Kind::Ranges } else { Kind::Keyed };
-            let claim = Claim { lock, mode, start, end };
+            let claim = Claim { lock: first >> 8, mode, start, end };
             return Some(Card { peer, card, state, kind, claim, token, since: Time(since) });
         }
     }

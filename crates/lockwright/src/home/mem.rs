@@ -12,7 +12,7 @@ use lockwright_fabric::PeerId;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint};
 use lockwright_fabric::observe::Claim;
-use lockwright_locks::shiftlock::witness::SharedClient;
+use lockwright_locks::shiftlock::shared::SharedClient;
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
 use lockwright_locks::{Grant, Lost, Patience, Protocol, Space, Want};
 use std::collections::HashMap;
@@ -52,7 +52,7 @@ impl MemHome {
         let params = ShiftParams { lease_ns: 0, ..ShiftParams::default() };
         let space = Space::of(LOCKS);
         let fabric = InProc::new(1, <ShiftLock>::bytes_per_node(&space, &params));
-        let client = <ShiftLock>::shared_client(fabric.endpoint(PeerId::client(0)), &space, &params, None);
+        let client = <ShiftLock>::shared_client(fabric.endpoint(PeerId::client(0)), &space, &params);
         Self { client: Arc::new(client), ranges: Arc::default(), names: Mutex::default(), _fabric: fabric }
     }
 
@@ -143,7 +143,7 @@ impl Home for MemHome {
                 self.ranges.release(token);
                 Box::pin(std::future::ready(Ok(())))
             }
-            grant @ AnyGrant::Shift(_) => Keyed::release(Arc::clone(&self.client), grant),
+            grant => Keyed::release(Arc::clone(&self.client), grant),
         }
     }
 
@@ -151,6 +151,8 @@ impl Home for MemHome {
         match &ticket.grant {
             AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
             AnyGrant::Range { token } => *token,
+            #[cfg(target_os = "linux")]
+            AnyGrant::Remote(_) => unreachable!("a space gets back the grants that it gave out"),
         }
     }
 

@@ -17,9 +17,9 @@ pub(crate) mod members;
 #[cfg(target_os = "linux")]
 pub(crate) mod ranges;
 #[cfg(target_os = "linux")]
-pub(crate) mod resets;
-#[cfg(target_os = "linux")]
 pub(crate) mod shm;
+#[cfg(target_os = "linux")]
+pub(crate) mod vitals;
 
 use crate::error::{HandleError, LockError};
 use crate::name::LockName;
@@ -52,13 +52,16 @@ pub(crate) enum AnyGrant {
         /// The token.
         token: u64,
     },
+    /// A server's.
+    #[cfg(target_os = "linux")]
+    Remote(crate::remote::RemoteGrant),
 }
 
 /// A place in a space's list of who holds what: which of this client's memberships, and which line of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seat {
     pub(crate) member: u32,
-    pub(crate) card: u16,
+    pub(crate) card: u8,
 }
 
 /// A name that was looked up.
@@ -128,11 +131,44 @@ pub(crate) trait Home: Send + Sync + Debug {
         false
     }
 
+    /// As `try_acquire`, where that takes a while.
+    fn try_soon(&self, kind: Kind, claim: Claim) -> Option<BoxFuture<Result<Ticket, Refused>>> {
+        let _ = (kind, claim);
+        None
+    }
+
+    /// Whether a try comes before queueing: not where either takes a round trip.
+    fn tries_first(&self) -> bool {
+        true
+    }
+
+    /// Sees a future of this space through on the calling thread.
+    fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+        lockwright_fabric::backend::block_on(future);
+    }
+
+    /// Whether an `acquire` that is dropped gives up by itself. Else it has to be seen through to its end.
+    fn cancels_by_drop(&self) -> bool {
+        false
+    }
+
     /// Takes the lock, however long it takes.
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>>;
 
+    /// Gives the lock back if nobody has to be waited for; `None` if nothing has happened. Allocates nothing.
+    fn release_at_once(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
+        let _ = (kind, claim, ticket);
+        None
+    }
+
     /// Gives the lock back.
     fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>>;
+
+    /// Gives the lock back at once where nobody wants to know what came of it; `false` if it takes a `release`.
+    fn release_unheard(&self, ticket: &Ticket) -> bool {
+        let _ = ticket;
+        false
+    }
 
     /// The fencing token of a grant.
     fn token(&self, ticket: &Ticket) -> u64;

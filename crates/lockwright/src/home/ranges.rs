@@ -12,18 +12,19 @@
 
 use super::cards::{self, Card, State};
 use super::members::{Member, Members, NAMES, token};
-use super::resets::is_alive;
 use super::shm::ShmHome;
+use super::vitals::Cards;
 use super::{AnyGrant, BoxFuture, Kind, Refused, Standing, Ticket};
 use crate::error::LockError;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Addr, Cond, Deadline, Endpoint, FabricError, NodeId, RegionId, Time, Word64};
+use lockwright_locks::kept::Book;
 use lockwright_locks::{Denied, Lost};
 use std::sync::Arc;
 
-const REGION: RegionId = RegionId(3);
+const REGION: RegionId = RegionId(2);
 /// How often a waiter looks whether those in its way are alive.
 const LOOK_NS: u64 = 30_000_000;
 
@@ -50,7 +51,7 @@ pub(crate) const fn gate(lock: u64) -> u64 {
 struct Request {
     members: Arc<Members>,
     member: Arc<Member>,
-    card: u64,
+    card: u8,
     claim: Claim,
     began: Time,
 }
@@ -97,10 +98,12 @@ impl ShmHome {
     }
 
     pub(super) fn release_range(&self, claim: Claim, ticket: &Ticket) -> Result<(), Lost> {
-        let (member, card) = (self.members.member(ticket.seat), u64::from(ticket.seat.card));
-        let held = member.pen.says(&member.ep, card, State::Held, Kind::Ranges, claim.mode);
+        let (member, card) = (self.members.member(ticket.seat), ticket.seat.card);
+        let Cards { ep, pen, .. } = &member.book;
+        let held = pen.says(ep, card.into(), (State::Held, Kind::Ranges, &claim));
+        let _ = pen.clear(ep, card.into());
+        let told = changed(ep, claim.lock);
         member.stand_up(card);
-        let told = changed(&member.ep, claim.lock);
         match (held, told) {
             (Ok(true), Ok(())) => Ok(()),
             (Ok(false), _) | (Err(FabricError::Expelled), _) | (_, Err(FabricError::Expelled)) => {
@@ -111,8 +114,9 @@ impl ShmHome {
     }
 
     pub(super) fn range_standing(&self, claim: Claim, ticket: &Ticket) -> Standing {
-        let (member, card) = (self.members.member(ticket.seat), u64::from(ticket.seat.card));
-        match member.pen.says(&member.ep, card, State::Held, Kind::Ranges, claim.mode) {
+        let member = self.members.member(ticket.seat);
+        let card = u64::from(ticket.seat.card);
+        match member.book.pen.says(&member.book.ep, card, (State::Held, Kind::Ranges, &claim)) {
             Ok(true) => self.by_lease(&member),
             Ok(false) | Err(FabricError::Expelled) => Standing::Lost,
             Err(_) => Standing::Uncertain,
@@ -122,15 +126,16 @@ impl ShmHome {
 
 impl Request {
     fn new(members: &Arc<Members>, claim: Claim) -> Result<Self, LockError> {
-        let (member, card) = members.sit()?;
-        let began = members.space.now();
-        if let Err(error) =
-            member.pen.fill(&member.ep, card, (State::Waiting, Kind::Ranges, &claim), 0, began)
-        {
-            member.stand_up(card);
+        let (member, card) = {
+            let (member, card) = members.sit()?;
+            (member.share(), card)
+        };
+        let request = Self { members: Arc::clone(members), member, card, claim, began: members.space.now() };
+        if let Err(error) = request.fill(State::Waiting, 0) {
+            request.member.stand_up(card);
             return Err(error.into());
         }
-        Ok(Self { members: Arc::clone(members), member, card, claim, began })
+        Ok(request)
     }
 
     fn ticket(&self, token: u64) -> Ticket {
@@ -142,13 +147,21 @@ impl Request {
     }
 
     fn ep(&self) -> &ShmEndpoint {
-        &self.member.ep
+        &self.member.book.ep
+    }
+
+    fn fill(&self, state: State, token: u64) -> Result<(), FabricError> {
+        let card = (state, Kind::Ranges, &self.claim);
+        // Who waits keeps its place in the order of arrival.
+        let since = if state == State::Waiting { self.began } else { self.space().now() };
+        self.member.book.pen.fill(self.ep(), self.card.into(), card, token, since)
     }
 
     /// Gives up: the card no longer stands in anybody's way.
     fn leave(&self) {
-        self.member.stand_up(self.card);
+        let _ = self.member.book.pen.clear(self.ep(), self.card.into());
         let _ = changed(self.ep(), self.claim.lock);
+        self.member.stand_up(self.card);
     }
 
     async fn wait(&self) -> Result<u64, Denied> {
@@ -173,21 +186,22 @@ impl Request {
         };
         let token = token(&ticket.grant);
         let free = !self.is_blocked();
-        let card = (State::Held, Kind::Ranges, &self.claim);
-        let written = if free {
-            self.member.pen.fill(self.ep(), self.card, card, token, self.space().now())
-        } else {
-            Ok(())
+        let written = if free { self.fill(State::Held, token) } else { Ok(()) };
+        let passed = match self.members.give_back_at_once(&ticket) {
+            Some(passed) => passed,
+            None => Arc::clone(&self.members).give_back(ticket).await,
         };
-        let passed = Arc::clone(&self.members).give_back(gate, ticket).await;
         written?;
         match (free, passed) {
-            (true, Ok(())) => Ok(Found::Free(token)),
+            (true, Ok(())) => {
+                // The gate was given back in time, but perhaps by a client that had been declared dead since.
+                self.member.book.show_life().await?;
+                Ok(Found::Free(token))
+            }
             (false, Ok(())) => Ok(Found::Busy),
             // The gate was lost while this client looked: others may have seen nothing of it. Look again.
             (_, Err(Lost::Recovered)) => {
-                let card = (State::Waiting, Kind::Ranges, &self.claim);
-                self.member.pen.fill(self.ep(), self.card, card, 0, self.began)?;
+                self.fill(State::Waiting, 0)?;
                 Ok(Found::Busy)
             }
             (_, Err(Lost::Fabric(error))) => Err(error.into()),
@@ -199,12 +213,12 @@ impl Request {
         let now = self.space().now();
         cards::sheets(self.space()).any(|sheet| {
             sheet.cards(self.space()).any(|card| self.is_blocked_by(&card))
-                && is_alive(self.space(), &sheet, now)
+                && self.member.book.is_alive(&sheet, now)
         })
     }
 
     fn is_blocked_by(&self, card: &Card) -> bool {
-        let mine = (self.ep().me(), self.card);
+        let mine = (self.ep().me(), u64::from(self.card));
         let (theirs, their_turn) = ((card.peer, card.card), (card.since, card.peer, card.card));
         let first = match card.state {
             State::Held => true,

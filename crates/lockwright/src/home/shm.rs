@@ -8,22 +8,21 @@
 use super::cards::Ward;
 use super::members::{self, Member, Members, NAMES, token};
 use super::ranges::gate;
-use super::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards, resets};
+use super::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards};
 use crate::error::{HandleError, LockError, OpenError};
 use crate::name::LockName;
+use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Reclaim, ShmSpace, SpaceError, SpaceOptions};
 use lockwright_fabric::observe::Claim;
-use lockwright_fabric::{FabricError, Time};
 use lockwright_locks::Lost;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// What a space of ours is called; raised when the meaning of its memory changes.
-const TAG: &str = "lockwright 1, shiftlock";
+const TAG: &str = "lockwright 2, kept shiftlock";
 /// Bits of a peer's number that ShiftLock has room for.
 const PEER_BITS: u32 = 24;
 /// Signs of life per lease.
@@ -70,7 +69,7 @@ impl ShmHome {
     /// Recovers the locks of dead clients, drops their names, and lets their slots be used again.
     fn bury(&self) {
         let Ok(member) = self.members.any() else { return };
-        let names = member.ep.names();
+        let names = member.names();
         for dead in self.space().dead_clients() {
             if cards::sheet(self.space(), dead.peer).is_some_and(|sheet| sheet.ward.lives()) {
                 continue;
@@ -78,7 +77,7 @@ impl ShmHome {
             let mut bases = HashMap::new();
             for id in names.names_of(dead.peer).unwrap_or_default() {
                 for lock in [id, gate(id)] {
-                    let _ = block_on(member.client.recover(lock));
+                    let _ = block_on(member.client.lock().recover(lock));
                 }
                 bases.extend(names.info(id).ok().flatten().map(|info| (id, info.lock.token_base)));
             }
@@ -90,15 +89,20 @@ impl ShmHome {
     }
 
     pub(super) fn by_lease(&self, member: &Member) -> Standing {
-        let silent = self.space().now().since(Time(member.beat.load(SeqCst)));
-        if silent > self.members.lease_ns { Standing::Uncertain } else { Standing::Held }
+        if member.book.life.is_in_doubt(self.space().now()) { Standing::Uncertain } else { Standing::Held }
     }
 }
 
 /// Whether an unused name can go. One whose lock was ever reset stays: its tokens have leapt, and every name that took
 /// over its id would have to leap as far again.
+///
+/// Nor can one go that somebody alive has a card for: a client that was declared dead as the user of a name may be alive as
+/// the holder of a range of it, by another membership.
 fn reclaim(member: &Member, id: u64, token_base: u64) -> Reclaim {
-    let last = |lock| block_on(member.client.last_token_if_pristine(lock)).ok().flatten();
+    if member.book.is_wanted(id) {
+        return Reclaim::Keep;
+    }
+    let last = |lock| block_on(member.client.lock().last_token_if_pristine(lock)).ok().flatten();
     match (last(id), last(gate(id))) {
         (Some(keyed), Some(ranges)) => {
             Reclaim::Reuse { highest_token: keyed.max(ranges).saturating_add(token_base) }
@@ -119,7 +123,7 @@ fn handle_error(error: SpaceError) -> HandleError {
 impl Home for ShmHome {
     fn bind(&self, name: &LockName, _: Kind) -> Result<Bound, HandleError> {
         let member = self.members.any().map_err(|error| HandleError::Space { why: error.to_string() })?;
-        let names = member.ep.names();
+        let names = member.names();
         let lock = match names.open(name.as_bytes()) {
             Err(SpaceError::TooManyNames(_)) => {
                 let bases: HashMap<_, _> = names
@@ -146,7 +150,7 @@ impl Home for ShmHome {
     fn unbind(&self, _: &LockName, bound: Bound, _: Kind) {
         // A member that was declared dead has lost its names with everything else.
         if let Some(member) = self.members.all().into_iter().find(|member| member.number == bound.by) {
-            let _ = member.ep.names().close(bound.lock, |id| reclaim(&member, id, bound.token_base));
+            let _ = member.names().close(bound.lock, |id| reclaim(&member, id, bound.token_base));
         }
     }
 
@@ -160,8 +164,10 @@ impl Home for ShmHome {
     fn rescue(&self, kind: Kind, claim: Claim) -> bool {
         // Ranges of the dead do not count anyway.
         kind == Kind::Keyed
-            && !resets::is_wanted(self.space(), claim.lock)
-            && self.members.any().is_ok_and(|member| block_on(member.client.recover(claim.lock)) == Ok(true))
+            && self.members.any().is_ok_and(|member| {
+                !member.book.is_wanted(claim.lock)
+                    && block_on(member.client.lock().recover(claim.lock)) == Ok(true)
+            })
     }
 
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
@@ -176,9 +182,17 @@ impl Home for ShmHome {
         }
     }
 
+    #[inline]
+    fn release_at_once(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
+        match kind {
+            Kind::Keyed => self.members.give_back_at_once(ticket),
+            Kind::Ranges => Some(self.release_range(claim, ticket)),
+        }
+    }
+
     fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
         match kind {
-            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(claim, ticket)),
+            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(ticket)),
             Kind::Ranges => Box::pin(std::future::ready(self.release_range(claim, &ticket))),
         }
     }
@@ -190,7 +204,7 @@ impl Home for ShmHome {
     fn standing(&self, _: Kind, claim: Claim, ticket: &Ticket) -> Standing {
         let AnyGrant::Shift(grant) = &ticket.grant else { return self.range_standing(claim, ticket) };
         let member = self.members.member(ticket.seat);
-        match block_on(member.client.holds(grant)) {
+        match block_on(member.client.lock().holds(grant)) {
             Ok(true) => self.by_lease(&member),
             Ok(false) | Err(FabricError::Expelled) => Standing::Lost,
             Err(_) => Standing::Uncertain,
@@ -199,7 +213,7 @@ impl Home for ShmHome {
 
     fn set_ward(&self, pid: u32) -> bool {
         let Some(ward) = Ward::of(pid) else { return false };
-        self.members.all().iter().all(|member| member.pen.ward(&member.ep, ward).is_ok())
+        self.members.all().iter().all(|member| member.book.pen.ward(&member.book.ep, ward).is_ok())
     }
 
     fn heartbeat(&self) -> Duration {

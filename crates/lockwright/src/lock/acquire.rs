@@ -6,12 +6,12 @@
 use super::core::Core;
 use super::guard::Guard;
 use crate::error::{LockError, TryLockError};
-use crate::home::{BoxFuture, Refused, Ticket};
+use crate::home::{Bound, BoxFuture, Refused, Ticket};
 use crate::progress::Alarm;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::Claim;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Cancelling
 /// Dropping it gives up. If it was queued, the lock may still come to it; the client's own thread then passes it on at
-/// once. No handover is lost, and nobody else has to wait for a lease.
+/// once. No handover is lost, and nobody else has to wait for a lease. A server takes it out of the queue at once.
 ///
 /// ```
 /// use lockwright::Client;
@@ -39,7 +39,8 @@ pub struct Acquire {
     core: Arc<Core>,
     /// Its lock is filled in when it starts.
     claim: Claim,
-    token_base: u64,
+    /// Where the name led when it started.
+    bound: Bound,
     patience: Option<Duration>,
     deadline: Option<Instant>,
     alarm: Option<Alarm>,
@@ -70,7 +71,7 @@ impl Acquire {
         Self {
             core,
             claim,
-            token_base: 0,
+            bound: Bound::default(),
             patience,
             deadline: None,
             alarm: None,
@@ -99,7 +100,14 @@ impl Acquire {
     /// ```
     #[inline]
     pub fn wait(self) -> Result<Guard, LockError> {
-        block_on(self)
+        if self.core.home.tries_first() { block_on(self) } else { self.wait_driving() }
+    }
+
+    fn wait_driving(self) -> Result<Guard, LockError> {
+        let core = Arc::clone(&self.core);
+        let mut outcome = None;
+        core.home.drive(pin!(async { outcome = Some(self.await) }));
+        outcome.expect("it was seen through")
     }
 
     /// One attempt that never queues.
@@ -116,6 +124,10 @@ impl Acquire {
                 outcome => outcome,
             };
             return match outcome {
+                Ok(ticket) if !core.leads(&bound, &ticket) => {
+                    core.give_away(claim, ticket);
+                    continue;
+                }
                 Ok(ticket) => Ok(Guard::new(Arc::clone(core), bound.token_base, claim, ticket)),
                 Err(Refused::Busy) => Err(TryLockError::Busy),
                 Err(Refused::Error(LockError::Space(FabricError::Expelled))) if expelled < RETURNS => {
@@ -130,28 +142,55 @@ impl Acquire {
     /// Tries once; queues if that fails.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
         if self.patience == Some(Duration::ZERO) {
-            self.step = Step::Done;
-            return Poll::Ready(Self::at_once(&self.core, self.claim).map_err(|error| match error {
-                TryLockError::Busy => LockError::TimedOut,
-                TryLockError::Failed(error) => error,
-            }));
+            return self.start_trying(cx);
         }
-        let bound = match self.core.bound() {
-            Ok(bound) => bound,
-            Err(error) => return Poll::Ready(self.finish(Err(Refused::Error(error)))),
-        };
-        (self.claim.lock, self.token_base) = (bound.lock, bound.token_base);
+        if !self.core.home.tries_first() {
+            return self.start_queueing(cx);
+        }
+        if let Err(error) = self.bind() {
+            return Poll::Ready(self.finish(Err(Refused::Error(error))));
+        }
         let Core { home, kind, .. } = &*self.core;
         match home.try_acquire(*kind, self.claim) {
-            Err(Refused::Busy) => {
-                self.step = Step::Waiting(home.acquire(*kind, self.claim));
-                if self.deadline.is_none() {
-                    self.deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
-                }
-                self.waiting(cx)
-            }
+            Err(Refused::Busy) => self.start_queueing(cx),
             outcome => Poll::Ready(self.finish(outcome)),
         }
+    }
+
+    /// Looks up where the name leads.
+    fn bind(&mut self) -> Result<(), LockError> {
+        self.bound = self.core.bound()?;
+        self.claim.lock = self.bound.lock;
+        Ok(())
+    }
+
+    fn start_queueing(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
+        if let Err(error) = self.bind() {
+            return Poll::Ready(self.finish(Err(Refused::Error(error))));
+        }
+        let Core { home, kind, .. } = &*self.core;
+        self.step = Step::Waiting(home.acquire(*kind, self.claim));
+        if self.deadline.is_none() {
+            self.deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
+        }
+        self.waiting(cx)
+    }
+
+    /// No patience at all: one try, which may take a round trip.
+    fn start_trying(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
+        if let Err(error) = self.bind() {
+            return Poll::Ready(self.finish(Err(Refused::Error(error))));
+        }
+        let Core { home, kind, .. } = &*self.core;
+        if let Some(future) = home.try_soon(*kind, self.claim) {
+            self.step = Step::Waiting(future);
+            return self.waiting(cx);
+        }
+        self.step = Step::Done;
+        Poll::Ready(Self::at_once(&self.core, self.claim).map_err(|error| match error {
+            TryLockError::Busy => LockError::TimedOut,
+            TryLockError::Failed(error) => error,
+        }))
     }
 
     fn waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
@@ -179,7 +218,11 @@ impl Acquire {
         self.step = Step::Done;
         self.alarm = None;
         match outcome {
-            Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), self.token_base, self.claim, ticket)),
+            Ok(ticket) if !self.core.leads(&self.bound, &ticket) => {
+                self.core.give_away(self.claim, ticket);
+                Err(LockError::Space(FabricError::Expelled))
+            }
+            Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), self.bound.token_base, self.claim, ticket)),
             Err(Refused::Busy) => Err(LockError::TimedOut),
             Err(Refused::Error(error)) => Err(error),
         }
@@ -189,6 +232,9 @@ impl Acquire {
     fn give_up(&mut self) {
         self.alarm = None;
         let Step::Waiting(future) = std::mem::replace(&mut self.step, Step::Done) else { return };
+        if self.core.home.cancels_by_drop() {
+            return drop(future);
+        }
         let (core, claim) = (Arc::clone(&self.core), self.claim);
         let progress = Arc::clone(&core.progress);
         progress.adopt(Box::pin(async move {

@@ -1,9 +1,10 @@
 //! What all handles of one name in one client share: where the name leads, and the way to its space.
 
 use crate::error::LockError;
-use crate::home::{Bound, Home, Kind};
+use crate::home::{Bound, Home, Kind, Ticket};
 use crate::name::LockName;
 use crate::progress::Progress;
+use lockwright_fabric::observe::Claim;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// A lock as one client knows it.
@@ -13,7 +14,10 @@ pub(crate) struct Core {
     pub(crate) progress: Arc<Progress>,
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
-    bound: RwLock<Bound>,
+    /// Where the name led at first, and as long as this client is not declared dead: read without a lock.
+    first: Bound,
+    /// Where it leads since.
+    later: RwLock<Option<Bound>>,
 }
 
 impl Core {
@@ -24,30 +28,59 @@ impl Core {
         kind: Kind,
         bound: Bound,
     ) -> Self {
-        Self { home, progress, name, kind, bound: RwLock::new(bound) }
+        Self { home, progress, name, kind, first: bound, later: RwLock::default() }
     }
 
     /// Where the name leads. Looked up again only if this client was declared dead meanwhile, and has lost its names.
     #[inline]
     pub(crate) fn bound(&self) -> Result<Bound, LockError> {
-        let bound = *self.bound.read().unwrap_or_else(PoisonError::into_inner);
-        if self.home.is_bound(&bound) { Ok(bound) } else { self.bind_again() }
+        if self.home.is_bound(&self.first) { Ok(self.first) } else { self.bound_later() }
+    }
+
+    #[cold]
+    fn bound_later(&self) -> Result<Bound, LockError> {
+        let later = *self.later.read().unwrap_or_else(PoisonError::into_inner);
+        match later {
+            Some(bound) if self.home.is_bound(&bound) => Ok(bound),
+            _ => self.bind_again(),
+        }
+    }
+
+    /// Whether the name still led to where `ticket` was granted. A name belongs to one membership; the lock was taken by
+    /// that one, which was in after the grant, or by another: then the name may have been given up meanwhile.
+    #[inline]
+    pub(crate) fn leads(&self, bound: &Bound, ticket: &Ticket) -> bool {
+        ticket.seat.member == bound.by || self.home.is_bound(bound)
+    }
+
+    /// Gives back a lock that nobody is to have.
+    #[cold]
+    pub(crate) fn give_away(&self, claim: Claim, ticket: Ticket) {
+        let release = self.home.release(self.kind, claim, ticket);
+        self.progress.adopt(Box::pin(async move {
+            let _ = release.await;
+        }));
     }
 
     #[cold]
     fn bind_again(&self) -> Result<Bound, LockError> {
-        let mut bound = self.bound.write().unwrap_or_else(PoisonError::into_inner);
-        if !self.home.is_bound(&bound) {
-            let again = self.home.bind(&self.name, self.kind);
-            *bound = again.map_err(|error| LockError::NoSeat(error.to_string()))?;
+        let mut later = self.later.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bound) = *later
+            && self.home.is_bound(&bound)
+        {
+            return Ok(bound);
         }
-        Ok(*bound)
+        let again = self.home.bind(&self.name, self.kind);
+        let bound = again.map_err(|error| LockError::NoSeat(error.to_string()))?;
+        *later = Some(bound);
+        Ok(bound)
     }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
-        let bound = *self.bound.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let later = *self.later.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let bound = later.unwrap_or(self.first);
         self.home.unbind(&self.name, bound, self.kind);
     }
 }

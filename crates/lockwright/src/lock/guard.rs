@@ -10,7 +10,7 @@ use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_locks::Lost;
 use std::fmt;
 use std::ops::Range;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -113,7 +113,8 @@ impl Guard {
         (self.core.kind == crate::home::Kind::Ranges).then_some(self.claim.start..self.claim.end)
     }
 
-    /// Looks whether the lock is still held. On shared memory this is a read of the lock itself.
+    /// Looks whether the lock is still held. On shared memory this is a read of the lock itself; with a server, it is
+    /// what the server said last, and whether it has been heard lately.
     ///
     /// The answer was true when the look was taken: a process can always be stopped between the look and the deed.
     /// Only the [token](Self::token) covers that.
@@ -191,17 +192,26 @@ impl Guard {
     /// }
     /// ```
     pub fn unlock(self) -> Unlock {
-        Unlock { guard: Some(self), release: None }
+        Unlock { token: self.token(), guard: Some(self), release: None }
     }
 
-    /// Begins to give the lock back; only once.
-    #[inline]
-    fn release(&mut self) -> Option<BoxFuture<Result<(), Lost>>> {
-        let ticket = self.ticket.take()?;
+    /// Nobody is told of a loss any more.
+    fn close_watch(&self) {
         if let Some(watch) = self.watch.get() {
             watch.closed.store(true, SeqCst);
         }
-        Some(self.core.home.release(self.core.kind, self.claim, ticket))
+    }
+
+    /// Begins to give the lock back; only once. Mostly it is done with that.
+    #[inline]
+    fn release(&mut self) -> Option<Released> {
+        let ticket = self.ticket.take()?;
+        self.close_watch();
+        let Core { home, kind, .. } = &*self.core;
+        Some(match home.release_at_once(*kind, self.claim, &ticket) {
+            Some(outcome) => Released::Done(outcome),
+            None => Released::Under(home.release(*kind, self.claim, ticket)),
+        })
     }
 }
 
@@ -211,10 +221,22 @@ impl fmt::Debug for Guard {
     }
 }
 
+/// How far a release has come.
+enum Released {
+    Done(Result<(), Lost>),
+    Under(BoxFuture<Result<(), Lost>>),
+}
+
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
-        let Some(mut release) = self.release() else { return };
+        if let Some(ticket) = &self.ticket
+            && self.core.home.release_unheard(ticket)
+        {
+            self.close_watch();
+            return;
+        }
+        let Some(Released::Under(mut release)) = self.release() else { return };
         // Mostly done at once. If somebody must be waited for, the client's own thread does that.
         if release.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             // Nobody is left to be told that it was lost.
@@ -244,7 +266,8 @@ fn state(core: &Core, claim: Claim, ticket: &Ticket) -> GuardState {
 #[must_use = "an unlock that is not awaited still unlocks, but its outcome is lost"]
 pub struct Unlock {
     guard: Option<Guard>,
-    release: Option<(u64, BoxFuture<Result<(), Lost>>)>,
+    release: Option<BoxFuture<Result<(), Lost>>>,
+    token: u64,
 }
 
 impl fmt::Debug for Unlock {
@@ -265,8 +288,23 @@ impl Unlock {
     /// guard.unlock().wait()?;
     /// # Ok::<(), lockwright::UnlockError>(())
     /// ```
+    #[inline]
     pub fn wait(self) -> Result<(), UnlockError> {
-        block_on(self)
+        let guard = self.guard.as_ref().expect("an unlock was waited for after it was done");
+        if guard.core.home.tries_first() {
+            return block_on(self);
+        }
+        let core = Arc::clone(&guard.core);
+        let mut outcome = None;
+        core.home.drive(pin!(async { outcome = Some(self.await) }));
+        outcome.expect("it was seen through")
+    }
+
+    fn tell(&self, outcome: Result<(), Lost>) -> Result<(), UnlockError> {
+        outcome.map_err(|lost| match lost {
+            Lost::Recovered => UnlockError::Lost { token: self.token },
+            Lost::Fabric(error) => UnlockError::Space(error),
+        })
     }
 }
 
@@ -276,26 +314,26 @@ impl Future for Unlock {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let guard = this.guard.as_mut().expect("an unlock was polled after it was done");
-        if this.release.is_none() {
-            let token = guard.token();
-            this.release = guard.release().map(|release| (token, release));
-        }
-        let (token, release) = this.release.as_mut().expect("just begun");
-        let outcome = std::task::ready!(release.as_mut().poll(cx));
-        let outcome = outcome.map_err(|lost| match lost {
-            Lost::Recovered => UnlockError::Lost { token: *token },
-            Lost::Fabric(error) => UnlockError::Space(error),
-        });
+        let outcome = match guard.release() {
+            Some(Released::Done(outcome)) => outcome,
+            begun => {
+                if let Some(Released::Under(release)) = begun {
+                    this.release = Some(release);
+                }
+                let release = this.release.as_mut().expect("begun, now or before");
+                std::task::ready!(release.as_mut().poll(cx))
+            }
+        };
         this.release = None;
         this.guard = None;
-        Poll::Ready(outcome)
+        Poll::Ready(this.tell(outcome))
     }
 }
 
 impl Drop for Unlock {
     fn drop(&mut self) {
         // Half-way: finish elsewhere. Not begun: the guard's own drop does it.
-        if let (Some(guard), Some((_, release))) = (self.guard.take(), self.release.take()) {
+        if let (Some(guard), Some(release)) = (self.guard.take(), self.release.take()) {
             guard.core.progress.adopt(Box::pin(async move {
                 let _ = release.await;
             }));

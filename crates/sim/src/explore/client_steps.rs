@@ -2,7 +2,7 @@
 
 use super::automaton::{Kind, Stimulus};
 use super::endpoint::Pending;
-use super::state::DEAD;
+use super::state::{DEAD, FaultWord};
 use super::world::{Turn, World};
 use lockwright_fabric::{Addr, Deadline, Op, RawVerb};
 
@@ -39,19 +39,41 @@ impl World {
                 self.finish(turn, Kind::Ring, 0);
             }
             Pending::Passed(deadline) => {
-                let past = self.times_out(state, turn, Deadline::At(*deadline));
+                // A sleeper knows that it slept; a wait of its own it ends by the same rule as everybody, since the
+                // living may have done much or nothing meanwhile.
+                let slept = self.slept_past(state, turn.client, *deadline);
+                let past = slept || self.times_out(state, turn, Deadline::At(*deadline));
                 if past {
                     self.begin(state);
                     self.finish(turn, Kind::Passed, 0);
                 }
                 // Without a clock, a deadline that may have passed may as well not have.
-                if !past || self.clock.is_none() {
+                if !past || (self.clock.is_none() && !slept) {
                     self.begin(state);
                     self.finish(turn, Kind::NotPassed, 0);
                 }
             }
+            Pending::Suspects(peer) => {
+                let (other, _) = peer.index();
+                let crashed = state[self.shape.node(other)] == DEAD;
+                if crashed || FaultWord(state[self.shape.faults()]).is_paused(other) {
+                    self.begin(state);
+                    self.finish(turn, Kind::Passed, 0);
+                }
+                // A pause may not have lasted for long yet.
+                if !crashed {
+                    self.begin(state);
+                    self.finish(turn, Kind::NotPassed, 0);
+                }
+            }
+            Pending::Gone(peer) => {
+                let (index, is_role) = peer.index();
+                let gone = !is_role && state[self.shape.node(index)] == DEAD;
+                self.begin(state);
+                self.finish(turn, if gone { Kind::Passed } else { Kind::NotPassed }, 0);
+            }
             Pending::Now => {
-                let now = self.tables.values.number(u128::from(self.now(state).0));
+                let now = self.tables.values.number(u128::from(self.own_time(state, turn.client).0));
                 self.begin(state);
                 self.finish(turn, Kind::Now, now);
             }

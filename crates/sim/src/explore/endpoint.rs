@@ -27,6 +27,10 @@ pub(super) enum Pending {
     Recv { deadline: Deadline },
     /// A look at the clock against a deadline: without a clock it may come out either way.
     Passed(Time),
+    /// A look whether somebody is down.
+    Suspects(PeerId),
+    /// A question whether somebody has crashed.
+    Gone(PeerId),
     /// A deadline that may pass, and then wakes the client.
     Alarm,
     /// A look at the clock.
@@ -61,7 +65,7 @@ pub(super) enum Answer {
     Offer(PeerId, Rc<Message>),
     /// The deadline passed. The word's value, for a wait.
     Timeout(u128),
-    /// Whether the clock is past the deadline.
+    /// Whether the clock is past the deadline, or the peer gone.
     Passed(bool),
     /// The time.
     Now(u64),
@@ -171,6 +175,7 @@ pub(super) struct Traits {
     pub(super) home: Option<NodeId>,
     pub(super) scope: AtomicScope,
     pub(super) has_clock: bool,
+    pub(super) tells_time: bool,
 }
 
 impl std::fmt::Debug for StepEndpoint {
@@ -325,9 +330,10 @@ impl Endpoint for StepEndpoint {
         Receive { perform: self.perform(Pending::Recv { deadline }), pick }
     }
 
-    /// Without a clock time stands still, and what depends on it goes through deadlines.
+    /// Without a clock time stands still, but for sleepers where the case says so, and what depends on it goes through
+    /// deadlines.
     async fn now(&self) -> Time {
-        if !self.traits.has_clock {
+        if !self.traits.tells_time {
             return Time(0);
         }
         match self.perform(Pending::Now).await.0 {
@@ -340,6 +346,20 @@ impl Endpoint for StepEndpoint {
         match self.perform(Pending::Passed(deadline)).await.0 {
             Answer::Passed(passed) => passed,
             other => unreachable!("a look at the clock was answered with {other:?}"),
+        }
+    }
+
+    async fn suspects(&self, peer: PeerId) -> bool {
+        match self.perform(Pending::Suspects(peer)).await.0 {
+            Answer::Passed(down) => down,
+            other => unreachable!("a look at a peer was answered with {other:?}"),
+        }
+    }
+
+    async fn is_gone(&self, peer: PeerId) -> bool {
+        match self.perform(Pending::Gone(peer)).await.0 {
+            Answer::Passed(gone) => gone,
+            other => unreachable!("a question about a peer was answered with {other:?}"),
         }
     }
 

@@ -28,7 +28,7 @@ use crate::check::Violation;
 use automaton::Automaton;
 use endpoint::Traits;
 use lockwright_fabric::{Addr, AtomicScope, NodeId, PeerId};
-use lockwright_locks::case::Case;
+use lockwright_locks::case::{Case, Round, Timeouts};
 use lockwright_locks::catalog::Checker;
 use lockwright_locks::{Protocol, play};
 use roles::Roles;
@@ -43,6 +43,12 @@ pub struct Options {
     pub clients: Option<usize>,
     /// One client may crash, at any moment.
     pub crash: bool,
+    /// One packet may be lost, wherever it is.
+    pub loss: bool,
+    /// One packet may arrive twice.
+    pub dup: bool,
+    /// Packets may overtake each other.
+    pub reorder: bool,
     /// Another limit on the number of states.
     pub max_states: Option<u64>,
     /// Called every few ten thousand states.
@@ -54,8 +60,12 @@ pub type OnProgress = Box<dyn FnMut(&Progress)>;
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { clients, crash, max_states, .. } = self;
-        write!(f, "Options {{ clients: {clients:?}, crash: {crash}, max_states: {max_states:?} }}")
+        let Self { clients, crash, loss, dup, reorder, max_states, .. } = self;
+        write!(
+            f,
+            "Options {{ clients: {clients:?}, crash: {crash}, loss: {loss}, dup: {dup}, reorder: {reorder}, \
+             max_states: {max_states:?} }}"
+        )
     }
 }
 
@@ -169,6 +179,22 @@ fn adapted<P: Protocol>(case: &Case<P::Params>, options: &Options) -> Case<P::Pa
     if options.crash && case.faults.crashes == 0 {
         case.faults.crashes = 1;
         case.checks.finish &= P::INFO.offers.recovery;
+        if P::INFO.offers.recovery {
+            // A recovery sends everybody back to the end of the line.
+            case.checks.bypass = None;
+            // And whoever waits for a dead lock cannot keep its lease of another: one at a time.
+            for script in &mut case.clients {
+                script.rounds = script.rounds.iter().flat_map(one_by_one).collect();
+            }
+        }
+    }
+    let faults = &mut case.faults;
+    faults.losses = faults.losses.max(u8::from(options.loss));
+    faults.duplicates = faults.duplicates.max(u8::from(options.dup));
+    faults.reorders |= options.reorder;
+    if (options.loss || options.dup || options.reorder) && case.timeouts == Timeouts::WhenFaulty {
+        // Nobody is down when a packet is lost: it is sent again when nothing else can happen.
+        case.timeouts = Timeouts::WhenStuck;
     }
     if let Some(max_states) = options.max_states {
         case.max_states = max_states;
@@ -176,11 +202,20 @@ fn adapted<P: Protocol>(case: &Case<P::Params>, options: &Options) -> Case<P::Pa
     case
 }
 
+/// A round for each of the wants, if nothing is done to them.
+fn one_by_one(round: &Round) -> Vec<Round> {
+    if !round.changes.is_empty() {
+        return vec![round.clone()];
+    }
+    round.wants.iter().map(|want| Round { wants: vec![*want], ..round.clone() }).collect()
+}
+
 fn setup<P: Protocol>(case: &Case<P::Params>) -> Setup {
     let scope = if case.weak_scope { AtomicScope::Nic } else { AtomicScope::Global };
     let clients = case.clients.iter().enumerate().map(|(index, script)| {
         let (script, space, params) = (script.clone(), case.space, case.params.clone());
-        let traits = Traits { home: script.home, scope, has_clock: case.clock.is_some() };
+        let tells_time = case.clock.is_some() || case.sleepers_know;
+        let traits = Traits { home: script.home, scope, has_clock: case.clock.is_some(), tells_time };
         Automaton::new(PeerId::client(index), traits, move |ep| {
             let client = P::client(ep.clone(), &space, &params);
             Box::pin(play(ep, client, script.clone()))
@@ -197,6 +232,7 @@ fn setup<P: Protocol>(case: &Case<P::Params>) -> Setup {
         checks: case.checks,
         weak_scope: case.weak_scope,
         clock: case.clock,
+        sleepers_know: case.sleepers_know,
     }
 }
 

@@ -90,6 +90,7 @@ impl Shape {
 /// | 16–23 | losses, duplicates left (4 bits each) |
 /// | 24 | somebody has crashed |
 /// | 25 | somebody has paused |
+/// | 26–31 | client i, of the first six, has been paused |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FaultWord(pub(super) u32);
 
@@ -105,6 +106,7 @@ pub(super) enum Budget {
 impl FaultWord {
     const CRASHED: u32 = 1 << 24;
     const HAS_PAUSED: u32 = 1 << 25;
+    const SLEPT: u32 = 1 << 26;
 
     pub(super) fn new(faults: Faults) -> Self {
         let budgets = [
@@ -136,7 +138,14 @@ impl FaultWord {
     }
 
     pub(super) fn with_pause(self, client: usize) -> Self {
-        Self(self.spend(Budget::Pauses).0 | Self::HAS_PAUSED | 1 << client)
+        let slept = if client < 6 { Self::SLEPT << client } else { 0 };
+        Self(self.spend(Budget::Pauses).0 | Self::HAS_PAUSED | slept | 1 << client)
+    }
+
+    /// Whether the client is or was paused.
+    pub(super) fn has_slept(self, client: usize) -> bool {
+        assert!(client < 6, "only six clients can be told that they slept");
+        self.0 & Self::SLEPT << client != 0
     }
 
     pub(super) fn without_pause(self, client: usize) -> Self {

@@ -146,6 +146,10 @@ impl Teller<'_> {
             (Pending::Alarm, _) => "its alarm rings".into(),
             (Pending::Passed(_), Kind::Passed) => "is out of time".into(),
             (Pending::Passed(_), _) => "has time left".into(),
+            (Pending::Suspects(peer), Kind::Passed) => format!("takes {peer} for dead"),
+            (Pending::Suspects(peer), _) => format!("sees {peer} alive"),
+            (Pending::Gone(peer), Kind::Passed) => format!("learns that {peer} is gone"),
+            (Pending::Gone(peer), _) => format!("finds {peer} alive"),
             (Pending::Now, _) => format!("reads the clock: {value} ns"),
             (Pending::Sleep(ns), _) => format!("has slept {ns} ns"),
         }

@@ -77,6 +77,7 @@ pub(super) struct World {
     timeouts: Timeouts,
     pub(super) weak_scope: bool,
     pub(super) clock: Option<Clock>,
+    pub(super) sleepers_know: bool,
     /// The clock came to its end somewhere: not everything was seen.
     pub(super) clock_ran_out: bool,
     watched: FxHashMap<(u32, u32, usize), Result<u32, Violation>>,
@@ -96,6 +97,7 @@ pub(super) struct Setup {
     pub(super) checks: Checks,
     pub(super) weak_scope: bool,
     pub(super) clock: Option<Clock>,
+    pub(super) sleepers_know: bool,
 }
 
 /// Stands for "the client is gone" among lists of observations.
@@ -141,6 +143,7 @@ impl World {
             timeouts: setup.timeouts,
             weak_scope: setup.weak_scope,
             clock: setup.clock,
+            sleepers_know: setup.sleepers_know,
             clock_ran_out: false,
             watched: FxHashMap::default(),
             sends: FxHashMap::default(),
@@ -173,10 +176,15 @@ impl World {
         let may_time_out = match self.timeouts {
             Timeouts::Any => true,
             Timeouts::WhenFaulty => faults.somebody_is_down() && self.nobody_holds(state),
-            Timeouts::WhenStuck => false,
+            Timeouts::WhenStuck | Timeouts::WhenStuckByFaults => false,
         };
         self.healthy_steps(state, may_time_out);
-        if self.timeouts == Timeouts::WhenStuck && self.successors.steps.iter().all(|step| step.is_ring()) {
+        let when_stuck = match self.timeouts {
+            Timeouts::WhenStuck => true,
+            Timeouts::WhenStuckByFaults => self.faults != Faults::default(),
+            Timeouts::Any | Timeouts::WhenFaulty => false,
+        };
+        if when_stuck && self.successors.steps.iter().all(|step| step.is_ring()) {
             self.successors.clear();
             self.healthy_steps(state, true);
         }

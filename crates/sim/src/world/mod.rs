@@ -6,6 +6,7 @@
 mod core;
 mod endpoint;
 mod faults;
+mod overtaken;
 mod stats;
 mod trace;
 mod watcher;
@@ -178,7 +179,35 @@ impl<'a> World<'a> {
         service_ns: u64,
         threads: usize,
     ) -> PeerId {
-        self.core.borrow_mut().add_role(node, role, service_ns, threads)
+        self.install_role_at(node, role, service_ns, &[threads])
+    }
+
+    /// Adds a role on `node` with several groups of threads, each for the messages that the role sends to its desk.
+    pub fn install_role_at(
+        &mut self,
+        node: NodeId,
+        role: BoxedRole,
+        service_ns: u64,
+        desks: &[usize],
+    ) -> PeerId {
+        self.core.borrow_mut().add_role(Some(node), role, service_ns, desks)
+    }
+
+    /// Adds a role in the network: a switch, half the way from everybody, that takes no time for a packet.
+    pub fn install_switch(&mut self, role: BoxedRole) -> PeerId {
+        self.core.borrow_mut().add_role(None, role, 0, &[1])
+    }
+
+    /// Adds the server side of a protocol: role `i` on node `i`, but for its `switches` last ones.
+    pub fn install_roles(&mut self, roles: Vec<BoxedRole>, switches: usize) {
+        let on_nodes = roles.len() - switches;
+        for (index, role) in roles.into_iter().enumerate() {
+            if index < on_nodes {
+                self.install_role(NodeId(index as u16), role);
+            } else {
+                self.install_switch(role);
+            }
+        }
     }
 
     /// Runs until every client is done or crashed, nothing is under way, or virtual time `until_ns`.
@@ -312,6 +341,11 @@ impl<'a> World<'a> {
     /// The most conflicting grants that overtook one waiting client.
     pub fn longest_bypass(&self) -> u32 {
         self.core.borrow().watcher.longest_bypass()
+    }
+
+    /// What every role knows, for whoever looks for the reason why clients are stuck.
+    pub fn role_states(&self) -> Vec<String> {
+        self.core.borrow().role_states()
     }
 
     /// Clients that have neither come to their end nor crashed.

@@ -15,6 +15,7 @@
 //! **Paused.** A client that paused since it was granted a claim may have lost it the same way. One that paused
 //! while it waited may believe in a grant that was void before it looked; with tokens, its token tells.
 
+use super::overtaken::Overtaken;
 use crate::check::{Tokens, Violation, Watch};
 use lockwright_fabric::PeerId;
 use lockwright_fabric::observe::{Claim, Observation};
@@ -51,6 +52,8 @@ struct Health {
 #[derive(Debug)]
 pub(crate) struct Watcher {
     watch: Watch,
+    /// The longest bypass is always measured, where no bound is set.
+    overtaken: Overtaken,
     tokens: Option<Tokens>,
     interest: FxHashMap<u64, Interest>,
     recovers: bool,
@@ -68,10 +71,9 @@ pub(crate) struct Watcher {
 impl Watcher {
     pub(crate) fn new(checks: Checks, recovers: bool, clients_fail: bool) -> Self {
         let tokens = checks.tokens.then(Tokens::default);
-        // The longest bypass is always measured; without a bound nothing is too long.
-        let bypass = Some(checks.bypass.unwrap_or(u32::MAX));
         Self {
-            watch: Watch::new(Checks { tokens: false, bypass, ..checks }),
+            watch: Watch::new(Checks { tokens: false, ..checks }),
+            overtaken: Overtaken::default(),
             tokens,
             interest: FxHashMap::default(),
             recovers,
@@ -86,7 +88,7 @@ impl Watcher {
     }
 
     pub(crate) fn longest_bypass(&self) -> u32 {
-        self.watch.longest_bypass().unwrap_or(0)
+        self.watch.longest_bypass().unwrap_or(0).max(self.overtaken.longest())
     }
 
     pub(crate) fn crashed(&mut self, client: u32) {
@@ -94,6 +96,7 @@ impl Watcher {
         self.crashes += 1;
         self.health_of(client).crashed = true;
         self.watch.forget_waiting(peer(client));
+        self.overtaken.forget(client);
     }
 
     pub(crate) fn paused(&mut self, client: u32, until_ns: u64) {
@@ -205,12 +208,14 @@ impl Watcher {
         self.tell(client, what);
         if !matches!(what, Observation::Waiting(_) | Observation::Granted(..))
             && self.watch.is_idle(claim.lock)
+            && !self.overtaken.is_wanted(claim.lock)
         {
             self.interest.remove(&claim.lock);
         }
     }
 
     fn tell(&mut self, client: u32, what: Observation) {
+        self.overtaken.on(client, what);
         let Observation::Granted(claim, _) = what else {
             if let Err(violation) = self.watch.on(peer(client), what) {
                 self.object(violation, vec![client]);

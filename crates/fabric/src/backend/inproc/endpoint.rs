@@ -14,8 +14,8 @@ use crate::message::Message;
 use crate::random::{GOLDEN, mix};
 use crate::verb::{Batch, Executor, Op, RawVerb};
 use crate::wait::{Deadline, Time, Wait, Waited};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 /// One client of an [`InProc`](super::InProc) fabric.
 ///
@@ -36,11 +36,14 @@ pub struct InProcEndpoint {
     regions: Arc<[Region]>,
     me: PeerId,
     home: Option<NodeId>,
+    /// Beside its presence: a look into the mailbox is one load.
     client: Arc<Client>,
+    /// Held for its end.
+    _presence: Arc<Presence>,
     shared: Arc<Shared>,
 }
 
-/// What the clones of one client share.
+/// What the clones of one client share, and those who write to it.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) mailbox: Mailbox,
@@ -53,9 +56,38 @@ impl Client {
     }
 }
 
+/// What only the clones share: when the last of them is dropped, the client is gone, whoever may still be writing to it.
+/// Roles that want to know are told.
+#[derive(Debug)]
+pub(super) struct Presence {
+    pub(super) client: Arc<Client>,
+    me: PeerId,
+    fabric: Weak<Shared>,
+}
+
+impl Presence {
+    pub(super) fn new(shared: &Arc<Shared>, me: PeerId, client: Arc<Client>) -> Self {
+        Self { client, me, fabric: Arc::downgrade(shared) }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        if let Some(shared) = self.fabric.upgrade() {
+            shared.depart(self.me, self);
+        }
+    }
+}
+
 impl InProcEndpoint {
-    pub(super) fn new(shared: &Arc<Shared>, me: PeerId, home: Option<NodeId>, client: Arc<Client>) -> Self {
-        Self { regions: Arc::clone(&shared.regions), me, home, client, shared: Arc::clone(shared) }
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        me: PeerId,
+        home: Option<NodeId>,
+        presence: Arc<Presence>,
+    ) -> Self {
+        let (regions, client) = (Arc::clone(&shared.regions), Arc::clone(&presence.client));
+        Self { regions, me, home, client, _presence: presence, shared: Arc::clone(shared) }
     }
 
     pub(in crate::backend) fn clock(&self) -> &Clock {
@@ -90,8 +122,14 @@ impl InProcEndpoint {
             .is_some_and(|region| addr.offset < region.bytes() && addr.offset.is_multiple_of(width.bytes()))
     }
 
+    /// Lets everybody who waits for a message go, and takes no more.
+    #[cfg(feature = "rdma")]
+    pub(in crate::backend) fn close(&self) {
+        self.client.mailbox.close();
+    }
+
     /// The next message, whatever it is; `None` once the mailbox is closed.
-    #[cfg(feature = "tcp")]
+    #[cfg(any(feature = "tcp", feature = "rdma"))]
     pub(in crate::backend) async fn next_letter(&self) -> Option<(PeerId, Message)> {
         self.recv_by(Deadline::Never, |from, message| Some((from, message.clone()))).await
     }

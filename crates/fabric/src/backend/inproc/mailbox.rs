@@ -78,14 +78,19 @@ impl Mailbox {
 
 /// The future of `recv_by`: takes the first message that `pick` wants; `None` after the deadline, or when the
 /// mailbox is closed. It owns nothing but its place among the waiting, which it gives up when dropped.
-pub(in crate::backend) struct Receive<'a, P> {
+///
+/// Empty if there was nothing to wait for: a look that finds nothing, which every release of a queue lock makes, costs
+/// one load and leaves nothing behind in memory.
+pub(in crate::backend) struct Receive<'a, P>(Option<Box<Looking<'a, P>>>);
+
+/// A receive that has to look more closely, or to wait.
+struct Looking<'a, P> {
     mailbox: &'a Mailbox,
     clock: &'a Clock,
     deadline: Deadline,
     pick: P,
-    /// Only there once it waits: a look that finds nothing, which every release of a queue lock makes, stays
-    /// small.
-    waiting: Option<Box<Waiting>>,
+    /// Once it has looked, and waits.
+    waiting: Option<Waiting>,
 }
 
 /// A receive that has looked once.
@@ -97,19 +102,23 @@ struct Waiting {
 
 impl<'a, P> Receive<'a, P> {
     #[inline(always)]
-    pub(in crate::backend) const fn new(
+    pub(in crate::backend) fn new(
         mailbox: &'a Mailbox,
         clock: &'a Clock,
         deadline: Deadline,
         pick: P,
     ) -> Self {
-        Self { mailbox, clock, deadline, pick, waiting: None }
+        if deadline == Deadline::Now && mailbox.len.load(SeqCst) == 0 {
+            return Self(None);
+        }
+        Self(Some(Box::new(Looking { mailbox, clock, deadline, pick, waiting: None })))
     }
 }
 
 impl<P> fmt::Debug for Receive<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Receive").field("deadline", &self.deadline).finish_non_exhaustive()
+        let deadline = self.0.as_ref().map_or(Deadline::Now, |looking| looking.deadline);
+        f.debug_struct("Receive").field("deadline", &deadline).finish_non_exhaustive()
     }
 }
 
@@ -120,19 +129,17 @@ impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Future for Receive<'_, P> {
     type Output = Option<T>;
 
     #[inline(always)]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        let this = self.get_mut();
-        // The look that a release makes every time must not cost a lock.
-        if this.deadline == Deadline::Now && this.mailbox.len.load(SeqCst) == 0 {
-            return Poll::Ready(None);
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        match &mut self.0 {
+            None => Poll::Ready(None),
+            Some(looking) => looking.poll(cx),
         }
-        this.poll_slow(cx)
     }
 }
 
-impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Receive<'_, P> {
+impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Looking<'_, P> {
     #[inline(never)]
-    fn poll_slow(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let (mailbox, clock) = (self.mailbox, self.clock);
         loop {
             let arrivals = mailbox.arrivals.load(SeqCst);
@@ -149,7 +156,7 @@ impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Receive<'_, P> {
             if mailbox.is_closed() || clock.reached(self.deadline) {
                 return Poll::Ready(None);
             }
-            if let Some(Waiting { seat, alarm }) = self.waiting.as_deref_mut() {
+            if let Some(Waiting { seat, alarm }) = &mut self.waiting {
                 inside.wakers.keep(seat, cx.waker());
                 drop(inside);
                 clock.keep_alarm(alarm, self.deadline, cx);
@@ -157,14 +164,13 @@ impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Receive<'_, P> {
             }
             drop(inside);
             if !mailbox.spin(arrivals) {
-                self.waiting = Some(Box::default());
+                self.waiting = Some(Waiting::default());
             }
         }
     }
 }
 
-impl<P> Drop for Receive<'_, P> {
-    #[inline(always)]
+impl<P> Drop for Looking<'_, P> {
     fn drop(&mut self) {
         if let Some(waiting) = &mut self.waiting {
             self.mailbox.inside().wakers.leave(&mut waiting.seat);

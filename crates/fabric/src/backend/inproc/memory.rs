@@ -67,6 +67,12 @@ impl Region {
         self.bytes
     }
 
+    /// Where it begins.
+    #[cfg(feature = "rdma")]
+    pub(super) const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// Executes `op` on the word at `offset`: its old value and whether it was changed, or `None` if the word
     /// is not within reach.
     #[inline(always)]

@@ -34,7 +34,7 @@ use crate::endpoint::FabricError;
 use crate::message::{BoxedRole, Message};
 use crate::random::mix;
 use crate::{Word, verb::Op};
-use endpoint::Client;
+use endpoint::{Client, Presence};
 use memory::Region;
 use park::Parking;
 use portable_atomic::AtomicU128;
@@ -61,6 +61,13 @@ struct Server {
     thread: JoinHandle<()>,
 }
 
+/// A peer, as others know it.
+#[derive(Debug)]
+struct Known {
+    presence: Weak<Presence>,
+    client: Arc<Client>,
+}
+
 /// What endpoints share.
 #[derive(Debug)]
 struct Shared {
@@ -69,7 +76,9 @@ struct Shared {
     parking: Parking,
     clock: Clock,
     /// Peers are here as long as somebody holds their endpoint.
-    peers: RwLock<HashMap<PeerId, Weak<Client>>>,
+    peers: RwLock<HashMap<PeerId, Known>>,
+    /// Roles that are told when a peer is gone.
+    told_of_departures: RwLock<Vec<PeerId>>,
 }
 
 impl InProc {
@@ -94,8 +103,13 @@ impl InProc {
         let size = |region: usize| sizes.get(region).copied().unwrap_or(0);
         let regions =
             (0..nodes).flat_map(|_| (0..REGIONS).map(|region| Region::zeroed(size(region)))).collect();
-        let shared =
-            Shared { regions, parking: Parking::new(), clock: Clock::new(), peers: RwLock::default() };
+        let shared = Shared {
+            regions,
+            parking: Parking::new(),
+            clock: Clock::new(),
+            peers: RwLock::default(),
+            told_of_departures: RwLock::default(),
+        };
         Self { shared: Arc::new(shared), seed: 0, servers: Mutex::default() }
     }
 
@@ -106,24 +120,38 @@ impl InProc {
         self
     }
 
-    /// The endpoint of `peer`. Asking again while one is alive gives the same client.
+    /// The endpoint of `peer`. Asking again while one is alive gives the same client. When the last clone is dropped
+    /// the peer is gone: roles that hear of departures get their message, behind everything the peer sent.
     pub fn endpoint(&self, peer: PeerId) -> InProcEndpoint {
-        InProcEndpoint::new(&self.shared, peer, None, self.client(peer))
+        InProcEndpoint::new(&self.shared, peer, None, self.presence(peer))
     }
 
     /// The endpoint of `peer`, which runs on `home`: a node that owns lock memory.
     pub fn endpoint_at(&self, peer: PeerId, home: NodeId) -> InProcEndpoint {
-        InProcEndpoint::new(&self.shared, peer, Some(home), self.client(peer))
+        InProcEndpoint::new(&self.shared, peer, Some(home), self.presence(peer))
     }
 
-    fn client(&self, peer: PeerId) -> Arc<Client> {
+    fn presence(&self, peer: PeerId) -> Arc<Presence> {
         let mut peers = self.shared.peers.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = peers.get(&peer).and_then(Weak::upgrade) {
-            return client;
+        if let Some(known) = peers.get(&peer) {
+            if let Some(presence) = known.presence.upgrade() {
+                return presence;
+            }
+            // It has not got around to saying so: whoever comes after it must not suffer.
+            self.shared.tell_of_departure(&peers, peer);
         }
         let client = Arc::new(Client::new(mix(self.seed ^ mix(u64::from(peer.0)))));
-        peers.insert(peer, Arc::downgrade(&client));
-        client
+        let presence = Arc::new(Presence::new(&self.shared, peer, Arc::clone(&client)));
+        peers.insert(peer, Known { presence: Arc::downgrade(&presence), client });
+        presence
+    }
+
+    /// From now on `role` is told when a peer is gone.
+    pub(in crate::backend) fn tell_of_departures(&self, role: PeerId) {
+        let mut told = self.shared.told_of_departures.write().unwrap_or_else(PoisonError::into_inner);
+        if !told.contains(&role) {
+            told.push(role);
+        }
     }
 
     /// Starts a thread for each of `roles`: the i-th is reached as `PeerId::role(i)` and lives on node i.
@@ -135,9 +163,13 @@ impl InProc {
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, role) in roles.into_iter().enumerate() {
             let peer = PeerId::role(index);
-            let client = self.client(peer);
+            let presence = self.presence(peer);
+            let client = Arc::clone(&presence.client);
+            if role.hears_departures() {
+                self.tell_of_departures(peer);
+            }
             let node = NodeId(index as u16);
-            let ep = InProcEndpoint::new(&self.shared, peer, Some(node), Arc::clone(&client));
+            let ep = InProcEndpoint::new(&self.shared, peer, Some(node), presence);
             let thread = std::thread::Builder::new()
                 .name(format!("lockwright-role-{index}"))
                 .spawn(move || serve::serve(&ep, role))
@@ -157,8 +189,25 @@ impl InProc {
         }
     }
 
+    /// Whether `peer` can be sent messages.
+    #[cfg(feature = "rdma")]
+    pub(in crate::backend) fn knows(&self, peer: PeerId) -> bool {
+        self.shared.peer(peer).is_some()
+    }
+
+    /// Where the regions are: for a NIC that reaches them on its own.
+    #[cfg(feature = "rdma")]
+    pub(in crate::backend) fn places(&self) -> Vec<(NodeId, crate::RegionId, std::ptr::NonNull<u8>, u64)> {
+        let regions = self.shared.regions.iter().enumerate().filter(|(_, region)| region.bytes() > 0);
+        let place = |(index, region): (usize, &Region)| {
+            let (node, number) = (index / REGIONS, index % REGIONS);
+            (NodeId(node as u16), crate::RegionId(number as u16), region.base(), region.bytes())
+        };
+        regions.map(place).collect()
+    }
+
     /// Puts a message into the mailbox of `to`; `false` if there is no such peer.
-    #[cfg(feature = "tcp")]
+    #[cfg(any(feature = "tcp", feature = "rdma"))]
     pub(in crate::backend) fn post(&self, from: PeerId, to: PeerId, message: Message) -> bool {
         self.shared.post(from, to, message).is_ok()
     }
@@ -195,12 +244,31 @@ impl Drop for InProc {
 
 impl Shared {
     fn peer(&self, peer: PeerId) -> Option<Arc<Client>> {
-        self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&peer)?.upgrade()
+        let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+        let known = peers.get(&peer)?;
+        (known.presence.strong_count() > 0).then(|| Arc::clone(&known.client))
     }
 
     fn post(&self, from: PeerId, to: PeerId, message: Message) -> Result<(), FabricError> {
         let delivered = self.peer(to).is_some_and(|peer| peer.mailbox.put(from, message));
         if delivered { Ok(()) } else { Err(FabricError::PeerLost(to)) }
+    }
+
+    /// The last endpoint of `peer` was dropped. Nothing to do if a new one has taken its place, which has told the roles.
+    fn depart(&self, peer: PeerId, gone: &Presence) {
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        if peers.get(&peer).is_some_and(|known| std::ptr::eq(known.presence.as_ptr(), gone)) {
+            peers.remove(&peer);
+            self.tell_of_departure(&peers, peer);
+        }
+    }
+
+    /// Tells the roles that `peer` is gone, behind everything it sent.
+    fn tell_of_departure(&self, peers: &HashMap<PeerId, Known>, peer: PeerId) {
+        let roles = self.told_of_departures.read().unwrap_or_else(PoisonError::into_inner);
+        for role in roles.iter().filter_map(|role| peers.get(role)) {
+            role.client.mailbox.put(peer, Message::new(0, Message::DEPARTED, &[]));
+        }
     }
 
     /// Why a word was out of reach: its node is dead, or there never was such a word.

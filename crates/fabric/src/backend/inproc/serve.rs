@@ -45,6 +45,9 @@ fn carry_out(ep: &InProcEndpoint, out: &mut Outbox, timers: &mut Timers) {
     for (to, message) in out.messages.drain(..) {
         let _ = block_on(ep.send(to, message));
     }
+    for (to, message) in out.datagrams.drain(..) {
+        let _ = block_on(ep.send_datagram(to, message));
+    }
     for (delay_ns, id) in out.timers.drain(..) {
         timers.arm(ep.clock().now().plus(delay_ns), id);
     }

@@ -10,7 +10,7 @@ use crate::verb::Op;
 use portable_atomic::AtomicU128;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 /// One region of one node. It keeps the mapping alive.
 #[derive(Clone, Debug)]
@@ -46,6 +46,13 @@ impl Area {
             Width::W64 => self.cell::<AtomicU64>(offset).map(|cell| execute(cell, op)),
             Width::W128 => self.cell::<AtomicU128>(offset).map(|cell| execute(cell, op)),
         }
+    }
+
+    /// Stores a word without a barrier: others see it no later than what this thread does next with an atomic
+    /// instruction. `None` if there is no such word.
+    #[inline(always)]
+    pub(super) fn store(&self, offset: u64, value: u64) -> Option<()> {
+        self.cell::<AtomicU64>(offset).map(|cell| cell.store(value, Release))
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use super::send::Sending;
 use super::shared::Handle;
 use super::wait::Waiting;
 use super::watch::Died;
-use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width};
+use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width, Word64};
 use crate::backend::clock::Alarm;
 use crate::backend::now::{Done, Now};
 use crate::backend::run::rest_on;
@@ -19,7 +19,7 @@ use crate::verb::{Batch, Executor, RawVerb};
 use crate::wait::{Deadline, Time, Wait, Waited};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::task::{Context, Poll};
 
 /// Up to here a sleeper spins: putting a thread to sleep and waking it takes longer.
@@ -77,6 +77,32 @@ impl ShmEndpoint {
     #[inline(always)]
     pub fn is_in(&self) -> bool {
         self.standing.get(0).load(Relaxed) == self.expected
+    }
+
+    /// [`is_in`](Self::is_in), looked at after everything this thread did before.
+    #[inline(always)]
+    pub fn is_in_by_now(&self) -> bool {
+        self.standing.get(0).load(SeqCst) == self.expected
+    }
+
+    /// Writes a word that nobody waits for: a store, where a verb would be a read-modify-write. Others see it before they
+    /// see anything that this thread's next verbs change; a verb of *theirs* that comes before that may not. `false` if
+    /// this client is out: then nothing is written.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    #[inline(always)]
+    pub fn note(&self, word: Word64, value: u64) -> bool {
+        let Addr { offset, node, region } = word.addr();
+        let is_in = self.is_in();
+        if is_in {
+            let index = node.0 as usize * self.regions as usize + region.0 as usize;
+            let area = if region.0 < self.regions { self.areas.get(index) } else { None };
+            if area.and_then(|area| area.store(offset, value)).is_none() {
+                self.refuse(node, region, offset, Width::W64);
+            }
+        }
+        is_in
     }
 
     /// Done when somebody declares this client dead.
@@ -190,6 +216,11 @@ impl Endpoint for ShmEndpoint {
     /// CLOCK_MONOTONIC, the same for all processes of the host.
     fn now(&self) -> impl Future<Output = Time> {
         Now::new(self.client.shared.clock.now())
+    }
+
+    /// Whether its process has ended, or it was declared dead. One system call.
+    fn is_gone(&self, peer: PeerId) -> impl Future<Output = bool> {
+        std::future::ready(!self.client.shared.still_alive(peer))
     }
 
     fn sleep(&self, ns: u64) -> impl Future<Output = ()> {

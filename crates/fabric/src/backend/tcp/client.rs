@@ -231,7 +231,10 @@ async fn read(link: &Link, line: Line) -> Option<Fate> {
         tokio::select! {
             biased;
             read = incoming.fill() => match read {
-                Ok(()) => silent = 0,
+                Ok(()) => {
+                    silent = 0;
+                    link.hear();
+                }
                 Err(_) => return None,
             },
             () = out.closed() => return None,

@@ -9,6 +9,7 @@ use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, WaitFrame, Welc
 use super::host::{HostError, SessionEnd, VerbHost, Watch};
 use super::incoming::{Incoming, ReadError};
 use super::outgoing::Outgoing;
+use super::server::ServerOptions;
 use super::session::Session;
 use super::switchboard::Switchboard;
 use crate::addr::Width;
@@ -29,8 +30,10 @@ pub(super) const MISSED_BEATS: u32 = 3;
 /// Why a connection ends.
 #[derive(Debug)]
 pub(super) enum End {
-    /// It is gone, or does not read, or was replaced: nothing more to say.
+    /// It is silent, or does not read, or was replaced: nothing more to say.
     Gone,
+    /// The other side closed it without a word.
+    Closed,
     /// The client said goodbye.
     Goodbye,
     /// The client did something wrong.
@@ -40,7 +43,7 @@ pub(super) enum End {
 impl From<ReadError> for End {
     fn from(error: ReadError) -> Self {
         match error {
-            ReadError::Closed | ReadError::Io(_) => Self::Gone,
+            ReadError::Closed | ReadError::Io(_) => Self::Closed,
             ReadError::Frame(error) => error.into(),
         }
     }
@@ -101,17 +104,22 @@ fn hung_up<H: VerbHost>(board: &Arc<Switchboard<H>>, session: Arc<Session>, numb
     let Some(can_wait) = session.hang_up(number) else { return };
     match end {
         End::Goodbye => board.end(&session, number, SessionEnd::Goodbye),
-        End::Gone if can_wait => {
+        End::Gone | End::Closed if can_wait => {
+            let closed = matches!(end, End::Closed);
             let board = Arc::downgrade(board);
             tokio::spawn(async move {
-                let Some(grace) = board.upgrade().map(|board| board.options.grace) else { return };
+                let grace = |board: Arc<Switchboard<H>>| {
+                    let ServerOptions { grace, grace_closed, .. } = &board.options;
+                    grace_closed.filter(|_| closed).unwrap_or(*grace)
+                };
+                let Some(grace) = board.upgrade().map(grace) else { return };
                 sleep(grace).await;
                 if let Some(board) = board.upgrade() {
                     board.end(&session, number, SessionEnd::Lost);
                 }
             });
         }
-        End::Gone | End::Refused(..) => board.end(&session, number, SessionEnd::Lost),
+        End::Gone | End::Closed | End::Refused(..) => board.end(&session, number, SessionEnd::Lost),
     }
 }
 
@@ -239,7 +247,7 @@ impl<H: VerbHost> Connection<'_, H> {
                 Ok(())
             }
             Frame::Send { id, quiet, to, message } => {
-                let passed_on = self.board.post(self.session.peer, to, message);
+                let passed_on = self.session.say(|| self.board.post(self.session.peer, to, message));
                 if !quiet {
                     let peer = to.0;
                     self.say(&if passed_on {

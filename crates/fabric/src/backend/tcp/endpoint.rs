@@ -4,6 +4,7 @@ use super::call::{End, Go, Send, Waiting, verbs_of};
 use super::client::{ConnectError, ConnectOptions, Keeper, keep_going, open};
 use super::frame::SessionId;
 use super::link::{Fate, Link};
+use super::listener::Listener;
 use super::wire::MAX_TAIL;
 use crate::addr::{PeerId, Value};
 use crate::backend::inproc::mailbox::Receive;
@@ -14,8 +15,9 @@ use crate::random::{GOLDEN, mix};
 use crate::verb::Batch;
 use crate::wait::{Deadline, Time, Wait, Waited};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// One client of a [`Server`](super::Server).
 ///
@@ -68,6 +70,41 @@ impl TcpEndpoint {
     /// If the session is over.
     pub fn post<B: Batch>(&self, batch: B) -> Result<(), FabricError> {
         self.link.post(&verbs_of(batch))
+    }
+
+    /// Sends `message` like `send`, but nobody hears whether it arrived. It leaves in the order of everything else; if
+    /// there is no connection, on the next one.
+    ///
+    /// # Errors
+    /// If the session is over.
+    pub fn tell(&self, to: PeerId, message: &Message) -> Result<(), FabricError> {
+        check(message);
+        self.link.tell_peer(to, message)
+    }
+
+    /// Calls `listener` with every message from now on, instead of keeping them for `recv`. Only the first counts.
+    pub fn listen(&self, listener: Weak<dyn Listener>) {
+        self.link.listen(listener);
+    }
+
+    /// Whether there is a connection. A network that hangs is noticed after three heartbeats.
+    pub fn is_connected(&self) -> bool {
+        self.link.is_up()
+    }
+
+    /// How long nothing has come from the server. An idle connection says something at every heartbeat.
+    pub fn silence(&self) -> Duration {
+        Duration::from_nanos(self.link.silence_ns())
+    }
+
+    /// How often an idle client shows that it is there.
+    pub fn heartbeat(&self) -> Duration {
+        Duration::from_nanos(self.link.welcome.heartbeat_ns)
+    }
+
+    /// How long the session outlives its connection.
+    pub fn grace(&self) -> Duration {
+        Duration::from_nanos(self.link.welcome.grace_ns)
     }
 
     /// The run of the server that the session belongs to.

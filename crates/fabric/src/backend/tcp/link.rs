@@ -10,6 +10,7 @@
 
 use super::encode::{put_go, put_send};
 use super::frame::{Frame, WaitFrame, Welcome};
+use super::listener::{Ear, Listener};
 use super::outgoing::Outgoing;
 use crate::addr::{NodeId, PeerId};
 use crate::backend::clock::Clock;
@@ -21,8 +22,8 @@ use crate::message::Message;
 use crate::verb::RawVerb;
 use crate::wait::{Deadline, Time};
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
@@ -120,6 +121,9 @@ pub(super) struct Link {
     pub(super) mailbox: Mailbox,
     pub(super) random: AtomicU64,
     runtime: Id,
+    listener: OnceLock<Ear>,
+    /// When something last came from the server.
+    heard: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -135,12 +139,15 @@ impl Link {
             room: Wakers::default(),
             end: Wakers::default(),
         };
+        let welcome_now = welcome.now_ns;
         Self {
-            clock: Clock::showing(Time(welcome.now_ns)),
+            clock: Clock::showing(Time(welcome_now)),
             welcome,
             mailbox: Mailbox::default(),
             random: AtomicU64::new(seed),
             runtime: Handle::current().id(),
+            listener: OnceLock::new(),
+            heard: AtomicU64::new(welcome_now),
             state: Mutex::new(state),
         }
     }
@@ -232,6 +239,34 @@ impl Link {
         if let Phase::Up(out) = &self.state().phase {
             self.write(out, |bytes| put_send(bytes, 0, true, to, message));
         }
+    }
+
+    /// A message that nobody wants to hear about, but that leaves on the next connection if there is none now.
+    pub(super) fn tell_peer(&self, to: PeerId, message: &Message) -> Result<(), FabricError> {
+        self.tell(About::Letter(to), |id, out| put_send(out, id, true, to, message))
+    }
+
+    /// From now on messages go to `listener`.
+    pub(super) fn listen(&self, listener: Weak<dyn Listener>) {
+        let _ = self.listener.set(Ear(listener));
+    }
+
+    fn listener(&self) -> Option<Arc<dyn Listener>> {
+        self.listener.get()?.0.upgrade()
+    }
+
+    /// Something came from the server.
+    pub(super) fn hear(&self) {
+        self.heard.store(self.clock.now().0, Relaxed);
+    }
+
+    /// How long nothing has come, in nanoseconds.
+    pub(super) fn silence_ns(&self) -> u64 {
+        self.clock.now().since(Time(self.heard.load(Relaxed)))
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.state().phase, Phase::Up(_))
     }
 
     fn tell(&self, about: About, put: impl FnOnce(u64, &mut Vec<u8>)) -> Result<(), FabricError> {
@@ -378,6 +413,10 @@ impl Link {
             state.acked = seq;
         }
         drop(state);
+        if let Some(listener) = self.listener() {
+            listener.message(from, message);
+            return Ok(());
+        }
         if self.mailbox.put(from, message) { Ok(()) } else { Err(Fate::Overrun) }
     }
 
@@ -418,6 +457,11 @@ impl Link {
         out.uncork();
         state.calls.retain(|_, call| !call.orphaned);
         state.phase = Phase::Up(Arc::clone(out));
+        drop(state);
+        self.hear();
+        if let Some(listener) = self.listener() {
+            listener.reconnected();
+        }
         true
     }
 
@@ -433,6 +477,7 @@ impl Link {
             Phase::Up(out) => out.close(),
             Phase::Down => {}
         }
+        let news = fate.clone();
         state.phase = Phase::Over(fate);
         let open = state.calls.values_mut().filter(|call| call.answer.is_none());
         let mut wakers: Vec<_> = open.filter_map(fail).collect();
@@ -440,6 +485,9 @@ impl Link {
         wakers.extend(state.end.take());
         drop(state);
         wake_all(wakers);
+        if let Some(listener) = self.listener().filter(|_| news != Fate::Closed) {
+            listener.over(&news);
+        }
     }
 }
 

@@ -122,6 +122,9 @@ impl VerbHost for InProcHost {
     /// A task takes what local clients put into the peer's mailbox and hands it to the server.
     fn attach(&self, peer: PeerId, inbox: Inbox) {
         let ep = self.fabric.endpoint(peer);
+        if peer.index().1 {
+            self.fabric.tell_of_departures(peer);
+        }
         let carrier = tokio::spawn(async move {
             while let Some((from, message)) = ep.next_letter().await {
                 if !inbox.deliver(from, message) {

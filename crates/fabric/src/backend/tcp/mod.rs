@@ -21,7 +21,7 @@
 //! |---|---|
 //! | what is said | `frame` (frames, decoding), `encode`, `wire` (their parts), `auth` (the token), `tls` |
 //! | both ends of a connection | `incoming`, `outgoing` |
-//! | client | `endpoint`, `call` (futures), `link` (the session), `client` (the connection, coming back) |
+//! | client | `endpoint`, `call` (futures), `link` (the session), `listener`, `client` (the connection, coming back) |
 //! | server | `server` (listening), `connection`, `session`, `roles`, `switchboard` (who is reached how) |
 //! | memory | `host` (the seam), `memory` (a host in this process) |
 //!
@@ -38,6 +38,7 @@ pub mod frame;
 mod host;
 mod incoming;
 mod link;
+mod listener;
 mod memory;
 mod outgoing;
 mod roles;
@@ -53,6 +54,7 @@ pub use client::{ConnectError, ConnectOptions};
 pub use endpoint::TcpEndpoint;
 pub use host::{HostError, Inbox, SessionEnd, VerbHost, Watch};
 pub use link::Fate;
+pub use listener::Listener;
 pub use memory::InProcHost;
 pub use server::{BindError, Server, ServerOptions};
 pub use session::Kept;

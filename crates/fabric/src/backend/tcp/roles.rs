@@ -21,6 +21,8 @@ const CAPACITY: usize = 1 << 20;
 /// A role and what waits for it.
 pub(super) struct Seat {
     me: PeerId,
+    /// Whether the role wants to know who is gone.
+    hears_departures: bool,
     inside: Mutex<Inside>,
 }
 
@@ -44,8 +46,9 @@ impl fmt::Debug for Seat {
 
 impl Seat {
     pub(super) fn new(index: usize, role: BoxedRole) -> Self {
+        let hears_departures = role.hears_departures();
         let inside = Inside { role: Some(role), at_work: false, queue: VecDeque::new() };
-        Self { me: PeerId::role(index), inside: Mutex::new(inside) }
+        Self { me: PeerId::role(index), hears_departures, inside: Mutex::new(inside) }
     }
 
     fn inside(&self) -> MutexGuard<'_, Inside> {
@@ -59,6 +62,9 @@ impl Seat {
         from: PeerId,
         message: Message,
     ) -> bool {
+        if message.kind == Message::DEPARTED && !self.hears_departures {
+            return true;
+        }
         self.bring(board, Event::Letter(from, message))
     }
 

@@ -40,6 +40,11 @@ pub struct ServerOptions {
     pub heartbeat: Duration,
     /// How long a session outlives its connection.
     pub grace: Duration,
+    /// How long a session outlives a connection that was closed, as the system does for a process that died: a
+    /// living client is back at once. As long as any other if there is none.
+    pub grace_closed: Option<Duration>,
+    /// This run of the server, larger than that of all before; the time if there is none.
+    pub epoch: Option<u64>,
     /// How long a client may take to introduce itself.
     pub handshake: Duration,
     /// The most sessions.
@@ -62,6 +67,8 @@ impl Default for ServerOptions {
             tls: None,
             heartbeat: Duration::from_secs(1),
             grace: Duration::from_secs(5),
+            grace_closed: None,
+            epoch: None,
             handshake: Duration::from_secs(5),
             max_sessions: 64 << 10,
             max_strangers: 256,
@@ -139,7 +146,8 @@ impl<H: VerbHost> Server<H> {
         let failed = |error| BindError::Io { address, error };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let board = Switchboard::new(Arc::new(host), roles, options, new_epoch());
+        let epoch = options.epoch.unwrap_or_else(new_epoch);
+        let board = Switchboard::new(Arc::new(host), roles, options, epoch);
         let listening = tokio::spawn(listen(listener, Arc::clone(&board)));
         Ok(Self { address, board, listening })
     }

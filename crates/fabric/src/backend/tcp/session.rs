@@ -32,6 +32,8 @@ pub(super) struct Session {
     pub(super) peer: PeerId,
     pub(super) id: SessionId,
     limit: Kept,
+    /// Whether its client has said its last word. Held while one is passed on.
+    silent: Mutex<bool>,
     state: Mutex<State>,
 }
 
@@ -61,11 +63,25 @@ impl State {
 
 impl Session {
     pub(super) fn new(peer: PeerId, id: SessionId, limit: Kept) -> Self {
-        Self { peer, id, limit, state: Mutex::default() }
+        Self { peer, id, limit, silent: Mutex::default(), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `pass_on` pass on what the client says; `false` if its last word was said. A connection that was replaced
+    /// may still have something in its hands when the session ends.
+    pub(super) fn say(&self, pass_on: impl FnOnce() -> bool) -> bool {
+        let silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        !*silent && pass_on()
+    }
+
+    /// As [`Session::say`], for the last time.
+    pub(super) fn say_last(&self, pass_on: impl FnOnce()) {
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        *silent = true;
+        pass_on();
     }
 
     /// Keeps a message for the client and sends it if there is a connection. `false` if the session is over.

@@ -83,8 +83,8 @@ impl<H: VerbHost> Switchboard<H> {
         Some(session)
     }
 
-    /// Ends `session` if connection `number` was its last, and tells the host.
-    pub(super) fn end(&self, session: &Session, number: u64, how: SessionEnd) {
+    /// Ends `session` if connection `number` was its last, and tells the roles and the host.
+    pub(super) fn end(self: &Arc<Self>, session: &Session, number: u64, how: SessionEnd) {
         if !session.end(number) {
             return;
         }
@@ -93,6 +93,12 @@ impl<H: VerbHost> Switchboard<H> {
         sessions.by_peer.remove(&session.peer);
         drop(sessions);
         if known {
+            // Behind everything the client sent, and before the host may give its number to somebody else.
+            session.say_last(|| {
+                for seat in &self.roles {
+                    seat.deliver(self, session.peer, Message::new(0, Message::DEPARTED, &[]));
+                }
+            });
             self.host.on_session_lost(session.peer, how);
         }
     }

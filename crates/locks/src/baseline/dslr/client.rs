@@ -7,7 +7,7 @@ use super::rules::{AsShipped, Rules};
 use super::word::{Counters, Ticket, Verdict, moved_on, not_full};
 use crate::protocol::{Denied, Lost, Patience, Reason, Want};
 use lockwright_fabric::observe::{Mode, Observation};
-use lockwright_fabric::{Deadline, Endpoint, FabricError, Time, Word64};
+use lockwright_fabric::{Deadline, Endpoint, FabricError, MAX_BATCH, Time, Word64};
 use std::marker::PhantomData;
 
 /// One client's side of DSLR locks, wherever their words are.
@@ -76,7 +76,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
         }
         let mode = want.claim.mode;
         loop {
-            self.ep.mark("dslr takes a ticket", &[]);
+            self.ep.mark("dslr takes a ticket", &[at(word)]);
             let before = Counters::of(self.ep.go(word.fetch_add(Ticket::take(mode))).await?);
             if before.is_full(self.params.limit) {
                 self.wait_for_tickets(word, want).await?;
@@ -104,11 +104,32 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
         Ok(())
     }
 
+    /// Gives several locks back at once. All their words must be on one node.
+    ///
+    /// # Errors
+    /// As [`Bakery::release`], if that holds for any of them; the others are given back all the same.
+    pub async fn release_all(&self, held: &[(Word64, Turn)]) -> Result<(), Lost> {
+        let mut mine = Vec::with_capacity(held.len());
+        for (word, turn) in held {
+            if !self.ep.passed(turn.expires).await {
+                mine.push((*word, Ticket::serve(turn.ticket.mode)));
+            }
+        }
+        for some in mine.chunks(MAX_BATCH) {
+            let verbs: Vec<_> = some.iter().map(|(word, serve)| word.fetch_add(*serve).raw()).collect();
+            let olds = self.ep.go(verbs.as_slice()).await?;
+            for ((word, serve), old) in some.iter().zip(olds) {
+                self.set_back_if_spent(*word, Counters::of(old as u64 + serve)).await?;
+            }
+        }
+        if mine.len() == held.len() { Ok(()) } else { Err(Lost::Recovered) }
+    }
+
     /// Takes a ticket only if its turn comes with it.
     async fn try_acquire(&self, word: Word64, mode: Mode) -> Result<Turn, Denied> {
         let mut seen = self.ep.go(word.read()).await?;
         loop {
-            self.ep.mark("dslr tries", &[seen]);
+            self.ep.mark("dslr tries", &[at(word), seen]);
             let before = Counters::of(seen);
             let ticket = Ticket::taken(mode, before);
             if before.is_full(self.params.limit) || ticket.verdict(before) != Verdict::Served {
@@ -143,7 +164,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
                 Verdict::PassedOver => return Ok(false),
                 Verdict::Waits => {}
             }
-            self.ep.mark("dslr waits", &[ticket.x, ticket.s, seen.n_x, seen.n_s]);
+            self.ep.mark("dslr waits", &[at(word), ticket.x, ticket.s, seen.n_x, seen.n_s]);
             // Two leases without anybody served: one for the holder to stop believing, one for its last verb.
             let patience = self.ep.now().await.plus(2 * self.params.lease_ns);
             let pace_ns = self.params.wait_ns * ticket.before_it(seen);
@@ -168,7 +189,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
         let mut seen = Counters::of(after);
         self.set_back_if_spent(word, seen).await?;
         loop {
-            self.ep.mark("dslr waits for tickets", &[seen.n_x, seen.n_s]);
+            self.ep.mark("dslr waits for tickets", &[at(word), seen.n_x, seen.n_s]);
             let patience = self.ep.now().await.plus(2 * self.params.lease_ns);
             let wait = word.until(not_full(limit)).or(moved_on(seen)).by(Deadline::At(patience));
             let waited = self.ep.wait_until(wait.pace(self.params.wait_ns)).await?;
@@ -205,7 +226,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
         let limit = self.params.limit;
         loop {
             let mine = ticket.map_or([u64::MAX; 2], |ticket| [ticket.x, ticket.s]);
-            self.ep.mark("dslr clears", &[mine[0], mine[1], seen.word()]);
+            self.ep.mark("dslr clears", &[at(word), mine[0], mine[1], seen.word()]);
             let new = if seen.is_cleared(limit) {
                 // Two leases ago: whoever had a ticket has seen it, and whoever overshot has taken it back.
                 Counters::default()
@@ -223,4 +244,9 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
             seen = old;
         }
     }
+}
+
+/// The word, for marks: a lock made of several words is at different places of its own code at each of them.
+fn at(word: Word64) -> u64 {
+    word.addr().offset
 }

@@ -46,7 +46,7 @@ impl Rules for ResetsAtOnce {
     const RESET_WAITS: bool = false;
 }
 
-/// Whoever clears the lock counts itself and those before it as served (DSLR's step, as ShiftLock's artifact has it).
+/// Whoever clears the lock counts itself and those before it as served (the step of ShiftLock's artifact).
 #[derive(Clone, Copy, Debug)]
 pub struct ReaderClearsOwn;
 

@@ -6,7 +6,7 @@
 //! refused at once and goes on reading. A downgrade lets in the readers that stand behind nothing else.
 //! Never is the range given up and taken again: no writer can come in between.
 
-use super::{Answer, ClientId, Core, Node, Refusal, Reply, Rules, State, bars, counts};
+use super::{Answer, ClientId, Core, Node, Owner, Refusal, Reply, Rules, State, bars, counts};
 use lockwright_fabric::observe::Mode;
 
 impl<R: Rules> Core<R> {
@@ -56,9 +56,9 @@ impl<R: Rules> Core<R> {
         }
         self.trees.remove(slot);
         let kept = if left.0 < left.1 { left } else { right };
-        self.keep(node.cut_to(kept.0, kept.1), id);
+        self.keep(node.cut_to(kept.0, kept.1), client, id);
         if two {
-            self.keep(node.cut_to(right.0, right.1), rest);
+            self.keep(node.cut_to(right.0, right.1), client, rest);
             self.sessions[client.0 as usize].live += 1;
             self.locks[node.tree as usize].1 += u32::from(node.mode == Mode::Exclusive);
         }
@@ -67,10 +67,9 @@ impl<R: Rules> Core<R> {
     }
 
     /// Puts a piece of a held range back into the tree.
-    fn keep(&mut self, mut piece: Node, id: u32) {
-        piece.id = id;
-        let (slot, _) = self.trees.insert(piece);
-        self.sessions[piece.client as usize].slots[piece.id as usize] = slot;
+    fn keep(&mut self, piece: Node, client: ClientId, id: u32) {
+        let (slot, _) = self.trees.insert(piece, Owner { client: client.0, id });
+        self.sessions[client.0 as usize].slots[id as usize] = slot;
     }
 
     pub(super) fn upgrade(

@@ -17,7 +17,7 @@
 //! let mut replies = Vec::new();
 //! let lock = |id, start, end| Request::Lock { id, lock: 7, mode: Mode::Exclusive, start, end, wait: true };
 //! let (a, b) = (ClientId(1), ClientId(2));
-//! combiner.serve([(a, lock(0, 0, 10)), (b, lock(0, 5, 15)), (a, Request::Unlock { id: 0 })], &mut replies);
+//! combiner.serve(&[(a, lock(0, 0, 10)), (b, lock(0, 5, 15)), (a, Request::Unlock { id: 0 })], &mut replies);
 //! let grant = |client, token| Reply { client, id: 0, answer: Answer::Granted { token } };
 //! assert_eq!(replies, [grant(a, 1), grant(b, 2)]);
 //! ```
@@ -29,7 +29,9 @@ mod state;
 pub use request::{Answer, ClientId, Limits, NAMES, Refusal, Reply, Request};
 pub use state::{Holding, Status};
 
-use super::tree::{NIL, Node, Slot, State, Trees};
+use super::places::{Range, TOGETHER};
+use super::tree::{NIL, Node, Owner, Slot, State, Trees};
+use arrayvec::ArrayVec;
 use lockwright_fabric::observe::Mode;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -67,6 +69,8 @@ pub struct Core<R = Shipped> {
     trees: Trees,
     /// The tree of every lock that has ranges in it. Names have a tree of their own, always.
     by_lock: BTreeMap<u64, u32>,
+    /// The lock asked for last, and its tree: often the next one too.
+    last: (u64, u32),
     /// By tree: whose it is, and how many exclusive requests (held, waiting, or upgrades) it has.
     locks: Vec<(u64, u32)>,
     bare: Vec<u32>,
@@ -80,6 +84,9 @@ pub struct Core<R = Shipped> {
     ready: Vec<Slot>,
     rules: PhantomData<R>,
 }
+
+/// So many nodes are in the nearest cache anyway.
+const SMALL: usize = 1 << 8;
 
 /// The tree of all names.
 const NAMES_TREE: u32 = 0;
@@ -116,6 +123,7 @@ impl<R: Rules> Core<R> {
         Self {
             trees,
             by_lock: BTreeMap::new(),
+            last: (NAMES, NAMES_TREE),
             locks: vec![(NAMES, 0)],
             bare: Vec::new(),
             sessions: Vec::new(),
@@ -128,11 +136,36 @@ impl<R: Rules> Core<R> {
         }
     }
 
-    /// Serves a batch in order, and adds all answers to `replies`: the combiner's one pass over what waits.
-    pub fn serve(&mut self, batch: impl IntoIterator<Item = (ClientId, Request)>, replies: &mut Vec<Reply>) {
-        for (client, request) in batch {
-            self.handle(client, request, replies);
+    /// Serves a batch in order, and adds all answers to `replies`: the combiner's one pass over what waits. Where the
+    /// tree is larger than the cache this is much faster than one by one: their cache misses overlap.
+    pub fn serve(&mut self, batch: &[(ClientId, Request)], replies: &mut Vec<Reply>) {
+        for some in batch.chunks(TOGETHER) {
+            if some.len() > 1 && self.trees.len() > SMALL {
+                self.prepare(some);
+            }
+            for (client, request) in some {
+                self.handle(*client, *request, replies);
+            }
         }
+    }
+
+    /// Brings into the cache what these requests will need, and finds out where their ranges belong.
+    fn prepare(&mut self, batch: &[(ClientId, Request)]) {
+        let mut ranges = ArrayVec::<_, TOGETHER>::new();
+        for (client, request) in batch {
+            match *request {
+                Request::Lock { lock, start, end, .. } => {
+                    ranges.extend(self.known_tree(lock).map(|tree| Range { tree, start, end }));
+                }
+                Request::Unlock { id } | Request::Cancel { id } => {
+                    if let Ok(slot) = self.held(*client, id) {
+                        self.trees.fetch(slot);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.trees.find_places(ranges);
     }
 
     /// Serves one request.
@@ -172,7 +205,7 @@ impl<R: Rules> Core<R> {
         }
         // Its own requests may have waited for each other: no grants for the dead.
         let trees = &self.trees;
-        self.ready.retain(|slot| trees.node(*slot).client != client.0);
+        self.ready.retain(|slot| trees.owner(*slot).client != client.0);
         self.grant_ready(replies);
     }
 
@@ -191,9 +224,8 @@ impl<R: Rules> Core<R> {
         }
         self.free_id(client, id)?;
         self.arrivals += 1;
-        (node.client, node.id, node.stamp) = (client.0, id, self.arrivals);
-        node.tree = self.tree_of(lock);
-        let (slot, alone) = self.trees.insert(node);
+        (node.stamp, node.tree) = (self.arrivals, self.tree_of(lock));
+        let (slot, alone) = self.trees.insert(node, Owner { client: client.0, id });
         let writers = &mut self.locks[node.tree as usize].1;
         let writers_before = *writers;
         *writers += u32::from(node.mode == Mode::Exclusive);
@@ -262,10 +294,10 @@ impl<R: Rules> Core<R> {
     /// Takes a request out of everything, and notes in `ready` who waits for nothing more.
     #[inline]
     fn take_out(&mut self, slot: Slot) {
-        let node = *self.trees.node(slot);
+        let (node, owner) = (*self.trees.node(slot), self.trees.owner(slot));
         self.trees.remove(slot);
-        if let Some(session) = self.sessions.get_mut(node.client as usize)
-            && let Some(place) = session.slots.get_mut(node.id as usize)
+        if let Some(session) = self.sessions.get_mut(owner.client as usize)
+            && let Some(place) = session.slots.get_mut(owner.id as usize)
         {
             *place = NIL;
             session.live -= 1;
@@ -277,6 +309,7 @@ impl<R: Rules> Core<R> {
         if self.trees.is_bare(node.tree) && node.tree != NAMES_TREE {
             self.by_lock.remove(&self.locks[node.tree as usize].0);
             self.bare.push(node.tree);
+            self.last = (NAMES, NAMES_TREE);
         }
     }
 
@@ -310,11 +343,11 @@ impl<R: Rules> Core<R> {
         // The pieces of what was once one range share a stamp.
         ready.sort_unstable_by_key(|slot| {
             let node = self.trees.node(*slot);
-            (node.state != State::Upgrading, node.stamp, node.id)
+            (node.state != State::Upgrading, node.stamp, self.trees.owner(*slot).id)
         });
         for slot in ready.drain(..) {
             let token = self.grant(slot);
-            let Node { client, id, .. } = *self.trees.node(slot);
+            let Owner { client, id } = self.trees.owner(slot);
             replies.push(Reply { client: ClientId(client), id, answer: Answer::Granted { token } });
         }
         self.ready = ready;
@@ -369,12 +402,18 @@ impl<R: Rules> Core<R> {
     }
 
     #[inline]
-    fn tree_of(&mut self, lock: u64) -> u32 {
-        if lock == NAMES {
-            return NAMES_TREE;
+    fn known_tree(&self, lock: u64) -> Option<u32> {
+        if lock == self.last.0 {
+            return Some(self.last.1);
         }
-        if let Some(tree) = self.by_lock.get(&lock) {
-            return *tree;
+        if lock == NAMES { Some(NAMES_TREE) } else { self.by_lock.get(&lock).copied() }
+    }
+
+    #[inline]
+    fn tree_of(&mut self, lock: u64) -> u32 {
+        if let Some(tree) = self.known_tree(lock) {
+            self.last = (lock, tree);
+            return tree;
         }
         let tree = self.bare.pop().unwrap_or_else(|| {
             self.locks.push((lock, 0));

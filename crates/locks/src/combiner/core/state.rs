@@ -2,7 +2,7 @@
 //!
 //! The explorer tells states apart by this, and people see it as the list of holders and waiters.
 
-use super::{ClientId, Core, Node, Rules, State};
+use super::{ClientId, Core, Rules, Slot, State};
 use lockwright_fabric::observe::Mode;
 use std::hash::{Hash, Hasher};
 
@@ -55,14 +55,13 @@ impl<R: Rules> Core<R> {
         for tree in 0..self.locks.len() {
             self.trees.walk(tree as u32, &mut slots);
         }
-        let nodes = || slots.iter().map(|slot| self.trees.node(*slot));
-        let mut held: Vec<_> =
-            nodes().filter(|node| node.state != State::Waiting).map(|node| self.holding(node)).collect();
-        held.sort_unstable();
-        let mut waiting: Vec<_> = nodes().filter(|node| node.state == State::Waiting).collect();
-        waiting.sort_unstable_by_key(|node| node.stamp);
-        held.extend(waiting.into_iter().map(|node| self.holding(node)));
-        held
+        let (mut waiting, held): (Vec<_>, Vec<_>) =
+            slots.into_iter().partition(|slot| self.trees.node(*slot).state == State::Waiting);
+        let mut all: Vec<_> = held.into_iter().map(|slot| self.holding(slot)).collect();
+        all.sort_unstable();
+        waiting.sort_unstable_by_key(|slot| self.trees.node(*slot).stamp);
+        all.extend(waiting.into_iter().map(|slot| self.holding(slot)));
+        all
     }
 
     /// Requests held and waiting.
@@ -86,10 +85,11 @@ impl<R: Rules> Core<R> {
         self.trees.bytes() + sessions + self.locks.capacity() * 16 + self.by_lock.len() * 16
     }
 
-    fn holding(&self, node: &Node) -> Holding {
+    fn holding(&self, slot: Slot) -> Holding {
+        let (node, owner) = (self.trees.node(slot), self.trees.owner(slot));
         Holding {
-            client: ClientId(node.client),
-            id: node.id,
+            client: ClientId(owner.client),
+            id: owner.id,
             lock: self.locks[node.tree as usize].0,
             mode: node.mode,
             start: node.start,

@@ -2,8 +2,11 @@
 
 use super::event::EventKind;
 use super::{Core, What};
+use hashbrown::HashMap;
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{BoxedRole, FabricError, Message, NodeId, Outbox, PeerId, Time};
+use rustc_hash::FxBuildHasher;
+use std::collections::VecDeque;
 
 /// A message under way or in a role's queue.
 #[derive(Debug, Default)]
@@ -12,15 +15,81 @@ pub(super) struct Flight {
     pub(super) to: Option<PeerId>,
     pub(super) message: Message,
     pub(super) observed: Vec<Observation>,
+    /// The thread of the role that deals with it.
+    pub(super) thread: usize,
+    /// Whether it keeps its place behind what its sender sent before.
+    pub(super) in_order: bool,
+    /// A thread has time for it, but what was sent before it is not served yet.
+    pub(super) parked: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct RoleState {
-    pub(super) node: NodeId,
+    /// The node it is on; none for a switch, which is in the network.
+    pub(super) node: Option<NodeId>,
     pub(super) role: BoxedRole,
     pub(super) service_ns: u64,
-    /// When each of its threads is free.
-    pub(super) threads: Vec<u64>,
+    /// When each of its threads will be free, and until when its last message keeps it beyond the usual.
+    pub(super) threads: Vec<(u64, u64)>,
+    /// The last thread of each desk, and one.
+    pub(super) desks: Vec<usize>,
+    /// Until when somebody works alone.
+    pub(super) alone_until_ns: u64,
+    /// What each peer has sent and is not served yet, in order: work that takes longer than was known must not let one
+    /// message of a peer overtake another, at one desk or at several.
+    pub(super) queues: HashMap<PeerId, VecDeque<u32>, FxBuildHasher>,
+}
+
+impl RoleState {
+    /// With so many threads at each desk.
+    pub(super) fn new(node: Option<NodeId>, role: BoxedRole, service_ns: u64, desks: &[usize]) -> Self {
+        let mut threads = 0;
+        let ends = desks.iter().map(|at_desk| {
+            threads += (*at_desk).max(1);
+            threads
+        });
+        let desks = ends.collect();
+        Self {
+            node,
+            role,
+            service_ns,
+            threads: vec![(0, 0); threads],
+            desks,
+            alone_until_ns: 0,
+            queues: HashMap::default(),
+        }
+    }
+
+    /// The threads that take `message`.
+    fn threads_for(&self, message: &Message) -> std::ops::Range<usize> {
+        let desk = self.role.desk(message).min(self.desks.len() - 1);
+        let first = if desk == 0 { 0 } else { self.desks[desk - 1] };
+        first..self.desks[desk]
+    }
+
+    /// When `thread`, which begins at `now_ns`, is done with work on so many cache lines.
+    fn work(&mut self, thread: usize, now_ns: u64, lines_ns: u64, alone_ns: u64) -> u64 {
+        let mut done_ns = now_ns + lines_ns;
+        if alone_ns > 0 {
+            done_ns = done_ns.max(self.alone_until_ns) + alone_ns;
+            self.alone_until_ns = done_ns;
+        }
+        let (free_ns, late_ns) = &mut self.threads[thread];
+        // Those that wait for this thread were told when they would be served: by so much it will be later.
+        if done_ns > now_ns {
+            *free_ns += done_ns - now_ns;
+        }
+        *late_ns = done_ns;
+        done_ns
+    }
+}
+
+/// Where a peer is.
+enum Site {
+    Node(NodeId),
+    Network,
+    /// On a machine that owns no lock memory and has nobody else on it.
+    Elsewhere,
 }
 
 impl Core {
@@ -63,8 +132,9 @@ impl Core {
         datagram: bool,
     ) {
         let network = self.faults.plan.network;
-        let jitter_ns = self.model.jitter_ns.min(self.message_ns);
-        let mut at_ns = leaves_ns + self.message_ns - jitter_ns + self.network.below(2 * jitter_ns + 1);
+        let way_ns = self.way_ns(from, to);
+        let jitter_ns = self.model.jitter_ns.min(way_ns);
+        let mut at_ns = leaves_ns + way_ns - jitter_ns + self.network.below(2 * jitter_ns + 1);
         if network.extra_delay_ns > 0 {
             at_ns += self.network.below(network.extra_delay_ns + 1);
         }
@@ -89,9 +159,25 @@ impl Core {
             *last = at_ns;
         }
         let flight = self.fly(from, to, message, at_ns);
+        self.flights[flight as usize].in_order = !datagram;
         // What the sender said takes effect when the message does. A lost one leaves it to the next.
         if let (client, false) = from.index() {
             std::mem::swap(&mut self.flights[flight as usize].observed, &mut self.clients[client].observed);
+        }
+    }
+
+    /// How long a message is under way: not at all to a server on the sender's own node (a cache miss), half the way to
+    /// a switch, which everything between two nodes passes.
+    fn way_ns(&self, from: PeerId, to: PeerId) -> u64 {
+        let place = |peer: PeerId| match peer.index() {
+            (role, true) => self.roles[role].node.map_or(Site::Network, Site::Node),
+            (client, false) => self.clients[client].home.map_or(Site::Elsewhere, Site::Node),
+        };
+        let serves = from.index().1 || to.index().1;
+        match (place(from), place(to)) {
+            (Site::Node(a), Site::Node(b)) if a == b && serves => self.model.cpu_access_ns,
+            (Site::Network, _) | (_, Site::Network) => self.message_ns / 2,
+            _ => self.message_ns,
         }
     }
 
@@ -102,6 +188,7 @@ impl Core {
         });
         let slot = &mut self.flights[flight as usize];
         (slot.from, slot.to, slot.message) = (Some(from), Some(to), message);
+        (slot.in_order, slot.parked) = (false, false);
         self.push(at_ns, EventKind::Deliver(flight));
         flight
     }
@@ -118,9 +205,18 @@ impl Core {
         match to.index() {
             (role, true) => {
                 let state = &mut self.roles[role];
-                let thread = state.threads.iter_mut().min().expect("a role has a thread");
-                let done_ns = self.now_ns.max(*thread) + state.service_ns;
-                *thread = done_ns;
+                let desk = state.threads_for(&self.flights[flight as usize].message);
+                let (thread, (free_ns, _)) = (state.threads.iter_mut().enumerate())
+                    .take(desk.end)
+                    .skip(desk.start)
+                    .min_by_key(|(_, (free_ns, _))| *free_ns)
+                    .expect("a desk has a thread");
+                let done_ns = self.now_ns.max(*free_ns) + state.service_ns;
+                *free_ns = done_ns;
+                self.flights[flight as usize].thread = thread;
+                if self.flights[flight as usize].in_order {
+                    state.queues.entry(from).or_default().push_back(flight);
+                }
                 self.push(done_ns, EventKind::Serve(flight));
                 None
             }
@@ -164,32 +260,74 @@ impl Core {
 
     pub(super) fn serve(&mut self, flight: u32) -> Option<u32> {
         let (from, to) = self.ends(flight);
+        let (role, thread) = (to.index().0, self.flights[flight as usize].thread);
+        let state = &self.roles[role];
+        let served_ns = state.threads[thread].1 + state.service_ns;
+        if state.threads[thread].1 > 0 && served_ns > self.now_ns {
+            // The message before it took longer than was known when this one came.
+            self.push(served_ns, EventKind::Serve(flight));
+            return None;
+        }
+        if !self.is_next(role, from, flight) {
+            return None;
+        }
         let message = std::mem::take(&mut self.flights[flight as usize].message);
         self.free_flights.push(flight);
-        let role = to.index().0;
-        if !self.dead_nodes[self.roles[role].node.0 as usize] {
+        if self.role_is_up(role) {
             let mut out = Outbox::default();
             self.roles[role].role.on_message(Time(self.now_ns), from, &message, &mut out);
-            self.do_outbox(role, out);
+            let mut leaves_ns = self.now_ns;
+            let state = &mut self.roles[role];
+            if out.lines + out.lines_alone > 0 || state.threads[thread].1 > 0 {
+                let line_ns = self.model.cpu_access_ns;
+                let (lines_ns, alone_ns) = (out.lines * line_ns, out.lines_alone * line_ns);
+                leaves_ns = state.work(thread, self.now_ns, lines_ns, alone_ns);
+            }
+            self.do_outbox(role, out, leaves_ns);
         }
         None
+    }
+
+    /// Whether everything that `from` sent before is served. If not, the message waits for that; if so, the next one
+    /// goes on, should it have waited for this.
+    fn is_next(&mut self, role: usize, from: PeerId, flight: u32) -> bool {
+        if !self.flights[flight as usize].in_order {
+            return true;
+        }
+        let Some(queue) = self.roles[role].queues.get_mut(&from) else { return true };
+        if queue.front() != Some(&flight) {
+            self.flights[flight as usize].parked = true;
+            return false;
+        }
+        queue.pop_front();
+        if let Some(&next) = queue.front()
+            && std::mem::take(&mut self.flights[next as usize].parked)
+        {
+            self.push(self.now_ns, EventKind::Serve(next));
+        }
+        true
     }
 
     pub(super) fn role_timer(&mut self, timer: u32) -> Option<u32> {
         let (role, id) = self.timers[timer as usize];
         self.free_timers.push(timer);
-        if !self.dead_nodes[self.roles[role].node.0 as usize] {
+        if self.role_is_up(role) {
             let mut out = Outbox::default();
             self.roles[role].role.on_timer(Time(self.now_ns), id, &mut out);
-            self.do_outbox(role, out);
+            self.do_outbox(role, out, self.now_ns);
         }
         None
     }
 
-    pub(super) fn do_outbox(&mut self, role: usize, out: Outbox) {
+    fn role_is_up(&self, role: usize) -> bool {
+        self.roles[role].node.is_none_or(|node| !self.dead_nodes[node.0 as usize])
+    }
+
+    /// Verbs take effect at once, messages leave when the work is done.
+    pub(super) fn do_outbox(&mut self, role: usize, out: Outbox, leaves_ns: u64) {
         let node = self.roles[role].node;
         for verb in out.verbs {
-            assert_eq!(verb.addr.node, node, "a role's verbs stay on its own node");
+            assert_eq!(Some(verb.addr.node), node, "a role's verbs stay on its own node");
             let old = self.memory.read(verb.addr, verb.width);
             if let Some(new) = verb.op.apply(verb.width, old) {
                 self.memory.write(verb.addr, verb.width, new);
@@ -198,14 +336,16 @@ impl Core {
                 }
             }
         }
-        for (to, message) in out.messages {
+        let reliable = out.messages.into_iter().map(|(to, message)| (to, message, false));
+        let packets = out.datagrams.into_iter().map(|(to, message)| (to, message, true));
+        for (to, message, datagram) in reliable.chain(packets) {
             let (index, is_role) = to.index();
             assert!(
                 index < if is_role { self.roles.len() } else { self.clients.len() },
                 "{to} does not exist"
             );
             self.counters.message(&message);
-            self.send(PeerId::role(role), to, message, self.now_ns, false);
+            self.send(PeerId::role(role), to, message, leaves_ns, datagram);
         }
         for (delay_ns, id) in out.timers {
             let timer = self.timers.len() as u32;

@@ -160,13 +160,17 @@ impl Core {
 
     pub(crate) fn add_role(
         &mut self,
-        node: NodeId,
+        node: Option<NodeId>,
         role: BoxedRole,
         service_ns: u64,
-        threads: usize,
+        desks: &[usize],
     ) -> PeerId {
-        self.roles.push(RoleState { node, role, service_ns, threads: vec![0; threads.max(1)] });
+        self.roles.push(RoleState::new(node, role, service_ns, desks));
         PeerId::role(self.roles.len() - 1)
+    }
+
+    pub(crate) fn role_states(&self) -> Vec<String> {
+        self.roles.iter().map(|state| format!("{:?}", state.role)).collect()
     }
 
     pub(crate) fn has_roles(&self) -> bool {

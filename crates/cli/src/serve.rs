@@ -1,0 +1,147 @@
+//! `lockwright serve`: lock spaces for other machines, until it is told to stop.
+
+use crate::Verdict;
+use anyhow::{Context, Result, anyhow};
+use lockwright::server::{DEFAULT_LISTEN, Server, ServerOptions};
+use nix::sys::signal::{SigSet, Signal};
+use serde_json::json;
+use std::io::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Serve lock spaces over TCP: its own, and those of this host's shared memory
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockwright serve                                          for this machine, on port 5625
+  lockwright run --space tcp://127.0.0.1/stock job -- cmd   a lock of its space `stock`, made on first use
+  lockwright run --space tcp://127.0.0.1/shm: job -- cmd    a lock of this host's shared memory
+  head -c 32 /dev/urandom | base64 > secret                 for other machines, with a secret that clients must know:
+  lockwright serve --listen 0.0.0.0:5625 --token-file secret
+  lockwright serve --listen 0.0.0.0:5625 --tls-cert cert.pem --tls-key key.pem
+  lockwright serve --metrics 127.0.0.1:9464                 answers Prometheus on /metrics
+
+It refuses to listen where other machines can reach it without --token-file or --tls-cert/--tls-key. On loopback,
+every user of this machine can use it.
+
+Restarted, it waits for those who held locks to claim them (--grace) before it grants anything. What it must remember
+for that is in --state; unless told otherwise that is lockwright/serve-PORT.state in $STATE_DIRECTORY,
+$XDG_STATE_HOME or ~/.local/state.
+
+Exit codes: 0, it was told to stop (SIGTERM, SIGINT); 2, it could not be started.")]
+pub(crate) struct Args {
+    /// Where to listen
+    #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN, value_parser = address)]
+    listen: SocketAddr,
+    /// File with a secret that clients must know, of 16 bytes or more
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Certificate chain (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Where to answer Prometheus
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    metrics: Option<SocketAddr>,
+    /// Seconds a silent client keeps its locks, and a restarted server waits for claims
+    #[arg(long, value_name = "SECS", value_parser = crate::run::seconds, default_value = "5")]
+    grace: Duration,
+    /// Seconds between signs of life of idle clients; silent for three of them, a client is on its own
+    #[arg(long, value_name = "SECS", value_parser = crate::run::seconds, default_value = "1")]
+    heartbeat: Duration,
+    /// What must outlive a restart is kept in this file; `none`: nothing is
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// Space of this host to offer to clients; may be given several times; `none`: none
+    #[arg(long, value_name = "SPACE", default_value = "shm:")]
+    export: Vec<String>,
+    /// Say where it listens as a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let found =
+        text.to_socket_addrs().map_err(|error| format!("not an address such as 127.0.0.1:5625: {error}"))?;
+    found.into_iter().next().ok_or_else(|| "the name has no address".to_owned())
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+    // Before any thread is started: they all inherit the mask, and the signals come to this one.
+    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    signals.thread_block().context("cannot block signals")?;
+    let server = Server::start(options(args)?)?;
+    let (address, metrics) = (server.address(), server.metrics());
+    if args.json {
+        let said = json!({
+            "listening": address.to_string(),
+            "metrics": metrics.map(|address| address.to_string()),
+            "recovering": server.began_recovering(),
+        });
+        writeln!(out, "{said}")?;
+    } else {
+        writeln!(out, "listening on {address}; clients say --space tcp://{address}/NAME")?;
+        if let Some(metrics) = metrics {
+            writeln!(out, "metrics on http://{metrics}/metrics")?;
+        }
+        if server.began_recovering() {
+            writeln!(out, "restarted: waiting {:.1} s for those who held locks", args.grace.as_secs_f64())?;
+        }
+    }
+    out.flush()?;
+    let came = signals.wait().context("cannot wait for signals")?;
+    drop(server);
+    if !args.json {
+        eprintln!("stopped by {came}");
+    }
+    Ok(Verdict::Clean)
+}
+
+fn options(args: &Args) -> Result<ServerOptions> {
+    let read =
+        |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let mut options =
+        ServerOptions::default().listen(args.listen).grace(args.grace).heartbeat(args.heartbeat);
+    if let Some(path) = &args.token_file {
+        options = options.token(read(path)?)?;
+    }
+    if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
+        options = options.tls(&read(cert)?, &read(key)?)?;
+    }
+    if let Some(metrics) = args.metrics {
+        options = options.metrics(metrics);
+    }
+    if let Some(path) = state(args)? {
+        options = options.state(path);
+    }
+    for space in args.export.iter().filter(|space| *space != "none") {
+        if !space.starts_with("shm:") {
+            return Err(anyhow!(
+                "only spaces of shared memory can be exported, such as shm: or shm:NAME, not {space}"
+            ));
+        }
+        options = options.export(space);
+    }
+    Ok(options)
+}
+
+/// Where the state is kept. A server on any free port is a new one each time, and has none.
+fn state(args: &Args) -> Result<Option<PathBuf>> {
+    match &args.state {
+        Some(path) if path.as_os_str() == "none" => return Ok(None),
+        Some(path) => return Ok(Some(path.clone())),
+        None if args.listen.port() == 0 => return Ok(None),
+        None => {}
+    }
+    let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let folder = of("STATE_DIRECTORY")
+        .or_else(|| of("XDG_STATE_HOME").map(|home| home.join("lockwright")))
+        .or_else(|| of("HOME").map(|home| home.join(".local/state/lockwright")))
+        .context(
+            "there is no home directory to keep the server's state in: say --state FILE, or --state none",
+        )?;
+    Ok(Some(folder.join(format!("serve-{}.state", args.listen.port()))))
+}

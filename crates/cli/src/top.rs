@@ -1,0 +1,182 @@
+//! `lockwright top`: the hottest locks of a space, live or once.
+//!
+//! A server counts grants and waits of every lock; on shared memory nobody counts, so there it is only looked who holds
+//! and who waits, several times a second.
+
+use crate::{SpaceArg, Verdict, grid};
+use anyhow::Result;
+use lockwright::inspect::{Heat, Inspector};
+use serde_json::json;
+use std::collections::HashMap;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Looks per interval.
+const LOOKS: u32 = 10;
+
+/// Show the hottest locks: who holds, who waits, how often they change hands
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockwright top                              this user's default space, until ^C
+  lockwright top --space tcp://db7/stock      a space of a server, with grants and waits per second
+  lockwright top --json                       once, as a JSON object
+  lockwright top --once --interval 10         once, over ten seconds
+
+HELD and WAITING are averages over the interval. Grants are counted by servers for their own spaces only.")]
+pub(crate) struct Args {
+    /// Seconds between two pictures
+    #[arg(long, value_name = "SECS", value_parser = crate::run::seconds, default_value = "1")]
+    interval: Duration,
+    /// How many locks
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
+    locks: usize,
+    /// One picture, not one after the other
+    #[arg(long)]
+    once: bool,
+    /// One picture, as a JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    space: SpaceArg,
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+    let Some(inspector) = args.space.look()? else {
+        if args.json {
+            writeln!(out, "{}", json!({ "space": args.space.space, "locks": [] }))?;
+        } else {
+            eprintln!("no lock space yet: nobody has taken a lock");
+        }
+        return Ok(Verdict::Clean);
+    };
+    let live = !args.json && !args.once && std::io::stdout().is_terminal();
+    loop {
+        let picture = Picture::take(&inspector, args)?;
+        if args.json {
+            writeln!(out, "{}", picture.to_json(args))?;
+        } else {
+            if live {
+                // Home, and clear the rest.
+                write!(out, "\x1b[H\x1b[J")?;
+            }
+            picture.print(args, out)?;
+        }
+        out.flush()?;
+        if !live {
+            return Ok(Verdict::Clean);
+        }
+    }
+}
+
+/// What a lock did in an interval.
+struct Row {
+    heat: Heat,
+    held: f64,
+    waiting: f64,
+    grants: f64,
+    contended: f64,
+    mean_wait: Option<f64>,
+}
+
+struct Picture {
+    seconds: f64,
+    rows: Vec<Row>,
+}
+
+impl Picture {
+    fn take(inspector: &Inspector, args: &Args) -> Result<Self> {
+        let key = |heat: &Heat| (heat.name.clone(), heat.ranges);
+        let began = Instant::now();
+        let first: HashMap<_, _> = inspector.heat()?.into_iter().map(|heat| (key(&heat), heat)).collect();
+        let mut seen: HashMap<_, (Heat, u64, u64)> = HashMap::new();
+        for _ in 0..LOOKS {
+            std::thread::sleep(args.interval / LOOKS);
+            for heat in inspector.heat()? {
+                let (last, held, waiting) = seen.entry(key(&heat)).or_insert_with(|| (heat.clone(), 0, 0));
+                *held += heat.holders;
+                *waiting += heat.waiters;
+                *last = heat;
+            }
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let mut rows: Vec<_> = seen
+            .into_iter()
+            .map(|(key, (heat, held, waiting))| {
+                // A name that was given up and made anew begins again.
+                let before = first.get(&key).filter(|before| before.grants <= heat.grants);
+                let since = |count: fn(&Heat) -> u64| count(&heat) - before.map_or(0, count);
+                let (grants, contended) = (since(|heat| heat.grants), since(|heat| heat.contended));
+                let waited =
+                    heat.waited.saturating_sub(before.map_or(Duration::ZERO, |before| before.waited));
+                Row {
+                    held: held as f64 / f64::from(LOOKS),
+                    waiting: waiting as f64 / f64::from(LOOKS),
+                    grants: grants as f64 / seconds,
+                    contended: contended as f64 / seconds,
+                    mean_wait: (contended > 0).then(|| waited.as_secs_f64() / contended as f64),
+                    heat,
+                }
+            })
+            .filter(|row| row.grants > 0.0 || row.held > 0.0 || row.waiting > 0.0)
+            .collect();
+        let hotness = |row: &Row| (row.waiting, row.grants, row.held);
+        rows.sort_by(|a, b| hotness(b).partial_cmp(&hotness(a)).unwrap_or(std::cmp::Ordering::Equal));
+        rows.truncate(args.locks);
+        Ok(Self { seconds, rows })
+    }
+
+    fn to_json(&self, args: &Args) -> serde_json::Value {
+        let counted = counted(args);
+        let locks: Vec<_> = self
+            .rows
+            .iter()
+            .map(|row| {
+                json!({
+                    "lock": row.heat.name.to_string(),
+                    "kind": kind(&row.heat),
+                    "held": row.held,
+                    "waiting": row.waiting,
+                    "grants_total": counted.then_some(row.heat.grants),
+                    "grants_per_second": counted.then_some(row.grants),
+                    "waits_per_second": counted.then_some(row.contended),
+                    "mean_wait_seconds": row.mean_wait,
+                })
+            })
+            .collect();
+        json!({ "space": args.space.space, "interval_seconds": self.seconds, "locks": locks })
+    }
+
+    fn print(&self, args: &Args, out: &mut impl Write) -> Result<()> {
+        if self.rows.is_empty() {
+            writeln!(out, "nothing is held, waited for or granted in {}", args.space.space)?;
+            return Ok(());
+        }
+        let counted = counted(args);
+        let mut rows =
+            vec![["LOCK", "KIND", "HELD", "WAITING", "GRANTS/s", "WAITS/s", "MEAN WAIT"].map(str::to_owned)];
+        rows.extend(self.rows.iter().map(|row| {
+            let rate = |rate: f64| if counted { crate::units::scaled(rate) } else { "-".to_owned() };
+            [
+                row.heat.name.to_string(),
+                kind(&row.heat).to_owned(),
+                format!("{:.1}", row.held),
+                format!("{:.1}", row.waiting),
+                rate(row.grants),
+                rate(row.contended),
+                row.mean_wait.map_or_else(|| "-".to_owned(), |wait| format!("{:.2} ms", wait * 1e3)),
+            ]
+        }));
+        grid(out, &rows)?;
+        Ok(())
+    }
+}
+
+fn kind(heat: &Heat) -> &'static str {
+    if heat.ranges { "ranges" } else { "keyed" }
+}
+
+/// Whether grants are counted there.
+fn counted(args: &Args) -> bool {
+    !args.space.space.contains("shm:")
+}

@@ -1,0 +1,241 @@
+//! `lockwright serve` and its clients, with real processes: who gets in, what is listed, and what a killed server, a
+//! killed client and a broken lock do to others.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn lockwright(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockwright"));
+    command.args(args).env_remove("LOCKWRIGHT_SPACE").env_remove("LOCKWRIGHT_TOKEN_FILE");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("serve-{}-{name}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// A process that says a line when it is ready; killed when it is dropped.
+struct Started {
+    child: Child,
+    line: String,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Started {
+    fn new(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        Self { child, line: line.trim().to_owned(), stdout }
+    }
+
+    fn send(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+
+    /// Its exit code and everything else it said.
+    fn end(mut self) -> (Option<i32>, String, String) {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.stdout.read_to_string(&mut out).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        (self.child.wait().unwrap().code(), out, err)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server, and its clients' commands.
+struct Served {
+    process: Started,
+    said: Value,
+}
+
+impl Served {
+    fn start(listen: &str, more: &[&str]) -> Self {
+        let args = [
+            &[
+                "serve",
+                "--json",
+                "--listen",
+                listen,
+                "--export",
+                "none",
+                "--grace",
+                "1",
+                "--heartbeat",
+                "0.1",
+            ],
+            more,
+        ];
+        let process = Started::new(lockwright(&args.concat()));
+        let said = serde_json::from_str(&process.line).unwrap_or_else(|_| {
+            panic!("the server said {:?}", process.line);
+        });
+        Self { process, said }
+    }
+
+    fn address(&self) -> String {
+        self.said["listening"].as_str().unwrap().to_owned()
+    }
+
+    fn client(&self, args: &[&str]) -> Command {
+        let mut command = lockwright(args);
+        command.env("LOCKWRIGHT_SPACE", format!("tcp://{}/stock", self.address()));
+        command
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
+        self.client(args).output().unwrap()
+    }
+
+    fn code(&self, args: &[&str]) -> i32 {
+        self.output(args).status.code().unwrap()
+    }
+
+    fn listed(&self, lock: &str) -> Vec<Value> {
+        let output = self.output(&["ls", "--json", lock]);
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+}
+
+fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
+    let until = Instant::now() + LONG;
+    while !seen() {
+        assert!(Instant::now() < until, "{what}: not seen in time");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn run_ls_break_and_top_work_through_a_server() {
+    let served = Served::start("127.0.0.1:0", &[]);
+    assert_eq!(served.code(&["run", "a", "--", "sh", "-c", "exit 7"]), 7);
+    let holder =
+        Started::new(served.client(&["run", "a", "--", "sh", "-c", "echo $LOCKWRIGHT_TOKEN; exec sleep 60"]));
+    let token: u64 = holder.line.parse().unwrap();
+    assert_eq!(served.code(&["run", "-n", "a", "--", "true"]), 1);
+    assert_eq!(served.code(&["run", "-w", "0.05", "-E", "75", "a", "--", "true"]), 75);
+    assert_eq!(served.code(&["run", "--range", "0..5", "a", "--", "true"]), 0, "ranges are another lock");
+    let waiter = served.client(&["run", "a", "--", "true"]).spawn().unwrap();
+    eventually("a waiter", || served.listed("a").len() == 2);
+    let listed = served.listed("a");
+    assert_eq!((&listed[0]["state"], &listed[1]["state"]), (&"held".into(), &"waiting".into()));
+    assert_eq!((&listed[0]["token"], &listed[0]["pid"]), (&token.into(), &holder.child.id().into()));
+    let top: Value =
+        serde_json::from_slice(&served.output(&["top", "--json", "--interval", "0.2"]).stdout).unwrap();
+    assert_eq!((&top["locks"][0]["lock"], &top["locks"][0]["waiting"]), (&"a".into(), &1.0.into()));
+    assert_eq!(served.code(&["break", "a", "--token", &(token + 1).to_string()]), 1, "not that grant");
+    assert_eq!(served.code(&["break", "a", "--token", &token.to_string()]), 0);
+    assert!(waiter.wait_with_output().unwrap().status.success());
+    let (code, _, err) = holder.end();
+    assert_eq!(code, Some(128 + Signal::SIGTERM as i32), "{err}");
+    assert!(err.contains("lost"), "{err}");
+    assert!(served.listed("a").is_empty());
+}
+
+#[test]
+fn a_killed_client_frees_its_locks_and_a_stopped_server_says_goodbye() {
+    let served = Served::start("127.0.0.1:0", &[]);
+    let holder = Started::new(served.client(&["run", "a", "--", "sh", "-c", "echo in; exec sleep 60"]));
+    holder.send(Signal::SIGKILL);
+    assert_eq!(served.code(&["run", "-w", "10", "a", "--", "true"]), 0);
+    served.process.send(Signal::SIGTERM);
+    let Served { process, .. } = served;
+    assert_eq!(process.end().0, Some(0));
+}
+
+#[test]
+fn a_command_goes_on_under_its_lock_while_the_server_is_killed_and_restarted() {
+    let folder = folder("restart");
+    let state = folder.join("state");
+    let args = ["--state", state.to_str().unwrap()];
+    let served = Served::start("127.0.0.1:0", &args);
+    let address = served.address();
+    let script = "echo in; while ! [ -e \"$0\" ]; do sleep 0.02; done; exit 3";
+    let done = folder.join("done");
+    let holder = Started::new(served.client(&["run", "a", "--", "sh", "-c", script, done.to_str().unwrap()]));
+    assert_eq!(holder.line, "in");
+    served.process.send(Signal::SIGKILL);
+    drop(served);
+    let served = Served::start(&address, &args);
+    assert_eq!(served.said["recovering"], true);
+    let rival = served.client(&["run", "-w", "3", "a", "--", "true"]).output().unwrap();
+    assert_eq!(
+        rival.status.code(),
+        Some(1),
+        "nobody else gets the lock: {}",
+        String::from_utf8_lossy(&rival.stderr)
+    );
+    assert_eq!(served.listed("a").len(), 1);
+    fs::write(&done, "").unwrap();
+    let (code, _, err) = holder.end();
+    assert_eq!((code, err.as_str()), (Some(3), ""));
+    assert_eq!(served.code(&["run", "-n", "a", "--", "true"]), 0);
+    let _ = fs::remove_dir_all(folder);
+}
+
+#[test]
+fn a_command_is_ended_when_the_server_is_gone_for_good() {
+    let served = Served::start("127.0.0.1:0", &[]);
+    let args = ["run", "--lease", "1", "a", "--", "sh", "-c", "echo in; exec sleep 60"];
+    let holder = Started::new(served.client(&args));
+    drop(served);
+    let (code, _, err) = holder.end();
+    assert_eq!(code, Some(128 + Signal::SIGTERM as i32), "{err}");
+    assert!(err.contains("lost"), "{err}");
+}
+
+#[test]
+fn who_may_come_in_is_said_in_one_line() {
+    let one_line = |output: &Output| {
+        let text = String::from_utf8(output.stderr.clone()).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        (output.status.code().unwrap(), text)
+    };
+    let refused = lockwright(&["serve", "--listen", "0.0.0.0:0", "--state", "none"]).output().unwrap();
+    let (code, text) = one_line(&refused);
+    assert!(code == 2 && text.contains("--token-file") && text.contains("--tls-cert"), "{text}");
+    let folder = folder("token");
+    let secret = folder.join("secret");
+    fs::write(&secret, "too short\n").unwrap();
+    let weak = lockwright(&["serve", "--token-file", secret.to_str().unwrap()]).output().unwrap();
+    assert!(one_line(&weak).1.contains("16 bytes"));
+    fs::write(&secret, "a long and random line of text\n").unwrap();
+    // Reachable from elsewhere, and so with a token only.
+    let served = Served::start("0.0.0.0:0", &["--token-file", secret.to_str().unwrap()]);
+    let port = served.address().rsplit_once(':').unwrap().1.to_owned();
+    let space = format!("tcp://127.0.0.1:{port}/stock");
+    let run = ["run", "--space", &space, "a", "--", "true"];
+    let (code, text) = one_line(&lockwright(&run).output().unwrap());
+    assert!(code == 70 && text.contains("wants a token"), "{text}");
+    let with = ["run", "--space", &space, "--token-file", secret.to_str().unwrap(), "a", "--", "true"];
+    assert_eq!(lockwright(&with).output().unwrap().status.code(), Some(0));
+    for (space, code) in [("tcp://", 64), ("tcp://127.0.0.1:1/x", 70), ("tcp://no.such.host.invalid:1/x", 70)]
+    {
+        let output = lockwright(&["run", "--space", space, "a", "--", "true"]).output().unwrap();
+        assert_eq!(one_line(&output).0, code, "{space}");
+    }
+    let _ = fs::remove_dir_all(folder);
+}

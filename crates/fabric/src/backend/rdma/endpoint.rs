@@ -1,0 +1,229 @@
+//! A client's endpoint over RDMA: verbs as work requests, waits by READing at a pace.
+
+use super::client::{Client, RdmaConnectError, RdmaOptions};
+use super::control::RegionInfo;
+use super::verbs::WorkKind;
+use crate::addr::{Addr, PeerId, Value, Width};
+use crate::backend::inproc::mailbox::Receive;
+use crate::capability::Capabilities;
+use crate::endpoint::{Endpoint, FabricError};
+use crate::message::Message;
+use crate::random::{GOLDEN, mix};
+use crate::verb::{Batch, MaskedCas, Op, RawVerb};
+use crate::wait::{Deadline, Time, Wait, Waited};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::station::CHUNK;
+
+/// One client of an [`RdmaHost`](super::RdmaHost).
+///
+/// A `go` or `send` takes effect when its future is first polled, and then even if it is dropped. Futures need no
+/// runtime. When the host is gone everything fails; clones are the same client, and the last one dropped says goodbye.
+///
+/// Verbs of a batch are posted together and execute in order; a verb that follows a READ is fenced, since a NIC may
+/// otherwise let it pass (InfiniBand's ordering rules).
+#[derive(Clone, Debug)]
+pub struct RdmaEndpoint {
+    client: Arc<Client>,
+    _owner: Arc<Owner>,
+}
+
+#[derive(Debug)]
+struct Owner(Arc<Client>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl RdmaEndpoint {
+    /// Connects to the host whose control connection listens at `host`.
+    ///
+    /// # Errors
+    /// If there is no device, or the host cannot be reached or refuses.
+    pub fn connect(host: SocketAddr, options: RdmaOptions) -> Result<Self, RdmaConnectError> {
+        let client = Client::connect(host, options)?;
+        Ok(Self { _owner: Arc::new(Owner(Arc::clone(&client))), client })
+    }
+
+    /// Compare-and-swaps that emulated verbs had to repeat so far.
+    pub fn emulation_retries(&self) -> u64 {
+        self.client.retries.load(Relaxed)
+    }
+
+    /// Whether the host is gone, or has expelled this client.
+    pub fn is_lost(&self) -> bool {
+        self.client.lost.load(Relaxed)
+    }
+
+    async fn execute(&self, verbs: &[RawVerb]) -> Result<Vec<u128>, FabricError> {
+        let mut olds = Vec::with_capacity(verbs.len());
+        let mut rest = verbs;
+        while let Some(first) = rest.first() {
+            let native = rest.iter().take(CHUNK).map_while(|verb| self.work(verb)).collect::<Vec<_>>();
+            if native.is_empty() {
+                olds.push(self.emulate(first).await?);
+                rest = &rest[1..];
+                continue;
+            }
+            olds.extend(self.batch(first.addr, &native).await?);
+            rest = &rest[native.len()..];
+        }
+        Ok(olds)
+    }
+
+    async fn batch(&self, at: Addr, works: &[WorkKind]) -> Result<Vec<u128>, FabricError> {
+        let lost = FabricError::NodeLost(at.node);
+        if self.is_lost() {
+            return Err(lost);
+        }
+        self.client.station().batch(&self.client.host, works).await.ok_or(lost)
+    }
+
+    /// The verb as one work request; `None` if it must be emulated.
+    fn work(&self, verb: &RawVerb) -> Option<WorkKind> {
+        let all = u128::from(u64::MAX);
+        if verb.width != Width::W64 {
+            return None;
+        }
+        let (addr, key) = self.place(verb.addr, 8);
+        Some(match verb.op {
+            Op::Read => WorkKind::Read { addr, key },
+            Op::Write(value) => WorkKind::Write { addr, key, value: value as u64 },
+            Op::Cas { expect, new } => {
+                WorkKind::CompareSwap { addr, key, expect: expect as u64, new: new as u64 }
+            }
+            Op::FetchAdd(add) => WorkKind::FetchAdd { addr, key, add: add as u64 },
+            Op::MaskedCas(MaskedCas { compare, compare_mask, swap, swap_mask })
+                if compare_mask & all == all =>
+            {
+                let new = (compare & !swap_mask) | (swap & swap_mask);
+                WorkKind::CompareSwap { addr, key, expect: compare as u64, new: new as u64 }
+            }
+            // One field, as wide as the word: its carry is lost anyway.
+            Op::MaskedFetchAdd(fields) if fields.boundaries & (all >> 1) == 0 => {
+                WorkKind::FetchAdd { addr, key, add: fields.add as u64 }
+            }
+            Op::MaskedCas(_) | Op::MaskedFetchAdd(_) | Op::GuardedFetchAdd { .. } => return None,
+        })
+    }
+
+    /// Where a word is, as the NIC sees it.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    fn place(&self, addr: Addr, bytes: u64) -> (u64, u32) {
+        let here = |region: &&RegionInfo| region.node == addr.node && region.region == addr.region;
+        let region = self.client.regions.iter().find(here);
+        let region = region.unwrap_or_else(|| panic!("{addr} lies in no region of this fabric"));
+        assert!(
+            addr.offset + bytes <= region.bytes,
+            "{addr} lies past the end of its region of {} bytes",
+            region.bytes
+        );
+        (region.addr + addr.offset, region.key)
+    }
+
+    /// A verb that the NIC does not have: READ, then compare-and-swap until nobody came in between.
+    ///
+    /// # Panics
+    /// If emulation was not asked for, or the word is wider than the NIC's atomics: then the fabric's capabilities say
+    /// so, and the protocol should not have been started on it.
+    async fn emulate(&self, verb: &RawVerb) -> Result<u128, FabricError> {
+        assert!(
+            self.client.options.emulate_masks && verb.width == Width::W64,
+            "{:?} on {} bytes is beyond this fabric's capabilities",
+            verb.op,
+            verb.width.bytes()
+        );
+        let (addr, key) = self.place(verb.addr, 8);
+        let mut seen = self.batch(verb.addr, &[WorkKind::Read { addr, key }]).await?[0];
+        loop {
+            let Some(new) = verb.op.apply(Width::W64, seen) else { return Ok(seen) };
+            let swap = WorkKind::CompareSwap { addr, key, expect: seen as u64, new: new as u64 };
+            let found = self.batch(verb.addr, &[swap]).await?[0];
+            if found == seen {
+                return Ok(seen);
+            }
+            self.client.retries.fetch_add(1, Relaxed);
+            seen = found;
+        }
+    }
+}
+
+impl Endpoint for RdmaEndpoint {
+    fn me(&self) -> PeerId {
+        self.client.peer
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let emulated = self.client.options.emulate_masks;
+        Capabilities {
+            masked: emulated,
+            wide: false,
+            guarded: emulated,
+            messages: true,
+            scope: self.client.scope,
+        }
+    }
+
+    async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
+        let mut verbs = Vec::with_capacity(4);
+        batch.each(&mut |verb| {
+            verbs.push(verb);
+            0
+        });
+        let mut olds = self.execute(&verbs).await?.into_iter();
+        Ok(batch.each(&mut |_| olds.next().expect("every verb has an old word")))
+    }
+
+    async fn wait_until<T: Value>(&self, wait: Wait<T>) -> Result<Waited<T>, FabricError> {
+        let pace = if wait.pace_ns == 0 { self.client.options.pace_ns } else { wait.pace_ns };
+        let mut polls = 0;
+        loop {
+            let value = self.go(wait.word.read()).await?;
+            polls += 1;
+            let met = wait.met_by(value);
+            if met || self.client.clock.reached(wait.deadline) {
+                return Ok(Waited { value, met, polls });
+            }
+            self.client.clock.sleep(pace).await;
+        }
+    }
+
+    async fn send(&self, to: PeerId, message: Message) -> Result<(), FabricError> {
+        self.client.send(to, &message).await
+    }
+
+    /// Carried reliably: what is lost is only what nobody is there to receive.
+    async fn send_datagram(&self, to: PeerId, message: Message) -> Result<(), FabricError> {
+        let _ = self.client.send(to, &message).await;
+        Ok(())
+    }
+
+    fn recv_by<T>(
+        &self,
+        deadline: Deadline,
+        pick: impl FnMut(PeerId, &Message) -> Option<T>,
+    ) -> impl Future<Output = Option<T>> {
+        Receive::new(&self.client.post.mailbox, &self.client.clock, deadline, pick)
+    }
+
+    /// The host's clock as it was when the client came, kept going by this machine's own.
+    async fn now(&self) -> Time {
+        self.client.clock.now()
+    }
+
+    fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
+        self.client.clock.sleep(ns)
+    }
+
+    /// SplitMix64, one stream per client.
+    fn random(&self) -> u64 {
+        let state = self.client.random.fetch_add(GOLDEN, Relaxed);
+        mix(state.wrapping_add(GOLDEN))
+    }
+}

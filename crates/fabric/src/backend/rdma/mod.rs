@@ -1,0 +1,33 @@
+//! The RDMA fabric: verbs are work requests on reliable connections, executed by the NIC that owns the memory.
+//!
+//! A [`RdmaHost`] lends lock memory; an [`RdmaEndpoint`] is one client of it. They meet over TCP (the *control
+//! connection*: addresses of queue pairs, keys of memory, who calls whom) and then talk over queue pairs only:
+//!
+//! ```text
+//!   client A ── READ, WRITE, CAS, FAA, SEND ──► host (lock memory; roles; local clients by CPU atomics)
+//!      │                                            ▲
+//!      └──── SEND, connected on first use ───► client B
+//! ```
+//!
+//! What a device cannot do is not pretended: 8-byte compare-and-swap and fetch-and-add, seen as one step by verbs of the
+//! same NIC only. Masked verbs can be emulated by compare-and-swap where a protocol needs them
+//! ([`ConnectOptions::emulate_masks`](RdmaOptions::emulate_masks)); the retries are counted.
+//!
+//! RDMA carries no authentication: whoever can send packets to the NIC and knows a key can use it. Keys are per client
+//! and packet numbers start at random, but this fabric is for networks you trust.
+
+mod client;
+mod control;
+mod device;
+mod endpoint;
+mod host;
+mod letter;
+mod local;
+mod station;
+mod verbs;
+
+pub use client::{RdmaConnectError, RdmaOptions};
+pub use device::{DeviceChoice, DeviceError, devices};
+pub use endpoint::RdmaEndpoint;
+pub use host::{HostOptions, RdmaHost};
+pub use local::RdmaLocal;

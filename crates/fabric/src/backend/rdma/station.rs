@@ -1,0 +1,387 @@
+//! A station: one protection domain with everything that is needed to post work and to hear that it is done.
+//!
+//! Work requests carry a *slot*'s number; a slot has room for the results of one batch, or for one letter. Completions are
+//! taken from the queue by whoever waits, and by a thread of the station's own when nobody does: it spins for a moment
+//! and then sleeps until the NIC rings.
+
+use super::device::{Device, DeviceError};
+use super::letter::LETTER;
+use super::verbs::{Buffer, Domain, Pair, Queue, Shared, Work, WorkKind};
+use rdma_mummy_sys::{ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status};
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Verbs of one doorbell.
+pub(super) const CHUNK: usize = 16;
+/// Batches under way at once.
+const BATCHES: usize = 32;
+/// Letters on their way out at once.
+const LETTERS: usize = 32;
+/// Receives posted.
+const RECEIVES: usize = 256;
+/// Bytes of a batch's results.
+const RESULTS: usize = 16 * CHUNK;
+/// How long whoever waits looks by itself.
+const SPIN: Duration = Duration::from_micros(20);
+/// How often the thread looks though nobody rang: in case the station is being closed.
+const NAP: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// Marks the receives among the numbers of work requests.
+const RECEIVE: u64 = 1 << 63;
+
+/// What becomes of letters: the number of the queue pair, and the bytes.
+pub(super) type Sink = Box<dyn Fn(u32, &[u8]) + Send + Sync>;
+
+/// See the module.
+pub(super) struct Station {
+    // Dropped in this order: queue pairs are elsewhere and gone by then.
+    shared: Arc<Shared>,
+    queue: Arc<Queue>,
+    results: Buffer,
+    outgoing: Buffer,
+    incoming: Buffer,
+    pub(super) domain: Arc<Domain>,
+    slots: Mutex<Slots>,
+    /// One at a time takes completions, so that letters keep their order.
+    taking: Mutex<()>,
+    sink: Sink,
+    closing: AtomicBool,
+}
+
+impl fmt::Debug for Station {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Station").field("device", &self.domain.device.name).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Slots {
+    slots: Vec<Slot>,
+    free_batches: Vec<usize>,
+    free_letters: Vec<usize>,
+    /// Those who wait for a slot.
+    waiting: Vec<Waker>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// Tells a late completion from that of the slot's next user.
+    turn: u32,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Free,
+    /// The NIC works on it. Without a waiter once the future was dropped.
+    Busy {
+        waiter: Option<Waker>,
+        dropped: bool,
+    },
+    Done {
+        well: bool,
+    },
+}
+
+/// Work that was posted: done when the NIC says so, with whether all went well.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    station: Arc<Station>,
+    index: usize,
+    spun: bool,
+    over: bool,
+}
+
+/// The station's own thread, ended when this is dropped.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    station: Arc<Station>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Station {
+    /// A station on `device` whose letters go to `sink`.
+    pub(super) fn open(device: &Arc<Device>, sink: Sink) -> Result<(Arc<Self>, Keeper), DeviceError> {
+        let domain = Domain::new(device)?;
+        let queue = Queue::new(device, 4096)?;
+        let shared = Shared::new(&domain, RECEIVES as u32)?;
+        let slots = (0..BATCHES + LETTERS).map(|_| Slot::default()).collect();
+        let station = Arc::new(Self {
+            results: Buffer::new(&domain, BATCHES * RESULTS)?,
+            outgoing: Buffer::new(&domain, LETTERS * LETTER)?,
+            incoming: Buffer::new(&domain, RECEIVES * LETTER)?,
+            shared,
+            queue,
+            domain,
+            slots: Mutex::new(Slots {
+                slots,
+                free_batches: (0..BATCHES).collect(),
+                free_letters: (BATCHES..BATCHES + LETTERS).collect(),
+                waiting: Vec::new(),
+            }),
+            taking: Mutex::default(),
+            sink,
+            closing: AtomicBool::new(false),
+        });
+        for index in 0..RECEIVES {
+            station.post_receive(index);
+        }
+        let own = Arc::clone(&station);
+        let thread = std::thread::Builder::new().name("lockwright-rdma".to_owned()).spawn(move || own.keep());
+        let thread = thread.map_err(|error| DeviceError::System {
+            what: "starting a thread for",
+            device: device.name.clone(),
+            error,
+        })?;
+        Ok((Arc::clone(&station), Keeper { station, thread: Some(thread) }))
+    }
+
+    /// A queue pair of this station, not connected yet.
+    pub(super) fn pair(&self) -> Result<Pair, DeviceError> {
+        let sends = (BATCHES * CHUNK + LETTERS + 16) as u32;
+        Pair::new(&self.domain, &self.queue, &self.shared, sends, random_psn())
+    }
+
+    fn post_receive(&self, index: usize) {
+        self.shared.post(RECEIVE | index as u64, self.incoming.piece(index * LETTER, LETTER));
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a slot: of a letter, or else of a batch.
+    async fn slot(self: &Arc<Self>, letter: bool) -> Ticket {
+        let index = std::future::poll_fn(|cx| {
+            let mut slots = self.slots();
+            let free = if letter { slots.free_letters.pop() } else { slots.free_batches.pop() };
+            let Some(index) = free else {
+                slots.waiting.push(cx.waker().clone());
+                return Poll::Pending;
+            };
+            let slot = &mut slots.slots[index];
+            slot.turn = slot.turn.wrapping_add(1);
+            slot.state = State::Busy { waiter: None, dropped: false };
+            Poll::Ready(index)
+        });
+        Ticket { index: index.await, station: Arc::clone(self), spun: false, over: false }
+    }
+
+    /// The number of the work request that ends the slot's turn.
+    fn id(&self, index: usize) -> u64 {
+        u64::from(self.slots().slots[index].turn) << 16 | index as u64
+    }
+
+    /// Posts up to [`CHUNK`] verbs over `pair` and returns their results, or `None` if they failed. What was posted is
+    /// executed even if the future is dropped.
+    pub(super) async fn batch(self: &Arc<Self>, pair: &Pair, kinds: &[WorkKind]) -> Option<Vec<u128>> {
+        let mut ticket = self.slot(false).await;
+        let (index, id) = (ticket.index, self.id(ticket.index));
+        let mut works = Vec::with_capacity(kinds.len());
+        let mut reading = false;
+        for (turn, kind) in kinds.iter().enumerate() {
+            let place = index * RESULTS + 16 * turn;
+            let is_read = matches!(kind, WorkKind::Read { .. });
+            if let WorkKind::Write { value, .. } = kind {
+                self.results.write(place, &value.to_le_bytes());
+            }
+            let piece = self.results.piece(place, 8);
+            works.push(Work {
+                id,
+                kind: *kind,
+                piece,
+                signal: turn + 1 == kinds.len(),
+                fence: reading && !is_read,
+            });
+            reading |= is_read;
+        }
+        self.finish(&mut ticket, pair, &works).await.then(|| self.results_of(index, kinds.len()))
+    }
+
+    fn results_of(&self, index: usize, count: usize) -> Vec<u128> {
+        let read = |turn: usize| {
+            let mut word = [0; 8];
+            self.results.read(index * RESULTS + 16 * turn, &mut word);
+            u128::from(u64::from_le_bytes(word))
+        };
+        (0..count).map(read).collect()
+    }
+
+    async fn finish(&self, ticket: &mut Ticket, pair: &Pair, works: &[Work]) -> bool {
+        if !pair.post(works) {
+            ticket.release();
+            return false;
+        }
+        ticket.await
+    }
+
+    /// Sends a letter over `pair`; whether it has arrived.
+    pub(super) async fn send(self: &Arc<Self>, pair: &Pair, bytes: &[u8]) -> bool {
+        let mut ticket = self.slot(true).await;
+        let place = (ticket.index - BATCHES) * LETTER;
+        self.outgoing.write(place, bytes);
+        let piece: ibv_sge = self.outgoing.piece(place, bytes.len());
+        let id = self.id(ticket.index);
+        self.finish(
+            &mut ticket,
+            pair,
+            &[Work { id, kind: WorkKind::Send, piece, signal: true, fence: false }],
+        )
+        .await
+    }
+
+    /// Takes the completions that are there. `false` if there were none, or somebody else is at it.
+    fn take(&self) -> bool {
+        let Ok(_taking) = self.taking.try_lock() else { return false };
+        self.queue.poll(|wc| self.completed(wc)) > 0
+    }
+
+    fn completed(&self, wc: &ibv_wc) {
+        let well = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
+        if wc.wr_id & RECEIVE != 0 {
+            let index = (wc.wr_id & !RECEIVE) as usize;
+            if well && wc.opcode == ibv_wc_opcode::IBV_WC_RECV {
+                let mut bytes = vec![0; (wc.byte_len as usize).min(LETTER)];
+                self.incoming.read(index * LETTER, &mut bytes);
+                self.post_receive(index);
+                (self.sink)(wc.qp_num, &bytes);
+            } else {
+                self.post_receive(index);
+            }
+            return;
+        }
+        let (index, turn) = ((wc.wr_id & 0xffff) as usize, (wc.wr_id >> 16) as u32);
+        let mut slots = self.slots();
+        let Some(slot) = slots.slots.get_mut(index).filter(|slot| slot.turn == turn) else { return };
+        let State::Busy { waiter, dropped } = &mut slot.state else { return };
+        let (waiter, dropped) = (waiter.take(), *dropped);
+        slot.state = State::Done { well };
+        if dropped {
+            Self::free(&mut slots, index);
+        }
+        drop(slots);
+        if let Some(waiter) = waiter {
+            waiter.wake();
+        }
+    }
+
+    fn free(slots: &mut Slots, index: usize) {
+        slots.slots[index].state = State::Free;
+        if index < BATCHES {
+            slots.free_batches.push(index);
+        } else {
+            slots.free_letters.push(index);
+        }
+        for waiter in slots.waiting.drain(..) {
+            waiter.wake();
+        }
+    }
+
+    /// The thread: takes completions that nobody waits for by looking.
+    fn keep(&self) {
+        while !self.closing.load(Relaxed) {
+            let start = Instant::now();
+            while self.take() || start.elapsed() < SPIN {
+                std::hint::spin_loop();
+            }
+            self.queue.ask();
+            // One may have come between the last look and the request for a ring.
+            if self.take() {
+                continue;
+            }
+            let bell = self.queue.bell();
+            let mut fds = [rustix::event::PollFd::new(&bell, rustix::event::PollFlags::IN)];
+            match rustix::event::poll(&mut fds, Some(&NAP)) {
+                Ok(rung) if rung > 0 => self.queue.hear(),
+                Ok(_) => {}
+                Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Twenty-four bits that nobody guesses.
+fn random_psn() -> u32 {
+    let mut bytes = [0; 4];
+    // Without randomness the number is merely guessable; connections work all the same.
+    let _ = getrandom::getrandom(&mut bytes);
+    u32::from_le_bytes(bytes)
+}
+
+impl Ticket {
+    /// Gives the slot back: nothing was posted, or it is done.
+    fn release(&mut self) {
+        self.over = true;
+        Station::free(&mut self.station.slots(), self.index);
+    }
+
+    fn look(&mut self, waker: Option<&Waker>) -> Option<bool> {
+        let mut slots = self.station.slots();
+        match &mut slots.slots[self.index].state {
+            State::Done { well } => {
+                let well = *well;
+                Some(well)
+            }
+            State::Busy { waiter, .. } => {
+                *waiter = waker.cloned();
+                None
+            }
+            State::Free => unreachable!("a slot is free only after its ticket is over"),
+        }
+    }
+}
+
+impl Future for Ticket {
+    type Output = bool;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+        let this = self.get_mut();
+        let start = Instant::now();
+        while !this.spun {
+            this.station.take();
+            if this.look(None).is_some() {
+                break;
+            }
+            this.spun = start.elapsed() > SPIN;
+        }
+        match this.look(Some(cx.waker())) {
+            // The results stay readable until the ticket is dropped.
+            Some(well) => Poll::Ready(well),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let mut slots = self.station.slots();
+        match &mut slots.slots[self.index].state {
+            State::Busy { waiter, dropped } => {
+                *waiter = None;
+                *dropped = true;
+            }
+            _ => Station::free(&mut slots, self.index),
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.station.closing.store(true, Relaxed);
+        let Some(thread) = self.thread.take() else { return };
+        // A sink may drop the last owner on the station's own thread, which cannot wait for itself.
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Somebody who is called when a client's session has news, where it would cost a task and a wake-up to wait for it.
+//!
+//! What it must not do: block. It is called by the task that reads the connection.
+
+use super::link::Fate;
+use crate::addr::PeerId;
+use crate::message::Message;
+use std::fmt;
+use std::sync::Weak;
+
+/// Hears what comes for a client: see [`TcpEndpoint::listen`](super::TcpEndpoint::listen).
+pub trait Listener: Send + Sync {
+    /// A message came. It is not put into the mailbox.
+    fn message(&self, from: PeerId, message: Message);
+
+    /// The session goes on over a new connection. What was [told](super::TcpEndpoint::tell) on the old one may not
+    /// have arrived.
+    fn reconnected(&self);
+
+    /// The session is over, by whatever but [`TcpEndpoint::close`](super::TcpEndpoint::close).
+    fn over(&self, fate: &Fate);
+}
+
+/// A listener, which may be gone.
+pub(super) struct Ear(pub(super) Weak<dyn Listener>);
+
+impl fmt::Debug for Ear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ear(…)")
+    }
+}

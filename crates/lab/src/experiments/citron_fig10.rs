@@ -1,0 +1,78 @@
+//! Citron Fig. 10: the locks of IO500's hard write, 64 writers side by side in one growing file.
+//!
+//! Records of 47008 bytes on units of 4 KiB: neighbours share a page, and whoever writes the next record waits for it. In
+//! the figure the tree begins with 2¹⁰ units and grows with the file. Here it does not grow (a range past its end is an
+//! error), so what is shown is the other half: the same writers on trees of several sizes, of which each would be the
+//! right one for a while. The claims about growing have no figure until there is one.
+
+use super::citron::{Handshake, Lock, NOTE, Wait, WaitLong, kops, row, table, timed};
+use super::shift::{but, so};
+use crate::claim::Claim;
+use crate::context::{Context, LabError};
+use crate::experiment::{Experiment, Findings};
+use crate::plot::{Axis, Plot, Series, Style};
+use lockwright_sim::{Pattern, Ranges, Report};
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    id: "citron-fig10",
+    title: "Citron: the locks of IO500's hard write, by size of the tree",
+    source: "Citron (FAST '23) §4.5, Fig. 10",
+    run,
+};
+
+const CLIENTS: usize = 64;
+const LOCKS: [Lock; 3] = [Wait, Handshake, WaitLong];
+
+fn run(context: &Context) -> Result<Findings, LabError> {
+    let bits: &[u32] = context.pick(&[10, 12, 14, 16, 18, 20, 22, 24, 26, 28], &[10, 20, 26, 28]);
+    let pattern = Pattern::Interleaved { record_bytes: 47_008, unit_bytes: 4_096 };
+    let plan = |units: u64| timed(context, CLIENTS, Ranges::of(units, pattern.clone()));
+    let mut runs = Vec::new();
+    for lock in LOCKS {
+        runs.extend(bits.iter().map(|bits| lock.run(plan(1 << bits), 12)));
+    }
+    let reports = context.simulate(&runs)?;
+    let by_lock: Vec<&[Report]> = reports.chunks(bits.len()).collect();
+    let mut table = table("hard-write", &["units"]);
+    for (lock, reports) in LOCKS.iter().zip(&by_lock) {
+        for (bits, report) in bits.iter().zip(*reports) {
+            row(&mut table, &[format!("2^{bits}")], &lock.label(), report);
+        }
+    }
+    Ok(Findings { claims: claims(&by_lock), plots: vec![plot(bits, &by_lock)], tables: vec![table] })
+}
+
+fn claims(by_lock: &[&[Report]]) -> Vec<Claim> {
+    let [wait, handshake, _] = by_lock else { unreachable!("three modes") };
+    let most = wait.len() - 1;
+    // The tree before the largest is a quarter of it: one level less.
+    let gain = |reports: &[Report]| 100.0 * (kops(&reports[most - 1]) / kops(&reports[most]) - 1.0);
+    let aborts: u64 = handshake.iter().map(|report| report.aborts).sum();
+    let grows = "the tree does not grow; see docs/experiments.md, Citron";
+    vec![
+        Claim::new("smaller-tree-gains-percent", 7.4, gain(wait))
+            .within_points(10.0)
+            .note("published is the advantage of a tree that has grown six times; ours is one level"),
+        but(so("smaller-tree-is-faster", gain(wait) > 0.0), NOTE),
+        so("ours-handshake-smaller-tree-is-faster", gain(handshake) > 0.0),
+        Claim::new("scale-up-throughput-of-large-tree", 1.0, f64::NAN).within_percent(10.0).note(grows),
+        Claim { band: (10.0, 100.0), ..Claim::new("scale-up-us", 50.0, f64::NAN) }.note(grows),
+        Claim::new("ours-handshake-aborts", 0.0, aborts as f64),
+        so("ours-handshake-ahead-of-wait", kops(&handshake[most]) > kops(&wait[most])),
+    ]
+}
+
+fn plot(bits: &[u32], by_lock: &[&[Report]]) -> Plot {
+    let series = LOCKS.iter().zip(by_lock).map(|(lock, reports)| {
+        let points = bits.iter().zip(*reports).map(|(bits, report)| (f64::from(1 << bits), kops(report)));
+        Series::new(&lock.label(), Style::Line, points.collect())
+    });
+    Plot {
+        name: "hard-write".into(),
+        title: "IO500 hard write, 64 writers: locks by size of the tree".into(),
+        note: "simulated, locks only".into(),
+        x: Axis::log("units of the tree"),
+        y: Axis::linear("thousand locks per second"),
+        series: series.collect(),
+    }
+}

@@ -1,0 +1,352 @@
+//! A rack as in FissLock's testbed (§7.1): eight nodes around a switch, clients that run transactions on them, and a lock
+//! manager wherever its protocol has one.
+//!
+//! | protocol | lock manager | clients |
+//! |---|---|---|
+//! | FissLock | the switch; library and agents on every node, 10 + 1 cores | on all nodes |
+//! | ParLock | one core of every node | on all nodes |
+//! | SrvLock, NetLock | 8 cores of node 0 (and the switch) | on the other seven |
+//! | one-sided locks | memory of node 0 | at home nowhere |
+//!
+//! The network is the one set of parameters that everything is simulated with. One figure is this testbed's own: what a
+//! core does for a packet ([`SERVICE_NS`]).
+
+use crate::context::LabError;
+use crate::subject::Tunable;
+use crate::workload::{Stream, Txn, Workload};
+use lockwright::fabric::fault::FaultPlan;
+use lockwright::fabric::observe::Observation;
+use lockwright::fabric::{Endpoint, NodeId, Time, Width};
+use lockwright::locks::case::Checks;
+use lockwright::locks::catalog::{self, Mutant, Visitor};
+use lockwright::locks::{Grant, LockClient, Patience, Protocol, Space};
+use lockwright_sim::{Ended, NicModel, Setup, SimEndpoint, World};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Nodes.
+pub(crate) const MACHINES: usize = 8;
+
+/// A core's work per packet. FissLock's peak is 1.99 times NetLock's 5.65 M requests per second (§7.7) and 4.79 times
+/// SrvLock's (§7.3), whose 8 cores therefore serve 2.35 M per second, each an acquire and a release: 1.7 µs.
+pub(crate) const SERVICE_NS: u64 = 1_700;
+
+/// After this a transaction gives up what it waits for and lets go of what it has (§7.1).
+const ABORT_NS: u64 = 10_000_000;
+
+/// One simulation.
+#[derive(Clone, Debug)]
+pub(crate) struct RackRun {
+    /// The protocol's name in the catalog.
+    pub(crate) protocol: &'static str,
+    pub(crate) tunables: Vec<Tunable>,
+    pub(crate) workload: Workload,
+    pub(crate) clients: usize,
+    /// Virtual time that is not counted, and then is.
+    pub(crate) warmup_ns: u64,
+    pub(crate) duration_ns: u64,
+    /// If set, grants are counted by slices of time, from the beginning.
+    pub(crate) slice_ns: Option<u64>,
+    pub(crate) faults: FaultPlan,
+    pub(crate) seed: u64,
+}
+
+impl RackRun {
+    /// `workload` with 160 clients, for a time in which every client has done something hundreds of times.
+    pub(crate) fn new(protocol: &'static str, workload: Workload) -> Self {
+        Self {
+            protocol,
+            tunables: Vec::new(),
+            workload,
+            clients: 160,
+            warmup_ns: 1_000_000,
+            duration_ns: 10_000_000,
+            slice_ns: None,
+            faults: FaultPlan::default(),
+            seed: 1,
+        }
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RackReport {
+    pub(crate) protocol: String,
+    /// Nanoseconds of every acquire, sorted.
+    pub(crate) acquire_ns: Vec<u64>,
+    /// Nanoseconds of every transaction, by type, sorted.
+    pub(crate) txn_ns: BTreeMap<&'static str, Vec<u64>>,
+    pub(crate) aborts: u64,
+    /// Requests by eighths of the lock ids.
+    pub(crate) eighths: [u64; MACHINES],
+    /// Grants per slice.
+    pub(crate) slices: Vec<u64>,
+    pub(crate) duration_ns: u64,
+    pub(crate) messages_per_acquire: f64,
+    pub(crate) lost_packets: u64,
+}
+
+impl RackReport {
+    /// Grants per second, in millions.
+    pub(crate) fn mrps(&self) -> f64 {
+        self.acquire_ns.len() as f64 * 1e3 / self.duration_ns as f64
+    }
+
+    /// Transactions per second, in millions.
+    pub(crate) fn mtps(&self) -> f64 {
+        self.txn_ns.values().map(Vec::len).sum::<usize>() as f64 * 1e3 / self.duration_ns as f64
+    }
+
+    /// A quantile of the acquires, in microseconds.
+    pub(crate) fn grant_us(&self, quantile: f64) -> f64 {
+        quantile_us(&self.acquire_ns, quantile)
+    }
+
+    /// Percent of the requests that the busiest eighth of the locks takes.
+    pub(crate) fn busiest_percent(&self) -> f64 {
+        let all: u64 = self.eighths.iter().sum();
+        100.0 * self.eighths.iter().copied().max().unwrap_or(0) as f64 / all.max(1) as f64
+    }
+}
+
+/// A quantile of sorted nanoseconds, in microseconds.
+pub(crate) fn quantile_us(sorted: &[u64], quantile: f64) -> f64 {
+    let at = ((sorted.len() as f64 * quantile) as usize).min(sorted.len().wrapping_sub(1));
+    sorted.get(at).map_or(f64::NAN, |ns| *ns as f64 / 1e3)
+}
+
+/// Simulates all `runs`, on `threads` threads, and returns what came out in the same order.
+///
+/// # Errors
+/// The first run, in order, that failed.
+pub(crate) fn simulate_all(runs: &[RackRun], threads: usize) -> Result<Vec<RackReport>, LabError> {
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<_>> = Mutex::new(runs.iter().map(|_| None).collect());
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(run) = runs.get(index) else { break };
+            let result = simulate(run);
+            results.lock().expect("no run panicked")[index] = Some(result);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(runs.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let results = results.into_inner().expect("no run panicked");
+    results.into_iter().map(|result| result.expect("every run has ended")).collect()
+}
+
+/// Simulates `run`.
+///
+/// # Errors
+/// If there is no such protocol, a checker objects, or clients get stuck.
+pub(crate) fn simulate(run: &RackRun) -> Result<RackReport, LabError> {
+    let mut one = One { run, outcome: None };
+    catalog::visit(&mut one);
+    let outcome = one.outcome.ok_or_else(|| LabError::UnknownProtocol(run.protocol.to_owned()))?;
+    outcome
+        .map_err(|why| LabError::Stuck { run: format!("{} with {} clients", run.protocol, run.clients), why })
+}
+
+struct One<'a> {
+    run: &'a RackRun,
+    outcome: Option<Result<RackReport, String>>,
+}
+
+impl Visitor for One<'_> {
+    fn protocol<P: Protocol>(&mut self) {
+        if P::INFO.name == self.run.protocol {
+            self.outcome = Some(once::<P>(self.run));
+        }
+    }
+
+    fn mutant<P: Protocol>(&mut self, _: Mutant) {}
+}
+
+/// Where things are, for one kind of lock manager.
+struct Layout {
+    nodes: u16,
+    /// Cores of each role on a node, desk by desk.
+    cores: &'static [usize],
+    /// The node of a client, if it is at home on one.
+    home: fn(usize) -> Option<usize>,
+}
+
+fn layout(protocol: &str) -> Layout {
+    let (all, rest): (fn(usize) -> _, fn(usize) -> _) =
+        (|client| Some(client % MACHINES), |client| Some(1 + client % (MACHINES - 1)));
+    let nodes = MACHINES as u16;
+    match protocol {
+        "fisslock" => Layout { nodes, cores: &[1, 10], home: all },
+        "parlock" => Layout { nodes, cores: &[1], home: all },
+        "srvlock" | "netlock" => Layout { nodes, cores: &[8], home: rest },
+        _ => Layout { nodes: 1, cores: &[8], home: |_| None },
+    }
+}
+
+fn once<P: Protocol>(run: &RackRun) -> Result<RackReport, String> {
+    let mut params = P::Params::default();
+    for (name, value) in &run.tunables {
+        assert!(P::tune(&mut params, name, *value), "{} has no {name} to be {value}", P::INFO.name);
+    }
+    let layout = layout(run.protocol);
+    let space = Space::of(run.workload.locks()).over(layout.nodes);
+    let mut world = World::new(Setup {
+        seed: run.seed,
+        clients: run.clients,
+        nodes: layout.nodes,
+        bytes_per_node: P::bytes_per_node(&space, &params),
+        nic: NicModel::default(),
+        faults: run.faults.clone(),
+        checks: Checks { finish: true, quiet: false, tokens: P::INFO.offers.tokens, bypass: None },
+        recovers: P::INFO.offers.recovery,
+        ..Setup::default()
+    });
+    for (addr, word) in P::initial_memory(&space, &params) {
+        world.write(addr, Width::W64, u128::from(word));
+    }
+    let roles = P::roles(&space, &params);
+    let on_nodes = roles.len() - P::switches(&space, &params);
+    for (index, role) in roles.into_iter().enumerate() {
+        if index < on_nodes {
+            world.install_role_at(NodeId(index as u16), role, SERVICE_NS, layout.cores);
+        } else {
+            world.install_switch(role);
+        }
+    }
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    for index in 0..run.clients {
+        let home = (layout.home)(index);
+        let machine = home.unwrap_or(index % MACHINES);
+        let stream = run.workload.stream(run.seed, index, machine, MACHINES);
+        let worker = Worker {
+            stream,
+            locks: run.workload.locks(),
+            gives_up: P::INFO.offers.timeouts,
+            counts_ns: (run.warmup_ns, run.warmup_ns + run.duration_ns),
+            slice_ns: run.slice_ns,
+            tally: Rc::clone(&tally),
+        };
+        world.spawn(home.map(|node| NodeId(node as u16)), |ep| {
+            let client = P::client(ep.clone(), &space, &params);
+            worker.run(ep, client)
+        });
+    }
+    let limit_ns = run.warmup_ns + 10 * run.duration_ns + 1_000_000_000;
+    match world.run(limit_ns) {
+        Err(violation) => return Err(violation.to_string()),
+        Ok(Ended::AllDone) => {}
+        Ok(_) => {
+            return Err(format!("{} clients are stuck at {} ns", world.unfinished().len(), world.now_ns()));
+        }
+    }
+    let counters = world.counters();
+    let mut tally = tally.borrow_mut();
+    let mut report = std::mem::take(&mut tally.report);
+    report.acquire_ns.sort_unstable();
+    report.txn_ns.values_mut().for_each(|ns| ns.sort_unstable());
+    run.protocol.clone_into(&mut report.protocol);
+    report.duration_ns = run.duration_ns;
+    report.messages_per_acquire = counters.messages as f64 / tally.acquires.max(1) as f64;
+    report.lost_packets = counters.lost;
+    Ok(report)
+}
+
+/// What all clients of a run share.
+#[derive(Debug, Default)]
+struct Tally {
+    report: RackReport,
+    acquires: u64,
+}
+
+struct Worker {
+    stream: Stream,
+    locks: u64,
+    gives_up: bool,
+    counts_ns: (u64, u64),
+    slice_ns: Option<u64>,
+    tally: Rc<RefCell<Tally>>,
+}
+
+impl Worker {
+    async fn run<C: LockClient>(mut self, ep: SimEndpoint, client: C) {
+        while ep.true_now_ns() < self.counts_ns.1 {
+            let txn = self.stream.next(ep.true_now_ns());
+            let began_ns = ep.true_now_ns();
+            if self.transact(&ep, &client, &txn).await {
+                self.done(txn.kind, began_ns, ep.true_now_ns());
+            }
+            ep.spend(50);
+        }
+    }
+
+    /// Two-phase locking. False if it was aborted.
+    async fn transact<C: LockClient>(&self, ep: &SimEndpoint, client: &C, txn: &Txn) -> bool {
+        let aborts_at = Time(ep.true_now_ns() + ABORT_NS);
+        let mut held = Vec::with_capacity(txn.wants.len());
+        for want in &txn.wants {
+            // Whoever waits for one lock only cannot be in a circle.
+            let patience = if self.gives_up && txn.wants.len() > 1 {
+                Patience::Until(aborts_at)
+            } else {
+                Patience::Forever
+            };
+            let wanted_ns = ep.true_now_ns();
+            ep.observe(Observation::Waiting(want.claim));
+            let Ok(grant) = client.acquire(want.with(patience)).await else {
+                ep.observe(Observation::GaveUp(want.claim));
+                break;
+            };
+            ep.observe(Observation::Granted(want.claim, grant.token()));
+            self.granted(want.claim.lock, wanted_ns, ep.true_now_ns());
+            held.push((want.claim, grant));
+        }
+        let complete = held.len() == txn.wants.len();
+        if complete && txn.work_ns > 0 {
+            ep.sleep(txn.work_ns).await;
+        }
+        for (claim, grant) in held.into_iter().rev() {
+            ep.observe(Observation::Releasing(claim));
+            if client.release(grant).await.is_err() {
+                ep.observe(Observation::Lost(claim));
+            }
+        }
+        if !complete {
+            self.tally.borrow_mut().report.aborts += 1;
+        }
+        complete
+    }
+
+    fn counts(&self, now_ns: u64) -> bool {
+        (self.counts_ns.0..self.counts_ns.1).contains(&now_ns)
+    }
+
+    fn granted(&self, lock: u64, wanted_ns: u64, now_ns: u64) {
+        let mut tally = self.tally.borrow_mut();
+        tally.acquires += 1;
+        if let Some(slice_ns) = self.slice_ns {
+            let slice = (now_ns / slice_ns) as usize;
+            let slices = &mut tally.report.slices;
+            slices.resize(slices.len().max(slice + 1), 0);
+            slices[slice] += 1;
+        }
+        if self.counts(now_ns) {
+            tally.report.acquire_ns.push(now_ns - wanted_ns);
+            let eighth = lock * MACHINES as u64 / self.locks;
+            tally.report.eighths[eighth as usize] += 1;
+        }
+    }
+
+    fn done(&self, kind: &'static str, began_ns: u64, now_ns: u64) {
+        if self.counts(now_ns) {
+            self.tally.borrow_mut().report.txn_ns.entry(kind).or_default().push(now_ns - began_ns);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What people look at: claims, tables and plots.
+
+use lockwright_lab::{Axis, Claim, Plot, Series, Style, Table};
+
+#[test]
+fn a_band_by_factor_reaches_both_ways() {
+    let claim = Claim::new("x", 100.0, 149.0).within_factor(1.5);
+    assert!(claim.holds());
+    assert!(!Claim { ours: 66.0, ..claim.clone() }.holds());
+    assert!(Claim { ours: 67.0, ..claim }.holds());
+}
+
+#[test]
+fn no_figure_is_a_miss() {
+    let claim = Claim::new("x", 1.0, f64::NAN).within_percent(100.0);
+    assert!(!claim.holds());
+    assert!(claim.to_string().ends_with("MISS: no figure came out"));
+}
+
+#[test]
+fn figures_are_short_and_whole_numbers_stay_whole() {
+    let said = Claim::new("x", 15_500.0, 0.012_345).within_points(99.4).to_string();
+    assert!(said.starts_with("claim x paper=15500 ours=0.01235 "), "{said}");
+}
+
+#[test]
+fn cells_with_commas_and_quotes_survive_csv() {
+    let mut table = Table::new("t", &["a", "b"]);
+    table.row(["x,y".into(), "say \"hi\"".into()]);
+    assert_eq!(table.csv(), "a,b\n\"x,y\",\"say \"\"hi\"\"\"\n");
+}
+
+#[test]
+fn columns_line_up() {
+    let mut table = Table::new("t", &["lock", "n"]);
+    table.row(["cas".into(), "240".into()]);
+    assert_eq!(table.to_string(), "lock    n\ncas   240\n");
+}
+
+fn plot(points: Vec<(f64, f64)>) -> Plot {
+    Plot {
+        name: "p".into(),
+        title: "a < b & c".into(),
+        note: "simulated".into(),
+        x: Axis::linear("x"),
+        y: Axis::log("y"),
+        series: vec![
+            Series::new("ours", Style::Line, points.clone()),
+            Series::new("ours, paper", Style::Cross, points),
+        ],
+    }
+}
+
+#[test]
+fn points_that_a_logarithm_cannot_show_are_left_out() {
+    let svg = plot(vec![(1.0, 0.0), (2.0, f64::NAN), (3.0, 10.0)]).svg();
+    assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    assert_eq!(svg.matches("<circle").count(), 1 + 2, "one point, and two in the legend");
+}
+
+#[test]
+fn a_plot_without_points_is_still_a_picture() {
+    let svg = plot(Vec::new()).svg();
+    assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN"));
+}
+
+#[test]
+fn text_cannot_break_the_markup() {
+    assert!(plot(Vec::new()).svg().contains("a &lt; b &amp; c"));
+}
+
+#[test]
+fn ticks_are_round_numbers_inside_the_axis() {
+    let svg = plot(vec![(0.0, 15.0), (240.0, 278.0)]).svg();
+    for tick in [">50<", ">200<", ">1000<"] {
+        assert!(svg.contains(tick), "{tick} is missing");
+    }
+}

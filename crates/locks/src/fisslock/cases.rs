@@ -1,0 +1,142 @@
+//! What the explorer runs for FissLock: readers and writers on two and three machines through all nine workflows, with
+//! packets that are lost, doubled and overtaken.
+
+use super::Params;
+use super::pipeline::Preference;
+use crate::case::{Case, Faults, Timeouts};
+use crate::protocol::{Patience, Space, Want};
+use lockwright_fabric::{NodeId, Time};
+
+pub(super) const WRITE: Want = Want::exclusive(0);
+pub(super) const READ: Want = Want::shared(0);
+const SOON: Want = WRITE.with(Patience::Until(Time(1)));
+
+/// One lane, no tokens: as little state as possible.
+pub(super) fn params() -> Params {
+    Params { lanes: 1, tokens: false, readers_past_writer: 1, ..Params::default() }
+}
+
+/// One lock, and clients on machines: what each of them wants, machine by machine.
+pub(super) fn machines(name: &'static str, machines: &[&[Want]]) -> Case<Params> {
+    let mut case = Case::new(name).params(params()).space(Space::of(1).over(machines.len() as u16));
+    for (node, wants) in machines.iter().enumerate() {
+        for want in *wants {
+            case = case.clients(1, &[*want]);
+        }
+        case = case.at_home(NodeId(node as u16));
+    }
+    case
+}
+
+/// Packets go wrong; what is lost is sent again when nothing else moves.
+pub(super) fn with(faults: Faults, case: Case<Params>) -> Case<Params> {
+    Case { faults, ..case }.timeouts(Timeouts::WhenStuck)
+}
+
+pub(super) const LOSS: Faults = Faults { losses: 1, ..Faults::NONE };
+pub(super) const DUP: Faults = Faults { duplicates: 1, ..Faults::NONE };
+pub(super) const REORDER: Faults = Faults { reorders: true, ..Faults::NONE };
+
+/// Anything of it, in one run.
+const ALL: Faults = Faults { losses: 1, duplicates: 1, reorders: true, ..Faults::NONE };
+
+fn preferring(preference: Preference, case: Case<Params>) -> Case<Params> {
+    case.params(Params { preference, ..params() })
+}
+
+pub(super) fn all() -> Vec<Case<Params>> {
+    let mut cases = without_faults();
+    cases.extend(variants());
+    cases.extend(with_faults());
+    cases
+}
+
+/// The nine workflows, in every order.
+fn without_faults() -> Vec<Case<Params>> {
+    vec![
+        machines("two-writers", &[&[WRITE], &[WRITE]]).rounds(3),
+        machines("three-writers", &[&[WRITE], &[WRITE], &[WRITE]]),
+        machines("writers-side-by-side", &[&[WRITE, WRITE], &[WRITE]]),
+        machines("three-readers", &[&[READ], &[READ], &[READ]]),
+        machines("readers-and-writer", &[&[READ], &[READ], &[WRITE]]),
+        machines("side-by-side", &[&[READ, WRITE], &[READ]]),
+        machines("two-and-two", &[&[READ, WRITE], &[READ, WRITE]]),
+        machines("three-machines", &[&[READ], &[WRITE, READ], &[WRITE]]),
+    ]
+}
+
+/// Other preferences, other queues, more locks, more switches, none.
+fn variants() -> Vec<Case<Params>> {
+    let busy: &[&[Want]] = &[&[READ, WRITE], &[READ], &[READ]];
+    let other = Want::shared(1);
+    vec![
+        preferring(Preference::Writers, machines("writers-preferred", busy)),
+        preferring(Preference::ReadersAlways, machines("readers-always", busy)),
+        released_while_leaving(),
+        machines("tokens", &[&[WRITE, WRITE], &[WRITE, READ]])
+            .params(Params { tokens: true, ..params() })
+            .tokens(),
+        machines("urgent", &[&[WRITE], &[WRITE, WRITE]]).params(Params { urgent_clients: 1, ..params() }),
+        Case::new("two-locks")
+            .params(params())
+            .space(Space::of(2).over(2))
+            .clients(1, &[WRITE, other])
+            .at_home(NodeId(0))
+            .clients(2, &[READ, other])
+            .at_home(NodeId(1)),
+        Case::new("two-racks")
+            .params(Params { racks: 2, ..params() })
+            .space(Space::of(2).over(2))
+            .clients(1, &[WRITE, other])
+            .at_home(NodeId(0))
+            .clients(2, &[READ, other])
+            .at_home(NodeId(1)),
+        Case::new("sparse-ids")
+            .params(Params { sparse_ids: true, ..params() })
+            .space(Space::of(2).over(2))
+            .clients(1, &[Want::exclusive(1 << 40), Want::shared(77)])
+            .at_home(NodeId(0))
+            .clients(1, &[Want::shared(77)])
+            .rounds(2)
+            .at_home(NodeId(1)),
+        machines("beyond-the-switch", &[&[READ, WRITE], &[READ, WRITE]])
+            .params(Params { switch_locks: 0, ..params() })
+            .rounds(2),
+        machines("timeout", &[&[WRITE], &[SOON, READ]]).timeouts(Timeouts::WhenStuck),
+        machines("cancel", &[&[READ, WRITE], &[WRITE]]).cancellable().timeouts(Timeouts::WhenStuck),
+        machines("crash", &[&[WRITE, READ], &[READ]]).crashes(1).timeouts(Timeouts::WhenStuck),
+    ]
+}
+
+/// A machine that has not heard yet that its agent has left: its reader has the lock from elsewhere, and lets go.
+pub(super) fn released_while_leaving() -> Case<Params> {
+    preferring(Preference::Writers, Case::new("released-while-leaving"))
+        .space(Space::of(1).over(2))
+        .clients(1, &[READ])
+        .at_home(NodeId(0))
+        .clients(1, &[WRITE])
+        .at_home(NodeId(1))
+        .rounds(2)
+        .clients(1, &[READ])
+        .at_home(NodeId(1))
+}
+
+/// Packets are lost, doubled, overtaken (§4.2).
+fn with_faults() -> Vec<Case<Params>> {
+    let writers: &[&[Want]] = &[&[WRITE], &[WRITE]];
+    let mixed: &[&[Want]] = &[&[READ], &[READ], &[WRITE]];
+    let side: &[&[Want]] = &[&[READ, WRITE], &[READ]];
+    vec![
+        with(LOSS, machines("loss-writers", writers).rounds(2)),
+        with(LOSS, machines("loss-mixed", mixed)),
+        with(LOSS, machines("loss-side-by-side", side)),
+        with(DUP, machines("duplicate-writers", writers).rounds(2)),
+        with(DUP, machines("duplicate-mixed", mixed)),
+        with(DUP, machines("duplicate-side-by-side", side)),
+        with(REORDER, machines("reordering-mixed", mixed)),
+        with(ALL, machines("anything-writers", writers)),
+        with(ALL, machines("anything-mixed", &[&[READ], &[WRITE]])),
+        with(ALL, machines("anything-readers", &[&[READ], &[READ]])),
+        with(ALL, machines("anything-side-by-side", side)),
+    ]
+}

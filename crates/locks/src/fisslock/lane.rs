@@ -1,0 +1,82 @@
+//! A lane: packets from one machine to a decider, one at a time, each sent until everything that came of it has arrived.
+//!
+//! All packets about one lock take the same lane, so a decider sees them in order. That makes the paper's rule (a number
+//! that is not larger is a duplicate, §4.2) right, which it is not where several packets share a count: there a packet
+//! that was lost and is sent again passes for a duplicate of itself. And it bounds what an incarnation of eight bits
+//! must tell apart: of every machine at most one ACQUIRE of a lock is on its way.
+
+use super::packet::{Number, Packet};
+use std::collections::VecDeque;
+
+/// One lane of one machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Lane {
+    /// The last number given.
+    seq: u32,
+    /// What was sent and is not done with: at most one, where packets go one at a time.
+    sent: VecDeque<Sent>,
+    waiting: VecDeque<Packet>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Sent {
+    packet: Packet,
+    grant_arrived: bool,
+    rest_arrived: bool,
+}
+
+impl Lane {
+    /// Takes `packet` in.
+    pub(super) fn push(&mut self, packet: Packet) {
+        self.waiting.push_back(packet);
+    }
+
+    /// The packet to send now, with its number, if one may be sent.
+    pub(super) fn next(&mut self, origin: u8, lane: u32, one_at_a_time: bool) -> Option<Packet> {
+        if one_at_a_time && !self.sent.is_empty() {
+            return None;
+        }
+        let mut packet = self.waiting.pop_front()?;
+        self.seq += 1;
+        packet.number = Number { origin, lane, seq: self.seq };
+        self.sent.push_back(Sent { packet: packet.clone(), grant_arrived: false, rest_arrived: false });
+        Some(packet)
+    }
+
+    /// The packet with this number, if it is still to be sent again.
+    pub(super) fn unfinished(&self, seq: u32) -> Option<&Packet> {
+        self.sent.iter().map(|sent| &sent.packet).find(|packet| packet.number.seq == seq)
+    }
+
+    /// One part of what came of packet `seq` has arrived: the grant, or the rest. Returns the packet if that was all.
+    pub(super) fn arrived(&mut self, seq: u32, grant: bool, twin: bool) -> Option<Packet> {
+        let place = self.sent.iter().position(|sent| sent.packet.number.seq == seq)?;
+        let sent = &mut self.sent[place];
+        sent.grant_arrived |= grant;
+        sent.rest_arrived |= !grant;
+        if twin && !(sent.grant_arrived && sent.rest_arrived) {
+            return None;
+        }
+        self.sent.remove(place).map(|sent| sent.packet)
+    }
+
+    /// Whether the agent of `lid` is to leave by this lane.
+    pub(super) fn has_departure(&self, lid: u64) -> bool {
+        self.sent
+            .iter()
+            .map(|sent| &sent.packet)
+            .chain(&self.waiting)
+            .any(|packet| packet.lid == lid && packet.is_departure())
+    }
+
+    /// Whether it is to leave behind what was sent.
+    pub(super) fn has_later_departure(&self, lid: u64) -> bool {
+        self.waiting.iter().any(|packet| packet.lid == lid && packet.is_departure())
+    }
+
+    /// Takes back a departure of `lid` that has not been sent.
+    pub(super) fn recall(&mut self, lid: u64) -> bool {
+        let place = self.waiting.iter().position(|packet| packet.lid == lid && packet.is_departure());
+        place.is_some_and(|place| self.waiting.remove(place).is_some())
+    }
+}

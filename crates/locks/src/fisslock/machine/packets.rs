@@ -1,0 +1,167 @@
+//! Packets that arrive at a machine, from a decider or from another machine through one.
+//!
+//! A packet is acknowledged when it has been dealt with, not when it arrives: see [`Parked::Packet`].
+
+use super::super::Rules;
+use super::super::agent::Agent;
+use super::super::packet::{Flags, Kind, Packet};
+use super::{Machine, Parked, Seat};
+use lockwright_fabric::Outbox;
+use lockwright_fabric::observe::Mode;
+
+impl<R: Rules> Machine<R> {
+    pub(super) fn packet(&mut self, packet: Packet, out: &mut Outbox) {
+        let number = packet.number;
+        if packet.kind == Kind::Ack {
+            self.acknowledged(&packet, out);
+            return;
+        }
+        if packet.flags.echo {
+            self.came_back(&packet, out);
+            return;
+        }
+        let seen = self.seen.entry((number.origin, number.lane, packet.kind == Kind::Grant)).or_default();
+        if number.seq <= *seen {
+            let is_last = number.seq == *seen;
+            // Once more: the acknowledgement was lost. Unless there is none yet.
+            if is_last && !self.is_parked(&packet) {
+                self.confirm(&packet, out);
+            }
+            return;
+        }
+        *seen = number.seq;
+        self.deal_with(packet, out);
+    }
+
+    pub(super) fn deal_with(&mut self, packet: Packet, out: &mut Outbox) {
+        match packet.kind {
+            Kind::Acquire => self.asked(packet, out),
+            Kind::Release => self.released(packet, out),
+            Kind::Grant => self.given(packet, out),
+            Kind::Free | Kind::Bar | Kind::Ack => {}
+        }
+    }
+
+    /// Says that `packet` was dealt with, to whoever sent it to the decider.
+    fn confirm(&mut self, packet: &Packet, out: &mut Outbox) {
+        let flags =
+            Flags { twin: packet.flags.twin, of_grant: packet.kind == Kind::Grant, ..Flags::default() };
+        let ack = Packet { kind: Kind::Ack, flags, queue: Vec::new(), token: 0, ..packet.clone() };
+        if packet.number.origin == self.me {
+            self.acknowledged(&ack, out);
+        } else {
+            out.send_datagram(super::super::machine_of(packet.number.origin), ack.encode());
+        }
+    }
+
+    fn acknowledged(&mut self, ack: &Packet, out: &mut Outbox) {
+        let (number, flags) = (ack.number, ack.flags);
+        let done = self.arrived(number.lane, number.seq, flags.of_grant, flags.twin, out);
+        if let Some(done) = done
+            && done.is_departure()
+        {
+            self.left(done.lid, out);
+        }
+    }
+
+    /// FREE and BAR come back when the decider is done with them; FREE and GRANT when it refuses them.
+    fn came_back(&mut self, packet: &Packet, out: &mut Outbox) {
+        let Some(done) = self.arrived(packet.number.lane, packet.number.seq, true, false, out) else {
+            return;
+        };
+        if done.is_departure() {
+            if packet.flags.refused {
+                self.stays(done.lid, out);
+            } else {
+                self.left(done.lid, out);
+            }
+        }
+    }
+
+    fn is_parked(&self, packet: &Packet) -> bool {
+        let is_it = |parked: &Parked| matches!(parked, Parked::Packet(other) if other.number == packet.number && other.kind == packet.kind);
+        let leaving = match self.seats.get(&packet.lid) {
+            Some(Seat::Leaving { parked, .. }) => parked.iter().any(is_it),
+            _ => false,
+        };
+        leaving || self.parked.get(&packet.lid).is_some_and(|parked| parked.iter().any(is_it))
+    }
+
+    /// ACQUIRE, from the decider to the agent (workflows 2 and 3).
+    fn asked(&mut self, packet: Packet, out: &mut Outbox) {
+        let (lid, waiter, Flags { counted, granted, .. }) = (packet.lid, packet.waiter(), packet.flags);
+        self.recall(lid, out);
+        let comes_here =
+            packet.number.origin == self.me && !self.departs_later(lid) && self.resident(lid).is_none();
+        match self.seats.get_mut(&lid) {
+            Some(Seat::Here(agent)) if counted => {
+                agent.count(waiter, granted);
+                self.bar(lid, out);
+                self.move_on(lid, out);
+            }
+            Some(Seat::Leaving { parked, .. }) if counted => {
+                parked.push(Parked::Packet(packet));
+                return;
+            }
+            None if counted => {
+                // The agent cannot have left without it, so it is on its way here.
+                self.parked.entry(lid).or_default().push(Parked::Packet(packet));
+                return;
+            }
+            // This machine's own packet found the agent here or on its way here, after all that was sent before it.
+            None if comes_here => {
+                self.parked.entry(lid).or_default().push(Parked::Asked(waiter));
+            }
+            // The agent is gone, or not here yet: the decider knows (Fig. 9 right).
+            _ => self.request(lid, waiter, out),
+        }
+        self.confirm(&packet, out);
+    }
+
+    /// RELEASE, from the decider to the agent (workflow 9).
+    fn released(&mut self, packet: Packet, out: &mut Outbox) {
+        self.recall(packet.lid, out);
+        match self.seats.get_mut(&packet.lid) {
+            Some(Seat::Here(agent)) => {
+                agent.release(packet.ticket);
+                self.move_on(packet.lid, out);
+            }
+            // For this agent, if it stays, or for the next that comes here.
+            Some(Seat::Leaving { parked, .. }) => {
+                parked.push(Parked::Packet(packet));
+                return;
+            }
+            None => {
+                self.parked.entry(packet.lid).or_default().push(Parked::Packet(packet));
+                return;
+            }
+        }
+        self.confirm(&packet, out);
+    }
+
+    /// GRANT: to a task here, with or without the agent.
+    fn given(&mut self, packet: Packet, out: &mut Outbox) {
+        let Packet { lid, ticket, mode, token, flags, .. } = packet;
+        if !flags.agent {
+            self.granted(lid, ticket, token, out);
+            self.confirm(&packet, out);
+            return;
+        }
+        let inca = u8::from(flags.fresh && mode == Mode::Shared);
+        let mut agent = Agent::new(mode, inca, token, ticket, packet.queue.clone());
+        agent.barred = flags.bar;
+        let readers = agent.take_readers(self.params.preference);
+        let mut parked = match self.seats.insert(lid, Seat::Here(agent)) {
+            // It came back before this machine heard that it had left.
+            Some(Seat::Leaving { parked, .. }) => parked,
+            _ => Vec::new(),
+        };
+        parked.extend(self.parked.remove(&lid).unwrap_or_default());
+        self.granted(lid, ticket, token, out);
+        for reader in readers {
+            self.grant_to(lid, reader, token, out);
+        }
+        self.confirm(&packet, out);
+        self.unpark(lid, parked, out);
+    }
+}

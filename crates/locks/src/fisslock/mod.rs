@@ -1,0 +1,185 @@
+//! FissLock: grant decisions in the network, holders and waiters on the servers ("Fast and Scalable In-network Lock
+//! Management Using Lock Fission", Zhang et al., OSDI 2024).
+//!
+//! A lock is split in two. The **decider**, a switch on everybody's way, keeps 18 bits of it and decides grants in half a
+//! round trip ([`pipeline`], `decider`). The **agent** keeps who holds it and who waits, on the machine of a holder
+//! (`agent`), and moves with the lock from machine to machine. A machine's lock library and its agents are `machine`;
+//! packets between machines and deciders may be lost, doubled, delayed and overtaken (`packet`, `lane`).
+//!
+//! | workflow (Fig. 5) | packets |
+//! |---|---|
+//! | 1 free lock | ACQUIRE; the decider answers GRANT with an empty agent |
+//! | 2 shared lock, shared request | ACQUIRE; the decider answers GRANT and tells the agent |
+//! | 3 must wait | ACQUIRE, passed on to the agent; later GRANT, with the agent (8) or without it |
+//! | 4, 5 agent on this machine | none |
+//! | 6 others hold it too | none |
+//! | 7 last holder, nobody waits | FREE |
+//! | 8 last holder, somebody waits | GRANT with the agent, through the decider |
+//! | 9 agent elsewhere | RELEASE, passed on to the agent |
+//!
+//! What is ours, and why, is told in `docs/protocols/fisslock.md`: lanes, verdicts that can be had again, agents that
+//! wait for the decider's word before they are gone, tokens, and locks that machines keep where the switch is full.
+//!
+//! Roles: machines are the roles `0..machines` on the nodes of the same number; the deciders come after them and are in
+//! the network.
+
+mod agent;
+mod cases;
+mod client;
+mod decider;
+mod directory;
+mod lane;
+mod machine;
+pub mod mutants;
+mod packet;
+pub mod pipeline;
+
+pub use client::{FissClient, FissGrant};
+pub use decider::Decider;
+pub use machine::Machine;
+
+use self::pipeline::{Checks, Preference, Switch};
+use crate::case::Case;
+use crate::protocol::{Info, Offers, Protocol, Space};
+use lockwright_fabric::{BoxedRole, Endpoint, Needs, PeerId};
+use std::marker::PhantomData;
+
+/// Tunables of FissLock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Params {
+    /// Whom the decider lets in while readers hold a lock.
+    pub preference: Preference,
+    /// How many readers may pass a waiting writer before its agent has them kept out ([`Preference::Readers`]).
+    pub readers_past_writer: u32,
+    /// Packets that a machine may have on their way to one decider at a time.
+    pub lanes: u32,
+    /// Deciders, among which locks are dealt out round robin (§5.4).
+    pub racks: u16,
+    /// Locks that the switches hold, all together. Those above are kept by machines, round robin (§6).
+    pub switch_locks: u64,
+    /// How long a machine waits before it sends a packet again; never, if zero.
+    pub retransmit_ns: u64,
+    /// Whether grants carry fencing tokens.
+    pub tokens: bool,
+    /// Whether lock ids are arbitrary numbers, which a directory maps to places in the registers.
+    pub sparse_ids: bool,
+    /// The first so many clients go before the others in wait queues.
+    pub urgent_clients: u32,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            preference: Preference::Readers,
+            readers_past_writer: 8,
+            lanes: 64,
+            racks: 1,
+            switch_locks: Switch::TOFINO.capacity(),
+            retransmit_ns: 100_000,
+            tokens: true,
+            sparse_ids: false,
+            urgent_clients: 0,
+        }
+    }
+}
+
+/// What FissLock goes by. The defaults are right; every other value is a mutant.
+pub trait Rules: Checks {
+    /// The name on the command line, for a mutant.
+    const NAME: Option<&'static str> = None;
+    /// A packet that the decider has seen before changes nothing (§4.2).
+    const NUMBERS_ARE_CHECKED: bool = true;
+    /// A machine sends the next packet of a lane when the last is done with.
+    const ONE_AT_A_TIME: bool = true;
+
+    /// A release on a machine whose agent is leaving waits until it is known whether the agent has left.
+    const RELEASES_WAIT: bool = true;
+
+    /// What the explorer runs.
+    fn cases() -> Vec<Case<Params>>;
+}
+
+/// The rules that are shipped.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shipped;
+
+impl Checks for Shipped {}
+
+impl Rules for Shipped {
+    fn cases() -> Vec<Case<Params>> {
+        cases::all()
+    }
+}
+
+/// Machine number `mid`, counted from 1: zero is nobody.
+fn machine_of(mid: u8) -> PeerId {
+    PeerId::role(usize::from(mid) - 1)
+}
+
+/// The machine that keeps the agent of a lock for which the switch has no room.
+fn resident(lid: u64, machines: u64) -> u8 {
+    (lid % machines) as u8 + 1
+}
+
+/// FissLock as a protocol.
+#[derive(Debug)]
+pub struct FissLock<R = Shipped>(PhantomData<R>);
+
+impl<R: Rules> Protocol for FissLock<R> {
+    type Params = Params;
+    type Client<E: Endpoint> = FissClient<E, R>;
+
+    const INFO: Info = Info {
+        name: match R::NAME {
+            Some(name) => name,
+            None => "fisslock",
+        },
+        summary: "grant decisions in the network, holders and waiters on the machines of the holders",
+        source: "FissLock (OSDI '24)",
+        offers: Offers { shared: true, tokens: true, timeouts: true, recovery: true, ..Offers::NONE },
+    };
+
+    fn needs(_: &Params) -> Needs {
+        Needs { messages: true, ..Needs::default() }
+    }
+
+    /// Locks are in the switch and in agents.
+    fn bytes_per_node(_: &Space, _: &Params) -> u64 {
+        0
+    }
+
+    fn client<E: Endpoint>(ep: E, space: &Space, params: &Params) -> Self::Client<E> {
+        FissClient::new(ep, space, params)
+    }
+
+    fn roles(space: &Space, params: &Params) -> Vec<BoxedRole> {
+        let machines = space.nodes;
+        let machine = |index| BoxedRole::new(Machine::<R>::new(index, machines, params));
+        let decider = |_| BoxedRole::new(Decider::<R>::new(space.locks, machines, params));
+        (1..=machines).map(machine).chain((0..params.racks).map(decider)).collect()
+    }
+
+    fn switches(_: &Space, params: &Params) -> usize {
+        usize::from(params.racks)
+    }
+
+    fn tune(params: &mut Params, name: &str, value: u64) -> bool {
+        match name {
+            "switch_locks" => params.switch_locks = value,
+            "lanes" => params.lanes = value as u32,
+            "racks" => params.racks = value as u16,
+            "retransmit_ns" => params.retransmit_ns = value,
+            "prefers_writers" => params.preference = Preference::Writers,
+            _ => return false,
+        }
+        true
+    }
+
+    fn message_name(kind: u32) -> &'static str {
+        packet::name(kind)
+    }
+
+    fn cases() -> Vec<Case<Params>> {
+        R::cases()
+    }
+}

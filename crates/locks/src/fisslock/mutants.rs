@@ -1,0 +1,71 @@
+//! Mutants of FissLock: the shipped code with one rule changed.
+
+use super::cases::{DUP, LOSS, READ, WRITE, machines, released_while_leaving, with};
+use super::pipeline::Checks;
+use super::{FissLock, Params, Rules};
+use crate::case::Case;
+use crate::catalog::{Checker, Mutant, Visitor};
+
+/// Shows them all to `visitor`.
+pub fn visit(visitor: &mut impl Visitor) {
+    let mutant = |caught_by, why| Mutant { of: "fisslock", caught_by, why };
+    visitor.mutant::<FissLock<NoIncarnation>>(mutant(
+        Checker::Exclusion,
+        "a shared lock moves on while a shared ACQUIRE that the decider granted is on its way to the agent",
+    ));
+    visitor.mutant::<FissLock<HastyFree>>(mutant(
+        Checker::Exclusion,
+        "FREE of a shared lock ignores a delayed shared ACQUIRE",
+    ));
+    visitor
+        .mutant::<FissLock<NoNumbers>>(mutant(Checker::Exclusion, "a packet that comes twice counts twice"));
+    visitor.mutant::<FissLock<SharedCount>>(mutant(
+        Checker::Deadlock,
+        "several packets share a count, so that one sent again passes for a duplicate of itself, as printed (§4.2)",
+    ));
+    visitor.mutant::<FissLock<HastyRelease>>(mutant(
+        Checker::Deadlock,
+        "a release on a machine whose agent is leaving is told to that agent, though another may have granted the lock",
+    ));
+}
+
+macro_rules! mutants {
+    ($($(#[$doc:meta])* $mutant:ident = $name:literal, { $($check:ident)* }, { $($rule:ident)* }, $case:expr;)+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+            pub struct $mutant;
+
+            impl Checks for $mutant {
+                $(const $check: bool = false;)*
+            }
+
+            impl Rules for $mutant {
+                const NAME: Option<&'static str> = Some($name);
+                $(const $rule: bool = false;)*
+
+                fn cases() -> Vec<Case<Params>> {
+                    vec![$case]
+                }
+            }
+        )+
+    };
+}
+
+mutants! {
+    /// The agent leaves a reader behind that it never heard of (Fig. 10 left).
+    NoIncarnation = "fisslock-no-incarnation", { GRANT_IS_CHECKED FREE_IS_CHECKED }, {},
+        machines("readers-and-writer", &[&[READ], &[READ], &[WRITE]]);
+    /// The same, where nobody waits (Fig. 10 right).
+    HastyFree = "fisslock-hasty-free", { FREE_IS_CHECKED }, {},
+        machines("readers-and-writer", &[&[READ], &[READ], &[WRITE]]);
+    /// A FREE comes again when somebody else has the lock.
+    NoNumbers = "fisslock-no-numbers", {}, { NUMBERS_ARE_CHECKED },
+        with(DUP, machines("duplicate", &[&[WRITE], &[WRITE]]).rounds(2));
+    /// A FREE that was lost is sent again after a later packet, and ignored.
+    SharedCount = "fisslock-shared-count", {}, { ONE_AT_A_TIME },
+        with(LOSS, machines("loss", &[&[WRITE], &[WRITE]]).rounds(2));
+    /// A holder that has let go holds the lock for ever.
+    HastyRelease = "fisslock-hasty-release", {}, { RELEASES_WAIT },
+        released_while_leaving();
+}

@@ -1,0 +1,140 @@
+//! The stages that make a packet count once (§4.2; "stages for supporting retransmissions", §5.2 footnote 1), and the
+//! one that stamps grants.
+//!
+//! A machine sends one packet per lane at a time and sends it again until everything that came of it has arrived. So of
+//! a lane's last packet the switch keeps the number (4 bytes), the verdict and the agent's place (1 byte each):
+//!
+//! - a larger number is new and goes through the pipeline;
+//! - the same number is the last packet again: it has had its effect, and **the same verdict goes out again**, also to
+//!   where the agent was then. By today's registers it could be granted twice, or routed past where it was lost;
+//! - a smaller number has long been acknowledged and is dropped.
+//!
+//! `stamp`, one register of eight bytes for all locks, counts grants: fencing tokens rise with it, though 18 bits per
+//! lock have no room for them.
+
+use super::register::{CellArray, CellOp, Place, Port, Then, When};
+use super::{Decision, Verdict};
+
+macro_rules! arrays {
+    ($($(#[$doc:meta])* $name:ident;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        struct $name;
+    )+};
+}
+
+arrays! {
+    /// The number of the lane's last packet.
+    Seq;
+    /// Its verdict.
+    Decided;
+    /// Where the agent was then.
+    Agent;
+    /// How many grants there were.
+    Stamp;
+}
+
+/// What the switch keeps of every lane of every machine, and the stamp.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Once {
+    seq: CellArray<Seq, u32>,
+    decided: CellArray<Decided, u8>,
+    agent: CellArray<Agent, u8>,
+    stamp: CellArray<Stamp, u64>,
+}
+
+/// How a packet's number stands to its lane's last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Age {
+    /// Not seen before.
+    New,
+    /// The last one again.
+    Again,
+    /// Older than the last.
+    Old,
+}
+
+/// A packet between the first of these stages and the last.
+#[derive(Debug)]
+pub struct Counted {
+    place: Place,
+    /// How old it is.
+    pub age: Age,
+    decided: Port<Decided>,
+    agent: Port<Agent>,
+    stamp: Port<Stamp>,
+}
+
+const STAMP: Place = Place { mau: 0, offset: 0 };
+
+impl Once {
+    /// For so many lanes of all machines together.
+    pub fn new(lanes: usize) -> Self {
+        Self {
+            seq: CellArray::new(lanes, lanes),
+            decided: CellArray::new(lanes, lanes),
+            agent: CellArray::new(lanes, lanes),
+            stamp: CellArray::new(1, 1),
+        }
+    }
+
+    /// Bits of register memory.
+    pub fn bits(&self) -> u64 {
+        self.seq.bits() + self.decided.bits() + self.agent.bits() + self.stamp.bits()
+    }
+
+    /// A packet comes in.
+    pub fn arrive(&mut self, lane: usize, seq: u32) -> Counted {
+        let place = Place { mau: 0, offset: lane };
+        let newer = CellOp { when: When::Below(seq), then: Then::Set(seq) };
+        let last = self.seq.access(Port::new(), place, newer);
+        let age = match seq.cmp(&last) {
+            std::cmp::Ordering::Greater => Age::New,
+            std::cmp::Ordering::Equal => Age::Again,
+            std::cmp::Ordering::Less => Age::Old,
+        };
+        Counted { place, age, decided: Port::new(), agent: Port::new(), stamp: Port::new() }
+    }
+
+    /// It goes out: with what was decided now, or else with what was decided then, and with the stamp.
+    pub fn leave(
+        &mut self,
+        counted: Counted,
+        now: Option<Decision>,
+        stamps: bool,
+    ) -> (Option<Decision>, u64) {
+        let (decided, agent) = match now {
+            Some(Decision { verdict, agent }) => (CellOp::set(verdict as u8), CellOp::set(agent)),
+            None => (CellOp::READ, CellOp::READ),
+        };
+        let decided = self.decided.access(counted.decided, counted.place, decided);
+        let agent = self.agent.access(counted.agent, counted.place, agent);
+        let stamp = if stamps {
+            self.stamp.access(counted.stamp, STAMP, CellOp::COUNT) + 1
+        } else {
+            self.stamp.access(counted.stamp, STAMP, CellOp::READ)
+        };
+        let then = Verdict::from_number(decided).map(|verdict| Decision { verdict, agent });
+        (now.or(then), stamp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_packet_again_has_the_verdict_it_had() {
+        let mut once = Once::new(4);
+        let first = Decision { verdict: Verdict::Suspended, agent: 7 };
+        let packet = once.arrive(2, 1);
+        assert_eq!(packet.age, Age::New);
+        assert_eq!(once.leave(packet, Some(first), true), (Some(first), 1));
+        let again = once.arrive(2, 1);
+        assert_eq!(again.age, Age::Again);
+        assert_eq!(once.leave(again, None, false), (Some(first), 1));
+        assert_eq!(once.arrive(2, 5).age, Age::New);
+        assert_eq!(once.arrive(2, 4).age, Age::Old);
+        assert_eq!(once.arrive(3, 1).age, Age::New);
+    }
+}

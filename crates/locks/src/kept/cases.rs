@@ -1,0 +1,61 @@
+//! What the explorer runs for kept locks: somebody is killed, or stopped and declared dead, between any two steps of
+//! everything that has to do with cards and resets.
+
+use super::KeptParams;
+use crate::case::{Case, Timeouts};
+use crate::protocol::{Patience, Want};
+use crate::shiftlock::ShiftParams;
+
+pub(super) const WRITE: Want = Want::exclusive(0);
+pub(super) const READ: Want = Want::shared(0);
+const TRY_WRITE: Want = WRITE.with(Patience::Try);
+const TRY_READ: Want = READ.with(Patience::Try);
+
+/// Each of these once, with a card for everybody.
+pub(super) fn mixed(name: &'static str, wants: &[Want], threshold: u32) -> Case<KeptParams> {
+    let shift = ShiftParams { threshold, ..ShiftParams::default() };
+    let params = KeptParams { shift, clients: wants.len() as u64 };
+    wants.iter().fold(Case::new(name).params(params).tokens(), |case, want| case.clients(1, &[*want]))
+}
+
+/// Waiters ask at any time, as often as they like, and reset what they find dead, once: nothing rests on how patient they
+/// are. After that nobody recovers any more, so somebody may wait for ever.
+pub(super) fn hasty(mut case: Case<KeptParams>) -> Case<KeptParams> {
+    case.params.shift.last_generation = 1;
+    case.timeouts(Timeouts::Any).may_hang()
+}
+
+/// Waiters ask when nothing moves any more: then everybody comes to an end.
+fn patient(case: Case<KeptParams>) -> Case<KeptParams> {
+    case.timeouts(Timeouts::WhenStuck)
+}
+
+/// One of them is killed.
+fn killed(case: Case<KeptParams>) -> Case<KeptParams> {
+    case.crashes(1)
+}
+
+/// One of them is stopped, may be declared dead meanwhile, and goes on. What a zombie's last verb leaves behind when
+/// everybody else is done, the next to come finds and resets; here nobody comes, so memory need not be free in the end.
+pub(super) fn stopped(mut case: Case<KeptParams>) -> Case<KeptParams> {
+    case.checks.quiet = false;
+    case.pauses(1)
+}
+
+pub(super) fn all() -> Vec<Case<KeptParams>> {
+    vec![
+        patient(mixed("healthy", &[WRITE, WRITE, READ], 1)),
+        hasty(mixed("healthy-and-hasty", &[WRITE, WRITE], 1)),
+        hasty(mixed("tries", &[WRITE, TRY_WRITE, TRY_READ], 1)),
+        patient(killed(mixed("killed", &[WRITE, WRITE, READ], 1))),
+        patient(killed(mixed("killed-writer", &[WRITE, WRITE, WRITE], 2))),
+        patient(killed(mixed("killed-reader", &[READ, READ, WRITE], 1))),
+        hasty(killed(mixed("killed-and-hasty", &[WRITE, WRITE], 2))),
+        hasty(killed(mixed("killed-and-tried", &[READ, TRY_READ, TRY_WRITE], 1))),
+        patient(stopped(mixed("stopped", &[WRITE, WRITE, READ], 1))),
+        patient(stopped(mixed("stopped-reader", &[READ, READ, WRITE], 1))),
+        hasty(stopped(mixed("stopped-writers-hasty", &[WRITE, WRITE], 2))),
+        hasty(stopped(mixed("stopped-reader-hasty", &[WRITE, READ], 1))),
+        hasty(stopped(mixed("stopped-and-tried", &[READ, TRY_READ, TRY_WRITE], 1))),
+    ]
+}

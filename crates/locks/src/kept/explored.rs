@@ -1,0 +1,153 @@
+//! Kept locks as the explorer runs them: book, standings and entries in one memory.
+
+use super::cases;
+use super::client::KeptClient;
+use super::ledger::Ledger;
+use super::mortal::Mortal;
+use crate::case::Case;
+use crate::protocol::{
+    Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
+};
+use crate::shiftlock::layout::Layout;
+use crate::shiftlock::stirred::Stirred;
+use crate::shiftlock::{Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
+use lockwright_fabric::{Addr, Endpoint, Needs};
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+/// Kept locks with the rules of `R`: those shipped, or a mutant's.
+#[derive(Debug)]
+pub struct Kept<R = Shipped>(PhantomData<R>);
+
+/// What a mutant says of itself, beside the rule it breaks.
+pub trait KeptRules: Rules {
+    /// What the explorer runs.
+    fn kept_cases() -> Vec<Case<KeptParams>>;
+}
+
+impl KeptRules for Shipped {
+    fn kept_cases() -> Vec<Case<KeptParams>> {
+        cases::all()
+    }
+}
+
+/// Tunables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptParams {
+    /// The queue's.
+    pub shift: ShiftParams,
+    /// Clients that there is a card for.
+    pub clients: u64,
+}
+
+impl Default for KeptParams {
+    fn default() -> Self {
+        Self { shift: ShiftParams::default(), clients: 3 }
+    }
+}
+
+/// Entries first, then standings, then cards.
+fn entries(space: &Space) -> u64 {
+    space.table_bytes(16)
+}
+
+impl<R: KeptRules> Protocol for Kept<R> {
+    type Params = KeptParams;
+    type Client<E: Endpoint> = Explored<E, R>;
+
+    const INFO: Info = Info {
+        name: match R::NAME {
+            Some(name) => name,
+            None => "kept",
+        },
+        summary: "ShiftLock whose holders are written down and only the dead lose their locks",
+        source: "this project",
+        offers: Offers {
+            shared: true,
+            ranges: false,
+            tokens: true,
+            tries: true,
+            timeouts: false,
+            recovery: true,
+        },
+    };
+
+    fn needs(_: &KeptParams) -> Needs {
+        Stirred::NEEDS
+    }
+
+    fn bytes_per_node(space: &Space, params: &KeptParams) -> u64 {
+        entries(space) + 16 * params.clients
+    }
+
+    fn client<E: Endpoint>(ep: E, space: &Space, params: &KeptParams) -> Explored<E, R> {
+        let clients = params.clients;
+        let mortal = Mortal::new(ep, entries(space));
+        let book = Ledger { ep: mortal.clone(), first: entries(space) + 8 * clients, clients };
+        Explored { client: KeptClient::new(mortal, space, &params.shift, book) }
+    }
+
+    /// Cards are wiped; standings and counts are wherever they came to.
+    fn quiet_mask(space: &Space, params: &KeptParams, addr: Addr) -> u64 {
+        match addr.offset.checked_sub(entries(space)) {
+            None => <ShiftLock<Stirred> as Protocol>::quiet_mask(space, &params.shift, addr),
+            Some(offset) if offset < 8 * params.clients => 0,
+            Some(_) => u64::MAX,
+        }
+    }
+
+    fn cases() -> Vec<Case<KeptParams>> {
+        R::kept_cases()
+    }
+}
+
+/// A client of the explorer's: one acquisition at a time, so one card.
+pub struct Explored<E, R> {
+    client: KeptClient<Mortal<E>, Ledger<E>, R>,
+}
+
+impl<E, R> Debug for Explored<E, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Explored").finish_non_exhaustive()
+    }
+}
+
+/// A granted kept lock.
+#[derive(Clone, Copy, Debug)]
+pub struct KeptGrant(ShiftGrant);
+
+impl Grant for KeptGrant {
+    fn token(&self) -> Option<u64> {
+        self.0.token()
+    }
+}
+
+const CARD: u8 = 0;
+
+impl<E: Endpoint, R: KeptRules> LockClient for Explored<E, R> {
+    type Grant = KeptGrant;
+
+    async fn acquire(&self, want: Want) -> Result<KeptGrant, Denied> {
+        const NO_DEADLINES: &Reason = &Reason("a kept client leaves deadlines to its user");
+        let claim = want.claim;
+        let granted = match want.patience {
+            Patience::Forever => self.client.take(CARD, claim).await,
+            Patience::Until(_) => Err(Denied::Unsupported(NO_DEADLINES)),
+            Patience::Try => match self.client.try_take(CARD, claim).await {
+                // Somebody who only tries would never outwait the dead.
+                Err(Denied::Busy) if self.client.lock().recover(claim.lock).await? => {
+                    self.client.try_take(CARD, claim).await
+                }
+                tried => tried,
+            },
+        };
+        granted.map(KeptGrant)
+    }
+
+    async fn release(&self, grant: KeptGrant) -> Result<(), Lost> {
+        match self.client.give_back_at_once(CARD, grant.0).await {
+            Some(given) => given,
+            None => self.client.give_back(CARD, grant.0).await,
+        }
+    }
+}

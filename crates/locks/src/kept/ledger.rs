@@ -1,0 +1,57 @@
+//! The book in plain memory: one word per card, one card per client. For the explorer.
+//!
+//! | card, bits | holds |
+//! |---|---|
+//! | 0–3 | state; 0: nothing is written |
+//! | 8– | the lock |
+
+use super::client::{Book, Says, State};
+use super::mortal::Mortal;
+use crate::shiftlock::layout::Member;
+use crate::shiftlock::stirred::Stirred;
+use crate::shiftlock::witness::Witness;
+use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, Word64};
+
+/// One client's view of all cards.
+#[derive(Debug)]
+pub(super) struct Ledger<E> {
+    pub(super) ep: Mortal<E>,
+    /// Where the cards begin.
+    pub(super) first: u64,
+    pub(super) clients: u64,
+}
+
+impl<E: Endpoint> Ledger<E> {
+    fn card(&self, peer: PeerId) -> Word64 {
+        Word64::at(Addr::new(NodeId(0), self.first + 8 * peer.index().0 as u64))
+    }
+}
+
+const fn holds(word: u64, lock: u64) -> bool {
+    let holds = word & 0xf == State::Taking as u64 || word & 0xf == State::Held as u64;
+    holds && word >> 8 == lock
+}
+
+impl<E: Endpoint> Witness for Ledger<E> {
+    async fn is_held(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
+        for peer in (0..self.clients as usize).map(PeerId::client) {
+            let says = self.ep.go(self.card(peer).read()).await?;
+            let asks = except != Member::NOBODY && except.peer::<Stirred>() == peer;
+            if holds(says, lock) && !asks && !self.ep.is_out(peer).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl<E: Endpoint> Book for Ledger<E> {
+    async fn write(&self, _: u8, says: Option<Says>) -> Result<(), FabricError> {
+        let word = says.map_or(0, |says| says.state as u64 | says.claim.lock << 8);
+        self.ep.go(self.card(self.ep.me()).write(word)).await.map(drop)
+    }
+
+    async fn show_life(&self) -> Result<(), FabricError> {
+        self.ep.beat().await
+    }
+}

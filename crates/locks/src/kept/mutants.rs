@@ -1,0 +1,53 @@
+//! Mutants of kept locks: each breaks one of the three rules.
+
+use super::cases::{READ, WRITE, hasty, mixed, stopped};
+use super::explored::{Kept, KeptParams, KeptRules};
+use crate::case::Case;
+use crate::catalog::{Checker, Mutant, Visitor};
+use crate::protocol::Patience;
+use crate::shiftlock::Rules;
+
+/// Shows them all to `visitor`.
+pub(crate) fn visit(visitor: &mut impl Visitor) {
+    let mutant = |why| Mutant { of: "kept", caught_by: Checker::Exclusion, why };
+    visitor.mutant::<Kept<Unstirred>>(mutant("whoever was handed the lock does not stir the entry"));
+    visitor.mutant::<Kept<HalfCompared>>(mutant(
+        "a reset compares RelCnt only: a reader came in beside a dead one",
+    ));
+    visitor.mutant::<Kept<Blind>>(mutant(
+        "a client believes its grant without a sign of life: it may have been declared dead",
+    ));
+}
+
+macro_rules! mutants {
+    ($($(#[$doc:meta])* $mutant:ident = $name:literal, $rule:ident, $case:expr;)+) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug)]
+            pub struct $mutant;
+
+            impl Rules for $mutant {
+                const NAME: Option<&'static str> = Some($name);
+                const $rule: bool = false;
+            }
+
+            impl KeptRules for $mutant {
+                fn kept_cases() -> Vec<Case<KeptParams>> {
+                    vec![$case]
+                }
+            }
+        )+
+    };
+}
+
+mutants! {
+    /// It is found not to hold the lock, and loses it just when it begins to use it.
+    Unstirred = "kept-unstirred", GRANTS_ARE_MADE_SURE,
+        hasty(stopped(mixed("stopped-among-three", &[WRITE, WRITE, WRITE], 2)));
+    /// The reader's card is written after the look, and its coming does not change RelCnt.
+    HalfCompared = "kept-half-compared", RESET_COMPARES_ALL,
+        hasty(stopped(mixed("reader-beside-a-dead-one", &[READ, READ.with(Patience::Try), WRITE.with(Patience::Try)], 1)));
+    /// A zombie makes sure of its grant with its last verb.
+    Blind = "kept-blind", GRANTED_ARE_ALIVE,
+        hasty(stopped(mixed("last-verb", &[WRITE, WRITE], 2)));
+}

@@ -1,0 +1,226 @@
+//! A client for several threads, and what a space needs beyond acquire and release.
+
+use super::acquire::enqueue;
+use super::give_up::Begun;
+use super::layout::{Delta, Entry, Layout, Member, Wide, happened};
+use super::stirred::Stir;
+use super::witness::{Nobody, Witness};
+use super::{Core, Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
+use crate::protocol::{Denied, LockClient, Lost, Patience, Reason, Space, Want};
+use lockwright_fabric::observe::{Claim, Mode};
+use lockwright_fabric::{Endpoint, FabricError, Time};
+use std::fmt::Debug;
+
+impl<L: Layout, R: Rules> ShiftLock<L, R> {
+    /// A client that several threads can use at once.
+    pub fn shared_client<E: Endpoint>(
+        ep: E,
+        space: &Space,
+        params: &ShiftParams,
+    ) -> SharedClient<E, L, R, Nobody> {
+        SharedClient { core: Core::new(ep, space, params, Nobody) }
+    }
+
+    /// The same, asking `witness` before it resets a lock, and leaving it to its user which slot an acquisition has.
+    pub fn kept_client<E: Endpoint, W: Witness>(
+        ep: E,
+        space: &Space,
+        params: &ShiftParams,
+        witness: W,
+    ) -> SharedClient<E, L, R, W> {
+        let mut core = Core::new(ep, space, params, witness);
+        core.members.leave_to_user();
+        SharedClient { core }
+    }
+}
+
+/// A client of ShiftLock that several threads can use at once, where the fabric lets them.
+///
+/// It keeps no orphans: whoever gives up on an acquire must see its future through to the end and release what it brings
+/// (see [`finish_then_release`](crate::orphans::finish_then_release)). So it knows no deadlines either.
+pub struct SharedClient<E, L = Wide, R = Shipped, W = Nobody> {
+    core: Core<E, L, R, (), W>,
+}
+
+impl<E: Debug, L, R, W> Debug for SharedClient<E, L, R, W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedClient").field("ep", &self.core.ep).finish_non_exhaustive()
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> LockClient for SharedClient<E, L, R, Nobody> {
+    type Grant = ShiftGrant;
+
+    async fn acquire(&self, want: Want) -> Result<ShiftGrant, Denied> {
+        const NO_DEADLINES: &Reason = &Reason("a shared client leaves deadlines to its user");
+        let core = &self.core;
+        match (want.patience, want.claim.mode) {
+            (Patience::Try, _) => core.try_acquire(want).await,
+            (Patience::Until(_), _) => Err(Denied::Unsupported(NO_DEADLINES)),
+            (Patience::Forever, Mode::Shared) => core.read_patiently(want).await,
+            (Patience::Forever, Mode::Exclusive) => {
+                let Some(me) = core.members.join::<L>(want.claim.lock) else { return core.no_room().await };
+                core.write_patiently(want, me).await
+            }
+        }
+    }
+
+    async fn release(&self, grant: ShiftGrant) -> Result<(), Lost> {
+        self.give_back(grant).await
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules, W: Witness> Core<E, L, R, (), W> {
+    /// READER-ACQUIRE without its fast path, for those who have tried before.
+    async fn read_patiently(&self, want: Want) -> Result<ShiftGrant, Denied> {
+        let word = self.word(want.claim.lock);
+        let began = self.last_look();
+        let entry = Entry::of(self.ep.go(L::add(word, Delta::ENTER, None)).await?);
+        self.finish(want, Begun::Reader(entry, began)).await
+    }
+
+    /// WRITER-ACQUIRE, likewise.
+    async fn write_patiently(&self, want: Want, me: Member) -> Result<ShiftGrant, Denied> {
+        let lock = want.claim.lock;
+        let began = self.last_look();
+        let change = L::change(self.word(lock), enqueue::<L>(me), None);
+        match self.ep.go(change).await {
+            Ok(old) => {
+                let begun = Begun::Writer(me, Entry::of(old), happened(change, old), began);
+                self.finish(want, begun).await
+            }
+            Err(lost) => {
+                self.members.leave(lock, me);
+                Err(lost.into())
+            }
+        }
+    }
+}
+
+/// For whoever gives every acquisition a slot of its own.
+impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
+    /// Takes the lock if it is free, as the acquisition `slot`.
+    #[inline(always)]
+    pub fn try_as(&self, slot: u8, claim: Claim) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+        let want = Want { claim, patience: Patience::Try };
+        self.core.try_as(want, Member::new::<L>(self.core.ep.me(), u64::from(slot)))
+    }
+
+    /// Queues for the lock as the acquisition `slot`.
+    pub async fn queue_as(&self, slot: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
+        let want = Want { claim, patience: Patience::Forever };
+        if claim.mode == Mode::Shared {
+            return self.core.read_patiently(want).await;
+        }
+        let me = Member::new::<L>(self.core.ep.me(), u64::from(slot));
+        let Some(me) = me else { return self.core.no_room().await };
+        self.core.write_patiently(want, me).await
+    }
+
+    /// Frees a writer's lock if nobody is behind it; else nothing has happened. One verb, where there are masked ones.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    #[inline(always)]
+    pub async fn free_at_once(&self, grant: ShiftGrant) -> Result<bool, FabricError> {
+        let free = L::change(self.core.word(grant.lock), Core::<E, L, R, (), W>::freed(grant), None);
+        Ok(happened(free, self.core.ep.go(free).await?))
+    }
+
+    /// Gives the lock back.
+    #[inline(always)]
+    pub fn give_back(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
+        use crate::fast::Either;
+        if grant.member == Member::NOBODY {
+            Either::left(self.core.leave(grant))
+        } else {
+            Either::right(self.core.hand_back(grant))
+        }
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
+    /// Who is asked before a lock is reset.
+    #[inline(always)]
+    pub fn witness(&self) -> &W {
+        &self.core.witness
+    }
+
+    /// The client's endpoint.
+    #[inline(always)]
+    pub fn endpoint(&self) -> &E {
+        &self.core.ep
+    }
+
+    /// Makes sure of a grant that was handed over: false if the lock was reset meanwhile. If it is true, whoever is about
+    /// to reset the lock will not, unless it asks the witness again.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn make_sure(&self, grant: &ShiftGrant) -> Result<bool, FabricError>
+    where
+        L: Stir,
+    {
+        let stir = L::stir(self.core.word(grant.lock), L::generation(grant.rel_cnt));
+        Ok(happened(stir, self.core.ep.go(stir).await?))
+    }
+
+    /// Whether the lock has not been reset since `grant`: one READ.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn holds(&self, grant: &ShiftGrant) -> Result<bool, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(grant.lock).read()).await?);
+        Ok(entry.generation() == L::generation(grant.rel_cnt))
+    }
+
+    /// Resets `lock` if somebody is in it and nobody of them is alive: what a waiter does after its vigil, for locks that
+    /// nobody waits for. `true` if the lock is free now.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn recover(&self, lock: u64) -> Result<bool, FabricError> {
+        let core = &self.core;
+        let entry = Entry::<L>::of(core.ep.go(core.word(lock).read()).await?);
+        if entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
+            return Ok(true);
+        }
+        let mut vigil = core.vigil(entry.rel_cnt(), Time(0)).await;
+        let claim = Claim { lock, mode: Mode::Exclusive, start: 0, end: u64::MAX };
+        core.reset_if_dead(claim, &mut vigil, Member::NOBODY).await?;
+        Ok(vigil.by_me)
+    }
+
+    /// The largest token that was given out for `lock`, if the lock is free and was never reset.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn last_token_if_pristine(&self, lock: u64) -> Result<Option<u64>, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
+        let quiet = entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 && entry.generation() == 0;
+        Ok(quiet.then(|| entry.rel_cnt().saturating_add(1)))
+    }
+
+    /// Takes `lock` away from whoever holds it with `token`, as a recovery would. `false`: that grant is over.
+    ///
+    /// A shared lock is taken from all who share it; any of their tokens names it.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn take_away(&self, lock: u64, mode: Mode, token: u64) -> Result<bool, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
+        let granted = token.wrapping_sub(1);
+        let holds = match mode {
+            Mode::Exclusive => entry.rel_cnt() == granted,
+            // Readers that left since have raised the count.
+            Mode::Shared => L::generation(granted) == entry.generation() && granted <= entry.rel_cnt(),
+        };
+        if !holds {
+            return Ok(false);
+        }
+        let mut vigil = self.core.vigil(entry.rel_cnt(), Time(0)).await;
+        let claim = Claim { lock, mode, start: 0, end: u64::MAX };
+        self.core.reset(claim, &mut vigil).await?;
+        Ok(vigil.by_me)
+    }
+}

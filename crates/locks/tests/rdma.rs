@@ -1,0 +1,166 @@
+//! Locks on real queue pairs: remote clients by the NIC's verbs, and, for the asymmetric lock, local threads by CPU atomics
+//! on the very same words. Nobody loses an update, and a client that is killed is fenced and its lock recovered.
+//!
+//! Needs a device; see `cargo xtask soft-roce`.
+
+#![expect(clippy::disallowed_methods, reason = "real threads and processes are what is tested here")]
+
+use lockwright_fabric::backend::block_on;
+use lockwright_fabric::backend::inproc::InProc;
+use lockwright_fabric::backend::rdma::{HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, devices};
+use lockwright_fabric::{Endpoint, NodeId, PeerId, Word64};
+use lockwright_locks::baseline::{cas::Cas, mcs::Mcs};
+use lockwright_locks::citron::Citron;
+use lockwright_locks::combiner::Combiner;
+use lockwright_locks::qplock::{QpLock, QpParams};
+use lockwright_locks::shiftlock::{ShiftLock, ShiftParams, portable::Portable};
+use lockwright_locks::{LockClient, Patience, Protocol, Space, Want};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const REMOTE: usize = 3;
+const CYCLES: u64 = 100;
+
+fn has_device() -> bool {
+    let found = !devices().is_empty();
+    assert!(
+        found || std::env::var_os("LOCKWRIGHT_NEED_RDMA").is_none(),
+        "no RDMA device, where there must be one"
+    );
+    if !found {
+        println!("skipped: no RDMA device; `cargo xtask soft-roce` brings its own");
+    }
+    found
+}
+
+/// A host with the lock's memory and roles.
+fn host<P: Protocol>(space: &Space, params: &P::Params, first_client: usize) -> RdmaHost {
+    let fabric = InProc::new(space.nodes, P::bytes_per_node(space, params));
+    for (addr, value) in P::initial_memory(space, params) {
+        fabric.poke(Word64::at(addr), value);
+    }
+    let options = HostOptions { first_client, ..HostOptions::default() };
+    RdmaHost::start(fabric, P::roles(space, params), options, |_| {}).expect("a device can be used")
+}
+
+/// The counter is read and written in two steps, so that two clients inside at once lose an update.
+fn cycle<C: LockClient>(client: &C, counter: &AtomicU64, want: Want) {
+    for _ in 0..CYCLES {
+        let grant = block_on(client.acquire(want)).expect("granted");
+        let seen = counter.load(Relaxed);
+        std::thread::yield_now();
+        counter.store(seen + 1, Relaxed);
+        block_on(client.release(grant)).expect("released");
+    }
+}
+
+fn loses_no_update<P: Protocol>(
+    space: Space,
+    params: &P::Params,
+    emulate_masks: bool,
+    local: usize,
+    want: Want,
+) where
+    P::Params: Sync,
+{
+    if !has_device() {
+        return;
+    }
+    let host = host::<P>(&space, params, local);
+    let connect = |_| {
+        let options = RdmaOptions { emulate_masks, ..RdmaOptions::default() };
+        RdmaEndpoint::connect(host.address(), options).expect("the host lets it in")
+    };
+    let remote: Vec<_> = (0..REMOTE).map(connect).collect();
+    P::needs(params).met_by(P::INFO.name, remote[0].capabilities()).expect("the NIC can do it");
+    let counter = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for ep in &remote {
+            let (counter, space) = (&counter, &space);
+            scope.spawn(move || cycle(&P::client(ep.clone(), space, params), counter, want));
+        }
+        for index in 0..local {
+            let ep = host.local(PeerId::client(index), NodeId(0));
+            let (counter, space) = (&counter, &space);
+            scope.spawn(move || cycle(&P::client(ep, space, params), counter, want));
+        }
+    });
+    assert_eq!(counter.into_inner(), (REMOTE + local) as u64 * CYCLES, "{}", P::INFO.name);
+}
+
+#[test]
+fn cas_loses_no_update() {
+    loses_no_update::<Cas>(Space::of(2), &(), false, 0, Want::exclusive(0));
+}
+
+#[test]
+fn mcs_loses_no_update() {
+    loses_no_update::<Mcs>(Space::of(2), &(), true, 0, Want::exclusive(0));
+}
+
+#[test]
+fn shiftlock_with_the_portable_entry_loses_no_update() {
+    let params = ShiftParams::default();
+    loses_no_update::<ShiftLock<Portable>>(Space::of(2), &params, false, 0, Want::exclusive(1));
+}
+
+#[test]
+fn citron_with_emulated_masks_loses_no_update() {
+    use lockwright_fabric::observe::Mode;
+    let want = Want::range(0, Mode::Exclusive, 60, 70);
+    loses_no_update::<Citron>(Space::of(1).units(1 << 12), &Default::default(), true, 0, want);
+}
+
+#[test]
+fn the_combiner_loses_no_update() {
+    loses_no_update::<Combiner>(Space::of(2), &Default::default(), false, 0, Want::exclusive(0));
+}
+
+#[test]
+fn the_asymmetric_lock_loses_no_update_between_cpu_and_nic() {
+    let params = QpParams { clients: 5, ..QpParams::default() };
+    loses_no_update::<QpLock>(Space::of(1), &params, false, 2, Want::exclusive(0));
+}
+
+const HOST: &str = "LOCKWRIGHT_TEST_RDMA_HOST";
+const THIS: &str = "a_killed_holder_is_fenced_and_its_lock_recovered";
+
+/// Short leases, as long as a virtual machine can keep them.
+fn mortal() -> ShiftParams {
+    ShiftParams::default().with_lease(500_000_000)
+}
+
+#[test]
+fn a_killed_holder_is_fenced_and_its_lock_recovered() {
+    type Lock = ShiftLock<Portable>;
+    let space = Space::of(1);
+    if let Ok(address) = std::env::var(HOST) {
+        // The child: takes the lock, says so, and is killed.
+        let ep = RdmaEndpoint::connect(address.parse().unwrap(), RdmaOptions::default()).unwrap();
+        let client = Lock::client(ep, &space, &mortal());
+        let _grant = block_on(client.acquire(Want::exclusive(0))).unwrap();
+        println!("\nholds it");
+        std::thread::sleep(std::time::Duration::from_secs(600));
+        return;
+    }
+    if !has_device() {
+        return;
+    }
+    let host = host::<Lock>(&space, &mortal(), 0);
+    let survivor = RdmaEndpoint::connect(host.address(), RdmaOptions::default()).unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([THIS, "--exact", "--nocapture"])
+        .env(HOST, host.address().to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(child.stdout.take().unwrap());
+    assert!(said.lines().map_while(Result::ok).any(|line| line == "holds it"), "the child takes the lock");
+    let client = Lock::client(survivor, &space, &mortal());
+    assert!(block_on(client.acquire(Want::exclusive(0).with(Patience::Try))).is_err(), "the child holds it");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let grant = block_on(client.acquire(Want::exclusive(0))).expect("recovered");
+    block_on(client.release(grant)).expect("released");
+}

@@ -1,0 +1,343 @@
+//! Sessions with a server: connecting, hearing, coming back after a break or a restart.
+//!
+//! Requests are written by whoever makes them; who reads what the server says, [`Driver`] knows. A client has a thread of its
+//! own for that, which ends with the client.
+
+use super::driver::Driver;
+use super::table::{Origin, Table};
+use super::talk::{Answer, Ask, DESK};
+use crate::error::{LockError, OpenError};
+use lockwright_fabric::backend::tcp::{ConnectError, ConnectOptions, Fate, Listener, TcpEndpoint};
+use lockwright_fabric::{Message, PeerId};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+/// Pauses between attempts to connect again.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// How long the thread waits at the end for the last words to leave.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// How a server is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct RemoteOptions {
+    /// `host:port`.
+    pub(crate) server: String,
+    pub(crate) space: Vec<u8>,
+    pub(crate) lease: Duration,
+    pub(crate) connect: ConnectOptions,
+}
+
+/// A client of a server.
+pub(crate) struct Remote {
+    options: RemoteOptions,
+    runtime: Handle,
+    driver: Arc<Driver>,
+    line: Mutex<Line>,
+    /// The server let us in, or did not.
+    opened: Condvar,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    me: Weak<Remote>,
+}
+
+/// The table, and the session it is about.
+pub(crate) struct Line {
+    pub(crate) table: Table,
+    ep: Option<TcpEndpoint>,
+    /// When the server was last heard, if there is no session.
+    heard: Instant,
+    lease: Duration,
+    closed: bool,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote").field("server", &self.options.server).finish_non_exhaustive()
+    }
+}
+
+impl Line {
+    /// Says `ask` to the server; without a session, what matters of it is said when there is one.
+    pub(crate) fn say(&mut self, ask: &Ask) {
+        if let Some(ep) = &self.ep {
+            let message = self.table.say(ask);
+            // A session that is over begins anew with everything that matters.
+            let _ = ep.tell(DESK, &message);
+        }
+    }
+
+    pub(crate) fn is_in_session(&self) -> bool {
+        self.ep.is_some()
+    }
+
+    fn silence(&self) -> Duration {
+        self.ep.as_ref().map_or_else(|| self.heard.elapsed(), TcpEndpoint::silence)
+    }
+
+    /// Whether the server was heard lately: three heartbeats at most. Longer, and it may have given us up.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.ep.as_ref().is_some_and(|ep| ep.is_connected() && ep.silence() <= ep.heartbeat() * 3)
+    }
+
+    /// After silence for longer than the lease, whatever is held counts as lost.
+    pub(crate) fn expire(&mut self) {
+        let (silence, lease) = (self.silence(), self.lease);
+        wake(self.table.expire(silence, lease));
+    }
+
+    /// Why nothing can be asked any more.
+    pub(crate) fn refusal(&self) -> Option<LockError> {
+        let why = self.table.fatal.clone().or_else(|| self.closed.then(|| "the client is closed".to_owned()));
+        why.map(LockError::Server)
+    }
+}
+
+/// Wakers may be called under the lock: they set flags and wake threads, no more.
+fn wake(wakers: impl IntoIterator<Item = Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+impl Remote {
+    /// Connects and enters the space.
+    ///
+    /// # Errors
+    /// If the server cannot be reached or lets nobody in.
+    pub(crate) fn open(options: RemoteOptions) -> Result<Arc<Self>, OpenError> {
+        let name = format!("tcp://{}/{}", options.server, String::from_utf8_lossy(&options.space));
+        let refuse = |why: String| OpenError::Space { space: name.clone(), why };
+        let patience = options.connect.timeout;
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("lockwright-tcp".to_owned())
+            .spawn(move || run(options, &tell))
+            .map_err(|error| refuse(error.to_string()))?;
+        let remote = match told.recv() {
+            Ok(Ok(remote)) => remote,
+            Ok(Err(why)) => return Err(refuse(why)),
+            Err(_) => return Err(refuse("its thread ended".to_owned())),
+        };
+        *remote.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        // The server's word on the space.
+        let until = Instant::now() + patience;
+        let mut line = remote.line();
+        while !line.table.is_open && line.table.fatal.is_none() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            line = remote.opened.wait_timeout(line, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let (open, fatal) = (line.table.is_open, line.table.fatal.take());
+        drop(line);
+        if open {
+            return Ok(remote);
+        }
+        remote.close();
+        Err(refuse(fatal.unwrap_or_else(|| "the server did not answer in time".to_owned())))
+    }
+
+    pub(crate) fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) const fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.options.lease
+    }
+
+    /// Gives a request up, whether it waits or was granted, and waits for nothing.
+    pub(crate) fn give_up(&self, id: super::talk::RequestId) {
+        let mut line = self.line();
+        if line.table.take(id).is_some() {
+            line.say(&Ask::Unlock { id, answer: false });
+        }
+    }
+
+    /// Ends the session, and with it everything that is held.
+    pub(crate) fn close(&self) {
+        let mut line = self.line();
+        line.closed = true;
+        if let Some(ep) = line.ep.take() {
+            ep.close();
+        }
+        wake(line.table.fail("the client is closed"));
+        drop(line);
+        self.driver.stop();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Its own thread may be the last to let go.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+
+    /// Goes on with a new session.
+    fn begin(&self, ep: TcpEndpoint) {
+        let listener: Weak<dyn Listener> = self.me.clone();
+        ep.listen(listener);
+        let mut line = self.line();
+        if line.closed || line.table.fatal.is_some() {
+            ep.close();
+            return;
+        }
+        line.expire();
+        let origin = Origin { epoch: ep.epoch(), key: key() };
+        for message in line.table.begin_session(origin, &self.options.space) {
+            let _ = ep.tell(DESK, &message);
+        }
+        let fate = ep.fate();
+        line.ep = Some(ep);
+        drop(line);
+        // Over before anybody could be told.
+        if let Some(fate) = fate {
+            self.over(&fate);
+        }
+    }
+
+    /// Connects until it succeeds or there is no more use in it.
+    async fn come_back(self: Arc<Self>) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            if self.line().closed {
+                return;
+            }
+            match connect(&self.options).await {
+                Ok(ep) => return self.begin(ep),
+                Err(_) => {
+                    self.line().expire();
+                    tokio::time::sleep(pause).await;
+                }
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn fail(&self, line: &mut Line, why: &str) {
+        if let Some(ep) = line.ep.take() {
+            ep.close();
+        }
+        wake(line.table.fail(why));
+        self.opened.notify_all();
+    }
+}
+
+impl Listener for Remote {
+    fn message(&self, _: PeerId, message: Message) {
+        let Some((taken, answer)) = Answer::decode(&message) else { return };
+        let mut line = self.line();
+        if let Answer::Refused { id: 0, why } = &answer {
+            return self.fail(&mut line, why);
+        }
+        if !line.table.is_open {
+            line.table.is_open = true;
+            self.opened.notify_all();
+        }
+        let waker = line.table.hear(taken, answer);
+        drop(line);
+        wake(waker);
+    }
+
+    fn reconnected(&self) {
+        let line = self.line();
+        if let Some(ep) = &line.ep {
+            for message in line.table.unacked() {
+                let _ = ep.tell(DESK, message);
+            }
+        }
+    }
+
+    fn over(&self, fate: &Fate) {
+        let mut line = self.line();
+        let Some(ep) = line.ep.take() else { return };
+        line.heard = Instant::now().checked_sub(ep.silence()).unwrap_or_else(Instant::now);
+        if line.closed {
+            return;
+        }
+        match fate {
+            Fate::Refused(why) => return self.fail(&mut line, why),
+            Fate::Overrun => return self.fail(&mut line, "too many answers piled up unread"),
+            Fate::Closed | Fate::Expired | Fate::Restarted { .. } => {}
+        }
+        wake(line.table.end_session());
+        drop(line);
+        if let Some(me) = self.me.upgrade() {
+            self.runtime.spawn(me.come_back());
+        }
+    }
+}
+
+/// A number that no other session has.
+fn key() -> u128 {
+    let random = || RandomState::new().hash_one(Instant::now());
+    u128::from(random()) << 64 | u128::from(random())
+}
+
+async fn connect(options: &RemoteOptions) -> Result<TcpEndpoint, ConnectError> {
+    let addresses = tokio::net::lookup_host(&options.server).await?;
+    let mut last = ConnectError::Io(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
+    for address in addresses {
+        match TcpEndpoint::connect(address, options.connect.clone()).await {
+            Ok(ep) => return Ok(ep),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// The client's thread.
+fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => Arc::new(runtime),
+        Err(error) => {
+            let _ = tell.send(Err(error.to_string()));
+            return;
+        }
+    };
+    let remote = runtime.block_on(async {
+        let ep = connect(&options).await?;
+        let remote = Arc::new_cyclic(|me| Remote {
+            line: Mutex::new(Line {
+                table: Table::default(),
+                ep: None,
+                heard: Instant::now(),
+                // The server keeps a silent client's locks at least this long; a shorter lease would give them up
+                // for every pause of the network.
+                lease: options.lease.max(ep.heartbeat() * 3 + ep.grace()),
+                closed: false,
+            }),
+            runtime: runtime.handle().clone(),
+            driver: Arc::new(Driver::new(&runtime)),
+            opened: Condvar::new(),
+            thread: Mutex::default(),
+            me: me.clone(),
+            options,
+        });
+        remote.begin(ep);
+        Ok::<_, ConnectError>(remote)
+    });
+    let driver = match remote {
+        Ok(remote) => {
+            let driver = Arc::clone(&remote.driver);
+            let _ = tell.send(Ok(remote));
+            driver
+        }
+        Err(error) => {
+            let _ = tell.send(Err(error.to_string()));
+            return;
+        }
+    };
+    driver.run(&runtime);
+    // The last words have to leave.
+    runtime.block_on(async {
+        let until = tokio::time::Instant::now() + FAREWELL;
+        while runtime.handle().metrics().num_alive_tasks() > 0 && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}

@@ -1,0 +1,279 @@
+//! `tcp://host:port/space`, a space behind a server: the client's side.
+//!
+//! | file | |
+//! |---|---|
+//! | `address` | where servers are |
+//! | `talk` | what is said, as messages |
+//! | `table` | what was asked for and is held, whatever becomes of sessions |
+//! | `driver` | which thread reads |
+//! | `link` | sessions: connecting, coming back, hearing the server |
+//! | `look` | listings and breaking locks |
+//! | `listing` | listings as bytes |
+//!
+//! A lock and its unlock cost one round trip: the request is answered when the lock is granted, and the unlock is not
+//! waited for. Handles cost none: a name is told to the server on the way.
+
+pub(crate) mod address;
+mod driver;
+mod link;
+pub(crate) mod listing;
+pub(crate) mod look;
+pub(crate) mod table;
+pub(crate) mod talk;
+
+pub(crate) use link::{Remote, RemoteOptions};
+
+use self::driver::Elsewhere;
+use self::table::Stage;
+use self::talk::{Ask, RequestId, Units};
+use crate::error::HandleError;
+use crate::home::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Seat, Standing, Ticket};
+use crate::name::LockName;
+use lockwright_fabric::FabricError;
+use lockwright_fabric::observe::Claim;
+use lockwright_locks::Lost;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A space behind a server.
+#[derive(Debug)]
+pub(crate) struct RemoteHome {
+    remote: Arc<Remote>,
+}
+
+impl RemoteHome {
+    pub(crate) fn new(remote: Arc<Remote>) -> Self {
+        Self { remote }
+    }
+}
+
+/// A grant of a server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RemoteGrant {
+    id: RequestId,
+    token: u64,
+}
+
+fn grant(ticket: &Ticket) -> RemoteGrant {
+    match ticket.grant {
+        AnyGrant::Remote(grant) => grant,
+        _ => unreachable!("a space gets back the grants that it gave out"),
+    }
+}
+
+const fn units(claim: &Claim) -> Units {
+    Units { handle: claim.lock, mode: claim.mode, start: claim.start, end: claim.end }
+}
+
+impl Home for RemoteHome {
+    fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError> {
+        let mut line = self.remote.line();
+        let (handle, ask) = line.table.name(kind, name);
+        line.say(&ask);
+        Ok(Bound { lock: handle, ..Bound::default() })
+    }
+
+    fn is_bound(&self, _: &Bound) -> bool {
+        true
+    }
+
+    fn unbind(&self, _: &LockName, bound: Bound, _: Kind) {
+        let mut line = self.remote.line();
+        let ask = line.table.forget(bound.lock);
+        line.say(&ask);
+    }
+
+    /// Blocks for one round trip.
+    fn try_acquire(&self, _: Kind, claim: Claim) -> Result<Ticket, Refused> {
+        driver::outcome(self.remote.driver(), Asking::new(&self.remote, &claim, false))
+    }
+
+    fn try_soon(&self, _: Kind, claim: Claim) -> Option<BoxFuture<Result<Ticket, Refused>>> {
+        Some(Box::pin(Asking::new(&self.remote, &claim, false)))
+    }
+
+    fn tries_first(&self) -> bool {
+        false
+    }
+
+    fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+        self.remote.driver().drive(future);
+    }
+
+    fn cancels_by_drop(&self) -> bool {
+        true
+    }
+
+    fn acquire(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
+        Box::pin(Asking::new(&self.remote, &claim, true))
+    }
+
+    fn release(&self, _: Kind, _: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
+        let remote = Arc::clone(&self.remote);
+        Box::pin(Unlocking { remote, id: grant(&ticket).id, begun: false, elsewhere: None })
+    }
+
+    fn release_unheard(&self, ticket: &Ticket) -> bool {
+        self.remote.give_up(grant(ticket).id);
+        true
+    }
+
+    fn token(&self, ticket: &Ticket) -> u64 {
+        grant(ticket).token
+    }
+
+    fn standing(&self, _: Kind, _: Claim, ticket: &Ticket) -> Standing {
+        let mut line = self.remote.line();
+        line.expire();
+        let reachable = line.is_reachable();
+        match line.table.stage(grant(ticket).id) {
+            Some(Stage::Held { .. }) if reachable => Standing::Held,
+            Some(Stage::Held { .. } | Stage::Claimed { .. }) => Standing::Uncertain,
+            _ => Standing::Lost,
+        }
+    }
+
+    fn heartbeat(&self) -> Duration {
+        self.remote.line().expire();
+        (self.remote.lease() / 4).min(Duration::from_secs(1))
+    }
+}
+
+impl Drop for RemoteHome {
+    fn drop(&mut self) {
+        self.remote.close();
+    }
+}
+
+/// A lock on its way. Dropped, it is given up: the server takes it out of the queue.
+struct Asking {
+    remote: Arc<Remote>,
+    units: Units,
+    wait: bool,
+    id: Option<RequestId>,
+    elsewhere: Option<Elsewhere>,
+}
+
+impl Asking {
+    fn new(remote: &Arc<Remote>, claim: &Claim, wait: bool) -> Self {
+        Self { remote: Arc::clone(remote), units: units(claim), wait, id: None, elsewhere: None }
+    }
+}
+
+impl Future for Asking {
+    type Output = Result<Ticket, Refused>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let mut line = this.remote.line();
+        let id = match this.id {
+            Some(id) => id,
+            None => {
+                if let Some(why) = line.refusal() {
+                    return Poll::Ready(Err(Refused::Error(why)));
+                }
+                let (units, wait) = (this.units, this.wait);
+                let id = line.table.open(Some(units), Stage::Wanted { wait });
+                line.table.keep(id, cx.waker());
+                line.say(&Ask::Lock { id, units, wait });
+                *this.id.insert(id)
+            }
+        };
+        let origin = line.table.origin;
+        match line.table.stage(id) {
+            Some(Stage::Wanted { .. }) => {
+                line.table.keep(id, cx.waker());
+                drop(line);
+                this.elsewhere = this.elsewhere.take().or_else(|| this.remote.driver().wait_elsewhere());
+                Poll::Pending
+            }
+            Some(stage @ Stage::Granted { .. }) => {
+                let Stage::Granted { token } = *stage else { unreachable!("just seen") };
+                *stage = Stage::Held { token, origin };
+                this.id = None;
+                let grant = AnyGrant::Remote(RemoteGrant { id, token });
+                Poll::Ready(Ok(Ticket { grant, seat: Seat::default() }))
+            }
+            _ => {
+                this.id = None;
+                match line.table.take(id) {
+                    Some(Stage::Failed(refused)) => Poll::Ready(Err(refused)),
+                    other => {
+                        unreachable!("a request that is waited for is wanted, granted or failed: {other:?}")
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.remote.give_up(id);
+        }
+    }
+}
+
+/// An unlock whose outcome somebody wants to know.
+struct Unlocking {
+    remote: Arc<Remote>,
+    id: RequestId,
+    begun: bool,
+    elsewhere: Option<Elsewhere>,
+}
+
+impl Future for Unlocking {
+    type Output = Result<(), Lost>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let id = self.id;
+        let remote = Arc::clone(&self.remote);
+        let mut line = remote.line();
+        if !self.begun {
+            self.begun = true;
+            line.expire();
+            let in_session = line.is_in_session();
+            match line.table.stage(id) {
+                Some(stage @ (Stage::Held { .. } | Stage::Claimed { .. })) if in_session => {
+                    *stage = Stage::Unlocking;
+                    line.say(&Ask::Unlock { id, answer: true });
+                }
+                Some(Stage::Lost) | None => {
+                    line.table.take(id);
+                    return Poll::Ready(Err(Lost::Recovered));
+                }
+                // The server frees what nobody claims.
+                _ => {
+                    line.table.take(id);
+                    return Poll::Ready(Err(Lost::Fabric(FabricError::PeerLost(talk::DESK))));
+                }
+            }
+        }
+        if let Some(Stage::Unlocking) = line.table.stage(id) {
+            line.table.keep(id, cx.waker());
+            drop(line);
+            self.elsewhere = self.elsewhere.take().or_else(|| remote.driver().wait_elsewhere());
+            return Poll::Pending;
+        }
+        Poll::Ready(match line.table.take(id) {
+            Some(Stage::Unlocked { held: true }) => Ok(()),
+            Some(Stage::Unlocked { held: false } | Stage::Lost) => Err(Lost::Recovered),
+            _ => Err(Lost::Fabric(FabricError::PeerLost(talk::DESK))),
+        })
+    }
+}
+
+impl Drop for Unlocking {
+    fn drop(&mut self) {
+        // Not begun: the lock must not stay held. Half-way: nobody wants the answer any more.
+        let mut line = self.remote.line();
+        if !self.begun && line.table.take(self.id).is_some() {
+            line.say(&Ask::Unlock { id: self.id, answer: false });
+        } else if self.begun {
+            line.table.take(self.id);
+        }
+    }
+}

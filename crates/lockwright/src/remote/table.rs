@@ -1,0 +1,381 @@
+//! What a client of a server has asked for and holds, and what becomes of it when sessions come and go.
+//!
+//! | stage | session ends, server goes on | server restarted | silent for longer than the lease |
+//! |---|---|---|---|
+//! | wanted | asked for again | asked for again | fails |
+//! | held | lost | claimed | lost |
+//! | claimed | lost | claimed again | lost |
+//! | unlocking, looking | fails | fails | fails |
+//!
+//! What this file must not do: know about threads, connections or time; it says what is to be sent, and others send it.
+
+use super::talk::{Answer, Ask, RequestId, Units, VERSION, slot};
+use crate::error::LockError;
+use crate::home::{Kind, Refused};
+use crate::name::LockName;
+use lockwright_fabric::Message;
+use std::collections::{HashMap, VecDeque};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// In which session something was granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) epoch: u64,
+    pub(crate) key: u128,
+}
+
+/// Where a request stands.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    Wanted {
+        wait: bool,
+    },
+    /// Granted, and not yet taken by whoever waits.
+    Granted {
+        token: u64,
+    },
+    Held {
+        token: u64,
+        origin: Origin,
+    },
+    /// Held in an earlier run of the server; whether it still is, the server will say.
+    Claimed {
+        token: u64,
+        origin: Origin,
+    },
+    Lost,
+    Failed(Refused),
+    /// Given back; the server will say whether it was held.
+    Unlocking,
+    Unlocked {
+        held: bool,
+    },
+    /// A look, or a break: pages so far.
+    Looking {
+        bytes: Vec<u8>,
+    },
+    Looked {
+        bytes: Vec<u8>,
+    },
+}
+
+/// One request.
+#[derive(Debug)]
+pub(crate) struct Request {
+    id: RequestId,
+    units: Option<Units>,
+    stage: Stage,
+    since: Instant,
+    waker: Option<Waker>,
+}
+
+/// Everything a client knows.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    /// The session's: where it is said, how much was said, and what the server may not have taken.
+    pub(crate) origin: Origin,
+    seq: u64,
+    unacked: VecDeque<(u64, Message)>,
+    handles: HashMap<u64, (Kind, LockName)>,
+    next_handle: u64,
+    slots: Vec<Option<Request>>,
+    free: Vec<u32>,
+    next_id: u64,
+    /// Whether the server has let us into the space.
+    pub(crate) is_open: bool,
+    /// Why the server wants nothing to do with us.
+    pub(crate) fatal: Option<String>,
+}
+
+impl Table {
+    /// The message that says `ask`. It is kept until the server has taken it.
+    #[must_use]
+    pub(crate) fn say(&mut self, ask: &Ask) -> Message {
+        self.seq += 1;
+        let message = ask.encode(self.seq);
+        self.unacked.push_back((self.seq, message.clone()));
+        message
+    }
+
+    /// What has to be said again after a break.
+    pub(crate) fn unacked(&self) -> impl Iterator<Item = &Message> {
+        self.unacked.iter().map(|(_, message)| message)
+    }
+
+    /// A new handle for a name.
+    pub(crate) fn name(&mut self, kind: Kind, name: &LockName) -> (u64, Ask) {
+        let handle = self.next_handle;
+        self.next_handle += 1;
+        self.handles.insert(handle, (kind, name.clone()));
+        (handle, Ask::Name { handle, kind, name: name.clone() })
+    }
+
+    /// The handle is of no more use.
+    pub(crate) fn forget(&mut self, handle: u64) -> Ask {
+        self.handles.remove(&handle);
+        Ask::Forget { handle }
+    }
+
+    /// A new request.
+    pub(crate) fn open(&mut self, units: Option<Units>, stage: Stage) -> RequestId {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        self.next_id += 1;
+        let id = self.next_id << 32 | u64::from(at);
+        self.slots[at as usize] = Some(Request { id, units, stage, since: Instant::now(), waker: None });
+        id
+    }
+
+    fn request(&mut self, id: RequestId) -> Option<&mut Request> {
+        self.slots.get_mut(slot(id) as usize)?.as_mut().filter(|request| request.id == id)
+    }
+
+    pub(crate) fn stage(&mut self, id: RequestId) -> Option<&mut Stage> {
+        self.request(id).map(|request| &mut request.stage)
+    }
+
+    /// Leaves a waker with a request.
+    pub(crate) fn keep(&mut self, id: RequestId, waker: &Waker) {
+        if let Some(request) = self.request(id) {
+            match &mut request.waker {
+                Some(kept) => kept.clone_from(waker),
+                none => *none = Some(waker.clone()),
+            }
+        }
+    }
+
+    /// Takes a request out.
+    pub(crate) fn take(&mut self, id: RequestId) -> Option<Stage> {
+        let taken = self.slots.get_mut(slot(id) as usize)?.take_if(|request| request.id == id)?;
+        self.free.push(slot(id));
+        Some(taken.stage)
+    }
+
+    /// What the server says. Returns whom to wake.
+    pub(crate) fn hear(&mut self, taken: u64, answer: Answer) -> Option<Waker> {
+        while self.unacked.front().is_some_and(|(seq, _)| *seq <= taken) {
+            self.unacked.pop_front();
+        }
+        let origin = self.origin;
+        let (id, next) = match answer {
+            Answer::Granted { id, token } => match self.stage(id)? {
+                Stage::Wanted { .. } => (id, Stage::Granted { token }),
+                Stage::Claimed { token: held, .. } if *held == token => (id, Stage::Held { token, origin }),
+                // Given up meanwhile, which the server will hear.
+                _ => return None,
+            },
+            Answer::Busy { id } => (id, Stage::Failed(Refused::Busy)),
+            Answer::Refused { id, why } => (id, Stage::Failed(Refused::Error(LockError::Server(why)))),
+            Answer::Lost { id } => match self.stage(id)? {
+                Stage::Held { .. } | Stage::Claimed { .. } => (id, Stage::Lost),
+                // Taken away before anybody saw it.
+                Stage::Granted { .. } => (
+                    id,
+                    Stage::Failed(Refused::Error(LockError::Server("the lock was taken away".to_owned()))),
+                ),
+                _ => return None,
+            },
+            Answer::Unlocked { id, held } => match self.stage(id)? {
+                Stage::Unlocking => (id, Stage::Unlocked { held }),
+                Stage::Looking { .. } => (id, Stage::Looked { bytes: vec![u8::from(held)] }),
+                _ => return None,
+            },
+            Answer::Page { id, more, bytes: page } => match self.stage(id)? {
+                Stage::Looking { bytes } => {
+                    bytes.extend(page);
+                    if more {
+                        return None;
+                    }
+                    (id, Stage::Looked { bytes: std::mem::take(bytes) })
+                }
+                _ => return None,
+            },
+            Answer::Ack => return None,
+        };
+        let request = self.request(id)?;
+        request.stage = next;
+        request.waker.take()
+    }
+
+    /// The session is over; what only it could answer fails. Returns whom to wake.
+    pub(crate) fn end_session(&mut self) -> Vec<Waker> {
+        self.is_open = false;
+        self.unacked.clear();
+        let unreachable = || LockError::Server("the connection was lost before it answered".to_owned());
+        let mut woken = Vec::new();
+        for request in self.slots.iter_mut().flatten() {
+            match request.stage {
+                Stage::Granted { .. } => request.stage = Stage::Wanted { wait: true },
+                Stage::Unlocking | Stage::Looking { .. } => {
+                    request.stage = Stage::Failed(Refused::Error(unreachable()));
+                    woken.extend(request.waker.take());
+                }
+                _ => {}
+            }
+        }
+        woken
+    }
+
+    /// A new session begins. What is held is claimed if the server was restarted, and lost if it was not.
+    #[must_use]
+    pub(crate) fn begin_session(&mut self, origin: Origin, space: &[u8]) -> Vec<Message> {
+        let restarted = self.origin.epoch != origin.epoch;
+        (self.origin, self.seq, self.is_open) = (origin, 0, false);
+        self.unacked.clear();
+        let mut asks = vec![Ask::Open { version: VERSION, key: origin.key, space: space.to_vec() }];
+        let mut handles: Vec<_> = self.handles.iter().collect();
+        handles.sort_by_key(|(handle, _)| **handle);
+        asks.extend(handles.into_iter().map(|(handle, (kind, name))| Ask::Name {
+            handle: *handle,
+            kind: *kind,
+            name: name.clone(),
+        }));
+        let mut wanted = Vec::new();
+        for Request { id, units, stage, since, .. } in self.slots.iter_mut().flatten() {
+            let Some(units) = *units else { continue };
+            match *stage {
+                Stage::Held { token, origin } | Stage::Claimed { token, origin } if restarted => {
+                    let Origin { epoch, key } = origin;
+                    asks.push(Ask::Claim { id: *id, units, token, epoch, key });
+                    *stage = Stage::Claimed { token, origin };
+                }
+                Stage::Held { .. } | Stage::Claimed { .. } => *stage = Stage::Lost,
+                Stage::Wanted { wait } => wanted.push((*since, Ask::Lock { id: *id, units, wait })),
+                _ => {}
+            }
+        }
+        wanted.sort_by_key(|(since, _)| *since);
+        asks.extend(wanted.into_iter().map(|(_, ask)| ask));
+        asks.iter().map(|ask| self.say(ask)).collect()
+    }
+
+    /// Nothing was heard for `silent`, and others may have been let in: held locks are lost, and whoever has waited for
+    /// that long is told. Returns whom to wake.
+    pub(crate) fn expire(&mut self, silent: Duration, lease: Duration) -> Vec<Waker> {
+        if silent <= lease {
+            return Vec::new();
+        }
+        let why = || {
+            let secs = silent.as_secs_f64();
+            Refused::Error(LockError::Server(format!("the server could not be reached for {secs:.1} s")))
+        };
+        let mut woken = Vec::new();
+        for request in self.slots.iter_mut().flatten() {
+            request.stage = match request.stage {
+                Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost,
+                Stage::Wanted { .. } if request.since.elapsed() > lease => Stage::Failed(why()),
+                _ => continue,
+            };
+            woken.extend(request.waker.take());
+        }
+        woken
+    }
+
+    /// The server wants nothing to do with us: everything fails. Returns whom to wake.
+    pub(crate) fn fail(&mut self, why: &str) -> Vec<Waker> {
+        self.fatal = Some(why.to_owned());
+        let mut woken = self.end_session();
+        for request in self.slots.iter_mut().flatten() {
+            request.stage = match request.stage {
+                Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost,
+                Stage::Wanted { .. } => Stage::Failed(Refused::Error(LockError::Server(why.to_owned()))),
+                _ => continue,
+            };
+            woken.extend(request.waker.take());
+        }
+        woken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockwright_fabric::observe::Mode;
+
+    fn units(handle: u64) -> Option<Units> {
+        Some(Units { handle, mode: Mode::Exclusive, start: 0, end: 1 })
+    }
+
+    fn asks(messages: &[Message]) -> Vec<Ask> {
+        messages.iter().map(|message| Ask::decode(message).unwrap().1).collect()
+    }
+
+    fn origin(epoch: u64) -> Origin {
+        Origin { epoch, key: u128::from(epoch) }
+    }
+
+    /// A table with one lock held and one wanted.
+    fn table() -> (Table, RequestId, RequestId) {
+        let mut table = Table::default();
+        assert_eq!(table.begin_session(origin(1), b"").len(), 1);
+        let (handle, _) = table.name(Kind::Keyed, &LockName::new("a").unwrap());
+        let held = table.open(units(handle), Stage::Wanted { wait: true });
+        let wanted = table.open(units(handle), Stage::Wanted { wait: true });
+        table.hear(1, Answer::Granted { id: held, token: 5 });
+        *table.stage(held).unwrap() = Stage::Held { token: 5, origin: table.origin };
+        (table, held, wanted)
+    }
+
+    #[test]
+    fn after_a_restart_what_is_held_is_claimed_and_what_is_wanted_is_asked_for_again() {
+        let (mut table, held, wanted) = table();
+        table.end_session();
+        for run in [2, 3] {
+            let asks = asks(&table.begin_session(origin(run), b"stock"));
+            assert!(
+                matches!(&asks[0], Ask::Open { key, space, .. } if *key == u128::from(run) && space == b"stock")
+            );
+            assert!(matches!(&asks[1], Ask::Name { .. }));
+            // Also if the second run ended before it answered.
+            assert!(
+                matches!(asks[2], Ask::Claim { id, token: 5, epoch: 1, key: 1, .. } if id == held),
+                "{:?}",
+                asks[2]
+            );
+            assert!(matches!(asks[3], Ask::Lock { id, wait: true, .. } if id == wanted));
+        }
+        table.hear(9, Answer::Granted { id: held, token: 5 });
+        assert!(matches!(table.stage(held), Some(Stage::Held { origin, .. }) if origin.epoch == 3));
+    }
+
+    #[test]
+    fn what_is_held_is_lost_with_the_session_if_the_server_goes_on() {
+        let (mut table, held, _) = table();
+        table.end_session();
+        let asks = asks(&table.begin_session(origin(1), b""));
+        assert!(!asks.iter().any(|ask| matches!(ask, Ask::Claim { .. })));
+        assert!(matches!(table.stage(held), Some(Stage::Lost)));
+    }
+
+    #[test]
+    fn an_answer_to_an_earlier_request_in_the_same_slot_changes_nothing() {
+        let (mut table, held, _) = table();
+        table.take(held);
+        let later = table.open(units(0), Stage::Wanted { wait: true });
+        assert_eq!(slot(later), slot(held));
+        table.hear(0, Answer::Granted { id: held, token: 6 });
+        assert!(matches!(table.stage(later), Some(Stage::Wanted { .. })));
+    }
+
+    #[test]
+    fn what_the_server_took_is_not_said_again() {
+        let mut table = Table::default();
+        for _ in 0..5 {
+            let _ = table.say(&Ask::List { id: 1 });
+        }
+        table.hear(3, Answer::Ack);
+        assert_eq!(table.unacked().count(), 2);
+    }
+
+    #[test]
+    fn silence_beyond_the_lease_ends_everything() {
+        let (mut table, held, wanted) = table();
+        assert!(table.expire(Duration::from_secs(1), Duration::from_secs(2)).is_empty());
+        table.expire(Duration::from_secs(3), Duration::ZERO);
+        assert!(matches!(table.stage(held), Some(Stage::Lost)));
+        assert!(matches!(table.stage(wanted), Some(Stage::Failed(_))));
+    }
+}

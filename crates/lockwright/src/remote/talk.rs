@@ -1,0 +1,384 @@
+//! What a client and a server of lock spaces say to each other, as messages of the tcp fabric.
+//!
+//! The fabric carries messages to the client once each and in order, whatever becomes of connections. In the other
+//! direction what was on its way when a connection broke may be lost, so requests are numbered: the server takes only the
+//! next one, and answers say how far it got; after a break the client says again what was not taken.
+//!
+//! | field of a request | holds |
+//! |---|---|
+//! | `kind` | which (bits 0..8), exclusive (8), wait or answer (9), range lock (10) |
+//! | `lock` | the request, or the name's handle |
+//! | `words[0]` | its number in the session, from 1 |
+//! | `words[1..4]` | start, end, handle |
+//! | `tail` | what is longer |
+//!
+//! | field of an answer | holds |
+//! |---|---|
+//! | `kind` | which, from 65 |
+//! | `lock` | the request it is about |
+//! | `words[0]`, `words[1]` | token; held or not |
+//! | `words[3]` | the number of the last request taken |
+//!
+//! A request's id has two halves: a slot, used again by the client, and above it a number that never is. So an answer
+//! that comes late is never taken for another request's.
+//!
+//! What this file must not do: trust a word of what it decodes. Whatever is no request comes out as `None`.
+
+use crate::home::Kind;
+use crate::name::LockName;
+use lockwright_fabric::observe::Mode;
+use lockwright_fabric::{Message, PeerId};
+
+/// Raised when the meaning of a message changes.
+pub(crate) const VERSION: u64 = 1;
+/// Whom clients write to.
+pub(crate) const DESK: PeerId = PeerId::role(0);
+/// The longest name of a space.
+pub(crate) const MAX_SPACE: usize = 255;
+/// Bytes of a listing in one message.
+pub(crate) const PAGE: usize = 16 << 10;
+
+/// A request's id: its slot in the lower half.
+pub(crate) type RequestId = u64;
+
+/// The slot of a request.
+pub(crate) const fn slot(id: RequestId) -> u32 {
+    id as u32
+}
+
+/// What is wanted, or held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Units {
+    pub(crate) handle: u64,
+    pub(crate) mode: Mode,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// The first of a session: which space it is about, and under which key the client will claim what it holds if the
+    /// server should be restarted.
+    Open {
+        version: u64,
+        key: u128,
+        space: Vec<u8>,
+    },
+    /// From now on `handle` stands for this lock.
+    Name {
+        handle: u64,
+        kind: Kind,
+        name: LockName,
+    },
+    /// The handle is of no more use.
+    Forget {
+        handle: u64,
+    },
+    Lock {
+        id: RequestId,
+        units: Units,
+        wait: bool,
+    },
+    /// Gives a lock back, or gives up a request that still waits; answered only if that is asked for.
+    Unlock {
+        id: RequestId,
+        answer: bool,
+    },
+    /// A lock that is held since an earlier run of the server, by a session that had this key.
+    Claim {
+        id: RequestId,
+        units: Units,
+        token: u64,
+        epoch: u64,
+        key: u128,
+    },
+    /// Everybody who holds or waits, in pages.
+    List {
+        id: RequestId,
+    },
+    /// What every lock has seen, in pages.
+    Heat {
+        id: RequestId,
+    },
+    /// Takes a lock away from whoever holds it with this token.
+    Break {
+        id: RequestId,
+        token: u64,
+        name: LockName,
+    },
+}
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Granted {
+        id: RequestId,
+        token: u64,
+    },
+    Busy {
+        id: RequestId,
+    },
+    /// Nonsense, or too much, and why.
+    Refused {
+        id: RequestId,
+        why: String,
+    },
+    /// It was taken away, or could not be claimed.
+    Lost {
+        id: RequestId,
+    },
+    /// It was given back; `held`: until then it was held. Also the answer to `Break`: whether it is broken.
+    Unlocked {
+        id: RequestId,
+        held: bool,
+    },
+    /// A piece of a listing.
+    Page {
+        id: RequestId,
+        more: bool,
+        bytes: Vec<u8>,
+    },
+    /// Nothing but how far the server got.
+    Ack,
+}
+
+const EXCLUSIVE: u32 = 1 << 8;
+const FLAG: u32 = 1 << 9;
+const RANGES: u32 = 1 << 10;
+
+fn flag(set: bool, bit: u32) -> u32 {
+    if set { bit } else { 0 }
+}
+
+fn message(kind: u32, lock: u64, words: [u64; 4], tail: Vec<u64>) -> Message {
+    Message { lock, kind, words, tail }
+}
+
+fn of_units(kind: u32, id: RequestId, seq: u64, units: &Units, tail: Vec<u64>) -> Message {
+    let kind = kind | flag(units.mode == Mode::Exclusive, EXCLUSIVE);
+    message(kind, id, [seq, units.start, units.end, units.handle], tail)
+}
+
+fn halves(key: u128) -> [u64; 2] {
+    [key as u64, (key >> 64) as u64]
+}
+
+impl Ask {
+    /// The message that says this, as number `seq` of the session.
+    pub(crate) fn encode(&self, seq: u64) -> Message {
+        match self {
+            Ask::Open { version, key, space } => {
+                let [low, high] = halves(*key);
+                message(1, *version, [seq, low, high, 0], pack(space))
+            }
+            Ask::Name { handle, kind, name } => {
+                let kind = 2 | flag(*kind == Kind::Ranges, RANGES);
+                message(kind, *handle, [seq, 0, 0, 0], pack(name.as_bytes()))
+            }
+            Ask::Forget { handle } => message(3, *handle, [seq, 0, 0, 0], Vec::new()),
+            Ask::Lock { id, units, wait } => of_units(4 | flag(*wait, FLAG), *id, seq, units, Vec::new()),
+            Ask::Unlock { id, answer } => message(5 | flag(*answer, FLAG), *id, [seq, 0, 0, 0], Vec::new()),
+            Ask::Claim { id, units, token, epoch, key } => {
+                let [low, high] = halves(*key);
+                of_units(7, *id, seq, units, vec![*token, *epoch, low, high])
+            }
+            Ask::List { id } => message(8, *id, [seq, 0, 0, 0], Vec::new()),
+            Ask::Heat { id } => message(9, *id, [seq, 0, 0, 0], Vec::new()),
+            Ask::Break { id, token, name } => message(10, *id, [seq, *token, 0, 0], pack(name.as_bytes())),
+        }
+    }
+
+    /// The request in a message and its number, if it is one.
+    pub(crate) fn decode(message: &Message) -> Option<(u64, Self)> {
+        let Message { lock, kind, words: [seq, a, b, c], ref tail } = *message;
+        let has = |bit: u32| kind & bit != 0;
+        let units = || {
+            let mode = if has(EXCLUSIVE) { Mode::Exclusive } else { Mode::Shared };
+            Units { handle: c, mode, start: a, end: b }
+        };
+        let key = |low: u64, high: u64| u128::from(high) << 64 | u128::from(low);
+        let ask = match kind & 0xff {
+            1 => {
+                let space = unpack(tail).filter(|space| space.len() <= MAX_SPACE)?;
+                Ask::Open { version: lock, key: key(a, b), space }
+            }
+            2 => {
+                let kind = if has(RANGES) { Kind::Ranges } else { Kind::Keyed };
+                Ask::Name { handle: lock, kind, name: name_in(tail)? }
+            }
+            3 => Ask::Forget { handle: lock },
+            4 => Ask::Lock { id: lock, units: units(), wait: has(FLAG) },
+            5 => Ask::Unlock { id: lock, answer: has(FLAG) },
+            7 => {
+                let [token, epoch, low, high] = *tail.first_chunk()?;
+                Ask::Claim { id: lock, units: units(), token, epoch, key: key(low, high) }
+            }
+            8 => Ask::List { id: lock },
+            9 => Ask::Heat { id: lock },
+            10 => Ask::Break { id: lock, token: a, name: name_in(tail)? },
+            _ => return None,
+        };
+        Some((seq, ask))
+    }
+}
+
+impl Answer {
+    /// The message that says this, and that requests up to number `taken` were taken.
+    pub(crate) fn encode(&self, taken: u64) -> Message {
+        let plain = |kind, id, word| message(kind, id, [word, 0, 0, taken], Vec::new());
+        match self {
+            Answer::Granted { id, token } => plain(65, *id, *token),
+            Answer::Busy { id } => plain(66, *id, 0),
+            Answer::Refused { id, why } => message(67, *id, [0, 0, 0, taken], pack(why.as_bytes())),
+            Answer::Lost { id } => plain(68, *id, 0),
+            Answer::Unlocked { id, held } => plain(69, *id, u64::from(*held)),
+            Answer::Page { id, more, bytes } => {
+                message(70, *id, [u64::from(*more), 0, 0, taken], pack(bytes))
+            }
+            Answer::Ack => plain(71, 0, 0),
+        }
+    }
+
+    /// The answer in a message and how far the server got, if it is one.
+    pub(crate) fn decode(message: &Message) -> Option<(u64, Self)> {
+        let Message { lock: id, kind, words: [a, _, _, taken], ref tail } = *message;
+        let answer = match kind {
+            65 => Answer::Granted { id, token: a },
+            66 => Answer::Busy { id },
+            67 => Answer::Refused { id, why: String::from_utf8_lossy(&unpack(tail)?).into_owned() },
+            68 => Answer::Lost { id },
+            69 => Answer::Unlocked { id, held: a == 1 },
+            70 => Answer::Page { id, more: a == 1, bytes: unpack(tail)? },
+            71 => Answer::Ack,
+            _ => return None,
+        };
+        Some((taken, answer))
+    }
+}
+
+fn name_in(tail: &[u64]) -> Option<LockName> {
+    LockName::new(unpack(tail)?).ok()
+}
+
+/// Bytes as words: how many, then eight to a word.
+fn pack(bytes: &[u8]) -> Vec<u64> {
+    let word = |chunk: &[u8]| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    };
+    std::iter::once(bytes.len() as u64).chain(bytes.chunks(8).map(word)).collect()
+}
+
+/// The bytes in words; `None` if there are not as many words as their number asks for.
+fn unpack(words: &[u64]) -> Option<Vec<u8>> {
+    let (len, words) = words.split_first()?;
+    let len = usize::try_from(*len).ok()?;
+    if words.len() != len.div_ceil(8) {
+        return None;
+    }
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.truncate(len);
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asks() -> Vec<Ask> {
+        let name = LockName::new("orders/42").unwrap();
+        let units = |mode| Units { handle: 7, mode, start: 3, end: u64::MAX };
+        vec![
+            Ask::Open { version: VERSION, key: u128::MAX - 5, space: b"stock".to_vec() },
+            Ask::Open { version: 9, key: 1, space: Vec::new() },
+            Ask::Name { handle: 1, kind: Kind::Keyed, name: name.clone() },
+            Ask::Name { handle: u64::MAX, kind: Kind::Ranges, name: LockName::new([7; 255]).unwrap() },
+            Ask::Forget { handle: 4 },
+            Ask::Lock { id: 5 << 32 | 6, units: units(Mode::Exclusive), wait: false },
+            Ask::Lock { id: 1, units: units(Mode::Shared), wait: true },
+            Ask::Unlock { id: 9, answer: true },
+            Ask::Unlock { id: 9, answer: false },
+            Ask::Claim { id: 2, units: units(Mode::Shared), token: 77, epoch: 5, key: 1 << 100 },
+            Ask::List { id: 11 },
+            Ask::Heat { id: 12 },
+            Ask::Break { id: 13, token: 99, name },
+        ]
+    }
+
+    fn answers() -> Vec<Answer> {
+        vec![
+            Answer::Granted { id: 1, token: u64::MAX },
+            Answer::Busy { id: 2 },
+            Answer::Refused { id: 3, why: "no room".to_owned() },
+            Answer::Lost { id: 4 },
+            Answer::Unlocked { id: 5, held: true },
+            Answer::Unlocked { id: 5, held: false },
+            Answer::Page { id: 6, more: true, bytes: vec![1; PAGE] },
+            Answer::Page { id: 6, more: false, bytes: Vec::new() },
+            Answer::Ack,
+        ]
+    }
+
+    #[test]
+    fn everything_comes_out_as_it_went_in() {
+        for ask in asks() {
+            assert_eq!(Ask::decode(&ask.encode(8)), Some((8, ask)));
+        }
+        for answer in answers() {
+            assert_eq!(Answer::decode(&answer.encode(9)), Some((9, answer)));
+        }
+    }
+
+    #[test]
+    fn a_page_fits_into_a_message() {
+        assert!(pack(&[0; PAGE]).len() <= lockwright_fabric::backend::tcp::MAX_TAIL);
+    }
+
+    /// The corpus: every message, cut, stretched and with every word changed. Nothing may panic, and what comes out
+    /// as a request or an answer must say again what it was read from.
+    #[test]
+    fn whatever_comes_is_decoded_or_refused() {
+        let whole: Vec<Message> = asks()
+            .iter()
+            .map(|ask| ask.encode(3))
+            .chain(answers().iter().map(|answer| answer.encode(3)))
+            .collect();
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random >> 11
+        };
+        for message in &whole {
+            for cut in 0..=message.tail.len().min(40) {
+                let mut short = message.clone();
+                short.tail.truncate(cut);
+                try_both(&short);
+            }
+            for _ in 0..2000 {
+                let mut bad = message.clone();
+                match next() % 5 {
+                    0 => bad.kind = next() as u32,
+                    1 => bad.kind ^= 1 << (next() % 32),
+                    2 => bad.words[next() as usize % 4] = next(),
+                    3 if !bad.tail.is_empty() => {
+                        let at = next() as usize % bad.tail.len();
+                        bad.tail[at] = if next() % 2 == 0 { u64::MAX } else { next() };
+                    }
+                    _ => bad.tail.push(next()),
+                }
+                try_both(&bad);
+            }
+        }
+    }
+
+    fn try_both(message: &Message) {
+        if let Some((seq, ask)) = Ask::decode(message) {
+            assert_eq!(Ask::decode(&ask.encode(seq)), Some((seq, ask)));
+        }
+        if let Some((taken, answer)) = Answer::decode(message) {
+            assert_eq!(Answer::decode(&answer.encode(taken)), Some((taken, answer)));
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! Everything a server knows: sessions, what they hold and want, names, and the combiner that decides.
+//!
+//! A state machine behind one lock: requests come in, answers leave by the sessions' inboxes in the order in which they
+//! were decided. After a restart it begins by hearing claims: what was held is held again, and everybody else waits.
+//!
+//! What this file must not do: let one session's nonsense reach another, or wait for anything but its own disk.
+
+use super::directory::{Directory, SpaceNumber};
+use super::durable::Durable;
+use super::exported::{Exported, Held};
+use super::totals::Totals;
+use crate::home::Kind;
+use crate::remote::talk::{Answer, DESK, RequestId, Units, slot};
+use lockwright_fabric::backend::tcp::{Inbox, SessionEnd};
+use lockwright_fabric::observe::Mode;
+use lockwright_locks::combiner::core::{
+    Answer as Decided, ClientId, Core, Limits, NAMES, Refusal, Reply, Request as Asked,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Requests of one client at a time.
+pub(super) const MAX_REQUESTS: u32 = 1 << 16;
+/// Names that one client has open at a time.
+pub(super) const MAX_HANDLES: usize = 1 << 18;
+/// Clients at a time.
+pub(super) const MAX_SESSIONS: usize = 1 << 16;
+/// An answer is sent at least after so many requests, so that the client can forget them.
+const ACK_EVERY: u64 = 64;
+
+/// Where a session's locks are.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// In this server.
+    Own(SpaceNumber),
+    /// In this host's shared memory.
+    Exported(Arc<Exported>),
+}
+
+/// What a handle stands for.
+#[derive(Debug)]
+pub(super) enum Name {
+    Own(u64),
+    Exported(super::exported::Handle),
+}
+
+/// Where a request stands.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Until claims are over.
+    HeldBack,
+    Waiting,
+    Held {
+        token: u64,
+    },
+    /// In shared memory: waited for by a task, or held by a guard.
+    Exported(Held),
+}
+
+/// A request that waits or is held.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) id: RequestId,
+    /// Of a server's own spaces.
+    pub(super) lock: Option<u64>,
+    pub(super) units: Units,
+    pub(super) since: Instant,
+    pub(super) stage: Stage,
+    /// Whether it had to queue.
+    pub(super) queued: bool,
+}
+
+/// One client.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    pub(super) inbox: Option<Inbox>,
+    /// What it calls itself.
+    pub(super) label: String,
+    pub(super) key: u128,
+    pub(super) place: Option<Place>,
+    pub(super) handles: HashMap<u64, Name>,
+    pub(super) slots: Vec<Option<Request>>,
+    /// Requests taken, and how many of them it knows to be.
+    pub(super) taken: u64,
+    told: u64,
+    /// Which of all sessions: numbers of clients are used again.
+    pub(super) serial: u64,
+}
+
+impl Session {
+    pub(super) fn say(&mut self, answer: &Answer) {
+        self.told = self.taken;
+        if let Some(inbox) = &self.inbox {
+            // A session that takes no more is over, or about to be.
+            inbox.deliver(DESK, answer.encode(self.taken));
+        }
+    }
+
+    /// The request with this id.
+    pub(super) fn request(&mut self, id: RequestId) -> Option<&mut Request> {
+        self.slots.get_mut(slot(id) as usize)?.as_mut().filter(|request| request.id == id)
+    }
+
+    /// Takes the request with this id out.
+    pub(super) fn take(&mut self, id: RequestId) -> Option<Request> {
+        self.slots.get_mut(slot(id) as usize)?.take_if(|request| request.id == id)
+    }
+
+    /// Puts a request into its slot, which must be free.
+    pub(super) fn put(&mut self, request: Request) -> Result<(), &'static str> {
+        let at = slot(request.id) as usize;
+        if at >= MAX_REQUESTS as usize {
+            return Err("a client can hold and want 65536 locks at a time, not more");
+        }
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, || None);
+        }
+        match &mut self.slots[at] {
+            Some(_) => Err("the request's number is in use"),
+            free => {
+                *free = Some(request);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The books of a server.
+#[derive(Debug)]
+pub(super) struct Books {
+    core: Core,
+    pub(super) directory: Directory,
+    pub(super) sessions: Vec<Option<Session>>,
+    free: Vec<u32>,
+    pub(super) durable: Durable,
+    /// Requests that wait until claims are over; `None` once they are.
+    held_back: Option<Vec<(u32, RequestId)>>,
+    pub(super) totals: Totals,
+    replies: Vec<Reply>,
+}
+
+impl Books {
+    /// Empty books. `recovering`: claims are to be heard first.
+    pub(super) fn new(durable: Durable, recovering: bool) -> Self {
+        let mut core = Core::new(Limits { clients: MAX_SESSIONS as u32 + 2, ids: MAX_REQUESTS });
+        core.handle(ClientId(0), Asked::Raise { token: durable.first_token() }, &mut Vec::new());
+        Self {
+            core,
+            directory: Directory::default(),
+            sessions: vec![None],
+            free: Vec::new(),
+            durable,
+            held_back: recovering.then(Vec::new),
+            totals: Totals::default(),
+            replies: Vec::new(),
+        }
+    }
+
+    pub(super) const fn is_recovering(&self) -> bool {
+        self.held_back.is_some()
+    }
+
+    /// Requests held and waiting, in the server's own spaces.
+    pub(super) fn requests(&self) -> usize {
+        self.core.len()
+    }
+
+    /// A place for a new client; numbers start at one.
+    pub(super) fn admit(&mut self, label: &str) -> Option<u32> {
+        let peer = match self.free.pop() {
+            Some(peer) => peer,
+            None if self.sessions.len() <= MAX_SESSIONS => {
+                self.sessions.push(None);
+                self.sessions.len() as u32 - 1
+            }
+            None => return None,
+        };
+        self.totals.sessions += 1;
+        self.totals.sessions_begun += 1;
+        let serial = self.totals.sessions_begun;
+        self.sessions[peer as usize] =
+            Some(Session { label: label.to_owned(), serial, ..Session::default() });
+        Some(peer)
+    }
+
+    pub(super) fn session(&mut self, peer: u32) -> Option<&mut Session> {
+        self.sessions.get_mut(peer as usize)?.as_mut()
+    }
+
+    pub(super) fn say(&mut self, peer: u32, answer: &Answer) {
+        if let Some(session) = self.session(peer) {
+            session.say(answer);
+        }
+    }
+
+    /// Refuses something, in words, to the one who asked for it.
+    pub(super) fn refuse(&mut self, peer: u32, id: RequestId, why: impl Into<String>) {
+        self.totals.refused += 1;
+        self.say(peer, &Answer::Refused { id, why: why.into() });
+    }
+
+    /// Tells the client how far the server got, if it has not heard for a while.
+    pub(super) fn ack(&mut self, peer: u32) {
+        if let Some(session) = self.session(peer)
+            && session.taken - session.told >= ACK_EVERY
+        {
+            session.say(&Answer::Ack);
+        }
+    }
+
+    /// A client is gone: everything it held or wanted ends in one step.
+    pub(super) fn depart(&mut self, peer: u32, how: SessionEnd) {
+        let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::take) else { return };
+        self.totals.sessions -= 1;
+        let holds = session.slots.iter().flatten().any(|request| matches!(request.stage, Stage::Held { .. }));
+        if how == SessionEnd::Lost {
+            self.totals.sessions_lost += 1;
+            if holds && let Err(why) = self.durable.gone(session.key) {
+                // Nothing is granted any more, so nobody gets what it held.
+                eprintln!("lockwright: {why}");
+            }
+        }
+        let now = Instant::now();
+        for request in session.slots.into_iter().flatten() {
+            self.forget(&request, now);
+        }
+        for name in session.handles.into_values() {
+            if let Name::Own(lock) = name {
+                self.directory.close(lock);
+            }
+        }
+        self.core.depart(ClientId(peer), &mut self.replies);
+        self.free.push(peer);
+        self.answer_all();
+    }
+
+    /// A request that is over, as far as counts are concerned.
+    fn forget(&mut self, request: &Request, now: Instant) {
+        let Some(id) = request.lock else { return };
+        let lock = self.directory.lock_mut(id);
+        match request.stage {
+            Stage::Held { .. } => {
+                lock.holders -= 1;
+                self.totals.held -= 1;
+                self.totals.hold.add(now - request.since);
+            }
+            _ => {
+                lock.waiters -= 1;
+                self.totals.waiting -= 1;
+            }
+        }
+        self.directory.close(id);
+    }
+
+    /// Asks the combiner about what `lock` is made of.
+    fn asked(&self, request: &Request, lock: u64, wait: bool) -> Asked {
+        let Units { mode, start, end, .. } = request.units;
+        let id = slot(request.id);
+        match self.directory.lock(lock).kind {
+            Kind::Keyed => Asked::Lock { id, lock: NAMES, mode, start: lock, end: lock + 1, wait },
+            Kind::Ranges => Asked::Lock { id, lock, mode, start, end, wait },
+        }
+    }
+
+    /// A request for a lock of the server's own.
+    pub(super) fn lock(&mut self, peer: u32, lock: u64, id: RequestId, units: Units, wait: bool) {
+        if units.start >= units.end {
+            return self.refuse(peer, id, "the range is empty or reversed");
+        }
+        if self.is_recovering() && !wait {
+            // Somebody may still claim it.
+            self.totals.busy += 1;
+            return self.say(peer, &Answer::Busy { id });
+        }
+        let stage = if self.is_recovering() { Stage::HeldBack } else { Stage::Waiting };
+        let queued = self.is_recovering();
+        let request = Request { id, lock: Some(lock), units, since: Instant::now(), stage, queued };
+        let asked = self.asked(&request, lock, wait);
+        let Some(session) = self.session(peer) else { return };
+        if let Err(why) = session.put(request) {
+            return self.refuse(peer, id, why);
+        }
+        self.directory.use_again(lock);
+        self.directory.lock_mut(lock).waiters += 1;
+        self.totals.waiting += 1;
+        if let Some(held_back) = &mut self.held_back {
+            held_back.push((peer, id));
+            return;
+        }
+        self.core.handle(ClientId(peer), asked, &mut self.replies);
+        if self.replies.is_empty()
+            && let Some(request) = self.session(peer).and_then(|session| session.request(id))
+        {
+            request.queued = true;
+        }
+        self.answer_all();
+    }
+
+    /// Gives a lock back, or gives a request up. Says whether it was held until now.
+    pub(super) fn unlock(&mut self, peer: u32, id: RequestId) -> bool {
+        let Some(request) = self.session(peer).and_then(|session| session.take(id)) else { return false };
+        self.forget(&request, Instant::now());
+        let held = match &request.stage {
+            Stage::Exported(held) => held.is_held(),
+            stage => matches!(stage, Stage::Held { .. }),
+        };
+        if matches!(request.stage, Stage::Held { .. } | Stage::Waiting) {
+            self.core.handle(ClientId(peer), Asked::Cancel { id: slot(id) }, &mut self.replies);
+            // The client has no use for the combiner's word that it is gone.
+            self.replies.retain(|reply| reply.answer != Decided::Cancelled);
+            self.answer_all();
+        }
+        held
+    }
+
+    /// A lock that a session of an earlier run held: held again, with its token, unless somebody has a better claim.
+    pub(super) fn claim(
+        &mut self,
+        peer: u32,
+        lock: u64,
+        id: RequestId,
+        units: Units,
+        (token, epoch, key): (u64, u64, u128),
+    ) {
+        let heard =
+            self.is_recovering() && units.start < units.end && self.durable.accepts(epoch, key, token);
+        if !heard || self.durable.before_grant(token).is_err() {
+            self.totals.lost += 1;
+            return self.say(peer, &Answer::Lost { id });
+        }
+        let stage = Stage::Held { token };
+        let request = Request { id, lock: Some(lock), units, since: Instant::now(), stage, queued: false };
+        let asked = self.asked(&request, lock, false);
+        let rivals = self.rivals(lock, &units);
+        // Of two who believe that they hold it, the one with the smaller token has lost it and does not know.
+        if rivals.iter().any(|(_, _, other)| *other > token) {
+            self.totals.lost += 1;
+            return self.say(peer, &Answer::Lost { id });
+        }
+        for (rival, rival_id, _) in rivals {
+            self.take_away(rival, rival_id);
+        }
+        let Some(session) = self.session(peer) else { return };
+        if let Err(why) = session.put(request) {
+            return self.refuse(peer, id, why);
+        }
+        self.directory.use_again(lock);
+        self.directory.lock_mut(lock).holders += 1;
+        (self.totals.held, self.totals.claimed) = (self.totals.held + 1, self.totals.claimed + 1);
+        self.core.handle(ClientId(peer), asked, &mut self.replies);
+        debug_assert!(matches!(self.replies[..], [Reply { answer: Decided::Granted { .. }, .. }]));
+        self.replies.clear();
+        self.say(peer, &Answer::Granted { id, token });
+    }
+
+    /// Who holds what conflicts with these units: session, request, token.
+    fn rivals(&self, lock: u64, units: &Units) -> Vec<(u32, RequestId, u64)> {
+        let keyed = self.directory.lock(lock).kind == Kind::Keyed;
+        let conflicts = |other: &Units| {
+            (units.mode == Mode::Exclusive || other.mode == Mode::Exclusive)
+                && (keyed || units.start < other.end && other.start < units.end)
+        };
+        self.holders(lock)
+            .filter(|(_, request, _)| conflicts(&request.units))
+            .map(|(p, r, t)| (p, r.id, t))
+            .collect()
+    }
+
+    /// Everybody who holds `lock`.
+    pub(super) fn holders(&self, lock: u64) -> impl Iterator<Item = (u32, &Request, u64)> {
+        let sessions =
+            self.sessions.iter().enumerate().filter_map(|(peer, session)| Some((peer, session.as_ref()?)));
+        let requests = sessions.flat_map(|(peer, session)| {
+            session.slots.iter().flatten().map(move |request| (peer as u32, request))
+        });
+        requests.filter_map(move |(peer, request)| match request.stage {
+            Stage::Held { token } if request.lock == Some(lock) => Some((peer, request, token)),
+            _ => None,
+        })
+    }
+
+    /// Takes a lock away from its holder, who is told.
+    pub(super) fn take_away(&mut self, peer: u32, id: RequestId) {
+        if self.unlock(peer, id) {
+            self.totals.lost += 1;
+            self.say(peer, &Answer::Lost { id });
+        }
+    }
+
+    /// Claims are over: whoever waited for that is served, in the order in which they came.
+    pub(super) fn open(&mut self) {
+        let Some(held_back) = self.held_back.take() else { return };
+        if let Err(why) = self.durable.open() {
+            eprintln!("lockwright: {why}");
+        }
+        for (peer, id) in held_back {
+            let Some(request) = self.session(peer).and_then(|session| session.request(id)) else { continue };
+            request.stage = Stage::Waiting;
+            let request = self.sessions[peer as usize]
+                .as_ref()
+                .and_then(|session| session.slots[slot(id) as usize].as_ref());
+            let request = request.expect("just seen");
+            let lock = request.lock.expect("only the server's own locks wait for claims");
+            let asked = self.asked(request, lock, true);
+            self.core.handle(ClientId(peer), asked, &mut self.replies);
+        }
+        self.answer_all();
+    }
+
+    /// Passes on what the combiner decided.
+    fn answer_all(&mut self) {
+        let mut at = 0;
+        // A grant that cannot be given is taken back, which can lead to others.
+        while at < self.replies.len() {
+            let Reply { client: ClientId(peer), id: place, answer } = self.replies[at];
+            at += 1;
+            match answer {
+                Decided::Granted { token } => self.granted(peer, place, token),
+                Decided::Busy => {
+                    self.totals.busy += 1;
+                    self.end(peer, place, |id| Answer::Busy { id });
+                }
+                Decided::Refused(why) => {
+                    self.totals.refused += 1;
+                    self.end(peer, place, |id| Answer::Refused { id, why: words(why) });
+                }
+                Decided::Cancelled | Decided::Downgraded { .. } => {}
+            }
+        }
+        self.replies.clear();
+    }
+
+    #[inline]
+    fn granted(&mut self, peer: u32, place: u32, token: u64) {
+        if let Err(why) = self.durable.before_grant(token) {
+            self.core.handle(ClientId(peer), Asked::Cancel { id: place }, &mut self.replies);
+            return self.end(peer, place, |id| Answer::Refused { id, why });
+        }
+        let now = Instant::now();
+        let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::as_mut) else { return };
+        let Some(request) = session.slots.get_mut(place as usize).and_then(Option::as_mut) else { return };
+        let waited = now - request.since;
+        (request.stage, request.since) = (Stage::Held { token }, now);
+        let (id, lock) = (request.id, request.lock.expect("the combiner decides about the server's own"));
+        let (shared, queued) = (request.units.mode == Mode::Shared, request.queued);
+        session.say(&Answer::Granted { id, token });
+        let lock = self.directory.lock_mut(lock);
+        (lock.waiters, lock.holders, lock.grants) = (lock.waiters - 1, lock.holders + 1, lock.grants + 1);
+        self.totals.grant(shared, waited);
+        if queued {
+            lock.contended += 1;
+            lock.waited += waited;
+        }
+    }
+
+    /// A request that came to nothing.
+    fn end(&mut self, peer: u32, place: u32, answer: impl FnOnce(RequestId) -> Answer) {
+        let Some(session) = self.session(peer) else { return };
+        let Some(request) = session.slots.get_mut(place as usize).and_then(Option::take) else { return };
+        session.say(&answer(request.id));
+        self.forget(&request, Instant::now());
+    }
+}
+
+fn words(why: Refusal) -> String {
+    match why {
+        Refusal::TooLarge => "the server allows no more clients or requests".to_owned(),
+        why => why.to_string(),
+    }
+}

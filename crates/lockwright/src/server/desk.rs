@@ -1,0 +1,370 @@
+//! The desk: takes what clients send, and hands it to the books.
+//!
+//! It is the server's "memory" towards the tcp fabric, and has none: a client that asks for words is refused. So nobody
+//! has to be trusted with them.
+
+use super::books::{Books, MAX_HANDLES, Name, Place, Request, Session, Stage};
+use super::exported::{Exported, Held};
+use crate::home::Kind;
+use crate::inspect::{Entry, EntryState, Heat, Inspector};
+use crate::name::LockName;
+use crate::remote::listing::Writer;
+use crate::remote::talk::{Answer, Ask, PAGE, RequestId, VERSION};
+use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, Watch};
+use lockwright_fabric::observe::Mode;
+use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, Time};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Locks in one answer about what locks have seen: the hottest.
+const HOTTEST: usize = 1000;
+
+/// The desk of one server. Clones are the same desk.
+#[derive(Clone, Debug)]
+pub(super) struct Desk(Arc<Inside>);
+
+#[derive(Debug)]
+struct Inside {
+    books: Arc<Mutex<Books>>,
+    /// Which spaces of this host are offered, and those that somebody asked for.
+    exports: Vec<String>,
+    opened: Mutex<HashMap<String, Arc<Exported>>>,
+    began: Instant,
+}
+
+impl Desk {
+    pub(super) fn new(books: Books, exports: Vec<String>) -> Self {
+        let books = Arc::new(Mutex::new(books));
+        Self(Arc::new(Inside { books, exports, opened: Mutex::default(), began: Instant::now() }))
+    }
+
+    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
+        self.0.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self, books: &mut Books, space: &[u8]) -> Result<Place, String> {
+        let Some(exported) = std::str::from_utf8(space).ok().filter(|space| space.starts_with("shm:")) else {
+            let name = if space.is_empty() { &b"default"[..] } else { space };
+            let number = books.directory.space(name).ok_or("the server has no room for another space")?;
+            return Ok(Place::Own(number));
+        };
+        if !self.0.exports.iter().any(|offered| offered == exported) {
+            return Err(format!("this server does not export {exported} (see `lockwright serve --export`)"));
+        }
+        let mut opened = self.0.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(exported) = opened.get(exported) {
+            return Ok(Place::Exported(Arc::clone(exported)));
+        }
+        let space = Arc::new(Exported::open(exported).map_err(|error| error.to_string())?);
+        opened.insert(exported.to_owned(), Arc::clone(&space));
+        Ok(Place::Exported(space))
+    }
+
+    /// One message of a client; in order, since connections are read one frame after the other.
+    fn take(&self, peer: u32, message: &Message) {
+        let mut books = self.books();
+        let Some(session) = books.session(peer) else { return };
+        let Some((seq, ask)) = Ask::decode(message) else {
+            return books.refuse(peer, 0, "a message was sent that makes no sense to this server");
+        };
+        // Said again after a broken connection, or said too early: then it will be said again.
+        if seq != session.taken + 1 {
+            return;
+        }
+        session.taken = seq;
+        self.handle(&mut books, peer, ask);
+        books.ack(peer);
+    }
+
+    fn handle(&self, books: &mut Books, peer: u32, ask: Ask) {
+        match ask {
+            Ask::Open { version, .. } if version != VERSION => {
+                let why = format!(
+                    "this server speaks version {VERSION} of lock spaces, the client version {version}"
+                );
+                books.refuse(peer, 0, why);
+            }
+            Ask::Open { key, space, .. } => match self.place(books, &space) {
+                Ok(place) => {
+                    let Some(session) = books.session(peer) else { return };
+                    if session.place.is_some() {
+                        return books.refuse(peer, 0, "a session has one space only");
+                    }
+                    (session.key, session.place) = (key, Some(place));
+                    session.say(&Answer::Ack);
+                }
+                Err(why) => books.refuse(peer, 0, why),
+            },
+            Ask::Name { handle, kind, name } => Self::name(books, peer, handle, kind, &name),
+            Ask::Forget { handle } => {
+                if let Some(Name::Own(lock)) =
+                    books.session(peer).and_then(|session| session.handles.remove(&handle))
+                {
+                    books.directory.close(lock);
+                }
+            }
+            Ask::Lock { id, units, wait } => match Self::found(books, peer, units.handle) {
+                Some(Found::Own(lock)) => books.lock(peer, lock, id, units, wait),
+                Some(Found::Exported(handle)) => handle.lock(&self.0.books, books, peer, (id, units, wait)),
+                None => books.refuse(peer, id, "the request names a lock that was refused or never named"),
+            },
+            Ask::Unlock { id, answer } => {
+                let held = books.unlock(peer, id);
+                if answer {
+                    books.say(peer, &Answer::Unlocked { id, held });
+                }
+            }
+            Ask::Claim { id, units, token, epoch, key } => match Self::found(books, peer, units.handle) {
+                Some(Found::Own(lock)) => books.claim(peer, lock, id, units, (token, epoch, key)),
+                // It was free from the moment the server died.
+                Some(Found::Exported(_)) => books.say(peer, &Answer::Lost { id }),
+                None => books.refuse(peer, id, "the claim names a lock that was refused or never named"),
+            },
+            Ask::List { id } => match self.entries(books, peer) {
+                Ok(entries) => {
+                    let mut out = Writer::default();
+                    entries.iter().for_each(|entry| out.entry(entry));
+                    pages(books, peer, id, &out.0);
+                }
+                Err(why) => books.refuse(peer, id, why),
+            },
+            Ask::Heat { id } => match self.heat(books, peer) {
+                Ok(heat) => {
+                    let mut out = Writer::default();
+                    heat.iter().for_each(|heat| out.heat(heat));
+                    pages(books, peer, id, &out.0);
+                }
+                Err(why) => books.refuse(peer, id, why),
+            },
+            Ask::Break { id, token, name } => match Self::break_grant(books, peer, &name, token) {
+                Ok(held) => books.say(peer, &Answer::Unlocked { id, held }),
+                Err(why) => books.refuse(peer, id, why),
+            },
+        }
+    }
+
+    fn name(books: &mut Books, peer: u32, handle: u64, kind: Kind, name: &LockName) {
+        let Some(session) = books.session(peer) else { return };
+        if session.handles.len() >= MAX_HANDLES {
+            return books.refuse(peer, 0, "a client can have 262144 names open at a time, not more");
+        }
+        // A name that cannot be had has no handle; whoever uses it is told.
+        let found = match session.place.clone() {
+            Some(Place::Own(space)) => books.directory.open(space, kind, name.clone()).map(Name::Own),
+            Some(Place::Exported(space)) => space.handle(kind, name).ok().map(Name::Exported),
+            None => None,
+        };
+        let (Some(session), Some(found)) = (books.session(peer), found) else { return };
+        if let Some(Name::Own(lock)) = session.handles.insert(handle, found) {
+            books.directory.close(lock);
+        }
+    }
+
+    fn found(books: &mut Books, peer: u32, handle: u64) -> Option<Found> {
+        match books.session(peer)?.handles.get(&handle)? {
+            Name::Own(lock) => Some(Found::Own(*lock)),
+            Name::Exported(handle) => Some(Found::Exported(handle.clone())),
+        }
+    }
+
+    /// Everybody who holds or waits in the session's space; holders first, then those who have waited longest.
+    fn entries(&self, books: &mut Books, peer: u32) -> Result<Vec<Entry>, String> {
+        let mut entries: Vec<_> = match books.session(peer).and_then(|session| session.place.clone()) {
+            None => return Err("the session has no space".to_owned()),
+            Some(Place::Own(space)) => {
+                let now = Instant::now();
+                let requests = books.sessions.iter().flatten().flat_map(|session| {
+                    session.slots.iter().flatten().map(move |request| (session, request))
+                });
+                let own = requests.filter_map(|(session, request)| {
+                    let lock = books.directory.lock(request.lock?);
+                    let range = (lock.kind == Kind::Ranges).then_some(request.units.start..request.units.end);
+                    (lock.space == space).then(|| entry(session, request, lock.name.clone(), range, now))
+                });
+                own.collect()
+            }
+            Some(Place::Exported(space)) => {
+                let mut entries = Inspector::open(&space.address)
+                    .map_err(|error| error.to_string())?
+                    .entries()
+                    .map_err(|error| error.to_string())?;
+                name_sessions(books, &mut entries);
+                entries
+            }
+        };
+        entries.sort_by(|a, b| {
+            let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));
+            key(a).cmp(&key(b))
+        });
+        Ok(entries)
+    }
+
+    fn heat(&self, books: &mut Books, peer: u32) -> Result<Vec<Heat>, String> {
+        match books.session(peer).and_then(|session| session.place.clone()) {
+            None => Err("the session has no space".to_owned()),
+            Some(Place::Own(space)) => {
+                let mut heat: Vec<_> = books
+                    .directory
+                    .of(space)
+                    .map(|lock| Heat {
+                        name: lock.name.clone(),
+                        ranges: lock.kind == Kind::Ranges,
+                        holders: lock.holders,
+                        waiters: lock.waiters,
+                        grants: lock.grants,
+                        contended: lock.contended,
+                        waited: lock.waited,
+                    })
+                    .collect();
+                heat.sort_by_key(|heat| std::cmp::Reverse((heat.grants, heat.waiters)));
+                heat.truncate(HOTTEST);
+                Ok(heat)
+            }
+            Some(Place::Exported(_)) => Ok(Heat::of(&self.entries(books, peer)?)),
+        }
+    }
+
+    /// Takes a lock away from whoever holds it with `token`. `false` if nobody does.
+    fn break_grant(books: &mut Books, peer: u32, name: &LockName, token: u64) -> Result<bool, String> {
+        match books.session(peer).and_then(|session| session.place.clone()) {
+            None => Err("the session has no space".to_owned()),
+            Some(Place::Own(space)) => {
+                for kind in [Kind::Keyed, Kind::Ranges] {
+                    let Some(lock) = books.directory.open(space, kind, name.clone()) else { continue };
+                    let found = books.holders(lock).find(|(_, _, held)| *held == token);
+                    let found = found.map(|(holder, request, _)| (holder, request.id));
+                    if let Some((holder, id)) = found {
+                        books.durable.broken(token)?;
+                        books.take_away(holder, id);
+                    }
+                    books.directory.close(lock);
+                    if found.is_some() {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            Some(Place::Exported(space)) => {
+                use crate::inspect::BreakError::{NoSuchLock, NotHeld};
+                let inspector = Inspector::open(&space.address).map_err(|error| error.to_string())?;
+                match inspector.break_grant(name.as_bytes(), token) {
+                    Ok(()) => Ok(true),
+                    Err(NotHeld { .. } | NoSuchLock(_)) => Ok(false),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+        }
+    }
+
+    /// What Prometheus is told.
+    pub(super) fn metrics(&self) -> String {
+        let books = self.books();
+        let up = self.0.began.elapsed();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let start = now.saturating_sub(up).as_secs_f64();
+        let Books { directory, totals, .. } = &*books;
+        totals.text(directory.in_use(), directory.spaces(), books.is_recovering(), start)
+    }
+}
+
+enum Found {
+    Own(u64),
+    Exported(super::exported::Handle),
+}
+
+/// A session's label is its process, host and program.
+fn label(label: &str) -> (u32, &str, &str) {
+    let mut parts = label.splitn(3, ' ');
+    let pid = parts.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+    (pid, parts.next().unwrap_or(""), parts.next().unwrap_or(""))
+}
+
+fn entry(
+    session: &Session,
+    request: &Request,
+    name: LockName,
+    range: Option<std::ops::Range<u64>>,
+    now: Instant,
+) -> Entry {
+    let (pid, host, program) = label(&session.label);
+    let token = if let Stage::Held { token } = request.stage { Some(token) } else { None };
+    Entry {
+        name,
+        state: if token.is_some() { EntryState::Held } else { EntryState::Waiting },
+        shared: request.units.mode == Mode::Shared,
+        range,
+        token,
+        age: now - request.since,
+        pid,
+        host: host.to_owned(),
+        program: program.to_owned(),
+        alive: true,
+    }
+}
+
+/// What this process holds in shared memory, it holds for sessions: they are who people want to see.
+fn name_sessions(books: &Books, entries: &mut [Entry]) {
+    let mut holders = HashMap::new();
+    for session in books.sessions.iter().flatten() {
+        for request in session.slots.iter().flatten() {
+            if let Stage::Exported(Held::Granted(guard)) = &request.stage {
+                holders.insert((guard.name().clone(), guard.token()), &session.label);
+            }
+        }
+    }
+    for entry in entries.iter_mut().filter(|entry| entry.pid == std::process::id()) {
+        let held = entry.token.and_then(|token| holders.get(&(entry.name.clone(), token)));
+        if let Some(of) = held {
+            let (pid, host, program) = label(of);
+            (entry.pid, entry.host, entry.program) = (pid, host.to_owned(), program.to_owned());
+        }
+    }
+}
+
+fn pages(books: &mut Books, peer: u32, id: RequestId, bytes: &[u8]) {
+    let Some(session) = books.session(peer) else { return };
+    let count = bytes.len().div_ceil(PAGE).max(1);
+    for (at, page) in bytes.chunks(PAGE).chain(bytes.is_empty().then_some(&[][..])).enumerate() {
+        session.say(&Answer::Page { id, more: at + 1 < count, bytes: page.to_vec() });
+    }
+}
+
+impl VerbHost for Desk {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::CPU
+    }
+
+    fn now(&self) -> Time {
+        // Counted from one second after nothing, so that no time is zero.
+        let since = self.0.began.elapsed() + Duration::from_secs(1);
+        Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn execute(&self, verbs: &[RawVerb], _: &mut Vec<u128>) -> Result<(), HostError> {
+        verbs.first().map_or(Ok(()), |verb| Err(HostError::NoSuchWord { addr: verb.addr, width: verb.width }))
+    }
+
+    async fn watch(&self, watch: Watch) -> Result<u128, HostError> {
+        Err(HostError::NoSuchWord { addr: watch.addr, width: watch.width })
+    }
+
+    fn admit(&self, name: &str) -> Option<PeerId> {
+        self.books().admit(name).map(PeerId)
+    }
+
+    fn attach(&self, peer: PeerId, inbox: Inbox) {
+        if let Some(session) = self.books().session(peer.0) {
+            session.inbox = Some(inbox);
+        }
+    }
+
+    fn deliver(&self, from: PeerId, _: PeerId, message: &Message) -> bool {
+        self.take(from.0, message);
+        true
+    }
+
+    fn on_session_lost(&self, peer: PeerId, how: SessionEnd) {
+        self.books().depart(peer.0, how);
+    }
+}

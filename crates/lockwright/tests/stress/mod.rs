@@ -1,0 +1,180 @@
+//! The parent: starts the processes, kills and stops them, and judges what they noted.
+
+pub(crate) mod child;
+mod counters;
+mod history;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The variable that makes this binary a child.
+pub(crate) const TASK: &str = "LOCKWRIGHT_TEST_TASK";
+/// Short, so that many leases run out; long enough for a busy machine to give its sign of life in time.
+pub(crate) const LEASE: Duration = Duration::from_millis(400);
+const CHILDREN: usize = 8;
+/// Children that are stopped at the same time, at most.
+const STOPPED: usize = 3;
+/// How long everybody has to come to an end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Numbers that can be had again.
+#[derive(Debug)]
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    /// One below `limit`.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// CLOCK_MONOTONIC, the same for all processes.
+pub(crate) fn now_ns() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).expect("there is a clock");
+    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+}
+
+struct Victim {
+    process: Child,
+    /// Stopped until then.
+    stopped: Option<Instant>,
+}
+
+pub(crate) struct Stress {
+    folder: PathBuf,
+    path: String,
+    dice: Dice,
+    children: Vec<Victim>,
+    notes: history::Log,
+    kills: u64,
+    stops: u64,
+}
+
+impl Stress {
+    pub(crate) fn start(seed: u64) -> Self {
+        let folder =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("stress-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let path = format!("/dev/shm/lockwright-test-{}", std::process::id());
+        let notes = history::Log::open(&folder, "parent");
+        let mut stress =
+            Self { folder, path, dice: Dice(seed), children: Vec::new(), notes, kills: 0, stops: 0 };
+        for _ in 0..CHILDREN {
+            let child = stress.child();
+            stress.children.push(child);
+        }
+        stress
+    }
+
+    fn child(&mut self) -> Victim {
+        let seed = self.dice.below(1 << 30);
+        let task = format!("shm:{}\n{}\n{seed}", self.path, self.folder.display());
+        let process = Command::new(std::env::current_exe().unwrap())
+            .args(["processes_that_are_killed_and_stopped_lose_no_update", "--exact", "--nocapture"])
+            .env(TASK, task)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Victim { process, stopped: None }
+    }
+
+    pub(crate) fn run_for(mut self, time: Duration) -> Self {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5 + self.dice.below(60)));
+            for place in 0..CHILDREN {
+                let due = self.children[place].stopped.is_some_and(|until| until <= Instant::now());
+                if due {
+                    self.signal(place, Signal::SIGCONT);
+                    self.children[place].stopped = None;
+                }
+            }
+            let place = self.dice.below(CHILDREN as u64) as usize;
+            let is_stopped = self.children[place].stopped.is_some();
+            let may_stop = self.children.iter().filter(|child| child.stopped.is_some()).count() < STOPPED;
+            match self.dice.below(8) {
+                // Somebody who sleeps may be killed in its sleep.
+                0..3 if !is_stopped || self.dice.below(4) == 0 => self.kill(place),
+                3..7 if !is_stopped && may_stop => self.stop(place),
+                _ => {}
+            }
+        }
+        self
+    }
+
+    fn kill(&mut self, place: usize) {
+        let pid = self.children[place].process.id();
+        self.notes.write(&format!("K {pid}"));
+        self.children[place].process.kill().unwrap();
+        let ended = self.children[place].process.wait().unwrap();
+        assert!(!ended.success(), "process {pid} was at its end before it was killed");
+        // It may as well have failed by itself a moment before.
+        assert!(ended.code().is_none(), "process {pid} failed: {ended}");
+        self.children[place] = self.child();
+        self.kills += 1;
+    }
+
+    fn stop(&mut self, place: usize) {
+        // From much shorter than the lease to much longer.
+        let time = LEASE / 10 * (1 + self.dice.below(25) as u32);
+        self.notes.write(&format!("S {}", self.children[place].process.id()));
+        self.signal(place, Signal::SIGSTOP);
+        self.children[place].stopped = Some(Instant::now() + time);
+        self.stops += 1;
+    }
+
+    fn signal(&self, place: usize, signal: Signal) {
+        kill(Pid::from_raw(self.children[place].process.id() as i32), signal).unwrap();
+    }
+
+    /// Lets everybody finish, then looks at what they did.
+    pub(crate) fn judge(mut self) {
+        fs::write(self.folder.join("stop"), "").unwrap();
+        for place in 0..CHILDREN {
+            if self.children[place].stopped.take().is_some() {
+                self.signal(place, Signal::SIGCONT);
+            }
+        }
+        let end = Instant::now() + PATIENCE;
+        for place in 0..CHILDREN {
+            let status = loop {
+                match self.children[place].process.try_wait().unwrap() {
+                    Some(status) => break status,
+                    None if Instant::now() > end => self.hangs(place),
+                    None => std::thread::sleep(Duration::from_millis(10)),
+                }
+            };
+            assert!(status.success(), "process {} failed: {status}", self.children[place].process.id());
+        }
+        let history = history::History::read(&self.folder);
+        println!("{} kills, {} stops, {}", self.kills, self.stops, history.summary());
+        history.check();
+        counters::check(&self.folder, self.kills);
+        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+
+    /// Somebody waits for ever: show who holds what, and fail.
+    fn hangs(&self, place: usize) -> ! {
+        let entries = lockwright::inspect::Inspector::open(&format!("shm:{}", self.path))
+            .map(|inspector| inspector.entries().unwrap_or_default());
+        let pid = self.children[place].process.id();
+        for child in &self.children {
+            let _ = kill(Pid::from_raw(child.process.id() as i32), Signal::SIGKILL);
+        }
+        panic!("process {pid} does not come to an end; the space says {entries:#?}");
+    }
+}
+
+fn logs(folder: &Path) -> impl Iterator<Item = (String, String)> {
+    fs::read_dir(folder).unwrap().flatten().filter_map(|file| {
+        let name = file.file_name().to_string_lossy().strip_prefix("log-")?.to_owned();
+        Some((name, fs::read_to_string(file.path()).unwrap()))
+    })
+}

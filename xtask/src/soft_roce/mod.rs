@@ -1,0 +1,154 @@
+//! `cargo xtask soft-roce`: the RDMA backend on real queue pairs, in a small virtual machine with soft-RoCE.
+//!
+//! Nothing of the host is touched: Debian's packages are unpacked into the target folder, a kernel and an initial RAM
+//! disk are made from them, and qemu boots the two without KVM. What runs inside is listed in [`PROGRAMS`]; the last line
+//! is `N passed, N failed`. Where something is missing (not Linux on x86-64, no apt) the chore says so and skips.
+
+mod boot;
+mod image;
+mod packages;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// Programs that run inside the machine: test programs of the workspace, in this order.
+const PROGRAMS: [Program; 2] = [
+    Program { package: "lockwright-fabric", test: "rdma", features: "lockwright-fabric/rdma" },
+    Program { package: "lockwright-locks", test: "rdma", features: "lockwright-locks/rdma" },
+];
+
+/// A test program of the workspace.
+struct Program {
+    package: &'static str,
+    test: &'static str,
+    features: &'static str,
+}
+
+/// How the chore ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Everything ran.
+    Ran {
+        /// Tests that passed.
+        passed: usize,
+        /// Tests that failed, and programs that did not come to their end.
+        failed: usize,
+    },
+    /// Something outside the project is missing.
+    Skipped(String),
+    /// The chore itself broke down.
+    Broken(String),
+}
+
+/// Runs the chore and reports.
+pub(crate) fn report(root: &Path) -> ExitCode {
+    match run(root) {
+        Outcome::Ran { passed, failed } => {
+            println!("soft-roce: {passed} passed, {failed} failed");
+            if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Outcome::Skipped(why) => {
+            println!("skipped: soft-roce: {why}");
+            ExitCode::SUCCESS
+        }
+        Outcome::Broken(why) => {
+            println!("soft-roce: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Builds the machine and what runs in it, boots it, and counts.
+pub(crate) fn run(root: &Path) -> Outcome {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Outcome::Skipped("the machine is made for Linux on x86-64".to_owned());
+    }
+    for (tool, package) in [("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("ldd", "libc-bin"), ("cc", "gcc")] {
+        if !has(tool) {
+            return Outcome::Skipped(format!("{tool} is missing; `apt-get install {package}` gets it"));
+        }
+    }
+    let cache = root.join("target").join("soft-roce");
+    let tree = match packages::unpack(&cache) {
+        Ok(tree) => tree,
+        Err(why) => return Outcome::Skipped(why),
+    };
+    let run = || -> Result<Outcome, String> {
+        let programs =
+            PROGRAMS.iter().map(|program| build(root, &tree, program)).collect::<Result<Vec<_>, _>>()?;
+        let initrd = image::make(&cache, &tree, &programs)?;
+        let log = boot::boot(&cache, &tree, &initrd)?;
+        Ok(count(&log, programs.len()))
+    };
+    run().unwrap_or_else(Outcome::Broken)
+}
+
+fn has(tool: &str) -> bool {
+    let found = Command::new("which").arg(tool).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    found.is_ok_and(|status| status.success())
+}
+
+/// Compiles a test program and returns where it is.
+fn build(root: &Path, tree: &Path, program: &Program) -> Result<PathBuf, String> {
+    println!("building {} {}", program.package, program.test);
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(root).args([
+        "test",
+        "--no-run",
+        "--message-format",
+        "json",
+        "--package",
+        program.package,
+    ]);
+    cargo.args(["--features", program.features, "--test", program.test]);
+    // The bindings are generated with tools among the packages, unless the host has its own.
+    if !has("cmake") {
+        let path = std::env::var("PATH").unwrap_or_default();
+        cargo.env("PATH", format!("{path}:{}", tree.join("usr/bin").display()));
+        cargo.env("LD_LIBRARY_PATH", image::library_path(tree));
+    }
+    if std::env::var_os("LIBCLANG_PATH").is_none() {
+        cargo.env("LIBCLANG_PATH", tree.join("usr/lib/llvm-14/lib"));
+    }
+    let output =
+        cargo.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot start cargo: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let marker = "\"executable\":\"";
+    let executables = said.lines().filter(|line| line.contains(&format!("\"name\":\"{}\"", program.test)));
+    let path = executables
+        .filter_map(|line| Some(line.split_once(marker)?.1.split_once('"')?.0.to_owned()))
+        .next_back()
+        .ok_or_else(|| format!("{} {} does not compile", program.package, program.test))?;
+    Ok(PathBuf::from(path))
+}
+
+/// What the machine's console says came of the tests.
+fn count(log: &str, programs: usize) -> Outcome {
+    let (mut passed, mut failed, mut ended) = (0, 0, 0);
+    for line in log.lines() {
+        let line = line.trim();
+        if let Some(result) = line.strip_prefix("test result: ") {
+            let number = |word: &str| -> usize {
+                let before = result.split(word).next().unwrap_or_default();
+                before.split_whitespace().next_back().and_then(|n| n.parse().ok()).unwrap_or(0)
+            };
+            passed += number(" passed");
+            failed += number(" failed");
+            ended += 1;
+        }
+    }
+    // A program that crashed or hung says nothing: it counts as a failure of its own.
+    Outcome::Ran { passed, failed: failed + programs.saturating_sub(ended) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_added_up_and_a_silent_program_is_a_failure() {
+        let log = "x\r\ntest result: ok. 29 passed; 0 failed; 1 ignored;\r\ntest result: FAILED. 1 passed; 2 failed;\n";
+        assert_eq!(count(log, 3), Outcome::Ran { passed: 30, failed: 3 });
+        assert_eq!(count("", 1), Outcome::Ran { passed: 0, failed: 1 });
+    }
+}
