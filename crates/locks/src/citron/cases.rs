@@ -221,6 +221,7 @@ fn growth() -> Vec<Case<Params>> {
             .clients(1, &[range(3, 6).with(Patience::Try)])
             .clients(1, &[range(5, 9)])
             .clients(1, &[range(3, 4).with(Patience::Try)]),
+        with(growing("shrink", 1), Growth::Elastic).clients(1, &[LEAF]).clients(1, &[ROOT]),
     ]
 }
 
