@@ -10,11 +10,12 @@
 //!    be the one the ancestor waits for.
 
 use super::ending::Begun;
-use super::params::Synchrony;
+use super::params::{Synchrony, Timing};
 use super::recover::End;
 use super::split::{Cover, split};
 use super::tokens::Proof;
-use super::tree::{Node, Tree};
+use super::tree::{Node, Tree, View};
+use super::wait_mode::Pace;
 use super::words::Words;
 use super::{Attempt, CitronClient, CitronGrant, Obstacle, Piece, Pieces, Rules};
 use crate::protocol::{Denied, Patience, Reason, Want};
@@ -28,8 +29,9 @@ use std::cell::Cell;
 pub(super) struct Request {
     pub(super) tree: Tree,
     pub(super) claim: Claim,
-    /// The units asked for.
+    /// The units asked for, and those of them that are on the tree.
     pub(super) units: (u64, u64),
+    pub(super) on_tree: Option<(u64, u64)>,
     pub(super) patience: Patience,
     /// Which words, and who asks.
     pub(super) words: Words,
@@ -81,22 +83,23 @@ impl Request {
 }
 
 impl<E: Endpoint, R: Rules> CitronClient<E, R> {
-    /// ACQUIRELOCKONTREE.
+    /// ACQUIRELOCKONTREE, for those of the units that are on the tree. None if the tree is another by now.
     pub(super) async fn acquire_on_tree(
         &self,
         want: Want,
-        start: u64,
-        end: u64,
-    ) -> Result<CitronGrant, Denied> {
-        let tree = Tree::of(want.claim.lock, &self.space, self.shape);
+        tree: Tree,
+        units: (u64, u64),
+        on_tree: Option<(u64, u64)>,
+    ) -> Result<Option<CitronGrant>, Denied> {
         let mut request = Request {
             tree,
             claim: want.claim,
-            units: (start, end),
+            units,
+            on_tree,
             patience: want.patience,
             words: Words::new(R::READERS, want.claim.mode),
             held: Pieces::new(),
-            todo: split(&self.shape, start, end, self.params.k as usize), // line 5
+            todo: self.cover(on_tree), // line 5
             era: Cell::new(0),
         };
         let (mut failures, mut proof) = (0_u32, None);
@@ -106,12 +109,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                     Some(proof) => proof,
                     None => self.draw_proof(&tree, request.units).await?,
                 };
-                if self.recovers() && R::ERA_IS_CHECKED && proof.era != request.era.get() {
+                let in_time = proof.era == request.era.get() || request.held.is_empty();
+                if self.recovers() && R::ERA_IS_CHECKED && !in_time {
                     self.start_again(&mut request).await?;
                     continue;
                 }
                 self.mark("citron: granted", &request, &[proof.token.unwrap_or(0)]);
-                return Ok(self.grant(request, proof));
+                return Ok(Some(self.grant(request, proof)));
             };
             // lines 6, 7
             self.mark("citron: next node", &request, &[failures.into()]);
@@ -128,6 +132,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 }
                 Attempt::Aborted => self.ep.observe(Observation::Aborted(want.claim)),
                 Attempt::Renewed => self.ep.observe(Observation::Retried(want.claim)),
+                Attempt::Grown => {
+                    self.start_again(&mut request).await?;
+                    return Ok(None);
+                }
                 Attempt::Stuck(node) => {
                     self.start_again(&mut request).await?;
                     self.clean_up(&request, node).await?;
@@ -159,15 +167,20 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     pub(super) async fn attempt(&self, request: &Request) -> Result<Attempt, FabricError> {
         match self.params.synchrony {
             Synchrony::Handshake => self.shake_hands(request).await,
-            Synchrony::Wait(timing) => self.lock_node_in_time(request, timing).await,
+            Synchrony::Wait(timing) => {
+                let View { abort_ns, wait_ns, .. } = request.tree.view;
+                let limit_ns = Timing { t_wait_ns: abort_ns, ..timing }.limit_ns();
+                self.lock_node_in_time(request, Pace { limit_ns, wait_ns }).await
+            }
         }
     }
 
     fn grant(&self, request: Request, proof: Proof) -> CitronGrant {
         let goes_by_clock = self.recovers() && !self.is_zombie_proof();
         let expires = goes_by_clock.then(|| proof.posted.plus(self.params.lease_ns));
-        let Request { claim, words, held, .. } = request;
-        CitronGrant { lock: claim.lock, words, pieces: held, token: proof.token, expires }
+        let Request { claim, words, held, tree, .. } = request;
+        let (token, view) = (proof.token, tree.view);
+        CitronGrant { lock: claim.lock, words, pieces: held, token, expires, view, spill: None, stage: None }
     }
 
     async fn give_up(&self, request: &Request) -> Result<Denied, FabricError> {
@@ -180,9 +193,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         self.ep.observe(Observation::Retried(request.claim));
         self.release_on_tree(&request.tree, request.words, &request.held).await?;
         request.held.clear();
-        let (start, end) = request.units;
-        request.todo = split(&self.shape, start, end, self.params.k as usize);
+        request.todo = self.cover(request.on_tree);
         Ok(())
+    }
+
+    fn cover(&self, on_tree: Option<(u64, u64)>) -> Cover {
+        on_tree.map_or(Cover::new(), |(start, end)| split(&self.shape, start, end, self.params.k as usize))
     }
 
     /// Starvation avoidance (line 24): locks a larger node instead, one that has a queue. For a leaf that is always
@@ -192,10 +208,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let larger = match obstacle {
             Obstacle::Node(node) if node != request.todo[0] => node,
             Obstacle::Units(leaf, _) => match leaf.parent() {
-                Some(parent) => parent,
-                None => return Ok(()),
+                Some(parent) if leaf != request.tree.root() => parent,
+                _ => return Ok(()),
             },
-            Obstacle::Node(_) | Obstacle::Readers(_) => return Ok(()),
+            Obstacle::Node(_) | Obstacle::Readers(_) | Obstacle::Grown => return Ok(()),
         };
         let below: Pieces = request.held.iter().filter(|piece| larger.covers(piece.node)).copied().collect();
         self.release_on_tree(&request.tree, request.words, &below).await?;
@@ -211,20 +227,20 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let mut locals = ArrayVec::<u64, { 8 * super::MAX_K + 24 }>::new();
         for piece in &request.held {
             locals.push(piece.node.index() << 2 | u64::from(piece.with_leaves) << 1);
-            if self.recovers() {
+            if self.recovers() || self.shape.grows() {
                 locals.extend(piece.begun.locals());
             }
         }
         locals.extend(request.todo.iter().map(|node| node.index() << 2 | 1));
-        locals.push(request.era.get());
+        locals.extend([request.era.get(), request.tree.view.config]);
         locals.extend(more.iter().copied());
         self.ep.mark(label, &locals);
     }
 
     /// A mark inside an attempt, where `begun` matters, too.
     pub(super) fn mark_begun(&self, label: &'static str, request: &Request, begun: &[Begun], more: [u64; 4]) {
-        let mut locals: Vec<u64> = more.to_vec();
-        if self.recovers() {
+        let mut locals: ArrayVec<u64, { 4 * super::MAX_K + 4 }> = more.into_iter().collect();
+        if self.recovers() || self.shape.grows() {
             locals.extend(begun.iter().flat_map(Begun::locals));
         }
         self.mark(label, request, &locals);

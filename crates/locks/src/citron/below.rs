@@ -46,7 +46,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// Reads the whole window of `node` and waits for the notes there.
     pub(super) async fn wait_for_window(&self, request: &Request, node: Node) -> Result<End, FabricError> {
         let tree = &request.tree;
-        let mut window = tree.shape.window(node, self.params.m).peekable();
+        let mut window = tree.window(node).peekable();
         while window.peek().is_some() {
             let nodes: ArrayVec<Node, MAX_BATCH> = window.by_ref().take(MAX_BATCH).collect();
             let reads: ArrayVec<_, MAX_BATCH> =

@@ -1,6 +1,7 @@
 //! What the explorer runs for Citron: three-level trees, requests at every level.
 
-use super::params::{Params, Synchrony, Timing};
+use super::params::{Growth, Params, Synchrony, Timing};
+use super::tuning::{Stage, Trial};
 use crate::case::{Case, Clock, Timeouts};
 use crate::protocol::{Patience, Space, Want};
 use lockwright_fabric::Time;
@@ -45,6 +46,8 @@ pub(super) fn cases() -> Vec<Case<Params>> {
     cases.extend(fairness_and_tokens());
     cases.extend(giving_up());
     cases.extend(recovery());
+    cases.extend(growth());
+    cases.extend(tuning());
     cases.extend(wait_mode());
     cases
 }
@@ -184,6 +187,65 @@ fn recovery() -> Vec<Case<Params>> {
     ]
 }
 
+/// A tree of four leaves that grows to one of 4 · 4^m as soon as somebody asks for more.
+pub(super) fn growing(name: &'static str, m: u32) -> Case<Params> {
+    let params = Params { start_units: 4, growth: Growth::AtOnce, ..small(m) };
+    case(name, params).space(Space::of(1).units(4 << (2 * m)))
+}
+
+/// The tree grows under lockers in every phase, and shrinks; what lies past its end.
+fn growth() -> Vec<Case<Params>> {
+    let with = |mut case: Case<Params>, growth: Growth| {
+        case.params.growth = growth;
+        case
+    };
+    vec![
+        growing("grow-over-a-leaf", 1).clients(1, &[LEAF]).clients(1, &[ROOT]),
+        growing("grow-over-the-root", 1).clients(1, &[INNER]).clients(1, &[ROOT]),
+        growing("grow-over-a-leaf-again", 1).clients(1, &[LEAF]).rounds(2).clients(1, &[ROOT]),
+        growing("grow-over-leaf-and-root", 1).clients(1, &[LEAF]).clients(1, &[INNER]).clients(1, &[ROOT]),
+        // m = 2: the root's parent is told, its grandparent is not.
+        growing("grow-by-two-levels", 2).clients(1, &[LEAF]).clients(1, &[range(0, 64)]),
+        growing("grow-under-the-parent", 2).clients(1, &[INNER]).clients(1, &[ROOT]),
+        growing("grow-under-the-new-root", 2).clients(1, &[INNER]).clients(1, &[range(0, 64)]),
+        growing("grow-twice", 1)
+            .clients(1, &[LEAF])
+            .clients(1, &[range(0, 64)])
+            .space(Space::of(1).units(64)),
+        growing("two-who-let-it-grow", 1).clients(1, &[LEAF]).clients(2, &[ROOT]),
+        with(growing("spillover", 1), Growth::Asked)
+            .clients(1, &[range(3, 6)])
+            .clients(1, &[range(5, 9)])
+            .clients(1, &[range(3, 4)]),
+        with(growing("spillover-tries", 1), Growth::Asked)
+            .clients(1, &[range(3, 6).with(Patience::Try)])
+            .clients(1, &[range(5, 9)])
+            .clients(1, &[range(3, 4).with(Patience::Try)]),
+        with(growing("shrink", 1), Growth::Elastic).clients(1, &[LEAF]).clients(1, &[ROOT]),
+    ]
+}
+
+/// Requests at both ends of the tree while m is being changed: `even` and `odd` are where the two of them are.
+pub(super) fn trial(name: &'static str, (from, to): (u32, u32), even: Stage, odd: Stage) -> Case<Params> {
+    let params = Params { trial: Some(Trial { m: to, even, odd }), ..small(from) };
+    case(name, params).clients(1, &[LEAF]).clients(1, &[ROOT]).rounds(2)
+}
+
+/// Clients at neighbouring stages of a change of m get along.
+fn tuning() -> Vec<Case<Params>> {
+    use Stage::{New, Old, Prepared};
+    vec![
+        trial("m-falls-old-below", (2, 1), Old, Prepared),
+        trial("m-falls-old-above", (2, 1), Prepared, Old),
+        trial("m-falls-new-below", (2, 1), New, Prepared),
+        trial("m-falls-new-above", (2, 1), Prepared, New),
+        trial("m-rises-old-below", (1, 2), Old, Prepared),
+        trial("m-rises-old-above", (1, 2), Prepared, Old),
+        trial("m-rises-new-below", (1, 2), New, Prepared),
+        trial("m-rises-new-above", (1, 2), Prepared, New),
+    ]
+}
+
 /// The paper's synchronisation, under a clock. Every verb of a batch may take the clock's delay. The explorer lets time
 /// pass beside a wait that could end, so these searches are bounded by the clock, and say so.
 fn wait_mode() -> Vec<Case<Params>> {
@@ -198,7 +260,7 @@ fn wait_mode() -> Vec<Case<Params>> {
         case("wait-aborts", timed(1, 4))
             .clients(1, &[INNER])
             .clients(1, &[LEAF])
-            .clock(Clock { max_ticks: 13, ..clock }),
+            .clock(Clock { max_ticks: 10, ..clock }),
         case("wait-two-nodes", timed(2, enough))
             .clients(1, &[INNER_AND_LEAF])
             .clients(1, &[ROOT])

@@ -7,6 +7,7 @@
 //!
 //! Nothing here touches lock memory.
 
+use super::tree::Node;
 use lockwright_fabric::{Field, RawVerb, Word64};
 
 /// A field that is no field, for words without a generation.
@@ -18,12 +19,29 @@ pub(crate) struct Ending {
     pub(crate) verb: RawVerb,
     mask: u128,
     value: u128,
+    /// What else has to be ended if the tree has grown past the word since.
+    pub(crate) span: Option<Span>,
+}
+
+/// What a growth of the tree did for a request that was there before it (`grow`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Span {
+    /// It left this note, the request's highest, at ancestors further up, too.
+    Note(Node),
+    /// It left notes for the request at this node, which was the root.
+    Root(Node),
 }
 
 impl Ending {
     /// A verb that finds the masked bits to be `value`, if what it ends was still there.
     pub(crate) const fn new(verb: RawVerb, mask: u128, value: u128) -> Self {
-        Self { verb, mask, value }
+        Self { verb, mask, value, span: None }
+    }
+
+    /// The same, and `span` if the tree has grown.
+    pub(crate) const fn spanning(mut self, span: Option<Span>) -> Self {
+        self.span = span;
+        self
     }
 
     /// A masked fetch-and-add, guarded by `generation` of `field` if the fabric can.
@@ -57,6 +75,8 @@ pub(crate) struct Begun {
     pub(crate) leaves: u64,
     /// Of the notes at the ancestors that were told, four bits each, the parent's first.
     told: u128,
+    /// The tree had grown past the root, or past the highest of those ancestors, already.
+    pub(crate) late: bool,
 }
 
 const TOLD_BITS: u32 = 4;
@@ -90,7 +110,7 @@ impl Begun {
 
     /// For marks.
     pub(crate) const fn locals(&self) -> [u64; 4] {
-        [self.here as u64, self.leaves, self.told as u64, (self.told >> 64) as u64]
+        [self.here as u64 | (self.late as u64) << 32, self.leaves, self.told as u64, (self.told >> 64) as u64]
     }
 }
 

@@ -20,6 +20,7 @@
 use super::acquire::Request;
 use super::below::Below;
 use super::ending::Begun;
+use super::layout::has_grown;
 use super::recover::End;
 use super::release::Verbs;
 use super::tree::Node;
@@ -60,8 +61,17 @@ impl Plan {
         let notes = self.notes.iter().filter(|(_, of)| *of == piece);
         for (i, (place, _)) in notes.enumerate() {
             begun.told(i, words.generation_below().get(olds[*place]) as u32);
+            // The last one is the highest.
+            begun.late = has_grown(olds[*place] as u64);
         }
         begun
+    }
+
+    /// Whether the tree has grown, so that there are ancestors this batch knew nothing of.
+    fn has_grown(&self, request: &Request, olds: &Olds) -> bool {
+        let root = request.tree.root();
+        let mut looks = self.looks.iter();
+        looks.any(|(place, _, node)| *node == root && has_grown(olds[*place] as u64))
     }
 }
 
@@ -103,7 +113,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let (plan, mut pieces) = self.plan_leaves(request);
         let words = request.words;
         let (posted, olds) = self.post(request, &plan).await?;
-        if self.recovers() {
+        if self.recovers() || self.shape.grows() {
             for (i, (piece, cas)) in pieces.iter_mut().enumerate() {
                 piece.begun = plan.begun(words, &olds, i, self.leaf_generation.get(olds[*cas]));
             }
@@ -111,16 +121,21 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let is_taken = |piece: &Piece, cas: usize| words.units_taken(olds[cas] as u64, piece.mask);
         let is_marked = |piece: &Piece, cas: usize| words.marks_anyway() || !is_taken(piece, cas);
         let mut obstacle = None;
+        if self.shape.grows()
+            && (plan.has_grown(request, &olds) || pieces.iter().any(|(piece, _)| piece.begun.late))
+        {
+            obstacle = Some((0, Obstacle::Grown));
+        }
         for (i, (piece, cas)) in pieces.iter().enumerate() {
+            if obstacle.is_some() {
+                break;
+            }
             if is_taken(piece, *cas) {
                 obstacle = Some((i, Obstacle::Units(piece.node, piece.mask)));
             } else if words.has_many_readers_of(olds[*cas] as u64, piece.mask) {
                 obstacle = Some((i, Obstacle::Readers(piece.node)));
             } else if let Some(above) = plan.occupied::<R>(request, &olds, i) {
                 obstacle = Some((i, Obstacle::Node(above)));
-            }
-            if obstacle.is_some() {
-                break;
             }
         }
         let Some((failed, obstacle)) = obstacle else {
@@ -138,7 +153,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         self.mark_begun("citron: undo leaves", request, &begun, more);
         // What lies to the left of the failure stays locked; the rest is undone, whether it was had or not, so that
         // nodes are held in ascending order.
-        let mut undo = Verbs::new(&self.ep);
+        let mut undo = Verbs::new(self, &request.tree, request.words);
         for (piece, cas) in &pieces[failed..] {
             if is_marked(piece, *cas) {
                 self.free(&request.tree, request.words, piece, &mut undo).await?;
@@ -146,6 +161,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             self.undo_notes(request, piece.node, &piece.begun, &mut undo).await?;
         }
         undo.finish().await?;
+        if matches!(obstacle, Obstacle::Grown) {
+            return Ok(Attempt::Grown);
+        }
         if failed == 0 && matches!(obstacle, Obstacle::Readers(_)) {
             return Ok(Attempt::TooManyReaders);
         }
@@ -179,8 +197,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             let piece = Piece { node: *node, mask, with_leaves: false, begun: Begun::default() };
             let cas = plan.verbs.len();
             plan.verbs.push(request.words.take_units(tree.word(*node), piece.mask).raw());
-            for above in node.ancestors() {
-                if node.notifies(above.level, self.params.m) {
+            for above in tree.above(*node) {
+                if node.notifies(above.level, tree.root().level, tree.view.tell) {
                     if R::LOOKS_AFTER_TELLING && !is_common(above) {
                         plan.looks.push((plan.verbs.len(), mine, above));
                     }
@@ -220,7 +238,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let begun = self.begun_at(&plan, request, &olds, before);
         if free.is_some_and(|seen| !request.words.same_queue(seen, before)) {
             // Somebody was faster, and no ticket was taken.
-            let mut undo = Verbs::new(&self.ep);
+            let mut undo = Verbs::new(self, &request.tree, request.words);
             self.undo_notes(request, node, &begun, &mut undo).await?;
             undo.finish().await?;
             return blocked;
@@ -228,6 +246,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
 
         let (ticket, mut at_once) = (words.ticket_of(before), !words.has_queue(before));
         let waits_for = (!at_once).then_some(ticket);
+        if self.shape.grows() && (begun.late || plan.has_grown(request, &olds)) {
+            self.yield_turn(request, node, &begun, waits_for, None).await?;
+            return Ok(Attempt::Grown);
+        }
         if let Some(above) = plan.occupied::<R>(request, &olds, 0) {
             let more = [above.index(), u64::from(at_once), ticket as u64, 0];
             self.mark_begun("citron: yield", request, &[begun], more);
@@ -267,10 +289,15 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
 
     /// The generations in which the only piece of a plan began at an internal node that was `before`.
     pub(super) fn begun_at(&self, plan: &Plan, request: &Request, olds: &Olds, before: u64) -> Begun {
-        if !self.recovers() {
+        if !self.recovers() && !self.shape.grows() {
             return Begun::default();
         }
-        plan.begun(request.words, olds, 0, request.words.generation_here().get(before.into()))
+        let here = request.words.generation_here().get(before.into());
+        let mut begun = plan.begun(request.words, olds, 0, here);
+        if plan.notes.is_empty() {
+            begun.late = has_grown(before); // at the root
+        }
+        begun
     }
 
     /// The tickets were recovered, ours with them: only notes are left to take back.
@@ -280,7 +307,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         node: Node,
         begun: &Begun,
     ) -> Result<Attempt, FabricError> {
-        let mut undo = Verbs::new(&self.ep);
+        let mut undo = Verbs::new(self, &request.tree, request.words);
         self.undo_notes(request, node, begun, &mut undo).await?;
         undo.finish().await?;
         Ok(Attempt::Renewed)
@@ -300,7 +327,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         let taken_at = plan.verbs.len();
         plan.verbs.push(take);
-        for above in self.told(node) {
+        for above in request.tree.told(node) {
             if R::LOOKS_AFTER_TELLING && !request.is_common::<R>(above) {
                 plan.looks.push((plan.verbs.len(), 0, above));
             }
@@ -308,7 +335,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             plan.verbs.push(request.words.note(tree.word(above)).raw());
         }
         if R::LOOKS_AFTER_TELLING {
-            for above in node.ancestors().filter(|above| !node.notifies(above.level, self.params.m)) {
+            let (top, tell) = (tree.root().level, tree.view.tell);
+            for above in tree.above(node).filter(|above| !node.notifies(above.level, top, tell)) {
                 if !request.is_common::<R>(above) {
                     plan.looks.push((plan.verbs.len(), 0, above));
                     plan.verbs.push(tree.word(above).read().raw());
@@ -317,10 +345,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         let from = plan.verbs.len();
         let room = (MAX_BATCH - from).saturating_sub(super::tokens::ROOM);
-        let nodes = tree.shape.window(node, self.params.m);
+        let nodes = tree.window(node);
         plan.verbs.extend(nodes.take(room).map(|below| tree.word(below).read().raw()));
         let count = plan.verbs.len() - from;
-        if tree.shape.window(node, self.params.m).nth(count).is_some() {
+        if tree.window(node).nth(count).is_some() {
             // Too many for one batch: they get batches of their own.
             plan.verbs.truncate(from);
             return (plan, taken_at, None);
@@ -341,7 +369,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let mut below = Below::default();
         below.note::<R>(request, node, before);
         if let Some((from, count)) = window {
-            for (node, old) in request.tree.shape.window(node, self.params.m).zip(&olds[from..from + count]) {
+            for (node, old) in request.tree.window(node).zip(&olds[from..from + count]) {
                 below.note::<R>(request, node, *old as u64);
             }
         }
@@ -376,7 +404,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
 
     /// A mutant's look at the ancestors, before they are told.
     fn look_first(&self, request: &Request, node: Node, plan: &mut Plan) {
-        for above in node.ancestors().filter(|above| !request.is_common::<R>(*above)) {
+        for above in request.tree.above(node).filter(|above| !request.is_common::<R>(*above)) {
             plan.looks.push((plan.verbs.len(), 0, above));
             plan.verbs.push(request.tree.word(above).read().raw());
         }
@@ -391,8 +419,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         waits_for: Option<u128>,
         above: Option<Node>,
     ) -> Result<(), FabricError> {
-        let mut undo = Verbs::new(&self.ep);
-        let pass = request.words.pass(request.tree.word(node), begun.here, self.guards);
+        let mut undo = Verbs::new(self, &request.tree, request.words);
+        let pass = self.pass(&request.tree, request.words, node, begun);
         let keeps_turn = above.filter(|_| !R::PASSES_TURN);
         if waits_for.is_none() && keeps_turn.is_none() {
             undo.push(pass).await?;
@@ -411,8 +439,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         {
             return Ok(());
         }
-        self.ep.go([pass.verb].as_slice()).await?;
-        Ok(())
+        let mut undo = Verbs::new(self, &request.tree, request.words);
+        undo.push(pass).await?;
+        undo.finish().await.map(drop)
     }
 
     /// Takes the notes of a failed attempt back.
@@ -421,7 +450,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         request: &Request,
         node: Node,
         begun: &Begun,
-        undo: &mut Verbs<'_, E>,
+        undo: &mut Verbs<'_, E, R>,
     ) -> Result<(), FabricError> {
         if R::UNDO_COUNTS {
             self.take_notes_back(&request.tree, request.words, node, begun, undo).await?;

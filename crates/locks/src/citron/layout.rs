@@ -82,6 +82,11 @@ pub(crate) const fn is_occ(word: u64) -> bool {
     get(word, OCC) != 0
 }
 
+/// Whether the tree has grown past this node.
+pub(crate) const fn has_grown(word: u64) -> bool {
+    get(word, EXP) != 0
+}
+
 /// Nobody below holds or wants anything.
 pub(crate) const QUIET_BELOW: Cond = Cond::FieldsEq(D_CNT, D_MAX);
 /// The wait mode's flag is clear.

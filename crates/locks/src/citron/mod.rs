@@ -18,6 +18,7 @@ mod acquire;
 mod below;
 mod cases;
 mod ending;
+mod grow;
 mod handshake;
 mod layout;
 mod leaf;
@@ -27,26 +28,34 @@ mod readers;
 mod recover;
 mod release;
 mod rw_cases;
+mod spill;
 mod split;
 mod tokens;
 mod tree;
+mod tuning;
+mod unmarked;
 mod wait_mode;
 mod words;
 
 pub use leaf::MANY_READERS_OF_A_UNIT;
-pub use params::{MAX_K, MAX_M, Params, Synchrony, Timing};
+pub use params::{Growth, MAX_K, MAX_M, Params, Synchrony, Timing};
 pub use split::{Cover, split};
 pub use tree::{Node, Shape};
+pub use tuning::{Stage, Trial, Tuning};
 pub use words::MANY_READERS;
 
+use crate::baseline::dslr::client::Turn;
 use crate::case::Case;
 use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Protocol, Reason, Space, Want};
 use arrayvec::ArrayVec;
 use ending::Begun;
 use lockwright_fabric::{Addr, Endpoint, Field, Needs, Time};
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokens::Proof;
-use tree::Tree;
+use tree::{Tree, View};
+use tuning::Tunings;
 use words::Words;
 
 /// The most units of a lock.
@@ -82,6 +91,8 @@ pub trait Rules: std::fmt::Debug + 'static {
     const RECOVERY_BEGINS_AN_ERA: bool = true;
     /// Whoever finds another era in the end than in the beginning starts again.
     const ERA_IS_CHECKED: bool = true;
+    /// Growing counts those who hold or want the root.
+    const GROWTH_COUNTS_THE_ROOT: bool = true;
     /// What ends something compares the generation it began in, where the fabric can.
     const ENDINGS_ARE_GUARDED: bool = true;
 
@@ -155,6 +166,8 @@ impl<R: Rules> Protocol for Citron<R> {
             leaf_generation: leaf::generation(R::READERS, shape.leaf_units()),
             shape,
             guards,
+            grown: Arc::default(),
+            tunings: Arc::new(Mutex::new(Tunings::new(params))),
             rules: PhantomData,
         }
     }
@@ -173,11 +186,28 @@ impl<R: Rules> Protocol for Citron<R> {
         }
     }
 
-    /// `k`, `m`, `escalate-after` and `lease-ns`; `t-wait-ns` chooses wait mode.
+    /// `k`, `m`, `escalate-after`, `lease-ns`, `start-units` and `growth` (0 asked, 1 at once, 2 elastic);
+    /// `t-wait-ns` chooses wait mode.
     fn tune(params: &mut Params, name: &str, value: u64) -> bool {
-        if name == "lease-ns" {
-            params.lease_ns = value;
-            return true;
+        match name {
+            "lease-ns" => {
+                params.lease_ns = value;
+                return true;
+            }
+            "start-units" => {
+                params.start_units = value;
+                return true;
+            }
+            "growth" => {
+                params.growth = match value {
+                    0 => Growth::Asked,
+                    1 => Growth::AtOnce,
+                    2 => Growth::Elastic,
+                    _ => return false,
+                };
+                return true;
+            }
+            _ => {}
         }
         let Ok(small) = u32::try_from(value) else { return false };
         match name {
@@ -200,7 +230,8 @@ impl<R: Rules> Protocol for Citron<R> {
 /// The shape of a space's trees. Leaves of reader-writer trees have a byte per unit.
 fn shape<R: Rules>(space: &Space, params: &Params) -> Shape {
     let most = if R::READERS { 8 } else { 64 };
-    Shape::new(space, &Params { leaf_units: params.leaf_units.min(most), ..*params })
+    let start_units = if R::READERS { 0 } else { params.start_units };
+    Shape::new(space, &Params { leaf_units: params.leaf_units.min(most), start_units, ..*params })
 }
 
 /// A client of Citron.
@@ -215,6 +246,10 @@ pub struct CitronClient<E, R> {
     /// Whether what ends something compares the generation it began in. If the fabric cannot, somebody has to destroy
     /// a dead client's connection before others recover what it left.
     guards: bool,
+    /// The configuration of trees that have grown, as far as this client knows.
+    grown: Arc<Mutex<BTreeMap<u64, u64>>>,
+    /// What can be changed while locks are in use.
+    tunings: Arc<Mutex<Tunings>>,
     rules: PhantomData<R>,
 }
 
@@ -241,6 +276,13 @@ pub struct CitronGrant {
     token: Option<u64>,
     /// When the lease runs out, for clients that go by it.
     expires: Option<Time>,
+    /// What the tree was like then.
+    view: View,
+    /// The turn at the spillover mutex, for what lies past the tree's end.
+    spill: Option<Turn>,
+    /// Holds off a change of parameters (`tuning`).
+    #[expect(dead_code, reason = "as long as it lives, a change waits; nobody reads it")]
+    stage: Option<Arc<()>>,
 }
 
 impl Grant for CitronGrant {
@@ -254,7 +296,13 @@ impl<E: Endpoint, R: Rules> LockClient for CitronClient<E, R> {
 
     async fn acquire(&self, want: Want) -> Result<CitronGrant, Denied> {
         let (start, end) = self.units(&want).map_err(Denied::BadRequest)?;
-        self.acquire_on_tree(want, start, end).await
+        let stage = self.stage();
+        if self.shape.grows() {
+            return Ok(CitronGrant { stage, ..self.acquire_or_spill(want, start, end).await? });
+        }
+        let tree = self.tree(want.claim.lock);
+        let granted = self.acquire_on_tree(want, tree, (start, end), Some((start, end))).await?;
+        Ok(CitronGrant { stage, ..granted.expect("this tree does not grow") })
     }
 
     async fn release(&self, grant: CitronGrant) -> Result<(), Lost> {
@@ -263,9 +311,21 @@ impl<E: Endpoint, R: Rules> LockClient for CitronClient<E, R> {
         {
             return Err(Lost::Recovered);
         }
-        let tree = Tree::of(grant.lock, &self.space, self.shape);
-        let is_mine = self.release_on_tree(&tree, grant.words, &grant.pieces).await?;
+        let tree = Tree::of(grant.lock, &self.space, self.shape, grant.view);
+        let mut is_mine = self.release_on_tree(&tree, grant.words, &grant.pieces).await?;
+        if let Some(turn) = grant.spill {
+            is_mine &= self.give_spill_back(&tree, turn).await?;
+        }
+        if self.params.growth == Growth::Elastic {
+            // Whether it could is nobody's concern.
+            let _ = self.shrink(grant.lock).await;
+        }
         if is_mine { Ok(()) } else { Err(Lost::Recovered) }
+    }
+
+    fn locals(&self) -> Vec<u64> {
+        let known = self.known();
+        known.iter().filter(|(_, config)| **config != 0).flat_map(|(lock, config)| [*lock, *config]).collect()
     }
 }
 
@@ -273,6 +333,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// The units that `want` means, or what is wrong with it.
     fn units(&self, want: &Want) -> Result<(u64, u64), &'static Reason> {
         self.params.check()?;
+        if R::READERS && self.params.start_units > 0 {
+            return Err(&Reason("reader-writer trees do not grow"));
+        }
         if R::READERS && self.params.synchrony != Synchrony::Handshake {
             return Err(&Reason("reader-writer ranges exist in handshake mode only"));
         }
@@ -301,10 +364,20 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok((claim.start, claim.end))
     }
 
-    /// Levels of the ancestors that a request at `node` tells of itself.
-    fn told(&self, node: Node) -> impl Iterator<Item = Node> + use<E, R> {
-        let m = self.params.m;
-        node.ancestors().filter(move |above| node.notifies(above.level, m))
+    /// The tree of `lock`, as far as this client knows.
+    fn tree(&self, lock: u64) -> Tree {
+        let config = if self.shape.grows() { self.known().get(&lock).copied().unwrap_or(0) } else { 0 };
+        let grown = grow::grown(config);
+        Tree::of(lock, &self.space, self.shape, self.view(grown, config))
+    }
+
+    /// Takes note of how far a tree has grown.
+    fn remember(&self, tree: &Tree, config: u64) {
+        self.known().insert(tree.lock(), grow::published(config));
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.grown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The units of `node` that are asked for, if it is a leaf.
@@ -332,6 +405,8 @@ enum Attempt {
     TooManyReaders,
     /// Somebody recovered the node meanwhile; nothing of the attempt is left.
     Renewed,
+    /// The tree has grown; nothing of the attempt is left.
+    Grown,
     /// A reader found that somebody below this node is dead; nothing of the attempt is left.
     Stuck(Node),
     /// It took too long (wait mode); nothing of the attempt is left.
@@ -347,6 +422,8 @@ enum Obstacle {
     Node(Node),
     /// Units of this leaf have as many readers as they may have.
     Readers(Node),
+    /// The tree is another by now.
+    Grown,
 }
 
 impl Obstacle {
@@ -355,6 +432,7 @@ impl Obstacle {
         match self {
             Self::Units(leaf, _) | Self::Readers(leaf) => leaf.parent().unwrap_or(wanted),
             Self::Node(node) => node,
+            Self::Grown => wanted,
         }
     }
 
@@ -364,6 +442,7 @@ impl Obstacle {
             Self::Units(leaf, _) => leaf.index() << 1,
             Self::Node(node) => node.index() << 1 | 1,
             Self::Readers(leaf) => leaf.index() << 1 | 1 << 62,
+            Self::Grown => u64::MAX,
         }
     }
 }

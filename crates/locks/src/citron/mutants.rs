@@ -1,7 +1,8 @@
 //! Citron with one rule left out, each with the case that shows it.
 
-use super::cases::{INNER, INNER_AND_LEAF, LEAF, ROOT, case, range, small, timed, zombie};
+use super::cases::{INNER, INNER_AND_LEAF, LEAF, ROOT, case, growing, range, small, timed, trial, zombie};
 use super::rw_cases::read;
+use super::tuning::Stage;
 use super::{Citron, Params, Rules};
 use crate::case::{Case, Clock};
 use crate::catalog::{Checker, Mutant, Visitor};
@@ -48,6 +49,16 @@ pub fn visit(visitor: &mut impl Visitor) {
         "citron-rw",
         Checker::Exclusion,
         "an upper writer does not wait for lower readers",
+    ));
+    visitor.mutant::<Citron<OnePhase>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "m is changed in one phase: old and new clients meet, or a lock from before is still held",
+    ));
+    visitor.mutant::<Citron<ForgetsTheRoot>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "growing forgets an occupied node's extra DMax",
     ));
     visitor.mutant::<Citron<IgnoresEra>>(mutant(
         "citron",
@@ -175,6 +186,29 @@ impl Rules for IgnoresReadersBelow {
     const WAITS_FOR_READERS_BELOW: bool = false;
     fn cases() -> Vec<Case<Params>> {
         vec![case("reader-below-a-writer", small(1)).clients(1, &[read(LEAF)]).clients(1, &[INNER])]
+    }
+}
+
+/// The new m without the phase in between.
+#[derive(Debug)]
+pub struct OnePhase;
+
+impl Rules for OnePhase {
+    const NAME: &'static str = "citron-one-phase";
+    fn cases() -> Vec<Case<Params>> {
+        vec![trial("m-falls-at-once", (2, 1), Stage::Old, Stage::New)]
+    }
+}
+
+/// Growing forgets those who hold or want the root.
+#[derive(Debug)]
+pub struct ForgetsTheRoot;
+
+impl Rules for ForgetsTheRoot {
+    const NAME: &'static str = "citron-grow-forgets-root";
+    const GROWTH_COUNTS_THE_ROOT: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![growing("grow-over-the-root", 1).clients(1, &[INNER]).clients(1, &[ROOT])]
     }
 }
 

@@ -1,5 +1,6 @@
 //! Citron's tunables.
 
+use super::tuning::Trial;
 use crate::protocol::Reason;
 
 /// Tunables of a Citron space, the same for all its clients.
@@ -32,6 +33,28 @@ pub struct Params {
     /// have at most 32 units (`leaf_units`; 4 on reader-writer trees): then every word has room for a generation. Else
     /// it goes by its clock, and touches nothing after its lease.
     pub lease_ns: u64,
+    /// How many units the tree has in the beginning, about: it grows to all the units of the lock in steps of 4^m. 0: it
+    /// has all of them from the start. Only exclusive trees in handshake mode grow.
+    pub start_units: u64,
+    /// When the tree grows.
+    pub growth: Growth,
+    /// Whether m and T_wait may be changed while locks are in use ([`CitronClient::prepare`](super::CitronClient::prepare)).
+    pub tunable: bool,
+    /// A change of m that stands still, for the explorer.
+    pub trial: Option<Trial>,
+}
+
+/// When a tree grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Growth {
+    /// When a client is told to let it ([`CitronClient::grow`](super::CitronClient::grow)); a thread in the background,
+    /// say, as in the paper.
+    #[default]
+    Asked,
+    /// Whoever asks for a range past the end lets the tree grow first.
+    AtOnce,
+    /// The same; and whoever gives such a range back lets it shrink, if nobody else uses it.
+    Elastic,
 }
 
 /// How requests on one path of the tree learn of each other.
@@ -78,6 +101,10 @@ impl Default for Params {
             token_level: 4,
             escalate_after: 16,
             lease_ns: 1_000_000_000,
+            start_units: 0,
+            growth: Growth::Asked,
+            tunable: false,
+            trial: None,
         }
     }
 }
@@ -101,6 +128,9 @@ impl Params {
         }
         if self.leaf_units > 64 || !self.leaf_units.is_power_of_two() {
             return Err(&Reason("a leaf must have 1, 2, 4, 8, 16, 32 or 64 units"));
+        }
+        if self.start_units > 0 && !matches!(self.synchrony, Synchrony::Handshake) {
+            return Err(&Reason("trees grow in handshake mode only"));
         }
         if let Synchrony::Wait(timing) = self.synchrony
             && timing.drift_ppm >= 1_000_000

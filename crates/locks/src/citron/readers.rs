@@ -97,7 +97,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
 
     /// Takes a reader and its notes back.
     async fn leave(&self, request: &Request, node: Node, begun: &Begun) -> Result<(), FabricError> {
-        let mut undo = Verbs::new(&self.ep);
+        let mut undo = Verbs::new(self, &request.tree, request.words);
         undo.push(words::leave(request.tree.word(node), begun.here, self.guards)).await?;
         self.undo_notes(request, node, begun, &mut undo).await?;
         undo.finish().await.map(drop)

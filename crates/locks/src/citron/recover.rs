@@ -117,6 +117,14 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         self.ep.go(tree.era_word().fetch_add(1)).await.map(drop)
     }
 
+    /// Lets a lease pass in a new era: whoever was granted anything before has given it back.
+    pub(super) async fn let_a_lease_pass(&self, tree: &Tree) -> Result<(), FabricError> {
+        self.begin_era(tree).await?;
+        let lease = self.ep.now().await.plus(self.params.lease_ns);
+        let never = Cond::Ne { mask: 0, value: 0 };
+        self.ep.wait_until(tree.era_word().until(never).by(Deadline::At(lease))).await.map(drop)
+    }
+
     /// Line 11: waits for the turn of `ticket` of generation `here`. Says whether it came: not if the tickets were
     /// recovered.
     pub(super) async fn wait_for_turn(
@@ -145,7 +153,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let vigil = Vigil {
             word: request.tree.word(node),
             cond,
-            or: self.recovers().then(|| words.renewed_here(here)),
+            // Void if the node was recovered, or if it was the root and the tree has shrunk.
+            or: (self.recovers() || self.shape.grows()).then(|| words.renewed_here(here)),
             moves: words.progress_here(),
             deadline,
         };
@@ -226,7 +235,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         let words = request.words;
         let (node, cond, moves) = match (obstacle, self.params.synchrony) {
-            (Obstacle::Readers(_), _) => unreachable!("too many readers are an error, not a wait"),
+            (Obstacle::Readers(_) | Obstacle::Grown, _) => unreachable!("nothing to wait for"),
             (Obstacle::Units(leaf, units), _) => (leaf, words.units_free(units), words.obstacles(units)),
             (Obstacle::Node(node), Synchrony::Wait(_)) if request.todo[0] != node => {
                 (node, super::layout::NOT_OCC, words.progress_here())
@@ -249,6 +258,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         loop {
             let cleaner = Request {
                 units: self.shape.range(node),
+                on_tree: None,
                 patience: Patience::Forever,
                 words,
                 held: super::Pieces::new(),
@@ -278,6 +288,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                     }
                 }
                 Attempt::Renewed | Attempt::Aborted => {}
+                // Whoever needs this will start again and learn of it.
+                Attempt::Grown => return Ok(()),
                 Attempt::GaveUp | Attempt::TooManyReaders | Attempt::Stuck(_) => {
                     unreachable!("a patient writer")
                 }

@@ -3,7 +3,8 @@
 //! Units and turns are given back before notes are taken back, always: whoever sees no note at the parent of a leaf may
 //! take units that are still set there for a dead client's (`recover`).
 
-use super::ending::{Begun, Ending};
+use super::ending::{Begun, Ending, Span};
+use super::layout::has_grown;
 use super::params::Synchrony;
 use super::tree::{Node, Tree};
 use super::words::{self, Words};
@@ -20,7 +21,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         words: Words,
         pieces: &[Piece],
     ) -> Result<bool, FabricError> {
-        let mut verbs = Verbs::new(&self.ep);
+        let mut verbs = Verbs::new(self, tree, words);
         for piece in pieces {
             self.free(tree, words, piece, &mut verbs).await?;
         }
@@ -36,7 +37,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         tree: &Tree,
         words: Words,
         piece: &Piece,
-        verbs: &mut Verbs<'_, E>,
+        verbs: &mut Verbs<'_, E, R>,
     ) -> Result<(), FabricError> {
         let (word, here) = (tree.word(piece.node), piece.begun.here);
         if tree.shape.is_leaf(piece.node) {
@@ -50,10 +51,17 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         let leave = match self.params.synchrony {
             Synchrony::Handshake if words.is_reader() => words::leave(word, here, self.guards),
-            Synchrony::Handshake => words.pass(word, here, self.guards),
+            Synchrony::Handshake => self.pass(tree, words, piece.node, &piece.begun),
             Synchrony::Wait(_) => words::vacate(word, here, self.guards),
         };
         verbs.push(leave).await
+    }
+
+    /// Passes the turn at `node` on.
+    pub(super) fn pass(&self, tree: &Tree, words: Words, node: Node, begun: &Begun) -> Ending {
+        let pass = words.pass(tree.word(node), begun.here, self.guards);
+        let was_root = node == tree.root() && !begun.late;
+        pass.spanning((self.shape.grows() && was_root).then_some(Span::Root(node)))
     }
 
     /// All bits of a leaf that was locked as a whole (§3.8).
@@ -62,7 +70,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         tree: &Tree,
         leaf: Node,
         generation: u32,
-        verbs: &mut Verbs<'_, E>,
+        verbs: &mut Verbs<'_, E, R>,
     ) -> Result<(), FabricError> {
         let (word, generation) = (tree.word(leaf), (self.leaf_generation, generation));
         let free = Words::Exclusive.free_units(word, tree.shape.full_leaf(), generation, self.guards);
@@ -76,25 +84,40 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         words: Words,
         node: Node,
         begun: &Begun,
-        verbs: &mut Verbs<'_, E>,
+        verbs: &mut Verbs<'_, E, R>,
     ) -> Result<(), FabricError> {
-        for (place, above) in self.told(node).enumerate() {
-            verbs.push(words.unnote(tree.word(above), begun.at_told(place), self.guards)).await?;
+        let spans = self.shape.grows() && !begun.late;
+        let highest = if spans { tree.told(node).last() } else { None };
+        for (place, above) in tree.told(node).enumerate() {
+            let unnote = words.unnote(tree.word(above), begun.at_told(place), self.guards);
+            let span = (highest == Some(above)).then_some(Span::Note(above));
+            verbs.push(unnote.spanning(span)).await?;
         }
         Ok(())
     }
 }
 
 /// Verbs that end something, in as few batches as they fit into.
-pub(super) struct Verbs<'a, E> {
-    ep: &'a E,
+pub(super) struct Verbs<'a, E, R> {
+    client: &'a CitronClient<E, R>,
+    tree: Tree,
+    words: Words,
     list: ArrayVec<Ending, MAX_BATCH>,
     were_due: bool,
+    /// What the tree has grown past meanwhile.
+    spans: ArrayVec<Span, { super::MAX_K }>,
 }
 
-impl<'a, E: Endpoint> Verbs<'a, E> {
-    pub(super) const fn new(ep: &'a E) -> Self {
-        Self { ep, list: ArrayVec::new_const(), were_due: true }
+impl<'a, E: Endpoint, R: Rules> Verbs<'a, E, R> {
+    pub(super) const fn new(client: &'a CitronClient<E, R>, tree: &Tree, words: Words) -> Self {
+        Self {
+            client,
+            tree: *tree,
+            words,
+            list: ArrayVec::new_const(),
+            were_due: true,
+            spans: ArrayVec::new_const(),
+        }
     }
 
     pub(super) async fn push(&mut self, ending: Ending) -> Result<(), FabricError> {
@@ -107,9 +130,14 @@ impl<'a, E: Endpoint> Verbs<'a, E> {
 
     async fn flush(&mut self) -> Result<(), FabricError> {
         let verbs: ArrayVec<RawVerb, MAX_BATCH> = self.list.iter().map(|ending| ending.verb).collect();
-        let olds = self.ep.go(verbs.as_slice()).await?;
-        self.were_due &= self.list.iter().zip(&olds).all(|(ending, old)| ending.was_due(*old));
-        self.list.clear();
+        let olds = self.client.ep.go(verbs.as_slice()).await?;
+        for (ending, old) in self.list.drain(..).zip(&olds) {
+            let was_due = ending.was_due(*old);
+            self.were_due &= was_due;
+            if was_due && has_grown(*old as u64) {
+                self.spans.extend(ending.span);
+            }
+        }
         Ok(())
     }
 
@@ -117,6 +145,9 @@ impl<'a, E: Endpoint> Verbs<'a, E> {
     pub(super) async fn finish(mut self) -> Result<bool, FabricError> {
         if !self.list.is_empty() {
             self.flush().await?;
+        }
+        for span in std::mem::take(&mut self.spans) {
+            self.client.end_further_up(&self.tree, self.words, span).await?;
         }
         Ok(self.were_due)
     }

@@ -65,17 +65,28 @@ impl Node {
         other.level >= self.level && other.at_level(self.level).place == self.place
     }
 
-    /// Whether a request at this node notifies its ancestor at `level`: every m-th, from the parent up; of the m − 1
-    /// top levels none but a parent, and level m in their place (§3.5.5).
-    pub const fn notifies(self, level: u32, m: u32) -> bool {
-        let parent = self.level - 1;
-        level == parent || level == m || (level > m && (parent - level).is_multiple_of(m))
+    /// Whether a request at this node notifies its ancestor at `level`, in a tree whose root is at level `top`: every
+    /// m-th, from the parent up; of the m − 1 top levels none but a parent, and the m-th in their place (§3.5.5).
+    pub const fn notifies(self, level: u32, top: u32, m: u32) -> bool {
+        let (parent, mth) = (self.level - 1, top + m - 1);
+        level == parent || level == mth || (level > mth && (parent - level).is_multiple_of(m))
     }
 }
 
 /// Nodes on all levels above `level`.
 const fn before_level(level: u32) -> u64 {
     ((1 << (FANOUT_BITS * (level - 1))) - 1) / ((1 << FANOUT_BITS) - 1)
+}
+
+/// The level of the root of the smallest tree for `units` that can grow by steps to the whole one; 1 if it is the whole
+/// one. It has a level above its leaves.
+fn start_top(levels: u32, leaf_bits: u32, units: u64, step: u32) -> u32 {
+    if units == 0 {
+        return 1;
+    }
+    let covers = |top: u32| 1_u64 << (leaf_bits + FANOUT_BITS * (levels - top)) >= units;
+    let tops = (1..levels).step_by(step as usize);
+    tops.take_while(|top| covers(*top)).last().unwrap_or(1)
 }
 
 /// The shape of every tree of a space.
@@ -90,6 +101,9 @@ pub struct Shape {
     token_level: u32,
     /// Words before everything else: see [`Tree`].
     header: u64,
+    /// The level of the root in the beginning, and how many levels are added whenever the tree grows.
+    start_top: u32,
+    step: u32,
 }
 
 impl Shape {
@@ -102,8 +116,37 @@ impl Shape {
         // A leaf is recovered by whoever has locked its parent, so there must be one.
         let levels = if params.lease_ns > 0 { below_root.max(1) + 1 } else { below_root + 1 };
         let token_level = params.token_level.min(levels);
-        let header = if params.lease_ns > 0 { 1 } else { 0 };
-        Self { units: space.units, levels, leaf_bits, leaves, token_level, header }
+        let step = params.m.clamp(1, super::MAX_M);
+        let start_top = start_top(levels, leaf_bits, params.start_units, step);
+        let header = if start_top > 1 {
+            4
+        } else if params.lease_ns > 0 {
+            1
+        } else {
+            0
+        };
+        Self { units: space.units, levels, leaf_bits, leaves, token_level, header, start_top, step }
+    }
+
+    /// Whether the tree grows.
+    pub const fn grows(&self) -> bool {
+        self.start_top > 1
+    }
+
+    /// How often it can.
+    pub const fn growths(&self) -> u32 {
+        (self.start_top - 1) / self.step
+    }
+
+    /// The level of the root after it has grown so often.
+    pub const fn top(&self, grown: u32) -> u32 {
+        self.start_top - grown * self.step
+    }
+
+    /// Units of the tree after it has grown so often.
+    pub const fn units_of(&self, grown: u32) -> u64 {
+        let whole = 1 << self.width_bits(self.top(grown));
+        if whole < self.units { whole } else { self.units }
     }
 
     /// Bytes of one lock: header, token words, then the tree. Levels above the leaves are complete; leaves end where
@@ -198,16 +241,93 @@ impl Shape {
     }
 }
 
-/// The tree of one lock.
+/// The tree of one lock, as one client sees it.
+///
+/// | words | |
+/// |---|---|
+/// | 0 | the era (`tokens`), if locks are recovered or grow |
+/// | 1, 2, 3 | how far the tree has grown, the spillover mutex, the maximizer (`grow`, `spill`), if locks grow |
+/// | from there | tokens |
+/// | from there | nodes, by level order |
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tree {
     pub(crate) shape: Shape,
     base: Addr,
+    lock: u64,
+    pub(crate) view: View,
+}
+
+/// What may change while locks are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    /// How often the tree has grown.
+    pub(crate) grown: u32,
+    /// The configuration that says so.
+    pub(crate) config: u64,
+    /// The meet-in-the-middle distance for telling ancestors, and for looking for notes below (§3.5.5).
+    pub(crate) tell: u32,
+    pub(crate) look: u32,
+    /// Wait mode: after how long a request aborts, and how long it waits for those below.
+    pub(crate) abort_ns: u64,
+    pub(crate) wait_ns: u64,
 }
 
 impl Tree {
-    pub(crate) fn of(lock: u64, space: &Space, shape: Shape) -> Self {
-        Self { shape, base: space.place(lock, shape.bytes()) }
+    pub(crate) fn of(lock: u64, space: &Space, shape: Shape, view: View) -> Self {
+        Self { shape, base: space.place(lock, shape.bytes()), lock, view }
+    }
+
+    /// Whose tree it is.
+    pub(crate) const fn lock(&self) -> u64 {
+        self.lock
+    }
+
+    /// The same tree after it has grown so often.
+    pub(crate) fn after(mut self, grown: u32) -> Self {
+        self.view.grown = grown;
+        self
+    }
+
+    /// The root.
+    pub(crate) const fn root(&self) -> Node {
+        Node { level: self.shape.top(self.view.grown), place: 0 }
+    }
+
+    /// The ancestors of `node`, the parent first.
+    pub(crate) fn above(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
+        let top = self.root().level;
+        node.ancestors().take_while(move |above| above.level >= top)
+    }
+
+    /// The ancestors that a request at `node` tells of itself, the parent first.
+    pub(crate) fn told(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
+        let (top, tell) = (self.root().level, self.view.tell);
+        self.above(node).filter(move |above| node.notifies(above.level, top, tell))
+    }
+
+    /// The internal descendants of `node` where requests below leave their notes, itself left out.
+    pub(crate) fn window(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
+        self.shape.window(node, self.view.look)
+    }
+
+    /// The nodes of the top levels, the root first: in each of them every request below has exactly one note.
+    pub(crate) fn top_nodes(&self) -> impl Iterator<Item = Node> + use<> {
+        std::iter::once(self.root()).chain(self.shape.window(self.root(), self.shape.step))
+    }
+
+    /// How far the tree has grown.
+    pub(crate) fn config_word(&self) -> Word64 {
+        Word64::at(self.base.plus(8))
+    }
+
+    /// The mutex for everything past the end of the tree.
+    pub(crate) fn spill_word(&self) -> Word64 {
+        Word64::at(self.base.plus(16))
+    }
+
+    /// How far requests past the end went.
+    pub(crate) fn maximizer(&self) -> Word64 {
+        Word64::at(self.base.plus(24))
     }
 
     /// The word of `node`.
@@ -283,7 +403,7 @@ mod tests {
                 let node = Node { level: below, place: 0 };
                 for above in 1..below {
                     let window = above..(above + m).min(below);
-                    let met = window.clone().any(|level| node.notifies(level, m));
+                    let met = window.clone().any(|level| node.notifies(level, 1, m));
                     assert!(met, "m = {m}, from {below} to {above}");
                 }
             }
@@ -293,7 +413,7 @@ mod tests {
     #[test]
     fn the_top_levels_are_spared() {
         let leaf = Node { level: 12, place: 0 };
-        let notified: Vec<_> = (1..12).filter(|level| leaf.notifies(*level, 4)).collect();
+        let notified: Vec<_> = (1..12).filter(|level| leaf.notifies(*level, 1, 4)).collect();
         assert_eq!(notified, [4, 7, 11]);
     }
 

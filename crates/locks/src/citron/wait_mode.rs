@@ -13,7 +13,6 @@ use super::acquire::Request;
 use super::below::Below;
 use super::ending::Begun;
 use super::layout::{NOT_OCC, is_occ};
-use super::params::Timing;
 use super::recover::End;
 use super::release::Verbs;
 use super::tree::Node;
@@ -27,13 +26,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     pub(super) async fn lock_node_in_time(
         &self,
         request: &Request,
-        timing: Timing,
+        pace: Pace,
     ) -> Result<Attempt, FabricError> {
         let node = request.todo[0];
         if self.shape.is_leaf(node) {
-            self.lock_leaf_in_time(request, node, timing).await
+            self.lock_leaf_in_time(request, node, pace).await
         } else {
-            self.lock_internal_in_time(request, node, timing).await
+            self.lock_internal_in_time(request, node, pace).await
         }
     }
 
@@ -41,7 +40,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         &self,
         request: &Request,
         node: Node,
-        timing: Timing,
+        pace: Pace,
     ) -> Result<Attempt, FabricError> {
         let (words, tree) = (request.words, &request.tree);
         let mask = self.mask(node, request.units);
@@ -52,7 +51,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         // Phases (c) and (d) in one batch (§3.8): the notes are taken back if the CAS failed.
         let mut verbs = ArrayVec::<RawVerb, MAX_BATCH>::new();
         verbs.push(words.take_units(tree.word(node), mask).raw()); // line 22
-        verbs.extend(self.told(node).map(|above| words.note(tree.word(above)).raw())); // line 31
+        verbs.extend(request.tree.told(node).map(|above| words.note(tree.word(above)).raw())); // line 31
         let olds = self.ep.go(verbs.as_slice()).await?;
         let begun = self.begun_in_time(request, &olds[1..], self.leaf_generation.get(olds[0]));
         if words.units_taken(olds[0] as u64, mask) {
@@ -60,7 +59,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             return Ok(Attempt::Blocked(Obstacle::Units(node, mask)));
         }
         let piece = Piece { node, mask, with_leaves: false, begun };
-        if self.is_late(looked, timing).await {
+        if self.is_late(looked, pace).await {
             self.undo_in_time(request, node, &begun, &[piece]).await?;
             return Ok(Attempt::Aborted);
         }
@@ -71,7 +70,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         &self,
         request: &Request,
         node: Node,
-        timing: Timing,
+        pace: Pace,
     ) -> Result<Attempt, FabricError> {
         let (words, tree) = (request.words, &request.tree);
         let word = tree.word(node);
@@ -89,7 +88,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let mut verbs = ArrayVec::<RawVerb, MAX_BATCH>::new();
         let occupy = words::occupy(word, here, self.guards);
         verbs.push(occupy.verb); // line 28
-        verbs.extend(self.told(node).map(|above| words.note(tree.word(above)).raw())); // line 31
+        verbs.extend(request.tree.told(node).map(|above| words.note(tree.word(above)).raw())); // line 31
         let leaves_at = verbs.len();
         if self.has_leaves(node) {
             let full = self.shape.full_leaf();
@@ -109,7 +108,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             self.undo_in_time(request, node, &begun, &[]).await?;
             return Ok(Attempt::Renewed);
         }
-        if R::ABORTS_WHEN_LATE && began.since(looked) > timing.limit_ns() {
+        if R::ABORTS_WHEN_LATE && began.since(looked) > pace.limit_ns {
             self.give_leaves_back(request, &piece, with_leaves, taken).await?;
             self.undo_in_time(request, node, &begun, &[piece]).await?; // line 32
             return Ok(Attempt::Aborted);
@@ -119,7 +118,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         self.give_leaves_back(request, &piece, false, taken).await?;
 
-        let over = began.plus(timing.t_wait_ns);
+        let over = began.plus(pace.wait_ns);
         self.ep.sleep(over.since(self.ep.now().await)).await; // line 34
         let mut below = Below::default();
         below.note::<R>(request, node, self.ep.go(word.read()).await?);
@@ -192,7 +191,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         first: Option<RawVerb>,
     ) -> Result<(Option<Node>, u64), FabricError> {
         let above: ArrayVec<Node, MAX_BATCH> =
-            node.ancestors().filter(|above| !request.is_common::<R>(*above)).collect();
+            request.tree.above(node).filter(|above| !request.is_common::<R>(*above)).collect();
         let era = self.era_verb(&request.tree).filter(|_| request.held.is_empty());
         let reads = above.iter().map(|node| request.tree.word(*node).read().raw());
         let verbs: ArrayVec<RawVerb, MAX_BATCH> = era.into_iter().chain(first).chain(reads).collect();
@@ -220,9 +219,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Inequation 1: whether the notes took too long.
-    async fn is_late(&self, looked: Time, timing: Timing) -> bool {
+    async fn is_late(&self, looked: Time, pace: Pace) -> bool {
         let told = self.ep.now().await; // t₂
-        R::ABORTS_WHEN_LATE && told.since(looked) > timing.limit_ns()
+        R::ABORTS_WHEN_LATE && told.since(looked) > pace.limit_ns
     }
 
     /// Whether the children of `node` are leaves, all four of them.
@@ -241,7 +240,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         if keep || !self.has_leaves(piece.node) {
             return Ok(());
         }
-        let mut verbs = Verbs::new(&self.ep);
+        let mut verbs = Verbs::new(self, &request.tree, request.words);
         for i in (0..4).filter(|i| taken(*i)) {
             let leaf = piece.node.child(i as u64);
             self.free_leaf(&request.tree, leaf, piece.begun.at_leaf(i), &mut verbs).await?;
@@ -257,13 +256,22 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         begun: &Begun,
         pieces: &[Piece],
     ) -> Result<(), FabricError> {
-        let mut verbs = Verbs::new(&self.ep);
+        let mut verbs = Verbs::new(self, &request.tree, request.words);
         for piece in pieces {
             self.free(&request.tree, request.words, piece, &mut verbs).await?;
         }
         self.undo_notes(request, node, begun, &mut verbs).await?;
         verbs.finish().await.map(drop)
     }
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// From the look at the ancestors to the notes there (Inequation 1).
+    pub(super) limit_ns: u64,
+    /// T_wait.
+    pub(super) wait_ns: u64,
 }
 
 /// What came of phases (a) and (b).
