@@ -3,6 +3,7 @@
 //! A step that fails does not stop the others: one run shows everything that is wrong. A step whose tool is
 //! not installed is skipped loudly, with the command that installs it, and counted as skipped.
 
+use crate::soft_roce::{self, Outcome};
 use crate::tidy;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -37,6 +38,20 @@ pub(crate) fn test(root: &Path) -> ExitCode {
             cargo(root, &[runner, &tests].concat(), "")
         }),
         step("miri", || miri(root)),
+        step("soft-roce", || match soft_roce::run(root) {
+            Outcome::Ran { passed, failed } => {
+                println!("soft-roce: {passed} passed, {failed} failed");
+                if failed == 0 { Ended::Passed } else { Ended::Failed }
+            }
+            Outcome::Skipped(why) => {
+                println!("skipped: {why}");
+                Ended::Skipped
+            }
+            Outcome::Broken(why) => {
+                println!("{why}");
+                Ended::Failed
+            }
+        }),
         step("doc tests", || cargo(root, &["test", "--workspace", "--doc"], "")),
         step("documentation", || {
             let mut doc = command(root, &["doc", "--workspace", "--no-deps", "--document-private-items"]);

@@ -3,6 +3,7 @@
 //! Exit codes: 0, all is well; 1, something was found (a violation, a claim that does not hold); 2, the command
 //! could not do what it was asked to. What this crate must not do: name a protocol. The catalog does.
 
+mod bench;
 mod break_lock;
 mod check;
 mod doctor;
@@ -55,6 +56,7 @@ enum Command {
     Serve(serve::Args),
     Spaces(spaces::Args),
     Doctor(doctor::Args),
+    Bench(bench::Args),
     Check(check::Args),
     Sim(sim::Args),
     Lab(lab::Args),
@@ -142,6 +144,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args, &mut out),
         Command::Spaces(args) => spaces::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
+        Command::Bench(args) => bench::run(args, &mut out),
         Command::Check(args) => check::run(args, &mut out),
         Command::Sim(args) => sim::run(args, &mut out),
         Command::Lab(args) => lab::run(args, &mut out),

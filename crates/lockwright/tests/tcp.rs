@@ -329,6 +329,47 @@ fn nonsense_on_the_wire_disturbs_nobody_else() {
     guard.unlock().wait().unwrap();
 }
 
+/// A corpus of messages in sound frames: every kind there is and some there are not, with words that mean nothing.
+#[test]
+fn nonsense_in_sound_frames_ends_its_own_session_only() {
+    use lockwright::fabric::backend::tcp::{ConnectOptions, TcpEndpoint};
+    use lockwright::fabric::{Addr, Endpoint, Message, NodeId, PeerId, Word64};
+    let server = server();
+    let client = client(&server);
+    let guard = client.mutex("a").unwrap().lock().wait().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let connect = || TcpEndpoint::connect(server.address(), ConnectOptions::default());
+        let mut random = 7_u64;
+        let mut next = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random >> 20
+        };
+        for round in 0..30 {
+            let ep = connect().await.unwrap();
+            for seq in 1..100 {
+                let kind = (next() % 14) as u32 | ((next() % 8) as u32) << 8;
+                let words = [seq, next() % 5, next() % 5, next() % 3];
+                let tail = (0..next() % 4).map(|_| next() % 20).collect();
+                let message = Message { lock: next() % 3, kind, words, tail };
+                // Half of them open the space first.
+                let open = Message { lock: 1, kind: 1, words: [1, 0, 0, 0], tail: vec![0] };
+                let first = if round % 2 == 0 && seq == 1 { open } else { message };
+                ep.tell(PeerId::role(0), &first).unwrap();
+            }
+            // It is refused, or nothing comes of it.
+            let _ = ep.send(PeerId::role(0), Message::new(0, 99, &[])).await;
+        }
+        let ep = connect().await.unwrap();
+        let word = Word64::at(Addr::new(NodeId(0), 0));
+        assert!(ep.go(word.read()).await.is_err(), "there is no memory to be had");
+        assert!(ep.lost().await.to_string().contains("no word"), "and the client is told so");
+    });
+    assert_eq!(guard.state(), GuardState::Held);
+    assert!(client.mutex("b").unwrap().try_lock().is_ok());
+    guard.unlock().wait().unwrap();
+}
+
 #[test]
 fn what_is_not_exported_cannot_be_opened() {
     let server = server();

@@ -14,10 +14,6 @@ const PATIENCE: Duration = Duration::from_secs(300);
 ///
 /// # Errors
 /// If qemu cannot be started.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a chore waits for another program, and its console is read beside it"
-)]
 pub(super) fn boot(cache: &Path, tree: &Path, initrd: &Path) -> Result<String, String> {
     let kernel = tree.join("boot").join(format!("vmlinuz-{}", kernel_version(tree)?));
     let mut qemu = Command::new(tree.join("usr/bin/qemu-system-x86_64"));

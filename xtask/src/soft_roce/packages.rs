@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What the machine is made of. The cloud kernel has no soft-RoCE, so it is the plain one.
-const PACKAGES: [&str; 9] = [
+/// What the machine is made of, and what the bindings to libibverbs are built with. The cloud kernel has no soft-RoCE, so
+/// it is the plain one.
+const PACKAGES: [&str; 12] = [
     "qemu-system-x86",
     "linux-image-amd64",
     "rdma-core",
@@ -16,6 +17,9 @@ const PACKAGES: [&str; 9] = [
     "busybox-static",
     "kmod",
     "cpio",
+    "cmake",
+    "libclang1-14",
+    "libclang-common-14-dev",
 ];
 
 /// The folder with everything unpacked, made on first use.
@@ -28,7 +32,7 @@ pub(super) fn unpack(cache: &Path) -> Result<PathBuf, String> {
     if fs::read_to_string(&complete).is_ok_and(|made| made == PACKAGES.join(" ")) {
         return Ok(tree);
     }
-    println!("fetching Debian's packages (about 95 MB, once)");
+    println!("fetching Debian's packages (about 130 MB, once)");
     let (lists, archives) = (cache.join("lists"), cache.join("archives"));
     for folder in [lists.join("partial"), archives.join("partial"), tree.clone()] {
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

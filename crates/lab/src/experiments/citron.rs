@@ -17,9 +17,9 @@ pub(super) const UNITS: u64 = 1 << 28;
 const T_WAIT_NS: u64 = 15_000;
 /// Three round trips of 40 µs.
 const LONG_WAIT_NS: u64 = 120_000;
-/// Why most of the figures come out otherwise.
+/// What is known of why figures come out otherwise, in few words; the rest stands in the document.
 pub(super) const NOTE: &str =
-    "the NIC model passes 33 M verbs/s, the testbed's NIC six times as many; see docs/experiments.md, Citron";
+    "in this NIC model wait mode grants nothing from some 48 clients on; see docs/experiments.md, Citron";
 /// Threads of the server, for locks that have one (§4.1).
 const SERVER_THREADS: usize = 18;
 

@@ -72,16 +72,7 @@ fn variants() -> Vec<Case<Params>> {
     vec![
         preferring(Preference::Writers, machines("writers-preferred", busy)),
         preferring(Preference::ReadersAlways, machines("readers-always", busy)),
-        // A machine that has not heard yet that its agent has left: its reader has the lock from elsewhere, and lets go.
-        preferring(Preference::Writers, Case::new("released-while-leaving"))
-            .space(Space::of(1).over(2))
-            .clients(1, &[READ])
-            .at_home(NodeId(0))
-            .clients(1, &[WRITE])
-            .at_home(NodeId(1))
-            .rounds(2)
-            .clients(1, &[READ])
-            .at_home(NodeId(1)),
+        released_while_leaving(),
         machines("tokens", &[&[WRITE, WRITE], &[WRITE, READ]])
             .params(Params { tokens: true, ..params() })
             .tokens(),
@@ -115,6 +106,19 @@ fn variants() -> Vec<Case<Params>> {
         machines("cancel", &[&[READ, WRITE], &[WRITE]]).cancellable().timeouts(Timeouts::WhenStuck),
         machines("crash", &[&[WRITE, READ], &[READ]]).crashes(1).timeouts(Timeouts::WhenStuck),
     ]
+}
+
+/// A machine that has not heard yet that its agent has left: its reader has the lock from elsewhere, and lets go.
+pub(super) fn released_while_leaving() -> Case<Params> {
+    preferring(Preference::Writers, Case::new("released-while-leaving"))
+        .space(Space::of(1).over(2))
+        .clients(1, &[READ])
+        .at_home(NodeId(0))
+        .clients(1, &[WRITE])
+        .at_home(NodeId(1))
+        .rounds(2)
+        .clients(1, &[READ])
+        .at_home(NodeId(1))
 }
 
 /// Packets are lost, doubled, overtaken (§4.2).

@@ -92,6 +92,9 @@ pub trait Rules: Checks {
     /// A machine sends the next packet of a lane when the last is done with.
     const ONE_AT_A_TIME: bool = true;
 
+    /// A release on a machine whose agent is leaving waits until it is known whether the agent has left.
+    const RELEASES_WAIT: bool = true;
+
     /// What the explorer runs.
     fn cases() -> Vec<Case<Params>>;
 }

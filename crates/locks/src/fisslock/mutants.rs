@@ -1,6 +1,6 @@
 //! Mutants of FissLock: the shipped code with one rule changed.
 
-use super::cases::{DUP, LOSS, READ, WRITE, machines, with};
+use super::cases::{DUP, LOSS, READ, WRITE, machines, released_while_leaving, with};
 use super::pipeline::Checks;
 use super::{FissLock, Params, Rules};
 use crate::case::Case;
@@ -22,6 +22,10 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<FissLock<SharedCount>>(mutant(
         Checker::Deadlock,
         "several packets share a count, so that one sent again passes for a duplicate of itself, as printed (§4.2)",
+    ));
+    visitor.mutant::<FissLock<HastyRelease>>(mutant(
+        Checker::Deadlock,
+        "a release on a machine whose agent is leaving is told to that agent, though another may have granted the lock",
     ));
 }
 
@@ -61,4 +65,7 @@ mutants! {
     /// A FREE that was lost is sent again after a later packet, and ignored.
     SharedCount = "fisslock-shared-count", {}, { ONE_AT_A_TIME },
         with(LOSS, machines("loss", &[&[WRITE], &[WRITE]]).rounds(2));
+    /// A holder that has let go holds the lock for ever.
+    HastyRelease = "fisslock-hasty-release", {}, { RELEASES_WAIT },
+        released_while_leaving();
 }

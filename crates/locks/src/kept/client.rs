@@ -42,8 +42,7 @@ pub trait Book: Witness {
     fn write(&self, card: u8, says: Option<Says>) -> impl Future<Output = Result<(), FabricError>>;
 
     /// A sign of life; an error if this client has been declared dead. Whoever was about to declare it dead, for what it
-    /// saw before this, cannot do so any more. (A space with a clock may leave it at a look, if the last sign of life is so
-    /// young that nobody can have begun to doubt.)
+    /// saw before this, cannot do so any more.
     fn show_life(&self) -> impl Future<Output = Result<(), FabricError>>;
 }
 

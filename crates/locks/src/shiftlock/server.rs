@@ -3,7 +3,7 @@
 //! Each memory node has an era, which the server's CPU counts and clients can read. A waiter whose vigil ran out reads the
 //! era and then RelCnt, both in one batch, and asks the server to reset the lock; a server that is in another era by then
 //! refuses, and the waiter comes again a lease later. So one node recovers one lock at a time, and every recovery takes a
-//! batch, a message each way and one more look, where the waiter's own reset ([`Core::reset`]) takes one verb.
+//! batch, a message each way and one more look, where the waiter's own reset takes one verb (see `recover`).
 //!
 //! Two things differ from the paper. The request carries RelCnt and the server compares it: the era alone does not
 //! protect a lock that came back to life between the look and the reset (`shiftlock-blind-server`). And RelCnt goes on to

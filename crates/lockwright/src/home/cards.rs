@@ -18,7 +18,7 @@
 //! |---|---|
 //! | 0 | state (bits 0..4), shared (4), range lock (5), lock id (8..) |
 //! | 8 | token |
-//! | 16 | since when it is in this state |
+//! | 16 | since when it is in this state, to within a few signs of life |
 //! | 24, 32 | the range, if it is a range lock's card |
 //!
 //! | state | meaning | counts as a holder |
@@ -191,14 +191,12 @@ impl Pen {
         block_on(ep.go(words)).map(drop)
     }
 
-    /// A sign of life after the one at `last`. Says which one is there now; none if this client is condemned.
-    pub(crate) fn beat(&self, ep: &ShmEndpoint, last: u64, now: Time) -> Result<Option<u64>, FabricError> {
-        let found = block_on(ep.go(word(self.at + 8).cas(last, now.0)))?;
-        Ok(match found {
-            CONDEMNED => None,
-            found if found == last => Some(now.0),
-            newer => Some(newer),
-        })
+    /// A sign of life: `next` instead of the one at `last`, if that was the last. Says which one was there before; none if
+    /// this client is condemned.
+    #[inline(always)]
+    pub(crate) fn beat(&self, ep: &ShmEndpoint, last: u64, next: u64) -> Result<Option<u64>, FabricError> {
+        let found = block_on(ep.go(word(self.at + 8).cas(last, next)))?;
+        Ok((found != CONDEMNED).then_some(found))
     }
 
     /// Says, once for every card, that it is in use now and then. An addition, since threads may do this at once.

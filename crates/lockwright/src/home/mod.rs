@@ -142,6 +142,11 @@ pub(crate) trait Home: Send + Sync + Debug {
         true
     }
 
+    /// Sees a future of this space through on the calling thread.
+    fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+        lockwright_fabric::backend::block_on(future);
+    }
+
     /// Whether an `acquire` that is dropped gives up by itself. Else it has to be seen through to its end.
     fn cancels_by_drop(&self) -> bool {
         false

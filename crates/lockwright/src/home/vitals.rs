@@ -14,7 +14,7 @@ use lockwright_locks::shiftlock::layout::Member;
 use lockwright_locks::shiftlock::stirred::Stirred;
 use lockwright_locks::shiftlock::witness::Witness;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A client's own signs of life.
 #[derive(Debug)]
@@ -28,15 +28,15 @@ impl Life {
         Self { last: AtomicU64::new(now.0), lease_ns }
     }
 
-    /// How long the last sign of life was ago.
+    /// The last sign of life: a time in the recent past that costs nothing to ask for.
     #[inline(always)]
-    fn silent_ns(&self, now: Time) -> u64 {
-        now.since(Time(self.last.load(SeqCst)))
+    fn last(&self) -> Time {
+        Time(self.last.load(Relaxed))
     }
 
     /// Whether others may have begun to doubt.
     pub(crate) fn is_in_doubt(&self, now: Time) -> bool {
-        self.silent_ns(now) > self.lease_ns
+        now.since(self.last()) > self.lease_ns
     }
 }
 
@@ -52,17 +52,31 @@ pub(crate) struct Cards {
 impl Cards {
     /// A sign of life. If it comes too late, this client is out.
     pub(crate) fn beat(&self) -> Result<(), FabricError> {
-        let last = self.life.last.load(SeqCst);
-        match self.pen.beat(&self.ep, last, self.space.now())? {
-            Some(newest) => {
-                self.life.last.fetch_max(newest, SeqCst);
-                Ok(())
-            }
-            None => {
-                self.space.declare_dead(self.ep.me());
-                Err(FabricError::Expelled)
+        let now = self.space.now().0;
+        self.beat_after(|last| now.max(last + 1))
+    }
+
+    /// The sign of life that follows from the last one. Threads of this client may give theirs at once.
+    #[inline(always)]
+    fn beat_after(&self, next: impl Fn(u64) -> u64) -> Result<(), FabricError> {
+        let mut last = self.life.last().0;
+        loop {
+            let next = next(last);
+            match self.pen.beat(&self.ep, last, next)? {
+                Some(found) if found == last => {
+                    self.life.last.store(next, Relaxed);
+                    return Ok(());
+                }
+                Some(found) => last = found,
+                None => return self.too_late(),
             }
         }
+    }
+
+    #[cold]
+    fn too_late(&self) -> Result<(), FabricError> {
+        self.space.declare_dead(self.ep.me());
+        Err(FabricError::Expelled)
     }
 
     /// Whether the client of `sheet` lives, by its process, its ward and its lease. Whoever has been silent for longer
@@ -111,19 +125,17 @@ impl Book for Cards {
         match says {
             Some(Says { state, claim }) => {
                 let line = (state.into(), Kind::Keyed, &claim);
-                self.pen.fill(&self.ep, card, line, 0, self.space.coarse_now())
+                self.pen.fill(&self.ep, card, line, 0, self.life.last())
             }
             None => self.pen.clear(&self.ep, card),
         }
     }
 
-    /// As long as the last sign of life is younger than half a lease nobody can doubt that this client lives, and a look
-    /// at its standing will do. The clock's lag is less than the other half of the shortest lease.
+    /// The next nanosecond after the last sign of life: another value, which is what counts, and no look at the clock.
+    /// Whoever holds locks for long shows life by the clock all the same.
     #[inline(always)]
     async fn show_life(&self) -> Result<(), FabricError> {
-        if self.life.silent_ns(self.space.coarse_now()) > self.life.lease_ns / 2 {
-            self.beat()?;
-        }
+        self.beat_after(|last| last + 1)?;
         if self.ep.is_in_by_now() { Ok(()) } else { Err(FabricError::Expelled) }
     }
 }

@@ -11,7 +11,7 @@ use crate::progress::Alarm;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::Claim;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -100,7 +100,14 @@ impl Acquire {
     /// ```
     #[inline]
     pub fn wait(self) -> Result<Guard, LockError> {
-        block_on(self)
+        if self.core.home.tries_first() { block_on(self) } else { self.wait_driving() }
+    }
+
+    fn wait_driving(self) -> Result<Guard, LockError> {
+        let core = Arc::clone(&self.core);
+        let mut outcome = None;
+        core.home.drive(pin!(async { outcome = Some(self.await) }));
+        outcome.expect("it was seen through")
     }
 
     /// One attempt that never queues.

@@ -10,7 +10,7 @@ use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_locks::Lost;
 use std::fmt;
 use std::ops::Range;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -290,7 +290,14 @@ impl Unlock {
     /// ```
     #[inline]
     pub fn wait(self) -> Result<(), UnlockError> {
-        block_on(self)
+        let guard = self.guard.as_ref().expect("an unlock was waited for after it was done");
+        if guard.core.home.tries_first() {
+            return block_on(self);
+        }
+        let core = Arc::clone(&guard.core);
+        let mut outcome = None;
+        core.home.drive(pin!(async { outcome = Some(self.await) }));
+        outcome.expect("it was seen through")
     }
 
     fn tell(&self, outcome: Result<(), Lost>) -> Result<(), UnlockError> {

@@ -1,8 +1,9 @@
 //! Sessions with a server: connecting, hearing, coming back after a break or a restart.
 //!
-//! One thread per client reads what the server says; requests are written by whoever makes them. The thread ends with the
-//! client.
+//! Requests are written by whoever makes them; who reads what the server says, [`Driver`] knows. A client has a thread of its
+//! own for that, which ends with the client.
 
+use super::driver::Driver;
 use super::table::{Origin, Table};
 use super::talk::{Answer, Ask, DESK};
 use crate::error::{LockError, OpenError};
@@ -14,7 +15,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
 /// Pauses between attempts to connect again.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -36,10 +36,10 @@ pub(crate) struct RemoteOptions {
 pub(crate) struct Remote {
     options: RemoteOptions,
     runtime: Handle,
+    driver: Arc<Driver>,
     line: Mutex<Line>,
     /// The server let us in, or did not.
     opened: Condvar,
-    stop: Mutex<Option<oneshot::Sender<()>>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     me: Weak<Remote>,
 }
@@ -111,17 +111,15 @@ impl Remote {
         let refuse = |why: String| OpenError::Space { space: name.clone(), why };
         let patience = options.connect.timeout;
         let (tell, told) = mpsc::channel();
-        let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("lockwright-tcp".to_owned())
-            .spawn(move || run(options, &tell, stopped))
+            .spawn(move || run(options, &tell))
             .map_err(|error| refuse(error.to_string()))?;
         let remote = match told.recv() {
             Ok(Ok(remote)) => remote,
             Ok(Err(why)) => return Err(refuse(why)),
             Err(_) => return Err(refuse("its thread ended".to_owned())),
         };
-        *remote.stop.lock().unwrap_or_else(PoisonError::into_inner) = Some(stop);
         *remote.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         // The server's word on the space.
         let until = Instant::now() + patience;
@@ -146,6 +144,10 @@ impl Remote {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) const fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+
     pub(crate) fn lease(&self) -> Duration {
         self.options.lease
     }
@@ -167,7 +169,7 @@ impl Remote {
         }
         wake(line.table.fail("the client is closed"));
         drop(line);
-        drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.driver.stop();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Its own thread may be the last to let go.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
@@ -289,27 +291,16 @@ async fn connect(options: &RemoteOptions) -> Result<TcpEndpoint, ConnectError> {
 }
 
 /// The client's thread.
-fn run(
-    options: RemoteOptions,
-    tell: &mpsc::Sender<Result<Arc<Remote>, String>>,
-    stopped: oneshot::Receiver<()>,
-) {
+fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
+        Ok(runtime) => Arc::new(runtime),
         Err(error) => {
             let _ = tell.send(Err(error.to_string()));
             return;
         }
     };
-    let handle = runtime.handle().clone();
-    runtime.block_on(async move {
-        let ep = match connect(&options).await {
-            Ok(ep) => ep,
-            Err(error) => {
-                let _ = tell.send(Err(error.to_string()));
-                return;
-            }
-        };
+    let remote = runtime.block_on(async {
+        let ep = connect(&options).await?;
         let remote = Arc::new_cyclic(|me| Remote {
             line: Mutex::new(Line {
                 table: Table::default(),
@@ -320,18 +311,32 @@ fn run(
                 lease: options.lease.max(ep.heartbeat() * 3 + ep.grace()),
                 closed: false,
             }),
-            runtime: handle.clone(),
+            runtime: runtime.handle().clone(),
+            driver: Arc::new(Driver::new(&runtime)),
             opened: Condvar::new(),
-            stop: Mutex::default(),
             thread: Mutex::default(),
             me: me.clone(),
             options,
         });
         remote.begin(ep);
-        let _ = tell.send(Ok(remote));
-        let _ = stopped.await;
+        Ok::<_, ConnectError>(remote)
+    });
+    let driver = match remote {
+        Ok(remote) => {
+            let driver = Arc::clone(&remote.driver);
+            let _ = tell.send(Ok(remote));
+            driver
+        }
+        Err(error) => {
+            let _ = tell.send(Err(error.to_string()));
+            return;
+        }
+    };
+    driver.run(&runtime);
+    // The last words have to leave.
+    runtime.block_on(async {
         let until = tokio::time::Instant::now() + FAREWELL;
-        while handle.metrics().num_alive_tasks() > 0 && tokio::time::Instant::now() < until {
+        while runtime.handle().metrics().num_alive_tasks() > 0 && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });

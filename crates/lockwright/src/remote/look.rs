@@ -8,7 +8,6 @@ use crate::error::{LockError, OpenError};
 use crate::home::Refused;
 use crate::inspect::{BreakError, Entry, Heat, InspectError};
 use crate::name::LockName;
-use lockwright_fabric::backend::block_on;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -35,14 +34,17 @@ impl Looker {
         let id = line.table.open(None, Stage::Looking { bytes: Vec::new() });
         line.say(&ask(id));
         drop(line);
-        let looked = block_on(std::future::poll_fn(|cx| {
-            let mut line = remote.line();
-            if let Some(Stage::Looking { .. }) = line.table.stage(id) {
-                line.table.keep(id, cx.waker());
-                return Poll::Pending;
-            }
-            Poll::Ready(line.table.take(id))
-        }));
+        let looked = super::driver::outcome(
+            remote.driver(),
+            std::future::poll_fn(|cx| {
+                let mut line = remote.line();
+                if let Some(Stage::Looking { .. }) = line.table.stage(id) {
+                    line.table.keep(id, cx.waker());
+                    return Poll::Pending;
+                }
+                Poll::Ready(line.table.take(id))
+            }),
+        );
         match looked {
             Some(Stage::Looked { bytes }) => Ok(bytes),
             Some(Stage::Failed(Refused::Error(error))) => Err(wrong(error)),

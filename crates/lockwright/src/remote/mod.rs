@@ -5,6 +5,7 @@
 //! | `address` | where servers are |
 //! | `talk` | what is said, as messages |
 //! | `table` | what was asked for and is held, whatever becomes of sessions |
+//! | `driver` | which thread reads |
 //! | `link` | sessions: connecting, coming back, hearing the server |
 //! | `look` | listings and breaking locks |
 //! | `listing` | listings as bytes |
@@ -13,6 +14,7 @@
 //! waited for. Handles cost none: a name is told to the server on the way.
 
 pub(crate) mod address;
+mod driver;
 mod link;
 pub(crate) mod listing;
 pub(crate) mod look;
@@ -21,13 +23,13 @@ pub(crate) mod talk;
 
 pub(crate) use link::{Remote, RemoteOptions};
 
+use self::driver::Elsewhere;
 use self::table::Stage;
 use self::talk::{Ask, RequestId, Units};
 use crate::error::HandleError;
 use crate::home::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Seat, Standing, Ticket};
 use crate::name::LockName;
 use lockwright_fabric::FabricError;
-use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
 use std::pin::Pin;
@@ -85,7 +87,7 @@ impl Home for RemoteHome {
 
     /// Blocks for one round trip.
     fn try_acquire(&self, _: Kind, claim: Claim) -> Result<Ticket, Refused> {
-        block_on(Asking::new(&self.remote, &claim, false))
+        driver::outcome(self.remote.driver(), Asking::new(&self.remote, &claim, false))
     }
 
     fn try_soon(&self, _: Kind, claim: Claim) -> Option<BoxFuture<Result<Ticket, Refused>>> {
@@ -94,6 +96,10 @@ impl Home for RemoteHome {
 
     fn tries_first(&self) -> bool {
         false
+    }
+
+    fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+        self.remote.driver().drive(future);
     }
 
     fn cancels_by_drop(&self) -> bool {
@@ -105,7 +111,8 @@ impl Home for RemoteHome {
     }
 
     fn release(&self, _: Kind, _: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        Box::pin(Unlocking { remote: Arc::clone(&self.remote), id: grant(&ticket).id, begun: false })
+        let remote = Arc::clone(&self.remote);
+        Box::pin(Unlocking { remote, id: grant(&ticket).id, begun: false, elsewhere: None })
     }
 
     fn release_unheard(&self, ticket: &Ticket) -> bool {
@@ -146,11 +153,12 @@ struct Asking {
     units: Units,
     wait: bool,
     id: Option<RequestId>,
+    elsewhere: Option<Elsewhere>,
 }
 
 impl Asking {
     fn new(remote: &Arc<Remote>, claim: &Claim, wait: bool) -> Self {
-        Self { remote: Arc::clone(remote), units: units(claim), wait, id: None }
+        Self { remote: Arc::clone(remote), units: units(claim), wait, id: None, elsewhere: None }
     }
 }
 
@@ -177,6 +185,8 @@ impl Future for Asking {
         match line.table.stage(id) {
             Some(Stage::Wanted { .. }) => {
                 line.table.keep(id, cx.waker());
+                drop(line);
+                this.elsewhere = this.elsewhere.take().or_else(|| this.remote.driver().wait_elsewhere());
                 Poll::Pending
             }
             Some(stage @ Stage::Granted { .. }) => {
@@ -212,6 +222,7 @@ struct Unlocking {
     remote: Arc<Remote>,
     id: RequestId,
     begun: bool,
+    elsewhere: Option<Elsewhere>,
 }
 
 impl Future for Unlocking {
@@ -243,6 +254,8 @@ impl Future for Unlocking {
         }
         if let Some(Stage::Unlocking) = line.table.stage(id) {
             line.table.keep(id, cx.waker());
+            drop(line);
+            self.elsewhere = self.elsewhere.take().or_else(|| remote.driver().wait_elsewhere());
             return Poll::Pending;
         }
         Poll::Ready(match line.table.take(id) {

@@ -109,7 +109,8 @@ impl History {
         }
         // Killed in the middle. If it was stopped before, it may have lost the lock in its sleep.
         if let Some((hold, _)) = open {
-            let (from, end) = (hold.from, hold.to.or(fate.killed));
+            // The kill is noted before it is sent: what was granted in between ended as it began.
+            let (from, end) = (hold.from, hold.to.or(fate.killed.map(|killed| killed.max(hold.from))));
             let slept = end.is_none_or(|end| fate.stopped.iter().any(|stop| (from..=end).contains(stop)));
             self.holds.push(Hold { to: end.filter(|_| !slept), ..hold });
         }

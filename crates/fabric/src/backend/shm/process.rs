@@ -28,12 +28,6 @@ pub(super) fn now() -> Time {
     Time(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// The same, as of the system's last tick: some milliseconds old, and much cheaper.
-pub(super) fn coarse_now() -> Time {
-    let time = clock_gettime(ClockId::MonotonicCoarse);
-    Time(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
-
 /// Which start of the host this is.
 pub(super) fn boot_id() -> Result<u128, SpaceError> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(|error| no_proc(&error))?;

@@ -93,11 +93,6 @@ impl ShmSpace {
         self.handle.clock.now()
     }
 
-    /// The same, as of the system's last tick: up to some milliseconds old, and a few nanoseconds to ask.
-    pub fn coarse_now(&self) -> Time {
-        super::process::coarse_now()
-    }
-
     /// Joins the space as a new client.
     ///
     /// # Errors

@@ -60,7 +60,8 @@ impl<R: Rules> Machine<R> {
                 agent.release(ticket);
                 self.move_on(lid, out);
             }
-            Some(Seat::Leaving { parked, .. }) => parked.push(Parked::Released(ticket)),
+            Some(Seat::Leaving { parked, .. }) if R::RELEASES_WAIT => parked.push(Parked::Released(ticket)),
+            Some(Seat::Leaving { agent, .. }) => agent.release(ticket),
             None => self.post(Packet::new(Kind::Release, lid, ticket, Mode::Shared), out),
         }
     }

@@ -97,8 +97,9 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
                 return Ok(false);
             }
         }
-        // Announce, then look once more: who has claimed the lock before it saw this is seen now.
-        let intent = now.0.intent();
+        // Announce, then look once more: who has claimed the lock before it saw this is seen now. In the stamp of the
+        // generation it is about, which the own side's may be behind: an older one would be taken for a dead client's.
+        let intent = now.0.max(Stamp::first(attempt.vigil.generation)).intent();
         if R::ANNOUNCES {
             let (old, seen) = self.ep.go((us.cas(now.0.0, intent.0), them.read())).await?;
             let seen = (Stamp(old), Stamp(seen));

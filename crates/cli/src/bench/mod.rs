@@ -1,0 +1,134 @@
+//! `lockwright bench`: how fast locks are on this machine, each against something measured in the same run.
+//!
+//! A figure alone says more about the machine than about the lock, so none stands alone: a mutex is held against bare
+//! atomics and the system's own locks, a handover against a cache line that goes back and forth, a waiter against the clock
+//! on the wall. Each ratio has a bound, and a miss is an exit code of 1.
+//!
+//! What it must not do: keep the bounds loose so that they hold.
+
+mod bare;
+mod measure;
+mod partner;
+mod shm;
+
+use crate::{Verdict, grid, spinner};
+use anyhow::{Context, Result};
+use serde_json::json;
+use std::io::Write;
+
+/// Measure locks on this machine, each against something else in the same run
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockwright bench             half a minute
+  lockwright bench --quick     a few seconds, and less sure of itself
+  lockwright bench --json      one JSON object per line
+
+Run it on a machine that has nothing else to do: two processes that spin need two cores of their own.
+Exit code 1 if a bound is missed.")]
+pub(crate) struct Args {
+    /// Fewer runs
+    #[arg(long)]
+    quick: bool,
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+    /// What the other process of a bench does, and in which space
+    #[arg(long, hide = true, num_args = 2)]
+    partner: Option<Vec<String>>,
+}
+
+/// How a figure should compare with the other.
+#[derive(Clone, Copy, Debug)]
+enum Bound {
+    /// At most so many times the other.
+    AtMost(f64),
+    /// The other takes at least so many times as long.
+    Faster(f64),
+}
+
+/// One comparison.
+#[derive(Debug)]
+struct Row {
+    what: &'static str,
+    ns: f64,
+    against: &'static str,
+    other_ns: f64,
+    bound: Bound,
+}
+
+impl Row {
+    /// The ratio that the bound is about.
+    fn ratio(&self) -> f64 {
+        match self.bound {
+            Bound::AtMost(_) => self.ns / self.other_ns,
+            Bound::Faster(_) => self.other_ns / self.ns,
+        }
+    }
+
+    fn holds(&self) -> bool {
+        match self.bound {
+            Bound::AtMost(most) => self.ratio() <= most,
+            Bound::Faster(least) => self.ratio() >= least,
+        }
+    }
+
+    fn to_row(&self) -> [String; 7] {
+        let (words, bound) = match self.bound {
+            Bound::AtMost(most) => (format!("{:.2} times as long", self.ratio()), format!("at most {most}")),
+            Bound::Faster(least) => {
+                (format!("{:.1} times as fast", self.ratio()), format!("at least {least}"))
+            }
+        };
+        let verdict = if self.holds() { "holds" } else { "MISSED" };
+        let [ns, other] = [self.ns, self.other_ns].map(time);
+        [self.what.into(), ns, self.against.into(), other, words, bound, verdict.into()]
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let (relation, bound) = match self.bound {
+            Bound::AtMost(most) => ("at_most", most),
+            Bound::Faster(least) => ("times_faster_at_least", least),
+        };
+        json!({
+            "what": self.what, "ns": self.ns, "against": self.against, "other_ns": self.other_ns,
+            "ratio": self.ratio(), "bound": { "relation": relation, "value": bound }, "holds": self.holds(),
+        })
+    }
+}
+
+fn time(ns: f64) -> String {
+    match ns {
+        0.0..1e4 => format!("{ns:.1} ns"),
+        1e4..1e7 => format!("{:.1} µs", ns / 1e3),
+        _ => format!("{:.1} ms", ns / 1e6),
+    }
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+    if let Some([what, space]) = args.partner.as_deref() {
+        partner::run(what, space)?;
+        return Ok(Verdict::Clean);
+    }
+    let runs = measure::Runs::new(args.quick);
+    let place = shm::Place::new().context("the bench needs a lock space of its own")?;
+    let bar = spinner("bench".to_owned());
+    let mut rows = Vec::new();
+    bar.set_message("locks that nobody else wants");
+    rows.extend(shm::uncontended(&place, &runs)?);
+    bar.set_message("handovers between two processes");
+    rows.extend(shm::handover(&place, &runs)?);
+    bar.set_message("a waiter that sleeps");
+    rows.push(shm::waiter(&place)?);
+    bar.finish_and_clear();
+    if args.json {
+        for row in &rows {
+            writeln!(out, "{}", row.to_json())?;
+        }
+    } else {
+        let mut lines = vec![["", "takes", "against", "takes", "ratio", "bound", ""].map(str::to_owned)];
+        lines.extend(rows.iter().map(Row::to_row));
+        grid(out, &lines)?;
+    }
+    Ok(Verdict::clean_if(rows.iter().all(Row::holds)))
+}

@@ -1,0 +1,83 @@
+//! The other process of a bench: this program again.
+
+use super::bare::pin;
+use anyhow::{Context, Result, bail};
+use lockwright::Client;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// A started partner: it works until its input is closed.
+#[derive(Debug)]
+pub(super) struct Partner(Child);
+
+impl Partner {
+    /// Starts it, and waits until it is ready.
+    pub(super) fn start(what: &str, space: &str, core: usize) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["bench", "--partner", &format!("{what}@{core}"), space])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the other process")?;
+        let mut ready = [0];
+        child.stdout.as_mut().context("it has an output")?.read_exact(&mut ready)?;
+        Ok(Self(child))
+    }
+
+    /// Lets it end; returns what it had to say.
+    pub(super) fn end(mut self) -> Result<String> {
+        drop(self.0.stdin.take());
+        let mut said = String::new();
+        self.0.stdout.take().context("it has an output")?.read_to_string(&mut said)?;
+        if !self.0.wait()?.success() {
+            bail!("the other process failed");
+        }
+        Ok(said)
+    }
+}
+
+/// The partner's own main.
+pub(super) fn run(what: &str, space: &str) -> Result<()> {
+    let (what, core) = what.split_once('@').context("what, and on which core")?;
+    let client = Client::open(space)?;
+    pin(core.parse()?);
+    let mut out = std::io::stdout().lock();
+    out.write_all(b".")?;
+    out.flush()?;
+    match what {
+        "play" => play(&client),
+        "wait" => {
+            let lock = client.mutex("long")?;
+            let before = cpu_ns()?;
+            drop(lock.lock().wait()?);
+            Ok(write!(out, "{}", cpu_ns()? - before)?)
+        }
+        other => bail!("no such part: {other}"),
+    }
+}
+
+fn play(client: &Client) -> Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&stop);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        theirs.store(true, Relaxed);
+    });
+    let ball = client.mutex("ball")?;
+    while !stop.load(Relaxed) {
+        drop(ball.lock().wait()?);
+    }
+    Ok(())
+}
+
+/// CPU time of all threads of this process so far.
+fn cpu_ns() -> Result<u64> {
+    let mut sum = 0;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let stat = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        sum += stat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(sum)
+}

@@ -1,0 +1,131 @@
+//! Locks of a space in shared memory.
+
+use super::bare::{self, Bare};
+use super::measure::{Runs, median};
+use super::partner::Partner;
+use super::{Bound, Row};
+use anyhow::{Context, Result};
+use lockwright::Client;
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A space and a file of the bench's own, gone with it.
+#[derive(Debug)]
+pub(super) struct Place {
+    path: PathBuf,
+    pub(super) space: String,
+}
+
+impl Place {
+    pub(super) fn new() -> Result<Self> {
+        let path = PathBuf::from(format!("/dev/shm/lockwright-bench-{}", std::process::id()));
+        let space = format!("shm:{}", path.display());
+        drop(Client::open(&space)?);
+        Ok(Self { path, space })
+    }
+
+    fn file(&self, name: &str) -> Result<File> {
+        let path = self.path.with_extension(name);
+        File::options()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .context("a file to lock")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+        for name in ["file", "ranges"] {
+            let _ = std::fs::remove_file(self.path.with_extension(name));
+        }
+    }
+}
+
+/// Locks that nobody else wants, by a held handle.
+pub(super) fn uncontended(place: &Place, runs: &Runs) -> Result<Vec<Row>> {
+    /// Ranges that are held while another is taken.
+    const HELD: i64 = 64;
+    const CYCLES: u32 = 20_000;
+    /// System calls are slow: fewer will do.
+    const CALLS: u32 = 2_000;
+    let client = Client::open(&place.space)?;
+    let (mutex, ranges) = (client.mutex("mutex")?, client.range_lock("ranges")?);
+    let (bare, file) = (Bare::default(), place.file("file")?);
+    let (full, other) = (place.file("ranges")?, place.file("ranges")?);
+    let held: Vec<_> = (0..HELD as u64)
+        .map(|range| ranges.write(128 * range..128 * range + 64).wait())
+        .collect::<Result<_, _>>()?;
+    bare::hold_ranges(&other, HELD)?;
+    let free = 128 * HELD;
+    let times = runs.take_turns([
+        (CYCLES, &mut || bare.cycle()),
+        (CYCLES, &mut || drop(mutex.lock().wait())),
+        (CALLS, &mut || drop((file.lock(), file.unlock()))),
+        (CALLS, &mut || bare::ofd_cycle(&file, 0, 64)),
+        (CALLS, &mut || drop(ranges.write(free as u64..free as u64 + 64).wait())),
+        (CALLS, &mut || bare::ofd_cycle(&full, free, 64)),
+    ]);
+    drop(held);
+    let [cas_ns, mutex_ns, flock_ns, ofd_ns, range_ns, ranges_ns] = times;
+    let row = |what, ns, against, other_ns, bound| Row { what, ns, against, other_ns, bound };
+    Ok(vec![
+        row("mutex, lock and unlock", mutex_ns, "two bare 16-byte CAS", cas_ns, Bound::AtMost(4.0)),
+        row("mutex, lock and unlock", mutex_ns, "flock", flock_ns, Bound::Faster(5.0)),
+        row("mutex, lock and unlock", mutex_ns, "fcntl OFD", ofd_ns, Bound::Faster(5.0)),
+        row("range, with 64 held", range_ns, "fcntl OFD, with 64 held", ranges_ns, Bound::Faster(3.0)),
+    ])
+}
+
+/// Handing a mutex back and forth between two processes that spin.
+pub(super) fn handover(place: &Place, runs: &Runs) -> Result<Option<Row>> {
+    /// Few, so that on a busy machine most plays see both sides running.
+    const TURNS: u32 = 100;
+    if std::thread::available_parallelism()?.get() < 2 {
+        return Ok(None);
+    }
+    let bare_ns = bare::ping_pong(runs);
+    let partner = Partner::start("play", &place.space, 1)?;
+    let space = place.space.clone();
+    let play = move |plays: usize| -> Result<Vec<f64>> {
+        bare::pin(0);
+        let ball = Client::open(&space)?.mutex("ball")?;
+        let mut times = Vec::new();
+        for _ in 0..plays {
+            let (began, first) = (Instant::now(), ball.lock().wait()?.token());
+            let mut last = first;
+            for _ in 0..TURNS {
+                last = ball.lock().wait()?.token();
+            }
+            // Every grant counts one. A turn that the other side missed is no handover.
+            let theirs = (last - first).saturating_sub(u64::from(TURNS)).min(u64::from(TURNS));
+            if theirs > 0 {
+                times.push(began.elapsed().as_nanos() as f64 / (2 * theirs) as f64);
+            }
+        }
+        Ok(times)
+    };
+    let plays = runs.plays;
+    let times = std::thread::spawn(move || play(plays)).join().expect("it does not panic")?;
+    partner.end()?;
+    let (ns, what) = (median(times), "handover between processes");
+    let against = "a cache line between cores";
+    Ok(Some(Row { what, ns, against, other_ns: bare_ns, bound: Bound::AtMost(6.0) }))
+}
+
+/// What a process costs that waits for a second.
+pub(super) fn waiter(place: &Place) -> Result<Row> {
+    const WAITS: Duration = Duration::from_secs(1);
+    let held = Client::open(&place.space)?.mutex("long")?.lock().wait()?;
+    let partner = Partner::start("wait", &place.space, 1)?;
+    std::thread::sleep(WAITS);
+    drop(held);
+    let cpu_ns: u64 = partner.end()?.trim().parse().context("the waiter says what it took")?;
+    let (what, against) = ("a waiter's CPU", "the second it waits");
+    let other_ns = WAITS.as_nanos() as f64;
+    Ok(Row { what, ns: cpu_ns as f64, against, other_ns, bound: Bound::AtMost(0.02) })
+}

@@ -1,0 +1,159 @@
+//! Who reads a client's connection: the thread that waits for a lock does it itself, and a thread in the background does it
+//! for everybody else.
+//!
+//! An answer that another thread takes from the socket costs a wake-up more. So a thread that blocks in `wait` asks the
+//! background thread to step aside, and runs the connection's tasks while it waits. The background thread steps in again
+//! once nobody has waited like that for a moment, or at once if a task of some executor waits for an answer.
+//!
+//! What this file must not do: leave a connection unread for longer than twice [`IDLE`].
+
+use std::cell::Cell;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::Notify;
+
+/// How long the background thread stays aside after the last one who waited, and how often it looks.
+const IDLE: Duration = Duration::from_millis(10);
+
+/// The two sides.
+#[derive(Debug, Default)]
+pub(super) struct Driver {
+    /// The background thread owns it: it must not end on a thread of somebody's executor.
+    runtime: Weak<Runtime>,
+    turns: Mutex<Turns>,
+    /// For the background thread: step aside; step in.
+    aside: Notify,
+    step_in: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    /// Threads that run the tasks while they wait.
+    drivers: usize,
+    /// Whoever waits for an answer without running the tasks.
+    others: usize,
+    /// The background thread has stepped aside.
+    is_aside: bool,
+    last: Option<Instant>,
+    stop: bool,
+}
+
+thread_local! {
+    /// Whether this thread runs some client's tasks right now.
+    static DRIVES: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Driver {
+    pub(super) fn new(runtime: &Arc<Runtime>) -> Self {
+        Self { runtime: Arc::downgrade(runtime), ..Self::default() }
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sees `future` through on this thread.
+    pub(super) fn drive(&self, mut future: Pin<&mut dyn Future<Output = ()>>) {
+        // A thread of an executor cannot run another one's tasks.
+        let runtime = self.runtime.upgrade().filter(|_| Handle::try_current().is_err());
+        let Some(runtime) = runtime else { return lockwright_fabric::backend::block_on(future) };
+        let _drives = Drives(DRIVES.replace(true));
+        if let Poll::Ready(()) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return;
+        }
+        let mut turns = self.turns();
+        turns.drivers += 1;
+        let asks = !turns.is_aside;
+        drop(turns);
+        if asks {
+            self.aside.notify_one();
+        }
+        let _at_the_end = Leave(self);
+        runtime.block_on(future);
+    }
+
+    /// Somebody waits for an answer who does not run the tasks: the background thread has to.
+    pub(super) fn wait_elsewhere(self: &Arc<Self>) -> Option<Elsewhere> {
+        if DRIVES.get() {
+            return None;
+        }
+        let mut turns = self.turns();
+        turns.others += 1;
+        drop(turns);
+        self.step_in.notify_one();
+        Some(Elsewhere(Arc::clone(self)))
+    }
+
+    /// Ends the background thread's work.
+    pub(super) fn stop(&self) {
+        self.turns().stop = true;
+        self.aside.notify_one();
+        self.step_in.notify_one();
+    }
+
+    /// The background thread's work: until it is stopped.
+    pub(super) fn run(&self, runtime: &Runtime) {
+        loop {
+            runtime.block_on(self.aside.notified());
+            let mut turns = self.turns();
+            turns.is_aside = true;
+            while !turns.stop && turns.keeps_aside() {
+                turns = self.step_in.wait_timeout(turns, IDLE).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            turns.is_aside = false;
+            if turns.stop {
+                return;
+            }
+        }
+    }
+}
+
+/// Puts the flag back as it was.
+struct Drives(bool);
+
+impl Drop for Drives {
+    fn drop(&mut self) {
+        DRIVES.set(self.0);
+    }
+}
+
+impl Turns {
+    fn keeps_aside(&self) -> bool {
+        let lately = || self.last.is_some_and(|last| last.elapsed() < IDLE);
+        self.drivers > 0 || self.others == 0 && lately()
+    }
+}
+
+/// Steps back from running the tasks, also out of a panic.
+struct Leave<'a>(&'a Driver);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.0.turns();
+        turns.drivers -= 1;
+        turns.last = Some(Instant::now());
+        if turns.drivers == 0 && turns.others > 0 {
+            self.0.step_in.notify_one();
+        }
+    }
+}
+
+/// Somebody who waits elsewhere, as long as it is kept.
+#[derive(Debug)]
+pub(super) struct Elsewhere(Arc<Driver>);
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        self.0.turns().others -= 1;
+    }
+}
+
+/// [`Driver::drive`] with an outcome.
+pub(super) fn outcome<T>(driver: &Driver, future: impl Future<Output = T>) -> T {
+    let mut outcome = None;
+    driver.drive(pin!(async { outcome = Some(future.await) }));
+    outcome.expect("a future that was seen through has an outcome")
+}
