@@ -37,7 +37,7 @@ impl<R: Rules> Machine<R> {
         match packet.kind {
             Kind::Acquire => self.asked(packet, out),
             Kind::Release => self.released(packet, out),
-            Kind::Grant => self.given(packet, out),
+            Kind::Grant => self.given(&packet, out),
             Kind::Free | Kind::Bar | Kind::Ack => {}
         }
     }
@@ -140,11 +140,11 @@ impl<R: Rules> Machine<R> {
     }
 
     /// GRANT: to a task here, with or without the agent.
-    fn given(&mut self, packet: Packet, out: &mut Outbox) {
-        let Packet { lid, ticket, mode, token, flags, .. } = packet;
+    fn given(&mut self, packet: &Packet, out: &mut Outbox) {
+        let Packet { lid, ticket, mode, token, flags, .. } = *packet;
         if !flags.agent {
             self.granted(lid, ticket, token, out);
-            self.confirm(&packet, out);
+            self.confirm(packet, out);
             return;
         }
         let inca = u8::from(flags.fresh && mode == Mode::Shared);
@@ -161,7 +161,7 @@ impl<R: Rules> Machine<R> {
         for reader in readers {
             self.grant_to(lid, reader, token, out);
         }
-        self.confirm(&packet, out);
+        self.confirm(packet, out);
         self.unpark(lid, parked, out);
     }
 }
