@@ -31,7 +31,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) const MACHINES: usize = 8;
 
 /// A core's work per packet. FissLock's peak is 1.99 times NetLock's 5.65 M requests per second (§7.7) and 4.79 times
-/// SrvLock's (§7.3), whose 8 cores therefore serve 2.35 M per second, each an acquire and a release: 1.7 µs.
+/// SrvLock's (§7.3), whose 8 cores therefore serve 2.35 M per second, each an acquire and a release: 1.7 µs. So SrvLock's
+/// throughput is given; everybody else's, FissLock's included, follows from how many packets its cores see.
 pub(crate) const SERVICE_NS: u64 = 1_700;
 
 /// After this a transaction gives up what it waits for and lets go of what it has (§7.1).

@@ -1,8 +1,6 @@
 //! The recoverable asymmetric lock between real processes: one is killed or stopped with the lock in hand, and the others
 //! go on.
 
-#![expect(clippy::disallowed_methods, reason = "real processes are what is tested here")]
-
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{ShmSpace, SpaceOptions};
 use lockwright_locks::qplock::leased::{Leased, LeasedParams};
