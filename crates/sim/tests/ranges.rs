@@ -103,8 +103,7 @@ fn answers_ns(alone: bool, threads: usize) -> Vec<u64> {
         });
     }
     assert_eq!(world.run(1_000_000).unwrap(), Ended::AllDone);
-    let answers = answers.borrow().clone();
-    answers
+    answers.take()
 }
 
 #[test]
