@@ -198,7 +198,7 @@ fn a_simulated_mutant_is_caught_with_exit_1() {
 fn an_experiment_writes_its_files_and_its_exit_code_tells_of_misses() {
     let scratch = Scratch::new("lab-quick");
     let out = scratch.0.to_str().expect("the target folder has a plain name");
-    let output = lockwright(&["lab", "run", "qplock-verbs", "--quick", "--out", out]);
+    let output = lockwright(&["lab", "run", "citron-fig11", "--quick", "--out", out]);
     let text = stdout(&output);
     let misses = text.lines().filter(|line| line.contains(" MISS: ")).count();
     assert_eq!(code(&output), i32::from(misses > 0), "{text}{}", stderr(&output));
@@ -207,14 +207,17 @@ fn an_experiment_writes_its_files_and_its_exit_code_tells_of_misses() {
         last.starts_with("lab: experiments=1 claims=") && last.ends_with(&format!(" misses={misses}")),
         "{last}"
     );
-    assert!(scratch.0.join("qplock-verbs.json").exists(), "the report is missing");
+    assert!(scratch.0.join("citron-fig11.json").exists(), "the report is missing");
     let written = |ending: &str| {
         let files = std::fs::read_dir(&scratch.0).unwrap().map(|file| file.unwrap().path());
         files.filter(|path| path.extension().is_some_and(|own| own == ending)).collect::<Vec<_>>()
     };
     assert!(!written("csv").is_empty(), "the table is missing");
     let svg = std::fs::read_to_string(&written("svg")[0]).unwrap();
-    assert!(svg.contains("simulated"));
+    assert!(
+        svg.starts_with("<svg") && svg.contains("computed"),
+        "a picture says where its figures come from"
+    );
 }
 
 #[test]

@@ -64,7 +64,9 @@ fn a_reader_takes_one_round_trip_like_a_writer() {
 
 #[test]
 fn wait_mode_takes_the_papers_two_round_trips_and_the_token() {
-    let params = Params { synchrony: Synchrony::Wait(Timing::default()), ..Params::default() };
+    // A T_wait that a busy machine keeps: else requests abort and begin again.
+    let timing = Timing { t_wait_ns: 50_000_000, ..Timing::default() };
+    let params = Params { synchrony: Synchrony::Wait(timing), ..Params::default() };
     let (acquire, release) = cost::<Citron>(&params, range(0, 16));
     assert_eq!((acquire.round_trips, release.round_trips), (3, 1));
     let without = Params { token_level: 0, lease_ns: 0, ..params };
@@ -156,6 +158,9 @@ fn tokens_rise_over_every_unit_that_two_ranges_share() {
     assert!(all.token() > Some(last));
 }
 
+/// Long enough for the living on a busy machine: who holds for longer is taken for dead, too.
+const LEASE_NS: u64 = 50_000_000;
+
 /// A client takes `dead` and is never heard of again; another gets `wanted` all the same, with a later token.
 fn is_recovered<P: Protocol>(params: &P::Params, dead: Want, wanted: Want) {
     let fabric = fabric::<P>(params);
@@ -175,7 +180,7 @@ fn is_recovered<P: Protocol>(params: &P::Params, dead: Want, wanted: Want) {
 #[test]
 fn what_a_dead_client_holds_is_taken_away_at_every_level() {
     for leaf_units in [32, 64] {
-        let params = Params { lease_ns: 1_000_000, leaf_units, ..Params::default() };
+        let params = Params { lease_ns: LEASE_NS, leaf_units, ..Params::default() };
         let wants = [range(0, 1), range(0, 256), range(0, UNITS)];
         for dead in wants {
             for wanted in wants {
@@ -187,7 +192,7 @@ fn what_a_dead_client_holds_is_taken_away_at_every_level() {
 
 #[test]
 fn what_dead_readers_hold_is_taken_away_too() {
-    let params = Params { lease_ns: 1_000_000, leaf_units: 4, ..Params::default() };
+    let params = Params { lease_ns: LEASE_NS, leaf_units: 4, ..Params::default() };
     for (dead, wanted) in [
         (shared(0, 1), range(0, 1)),
         (shared(0, 1), range(0, 64)),

@@ -42,7 +42,7 @@ pub struct KeptParams {
 
 impl Default for KeptParams {
     fn default() -> Self {
-        Self { shift: ShiftParams::default(), clients: 3 }
+        Self { shift: ShiftParams::default(), clients: 64 }
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `F` | its token was refused |
 //! | `W COUNTER NUMBER TOKEN` | it wrote a counter |
 //! | `K PID`, `S PID` | the parent is about to kill or stop that process |
+//! | `C PID` | the parent has let it go on |
 //!
 //! So the lock was held from `G` to `R`, if it was not lost. When a lost one went away nobody knows, so those are left
 //! out, but for their tokens; likewise what a process held that was killed after it had been stopped.
@@ -58,7 +59,8 @@ pub(crate) struct History {
 /// What the parent did to a process, and when.
 #[derive(Default)]
 struct Fate {
-    stopped: Vec<u64>,
+    /// From when to when it may have slept. A stop is noted before it is sent, so the process still runs at first.
+    stopped: Vec<(u64, u64)>,
     killed: Option<u64>,
 }
 
@@ -71,7 +73,8 @@ impl History {
             let (time, fate) = (words[0].parse().unwrap(), fates.entry(words[2].to_owned()).or_default());
             match words[1] {
                 "K" => fate.killed = Some(time),
-                _ => fate.stopped.push(time),
+                "S" => fate.stopped.push((time, u64::MAX)),
+                _ => fate.stopped.last_mut().expect("only a stopped one goes on").1 = time,
             }
         }
         let mut history = Self::default();
@@ -111,7 +114,8 @@ impl History {
         if let Some((hold, _)) = open {
             // The kill is noted before it is sent: what was granted in between ended as it began.
             let (from, end) = (hold.from, hold.to.or(fate.killed.map(|killed| killed.max(hold.from))));
-            let slept = end.is_none_or(|end| fate.stopped.iter().any(|stop| (from..=end).contains(stop)));
+            let asleep = |(stop, on): &(u64, u64)| end.is_none_or(|end| *stop <= end) && from <= *on;
+            let slept = end.is_none() || fate.stopped.iter().any(asleep);
             self.holds.push(Hold { to: end.filter(|_| !slept), ..hold });
         }
     }

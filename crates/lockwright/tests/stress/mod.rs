@@ -91,8 +91,7 @@ impl Stress {
             for place in 0..CHILDREN {
                 let due = self.children[place].stopped.is_some_and(|until| until <= Instant::now());
                 if due {
-                    self.signal(place, Signal::SIGCONT);
-                    self.children[place].stopped = None;
+                    self.go_on(place);
                 }
             }
             let place = self.dice.below(CHILDREN as u64) as usize;
@@ -129,6 +128,12 @@ impl Stress {
         self.stops += 1;
     }
 
+    fn go_on(&mut self, place: usize) {
+        self.signal(place, Signal::SIGCONT);
+        self.children[place].stopped = None;
+        self.notes.write(&format!("C {}", self.children[place].process.id()));
+    }
+
     fn signal(&self, place: usize, signal: Signal) {
         kill(Pid::from_raw(self.children[place].process.id() as i32), signal).unwrap();
     }
@@ -137,8 +142,8 @@ impl Stress {
     pub(crate) fn judge(mut self) {
         fs::write(self.folder.join("stop"), "").unwrap();
         for place in 0..CHILDREN {
-            if self.children[place].stopped.take().is_some() {
-                self.signal(place, Signal::SIGCONT);
+            if self.children[place].stopped.is_some() {
+                self.go_on(place);
             }
         }
         let end = Instant::now() + PATIENCE;
