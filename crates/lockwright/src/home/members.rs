@@ -1,7 +1,7 @@
 //! This process's memberships of a space, and keyed locks taken through them.
 //!
 //! A client joins the space once for every 64 locks that it holds or wants at a time. Each of these memberships is a
-//! peer of the fabric with a client of kept locks and a sheet of [`cards`](super::cards). One that is declared dead
+//! peer of the fabric with a client of kept locks and a sheet of [`cards`]. One that is declared dead
 //! (this process was stopped for longer than its lease) stays until its last guard has gone; new locks go to a new one.
 //!
 //! The first membership is reached without a lock: most clients never have another.

@@ -7,8 +7,8 @@
 //! compared for.
 //!
 //! Published is a list for threads, whose memory is reclaimed when every thread has gone by. Clients that may be
-//! anywhere cannot wait for each other like that. So nodes have versions ([`node`]): a client uses its own nodes
-//! again when it knows that they are out of the list ([`slots`]), and who still stands on one sees that it has changed
+//! anywhere cannot wait for each other like that. So nodes have versions (`node`): a client uses its own nodes
+//! again when it knows that they are out of the list (`slots`), and who still stands on one sees that it has changed
 //! and starts over.
 //!
 //! What makes that safe: linked nodes, marked or not, lie side by side in order of their starts, and one that was taken

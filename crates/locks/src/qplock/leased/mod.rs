@@ -5,7 +5,7 @@
 //! belong to, and mean nothing in a later one; recovery does nothing but begin the next. So a sleeper that wakes up in
 //! the middle of an old generation can write what it likes: nobody listens.
 //!
-//! **Which generation it is** must be agreed between two sides that share no atomic. Each side has a [`Stamp`] that only
+//! **Which generation it is** must be agreed between two sides that share no atomic. Each side has a `Stamp` that only
 //! its own clients change, by CAS, and only upwards; the later of the two is what counts. Either side can so begin the
 //! next generation alone, and if both do at once they begin the same one.
 //!
