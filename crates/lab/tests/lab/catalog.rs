@@ -10,17 +10,22 @@ use lockwright_lab::sim::{Cause, Plan};
 use lockwright_lab::subject::{self, Subject};
 use std::sync::Mutex;
 
+/// Futures within futures, unoptimised, take more than the usual two megabytes.
+const STACK: usize = 64 << 20;
+
 /// Does `work` for every subject that `wanted` picks, on all cores.
 fn each(wanted: impl Fn(&Subject) -> bool, work: impl Fn(&Subject) + Sync) {
     let queue = Mutex::new(subject::all().into_iter().filter(wanted).collect::<Vec<_>>());
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..cores {
-            scope.spawn(|| {
+            let worker = std::thread::Builder::new().stack_size(STACK);
+            let work = || {
                 while let Some(subject) = { queue.lock().expect("a worker failed").pop() } {
                     work(&subject);
                 }
-            });
+            };
+            worker.spawn_scoped(scope, work).expect("the system can start a thread");
         }
     });
 }
