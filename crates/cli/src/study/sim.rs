@@ -1,8 +1,9 @@
 //! `lockwright sim`: one simulated run of one protocol.
 
-use crate::fault::{self, Fault};
+use crate::study::fault::{self, Fault};
+use crate::study::names;
 use crate::units::{counted, duration_ns, grouped, micros, scaled};
-use crate::{Verdict, names, spinner};
+use crate::{Verdict, spinner};
 use anyhow::{Result, bail};
 use lockwright::fabric::{AtomicScope, PeerId};
 use lockwright_lab::sim::{Cause, Latency, Plan, Report};
