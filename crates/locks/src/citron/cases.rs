@@ -193,6 +193,13 @@ pub(super) fn growing(name: &'static str, m: u32) -> Case<Params> {
     case(name, params).space(Space::of(1).units(4 << (2 * m)))
 }
 
+/// A client lets the tree grow, shrink and grow again, under whoever is added.
+pub(super) fn regrowing(name: &'static str, m: u32) -> Case<Params> {
+    let mut case = growing(name, m);
+    case.params.growth = Growth::Elastic;
+    case.clients(1, &[ROOT]).rounds(2)
+}
+
 /// The tree grows under lockers in every phase, and shrinks; what lies past its end.
 fn growth() -> Vec<Case<Params>> {
     let with = |mut case: Case<Params>, growth: Growth| {
@@ -222,6 +229,10 @@ fn growth() -> Vec<Case<Params>> {
             .clients(1, &[range(5, 9)])
             .clients(1, &[range(3, 4).with(Patience::Try)]),
         with(growing("shrink", 1), Growth::Elastic).clients(1, &[LEAF]).clients(1, &[ROOT]),
+        regrowing("shrink-and-grow-leaf", 1).clients(1, &[LEAF]),
+        regrowing("shrink-and-grow-inner", 1).clients(1, &[INNER]),
+        regrowing("shrink-and-grow-root", 1).clients(1, &[ROOT]),
+        regrowing("shrink-and-grow-m2", 2).clients(1, &[LEAF]),
     ]
 }
 
