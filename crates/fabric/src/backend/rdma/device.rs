@@ -22,12 +22,37 @@ pub struct DeviceChoice {
     pub gid_index: Option<u8>,
 }
 
+/// `NAME`, `NAME:PORT` or `NAME:PORT:GID`, such as `mlx5_0`, `rxe0:1` or `rxe0:1:3`; an empty name is any device.
+///
+/// ```
+/// use lockwright_fabric::backend::rdma::DeviceChoice;
+/// let choice: DeviceChoice = "rxe0:1:3".parse().unwrap();
+/// assert_eq!((choice.name.as_deref(), choice.port, choice.gid_index), (Some("rxe0"), Some(1), Some(3)));
+/// assert!("rxe0:one".parse::<DeviceChoice>().is_err());
+/// ```
+impl std::str::FromStr for DeviceChoice {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
+        let mut parts = text.split(':');
+        let name = parts.next().filter(|name| !name.is_empty()).map(str::to_owned);
+        let mut number = || parts.next().map(str::parse::<u8>).transpose();
+        match (number(), number(), parts.next()) {
+            (Ok(port), Ok(gid_index), None) => Ok(Self { name, port, gid_index }),
+            _ => Err(DeviceError::NoChoice(text.to_owned())),
+        }
+    }
+}
+
 /// Why no device can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// There is no libibverbs, or no device.
     #[error("no RDMA device: {0}; `lockwright doctor` says what this machine has")]
     None(String),
+    /// That is no way to name one.
+    #[error("{0:?} names no RDMA device: say NAME, NAME:PORT or NAME:PORT:GID, such as rxe0:1:1")]
+    NoChoice(String),
     /// There is no device of that name.
     #[error("there is no RDMA device called {name}; this machine has {}", known.join(", "))]
     Unknown {
