@@ -61,6 +61,16 @@ pub enum DeviceError {
         /// What there is.
         known: Vec<String>,
     },
+    /// There is no such port.
+    #[error("{device} has no port {port}: its ports are 1 to {ports}")]
+    NoPort {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        port: u8,
+        /// How many it has.
+        ports: u8,
+    },
     /// The port is not up.
     #[error("port {port} of {device} is {state}; bring its link up (`rdma link`, `ip link set … up`)")]
     PortDown {
@@ -133,6 +143,28 @@ pub fn devices() -> Vec<String> {
     List::get().map(|list| list.names()).unwrap_or_default()
 }
 
+/// What this machine's devices are and can do, one line each, or why one cannot be used.
+///
+/// # Errors
+/// If there is none.
+pub fn look() -> Result<Vec<Result<String, DeviceError>>, DeviceError> {
+    let list = List::get().map_err(|error| DeviceError::None(no_list(&error)))?;
+    let names = list.names();
+    if names.is_empty() {
+        return Err(DeviceError::None("the list of devices is empty".to_owned()));
+    }
+    let say = |name: String| {
+        let device = Device::open(&DeviceChoice { name: Some(name), ..DeviceChoice::default() })?;
+        let gid = std::net::Ipv6Addr::from(device.gid);
+        let scope = if device.global_atomics { "CPUs and NICs" } else { "this NIC" };
+        Ok(format!(
+            "{} port {} is up, GID {} {gid}, 8-byte atomics among {scope}",
+            device.name, device.port, device.gid_index
+        ))
+    };
+    Ok(names.into_iter().map(say).collect())
+}
+
 /// The list that libibverbs gives out.
 struct List {
     first: NonNull<*mut ib::ibv_device>,
@@ -200,6 +232,10 @@ impl Device {
         // SAFETY: an open context, and a place for what is asked for.
         if unsafe { ib::ibv_query_device(context.as_ptr(), &raw mut attr) } != 0 {
             return Err(failed("asking for the attributes"));
+        }
+        if device.port == 0 || device.port > attr.phys_port_cnt {
+            let (port, ports) = (device.port, attr.phys_port_cnt);
+            return Err(DeviceError::NoPort { device: wanted, port, ports });
         }
         if attr.atomic_cap == ib::ibv_atomic_cap::IBV_ATOMIC_NONE {
             return Err(DeviceError::NoAtomics { device: wanted });

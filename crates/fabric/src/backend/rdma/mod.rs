@@ -18,6 +18,7 @@
 
 mod client;
 mod control;
+mod counters;
 mod device;
 mod endpoint;
 mod fault;
@@ -33,7 +34,8 @@ mod verbs;
 mod wire;
 
 pub use client::{RdmaConnectError, RdmaOptions};
-pub use device::{DeviceChoice, DeviceError, devices};
+pub use counters::port_counters;
+pub use device::{DeviceChoice, DeviceError, devices, look};
 pub use endpoint::RdmaEndpoint;
 pub use fault::Fault;
 pub use host::{HostOptions, RdmaHost};
