@@ -9,6 +9,8 @@
 mod bare;
 mod measure;
 mod partner;
+#[cfg(feature = "rdma")]
+mod rdma;
 mod shm;
 
 use crate::{Verdict, grid, spinner};
@@ -23,6 +25,7 @@ Examples:
   lockwright bench             half a minute
   lockwright bench --quick     a few seconds, and less sure of itself
   lockwright bench --json      one JSON object per line
+  lockwright bench --fabric rdma   verbs and locks over this machine's RDMA device, and our counters against the port's
 
 Run it on a machine that has nothing else to do: two processes that spin need two cores of their own.
 Exit code 1 if a bound is missed.")]
@@ -33,9 +36,23 @@ pub(crate) struct Args {
     /// One JSON object per line
     #[arg(long)]
     json: bool,
+    /// What to measure: locks in shared memory, or verbs over RDMA (builds with the feature `rdma`)
+    #[arg(long, value_enum, default_value_t = Fabric::Shm)]
+    fabric: Fabric,
+    /// RDMA device, as NAME, NAME:PORT or NAME:PORT:GID [default: the first that will do]
+    #[cfg(feature = "rdma")]
+    #[arg(long, value_name = "DEVICE", env = "LOCKWRIGHT_RDMA_DEVICE")]
+    rdma_device: Option<lockwright::fabric::backend::rdma::DeviceChoice>,
     /// What the other process of a bench does, and in which space
     #[arg(long, hide = true, num_args = 2)]
     partner: Option<Vec<String>>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Fabric {
+    Shm,
+    Rdma,
 }
 
 /// How a figure should compare with the other.
@@ -111,6 +128,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         return Ok(Verdict::Clean);
     }
     let runs = measure::Runs::new(args.quick);
+    if args.fabric == Fabric::Rdma {
+        #[cfg(feature = "rdma")]
+        return rdma::run(&runs, &args.rdma_device.clone().unwrap_or_default(), args.json, out);
+        #[cfg(not(feature = "rdma"))]
+        return Err(lockwright::OpenError::NoRdma.into());
+    }
     let place = shm::Place::new().context("the bench needs a lock space of its own")?;
     let bar = spinner("bench".to_owned());
     let mut rows = Vec::new();

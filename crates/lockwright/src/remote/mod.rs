@@ -1,4 +1,4 @@
-//! `tcp://host:port/space`, a space behind a server: the client's side.
+//! `tcp://host:port/space` and `rdma://host:port/space`, spaces behind a server: the client's side.
 //!
 //! | file | |
 //! |---|---|
@@ -7,6 +7,7 @@
 //! | `table` | what was asked for and is held, whatever becomes of sessions |
 //! | `driver` | which thread reads |
 //! | `link` | sessions: connecting, coming back, hearing the server |
+//! | `transport` | what sessions run over |
 //! | `look` | listings and breaking locks |
 //! | `listing` | listings as bytes |
 //!
@@ -20,6 +21,7 @@ pub(crate) mod listing;
 pub(crate) mod look;
 pub(crate) mod table;
 pub(crate) mod talk;
+pub(crate) mod transport;
 
 pub(crate) use link::{Remote, RemoteOptions};
 
