@@ -149,8 +149,14 @@ impl Members {
     fn find(&self, number: u32) -> Option<Which<'_>> {
         match self.near.get(number as usize) {
             Some(near) => near.get().map(Which::Near),
-            None => self.far().into_iter().find(|member| member.number == number).map(Which::Far),
+            None => self.find_far(number),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_far(&self, number: u32) -> Option<Which<'_>> {
+        self.far().into_iter().find(|member| member.number == number).map(Which::Far)
     }
 
     /// Whether a membership has not been declared dead.
@@ -229,15 +235,14 @@ impl Members {
     /// has happened.
     #[inline(always)]
     pub(crate) fn try_quickly(&self, bound: &Bound, claim: Claim) -> Option<Ticket> {
-        if !self.is_in(bound.by) {
+        let binder = self.near.get(bound.by as usize)?.get()?;
+        if !binder.is_in() {
             return None;
         }
         let (member, card) = self.sit_near()?;
         match member.client.try_take_now(card, claim) {
             // A name belongs to the membership that looked it up, which may have been declared dead meanwhile.
-            Ok(grant) if member.number == bound.by || self.is_in(bound.by) => {
-                Some(member.ticket(card, AnyGrant::Shift(grant)))
-            }
+            Ok(grant) if binder.is_in() => Some(member.ticket(card, AnyGrant::Shift(grant))),
             Ok(grant) => {
                 self.forget(member, card, grant);
                 None
@@ -288,7 +293,9 @@ impl Members {
     #[inline(always)]
     pub(crate) fn give_back_quickly(&self, ticket: &Ticket) -> bool {
         let AnyGrant::Shift(grant) = &ticket.grant else { return false };
-        let Some(Which::Near(member)) = self.find(ticket.seat.member) else { return false };
+        let Some(member) = self.near.get(ticket.seat.member as usize).and_then(OnceLock::get) else {
+            return false;
+        };
         let given = member.client.give_back_now(ticket.seat.card, grant);
         if given {
             member.stand_up(ticket.seat.card);

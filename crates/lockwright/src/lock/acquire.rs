@@ -95,7 +95,7 @@ impl Acquire {
     /// let guard = client.mutex("a").unwrap().lock().wait()?;
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn wait(self) -> Result<Guard, LockError> {
         let Self { core, mut claim, step, .. } = self;
         if matches!(step, Step::Start)
