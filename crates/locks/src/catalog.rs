@@ -20,6 +20,11 @@ pub trait Visitor {
     fn protocol<P: Protocol>(&mut self);
     /// A broken protocol, and what the checkers must say of it.
     fn mutant<P: Protocol>(&mut self, mutant: Mutant);
+    /// A mutant so coarse that it shows in a plain run. What is wrong with the others shows only after faults, with clocks that
+    /// differ, with tunables of their own or against a stated bound: they are the explorer's alone to catch.
+    fn coarse_mutant<P: Protocol>(&mut self, mutant: Mutant) {
+        self.mutant::<P>(mutant);
+    }
 }
 
 /// A deliberately broken lock.

@@ -26,7 +26,7 @@ struct Program {
 
 /// How the chore ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+enum Outcome {
     /// Everything ran.
     Ran {
         /// Tests that passed.
@@ -59,7 +59,7 @@ pub(crate) fn report(root: &Path) -> ExitCode {
 }
 
 /// Builds the machine and what runs in it, boots it, and counts.
-pub(crate) fn run(root: &Path) -> Outcome {
+fn run(root: &Path) -> Outcome {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Outcome::Skipped("the machine is made for Linux on x86-64".to_owned());
     }
