@@ -66,7 +66,7 @@ struct SpaceArg {
 }
 
 /// What a server may want to know of its clients, and they of it.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 struct TrustArgs {
     /// File with the secret that the server wants
     #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_TOKEN_FILE")]
