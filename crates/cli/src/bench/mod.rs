@@ -10,6 +10,7 @@ mod bare;
 mod measure;
 mod partner;
 mod shm;
+mod tcp;
 
 use crate::{Verdict, grid, spinner};
 use anyhow::{Context, Result};
@@ -120,6 +121,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
     rows.extend(shm::handover(&place, &runs)?);
     bar.set_message("a waiter that sleeps");
     rows.push(shm::waiter(&place)?);
+    bar.set_message("locks of a server");
+    rows.extend(tcp::uncontended(&runs)?);
     bar.finish_and_clear();
     if args.json {
         for row in &rows {

@@ -11,6 +11,7 @@ use lockwright_fabric::backend::tcp::{ConnectError, ConnectOptions, Fate, Listen
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -146,6 +147,11 @@ impl Remote {
 
     pub(super) const fn driver(&self) -> &Arc<Driver> {
         &self.driver
+    }
+
+    /// Sees `future`, which waits for this server, through on the calling thread.
+    pub(super) fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+        self.driver.drive(future, || self.line().ep.clone());
     }
 
     pub(crate) fn lease(&self) -> Duration {
