@@ -13,6 +13,7 @@ mod partner;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod shm;
+mod tcp;
 
 use crate::{Verdict, grid, spinner};
 use anyhow::{Context, Result};
@@ -158,6 +159,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
     rows.extend(shm::handover(&place, &runs)?);
     bar.set_message("a waiter that sleeps");
     rows.push(shm::waiter(&place)?);
+    bar.set_message("locks of a server");
+    rows.extend(tcp::uncontended(&runs)?);
     bar.finish_and_clear();
     let busy = busy.as_deref();
     if args.json {

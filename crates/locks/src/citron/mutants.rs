@@ -1,6 +1,8 @@
 //! Citron with one rule left out, each with the case that shows it.
 
-use super::cases::{INNER, INNER_AND_LEAF, LEAF, ROOT, case, dying, growing, range, regrowing, small, timed, trial, zombie};
+use super::cases::{
+    INNER, INNER_AND_LEAF, LEAF, ROOT, case, dying, growing, range, regrowing, small, timed, trial, zombie,
+};
 use super::rw_cases::read;
 use super::tuning::Stage;
 use super::{Citron, Params, Rules};

@@ -184,7 +184,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Makes all notes at `node` void, whatever they are by now.
-    pub(super) async fn forget_notes(&self, words: Words, tree: &Tree, node: Node) -> Result<(), FabricError> {
+    pub(super) async fn forget_notes(
+        &self,
+        words: Words,
+        tree: &Tree,
+        node: Node,
+    ) -> Result<(), FabricError> {
         let word = tree.word(node);
         let mut seen = self.ep.go(word.read()).await?;
         loop {
@@ -197,7 +202,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Makes all tickets of `node` void, whatever they are by now.
-    pub(super) async fn forget_tickets(&self, words: Words, tree: &Tree, node: Node) -> Result<(), FabricError> {
+    pub(super) async fn forget_tickets(
+        &self,
+        words: Words,
+        tree: &Tree,
+        node: Node,
+    ) -> Result<(), FabricError> {
         let word = tree.word(node);
         let mut seen = self.ep.go(word.read()).await?;
         loop {

@@ -110,14 +110,7 @@ pub(super) struct Verbs<'a, E, R> {
 
 impl<'a, E: Endpoint, R: Rules> Verbs<'a, E, R> {
     pub(super) const fn new(client: &'a CitronClient<E, R>, tree: &Tree, words: Words) -> Self {
-        Self {
-            client,
-            tree: *tree,
-            words,
-            list: ArrayVec::new_const(),
-            were_due: true,
-            spans: Vec::new(),
-        }
+        Self { client, tree: *tree, words, list: ArrayVec::new_const(), were_due: true, spans: Vec::new() }
     }
 
     pub(super) async fn push(&mut self, ending: Ending) -> Result<(), FabricError> {
