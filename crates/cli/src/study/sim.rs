@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         Err(failure) => match failure.cause {
             Cause::BadPlan(_) | Cause::Mismatch(_) => bail!("{}", failure.cause),
             _ => {
-                eprintln!("{}", failure.to_string().trim_end());
+                say!("{}", failure.to_string().trim_end());
                 return Ok(Verdict::Found);
             }
         },
