@@ -223,14 +223,13 @@ impl<E: Endpoint, B: PromptBook, R: Rules> KeptClient<E, B, R> {
         Err(denied)
     }
 
-    /// [`give_back_at_once`](Self::give_back_at_once) for a writer's lock, where nothing has to be waited for. `false`:
-    /// nothing has happened.
+    /// [`give_back_at_once`](Self::give_back_at_once), where nothing has to be waited for. `false`: nothing has happened.
     #[inline(always)]
     pub fn give_back_now(&self, card: u8, grant: &ShiftGrant) -> bool {
-        let freed = !grant.is_shared() && self.lock.free_now(grant) == Ok(true);
-        if freed {
+        let given = self.lock.give_back_now(grant) == Ok(true);
+        if given {
             let _ = self.book().write_now(card, None);
         }
-        freed
+        given
     }
 }

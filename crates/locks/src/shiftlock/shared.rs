@@ -115,14 +115,21 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         self.core.try_now(claim, Member::new::<L>(self.core.ep.me(), u64::from(slot)))
     }
 
-    /// [`free_at_once`](Self::free_at_once) on a fabric whose verbs take no waiting; where they do, nothing happens.
+    /// [`give_back`](Self::give_back) on a fabric whose verbs take no waiting, if one of them settles it: nobody is behind,
+    /// and the lock was not lost. Else nothing has happened.
     ///
     /// # Errors
     /// If the lock's memory cannot be reached.
     #[inline(always)]
-    pub fn free_now(&self, grant: &ShiftGrant) -> Result<bool, FabricError> {
-        let free = L::change(self.core.word(grant.lock), Core::<E, L, R, (), W>::freed(*grant), None);
-        self.core.ep.go_at_once(free).map_or(Ok(false), |old| Ok(happened(free, old?)))
+    pub fn give_back_now(&self, grant: &ShiftGrant) -> Result<bool, FabricError> {
+        let (core, word) = (&self.core, self.core.word(grant.lock));
+        // Two calls and not one: which verb it is must be known where it is executed.
+        if grant.is_shared() {
+            let leave = L::add(word, Delta::LEAVE, core.guard(grant.rel_cnt));
+            return core.ep.go_at_once(leave).map_or(Ok(false), |old| Ok(happened(leave, old?)));
+        }
+        let free = L::change(word, Core::<E, L, R, (), W>::freed(*grant), None);
+        core.ep.go_at_once(free).map_or(Ok(false), |old| Ok(happened(free, old?)))
     }
 
     /// Queues for the lock as the acquisition `slot`.
