@@ -202,8 +202,8 @@ impl Inspector {
     pub fn open_with(address: &str, options: &ClientOptions) -> Result<Self, OpenError> {
         match Address::parse(address)? {
             Address::Shm(path) => Local::open(&path).map(Looks::Local).map(Self),
-            Address::Tcp { server, space } => {
-                Looker::open(options.remote(server, space)?).map(Looks::Remote).map(Self)
+            Address::Served { by, server, space } => {
+                Looker::open(options.remote(by, server, space)?).map(Looks::Remote).map(Self)
             }
             Address::Mem => Err(OpenError::Address(address.to_owned())),
         }

@@ -10,7 +10,10 @@
 mod bare;
 mod measure;
 mod partner;
+#[cfg(feature = "rdma")]
+mod rdma;
 mod shm;
+mod tcp;
 
 use crate::{Verdict, grid, spinner};
 use anyhow::{Context, Result};
@@ -24,6 +27,7 @@ Examples:
   lockwright bench             half a minute
   lockwright bench --quick     a few seconds, and less sure of itself
   lockwright bench --json      one JSON object per line
+  lockwright bench --fabric rdma   verbs and locks over this machine's RDMA device, and our counters against the port's
 
 Run it on a machine that has nothing else to do: two processes that spin need two cores of their own.
 Exit code 1 if a bound is missed.")]
@@ -34,9 +38,23 @@ pub(crate) struct Args {
     /// One JSON object per line
     #[arg(long)]
     json: bool,
+    /// What to measure: locks in shared memory, or verbs over RDMA (builds with the feature `rdma`)
+    #[arg(long, value_enum, default_value_t = Fabric::Shm)]
+    fabric: Fabric,
+    /// RDMA device, as NAME, NAME:PORT or NAME:PORT:GID [default: the first that will do]
+    #[cfg(feature = "rdma")]
+    #[arg(long, value_name = "DEVICE", env = "LOCKWRIGHT_RDMA_DEVICE")]
+    rdma_device: Option<lockwright::fabric::backend::rdma::DeviceChoice>,
     /// What the other process of a bench does, and in which space
     #[arg(long, hide = true, num_args = 2)]
     partner: Option<Vec<String>>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Fabric {
+    Shm,
+    Rdma,
 }
 
 /// How a figure should compare with the other.
@@ -126,6 +144,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         return Ok(Verdict::Clean);
     }
     let (runs, busy) = (measure::Runs::new(args.quick), measure::busy());
+    if args.fabric == Fabric::Rdma {
+        #[cfg(feature = "rdma")]
+        return rdma::run(&runs, &args.rdma_device.clone().unwrap_or_default(), args.json, out);
+        #[cfg(not(feature = "rdma"))]
+        return Err(lockwright::OpenError::NoRdma.into());
+    }
     let place = shm::Place::new().context("the bench needs a lock space of its own")?;
     let bar = spinner("bench".to_owned());
     let mut rows = Vec::new();
@@ -135,6 +159,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
     rows.extend(shm::handover(&place, &runs)?);
     bar.set_message("a waiter that sleeps");
     rows.push(shm::waiter(&place)?);
+    bar.set_message("locks of a server");
+    rows.extend(tcp::uncontended(&runs)?);
     bar.finish_and_clear();
     let busy = busy.as_deref();
     if args.json {

@@ -73,7 +73,7 @@ pub(crate) struct Args {
     /// Seconds without a sign of life after which others may take the lock
     #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "10")]
     lease: Duration,
-    /// Lock space: `shm:`, `shm:NAME`, `shm:/PATH` or `tcp://HOST:PORT/NAME`
+    /// Lock space: `shm:`, `shm:NAME`, `shm:/PATH`, `tcp://HOST:PORT/NAME` or `rdma://HOST:PORT/NAME`
     #[arg(long, value_name = "SPACE", default_value = "shm:", env = "LOCKWRIGHT_SPACE")]
     space: String,
     #[command(flatten)]

@@ -5,10 +5,8 @@
 //! long ago it was declared dead. That is all there is to know about real zombies, and the explorer puts one everywhere.
 
 use super::verdict::{self, Verdict};
-use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{
-    Addr, Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, Time, Value, Wait,
-    Waited, Word64,
+    Addr, Batch, Endpoint, FabricError, Message, NodeId, PeerId, Value, Wait, Waited, Word64,
 };
 
 /// An endpoint whose client can be declared dead.
@@ -49,17 +47,7 @@ impl<E: Endpoint> Mortal<E> {
 }
 
 impl<E: Endpoint> Endpoint for Mortal<E> {
-    fn me(&self) -> PeerId {
-        self.ep.me()
-    }
-
-    fn home(&self) -> Option<NodeId> {
-        self.ep.home()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.ep.capabilities()
-    }
+    lockwright_fabric::pass_on!(ep: me home capabilities recv_by now passed alarm sleep suspects random mark checkpoint observe);
 
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
         self.look().await?;
@@ -80,49 +68,5 @@ impl<E: Endpoint> Endpoint for Mortal<E> {
     async fn send_datagram(&self, to: PeerId, message: Message) -> Result<(), FabricError> {
         self.look().await?;
         self.ep.send_datagram(to, message).await
-    }
-
-    fn recv_by<T>(
-        &self,
-        deadline: Deadline,
-        pick: impl FnMut(PeerId, &Message) -> Option<T>,
-    ) -> impl Future<Output = Option<T>> {
-        self.ep.recv_by(deadline, pick)
-    }
-
-    fn now(&self) -> impl Future<Output = Time> {
-        self.ep.now()
-    }
-
-    fn passed(&self, deadline: Time) -> impl Future<Output = bool> {
-        self.ep.passed(deadline)
-    }
-
-    fn alarm(&self, deadline: Time) -> impl Future<Output = ()> {
-        self.ep.alarm(deadline)
-    }
-
-    fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
-        self.ep.sleep(ns)
-    }
-
-    fn suspects(&self, peer: PeerId) -> impl Future<Output = bool> {
-        self.ep.suspects(peer)
-    }
-
-    fn random(&self) -> u64 {
-        self.ep.random()
-    }
-
-    fn mark(&self, label: &'static str, locals: &[u64]) {
-        self.ep.mark(label, locals);
-    }
-
-    fn checkpoint(&self, label: &'static str, locals: &[u64]) {
-        self.ep.checkpoint(label, locals);
-    }
-
-    fn observe(&self, what: Observation) {
-        self.ep.observe(what);
     }
 }
