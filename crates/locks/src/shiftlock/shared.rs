@@ -39,7 +39,7 @@ impl<L: Layout, R: Rules> ShiftLock<L, R> {
 /// It keeps no orphans: whoever gives up on an acquire must see its future through to the end and release what it brings
 /// (see [`finish_then_release`](crate::orphans::finish_then_release)). So it knows no deadlines either.
 pub struct SharedClient<E, L = Wide, R = Shipped, W = Nobody> {
-    core: Core<E, L, R, (), W>,
+    pub(super) core: Core<E, L, R, (), W>,
 }
 
 impl<E: Debug, L, R, W> Debug for SharedClient<E, L, R, W> {
@@ -104,32 +104,6 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     pub fn try_as(&self, slot: u8, claim: Claim) -> impl Future<Output = Result<ShiftGrant, Denied>> {
         let want = Want { claim, patience: Patience::Try };
         self.core.try_as(want, Member::new::<L>(self.core.ep.me(), u64::from(slot)))
-    }
-
-    /// [`try_as`](Self::try_as) on a fabric whose verbs take no waiting.
-    ///
-    /// # Errors
-    /// [`Denied::Busy`] also where a second look might have settled it.
-    #[inline(always)]
-    pub fn try_now(&self, slot: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
-        self.core.try_now(claim, Member::new::<L>(self.core.ep.me(), u64::from(slot)))
-    }
-
-    /// [`give_back`](Self::give_back) on a fabric whose verbs take no waiting, if one of them settles it: nobody is behind,
-    /// and the lock was not lost. Else nothing has happened.
-    ///
-    /// # Errors
-    /// If the lock's memory cannot be reached.
-    #[inline(always)]
-    pub fn give_back_now(&self, grant: &ShiftGrant) -> Result<bool, FabricError> {
-        let (core, word) = (&self.core, self.core.word(grant.lock));
-        // Two calls and not one: which verb it is must be known where it is executed.
-        if grant.is_shared() {
-            let leave = L::add(word, Delta::LEAVE, core.guard(grant.rel_cnt));
-            return core.ep.go_at_once(leave).map_or(Ok(false), |old| Ok(happened(leave, old?)));
-        }
-        let free = L::change(word, Core::<E, L, R, (), W>::freed(*grant), None);
-        core.ep.go_at_once(free).map_or(Ok(false), |old| Ok(happened(free, old?)))
     }
 
     /// Queues for the lock as the acquisition `slot`.
