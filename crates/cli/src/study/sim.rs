@@ -303,6 +303,7 @@ mod tests {
                 pause_rate: 0.001,
                 pause_ns: 12_345,
                 node_deaths: vec![(NodeId(1), 5_000_000)],
+                restarts: vec![(3, 6_000_000)],
                 network: NetworkFaults { loss: 0.01, duplication: 0.02, reorder: 0.03, extra_delay_ns: 77 },
                 clock_drift_ppm: 100,
             },
