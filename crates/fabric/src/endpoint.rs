@@ -12,7 +12,7 @@ use crate::wait::{Deadline, Time, Wait, Waited};
 /// Aligned to eight bytes so that results which carry it are copied in whole words: pieces of four that are read back
 /// as eight stall the CPU for longer than an uncontended lock takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[repr(align(8))]
+#[repr(u32, align(8))]
 pub enum FabricError {
     /// The node that owns the memory cannot be reached. Whether the verb happened is not known.
     #[error("memory node {} cannot be reached", .0.0)]
@@ -40,6 +40,9 @@ pub enum FabricError {
 /// `Send` is left out on purpose: futures of a backend for threads come out `Send` by themselves, and the
 /// simulator stays single-threaded.
 pub trait Endpoint: Clone + 'static {
+    /// Whether verbs take no waiting: they are instructions of this CPU, and [`go_at_once`](Endpoint::go_at_once) works.
+    const IS_AT_ONCE: bool = false;
+
     /// Who this is.
     fn me(&self) -> PeerId;
 
@@ -53,6 +56,20 @@ pub trait Endpoint: Clone + 'static {
 
     /// Executes `batch` in order at one node, in one round trip, and returns every old word.
     fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>>;
+
+    /// Executes `batch` here and now: the same verbs as [`go`](Endpoint::go), without a future to keep them in. Only where
+    /// the endpoint [is at once](Endpoint::IS_AT_ONCE).
+    ///
+    /// # Errors
+    /// As [`go`](Endpoint::go).
+    ///
+    /// # Panics
+    /// Where verbs have to be waited for.
+    #[inline(always)]
+    fn go_at_once<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
+        let _ = batch;
+        unreachable!("only asked of endpoints that say that their verbs take no waiting")
+    }
 
     /// Waits until a word meets a condition. Not a loop in the protocol: the explorer blocks on it, the
     /// simulator charges the READs a client would make, shared memory spins and parks, a server may push.
@@ -71,6 +88,13 @@ pub trait Endpoint: Clone + 'static {
         deadline: Deadline,
         pick: impl FnMut(PeerId, &Message) -> Option<T>,
     ) -> impl Future<Output = Option<T>>;
+
+    /// Whether a receive with [`Deadline::Now`] would find nothing, where one load can tell. False also where it cannot:
+    /// then receive.
+    #[inline(always)]
+    fn has_no_mail(&self) -> bool {
+        false
+    }
 
     /// The time. A step of its own: a clock is shared state.
     fn now(&self) -> impl Future<Output = Time>;

@@ -163,6 +163,8 @@ impl Executor for Direct<'_> {
 }
 
 impl Endpoint for ShmEndpoint {
+    const IS_AT_ONCE: bool = true;
+
     #[inline(always)]
     fn me(&self) -> PeerId {
         self.me
@@ -183,6 +185,14 @@ impl Endpoint for ShmEndpoint {
         let out = !self.is_in();
         let olds = batch.run(&mut Direct { ep: self, out });
         Done::new(olds, if out { Some(FabricError::Expelled) } else { None })
+    }
+
+    #[inline(always)]
+    fn go_at_once<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
+        if !self.is_in() {
+            return Err(FabricError::Expelled);
+        }
+        Ok(batch.run(&mut Direct { ep: self, out: false }))
     }
 
     fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {
@@ -211,6 +221,11 @@ impl Endpoint for ShmEndpoint {
         pick: impl FnMut(PeerId, &Message) -> Option<T>,
     ) -> impl Future<Output = Option<T>> {
         Receive::new(&self.client, deadline, pick)
+    }
+
+    #[inline(always)]
+    fn has_no_mail(&self) -> bool {
+        self.client.has_no_letter()
     }
 
     /// CLOCK_MONOTONIC, the same for all processes of the host.
