@@ -40,7 +40,8 @@ pub enum FabricError {
 /// `Send` is left out on purpose: futures of a backend for threads come out `Send` by themselves, and the
 /// simulator stays single-threaded.
 pub trait Endpoint: Clone + 'static {
-    /// Whether verbs take no waiting: they are instructions of this CPU, and [`go_at_once`](Endpoint::go_at_once) works.
+    /// Whether verbs take no waiting: they are instructions of this CPU, and [`go_at_once`](Endpoint::go_at_once) never
+    /// hands them back.
     const IS_AT_ONCE: bool = false;
 
     /// Who this is.
@@ -57,18 +58,15 @@ pub trait Endpoint: Clone + 'static {
     /// Executes `batch` in order at one node, in one round trip, and returns every old word.
     fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>>;
 
-    /// Executes `batch` here and now: the same verbs as [`go`](Endpoint::go), without a future to keep them in. Only where
-    /// the endpoint [is at once](Endpoint::IS_AT_ONCE).
+    /// Executes `batch` here and now, where that takes no waiting: verbs that are instructions of this CPU. Everywhere
+    /// else it is handed back and has to [`go`](Endpoint::go). The same verbs either way; what is saved is a future to
+    /// keep them in.
     ///
     /// # Errors
-    /// As [`go`](Endpoint::go).
-    ///
-    /// # Panics
-    /// Where verbs have to be waited for.
+    /// The batch, untouched, where it would have to be waited for.
     #[inline(always)]
-    fn go_at_once<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
-        let _ = batch;
-        unreachable!("only asked of endpoints that say that their verbs take no waiting")
+    fn go_at_once<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
+        Err(batch)
     }
 
     /// Waits until a word meets a condition. Not a loop in the protocol: the explorer blocks on it, the

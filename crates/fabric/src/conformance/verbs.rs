@@ -50,7 +50,7 @@ async fn against_apply<E: Endpoint, T: Value>(ep: &E, word: Word<T>) {
         let verb = RawVerb { addr: word.addr(), width: T::WIDTH, op };
         // Where verbs take no waiting, every other one is not waited for.
         let done = if E::IS_AT_ONCE && step % 2 == 1 {
-            ep.go_at_once(&[verb][..])
+            ep.go_at_once(&[verb][..]).expect("verbs take no waiting")
         } else {
             ep.go(&[verb][..]).await
         };

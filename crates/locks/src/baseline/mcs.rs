@@ -10,7 +10,7 @@
 //! exclusive ones. No timeouts and no recovery: a waiter that leaves breaks the queue.
 
 use crate::case::Case;
-use crate::fast::Quick;
+use crate::fast::{Quick, now};
 use crate::protocol::{
     Denied, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
 };
@@ -104,7 +104,7 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
         if !E::IS_AT_ONCE {
             return Quick::all(self.acquire_on(want, None));
         }
-        match self.ep.go_at_once(self.enqueue(want)) {
+        match now(&self.ep, self.enqueue(want)) {
             Ok(0) => Quick::done(Ok(Held { lock: want.claim.lock })),
             prev => Quick::rest(self.acquire_on(want.anew(), Some(prev))),
         }
@@ -121,7 +121,7 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
         if !self.ep.has_no_mail() {
             return Quick::rest(self.release_on(lock, None));
         }
-        match self.ep.go_at_once(self.free(lock)) {
+        match now(&self.ep, self.free(lock)) {
             Ok(tail) if tail == self.me() => Quick::done(Ok(())),
             tail => Quick::rest(self.release_on(lock, Some(tail))),
         }

@@ -6,10 +6,10 @@ use super::messages::{Pass, Successor};
 use super::recover::Vigil;
 use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
-use crate::fast::Quick;
+use crate::fast::{Quick, now};
 use crate::protocol::{Denied, Reason, Want};
-use lockwright_fabric::observe::{Mode, Observation};
-use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Time, Verb, Word};
+use lockwright_fabric::observe::{Claim, Mode, Observation};
+use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Time, Value, Verb, Word};
 
 /// Alg. 2 lines 7–10: fetch-and-store of the tail.
 #[inline(always)]
@@ -50,7 +50,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     #[inline(always)]
     pub(super) fn read_at_once(&self, lock: u64) -> Beginning<L> {
         let began = self.last_look();
-        Self::entered(lock, began, self.ep.go_at_once(self.enter(lock)))
+        Self::entered(lock, began, now(&self.ep, self.enter(lock)))
     }
 
     /// WRITER-ACQUIRE, likewise.
@@ -58,7 +58,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     pub(super) fn write_at_once(&self, lock: u64) -> Beginning<L> {
         let Some(me) = self.members.join_alone::<L>(lock) else { return Ok(self.no_room()) };
         let began = self.last_look();
-        self.queued(lock, me, began, self.ep.go_at_once(self.enqueue(lock, me)))
+        self.queued(lock, me, began, now(&self.ep, self.enqueue(lock, me)))
     }
 }
 
@@ -338,7 +338,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         };
         let lock = want.claim.lock;
         let verb = L::change(self.word(lock), enqueue_if_free::<L>(me), None);
-        match self.ep.go_at_once(verb) {
+        match now(&self.ep, verb) {
             Ok(old) if happened(verb, old) => Quick::done(Ok(Self::first_writer(lock, me, Entry::of(old)))),
             Ok(old) if Entry::<L>::of(old).is_taken() => Quick::done(Err(Denied::Busy)),
             Ok(_) => Quick::typed_rest(self.try_on(want.anew(), Some(me))),
@@ -352,6 +352,31 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
             (Mode::Exclusive, Some(me)) => self.try_write(want, me).await,
             (Mode::Exclusive, None) => self.no_room(),
         }
+    }
+
+    /// The same, here and now, where verbs take no waiting and one of them settles it; else it is busy.
+    #[inline(always)]
+    pub(super) fn try_now(&self, claim: Claim, me: Option<Member>) -> Result<ShiftGrant, Denied> {
+        let (lock, word) = (claim.lock, self.word(claim.lock));
+        let go = |verb| self.ep.go_at_once(verb).unwrap_or(Ok(L::Word::narrow(u128::MAX)));
+        if claim.mode == Mode::Shared {
+            let seen = Entry::<L>::of(go(word.read())?);
+            if seen.tail() != Member::NOBODY {
+                return Err(Denied::Busy);
+            }
+            let verb = L::change(word, enter_if_no_writer::<L>(seen.rdr_cnt()), Some(seen.word()));
+            let old = go(verb)?;
+            return if happened(verb, old) {
+                Ok(Self::reader(lock, Entry::of(old)))
+            } else {
+                Err(Denied::Busy)
+            };
+        }
+        let me = me.ok_or(Denied::Busy)?;
+        let verb = L::change(word, enqueue_if_free::<L>(me), None);
+        let old = go(verb)?;
+        let entry = Entry::<L>::of(old);
+        if happened(verb, old) { Ok(Self::first_writer(lock, me, entry)) } else { Err(Denied::Busy) }
     }
 
     async fn try_write(&self, want: Want, me: Member) -> Result<ShiftGrant, Denied> {

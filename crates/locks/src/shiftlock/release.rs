@@ -9,6 +9,7 @@ use super::messages::{Pass, Successor};
 use super::recover::Vigil;
 use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
+use crate::fast::now;
 use crate::join::join;
 use crate::protocol::{Lost, Want};
 use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError, MaskedCas, Time, Verb};
@@ -29,12 +30,12 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     #[inline(always)]
     pub(super) fn give_back_at_once(&self, grant: ShiftGrant) -> Result<Result<(), Lost>, Option<Entry<L>>> {
         if grant.is_shared() {
-            return Ok(self.left(grant, self.ep.go_at_once(self.leave(grant))));
+            return Ok(self.left(grant, now(&self.ep, self.leave(grant))));
         }
         if !self.ep.has_no_mail() {
             return Err(None); // lines 4, 5: there may be a successor
         }
-        self.is_free(grant, self.ep.go_at_once(self.free(grant))).map_err(Some)
+        self.is_free(grant, now(&self.ep, self.free(grant))).map_err(Some)
     }
 
     /// A release.

@@ -207,13 +207,13 @@ impl Endpoint for InProcEndpoint {
     }
 
     #[inline(always)]
-    fn go_at_once<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
+    fn go_at_once<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
         let mut direct = Direct { ep: self, lost: None };
         let olds = batch.run(&mut direct);
-        match direct.lost {
+        Ok(match direct.lost {
             None => Ok(olds),
             Some(node) => Err(FabricError::NodeLost(node)),
-        }
+        })
     }
 
     fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {

@@ -1,6 +1,7 @@
 //! `lockwright lab`: the experiments.
 
-use crate::{Verdict, names, version};
+use crate::study::names;
+use crate::{Verdict, version};
 use anyhow::{Result, bail};
 use lockwright_lab::{Claim, Context, Experiment, LabError, conduct, experiments};
 use serde::Serialize;
