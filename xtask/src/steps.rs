@@ -30,6 +30,10 @@ pub(crate) fn test(root: &Path) -> ExitCode {
             let args = [&["clippy"][..], &all, &["--", "-D", "warnings"]].concat();
             cargo(root, &args, "rustup component add clippy")
         }),
+        step("lints of the locks alone", || {
+            let alone = ["clippy", "--package", "lockwright-cli", "--all-targets", "--no-default-features"];
+            cargo(root, &[&alone[..], &["--", "-D", "warnings"]].concat(), "")
+        }),
         step("tests", || {
             // nextest runs the binaries side by side; plain `cargo test` gives the same answers more slowly.
             let runner: &[&str] = if has(root, "nextest") {

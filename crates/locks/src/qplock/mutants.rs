@@ -29,7 +29,7 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Bypass,
         "passes the lock along its own side for ever (without Alg. 2 line 11)",
     ));
-    visitor.mutant::<QpLock<ForgetsSuccessor>>(mutant(
+    visitor.coarse_mutant::<QpLock<ForgetsSuccessor>>(mutant(
         Checker::Deadlock,
         "release does not wait to learn who is behind it (Alg. 2 line 18)",
     ));

@@ -35,8 +35,8 @@ pub(crate) const VERSION: u64 = 1;
 pub(crate) const DESK: PeerId = PeerId::role(0);
 /// The longest name of a space.
 pub(crate) const MAX_SPACE: usize = 255;
-/// Bytes of a listing in one message.
-pub(crate) const PAGE: usize = 16 << 10;
+/// Bytes of a listing in one message: they fit into a letter of the RDMA fabric, which is shorter than tcp's frames.
+pub(crate) const PAGE: usize = 3 << 10;
 
 /// A request's id: its slot in the lower half.
 pub(crate) type RequestId = u64;
@@ -334,6 +334,8 @@ mod tests {
     #[test]
     fn a_page_fits_into_a_message() {
         assert!(pack(&[0; PAGE]).len() <= lockwright_fabric::backend::tcp::MAX_TAIL);
+        #[cfg(feature = "rdma")]
+        assert!(pack(&[0; PAGE]).len() <= lockwright_fabric::backend::rdma::MAX_TAIL);
     }
 
     /// The corpus: every message, cut, stretched and with every word changed. Nothing may panic, and what comes out
