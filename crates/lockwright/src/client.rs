@@ -9,6 +9,8 @@ use crate::lock::{Mutex, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::progress::Progress;
 #[cfg(target_os = "linux")]
+use crate::remote::verbs::{SUFFIX, VerbsHome};
+#[cfg(target_os = "linux")]
 use crate::remote::{Remote, RemoteHome, RemoteOptions, address, secret};
 use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
@@ -119,7 +121,9 @@ impl ClientOptions {
             }
             #[cfg(target_os = "linux")]
             Address::Tcp { server, space } => {
-                Arc::new(RemoteHome::new(Remote::open(self.remote(server, space)?)?))
+                let verbs = space.ends_with(SUFFIX.as_bytes());
+                let remote = Remote::open(self.remote(server, space)?)?;
+                if verbs { Arc::new(VerbsHome::new(remote)) } else { Arc::new(RemoteHome::new(remote)) }
             }
         };
         Client::at(home, address)
@@ -201,6 +205,7 @@ impl Client {
     /// | `shm:/PATH` | the one in that file, which should lie in shared memory |
     /// | `tcp://HOST:PORT/NAME` | the one of that name in that [server](crate::server); without a name, its default one |
     /// | `tcp://HOST:PORT/shm:` | the one of that server's host, if the server exports it |
+    /// | `tcp://HOST:PORT/shm:?verbs` | the same, whose protocol this client then runs itself |
     /// | `mem:` | a new one inside this process |
     ///
     /// # Errors

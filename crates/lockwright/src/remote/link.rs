@@ -71,6 +71,10 @@ impl Line {
         }
     }
 
+    pub(super) const fn session(&self) -> Option<&TcpEndpoint> {
+        self.ep.as_ref()
+    }
+
     pub(crate) fn is_in_session(&self) -> bool {
         self.ep.is_some()
     }
@@ -82,6 +86,11 @@ impl Line {
     /// Whether the server was heard lately: three heartbeats at most. Longer, and it may have given us up.
     pub(crate) fn is_reachable(&self) -> bool {
         self.ep.as_ref().is_some_and(|ep| ep.is_connected() && ep.silence() <= ep.heartbeat() * 3)
+    }
+
+    /// Whether nothing was heard for longer than the lease.
+    pub(crate) fn is_expired(&self) -> bool {
+        self.silence() > self.lease
     }
 
     /// After silence for longer than the lease, whatever is held counts as lost.
@@ -234,11 +243,16 @@ impl Remote {
 }
 
 impl Listener for Remote {
-    fn message(&self, _: PeerId, message: Message) {
-        let Some((taken, answer)) = Answer::decode(&message) else { return };
+    fn message(&self, from: PeerId, message: Message) -> Option<Message> {
+        if from != DESK {
+            // For the protocol that this client runs as a guest.
+            return Some(message);
+        }
+        let (taken, answer) = Answer::decode(&message)?;
         let mut line = self.line();
         if let Answer::Refused { id: 0, why } = &answer {
-            return self.fail(&mut line, why);
+            self.fail(&mut line, why);
+            return None;
         }
         if !line.table.is_open {
             line.table.is_open = true;
@@ -247,6 +261,7 @@ impl Listener for Remote {
         let waker = line.table.hear(taken, answer);
         drop(line);
         wake(waker);
+        None
     }
 
     fn reconnected(&self) {

@@ -10,6 +10,7 @@
 //! | `directory` | names |
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
+//! | `guests`, `guest` | clients that run the protocol of such a space themselves |
 //! | `totals`, `metrics` | counts, and Prometheus |
 
 mod books;
@@ -17,6 +18,8 @@ mod desk;
 mod directory;
 mod durable;
 mod exported;
+mod guest;
+mod guests;
 mod metrics;
 mod totals;
 
