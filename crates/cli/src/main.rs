@@ -58,7 +58,7 @@ enum Command {
 /// Which space a command looks into.
 #[derive(Debug, clap::Args)]
 struct SpaceArg {
-    /// Lock space: `shm:`, `shm:NAME`, `shm:/PATH` or `tcp://HOST:PORT/NAME`
+    /// Lock space: `shm:`, `shm:NAME`, `shm:/PATH`, `tcp://HOST:PORT/NAME` or `rdma://HOST:PORT/NAME`
     #[arg(long, value_name = "SPACE", default_value = "shm:", env = "LOCKWRIGHT_SPACE")]
     space: String,
     #[command(flatten)]
@@ -66,7 +66,7 @@ struct SpaceArg {
 }
 
 /// What a server may want to know of its clients, and they of it.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 struct TrustArgs {
     /// File with the secret that the server wants
     #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_TOKEN_FILE")]
@@ -74,6 +74,10 @@ struct TrustArgs {
     /// Certificates (PEM) by which the server is known; the connection is encrypted
     #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_TLS_CA")]
     tls_ca: Option<PathBuf>,
+    /// Device for rdma:// spaces, as NAME, NAME:PORT or NAME:PORT:GID [default: the first that will do]
+    #[cfg(feature = "rdma")]
+    #[arg(long, value_name = "DEVICE", env = "LOCKWRIGHT_RDMA_DEVICE")]
+    rdma_device: Option<lockwright::fabric::backend::rdma::DeviceChoice>,
 }
 
 impl TrustArgs {
@@ -86,6 +90,10 @@ impl TrustArgs {
         }
         if let Some(path) = &self.tls_ca {
             options = options.tls(read(path)?);
+        }
+        #[cfg(feature = "rdma")]
+        if let Some(device) = &self.rdma_device {
+            options = options.rdma_device(device.clone());
         }
         Ok(options)
     }

@@ -54,61 +54,15 @@ fn has_device() -> bool {
     found
 }
 
-/// As the suite's macro, for machines that may have no device.
-macro_rules! conformance {
-    ($options:expr; $($part:ident: $check:ident,)*) => {
-        $(
-            #[test]
-            fn $check() {
-                if super::has_device() {
-                    lockwright_fabric::conformance::$part::$check(&|shape| super::Net::new(shape, &$options));
-                }
-            }
-        )*
-    };
-}
-
-macro_rules! all_checks {
-    ($options:expr) => {
-        conformance! { $options;
-            verbs: every_verb_does_what_apply_says,
-            verbs: neighbours_of_a_word_are_left_alone,
-            verbs: a_batch_executes_in_order_and_returns_every_old_word,
-            verbs: a_list_of_verbs_is_a_batch_too,
-            verbs: a_guarded_add_adds_only_where_its_guard_holds,
-            verbs: nodes_have_memory_of_their_own,
-            waits: a_wait_that_is_met_ends_at_once,
-            waits: either_condition_ends_a_wait,
-            waits: a_wait_sees_what_another_client_writes,
-            waits: a_wait_for_fields_sees_them_meet,
-            waits: a_wait_without_patience_looks_once,
-            waits: a_wait_gives_up_at_its_deadline_and_not_before,
-            waits: a_sleep_takes_its_time,
-            messages: messages_of_a_pair_arrive_in_order,
-            messages: what_a_receive_does_not_pick_stays_buffered,
-            messages: a_message_carries_its_sender_and_all_its_words,
-            messages: a_receive_without_patience_looks_once,
-            messages: a_receive_gives_up_at_its_deadline_and_not_before,
-            messages: a_dropped_receive_takes_nothing,
-            messages: a_client_can_write_to_itself,
-            messages: many_senders_lose_nothing,
-            messages: an_unknown_peer_is_reported_as_lost,
-            messages: datagrams_arrive_when_nothing_is_wrong,
-            storm: narrow_words_have_one_history,
-            storm: fields_keep_their_sums,
-            storm: peterson_keeps_two_clients_apart,
-        }
-    };
-}
-
 mod plain {
-    all_checks!(lockwright_fabric::backend::rdma::RdmaOptions::default());
+    use super::{Net, RdmaOptions, has_device};
+    lockwright_fabric::conformance_tests!(if has_device(); |shape| Net::new(shape, &RdmaOptions::default()));
 }
 
 mod with_emulated_masks {
-    all_checks!(lockwright_fabric::backend::rdma::RdmaOptions {
-        emulate_masks: true,
-        ..lockwright_fabric::backend::rdma::RdmaOptions::default()
+    use super::{Net, RdmaOptions, has_device};
+    lockwright_fabric::conformance_tests!(if has_device(); |shape| {
+        Net::new(shape, &RdmaOptions { emulate_masks: true, ..RdmaOptions::default() })
     });
 }
 

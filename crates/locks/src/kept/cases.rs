@@ -14,8 +14,14 @@ const TRY_READ: Want = READ.with(Patience::Try);
 /// Each of these once, with a card for everybody.
 pub(super) fn mixed(name: &'static str, wants: &[Want], threshold: u32) -> Case<KeptParams> {
     let shift = ShiftParams { threshold, ..ShiftParams::default() };
-    let params = KeptParams { shift, clients: wants.len() as u64 };
+    let params = KeptParams { shift, clients: wants.len() as u64, tries_first: true };
     wants.iter().fold(Case::new(name).params(params).tokens(), |case, want| case.clients(1, &[*want]))
+}
+
+/// The same, and whoever waits has not tried before.
+pub(super) fn without_tries(mut case: Case<KeptParams>) -> Case<KeptParams> {
+    case.params.tries_first = false;
+    case
 }
 
 /// Waiters ask at any time, as often as they like, and reset what they find dead, once: nothing rests on how patient they
@@ -26,12 +32,12 @@ pub(super) fn hasty(mut case: Case<KeptParams>) -> Case<KeptParams> {
 }
 
 /// Waiters ask when nothing moves any more: then everybody comes to an end.
-fn patient(case: Case<KeptParams>) -> Case<KeptParams> {
+pub(super) fn patient(case: Case<KeptParams>) -> Case<KeptParams> {
     case.timeouts(Timeouts::WhenStuck)
 }
 
 /// One of them is killed.
-fn killed(case: Case<KeptParams>) -> Case<KeptParams> {
+pub(super) fn killed(case: Case<KeptParams>) -> Case<KeptParams> {
     case.crashes(1)
 }
 

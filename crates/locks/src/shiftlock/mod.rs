@@ -70,8 +70,10 @@ pub trait Rules: Debug + 'static {
     const RESET_COMPARES_ALL: bool = true;
     /// A kept lock: whoever was handed it stirs the entry before it believes that.
     const GRANTS_ARE_MADE_SURE: bool = true;
-    /// A kept lock: after the verb that grants it, its client shows that it is alive, and learns whether it is still in.
+    /// A kept lock: after the verb that grants it, its client looks whether it is still in.
     const GRANTED_ARE_ALIVE: bool = true;
+    /// A kept range: it is written down before the gate is given back.
+    const RANGES_ARE_WRITTEN_INSIDE: bool = true;
     /// How long somebody waited counts from before its first verb, not from when it next looked at the clock.
     const WAITS_COUNT_FROM_BEFORE: bool = true;
     /// A waiter whose time is up still takes the handover, and passes it on.

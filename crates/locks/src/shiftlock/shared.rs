@@ -106,6 +106,25 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         self.core.try_as(want, Member::new::<L>(self.core.ep.me(), u64::from(slot)))
     }
 
+    /// [`try_as`](Self::try_as) on a fabric whose verbs take no waiting.
+    ///
+    /// # Errors
+    /// [`Denied::Busy`] also where a second look might have settled it.
+    #[inline(always)]
+    pub fn try_now(&self, slot: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
+        self.core.try_now(claim, Member::new::<L>(self.core.ep.me(), u64::from(slot)))
+    }
+
+    /// [`free_at_once`](Self::free_at_once) on a fabric whose verbs take no waiting; where they do, nothing happens.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    #[inline(always)]
+    pub fn free_now(&self, grant: &ShiftGrant) -> Result<bool, FabricError> {
+        let free = L::change(self.core.word(grant.lock), Core::<E, L, R, (), W>::freed(*grant), None);
+        self.core.ep.go_at_once(free).map_or(Ok(false), |old| Ok(happened(free, old?)))
+    }
+
     /// Queues for the lock as the acquisition `slot`.
     pub async fn queue_as(&self, slot: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
         let want = Want { claim, patience: Patience::Forever };
@@ -115,6 +134,15 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         let me = Member::new::<L>(self.core.ep.me(), u64::from(slot));
         let Some(me) = me else { return self.core.no_room().await };
         self.core.write_patiently(want, me).await
+    }
+
+    /// Whether a try would find the lock free: one READ.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn looks_free(&self, claim: Claim) -> Result<bool, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(claim.lock).read()).await?);
+        Ok(entry.tail() == Member::NOBODY && (claim.mode == Mode::Shared || entry.rdr_cnt() == 0))
     }
 
     /// Frees a writer's lock if nobody is behind it; else nothing has happened. One verb, where there are masked ones.
@@ -189,6 +217,15 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         let claim = Claim { lock, mode: Mode::Exclusive, start: 0, end: u64::MAX };
         core.reset_if_dead(claim, &mut vigil, Member::NOBODY).await?;
         Ok(vigil.by_me)
+    }
+
+    /// How often `lock` was given back since it was last reset.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn releases(&self, lock: u64) -> Result<u64, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
+        Ok(entry.rel_cnt() & ((1 << L::COUNT_BITS) - 1))
     }
 
     /// The largest token that was given out for `lock`, if the lock is free and was never reset.

@@ -22,11 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What a space of ours is called; raised when the meaning of its memory changes.
-const TAG: &str = "lockwright 2, kept shiftlock";
+const TAG: &str = "lockwright 3, kept shiftlock";
 /// Bits of a peer's number that ShiftLock has room for.
 const PEER_BITS: u32 = 24;
-/// Signs of life per lease.
-const BEATS: u32 = 4;
 
 /// An opened space of this host.
 #[derive(Debug)]
@@ -71,7 +69,7 @@ impl ShmHome {
         let Ok(member) = self.members.any() else { return };
         let names = member.names();
         for dead in self.space().dead_clients() {
-            if cards::sheet(self.space(), dead.peer).is_some_and(|sheet| sheet.ward.lives()) {
+            if member.book.sheets.of(dead.peer).is_some_and(|sheet| sheet.ward.lives()) {
                 continue;
             }
             let mut bases = HashMap::new();
@@ -216,9 +214,13 @@ impl Home for ShmHome {
         self.members.all().iter().all(|member| member.book.pen.ward(&member.book.ep, ward).is_ok())
     }
 
+    fn members(&self) -> Option<&Arc<Members>> {
+        Some(&self.members)
+    }
+
     fn heartbeat(&self) -> Duration {
         self.members.beat();
         self.bury();
-        Duration::from_nanos(self.members.lease_ns) / BEATS
+        Duration::from_nanos(self.members.lease_ns) / cards::BEATS
     }
 }

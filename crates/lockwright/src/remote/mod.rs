@@ -1,4 +1,4 @@
-//! `tcp://host:port/space`, a space behind a server: the client's side.
+//! `tcp://host:port/space` and `rdma://host:port/space`, spaces behind a server: the client's side.
 //!
 //! | file | |
 //! |---|---|
@@ -8,6 +8,7 @@
 //! | `driver` | which thread reads |
 //! | `link` | sessions: connecting, coming back, hearing the server |
 //! | `inquiry` | questions that are answered with bytes |
+//! | `transport` | what sessions run over |
 //! | `look` | listings and breaking locks |
 //! | `listing` | listings as bytes |
 //! | `verbs/` | clients that run the protocol of an exported space themselves |
@@ -25,6 +26,7 @@ pub(crate) mod look;
 pub(crate) mod secret;
 pub(crate) mod table;
 pub(crate) mod talk;
+pub(crate) mod transport;
 pub(crate) mod verbs;
 
 pub(crate) use link::{Remote, RemoteOptions};

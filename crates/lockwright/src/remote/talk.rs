@@ -37,8 +37,8 @@ pub(crate) const VERSION: u64 = 1;
 pub(crate) const DESK: PeerId = PeerId::role(0);
 /// The longest name of a space.
 pub(crate) const MAX_SPACE: usize = 255;
-/// Bytes of a listing in one message.
-pub(crate) const PAGE: usize = 16 << 10;
+/// Bytes of a listing in one message: they fit into a letter of the RDMA fabric, which is shorter than tcp's frames.
+pub(crate) const PAGE: usize = 3 << 10;
 
 /// A request's id: its slot in the lower half.
 pub(crate) type RequestId = u64;
@@ -119,8 +119,9 @@ pub(crate) enum Ask {
         card: u8,
         says: Option<Says>,
     },
-    /// Of a guest: the token of what the card says it holds.
-    Token {
+    /// Of a guest: the token of what the card now holds. Answered whether the guest is still in the space.
+    Granted {
+        id: RequestId,
         card: u8,
         token: u64,
     },
@@ -129,10 +130,6 @@ pub(crate) enum Ask {
         id: RequestId,
         lock: u64,
         except: u64,
-    },
-    /// Of a guest: a sign of life, answered if it did not come too late.
-    Beat {
-        id: RequestId,
     },
 }
 
@@ -231,9 +228,10 @@ impl Ask {
                 let kind = 12 | flag(exclusive, EXCLUSIVE);
                 message(kind, u64::from(*card), [seq, lock, state, 0], Vec::new())
             }
-            Ask::Token { card, token } => message(13, u64::from(*card), [seq, *token, 0, 0], Vec::new()),
+            Ask::Granted { id, card, token } => {
+                message(13, *id, [seq, *token, u64::from(*card), 0], Vec::new())
+            }
             Ask::Witness { id, lock, except } => message(14, *id, [seq, *lock, *except, 0], Vec::new()),
-            Ask::Beat { id } => message(15, *id, [seq, 0, 0, 0], Vec::new()),
         }
     }
 
@@ -270,9 +268,8 @@ impl Ask {
                 let mode = if has(EXCLUSIVE) { Mode::Exclusive } else { Mode::Shared };
                 Ask::Card { card: card_in(lock)?, says: says_in(b, a, mode)? }
             }
-            13 => Ask::Token { card: card_in(lock)?, token: a },
+            13 => Ask::Granted { id: lock, card: card_in(b)?, token: a },
             14 => Ask::Witness { id: lock, lock: a, except: b },
-            15 => Ask::Beat { id: lock },
             _ => return None,
         };
         Some((seq, ask))
@@ -391,9 +388,8 @@ mod tests {
                     claim: Claim { lock: 1 << 19, ..whole(Mode::Exclusive) },
                 }),
             },
-            Ask::Token { card: 2, token: u64::MAX },
+            Ask::Granted { id: 16, card: 2, token: u64::MAX },
             Ask::Witness { id: 15, lock: 5, except: 6 },
-            Ask::Beat { id: 16 },
         ]
     }
 
@@ -426,6 +422,8 @@ mod tests {
     #[test]
     fn a_page_fits_into_a_message() {
         assert!(pack(&[0; PAGE]).len() <= lockwright_fabric::backend::tcp::MAX_TAIL);
+        #[cfg(feature = "rdma")]
+        assert!(pack(&[0; PAGE]).len() <= lockwright_fabric::backend::rdma::MAX_TAIL);
     }
 
     /// The corpus: every message, cut, stretched and with every word changed. Nothing may panic, and what comes out

@@ -144,11 +144,9 @@ impl Desk {
                 Ok(held) => books.say(peer, &Answer::Unlocked { id, held }),
                 Err(why) => books.refuse(peer, id, why),
             },
-            of_guest @ (Ask::Find { .. }
-            | Ask::Card { .. }
-            | Ask::Token { .. }
-            | Ask::Witness { .. }
-            | Ask::Beat { .. }) => guests::handle(books, peer, &of_guest),
+            of_guest @ (Ask::Find { .. } | Ask::Card { .. } | Ask::Granted { .. } | Ask::Witness { .. }) => {
+                guests::handle(books, peer, &of_guest);
+            }
         }
     }
 

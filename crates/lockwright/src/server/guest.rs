@@ -9,7 +9,7 @@
 //! What this file must not do: know the protocol.
 
 use super::exported::Task;
-use crate::home::cards::{self, Pen};
+use crate::home::cards::{BEATS, Pen, Sheets};
 use crate::home::vitals::{Cards, Life};
 use crate::home::{BoxFuture, Kind};
 use lockwright_fabric::backend::block_on;
@@ -18,7 +18,7 @@ use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, Watch};
 use lockwright_fabric::{
     Addr, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, RegionId, Wait, Width, Word64, Word128,
 };
-use lockwright_locks::kept::{Book, Says};
+use lockwright_locks::kept::{PromptBook, Says};
 use lockwright_locks::shiftlock::layout::Member;
 use lockwright_locks::shiftlock::witness::Witness;
 use std::sync::Arc;
@@ -29,8 +29,6 @@ use tokio::sync::mpsc;
 
 /// How long this process may be silent before others may take its guests' locks.
 const LEASE: Duration = Duration::from_secs(10);
-/// Signs of life per lease.
-const BEATS: u32 = 4;
 /// Messages to processes that do not empty their mailboxes.
 const MOST_WAITING: usize = 4096;
 /// The locks of a space.
@@ -57,10 +55,10 @@ impl Guest {
         expelled: impl FnOnce() + Send + 'static,
     ) -> Result<Self, String> {
         let ep = space.endpoint().map_err(|error| error.to_string())?;
-        let (pen, now, lease_ns) = (Pen::new(ep.me()), space.now(), LEASE.as_nanos() as u64);
+        let (pen, now, lease_ns) = (Pen::new(space, ep.me()), space.now(), LEASE.as_nanos() as u64);
         pen.begin(&ep, lease_ns, now).map_err(|error| error.to_string())?;
-        let life = Arc::new(Life::new(now, lease_ns));
-        let book = Cards { space: space.clone(), ep: ep.clone(), pen, life };
+        let (sheets, life) = (Sheets::new(space), Arc::new(Life::new(now, lease_ns)));
+        let book = Cards { space: space.clone(), ep: ep.clone(), pen, sheets, life };
         let (held_up, waiting) = (mpsc::unbounded_channel(), Arc::new(AtomicUsize::new(0)));
         let tasks = [
             Task::spawn(carry(ep, inbox)),
@@ -134,12 +132,13 @@ impl Guest {
         if self.used.fetch_or(1 << card, SeqCst) >> card & 1 == 0 {
             let _ = self.book.pen.uses(self.ep(), u64::from(card));
         }
-        // Whoever is out has no cards, and finds out when it shows life.
-        let _ = block_on(self.book.write(card, says));
+        // Whoever is out has no cards, and finds out when it is granted something.
+        let _ = self.book.write_now(card, says);
     }
 
-    pub(super) fn token(&self, card: u8, token: u64) {
-        self.book.pen.token(self.ep(), u64::from(card), token);
+    /// Writes down the token of a grant; `false` if the guest is out of the space, and the grant does not count.
+    pub(super) fn granted(&self, card: u8, token: u64) -> bool {
+        self.book.granted_now(card, token).is_ok()
     }
 
     /// Whether somebody alive holds `lock`, but for the member that asks.
@@ -147,22 +146,18 @@ impl Guest {
         block_on(self.book.is_held(lock, Member(except))).unwrap_or(true)
     }
 
-    /// A sign of life; `false` if it comes too late.
-    pub(super) fn show_life(&self) -> bool {
-        block_on(self.book.show_life()).is_ok()
-    }
-
     /// What it holds: lock and token.
     pub(super) fn holds(&self) -> Vec<(u64, u64)> {
-        let cards = cards::sheet(&self.space, self.peer()).map(|sheet| sheet.cards(&self.space));
+        let sheets = &self.book.sheets;
+        let cards = sheets.of(self.peer()).map(|sheet| sheets.cards(sheet));
         let held = cards.into_iter().flatten().filter(|card| card.state.holds() && card.kind == Kind::Keyed);
         held.map(|card| (card.claim.lock, card.token)).collect()
     }
 
     /// The session is over. What it still held or wanted is cleared away as what the dead leave behind.
     pub(super) fn depart(&self, how: SessionEnd) {
-        let sheet = cards::sheet(&self.space, self.peer());
-        let in_use = sheet.is_some_and(|sheet| sheet.cards(&self.space).next().is_some());
+        let sheets = &self.book.sheets;
+        let in_use = sheets.of(self.peer()).is_some_and(|sheet| sheets.cards(sheet).next().is_some());
         if how == SessionEnd::Lost || in_use {
             self.space.declare_dead(self.peer());
         } else {

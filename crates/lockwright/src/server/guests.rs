@@ -56,16 +56,13 @@ pub(super) fn handle(books: &mut Books, peer: u32, ask: &Ask) {
             }
         }
         Ask::Card { card, says } => guest.card(card, says),
-        Ask::Token { card, token } => {
-            books.totals.exported_grants += 1;
-            guest.token(card, token);
+        Ask::Granted { id, card, token } => {
+            let held = guest.granted(card, token);
+            session.say(&Answer::Unlocked { id, held });
+            books.totals.exported_grants += u64::from(held);
         }
         Ask::Witness { id, lock, except } => {
             let held = guest.is_held(lock, except);
-            session.say(&Answer::Unlocked { id, held });
-        }
-        Ask::Beat { id } => {
-            let held = guest.show_life();
             session.say(&Answer::Unlocked { id, held });
         }
         _ => unreachable!("the desk sends only what guests ask"),

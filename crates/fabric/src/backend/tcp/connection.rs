@@ -8,7 +8,7 @@ use super::encode::put_done;
 use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, WaitFrame, Welcome};
 use super::host::{HostError, SessionEnd, VerbHost, Watch};
 use super::incoming::{Incoming, ReadError};
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, together};
 use super::server::ServerOptions;
 use super::session::Session;
 use super::switchboard::Switchboard;
@@ -208,7 +208,7 @@ impl<H: VerbHost> Connection<'_, H> {
         let mut silence = pin!(sleep_until(heard + patience));
         loop {
             self.out.cork();
-            let handled = self.handle_all(incoming);
+            let handled = together(|| self.handle_all(incoming));
             self.out.uncork();
             if let Err(end) = handled {
                 return end;

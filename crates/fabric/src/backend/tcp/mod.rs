@@ -28,7 +28,7 @@
 //! `docs/tcp.md` has the tables of the frames and says what happens when what breaks. What this backend must not do:
 //! know what a lock is, or let one client's fault reach another.
 
-mod auth;
+pub(in crate::backend) mod auth;
 #[cfg(target_os = "linux")]
 mod bell;
 mod call;

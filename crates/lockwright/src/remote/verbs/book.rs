@@ -4,7 +4,7 @@
 //! messages, verbs as verbs, over one connection, and the server handles both in the order in which they came; so a card
 //! need not be waited for. If the connection breaks in between, that order is lost: the verb may be executed on the next
 //! connection before the card is written. So a grant counts only if no connection broke since its card was written, which
-//! is looked at when the sign of life that follows every grant is answered. Whatever such a grant leaves in the lock's
+//! is looked at when the server has said that the guest is still in, which every grant is followed by. Whatever such a grant leaves in the lock's
 //! word is held by nobody's card, and the next to come resets it.
 
 use super::super::inquiry::Inquiry;
@@ -60,8 +60,8 @@ impl Book for GuestBook {
         self.say(&Ask::Card { card, says })
     }
 
-    async fn show_life(&self) -> Result<(), FabricError> {
-        if !self.ask(|id| Ask::Beat { id }).await? {
+    async fn granted(&self, card: u8, token: u64) -> Result<(), FabricError> {
+        if !self.ask(|id| Ask::Granted { id, card, token }).await? {
             return Err(FabricError::Expelled);
         }
         if self.written.load(SeqCst) == self.ep.breaks() { Ok(()) } else { Err(GONE) }

@@ -1,7 +1,6 @@
 //! A guest of a space: this client's membership of it for one session, and the locks it takes through it.
 
 use super::super::link::Remote;
-use super::super::talk::Ask;
 use super::book::GuestBook;
 use super::endpoint::GuestEndpoint;
 use crate::error::LockError;
@@ -11,7 +10,7 @@ use crate::home::{AnyGrant, Refused, Seat, Ticket};
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::kept::{Book, KeptClient};
 use lockwright_locks::shiftlock::ShiftGrant;
-use lockwright_locks::{Denied, Grant, Lost};
+use lockwright_locks::{Denied, Lost};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
@@ -44,10 +43,6 @@ impl Guest {
         })
     }
 
-    fn book(&self, card: u8) -> &GuestBook {
-        self.client(card).lock().witness()
-    }
-
     fn take_card(&self) -> Option<u8> {
         let free = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
         let before = self.taken.fetch_update(SeqCst, SeqCst, free).ok()?;
@@ -75,13 +70,12 @@ impl Guest {
         };
         match granted {
             Ok(grant) => {
-                let _ = self.book(card).say(&Ask::Token { card, token: grant.token().unwrap_or_default() });
                 let seat = Seat { member: self.number, card };
                 Ok(Ticket { grant: AnyGrant::Shift(grant), seat })
             }
             Err(denied) => {
                 // Whatever the attempt left in the lock's word, nobody's card says that it is held.
-                let _ = self.book(card).write(card, None).await;
+                let _ = client.book().write(card, None).await;
                 self.give_card(card);
                 Err(Refused::new(denied, claim))
             }

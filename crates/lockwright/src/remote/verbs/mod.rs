@@ -11,7 +11,7 @@
 //! | file | |
 //! |---|---|
 //! | `endpoint` | the session's endpoint under the guest's name |
-//! | `book` | cards and signs of life |
+//! | `book` | cards, and whether the guest is still in |
 //! | `guest` | locks taken by its cards |
 
 mod book;
@@ -66,7 +66,7 @@ impl VerbsHome {
         let (Some((number, me)), Some(ep)) = (line.table.guest, line.session()) else {
             return Err(LockError::Server("the server cannot be reached".to_owned()));
         };
-        let ep = GuestEndpoint { ep: ep.clone(), me };
+        let ep = GuestEndpoint { ep, me };
         drop(line);
         let mut guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
         match &*guest {
