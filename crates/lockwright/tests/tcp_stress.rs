@@ -5,11 +5,14 @@
 //! (if the server confirmed at the unlock that it was held until then), and with which token. Afterwards: no number was
 //! written twice, no two confirmed holds of one lock overlap, and tokens rise in the order of the holds. Servers and
 //! workers are this test's own binary, started again with a task in the environment.
+//!
+//! Once with a space of the server's own, and once with a space of shared memory that the server exports, where local
+//! processes, guests that run its protocol, and clients for whom the server takes the locks are all after the same ones.
 #![cfg(target_os = "linux")]
 
 use lockwright::fenced::{FencedError, FencedFile};
 use lockwright::server::{Server, ServerOptions};
-use lockwright::{Client, Guard, LockError};
+use lockwright::{Client, Guard};
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -18,7 +21,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const TASK: &str = "LOCKWRIGHT_TEST_TASK";
-const NAME: &str = "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in";
+const OWN: &str = "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in";
+const EXPORTED: &str = "local_processes_and_guests_of_one_space_lose_no_update_and_let_no_two_in";
 const KINDS: [&str; 3] = ["mutex", "rwlock", "range"];
 const HEARTBEAT: Duration = Duration::from_millis(50);
 const GRACE: Duration = Duration::from_millis(400);
@@ -29,12 +33,15 @@ fn now() -> u64 {
     time.as_nanos() as u64
 }
 
-fn serve(folder: &Path, listen: &str) {
-    let options = ServerOptions::default()
+fn serve(folder: &Path, listen: &str, export: &str) {
+    let mut options = ServerOptions::default()
         .listen(listen.parse().unwrap())
         .state(folder.join("state"))
         .heartbeat(HEARTBEAT)
         .grace(GRACE);
+    if !export.is_empty() {
+        options = options.export(export);
+    }
     // The port may still be taken by a predecessor that is about to be gone.
     let until = Instant::now() + Duration::from_secs(10);
     let _server = loop {
@@ -49,10 +56,10 @@ fn serve(folder: &Path, listen: &str) {
     }
 }
 
-fn work(folder: &Path, server: &str, kind: &str) {
+fn work(folder: &Path, space: &str, kind: &str) {
     let until = Instant::now() + Duration::from_secs(20);
     let client = loop {
-        match Client::options().lease(Duration::from_secs(5)).open(&format!("tcp://{server}/stress")) {
+        match Client::options().lease(Duration::from_secs(5)).open(space) {
             Ok(client) => break client,
             Err(error) => assert!(Instant::now() < until, "{error}"),
         }
@@ -61,25 +68,32 @@ fn work(folder: &Path, server: &str, kind: &str) {
     let log = folder.join(format!("log-{kind}-{}", std::process::id()));
     let mut log = OpenOptions::new().create(true).append(true).open(log).unwrap();
     let mut file = FencedFile::open(folder.join(kind)).unwrap();
-    let take = || -> Result<Guard, LockError> {
-        match kind {
-            "mutex" => client.mutex("a").unwrap().lock().wait(),
-            "rwlock" => client.rwlock("b").unwrap().write().wait(),
-            _ => client.range_lock("c").unwrap().write(3..9).wait(),
-        }
+    // Names are looked up anew each time; a guest asks the server for that.
+    let take = |shared: bool| -> Option<Guard> {
+        let taken = match kind {
+            "mutex" => client.mutex("a").ok()?.lock(),
+            "rwlock" if shared => client.rwlock("b").ok()?.read(),
+            "rwlock" => client.rwlock("b").ok()?.write(),
+            _ => client.range_lock("c").ok()?.write(3..9),
+        };
+        taken.wait().ok()
     };
     let mut round = 0_u64;
     while !folder.join("stop").exists() {
         round += 1;
         if kind == "rwlock" && round.is_multiple_of(3) {
-            let Ok(guard) = client.rwlock("b").unwrap().read().wait() else { continue };
+            let Some(guard) = take(true) else { continue };
             let (first, second) = (file.read().unwrap(), file.read().unwrap());
             if guard.unlock().wait().is_ok() {
                 assert_eq!(first, second, "a reader saw a writer at work");
             }
             continue;
         }
-        let Ok(guard) = take() else { continue };
+        let Some(guard) = take(false) else {
+            // The server is away, or we were stopped for too long.
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        };
         let (token, began) = (guard.token(), now());
         let seen = String::from_utf8(file.read().unwrap()).unwrap();
         let next = seen.parse::<u64>().unwrap_or(0) + 1;
@@ -99,19 +113,32 @@ fn work(folder: &Path, server: &str, kind: &str) {
 }
 
 struct Processes {
+    test: &'static str,
     folder: PathBuf,
-    server: String,
 }
 
 impl Processes {
-    fn start(&self, task: &str) -> Child {
+    /// Starts a process that serves or works, as `task` says, at `place`.
+    fn start(&self, task: &str, place: &str, space: &str) -> Child {
         Command::new(std::env::current_exe().unwrap())
-            .args([NAME, "--exact", "--nocapture"])
-            .env(TASK, format!("{}\n{}\n{task}", self.folder.display(), self.server))
+            .args([self.test, "--exact", "--nocapture"])
+            .env(TASK, format!("{}\n{task}\n{place}\n{space}", self.folder.display()))
             .stdout(Stdio::null())
             .spawn()
             .unwrap()
     }
+}
+
+/// Whether this process was started to serve or to work, which it then has done.
+fn is_child() -> bool {
+    let Ok(task) = std::env::var(TASK) else { return false };
+    let parts: Vec<_> = task.split('\n').collect();
+    let [folder, task, place, space] = parts[..] else { panic!("a task has four parts") };
+    match task {
+        "server" => serve(Path::new(folder), place, space),
+        kind => work(Path::new(folder), space, kind),
+    }
+    true
 }
 
 fn signal(child: &Child, name: &str) {
@@ -121,18 +148,32 @@ fn signal(child: &Child, name: &str) {
 
 #[test]
 fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
-    if let Ok(task) = std::env::var(TASK) {
-        let parts: Vec<_> = task.split('\n').collect();
-        let [folder, server, task] = parts[..] else { panic!("a task has three parts") };
-        return match task {
-            "server" => serve(Path::new(folder), server),
-            kind => work(Path::new(folder), server, kind),
-        };
+    if !is_child() {
+        stress(OWN, "", |server, _| format!("tcp://{server}/stress"));
     }
+}
+
+#[test]
+fn local_processes_and_guests_of_one_space_lose_no_update_and_let_no_two_in() {
+    if is_child() {
+        return;
+    }
+    let file = format!("/dev/shm/lockwright-test-stress-{}", std::process::id());
+    let space = format!("shm:{file}");
+    // Every kind of work is done by every kind of client.
+    stress(EXPORTED, &space, |server, worker| match worker / KINDS.len() {
+        0 => space.clone(),
+        1 => format!("tcp://{server}/{space}?verbs"),
+        _ => format!("tcp://{server}/{space}"),
+    });
+    let _ = fs::remove_file(file);
+}
+
+fn stress(test: &'static str, export: &str, space: impl Fn(&str, usize) -> String) {
     let number =
         |name: &str, or: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(or);
     let seed = number("LOCKWRIGHT_SEED", std::process::id().into());
-    let seconds = number("LOCKWRIGHT_STRESS_SECONDS", 16);
+    let seconds = number("LOCKWRIGHT_STRESS_SECONDS", 30);
     println!(
         "seed {seed}; LOCKWRIGHT_SEED={seed} repeats the choice of victims, LOCKWRIGHT_STRESS_SECONDS lasts longer"
     );
@@ -141,16 +182,17 @@ fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % below
     };
-    let folder =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("tcp-stress-{}", std::process::id()));
+    let name = format!("tcp-stress-{}-{}", test.len(), std::process::id());
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     // A port that was free a moment ago.
-    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let processes = Processes { folder: folder.clone(), server };
-    let mut server = processes.start("server");
+    let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let processes = Processes { test, folder: folder.clone() };
+    let mut server = processes.start("server", &place, export);
+    let start = |worker: usize, kind: &str| processes.start(kind, &place, &space(&place, worker));
     let mut workers: Vec<_> =
-        KINDS.iter().cycle().take(8).map(|kind| (*kind, processes.start(kind))).collect();
+        KINDS.iter().cycle().take(8).enumerate().map(|(worker, kind)| (*kind, start(worker, kind))).collect();
     let began = Instant::now();
     let (mut kills, mut stops, mut restarts) = (0_u64, 0, 0);
     while began.elapsed() < Duration::from_secs(seconds) {
@@ -160,8 +202,9 @@ fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
         match next(4) {
             0 | 1 => {
                 child.kill().unwrap();
-                assert!(!child.wait().unwrap().success());
-                *child = processes.start(kind);
+                let ended = child.wait().unwrap();
+                assert!(ended.code().is_none(), "{kind}: a worker failed before it was killed: {ended}");
+                *child = start(victim, kind);
                 kills += 1;
             }
             2 => {
@@ -175,7 +218,7 @@ fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
                 server.kill().unwrap();
                 server.wait().unwrap();
                 std::thread::sleep(Duration::from_millis(next(300)));
-                server = processes.start("server");
+                server = processes.start("server", &place, export);
                 restarts += 1;
             }
         }
