@@ -16,7 +16,8 @@ use std::time::Duration;
 Examples:
   lockwright serve                                          for this machine, on port 5625
   lockwright run --space tcp://127.0.0.1/stock job -- cmd   a lock of its space `stock`, made on first use
-  lockwright run --space tcp://127.0.0.1/shm: job -- cmd    a lock of this host's shared memory
+  lockwright serve --export shm:                            also the locks of this user's shared memory:
+  lockwright run --space tcp://127.0.0.1/shm: job -- cmd    contends with `lockwright run job -- cmd`
   head -c 32 /dev/urandom | base64 > secret                 for other machines, with a secret that clients must know:
   lockwright serve --listen 0.0.0.0:5625 --token-file secret
   lockwright serve --listen 0.0.0.0:5625 --tls-cert cert.pem --tls-key key.pem
@@ -24,7 +25,8 @@ Examples:
   lockwright serve --rdma 10.0.0.7:5626 --token-file secret over RDMA too (builds with the feature `rdma`)
 
 It refuses to listen where other machines can reach it without --token-file or --tls-cert/--tls-key. On loopback,
-every user of this machine can use it.
+every user of this machine can use it; but with --export only those who know its secret: that of --token-file, or
+one that it makes and that clients of the same user find by themselves.
 
 Restarted, it waits for those who held locks to claim them (--grace) before it grants anything. What it must remember
 for that is in --state; unless told otherwise that is lockwright/serve-PORT.state in $STATE_DIRECTORY,
@@ -63,8 +65,8 @@ pub(crate) struct Args {
     /// What must outlive a restart is kept in this file; `none`: nothing is
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Space of this host to offer to clients; may be given several times; `none`: none
-    #[arg(long, value_name = "SPACE", default_value = "shm:")]
+    /// Space of this host's shared memory to offer to clients that know the secret; may be given several times
+    #[arg(long, value_name = "SPACE")]
     export: Vec<String>,
     /// Say where it listens as a JSON object
     #[arg(long)]
@@ -108,7 +110,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
     let came = signals.wait().context("cannot wait for signals")?;
     drop(server);
     if !args.json {
-        eprintln!("stopped by {came}");
+        say!("stopped by {came}");
     }
     Ok(Verdict::Clean)
 }
@@ -139,7 +141,7 @@ fn options(args: &Args) -> Result<ServerOptions> {
     if let Some(path) = state(args)? {
         options = options.state(path);
     }
-    for space in args.export.iter().filter(|space| *space != "none") {
+    for space in &args.export {
         if !space.starts_with("shm:") {
             return Err(anyhow!(
                 "only spaces of shared memory can be exported, such as shm: or shm:NAME, not {space}"

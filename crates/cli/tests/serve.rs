@@ -70,21 +70,7 @@ struct Served {
 
 impl Served {
     fn start(listen: &str, more: &[&str]) -> Self {
-        let args = [
-            &[
-                "serve",
-                "--json",
-                "--listen",
-                listen,
-                "--export",
-                "none",
-                "--grace",
-                "1",
-                "--heartbeat",
-                "0.1",
-            ],
-            more,
-        ];
+        let args = [&["serve", "--json", "--listen", listen, "--grace", "1", "--heartbeat", "0.1"], more];
         let process = Started::new(lockwright(&args.concat()));
         let said = serde_json::from_str(&process.line).unwrap_or_else(|_| {
             panic!("the server said {:?}", process.line);

@@ -54,6 +54,17 @@ pub trait Endpoint: Clone + 'static {
     /// Executes `batch` in order at one node, in one round trip, and returns every old word.
     fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>>;
 
+    /// Executes `batch` here and now, where that takes no waiting: verbs that are instructions of this CPU. Everywhere
+    /// else it is handed back and has to [`go`](Endpoint::go). The same verbs either way; what is saved is a future to
+    /// keep them in.
+    ///
+    /// # Errors
+    /// The batch, untouched, where it would have to be waited for.
+    #[inline(always)]
+    fn go_at_once<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
+        Err(batch)
+    }
+
     /// Waits until a word meets a condition. Not a loop in the protocol: the explorer blocks on it, the
     /// simulator charges the READs a client would make, shared memory spins and parks, a server may push.
     fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>>;

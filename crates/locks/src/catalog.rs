@@ -8,7 +8,7 @@ use crate::baseline::{
 use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
 use crate::fisslock::{self, FissLock};
-use crate::kept::{self, Kept};
+use crate::kept::{self, Kept, KeptRanges};
 use crate::mutant;
 use crate::protocol::Protocol;
 use crate::qplock::{self, QpLock};
@@ -94,6 +94,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<ShiftLock<Wide>>();
     visitor.protocol::<ShiftLock<Portable>>();
     visitor.protocol::<Kept>();
+    visitor.protocol::<KeptRanges>();
 
     visitor.protocol::<Combiner>();
     visitor.protocol::<Combiner<combiner::PollRpc>>();

@@ -11,7 +11,7 @@ use crate::progress::Progress;
 #[cfg(target_os = "linux")]
 use crate::remote::transport::Transport;
 #[cfg(target_os = "linux")]
-use crate::remote::{Remote, RemoteHome, RemoteOptions, address};
+use crate::remote::{Remote, RemoteHome, RemoteOptions, address, secret};
 use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -127,7 +127,7 @@ impl ClientOptions {
         let tls = self.roots.as_ref().map(|roots| tcp::TlsClient::from_pem(roots, address::host(server)));
         let tls = tls.transpose().map_err(|error| OpenError::Trust(error.to_string()))?;
         let connect = tcp::ConnectOptions {
-            token: self.token.clone(),
+            token: self.token.clone().or_else(|| secret::of(server)),
             tls,
             name: label(),
             ..tcp::ConnectOptions::default()

@@ -19,12 +19,14 @@ pub(super) fn enqueue<L: Layout>(me: Member) -> MaskedCas {
 }
 
 /// The same, but only if nobody is there.
-fn enqueue_if_free<L: Layout>(me: Member) -> MaskedCas {
+#[inline(always)]
+pub(super) fn enqueue_if_free<L: Layout>(me: Member) -> MaskedCas {
     MaskedCas { compare_mask: L::TAIL.mask() | L::RDR_CNT.mask(), ..enqueue::<L>(me) }
 }
 
 /// A reader comes, if no writer is there and so many readers are.
-fn enter_if_no_writer<L: Layout>(readers: u64) -> MaskedCas {
+#[inline(always)]
+pub(super) fn enter_if_no_writer<L: Layout>(readers: u64) -> MaskedCas {
     MaskedCas {
         compare: L::RDR_CNT.put(u128::from(readers)),
         compare_mask: L::TAIL.mask() | L::RDR_CNT.mask(),

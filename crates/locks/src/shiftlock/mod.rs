@@ -7,7 +7,7 @@
 //!
 //! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them; `acquire` and `release` are
 //! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for those who
-//! do not wait to the end; `members` gives every acquisition its own place in the queue; [`witness`] is for spaces that
+//! do not wait to the end; `members` gives every acquisition its own place in the queue; [`prompt`] is the fast path where no verb has to be waited for; [`witness`] is for spaces that
 //! know their clients; `cases` and [`mutants`] are for the explorer.
 //!
 //! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
@@ -21,6 +21,7 @@ mod members;
 mod messages;
 pub mod mutants;
 pub mod portable;
+pub mod prompt;
 mod recover;
 mod release;
 pub mod server;
@@ -70,8 +71,10 @@ pub trait Rules: Debug + 'static {
     const RESET_COMPARES_ALL: bool = true;
     /// A kept lock: whoever was handed it stirs the entry before it believes that.
     const GRANTS_ARE_MADE_SURE: bool = true;
-    /// A kept lock: after the verb that grants it, its client shows that it is alive, and learns whether it is still in.
+    /// A kept lock: after the verb that grants it, its client looks whether it is still in.
     const GRANTED_ARE_ALIVE: bool = true;
+    /// A kept range: it is written down before the gate is given back.
+    const RANGES_ARE_WRITTEN_INSIDE: bool = true;
     /// How long somebody waited counts from before its first verb, not from when it next looked at the clock.
     const WAITS_COUNT_FROM_BEFORE: bool = true;
     /// A waiter whose time is up still takes the handover, and passes it on.
@@ -229,6 +232,18 @@ pub struct ShiftGrant {
 }
 
 impl ShiftGrant {
+    /// A reader's.
+    #[inline(always)]
+    const fn reader(lock: u64, rel_cnt: u64) -> Self {
+        Self { lock, rel_cnt, member: Member::NOBODY, cons_wrt: 0, epoch: false }
+    }
+
+    /// A writer's: its place in the queue, how many writers in a row came before it, and the lock's epoch.
+    #[inline(always)]
+    const fn writer(lock: u64, rel_cnt: u64, member: Member, cons_wrt: u32, epoch: bool) -> Self {
+        Self { lock, rel_cnt, member, cons_wrt, epoch }
+    }
+
     /// Whether it is a reader's.
     #[inline(always)]
     pub fn is_shared(&self) -> bool {

@@ -39,7 +39,7 @@ impl<L: Layout, R: Rules> ShiftLock<L, R> {
 /// It keeps no orphans: whoever gives up on an acquire must see its future through to the end and release what it brings
 /// (see [`finish_then_release`](crate::orphans::finish_then_release)). So it knows no deadlines either.
 pub struct SharedClient<E, L = Wide, R = Shipped, W = Nobody> {
-    core: Core<E, L, R, (), W>,
+    pub(super) core: Core<E, L, R, (), W>,
 }
 
 impl<E: Debug, L, R, W> Debug for SharedClient<E, L, R, W> {
@@ -117,6 +117,15 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         self.core.write_patiently(want, me).await
     }
 
+    /// Whether a try would find the lock free: one READ.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn looks_free(&self, claim: Claim) -> Result<bool, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(claim.lock).read()).await?);
+        Ok(entry.tail() == Member::NOBODY && (claim.mode == Mode::Shared || entry.rdr_cnt() == 0))
+    }
+
     /// Frees a writer's lock if nobody is behind it; else nothing has happened. One verb, where there are masked ones.
     ///
     /// # Errors
@@ -189,6 +198,15 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         let claim = Claim { lock, mode: Mode::Exclusive, start: 0, end: u64::MAX };
         core.reset_if_dead(claim, &mut vigil, Member::NOBODY).await?;
         Ok(vigil.by_me)
+    }
+
+    /// How often `lock` was given back since it was last reset.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn releases(&self, lock: u64) -> Result<u64, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
+        Ok(entry.rel_cnt() & ((1 << L::COUNT_BITS) - 1))
     }
 
     /// The largest token that was given out for `lock`, if the lock is free and was never reset.

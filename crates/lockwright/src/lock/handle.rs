@@ -36,6 +36,7 @@ impl Mutex {
         Self { core }
     }
 
+    #[inline(always)]
     pub(super) fn claim(&self) -> Claim {
         whole(Mode::Exclusive)
     }
@@ -57,7 +58,7 @@ impl Mutex {
     /// let guard = client.mutex("a").unwrap().lock().wait()?; // or .await?
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn lock(&self) -> Acquire {
         Acquire::new(Arc::clone(&self.core), self.claim(), None)
     }
@@ -112,6 +113,7 @@ impl RwLock {
         Self { core }
     }
 
+    #[inline(always)]
     fn acquire(&self, mode: Mode, patience: Option<Duration>) -> Acquire {
         Acquire::new(Arc::clone(&self.core), whole(mode), patience)
     }

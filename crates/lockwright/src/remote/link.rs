@@ -11,6 +11,7 @@ use crate::error::{LockError, OpenError};
 use lockwright_fabric::backend::tcp::{Fate, Listener};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -146,6 +147,11 @@ impl Remote {
 
     pub(super) const fn driver(&self) -> &Arc<Driver> {
         &self.driver
+    }
+
+    /// Sees `future`, which waits for this server, through on the calling thread.
+    pub(super) fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+        self.driver.drive(future, || self.line().ep.as_ref().and_then(Session::readable));
     }
 
     pub(crate) fn lease(&self) -> Duration {

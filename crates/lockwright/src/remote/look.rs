@@ -35,7 +35,7 @@ impl Looker {
         line.say(&ask(id));
         drop(line);
         let looked = super::driver::outcome(
-            remote.driver(),
+            remote,
             std::future::poll_fn(|cx| {
                 let mut line = remote.line();
                 if let Some(Stage::Looking { .. }) = line.table.stage(id) {

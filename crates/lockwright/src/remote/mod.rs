@@ -10,6 +10,7 @@
 //! | `transport` | what sessions run over |
 //! | `look` | listings and breaking locks |
 //! | `listing` | listings as bytes |
+//! | `secret` | what a user's own server and clients know of each other |
 //!
 //! A lock and its unlock cost one round trip: the request is answered when the lock is granted, and the unlock is not
 //! waited for. Handles cost none: a name is told to the server on the way.
@@ -19,6 +20,7 @@ mod driver;
 mod link;
 pub(crate) mod listing;
 pub(crate) mod look;
+pub(crate) mod secret;
 pub(crate) mod table;
 pub(crate) mod talk;
 pub(crate) mod transport;
@@ -89,7 +91,7 @@ impl Home for RemoteHome {
 
     /// Blocks for one round trip.
     fn try_acquire(&self, _: Kind, claim: Claim) -> Result<Ticket, Refused> {
-        driver::outcome(self.remote.driver(), Asking::new(&self.remote, &claim, false))
+        driver::outcome(&self.remote, Asking::new(&self.remote, &claim, false))
     }
 
     fn try_soon(&self, _: Kind, claim: Claim) -> Option<BoxFuture<Result<Ticket, Refused>>> {
@@ -101,7 +103,7 @@ impl Home for RemoteHome {
     }
 
     fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
-        self.remote.driver().drive(future);
+        self.remote.drive(future);
     }
 
     fn cancels_by_drop(&self) -> bool {

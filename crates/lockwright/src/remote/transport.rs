@@ -99,6 +99,15 @@ impl Session {
         each!(self, ep => ep.listen(listener));
     }
 
+    /// The connection, if a thread can read it by itself.
+    pub(crate) fn readable(&self) -> Option<TcpEndpoint> {
+        match self {
+            Self::Tcp(ep) => Some(ep.clone()),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => None,
+        }
+    }
+
     pub(crate) fn silence(&self) -> Duration {
         each!(self, ep => ep.silence())
     }

@@ -26,6 +26,7 @@ mod totals;
 use self::books::Books;
 use self::desk::Desk;
 use self::durable::Durable;
+use crate::remote::secret;
 use lockwright_fabric::backend::tcp;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -170,6 +171,9 @@ impl ServerOptions {
 
     /// Offers a space of this host's shared memory, such as `shm:`, to clients, as `tcp://host:port/shm:`. It can be
     /// called several times.
+    ///
+    /// Such a space is its user's alone, so a server that offers one lets nobody in who does not know its secret. Without a
+    /// [token](Self::token) it makes one that only processes of this user can read; they find it by themselves.
     ///
     /// ```
     /// # use lockwright::server::ServerOptions;
@@ -422,6 +426,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     if exposed {
         return Err(ServeError::Exposed(listen));
     }
+    let (token, secret) = admission(&exports, token, listen)?;
     let (durable, recovering) = Durable::begin(state.as_deref()).map_err(|error| ServeError::State {
         path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
         why: error.to_string(),
@@ -452,9 +457,38 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
             tcp::BindError::Exposed(address) => ServeError::Exposed(address),
             tcp::BindError::Io { address, error } => ServeError::Listen { address, why: error.to_string() },
         })?;
+    let port = server.address().port();
+    match secret {
+        Some(secret) => secret::leave(port, &secret),
+        None => secret::forget(port),
+    }
+    .map_err(|error| {
+        ServeError::Trust(format!("the secret for this user's clients cannot be left: {error}"))
+    })?;
     Ok(Both {
         #[cfg(feature = "rdma")]
         rdma: options.rdma.as_ref().map(|side| rdma::open(side, desk.clone(), shared)).transpose()?,
         tcp: Started { server, desk, metrics, recovering: recovering.then_some(grace) },
     })
+}
+
+/// What clients must know, and whether it has to be left for them: spaces of this user's are for nobody else.
+fn admission(
+    exports: &[String],
+    token: Option<tcp::Token>,
+    listen: SocketAddr,
+) -> Result<(Option<tcp::Token>, Option<String>), ServeError> {
+    if exports.is_empty() || token.is_some() {
+        return Ok((token, None));
+    }
+    if !listen.ip().to_canonical().is_loopback() {
+        return Err(ServeError::Trust(format!(
+            "refusing to export {} to other machines without a secret that clients must know: give --token-file",
+            exports.join(", ")
+        )));
+    }
+    let trust = |error: &dyn std::fmt::Display| ServeError::Trust(format!("no secret can be made: {error}"));
+    let secret = secret::make(listen.port()).map_err(|error| trust(&error))?;
+    let token = tcp::Token::new(&secret).map_err(|error| trust(&error))?;
+    Ok((Some(token), Some(secret)))
 }

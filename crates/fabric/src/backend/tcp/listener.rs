@@ -2,7 +2,7 @@
 //!
 //! What it must not do: block. It is called by the task that reads the connection.
 
-use super::link::Fate;
+use super::fate::Fate;
 use crate::addr::PeerId;
 use crate::message::Message;
 use std::fmt;

@@ -8,6 +8,8 @@ use socket2::SockRef;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
+#[cfg(target_os = "linux")]
+use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
@@ -55,6 +57,12 @@ impl Outgoing {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The socket, if nothing is between it and this buffer.
+    #[cfg(target_os = "linux")]
+    pub(super) fn socket(&self) -> Option<&TcpStream> {
+        self.socket.as_ref().map(AsRef::as_ref)
     }
 
     /// Puts in what `fill` appends and writes it, unless the buffer is corked. `false` if it is closed, or is now.
