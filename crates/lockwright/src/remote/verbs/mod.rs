@@ -78,7 +78,7 @@ impl VerbsHome {
     /// The guest that was granted `ticket`, if it still is one.
     fn granted(&self, ticket: &Ticket) -> Option<(Arc<Guest>, ShiftGrant)> {
         let AnyGrant::Shift(grant) = ticket.grant else { return None };
-        let guest = self.guest().ok().filter(|guest| guest.number == ticket.seat.member)?;
+        let guest = self.guest().ok().filter(|guest| guest.number == ticket.seat.member())?;
         Some((guest, grant))
     }
 
@@ -190,7 +190,7 @@ impl Home for VerbsHome {
     fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
         match (&ticket.grant, self.granted(&ticket)) {
             (AnyGrant::Remote(_), _) => self.plain.release(kind, claim, ticket),
-            (_, Some((guest, grant))) => self.attended(guest.give_back(ticket.seat.card, grant)),
+            (_, Some((guest, grant))) => self.attended(guest.give_back(ticket.seat.card(), grant)),
             (_, None) => Box::pin(std::future::ready(Err(Lost::Recovered))),
         }
     }
@@ -217,7 +217,7 @@ impl Home for VerbsHome {
         if !reachable {
             return if expired { Standing::Lost } else { Standing::Uncertain };
         }
-        let card = ticket.seat.card;
+        let card = ticket.seat.card();
         let holds = self.attended(async move { guest.client(card).lock().holds(&grant).await });
         match driver::outcome(&self.remote, holds) {
             Ok(true) => Standing::Held,
