@@ -186,7 +186,6 @@ pub(crate) fn run(stress: Stress) {
     let folder =
         temporary.join(format!("{}-stress-{}-{}", stress.scheme, stress.exports, std::process::id()));
     let _ = fs::remove_dir_all(&folder);
-    let _ = fs::remove_file(&file);
     fs::create_dir_all(&folder).unwrap();
     // A port that was free a moment ago.
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
@@ -248,6 +247,7 @@ pub(crate) fn run(stress: Stress) {
     for kind in KINDS {
         check(&folder, kind, kills, stress.holds);
     }
+    let _ = fs::remove_file(&file);
     println!("{kills} kills, {stops} stops, {restarts} restarts");
     let _ = fs::remove_dir_all(folder);
 }
