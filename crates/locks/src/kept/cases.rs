@@ -14,7 +14,7 @@ const TRY_READ: Want = READ.with(Patience::Try);
 /// Each of these once, with a card for everybody.
 pub(super) fn mixed(name: &'static str, wants: &[Want], threshold: u32) -> Case<KeptParams> {
     let shift = ShiftParams { threshold, ..ShiftParams::default() };
-    let params = KeptParams { shift, clients: wants.len() as u64, tries_first: true };
+    let params = KeptParams { shift, clients: wants.len() as u64, ..KeptParams::default() };
     wants.iter().fold(Case::new(name).params(params).tokens(), |case, want| case.clients(1, &[*want]))
 }
 

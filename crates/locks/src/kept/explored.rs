@@ -40,11 +40,13 @@ pub struct KeptParams {
     pub clients: u64,
     /// Whether somebody who will wait tries first, as users do. Whoever does not gives the explorer less to do.
     pub tries_first: bool,
+    /// Of ranges: how often a waiter looks by itself whether those in its way are alive.
+    pub looks: u32,
 }
 
 impl Default for KeptParams {
     fn default() -> Self {
-        Self { shift: ShiftParams::default(), clients: 64, tries_first: true }
+        Self { shift: ShiftParams::default(), clients: 64, tries_first: true, looks: u32::MAX }
     }
 }
 
