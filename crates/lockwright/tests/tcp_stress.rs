@@ -1,231 +1,28 @@
-//! Processes that work under locks of a server while they are killed and stopped, and the server is killed and started
-//! again, all at random.
-//!
-//! Every worker adds one to a counter file under its lock, and notes what it wrote, from when to when it held the lock
-//! (if the server confirmed at the unlock that it was held until then), and with which token. Afterwards: no number was
-//! written twice, no two confirmed holds of one lock overlap, and tokens rise in the order of the holds. Servers and
-//! workers are this test's own binary, started again with a task in the environment.
+//! Processes that work under locks of a server over tcp while everybody is killed and stopped at random.
 #![cfg(target_os = "linux")]
 
-use lockwright::fenced::{FencedError, FencedFile};
-use lockwright::server::{Server, ServerOptions};
-use lockwright::{Client, Guard, LockError};
-use std::collections::HashSet;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-const TASK: &str = "LOCKWRIGHT_TEST_TASK";
-const NAME: &str = "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in";
-const KINDS: [&str; 3] = ["mutex", "rwlock", "range"];
-const HEARTBEAT: Duration = Duration::from_millis(50);
-const GRACE: Duration = Duration::from_millis(400);
-
-/// Nanoseconds on a clock that all processes share.
-fn now() -> u64 {
-    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    time.as_nanos() as u64
-}
-
-fn serve(folder: &Path, listen: &str) {
-    let options = ServerOptions::default()
-        .listen(listen.parse().unwrap())
-        .state(folder.join("state"))
-        .heartbeat(HEARTBEAT)
-        .grace(GRACE);
-    // The port may still be taken by a predecessor that is about to be gone.
-    let until = Instant::now() + Duration::from_secs(10);
-    let _server = loop {
-        match Server::start(options.clone()) {
-            Ok(server) => break server,
-            Err(error) => assert!(Instant::now() < until, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    while !folder.join("stop-server").exists() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn work(folder: &Path, server: &str, kind: &str) {
-    let until = Instant::now() + Duration::from_secs(20);
-    let client = loop {
-        match Client::options().lease(Duration::from_secs(5)).open(&format!("tcp://{server}/stress")) {
-            Ok(client) => break client,
-            Err(error) => assert!(Instant::now() < until, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    let log = folder.join(format!("log-{kind}-{}", std::process::id()));
-    let mut log = OpenOptions::new().create(true).append(true).open(log).unwrap();
-    let mut file = FencedFile::open(folder.join(kind)).unwrap();
-    let take = || -> Result<Guard, LockError> {
-        match kind {
-            "mutex" => client.mutex("a").unwrap().lock().wait(),
-            "rwlock" => client.rwlock("b").unwrap().write().wait(),
-            _ => client.range_lock("c").unwrap().write(3..9).wait(),
-        }
-    };
-    let mut round = 0_u64;
-    while !folder.join("stop").exists() {
-        round += 1;
-        if kind == "rwlock" && round.is_multiple_of(3) {
-            let Ok(guard) = client.rwlock("b").unwrap().read().wait() else { continue };
-            let (first, second) = (file.read().unwrap(), file.read().unwrap());
-            if guard.unlock().wait().is_ok() {
-                assert_eq!(first, second, "a reader saw a writer at work");
-            }
-            continue;
-        }
-        let Ok(guard) = take() else { continue };
-        let (token, began) = (guard.token(), now());
-        let seen = String::from_utf8(file.read().unwrap()).unwrap();
-        let next = seen.parse::<u64>().unwrap_or(0) + 1;
-        let wrote = match file.write(token, next.to_string().as_bytes()) {
-            Ok(()) => true,
-            Err(FencedError::Stale(_)) => false,
-            Err(error) => panic!("{error}"),
-        };
-        if round.is_multiple_of(8) {
-            std::thread::sleep(Duration::from_millis(3));
-        }
-        let ended = now();
-        let held = guard.unlock().wait().is_ok();
-        writeln!(log, "{} {next} {held} {token} {began} {ended}", if wrote { "wrote" } else { "fenced" })
-            .unwrap();
-    }
-}
-
-struct Processes {
-    folder: PathBuf,
-    server: String,
-}
-
-impl Processes {
-    fn start(&self, task: &str) -> Child {
-        Command::new(std::env::current_exe().unwrap())
-            .args([NAME, "--exact", "--nocapture"])
-            .env(TASK, format!("{}\n{}\n{task}", self.folder.display(), self.server))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
-    }
-}
-
-fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
-}
+mod served;
 
 #[test]
 fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
-    if let Ok(task) = std::env::var(TASK) {
-        let parts: Vec<_> = task.split('\n').collect();
-        let [folder, server, task] = parts[..] else { panic!("a task has three parts") };
-        return match task {
-            "server" => serve(Path::new(folder), server),
-            kind => work(Path::new(folder), server, kind),
-        };
-    }
-    let number =
-        |name: &str, or: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(or);
-    let seed = number("LOCKWRIGHT_SEED", std::process::id().into());
-    let seconds = number("LOCKWRIGHT_STRESS_SECONDS", 16);
-    println!(
-        "seed {seed}; LOCKWRIGHT_SEED={seed} repeats the choice of victims, LOCKWRIGHT_STRESS_SECONDS lasts longer"
-    );
-    let mut random = seed;
-    let mut next = |below: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % below
-    };
-    let folder =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("tcp-stress-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).unwrap();
-    // A port that was free a moment ago.
-    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let processes = Processes { folder: folder.clone(), server };
-    let mut server = processes.start("server");
-    let mut workers: Vec<_> =
-        KINDS.iter().cycle().take(8).map(|kind| (*kind, processes.start(kind))).collect();
-    let began = Instant::now();
-    let (mut kills, mut stops, mut restarts) = (0_u64, 0, 0);
-    while began.elapsed() < Duration::from_secs(seconds) {
-        std::thread::sleep(Duration::from_millis(100 + next(200)));
-        let victim = next(workers.len() as u64) as usize;
-        let (kind, child) = &mut workers[victim];
-        match next(4) {
-            0 | 1 => {
-                child.kill().unwrap();
-                assert!(!child.wait().unwrap().success());
-                *child = processes.start(kind);
-                kills += 1;
-            }
-            2 => {
-                signal(child, "STOP");
-                // Sometimes for longer than the server waits for it, sometimes not.
-                std::thread::sleep(Duration::from_millis(200 + next(800)));
-                signal(child, "CONT");
-                stops += 1;
-            }
-            _ => {
-                server.kill().unwrap();
-                server.wait().unwrap();
-                std::thread::sleep(Duration::from_millis(next(300)));
-                server = processes.start("server");
-                restarts += 1;
-            }
-        }
-    }
-    fs::write(folder.join("stop"), "").unwrap();
-    for (kind, child) in &mut workers {
-        assert!(child.wait().unwrap().success(), "{kind}: a worker failed");
-    }
-    fs::write(folder.join("stop-server"), "").unwrap();
-    assert!(server.wait().unwrap().success());
-    for kind in KINDS {
-        check(&folder, kind, kills);
-    }
-    println!("{kills} kills, {stops} stops, {restarts} restarts");
-    let _ = fs::remove_dir_all(folder);
+    served::run(served::Stress {
+        test: "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in",
+        scheme: "tcp",
+        exports: false,
+        workers: 8,
+        seconds: 30,
+        holds: 20,
+    });
 }
 
-fn check(folder: &Path, kind: &str, kills: u64) {
-    let logs = fs::read_dir(folder).unwrap().flatten();
-    let logs = logs.filter(|file| file.file_name().to_string_lossy().starts_with(&format!("log-{kind}-")));
-    let text: String = logs.map(|log| fs::read_to_string(log.path()).unwrap()).collect();
-    let (mut numbers, mut holds, mut fenced) = (HashSet::new(), Vec::new(), 0);
-    for line in text.lines() {
-        let words: Vec<_> = line.split(' ').collect();
-        // A worker that was killed may have left half a line.
-        let [wrote, number, held, token, began, ended] = words[..] else { continue };
-        let Ok(ended) = ended.parse::<u64>() else { continue };
-        match wrote {
-            "wrote" => assert!(numbers.insert(number.to_owned()), "{kind}: {number} was written twice"),
-            _ => fenced += 1,
-        }
-        if held == "true" {
-            let [token, began] = [token, began].map(|number| number.parse::<u64>().unwrap());
-            holds.push((began, ended, token));
-        }
-    }
-    holds.sort_unstable();
-    for pair in holds.windows(2) {
-        let [(_, ended, token), (began, _, later)] = pair else { unreachable!("pairs") };
-        assert!(ended <= began, "{kind}: two held it at once: {pair:?}");
-        assert!(token < later, "{kind}: tokens fell: {pair:?}");
-    }
-    let last = String::from_utf8(FencedFile::open(folder.join(kind)).unwrap().read().unwrap()).unwrap();
-    println!(
-        "{kind}: {} updates noted of {last}, {} holds confirmed, {fenced} fenced",
-        numbers.len(),
-        holds.len()
-    );
-    // Whoever is killed between writing and noting leaves a gap, and nobody else does.
-    let gaps = last.parse::<u64>().unwrap() - numbers.len() as u64;
-    assert!(gaps <= kills, "{kind}: {gaps} updates are missing after {kills} kills");
-    assert!(holds.len() > 20, "{kind}: next to nothing was done");
+#[test]
+fn local_processes_and_guests_of_one_space_lose_no_update_and_let_no_two_in() {
+    served::run(served::Stress {
+        test: "local_processes_and_guests_of_one_space_lose_no_update_and_let_no_two_in",
+        scheme: "tcp",
+        exports: true,
+        workers: 8,
+        seconds: 30,
+        holds: 20,
+    });
 }

@@ -8,6 +8,7 @@
 use super::directory::{Directory, SpaceNumber};
 use super::durable::Durable;
 use super::exported::{Exported, Held};
+use super::guest::Guest;
 use super::totals::Totals;
 use crate::home::Kind;
 use crate::remote::talk::{Answer, DESK, RequestId, Units, slot};
@@ -79,6 +80,8 @@ pub(super) struct Session {
     pub(super) label: String,
     pub(super) key: u128,
     pub(super) place: Option<Place>,
+    /// Its place in an exported space, if its client runs the protocol itself.
+    pub(super) guest: Option<Arc<Guest>>,
     pub(super) handles: HashMap<u64, Name>,
     pub(super) slots: Vec<Option<Request>>,
     /// Requests taken, and how many of them it knows to be.
@@ -220,6 +223,9 @@ impl Books {
                 // Nothing is granted any more, so nobody gets what it held.
                 eprintln!("lockwright: {why}");
             }
+        }
+        if let Some(guest) = &session.guest {
+            guest.depart(how);
         }
         let now = Instant::now();
         for request in session.slots.into_iter().flatten() {
