@@ -62,7 +62,11 @@ struct Known {
 
 impl<R: Rules> Coordinator<R> {
     /// For `machines` machines.
+    ///
+    /// # Panics
+    /// If there are more racks than it has bits for.
     pub fn new(machines: u16, params: &Params) -> Self {
+        assert!(params.racks < 64, "at most 63 racks");
         Self {
             machines,
             params: params.clone(),
