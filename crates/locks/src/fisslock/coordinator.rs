@@ -91,7 +91,11 @@ impl<R: Rules> Coordinator<R> {
     }
 
     /// Stamps of the block given out last begin here.
+    ///
+    /// # Panics
+    /// If tokens have no room for that many blocks: after 65,535 recoveries and blocks that were used up.
     fn stamps(&self) -> u64 {
+        assert!(self.block >> (u64::BITS - decider::LOCAL_BITS - decider::BLOCK_BITS) == 0, "out of stamps");
         self.block << decider::BLOCK_BITS
     }
 
