@@ -70,7 +70,7 @@ impl Guest {
         };
         match granted {
             Ok(grant) => {
-                let seat = Seat { member: self.number, card };
+                let seat = Seat::new(self.number, card);
                 Ok(Ticket { grant: AnyGrant::Shift(grant), seat })
             }
             Err(denied) => {
