@@ -2,6 +2,9 @@
 //!
 //! Needs a device; see `cargo xtask soft-roce`. There the command is where `LOCKWRIGHT_BIN` says.
 
+#[path = "../../lockwright/tests/served/mod.rs"]
+mod served;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -247,4 +250,19 @@ fn the_bench_holds_our_counters_against_the_ports() {
     assert!(said.contains("rdma_sends") && said.contains("sent_pkts"), "{said}");
     println!("{said}");
     assert!(began.elapsed() < Duration::from_secs(600));
+}
+
+#[test]
+fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
+    if !has_device() {
+        return;
+    }
+    served::run(served::Stress {
+        test: "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in",
+        scheme: "rdma",
+        exports: false,
+        workers: 4,
+        seconds: 12,
+        holds: 5,
+    });
 }

@@ -32,7 +32,7 @@ fn main() {
     if wanted("mutex") {
         against_mutex();
     }
-    if wanted("growth") {
+    if wanted("growth") && !picks.iter().any(|pick| pick == "profile") {
         let only: Vec<u32> = picks.iter().filter_map(|pick| pick.parse().ok()).collect();
         growth(if only.is_empty() {
             &[1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000]
@@ -42,6 +42,13 @@ fn main() {
     }
     if wanted("flags") {
         flags();
+    }
+    // For a profiler, so only if asked for: `profile 1000000`.
+    if picks.iter().any(|pick| pick == "profile") {
+        for held in picks.iter().filter_map(|pick| pick.parse().ok()) {
+            let (mut core, mut random, mut replies) = (filled(held), Random(2), Vec::new());
+            batches(&mut core, 20 * PAIRS, &mut random, &mut replies);
+        }
     }
 }
 
@@ -274,8 +281,9 @@ fn growth(sizes: &[u32]) {
         let mut core = filled(held);
         let (mut random, mut replies) = (Random(2), Vec::new());
         let mut timed = |run: fn(&mut Core, u32, &mut Random, &mut Vec<Reply>)| {
+            // The system counts a thread's time in milliseconds: runs that are long beside that.
             let runs = (0..7).map(|_| {
-                cpu_ns(|| run(&mut core, PAIRS / 2, &mut random, &mut replies)) / f64::from(PAIRS / 2)
+                cpu_ns(|| run(&mut core, 4 * PAIRS, &mut random, &mut replies)) / f64::from(4 * PAIRS)
             });
             spread(runs.collect()).median
         };
