@@ -6,9 +6,9 @@
 //! written twice, no two confirmed holds of one lock overlap, and tokens rise in the order of the holds. Servers and
 //! workers are this test's own binary, started again with a task in the environment.
 //!
-//! Over tcp it runs beside the other tests, and over RDMA where there is a device: with a space of the server's own, or with a
-//! space of shared memory that the server exports, where local processes, guests that run its protocol, and clients for whom
-//! the server takes the locks are all after the same ones.
+//! It runs over RDMA where there is a device; over tcp, `tcp_stress.rs` does the same with the checkers of the explorer. With a
+//! space of the server's own, or with a space of shared memory that the server exports, where local processes, guests that run
+//! its protocol, and clients for whom the server takes the locks are all after the same ones.
 
 use lockwright::fenced::{FencedError, FencedFile};
 use lockwright::server::{Server, ServerOptions};
