@@ -3,6 +3,14 @@
 //! Exit codes: 0, all is well; 1, something was found (a violation, a claim that does not hold); 2, the command
 //! could not do what it was asked to. What this crate must not do: name a protocol. The catalog does.
 
+/// Says something to the user. Nobody has to listen: a closed pipe must not end whoever holds a lock.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 mod bench;
 mod break_lock;
 mod doctor;
@@ -160,7 +168,7 @@ fn main() -> ExitCode {
         // Whoever reads us has seen enough (`… | head`): not our failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            say!("error: {error:#}");
             ExitCode::from(2)
         }
     }
@@ -181,7 +189,7 @@ fn refuse(error: &clap::Error, of_run: bool) -> ExitCode {
             usage
         }
         _ => {
-            eprintln!("{}", one_line(&error.to_string()));
+            say!("{}", one_line(&error.to_string()));
             usage
         }
     }

@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
     let came = signals.wait().context("cannot wait for signals")?;
     drop(server);
     if !args.json {
-        eprintln!("stopped by {came}");
+        say!("stopped by {came}");
     }
     Ok(Verdict::Clean)
 }

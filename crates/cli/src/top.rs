@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         if args.json {
             writeln!(out, "{}", json!({ "space": args.space.space, "locks": [] }))?;
         } else {
-            eprintln!("no lock space yet: nobody has taken a lock");
+            say!("no lock space yet: nobody has taken a lock");
         }
         return Ok(Verdict::Clean);
     };

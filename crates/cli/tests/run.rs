@@ -137,12 +137,15 @@ fn who_waits_is_told_for_whom_and_top_counts_what_was_granted() {
     let script = r#"echo in; read go < "$0""#;
     let holder = scratch.start(&["run", "backup", "--", "sh", "-c", script, fifo.to_str().unwrap()]);
     let mut waiter = scratch.lockwright(&["run", "--verbose", "backup", "--", "true"]).spawn().unwrap();
-    let mut said = String::new();
-    BufReader::new(waiter.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    let (mut said, mut rest) = (String::new(), String::new());
+    let mut stderr = BufReader::new(waiter.stderr.take().unwrap());
+    stderr.read_line(&mut said).unwrap();
     let whom = format!("waiting for backup: process {} (lockwright) has had it for", holder.child.id());
     assert!(said.contains(&whom), "{said}");
     fs::write(&fifo, "go\n").unwrap();
     assert_eq!(holder.end().0, Some(0));
+    stderr.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("got lock backup"), "{rest}");
     assert_eq!(waiter.wait().unwrap().code(), Some(0));
     let _third = scratch.start(&["run", "backup", "--", "sh", "-c", "echo in; exec sleep 2"]);
     let top = scratch.output(&["top", "--json", "--interval", "0.1"]);

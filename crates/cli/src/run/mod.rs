@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     match try_run(args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("lockwright: {error:#}");
+            say!("lockwright: {error:#}");
             ExitCode::from(error.downcast_ref::<BadUsage>().map_or(SOFTWARE, |_| USAGE))
         }
     }
@@ -147,12 +147,12 @@ fn try_run(args: &Args) -> anyhow::Result<u8> {
     let acquire = begin(&client, args)?;
     let say = |what: String| {
         if args.verbose {
-            eprintln!("lockwright: {what}");
+            say!("lockwright: {what}");
         }
     };
     let explain = || {
         if args.verbose || io::stderr().is_terminal() {
-            eprintln!("lockwright: {}", whom_for(args));
+            say!("lockwright: {}", whom_for(args));
         }
     };
     let guard = match supervise::wait_for(acquire, &mut inbox, explain)? {
@@ -179,7 +179,7 @@ fn try_run(args: &Args) -> anyhow::Result<u8> {
     ));
     let code = supervise::run(args, &client, &guard, &mut inbox)?;
     if let Err(error) = guard.unlock().wait() {
-        eprintln!("lockwright: {error}");
+        say!("lockwright: {error}");
     }
     Ok(code)
 }

@@ -98,14 +98,11 @@ impl Loss {
     fn next(self, args: &Args, child: &Child) -> Self {
         match (self, args.on_lost) {
             (Loss::Held, OnLost::Warn) => {
-                eprintln!(
-                    "lockwright: lock {} is lost; the command goes on unprotected",
-                    args.name.display()
-                );
+                say!("lockwright: lock {} is lost; the command goes on unprotected", args.name.display());
                 Loss::Warned
             }
             (Loss::Held, OnLost::Term) => {
-                eprintln!("lockwright: lock {} is lost; ending the command", args.name.display());
+                say!("lockwright: lock {} is lost; ending the command", args.name.display());
                 send(child, Signal::SIGTERM);
                 // A stopped command could not act on it.
                 send(child, Signal::SIGCONT);

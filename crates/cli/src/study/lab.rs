@@ -117,7 +117,7 @@ fn run_experiments(args: &RunArgs, out: &mut impl Write) -> Result<Verdict> {
             // A checker's objection is a finding, not a failure to look.
             Err(error @ LabError::Failed { .. }) => {
                 out.flush()?;
-                eprintln!("{}: {}", experiment.id, error.to_string().trim_end());
+                say!("{}: {}", experiment.id, error.to_string().trim_end());
                 return Ok(Verdict::Found);
             }
             Err(error) => return Err(error.into()),

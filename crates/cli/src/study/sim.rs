@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         Err(failure) => match failure.cause {
             Cause::BadPlan(_) | Cause::Mismatch(_) => bail!("{}", failure.cause),
             _ => {
-                eprintln!("{}", failure.to_string().trim_end());
+                say!("{}", failure.to_string().trim_end());
                 return Ok(Verdict::Found);
             }
         },
@@ -303,6 +303,7 @@ mod tests {
                 pause_rate: 0.001,
                 pause_ns: 12_345,
                 node_deaths: vec![(NodeId(1), 5_000_000)],
+                restarts: vec![(3, 6_000_000)],
                 network: NetworkFaults { loss: 0.01, duplication: 0.02, reorder: 0.03, extra_delay_ns: 77 },
                 clock_drift_ppm: 100,
             },

@@ -8,19 +8,26 @@ use crate::shiftlock::ShiftParams;
 
 pub(super) const WRITE: Want = Want::exclusive(0);
 pub(super) const READ: Want = Want::shared(0);
-const TRY_WRITE: Want = WRITE.with(Patience::Try);
+pub(super) const TRY_WRITE: Want = WRITE.with(Patience::Try);
 const TRY_READ: Want = READ.with(Patience::Try);
 
 /// Each of these once, with a card for everybody.
 pub(super) fn mixed(name: &'static str, wants: &[Want], threshold: u32) -> Case<KeptParams> {
     let shift = ShiftParams { threshold, ..ShiftParams::default() };
-    let params = KeptParams { shift, clients: wants.len() as u64, tries_first: true };
+    let params = KeptParams { shift, clients: wants.len() as u64, ..KeptParams::default() };
     wants.iter().fold(Case::new(name).params(params).tokens(), |case, want| case.clients(1, &[*want]))
 }
 
 /// The same, and whoever waits has not tried before.
 pub(super) fn without_tries(mut case: Case<KeptParams>) -> Case<KeptParams> {
     case.params.tries_first = false;
+    case
+}
+
+/// The same, and the lock was left behind by somebody who is dead.
+pub(super) fn left_by_the_dead(mut case: Case<KeptParams>) -> Case<KeptParams> {
+    case.params.left_by_the_dead = true;
+    case.checks.quiet = false;
     case
 }
 
@@ -63,5 +70,6 @@ pub(super) fn all() -> Vec<Case<KeptParams>> {
         hasty(stopped(mixed("stopped-writers-hasty", &[WRITE, WRITE], 2))),
         hasty(stopped(mixed("stopped-reader-hasty", &[WRITE, READ], 1))),
         hasty(stopped(mixed("stopped-and-tried", &[READ, TRY_READ, TRY_WRITE], 1))),
+        stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2))),
     ]
 }

@@ -1,6 +1,7 @@
 //! Taking and giving back a kept lock: the order in which cards, entry and standing are written and read.
 
 use crate::protocol::{Denied, Grant, Lost, Space};
+use crate::shiftlock::prompt::Prompt;
 use crate::shiftlock::shared::SharedClient;
 use crate::shiftlock::stirred::Stirred;
 use crate::shiftlock::witness::Witness;
@@ -205,32 +206,31 @@ impl<E: Endpoint, B: PromptBook, R: Rules> KeptClient<E, B, R> {
     /// # Errors
     /// [`Denied::Busy`] also where a second look might have settled it; the card is free again.
     #[inline(always)]
-    pub fn try_take_now(&self, card: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
+    pub fn try_take_now(&self, card: u8, claim: Claim) -> Result<Prompt, Denied> {
         try_in_steps!(self, card, claim: write_now try_now believe_now wipe_now)
     }
 
     #[inline(always)]
-    fn believe_now(&self, card: u8, grant: ShiftGrant) -> Result<ShiftGrant, Denied> {
+    fn believe_now(&self, card: u8, grant: Prompt) -> Result<Prompt, Denied> {
         if R::GRANTED_ARE_ALIVE {
-            self.book().granted_now(card, grant.token().unwrap_or_default())?;
+            self.book().granted_now(card, grant.token())?;
         }
         Ok(grant)
     }
 
     #[cold]
-    fn wipe_now(&self, card: u8, denied: Denied) -> Result<ShiftGrant, Denied> {
+    fn wipe_now(&self, card: u8, denied: Denied) -> Result<Prompt, Denied> {
         self.book().write_now(card, None)?;
         Err(denied)
     }
 
-    /// [`give_back_at_once`](Self::give_back_at_once) for a writer's lock, where nothing has to be waited for. `false`:
-    /// nothing has happened.
+    /// [`give_back_at_once`](Self::give_back_at_once), where nothing has to be waited for. `false`: nothing has happened.
     #[inline(always)]
-    pub fn give_back_now(&self, card: u8, grant: &ShiftGrant) -> bool {
-        let freed = !grant.is_shared() && self.lock.free_now(grant) == Ok(true);
-        if freed {
+    pub fn give_back_now(&self, card: u8, claim: Claim, grant: Prompt) -> bool {
+        let given = self.lock.give_back_now(card, claim, grant);
+        if given {
             let _ = self.book().write_now(card, None);
         }
-        freed
+        given
     }
 }

@@ -8,10 +8,10 @@ use crate::case::Case;
 use crate::protocol::{
     Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
 };
-use crate::shiftlock::layout::Layout;
+use crate::shiftlock::layout::{Layout, Member};
 use crate::shiftlock::stirred::Stirred;
 use crate::shiftlock::{Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
-use lockwright_fabric::{Addr, Endpoint, Needs};
+use lockwright_fabric::{Addr, Endpoint, Needs, NodeId, PeerId};
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
@@ -40,11 +40,13 @@ pub struct KeptParams {
     pub clients: u64,
     /// Whether somebody who will wait tries first, as users do. Whoever does not gives the explorer less to do.
     pub tries_first: bool,
+    /// Whether the first lock was left behind by somebody who held it and is long dead.
+    pub left_by_the_dead: bool,
 }
 
 impl Default for KeptParams {
     fn default() -> Self {
-        Self { shift: ShiftParams::default(), clients: 64, tries_first: true }
+        Self { shift: ShiftParams::default(), clients: 64, tries_first: true, left_by_the_dead: false }
     }
 }
 
@@ -90,6 +92,13 @@ impl<R: KeptRules> Protocol for Kept<R> {
             client: KeptClient::new(mortal, space, &params.shift, book),
             tries_first: params.tries_first,
         }
+    }
+
+    fn initial_memory(_: &Space, params: &KeptParams) -> Vec<(Addr, u64)> {
+        // Somebody without a card: whoever looks finds nobody alive who holds it.
+        let dead = Member::new::<Stirred>(PeerId::client(params.clients as usize), 0);
+        let word = dead.map_or(0, |dead| Stirred::TAIL.put(dead.0.into()) as u64);
+        if params.left_by_the_dead { vec![(Addr::new(NodeId(0), 0), word)] } else { Vec::new() }
     }
 
     /// Cards are wiped; verdicts and counts are wherever they came to.

@@ -292,9 +292,13 @@ fn cases() -> Vec<Case<KeptParams>> {
 
 /// Shows the mutants to `visitor`.
 pub(super) fn visit_mutants(visitor: &mut impl Visitor) {
-    let mutant = |why| Mutant { of: "kept-ranges", caught_by: Checker::Exclusion, why };
-    visitor.mutant::<KeptRanges<Outside>>(mutant("a range is written down after the gate is given back"));
+    let mutant = |caught_by, why| Mutant { of: "kept-ranges", caught_by, why };
+    visitor.mutant::<KeptRanges<Outside>>(mutant(
+        Checker::Exclusion,
+        "a range is written down after the gate is given back",
+    ));
     visitor.mutant::<KeptRanges<Believing>>(mutant(
+        Checker::Tokens,
         "a client believes that a range is its without looking whether it is still in",
     ));
 }

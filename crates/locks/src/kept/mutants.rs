@@ -1,6 +1,6 @@
 //! Mutants of kept locks: each breaks one of the three rules.
 
-use super::cases::{READ, WRITE, hasty, mixed, stopped, without_tries};
+use super::cases::{READ, TRY_WRITE, WRITE, hasty, left_by_the_dead, mixed, stopped, without_tries};
 use super::explored::{Kept, KeptParams, KeptRules};
 use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
@@ -48,7 +48,7 @@ mutants! {
     /// The reader's card is written after the look, and its coming does not change RelCnt.
     HalfCompared = "kept-half-compared", RESET_COMPARES_ALL,
         hasty(stopped(mixed("reader-beside-a-dead-one", &[READ, READ.with(Patience::Try), WRITE.with(Patience::Try)], 1)));
-    /// A zombie makes sure of its grant with its last verb.
+    /// A zombie takes a lock, by then free, with its last verb, and others reset what the dead hold.
     Blind = "kept-blind", GRANTED_ARE_ALIVE,
-        hasty(stopped(mixed("last-verb", &[WRITE, WRITE], 2)));
+        stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2)));
 }

@@ -8,8 +8,8 @@ use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::fast::{Quick, now};
 use crate::protocol::{Denied, Reason, Want};
-use lockwright_fabric::observe::{Claim, Mode, Observation};
-use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Time, Value, Verb, Word};
+use lockwright_fabric::observe::{Mode, Observation};
+use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Time, Verb, Word};
 
 /// Alg. 2 lines 7–10: fetch-and-store of the tail.
 #[inline(always)]
@@ -18,12 +18,14 @@ pub(super) fn enqueue<L: Layout>(me: Member) -> MaskedCas {
 }
 
 /// The same, but only if nobody is there.
-fn enqueue_if_free<L: Layout>(me: Member) -> MaskedCas {
+#[inline(always)]
+pub(super) fn enqueue_if_free<L: Layout>(me: Member) -> MaskedCas {
     MaskedCas { compare_mask: L::TAIL.mask() | L::RDR_CNT.mask(), ..enqueue::<L>(me) }
 }
 
 /// A reader comes, if no writer is there and so many readers are.
-fn enter_if_no_writer<L: Layout>(readers: u64) -> MaskedCas {
+#[inline(always)]
+pub(super) fn enter_if_no_writer<L: Layout>(readers: u64) -> MaskedCas {
     MaskedCas {
         compare: L::RDR_CNT.put(u128::from(readers)),
         compare_mask: L::TAIL.mask() | L::RDR_CNT.mask(),
@@ -352,31 +354,6 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
             (Mode::Exclusive, Some(me)) => self.try_write(want, me).await,
             (Mode::Exclusive, None) => self.no_room(),
         }
-    }
-
-    /// The same, here and now, where verbs take no waiting and one of them settles it; else it is busy.
-    #[inline(always)]
-    pub(super) fn try_now(&self, claim: Claim, me: Option<Member>) -> Result<ShiftGrant, Denied> {
-        let (lock, word) = (claim.lock, self.word(claim.lock));
-        let go = |verb| self.ep.go_at_once(verb).unwrap_or(Ok(L::Word::narrow(u128::MAX)));
-        if claim.mode == Mode::Shared {
-            let seen = Entry::<L>::of(go(word.read())?);
-            if seen.tail() != Member::NOBODY {
-                return Err(Denied::Busy);
-            }
-            let verb = L::change(word, enter_if_no_writer::<L>(seen.rdr_cnt()), Some(seen.word()));
-            let old = go(verb)?;
-            return if happened(verb, old) {
-                Ok(Self::reader(lock, Entry::of(old)))
-            } else {
-                Err(Denied::Busy)
-            };
-        }
-        let me = me.ok_or(Denied::Busy)?;
-        let verb = L::change(word, enqueue_if_free::<L>(me), None);
-        let old = go(verb)?;
-        let entry = Entry::<L>::of(old);
-        if happened(verb, old) { Ok(Self::first_writer(lock, me, entry)) } else { Err(Denied::Busy) }
     }
 
     async fn try_write(&self, want: Want, me: Member) -> Result<ShiftGrant, Denied> {

@@ -7,7 +7,8 @@
 //!
 //! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them; `acquire` and `release` are
 //! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for those who
-//! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue; [`witness`] is for spaces that
+//! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue;
+//! [`prompt`] is the fast path where no verb has to be waited for; [`witness`] is for spaces that
 //! know their clients; `cases` and [`mutants`] are for the explorer.
 //!
 //! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
@@ -22,6 +23,7 @@ mod members;
 mod messages;
 pub mod mutants;
 pub mod portable;
+pub mod prompt;
 mod recover;
 mod release;
 pub mod server;

@@ -40,7 +40,7 @@ impl<L: Layout, R: Rules> ShiftLock<L, R> {
 /// It keeps no orphans: whoever gives up on an acquire must see its future through to the end and release what it brings
 /// (see [`finish_then_release`](crate::orphans::finish_then_release)). So it knows no deadlines either.
 pub struct SharedClient<E, L = Wide, R = Shipped, W = Nobody> {
-    core: Core<E, L, R, (), W>,
+    pub(super) core: Core<E, L, R, (), W>,
 }
 
 impl<E: Debug, L, R, W> Debug for SharedClient<E, L, R, W> {
@@ -105,25 +105,6 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     pub fn try_as(&self, slot: u8, claim: Claim) -> impl Future<Output = Result<ShiftGrant, Denied>> {
         let want = Want { claim, patience: Patience::Try };
         self.core.try_as(want, Member::new::<L>(self.core.ep.me(), u64::from(slot)))
-    }
-
-    /// [`try_as`](Self::try_as) on a fabric whose verbs take no waiting.
-    ///
-    /// # Errors
-    /// [`Denied::Busy`] also where a second look might have settled it.
-    #[inline(always)]
-    pub fn try_now(&self, slot: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
-        self.core.try_now(claim, Member::new::<L>(self.core.ep.me(), u64::from(slot)))
-    }
-
-    /// [`free_at_once`](Self::free_at_once) on a fabric whose verbs take no waiting; where they do, nothing happens.
-    ///
-    /// # Errors
-    /// If the lock's memory cannot be reached.
-    #[inline(always)]
-    pub fn free_now(&self, grant: &ShiftGrant) -> Result<bool, FabricError> {
-        let free = L::change(self.core.word(grant.lock), Core::<E, L, R, (), W>::freed(*grant), None);
-        self.core.ep.go_at_once(free).map_or(Ok(false), |old| Ok(happened(free, old?)))
     }
 
     /// Queues for the lock as the acquisition `slot`.

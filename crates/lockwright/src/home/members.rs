@@ -17,6 +17,7 @@ use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Endpoint, FabricError, PeerId};
 use lockwright_locks::kept::KeptClient;
 use lockwright_locks::kept::ranges::{RangeBook, RangeCards};
+use lockwright_locks::shiftlock::prompt::Prompt;
 use lockwright_locks::shiftlock::stirred::Stirred;
 use lockwright_locks::shiftlock::{ShiftGrant, ShiftLock, ShiftParams};
 use lockwright_locks::{Denied, Grant, Lost, Protocol, Space};
@@ -220,7 +221,7 @@ impl Members {
 
     #[inline(always)]
     pub(super) fn member(&self, seat: Seat) -> Which<'_> {
-        self.find(seat.member).expect("a membership stays as long as one of its cards is in use")
+        self.find(seat.member()).expect("a membership stays as long as one of its cards is in use")
     }
 
     /// A sign of life for all of them.
@@ -242,9 +243,9 @@ impl Members {
         let (member, card) = self.sit_near()?;
         match member.client.try_take_now(card, claim) {
             // A name belongs to the membership that looked it up, which may have been declared dead meanwhile.
-            Ok(grant) if binder.is_in() => Some(member.ticket(card, AnyGrant::Shift(grant))),
+            Ok(grant) if binder.is_in() => Some(member.ticket(card, AnyGrant::Prompt(grant))),
             Ok(grant) => {
-                self.forget(member, card, grant);
+                self.forget(member, card, claim, grant);
                 None
             }
             Err(_) => {
@@ -256,7 +257,8 @@ impl Members {
 
     /// Gives back what was taken for nobody.
     #[cold]
-    fn forget(&self, member: &Arc<Member>, card: u8, grant: ShiftGrant) {
+    fn forget(&self, member: &Arc<Member>, card: u8, claim: Claim, grant: Prompt) {
+        let grant = member.client.lock().grant(card, claim, grant);
         let _ = block_on(member.client.give_back(card, grant));
         member.stand_up(card);
     }
@@ -289,35 +291,34 @@ impl Members {
         }
     }
 
-    /// Gives a keyed lock back if that is the usual case: a writer's, and nobody waits for it. `false`: nothing has happened.
+    /// Gives a keyed lock back if that is the usual case: it was taken with one verb, and nobody waits for it. `false`:
+    /// nothing has happened.
     #[inline(always)]
-    pub(crate) fn give_back_quickly(&self, ticket: &Ticket) -> bool {
-        let AnyGrant::Shift(grant) = &ticket.grant else { return false };
-        let Some(member) = self.near.get(ticket.seat.member as usize).and_then(OnceLock::get) else {
+    pub(crate) fn give_back_quickly(&self, claim: Claim, ticket: &Ticket) -> bool {
+        let AnyGrant::Prompt(grant) = ticket.grant else { return false };
+        let Some(member) = self.near.get(ticket.seat.member() as usize).and_then(OnceLock::get) else {
             return false;
         };
-        let given = member.client.give_back_now(ticket.seat.card, grant);
+        let given = member.client.give_back_now(ticket.seat.card(), claim, grant);
         if given {
-            member.stand_up(ticket.seat.card);
+            member.stand_up(ticket.seat.card());
         }
         given
     }
 
     /// Gives a keyed lock back if nobody has to be waited for; else nothing has happened.
     #[inline(always)]
-    pub(super) fn give_back_at_once(&self, ticket: &Ticket) -> Option<Result<(), Lost>> {
-        let AnyGrant::Shift(grant) = ticket.grant else { unreachable!("a keyed lock's ticket") };
-        let (member, card) = (self.member(ticket.seat), ticket.seat.card);
-        let given = block_on(member.client.give_back_at_once(card, grant))?;
+    pub(super) fn give_back_at_once(&self, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
+        let (member, card) = (self.member(ticket.seat), ticket.seat.card());
+        let given = block_on(member.client.give_back_at_once(card, member.grant(claim, ticket)))?;
         member.stand_up(card);
         Some(given.map_err(told))
     }
 
     /// Gives a keyed lock back.
-    pub(super) async fn give_back(self: Arc<Self>, ticket: Ticket) -> Result<(), Lost> {
-        let AnyGrant::Shift(grant) = ticket.grant else { unreachable!("a keyed lock's ticket") };
-        let (member, card) = (self.member(ticket.seat).share(), ticket.seat.card);
-        let given = member.client.give_back(card, grant).await;
+    pub(super) async fn give_back(self: Arc<Self>, claim: Claim, ticket: Ticket) -> Result<(), Lost> {
+        let (member, card) = (self.member(ticket.seat).share(), ticket.seat.card());
+        let given = member.client.give_back(card, member.grant(claim, &ticket)).await;
         member.stand_up(card);
         given.map_err(told)
     }
@@ -346,6 +347,7 @@ fn no_seat(error: LockError) -> Denied {
 pub(super) fn token(grant: &AnyGrant) -> u64 {
     match grant {
         AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
+        AnyGrant::Prompt(grant) => grant.token(),
         AnyGrant::Range { token } => *token,
         AnyGrant::Remote(_) => unreachable!("a space gets back the grants that it gave out"),
     }
@@ -407,7 +409,17 @@ impl Member {
 
     #[inline(always)]
     pub(super) fn ticket(&self, card: u8, grant: AnyGrant) -> Ticket {
-        Ticket { grant, seat: Seat { member: self.number, card } }
+        Ticket { grant, seat: Seat::new(self.number, card) }
+    }
+
+    /// What the protocol gave out for a keyed lock's ticket.
+    #[inline(always)]
+    pub(super) fn grant(&self, claim: Claim, ticket: &Ticket) -> ShiftGrant {
+        match ticket.grant {
+            AnyGrant::Shift(grant) => grant,
+            AnyGrant::Prompt(grant) => self.client.lock().grant(ticket.seat.card(), claim, grant),
+            AnyGrant::Range { .. } | AnyGrant::Remote(_) => unreachable!("a keyed lock's ticket"),
+        }
     }
 
     /// A free card, if `take` finds one.

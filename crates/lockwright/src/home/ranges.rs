@@ -59,7 +59,7 @@ impl ShmHome {
     }
 
     pub(super) fn release_range(&self, claim: Claim, ticket: &Ticket) -> Result<(), Lost> {
-        let (member, card) = (self.members.member(ticket.seat), ticket.seat.card);
+        let (member, card) = (self.members.member(ticket.seat), ticket.seat.card());
         let given = block_on(member.client.give_range_back(card, claim));
         member.stand_up(card);
         match given {
@@ -71,7 +71,7 @@ impl ShmHome {
     pub(super) fn range_standing(&self, claim: Claim, ticket: &Ticket) -> Standing {
         let member = self.members.member(ticket.seat);
         let book = &member.book;
-        let held = book.pen.says_held(u64::from(ticket.seat.card), &claim) && book.ep.is_in_by_now();
+        let held = book.pen.says_held(u64::from(ticket.seat.card()), &claim) && book.ep.is_in_by_now();
         if held { self.by_lease(&member) } else { Standing::Lost }
     }
 }

@@ -8,7 +8,7 @@
 use super::cards::Ward;
 use super::members::{self, Member, Members, NAMES, token};
 use super::ranges::gate;
-use super::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards};
+use super::{Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards};
 use crate::error::{HandleError, LockError, OpenError};
 use crate::name::LockName;
 use lockwright_fabric::FabricError;
@@ -183,14 +183,14 @@ impl Home for ShmHome {
     #[inline]
     fn release_at_once(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
         match kind {
-            Kind::Keyed => self.members.give_back_at_once(ticket),
+            Kind::Keyed => self.members.give_back_at_once(claim, ticket),
             Kind::Ranges => Some(self.release_range(claim, ticket)),
         }
     }
 
     fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
         match kind {
-            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(ticket)),
+            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(claim, ticket)),
             Kind::Ranges => Box::pin(std::future::ready(self.release_range(claim, &ticket))),
         }
     }
@@ -199,10 +199,12 @@ impl Home for ShmHome {
         token(&ticket.grant)
     }
 
-    fn standing(&self, _: Kind, claim: Claim, ticket: &Ticket) -> Standing {
-        let AnyGrant::Shift(grant) = &ticket.grant else { return self.range_standing(claim, ticket) };
+    fn standing(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing {
+        if kind == Kind::Ranges {
+            return self.range_standing(claim, ticket);
+        }
         let member = self.members.member(ticket.seat);
-        match block_on(member.client.lock().holds(grant)) {
+        match block_on(member.client.lock().holds(&member.grant(claim, ticket))) {
             Ok(true) => self.by_lease(&member),
             Ok(false) | Err(FabricError::Expelled) => Standing::Lost,
             Err(_) => Standing::Uncertain,

@@ -60,8 +60,8 @@ impl Core {
     /// Gives the lock back if that is the usual case: nobody waits for it. `false`: nothing has happened.
     #[cfg(target_os = "linux")]
     #[inline(always)]
-    pub(crate) fn give_back_quickly(&self, ticket: &Ticket) -> bool {
-        self.near.as_ref().is_some_and(|near| near.give_back_quickly(ticket))
+    pub(crate) fn give_back_quickly(&self, claim: Claim, ticket: &Ticket) -> bool {
+        self.near.as_ref().is_some_and(|near| near.give_back_quickly(claim, ticket))
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -70,7 +70,7 @@ impl Core {
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn give_back_quickly(&self, _: &Ticket) -> bool {
+    pub(crate) fn give_back_quickly(&self, _: Claim, _: &Ticket) -> bool {
         false
     }
 
@@ -93,7 +93,7 @@ impl Core {
     /// that one, which was in after the grant, or by another: then the name may have been given up meanwhile.
     #[inline]
     pub(crate) fn leads(&self, bound: &Bound, ticket: &Ticket) -> bool {
-        ticket.seat.member == bound.by || self.home.is_bound(bound)
+        ticket.seat.member() == bound.by || self.home.is_bound(bound)
     }
 
     /// Gives back a lock that nobody is to have.

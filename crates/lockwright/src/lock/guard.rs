@@ -232,7 +232,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(ticket) = &self.ticket
             && self.watch.get().is_none()
-            && self.core.give_back_quickly(ticket)
+            && self.core.give_back_quickly(self.claim, ticket)
         {
             return;
         }

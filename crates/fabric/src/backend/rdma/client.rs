@@ -36,6 +36,8 @@ pub struct RdmaOptions {
     /// Emulate masked and guarded verbs by compare-and-swap, retrying; batches with such verbs take several round
     /// trips. Without it the fabric says that it has none, and protocols choose their portable layouts.
     pub emulate_masks: bool,
+    /// On mlx5: masked and 16-byte atomics by the NIC itself. **Not yet run on hardware**, so it has to be asked for.
+    pub extended_atomics: bool,
     /// Connections to other clients at most.
     pub max_peers: usize,
     /// Nanoseconds between two READs of a wait, where the protocol does not say.
@@ -53,6 +55,7 @@ impl Default for RdmaOptions {
         Self {
             device: DeviceChoice::default(),
             emulate_masks: false,
+            extended_atomics: false,
             max_peers: 64,
             pace_ns: 2_000,
             token: None,
@@ -208,7 +211,8 @@ impl Owner for Arc<Post> {
 
 impl Client {
     pub(super) fn connect(host: SocketAddr, options: RdmaOptions) -> Result<Arc<Self>, RdmaConnectError> {
-        let device = Arc::new(Device::open(&options.device)?);
+        let device = Device::open(&options.device)?.with_extended(options.extended_atomics)?;
+        let device = Arc::new(device);
         let post = Arc::<Post>::default();
         let (station, keeper) = Station::open(&device, Box::new(Arc::clone(&post)))?;
         let pair = station.pair()?;

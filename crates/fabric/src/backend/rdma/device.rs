@@ -97,6 +97,14 @@ pub enum DeviceError {
         /// The device.
         device: String,
     },
+    /// Extended atomics are mlx5's.
+    #[error(
+        "masked and 16-byte atomics were asked for, and {device} is no mlx5 device: emulate masks instead"
+    )]
+    NotMlx5 {
+        /// The device.
+        device: String,
+    },
     /// The system refused something.
     #[error("{what} on {device}: {error}")]
     System {
@@ -122,6 +130,8 @@ pub(super) struct Device {
     /// READs and atomics that may be under way on one queue pair.
     pub(super) depth: u8,
     pub(super) max_wr: u32,
+    /// Queue pairs take raw entries: asked for, and an mlx5 device.
+    pub(super) extended: bool,
     /// Its atomics and those of CPUs exclude each other. Rare; most exclude other verbs of the same NIC only.
     pub(super) global_atomics: bool,
 }
@@ -225,6 +235,7 @@ impl Device {
             mtu: 0,
             depth: 1,
             max_wr: 0,
+            extended: false,
             global_atomics: false,
         };
         // SAFETY: all numbers, for which zero is a value.
@@ -305,6 +316,15 @@ impl Device {
     fn is_roce_v2(&self, index: u8) -> bool {
         let path = format!("/sys/class/infiniband/{}/ports/{}/gid_attrs/types/{index}", self.name, self.port);
         fs::read_to_string(path).is_ok_and(|kind| kind.trim() == "RoCE v2")
+    }
+
+    /// The device, with extended atomics if that is wanted.
+    pub(super) fn with_extended(mut self, wanted: bool) -> Result<Self, DeviceError> {
+        if wanted && !super::raw::is_mlx5(&self) {
+            return Err(DeviceError::NotMlx5 { device: self.name.clone() });
+        }
+        self.extended = wanted;
+        Ok(self)
     }
 
     /// The system's last error as one of this device.

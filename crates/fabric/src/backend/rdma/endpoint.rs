@@ -3,6 +3,7 @@
 use super::client::{Client, RdmaConnectError, RdmaOptions};
 use super::control::RegionInfo;
 use super::fault::Fault;
+use super::mlx5::{Extended, Size};
 use super::verbs::WorkKind;
 use crate::addr::{Addr, PeerId, Value, Width};
 use crate::backend::inproc::mailbox::Receive;
@@ -63,6 +64,12 @@ impl RdmaEndpoint {
     /// Whether the host is gone, or has expelled this client.
     pub fn is_lost(&self) -> bool {
         self.client.is_lost()
+    }
+
+    /// Puts the queue pair to the host into the error state, as a NIC does when something goes wrong: for tests of what comes
+    /// after.
+    pub fn break_queue_pair(&self) {
+        self.client.host.break_it();
     }
 
     /// How often the queue pair to the host had to be replaced.
@@ -172,6 +179,11 @@ impl RdmaEndpoint {
     /// The verb as one work request; `None` if it must be emulated.
     fn work(&self, verb: &RawVerb) -> Option<WorkKind> {
         let all = u128::from(u64::MAX);
+        if self.has_extended()
+            && let Some(work) = self.extended(verb)
+        {
+            return Some(work);
+        }
         if verb.width != Width::W64 {
             return None;
         }
@@ -197,6 +209,27 @@ impl RdmaEndpoint {
         })
     }
 
+    fn has_extended(&self) -> bool {
+        self.client.station().domain.device.extended
+    }
+
+    /// The verb as an extended atomic, where a plain one does not do. A wide word is read and written by them, too: a plain
+    /// READ of sixteen bytes may see half of an atomic.
+    fn extended(&self, verb: &RawVerb) -> Option<WorkKind> {
+        let size = if verb.width == Width::W64 { Size::Eight } else { Size::Sixteen };
+        let masked =
+            |swap, swap_mask| Op::MaskedCas(MaskedCas { compare: 0, compare_mask: 0, swap, swap_mask });
+        let op = match (size, verb.op) {
+            (Size::Eight, Op::Read | Op::Write(_) | Op::Cas { .. } | Op::FetchAdd(_)) => return None,
+            (Size::Sixteen, Op::Read) => masked(0, 0),
+            (Size::Sixteen, Op::Write(value)) => masked(value, u128::MAX),
+            (_, op) => op,
+        };
+        let what = Extended::of(&op, size)?;
+        let (addr, key) = self.place(verb.addr, verb.width.bytes());
+        Some(WorkKind::Extended { addr, key, size, what })
+    }
+
     /// Where a word is, as the NIC sees it.
     ///
     /// # Panics
@@ -219,18 +252,18 @@ impl RdmaEndpoint {
     /// If emulation was not asked for, or the word is wider than the NIC's atomics: then the fabric's capabilities say
     /// so, and the protocol should not have been started on it.
     async fn emulate(&self, verb: &RawVerb) -> Result<u128, FabricError> {
-        assert!(
-            self.client.options.emulate_masks && verb.width == Width::W64,
-            "{:?} on {} bytes is beyond this fabric's capabilities",
-            verb.op,
-            verb.width.bytes()
-        );
-        let (addr, key) = self.place(verb.addr, 8);
-        let mut seen = self.batch(verb.addr, &[WorkKind::Read { addr, key }]).await?[0];
+        let as_one = |op: Op| {
+            let asked = self.client.options.emulate_masks || self.has_extended();
+            let work = asked.then(|| self.work(&RawVerb { op, ..*verb })).flatten();
+            let bytes = verb.width.bytes();
+            work.unwrap_or_else(|| {
+                panic!("{:?} on {bytes} bytes is beyond this fabric's capabilities", verb.op)
+            })
+        };
+        let mut seen = self.batch(verb.addr, &[as_one(Op::Read)]).await?[0];
         loop {
-            let Some(new) = verb.op.apply(Width::W64, seen) else { return Ok(seen) };
-            let swap = WorkKind::CompareSwap { addr, key, expect: seen as u64, new: new as u64 };
-            let found = self.batch(verb.addr, &[swap]).await?[0];
+            let Some(new) = verb.op.apply(verb.width, seen) else { return Ok(seen) };
+            let found = self.batch(verb.addr, &[as_one(Op::Cas { expect: seen, new })]).await?[0];
             if found == seen {
                 return Ok(seen);
             }
@@ -247,9 +280,10 @@ impl Endpoint for RdmaEndpoint {
 
     fn capabilities(&self) -> Capabilities {
         let emulated = self.client.options.emulate_masks;
+        let extended = self.has_extended();
         Capabilities {
-            masked: emulated,
-            wide: false,
+            masked: emulated || extended,
+            wide: extended,
             guarded: emulated,
             messages: true,
             scope: self.client.welcome.scope,

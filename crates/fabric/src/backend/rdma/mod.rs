@@ -28,6 +28,8 @@ mod host;
 mod letter;
 mod lines;
 mod local;
+mod mlx5;
+mod raw;
 mod reception;
 mod station;
 mod verbs;

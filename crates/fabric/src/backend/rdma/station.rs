@@ -248,7 +248,7 @@ impl Station {
             if let WorkKind::Write { value, .. } = kind {
                 self.results.write(place, &value.to_le_bytes());
             }
-            let piece = self.results.piece(place, 8);
+            let piece = self.results.piece(place, kind.bytes());
             works.push(Work {
                 id,
                 kind: *kind,
@@ -259,16 +259,16 @@ impl Station {
             reading |= is_read;
         }
         let well = self.finish(&mut ticket, wire, &works).await;
-        well.then(|| self.results_of(index, kinds.len())).ok_or(Failed)
+        well.then(|| self.results_of(index, kinds)).ok_or(Failed)
     }
 
-    fn results_of(&self, index: usize, count: usize) -> Vec<u128> {
-        let read = |turn: usize| {
-            let mut word = [0; 8];
-            self.results.read(index * RESULTS + 16 * turn, &mut word);
-            u128::from(u64::from_le_bytes(word))
+    fn results_of(&self, index: usize, kinds: &[WorkKind]) -> Vec<u128> {
+        let read = |(turn, kind): (usize, &WorkKind)| {
+            let mut word = [0; 16];
+            self.results.read(index * RESULTS + 16 * turn, &mut word[..kind.bytes()]);
+            u128::from_le_bytes(word)
         };
-        (0..count).map(read).collect()
+        kinds.iter().enumerate().map(read).collect()
     }
 
     async fn finish(&self, ticket: &mut Ticket, wire: &Wire, works: &[Work]) -> bool {

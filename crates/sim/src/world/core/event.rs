@@ -63,4 +63,6 @@ pub(super) enum EventKind {
     Resume(u32),
     /// A memory node dies.
     NodeDeath(u16),
+    /// A role is restarted.
+    Restart(u32),
 }

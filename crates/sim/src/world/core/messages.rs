@@ -284,6 +284,18 @@ impl Core {
         }
     }
 
+    /// Who watches over roles finds out that this one was lost or restarted, as late as others find out about a node.
+    #[cold]
+    pub(super) fn tell_of_role(&mut self, lost: usize) {
+        let at_ns = self.now_ns + self.model.node_lost_ns;
+        for role in 0..self.roles.len() {
+            if self.roles[role].role.hears_of_roles() {
+                let message = Message::new(0, Message::DEPARTED, &[]);
+                self.fly(PeerId::role(lost), PeerId::role(role), message, at_ns);
+            }
+        }
+    }
+
     pub(super) fn ends(&self, flight: u32) -> (PeerId, PeerId) {
         let slot = &self.flights[flight as usize];
         (slot.from.expect("in flight"), slot.to.expect("in flight"))

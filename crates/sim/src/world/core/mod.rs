@@ -127,6 +127,9 @@ impl Core {
         for (node, at_ns) in core.faults.plan.node_deaths.clone() {
             core.push(at_ns, EventKind::NodeDeath(node.0));
         }
+        for (role, at_ns) in core.faults.plan.restarts.clone() {
+            core.push(at_ns, EventKind::Restart(role as u32));
+        }
         core
     }
 
@@ -212,6 +215,7 @@ impl Core {
                 self.may_go_on(client)
             }
             EventKind::NodeDeath(node) => self.node_death(node),
+            EventKind::Restart(role) => self.restart(role as usize),
         }
     }
 
@@ -228,6 +232,19 @@ impl Core {
                 self.crash(client);
                 self.taken.push(client);
             }
+        }
+        for role in 0..self.roles.len() {
+            if self.roles[role].node == Some(NodeId(node)) {
+                self.tell_of_role(role);
+            }
+        }
+        None
+    }
+
+    fn restart(&mut self, role: usize) -> Option<u32> {
+        if let Some(state) = self.roles.get_mut(role) {
+            state.role.restart();
+            self.tell_of_role(role);
         }
         None
     }
