@@ -3,12 +3,9 @@
 
 #![expect(clippy::disallowed_methods, reason = "real threads are what is tested here")]
 
-use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
-use lockwright_fabric::observe::Observation;
-use lockwright_fabric::{
-    AtomicScope, Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, Op, PeerId, Time,
-    Value, Wait, Waited, Width,
-};
+use lockwright_fabric::backend::inproc::{InProc, block_on};
+use lockwright_fabric::layer::{Filter, Filtered};
+use lockwright_fabric::{AtomicScope, Capabilities, Op, PeerId, RawVerb, Width};
 use lockwright_locks::shiftlock::ShiftParams;
 use lockwright_locks::shiftlock::fitting::{Fitting, FittingClient};
 use lockwright_locks::{Denied, Grant, LockClient, Patience, Space, Want};
@@ -18,58 +15,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const PLAIN: Capabilities = Capabilities { masked: false, wide: false, guarded: false, ..Capabilities::CPU };
 
 /// A NIC without extended atomics: refuses, loudly, whatever it could not do.
-#[derive(Clone, Debug)]
-struct PlainNic(InProcEndpoint);
+#[derive(Clone, Copy, Debug)]
+struct PlainNic;
 
-impl Endpoint for PlainNic {
-    fn me(&self) -> PeerId {
-        self.0.me()
-    }
-    fn home(&self) -> Option<NodeId> {
-        self.0.home()
-    }
-    fn capabilities(&self) -> Capabilities {
+impl Filter for PlainNic {
+    const LOOKS: bool = true;
+    fn capabilities(&self, _: Capabilities) -> Capabilities {
         PLAIN
     }
-    fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>> {
-        batch.each(&mut |verb| {
-            assert_eq!(verb.width, Width::W64, "{verb:?}");
-            assert!(
-                matches!(verb.op, Op::Read | Op::Write(_) | Op::Cas { .. } | Op::FetchAdd(_)),
-                "{verb:?}"
-            );
-            0
-        });
-        self.0.go(batch)
-    }
-    fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {
-        assert_eq!(T::WIDTH, Width::W64);
-        self.0.wait_until(wait)
-    }
-    fn send(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
-        self.0.send(to, message)
-    }
-    fn send_datagram(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
-        self.0.send_datagram(to, message)
-    }
-    fn recv_by<T>(
-        &self,
-        deadline: Deadline,
-        pick: impl FnMut(PeerId, &Message) -> Option<T>,
-    ) -> impl Future<Output = Option<T>> {
-        self.0.recv_by(deadline, pick)
-    }
-    fn now(&self) -> impl Future<Output = Time> {
-        self.0.now()
-    }
-    fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
-        self.0.sleep(ns)
-    }
-    fn random(&self) -> u64 {
-        self.0.random()
-    }
-    fn observe(&self, what: Observation) {
-        self.0.observe(what);
+    fn look(&self, verb: &RawVerb) {
+        assert_eq!(verb.width, Width::W64, "{verb:?}");
+        assert!(matches!(verb.op, Op::Read | Op::Write(_) | Op::Cas { .. } | Op::FetchAdd(_)), "{verb:?}");
     }
 }
 
@@ -111,7 +67,7 @@ fn readers_and_writers_keep_out_of_each_other_s_way_on_plain_verbs() {
         for index in 0..3 {
             let (fabric, pair, params) = (&fabric, &pair, &params);
             scope.spawn(move || {
-                let ep = PlainNic(fabric.endpoint(PeerId::client(index)));
+                let ep = Filtered::new(fabric.endpoint(PeerId::client(index)), PlainNic);
                 let client = FittingClient::new(ep, &space, params).unwrap();
                 assert_eq!(client.fitting(), Fitting::Portable);
                 let mut last = 0;

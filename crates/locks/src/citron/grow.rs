@@ -128,14 +128,17 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// swept already.
     async fn sweep(&self, old: &Tree, new: &Tree) -> Result<(Vec<RawVerb>, Vec<Node>), FabricError> {
         let seen = self.each(old.top_nodes(), |node| old.word(node).read().raw()).await?;
-        let (todo, mut doubtful): (Vec<_>, Vec<_>) = seen.into_iter().partition(|(_, word)| !has_grown(*word));
+        let (todo, mut doubtful): (Vec<_>, Vec<_>) =
+            seen.into_iter().partition(|(_, word)| !has_grown(*word));
         let mask = (EXP.mask() | SWEPT.mask()) as u64;
         let swept = |word: u64| EXP.put(1) | SWEPT.put(get(word, SWEPT) ^ 1);
         let mut verbs = Vec::new();
         for chunk in todo.chunks(MAX_BATCH) {
             let sweep: ArrayVec<RawVerb, MAX_BATCH> = chunk
                 .iter()
-                .map(|(node, word)| old.word(*node).masked_cas(word & mask, mask, swept(*word) as u64, mask).raw())
+                .map(|(node, word)| {
+                    old.word(*node).masked_cas(word & mask, mask, swept(*word) as u64, mask).raw()
+                })
                 .collect();
             let befores = self.ep.go(sweep.as_slice()).await?;
             for ((node, _), before) in chunk.iter().zip(&befores) {
@@ -233,7 +236,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let word = tree.config_word();
         let flags = GROWING | SHRINKING;
         let another = Cond::Ne { mask: (!flags).into(), value: tree.view.config.into() };
-        let vigil = Vigil { word, cond: another, or: None, moves: u64::MAX, deadline: Deadline::Never };
+        let deadline = Deadline::Never;
+        let vigil = Vigil { word, cond: another, or: None, moves: u64::MAX, deadline, pace_ns: 0 };
         if let End::Dead(_) = self.keep(vigil).await? {
             // Whoever let the tree grow or shrink is dead. The mutex will be recovered; then somebody has to go on.
             if let Some(turn) = self.take_spill(Want::exclusive(tree.lock()), tree, 0).await? {

@@ -24,7 +24,7 @@ use super::layout::{has_grown, is_another, is_swept};
 use super::recover::End;
 use super::release::Verbs;
 use super::tree::Node;
-use super::words::{NO_READERS, Words, has_readers};
+use super::words::{self, Gap, NO_READERS, Words, has_readers};
 use super::{Attempt, CitronClient, Obstacle, Piece, Rules};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, Olds, RawVerb, Time};
@@ -44,6 +44,16 @@ pub(super) struct Plan {
     reads_era: bool,
     /// Whether the batch ends with a proof.
     pub(super) with_proof: bool,
+}
+
+/// What came of taking the first leaf alone.
+enum First {
+    /// Somebody has units of it.
+    Taken(Obstacle),
+    /// It was taken; what was there before.
+    Had(u64),
+    /// It goes with the others.
+    Later,
 }
 
 impl Plan {
@@ -111,16 +121,22 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     async fn take_leaves(&self, request: &Request) -> Result<Attempt, FabricError> {
-        let (plan, mut pieces) = self.plan_leaves(request);
         let words = request.words;
+        let first = match self.take_first(request).await? {
+            First::Taken(obstacle) => return Ok(Attempt::Blocked(obstacle)),
+            First::Had(old) => Some(old),
+            First::Later => None,
+        };
+        let (plan, mut pieces) = self.plan_leaves(request, first.is_some());
         let (posted, olds) = self.post(request, &plan).await?;
+        let leaf = |cas: Option<usize>| cas.map_or(first.unwrap_or(0), |place| olds[place] as u64);
         if self.recovers() || self.shape.grows() {
             for (i, (piece, cas)) in pieces.iter_mut().enumerate() {
-                piece.begun = plan.begun(words, &olds, i, self.leaf_generation.get(olds[*cas]));
+                piece.begun = plan.begun(words, &olds, i, self.leaf_generation.get(leaf(*cas).into()));
             }
         }
-        let is_taken = |piece: &Piece, cas: usize| words.units_taken(olds[cas] as u64, piece.mask);
-        let is_marked = |piece: &Piece, cas: usize| words.marks_anyway() || !is_taken(piece, cas);
+        let is_taken = |piece: &Piece, cas| words.units_taken(leaf(cas), piece.mask);
+        let is_marked = |piece: &Piece, cas| words.marks_anyway() || !is_taken(piece, cas);
         let mut obstacle = None;
         if self.shape.grows()
             && (plan.is_another(request, &olds) || pieces.iter().any(|(piece, _)| piece.begun.late))
@@ -133,7 +149,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             }
             if is_taken(piece, *cas) {
                 obstacle = Some((i, Obstacle::Units(piece.node, piece.mask)));
-            } else if words.has_many_readers_of(olds[*cas] as u64, piece.mask) {
+            } else if words.has_many_readers_of(leaf(*cas), piece.mask) {
                 obstacle = Some((i, Obstacle::Readers(piece.node)));
             } else if let Some(above) = plan.occupied::<R>(request, &olds, i) {
                 obstacle = Some((i, Obstacle::Node(above)));
@@ -174,11 +190,32 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(Attempt::Blocked(obstacle))
     }
 
-    /// The batch for as many of the next leaves as fit, and where each one's CAS is in it.
-    fn plan_leaves(&self, request: &Request) -> (Plan, ArrayVec<(Piece, usize), { super::MAX_K }>) {
-        let tree = &request.tree;
+    /// Under contention, the next leaf alone, before anybody is told: an attempt that fails leaves nothing to undo.
+    async fn take_first(&self, request: &Request) -> Result<First, FabricError> {
+        let (node, words) = (request.todo[0], request.words);
+        if !request.is_careful || words.marks_anyway() {
+            return Ok(First::Later);
+        }
+        let mask = self.mask(node, request.units);
         let mut plan = self.begin_plan(request);
-        let mut pieces = ArrayVec::<(Piece, usize), { super::MAX_K }>::new();
+        let at = plan.verbs.len();
+        plan.verbs.push(words.take_units(request.tree.word(node), mask).raw());
+        let (_, olds) = self.post(request, &plan).await?;
+        let old = olds[at] as u64;
+        let taken = words.units_taken(old, mask);
+        Ok(if taken { First::Taken(Obstacle::Units(node, mask)) } else { First::Had(old) })
+    }
+
+    /// The batch for as many of the next leaves as fit, and where each one's CAS is in it: the first's is not if that is
+    /// had already.
+    fn plan_leaves(
+        &self,
+        request: &Request,
+        has_first: bool,
+    ) -> (Plan, ArrayVec<(Piece, Option<usize>), { super::MAX_K }>) {
+        let tree = &request.tree;
+        let mut plan = if has_first { Plan::default() } else { self.begin_plan(request) };
+        let mut pieces = ArrayVec::<(Piece, Option<usize>), { super::MAX_K }>::new();
         let mut reads = ArrayVec::<(usize, Node), MAX_BATCH>::new();
         if !R::LOOKS_AFTER_TELLING {
             self.look_first(request, request.todo[0], &mut plan);
@@ -195,9 +232,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                     || R::SPARES_COMMON_ANCESTORS && pieces.iter().any(|(piece, _)| above.covers(piece.node))
             };
             let mask = self.mask(*node, request.units);
-            let piece = Piece { node: *node, mask, with_leaves: false, begun: Begun::default() };
-            let cas = plan.verbs.len();
-            plan.verbs.push(request.words.take_units(tree.word(*node), piece.mask).raw());
+            let piece =
+                Piece { node: *node, mask, with_leaves: false, is_followed: false, begun: Begun::default() };
+            let cas = (mine > 0 || !has_first).then_some(plan.verbs.len());
+            if cas.is_some() {
+                plan.verbs.push(request.words.take_units(tree.word(*node), piece.mask).raw());
+            }
             for above in tree.above(*node) {
                 if node.notifies(above.level, tree.root().level, tree.view.tell) {
                     if R::LOOKS_AFTER_TELLING && !is_common(above) {
@@ -246,7 +286,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
 
         let (ticket, mut at_once) = (words.ticket_of(before), !words.has_queue(before));
-        let waits_for = (!at_once).then_some(ticket);
+        let waits_for = (!at_once).then_some((ticket, before));
         if self.shape.grows() && (begun.late || plan.is_another(request, &olds)) {
             self.yield_turn(request, node, &begun, waits_for, None).await?;
             return Ok(Attempt::Grown);
@@ -257,8 +297,16 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             self.yield_turn(request, node, &begun, waits_for, Some(above)).await?;
             return Ok(Attempt::Blocked(Obstacle::Node(above)));
         }
-        if !at_once && !self.wait_for_turn(request, node, ticket, begun.here).await? {
-            return self.is_renewed(request, node, &begun).await;
+        let mut turn = before;
+        if !at_once {
+            match self.wait_for_turn(request, node, ticket, before, begun.here).await? {
+                Some(word) => turn = word,
+                None => return self.is_renewed(request, node, &begun).await,
+            }
+        }
+        let is_followed = words == Words::Exclusive && words.is_followed(ticket, turn);
+        if words.has_gap(turn) {
+            return self.close_gap(request, node, begun, is_followed).await;
         }
         if R::READERS && (!at_once || has_readers(before)) {
             // New readers see the ticket and queue, so these are the last ones; some were ahead in the queue.
@@ -284,7 +332,45 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         } else {
             None
         };
-        let piece = Piece { node, mask: 0, with_leaves: false, begun };
+        let piece = Piece { node, mask: 0, with_leaves: false, is_followed, begun };
+        Ok(Attempt::Locked(std::iter::once(piece).collect(), proof))
+    }
+
+    /// The turn has come, with a gap before it that let requests below in: closes it, and only then looks for their notes.
+    async fn close_gap(
+        &self,
+        request: &Request,
+        node: Node,
+        begun: Begun,
+        is_followed: bool,
+    ) -> Result<Attempt, FabricError> {
+        let close = words::close_gap(request.tree.word(node), begun.here, self.guards);
+        let mut plan = Plan::default();
+        let closes_last = !R::CLOSES_GAP_FIRST;
+        if !closes_last {
+            plan.verbs.push(close.verb);
+        }
+        let window = self.plan_window(request, node, &mut plan);
+        if closes_last {
+            plan.verbs.push(close.verb);
+        } else if window.is_some() {
+            self.plan_proof(request, 1, &mut plan);
+        }
+        let (posted, olds) = self.post(request, &plan).await?;
+        let before = olds[if closes_last { olds.len() - 1 } else { 0 }];
+        if !close.was_due(before) {
+            return self.is_renewed(request, node, &begun).await;
+        }
+        let below = self.seen_below(request, node, before as u64, window, &olds);
+        if self.wait_for_everybody_below(request, node, window, &below).await? != End::Met {
+            self.yield_turn(request, node, &begun, None, None).await?;
+            return Ok(Attempt::GaveUp);
+        }
+        let mut proof = None;
+        if plan.with_proof && below.is_quiet() {
+            proof = Some(self.proof_from(&request.tree, request.units, &olds, posted).await?);
+        }
+        let piece = Piece { node, mask: 0, with_leaves: false, is_followed, begun };
         Ok(Attempt::Locked(std::iter::once(piece).collect(), proof))
     }
 
@@ -345,18 +431,25 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 }
             }
         }
+        let window = self.plan_window(request, node, &mut plan);
+        if window.is_some() {
+            self.plan_proof(request, 1, &mut plan);
+        }
+        (plan, taken_at, window)
+    }
+
+    /// Looks for notes below `node`. None if they are too many for one batch: they get batches of their own.
+    fn plan_window(&self, request: &Request, node: Node, plan: &mut Plan) -> Window {
+        let tree = &request.tree;
         let from = plan.verbs.len();
         let room = (MAX_BATCH - from).saturating_sub(super::tokens::ROOM);
-        let nodes = tree.window(node);
-        plan.verbs.extend(nodes.take(room).map(|below| tree.word(below).read().raw()));
+        plan.verbs.extend(tree.window(node).take(room).map(|below| tree.word(below).read().raw()));
         let count = plan.verbs.len() - from;
         if tree.window(node).nth(count).is_some() {
-            // Too many for one batch: they get batches of their own.
             plan.verbs.truncate(from);
-            return (plan, taken_at, None);
+            return None;
         }
-        self.plan_proof(request, 1, &mut plan);
-        (plan, taken_at, Some((from, count)))
+        Some((from, count))
     }
 
     /// Where the batch saw notes.
@@ -418,14 +511,14 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         request: &Request,
         node: Node,
         begun: &Begun,
-        waits_for: Option<u128>,
+        waits_for: Option<(u128, u64)>,
         above: Option<Node>,
     ) -> Result<(), FabricError> {
         let mut undo = Verbs::new(self, &request.tree, request.words);
-        let pass = self.pass(&request.tree, request.words, node, begun);
+        let pass = |gap| self.pass(&request.tree, request.words, node, gap, begun);
         let keeps_turn = above.filter(|_| !R::PASSES_TURN);
         if waits_for.is_none() && keeps_turn.is_none() {
-            undo.push(pass).await?;
+            undo.push(pass(Gap::Leave)).await?;
             self.undo_notes(request, node, begun, &mut undo).await?;
             undo.finish().await?;
             return Ok(());
@@ -436,13 +529,16 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             // A mutant: the turn is kept until the ancestor is free.
             self.ep.wait_until(request.tree.word(above).until(request.words.queue_empty())).await?;
         }
-        if let Some(ticket) = waits_for
-            && !self.wait_for_turn(request, node, ticket, begun.here).await?
-        {
-            return Ok(());
+        let mut gap = Gap::Leave;
+        if let Some((ticket, seen)) = waits_for {
+            match self.wait_for_turn(request, node, ticket, seen, begun.here).await? {
+                Some(turn) if request.words.has_gap(turn) => gap = Gap::Close,
+                Some(_) => {}
+                None => return Ok(()),
+            }
         }
         let mut undo = Verbs::new(self, &request.tree, request.words);
-        undo.push(pass).await?;
+        undo.push(pass(gap)).await?;
         undo.finish().await.map(drop)
     }
 

@@ -429,7 +429,8 @@ mod tests {
         assert_eq!((shape.start_top, shape.growths()), (5, 2));
         let grown: Vec<_> = (1..=8).map(|level| shape.grown_at(level)).collect();
         assert_eq!(grown, [Some(2), Some(2), Some(1), Some(1), Some(0), Some(0), None, None]);
-        let roots: Vec<_> = (1..=8).filter(|level| shape.is_a_root(Node { level: *level, place: 0 })).collect();
+        let roots: Vec<_> =
+            (1..=8).filter(|level| shape.is_a_root(Node { level: *level, place: 0 })).collect();
         assert_eq!(roots, [1, 3, 5]);
     }
 
