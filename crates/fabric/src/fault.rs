@@ -16,8 +16,10 @@ pub struct FaultPlan {
     pub pause_rate: f64,
     /// How long such a pause is, in nanoseconds.
     pub pause_ns: u64,
-    /// Memory nodes that die: from this time on, their verbs fail with `NodeLost`.
+    /// Memory nodes that die: from this time on, their verbs fail with `NodeLost`, and clients and roles there are gone.
     pub node_deaths: Vec<(NodeId, u64)>,
+    /// Roles, by their number, that are restarted at this time and lose what they kept in volatile memory.
+    pub restarts: Vec<(usize, u64)>,
     /// What happens to datagrams. Reliable messages are only delayed.
     pub network: NetworkFaults,
     /// How far a client's clock may run fast or slow, in parts per million.

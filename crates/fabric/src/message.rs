@@ -111,6 +111,16 @@ pub trait Role: Clone + Eq + Hash + Debug + Send + 'static {
         false
     }
 
+    /// Whether it wants a message of kind [`Message::DEPARTED`] from every role that is lost with its node, or was
+    /// restarted: for whoever has to put things right then.
+    fn hears_of_roles(&self) -> bool {
+        false
+    }
+
+    /// Its power was cut and is back: what it kept in volatile memory is gone. A role that loses nothing by that has
+    /// nothing to do here.
+    fn restart(&mut self) {}
+
     /// Which of its groups of threads takes `message`, where whoever drives it has several: a model of time, never a
     /// matter of what happens.
     fn desk(&self, message: &Message) -> usize {
@@ -127,6 +137,8 @@ trait AnyRole: Debug + Send {
     fn on_message(&mut self, now: Time, from: PeerId, message: &Message, out: &mut Outbox);
     fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox);
     fn hears_departures(&self) -> bool;
+    fn hears_of_roles(&self) -> bool;
+    fn restart(&mut self);
     fn desk(&self, message: &Message) -> usize;
     fn boxed_clone(&self) -> Box<dyn AnyRole>;
     fn key(&self) -> Vec<u8>;
@@ -141,6 +153,12 @@ impl<R: Role> AnyRole for R {
     }
     fn hears_departures(&self) -> bool {
         Role::hears_departures(self)
+    }
+    fn hears_of_roles(&self) -> bool {
+        Role::hears_of_roles(self)
+    }
+    fn restart(&mut self) {
+        Role::restart(self);
     }
     fn desk(&self, message: &Message) -> usize {
         Role::desk(self, message)
@@ -174,6 +192,16 @@ impl BoxedRole {
     /// See [`Role::hears_departures`].
     pub fn hears_departures(&self) -> bool {
         self.0.hears_departures()
+    }
+
+    /// See [`Role::hears_of_roles`].
+    pub fn hears_of_roles(&self) -> bool {
+        self.0.hears_of_roles()
+    }
+
+    /// See [`Role::restart`].
+    pub fn restart(&mut self) {
+        self.0.restart();
     }
 
     /// See [`Role::desk`].

@@ -52,6 +52,10 @@ pub(crate) struct RackRun {
     /// If set, grants are counted by slices of time, from the beginning.
     pub(crate) slice_ns: Option<u64>,
     pub(crate) faults: FaultPlan,
+    /// Locks of a transaction are taken in the order of their ids, so that nobody has to give up: for protocols that cannot.
+    pub(crate) in_order: bool,
+    /// What every transaction works, at least.
+    pub(crate) work_ns: u64,
     pub(crate) seed: u64,
 }
 
@@ -67,6 +71,8 @@ impl RackRun {
             duration_ns: 10_000_000,
             slice_ns: None,
             faults: FaultPlan::default(),
+            in_order: false,
+            work_ns: 0,
             seed: 1,
         }
     }
@@ -230,7 +236,9 @@ fn once<P: Protocol>(run: &RackRun) -> Result<RackReport, String> {
         let worker = Worker {
             stream,
             locks: run.workload.locks(),
-            gives_up: P::INFO.offers.timeouts,
+            gives_up: P::INFO.offers.timeouts && !run.in_order,
+            in_order: run.in_order,
+            work_ns: run.work_ns,
             counts_ns: (run.warmup_ns, run.warmup_ns + run.duration_ns),
             slice_ns: run.slice_ns,
             tally: Rc::clone(&tally),
@@ -271,6 +279,8 @@ struct Worker {
     stream: Stream,
     locks: u64,
     gives_up: bool,
+    in_order: bool,
+    work_ns: u64,
     counts_ns: (u64, u64),
     slice_ns: Option<u64>,
     tally: Rc<RefCell<Tally>>,
@@ -279,7 +289,11 @@ struct Worker {
 impl Worker {
     async fn run<C: LockClient>(mut self, ep: SimEndpoint, client: C) {
         while ep.true_now_ns() < self.counts_ns.1 {
-            let txn = self.stream.next(ep.true_now_ns());
+            let mut txn = self.stream.next(ep.true_now_ns());
+            txn.work_ns = txn.work_ns.max(self.work_ns);
+            if self.in_order {
+                txn.wants.sort_unstable_by_key(|want| want.claim.lock);
+            }
             let began_ns = ep.true_now_ns();
             if self.transact(&ep, &client, &txn).await {
                 self.done(txn.kind, began_ns, ep.true_now_ns());

@@ -74,12 +74,24 @@ pub struct Faults {
     pub duplicates: u8,
     /// Datagrams overtake each other.
     pub reorders: bool,
+    /// Switches that are restarted, and lose what they kept in volatile memory.
+    pub restarts: u8,
+    /// Nodes that are lost, with the role and the clients on them.
+    pub node_losses: u8,
 }
 
 impl Faults {
     /// Nothing goes wrong.
-    pub const NONE: Self =
-        Self { crashes: 0, pauses: 0, pause_ticks: None, losses: 0, duplicates: 0, reorders: false };
+    pub const NONE: Self = Self {
+        crashes: 0,
+        pauses: 0,
+        pause_ticks: None,
+        losses: 0,
+        duplicates: 0,
+        reorders: false,
+        restarts: 0,
+        node_losses: 0,
+    };
 }
 
 /// When a wait with a deadline may end without what it waited for.

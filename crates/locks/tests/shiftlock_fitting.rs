@@ -3,9 +3,10 @@
 
 #![expect(clippy::disallowed_methods, reason = "real threads are what is tested here")]
 
-use lockwright_fabric::backend::inproc::{InProc, block_on};
-use lockwright_fabric::layer::{Filter, Filtered};
-use lockwright_fabric::{AtomicScope, Capabilities, Op, PeerId, RawVerb, Width};
+use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
+use lockwright_fabric::{
+    AtomicScope, Batch, Capabilities, Endpoint, FabricError, Op, PeerId, Value, Wait, Waited, Width,
+};
 use lockwright_locks::shiftlock::ShiftParams;
 use lockwright_locks::shiftlock::fitting::{Fitting, FittingClient};
 use lockwright_locks::{Denied, Grant, LockClient, Patience, Space, Want};
@@ -15,17 +16,29 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const PLAIN: Capabilities = Capabilities { masked: false, wide: false, guarded: false, ..Capabilities::CPU };
 
 /// A NIC without extended atomics: refuses, loudly, whatever it could not do.
-#[derive(Clone, Copy, Debug)]
-struct PlainNic;
+#[derive(Clone, Debug)]
+struct PlainNic(InProcEndpoint);
 
-impl Filter for PlainNic {
-    const LOOKS: bool = true;
-    fn capabilities(&self, _: Capabilities) -> Capabilities {
+impl Endpoint for PlainNic {
+    lockwright_fabric::pass_on!(0: me home send send_datagram recv_by now sleep random observe);
+
+    fn capabilities(&self) -> Capabilities {
         PLAIN
     }
-    fn look(&self, verb: &RawVerb) {
-        assert_eq!(verb.width, Width::W64, "{verb:?}");
-        assert!(matches!(verb.op, Op::Read | Op::Write(_) | Op::Cas { .. } | Op::FetchAdd(_)), "{verb:?}");
+    fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>> {
+        batch.each(&mut |verb| {
+            assert_eq!(verb.width, Width::W64, "{verb:?}");
+            assert!(
+                matches!(verb.op, Op::Read | Op::Write(_) | Op::Cas { .. } | Op::FetchAdd(_)),
+                "{verb:?}"
+            );
+            0
+        });
+        self.0.go(batch)
+    }
+    fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {
+        assert_eq!(T::WIDTH, Width::W64);
+        self.0.wait_until(wait)
     }
 }
 
@@ -67,7 +80,7 @@ fn readers_and_writers_keep_out_of_each_other_s_way_on_plain_verbs() {
         for index in 0..3 {
             let (fabric, pair, params) = (&fabric, &pair, &params);
             scope.spawn(move || {
-                let ep = Filtered::new(fabric.endpoint(PeerId::client(index)), PlainNic);
+                let ep = PlainNic(fabric.endpoint(PeerId::client(index)));
                 let client = FittingClient::new(ep, &space, params).unwrap();
                 assert_eq!(client.fitting(), Fitting::Portable);
                 let mut last = 0;

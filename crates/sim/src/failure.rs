@@ -116,6 +116,7 @@ fn faults(plan: &FaultPlan) -> Vec<String> {
     faults.extend(plan.crashes.iter().map(|at| format!("crash={}", place(at))));
     faults.extend(plan.pauses.iter().map(|pause| format!("pause={}:{}ns", place(&pause.at), pause.ns)));
     faults.extend(plan.node_deaths.iter().map(|(node, at_ns)| format!("node-death={}@{at_ns}ns", node.0)));
+    faults.extend(plan.restarts.iter().map(|(role, at_ns)| format!("restart={role}@{at_ns}ns")));
     let network = &plan.network;
     for (name, rate) in [
         ("crash-rate", plan.crash_rate),

@@ -1,17 +1,15 @@
 //! Layers: endpoints around an endpoint, of any backend.
 //!
 //! [`Counted`] counts what a protocol costs, [`Traced`] writes down what happens, [`Faulty`] makes things go
-//! wrong, [`Filtered`] differs in one thing. They nest in any order, and a fabric without them pays nothing. A layer must not change what the
+//! wrong. They nest in any order, and a fabric without them pays nothing. A layer must not change what the
 //! endpoint beneath it does, except for the faults it was ordered to make.
 
 mod count;
 mod fault;
-mod filter;
 mod trace;
 
 pub use count::{Counted, Counts, Tally};
 pub use fault::Faulty;
-pub use filter::{Filter, Filtered, NoMarks};
 pub use trace::{Event, Outcome, Timeline, Traced, What};
 
 use crate::verb::{Batch, MAX_BATCH, RawVerb};

@@ -20,11 +20,14 @@ mod fiss_fig14;
 mod fiss_fig15;
 mod fiss_fig16;
 mod fiss_fig17;
+mod fiss_fig3;
 mod fiss_memory;
+mod fiss_recovery;
 mod qplock_fairness;
 mod qplock_mix;
 mod qplock_verbs;
 mod shift;
+mod shift_fig10;
 mod shift_fig12;
 mod shift_fig13;
 mod shift_fig4;
@@ -55,6 +58,7 @@ pub const ALL: &[Experiment] = &[
     shift_fig7::EXPERIMENT,
     shift_fig8::EXPERIMENT,
     shift_fig9::EXPERIMENT,
+    shift_fig10::EXPERIMENT,
     shift_fig12::EXPERIMENT,
     shift_fig13::EXPERIMENT,
     shift_tab3::EXPERIMENT,
@@ -68,11 +72,13 @@ pub const ALL: &[Experiment] = &[
     qplock_verbs::EXPERIMENT,
     qplock_mix::EXPERIMENT,
     qplock_fairness::EXPERIMENT,
+    fiss_fig3::EXPERIMENT,
     fiss_fig13::EXPERIMENT,
     fiss_fig14::EXPERIMENT,
     fiss_fig15::EXPERIMENT,
     fiss_fig16::EXPERIMENT,
     fiss_fig17::EXPERIMENT,
+    fiss_recovery::EXPERIMENT,
     fiss_memory::EXPERIMENT,
 ];
 

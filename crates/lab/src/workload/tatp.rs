@@ -13,7 +13,10 @@
 //! | IF insert call forwarding | 2 % | S r, every SF r, CF w | the same |
 //! | DF delete call forwarding | 2 % | S r, CF w | the same |
 //!
-//! The `paper` column has the shape of the papers' traces: 1.135 locks per transaction, at most 6, 80.6 % shared.
+//! The `paper` column has the shape of the papers' traces: 1.135 locks per transaction, at most 6, 80.6 % shared. How much
+//! the hottest of the *touched* locks take grows with the length of a trace (5.3, 18.5 and 48.7 % of 200,000
+//! transactions, 9.5, 27.3 and 62.4 % of a million); it is 6.2, 21.3 and 52.8 %, as published, for 160 clients with 2,000
+//! transactions each.
 
 use super::{Profile, Txn};
 use lockwright::locks::Want;
@@ -131,11 +134,11 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "MISS: the hottest locks take 9.4, 27.2 and 62.4 % of the requests; of the papers' traces 6.2, 21.3 and 52.8"]
     fn the_hottest_locks_of_the_paper_s_profile_take_as_much_as_in_the_papers_traces() {
-        let shape = shape(&Workload::Tatp(Tatp::new(Profile::Paper, 0)), 1_000_000);
+        // The shares grow with the trace: they are those of 2,000 transactions for each of 160 clients.
+        let shape = shape(&Workload::Tatp(Tatp::new(Profile::Paper, 0)), 160 * 2_000);
         for (ours, paper) in shape.hottest_percent.iter().zip([6.2, 21.3, 52.8]) {
-            assert!((ours / paper - 1.0).abs() < 0.35, "{shape:?}");
+            assert!((ours / paper - 1.0).abs() < 0.03, "{shape:?}");
         }
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct Tpcc {
     pub(crate) warehouses: u64,
     /// How long a transaction works: about 10 µs in FissLock §7.1, 7 µs in ShiftLock.
     pub(crate) work_ns: u64,
+    /// Every transaction is for another of the machine's warehouses, not always for the client's own.
+    pub(crate) roams: bool,
 }
 
 const PER_WAREHOUSE: u64 = 100;
@@ -42,7 +44,7 @@ const _: () = assert!(STOCK + STOCK_STRETCHES == PER_WAREHOUSE);
 impl Tpcc {
     /// As many warehouses as the traces have.
     pub(crate) const fn new(profile: Profile, work_ns: u64) -> Self {
-        Self { profile, warehouses: 605, work_ns }
+        Self { profile, warehouses: 605, work_ns, roams: false }
     }
 
     pub(crate) const fn locks(&self) -> u64 {
@@ -52,10 +54,15 @@ impl Tpcc {
     /// The client's warehouse: one of its machine's, so that a manager that partitions locks by warehouse finds most
     /// requests at home.
     fn home(&self, (client, machine, machines): (usize, usize, usize)) -> u64 {
+        let (first, here) = self.of_machine(machine, machines);
+        (first + (client / machines) as u64 % here).min(self.warehouses - 1)
+    }
+
+    /// The first warehouse of a machine, and how many it has.
+    fn of_machine(&self, machine: usize, machines: usize) -> (u64, u64) {
         let each = self.warehouses.div_ceil(machines as u64);
         let first = machine as u64 * each;
-        let here = each.min(self.warehouses.saturating_sub(first)).max(1);
-        (first + (client / machines) as u64 % here).min(self.warehouses - 1)
+        (first, each.min(self.warehouses.saturating_sub(first)).max(1))
     }
 
     fn other(&self, home: u64, rng: &mut Rng) -> u64 {
@@ -64,7 +71,12 @@ impl Tpcc {
 
     /// The next transaction of the client at `place`: its number, its machine, and how many machines there are.
     pub(crate) fn next(&self, rng: &mut Rng, place: (usize, usize, usize)) -> Txn {
-        let w = self.home(place);
+        let w = if self.roams {
+            let (first, here) = self.of_machine(place.1, place.2);
+            (first + rng.below(here)).min(self.warehouses - 1)
+        } else {
+            self.home(place)
+        };
         let lock = |warehouse: u64, at: u64| warehouse * PER_WAREHOUSE + at;
         let (read, write) = (Want::shared, Want::exclusive);
         let d = rng.below(DISTRICTS);

@@ -15,7 +15,8 @@
 //! upper one sees its note gone. So one round trip is enough, no clock is asked, and nothing ever aborts.
 //!
 //! Whoever took a ticket and saw no ancestor occupied needs no second look when its turn comes: from its note on, any
-//! request above waits for it. Nor does it look twice for notes below: its ticket holds off everybody new.
+//! request above waits for it. Nor does it look twice for notes below: its ticket holds off everybody new, unless a gap was
+//! left before its turn that lets them in; then it closes that first (`words`).
 
 use super::acquire::Request;
 use super::below::Below;
@@ -46,16 +47,6 @@ pub(super) struct Plan {
     pub(super) with_proof: bool,
 }
 
-/// What came of taking the first leaf alone.
-enum First {
-    /// Somebody has units of it.
-    Taken(Obstacle),
-    /// It was taken; what was there before.
-    Had(u64),
-    /// It goes with the others.
-    Later,
-}
-
 impl Plan {
     /// Of the ancestors that piece `piece` looked at, the lowest that is occupied.
     pub(super) fn occupied<R: Rules>(&self, request: &Request, olds: &Olds, piece: usize) -> Option<Node> {
@@ -79,7 +70,7 @@ impl Plan {
     }
 
     /// Whether the tree is another by now, so that there are ancestors this batch knew nothing of, or fewer.
-    fn is_another(&self, request: &Request, olds: &Olds) -> bool {
+    pub(super) fn is_another(&self, request: &Request, olds: &Olds) -> bool {
         let root = request.tree.root();
         let mut looks = self.looks.iter();
         looks.any(|(place, _, node)| *node == root && is_another(olds[*place] as u64))
@@ -99,7 +90,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// A batch that nothing is in yet but the era, if the request has left no trace so far.
-    fn begin_plan(&self, request: &Request) -> Plan {
+    pub(super) fn begin_plan(&self, request: &Request) -> Plan {
         let mut plan = Plan::default();
         if request.held.is_empty()
             && let Some(era) = self.era_verb(&request.tree)
@@ -118,145 +109,6 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             request.era.set(olds[0] as u64);
         }
         Ok((posted, olds))
-    }
-
-    async fn take_leaves(&self, request: &Request) -> Result<Attempt, FabricError> {
-        let words = request.words;
-        let first = match self.take_first(request).await? {
-            First::Taken(obstacle) => return Ok(Attempt::Blocked(obstacle)),
-            First::Had(old) => Some(old),
-            First::Later => None,
-        };
-        let (plan, mut pieces) = self.plan_leaves(request, first.is_some());
-        let (posted, olds) = self.post(request, &plan).await?;
-        let leaf = |cas: Option<usize>| cas.map_or(first.unwrap_or(0), |place| olds[place] as u64);
-        if self.recovers() || self.shape.grows() {
-            for (i, (piece, cas)) in pieces.iter_mut().enumerate() {
-                piece.begun = plan.begun(words, &olds, i, self.leaf_generation.get(leaf(*cas).into()));
-            }
-        }
-        let is_taken = |piece: &Piece, cas| words.units_taken(leaf(cas), piece.mask);
-        let is_marked = |piece: &Piece, cas| words.marks_anyway() || !is_taken(piece, cas);
-        let mut obstacle = None;
-        if self.shape.grows()
-            && (plan.is_another(request, &olds) || pieces.iter().any(|(piece, _)| piece.begun.late))
-        {
-            obstacle = Some((0, Obstacle::Grown));
-        }
-        for (i, (piece, cas)) in pieces.iter().enumerate() {
-            if obstacle.is_some() {
-                break;
-            }
-            if is_taken(piece, *cas) {
-                obstacle = Some((i, Obstacle::Units(piece.node, piece.mask)));
-            } else if words.has_many_readers_of(leaf(*cas), piece.mask) {
-                obstacle = Some((i, Obstacle::Readers(piece.node)));
-            } else if let Some(above) = plan.occupied::<R>(request, &olds, i) {
-                obstacle = Some((i, Obstacle::Node(above)));
-            }
-        }
-        let Some((failed, obstacle)) = obstacle else {
-            let proof = if plan.with_proof {
-                Some(self.proof_from(&request.tree, request.units, &olds, posted).await?)
-            } else {
-                None
-            };
-            return Ok(Attempt::Locked(pieces.into_iter().map(|(piece, _)| piece).collect(), proof));
-        };
-        let freed = pieces[failed..].iter().rev();
-        let freed = freed.fold(0, |bits, (piece, cas)| bits << 1 | u64::from(is_marked(piece, *cas)));
-        let begun: ArrayVec<Begun, { super::MAX_K }> = pieces.iter().map(|(piece, _)| piece.begun).collect();
-        let more = [failed as u64, freed, obstacle.local(), pieces.len() as u64];
-        self.mark_begun("citron: undo leaves", request, &begun, more);
-        // What lies to the left of the failure stays locked; the rest is undone, whether it was had or not, so that
-        // nodes are held in ascending order.
-        let mut undo = Verbs::new(self, &request.tree, request.words);
-        for (piece, cas) in &pieces[failed..] {
-            if is_marked(piece, *cas) {
-                self.free(&request.tree, request.words, piece, &mut undo).await?;
-            }
-            self.undo_notes(request, piece.node, &piece.begun, &mut undo).await?;
-        }
-        undo.finish().await?;
-        if matches!(obstacle, Obstacle::Grown) {
-            return Ok(Attempt::Grown);
-        }
-        if failed == 0 && matches!(obstacle, Obstacle::Readers(_)) {
-            return Ok(Attempt::TooManyReaders);
-        }
-        if failed > 0 {
-            return Ok(Attempt::Locked(pieces[..failed].iter().map(|(piece, _)| *piece).collect(), None));
-        }
-        Ok(Attempt::Blocked(obstacle))
-    }
-
-    /// Under contention, the next leaf alone, before anybody is told: an attempt that fails leaves nothing to undo.
-    async fn take_first(&self, request: &Request) -> Result<First, FabricError> {
-        let (node, words) = (request.todo[0], request.words);
-        if !request.is_careful || words.marks_anyway() {
-            return Ok(First::Later);
-        }
-        let mask = self.mask(node, request.units);
-        let mut plan = self.begin_plan(request);
-        let at = plan.verbs.len();
-        plan.verbs.push(words.take_units(request.tree.word(node), mask).raw());
-        let (_, olds) = self.post(request, &plan).await?;
-        let old = olds[at] as u64;
-        let taken = words.units_taken(old, mask);
-        Ok(if taken { First::Taken(Obstacle::Units(node, mask)) } else { First::Had(old) })
-    }
-
-    /// The batch for as many of the next leaves as fit, and where each one's CAS is in it: the first's is not if that is
-    /// had already.
-    fn plan_leaves(
-        &self,
-        request: &Request,
-        has_first: bool,
-    ) -> (Plan, ArrayVec<(Piece, Option<usize>), { super::MAX_K }>) {
-        let tree = &request.tree;
-        let mut plan = if has_first { Plan::default() } else { self.begin_plan(request) };
-        let mut pieces = ArrayVec::<(Piece, Option<usize>), { super::MAX_K }>::new();
-        let mut reads = ArrayVec::<(usize, Node), MAX_BATCH>::new();
-        if !R::LOOKS_AFTER_TELLING {
-            self.look_first(request, request.todo[0], &mut plan);
-        }
-        for node in request.todo.iter().take_while(|node| self.shape.is_leaf(**node)) {
-            // Every ancestor is told or read, so a leaf takes at most as many verbs as there are levels.
-            let room = MAX_BATCH - plan.verbs.len() - reads.len();
-            if room < self.shape.levels as usize {
-                break;
-            }
-            let mine = pieces.len();
-            let is_common = |above: Node| {
-                request.is_common::<R>(above)
-                    || R::SPARES_COMMON_ANCESTORS && pieces.iter().any(|(piece, _)| above.covers(piece.node))
-            };
-            let mask = self.mask(*node, request.units);
-            let piece =
-                Piece { node: *node, mask, with_leaves: false, is_followed: false, begun: Begun::default() };
-            let cas = (mine > 0 || !has_first).then_some(plan.verbs.len());
-            if cas.is_some() {
-                plan.verbs.push(request.words.take_units(tree.word(*node), piece.mask).raw());
-            }
-            for above in tree.above(*node) {
-                if node.notifies(above.level, tree.root().level, tree.view.tell) {
-                    if R::LOOKS_AFTER_TELLING && !is_common(above) {
-                        plan.looks.push((plan.verbs.len(), mine, above));
-                    }
-                    plan.notes.push((plan.verbs.len(), mine));
-                    plan.verbs.push(request.words.note(tree.word(above)).raw());
-                } else if R::LOOKS_AFTER_TELLING && !is_common(above) {
-                    reads.push((mine, above));
-                }
-            }
-            pieces.push((piece, cas));
-        }
-        for (of, above) in reads {
-            plan.looks.push((plan.verbs.len(), of, above));
-            plan.verbs.push(tree.word(above).read().raw());
-        }
-        self.plan_proof(request, pieces.len(), &mut plan);
-        (plan, pieces)
     }
 
     async fn take_internal(&self, request: &Request, node: Node) -> Result<Attempt, FabricError> {
@@ -487,7 +339,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Ends the batch with a proof, if the batch can be the last one and has room.
-    fn plan_proof(&self, request: &Request, pieces: usize, plan: &mut Plan) {
+    pub(super) fn plan_proof(&self, request: &Request, pieces: usize, plan: &mut Plan) {
         if pieces < request.todo.len() || plan.verbs.remaining_capacity() < super::tokens::ROOM {
             return;
         }
@@ -498,7 +350,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// A mutant's look at the ancestors, before they are told.
-    fn look_first(&self, request: &Request, node: Node, plan: &mut Plan) {
+    pub(super) fn look_first(&self, request: &Request, node: Node, plan: &mut Plan) {
         for above in request.tree.above(node).filter(|above| !request.is_common::<R>(*above)) {
             plan.looks.push((plan.verbs.len(), 0, above));
             plan.verbs.push(request.tree.word(above).read().raw());

@@ -20,6 +20,7 @@ mod cases;
 mod ending;
 mod grow;
 mod handshake;
+mod handshake_leaves;
 mod layout;
 mod leaf;
 pub mod mutants;
@@ -34,6 +35,7 @@ mod split;
 mod tokens;
 mod tree;
 mod tuning;
+mod unmarked;
 mod wait_mode;
 mod words;
 

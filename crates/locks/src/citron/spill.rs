@@ -7,11 +7,11 @@
 
 use super::params::Growth;
 use super::tree::Tree;
+use super::unmarked::Unmarked;
 use super::{CitronClient, CitronGrant, Rules};
 use crate::baseline::dslr::DslrParams;
 use crate::baseline::dslr::client::{Bakery, Turn};
 use crate::protocol::{Denied, LockClient, Patience, Want};
-use lockwright_fabric::layer::{Filtered, NoMarks};
 use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError};
 
 impl<E: Endpoint, R: Rules> CitronClient<E, R> {
@@ -98,11 +98,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
     }
 
-    fn bakery(&self) -> Bakery<Filtered<E, NoMarks>> {
+    fn bakery(&self) -> Bakery<Unmarked<E>> {
         let lease_ns = if self.recovers() { self.params.lease_ns } else { u64::MAX / 8 };
-        Bakery::new(
-            Filtered::new(self.ep.clone(), NoMarks),
-            &DslrParams { lease_ns, ..DslrParams::default() },
-        )
+        Bakery::new(Unmarked(self.ep.clone()), &DslrParams { lease_ns, ..DslrParams::default() })
     }
 }

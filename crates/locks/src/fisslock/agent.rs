@@ -49,22 +49,35 @@ impl Agent {
         }
     }
 
+    /// An agent that nobody has given the lock yet.
+    pub(super) fn idle(mode: Mode, token: u64) -> Self {
+        let nobody = Ticket { mid: 0, tid: 0 };
+        Self { holders: BTreeSet::new(), ..Self::new(mode, 0, token, nobody, Vec::new()) }
+    }
+
+    /// Somebody waits, unless he only tries.
+    pub(super) fn enqueue(&mut self, waiter: Waiter) {
+        if !waiter.tries {
+            enqueue(&mut self.queue, waiter);
+        }
+    }
+
     pub(super) fn writer_waits(&self) -> bool {
         self.queue.iter().any(|waiter| waiter.mode == Mode::Exclusive)
     }
 
-    /// An ACQUIRE that the decider counted and, if `granted`, granted.
+    /// An ACQUIRE that the decider counted and, if `granted`, granted. If it was not, it waits, unless it only tries.
     pub(super) fn count(&mut self, waiter: Waiter, granted: bool) {
         self.inca = self.inca.wrapping_add(1);
         if !granted {
-            enqueue(&mut self.queue, waiter);
+            self.enqueue(waiter);
         } else if !self.early.remove(&waiter.ticket) {
             self.holders.insert(waiter.ticket);
             self.passed += u32::from(self.writer_waits());
         }
     }
 
-    /// A request that nobody has decided yet. True if it is granted.
+    /// A request that nobody has decided yet. True if it is granted; if not, it waits, unless it only tries.
     pub(super) fn ask(&mut self, waiter: Waiter) -> bool {
         let open = self.mode == Mode::Shared && !self.barred;
         let granted = waiter.mode == Mode::Shared && open;
@@ -72,7 +85,7 @@ impl Agent {
             self.holders.insert(waiter.ticket);
             self.passed += u32::from(self.writer_waits());
         } else {
-            enqueue(&mut self.queue, waiter);
+            self.enqueue(waiter);
         }
         granted
     }
@@ -127,7 +140,7 @@ mod tests {
     use super::*;
 
     fn waiter(tid: u32, mode: Mode, priority: u8) -> Waiter {
-        Waiter { ticket: Ticket { mid: 1, tid }, mode, priority }
+        Waiter { ticket: Ticket { mid: 1, tid }, mode, priority, tries: false }
     }
 
     fn tids(tickets: &[Ticket]) -> Vec<u32> {
@@ -161,7 +174,8 @@ mod tests {
         agent.release(Ticket { mid: 2, tid: 5 });
         agent.release(Ticket { mid: 1, tid: 0 });
         assert!(!agent.is_idle());
-        agent.count(Waiter { ticket: Ticket { mid: 2, tid: 5 }, mode: Mode::Shared, priority: 0 }, true);
+        let late = Waiter { ticket: Ticket { mid: 2, tid: 5 }, ..waiter(5, Mode::Shared, 0) };
+        agent.count(late, true);
         assert!(agent.is_idle() && agent.inca == 1);
     }
 }

@@ -1,12 +1,14 @@
 //! A client: one that calls the lock library of its machine and waits for the answer. Calls do not leave the machine.
 //!
+//! A try is answered by the decider if the lock can be had, and else by its agent, which does not queue it.
+//!
 //! **Cancel safety.** An acquire that is dropped must be adopted (see [`orphans`](crate::orphans)). One whose time runs
 //! out tells the library, which lets go of the lock if it should still come, and the call returns at once.
 
-use super::directory::{KEEPER, Known};
+use super::directory::Known;
 use super::packet::call;
 use super::{Params, Rules};
-use crate::protocol::{Denied, LockClient, Lost, Patience, Reason, Space, TokenGrant, Want};
+use crate::protocol::{Denied, LockClient, Lost, Patience, Space, TokenGrant, Want};
 use crate::slots::Slots;
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Endpoint, FabricError, Message, PeerId, Time};
@@ -20,6 +22,8 @@ use std::task::Poll;
 pub struct FissClient<E, R> {
     ep: E,
     machine: PeerId,
+    /// Who knows the places of sparse ids.
+    coordinator: PeerId,
     params: Params,
     slots: Slots,
     known: Known,
@@ -46,6 +50,7 @@ impl<E: Endpoint, R: Rules> FissClient<E, R> {
         Self {
             ep,
             machine: PeerId::role(machine),
+            coordinator: super::coordinator_of(space.nodes, params),
             params: params.clone(),
             slots: Slots::default(),
             known: Known::default(),
@@ -61,7 +66,7 @@ impl<E: Endpoint, R: Rules> FissClient<E, R> {
         if let Some(index) = self.known.get(id) {
             return Ok(index);
         }
-        self.ep.send(PeerId::role(KEEPER), Message::new(id, call::RESOLVE, &[])).await?;
+        self.ep.send(self.coordinator, Message::new(id, call::RESOLVE, &[])).await?;
         let about_id = |_: PeerId, message: &Message| {
             (message.kind == call::RESOLVED && message.lock == id).then_some(message.words[0])
         };
@@ -76,6 +81,7 @@ impl<E: Endpoint, R: Rules> FissClient<E, R> {
             _ if (message.lock, message.words[0]) != (lock, slot) => None,
             call::LOCKED => Some(Heard::Locked(message.words[1])),
             call::GAVE_UP => Some(Heard::GaveUp),
+            call::DENIED => Some(Heard::Denied),
             _ => None,
         };
         self.ep.recv(about_slot).await
@@ -98,6 +104,7 @@ impl<E: Endpoint, R: Rules> FissClient<E, R> {
 enum Heard {
     Locked(u64),
     GaveUp,
+    Denied,
 }
 
 impl<E: Endpoint, R: Rules> LockClient for FissClient<E, R> {
@@ -105,18 +112,25 @@ impl<E: Endpoint, R: Rules> LockClient for FissClient<E, R> {
 
     async fn acquire(&self, want: Want) -> Result<FissGrant, Denied> {
         let until = match want.patience {
-            Patience::Forever => None,
+            Patience::Forever | Patience::Try => None,
             Patience::Until(time) => Some(time),
-            Patience::Try => return Err(Denied::Unsupported(&Reason("a decider queues who is not granted"))),
         };
+        let tries = u64::from(want.patience == Patience::Try);
         let lock = self.index_of(want.claim.lock).await?;
         let slot = self.slots.take();
         let urgent = u64::from(self.ep.me().index().0 < self.params.urgent_clients as usize);
         let shared = u64::from(want.claim.mode == Mode::Shared);
-        self.ep.send(self.machine, Message::new(lock, call::LOCK, &[slot, shared, urgent])).await?;
-        if let Some(Heard::Locked(token)) = self.hear_until(until, lock, slot).await {
-            let token = self.params.tokens.then_some(token);
-            return Ok(FissGrant { held: TokenGrant { lock, token }, slot });
+        self.ep.send(self.machine, Message::new(lock, call::LOCK, &[slot, shared, urgent, tries])).await?;
+        match self.hear_until(until, lock, slot).await {
+            Some(Heard::Locked(token)) => {
+                let token = self.params.tokens.then_some(token);
+                return Ok(FissGrant { held: TokenGrant { lock, token }, slot });
+            }
+            Some(Heard::Denied) => {
+                self.slots.free(slot);
+                return Err(Denied::Busy);
+            }
+            Some(Heard::GaveUp) | None => {}
         }
         self.ep.send(self.machine, Message::new(lock, call::GIVE_UP, &[slot])).await?;
         // A grant that crossed the call comes before its answer, and is void.

@@ -3,14 +3,19 @@
 //!
 //! What it must not do: keep anything about a lock outside of the pipeline.
 
-use super::packet::{Flags, Kind, Packet};
+use super::packet::{Flags, Kind, Packet, call};
 use super::pipeline::{self, Age, Decision, Header, Once, Pipeline, Switch, Verdict};
-use super::{Params, Rules};
+use super::report::Entry;
+use super::{FIRST_EPOCH, Params, Rules};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Message, Outbox, PeerId, Role, Time};
+use std::collections::BTreeSet;
 
 /// Bits of a token that count grants which an agent gave without the decider.
 pub(super) const LOCAL_BITS: u32 = 16;
+
+/// Stamps that the coordinator gives out at a time: tokens rise across a restart because the next block is given then.
+pub(super) const BLOCK_BITS: u32 = 32;
 
 /// A decider in the network.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,24 +26,46 @@ pub struct Decider<R> {
     locks: u64,
     /// Deciders among which lock ids are dealt out, round robin.
     racks: u64,
-    machines: u64,
-    lanes: u32,
-    tokens: bool,
+    machines: u16,
+    /// Machines that are lost: locks that they kept have moved on.
+    lost: BTreeSet<u8>,
+    params: Params,
 }
 
 impl<R: Rules> Decider<R> {
     /// A decider for its share of `locks` locks, for `machines` machines.
     pub fn new(locks: u64, machines: u16, params: &Params) -> Self {
-        let in_switch = locks.min(params.switch_locks);
+        Self::in_epoch(FIRST_EPOCH, 0, locks.min(params.switch_locks), machines, params)
+    }
+
+    /// With empty registers, in `epoch`.
+    fn in_epoch(epoch: u32, stamp: u64, locks: u64, machines: u16, params: &Params) -> Self {
         let racks = u64::from(params.racks);
         Self {
-            pipeline: Pipeline::new(in_switch.div_ceil(racks) as usize, Switch::TOFINO, params.preference),
-            once: Once::new(usize::from(machines) * params.lanes as usize),
-            locks: in_switch,
+            pipeline: Pipeline::new(locks.div_ceil(racks) as usize, Switch::TOFINO, params.preference),
+            once: Once::new(usize::from(machines) * params.lanes as usize, epoch, stamp),
+            locks,
             racks,
-            machines: u64::from(machines),
-            lanes: params.lanes,
-            tokens: params.tokens,
+            machines,
+            lost: BTreeSet::new(),
+            params: params.clone(),
+        }
+    }
+
+    /// S3 of a recovery (§5.3): the control plane writes the registers of held locks, and the decider is back.
+    fn load(&mut self, message: &Message) {
+        let [epoch, stamp, lost, _] = message.words;
+        if epoch <= u64::from(self.once.epoch()) {
+            return;
+        }
+        *self = Self::in_epoch(epoch as u32, stamp, self.locks, self.machines, &self.params);
+        let (lost, entries) = message.tail.split_at(lost as usize);
+        self.lost = lost.iter().map(|mid| *mid as u8).collect();
+        for entry in Entry::decode(entries) {
+            let place = (entry.lid / self.racks) as usize;
+            let (mid, mode) = (entry.waiter.ticket.mid, entry.waiter.mode);
+            // Agents count anew, too.
+            self.pipeline.poke(place, mode, mid, 0, entry.barred);
         }
     }
 
@@ -54,7 +81,12 @@ impl<R: Rules> Decider<R> {
 
     /// What becomes of `packet`, and the token of whoever is granted something; nothing if it is too old to matter.
     fn decide(&mut self, packet: &Packet) -> Option<(Decision, u64)> {
-        let lane = usize::from(packet.number.origin - 1) * self.lanes as usize + packet.number.lane as usize;
+        let is_checked = if self.once.epoch() == 0 { R::RESTARTED_IS_CLOSED } else { R::EPOCHS_ARE_CHECKED };
+        if is_checked && !self.once.is_current(packet.epoch) {
+            return None;
+        }
+        let lanes = self.params.lanes as usize;
+        let lane = usize::from(packet.number.origin - 1) * lanes + packet.number.lane as usize;
         let counted = self.once.arrive(lane, packet.number.seq);
         let now = match counted.age {
             _ if !R::NUMBERS_ARE_CHECKED => Some(self.process(packet)),
@@ -64,9 +96,14 @@ impl<R: Rules> Decider<R> {
             // As printed: not larger, so it was here before, and the registers stay as they are.
             Age::Old => Some(self.forward(packet)),
         };
-        let stamps = self.tokens && now.is_some_and(|now| grants(packet, now.verdict));
+        let stamps = self.params.tokens && now.is_some_and(|now| grants(packet, now.verdict));
         let (decision, stamp) = self.once.leave(counted, now, stamps);
-        Some((decision?, if self.tokens { stamp << LOCAL_BITS } else { 0 }))
+        Some((decision?, if self.params.tokens { stamp << LOCAL_BITS } else { 0 }))
+    }
+
+    /// Half a block of stamps is used up: the coordinator has more, long before they end.
+    fn wants_stamps(&self, token: u64) -> bool {
+        self.params.tokens && token >> LOCAL_BITS & ((1 << BLOCK_BITS) - 1) == 1 << (BLOCK_BITS - 1)
     }
 
     fn process(&mut self, packet: &Packet) -> Decision {
@@ -87,14 +124,14 @@ impl<R: Rules> Decider<R> {
             mode: packet.mode,
             held: packet.held,
             inca: packet.inca,
-            bar: packet.flags.bar,
+            bar: if packet.kind == Kind::Acquire { !packet.flags.tries } else { packet.flags.bar },
         })
     }
 
     /// Where a packet goes that changes nothing: locks beyond the switch have their agents on machines.
     fn forward(&self, packet: &Packet) -> Decision {
         let agent = if packet.lid >= self.locks {
-            super::resident(packet.lid, self.machines)
+            super::resident(packet.lid, self.machines, &self.lost)
         } else {
             self.peek(packet.lid).1
         };
@@ -113,9 +150,25 @@ fn grants(packet: &Packet, verdict: Verdict) -> bool {
 }
 
 impl<R: Rules> Role for Decider<R> {
-    fn on_message(&mut self, _: Time, _: PeerId, message: &Message, out: &mut Outbox) {
+    fn on_message(&mut self, _: Time, from: PeerId, message: &Message, out: &mut Outbox) {
+        match message.kind {
+            call::LOAD => {
+                self.load(message);
+                out.send(from, Message::new(0, call::LOADED, &[message.words[0]]));
+                return;
+            }
+            call::STAMPS => {
+                self.once.raise_stamp(message.words[0]);
+                return;
+            }
+            _ => {}
+        }
         let Some(packet) = Packet::decode(message) else { return };
         let Some((Decision { verdict, agent }, token)) = self.decide(&packet) else { return };
+        if self.wants_stamps(token) {
+            let coordinator = super::coordinator_of(self.machines, &self.params);
+            out.send(coordinator, Message::new(0, call::STAMPS, &[]));
+        }
         let mut to = |mid: u8, packet: &Packet| {
             if mid != 0 {
                 out.send_datagram(super::machine_of(mid), packet.encode());
@@ -130,11 +183,13 @@ impl<R: Rules> Role for Decider<R> {
             (Kind::Acquire, Verdict::Joined) => {
                 let flags = Flags { fresh: true, twin: true, ..Flags::default() };
                 to(requester, &Packet { kind: Kind::Grant, flags, token, ..packet.clone() });
-                let flags = Flags { counted: true, granted: true, twin: true, ..Flags::default() };
+                let tries = packet.flags.tries;
+                let flags = Flags { counted: true, granted: true, twin: true, tries, ..Flags::default() };
                 to(agent, &Packet { flags, ..packet });
             }
             (Kind::Acquire, _) => {
-                let flags = Flags { counted: verdict == Verdict::Barred, ..Flags::default() };
+                let (counted, tries) = (verdict == Verdict::Barred, packet.flags.tries);
+                let flags = Flags { counted, tries, ..Flags::default() };
                 to(agent, &Packet { flags, ..packet });
             }
             (Kind::Release, _) => to(agent, &packet),
@@ -150,5 +205,60 @@ impl<R: Rules> Role for Decider<R> {
             }
             (Kind::Ack, _) => {}
         }
+    }
+
+    /// Every register is lost, and with the epoch every packet that comes before the registers are back.
+    fn restart(&mut self) {
+        *self = Self::in_epoch(0, 0, self.locks, self.machines, &self.params);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Shipped;
+    use super::super::packet::{Number, Ticket};
+    use super::*;
+
+    fn ask(decider: &mut Decider<Shipped>, epoch: u32, seq: u32) -> Outbox {
+        let mut packet = Packet::new(Kind::Acquire, 0, Ticket { mid: 1, tid: 1 }, Mode::Exclusive);
+        (packet.epoch, packet.number) = (epoch, Number { origin: 1, lane: 0, seq });
+        let mut out = Outbox::default();
+        decider.on_message(Time(0), PeerId::role(0), &packet.encode(), &mut out);
+        out
+    }
+
+    fn loaded(epoch: u64, stamp: u64) -> Decider<Shipped> {
+        let mut decider = Decider::new(4, 2, &Params::default());
+        let load = Message::new(0, call::LOAD, &[epoch, stamp, 0]);
+        decider.on_message(Time(0), PeerId::role(3), &load, &mut Outbox::default());
+        decider
+    }
+
+    #[test]
+    fn a_restarted_decider_answers_nobody_until_its_registers_are_back() {
+        let mut decider = Decider::new(4, 2, &Params::default());
+        decider.restart();
+        assert!(ask(&mut decider, FIRST_EPOCH, 1).datagrams.is_empty());
+        let load = Message::new(0, call::LOAD, &[2, 1 << BLOCK_BITS, 0]);
+        decider.on_message(Time(0), PeerId::role(3), &load, &mut Outbox::default());
+        assert!(ask(&mut decider, FIRST_EPOCH, 2).datagrams.is_empty(), "sent before the failure");
+        let [(_, granted)] = &ask(&mut decider, 2, 3).datagrams[..] else { panic!("one grant") };
+        assert!(Packet::decode(granted).unwrap().token > 1 << (BLOCK_BITS + LOCAL_BITS));
+    }
+
+    #[test]
+    fn half_a_block_of_stamps_before_the_end_more_are_asked_for() {
+        let half = 1 << (BLOCK_BITS - 1);
+        assert!(ask(&mut loaded(2, half - 2), 2, 1).messages.is_empty());
+        let mut decider = loaded(2, half - 1);
+        let [(to, wanted)] = &ask(&mut decider, 2, 1).messages[..] else { panic!("one request") };
+        assert_eq!((*to, wanted.kind), (PeerId::role(3), call::STAMPS));
+        let given = Message::new(0, call::STAMPS, &[7 << BLOCK_BITS]);
+        decider.on_message(Time(0), PeerId::role(3), &given, &mut Outbox::default());
+        assert_eq!(decider.once, {
+            let mut once = decider.once.clone();
+            once.raise_stamp(1);
+            once
+        });
     }
 }

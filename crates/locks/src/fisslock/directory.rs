@@ -2,13 +2,10 @@
 //! keep the answer (§6 "Non-linear lock IDs"). Exact: two ids never share an index. Indices are never taken back, so what
 //! a client keeps stays right for ever; those beyond the switch's capacity are kept by machines, like any other.
 //!
-//! The first machine keeps the directory; asking it is a call over the network, once per client and lock.
+//! The coordinator keeps the directory; asking it is a call over the network, once per client and lock.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// The machine that keeps it, by its role.
-pub(super) const KEEPER: usize = 0;
 
 /// Ids and their indices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -31,12 +31,19 @@ impl Lane {
         self.waiting.push_back(packet);
     }
 
-    /// The packet to send now, with its number, if one may be sent.
-    pub(super) fn next(&mut self, origin: u8, lane: u32, one_at_a_time: bool) -> Option<Packet> {
+    /// The packet to send now, with its number, if one may be sent: of those that may, the first.
+    pub(super) fn next(
+        &mut self,
+        origin: u8,
+        lane: u32,
+        one_at_a_time: bool,
+        may_go: impl Fn(&Packet) -> bool,
+    ) -> Option<Packet> {
         if one_at_a_time && !self.sent.is_empty() {
             return None;
         }
-        let mut packet = self.waiting.pop_front()?;
+        let place = self.waiting.iter().position(may_go)?;
+        let mut packet = self.waiting.remove(place)?;
         self.seq += 1;
         packet.number = Number { origin, lane, seq: self.seq };
         self.sent.push_back(Sent { packet: packet.clone(), grant_arrived: false, rest_arrived: false });
@@ -72,6 +79,12 @@ impl Lane {
     /// Whether it is to leave behind what was sent.
     pub(super) fn has_later_departure(&self, lid: u64) -> bool {
         self.waiting.iter().any(|packet| packet.lid == lid && packet.is_departure())
+    }
+
+    /// Forgets packets, sent or not. Numbers go on: one that was given is never given again.
+    pub(super) fn forget(&mut self, is_void: impl Fn(&Packet) -> bool) {
+        self.sent.retain(|sent| !is_void(&sent.packet));
+        self.waiting.retain(|packet| !is_void(packet));
     }
 
     /// Takes back a departure of `lid` that has not been sent.

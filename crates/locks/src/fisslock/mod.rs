@@ -21,11 +21,13 @@
 //! wait for the decider's word before they are gone, tokens, and locks that machines keep where the switch is full.
 //!
 //! Roles: machines are the roles `0..machines` on the nodes of the same number; the deciders come after them and are in
-//! the network.
+//! the network, and last comes the coordinator, who puts things right when a machine is lost or a decider restarted
+//! (`coordinator`, `machine::recovery`).
 
 mod agent;
 mod cases;
 mod client;
+mod coordinator;
 mod decider;
 mod directory;
 mod lane;
@@ -33,8 +35,10 @@ mod machine;
 pub mod mutants;
 mod packet;
 pub mod pipeline;
+mod report;
 
 pub use client::{FissClient, FissGrant};
+pub use coordinator::Coordinator;
 pub use decider::Decider;
 pub use machine::Machine;
 
@@ -42,7 +46,11 @@ use self::pipeline::{Checks, Preference, Switch};
 use crate::case::Case;
 use crate::protocol::{Info, Offers, Protocol, Space};
 use lockwright_fabric::{BoxedRole, Endpoint, Needs, PeerId};
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
+
+/// The epoch in which everything begins. A decider that was restarted is in epoch 0 until its registers are back.
+const FIRST_EPOCH: u32 = 1;
 
 /// Tunables of FissLock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +91,13 @@ impl Default for Params {
     }
 }
 
+impl Params {
+    /// Whether a writer that waits keeps readers out from the first moment.
+    fn bars_at_once(&self) -> bool {
+        self.preference == Preference::Writers
+    }
+}
+
 /// What FissLock goes by. The defaults are right; every other value is a mutant.
 pub trait Rules: Checks {
     /// The name on the command line, for a mutant.
@@ -94,6 +109,19 @@ pub trait Rules: Checks {
 
     /// A release on a machine whose agent is leaving waits until it is known whether the agent has left.
     const RELEASES_WAIT: bool = true;
+
+    /// Packets from before a failure do nothing.
+    const EPOCHS_ARE_CHECKED: bool = true;
+    /// A decider that was restarted grants nothing before its registers are back (S3).
+    const RESTARTED_IS_CLOSED: bool = true;
+    /// Who holds a lock is asked for when agents are made anew (S1).
+    const HOLDERS_ARE_GATHERED: bool = true;
+    /// An agent forgets holders that nobody vouches for (S2).
+    const AGENTS_ARE_SET_RIGHT: bool = true;
+    /// No agent leaves while locks are being put right.
+    const DEPARTURES_WAIT: bool = true;
+    /// A decider's stamps go on above all that were given before it lost count.
+    const STAMPS_LEAP: bool = true;
 
     /// What the explorer runs.
     fn cases() -> Vec<Case<Params>>;
@@ -116,9 +144,16 @@ fn machine_of(mid: u8) -> PeerId {
     PeerId::role(usize::from(mid) - 1)
 }
 
-/// The machine that keeps the agent of a lock for which the switch has no room.
-fn resident(lid: u64, machines: u64) -> u8 {
-    (lid % machines) as u8 + 1
+/// The coordinator, behind machines and deciders.
+fn coordinator_of(machines: u16, params: &Params) -> PeerId {
+    PeerId::role(usize::from(machines) + usize::from(params.racks))
+}
+
+/// The machine that keeps the agent of a lock for which the switch has no room: if it is lost, the next one.
+fn resident(lid: u64, machines: u16, lost: &BTreeSet<u8>) -> u8 {
+    let machines = u64::from(machines);
+    let mut in_turn = (lid..lid + machines).map(|lid| (lid % machines) as u8 + 1);
+    in_turn.find(|mid| !lost.contains(mid)).unwrap_or(1)
 }
 
 /// FissLock as a protocol.
@@ -136,7 +171,14 @@ impl<R: Rules> Protocol for FissLock<R> {
         },
         summary: "grant decisions in the network, holders and waiters on the machines of the holders",
         source: "FissLock (OSDI '24)",
-        offers: Offers { shared: true, tokens: true, timeouts: true, recovery: true, ..Offers::NONE },
+        offers: Offers {
+            shared: true,
+            tokens: true,
+            tries: true,
+            timeouts: true,
+            recovery: true,
+            ..Offers::NONE
+        },
     };
 
     fn needs(_: &Params) -> Needs {
@@ -156,11 +198,13 @@ impl<R: Rules> Protocol for FissLock<R> {
         let machines = space.nodes;
         let machine = |index| BoxedRole::new(Machine::<R>::new(index, machines, params));
         let decider = |_| BoxedRole::new(Decider::<R>::new(space.locks, machines, params));
-        (1..=machines).map(machine).chain((0..params.racks).map(decider)).collect()
+        let coordinator = BoxedRole::new(Coordinator::<R>::new(machines, params));
+        (1..=machines).map(machine).chain((0..params.racks).map(decider)).chain([coordinator]).collect()
     }
 
+    /// The coordinator is none, but it is on no machine either.
     fn switches(_: &Space, params: &Params) -> usize {
-        usize::from(params.racks)
+        usize::from(params.racks) + 1
     }
 
     fn tune(params: &mut Params, name: &str, value: u64) -> bool {

@@ -1,6 +1,8 @@
 //! Mutants of FissLock: the shipped code with one rule changed.
 
-use super::cases::{DUP, LOSS, READ, WRITE, machines, released_while_leaving, with};
+use super::cases::{
+    DUP, LOSS, READ, RESTART, SERVER, WRITE, failing, machines, released_while_leaving, with,
+};
 use super::pipeline::Checks;
 use super::{FissLock, Params, Rules};
 use crate::case::Case;
@@ -26,6 +28,30 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<FissLock<HastyRelease>>(mutant(
         Checker::Deadlock,
         "a release on a machine whose agent is leaving is told to that agent, though another may have granted the lock",
+    ));
+    visitor.mutant::<FissLock<OpensAtOnce>>(mutant(
+        Checker::Exclusion,
+        "a decider that was restarted grants before its registers are back",
+    ));
+    visitor.mutant::<FissLock<OldPackets>>(mutant(
+        Checker::Exclusion,
+        "packets from before a failure count after the recovery",
+    ));
+    visitor.mutant::<FissLock<ForgetsHolders>>(mutant(
+        Checker::Exclusion,
+        "a recovery makes agents anew without asking who holds the lock",
+    ));
+    visitor.mutant::<FissLock<KeepsTheLost>>(mutant(
+        Checker::Deadlock,
+        "an agent goes on waiting for a holder that was lost with its machine",
+    ));
+    visitor.mutant::<FissLock<HastyDeparture>>(mutant(
+        Checker::Deadlock,
+        "an agent leaves while a recovery counts on it",
+    ));
+    visitor.mutant::<FissLock<TokensFall>>(mutant(
+        Checker::Tokens,
+        "a decider that was restarted counts grants from the beginning",
     ));
 }
 
@@ -68,4 +94,22 @@ mutants! {
     /// A holder that has let go holds the lock for ever.
     HastyRelease = "fisslock-hasty-release", {}, { RELEASES_WAIT },
         released_while_leaving();
+    /// Everything is free, it believes.
+    OpensAtOnce = "fisslock-opens-at-once", {}, { RESTARTED_IS_CLOSED },
+        with(RESTART, machines("restart", &[&[WRITE], &[WRITE]]));
+    /// A GRANT of before gives the lock to somebody who was counted as waiting.
+    OldPackets = "fisslock-old-packets", {}, { EPOCHS_ARE_CHECKED },
+        with(RESTART, machines("restart", &[&[WRITE], &[WRITE]]).rounds(2));
+    /// A reader whose agent was lost is forgotten with it.
+    ForgetsHolders = "fisslock-forgets-holders", {}, { HOLDERS_ARE_GATHERED },
+        failing(SERVER, machines("server-lost", &[&[READ], &[READ], &[WRITE]]));
+    /// The lost never release.
+    KeepsTheLost = "fisslock-keeps-the-lost", {}, { AGENTS_ARE_SET_RIGHT },
+        failing(SERVER, machines("server-lost", &[&[READ], &[READ], &[WRITE]]));
+    /// The lock is restored to a holder that has long let go.
+    HastyDeparture = "fisslock-hasty-departure", {}, { DEPARTURES_WAIT },
+        failing(RESTART, machines("restart", &[&[WRITE], &[WRITE]]));
+    /// Storage that has seen a later token refuses the new holder.
+    TokensFall = "fisslock-tokens-fall", {}, { STAMPS_LEAP },
+        failing(RESTART, machines("restart", &[&[WRITE], &[WRITE]]));
 }

@@ -13,7 +13,8 @@
 //! | 0 | 48… | flags, see [`Flags`] |
 //! | 1 | 0–7, 8–31, 32–63 | origin, lane, seq |
 //! | 2 | | fencing token of a GRANT |
-//! | tail | one word per waiter | `mid`, `tid`, priority as above, bit 48: shared |
+//! | 3 | 0–31 | epoch: recoveries of the lock's decider and machines so far |
+//! | tail | one word per waiter | `mid`, `tid`, priority as above, bit 48: shared, bit 49: tries |
 
 use lockwright_fabric::Message;
 use lockwright_fabric::observe::Mode;
@@ -31,19 +32,23 @@ pub(super) struct Waiter {
     pub(super) ticket: Ticket,
     pub(super) mode: Mode,
     pub(super) priority: u8,
+    /// It does not wait: what is not granted is denied, and it is in no queue.
+    pub(super) tries: bool,
 }
 
 impl Waiter {
-    fn pack(self) -> u64 {
+    pub(super) fn pack(self) -> u64 {
         u64::from(self.ticket.mid)
             | u64::from(self.ticket.tid) << 8
             | u64::from(self.priority) << 32
             | u64::from(self.mode == Mode::Shared) << 48
+            | u64::from(self.tries) << 49
     }
 
-    fn unpack(word: u64) -> Self {
+    pub(super) fn unpack(word: u64) -> Self {
         let ticket = Ticket { mid: word as u8, tid: (word >> 8) as u32 & TID_MASK };
-        Self { ticket, mode: mode(word >> 48 & 1 != 0), priority: (word >> 32) as u8 }
+        let tries = word >> 49 & 1 != 0;
+        Self { ticket, mode: mode(word >> 48 & 1 != 0), priority: (word >> 32) as u8, tries }
     }
 }
 
@@ -76,6 +81,16 @@ pub(super) mod call {
     pub(in super::super) const GAVE_UP: u32 = 20;
     pub(in super::super) const RESOLVE: u32 = 21;
     pub(in super::super) const RESOLVED: u32 = 22;
+    // Between the coordinator, machines and deciders (§5.3).
+    pub(in super::super) const PAUSE: u32 = 23;
+    pub(in super::super) const REPORT: u32 = 24;
+    pub(in super::super) const RESTORE: u32 = 25;
+    pub(in super::super) const RESTORED: u32 = 26;
+    pub(in super::super) const LOAD: u32 = 27;
+    pub(in super::super) const LOADED: u32 = 28;
+    pub(in super::super) const RESUME: u32 = 29;
+    pub(in super::super) const STAMPS: u32 = 30;
+    pub(in super::super) const DENIED: u32 = 31;
 }
 
 /// What a kind is called in traces.
@@ -94,6 +109,16 @@ pub(super) fn name(kind: u32) -> &'static str {
         call::GAVE_UP => "gave up",
         call::RESOLVE => "resolve",
         call::RESOLVED => "resolved",
+        call::PAUSE => "pause",
+        call::REPORT => "report",
+        call::RESTORE => "restore",
+        call::RESTORED => "restored",
+        call::LOAD => "load",
+        call::LOADED => "loaded",
+        call::RESUME => "resume",
+        call::STAMPS => "stamps",
+        call::DENIED => "denied",
+        Message::DEPARTED => "departed",
         _ => "message",
     }
 }
@@ -115,10 +140,12 @@ pub(super) struct Flags {
     pub(super) twin: bool,
     /// FREE, GRANT, BAR: comes back to the sender.
     pub(super) echo: bool,
-    /// FREE, GRANT that come back: refused.
+    /// FREE, GRANT that come back: refused. GRANT without an agent: denied.
     pub(super) refused: bool,
     /// ACK: for a GRANT, not for what went to an agent.
     pub(super) of_grant: bool,
+    /// ACQUIRE: does not wait.
+    pub(super) tries: bool,
 }
 
 impl Flags {
@@ -133,6 +160,7 @@ impl Flags {
             self.echo,
             self.refused,
             self.of_grant,
+            self.tries,
         ];
         bits.iter().enumerate().fold(0, |word, (bit, set)| word | u64::from(*set) << bit)
     }
@@ -149,6 +177,7 @@ impl Flags {
             echo: bit(6),
             refused: bit(7),
             of_grant: bit(8),
+            tries: bit(9),
         }
     }
 }
@@ -179,6 +208,8 @@ pub(super) struct Packet {
     pub(super) flags: Flags,
     pub(super) number: Number,
     pub(super) token: u64,
+    /// Set when it is sent.
+    pub(super) epoch: u32,
     pub(super) queue: Vec<Waiter>,
 }
 
@@ -196,18 +227,21 @@ impl Packet {
             flags: Flags::default(),
             number: Number::default(),
             token: 0,
+            epoch: 0,
             queue: Vec::new(),
         }
     }
 
     /// An ACQUIRE for `waiter`.
     pub(super) fn acquire(lid: u64, waiter: Waiter) -> Self {
-        Self { priority: waiter.priority, ..Self::new(Kind::Acquire, lid, waiter.ticket, waiter.mode) }
+        let flags = Flags { tries: waiter.tries, ..Flags::default() };
+        Self { priority: waiter.priority, flags, ..Self::new(Kind::Acquire, lid, waiter.ticket, waiter.mode) }
     }
 
     /// Whom an ACQUIRE is for.
     pub(super) fn waiter(&self) -> Waiter {
-        Waiter { ticket: self.ticket, mode: self.mode, priority: self.priority }
+        let tries = self.flags.tries;
+        Waiter { ticket: self.ticket, mode: self.mode, priority: self.priority, tries }
     }
 
     /// Whether the agent leaves with it.
@@ -222,7 +256,8 @@ impl Packet {
         let flags = self.flags.pack() << 48 | modes << 60;
         let Number { origin, lane, seq } = self.number;
         let number = u64::from(origin) | u64::from(lane) << 8 | u64::from(seq) << 32;
-        let mut message = Message::new(self.lid, self.kind as u32, &[first | flags, number, self.token]);
+        let words = [first | flags, number, self.token, u64::from(self.epoch)];
+        let mut message = Message::new(self.lid, self.kind as u32, &words);
         message.tail.extend(self.queue.iter().map(|waiter| waiter.pack()));
         message
     }
@@ -238,7 +273,7 @@ impl Packet {
             6 => Kind::Ack,
             _ => return None,
         };
-        let [first, number, token, _] = message.words;
+        let [first, number, token, epoch] = message.words;
         let Waiter { ticket, priority, .. } = Waiter::unpack(first);
         Some(Self {
             kind,
@@ -255,6 +290,7 @@ impl Packet {
                 seq: (number >> 32) as u32,
             },
             token,
+            epoch: epoch as u32,
             queue: message.tail.iter().map(|word| Waiter::unpack(*word)).collect(),
         })
     }
@@ -267,8 +303,9 @@ mod tests {
     #[test]
     fn every_packet_comes_out_as_it_went_in() {
         let ticket = Ticket { mid: 255, tid: TID_MASK };
-        let waiter = Waiter { ticket: Ticket { mid: 7, tid: 300 }, mode: Mode::Shared, priority: 9 };
-        for bit in 0..9 {
+        let waiter =
+            Waiter { ticket: Ticket { mid: 7, tid: 300 }, mode: Mode::Shared, priority: 9, tries: true };
+        for bit in 0..10 {
             let packet = Packet {
                 kind: Kind::Grant,
                 lid: u64::MAX,
@@ -280,6 +317,7 @@ mod tests {
                 flags: Flags::unpack(1 << bit),
                 number: Number { origin: 254, lane: TID_MASK, seq: u32::MAX - u32::from(bit) },
                 token: u64::MAX,
+                epoch: u32::MAX,
                 queue: vec![waiter; usize::from(bit)],
             };
             assert_eq!(Packet::decode(&packet.encode()), Some(packet));

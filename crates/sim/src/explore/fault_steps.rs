@@ -26,6 +26,7 @@ impl World {
                 self.push_forgetting(Step::Pause(client), client);
             }
         }
+        self.roles_that_fail(state, faults);
         let (may_lose, may_double) = (faults.left(Budget::Losses) > 0, faults.left(Budget::Duplicates) > 0);
         if !may_lose && !may_double {
             return;
@@ -52,10 +53,71 @@ impl World {
         }
     }
 
+    /// A switch is restarted; a node is lost. Packets under way stay under way: whoever is restarted may find them, and
+    /// what a lost node has sent may still arrive.
+    fn roles_that_fail(&mut self, state: &[u32], faults: FaultWord) {
+        let on_nodes = self.shape.roles - self.switches;
+        if faults.left(Budget::Restarts) > 0 {
+            for role in on_nodes..self.shape.roles {
+                let place = self.shape.role(role);
+                // Whoever sees to it that others are put right is reliable.
+                if self.roles.hears_of_roles(state[place]) {
+                    continue;
+                }
+                self.begin(state);
+                self.next[place] = self.roles.restarted(state[place]);
+                self.next[self.shape.timers(role)] = 0;
+                self.next[self.shape.faults()] = faults.spend(Budget::Restarts).0;
+                self.tell_of_role(state, role);
+                self.push(Step::Restart(role), None);
+            }
+        }
+        if faults.left(Budget::NodeLosses) > 0 {
+            for role in 0..on_nodes {
+                if state[self.shape.role(role)] != DEAD {
+                    self.lose_node(state, faults, role);
+                }
+            }
+        }
+    }
+
+    fn lose_node(&mut self, state: &[u32], faults: FaultWord, role: usize) {
+        self.begin(state);
+        self.next[self.shape.role(role)] = DEAD;
+        self.next[self.shape.mailbox(self.shape.clients + role)] = 0;
+        self.next[self.shape.timers(role)] = 0;
+        self.next[self.shape.faults()] = faults.with_node_loss().0;
+        let mut violation = None;
+        for client in 0..self.shape.clients {
+            let is_there = self.clients[client].home().is_some_and(|node| usize::from(node.0) == role);
+            if is_there && !self.is_done(state, client) {
+                self.next[self.shape.node(client)] = DEAD;
+                self.next[self.shape.mailbox(client)] = 0;
+                violation = violation.or(self.forget(client).err());
+            }
+        }
+        self.tell_of_role(state, role);
+        self.push(Step::LoseNode(role), violation);
+    }
+
+    /// Who watches over roles hears that this one was lost or restarted.
+    fn tell_of_role(&mut self, state: &[u32], lost: usize) {
+        for role in 0..self.shape.roles {
+            let number = state[self.shape.role(role)];
+            if number != DEAD && self.roles.hears_of_roles(number) {
+                let message = Rc::new(Message::new(0, Message::DEPARTED, &[]));
+                let letter = Letter { from: PeerId::role(lost), message, datagram: false };
+                let letter = self.tables.letters.number(letter);
+                self.deliver(PeerId::role(role), letter);
+            }
+        }
+    }
+
     /// The last letter from a crashed client, behind all it sent, for roles that want to know.
     fn tell_roles_of_departure(&mut self, state: &[u32], client: usize) {
         for role in 0..self.shape.roles {
-            if self.roles.hears_departures(state[self.shape.role(role)]) {
+            let number = state[self.shape.role(role)];
+            if number != DEAD && self.roles.hears_departures(number) {
                 let message = Rc::new(Message::new(0, Message::DEPARTED, &[]));
                 let letter = Letter { from: PeerId::client(client), message, datagram: false };
                 let letter = self.tables.letters.number(letter);

@@ -227,6 +227,7 @@ fn setup<P: Protocol>(case: &Case<P::Params>) -> Setup {
         memory: P::initial_memory(&case.space, &case.params),
         clients: clients.collect(),
         roles: Roles::new(P::roles(&case.space, &case.params)),
+        switches: P::switches(&case.space, &case.params),
         faults: case.faults,
         timeouts: case.timeouts,
         checks: case.checks,

@@ -1,11 +1,15 @@
 //! What server-side roles can do in a state: handle a letter, or a timer that ran out.
 
 use super::roles::Reaction;
+use super::state::DEAD;
 use super::tables::Letter;
 use super::world::{Step, World};
 
 impl World {
     pub(super) fn role_steps(&mut self, state: &[u32], role: usize, may_time_out: bool) {
+        if state[self.shape.role(role)] == DEAD {
+            return;
+        }
         let place_of_mailbox = self.shape.mailbox(self.shape.clients + role);
         let mailbox = state[place_of_mailbox];
         let letters = self.tables.mailboxes.get(mailbox).clone();

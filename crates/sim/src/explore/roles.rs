@@ -50,6 +50,18 @@ impl Roles {
         self.states[state as usize].hears_departures()
     }
 
+    /// Whether the role in this state wants to hear of roles that were lost or restarted.
+    pub(super) fn hears_of_roles(&self, state: u32) -> bool {
+        self.states[state as usize].hears_of_roles()
+    }
+
+    /// The state that is left when the role in this state is restarted.
+    pub(super) fn restarted(&mut self, state: u32) -> u32 {
+        let mut role = self.states[state as usize].clone();
+        role.restart();
+        self.number(role)
+    }
+
     pub(super) fn on_message(
         &mut self,
         role: usize,

@@ -5,7 +5,7 @@
 //! | memory | 8 bytes of lock memory | its value, in `Tables::values` |
 //! | nodes | client | where it is in its automaton; [`DEAD`] if it crashed |
 //! | mailboxes | client, then role | letters on their way to it, in `Tables::mailboxes` |
-//! | roles | role | its state |
+//! | roles | role | its state; [`DEAD`] if it was lost with its node |
 //! | timers | role | timers that are armed, in `Tables::timers` |
 //! | moved | client | with a clock: the tick at which it last moved |
 //! | clock | – | with a clock: the tick |
@@ -16,7 +16,7 @@ use lockwright_fabric::Addr;
 use lockwright_locks::case::Faults;
 use std::ops::Range;
 
-/// Where a crashed client is.
+/// Where a crashed client is, and a lost role.
 pub(super) const DEAD: u32 = u32::MAX;
 
 /// Where the parts of a state begin.
@@ -86,8 +86,8 @@ impl Shape {
 /// | bits | meaning |
 /// |---|---|
 /// | 0–7 | client i is paused |
-/// | 8–15 | crashes, pauses left (4 bits each) |
-/// | 16–23 | losses, duplicates left (4 bits each) |
+/// | 8–19 | crashes, pauses, losses, duplicates left (3 bits each) |
+/// | 20–23 | restarts, losses of nodes left (2 bits each) |
 /// | 24 | somebody has crashed |
 /// | 25 | somebody has paused |
 /// | 26–31 | client i, of the first six, has been paused |
@@ -98,9 +98,21 @@ pub(super) struct FaultWord(pub(super) u32);
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Budget {
     Crashes = 8,
-    Pauses = 12,
-    Losses = 16,
-    Duplicates = 20,
+    Pauses = 11,
+    Losses = 14,
+    Duplicates = 17,
+    Restarts = 20,
+    NodeLosses = 22,
+}
+
+impl Budget {
+    /// The most that it can hold.
+    const fn most(self) -> u32 {
+        match self {
+            Budget::Crashes | Budget::Pauses | Budget::Losses | Budget::Duplicates => 7,
+            Budget::Restarts | Budget::NodeLosses => 3,
+        }
+    }
 }
 
 impl FaultWord {
@@ -114,15 +126,17 @@ impl FaultWord {
             (faults.pauses, Budget::Pauses),
             (faults.losses, Budget::Losses),
             (faults.duplicates, Budget::Duplicates),
+            (faults.restarts, Budget::Restarts),
+            (faults.node_losses, Budget::NodeLosses),
         ];
         Self(budgets.iter().fold(0, |word, (count, budget)| {
-            assert!(*count < 16, "at most 15 faults of a kind");
+            assert!(u32::from(*count) <= budget.most(), "at most {} faults of this kind", budget.most());
             word | u32::from(*count) << *budget as u32
         }))
     }
 
     pub(super) fn left(self, budget: Budget) -> u32 {
-        self.0 >> budget as u32 & 0xf
+        self.0 >> budget as u32 & budget.most()
     }
 
     pub(super) fn spend(self, budget: Budget) -> Self {
@@ -135,6 +149,10 @@ impl FaultWord {
 
     pub(super) fn with_crash(self) -> Self {
         Self(self.spend(Budget::Crashes).0 | Self::CRASHED)
+    }
+
+    pub(super) fn with_node_loss(self) -> Self {
+        Self(self.spend(Budget::NodeLosses).0 | Self::CRASHED)
     }
 
     pub(super) fn with_pause(self, client: usize) -> Self {

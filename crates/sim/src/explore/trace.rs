@@ -107,6 +107,10 @@ impl Teller<'_> {
             }
             Step::Timer { role, id } => Row { column: clients + role, what: format!("timer {id} runs out") },
             Step::Crash(client) => Row { column: client, what: "CRASHES".into() },
+            Step::Restart(role) => Row { column: clients + role, what: "IS RESTARTED".into() },
+            Step::LoseNode(role) => {
+                Row { column: clients + role, what: "IS LOST with all on its node".into() }
+            }
             Step::Pause(client) => Row { column: client, what: "PAUSES past its lease".into() },
             Step::Tick => Row { column: 0, what: "(the clock ticks)".into() },
             Step::Resume(client) => Row { column: client, what: "RESUMES".into() },

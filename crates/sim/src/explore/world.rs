@@ -21,6 +21,10 @@ pub(super) enum Step {
     Timer { role: usize, id: u64 },
     /// A client stops for ever.
     Crash(usize),
+    /// A role is restarted and has lost what it kept in volatile memory.
+    Restart(usize),
+    /// A node is lost, with its role and its clients.
+    LoseNode(usize),
     /// A client stops for longer than any lease.
     Pause(usize),
     /// A paused client goes on.
@@ -74,6 +78,8 @@ pub(super) struct World {
     pub(super) initial: Vec<u32>,
     pub(super) successors: Successors,
     pub(super) faults: Faults,
+    /// So many of the roles, the last ones, are switches; role `i` of the others is on node `i`.
+    pub(super) switches: usize,
     timeouts: Timeouts,
     pub(super) weak_scope: bool,
     pub(super) clock: Option<Clock>,
@@ -92,6 +98,7 @@ pub(super) struct Setup {
     pub(super) memory: Vec<(Addr, u64)>,
     pub(super) clients: Vec<Automaton>,
     pub(super) roles: Roles,
+    pub(super) switches: usize,
     pub(super) faults: Faults,
     pub(super) timeouts: Timeouts,
     pub(super) checks: Checks,
@@ -140,6 +147,7 @@ impl World {
             initial: Vec::new(),
             successors: Successors::default(),
             faults: setup.faults,
+            switches: setup.switches,
             timeouts: setup.timeouts,
             weak_scope: setup.weak_scope,
             clock: setup.clock,
@@ -224,14 +232,15 @@ impl World {
     }
 
     pub(super) fn push_forgetting(&mut self, step: Step, client: usize) {
+        let violation = self.forget(client).err();
+        self.push(step, violation);
+    }
+
+    /// The checkers forget a client that is down.
+    pub(super) fn forget(&mut self, client: usize) -> Result<(), Violation> {
         let place = self.shape.watch();
-        match self.watch(self.next[place], FORGET, client) {
-            Ok(watch) => {
-                self.next[place] = watch;
-                self.push(step, None);
-            }
-            Err(violation) => self.push(step, Some(violation)),
-        }
+        self.next[place] = self.watch(self.next[place], FORGET, client)?;
+        Ok(())
     }
 
     pub(super) fn begin(&mut self, state: &[u32]) {
@@ -302,8 +311,9 @@ impl World {
 
     pub(super) fn deliver(&mut self, to: PeerId, letter: u32) {
         let peer = match to.index() {
+            (role, true) if self.next[self.shape.role(role)] == DEAD => return,
             (role, true) => self.shape.clients + role,
-            // Nobody reads a dead client's mail.
+            // Nobody reads the mail of the dead.
             (client, false) if self.next[self.shape.node(client)] == DEAD => return,
             (client, false) => client,
         };

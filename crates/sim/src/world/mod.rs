@@ -128,7 +128,8 @@ impl<'a> World<'a> {
     /// An empty world at time zero.
     pub fn new(setup: Setup) -> Self {
         let faults = faults::Faults::new(setup.faults, setup.seed);
-        let watcher = watcher::Watcher::new(setup.checks, setup.recovers, faults.client_faults);
+        let clients_fail = faults.client_faults || !faults.plan.node_deaths.is_empty();
+        let watcher = watcher::Watcher::new(setup.checks, setup.recovers, clients_fail);
         let memory = Memory::new(setup.nodes, setup.bytes_per_node);
         let trace = setup.trace.then(trace::Trace::default);
         let core = Core::new(memory, setup.nic, setup.clients, setup.seed, faults, watcher, trace);

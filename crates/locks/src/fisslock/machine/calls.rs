@@ -10,16 +10,14 @@ impl<R: Rules> Machine<R> {
     /// `fisslock_acquire`. Every acquisition has a number of its own: what is said of an earlier one, in packets that are
     /// still under way, is never said of this one.
     pub(super) fn lock(&mut self, client: PeerId, message: &Message, out: &mut Outbox) {
-        let [slot, shared, priority, _] = message.words;
+        let [slot, shared, priority, tries] = message.words;
         let lid = message.lock;
         let tid = self.next_tid();
-        self.tasks.insert(tid, Task { client, slot, lid, held: false, abandoned: false });
         let mode = if shared == 1 { Mode::Shared } else { Mode::Exclusive };
-        self.request(
-            lid,
-            Waiter { ticket: Ticket { mid: self.me, tid }, mode, priority: priority as u8 },
-            out,
-        );
+        let (priority, tries) = (priority as u8, tries == 1);
+        let task = Task { client, slot, lid, mode, priority, tries, held: false, abandoned: false };
+        self.tasks.insert(tid, task);
+        self.request(lid, Waiter { ticket: Ticket { mid: self.me, tid }, mode, priority, tries }, out);
     }
 
     fn next_tid(&mut self) -> u32 {
@@ -34,7 +32,7 @@ impl<R: Rules> Machine<R> {
     /// A request that is in this machine's care: for the agent here (workflows 4 and 5), or for the decider.
     pub(super) fn request(&mut self, lid: u64, waiter: Waiter, out: &mut Outbox) {
         self.recall(lid, out);
-        let stays_here = self.resident(lid) == Some(true);
+        let stays_here = self.resident(lid) == Some(true) && !self.is_paused(lid);
         match self.seats.get_mut(&lid) {
             Some(Seat::Here(_)) => self.ask(lid, waiter, out),
             Some(Seat::Leaving { parked, .. }) => parked.push(Parked::Asked(waiter)),
@@ -99,6 +97,15 @@ impl<R: Rules> Machine<R> {
                 out.send(task.client, Message::new(lid, call::LOCKED, &[task.slot, token]));
             }
             _ => self.unwanted.push((lid, ticket)),
+        }
+    }
+
+    /// A task of this machine does not have it, and does not wait.
+    pub(super) fn denied(&mut self, lid: u64, ticket: Ticket, out: &mut Outbox) {
+        if let Some(task) = self.tasks.remove(&ticket.tid)
+            && !task.abandoned
+        {
+            out.send(task.client, Message::new(lid, call::DENIED, &[task.slot]));
         }
     }
 

@@ -9,15 +9,17 @@
 
 mod calls;
 mod packets;
+mod recovery;
 mod seats;
 
 use super::agent::Agent;
-use super::directory::Directory;
 use super::lane::Lane;
 use super::packet::{Kind, Packet, Ticket, Waiter, call};
-use super::{Params, Rules};
+use super::{FIRST_EPOCH, Params, Rules};
+use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Message, Outbox, PeerId, Role, Time};
-use std::collections::BTreeMap;
+use recovery::{Rack, rack_of};
+use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 
 /// A machine with tasks and agents.
@@ -34,8 +36,10 @@ pub struct Machine<R> {
     lanes: BTreeMap<u32, Lane>,
     /// The last number seen of every machine's lane; grants apart.
     seen: BTreeMap<(u8, u32, bool), u32>,
-    /// On the machine that keeps it.
-    directory: Directory,
+    /// By number.
+    racks: Vec<Rack>,
+    /// Machines that are gone for good.
+    lost: BTreeSet<u8>,
     /// Grants that nobody wants any more. Empty between two events.
     unwanted: Vec<(u64, Ticket)>,
     /// Grants of locks whose agents never leave this machine: their tokens.
@@ -50,6 +54,9 @@ struct Task {
     /// The client's own number for it.
     slot: u64,
     lid: u64,
+    mode: Mode,
+    priority: u8,
+    tries: bool,
     held: bool,
     /// Its client has given up: it is released when it is granted.
     abandoned: bool,
@@ -97,7 +104,8 @@ impl<R: Rules> Machine<R> {
             parked: BTreeMap::new(),
             lanes: BTreeMap::new(),
             seen: BTreeMap::new(),
-            directory: Directory::default(),
+            racks: vec![Rack { epoch: FIRST_EPOCH, paused: false }; usize::from(params.racks)],
+            lost: BTreeSet::new(),
             unwanted: Vec::new(),
             stamp: 0,
             rules: PhantomData,
@@ -106,7 +114,7 @@ impl<R: Rules> Machine<R> {
 
     /// Whether the agent of `lid` stays on one machine for good: `Some(here)` if it does.
     fn resident(&self, lid: u64) -> Option<bool> {
-        (lid >= self.params.switch_locks).then(|| super::resident(lid, u64::from(self.machines)) == self.me)
+        (lid >= self.params.switch_locks).then(|| super::resident(lid, self.machines, &self.lost) == self.me)
     }
 
     // ---- lanes ----
@@ -129,8 +137,10 @@ impl<R: Rules> Machine<R> {
 
     fn transmit(&mut self, lane: u32, out: &mut Outbox) {
         let packets = self.lanes.entry(lane).or_default();
-        while let Some(packet) = packets.next(self.me, lane, R::ONE_AT_A_TIME) {
-            send(&self.params, self.machines, &packet, out);
+        let (racks, params) = (&self.racks, &self.params);
+        let may_go = |packet: &Packet| !racks[rack_of(packet.lid, params)].paused;
+        while let Some(packet) = packets.next(self.me, lane, R::ONE_AT_A_TIME, may_go) {
+            send(params, self.machines, racks, packet, out);
         }
     }
 
@@ -166,8 +176,9 @@ impl<R: Rules> Machine<R> {
 }
 
 /// To the decider of its lock, and again after a while.
-fn send(params: &Params, machines: u16, packet: &Packet, out: &mut Outbox) {
-    let rack = (packet.lid % u64::from(params.racks)) as usize;
+fn send(params: &Params, machines: u16, racks: &[Rack], mut packet: Packet, out: &mut Outbox) {
+    let rack = rack_of(packet.lid, params);
+    packet.epoch = racks[rack].epoch;
     out.send_datagram(PeerId::role(usize::from(machines) + rack), packet.encode());
     if params.retransmit_ns > 0 {
         let id = u64::from(packet.number.lane) << 32 | u64::from(packet.number.seq);
@@ -184,10 +195,9 @@ impl<R: Rules> Role for Machine<R> {
                 self.give_up(from, message.words[0], out);
                 out.send(from, Message::new(message.lock, call::GAVE_UP, &[message.words[0]]));
             }
-            call::RESOLVE => {
-                let index = self.directory.index_of(message.lock);
-                out.send(from, Message::new(message.lock, call::RESOLVED, &[index]));
-            }
+            call::PAUSE => self.pause(from, message, out),
+            call::RESTORE => self.restore(from, message, out),
+            call::RESUME => self.resume(message, out),
             Message::DEPARTED => self.departed(from, out),
             _ => {
                 if let Some(packet) = Packet::decode(message) {
@@ -201,7 +211,7 @@ impl<R: Rules> Role for Machine<R> {
     fn on_timer(&mut self, _: Time, id: u64, out: &mut Outbox) {
         let (lane, seq) = ((id >> 32) as u32, id as u32);
         if let Some(packet) = self.lanes.get(&lane).and_then(|lane| lane.unfinished(seq)) {
-            send(&self.params, self.machines, packet, out);
+            send(&self.params, self.machines, &self.racks, packet.clone(), out);
         }
     }
 

@@ -5,13 +5,16 @@
 use super::super::Rules;
 use super::super::agent::Agent;
 use super::super::packet::{Flags, Kind, Packet};
-use super::{Machine, Parked, Seat};
+use super::{Machine, Parked, Seat, rack_of};
 use lockwright_fabric::Outbox;
 use lockwright_fabric::observe::Mode;
 
 impl<R: Rules> Machine<R> {
     pub(super) fn packet(&mut self, packet: Packet, out: &mut Outbox) {
         let number = packet.number;
+        if R::EPOCHS_ARE_CHECKED && packet.epoch != self.racks[rack_of(packet.lid, &self.params)].epoch {
+            return;
+        }
         if packet.kind == Kind::Ack {
             self.acknowledged(&packet, out);
             return;
@@ -96,6 +99,9 @@ impl<R: Rules> Machine<R> {
         match self.seats.get_mut(&lid) {
             Some(Seat::Here(agent)) if counted => {
                 agent.count(waiter, granted);
+                if waiter.tries && !granted {
+                    self.deny(lid, waiter.ticket, out);
+                }
                 self.bar(lid, out);
                 self.move_on(lid, out);
             }
@@ -143,7 +149,11 @@ impl<R: Rules> Machine<R> {
     fn given(&mut self, packet: &Packet, out: &mut Outbox) {
         let Packet { lid, ticket, mode, token, flags, .. } = *packet;
         if !flags.agent {
-            self.granted(lid, ticket, token, out);
+            if flags.refused {
+                self.denied(lid, ticket, out);
+            } else {
+                self.granted(lid, ticket, token, out);
+            }
             self.confirm(packet, out);
             return;
         }

@@ -15,6 +15,8 @@ impl<R: Rules> Machine<R> {
         let token = agent.token;
         if agent.ask(waiter) {
             self.grant_to(lid, waiter.ticket, token, out);
+        } else if waiter.tries {
+            self.deny(lid, waiter.ticket, out);
         }
         self.bar(lid, out);
         self.move_on(lid, out);
@@ -50,14 +52,33 @@ impl<R: Rules> Machine<R> {
         }
     }
 
+    /// Who only tries is told no, wherever he is.
+    pub(super) fn deny(&mut self, lid: u64, ticket: Ticket, out: &mut Outbox) {
+        if ticket.mid == self.me {
+            self.denied(lid, ticket, out);
+        } else {
+            let no = Packet::new(Kind::Grant, lid, ticket, Mode::Shared);
+            self.post(Packet { flags: Flags { refused: true, ..no.flags }, ..no }, out);
+        }
+    }
+
     /// Once nobody holds the lock: it goes to the next in the queue, or is free (workflows 7 and 8).
     pub(super) fn move_on(&mut self, lid: u64, out: &mut Outbox) {
-        let (me, stays) = (self.me, self.resident(lid).is_some());
+        let (me, stays, paused) = (self.me, self.resident(lid).is_some(), self.is_paused(lid));
         let Some(Seat::Here(agent)) = self.seats.get_mut(&lid) else { return };
         if !agent.is_idle() {
             return;
         }
-        let next = agent.queue.pop_front();
+        let next = agent.queue.front().copied();
+        let mode = agent.mode;
+        let goes_on_here = !stays
+            && next.is_some_and(|next| next.ticket.mid == me && next.mode == Mode::Exclusive)
+            && mode == Mode::Exclusive
+            && agent.token as u16 != u16::MAX;
+        if paused && !goes_on_here && R::DEPARTURES_WAIT {
+            return;
+        }
+        agent.queue.pop_front();
         if stays {
             match next {
                 None => drop(self.seats.remove(&lid)),
@@ -65,11 +86,8 @@ impl<R: Rules> Machine<R> {
             }
             return;
         }
-        let mode = agent.mode;
         if let Some(next) = next
-            && next.ticket.mid == me
-            && (mode, next.mode) == (Mode::Exclusive, Mode::Exclusive)
-            && agent.token as u16 != u16::MAX
+            && goes_on_here
         {
             // The decider's registers are right as they are: nobody has to be asked.
             agent.holders.insert(next.ticket);

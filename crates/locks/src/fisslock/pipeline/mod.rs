@@ -87,7 +87,7 @@ pub struct Header {
     pub held: Mode,
     /// FREE and GRANT: the incarnation the agent has come to.
     pub inca: u8,
-    /// GRANT: whether readers stay out, because writers wait in the queue that travels along.
+    /// GRANT: whether readers stay out, because writers wait in the queue that travels along. ACQUIRE: whether it waits.
     pub bar: bool,
 }
 
@@ -305,7 +305,10 @@ impl<C: Checks> Pipeline<C> {
         let op = match kind {
             // The paper's ww: an exclusive request that has to wait.
             Kind::Acquire
-                if self.preference == Preference::Writers && mode == Mode::Exclusive && !freed.free =>
+                if self.preference == Preference::Writers
+                    && mode == Mode::Exclusive
+                    && !freed.free
+                    && keeps_bar =>
             {
                 BitOp::Set
             }
@@ -345,10 +348,13 @@ impl<C: Checks> Pipeline<C> {
     }
 
     /// Writes a held lock's registers, as the control plane does when it recovers (§5.3, S3).
-    pub fn poke(&mut self, lid: usize, mode: Mode, mid: u8, inca: u8) {
+    pub fn poke(&mut self, lid: usize, mode: Mode, mid: u8, inca: u8, barred: bool) {
         let place = self.place(lid);
         self.free.poke(lid, false);
         self.rw.poke(lid, mode == Mode::Shared);
+        if let Some(bar) = &mut self.bar {
+            bar.poke(lid, barred);
+        }
         self.mid.poke(place, mid);
         self.inca.poke(place, inca);
     }

@@ -9,6 +9,9 @@
 //!   where the agent was then. By today's registers it could be granted twice, or routed past where it was lost;
 //! - a smaller number has long been acknowledged and is dropped.
 //!
+//! A packet of another epoch than the switch's is dropped before anything else: it was sent before a failure, and what it
+//! says was gathered from those who survived. A switch that was restarted is in epoch 0, in which nobody sends.
+//!
 //! `stamp`, one register of eight bytes for all locks, counts grants: fencing tokens rise with it, though 18 bits per
 //! lock have no room for them.
 
@@ -24,6 +27,8 @@ macro_rules! arrays {
 }
 
 arrays! {
+    /// The epoch.
+    Epoch;
     /// The number of the lane's last packet.
     Seq;
     /// Its verdict.
@@ -37,6 +42,7 @@ arrays! {
 /// What the switch keeps of every lane of every machine, and the stamp.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Once {
+    epoch: CellArray<Epoch, u32>,
     seq: CellArray<Seq, u32>,
     decided: CellArray<Decided, u8>,
     agent: CellArray<Agent, u8>,
@@ -65,22 +71,42 @@ pub struct Counted {
     stamp: Port<Stamp>,
 }
 
-const STAMP: Place = Place { mau: 0, offset: 0 };
+const ONLY: Place = Place { mau: 0, offset: 0 };
 
 impl Once {
-    /// For so many lanes of all machines together.
-    pub fn new(lanes: usize) -> Self {
-        Self {
+    /// For so many lanes of all machines together, in `epoch`, with stamps above `stamp`.
+    pub fn new(lanes: usize, epoch: u32, stamp: u64) -> Self {
+        let mut once = Self {
+            epoch: CellArray::new(1, 1),
             seq: CellArray::new(lanes, lanes),
             decided: CellArray::new(lanes, lanes),
             agent: CellArray::new(lanes, lanes),
             stamp: CellArray::new(1, 1),
-        }
+        };
+        once.epoch.poke(ONLY, epoch);
+        once.stamp.poke(ONLY, stamp);
+        once
+    }
+
+    /// The epoch, as the control plane reads it.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.peek(ONLY)
+    }
+
+    /// Stamps go on above `stamp`, if they are not there yet.
+    pub fn raise_stamp(&mut self, stamp: u64) {
+        let now = self.stamp.peek(ONLY);
+        self.stamp.poke(ONLY, now.max(stamp));
+    }
+
+    /// Whether a packet of `epoch` is to be dealt with.
+    pub fn is_current(&mut self, epoch: u32) -> bool {
+        self.epoch.access(Port::new(), ONLY, CellOp::READ) == epoch
     }
 
     /// Bits of register memory.
     pub fn bits(&self) -> u64 {
-        self.seq.bits() + self.decided.bits() + self.agent.bits() + self.stamp.bits()
+        self.epoch.bits() + self.seq.bits() + self.decided.bits() + self.agent.bits() + self.stamp.bits()
     }
 
     /// A packet comes in.
@@ -110,9 +136,9 @@ impl Once {
         let decided = self.decided.access(counted.decided, counted.place, decided);
         let agent = self.agent.access(counted.agent, counted.place, agent);
         let stamp = if stamps {
-            self.stamp.access(counted.stamp, STAMP, CellOp::COUNT) + 1
+            self.stamp.access(counted.stamp, ONLY, CellOp::COUNT) + 1
         } else {
-            self.stamp.access(counted.stamp, STAMP, CellOp::READ)
+            self.stamp.access(counted.stamp, ONLY, CellOp::READ)
         };
         let then = Verdict::from_number(decided).map(|verdict| Decision { verdict, agent });
         (now.or(then), stamp)
@@ -125,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_last_packet_again_has_the_verdict_it_had() {
-        let mut once = Once::new(4);
+        let mut once = Once::new(4, 1, 0);
         let first = Decision { verdict: Verdict::Suspended, agent: 7 };
         let packet = once.arrive(2, 1);
         assert_eq!(packet.age, Age::New);

@@ -15,7 +15,7 @@ fn header(kind: Kind, mid: u8, mode: Mode) -> Header {
 }
 
 fn acquire(mid: u8, mode: Mode) -> Header {
-    header(Kind::Acquire, mid, mode)
+    Header { bar: true, ..header(Kind::Acquire, mid, mode) }
 }
 
 fn decided(verdict: Verdict, agent: u8) -> Decision {

@@ -13,6 +13,7 @@ Faults (--fault, any number of them):
   crash-rate=1e-5            any verb is its client's last with this chance
   pause-rate=1e-4:1ms        a client pauses at any verb with this chance, for so long
   node-death=0@5ms           memory node 0 is gone from that time on
+  restart=8@5ms              role 8 (counted from 0; a switch comes after the nodes) loses its volatile memory then
   loss=0.01 dup=0.01 reorder=0.05    chances for a datagram to be lost, doubled, overtaken (one per flag)
   delay=5us                  datagrams take up to so much longer
   drift=100ppm               clocks run fast or slow by up to so much";
@@ -25,6 +26,7 @@ pub(crate) enum Fault {
     CrashRate(f64),
     PauseRate(f64, u64),
     NodeDeath(NodeId, u64),
+    Restart(usize, u64),
     Loss(f64),
     Duplication(f64),
     Reorder(f64),
@@ -41,6 +43,7 @@ impl Fault {
             Fault::CrashRate(rate) => plan.crash_rate = rate,
             Fault::PauseRate(rate, ns) => (plan.pause_rate, plan.pause_ns) = (rate, ns),
             Fault::NodeDeath(node, at) => plan.node_deaths.push((node, at)),
+            Fault::Restart(role, at) => plan.restarts.push((role, at)),
             Fault::Loss(rate) => plan.network.loss = rate,
             Fault::Duplication(rate) => plan.network.duplication = rate,
             Fault::Reorder(rate) => plan.network.reorder = rate,
@@ -73,6 +76,10 @@ impl FromStr for Fault {
                 let (node, at) = value.split_once('@').ok_or("a node death is NODE@TIME")?;
                 Ok(Fault::NodeDeath(NodeId(number(node, "a node")?), duration_ns(at)?))
             }
+            "restart" => {
+                let (role, at) = value.split_once('@').ok_or("a restart is ROLE@TIME")?;
+                Ok(Fault::Restart(number(role, "a role")?, duration_ns(at)?))
+            }
             "loss" => rate(value).map(Fault::Loss),
             "dup" => rate(value).map(Fault::Duplication),
             "reorder" => rate(value).map(Fault::Reorder),
@@ -83,7 +90,8 @@ impl FromStr for Fault {
     }
 }
 
-const KINDS: &str = "crash, pause, crash-rate, pause-rate, node-death, loss, dup, reorder, delay, drift";
+const KINDS: &str =
+    "crash, pause, crash-rate, pause-rate, node-death, restart, loss, dup, reorder, delay, drift";
 
 /// `CLIENT@VERB:before` or `CLIENT@VERB:after`.
 fn client_fault(text: &str) -> Result<ClientFault, String> {
@@ -127,6 +135,7 @@ mod tests {
             "crash-rate=1e-5",
             "pause-rate=1e-4:1ms",
             "node-death=1@5ms",
+            "restart=2@6ms",
             "loss=0.01",
             "dup=0.02",
             "reorder=0.03",
@@ -139,6 +148,7 @@ mod tests {
         assert_eq!(plan.pauses, [Pause { at: pause, ns: 10_000_000 }]);
         assert_eq!((plan.crash_rate, plan.pause_rate, plan.pause_ns), (1e-5, 1e-4, 1_000_000));
         assert_eq!(plan.node_deaths, [(NodeId(1), 5_000_000)]);
+        assert_eq!(plan.restarts, [(2, 6_000_000)]);
         assert_eq!((plan.network.loss, plan.network.duplication, plan.network.reorder), (0.01, 0.02, 0.03));
         assert_eq!((plan.network.extra_delay_ns, plan.clock_drift_ppm), (5_000, 100));
     }
@@ -156,6 +166,7 @@ mod tests {
             "loss=2",
             "delay=-1ms",
             "node-death=0",
+            "restart=0",
             "drift=fast",
             "meteor=1",
         ];

@@ -1,0 +1,96 @@
+//! FissLock Fig. 3: what a lock costs a task that takes microseconds, and how uneven that is, on the lock managers that there
+//! were before.
+
+use super::fiss::{LOCKS, ZIPF, cdf, of};
+use super::shift::{but, so, two};
+use crate::claim::Claim;
+use crate::context::{Context, LabError};
+use crate::experiment::{Experiment, Findings};
+use crate::rack::{RackReport, RackRun, simulate_all};
+use crate::table::Table;
+use crate::workload::Workload;
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    id: "fiss-fig3",
+    title: "Grant time in the latency of short tasks",
+    source: "FissLock (OSDI '24) Fig. 3, §2.3",
+    run,
+};
+
+const WORK_US: [u64; 3] = [1, 10, 20];
+/// Name, Zipf exponent, percent of reads; the last is there to see what is left when nobody waits for anybody.
+const MIXES: [(&str, f64, f64); 5] = [
+    ("uni-uh", 0.0, 50.0),
+    ("uni-rm", 0.0, 90.0),
+    ("zipf-uh", ZIPF, 50.0),
+    ("zipf-rm", ZIPF, 90.0),
+    ("uni-ro", 0.0, 100.0),
+];
+const OLD: [&str; 3] = ["srvlock", "parlock", "netlock"];
+
+fn run(context: &Context) -> Result<Findings, LabError> {
+    let new = |manager, zipf, reads_percent, work_us| {
+        let mut run = RackRun::new(manager, Workload::Micro { locks: LOCKS, zipf, reads_percent });
+        run.duration_ns = context.pick(10_000_000, 2_000_000);
+        run.work_ns = work_us * 1_000;
+        run
+    };
+    let tasks = WORK_US
+        .iter()
+        .flat_map(|work_us| MIXES.map(|(_, zipf, reads)| new("srvlock", zipf, reads, *work_us)));
+    let spread = [0.0, ZIPF].into_iter().flat_map(|zipf| OLD.map(|manager| new(manager, zipf, 90.0, 0)));
+    let runs: Vec<_> = tasks.chain(spread).collect();
+    let reports = simulate_all(&runs, context.threads())?;
+    let (tasks, spread) = reports.split_at(WORK_US.len() * MIXES.len());
+    let mut shares =
+        Table::new("share", &["work_us", "workload", "p50_us", "p90_us", "p50_percent", "p90_percent"]);
+    let share = |report: &RackReport, work_us: u64, quantile| {
+        let grant_us = report.grant_us(quantile);
+        100.0 * grant_us / (grant_us + work_us as f64)
+    };
+    for (work_us, row) in WORK_US.iter().zip(tasks.chunks(MIXES.len())) {
+        for ((name, ..), report) in MIXES.iter().zip(row) {
+            shares.row([
+                work_us.to_string(),
+                (*name).to_owned(),
+                two(report.grant_us(0.5)),
+                two(report.grant_us(0.9)),
+                two(share(report, *work_us, 0.5)),
+                two(share(report, *work_us, 0.9)),
+            ]);
+        }
+    }
+    let plots = ["uniform", "zipf"].iter().zip(spread.chunks(OLD.len())).map(|(name, row)| {
+        let curves: Vec<_> = OLD.iter().map(|manager| (*manager, &of(row, manager).acquire_ns[..])).collect();
+        cdf(name, &format!("Lock grant time before FissLock, read-mostly, {name}"), &curves)
+    });
+    let plots = plots.collect();
+    let all = || WORK_US.iter().zip(tasks.chunks(MIXES.len()));
+    let significant =
+        all().all(|(work_us, row)| row.iter().all(|report| share(report, *work_us, 0.5) >= 20.0));
+    // Update-heavy against read-only on the same uniform locks: what is more is time in queues of locks.
+    let waits = all().map(|(_, row)| row[0].grant_us(0.5) / row[4].grant_us(0.5)).fold(0.0, f64::max);
+    let uniform = of(&spread[..OLD.len()], "srvlock");
+    let claims = vec![
+        so("grant-time-is-a-fifth-or-more-of-every-task", significant),
+        so("waiting-is-negligible-on-uniform-locks", waits < 1.1),
+        so("a-grant-takes-a-few-us-at-best", uniform.grant_us(0.0) < 10.0),
+        but(
+            so("a-grant-takes-over-100-us-at-worst", uniform.grant_us(1.0) > 100.0),
+            "the testbed's servers take packets in batches, and some wait for several of them; here they queue one by one",
+        ),
+        but(
+            Claim::new("parlock-local-percent", 12.5, local_percent(of(&spread[..OLD.len()], "parlock")))
+                .within_points(3.0),
+            "an acquire that stays on its machine is told from others by its time alone",
+        ),
+    ];
+    Ok(Findings { tables: vec![shares], plots, claims })
+}
+
+/// Percent of grants by the client's own machine: they are faster than any packet can be.
+fn local_percent(report: &RackReport) -> f64 {
+    let fastest_us = report.acquire_ns.first().copied().unwrap_or(0) as f64 / 1e3;
+    let quick = report.acquire_ns.iter().filter(|ns| (**ns as f64) < fastest_us * 1e3 + 1_500.0).count();
+    100.0 * quick as f64 / report.acquire_ns.len().max(1) as f64
+}
