@@ -50,9 +50,13 @@ struct Served {
 
 impl Served {
     fn start(more: &[&str]) -> Self {
-        let args = ["serve", "--json", "--listen", "127.0.0.1:0", "--export", "none", "--heartbeat", "0.2"];
+        Self::start_at("127.0.0.1:0", more)
+    }
+
+    fn start_at(rdma: &str, more: &[&str]) -> Self {
+        let args = ["serve", "--json", "--listen", "127.0.0.1:0", "--heartbeat", "0.2"];
         let mut command = lockwright(&args);
-        command.args(["--grace", "1", "--rdma", "127.0.0.1:0"]).args(more);
+        command.args(["--grace", "1", "--rdma", rdma]).args(more);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the command starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -164,7 +168,7 @@ fn a_killed_server_that_comes_back_gives_held_locks_back_to_their_holders() {
     let mut held = holder(&space, "job");
     served.child.kill().unwrap();
     served.child.wait().unwrap();
-    let again = Served::start(&["--state", state_arg, "--rdma", &rdma]);
+    let again = Served::start_at(&rdma, &["--state", state_arg]);
     assert_eq!(again.rdma, rdma);
     // It listens to claims first, and grants what nobody claimed.
     let other = output(&["run", "--space", &space, "-w", "60", "other", "--", "true"]);

@@ -248,8 +248,8 @@ impl Desk {
                     .map(|lock| Heat {
                         name: lock.name.clone(),
                         ranges: lock.kind == Kind::Ranges,
-                        holders: lock.holders,
-                        waiters: lock.waiters,
+                        holders: lock.now.holders,
+                        waiters: lock.now.waiters,
                         grants: lock.grants,
                         contended: lock.contended,
                         waited: lock.waited,

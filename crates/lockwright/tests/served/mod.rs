@@ -6,9 +6,9 @@
 //! written twice, no two confirmed holds of one lock overlap, and tokens rise in the order of the holds. Servers and
 //! workers are this test's own binary, started again with a task in the environment.
 //!
-//! Over tcp it runs beside the other tests, and over RDMA where there is a device: with a space of the server's own, or with a
-//! space of shared memory that the server exports, where local processes, guests that run its protocol, and clients for whom
-//! the server takes the locks are all after the same ones.
+//! It runs over RDMA where there is a device; over tcp, `tcp_stress.rs` does the same with the checkers of the explorer. With a
+//! space of the server's own, or with a space of shared memory that the server exports, where local processes, guests that run
+//! its protocol, and clients for whom the server takes the locks are all after the same ones.
 
 use lockwright::fenced::{FencedError, FencedFile};
 use lockwright::server::{Server, ServerOptions};
@@ -186,7 +186,6 @@ pub(crate) fn run(stress: Stress) {
     let folder =
         temporary.join(format!("{}-stress-{}-{}", stress.scheme, stress.exports, std::process::id()));
     let _ = fs::remove_dir_all(&folder);
-    let _ = fs::remove_file(&file);
     fs::create_dir_all(&folder).unwrap();
     // A port that was free a moment ago.
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
@@ -248,6 +247,7 @@ pub(crate) fn run(stress: Stress) {
     for kind in KINDS {
         check(&folder, kind, kills, stress.holds);
     }
+    let _ = fs::remove_file(&file);
     println!("{kills} kills, {stops} stops, {restarts} restarts");
     let _ = fs::remove_dir_all(folder);
 }

@@ -44,8 +44,8 @@ pub(crate) const SUFFIX: &str = "?verbs";
 #[derive(Debug)]
 pub(crate) struct VerbsHome {
     remote: Arc<Remote>,
-    /// For ranges, and for the end.
-    plain: RemoteHome,
+    /// For ranges. It ends the session when it goes, so whatever is under way keeps it.
+    plain: Arc<RemoteHome>,
     guest: Mutex<Option<Arc<Guest>>>,
     /// The handle by which the server knows a lock, for every lock that is bound.
     handles: Mutex<HashMap<u64, u64>>,
@@ -53,7 +53,7 @@ pub(crate) struct VerbsHome {
 
 impl VerbsHome {
     pub(crate) fn new(remote: Arc<Remote>) -> Self {
-        let plain = RemoteHome::new(Arc::clone(&remote));
+        let plain = Arc::new(RemoteHome::new(Arc::clone(&remote)));
         Self { remote, plain, guest: Mutex::default(), handles: Mutex::default() }
     }
 
@@ -93,7 +93,7 @@ impl VerbsHome {
     where
         T: 'static,
     {
-        Box::pin(Attended { remote: Arc::clone(&self.remote), future: Box::pin(future), elsewhere: None })
+        Box::pin(Attended { home: Arc::clone(&self.plain), future: Box::pin(future), elsewhere: None })
     }
 
     fn handles(&self) -> std::sync::MutexGuard<'_, HashMap<u64, u64>> {
@@ -103,8 +103,8 @@ impl VerbsHome {
 
 /// A future whose answers somebody reads, wherever it is polled.
 struct Attended<T> {
-    remote: Arc<Remote>,
     future: BoxFuture<T>,
+    home: Arc<RemoteHome>,
     elsewhere: Option<Elsewhere>,
 }
 
@@ -115,7 +115,7 @@ impl<T> Future for Attended<T> {
         let this = self.get_mut();
         let polled = this.future.as_mut().poll(cx);
         if polled.is_pending() {
-            this.elsewhere = this.elsewhere.take().or_else(|| this.remote.driver().wait_elsewhere());
+            this.elsewhere = this.elsewhere.take().or_else(|| this.home.remote.driver().wait_elsewhere());
         }
         polled
     }
