@@ -1,12 +1,13 @@
 //! `cargo xtask test`: the steps, in the order in which they are likely to fail, and a closing count.
 //!
 //! A step that fails does not stop the others: one run shows everything that is wrong. A step whose tool is
-//! not installed is skipped loudly, with the command that installs it, and counted as skipped.
+//! not installed is skipped loudly, with the command that installs it, and counted as skipped. The virtual machine emulates
+//! one processor: it runs beside the steps that keep another one busy, and what it says is shown when it has ended.
 
-use crate::soft_roce::{self, Outcome};
 use crate::tidy;
-use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Instant;
 
 /// How a step ended.
@@ -22,12 +23,16 @@ pub(crate) fn test(root: &Path) -> ExitCode {
     let all = ["--workspace", "--all-targets"];
     // The targets that Cargo tests by itself: naming them would add the lab's library, which opts out.
     let tests = ["--workspace"];
-    let ended = [
+    let mut ended = vec![
         step("tidy", || if tidy::report(root) == ExitCode::SUCCESS { Ended::Passed } else { Ended::Failed }),
         step("format", || cargo(root, &["fmt", "--all", "--check"], "rustup component add rustfmt")),
         step("lints", || {
             let args = [&["clippy"][..], &all, &["--", "-D", "warnings"]].concat();
             cargo(root, &args, "rustup component add clippy")
+        }),
+        step("lints of the locks alone", || {
+            let alone = ["clippy", "--package", "lockwright-cli", "--all-targets", "--no-default-features"];
+            cargo(root, &[&alone[..], &["--", "-D", "warnings"]].concat(), "")
         }),
         step("tests", || {
             // nextest runs the binaries side by side; plain `cargo test` gives the same answers more slowly.
@@ -38,21 +43,12 @@ pub(crate) fn test(root: &Path) -> ExitCode {
             };
             cargo(root, &[runner, &tests].concat(), "")
         }),
+    ];
+    // Not beside the tests: theirs is a machine to themselves, for what waits and what is killed in them.
+    let machine = Beside::start(root, "soft-roce");
+    ended.extend([
+        // First, since it has a build folder of its own and need not wait for the machine's programs to be compiled.
         step("miri", || miri(root)),
-        step("soft-roce", || match soft_roce::run(root) {
-            Outcome::Ran { passed, failed } => {
-                println!("soft-roce: {passed} passed, {failed} failed");
-                if failed == 0 { Ended::Passed } else { Ended::Failed }
-            }
-            Outcome::Skipped(why) => {
-                println!("skipped: {why}");
-                Ended::Skipped
-            }
-            Outcome::Broken(why) => {
-                println!("{why}");
-                Ended::Failed
-            }
-        }),
         step("doc tests", || cargo(root, &["test", "--workspace", "--doc"], "")),
         step("documentation", || {
             let mut doc = command(root, &["doc", "--workspace", "--no-deps", "--document-private-items"]);
@@ -60,7 +56,8 @@ pub(crate) fn test(root: &Path) -> ExitCode {
         }),
         step("dependencies", || deny(root, &["bans", "licenses", "sources"])),
         step("advisories", || deny(root, &["advisories"])),
-    ];
+        step("soft-roce", || machine.map_or(Ended::Failed, Beside::ended)),
+    ]);
     let count = |what| ended.iter().filter(|ended| **ended == what).count();
     let failed = count(Ended::Failed);
     println!("\n{} passed, {failed} failed, {} skipped", count(Ended::Passed), count(Ended::Skipped));
@@ -78,6 +75,47 @@ fn step(name: &str, work: impl FnOnce() -> Ended) -> Ended {
     };
     println!("== {name}: {word} ({:.1} s)", start.elapsed().as_secs_f64());
     ended
+}
+
+/// A chore of this program that runs beside others; what it says goes to a file until it is asked for.
+struct Beside {
+    chore: Child,
+    said: PathBuf,
+}
+
+impl Beside {
+    fn start(root: &Path, name: &str) -> Option<Self> {
+        let said = root.join("target").join(format!("{name}.log"));
+        let start = || {
+            let out = File::create(&said)?;
+            let mut chore = Command::new(std::env::current_exe()?);
+            chore.current_dir(root).arg(name).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
+            chore.spawn()
+        };
+        match start() {
+            Ok(chore) => Some(Self { chore, said }),
+            Err(error) => {
+                println!("cannot start {name} beside the other steps: {error}");
+                None
+            }
+        }
+    }
+
+    /// Waits for the end. A chore that skipped says so in its last line.
+    fn ended(mut self) -> Ended {
+        let status = self.chore.wait();
+        let said = std::fs::read(&self.said).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        println!("{}", said.trim_end());
+        match status {
+            Ok(status) if !status.success() => Ended::Failed,
+            Err(_) => Ended::Failed,
+            Ok(_) if said.lines().next_back().is_some_and(|line| line.starts_with("skipped: ")) => {
+                Ended::Skipped
+            }
+            Ok(_) => Ended::Passed,
+        }
+    }
 }
 
 /// A cargo subcommand as a step. `install` says how to get it if it can be missing.
@@ -150,10 +188,17 @@ fn has(root: &Path, name: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-fn command(root: &Path, args: &[&str]) -> Command {
+/// A command of cargo's, as if it had been given in a shell.
+pub(crate) fn command(root: &Path, args: &[&str]) -> Command {
     // The cargo that runs this: the toolchain that rust-toolchain.toml names.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
+    // What cargo has told this program of itself: build scripts that look at it (ring's does) would run again, and all that
+    // depends on them be compiled again, whenever a chore follows a command given by hand.
+    let own = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(own)) {
+        command.env_remove(name);
+    }
     command.current_dir(root).args(args);
     command
 }

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
             writeln!(out, "{said}")?;
         }
         None => writeln!(out, "broke {name}, token {token}")?,
-        Some(why) => eprintln!("{why}"),
+        Some(why) => say!("{why}"),
     }
     Ok(Verdict::clean_if(why.is_none()))
 }

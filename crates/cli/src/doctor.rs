@@ -124,6 +124,27 @@ fn space() -> Finding {
     finding
 }
 
+/// What libibverbs says of the devices.
+#[cfg(feature = "rdma")]
+fn rdma() -> Finding {
+    use lockwright::fabric::backend::rdma::{DeviceError, look};
+    let (health, detail) = match look() {
+        Err(error) => (Health::Absent, format!("{error}; only rdma: spaces need one")),
+        Ok(devices) => {
+            let usable = devices.iter().any(Result::is_ok);
+            let say = |device: &Result<String, DeviceError>| match device {
+                Ok(text) => text.clone(),
+                Err(error) => error.to_string(),
+            };
+            let detail = devices.iter().map(say).collect::<Vec<_>>().join("; ");
+            (if usable { Health::Ok } else { Health::Absent }, detail)
+        }
+    };
+    Finding { what: "RDMA", health, detail }
+}
+
+/// What the kernel says of the devices.
+#[cfg(not(feature = "rdma"))]
 fn rdma() -> Finding {
     let mut devices: Vec<_> = fs::read_dir("/sys/class/infiniband")
         .into_iter()
@@ -135,7 +156,7 @@ fn rdma() -> Finding {
     let (health, detail) = if devices.is_empty() {
         (Health::Absent, "no RDMA device; only rdma: spaces would need one".to_owned())
     } else {
-        (Health::Ok, devices.join(", "))
+        (Health::Ok, format!("{}; this build cannot use them (feature `rdma`)", devices.join(", ")))
     };
     Finding { what: "RDMA", health, detail }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
     let Some(inspector) = args.space.look()? else {
         if !args.json {
-            eprintln!("no lock space yet: nobody has taken a lock");
+            say!("no lock space yet: nobody has taken a lock");
         }
         return Ok(Verdict::Clean);
     };
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         return Ok(Verdict::Clean);
     }
     if entries.is_empty() {
-        eprintln!(
+        say!(
             "nobody holds or waits for anything{}",
             if args.stuck.is_some() { " that is stuck" } else { "" }
         );

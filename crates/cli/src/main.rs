@@ -3,19 +3,26 @@
 //! Exit codes: 0, all is well; 1, something was found (a violation, a claim that does not hold); 2, the command
 //! could not do what it was asked to. What this crate must not do: name a protocol. The catalog does.
 
+/// Says something to the user. Nobody has to listen: a closed pipe must not end whoever holds a lock.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 mod bench;
 mod break_lock;
-mod check;
 mod doctor;
-mod fault;
-mod lab;
 mod ls;
-mod names;
 mod run;
 mod serve;
-mod sim;
 mod spaces;
+#[cfg(feature = "study")]
+mod study;
 mod top;
+// Most of them are for what is studied.
+#[cfg_attr(not(feature = "study"), allow(dead_code))]
 mod units;
 
 use anyhow::Context;
@@ -30,16 +37,7 @@ use std::time::Duration;
 /// A lock manager for networks where a round trip costs microseconds, and the means to study its locks
 #[derive(Debug, Parser)]
 #[command(name = "lockwright", version = version(), max_term_width = 100)]
-#[command(after_help = "\
-Examples:
-  lockwright run backup -- rsync -a src dst   run a command while holding the lock `backup`
-  lockwright ls                               who holds locks, who waits, since when
-  lockwright top                              the hottest locks, live
-  lockwright serve                            the same locks for other machines
-  lockwright doctor                           what this machine can do
-  lockwright check --all             prove every protocol in small cases, and every checker by its mutants
-  lockwright sim mcs --clients 240   simulate 240 clients and print what it costs
-  lockwright lab run --all --quick   hold the simulator against the papers' figures")]
+#[command(after_help = examples())]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -57,15 +55,18 @@ enum Command {
     Spaces(spaces::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
-    Check(check::Args),
-    Sim(sim::Args),
-    Lab(lab::Args),
+    #[cfg(feature = "study")]
+    Check(study::check::Args),
+    #[cfg(feature = "study")]
+    Sim(study::sim::Args),
+    #[cfg(feature = "study")]
+    Lab(study::lab::Args),
 }
 
 /// Which space a command looks into.
 #[derive(Debug, clap::Args)]
 struct SpaceArg {
-    /// Lock space: `shm:`, `shm:NAME`, `shm:/PATH` or `tcp://HOST:PORT/NAME`
+    /// Lock space: `shm:`, `shm:NAME`, `shm:/PATH`, `tcp://HOST:PORT/NAME` or `rdma://HOST:PORT/NAME`
     #[arg(long, value_name = "SPACE", default_value = "shm:", env = "LOCKWRIGHT_SPACE")]
     space: String,
     #[command(flatten)]
@@ -73,7 +74,7 @@ struct SpaceArg {
 }
 
 /// What a server may want to know of its clients, and they of it.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 struct TrustArgs {
     /// File with the secret that the server wants
     #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_TOKEN_FILE")]
@@ -81,6 +82,10 @@ struct TrustArgs {
     /// Certificates (PEM) by which the server is known; the connection is encrypted
     #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_TLS_CA")]
     tls_ca: Option<PathBuf>,
+    /// Device for rdma:// spaces, as NAME, NAME:PORT or NAME:PORT:GID [default: the first that will do]
+    #[cfg(feature = "rdma")]
+    #[arg(long, value_name = "DEVICE", env = "LOCKWRIGHT_RDMA_DEVICE")]
+    rdma_device: Option<lockwright::fabric::backend::rdma::DeviceChoice>,
 }
 
 impl TrustArgs {
@@ -93,6 +98,10 @@ impl TrustArgs {
         }
         if let Some(path) = &self.tls_ca {
             options = options.tls(read(path)?);
+        }
+        #[cfg(feature = "rdma")]
+        if let Some(device) = &self.rdma_device {
+            options = options.rdma_device(device.clone());
         }
         Ok(options)
     }
@@ -145,9 +154,12 @@ fn main() -> ExitCode {
         Command::Spaces(args) => spaces::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Bench(args) => bench::run(args, &mut out),
-        Command::Check(args) => check::run(args, &mut out),
-        Command::Sim(args) => sim::run(args, &mut out),
-        Command::Lab(args) => lab::run(args, &mut out),
+        #[cfg(feature = "study")]
+        Command::Check(args) => study::check::run(args, &mut out),
+        #[cfg(feature = "study")]
+        Command::Sim(args) => study::sim::run(args, &mut out),
+        #[cfg(feature = "study")]
+        Command::Lab(args) => study::lab::run(args, &mut out),
     };
     let result = result.and_then(|verdict| Ok(out.flush().map(|()| verdict)?));
     match result {
@@ -156,7 +168,7 @@ fn main() -> ExitCode {
         // Whoever reads us has seen enough (`… | head`): not our failure.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            say!("error: {error:#}");
             ExitCode::from(2)
         }
     }
@@ -177,7 +189,7 @@ fn refuse(error: &clap::Error, of_run: bool) -> ExitCode {
             usage
         }
         _ => {
-            eprintln!("{}", one_line(&error.to_string()));
+            say!("{}", one_line(&error.to_string()));
             usage
         }
     }
@@ -227,6 +239,25 @@ fn spinner(what: String) -> ProgressBar {
     bar.set_prefix(what);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+fn examples() -> String {
+    let studies = if cfg!(feature = "study") {
+        "
+  lockwright check --all                      prove every protocol in small cases, and every checker by its mutants
+  lockwright sim mcs --clients 240            simulate 240 clients and print what it costs
+  lockwright lab run --all --quick            hold the simulator against the papers' figures"
+    } else {
+        ""
+    };
+    format!(
+        "Examples:
+  lockwright run backup -- rsync -a src dst   run a command while holding the lock `backup`
+  lockwright ls                               who holds locks, who waits, since when
+  lockwright top                              the hottest locks, live
+  lockwright serve                            the same locks for other machines
+  lockwright doctor                           what this machine can do{studies}"
+    )
 }
 
 /// The version, with the commit if the build knew it.

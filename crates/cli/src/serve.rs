@@ -10,20 +10,23 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Serve lock spaces over TCP: its own, and those of this host's shared memory
+/// Serve lock spaces over TCP and RDMA: its own, and those of this host's shared memory
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   lockwright serve                                          for this machine, on port 5625
   lockwright run --space tcp://127.0.0.1/stock job -- cmd   a lock of its space `stock`, made on first use
-  lockwright run --space tcp://127.0.0.1/shm: job -- cmd    a lock of this host's shared memory
+  lockwright serve --export shm:                            also the locks of this user's shared memory:
+  lockwright run --space tcp://127.0.0.1/shm: job -- cmd    contends with `lockwright run job -- cmd`
   head -c 32 /dev/urandom | base64 > secret                 for other machines, with a secret that clients must know:
   lockwright serve --listen 0.0.0.0:5625 --token-file secret
   lockwright serve --listen 0.0.0.0:5625 --tls-cert cert.pem --tls-key key.pem
   lockwright serve --metrics 127.0.0.1:9464                 answers Prometheus on /metrics
+  lockwright serve --rdma 10.0.0.7:5626 --token-file secret over RDMA too (builds with the feature `rdma`)
 
 It refuses to listen where other machines can reach it without --token-file or --tls-cert/--tls-key. On loopback,
-every user of this machine can use it.
+every user of this machine can use it; but with --export only those who know its secret: that of --token-file, or
+one that it makes and that clients of the same user find by themselves.
 
 Restarted, it waits for those who held locks to claim them (--grace) before it grants anything. What it must remember
 for that is in --state; unless told otherwise that is lockwright/serve-PORT.state in $STATE_DIRECTORY,
@@ -43,6 +46,13 @@ pub(crate) struct Args {
     /// Private key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Serve over RDMA too, and listen here for clients that come by it; builds with the feature `rdma` can
+    #[arg(long, value_name = "ADDR", value_parser = address, num_args = 0..=1, default_missing_value = "127.0.0.1:5626")]
+    rdma: Option<SocketAddr>,
+    /// RDMA device, as NAME, NAME:PORT or NAME:PORT:GID [default: the first that will do]
+    #[cfg(feature = "rdma")]
+    #[arg(long, value_name = "DEVICE", env = "LOCKWRIGHT_RDMA_DEVICE")]
+    rdma_device: Option<lockwright::fabric::backend::rdma::DeviceChoice>,
     /// Where to answer Prometheus
     #[arg(long, value_name = "ADDR", value_parser = address)]
     metrics: Option<SocketAddr>,
@@ -55,8 +65,8 @@ pub(crate) struct Args {
     /// What must outlive a restart is kept in this file; `none`: nothing is
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Space of this host to offer to clients; may be given several times; `none`: none
-    #[arg(long, value_name = "SPACE", default_value = "shm:")]
+    /// Space of this host's shared memory to offer to clients that know the secret; may be given several times
+    #[arg(long, value_name = "SPACE")]
     export: Vec<String>,
     /// Say where it listens as a JSON object
     #[arg(long)]
@@ -79,11 +89,16 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         let said = json!({
             "listening": address.to_string(),
             "metrics": metrics.map(|address| address.to_string()),
+            "rdma": server.rdma().map(|(address, _)| address.to_string()),
+            "rdma_device": server.rdma().map(|(_, device)| device),
             "recovering": server.began_recovering(),
         });
         writeln!(out, "{said}")?;
     } else {
         writeln!(out, "listening on {address}; clients say --space tcp://{address}/NAME")?;
+        if let Some((rdma, device)) = server.rdma() {
+            writeln!(out, "RDMA by {device}; clients say --space rdma://{rdma}/NAME")?;
+        }
         if let Some(metrics) = metrics {
             writeln!(out, "metrics on http://{metrics}/metrics")?;
         }
@@ -95,7 +110,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
     let came = signals.wait().context("cannot wait for signals")?;
     drop(server);
     if !args.json {
-        eprintln!("stopped by {came}");
+        say!("stopped by {came}");
     }
     Ok(Verdict::Clean)
 }
@@ -111,13 +126,22 @@ fn options(args: &Args) -> Result<ServerOptions> {
     if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
         options = options.tls(&read(cert)?, &read(key)?)?;
     }
+    if let Some(listen) = args.rdma {
+        #[cfg(feature = "rdma")]
+        {
+            options = options.rdma(listen, args.rdma_device.clone().unwrap_or_default());
+        }
+        #[cfg(not(feature = "rdma"))]
+        return Err(anyhow::Error::from(lockwright::OpenError::NoRdma)
+            .context(format!("cannot serve at {listen} over RDMA")));
+    }
     if let Some(metrics) = args.metrics {
         options = options.metrics(metrics);
     }
     if let Some(path) = state(args)? {
         options = options.state(path);
     }
-    for space in args.export.iter().filter(|space| *space != "none") {
+    for space in &args.export {
         if !space.starts_with("shm:") {
             return Err(anyhow!(
                 "only spaces of shared memory can be exported, such as shm: or shm:NAME, not {space}"

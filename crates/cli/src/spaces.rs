@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
                 trouble = true;
             }
             Err(error) => {
-                eprintln!("{address}: {error:#}");
+                say!("{address}: {error:#}");
                 trouble = true;
             }
         }
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         if rows.len() > 1 {
             grid(out, &rows)?;
         } else if !trouble {
-            eprintln!("no lock spaces yet: the first `lockwright run` makes one");
+            say!("no lock spaces yet: the first `lockwright run` makes one");
         }
     }
     Ok(Verdict::clean_if(!trouble))

@@ -1,7 +1,7 @@
 //! `lockwright top`: the hottest locks of a space, live or once.
 //!
-//! A server counts grants and waits of every lock; on shared memory nobody counts, so there it is only looked who holds
-//! and who waits, several times a second.
+//! A server counts grants and waits of every lock. On shared memory a lock's own word counts how often it was given back,
+//! and nobody counts waits; who holds and who waits is looked at several times per interval.
 
 use crate::{SpaceArg, Verdict, grid};
 use anyhow::Result;
@@ -19,11 +19,11 @@ const LOOKS: u32 = 10;
 #[command(after_help = "\
 Examples:
   lockwright top                              this user's default space, until ^C
-  lockwright top --space tcp://db7/stock      a space of a server, with grants and waits per second
+  lockwright top --space tcp://db7/stock      a space of a server, with waits per second
   lockwright top --json                       once, as a JSON object
   lockwright top --once --interval 10         once, over ten seconds
 
-HELD and WAITING are averages over the interval. Grants are counted by servers for their own spaces only.")]
+HELD and WAITING are averages over the interval. Waits are counted by servers for their own spaces only.")]
 pub(crate) struct Args {
     /// Seconds between two pictures
     #[arg(long, value_name = "SECS", value_parser = crate::run::seconds, default_value = "1")]
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         if args.json {
             writeln!(out, "{}", json!({ "space": args.space.space, "locks": [] }))?;
         } else {
-            eprintln!("no lock space yet: nobody has taken a lock");
+            say!("no lock space yet: nobody has taken a lock");
         }
         return Ok(Verdict::Clean);
     };
@@ -137,8 +137,8 @@ impl Picture {
                     "kind": kind(&row.heat),
                     "held": row.held,
                     "waiting": row.waiting,
-                    "grants_total": counted.then_some(row.heat.grants),
-                    "grants_per_second": counted.then_some(row.grants),
+                    "grants_total": grants_counted(args).then_some(row.heat.grants),
+                    "grants_per_second": grants_counted(args).then_some(row.grants),
                     "waits_per_second": counted.then_some(row.contended),
                     "mean_wait_seconds": row.mean_wait,
                 })
@@ -156,14 +156,14 @@ impl Picture {
         let mut rows =
             vec![["LOCK", "KIND", "HELD", "WAITING", "GRANTS/s", "WAITS/s", "MEAN WAIT"].map(str::to_owned)];
         rows.extend(self.rows.iter().map(|row| {
-            let rate = |rate: f64| if counted { crate::units::scaled(rate) } else { "-".to_owned() };
+            let waits = if counted { crate::units::scaled(row.contended) } else { "-".to_owned() };
             [
                 row.heat.name.to_string(),
                 kind(&row.heat).to_owned(),
                 format!("{:.1}", row.held),
                 format!("{:.1}", row.waiting),
-                rate(row.grants),
-                rate(row.contended),
+                if grants_counted(args) { crate::units::scaled(row.grants) } else { "-".to_owned() },
+                waits,
                 row.mean_wait.map_or_else(|| "-".to_owned(), |wait| format!("{:.2} ms", wait * 1e3)),
             ]
         }));
@@ -176,7 +176,12 @@ fn kind(heat: &Heat) -> &'static str {
     if heat.ranges { "ranges" } else { "keyed" }
 }
 
-/// Whether grants are counted there.
+/// Whether waits are counted there.
 fn counted(args: &Args) -> bool {
     !args.space.space.contains("shm:")
+}
+
+/// Whether grants are: not where a server only passes on what it sees of its host's space.
+fn grants_counted(args: &Args) -> bool {
+    counted(args) || args.space.space.starts_with("shm:")
 }

@@ -117,6 +117,47 @@ fn a_counter_file_under_run_loses_no_update() {
 }
 
 #[test]
+fn two_runs_at_once_come_one_after_the_other() {
+    let scratch = Scratch::new("serial");
+    let log = scratch.file("log");
+    let script = r#"echo in >> "$0"; sleep 0.1; echo out >> "$0""#;
+    let run = ["run", "backup", "--", "sh", "-c", script, log.to_str().unwrap()];
+    let mut both: Vec<_> = (0..2).map(|_| scratch.lockwright(&run).spawn().unwrap()).collect();
+    for one in &mut both {
+        assert_eq!(one.wait().unwrap().code(), Some(0));
+    }
+    assert_eq!(fs::read_to_string(&log).unwrap(), "in\nout\nin\nout\n");
+}
+
+#[test]
+fn who_waits_is_told_for_whom_and_top_counts_what_was_granted() {
+    let scratch = Scratch::new("waits");
+    let fifo = scratch.file("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let script = r#"echo in; read go < "$0""#;
+    let holder = scratch.start(&["run", "backup", "--", "sh", "-c", script, fifo.to_str().unwrap()]);
+    let mut waiter = scratch.lockwright(&["run", "--verbose", "backup", "--", "true"]).spawn().unwrap();
+    let (mut said, mut rest) = (String::new(), String::new());
+    let mut stderr = BufReader::new(waiter.stderr.take().unwrap());
+    stderr.read_line(&mut said).unwrap();
+    let whom = format!("waiting for backup: process {} (lockwright) has had it for", holder.child.id());
+    assert!(said.contains(&whom), "{said}");
+    fs::write(&fifo, "go\n").unwrap();
+    assert_eq!(holder.end().0, Some(0));
+    stderr.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("got lock backup"), "{rest}");
+    assert_eq!(waiter.wait().unwrap().code(), Some(0));
+    let _third = scratch.start(&["run", "backup", "--", "sh", "-c", "echo in; exec sleep 2"]);
+    let top = scratch.output(&["top", "--json", "--interval", "0.1"]);
+    let top: serde_json::Value = serde_json::from_slice(&top.stdout).unwrap();
+    assert_eq!(
+        (&top["locks"][0]["lock"], &top["locks"][0]["grants_total"]),
+        (&"backup".into(), &3.into()),
+        "{top}"
+    );
+}
+
+#[test]
 fn exit_codes_are_the_commands_own_or_those_of_flock() {
     let scratch = Scratch::new("codes");
     let sh = |script: &str| scratch.code(&["run", "a", "--", "sh", "-c", script]);
@@ -277,5 +318,5 @@ fn doctor_and_spaces_answer_in_json() {
     let mut spaces = scratch.lockwright(&["spaces", "--json"]);
     let output = spaces.env("LOCKWRIGHT_DIR", &scratch.folder).output().unwrap();
     let space: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&space["space"], &space["keyed"]), (&"shm:mine".into(), &"shiftlock".into()));
+    assert_eq!((&space["space"], &space["keyed"]), (&"shm:mine".into(), &"kept".into()));
 }

@@ -25,6 +25,7 @@ pub mod fault;
 pub mod layer;
 mod message;
 pub mod observe;
+mod pass_on;
 mod random;
 mod verb;
 mod wait;

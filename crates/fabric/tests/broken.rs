@@ -4,10 +4,7 @@ mod rigs;
 
 use lockwright_fabric::backend::inproc::InProcEndpoint;
 use lockwright_fabric::conformance::{Shape, history::Violation, storm};
-use lockwright_fabric::{
-    Batch, Capabilities, Deadline, Endpoint, FabricError, MaskedCas, Message, Olds, Op, PeerId, RawVerb,
-    Time, Value, Wait, Waited,
-};
+use lockwright_fabric::{Batch, Endpoint, FabricError, MaskedCas, Olds, Op, RawVerb};
 use rigs::OneThread;
 use std::task::Poll;
 
@@ -97,12 +94,8 @@ struct Broken<F> {
 }
 
 impl<F: Flaw> Endpoint for Broken<F> {
-    fn me(&self) -> PeerId {
-        self.ep.me()
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.ep.capabilities()
-    }
+    lockwright_fabric::pass_on!(ep: me capabilities wait_until send send_datagram recv_by now sleep random);
+
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
         let mut verbs = Vec::new();
         batch.each(&mut |verb| {
@@ -115,31 +108,6 @@ impl<F: Flaw> Endpoint for Broken<F> {
         }
         let mut olds = olds.into_iter();
         Ok(batch.each(&mut |_| olds.next().expect("one for every verb")))
-    }
-    fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {
-        self.ep.wait_until(wait)
-    }
-    fn send(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
-        self.ep.send(to, message)
-    }
-    fn send_datagram(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
-        self.ep.send_datagram(to, message)
-    }
-    fn recv_by<T>(
-        &self,
-        deadline: Deadline,
-        pick: impl FnMut(PeerId, &Message) -> Option<T>,
-    ) -> impl Future<Output = Option<T>> {
-        self.ep.recv_by(deadline, pick)
-    }
-    fn now(&self) -> impl Future<Output = Time> {
-        self.ep.now()
-    }
-    fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
-        self.ep.sleep(ns)
-    }
-    fn random(&self) -> u64 {
-        self.ep.random()
     }
 }
 

@@ -5,10 +5,16 @@
 
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::InProc;
-use lockwright_fabric::backend::rdma::{HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, devices};
+use lockwright_fabric::backend::rdma::{
+    DeviceChoice, HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, devices, port_counters,
+};
 use lockwright_fabric::conformance::{Rig, Shape, Task};
+use lockwright_fabric::layer::Counted;
 use lockwright_fabric::{Addr, Cond, Endpoint, FabricError, Message, NodeId, PeerId, Word64};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// A host and its clients on one device.
 struct Net {
@@ -54,61 +60,15 @@ fn has_device() -> bool {
     found
 }
 
-/// As the suite's macro, for machines that may have no device.
-macro_rules! conformance {
-    ($options:expr; $($part:ident: $check:ident,)*) => {
-        $(
-            #[test]
-            fn $check() {
-                if super::has_device() {
-                    lockwright_fabric::conformance::$part::$check(&|shape| super::Net::new(shape, &$options));
-                }
-            }
-        )*
-    };
-}
-
-macro_rules! all_checks {
-    ($options:expr) => {
-        conformance! { $options;
-            verbs: every_verb_does_what_apply_says,
-            verbs: neighbours_of_a_word_are_left_alone,
-            verbs: a_batch_executes_in_order_and_returns_every_old_word,
-            verbs: a_list_of_verbs_is_a_batch_too,
-            verbs: a_guarded_add_adds_only_where_its_guard_holds,
-            verbs: nodes_have_memory_of_their_own,
-            waits: a_wait_that_is_met_ends_at_once,
-            waits: either_condition_ends_a_wait,
-            waits: a_wait_sees_what_another_client_writes,
-            waits: a_wait_for_fields_sees_them_meet,
-            waits: a_wait_without_patience_looks_once,
-            waits: a_wait_gives_up_at_its_deadline_and_not_before,
-            waits: a_sleep_takes_its_time,
-            messages: messages_of_a_pair_arrive_in_order,
-            messages: what_a_receive_does_not_pick_stays_buffered,
-            messages: a_message_carries_its_sender_and_all_its_words,
-            messages: a_receive_without_patience_looks_once,
-            messages: a_receive_gives_up_at_its_deadline_and_not_before,
-            messages: a_dropped_receive_takes_nothing,
-            messages: a_client_can_write_to_itself,
-            messages: many_senders_lose_nothing,
-            messages: an_unknown_peer_is_reported_as_lost,
-            messages: datagrams_arrive_when_nothing_is_wrong,
-            storm: narrow_words_have_one_history,
-            storm: fields_keep_their_sums,
-            storm: peterson_keeps_two_clients_apart,
-        }
-    };
-}
-
 mod plain {
-    all_checks!(lockwright_fabric::backend::rdma::RdmaOptions::default());
+    use super::{Net, RdmaOptions, has_device};
+    lockwright_fabric::conformance_tests!(if has_device(); |shape| Net::new(shape, &RdmaOptions::default()));
 }
 
 mod with_emulated_masks {
-    all_checks!(lockwright_fabric::backend::rdma::RdmaOptions {
-        emulate_masks: true,
-        ..lockwright_fabric::backend::rdma::RdmaOptions::default()
+    use super::{Net, RdmaOptions, has_device};
+    lockwright_fabric::conformance_tests!(if has_device(); |shape| {
+        Net::new(shape, &RdmaOptions { emulate_masks: true, ..RdmaOptions::default() })
     });
 }
 
@@ -199,9 +159,227 @@ fn more_peers_than_connections_can_still_be_written_to() {
     }
 }
 
+fn a_host() -> RdmaHost {
+    RdmaHost::start(InProc::new(1, 4096), vec![], HostOptions::default(), |_| {}).unwrap()
+}
+
+fn a_client(host: &RdmaHost) -> RdmaEndpoint {
+    RdmaEndpoint::connect(host.address(), RdmaOptions::default()).unwrap()
+}
+
+/// Waits until something that others do is done.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < patience, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_queue_pair_in_error_is_replaced_and_only_what_was_under_way_fails() {
+    if !has_device() {
+        return;
+    }
+    let host = a_host();
+    let (client, other) = (a_client(&host), a_client(&host));
+    for round in 1..=3 {
+        assert_eq!(block_on(client.go(WORD.fetch_add(1))), Ok(2 * (round - 1)));
+        // On this side it is noticed at once; on the other, when nothing has answered for a while.
+        if round == 2 {
+            assert!(host.break_queue_pair(client.me()));
+        } else {
+            client.break_queue_pair();
+        }
+        // Under way when it is noticed: whether it happened is not known, and it must not happen later.
+        assert_eq!(block_on(client.go(WORD.fetch_add(0))), Err(FabricError::NodeLost(NodeId(0))));
+        // What comes then waits for the new queue pair, and goes over it.
+        assert_eq!(block_on(client.go(WORD.fetch_add(1))), Ok(2 * round - 1));
+        assert_eq!(client.renewals(), round);
+        assert!(!client.is_lost());
+    }
+    let fault = client.last_fault().expect("something went wrong");
+    assert!(fault.starts_with("rxe0 port 1: "), "{fault}");
+    // Others have noticed nothing.
+    assert_eq!((block_on(other.go(WORD.read())), other.renewals()), (Ok(6), 0));
+}
+
+#[test]
+fn no_letter_of_the_host_is_lost_or_doubled_when_queue_pairs_fail() {
+    const LETTERS: u64 = 300;
+    if !has_device() {
+        return;
+    }
+    let options = HostOptions { first_client: 1, ..HostOptions::default() };
+    let host = RdmaHost::start(InProc::new(1, 64), vec![], options, |_| {}).unwrap();
+    let local = host.local(PeerId::client(0), NodeId(0));
+    let remote = a_client(&host);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..LETTERS {
+                block_on(local.send(remote.me(), Message::new(0, 1, &[number]))).unwrap();
+                if number % 60 == 30 {
+                    host.break_queue_pair(remote.me());
+                }
+            }
+        });
+        for number in 0..LETTERS {
+            let got = block_on(remote.recv(|_, message| Some(message.words[0])));
+            assert_eq!(got, number, "in order, once each");
+        }
+    });
+    assert!(remote.renewals() > 0 && !remote.is_lost());
+}
+
+#[test]
+fn a_revoked_key_is_refused_and_the_error_says_so() {
+    if !has_device() {
+        return;
+    }
+    let host = a_host();
+    let (client, other) = (a_client(&host), a_client(&host));
+    assert_eq!(block_on(client.go(WORD.fetch_add(1))), Ok(0));
+    assert!(host.revoke_keys(client.me()));
+    assert_eq!(block_on(client.go(WORD.write(99))), Err(FabricError::NodeLost(NodeId(0))));
+    let fault = client.last_fault().expect("something went wrong");
+    assert!(fault.contains("rxe0") && fault.contains("the key was revoked"), "{fault}");
+    // Only this client's: keys are per client.
+    assert_eq!(block_on(other.go(WORD.fetch_add(1))), Ok(1));
+    assert_eq!(host.fabric().peek(WORD), 2);
+}
+
+#[test]
+fn a_zombies_verbs_under_way_do_not_land_after_its_fence() {
+    const CLIENTS: u64 = 4;
+    if !has_device() {
+        return;
+    }
+    // Everything that was written when the host says that the client is gone stays as it is.
+    let gone = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&gone);
+    let host = RdmaHost::start(InProc::new(1, 4096), vec![], HostOptions::default(), move |peer| {
+        log.lock().unwrap().push(peer);
+    })
+    .unwrap();
+    for round in 0..CLIENTS {
+        let word = Word64::at(Addr::new(NodeId(0), 128 + 8 * round));
+        let zombie = a_client(&host);
+        std::thread::scope(|scope| {
+            scope.spawn(|| while block_on(zombie.go([word.fetch_add(1); 8])).is_ok() {});
+            until("it begins", || host.fabric().peek(word) > 20);
+            assert!(host.expel(zombie.me()));
+            let at_the_fence = host.fabric().peek(word);
+            assert_eq!(gone.lock().unwrap().len() as u64, round + 1);
+            std::thread::sleep(Duration::from_millis(300));
+            assert_eq!(host.fabric().peek(word), at_the_fence, "a verb landed after the fence");
+        });
+    }
+}
+
+#[test]
+fn a_peer_of_another_version_is_told_which() {
+    if !has_device() {
+        return;
+    }
+    let host = a_host();
+    let mut old = TcpStream::connect(host.address()).unwrap();
+    // A hello of the first version: length, kind, version, and a queue pair.
+    let mut hello = 31_u32.to_le_bytes().to_vec();
+    hello.extend_from_slice(b"\0LWR1");
+    hello.extend_from_slice(&[0; 26]);
+    old.write_all(&hello).unwrap();
+    let mut said = Vec::new();
+    old.read_to_end(&mut said).unwrap();
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("LWR2") && said.contains("LWR1") && said.contains("same release"), "{said}");
+}
+
+#[test]
+fn a_region_that_is_too_small_is_named_before_anything_is_done() {
+    if !has_device() {
+        return;
+    }
+    let host = a_host();
+    let client = a_client(&host);
+    client.lends(1, 4096).unwrap();
+    let error = client.lends(1, 8192).unwrap_err().to_string();
+    assert!(error.contains("lends 4096 bytes on node 0, where 8192 are needed"), "{error}");
+    assert!(client.lends(2, 64).unwrap_err().to_string().contains("lends 0 bytes on node 1"));
+}
+
+#[test]
+fn a_wrong_gid_index_and_a_wrong_port_are_named() {
+    if !has_device() {
+        return;
+    }
+    let start = |device: &str| {
+        let options = HostOptions { device: device.parse().unwrap(), ..HostOptions::default() };
+        RdmaHost::start(InProc::new(1, 64), vec![], options, |_| {}).unwrap_err().to_string()
+    };
+    let said = start("rxe0:1:99");
+    assert!(said.contains("rxe0 has no address at GID index 99 of port 1"), "{said}");
+    let said = start("rxe0:5");
+    assert!(said.contains("rxe0 has no port 5"), "{said}");
+}
+
+/// Sets a link up or down; only the virtual machine lets it.
+fn link(device: &str, state: &str) -> bool {
+    let done = std::process::Command::new("/bin/ip").args(["link", "set", device, state]).status();
+    done.is_ok_and(|status| status.success())
+}
+
+#[test]
+fn a_port_that_is_down_is_named_with_what_to_do() {
+    if !has_device() || std::env::var_os("LOCKWRIGHT_NEED_RDMA").is_none() {
+        return;
+    }
+    // The other end of rxe1's cable is v0, which rxe0 needs: only rxe1's own end goes down.
+    assert!(link("v1", "down"));
+    let device = DeviceChoice { name: Some("rxe1".to_owned()), ..DeviceChoice::default() };
+    let options = HostOptions { device, ..HostOptions::default() };
+    let started = RdmaHost::start(InProc::new(1, 64), vec![], options, |_| {});
+    assert!(link("v1", "up"));
+    let said = started.unwrap_err().to_string();
+    assert!(said.contains("port 1 of rxe1 is down") && said.contains("rdma link"), "{said}");
+    until("the ports are up again", || {
+        let is_up = |device: &str| {
+            let state = std::fs::read_to_string(format!("/sys/class/infiniband/{device}/ports/1/state"));
+            state.is_ok_and(|state| state.contains("ACTIVE"))
+        };
+        is_up("rxe0") && is_up("rxe1")
+    });
+}
+
+#[test]
+fn our_counters_agree_with_the_ports() {
+    if !has_device() {
+        return;
+    }
+    let host = a_host();
+    let (a, b) = (Counted::new(a_client(&host)), Counted::new(a_client(&host)));
+    // The first letter makes the connection.
+    block_on(a.send(b.me(), Message::new(0, 1, &[]))).unwrap();
+    block_on(b.recv(|_, _| Some(())));
+    let (before, ours) = (port_counters("rxe0", 1), a.tally().snapshot());
+    for round in 0..50 {
+        block_on(a.go((WORD.fetch_add(1), WORD.read()))).unwrap();
+        block_on(a.send(b.me(), Message::new(0, 1, &[round]))).unwrap();
+        block_on(b.recv(|_, _| Some(())));
+    }
+    let (after, ours) = (port_counters("rxe0", 1), a.tally().snapshot() - ours);
+    let grown = |name: &str| after.get(name).zip(before.get(name)).map(|(after, before)| after - before);
+    let Some(sends) = grown("rdma_sends") else {
+        return println!("skipped: the driver has no such counters");
+    };
+    assert_eq!((ours.sent, sends), (50, 50));
+    assert_eq!(grown("rdma_recvs"), Some(50));
+    // A packet for every verb and letter and one that answers it, at least: retries come on top.
+    let least = 2 * (ours.verbs() + ours.sent);
+    assert!(grown("sent_pkts").unwrap() >= least, "{after:?} {before:?}");
+}
+
 #[test]
 fn what_does_not_exist_is_named() {
-    use lockwright_fabric::backend::rdma::DeviceChoice;
     let device = DeviceChoice { name: Some("no-such-device".to_owned()), ..DeviceChoice::default() };
     let options = HostOptions { device, ..HostOptions::default() };
     let error = RdmaHost::start(InProc::new(1, 64), vec![], options, |_| {}).unwrap_err().to_string();

@@ -25,7 +25,7 @@ pub struct Subject {
     pub mutant: Option<Mutant>,
     /// The explorer's cases, in order.
     pub cases: Vec<CaseInfo>,
-    simulate: Simulate,
+    simulate: Option<Simulate>,
     can_tune: fn(Tunable) -> bool,
     explore: fn(usize, &mut Options) -> Outcome,
 }
@@ -46,33 +46,55 @@ pub struct CaseInfo {
 }
 
 impl Subject {
-    fn of<P: Protocol>(mutant: Option<Mutant>) -> Self {
+    /// To be explored. It is compiled for the explorer alone.
+    fn explored<P: Protocol>(mutant: Option<Mutant>) -> Self {
         Self {
             info: P::INFO,
             mutant,
             cases: P::cases().iter().map(describe).collect(),
-            simulate: |plan, tunables, progress| {
-                let mut params = P::Params::default();
-                for (name, value) in tunables {
-                    assert!(
-                        P::tune(&mut params, name, *value),
-                        "{} has no {name} to be {value}",
-                        P::INFO.name
-                    );
-                }
-                run_with::<P>(plan, &params, progress)
-            },
+            simulate: None,
             can_tune: |(name, value)| P::tune(&mut P::Params::default(), name, value),
             explore: |case, options| explore::<P>(&P::cases()[case], options),
         }
+    }
+
+    /// To be explored and simulated.
+    fn simulated<P: Protocol>(mutant: Option<Mutant>) -> Self {
+        let simulate: Simulate = |plan, tunables, progress| {
+            let mut params = P::Params::default();
+            for (name, value) in tunables {
+                assert!(P::tune(&mut params, name, *value), "{} has no {name} to be {value}", P::INFO.name);
+            }
+            run_with::<P>(plan, &params, progress)
+        };
+        Self { simulate: Some(simulate), ..Self::explored::<P>(mutant) }
+    }
+
+    /// Whether it can be simulated: every protocol can, and the mutants that show in a plain run.
+    pub fn can_be_simulated(&self) -> bool {
+        self.simulate.is_some()
+    }
+
+    fn run(
+        &self,
+        plan: &Plan,
+        tunables: &[Tunable],
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Report, Failure> {
+        let simulate =
+            self.simulate.unwrap_or_else(|| panic!("{} is for the explorer alone", self.info.name));
+        simulate(plan, tunables, progress)
     }
 
     /// Simulates it with its default tunables.
     ///
     /// # Errors
     /// What a checker objected to, or why the run did not come to its end.
+    ///
+    /// # Panics
+    /// If it [cannot](Subject::can_be_simulated).
     pub fn simulate(&self, plan: &Plan) -> Result<Report, Failure> {
-        (self.simulate)(plan, &[], &mut |_| {})
+        self.run(plan, &[], &mut |_| {})
     }
 
     /// Simulates it with some tunables set.
@@ -81,9 +103,9 @@ impl Subject {
     /// As [`Subject::simulate`].
     ///
     /// # Panics
-    /// If it has no such tunable.
+    /// If it has no such tunable, or cannot be simulated.
     pub fn simulate_tuned(&self, plan: &Plan, tunables: &[Tunable]) -> Result<Report, Failure> {
-        (self.simulate)(plan, tunables, &mut |_| {})
+        self.run(plan, tunables, &mut |_| {})
     }
 
     /// Whether it has such a tunable, and that can be the value.
@@ -95,8 +117,11 @@ impl Subject {
     ///
     /// # Errors
     /// As [`Subject::simulate`].
+    ///
+    /// # Panics
+    /// As [`Subject::simulate`].
     pub fn simulate_with(&self, plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Failure> {
-        (self.simulate)(plan, &[], progress)
+        self.run(plan, &[], progress)
     }
 
     /// Explores the `case`-th of [`Subject::cases`].
@@ -124,11 +149,15 @@ struct Collect(Vec<Subject>);
 
 impl Visitor for Collect {
     fn protocol<P: Protocol>(&mut self) {
-        self.0.push(Subject::of::<P>(None));
+        self.0.push(Subject::simulated::<P>(None));
     }
 
     fn mutant<P: Protocol>(&mut self, mutant: Mutant) {
-        self.0.push(Subject::of::<P>(Some(mutant)));
+        self.0.push(Subject::explored::<P>(Some(mutant)));
+    }
+
+    fn coarse_mutant<P: Protocol>(&mut self, mutant: Mutant) {
+        self.0.push(Subject::simulated::<P>(Some(mutant)));
     }
 }
 

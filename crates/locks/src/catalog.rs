@@ -8,7 +8,7 @@ use crate::baseline::{
 use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
 use crate::fisslock::{self, FissLock};
-use crate::kept::{self, Kept};
+use crate::kept::{self, Kept, KeptRanges};
 use crate::mutant;
 use crate::protocol::Protocol;
 use crate::qplock::{self, QpLock};
@@ -20,6 +20,11 @@ pub trait Visitor {
     fn protocol<P: Protocol>(&mut self);
     /// A broken protocol, and what the checkers must say of it.
     fn mutant<P: Protocol>(&mut self, mutant: Mutant);
+    /// A mutant so coarse that it shows in a plain run. What is wrong with the others shows only after faults, with clocks that
+    /// differ, with tunables of their own or against a stated bound: they are the explorer's alone to catch.
+    fn coarse_mutant<P: Protocol>(&mut self, mutant: Mutant) {
+        self.mutant::<P>(mutant);
+    }
 }
 
 /// A deliberately broken lock.
@@ -89,6 +94,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<ShiftLock<Wide>>();
     visitor.protocol::<ShiftLock<Portable>>();
     visitor.protocol::<Kept>();
+    visitor.protocol::<KeptRanges>();
 
     visitor.protocol::<Combiner>();
     visitor.protocol::<Combiner<combiner::PollRpc>>();

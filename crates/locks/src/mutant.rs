@@ -19,30 +19,38 @@ use std::marker::PhantomData;
 /// Shows every mutant to `visitor`.
 pub fn visit(visitor: &mut impl Visitor) {
     let mutant = |of, caught_by, why| Mutant { of, caught_by, why };
-    visitor.mutant::<Flawed<Torn>>(mutant("cas", Checker::Exclusion, "looks and then takes, in two verbs"));
-    visitor.mutant::<Flawed<WeakScope>>(mutant(
+    visitor.coarse_mutant::<Flawed<Torn>>(mutant(
+        "cas",
+        Checker::Exclusion,
+        "looks and then takes, in two verbs",
+    ));
+    visitor.coarse_mutant::<Flawed<WeakScope>>(mutant(
         "cas",
         Checker::Exclusion,
         "one CAS word for local and remote clients where CPU and NIC atomics do not exclude each other",
     ));
-    visitor.mutant::<Flawed<NeverFrees>>(mutant("cas", Checker::Livelock, "release only reads the word"));
+    visitor.coarse_mutant::<Flawed<NeverFrees>>(mutant(
+        "cas",
+        Checker::Livelock,
+        "release only reads the word",
+    ));
     visitor.mutant::<Flawed<Unfair>>(mutant(
         "cas",
         Checker::Bypass,
         "claims a bound on overtaking, has none",
     ));
-    visitor.mutant::<Flawed<EarlyToken>>(mutant(
+    visitor.coarse_mutant::<Flawed<EarlyToken>>(mutant(
         "cas",
         Checker::Tokens,
         "reads its token before it has the lock",
     ));
-    visitor.mutant::<Flawed<LeavesMark>>(mutant("cas", Checker::Quiet, "release leaves a bit behind"));
-    visitor.mutant::<Mcs<ForgetsSuccessor>>(mutant(
+    visitor.coarse_mutant::<Flawed<LeavesMark>>(mutant("cas", Checker::Quiet, "release leaves a bit behind"));
+    visitor.coarse_mutant::<Mcs<ForgetsSuccessor>>(mutant(
         "mcs",
         Checker::Deadlock,
         "release does not wait for the Successor message (Alg. 1 line 10)",
     ));
-    visitor.mutant::<Mcs<JumpsQueue>>(mutant(
+    visitor.coarse_mutant::<Mcs<JumpsQueue>>(mutant(
         "mcs",
         Checker::Exclusion,
         "a queued client does not wait for the handover (Alg. 1 line 5)",
@@ -58,17 +66,17 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Exclusion,
         "a reader joins a lease that ends before it is done",
     ));
-    visitor.mutant::<RmaRw<ReaderIgnoresMode>>(mutant(
+    visitor.coarse_mutant::<RmaRw<ReaderIgnoresMode>>(mutant(
         "rma-rw",
         Checker::Exclusion,
         "a reader that counted itself in does not check the mode",
     ));
-    visitor.mutant::<RmaRw<LooksOnce>>(mutant(
+    visitor.coarse_mutant::<RmaRw<LooksOnce>>(mutant(
         "rma-rw",
         Checker::Exclusion,
         "a writer does not look again for readers that came before it set write mode",
     ));
-    visitor.mutant::<RmaRw<StaysInWriteMode>>(mutant(
+    visitor.coarse_mutant::<RmaRw<StaysInWriteMode>>(mutant(
         "rma-rw",
         Checker::Deadlock,
         "the last writer leaves write mode on",
@@ -78,7 +86,7 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Exclusion,
         "a reader sets the counts back without a CAS, and takes away the write mode of a writer that came meanwhile",
     ));
-    visitor.mutant::<Dslr<dslr::ReaderIgnoresWriters>>(mutant(
+    visitor.coarse_mutant::<Dslr<dslr::ReaderIgnoresWriters>>(mutant(
         "dslr",
         Checker::Exclusion,
         "a reader does not wait for the writers before it",

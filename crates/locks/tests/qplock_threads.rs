@@ -5,8 +5,7 @@
 
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
 use lockwright_fabric::{
-    Addr, AtomicScope, Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, Op, PeerId,
-    RawVerb, Time, Value, Wait, Waited, Word64,
+    Addr, AtomicScope, Batch, Capabilities, Endpoint, FabricError, NodeId, Op, PeerId, RawVerb, Word64,
 };
 use lockwright_locks::qplock::leased::{Leased, LeasedParams};
 use lockwright_locks::qplock::{AsPrinted, Extended, InOrder, QpLock, QpParams};
@@ -39,13 +38,7 @@ impl ByWeakNic {
 }
 
 impl Endpoint for ByWeakNic {
-    fn me(&self) -> PeerId {
-        self.inner.me()
-    }
-
-    fn home(&self) -> Option<NodeId> {
-        self.inner.home()
-    }
+    lockwright_fabric::pass_on!(inner: me home wait_until send send_datagram recv_by now sleep random);
 
     fn capabilities(&self) -> Capabilities {
         Capabilities { scope: AtomicScope::Nic, ..self.inner.capabilities() }
@@ -60,38 +53,6 @@ impl Endpoint for ByWeakNic {
             })
         });
         lost.map_or(Ok(olds), Err)
-    }
-
-    fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {
-        self.inner.wait_until(wait)
-    }
-
-    fn send(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
-        self.inner.send(to, message)
-    }
-
-    fn send_datagram(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
-        self.inner.send_datagram(to, message)
-    }
-
-    fn recv_by<T>(
-        &self,
-        deadline: Deadline,
-        pick: impl FnMut(PeerId, &Message) -> Option<T>,
-    ) -> impl Future<Output = Option<T>> {
-        self.inner.recv_by(deadline, pick)
-    }
-
-    fn now(&self) -> impl Future<Output = Time> {
-        self.inner.now()
-    }
-
-    fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
-        self.inner.sleep(ns)
-    }
-
-    fn random(&self) -> u64 {
-        self.inner.random()
     }
 }
 

@@ -4,10 +4,8 @@
 #![expect(clippy::disallowed_methods, reason = "real threads are what is tested here")]
 
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
-use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{
-    AtomicScope, Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, Op, PeerId, Time,
-    Value, Wait, Waited, Width,
+    AtomicScope, Batch, Capabilities, Endpoint, FabricError, Op, PeerId, Value, Wait, Waited, Width,
 };
 use lockwright_locks::shiftlock::ShiftParams;
 use lockwright_locks::shiftlock::fitting::{Fitting, FittingClient};
@@ -22,12 +20,8 @@ const PLAIN: Capabilities = Capabilities { masked: false, wide: false, guarded: 
 struct PlainNic(InProcEndpoint);
 
 impl Endpoint for PlainNic {
-    fn me(&self) -> PeerId {
-        self.0.me()
-    }
-    fn home(&self) -> Option<NodeId> {
-        self.0.home()
-    }
+    lockwright_fabric::pass_on!(0: me home send send_datagram recv_by now sleep random observe);
+
     fn capabilities(&self) -> Capabilities {
         PLAIN
     }
@@ -45,31 +39,6 @@ impl Endpoint for PlainNic {
     fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {
         assert_eq!(T::WIDTH, Width::W64);
         self.0.wait_until(wait)
-    }
-    fn send(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
-        self.0.send(to, message)
-    }
-    fn send_datagram(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
-        self.0.send_datagram(to, message)
-    }
-    fn recv_by<T>(
-        &self,
-        deadline: Deadline,
-        pick: impl FnMut(PeerId, &Message) -> Option<T>,
-    ) -> impl Future<Output = Option<T>> {
-        self.0.recv_by(deadline, pick)
-    }
-    fn now(&self) -> impl Future<Output = Time> {
-        self.0.now()
-    }
-    fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
-        self.0.sleep(ns)
-    }
-    fn random(&self) -> u64 {
-        self.0.random()
-    }
-    fn observe(&self, what: Observation) {
-        self.0.observe(what);
     }
 }
 

@@ -1,51 +1,102 @@
-//! Times lock and unlock through a server on this machine, beside a bare ping-pong of frames of the same size between two
-//! threads, and prints both.
+//! Times lock and unlock through a server in another process, beside a bare ping-pong of frames of the same size with that
+//! process, and prints both: with the two processes on two cores, then on one.
+//!
+//! They take turns, in many short runs, and the medians are compared. `lockwright bench` has the same figure beside others;
+//! this is the small program for a profiler.
 
 use lockwright::Client;
 use lockwright::server::{Server, ServerOptions};
-use std::io::{Read, Write};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 /// Bytes of a request, and of an answer.
 const FRAME: usize = 72;
-const ROUNDS: u32 = 5000;
-
-fn bare() -> Duration {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (mut server, _) = listener.accept().unwrap();
-    client.set_nodelay(true).unwrap();
-    server.set_nodelay(true).unwrap();
-    std::thread::spawn(move || {
-        let mut frame = [0; FRAME];
-        while server.read_exact(&mut frame).is_ok() {
-            server.write_all(&frame).unwrap();
-        }
-    });
-    let mut frame = [0; FRAME];
-    let mut once = || {
-        client.write_all(&frame).unwrap();
-        client.read_exact(&mut frame).unwrap();
-    };
-    time(&mut once)
-}
-
-fn time(once: &mut dyn FnMut()) -> Duration {
-    (0..ROUNDS / 10).for_each(|_| once());
-    let began = Instant::now();
-    (0..ROUNDS).for_each(|_| once());
-    began.elapsed() / ROUNDS
-}
+const CYCLES: u32 = 200;
+const RUNS: usize = 61;
 
 fn main() {
-    let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap())).unwrap();
-    let client = Client::open(&format!("tcp://{}", server.address())).unwrap();
-    let lock = client.mutex("a").unwrap();
-    for _ in 0..3 {
-        let bare = bare();
-        let locked = time(&mut || drop(lock.lock().wait().unwrap()));
-        let ratio = locked.as_secs_f64() / bare.as_secs_f64();
-        println!("bare ping-pong {bare:?}, lock and unlock {locked:?}: {ratio:.2} times");
+    let mut args = std::env::args().skip(1);
+    match (args.next().as_deref(), args.next()) {
+        (Some("serve"), Some(core)) => serve(core.parse().expect("a number")),
+        (Some(runs), _) => compare(0, 1, runs.parse().expect("a number of runs")),
+        _ => {
+            compare(0, 1, RUNS);
+            compare(0, 0, RUNS);
+        }
     }
+}
+
+/// The other process: a server, and an echo.
+fn serve(core: usize) {
+    pin(core);
+    let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    println!("{} {}", server.address(), listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut frame = [0; FRAME];
+        while stream.read_exact(&mut frame).is_ok() && stream.write_all(&frame).is_ok() {}
+    });
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+fn start(core: usize) -> (Child, String, String) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["serve", &core.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (server, echo) = line.trim().split_once(' ').unwrap();
+    (child, server.to_owned(), echo.to_owned())
+}
+
+fn compare(mine: usize, theirs: usize, runs: usize) {
+    let (mut child, server, echo) = start(theirs);
+    pin(mine);
+    let mut stream = TcpStream::connect(echo).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let client = Client::open(&format!("tcp://{server}")).unwrap();
+    let lock = client.mutex("a").unwrap();
+    let mut frame = [0; FRAME];
+    let (mut bare, mut locked) = (Vec::new(), Vec::new());
+    for _ in 0..=runs {
+        bare.push(time(&mut || {
+            stream.write_all(&frame).unwrap();
+            stream.read_exact(&mut frame).unwrap();
+        }));
+        locked.push(time(&mut || drop(lock.lock().wait().unwrap())));
+    }
+    let of = |times: &mut Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        (times[times.len() / 2], times[times.len() / 10])
+    };
+    let ((bare, quiet_bare), (locked, quiet)) = (of(&mut bare), of(&mut locked));
+    println!(
+        "cores {mine} and {theirs}: bare ping-pong {bare:.1} µs, lock and unlock {locked:.1} µs: {:.2} times; of the quietest tenths {:.2}",
+        locked / bare,
+        quiet / quiet_bare
+    );
+    drop(client);
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}
+
+fn time(once: &mut dyn FnMut()) -> f64 {
+    let began = Instant::now();
+    (0..CYCLES).for_each(|_| once());
+    began.elapsed().as_secs_f64() * 1e6 / f64::from(CYCLES)
+}
+
+fn pin(core: usize) {
+    let mut set = CpuSet::new();
+    set.set(core).unwrap();
+    let _ = sched_setaffinity(Pid::from_raw(0), &set);
 }

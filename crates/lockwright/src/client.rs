@@ -9,7 +9,11 @@ use crate::lock::{Mutex, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::progress::Progress;
 #[cfg(target_os = "linux")]
-use crate::remote::{Remote, RemoteHome, RemoteOptions, address};
+use crate::remote::transport::Transport;
+#[cfg(target_os = "linux")]
+use crate::remote::verbs::{SUFFIX, VerbsHome};
+#[cfg(target_os = "linux")]
+use crate::remote::{Remote, RemoteHome, RemoteOptions, address, secret};
 use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -30,6 +34,8 @@ pub struct ClientOptions {
     lease: Duration,
     token: Option<tcp::Token>,
     roots: Option<Vec<u8>>,
+    #[cfg(feature = "rdma")]
+    device: lockwright_fabric::backend::rdma::DeviceChoice,
 }
 
 /// How long a process may be silent before others may take its locks.
@@ -39,7 +45,13 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { lease: LEASE, token: None, roots: None }
+        Self {
+            lease: LEASE,
+            token: None,
+            roots: None,
+            #[cfg(feature = "rdma")]
+            device: lockwright_fabric::backend::rdma::DeviceChoice::default(),
+        }
     }
 }
 
@@ -84,18 +96,45 @@ impl ClientOptions {
         self
     }
 
+    /// The device, port and address by which `rdma://` spaces are reached; without it, the first that will do.
+    ///
+    /// ```
+    /// let options = lockwright::Client::options().rdma_device("rxe0:1".parse()?);
+    /// # Ok::<(), lockwright::fabric::backend::rdma::DeviceError>(())
+    /// ```
+    #[cfg(feature = "rdma")]
+    pub fn rdma_device(mut self, device: lockwright_fabric::backend::rdma::DeviceChoice) -> Self {
+        self.device = device;
+        self
+    }
+
     /// How to reach the space `space` of the server at `server`.
     #[cfg(target_os = "linux")]
-    pub(crate) fn remote(&self, server: String, space: Vec<u8>) -> Result<RemoteOptions, OpenError> {
-        let tls = self.roots.as_ref().map(|roots| tcp::TlsClient::from_pem(roots, address::host(&server)));
+    pub(crate) fn remote(&self, by: By, server: String, space: Vec<u8>) -> Result<RemoteOptions, OpenError> {
+        let transport = match by {
+            By::Tcp => self.tcp(&server)?,
+            #[cfg(feature = "rdma")]
+            By::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
+                device: self.device.clone(),
+                token: self.token.clone(),
+                name: label(),
+                ..lockwright_fabric::backend::rdma::RdmaOptions::default()
+            })),
+        };
+        Ok(RemoteOptions { server, space, lease: self.lease, transport })
+    }
+
+    #[cfg(target_os = "linux")]
+    fn tcp(&self, server: &str) -> Result<Transport, OpenError> {
+        let tls = self.roots.as_ref().map(|roots| tcp::TlsClient::from_pem(roots, address::host(server)));
         let tls = tls.transpose().map_err(|error| OpenError::Trust(error.to_string()))?;
         let connect = tcp::ConnectOptions {
-            token: self.token.clone(),
+            token: self.token.clone().or_else(|| secret::of(server)),
             tls,
             name: label(),
             ..tcp::ConnectOptions::default()
         };
-        Ok(RemoteOptions { server, space, lease: self.lease, connect })
+        Ok(Transport::Tcp(Box::new(connect)))
     }
 
     /// Opens the space at `address`: see [`Client::open`].
@@ -118,8 +157,13 @@ impl ClientOptions {
                 Arc::new(ShmHome::new(shm::open(&path, true)?, self.lease).map_err(refuse)?)
             }
             #[cfg(target_os = "linux")]
-            Address::Tcp { server, space } => {
-                Arc::new(RemoteHome::new(Remote::open(self.remote(server, space)?)?))
+            Address::Served { by, server, space } => {
+                let verbs = space.ends_with(SUFFIX.as_bytes());
+                if verbs && by != By::Tcp {
+                    return Err(OpenError::Address(format!("{address} (only tcp has {SUFFIX})")));
+                }
+                let remote = Remote::open(self.remote(by, server, space)?)?;
+                if verbs { Arc::new(VerbsHome::new(remote)) } else { Arc::new(RemoteHome::new(remote)) }
             }
         };
         Client::at(home, address)
@@ -132,10 +176,20 @@ pub(crate) enum Address {
     #[cfg(target_os = "linux")]
     Shm(PathBuf),
     #[cfg(target_os = "linux")]
-    Tcp {
+    Served {
+        by: By,
         server: String,
         space: Vec<u8>,
     },
+}
+
+/// What a server is reached by.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Tcp,
+    #[cfg(feature = "rdma")]
+    Rdma,
 }
 
 /// How this process is called in listings of a server: pid, host, program.
@@ -159,8 +213,16 @@ impl Address {
                 path.map(Self::Shm).map_err(|_| OpenError::Address(text.to_owned()))
             }
             #[cfg(target_os = "linux")]
-            Some(("tcp", rest)) => match address::parse(rest) {
-                Some((server, space)) => Ok(Self::Tcp { server, space }),
+            Some(("tcp", rest)) => match address::parse(rest, address::PORT) {
+                Some((server, space)) => Ok(Self::Served { by: By::Tcp, server, space }),
+                None => Err(OpenError::Address(text.to_owned())),
+            },
+            #[cfg(target_os = "linux")]
+            Some(("rdma", rest)) => match address::parse(rest, address::RDMA_PORT) {
+                #[cfg(feature = "rdma")]
+                Some((server, space)) => Ok(Self::Served { by: By::Rdma, server, space }),
+                #[cfg(not(feature = "rdma"))]
+                Some(_) => Err(OpenError::NoRdma),
                 None => Err(OpenError::Address(text.to_owned())),
             },
             _ => Err(OpenError::Address(text.to_owned())),
@@ -201,6 +263,8 @@ impl Client {
     /// | `shm:/PATH` | the one in that file, which should lie in shared memory |
     /// | `tcp://HOST:PORT/NAME` | the one of that name in that [server](crate::server); without a name, its default one |
     /// | `tcp://HOST:PORT/shm:` | the one of that server's host, if the server exports it |
+    /// | `tcp://HOST:PORT/shm:?verbs` | the same, whose protocol this client then runs itself |
+    /// | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA, in builds with the feature `rdma` |
     /// | `mem:` | a new one inside this process |
     ///
     /// # Errors

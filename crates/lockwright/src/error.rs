@@ -15,8 +15,16 @@ use std::ops::Range;
 #[non_exhaustive]
 pub enum OpenError {
     /// No kind of space is written like that.
-    #[error("{0:?} names no space: say `shm:`, `shm:NAME`, `shm:/PATH`, `tcp://HOST:PORT/NAME` or `mem:`")]
+    #[error(
+        "{0:?} names no space: say `shm:`, `shm:NAME`, `shm:/PATH`, `tcp://HOST:PORT/NAME`, `rdma://HOST:PORT/NAME` or \
+         `mem:`"
+    )]
     Address(String),
+    /// The build does not know RDMA.
+    #[error(
+        "this build has no RDMA: `cargo build --features rdma` makes one that has (it needs cmake and libclang)"
+    )]
+    NoRdma,
     /// The token or the certificates are no good.
     #[error("{0}")]
     Trust(String),

@@ -5,7 +5,7 @@
 
 use crate::client::{Address, ClientOptions};
 use crate::error::OpenError;
-use crate::home::cards::{self, Card, State};
+use crate::home::cards::{self, Card, Sheets, State};
 use crate::home::members::{Members, NAMES};
 use crate::home::{Kind, shm};
 use crate::name::{LockName, NameError};
@@ -202,8 +202,8 @@ impl Inspector {
     pub fn open_with(address: &str, options: &ClientOptions) -> Result<Self, OpenError> {
         match Address::parse(address)? {
             Address::Shm(path) => Local::open(&path).map(Looks::Local).map(Self),
-            Address::Tcp { server, space } => {
-                Looker::open(options.remote(server, space)?).map(Looks::Remote).map(Self)
+            Address::Served { by, server, space } => {
+                Looker::open(options.remote(by, server, space)?).map(Looks::Remote).map(Self)
             }
             Address::Mem => Err(OpenError::Address(address.to_owned())),
         }
@@ -228,8 +228,8 @@ impl Inspector {
         }
     }
 
-    /// What the locks in use have seen; the busiest first. On shared memory nobody counts, so `grants`, `contended` and
-    /// `waited` are zero there.
+    /// What the locks in use have seen; the busiest first. On shared memory grants are counted since the lock was last
+    /// recovered, and nobody counts waits: `contended` and `waited` are zero there.
     ///
     /// # Errors
     /// If the space cannot be used.
@@ -246,7 +246,7 @@ impl Inspector {
     /// ```
     pub fn heat(&self) -> Result<Vec<Heat>, InspectError> {
         match &self.0 {
-            Looks::Local(local) => Ok(Heat::of(&local.entries()?)),
+            Looks::Local(local) => local.heat(),
             Looks::Remote(looker) => looker.heat(),
         }
     }
@@ -286,7 +286,7 @@ impl Inspector {
     /// # let address = format!("shm:/dev/shm/lockwright-doc-info-{}", std::process::id());
     /// # let client = lockwright::Client::open(&address).unwrap();
     /// let info = lockwright::inspect::Inspector::open(&address)?.info()?;
-    /// assert_eq!(info.keyed, "shiftlock");
+    /// assert_eq!(info.keyed, "kept"); // ShiftLock whose holders are written down
     /// # std::fs::remove_file(&address["shm:".len()..])?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -299,22 +299,17 @@ impl Inspector {
 }
 
 impl Heat {
+    fn none(name: LockName, ranges: bool) -> Self {
+        Self { name, ranges, holders: 0, waiters: 0, grants: 0, contended: 0, waited: Duration::ZERO }
+    }
+
     /// What can be seen of locks by who holds them and waits for them.
     pub(crate) fn of(entries: &[Entry]) -> Vec<Self> {
         let mut heat: Vec<Self> = Vec::new();
         for entry in entries {
             let ranges = entry.range.is_some();
             if heat.last().is_none_or(|last| last.name != entry.name || last.ranges != ranges) {
-                let name = entry.name.clone();
-                heat.push(Self {
-                    name,
-                    ranges,
-                    holders: 0,
-                    waiters: 0,
-                    grants: 0,
-                    contended: 0,
-                    waited: Duration::ZERO,
-                });
+                heat.push(Self::none(entry.name.clone(), ranges));
             }
             let last = heat.last_mut().expect("just seen to");
             match entry.state {
@@ -348,10 +343,11 @@ impl Local {
             self.space.clients().into_iter().map(|client| (client.peer, client)).collect();
         let now = self.space.now();
         let mut entries = Vec::new();
-        for sheet in cards::sheets(&self.space) {
+        let sheets = Sheets::new(&self.space);
+        for sheet in sheets.all() {
             let Some(client) = clients.get(&sheet.peer) else { continue };
             let alive = client.alive && !sheet.is_expired(now);
-            for card in sheet.cards(&self.space) {
+            for card in sheets.cards(sheet) {
                 let Some(info) = names.get(&card.claim.lock) else { continue };
                 entries.extend(entry(&card, info, client, alive, now.since(card.since)));
             }
@@ -363,6 +359,30 @@ impl Local {
         Ok(entries)
     }
 
+    /// What is seen of holders and waiters, and how often locks were given back. Also of locks that nobody holds now.
+    fn heat(&self) -> Result<Vec<Heat>, InspectError> {
+        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let mut seen: HashMap<_, _> = Heat::of(&self.entries()?)
+            .into_iter()
+            .map(|heat| ((heat.name.clone(), heat.ranges), heat))
+            .collect();
+        let mut all = Vec::new();
+        for info in self.names()? {
+            let Ok(name) = LockName::new(&info.name) else { continue };
+            for kind in [Kind::Keyed, Kind::Ranges] {
+                let ranges = kind == Kind::Ranges;
+                let mut heat =
+                    seen.remove(&(name.clone(), ranges)).unwrap_or_else(|| Heat::none(name.clone(), ranges));
+                heat.grants = member.releases(kind, info.lock.id)?.saturating_add(heat.holders);
+                if heat.grants > 0 || heat.waiters > 0 {
+                    all.push(heat);
+                }
+            }
+        }
+        all.sort_by_key(|heat| std::cmp::Reverse((heat.waiters, heat.grants)));
+        Ok(all)
+    }
+
     fn break_grant(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), BreakError> {
         let name = LockName::new(name)?;
         let infos = self.names()?;
@@ -371,7 +391,8 @@ impl Local {
         let not_held = BreakError::NotHeld { name, token };
         let Some(own) = token.checked_sub(info.lock.token_base) else { return Err(not_held) };
         let holds = |card: &Card| card.state.holds() && card.claim.lock == info.lock.id && card.token == own;
-        let card = cards::sheets(&self.space).find_map(|sheet| sheet.cards(&self.space).find(holds));
+        let sheets = Sheets::new(&self.space);
+        let card = sheets.all().find_map(|sheet| sheets.cards(sheet).find(holds));
         let Some(card) = card else { return Err(not_held) };
         let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
         let broken = match card.kind {
@@ -386,11 +407,12 @@ impl Local {
         let path = self.space.path().to_owned();
         let now = self.space.now();
         // Not this one, which only looks.
-        let others = cards::sheets(&self.space).filter(|sheet| sheet.peer != member.peer());
+        let sheets = Sheets::new(&self.space);
+        let others = sheets.all().filter(|sheet| sheet.peer != member.peer());
         Ok(SpaceInfo {
             address: address_of(&path),
-            keyed: "shiftlock",
-            ranges: "cards",
+            keyed: "kept",
+            ranges: "kept-ranges",
             clients: others.filter(|sheet| member.book().is_alive(sheet, now)).count(),
             max_clients: cards::SLOTS,
             names: member.names().len(),

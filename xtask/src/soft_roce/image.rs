@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::Program;
+
 /// Kernel modules; what they depend on comes with them.
 const MODULES: [&str; 6] = ["crc32_generic", "crc32c_intel", "ib_uverbs", "rdma_cm", "rdma_rxe", "veth"];
 
@@ -17,7 +19,7 @@ const PATIENCE: u32 = 240;
 ///
 /// # Errors
 /// In one line.
-pub(super) fn make(cache: &Path, tree: &Path, programs: &[PathBuf]) -> Result<PathBuf, String> {
+pub(super) fn make(cache: &Path, tree: &Path, programs: &[Program]) -> Result<PathBuf, String> {
     let disk = cache.join("disk");
     let _ = fs::remove_dir_all(&disk);
     for folder in
@@ -38,7 +40,9 @@ pub(super) fn make(cache: &Path, tree: &Path, programs: &[PathBuf]) -> Result<Pa
         ),
     ];
     for program in programs {
-        linked.push((program.clone(), disk.join("programs").join(name_of(program))));
+        let stripped = cache.join(&program.name);
+        strip(&program.path, &stripped)?;
+        linked.push((stripped, disk.join("programs").join(&program.name)));
     }
     let libraries = tree.join("usr/lib/x86_64-linux-gnu");
     let verbs = first(tree, &["usr/lib/x86_64-linux-gnu/libibverbs.so.1"])?;
@@ -61,11 +65,18 @@ pub(super) fn make(cache: &Path, tree: &Path, programs: &[PathBuf]) -> Result<Pa
     }
     fs::write(disk.join("etc/libibverbs.d/rxe.driver"), "driver rxe\n").map_err(|error| error.to_string())?;
     let order = modules(tree, &disk)?;
-    let names: Vec<_> = programs.iter().map(|program| name_of(program)).collect();
+    let names: Vec<_> =
+        programs.iter().filter(|program| program.is_test).map(|program| program.name.clone()).collect();
     let init = disk.join("init");
     fs::write(&init, script(&order, &names)).map_err(|error| error.to_string())?;
     fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).map_err(|error| error.to_string())?;
     pack(cache, tree, &disk)
+}
+
+/// Copies a program without what only a debugger wants: the machine's memory is small, and its disk is unpacked at every boot.
+fn strip(from: &Path, to: &Path) -> Result<(), String> {
+    let stripped = Command::new("strip").arg("--strip-debug").arg("-o").arg(to).arg(from).status();
+    if stripped.is_ok_and(|status| status.success()) { Ok(()) } else { copy(from, to) }
 }
 
 fn name_of(path: &Path) -> String {
@@ -159,6 +170,7 @@ fn script(modules: &[String], programs: &[String]) -> String {
         "#!/bin/busybox sh".to_owned(),
         "/bin/busybox --install -s /bin".to_owned(),
         "export PATH=/bin LD_LIBRARY_PATH=/lib RUST_BACKTRACE=1 LOCKWRIGHT_NEED_RDMA=1".to_owned(),
+        "export LOCKWRIGHT_BIN=/programs/lockwright HOME=/tmp".to_owned(),
         "mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mkdir -p /dev/shm"
             .to_owned(),
         "mount -t tmpfs shm /dev/shm; ulimit -l unlimited".to_owned(),

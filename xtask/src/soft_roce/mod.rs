@@ -1,7 +1,7 @@
 //! `cargo xtask soft-roce`: the RDMA backend on real queue pairs, in a small virtual machine with soft-RoCE.
 //!
 //! Nothing of the host is touched: Debian's packages are unpacked into the target folder, a kernel and an initial RAM
-//! disk are made from them, and qemu boots the two without KVM. What runs inside is listed in [`PROGRAMS`]; the last line
+//! disk are made from them, and qemu boots the two without KVM. What runs inside is listed in [`TESTS`]; the last line
 //! is `N passed, N failed`. Where something is missing (not Linux on x86-64, no apt) the chore says so and skips.
 
 mod boot;
@@ -10,23 +10,24 @@ mod packages;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
 
-/// Programs that run inside the machine: test programs of the workspace, in this order.
-const PROGRAMS: [Program; 2] = [
-    Program { package: "lockwright-fabric", test: "rdma", features: "lockwright-fabric/rdma" },
-    Program { package: "lockwright-locks", test: "rdma", features: "lockwright-locks/rdma" },
-];
+/// Test programs that run inside the machine, in this order: all are called `rdma`.
+const TESTS: [&str; 3] = ["lockwright-fabric", "lockwright-locks", "lockwright-cli"];
 
-/// A test program of the workspace.
-struct Program {
-    package: &'static str,
-    test: &'static str,
-    features: &'static str,
+/// The command, for the tests that run it.
+const COMMAND: &str = "lockwright";
+
+/// A program for the machine, and what it is called there.
+pub(crate) struct Program {
+    path: PathBuf,
+    name: String,
+    is_test: bool,
 }
 
 /// How the chore ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+enum Outcome {
     /// Everything ran.
     Ran {
         /// Tests that passed.
@@ -59,7 +60,7 @@ pub(crate) fn report(root: &Path) -> ExitCode {
 }
 
 /// Builds the machine and what runs in it, boots it, and counts.
-pub(crate) fn run(root: &Path) -> Outcome {
+fn run(root: &Path) -> Outcome {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Outcome::Skipped("the machine is made for Linux on x86-64".to_owned());
     }
@@ -69,16 +70,23 @@ pub(crate) fn run(root: &Path) -> Outcome {
         }
     }
     let cache = root.join("target").join("soft-roce");
-    let tree = match packages::unpack(&cache) {
+    let start = Instant::now();
+    let tree = match packages::unpack(&packages::cache(&cache)) {
         Ok(tree) => tree,
         Err(why) => return Outcome::Skipped(why),
     };
+    took("packages", start);
     let run = || -> Result<Outcome, String> {
-        let programs =
-            PROGRAMS.iter().map(|program| build(root, &tree, program)).collect::<Result<Vec<_>, _>>()?;
+        let start = Instant::now();
+        let programs = build(root, &tree)?;
+        took("building", start);
+        let start = Instant::now();
         let initrd = image::make(&cache, &tree, &programs)?;
+        took("the disk", start);
+        let start = Instant::now();
         let log = boot::boot(&cache, &tree, &initrd)?;
-        Ok(count(&log, programs.len()))
+        took("the machine", start);
+        Ok(count(&log, TESTS.len()))
     };
     run().unwrap_or_else(Outcome::Broken)
 }
@@ -88,19 +96,20 @@ fn has(tool: &str) -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-/// Compiles a test program and returns where it is.
-fn build(root: &Path, tree: &Path, program: &Program) -> Result<PathBuf, String> {
-    println!("building {} {}", program.package, program.test);
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(root).args([
-        "test",
-        "--no-run",
-        "--message-format",
-        "json",
-        "--package",
-        program.package,
-    ]);
-    cargo.args(["--features", program.features, "--test", program.test]);
+fn took(what: &str, start: Instant) {
+    println!("soft-roce: {what} took {:.1} s", start.elapsed().as_secs_f64());
+}
+
+/// Compiles the programs, in one go so that nothing is compiled twice, and returns where they are.
+fn build(root: &Path, tree: &Path) -> Result<Vec<Program>, String> {
+    let args = ["test", "--no-run", "--message-format", "json-render-diagnostics", "--no-default-features"];
+    let mut cargo = crate::steps::command(root, &args);
+    // The lab, which compiles every protocol for two fabrics, stays out.
+    let features: Vec<_> = TESTS.iter().map(|package| format!("{package}/rdma")).collect();
+    cargo.args(["--features", &features.join(","), "--test", "rdma"]);
+    for package in TESTS {
+        cargo.args(["--package", package]);
+    }
     // The bindings are generated with tools among the packages, unless the host has its own.
     if !has("cmake") {
         let path = std::env::var("PATH").unwrap_or_default();
@@ -112,14 +121,34 @@ fn build(root: &Path, tree: &Path, program: &Program) -> Result<PathBuf, String>
     }
     let output =
         cargo.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot start cargo: {error}"))?;
+    if !output.status.success() {
+        return Err("what runs in the machine does not compile".to_owned());
+    }
     let said = String::from_utf8_lossy(&output.stdout);
+    let mut programs = Vec::new();
+    for package in TESTS {
+        let name = format!("{}-rdma", package.trim_start_matches("lockwright-"));
+        let path = executable(&said, &format!("{package}#"), "rdma").or_else(|| {
+            // Older cargos write a package's folder, and not its name.
+            executable(&said, &format!("/{}#", package.trim_start_matches("lockwright-")), "rdma")
+        });
+        let path = path.ok_or_else(|| format!("there is no test `rdma` in {package}"))?;
+        programs.push(Program { path, name, is_test: true });
+    }
+    let path = executable(&said, "\"test\":false", COMMAND).ok_or("there is no command")?;
+    programs.push(Program { path, name: COMMAND.to_owned(), is_test: false });
+    Ok(programs)
+}
+
+/// Where cargo says that it has put the program `name`, in the line that has `mark` in it.
+fn executable(said: &str, mark: &str, name: &str) -> Option<PathBuf> {
+    let mut lines = said.lines().filter(|line| {
+        line.contains(mark)
+            && line.contains(&format!("\"name\":\"{name}\""))
+            && !line.contains("\"executable\":null")
+    });
     let marker = "\"executable\":\"";
-    let executables = said.lines().filter(|line| line.contains(&format!("\"name\":\"{}\"", program.test)));
-    let path = executables
-        .filter_map(|line| Some(line.split_once(marker)?.1.split_once('"')?.0.to_owned()))
-        .next_back()
-        .ok_or_else(|| format!("{} {} does not compile", program.package, program.test))?;
-    Ok(PathBuf::from(path))
+    lines.find_map(|line| Some(PathBuf::from(line.split_once(marker)?.1.split_once('"')?.0)))
 }
 
 /// What the machine's console says came of the tests.

@@ -23,6 +23,13 @@ const PACKAGES: [&str; 13] = [
     "libclang-common-14-dev",
 ];
 
+/// Where the packages are kept: with the user's caches, so that a fresh clone does not fetch them again; or else in `folder`.
+pub(super) fn cache(folder: &Path) -> PathBuf {
+    let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let caches = var("XDG_CACHE_HOME").or_else(|| Some(var("HOME")?.join(".cache")));
+    caches.map_or_else(|| folder.to_path_buf(), |caches| caches.join("lockwright").join("soft-roce"))
+}
+
 /// The folder with everything unpacked, made on first use.
 ///
 /// # Errors

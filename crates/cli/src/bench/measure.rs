@@ -43,3 +43,11 @@ pub(super) fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
+
+/// What else this machine did just before, if that is too much for figures.
+pub(super) fn busy() -> Option<String> {
+    let load = std::fs::read_to_string("/proc/loadavg").ok()?;
+    let load: f64 = load.split(' ').next()?.parse().ok()?;
+    let cores = std::thread::available_parallelism().ok()?.get();
+    (load >= 0.5 * cores as f64).then(|| format!("the machine was busy (load {load} on {cores} cores)"))
+}

@@ -2,14 +2,18 @@
 //!
 //! A figure alone says more about the machine than about the lock, so none stands alone: a mutex is held against bare
 //! atomics and the system's own locks, a handover against a cache line that goes back and forth, a waiter against the clock
-//! on the wall. Each ratio has a bound, and a miss is an exit code of 1.
+//! on the wall. Each ratio has a bound; a miss comes with what is known of its reason, and is an
+//! exit code of 1.
 //!
 //! What it must not do: keep the bounds loose so that they hold.
 
 mod bare;
 mod measure;
 mod partner;
+#[cfg(feature = "rdma")]
+mod rdma;
 mod shm;
+mod tcp;
 
 use crate::{Verdict, grid, spinner};
 use anyhow::{Context, Result};
@@ -23,6 +27,7 @@ Examples:
   lockwright bench             half a minute
   lockwright bench --quick     a few seconds, and less sure of itself
   lockwright bench --json      one JSON object per line
+  lockwright bench --fabric rdma   verbs and locks over this machine's RDMA device, and our counters against the port's
 
 Run it on a machine that has nothing else to do: two processes that spin need two cores of their own.
 Exit code 1 if a bound is missed.")]
@@ -33,9 +38,23 @@ pub(crate) struct Args {
     /// One JSON object per line
     #[arg(long)]
     json: bool,
+    /// What to measure: locks in shared memory, or verbs over RDMA (builds with the feature `rdma`)
+    #[arg(long, value_enum, default_value_t = Fabric::Shm)]
+    fabric: Fabric,
+    /// RDMA device, as NAME, NAME:PORT or NAME:PORT:GID [default: the first that will do]
+    #[cfg(feature = "rdma")]
+    #[arg(long, value_name = "DEVICE", env = "LOCKWRIGHT_RDMA_DEVICE")]
+    rdma_device: Option<lockwright::fabric::backend::rdma::DeviceChoice>,
     /// What the other process of a bench does, and in which space
     #[arg(long, hide = true, num_args = 2)]
     partner: Option<Vec<String>>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Fabric {
+    Shm,
+    Rdma,
 }
 
 /// How a figure should compare with the other.
@@ -55,6 +74,8 @@ struct Row {
     against: &'static str,
     other_ns: f64,
     bound: Bound,
+    /// What its time goes into, for whoever wonders why a bound is missed.
+    made_of: &'static str,
 }
 
 impl Row {
@@ -80,12 +101,23 @@ impl Row {
                 (format!("{:.1} times as fast", self.ratio()), format!("at least {least}"))
             }
         };
-        let verdict = if self.holds() { "holds" } else { "MISSED" };
+        let verdict = if self.holds() { "ok" } else { "MISS" };
         let [ns, other] = [self.ns, self.other_ns].map(time);
         [self.what.into(), ns, self.against.into(), other, words, bound, verdict.into()]
     }
 
-    fn to_json(&self) -> serde_json::Value {
+    /// Why the bound is missed, as far as this run can tell.
+    fn reason(&self, busy: Option<&str>) -> Option<String> {
+        let over = match self.bound {
+            Bound::AtMost(most) => self.ratio() / most,
+            Bound::Faster(least) => least / self.ratio(),
+        };
+        let disturbed = busy.map(|busy| format!("; {busy}")).unwrap_or_default();
+        let why = || format!("{:.0} % too slow: {}{disturbed}", (over - 1.0) * 100.0, self.made_of);
+        (!self.holds()).then(why)
+    }
+
+    fn to_json(&self, busy: Option<&str>) -> serde_json::Value {
         let (relation, bound) = match self.bound {
             Bound::AtMost(most) => ("at_most", most),
             Bound::Faster(least) => ("times_faster_at_least", least),
@@ -93,6 +125,7 @@ impl Row {
         json!({
             "what": self.what, "ns": self.ns, "against": self.against, "other_ns": self.other_ns,
             "ratio": self.ratio(), "bound": { "relation": relation, "value": bound }, "holds": self.holds(),
+            "reason": self.reason(busy),
         })
     }
 }
@@ -110,7 +143,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         partner::run(what, space)?;
         return Ok(Verdict::Clean);
     }
-    let runs = measure::Runs::new(args.quick);
+    let (runs, busy) = (measure::Runs::new(args.quick), measure::busy());
+    if args.fabric == Fabric::Rdma {
+        #[cfg(feature = "rdma")]
+        return rdma::run(&runs, &args.rdma_device.clone().unwrap_or_default(), args.json, out);
+        #[cfg(not(feature = "rdma"))]
+        return Err(lockwright::OpenError::NoRdma.into());
+    }
     let place = shm::Place::new().context("the bench needs a lock space of its own")?;
     let bar = spinner("bench".to_owned());
     let mut rows = Vec::new();
@@ -120,15 +159,21 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
     rows.extend(shm::handover(&place, &runs)?);
     bar.set_message("a waiter that sleeps");
     rows.push(shm::waiter(&place)?);
+    bar.set_message("locks of a server");
+    rows.extend(tcp::uncontended(&runs)?);
     bar.finish_and_clear();
+    let busy = busy.as_deref();
     if args.json {
         for row in &rows {
-            writeln!(out, "{}", row.to_json())?;
+            writeln!(out, "{}", row.to_json(busy))?;
         }
     } else {
         let mut lines = vec![["", "takes", "against", "takes", "ratio", "bound", ""].map(str::to_owned)];
         lines.extend(rows.iter().map(Row::to_row));
         grid(out, &lines)?;
+        for (row, reason) in rows.iter().filter_map(|row| Some((row, row.reason(busy)?))) {
+            writeln!(out, "MISS {} against {}: {reason}", row.what, row.against)?;
+        }
     }
     Ok(Verdict::clean_if(rows.iter().all(Row::holds)))
 }

@@ -41,6 +41,9 @@ impl Partner {
 /// The partner's own main.
 pub(super) fn run(what: &str, space: &str) -> Result<()> {
     let (what, core) = what.split_once('@').context("what, and on which core")?;
+    if what == "serve" {
+        return super::tcp::serve(core.parse()?);
+    }
     let client = Client::open(space)?;
     pin(core.parse()?);
     let mut out = std::io::stdout().lock();

@@ -42,7 +42,7 @@ pub(crate) fn exec(args: &Args) -> ExitCode {
     match become_command(args) {
         Ok(never) => match never {},
         Err(error) => {
-            eprintln!("lockwright: cannot execute {}: {error}", args.command[0].display());
+            say!("lockwright: cannot execute {}: {error}", args.command[0].display());
             ExitCode::from(UNAVAILABLE)
         }
     }

@@ -13,10 +13,12 @@ pub(crate) mod child;
 mod signals;
 mod supervise;
 
+use crate::SpaceArg;
 use clap::ValueEnum;
+use lockwright::inspect::{Entry, EntryState};
 use lockwright::{Acquire, Client, Guard, LockError};
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -40,6 +42,7 @@ Examples:
   lockwright run db -- sh -c 'write --fence \"$LOCKWRIGHT_TOKEN\"'   hand the fencing token on
 
 The command sees LOCKWRIGHT_LOCK (the name) and LOCKWRIGHT_TOKEN (a number that rises with every grant).
+Whoever waits for more than a second on a terminal (or with --verbose) is told who has the lock.
 If this process dies, the command is killed with it. If the lock is lost (this process was stopped for longer
 than its lease, its server is gone for longer than that, or somebody broke the lock), the command gets SIGTERM, and SIGKILL five seconds later.
 
@@ -70,7 +73,7 @@ pub(crate) struct Args {
     /// Seconds without a sign of life after which others may take the lock
     #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "10")]
     lease: Duration,
-    /// Lock space: `shm:`, `shm:NAME`, `shm:/PATH` or `tcp://HOST:PORT/NAME`
+    /// Lock space: `shm:`, `shm:NAME`, `shm:/PATH`, `tcp://HOST:PORT/NAME` or `rdma://HOST:PORT/NAME`
     #[arg(long, value_name = "SPACE", default_value = "shm:", env = "LOCKWRIGHT_SPACE")]
     space: String,
     #[command(flatten)]
@@ -114,7 +117,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     match try_run(args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("lockwright: {error:#}");
+            say!("lockwright: {error:#}");
             ExitCode::from(error.downcast_ref::<BadUsage>().map_or(SOFTWARE, |_| USAGE))
         }
     }
@@ -144,10 +147,15 @@ fn try_run(args: &Args) -> anyhow::Result<u8> {
     let acquire = begin(&client, args)?;
     let say = |what: String| {
         if args.verbose {
-            eprintln!("lockwright: {what}");
+            say!("lockwright: {what}");
         }
     };
-    let guard = match supervise::wait_for(acquire, &mut inbox)? {
+    let explain = || {
+        if args.verbose || io::stderr().is_terminal() {
+            say!("lockwright: {}", whom_for(args));
+        }
+    };
+    let guard = match supervise::wait_for(acquire, &mut inbox, explain)? {
         supervise::Waited::Granted(guard) => guard,
         supervise::Waited::Refused(LockError::TimedOut) => {
             say(format!("failed to get lock {} in time", args.name.display()));
@@ -171,9 +179,30 @@ fn try_run(args: &Args) -> anyhow::Result<u8> {
     ));
     let code = supervise::run(args, &client, &guard, &mut inbox)?;
     if let Err(error) = guard.unlock().wait() {
-        eprintln!("lockwright: {error}");
+        say!("lockwright: {error}");
     }
     Ok(code)
+}
+
+/// What is waited for, as far as can be seen.
+fn whom_for(args: &Args) -> String {
+    let name = args.name.display();
+    let space = SpaceArg { space: args.space.clone(), trust: args.trust.clone() };
+    let entries = space.look().ok().flatten().and_then(|inspector| inspector.entries().ok());
+    let entries = entries.unwrap_or_default();
+    let here = |entry: &&Entry| {
+        let overlaps = match (&args.range, &entry.range) {
+            (Some(mine), Some(theirs)) => mine.start < theirs.end && theirs.start < mine.end,
+            (mine, theirs) => mine.is_none() && theirs.is_none(),
+        };
+        overlaps && entry.state == EntryState::Held && entry.name.as_bytes() == args.name.as_bytes()
+    };
+    match entries.iter().find(here) {
+        Some(Entry { pid, program, age, .. }) => {
+            format!("waiting for {name}: process {pid} ({program}) has had it for {}", crate::age(*age))
+        }
+        None => format!("waiting for {name}"),
+    }
 }
 
 fn begin(client: &Client, args: &Args) -> anyhow::Result<Acquire> {

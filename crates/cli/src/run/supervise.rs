@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// Between SIGTERM and SIGKILL for a command whose lock is lost.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How long somebody waits before it is worth a word.
+const A_WHILE: Duration = Duration::from_secs(1);
+
 /// How waiting for the lock ended.
 pub(super) enum Waited {
     Granted(Guard),
@@ -29,9 +32,10 @@ pub(super) enum Waited {
     Signal(u8),
 }
 
-/// Waits for the lock, unless a signal comes first.
-pub(super) fn wait_for(acquire: Acquire, inbox: &mut Inbox) -> io::Result<Waited> {
+/// Waits for the lock, unless a signal comes first. If it takes a while, `explain` is called, once.
+pub(super) fn wait_for(acquire: Acquire, inbox: &mut Inbox, explain: impl FnOnce()) -> io::Result<Waited> {
     let bell = Bell::new()?;
+    let mut explain = Some((Instant::now() + A_WHILE, explain));
     let waker = Waker::from(Arc::clone(&bell.rope));
     let mut acquire = pin!(acquire);
     loop {
@@ -46,8 +50,11 @@ pub(super) fn wait_for(acquire: Acquire, inbox: &mut Inbox) -> io::Result<Waited
                 return Ok(Waited::Signal(signal as u8));
             }
         }
-        sleep(&bell, inbox, None)?;
+        sleep(&bell, inbox, explain.as_ref().map(|(when, _)| *when))?;
         bell.hush()?;
+        if let Some((_, explain)) = explain.take_if(|(when, _)| *when <= Instant::now()) {
+            explain();
+        }
     }
 }
 
@@ -91,14 +98,11 @@ impl Loss {
     fn next(self, args: &Args, child: &Child) -> Self {
         match (self, args.on_lost) {
             (Loss::Held, OnLost::Warn) => {
-                eprintln!(
-                    "lockwright: lock {} is lost; the command goes on unprotected",
-                    args.name.display()
-                );
+                say!("lockwright: lock {} is lost; the command goes on unprotected", args.name.display());
                 Loss::Warned
             }
             (Loss::Held, OnLost::Term) => {
-                eprintln!("lockwright: lock {} is lost; ending the command", args.name.display());
+                say!("lockwright: lock {} is lost; ending the command", args.name.display());
                 send(child, Signal::SIGTERM);
                 // A stopped command could not act on it.
                 send(child, Signal::SIGCONT);

@@ -9,28 +9,53 @@
 //! cache line), and the 16-byte accesses are inline assembly on both. Tests under Miri therefore stay with
 //! one size per word.
 
+#![allow(unsafe_code)]
+
 use crate::addr::Value;
 use crate::verb::{MaskedCas, Op};
 use portable_atomic::AtomicU128;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// An atomic word of either width.
 pub(super) trait Cell {
     type Value: Value;
     fn load(&self) -> Self::Value;
+    /// What is probably there: cheap, and to be believed only if a compare-and-swap does.
+    fn guess(&self) -> Self::Value;
     fn swap(&self, new: Self::Value) -> Self::Value;
     fn add(&self, add: Self::Value) -> Self::Value;
     /// What was there; the swap happened if that is `expect`.
     fn cas(&self, expect: Self::Value, new: Self::Value) -> Self::Value;
 }
 
+/// Two halves, which may be of different times. A 16-byte load is a call where the CPU's features are asked for at run
+/// time, and costs as much as half of an uncontended lock.
+#[inline(always)]
+fn guess_wide(cell: &AtomicU128) -> u128 {
+    if cfg!(miri) {
+        return cell.load(SeqCst);
+    }
+    let halves = cell.as_ptr().cast::<AtomicU64>();
+    // SAFETY: the word has room for two, is aligned for one, and outlives the reference; mixed sizes are as said above.
+    let (low, high) = unsafe { ((*halves).load(Relaxed), (*halves.add(1)).load(Relaxed)) };
+    if cfg!(target_endian = "little") {
+        u128::from(low) | u128::from(high) << 64
+    } else {
+        u128::from(high) | u128::from(low) << 64
+    }
+}
+
 macro_rules! cell {
-    ($atomic:ty, $value:ty) => {
+    ($atomic:ty, $value:ty, $guess:expr) => {
         impl Cell for $atomic {
             type Value = $value;
             #[inline(always)]
             fn load(&self) -> $value {
                 <$atomic>::load(self, SeqCst)
+            }
+            #[inline(always)]
+            fn guess(&self) -> $value {
+                $guess(self)
             }
             #[inline(always)]
             fn swap(&self, new: $value) -> $value {
@@ -49,8 +74,8 @@ macro_rules! cell {
         }
     };
 }
-cell!(AtomicU64, u64);
-cell!(AtomicU128, u128);
+cell!(AtomicU64, u64, Cell::load);
+cell!(AtomicU128, u128, guess_wide);
 
 /// The kernel: one verb, one word. Verbs that a single instruction can do are told apart here; their operands
 /// are mostly constants where this is inlined, so the choice is made at compile time. Everything else is a
@@ -88,7 +113,20 @@ pub(super) fn execute<C: Cell>(cell: &C, op: &Op) -> (u128, bool) {
 
 #[inline(always)]
 fn retry<C: Cell>(cell: &C, op: &Op) -> (C::Value, bool) {
-    let mut seen = cell.load();
+    let seen = cell.guess();
+    let known = match op.apply(<C::Value as Value>::WIDTH, seen.widen()) {
+        Some(new) => match cell.cas(seen, <C::Value as Value>::narrow(new)) {
+            found if found == seen => return (seen, true),
+            found => found,
+        },
+        // A guess can be wrong about whether there is anything to do.
+        None => cell.load(),
+    };
+    retry_from(cell, op, known)
+}
+
+#[inline(always)]
+fn retry_from<C: Cell>(cell: &C, op: &Op, mut seen: C::Value) -> (C::Value, bool) {
     loop {
         let Some(new) = op.apply(<C::Value as Value>::WIDTH, seen.widen()) else { return (seen, false) };
         let found = cell.cas(seen, <C::Value as Value>::narrow(new));

@@ -1,12 +1,10 @@
 //! Counting: verbs, round trips, messages and bytes, as the papers count them.
 
 use crate::addr::{NodeId, PeerId, Value};
-use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;
-use crate::observe::Observation;
 use crate::verb::{Batch, VerbKind};
-use crate::wait::{Deadline, Time, Wait, Waited};
+use crate::wait::{Deadline, Wait, Waited};
 use std::ops::Sub;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -137,18 +135,7 @@ impl Tally {
 }
 
 impl<E: Endpoint> Endpoint for Counted<E> {
-    #[inline(always)]
-    fn me(&self) -> PeerId {
-        self.inner.me()
-    }
-
-    fn home(&self) -> Option<NodeId> {
-        self.inner.home()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    crate::pass_on!(inner: me home capabilities now passed alarm is_gone sleep suspects random mark checkpoint observe);
 
     #[inline(always)]
     fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>> {
@@ -198,36 +185,6 @@ impl<E: Endpoint> Endpoint for Counted<E> {
         let taken = self.inner.recv_by(deadline, pick).await;
         bump(&self.tally.received, u64::from(taken.is_some()));
         taken
-    }
-
-    fn now(&self) -> impl Future<Output = Time> {
-        self.inner.now()
-    }
-
-    fn passed(&self, deadline: Time) -> impl Future<Output = bool> {
-        self.inner.passed(deadline)
-    }
-
-    fn is_gone(&self, peer: PeerId) -> impl Future<Output = bool> {
-        self.inner.is_gone(peer)
-    }
-
-    fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
-        self.inner.sleep(ns)
-    }
-
-    fn random(&self) -> u64 {
-        self.inner.random()
-    }
-
-    #[inline(always)]
-    fn mark(&self, label: &'static str, locals: &[u64]) {
-        self.inner.mark(label, locals);
-    }
-
-    #[inline(always)]
-    fn observe(&self, what: Observation) {
-        self.inner.observe(what);
     }
 }
 

@@ -11,11 +11,9 @@
 
 use super::{shape, verbs_of};
 use crate::addr::{NodeId, PeerId, Value};
-use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::fault::{ClientFault, FaultPlan, When};
 use crate::message::Message;
-use crate::observe::Observation;
 use crate::random::{SplitMix, mix};
 use crate::verb::{Batch, Olds, RawVerb};
 use crate::wait::{Deadline, Time, Wait, Waited};
@@ -222,17 +220,7 @@ fn scale(ns: u64, by: i64, over: i64) -> u64 {
 }
 
 impl<E: Endpoint> Endpoint for Faulty<E> {
-    fn me(&self) -> PeerId {
-        self.inner.me()
-    }
-
-    fn home(&self) -> Option<NodeId> {
-        self.inner.home()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    crate::pass_on!(inner: me home capabilities suspects random mark checkpoint observe);
 
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
         self.begin().await;
@@ -345,18 +333,6 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
         self.begin().await;
         self.inner.sleep(self.state.truly(ns)).await;
         self.alive().await;
-    }
-
-    fn random(&self) -> u64 {
-        self.inner.random()
-    }
-
-    fn mark(&self, label: &'static str, locals: &[u64]) {
-        self.inner.mark(label, locals);
-    }
-
-    fn observe(&self, what: Observation) {
-        self.inner.observe(what);
     }
 }
 

@@ -2,8 +2,7 @@
 //! column each.
 
 use super::{shape, verbs_of};
-use crate::addr::{NodeId, PeerId, Value};
-use crate::capability::Capabilities;
+use crate::addr::{PeerId, Value};
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;
 use crate::observe::Observation;
@@ -237,17 +236,7 @@ impl fmt::Display for Letter<'_> {
 }
 
 impl<E: Endpoint> Endpoint for Traced<E> {
-    fn me(&self) -> PeerId {
-        self.inner.me()
-    }
-
-    fn home(&self) -> Option<NodeId> {
-        self.inner.home()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    crate::pass_on!(inner: me home capabilities now passed alarm is_gone suspects random checkpoint);
 
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
         let verbs = verbs_of(batch);
@@ -303,25 +292,9 @@ impl<E: Endpoint> Endpoint for Traced<E> {
         }
     }
 
-    fn now(&self) -> impl Future<Output = Time> {
-        self.inner.now()
-    }
-
-    fn passed(&self, deadline: Time) -> impl Future<Output = bool> {
-        self.inner.passed(deadline)
-    }
-
-    fn is_gone(&self, peer: PeerId) -> impl Future<Output = bool> {
-        self.inner.is_gone(peer)
-    }
-
     async fn sleep(&self, ns: u64) {
         self.inner.sleep(ns).await;
         self.note(What::Slept(ns), Outcome::Done).await;
-    }
-
-    fn random(&self) -> u64 {
-        self.inner.random()
     }
 
     fn mark(&self, label: &'static str, locals: &[u64]) {
@@ -338,7 +311,7 @@ impl<E: Endpoint> Endpoint for Traced<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::{Addr, Word64};
+    use crate::addr::{Addr, NodeId, Word64};
     use crate::backend::inproc::{InProc, block_on};
 
     #[test]

@@ -9,7 +9,7 @@
 //! 3. Whoever has to wait for an ancestor does not keep its turn at its own node: somebody behind it in that queue may
 //!    be the one the ancestor waits for.
 
-use super::ending::Begun;
+use super::ending::{Begun, LOCALS};
 use super::params::{Synchrony, Timing};
 use super::recover::End;
 use super::split::{Cover, split};
@@ -224,7 +224,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// Of everything that happened, only what is held, what is still to do and `more` matters.
     #[inline]
     pub(super) fn mark(&self, label: &'static str, request: &Request, more: &[u64]) {
-        let mut locals = ArrayVec::<u64, { 8 * super::MAX_K + 24 }>::new();
+        let mut locals = ArrayVec::<u64, { (2 * LOCALS + 2) * super::MAX_K + 24 }>::new();
         for piece in &request.held {
             locals.push(piece.node.index() << 2 | u64::from(piece.with_leaves) << 1);
             if self.recovers() || self.shape.grows() {
@@ -239,7 +239,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
 
     /// A mark inside an attempt, where `begun` matters, too.
     pub(super) fn mark_begun(&self, label: &'static str, request: &Request, begun: &[Begun], more: [u64; 4]) {
-        let mut locals: ArrayVec<u64, { 4 * super::MAX_K + 4 }> = more.into_iter().collect();
+        let mut locals: ArrayVec<u64, { LOCALS * super::MAX_K + 4 }> = more.into_iter().collect();
         if self.recovers() || self.shape.grows() {
             locals.extend(begun.iter().flat_map(Begun::locals));
         }

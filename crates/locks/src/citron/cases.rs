@@ -47,6 +47,7 @@ pub(super) fn cases() -> Vec<Case<Params>> {
     cases.extend(giving_up());
     cases.extend(recovery());
     cases.extend(growth());
+    cases.extend(growth_and_death());
     cases.extend(tuning());
     cases.extend(wait_mode());
     cases
@@ -193,6 +194,13 @@ pub(super) fn growing(name: &'static str, m: u32) -> Case<Params> {
     case(name, params).space(Space::of(1).units(4 << (2 * m)))
 }
 
+/// A client lets the tree grow, shrink and grow again, under whoever is added.
+pub(super) fn regrowing(name: &'static str, m: u32) -> Case<Params> {
+    let mut case = growing(name, m);
+    case.params.growth = Growth::Elastic;
+    case.clients(1, &[ROOT]).rounds(2)
+}
+
 /// The tree grows under lockers in every phase, and shrinks; what lies past its end.
 fn growth() -> Vec<Case<Params>> {
     let with = |mut case: Case<Params>, growth: Growth| {
@@ -222,6 +230,28 @@ fn growth() -> Vec<Case<Params>> {
             .clients(1, &[range(5, 9)])
             .clients(1, &[range(3, 4).with(Patience::Try)]),
         with(growing("shrink", 1), Growth::Elastic).clients(1, &[LEAF]).clients(1, &[ROOT]),
+        regrowing("shrink-and-grow-leaf", 1).clients(1, &[LEAF]),
+        regrowing("shrink-and-grow-inner", 1).clients(1, &[INNER]),
+        regrowing("shrink-and-grow-root", 1).clients(1, &[ROOT]),
+        regrowing("shrink-and-grow-m2", 2).clients(1, &[LEAF]),
+    ]
+}
+
+/// One client crashes.
+pub(super) fn dying(mut case: Case<Params>) -> Case<Params> {
+    case.params.lease_ns = 1_000;
+    case.crashes(1).timeouts(Timeouts::WhenStuck)
+}
+
+/// Whoever lets the tree grow or shrink dies, at any point; or somebody else does meanwhile.
+fn growth_and_death() -> Vec<Case<Params>> {
+    vec![
+        dying(growing("grow-crash-leaf", 1)).clients(1, &[LEAF]).clients(1, &[ROOT]),
+        dying(growing("grow-crash-root", 1)).clients(1, &[INNER]).clients(1, &[ROOT]),
+        dying(growing("grow-crash-m2", 2)).clients(1, &[LEAF]).clients(1, &[range(0, 64)]),
+        dying(growing("grow-crash-two-growers", 1)).clients(1, &[LEAF]).rounds(2).clients(2, &[ROOT]),
+        dying(growing("grow-crash-two-growers-root", 1)).clients(1, &[INNER]).clients(2, &[ROOT]),
+        dying(regrowing("shrink-crash-leaf", 1)).clients(1, &[LEAF]),
     ]
 }
 

@@ -19,14 +19,14 @@ pub(crate) struct Ending {
     pub(crate) verb: RawVerb,
     mask: u128,
     value: u128,
-    /// What else has to be ended if the tree has grown past the word since.
-    pub(crate) span: Option<Span>,
+    /// What else has to be ended if the tree has grown past the word since, and what Swept was there then.
+    pub(crate) span: Option<(Span, bool)>,
 }
 
 /// What a growth of the tree did for a request that was there before it (`grow`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Span {
-    /// It left this note, the request's highest, at ancestors further up, too.
+    /// It left this note at ancestors further up, too.
     Note(Node),
     /// It left notes for the request at this node, which was the root.
     Root(Node),
@@ -38,9 +38,9 @@ impl Ending {
         Self { verb, mask, value, span: None }
     }
 
-    /// The same, and `span` if the tree has grown.
-    pub(crate) const fn spanning(mut self, span: Option<Span>) -> Self {
-        self.span = span;
+    /// The same, and `span` if Swept is no longer as it was.
+    pub(crate) fn spanning(mut self, span: Option<Span>, swept: bool) -> Self {
+        self.span = span.map(|span| (span, swept));
         self
     }
 
@@ -77,7 +77,15 @@ pub(crate) struct Begun {
     told: u128,
     /// The tree had grown past the root, or past the highest of those ancestors, already.
     pub(crate) late: bool,
+    /// What Swept was at those ancestors, a bit each, and at the node itself ([`SWEPT_HERE`]).
+    swept: u64,
 }
+
+/// Of the node itself; there are never so many ancestors.
+const SWEPT_HERE: u32 = 63;
+
+/// Words of a mark that say when a piece began.
+pub(crate) const LOCALS: usize = 5;
 
 const TOLD_BITS: u32 = 4;
 const _: () = assert!(super::layout::BELOW.bits <= TOLD_BITS && super::words::BELOW.bits <= TOLD_BITS);
@@ -98,6 +106,26 @@ impl Begun {
         (self.told >> (TOLD_BITS * place as u32)) as u32 & ((1 << TOLD_BITS) - 1)
     }
 
+    /// Takes note of what Swept was at the `place`-th ancestor when it was told.
+    pub(crate) fn swept_at_told(&mut self, place: usize, swept: bool) {
+        self.swept |= u64::from(swept) << place;
+    }
+
+    /// What Swept was at the `place`-th ancestor when it was told.
+    pub(crate) const fn was_swept_at_told(&self, place: usize) -> bool {
+        self.swept >> place & 1 != 0
+    }
+
+    /// Takes note of what Swept was at the node itself.
+    pub(crate) fn swept_here(&mut self, swept: bool) {
+        self.swept |= u64::from(swept) << SWEPT_HERE;
+    }
+
+    /// What Swept was at the node itself.
+    pub(crate) const fn was_swept_here(&self) -> bool {
+        self.swept >> SWEPT_HERE & 1 != 0
+    }
+
     /// Takes note of the generation of the `i`-th leaf below.
     pub(crate) fn leaf(&mut self, i: usize, generation: u32) {
         self.leaves |= u64::from(generation) << (16 * i);
@@ -109,8 +137,9 @@ impl Begun {
     }
 
     /// For marks.
-    pub(crate) const fn locals(&self) -> [u64; 4] {
-        [self.here as u64 | (self.late as u64) << 32, self.leaves, self.told as u64, (self.told >> 64) as u64]
+    pub(crate) const fn locals(&self) -> [u64; LOCALS] {
+        let here = self.here as u64 | (self.late as u64) << 32;
+        [here, self.leaves, self.told as u64, (self.told >> 64) as u64, self.swept]
     }
 }
 
@@ -126,6 +155,8 @@ mod tests {
             begun.told(place, (place as u32 * 7) & 15);
         }
         begun.leaf(3, 0xbeef);
+        begun.swept_at_told(2, true);
+        assert!(begun.was_swept_at_told(2) && !begun.was_swept_at_told(3) && !begun.was_swept_here());
         assert!((0..31).all(|place| begun.at_told(place) == (place as u32 * 7) & 15));
         assert_eq!((begun.at_leaf(3), begun.at_leaf(0)), (0xbeef, 0));
     }

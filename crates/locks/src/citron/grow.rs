@@ -1,4 +1,4 @@
-//! Scaling the tree while it is in use (Citron §3.9, Alg. 4).
+//! Scaling the tree up while it is in use (Citron §3.9, Alg. 4).
 //!
 //! A small tree is the leftmost subtree of a larger one. Nodes have their places in the largest tree from the start, so
 //! nothing moves when the tree grows: its root goes up by m levels, and one word says how often that happened. (In the
@@ -9,36 +9,49 @@
 //! |---|---|---|
 //! | Grown | 0–7 | how often the tree has grown |
 //! | Growing | 8 | it is about to once more |
+//! | Shrinking | 9 | it is about to be smaller (`shrink`) |
 //! | Version | 16–63 | how often this word was published: a tree that grew and shrank again is another |
 //!
 //! **Growing**, under the spillover mutex:
-//! 1. For every node of the top m levels, the root first: set Exp, and look what was there. Every request below has
-//!    exactly one note in these levels, its highest. Notes that are open are left again at every m-th node above, up to
-//!    the new root.
+//! 1. Sweep: for every node of the top m levels, the root first, set Exp and change Swept in one verb, and look what was
+//!    there. Every request below has exactly one note in these levels, its highest. Notes that are open are left again at
+//!    every m-th node above, up to the new root.
 //! 2. The old root's open tickets are requests, too, and have told nobody. Notes are left for them at the ancestors they
 //!    would have told in the new tree. (Alg. 4 counts an occupied node among its own notes, for its m-th ancestor and so
 //!    on. Then the root's parent learns nothing of it, and the request never takes those notes back.)
-//! 3. Publish.
+//! 3. The new root may have been one before the tree shrank: it is no longer retired. Publish.
 //!
 //! Whoever leaves its highest note, or takes its ticket at the root, after that Exp was set sees it, undoes and learns of
 //! the new tree. Whoever did so before has been told of further up, goes on as if nothing had happened, and when it ends
-//! sees Exp and ends further up, too ([`Span`]).
+//! sees that Swept has changed and ends further up, too ([`Span`]).
 //!
-//! **Shrinking**, under the mutex and the lock of everything: nobody holds anything. The root's tickets become void, and
-//! it gets Exp, which sends everybody who looks at it to the smaller tree.
+//! Requests that began before the tree shrank may still leave notes and tickets that belong to a larger tree among those
+//! of the smaller one, in passing, before they see that its root is retired. A sweep cannot tell them apart and leaves
+//! them again further up. So it is not the highest note that remembers Swept, but every note and every ticket at what
+//! may be a root. (`citron-regrow-forgets` has the other rule.) While anything that was left again is open, the new root's
+//! window is not quiet and the tree does not shrink, so Swept changes at most once under a note, and one bit is enough.
+//!
+//! **Death of the grower.** Whoever misses the new configuration takes the mutex and goes on ([`finish_growing`]). It
+//! cannot know whether notes of nodes that were swept already were left further up. So it begins a new era and lets a lease
+//! pass: whoever holds anything gives it back. Then it makes the swept nodes' notes and the old root's tickets void, lets a
+//! lease pass for those who saw Swept change just before that, and clears the new root's window of whatever they and the
+//! dead have left there.
+//!
+//! [`finish_growing`]: CitronClient::finish_growing
 
-use super::acquire::Request;
 use super::ending::Span;
-use super::layout::{D_CNT, D_MAX, EXP, HERE, T_CNT, T_MAX, get, has_grown};
+use super::layout::{D_CNT, D_MAX, EXP, RETIRED, SWEPT, T_CNT, T_MAX, get, has_grown};
 use super::recover::{End, Vigil};
 use super::tree::{Node, Tree};
 use super::words::Words;
-use super::{Attempt, CitronClient, Pieces, Rules};
-use crate::protocol::{Denied, Patience, Want};
+use super::{CitronClient, Rules};
+use crate::protocol::{Denied, Want};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError, MAX_BATCH, RawVerb};
 
 const GROWING: u64 = 1 << 8;
+/// The tree is about to be smaller.
+pub(super) const SHRINKING: u64 = 1 << 9;
 
 /// How often the tree has grown.
 pub(super) const fn grown(config: u64) -> u32 {
@@ -47,11 +60,11 @@ pub(super) const fn grown(config: u64) -> u32 {
 
 /// The configuration without what is only about to happen.
 pub(super) const fn published(config: u64) -> u64 {
-    config & !GROWING
+    config & !(GROWING | SHRINKING)
 }
 
 /// The next configuration.
-const fn next(config: u64, grown: u32) -> u64 {
+pub(super) const fn next(config: u64, grown: u32) -> u64 {
     ((config >> 16) + 1) << 16 | grown as u64
 }
 
@@ -67,7 +80,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// The fabric failed.
     pub async fn grow(&self, lock: u64) -> Result<bool, Denied> {
         let tree = self.tree(lock);
-        if !self.shape.grows() || tree.view.grown >= self.shape.growths() {
+        if !self.shape.grows() {
             return Ok(false);
         }
         let (config, wanted) = self.ep.go((tree.config_word().read(), tree.maximizer().read())).await?;
@@ -82,52 +95,93 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(true)
     }
 
-    /// SCALEUPLOCKTREE, under the spillover mutex.
+    /// SCALEUPLOCKTREE, under the spillover mutex. Nothing if somebody died while the tree was to shrink: that is seen to
+    /// first.
     pub(super) async fn grow_a_step(&self, tree: &Tree) -> Result<(), FabricError> {
-        let (old, new) = (*tree, tree.after(tree.view.grown + 1));
         let config = self.ep.go(tree.config_word().read()).await?;
-        let taken_over = config & GROWING != 0;
-        self.ep.go(tree.config_word().write(config | GROWING)).await?;
-        // The nodes on top may have been there before the tree shrank.
-        self.each(new.top_nodes(), |node| new.word(node).masked_cas(0, 0, 0, EXP.mask() as u64).raw())
-            .await?;
-        let (mut doubtful, mut verbs) = (false, Vec::new());
-        let exp = EXP.mask() as u64;
-        for (node, before) in
-            self.each(old.top_nodes(), |node| old.word(node).masked_cas(0, 0, exp, exp).raw()).await?
-        {
-            if has_grown(before) {
-                // Whoever began this died; what it did for this node is not known.
-                doubtful |= taken_over;
-                continue;
-            }
-            let tell = |above: Node, count: u128| {
-                let sum = D_MAX.put(count) as u64;
-                new.word(above).masked_fetch_add(sum, super::layout::BOUNDARIES).raw()
-            };
-            let notes = open(get(before, D_MAX), get(before, D_CNT), D_MAX.bits);
-            if notes > 0 {
-                verbs.extend(self.further_up(&new, node).map(|above| tell(above, notes)));
-            }
-            let tickets = open(get(before, T_MAX), get(before, T_CNT), T_MAX.bits);
-            if node == old.root() && tickets > 0 && R::GROWTH_COUNTS_THE_ROOT {
-                verbs.extend(new.told(node).map(|above| tell(above, tickets)));
-            }
+        if config & SHRINKING != 0 {
+            return self.finish_shrinking(tree, config).await;
+        }
+        let is_taken_over = config & GROWING != 0;
+        let growing = config | GROWING;
+        if !is_taken_over {
+            self.ep.go(tree.config_word().write(growing)).await?;
+        }
+        let new = tree.after(tree.view.grown + 1);
+        let (verbs, doubtful) = self.sweep(tree, &new).await?;
+        if is_taken_over && !doubtful.is_empty() {
+            self.finish_growing(tree, &new, &doubtful).await?;
         }
         for batch in verbs.chunks(MAX_BATCH) {
             self.ep.go(batch).await?;
         }
-        if doubtful {
-            self.let_a_lease_pass(tree).await?;
-        }
         let config = next(config, new.view.grown);
-        self.ep.go((tree.config_word().write(config), tree.maximizer().write(0))).await?;
+        let unretire = new.word(new.root()).masked_cas(0, 0, 0, RETIRED.mask() as u64);
+        // Nothing happens if others took us for dead and went on.
+        let publish = tree.config_word().cas(growing, config);
+        self.ep.go((unretire, publish, tree.maximizer().write(0))).await?;
         self.remember(tree, config);
         Ok(())
     }
 
+    /// Sweeps the top of the tree. What is to be left further up for those who were there before, and nodes that were
+    /// swept already.
+    async fn sweep(&self, old: &Tree, new: &Tree) -> Result<(Vec<RawVerb>, Vec<Node>), FabricError> {
+        let seen = self.each(old.top_nodes(), |node| old.word(node).read().raw()).await?;
+        let (todo, mut doubtful): (Vec<_>, Vec<_>) =
+            seen.into_iter().partition(|(_, word)| !has_grown(*word));
+        let mask = (EXP.mask() | SWEPT.mask()) as u64;
+        let swept = |word: u64| EXP.put(1) | SWEPT.put(get(word, SWEPT) ^ 1);
+        let mut verbs = Vec::new();
+        for chunk in todo.chunks(MAX_BATCH) {
+            let sweep: ArrayVec<RawVerb, MAX_BATCH> = chunk
+                .iter()
+                .map(|(node, word)| {
+                    old.word(*node).masked_cas(word & mask, mask, swept(*word) as u64, mask).raw()
+                })
+                .collect();
+            let befores = self.ep.go(sweep.as_slice()).await?;
+            for ((node, _), before) in chunk.iter().zip(&befores) {
+                let before = *before as u64;
+                if has_grown(before) {
+                    doubtful.push((*node, before));
+                    continue;
+                }
+                let notes = open(get(before, D_MAX), get(before, D_CNT), D_MAX.bits);
+                if notes > 0 {
+                    verbs.extend(self.further_up(new, *node).map(|above| leave(new, above, notes)));
+                }
+                let tickets = open(get(before, T_MAX), get(before, T_CNT), T_MAX.bits);
+                if *node == old.root() && tickets > 0 && R::GROWTH_COUNTS_THE_ROOT {
+                    verbs.extend(new.told(*node).map(|above| leave(new, above, tickets)));
+                }
+            }
+        }
+        Ok((verbs, doubtful.into_iter().map(|(node, _)| node).collect()))
+    }
+
+    /// Somebody died while it let the tree grow, and may or may not have left the notes of `swept` nodes further up.
+    async fn finish_growing(&self, old: &Tree, new: &Tree, swept: &[Node]) -> Result<(), FabricError> {
+        if !self.recovers() || !R::GROWTH_IS_FINISHED {
+            return Ok(());
+        }
+        let words = Words::Exclusive;
+        self.let_a_lease_pass(old).await?;
+        for node in swept {
+            self.forget_notes(words, old, *node).await?;
+            if *node == old.root() {
+                self.forget_tickets(words, old, *node).await?;
+            }
+        }
+        self.let_a_lease_pass(old).await?;
+        for node in new.top_nodes() {
+            self.forget_notes(words, new, node).await?;
+        }
+        Ok(())
+    }
+
     /// Runs a verb for each of `nodes`, in batches, and pairs them with what was there before.
-    async fn each(
+    pub(super) async fn each(
         &self,
         nodes: impl Iterator<Item = Node>,
         verb: impl Fn(Node) -> RawVerb,
@@ -156,7 +210,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         words: Words,
         mut span: Span,
     ) -> Result<(), FabricError> {
-        for grown in tree.view.grown + 1..=self.shape.growths() {
+        let (Span::Note(swept) | Span::Root(swept)) = span;
+        let grown = self.shape.grown_at(swept.level).unwrap_or(0);
+        for grown in grown + 1..=self.shape.growths() {
             let new = tree.after(grown);
             let above: ArrayVec<Node, MAX_BATCH> = match span {
                 Span::Note(node) => self.further_up(&new, node).collect(),
@@ -166,6 +222,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             let verbs: ArrayVec<RawVerb, MAX_BATCH> =
                 above.iter().map(|node| words.unnote(new.word(*node), 0, false).verb).collect();
             let olds = self.ep.go(verbs.as_slice()).await?;
+            // When it was left, Exp was not set there, and it cannot have been taken off since.
             match (above.last(), olds.last()) {
                 (Some(highest), Some(old)) if has_grown(*old as u64) => span = Span::Note(*highest),
                 _ => return Ok(()),
@@ -177,12 +234,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// The tree is not what this client thought it was: waits until it knows what it is.
     pub(super) async fn learn(&self, tree: &Tree) -> Result<(), Denied> {
         let word = tree.config_word();
-        let another = Cond::Ne { mask: (!GROWING).into(), value: tree.view.config.into() };
+        let flags = GROWING | SHRINKING;
+        let another = Cond::Ne { mask: (!flags).into(), value: tree.view.config.into() };
         let vigil = Vigil { word, cond: another, or: None, moves: u64::MAX, deadline: Deadline::Never };
         if let End::Dead(_) = self.keep(vigil).await? {
-            // Whoever let the tree grow is dead. The mutex will be recovered; then somebody has to go on.
+            // Whoever let the tree grow or shrink is dead. The mutex will be recovered; then somebody has to go on.
             if let Some(turn) = self.take_spill(Want::exclusive(tree.lock()), tree, 0).await? {
-                self.grow_a_step(tree).await?;
+                self.finish_change(tree).await?;
                 self.give_spill_back(tree, turn).await?;
             }
             return Ok(());
@@ -192,59 +250,14 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(())
     }
 
-    /// Lets the tree of `lock` shrink by a step if nobody uses it just now. Says whether it did.
-    ///
-    /// # Errors
-    /// The fabric failed.
-    pub async fn shrink(&self, lock: u64) -> Result<bool, Denied> {
-        let tree = self.tree(lock);
-        if tree.view.grown == 0 {
-            return Ok(false);
-        }
-        let everything = Want::exclusive(lock).with(Patience::Try);
-        let turn = match self.take_spill(everything, &tree, 0).await {
-            Ok(Some(turn)) => turn,
-            Ok(None) | Err(Denied::Busy) => return Ok(false),
-            Err(denied) => return Err(denied),
-        };
-        let root = Request {
-            units: self.shape.range(tree.root()),
-            on_tree: None,
-            patience: Patience::Try,
-            words: Words::Exclusive,
-            held: Pieces::new(),
-            todo: std::iter::once(tree.root()).collect(),
-            era: std::cell::Cell::new(0),
-            claim: everything.claim,
-            tree,
-        };
-        let is_quiet = matches!(self.attempt(&root).await?, Attempt::Locked(..));
-        if is_quiet {
-            let small = tree.after(tree.view.grown - 1);
-            let mask = EXP.mask() as u64;
-            self.each(small.top_nodes(), |node| small.word(node).masked_cas(0, 0, 0, mask).raw()).await?;
-            let config = next(tree.view.config, small.view.grown);
-            self.ep.go(tree.config_word().write(config)).await?;
-            self.retire(&tree).await?;
-            self.remember(&tree, config);
-        }
-        self.give_spill_back(&tree, turn).await?;
-        Ok(is_quiet)
+    /// Finishes what somebody began who died, under the spillover mutex, if there is anything.
+    async fn finish_change(&self, tree: &Tree) -> Result<(), FabricError> {
+        let config = self.ep.go(tree.config_word().read()).await?;
+        if config & (GROWING | SHRINKING) != 0 { self.grow_a_step(tree).await } else { Ok(()) }
     }
+}
 
-    /// Makes the root's tickets void, ours with them, and sends everybody to the smaller tree, in one verb.
-    async fn retire(&self, tree: &Tree) -> Result<(), FabricError> {
-        let word = tree.word(tree.root());
-        let mut seen = self.ep.go(word.read()).await?;
-        loop {
-            let same = (T_MAX.mask() | HERE.mask()) as u64;
-            let swap = T_CNT.put(get(seen, T_MAX)) | HERE.put(get(seen, HERE) + 1) | EXP.put(1);
-            let mask = (T_CNT.mask() | HERE.mask() | EXP.mask()) as u64;
-            let old = self.ep.go(word.masked_cas(seen & same, same, swap as u64, mask)).await?;
-            if (old ^ seen) & same == 0 {
-                return Ok(());
-            }
-            seen = old;
-        }
-    }
+/// Leaves `count` notes at `above`.
+fn leave(tree: &Tree, above: Node, count: u128) -> RawVerb {
+    tree.word(above).masked_fetch_add(D_MAX.put(count) as u64, super::layout::BOUNDARIES).raw()
 }

@@ -20,7 +20,7 @@
 use super::acquire::Request;
 use super::below::Below;
 use super::ending::Begun;
-use super::layout::has_grown;
+use super::layout::{has_grown, is_another, is_swept};
 use super::recover::End;
 use super::release::Verbs;
 use super::tree::Node;
@@ -61,17 +61,18 @@ impl Plan {
         let notes = self.notes.iter().filter(|(_, of)| *of == piece);
         for (i, (place, _)) in notes.enumerate() {
             begun.told(i, words.generation_below().get(olds[*place]) as u32);
+            begun.swept_at_told(i, is_swept(olds[*place] as u64));
             // The last one is the highest.
             begun.late = has_grown(olds[*place] as u64);
         }
         begun
     }
 
-    /// Whether the tree has grown, so that there are ancestors this batch knew nothing of.
-    fn has_grown(&self, request: &Request, olds: &Olds) -> bool {
+    /// Whether the tree is another by now, so that there are ancestors this batch knew nothing of, or fewer.
+    fn is_another(&self, request: &Request, olds: &Olds) -> bool {
         let root = request.tree.root();
         let mut looks = self.looks.iter();
-        looks.any(|(place, _, node)| *node == root && has_grown(olds[*place] as u64))
+        looks.any(|(place, _, node)| *node == root && is_another(olds[*place] as u64))
     }
 }
 
@@ -122,7 +123,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let is_marked = |piece: &Piece, cas: usize| words.marks_anyway() || !is_taken(piece, cas);
         let mut obstacle = None;
         if self.shape.grows()
-            && (plan.has_grown(request, &olds) || pieces.iter().any(|(piece, _)| piece.begun.late))
+            && (plan.is_another(request, &olds) || pieces.iter().any(|(piece, _)| piece.begun.late))
         {
             obstacle = Some((0, Obstacle::Grown));
         }
@@ -246,7 +247,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
 
         let (ticket, mut at_once) = (words.ticket_of(before), !words.has_queue(before));
         let waits_for = (!at_once).then_some(ticket);
-        if self.shape.grows() && (begun.late || plan.has_grown(request, &olds)) {
+        if self.shape.grows() && (begun.late || plan.is_another(request, &olds)) {
             self.yield_turn(request, node, &begun, waits_for, None).await?;
             return Ok(Attempt::Grown);
         }
@@ -294,8 +295,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         let here = request.words.generation_here().get(before.into());
         let mut begun = plan.begun(request.words, olds, 0, here);
+        begun.swept_here(is_swept(before));
         if plan.notes.is_empty() {
-            begun.late = has_grown(before); // at the root
+            begun.late = is_another(before); // at the root
         }
         begun
     }

@@ -17,8 +17,10 @@
 //! | 39–51 | TCnt | the ticket whose turn it is |
 //! | 52 | Occ | wait mode: a request at this node holds off requests below |
 //! | 53 | Exp | the tree has grown past this node (`grow`) |
-//! | 54–57 | Below | generation of DMax and DCnt: one more whenever they were recovered |
-//! | 58–63 | Here | generation of TMax, TCnt and Occ: one more whenever they were recovered |
+//! | 54 | Swept | changes whenever the tree grows past this node, and only then |
+//! | 55 | Retired | this node was the root of a larger tree, and the tree has shrunk (`shrink`) |
+//! | 56–59 | Below | generation of DMax and DCnt: one more whenever they were recovered |
+//! | 60–63 | Here | generation of TMax, TCnt and Occ: one more whenever they were recovered |
 //!
 //! | state of an internal node | meaning |
 //! |---|---|
@@ -45,19 +47,23 @@ pub(crate) const T_CNT: Field = Field { shift: 39, bits: 13 };
 pub(crate) const OCC: Field = Field { shift: 52, bits: 1 };
 /// The tree has grown past this node.
 pub(crate) const EXP: Field = Field { shift: 53, bits: 1 };
+/// Changes whenever the tree grows past this node.
+pub(crate) const SWEPT: Field = Field { shift: 54, bits: 1 };
+/// The tree has shrunk, and this is no longer its root.
+pub(crate) const RETIRED: Field = Field { shift: 55, bits: 1 };
 /// Generation of the counts of requests below.
-pub(crate) const BELOW: Field = Field { shift: 54, bits: 4 };
+pub(crate) const BELOW: Field = Field { shift: 56, bits: 4 };
 /// Generation of tickets and Occ.
-pub(crate) const HERE: Field = Field { shift: 58, bits: 6 };
+pub(crate) const HERE: Field = Field { shift: 60, bits: 4 };
 
 /// Where fields end.
 pub(super) const BOUNDARIES: u64 = {
     let counts = D_MAX.top() | D_CNT.top() | T_MAX.top() | T_CNT.top();
-    (counts | OCC.top() | EXP.top() | BELOW.top() | HERE.top()) as u64
+    (counts | OCC.top() | EXP.top() | SWEPT.top() | RETIRED.top() | BELOW.top() | HERE.top()) as u64
 };
 
 const _: () = {
-    let fields = [D_MAX, D_CNT, T_MAX, T_CNT, OCC, EXP, BELOW, HERE];
+    let fields = [D_MAX, D_CNT, T_MAX, T_CNT, OCC, EXP, SWEPT, RETIRED, BELOW, HERE];
     let (mut i, mut all) = (0, 0);
     while i < fields.len() {
         assert!(all & fields[i].mask() == 0, "fields do not overlap");
@@ -87,6 +93,16 @@ pub(crate) const fn has_grown(word: u64) -> bool {
     get(word, EXP) != 0
 }
 
+/// Whether the tree of this root is another by now: it has grown past it, or shrunk.
+pub(crate) const fn is_another(word: u64) -> bool {
+    has_grown(word) || get(word, RETIRED) != 0
+}
+
+/// Which of two, of which the tree's growing past this node makes the other.
+pub(crate) const fn is_swept(word: u64) -> bool {
+    get(word, SWEPT) != 0
+}
+
 /// Nobody below holds or wants anything.
 pub(crate) const QUIET_BELOW: Cond = Cond::FieldsEq(D_CNT, D_MAX);
 /// The wait mode's flag is clear.
@@ -97,7 +113,7 @@ mod tests {
     use super::*;
     use lockwright_fabric::{Addr, NodeId, Width};
 
-    const FIELDS: [Field; 8] = [D_MAX, D_CNT, T_MAX, T_CNT, OCC, EXP, BELOW, HERE];
+    const FIELDS: [Field; 10] = [D_MAX, D_CNT, T_MAX, T_CNT, OCC, EXP, SWEPT, RETIRED, BELOW, HERE];
 
     fn word() -> Word64 {
         Word64::at(Addr::new(NodeId(0), 0))

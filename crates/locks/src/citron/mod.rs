@@ -28,6 +28,7 @@ mod readers;
 mod recover;
 mod release;
 mod rw_cases;
+mod shrink;
 mod spill;
 mod split;
 mod tokens;
@@ -93,6 +94,10 @@ pub trait Rules: std::fmt::Debug + 'static {
     const ERA_IS_CHECKED: bool = true;
     /// Growing counts those who hold or want the root.
     const GROWTH_COUNTS_THE_ROOT: bool = true;
+    /// Every note remembers whether the tree grew past it while it was there; else only the highest one.
+    const EVERY_NOTE_SPANS: bool = true;
+    /// Whoever goes on for a dead grower makes void what that one may have left half done.
+    const GROWTH_IS_FINISHED: bool = true;
     /// What ends something compares the generation it began in, where the fabric can.
     const ENDINGS_ARE_GUARDED: bool = true;
 

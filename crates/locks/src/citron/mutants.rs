@@ -1,6 +1,8 @@
 //! Citron with one rule left out, each with the case that shows it.
 
-use super::cases::{INNER, INNER_AND_LEAF, LEAF, ROOT, case, growing, range, small, timed, trial, zombie};
+use super::cases::{
+    INNER, INNER_AND_LEAF, LEAF, ROOT, case, dying, growing, range, regrowing, small, timed, trial, zombie,
+};
 use super::rw_cases::read;
 use super::tuning::Stage;
 use super::{Citron, Params, Rules};
@@ -59,6 +61,16 @@ pub fn visit(visitor: &mut impl Visitor) {
         "citron",
         Checker::Exclusion,
         "growing forgets an occupied node's extra DMax",
+    ));
+    visitor.mutant::<Citron<RegrowForgets>>(mutant(
+        "citron",
+        Checker::Deadlock,
+        "only a request's highest note remembers that the tree grew past it: not so if the tree had shrunk before",
+    ));
+    visitor.mutant::<Citron<HalfGrown>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "whoever goes on for a dead grower trusts that it left all notes of the nodes that it had swept",
     ));
     visitor.mutant::<Citron<IgnoresEra>>(mutant(
         "citron",
@@ -209,6 +221,30 @@ impl Rules for ForgetsTheRoot {
     const GROWTH_COUNTS_THE_ROOT: bool = false;
     fn cases() -> Vec<Case<Params>> {
         vec![growing("grow-over-the-root", 1).clients(1, &[INNER]).clients(1, &[ROOT])]
+    }
+}
+
+/// Only the highest note of a request remembers that the tree grew past it.
+#[derive(Debug)]
+pub struct RegrowForgets;
+
+impl Rules for RegrowForgets {
+    const NAME: &'static str = "citron-regrow-forgets";
+    const EVERY_NOTE_SPANS: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![regrowing("shrink-and-grow-leaf", 1).clients(1, &[LEAF])]
+    }
+}
+
+/// What a dead grower may have left half done is taken for done.
+#[derive(Debug)]
+pub struct HalfGrown;
+
+impl Rules for HalfGrown {
+    const NAME: &'static str = "citron-half-grown";
+    const GROWTH_IS_FINISHED: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![dying(growing("grow-crash-two-growers", 1)).clients(1, &[LEAF]).rounds(2).clients(2, &[ROOT])]
     }
 }
 

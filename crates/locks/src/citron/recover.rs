@@ -183,6 +183,42 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
     }
 
+    /// Makes all notes at `node` void, whatever they are by now.
+    pub(super) async fn forget_notes(
+        &self,
+        words: Words,
+        tree: &Tree,
+        node: Node,
+    ) -> Result<(), FabricError> {
+        let word = tree.word(node);
+        let mut seen = self.ep.go(word.read()).await?;
+        loop {
+            let old = self.ep.go(words.forget_below(word, seen)).await?;
+            if (old ^ seen) & words.progress_below() == 0 {
+                return Ok(());
+            }
+            seen = old;
+        }
+    }
+
+    /// Makes all tickets of `node` void, whatever they are by now.
+    pub(super) async fn forget_tickets(
+        &self,
+        words: Words,
+        tree: &Tree,
+        node: Node,
+    ) -> Result<(), FabricError> {
+        let word = tree.word(node);
+        let mut seen = self.ep.go(word.read()).await?;
+        loop {
+            let old = self.ep.go(words.forget_here(word, seen)).await?;
+            if (old ^ seen) & words.progress_here() == 0 && words.same_queue(old, seen) {
+                return Ok(());
+            }
+            seen = old;
+        }
+    }
+
     /// Line 36: waits until nobody below `node` is in the way, and recovers the notes there if nothing moves. A reader
     /// does not ([`End::Dead`]).
     pub(super) async fn wait_below(&self, request: &Request, node: Node) -> Result<End, FabricError> {

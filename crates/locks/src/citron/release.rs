@@ -4,7 +4,7 @@
 //! take units that are still set there for a dead client's (`recover`).
 
 use super::ending::{Begun, Ending, Span};
-use super::layout::has_grown;
+use super::layout::is_swept;
 use super::params::Synchrony;
 use super::tree::{Node, Tree};
 use super::words::{self, Words};
@@ -60,8 +60,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// Passes the turn at `node` on.
     pub(super) fn pass(&self, tree: &Tree, words: Words, node: Node, begun: &Begun) -> Ending {
         let pass = words.pass(tree.word(node), begun.here, self.guards);
-        let was_root = node == tree.root() && !begun.late;
-        pass.spanning((self.shape.grows() && was_root).then_some(Span::Root(node)))
+        let was_root = if R::EVERY_NOTE_SPANS { self.shape.is_a_root(node) } else { node == tree.root() };
+        pass.spanning((self.shape.grows() && was_root).then_some(Span::Root(node)), begun.was_swept_here())
     }
 
     /// All bits of a leaf that was locked as a whole (§3.8).
@@ -86,12 +86,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         begun: &Begun,
         verbs: &mut Verbs<'_, E, R>,
     ) -> Result<(), FabricError> {
-        let spans = self.shape.grows() && !begun.late;
-        let highest = if spans { tree.told(node).last() } else { None };
+        let highest = if R::EVERY_NOTE_SPANS { None } else { tree.told(node).last() };
+        let spans = |above: Node| self.shape.grows() && highest.is_none_or(|highest| above == highest);
         for (place, above) in tree.told(node).enumerate() {
             let unnote = words.unnote(tree.word(above), begun.at_told(place), self.guards);
-            let span = (highest == Some(above)).then_some(Span::Note(above));
-            verbs.push(unnote.spanning(span)).await?;
+            let span = spans(above).then_some(Span::Note(above));
+            verbs.push(unnote.spanning(span, begun.was_swept_at_told(place))).await?;
         }
         Ok(())
     }
@@ -105,19 +105,12 @@ pub(super) struct Verbs<'a, E, R> {
     list: ArrayVec<Ending, MAX_BATCH>,
     were_due: bool,
     /// What the tree has grown past meanwhile.
-    spans: ArrayVec<Span, { super::MAX_K }>,
+    spans: Vec<Span>,
 }
 
 impl<'a, E: Endpoint, R: Rules> Verbs<'a, E, R> {
     pub(super) const fn new(client: &'a CitronClient<E, R>, tree: &Tree, words: Words) -> Self {
-        Self {
-            client,
-            tree: *tree,
-            words,
-            list: ArrayVec::new_const(),
-            were_due: true,
-            spans: ArrayVec::new_const(),
-        }
+        Self { client, tree: *tree, words, list: ArrayVec::new_const(), were_due: true, spans: Vec::new() }
     }
 
     pub(super) async fn push(&mut self, ending: Ending) -> Result<(), FabricError> {
@@ -134,8 +127,11 @@ impl<'a, E: Endpoint, R: Rules> Verbs<'a, E, R> {
         for (ending, old) in self.list.drain(..).zip(&olds) {
             let was_due = ending.was_due(*old);
             self.were_due &= was_due;
-            if was_due && has_grown(*old as u64) {
-                self.spans.extend(ending.span);
+            if let Some((span, swept)) = ending.span
+                && was_due
+                && swept != is_swept(*old as u64)
+            {
+                self.spans.push(span);
             }
         }
         Ok(())

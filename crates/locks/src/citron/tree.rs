@@ -143,6 +143,18 @@ impl Shape {
         self.start_top - grown * self.step
     }
 
+    /// How often a tree has grown in whose top levels, where growing leaves its marks, this level is. None below all.
+    pub const fn grown_at(&self, level: u32) -> Option<u32> {
+        let past = self.start_top + self.step;
+        if level >= past { None } else { Some((past - 1 - level) / self.step) }
+    }
+
+    /// Whether `node` is the root of some tree that this one can be.
+    pub const fn is_a_root(&self, node: Node) -> bool {
+        let (level, top) = (node.level, self.start_top);
+        node.place == 0 && level <= top && (top - level).is_multiple_of(self.step)
+    }
+
     /// Units of the tree after it has grown so often.
     pub const fn units_of(&self, grown: u32) -> u64 {
         let whole = 1 << self.width_bits(self.top(grown));
@@ -408,6 +420,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_level_is_on_top_of_one_tree_alone() {
+        let params = Params { start_units: 64, m: 2, leaf_units: 1, ..Params::default() };
+        let shape = Shape::new(&Space::of(1).units(1 << 14), &params);
+        assert_eq!((shape.start_top, shape.growths()), (5, 2));
+        let grown: Vec<_> = (1..=8).map(|level| shape.grown_at(level)).collect();
+        assert_eq!(grown, [Some(2), Some(2), Some(1), Some(1), Some(0), Some(0), None, None]);
+        let roots: Vec<_> =
+            (1..=8).filter(|level| shape.is_a_root(Node { level: *level, place: 0 })).collect();
+        assert_eq!(roots, [1, 3, 5]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Bypass,
         "a request with nobody but waiters before it is granted at once",
     ));
-    visitor.mutant::<Combiner<LosesCount>>(mutant(
+    visitor.coarse_mutant::<Combiner<LosesCount>>(mutant(
         Checker::Deadlock,
         "a release lowers the count of one of those who wait for it, not of all (Alg. 4 line 15)",
     ));
@@ -33,6 +33,7 @@ macro_rules! mutant {
         pub struct $name;
 
         impl Rules for $name {
+            type Trees = <Shipped as Rules>::Trees;
             $(const $rule: bool = $value;)+
         }
 

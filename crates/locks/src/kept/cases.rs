@@ -8,14 +8,27 @@ use crate::shiftlock::ShiftParams;
 
 pub(super) const WRITE: Want = Want::exclusive(0);
 pub(super) const READ: Want = Want::shared(0);
-const TRY_WRITE: Want = WRITE.with(Patience::Try);
+pub(super) const TRY_WRITE: Want = WRITE.with(Patience::Try);
 const TRY_READ: Want = READ.with(Patience::Try);
 
 /// Each of these once, with a card for everybody.
 pub(super) fn mixed(name: &'static str, wants: &[Want], threshold: u32) -> Case<KeptParams> {
     let shift = ShiftParams { threshold, ..ShiftParams::default() };
-    let params = KeptParams { shift, clients: wants.len() as u64 };
+    let params = KeptParams { shift, clients: wants.len() as u64, ..KeptParams::default() };
     wants.iter().fold(Case::new(name).params(params).tokens(), |case, want| case.clients(1, &[*want]))
+}
+
+/// The same, and whoever waits has not tried before.
+pub(super) fn without_tries(mut case: Case<KeptParams>) -> Case<KeptParams> {
+    case.params.tries_first = false;
+    case
+}
+
+/// The same, and the lock was left behind by somebody who is dead.
+pub(super) fn left_by_the_dead(mut case: Case<KeptParams>) -> Case<KeptParams> {
+    case.params.left_by_the_dead = true;
+    case.checks.quiet = false;
+    case
 }
 
 /// Waiters ask at any time, as often as they like, and reset what they find dead, once: nothing rests on how patient they
@@ -26,12 +39,12 @@ pub(super) fn hasty(mut case: Case<KeptParams>) -> Case<KeptParams> {
 }
 
 /// Waiters ask when nothing moves any more: then everybody comes to an end.
-fn patient(case: Case<KeptParams>) -> Case<KeptParams> {
+pub(super) fn patient(case: Case<KeptParams>) -> Case<KeptParams> {
     case.timeouts(Timeouts::WhenStuck)
 }
 
 /// One of them is killed.
-fn killed(case: Case<KeptParams>) -> Case<KeptParams> {
+pub(super) fn killed(case: Case<KeptParams>) -> Case<KeptParams> {
     case.crashes(1)
 }
 
@@ -57,5 +70,6 @@ pub(super) fn all() -> Vec<Case<KeptParams>> {
         hasty(stopped(mixed("stopped-writers-hasty", &[WRITE, WRITE], 2))),
         hasty(stopped(mixed("stopped-reader-hasty", &[WRITE, READ], 1))),
         hasty(stopped(mixed("stopped-and-tried", &[READ, TRY_READ, TRY_WRITE], 1))),
+        stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2))),
     ]
 }

@@ -1,6 +1,7 @@
 //! Taking and giving back a kept lock: the order in which cards, entry and standing are written and read.
 
-use crate::protocol::{Denied, Lost, Space};
+use crate::protocol::{Denied, Grant, Lost, Space};
+use crate::shiftlock::prompt::Prompt;
 use crate::shiftlock::shared::SharedClient;
 use crate::shiftlock::stirred::Stirred;
 use crate::shiftlock::witness::Witness;
@@ -41,9 +42,44 @@ pub trait Book: Witness {
     /// Writes on a card of this client's; `None` wipes it. Others see it before they see anything this client does later.
     fn write(&self, card: u8, says: Option<Says>) -> impl Future<Output = Result<(), FabricError>>;
 
-    /// A sign of life; an error if this client has been declared dead. Whoever was about to declare it dead, for what it
-    /// saw before this, cannot do so any more.
-    fn show_life(&self) -> impl Future<Output = Result<(), FabricError>>;
+    /// After the verb that brought the lock: adds the grant's token to the card, for others to read, and looks whether
+    /// this client is still in. An error if it has been declared dead. Whoever was about to declare it dead for what it
+    /// did before this (slept, mostly) cannot do so any more.
+    fn granted(&self, card: u8, token: u64) -> impl Future<Output = Result<(), FabricError>>;
+
+    /// How often somebody looks whether a lock that is taken becomes free before it queues: where a look is a load, a
+    /// holder that runs is mostly done within a few of them, and a place in the queue costs more.
+    fn looks(&self) -> u32 {
+        0
+    }
+}
+
+/// A book in memory that this CPU reaches by itself: nothing has to be waited for.
+pub trait PromptBook: Book {
+    /// [`Book::write`].
+    ///
+    /// # Errors
+    /// If this client is out.
+    fn write_now(&self, card: u8, says: Option<Says>) -> Result<(), FabricError>;
+
+    /// [`Book::granted`].
+    ///
+    /// # Errors
+    /// If this client is out.
+    fn granted_now(&self, card: u8, token: u64) -> Result<(), FabricError>;
+}
+
+/// Taking a lock that is free, step by step: once for those who have to wait for each step, as the explorer does, and once
+/// for those who do not. A future, however short, costs more than all of these steps.
+macro_rules! try_in_steps {
+    ($client:ident, $card:ident, $claim:ident: $write:ident $try:ident $believe:ident $wipe:ident $(, .$await:tt)?) => {{
+        let says = Says { state: State::Taking, claim: $claim };
+        $client.book().$write($card, Some(says))$(.$await)??; // rule 1
+        match $client.lock.$try($card, $claim)$(.$await)? {
+            Ok(grant) => $client.$believe($card, grant)$(.$await)?, // rule 3
+            Err(denied) => $client.$wipe($card, denied)$(.$await)?,
+        }
+    }};
 }
 
 /// A client of kept locks. A card is one acquisition at a time; which cards are free is its user's business.
@@ -64,8 +100,9 @@ impl<E: Endpoint, B: Book, R: Rules> KeptClient<E, B, R> {
         &self.lock
     }
 
+    /// The book that it writes.
     #[inline(always)]
-    fn book(&self) -> &B {
+    pub fn book(&self) -> &B {
         self.lock.witness()
     }
 
@@ -75,11 +112,7 @@ impl<E: Endpoint, B: Book, R: Rules> KeptClient<E, B, R> {
     /// [`Denied::Busy`] if it is not; the card is free again.
     #[inline(always)]
     pub async fn try_take(&self, card: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
-        self.book().write(card, Some(Says { state: State::Taking, claim })).await?; // rule 1
-        match self.lock.try_as(card, claim).await {
-            Ok(grant) => self.believe(grant).await,
-            Err(denied) => self.wipe(card, denied).await,
-        }
+        try_in_steps!(self, card, claim: write try_as believe wipe, .await)
     }
 
     /// Takes the lock, however long it takes.
@@ -87,6 +120,28 @@ impl<E: Endpoint, B: Book, R: Rules> KeptClient<E, B, R> {
     /// # Errors
     /// If the lock's memory cannot be reached or this client is declared dead; the card is free again.
     pub async fn take(&self, card: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
+        match self.take_soon(card, claim).await {
+            Err(Denied::Busy) => self.take_in_turn(card, claim).await,
+            taken => taken,
+        }
+    }
+
+    /// Takes the lock if it becomes free within a moment. Nobody who queues is overtaken by this: with somebody in the
+    /// queue, the lock is never free.
+    async fn take_soon(&self, card: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
+        for _ in 0..self.book().looks() {
+            std::hint::spin_loop();
+            if self.lock.looks_free(claim).await? {
+                match self.try_take(card, claim).await {
+                    Err(Denied::Busy) => {}
+                    taken => return taken,
+                }
+            }
+        }
+        Err(Denied::Busy)
+    }
+
+    async fn take_in_turn(&self, card: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
         loop {
             self.book().write(card, Some(Says { state: State::Waiting, claim })).await?;
             let grant = match self.lock.queue_as(card, claim).await {
@@ -95,7 +150,7 @@ impl<E: Endpoint, B: Book, R: Rules> KeptClient<E, B, R> {
             };
             self.book().write(card, Some(Says { state: State::Held, claim })).await?; // rule 1
             if !R::GRANTS_ARE_MADE_SURE || self.lock.make_sure(&grant).await? {
-                return self.believe(grant).await;
+                return self.believe(card, grant).await;
             }
             // Reset, just when the lock came: start again.
             self.lock.endpoint().mark("kept: starts again", &[]);
@@ -104,9 +159,9 @@ impl<E: Endpoint, B: Book, R: Rules> KeptClient<E, B, R> {
 
     /// Rule 3.
     #[inline(always)]
-    async fn believe(&self, grant: ShiftGrant) -> Result<ShiftGrant, Denied> {
+    async fn believe(&self, card: u8, grant: ShiftGrant) -> Result<ShiftGrant, Denied> {
         if R::GRANTED_ARE_ALIVE {
-            self.book().show_life().await?;
+            self.book().granted(card, grant.token().unwrap_or_default()).await?;
         }
         Ok(grant)
     }
@@ -142,5 +197,40 @@ impl<E: Endpoint, B: Book, R: Rules> KeptClient<E, B, R> {
             Ok(false) => None,
             Err(lost) => Some(Err(lost.into())),
         }
+    }
+}
+
+impl<E: Endpoint, B: PromptBook, R: Rules> KeptClient<E, B, R> {
+    /// [`try_take`](Self::try_take), where nothing has to be waited for.
+    ///
+    /// # Errors
+    /// [`Denied::Busy`] also where a second look might have settled it; the card is free again.
+    #[inline(always)]
+    pub fn try_take_now(&self, card: u8, claim: Claim) -> Result<Prompt, Denied> {
+        try_in_steps!(self, card, claim: write_now try_now believe_now wipe_now)
+    }
+
+    #[inline(always)]
+    fn believe_now(&self, card: u8, grant: Prompt) -> Result<Prompt, Denied> {
+        if R::GRANTED_ARE_ALIVE {
+            self.book().granted_now(card, grant.token())?;
+        }
+        Ok(grant)
+    }
+
+    #[cold]
+    fn wipe_now(&self, card: u8, denied: Denied) -> Result<Prompt, Denied> {
+        self.book().write_now(card, None)?;
+        Err(denied)
+    }
+
+    /// [`give_back_at_once`](Self::give_back_at_once), where nothing has to be waited for. `false`: nothing has happened.
+    #[inline(always)]
+    pub fn give_back_now(&self, card: u8, claim: Claim, grant: Prompt) -> bool {
+        let given = self.lock.give_back_now(card, claim, grant);
+        if given {
+            let _ = self.book().write_now(card, None);
+        }
+        given
     }
 }

@@ -8,10 +8,10 @@ use crate::case::Case;
 use crate::protocol::{
     Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
 };
-use crate::shiftlock::layout::Layout;
+use crate::shiftlock::layout::{Layout, Member};
 use crate::shiftlock::stirred::Stirred;
 use crate::shiftlock::{Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
-use lockwright_fabric::{Addr, Endpoint, Needs};
+use lockwright_fabric::{Addr, Endpoint, Needs, NodeId, PeerId};
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
@@ -38,15 +38,22 @@ pub struct KeptParams {
     pub shift: ShiftParams,
     /// Clients that there is a card for.
     pub clients: u64,
+    /// Whether somebody who will wait tries first, as users do. Whoever does not gives the explorer less to do.
+    pub tries_first: bool,
+    /// Of ranges: how often a waiter looks by itself whether those in its way are alive.
+    pub looks: u32,
+    /// Whether the first lock was left behind by somebody who held it and is long dead.
+    pub left_by_the_dead: bool,
 }
 
 impl Default for KeptParams {
     fn default() -> Self {
-        Self { shift: ShiftParams::default(), clients: 64 }
+        let shift = ShiftParams::default();
+        Self { shift, clients: 64, tries_first: true, looks: u32::MAX, left_by_the_dead: false }
     }
 }
 
-/// Entries first, then standings, then cards.
+/// Entries first, then verdicts, then cards.
 fn entries(space: &Space) -> u64 {
     space.table_bytes(16)
 }
@@ -84,10 +91,20 @@ impl<R: KeptRules> Protocol for Kept<R> {
         let clients = params.clients;
         let mortal = Mortal::new(ep, entries(space));
         let book = Ledger { ep: mortal.clone(), first: entries(space) + 8 * clients, clients };
-        Explored { client: KeptClient::new(mortal, space, &params.shift, book) }
+        Explored {
+            client: KeptClient::new(mortal, space, &params.shift, book),
+            tries_first: params.tries_first,
+        }
     }
 
-    /// Cards are wiped; standings and counts are wherever they came to.
+    fn initial_memory(_: &Space, params: &KeptParams) -> Vec<(Addr, u64)> {
+        // Somebody without a card: whoever looks finds nobody alive who holds it.
+        let dead = Member::new::<Stirred>(PeerId::client(params.clients as usize), 0);
+        let word = dead.map_or(0, |dead| Stirred::TAIL.put(dead.0.into()) as u64);
+        if params.left_by_the_dead { vec![(Addr::new(NodeId(0), 0), word)] } else { Vec::new() }
+    }
+
+    /// Cards are wiped; verdicts and counts are wherever they came to.
     fn quiet_mask(space: &Space, params: &KeptParams, addr: Addr) -> u64 {
         match addr.offset.checked_sub(entries(space)) {
             None => <ShiftLock<Stirred> as Protocol>::quiet_mask(space, &params.shift, addr),
@@ -104,6 +121,7 @@ impl<R: KeptRules> Protocol for Kept<R> {
 /// A client of the explorer's: one acquisition at a time, so one card.
 pub struct Explored<E, R> {
     client: KeptClient<Mortal<E>, Ledger<E>, R>,
+    tries_first: bool,
 }
 
 impl<E, R> Debug for Explored<E, R> {
@@ -131,7 +149,11 @@ impl<E: Endpoint, R: KeptRules> LockClient for Explored<E, R> {
         const NO_DEADLINES: &Reason = &Reason("a kept client leaves deadlines to its user");
         let claim = want.claim;
         let granted = match want.patience {
-            Patience::Forever => self.client.take(CARD, claim).await,
+            Patience::Forever if !self.tries_first => self.client.take(CARD, claim).await,
+            Patience::Forever => match self.client.try_take(CARD, claim).await {
+                Err(Denied::Busy) => self.client.take(CARD, claim).await,
+                tried => tried,
+            },
             Patience::Until(_) => Err(Denied::Unsupported(NO_DEADLINES)),
             Patience::Try => match self.client.try_take(CARD, claim).await {
                 // Somebody who only tries would never outwait the dead.

@@ -51,7 +51,7 @@ impl<E: Endpoint> Book for Ledger<E> {
         self.ep.go(self.card(self.ep.me()).write(word)).await.map(drop)
     }
 
-    async fn show_life(&self) -> Result<(), FabricError> {
-        self.ep.beat().await
+    async fn granted(&self, _: u8, _: u64) -> Result<(), FabricError> {
+        self.ep.defend().await
     }
 }

@@ -12,21 +12,27 @@
 //! 2. **Read before looked.** A resetter reads the entry, then looks at the cards, then swaps exactly the entry it has
 //!    read. A holder it did not see written down has changed the entry after that read, so the swap fails. That holds for
 //!    a resetter that was stopped in between for however long, and for two resetters at once.
-//! 3. **Alive after granted.** A grant counts only if its client gives a sign of life *after* the verb that brought it,
-//!    and is still in: a client that is declared dead can have one more verb under way. Who declares it dead compares its
-//!    last sign of life, so somebody who has just woken up is not thrown out for its sleep after it was granted a lock.
+//! 3. **In after granted.** A grant counts only if its client finds itself still in *after* the verb that brought it: a
+//!    client that is declared dead can have one more verb under way. Who declares it dead accuses it first and then waits
+//!    for a sign of life, so somebody who has just woken up is not thrown out for its sleep after it was granted a lock.
 //!
 //! There is nothing to clear after a resetter that dies: it leaves nothing behind.
 //!
-//! Files: `client` is the three rules; [`Book`] is what a space provides; `mortal` and `ledger` provide it from plain
-//! memory, for the explorer; `cases` and `mutants` are what it runs. `lockwright` brings the book of a real space.
+//! [`ranges`] are kept the same way, under a kept lock.
+//!
+//! Files: `client` is the three rules; [`Book`] is what a space provides; [`verdict`] is how a client is declared dead; `mortal` and `ledger` provide it from plain
+//! memory, for the explorer; `cases`, `mutants` and `explored_ranges` are what it runs. `lockwright` brings the book of a real space.
 
 mod cases;
 mod client;
 mod explored;
+mod explored_ranges;
 mod ledger;
 mod mortal;
 pub mod mutants;
+pub mod ranges;
+pub mod verdict;
 
-pub use client::{Book, KeptClient, Says, State};
+pub use client::{Book, KeptClient, PromptBook, Says, State};
 pub use explored::{Kept, KeptGrant, KeptParams};
+pub use explored_ranges::{Believing, KeptRanges, Outside, RangeGrant};

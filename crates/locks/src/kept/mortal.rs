@@ -1,33 +1,19 @@
 //! A fabric on which clients can be declared dead, on top of one that knows no such thing: as shared memory does it.
 //!
-//! Every client has a word, its *standing*:
-//!
-//! | bits | holds |
-//! |---|---|
-//! | 0 | it is out |
-//! | 1– | signs of life so far |
-//!
-//! It looks there before every verb and refuses itself when it is out. The look and the verb are two steps, so a client
-//! that is stopped between them has one more verb to come, however long ago it was declared dead. That is all there is to
-//! know about real zombies, and the explorer puts one everywhere. Whoever declares it dead swaps the standing it read
-//! before it began to suspect: a sign of life in between saves the client.
+//! Every client has a word, its [verdict](super::verdict). It looks there before every verb and refuses itself when it is
+//! out. The look and the verb are two steps, so a client that is stopped between them has one more verb to come, however
+//! long ago it was declared dead. That is all there is to know about real zombies, and the explorer puts one everywhere.
 
-use lockwright_fabric::observe::Observation;
+use super::verdict::{self, Verdict};
 use lockwright_fabric::{
-    Addr, Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, Time, Value, Wait,
-    Waited, Word64,
+    Addr, Batch, Endpoint, FabricError, Message, NodeId, PeerId, Value, Wait, Waited, Word64,
 };
-
-/// The bit of a client that is out.
-const OUT: u64 = 1;
-/// A sign of life.
-const BEAT: u64 = 2;
 
 /// An endpoint whose client can be declared dead.
 #[derive(Clone, Debug)]
 pub(super) struct Mortal<E> {
     ep: E,
-    /// Where the standings begin.
+    /// Where the verdicts begin.
     first: u64,
 }
 
@@ -36,50 +22,32 @@ impl<E: Endpoint> Mortal<E> {
         Self { ep, first }
     }
 
-    fn standing(&self, peer: PeerId) -> Word64 {
+    /// The word of the verdict on `peer`.
+    pub(super) fn verdict(&self, peer: PeerId) -> Word64 {
         Word64::at(Addr::new(NodeId(0), self.first + 8 * peer.index().0 as u64))
     }
 
     /// An error if this client is out.
     async fn look(&self) -> Result<(), FabricError> {
-        let standing = self.ep.go(self.standing(self.ep.me()).read()).await?;
-        if standing & OUT == 0 { Ok(()) } else { Err(FabricError::Expelled) }
+        let verdict = Verdict(self.ep.go(self.verdict(self.ep.me()).read()).await?);
+        if verdict.is_out() { Err(FabricError::Expelled) } else { Ok(()) }
     }
 
-    /// A sign of life, if it is not too late for one.
-    pub(super) async fn beat(&self) -> Result<(), FabricError> {
-        const ONE_FIELD: u64 = 1 << 63;
-        let beat = self.standing(self.ep.me()).guarded_fetch_add(BEAT, ONE_FIELD, 0, OUT);
-        if self.ep.go(beat).await? & OUT == 0 { Ok(()) } else { Err(FabricError::Expelled) }
+    /// After a grant: whether this client was still in.
+    pub(super) async fn defend(&self) -> Result<(), FabricError> {
+        let word = self.verdict(self.ep.me());
+        let seen = self.ep.go(word.read()).await?;
+        verdict::defend(&self.ep, word, Verdict(seen)).await
     }
 
-    /// Whether `peer` is out; whoever is dead or silent for too long is declared dead here.
+    /// Whether `peer` is out. Whoever is dead or silent for too long is declared dead here.
     pub(super) async fn is_out(&self, peer: PeerId) -> Result<bool, FabricError> {
-        let word = self.standing(peer);
-        let standing = self.ep.go(word.read()).await?;
-        if standing & OUT != 0 {
-            return Ok(true);
-        }
-        if !self.ep.suspects(peer).await {
-            return Ok(false);
-        }
-        let found = self.ep.go(word.cas(standing, standing | OUT)).await?;
-        Ok(found == standing || found & OUT != 0)
+        verdict::judge(&self.ep, self.verdict(peer), async |_| self.ep.suspects(peer).await).await
     }
 }
 
 impl<E: Endpoint> Endpoint for Mortal<E> {
-    fn me(&self) -> PeerId {
-        self.ep.me()
-    }
-
-    fn home(&self) -> Option<NodeId> {
-        self.ep.home()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.ep.capabilities()
-    }
+    lockwright_fabric::pass_on!(ep: me home capabilities recv_by now passed alarm sleep suspects random mark checkpoint observe);
 
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
         self.look().await?;
@@ -100,49 +68,5 @@ impl<E: Endpoint> Endpoint for Mortal<E> {
     async fn send_datagram(&self, to: PeerId, message: Message) -> Result<(), FabricError> {
         self.look().await?;
         self.ep.send_datagram(to, message).await
-    }
-
-    fn recv_by<T>(
-        &self,
-        deadline: Deadline,
-        pick: impl FnMut(PeerId, &Message) -> Option<T>,
-    ) -> impl Future<Output = Option<T>> {
-        self.ep.recv_by(deadline, pick)
-    }
-
-    fn now(&self) -> impl Future<Output = Time> {
-        self.ep.now()
-    }
-
-    fn passed(&self, deadline: Time) -> impl Future<Output = bool> {
-        self.ep.passed(deadline)
-    }
-
-    fn alarm(&self, deadline: Time) -> impl Future<Output = ()> {
-        self.ep.alarm(deadline)
-    }
-
-    fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
-        self.ep.sleep(ns)
-    }
-
-    fn suspects(&self, peer: PeerId) -> impl Future<Output = bool> {
-        self.ep.suspects(peer)
-    }
-
-    fn random(&self) -> u64 {
-        self.ep.random()
-    }
-
-    fn mark(&self, label: &'static str, locals: &[u64]) {
-        self.ep.mark(label, locals);
-    }
-
-    fn checkpoint(&self, label: &'static str, locals: &[u64]) {
-        self.ep.checkpoint(label, locals);
-    }
-
-    fn observe(&self, what: Observation) {
-        self.ep.observe(what);
     }
 }

@@ -1,6 +1,6 @@
 //! Mutants of kept locks: each breaks one of the three rules.
 
-use super::cases::{READ, WRITE, hasty, mixed, stopped};
+use super::cases::{READ, TRY_WRITE, WRITE, hasty, left_by_the_dead, mixed, stopped, without_tries};
 use super::explored::{Kept, KeptParams, KeptRules};
 use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
@@ -15,8 +15,9 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
         "a reset compares RelCnt only: a reader came in beside a dead one",
     ));
     visitor.mutant::<Kept<Blind>>(mutant(
-        "a client believes its grant without a sign of life: it may have been declared dead",
+        "a client believes its grant without looking whether it was declared dead",
     ));
+    super::explored_ranges::visit_mutants(visitor);
 }
 
 macro_rules! mutants {
@@ -43,11 +44,11 @@ macro_rules! mutants {
 mutants! {
     /// It is found not to hold the lock, and loses it just when it begins to use it.
     Unstirred = "kept-unstirred", GRANTS_ARE_MADE_SURE,
-        hasty(stopped(mixed("stopped-among-three", &[WRITE, WRITE, WRITE], 2)));
+        without_tries(hasty(stopped(mixed("stopped-among-three", &[WRITE, WRITE, WRITE], 2))));
     /// The reader's card is written after the look, and its coming does not change RelCnt.
     HalfCompared = "kept-half-compared", RESET_COMPARES_ALL,
         hasty(stopped(mixed("reader-beside-a-dead-one", &[READ, READ.with(Patience::Try), WRITE.with(Patience::Try)], 1)));
-    /// A zombie makes sure of its grant with its last verb.
+    /// A zombie takes a lock, by then free, with its last verb, and others reset what the dead hold.
     Blind = "kept-blind", GRANTED_ARE_ALIVE,
-        hasty(stopped(mixed("last-verb", &[WRITE, WRITE], 2)));
+        stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2)));
 }

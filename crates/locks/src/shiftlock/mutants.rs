@@ -23,7 +23,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
         Checker::Exclusion,
         "a change of mode counts readers from the RelCnt in the entry, which may lag (Alg. 3 line 17)",
     ));
-    visitor.mutant::<ShiftLock<Wide, UncountedHandover>>(mutant(
+    visitor.coarse_mutant::<ShiftLock<Wide, UncountedHandover>>(mutant(
         Checker::Tokens,
         "a handover does not count as a release (Alg. 3 line 20)",
     ));

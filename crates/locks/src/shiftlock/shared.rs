@@ -6,6 +6,7 @@ use super::layout::{Delta, Entry, Layout, Member, Wide, happened};
 use super::stirred::Stir;
 use super::witness::{Nobody, Witness};
 use super::{Core, Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
+use crate::fast::Quick;
 use crate::protocol::{Denied, LockClient, Lost, Patience, Reason, Space, Want};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Endpoint, FabricError, Time};
@@ -39,7 +40,7 @@ impl<L: Layout, R: Rules> ShiftLock<L, R> {
 /// It keeps no orphans: whoever gives up on an acquire must see its future through to the end and release what it brings
 /// (see [`finish_then_release`](crate::orphans::finish_then_release)). So it knows no deadlines either.
 pub struct SharedClient<E, L = Wide, R = Shipped, W = Nobody> {
-    core: Core<E, L, R, (), W>,
+    pub(super) core: Core<E, L, R, (), W>,
 }
 
 impl<E: Debug, L, R, W> Debug for SharedClient<E, L, R, W> {
@@ -59,7 +60,7 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for SharedClient<E, L, R, Nobo
             (Patience::Until(_), _) => Err(Denied::Unsupported(NO_DEADLINES)),
             (Patience::Forever, Mode::Shared) => core.read_patiently(want).await,
             (Patience::Forever, Mode::Exclusive) => {
-                let Some(me) = core.members.join::<L>(want.claim.lock) else { return core.no_room().await };
+                let Some(me) = core.members.join::<L>(want.claim.lock) else { return core.no_room() };
                 core.write_patiently(want, me).await
             }
         }
@@ -113,8 +114,17 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
             return self.core.read_patiently(want).await;
         }
         let me = Member::new::<L>(self.core.ep.me(), u64::from(slot));
-        let Some(me) = me else { return self.core.no_room().await };
+        let Some(me) = me else { return self.core.no_room() };
         self.core.write_patiently(want, me).await
+    }
+
+    /// Whether a try would find the lock free: one READ.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn looks_free(&self, claim: Claim) -> Result<bool, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(claim.lock).read()).await?);
+        Ok(entry.tail() == Member::NOBODY && (claim.mode == Mode::Shared || entry.rdr_cnt() == 0))
     }
 
     /// Frees a writer's lock if nobody is behind it; else nothing has happened. One verb, where there are masked ones.
@@ -130,11 +140,19 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     /// Gives the lock back.
     #[inline(always)]
     pub fn give_back(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        use crate::fast::Either;
-        if grant.member == Member::NOBODY {
-            Either::left(self.core.leave(grant))
-        } else {
-            Either::right(self.core.hand_back(grant))
+        if !E::IS_AT_ONCE {
+            return Quick::all(self.give_back_on(grant, None));
+        }
+        match self.core.give_back_at_once(grant) {
+            Ok(done) => Quick::done(done),
+            Err(seen) => Quick::typed_rest(self.give_back_on(grant, seen)),
+        }
+    }
+
+    async fn give_back_on(&self, grant: ShiftGrant, seen: Option<Entry<L>>) -> Result<(), Lost> {
+        match seen {
+            Some(seen) => self.core.free_or_pass_on(grant, seen).await,
+            None => self.core.give_back(grant).await,
         }
     }
 }
@@ -189,6 +207,15 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         let claim = Claim { lock, mode: Mode::Exclusive, start: 0, end: u64::MAX };
         core.reset_if_dead(claim, &mut vigil, Member::NOBODY).await?;
         Ok(vigil.by_me)
+    }
+
+    /// How often `lock` was given back since it was last reset.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn releases(&self, lock: u64) -> Result<u64, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
+        Ok(entry.rel_cnt() & ((1 << L::COUNT_BITS) - 1))
     }
 
     /// The largest token that was given out for `lock`, if the lock is free and was never reset.

@@ -3,15 +3,16 @@
 //!
 //! Region 1 of a space begins with one bit per client slot: whether it has a sheet. Then comes a roster, one word per
 //! slot: the peer whose sheet it is, 0 for nobody's. Then a sheet for every slot: one line about the client, and one line
-//! ("card") for every lock it holds or wants. Only the client writes its own sheet, but for two words: [`condemn`]
-//! overwrites its sign of life, and [`strike`] takes a range away. Everybody may read all of them.
+//! ("card") for every lock it holds or wants. Only the client writes its own sheet, with plain stores, but for two words:
+//! the verdict on it, and a card whose range is taken away ([`strike`]). Everybody may read all of them.
 //!
 //! | sheet, byte | holds |
 //! |---|---|
-//! | 8 | its last sign of life, CLOCK_MONOTONIC, nanoseconds; 1: it is condemned |
-//! | 16 | its lease, nanoseconds: silent for longer, it can be condemned, and then declared dead |
+//! | 8 | its last sign of life, CLOCK_MONOTONIC, nanoseconds |
+//! | 16 | its lease, nanoseconds: silent for longer, it can be declared dead |
 //! | 24 | bit n: card n has been in use; the others need not be looked at |
 //! | 32, 40 | its ward: pid and start time of a process that must be gone too before its locks are free; 0: none |
+//! | 48 | the [verdict](kept::verdict) on it |
 //! | 64.. | 64 cards of 64 bytes |
 //!
 //! | card, byte | holds |
@@ -20,6 +21,7 @@
 //! | 8 | token |
 //! | 16 | since when it is in this state, to within a few signs of life |
 //! | 24, 32 | the range, if it is a range lock's card |
+//! | 40 | since which turn it waits for that; 0: not yet |
 //!
 //! | state | meaning | counts as a holder |
 //! |---|---|---|
@@ -33,15 +35,17 @@
 
 use super::Kind;
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace};
+use lockwright_fabric::backend::shm::{Lines, ShmEndpoint, ShmSpace};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
-use lockwright_locks::kept;
+use lockwright_locks::kept::{self, ranges::Entered, verdict::Verdict};
 
 /// Client slots of a space.
 pub(crate) const SLOTS: u64 = 1024;
 /// Cards on a sheet: the bits of one word say which are in use.
 pub(crate) const CARDS: u64 = 64;
+/// Signs of life per lease.
+pub(crate) const BEATS: u32 = 4;
 /// The region of the sheets.
 const REGION: RegionId = RegionId(1);
 const LINE: u64 = 64;
@@ -50,8 +54,17 @@ const BITS_BYTES: u64 = SLOTS / 8;
 const ROSTER_BYTES: u64 = SLOTS * 8;
 /// Bytes of the roster and all sheets.
 pub(crate) const BYTES: u64 = BITS_BYTES + ROSTER_BYTES + SLOTS * SHEET_BYTES;
-/// Instead of a sign of life: it comes too late.
-const CONDEMNED: u64 = 1;
+/// Words of a line.
+const LINE_WORDS: u64 = LINE / 8;
+/// Words of a sheet's first line.
+const BEAT: u64 = 1;
+const VERDICT: u64 = 6;
+/// Words of a card.
+const TOKEN: u64 = 1;
+const SINCE: u64 = 2;
+const START: u64 = 3;
+const END: u64 = 4;
+const TURN: u64 = 5;
 
 /// What a card says its owner is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +104,7 @@ pub(crate) struct Card {
     pub(crate) claim: Claim,
     pub(crate) token: u64,
     pub(crate) since: Time,
+    pub(crate) turn: u64,
 }
 
 /// A sheet's first line.
@@ -100,6 +114,7 @@ pub(crate) struct Sheet {
     beat: u64,
     lease_ns: u64,
     used: u64,
+    verdict: Verdict,
     pub(crate) ward: Ward,
 }
 
@@ -151,26 +166,35 @@ impl Ward {
 }
 
 /// The pen: how a client writes its own sheet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pen {
     slot: u64,
-    at: u64,
+    sheet: Lines,
 }
 
 impl Pen {
-    pub(crate) fn new(me: PeerId) -> Self {
-        Self { slot: slot(me), at: sheet_at(slot(me)) }
+    pub(crate) fn new(space: &ShmSpace, me: PeerId) -> Self {
+        let sheet = space.lines(word(sheet_at(slot(me))), SHEET_BYTES / 8);
+        Self { slot: slot(me), sheet }
     }
 
     /// Takes the sheet over: all cards are free. The slot is this client's alone, and so are its bit and its words.
     pub(crate) fn begin(&self, ep: &ShmEndpoint, lease_ns: u64, now: Time) -> Result<(), FabricError> {
         block_on(ep.go(roster(self.slot).write(0)))?;
         for card in 0..CARDS {
-            block_on(ep.go(word(self.card_at(card)).write(0)))?;
+            self.sheet.write(at(card), 0);
         }
-        let terms = [(8, now.0), (16, lease_ns), (24, 0), (32, 0), (40, 0)]
-            .map(|(byte, value)| word(self.at + byte).write(value));
-        block_on(ep.go(terms))?;
+        for (index, value) in [(BEAT, now.0), (2, lease_ns), (3, 0), (4, 0), (5, 0)] {
+            self.sheet.write(index, value);
+        }
+        // Somebody may still be at work on the verdict on the slot's last client: its count goes on.
+        let verdict = verdict_at(self.slot);
+        loop {
+            let old = block_on(ep.go(verdict.read()))?;
+            if block_on(ep.go(verdict.cas(old, Verdict(old).renewed().0)))? == old {
+                break;
+            }
+        }
         let (bits, bit) = (word(self.slot / 64 * 8), 1 << (self.slot % 64));
         if block_on(ep.go(bits.read()))? & bit == 0 {
             block_on(ep.go(bits.fetch_add(bit)))?;
@@ -186,75 +210,84 @@ impl Pen {
 
     /// Names the client's ward. Its start time comes first: a pid without it would be somebody else's.
     pub(crate) fn ward(&self, ep: &ShmEndpoint, ward: Ward) -> Result<(), FabricError> {
-        let words = [(32, 0), (40, ward.start), (32, ward.pid)]
-            .map(|(byte, value)| word(self.at + byte).write(value));
+        let sheet = sheet_at(self.slot);
+        let words =
+            [(32, 0), (40, ward.start), (32, ward.pid)].map(|(byte, value)| word(sheet + byte).write(value));
         block_on(ep.go(words)).map(drop)
     }
 
-    /// A sign of life: `next` instead of the one at `last`, if that was the last. Says which one was there before; none if
-    /// this client is condemned.
+    /// The verdict on this client.
     #[inline(always)]
-    pub(crate) fn beat(&self, ep: &ShmEndpoint, last: u64, next: u64) -> Result<Option<u64>, FabricError> {
-        let found = block_on(ep.go(word(self.at + 8).cas(last, next)))?;
-        Ok((found != CONDEMNED).then_some(found))
+    pub(crate) fn verdict(&self) -> Verdict {
+        Verdict(self.sheet.read(VERDICT))
+    }
+
+    /// Where that stands.
+    pub(crate) fn verdict_word(&self) -> Word64 {
+        verdict_at(self.slot)
+    }
+
+    /// A sign of life.
+    pub(crate) fn beat(&self, now: Time) {
+        self.sheet.write(BEAT, now.0);
     }
 
     /// Says, once for every card, that it is in use now and then. An addition, since threads may do this at once.
     pub(crate) fn uses(&self, ep: &ShmEndpoint, card: u64) -> Result<(), FabricError> {
-        block_on(ep.go(word(self.at + 24).fetch_add(1 << card))).map(drop)
+        block_on(ep.go(word(sheet_at(self.slot) + 24).fetch_add(1 << card))).map(drop)
     }
 
+    /// Fills the card of a keyed lock in. Others see it no later than what this client does next with an atomic verb.
     #[inline(always)]
-    const fn card_at(&self, card: u64) -> u64 {
-        self.at + LINE * (1 + card)
+    pub(crate) fn fill(&self, card: u64, state: State, claim: &Claim, since: Time) {
+        let at = at(card);
+        self.sheet.write(at + TOKEN, 0);
+        self.sheet.write(at + SINCE, since.0);
+        self.sheet.write(at, first(state, Kind::Keyed, claim));
     }
 
-    /// Fills a card in. Others see it no later than what this client does next with an atomic verb.
+    /// Fills the card of a range in, likewise.
     #[inline(always)]
-    pub(crate) fn fill(
-        &self,
-        ep: &ShmEndpoint,
-        card: u64,
-        (state, kind, claim): (State, Kind, &Claim),
-        token: u64,
-        since: Time,
-    ) -> Result<(), FabricError> {
-        let at = self.card_at(card);
-        if kind == Kind::Ranges {
-            ep.note(word(at + 24), claim.start);
-            ep.note(word(at + 32), claim.end);
+    pub(crate) fn fill_range(&self, card: u64, entered: &Entered, since: Time) {
+        let (at, claim) = (at(card), &entered.claim);
+        for (word, value) in
+            [(START, claim.start), (END, claim.end), (TURN, entered.turn), (TOKEN, 0), (SINCE, since.0)]
+        {
+            self.sheet.write(at + word, value);
         }
-        ep.note(word(at + 8), token);
-        ep.note(word(at + 16), since.0);
-        in_or_out(ep.note(word(at), first(state, kind, claim)))
+        self.sheet.write(at, first(entered.state.into(), Kind::Ranges, claim));
     }
 
-    /// Adds the token to a card.
+    /// Adds the token of a grant to a card.
     #[inline(always)]
-    pub(crate) fn token(&self, ep: &ShmEndpoint, card: u64, token: u64) {
-        ep.note(word(self.card_at(card) + 8), token);
+    pub(crate) fn granted(&self, card: u64, token: u64) {
+        self.sheet.write(at(card) + TOKEN, token);
     }
 
-    /// Whether a card still says `state`.
-    pub(crate) fn says(
-        &self,
-        ep: &ShmEndpoint,
-        card: u64,
-        (state, kind, claim): (State, Kind, &Claim),
-    ) -> Result<bool, FabricError> {
-        Ok(block_on(ep.go(word(self.card_at(card)).read()))? == first(state, kind, claim))
+    /// Whether a card still says that a range is held.
+    pub(crate) fn says_held(&self, card: u64, claim: &Claim) -> bool {
+        self.sheet.read(at(card)) == first(State::Held, Kind::Ranges, claim)
     }
 
     /// Frees a card.
     #[inline(always)]
-    pub(crate) fn clear(&self, ep: &ShmEndpoint, card: u64) -> Result<(), FabricError> {
-        in_or_out(ep.note(word(self.card_at(card)), 0))
+    pub(crate) fn clear(&self, card: u64) {
+        self.sheet.write(at(card), 0);
     }
 }
 
+/// Where a card begins on its sheet, in words.
 #[inline(always)]
-const fn in_or_out(is_in: bool) -> Result<(), FabricError> {
-    if is_in { Ok(()) } else { Err(FabricError::Expelled) }
+const fn at(card: u64) -> u64 {
+    LINE_WORDS * (1 + card)
+}
+
+const fn verdict_word(slot: u64) -> u64 {
+    sheet_at(slot) + 8 * VERDICT
+}
+
+fn verdict_at(slot: u64) -> Word64 {
+    word(verdict_word(slot))
 }
 
 /// Takes a range away from its holder, who finds its card struck. `false` if it holds it no more.
@@ -264,73 +297,121 @@ pub(crate) fn strike(ep: &ShmEndpoint, card: &Card) -> Result<bool, FabricError>
     Ok(block_on(ep.go(word(at).cas(held, struck)))? == held)
 }
 
-/// Condemns a client that has been silent for longer than its lease; `false` if it has shown life since the sheet was
-/// read. Whoever condemns it, or finds it condemned, declares it dead.
-pub(crate) fn condemn(ep: &ShmEndpoint, sheet: &Sheet) -> Result<bool, FabricError> {
-    let beat = word(sheet_at(slot(sheet.peer)) + 8);
-    let found = block_on(ep.go(beat.cas(sheet.beat, CONDEMNED)))?;
-    Ok(found == sheet.beat || found == CONDEMNED)
-}
-
 #[inline(always)]
 const fn first(state: State, kind: Kind, claim: &Claim) -> u64 {
     let shared = matches!(claim.mode, Mode::Shared) as u64;
     state as u64 | shared << 4 | (matches!(kind, Kind::Ranges) as u64) << 5 | claim.lock << 8
 }
 
-/// Every sheet that somebody has begun, and not ended.
-pub(crate) fn sheets(space: &ShmSpace) -> impl Iterator<Item = Sheet> + '_ {
-    let slots = (0..SLOTS / 64).flat_map(|index| {
-        let mut bits = space.peek(word(index * 8));
-        std::iter::from_fn(move || {
-            let bit = (bits != 0).then(|| u64::from(bits.trailing_zeros()))?;
-            bits &= bits - 1;
-            Some(index * 64 + bit)
-        })
-    });
-    slots.filter_map(|slot| {
-        let peer = space.peek(roster(slot));
-        let peer = PeerId(u32::try_from(peer).ok().filter(|peer| *peer != 0)?);
-        sheet(space, peer)
-    })
-}
+/// All sheets, as everybody may read them.
+#[derive(Clone, Debug)]
+pub(crate) struct Sheets(Lines);
 
-/// The sheet of `peer`, if it has one.
-pub(crate) fn sheet(space: &ShmSpace, peer: PeerId) -> Option<Sheet> {
-    let at = sheet_at(slot(peer));
-    let [beat, lease_ns, used, pid, start] = [8, 16, 24, 32, 40].map(|byte| space.peek(word(at + byte)));
-    let sheet = Sheet { peer, beat, lease_ns, used, ward: Ward { pid, start } };
-    (space.peek(roster(slot(peer))) == u64::from(peer.0)).then_some(sheet)
+impl Sheets {
+    pub(crate) fn new(space: &ShmSpace) -> Self {
+        Self(space.lines(word(0), BYTES / 8))
+    }
+
+    #[inline(always)]
+    fn peek(&self, byte: u64) -> u64 {
+        self.0.read(byte / 8)
+    }
+
+    /// Every sheet that somebody has begun, and not ended.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Sheet> + '_ {
+        let slots = (0..SLOTS / 64).flat_map(|index| {
+            let mut bits = self.peek(index * 8);
+            std::iter::from_fn(move || {
+                let bit = (bits != 0).then(|| u64::from(bits.trailing_zeros()))?;
+                bits &= bits - 1;
+                Some(index * 64 + bit)
+            })
+        });
+        slots.filter_map(|slot| {
+            let peer = self.peek(BITS_BYTES + slot * 8);
+            let peer = PeerId(u32::try_from(peer).ok().filter(|peer| *peer != 0)?);
+            self.of(peer)
+        })
+    }
+
+    /// The sheet of `peer`, if it has one.
+    pub(crate) fn of(&self, peer: PeerId) -> Option<Sheet> {
+        let at = sheet_at(slot(peer));
+        let [beat, lease_ns, used, pid, start] = [8, 16, 24, 32, 40].map(|byte| self.peek(at + byte));
+        let (ward, verdict) = (Ward { pid, start }, Verdict(self.peek(verdict_word(slot(peer)))));
+        let sheet = Sheet { peer, beat, lease_ns, used, verdict, ward };
+        (self.peek(BITS_BYTES + slot(peer) * 8) == u64::from(peer.0)).then_some(sheet)
+    }
+
+    /// The cards of `sheet` that are in use.
+    pub(crate) fn cards(&self, sheet: Sheet) -> impl Iterator<Item = Card> + '_ {
+        sheet.lines().filter_map(move |(card, at)| self.card(sheet.peer, card, at))
+    }
+
+    /// The cards of `sheet` with which somebody holds a range of `lock`, or waits for one, in the way of a `claim`.
+    #[inline]
+    pub(crate) fn in_the_way(&self, sheet: Sheet, claim: Claim) -> impl Iterator<Item = Card> + '_ {
+        sheet.lines().filter_map(move |(card, at)| {
+            // A look at the first word suffices for most; what it says of those left is read as a whole.
+            let (first, [start, end]) = (self.peek(at), [START, END].map(|word| self.peek(at + 8 * word)));
+            let same = first >> 8 == claim.lock && first >> 5 & 1 == 1;
+            let apart = end <= claim.start || claim.end <= start;
+            if !same || apart && self.peek(at) == first { None } else { self.card(sheet.peer, card, at) }
+        })
+    }
+
+    fn card(&self, peer: PeerId, card: u64, at: u64) -> Option<Card> {
+        /// Written faster than it can be read, a card says nothing that would last.
+        const LOOKS: usize = 16;
+        for _ in 0..LOOKS {
+            let first = self.peek(at);
+            let state = State::ALL.into_iter().find(|state| *state as u64 == first & 0xf)?;
+            let mode = if first >> 4 & 1 == 1 { Mode::Shared } else { Mode::Exclusive };
+            let [token, since, start, end, turn] =
+                [TOKEN, SINCE, START, END, TURN].map(|word| self.peek(at + 8 * word));
+            if self.peek(at) == first {
+                let kind = if first >> 5 & 1 == 1 { Kind::Ranges } else { Kind::Keyed };
+                let claim = Claim { lock: first >> 8, mode, start, end };
+                return Some(Card { peer, card, state, kind, claim, token, since: Time(since), turn });
+            }
+        }
+        None
+    }
 }
 
 impl Sheet {
-    /// The cards that are in use.
-    pub(crate) fn cards(self, space: &ShmSpace) -> impl Iterator<Item = Card> + '_ {
-        let at = sheet_at(slot(self.peer));
-        (0..CARDS)
-            .filter(move |card| self.used >> card & 1 == 1)
-            .filter_map(move |card| read(space, self.peer, card, at + LINE * (1 + card)))
+    /// Its cards in use, and at which byte they begin.
+    fn lines(self) -> impl Iterator<Item = (u64, u64)> {
+        let (at, mut used) = (sheet_at(slot(self.peer)), self.used);
+        std::iter::from_fn(move || {
+            let card = (used != 0).then(|| u64::from(used.trailing_zeros()))?;
+            used &= used - 1;
+            Some((card, at + LINE * (1 + card)))
+        })
     }
 
-    /// Whether it has been silent for longer than its lease, or is condemned for that already.
-    pub(crate) fn is_expired(&self, now: Time) -> bool {
-        self.beat == CONDEMNED || now.since(Time(self.beat)) > self.lease_ns
+    /// Whether its client was declared dead.
+    pub(crate) fn is_out(&self) -> bool {
+        self.verdict.is_out()
     }
-}
 
-fn read(space: &ShmSpace, peer: PeerId, card: u64, at: u64) -> Option<Card> {
-    /// Written faster than it can be read, a card says nothing that would last.
-    const LOOKS: usize = 16;
-    for _ in 0..LOOKS {
-        let first = space.peek(word(at));
-        let state = State::ALL.into_iter().find(|state| *state as u64 == first & 0xf)?;
-        let mode = if first >> 4 & 1 == 1 { Mode::Shared } else { Mode::Exclusive };
-        let [token, since, start, end] = [8, 16, 24, 32].map(|byte| space.peek(word(at + byte)));
-        if space.peek(word(at)) == first {
-            let kind = if first >> 5 & 1 == 1 { Kind::Ranges } else { Kind::Keyed };
-            let claim = Claim { lock: first >> 8, mode, start, end };
-            return Some(Card { peer, card, state, kind, claim, token, since: Time(since) });
+    /// Where the verdict on it stands.
+    pub(crate) fn verdict_word(&self) -> Word64 {
+        verdict_at(slot(self.peer))
+    }
+
+    /// Whether it has been silent for so long that it may be accused; or, if it was accused at that time, declared dead:
+    /// a living one has had time to answer, and the lease is over.
+    pub(crate) fn is_silent(&self, accused: Option<Time>, now: Time) -> bool {
+        let (silence_ns, beat_ns) = (now.since(Time(self.beat)), self.lease_ns / u64::from(BEATS));
+        match accused {
+            None => silence_ns > self.lease_ns - beat_ns,
+            Some(time) => silence_ns > self.lease_ns && now.since(time) > beat_ns,
         }
     }
-    None
+
+    /// Whether it has been silent for longer than its lease, or was declared dead for that already.
+    pub(crate) fn is_expired(&self, now: Time) -> bool {
+        self.verdict.is_out() || now.since(Time(self.beat)) > self.lease_ns
+    }
 }

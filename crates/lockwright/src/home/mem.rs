@@ -72,7 +72,7 @@ const fn want(claim: Claim) -> Want {
 }
 
 const fn ticket(grant: AnyGrant) -> Ticket {
-    Ticket { grant, seat: Seat { member: 0, card: 0 } }
+    Ticket { grant, seat: Seat::new(0, 0) }
 }
 
 impl Home for MemHome {
@@ -152,7 +152,9 @@ impl Home for MemHome {
             AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
             AnyGrant::Range { token } => *token,
             #[cfg(target_os = "linux")]
-            AnyGrant::Remote(_) => unreachable!("a space gets back the grants that it gave out"),
+            AnyGrant::Prompt(_) | AnyGrant::Remote(_) => {
+                unreachable!("a space gets back the grants that it gave out")
+            }
         }
     }
 

@@ -1,26 +1,28 @@
 //! This process's memberships of a space, and keyed locks taken through them.
 //!
-//! A client joins the space once for every 64 locks that it holds or wants at a time. Each of these memberships is a
+//! A client joins the space once for every few dozen locks that it holds or wants at a time. Each of these memberships is a
 //! peer of the fabric with a client of kept locks and a sheet of [`cards`]. One that is declared dead
 //! (this process was stopped for longer than its lease) stays until its last guard has gone; new locks go to a new one.
 //!
-//! The first membership is reached without a lock: most clients never have another.
+//! The first few memberships are reached without a lock: most clients never have more than one.
 
-use super::cards::{self, Card, Pen};
+use super::cards::{self, Card, Pen, Sheets};
+use super::seats::Seats;
 use super::vitals::{Cards, Life};
-use super::{AnyGrant, Seat, Ticket};
+use super::{AnyGrant, Kind, Seat, Ticket};
 use crate::error::LockError;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Names, ShmEndpoint, ShmSpace};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Endpoint, FabricError, PeerId};
 use lockwright_locks::kept::KeptClient;
+use lockwright_locks::kept::ranges::{RangeBook, RangeCards};
 use lockwright_locks::shiftlock::stirred::Stirred;
 use lockwright_locks::shiftlock::{ShiftGrant, ShiftLock, ShiftParams};
 use lockwright_locks::{Denied, Grant, Lost, Protocol, Space};
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// Names of a space, and therefore lock ids.
 pub(crate) const NAMES: u64 = 1 << 20;
@@ -28,7 +30,8 @@ pub(crate) const NAMES: u64 = 1 << 20;
 pub(crate) const SHAPE: Space = Space::of(2 * NAMES);
 /// How long a lock may stand still before a waiter asks whether its holder lives: three of these.
 const ASK_NS: u64 = 10_000_000;
-const FIRST: u32 = 0;
+/// Memberships that are reached without a lock. They stay as long as the client does.
+const NEAR: usize = 8;
 
 /// ShiftLock's parameters, the same for everybody.
 pub(crate) fn params() -> ShiftParams {
@@ -40,9 +43,10 @@ pub(crate) fn params() -> ShiftParams {
 pub(crate) struct Members {
     pub(super) space: ShmSpace,
     pub(super) lease_ns: u64,
-    first: Arc<Member>,
-    /// All but the first.
-    list: RwLock<Vec<Arc<Member>>>,
+    /// By number.
+    near: [OnceLock<Arc<Member>>; NEAR],
+    /// Those with higher numbers.
+    far: RwLock<Vec<Arc<Member>>>,
     /// The number of the next; held while joining.
     next: Mutex<u32>,
 }
@@ -52,16 +56,15 @@ pub(crate) struct Member {
     pub(super) number: u32,
     pub(super) client: KeptClient<ShmEndpoint, Cards>,
     pub(super) book: Cards,
-    /// Bit n: card n is in use.
-    cards: AtomicU64,
+    seats: Seats,
     /// Bit n: card n has been in use.
     used: AtomicU64,
 }
 
-/// A membership on the fast path or any other.
+/// A membership that is near, or any other.
 pub(super) enum Which<'a> {
-    First(&'a Arc<Member>),
-    Other(Arc<Member>),
+    Near(&'a Arc<Member>),
+    Far(Arc<Member>),
 }
 
 impl Deref for Which<'_> {
@@ -70,8 +73,8 @@ impl Deref for Which<'_> {
     #[inline(always)]
     fn deref(&self) -> &Member {
         match self {
-            Which::First(member) => member,
-            Which::Other(member) => member,
+            Which::Near(member) => member,
+            Which::Far(member) => member,
         }
     }
 }
@@ -79,8 +82,8 @@ impl Deref for Which<'_> {
 impl Which<'_> {
     pub(super) fn share(&self) -> Arc<Member> {
         match self {
-            Which::First(member) => Arc::clone(member),
-            Which::Other(member) => Arc::clone(member),
+            Which::Near(member) => Arc::clone(member),
+            Which::Far(member) => Arc::clone(member),
         }
     }
 }
@@ -88,85 +91,132 @@ impl Which<'_> {
 impl Members {
     /// Joins `space`.
     pub(crate) fn new(space: ShmSpace, lease_ns: u64) -> Result<Self, LockError> {
-        let first = Arc::new(Member::join(&space, lease_ns, FIRST)?);
-        Ok(Self { space, lease_ns, first, list: RwLock::default(), next: Mutex::new(FIRST + 1) })
+        let first = Arc::new(Member::join(&space, lease_ns, 0)?);
+        let near = std::array::from_fn(|_| OnceLock::new());
+        let _ = near[0].set(first);
+        Ok(Self { space, lease_ns, near, far: RwLock::default(), next: Mutex::new(1) })
+    }
+
+    fn near(&self) -> impl Iterator<Item = &Arc<Member>> {
+        self.near.iter().map_while(OnceLock::get)
+    }
+
+    fn far(&self) -> Vec<Arc<Member>> {
+        self.far.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Member>> {
-        let mut all = vec![Arc::clone(&self.first)];
-        all.extend(self.list.read().unwrap_or_else(PoisonError::into_inner).iter().cloned());
-        all
+        self.near().cloned().chain(self.far()).collect()
     }
 
-    /// Joins once more, unless somebody else just did: `seen` are the members that had no card to give.
-    fn join(&self, seen: &[u32]) -> Result<(), LockError> {
+    /// Joins once more, unless somebody else just did: all members with numbers below `known` had no card to give.
+    fn join(&self, known: u32) -> Result<(), LockError> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.all().iter().any(|member| !seen.contains(&member.number) && member.is_in()) {
+        if *next > known {
             return Ok(());
         }
-        let member = Member::join(&self.space, self.lease_ns, *next)?;
+        let member = Arc::new(Member::join(&self.space, self.lease_ns, *next)?);
+        match self.near.get(*next as usize) {
+            Some(place) => drop(place.set(member)),
+            None => {
+                let mut far = self.far.write().unwrap_or_else(PoisonError::into_inner);
+                far.retain(|member| member.is_in() || !member.seats.are_empty());
+                far.push(member);
+            }
+        }
         *next += 1;
-        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
-        list.retain(|member| member.is_in() || member.cards.load(SeqCst) != 0);
-        list.push(Arc::new(member));
         Ok(())
+    }
+
+    /// How many have joined.
+    fn known(&self) -> u32 {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A member that is in, for whatever needs no card.
     pub(crate) fn any(&self) -> Result<Arc<Member>, LockError> {
         loop {
-            let all = self.all();
-            if let Some(member) = all.iter().find(|member| member.is_in()) {
-                return Ok(Arc::clone(member));
+            let known = self.known();
+            if let Some(member) = self.all().into_iter().find(|member| member.is_in()) {
+                return Ok(member);
             }
-            self.join(&all.iter().map(|member| member.number).collect::<Vec<_>>())?;
+            self.join(known)?;
         }
+    }
+
+    /// The membership with this number, as long as it stays.
+    #[inline(always)]
+    fn find(&self, number: u32) -> Option<Which<'_>> {
+        match self.near.get(number as usize) {
+            Some(near) => near.get().map(Which::Near),
+            None => self.find_far(number),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_far(&self, number: u32) -> Option<Which<'_>> {
+        self.far().into_iter().find(|member| member.number == number).map(Which::Far)
+    }
+
+    /// The membership with this number, if it stays as long as the client does.
+    pub(crate) fn that_stays(&self, number: u32) -> Option<&Arc<Member>> {
+        self.near.get(number as usize)?.get()
     }
 
     /// Whether a membership has not been declared dead.
     #[inline(always)]
     pub(super) fn is_in(&self, number: u32) -> bool {
-        if number == FIRST {
-            return self.first.is_in();
-        }
-        let list = self.list.read().unwrap_or_else(PoisonError::into_inner);
-        list.iter().any(|member| member.number == number && member.is_in())
+        self.find(number).is_some_and(|member| member.is_in())
     }
 
     /// A free card.
-    #[inline(always)]
     pub(super) fn sit(&self) -> Result<(Which<'_>, u8), LockError> {
-        if self.first.is_in()
-            && let Some(card) = self.first.take_card()?
-        {
-            return Ok((Which::First(&self.first), card));
+        // What is everybody's first: those who come here hold or want several locks at a time.
+        self.sit_by(|member| member.sit(Seats::take_shared).or_else(|| member.sit(Seats::take_own)))
+    }
+
+    /// Two free cards of one membership: one to be kept for long, and one for a moment.
+    pub(super) fn sit_twice(&self) -> Result<(Which<'_>, RangeCards), LockError> {
+        self.sit_by(|member| {
+            let range = member.sit(Seats::take_shared).or_else(|| member.sit(Seats::take_own))?;
+            let gate = member.sit(Seats::take_own).or_else(|| member.sit(Seats::take_shared));
+            if gate.is_none() {
+                member.stand_up(range);
+            }
+            Some(RangeCards { gate: gate?, range })
+        })
+    }
+
+    #[inline(always)]
+    fn sit_by<T>(&self, sit: impl Fn(&Member) -> Option<T>) -> Result<(Which<'_>, T), LockError> {
+        let near = self.near().filter(|member| member.is_in());
+        for member in near {
+            if let Some(card) = sit(member) {
+                return Ok((Which::Near(member), card));
+            }
         }
-        self.sit_elsewhere()
+        self.sit_far(sit)
     }
 
     #[cold]
-    fn sit_elsewhere(&self) -> Result<(Which<'_>, u8), LockError> {
+    #[inline(never)]
+    fn sit_far<T>(&self, sit: impl Fn(&Member) -> Option<T>) -> Result<(Which<'_>, T), LockError> {
         loop {
-            let all = self.all();
-            for member in &all {
-                if member.is_in()
-                    && let Some(card) = member.take_card()?
-                {
-                    return Ok((Which::Other(Arc::clone(member)), card));
+            let known = self.known();
+            let members = self.near().map(Which::Near).chain(self.far().into_iter().map(Which::Far));
+            for member in members.filter(|member| member.is_in()) {
+                if let Some(card) = sit(&member) {
+                    return Ok((member, card));
                 }
             }
-            self.join(&all.iter().map(|member| member.number).collect::<Vec<_>>())?;
+            self.join(known)?;
         }
     }
 
     #[inline(always)]
     pub(super) fn member(&self, seat: Seat) -> Which<'_> {
-        if seat.member == FIRST {
-            return Which::First(&self.first);
-        }
-        let list = self.list.read().unwrap_or_else(PoisonError::into_inner);
-        let found = list.iter().find(|member| member.number == seat.member);
-        Which::Other(Arc::clone(found.expect("a membership stays as long as one of its cards is in use")))
+        self.find(seat.member()).expect("a membership stays as long as one of its cards is in use")
     }
 
     /// A sign of life for all of them.
@@ -182,7 +232,7 @@ impl Members {
     pub(super) fn try_take(&self, claim: Claim) -> Result<Ticket, Denied> {
         let (member, card) = self.sit().map_err(no_seat)?;
         match block_on(member.client.try_take(card, claim)) {
-            Ok(grant) => Ok(member.granted(card, grant)),
+            Ok(grant) => Ok(member.ticket(card, AnyGrant::Shift(grant))),
             Err(denied) => {
                 member.stand_up(card);
                 Err(denied)
@@ -197,7 +247,7 @@ impl Members {
             (member.share(), card)
         };
         match member.client.take(card, claim).await {
-            Ok(grant) => Ok(member.granted(card, grant)),
+            Ok(grant) => Ok(member.ticket(card, AnyGrant::Shift(grant))),
             Err(denied) => {
                 member.stand_up(card);
                 Err(denied)
@@ -207,19 +257,17 @@ impl Members {
 
     /// Gives a keyed lock back if nobody has to be waited for; else nothing has happened.
     #[inline(always)]
-    pub(super) fn give_back_at_once(&self, ticket: &Ticket) -> Option<Result<(), Lost>> {
-        let AnyGrant::Shift(grant) = ticket.grant else { unreachable!("a keyed lock's ticket") };
-        let (member, card) = (self.member(ticket.seat), ticket.seat.card);
-        let given = block_on(member.client.give_back_at_once(card, grant))?;
+    pub(super) fn give_back_at_once(&self, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
+        let (member, card) = (self.member(ticket.seat), ticket.seat.card());
+        let given = block_on(member.client.give_back_at_once(card, member.grant(claim, ticket)))?;
         member.stand_up(card);
         Some(given.map_err(told))
     }
 
     /// Gives a keyed lock back.
-    pub(super) async fn give_back(self: Arc<Self>, ticket: Ticket) -> Result<(), Lost> {
-        let AnyGrant::Shift(grant) = ticket.grant else { unreachable!("a keyed lock's ticket") };
-        let (member, card) = (self.member(ticket.seat).share(), ticket.seat.card);
-        let given = member.client.give_back(card, grant).await;
+    pub(super) async fn give_back(self: Arc<Self>, claim: Claim, ticket: Ticket) -> Result<(), Lost> {
+        let (member, card) = (self.member(ticket.seat).share(), ticket.seat.card());
+        let given = member.client.give_back(card, member.grant(claim, &ticket)).await;
         member.stand_up(card);
         given.map_err(told)
     }
@@ -248,8 +296,36 @@ fn no_seat(error: LockError) -> Denied {
 pub(super) fn token(grant: &AnyGrant) -> u64 {
     match grant {
         AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
+        AnyGrant::Prompt(grant) => grant.token(),
         AnyGrant::Range { token } => *token,
         AnyGrant::Remote(_) => unreachable!("a space gets back the grants that it gave out"),
+    }
+}
+
+/// The usual cases, without a future, a virtual call or a search.
+impl Member {
+    /// Takes a keyed lock if it is free and the calling thread has a card for it here. `None`: nothing has happened.
+    #[inline(always)]
+    pub(crate) fn take_quickly(&self, claim: Claim) -> Option<Ticket> {
+        let card = self.sit(Seats::take_own)?;
+        match self.client.try_take_now(card, claim) {
+            Ok(grant) => Some(self.ticket(card, AnyGrant::Prompt(grant))),
+            Err(_) => {
+                self.stand_up(card);
+                None
+            }
+        }
+    }
+
+    /// Gives a keyed lock back that was taken so, if nobody waits for it. `false`: nothing has happened.
+    #[inline(always)]
+    pub(crate) fn give_back_quickly(&self, claim: Claim, ticket: &Ticket) -> bool {
+        let (AnyGrant::Prompt(grant), card) = (ticket.grant, ticket.seat.card()) else { return false };
+        let given = ticket.seat.member() == self.number && self.client.give_back_now(card, claim, grant);
+        if given {
+            self.stand_up(card);
+        }
+        given
     }
 }
 
@@ -269,6 +345,14 @@ impl Member {
         &self.book
     }
 
+    /// How often a lock, or ranges of it, were given back.
+    pub(crate) fn releases(&self, kind: Kind, lock: u64) -> Result<u64, FabricError> {
+        match kind {
+            Kind::Keyed => block_on(self.client.lock().releases(lock)),
+            Kind::Ranges => block_on(self.book.ep.go(self.book.changes(lock).read())),
+        }
+    }
+
     /// Takes a keyed lock away from whoever holds it with `token`.
     pub(crate) fn take_away(&self, lock: u64, mode: Mode, token: u64) -> Result<bool, FabricError> {
         block_on(self.client.lock().take_away(lock, mode, token))
@@ -285,12 +369,12 @@ impl Member {
 impl Member {
     fn join(space: &ShmSpace, lease_ns: u64, number: u32) -> Result<Self, LockError> {
         let ep = space.endpoint().map_err(|error| LockError::NoSeat(error.to_string()))?;
-        let (pen, now) = (Pen::new(ep.me()), space.now());
+        let (pen, now) = (Pen::new(space, ep.me()), space.now());
         pen.begin(&ep, lease_ns, now)?;
-        let life = Arc::new(Life::new(now, lease_ns));
-        let book = Cards { space: space.clone(), ep: ep.clone(), pen, life };
+        let (sheets, life) = (Sheets::new(space), Arc::new(Life::new(now, lease_ns)));
+        let book = Cards { space: space.clone(), ep: ep.clone(), pen, sheets, life };
         let client = KeptClient::new(ep, &SHAPE, &params(), book.clone());
-        Ok(Self { number, client, book, cards: AtomicU64::new(0), used: AtomicU64::new(0) })
+        Ok(Self { number, client, book, seats: Seats::new(), used: AtomicU64::new(0) })
     }
 
     /// Whether nobody has declared it dead.
@@ -299,42 +383,44 @@ impl Member {
         self.book.ep.is_in()
     }
 
-    /// A keyed lock that was granted by `card`.
-    #[inline(always)]
-    fn granted(&self, card: u8, grant: ShiftGrant) -> Ticket {
-        let grant = AnyGrant::Shift(grant);
-        self.book.pen.token(&self.book.ep, u64::from(card), token(&grant));
-        self.ticket(card, grant)
-    }
-
     #[inline(always)]
     pub(super) fn ticket(&self, card: u8, grant: AnyGrant) -> Ticket {
-        Ticket { grant, seat: Seat { member: self.number, card } }
+        Ticket { grant, seat: Seat::new(self.number, card) }
     }
 
+    /// What the protocol gave out for a keyed lock's ticket.
     #[inline(always)]
-    fn take_card(&self) -> Result<Option<u8>, FabricError> {
-        let mut taken = self.cards.load(SeqCst);
-        while taken != u64::MAX {
-            let card = taken.trailing_ones();
-            match self.cards.compare_exchange_weak(taken, taken | 1 << card, SeqCst, SeqCst) {
-                Ok(_) => {
-                    if self.used.load(SeqCst) >> card & 1 == 0 {
-                        self.used.fetch_or(1 << card, SeqCst);
-                        self.book.pen.uses(&self.book.ep, u64::from(card))?;
-                    }
-                    return Ok(Some(card as u8));
-                }
-                Err(now) => taken = now,
-            }
+    pub(super) fn grant(&self, claim: Claim, ticket: &Ticket) -> ShiftGrant {
+        match ticket.grant {
+            AnyGrant::Shift(grant) => grant,
+            AnyGrant::Prompt(grant) => self.client.lock().grant(ticket.seat.card(), claim, grant),
+            AnyGrant::Range { .. } | AnyGrant::Remote(_) => unreachable!("a keyed lock's ticket"),
         }
-        Ok(None)
+    }
+
+    /// A free card, if `take` finds one.
+    #[inline(always)]
+    fn sit(&self, take: impl FnOnce(&Seats) -> Option<u8>) -> Option<u8> {
+        let card = take(&self.seats)?;
+        let used_before = self.used.load(Relaxed) >> card & 1 == 1;
+        (used_before || self.use_first(card)).then_some(card)
+    }
+
+    /// Says that `card` is in use from now on, for the first time. `false`, and the card is free, if this client is out.
+    #[cold]
+    fn use_first(&self, card: u8) -> bool {
+        let is_first = self.used.fetch_or(1 << card, SeqCst) >> card & 1 == 0;
+        let said = !is_first || self.book.pen.uses(&self.book.ep, u64::from(card)).is_ok();
+        if !said {
+            self.seats.give_back(card);
+        }
+        said
     }
 
     /// Lets others have the card, which is wiped. (An expelled client's sheet is not its own any more.)
     #[inline(always)]
     pub(super) fn stand_up(&self, card: u8) {
-        self.cards.fetch_and(!(1 << card), SeqCst);
+        self.seats.give_back(card);
     }
 }
 

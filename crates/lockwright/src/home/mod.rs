@@ -17,7 +17,11 @@ pub(crate) mod members;
 #[cfg(target_os = "linux")]
 pub(crate) mod ranges;
 #[cfg(target_os = "linux")]
+mod seats;
+#[cfg(target_os = "linux")]
 pub(crate) mod shm;
+#[cfg(target_os = "linux")]
+mod threads;
 #[cfg(target_os = "linux")]
 pub(crate) mod vitals;
 
@@ -25,6 +29,8 @@ use crate::error::{HandleError, LockError};
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_locks::shiftlock::ShiftGrant;
+#[cfg(target_os = "linux")]
+use lockwright_locks::shiftlock::prompt::Prompt;
 use lockwright_locks::{Denied, Lost};
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -47,6 +53,9 @@ pub(crate) struct Ticket {
 pub(crate) enum AnyGrant {
     /// ShiftLock's.
     Shift(ShiftGrant),
+    /// The same, taken with one verb, and nobody has asked for more yet.
+    #[cfg(target_os = "linux")]
+    Prompt(Prompt),
     /// A range's, which is its card.
     Range {
         /// The token.
@@ -57,11 +66,32 @@ pub(crate) enum AnyGrant {
     Remote(crate::remote::RemoteGrant),
 }
 
-/// A place in a space's list of who holds what: which of this client's memberships, and which line of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seat {
-    pub(crate) member: u32,
-    pub(crate) card: u8,
+/// A place in a space's list of who holds what: which of this client's memberships, and which line of it. One whole word, as
+/// are the other parts of a ticket: what is stored in pieces and copied as a whole makes the CPU wait.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Seat(u64);
+
+impl Seat {
+    #[inline(always)]
+    pub(crate) const fn new(member: u32, card: u8) -> Self {
+        Self((member as u64) << 8 | card as u64)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn member(self) -> u32 {
+        (self.0 >> 8) as u32
+    }
+
+    #[inline(always)]
+    pub(crate) const fn card(self) -> u8 {
+        self.0 as u8
+    }
+}
+
+impl Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat").field("member", &self.member()).field("card", &self.card()).finish()
+    }
 }
 
 /// A name that was looked up.
@@ -180,6 +210,14 @@ pub(crate) trait Home: Send + Sync + Debug {
     fn set_ward(&self, pid: u32) -> bool {
         let _ = pid;
         true
+    }
+
+    /// The membership that looked a name up, where the space is in this host's memory: a way to keyed locks without a
+    /// virtual call.
+    #[cfg(target_os = "linux")]
+    fn nearby(&self, bound: &Bound) -> Option<&std::sync::Arc<members::Member>> {
+        let _ = bound;
+        None
     }
 
     /// Shows that this client is alive; returns when to do so again.

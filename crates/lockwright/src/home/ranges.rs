@@ -1,26 +1,19 @@
 //! Range locks between processes: exact, over all of 0..2^64, shared and exclusive, first come first served.
 //!
-//! The cards are the lock. Whoever wants a range takes the name's gate (a keyed lock, held for microseconds), looks at the
-//! cards of everybody who is alive, and writes its own card as held if none of them conflicts; else it gives the gate
-//! back and waits for the name's count of changes to rise. A conflicting request that came earlier and still waits
-//! conflicts too, so nobody starves. A dead client's cards do not count, so there is nothing to recover, and the gate
-//! itself is recovered as any keyed lock. The gate's token, which rises from grant to grant, is the range's.
-//!
-//! This trades speed for exactness and recovery: a look at all cards costs about a microsecond for every few clients. The
-//! one-sided tree of `lockwright_locks::citron` is to take its place for spaces with many clients once it recovers from
-//! crashes.
+//! They are kept ranges (`lockwright_locks::kept::ranges`): the cards are the lock. This file brings the cards of a space,
+//! and gives requests their places.
 
-use super::cards::{self, Card, State};
-use super::members::{Member, Members, NAMES, token};
+use super::cards::{Card, State};
+use super::members::{Member, NAMES};
 use super::shm::ShmHome;
 use super::vitals::Cards;
 use super::{AnyGrant, BoxFuture, Kind, Refused, Standing, Ticket};
-use crate::error::LockError;
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace};
-use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_fabric::{Addr, Cond, Deadline, Endpoint, FabricError, NodeId, RegionId, Time, Word64};
-use lockwright_locks::kept::Book;
+use lockwright_fabric::backend::shm::ShmEndpoint;
+use lockwright_fabric::observe::Claim;
+use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, RegionId, Word64};
+use lockwright_locks::kept;
+use lockwright_locks::kept::ranges::{Entered, RangeBook, RangeCards};
 use lockwright_locks::{Denied, Lost};
 use std::sync::Arc;
 
@@ -47,184 +40,108 @@ pub(crate) const fn gate(lock: u64) -> u64 {
     NAMES + lock
 }
 
-/// A request, and the card that stands for it.
-struct Request {
-    members: Arc<Members>,
-    member: Arc<Member>,
-    card: u8,
-    claim: Claim,
-    began: Time,
-}
-
-/// What a look found.
-enum Found {
-    /// Granted, with this token.
-    Free(u64),
-    /// Somebody is in the way.
-    Busy,
-}
-
 impl ShmHome {
     pub(super) fn try_range(&self, claim: Claim) -> Result<Ticket, Refused> {
-        let request = Request::new(&self.members, claim).map_err(Refused::Error)?;
-        match block_on(request.look()) {
-            Ok(Found::Free(token)) => Ok(request.ticket(token)),
-            Ok(Found::Busy) => {
-                request.leave();
-                Err(Refused::Busy)
-            }
-            Err(denied) => {
-                request.leave();
-                Err(Refused::new(denied, claim))
-            }
-        }
+        let (member, cards) = self.members.sit_twice().map_err(Refused::Error)?;
+        let tried = block_on(member.client.try_range(cards, claim));
+        member.range(cards, claim, tried)
     }
 
     pub(super) fn range(&self, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        let request = match Request::new(&self.members, claim) {
-            Ok(request) => request,
+        let (member, cards): (Arc<Member>, _) = match self.members.sit_twice() {
+            Ok((member, cards)) => (member.share(), cards),
             Err(error) => return Box::pin(async { Err(Refused::Error(error)) }),
         };
         Box::pin(async move {
-            let granted = request.wait().await;
-            match granted {
-                Ok(token) => Ok(request.ticket(token)),
-                Err(denied) => {
-                    request.leave();
-                    Err(Refused::new(denied, claim))
-                }
-            }
+            let taken = member.client.take_range(cards, claim).await;
+            member.range(cards, claim, taken)
         })
     }
 
     pub(super) fn release_range(&self, claim: Claim, ticket: &Ticket) -> Result<(), Lost> {
-        let (member, card) = (self.members.member(ticket.seat), ticket.seat.card);
-        let Cards { ep, pen, .. } = &member.book;
-        let held = pen.says(ep, card.into(), (State::Held, Kind::Ranges, &claim));
-        let _ = pen.clear(ep, card.into());
-        let told = changed(ep, claim.lock);
+        let (member, card) = (self.members.member(ticket.seat), ticket.seat.card());
+        let given = block_on(member.client.give_range_back(card, claim));
         member.stand_up(card);
-        match (held, told) {
-            (Ok(true), Ok(())) => Ok(()),
-            (Ok(false), _) | (Err(FabricError::Expelled), _) | (_, Err(FabricError::Expelled)) => {
-                Err(Lost::Recovered)
-            }
-            (Err(error), _) | (_, Err(error)) => Err(error.into()),
+        match given {
+            Err(Lost::Fabric(FabricError::Expelled)) => Err(Lost::Recovered),
+            given => given,
         }
     }
 
     pub(super) fn range_standing(&self, claim: Claim, ticket: &Ticket) -> Standing {
         let member = self.members.member(ticket.seat);
-        let card = u64::from(ticket.seat.card);
-        match member.book.pen.says(&member.book.ep, card, (State::Held, Kind::Ranges, &claim)) {
-            Ok(true) => self.by_lease(&member),
-            Ok(false) | Err(FabricError::Expelled) => Standing::Lost,
-            Err(_) => Standing::Uncertain,
+        let book = &member.book;
+        let held = book.pen.says_held(u64::from(ticket.seat.card()), &claim) && book.ep.is_in_by_now();
+        if held { self.by_lease(&member) } else { Standing::Lost }
+    }
+}
+
+impl Member {
+    /// What came of a request by these cards.
+    fn range(&self, cards: RangeCards, claim: Claim, token: Result<u64, Denied>) -> Result<Ticket, Refused> {
+        self.stand_up(cards.gate);
+        match token {
+            Ok(token) => Ok(self.ticket(cards.range, AnyGrant::Range { token })),
+            Err(denied) => {
+                self.stand_up(cards.range);
+                Err(Refused::new(denied, claim))
+            }
         }
     }
 }
 
-impl Request {
-    fn new(members: &Arc<Members>, claim: Claim) -> Result<Self, LockError> {
-        let (member, card) = {
-            let (member, card) = members.sit()?;
-            (member.share(), card)
+impl Card {
+    /// What it says, if it is a range's.
+    fn entered(&self) -> Option<Entered> {
+        let state = match self.state {
+            State::Held => kept::State::Held,
+            State::Waiting => kept::State::Waiting,
+            State::Taking | State::Struck => return None,
         };
-        let request = Self { members: Arc::clone(members), member, card, claim, began: members.space.now() };
-        if let Err(error) = request.fill(State::Waiting, 0) {
-            request.member.stand_up(card);
-            return Err(error.into());
-        }
-        Ok(request)
+        (self.kind == Kind::Ranges).then_some(Entered { state, claim: self.claim, turn: self.turn })
     }
+}
 
-    fn ticket(&self, token: u64) -> Ticket {
-        self.member.ticket(self.card, AnyGrant::Range { token })
-    }
-
-    fn space(&self) -> &ShmSpace {
-        &self.members.space
-    }
-
-    fn ep(&self) -> &ShmEndpoint {
-        &self.member.book.ep
-    }
-
-    fn fill(&self, state: State, token: u64) -> Result<(), FabricError> {
-        let card = (state, Kind::Ranges, &self.claim);
-        // Who waits keeps its place in the order of arrival.
-        let since = if state == State::Waiting { self.began } else { self.space().now() };
-        self.member.book.pen.fill(self.ep(), self.card.into(), card, token, since)
-    }
-
-    /// Gives up: the card no longer stands in anybody's way.
-    fn leave(&self) {
-        let _ = self.member.book.pen.clear(self.ep(), self.card.into());
-        let _ = changed(self.ep(), self.claim.lock);
-        self.member.stand_up(self.card);
-    }
-
-    async fn wait(&self) -> Result<u64, Denied> {
-        loop {
-            // Before the look: whatever changes after it ends the wait.
-            let seen = self.ep().go(changes(self.claim.lock).read()).await?;
-            if let Found::Free(token) = self.look().await? {
-                return Ok(token);
+impl RangeBook for Cards {
+    async fn enter(&self, card: u8, what: Option<Entered>) -> Result<(), FabricError> {
+        self.if_in()?;
+        let card = u64::from(card);
+        match what {
+            Some(entered) => {
+                let waits = entered.state == kept::State::Waiting;
+                let since = if waits { self.space.now() } else { self.life.last() };
+                self.pen.fill_range(card, &entered, since);
             }
-            let look_again = Deadline::At(self.space().now().plus(LOOK_NS));
-            let changed = Cond::Ne { mask: u128::from(u64::MAX), value: u128::from(seen) };
-            self.ep().wait_until(changes(self.claim.lock).until(changed).by(look_again)).await?;
+            None => self.pen.clear(card),
         }
+        Ok(())
     }
 
-    /// Takes the range if nobody is in the way: a look at everybody's cards, alone.
-    async fn look(&self) -> Result<Found, Denied> {
-        let gate = Claim { lock: gate(self.claim.lock), ..super::whole(Mode::Exclusive) };
-        let ticket = match self.members.try_take(gate) {
-            Err(Denied::Busy) => Arc::clone(&self.members).take(gate).await?,
-            outcome => outcome?,
-        };
-        let token = token(&ticket.grant);
-        let free = !self.is_blocked();
-        let written = if free { self.fill(State::Held, token) } else { Ok(()) };
-        let passed = match self.members.give_back_at_once(&ticket) {
-            Some(passed) => passed,
-            None => Arc::clone(&self.members).give_back(ticket).await,
-        };
-        written?;
-        match (free, passed) {
-            (true, Ok(())) => {
-                // The gate was given back in time, but perhaps by a client that had been declared dead since.
-                self.member.book.show_life().await?;
-                Ok(Found::Free(token))
-            }
-            (false, Ok(())) => Ok(Found::Busy),
-            // The gate was lost while this client looked: others may have seen nothing of it. Look again.
-            (_, Err(Lost::Recovered)) => {
-                self.fill(State::Waiting, 0)?;
-                Ok(Found::Busy)
-            }
-            (_, Err(Lost::Fabric(error))) => Err(error.into()),
-        }
+    async fn is_entered(&self, card: u8, claim: Claim) -> Result<bool, FabricError> {
+        self.if_in()?;
+        Ok(self.pen.says_held(u64::from(card), &claim))
     }
 
-    /// Whether a living client's card is in the way.
-    fn is_blocked(&self) -> bool {
-        let now = self.space().now();
-        cards::sheets(self.space()).any(|sheet| {
-            sheet.cards(self.space()).any(|card| self.is_blocked_by(&card))
-                && self.member.book.is_alive(&sheet, now)
-        })
+    async fn is_blocked(&self, card: u8, claim: Claim, turn: u64) -> Result<bool, FabricError> {
+        let mine = (self.ep.me(), u64::from(card));
+        let blocks = |card: &Card| {
+            let entered = card.entered().filter(|_| (card.peer, card.card) != mine);
+            entered.is_some_and(|entered| entered.is_in_the_way(&claim, turn))
+        };
+        let mut in_the_way =
+            self.sheets.all().filter(|sheet| self.sheets.in_the_way(*sheet, claim).any(|card| blocks(&card)));
+        Ok(in_the_way.any(|sheet| self.is_alive(&sheet, self.space.now())))
     }
 
-    fn is_blocked_by(&self, card: &Card) -> bool {
-        let mine = (self.ep().me(), u64::from(self.card));
-        let (theirs, their_turn) = ((card.peer, card.card), (card.since, card.peer, card.card));
-        let first = match card.state {
-            State::Held => true,
-            State::Waiting => their_turn < (self.began, mine.0, mine.1),
-            _ => false,
-        };
-        first && theirs != mine && card.kind == Kind::Ranges && card.claim.conflicts(&self.claim)
+    fn gate(&self, lock: u64) -> u64 {
+        gate(lock)
+    }
+
+    fn changes(&self, lock: u64) -> Word64 {
+        changes(lock)
+    }
+
+    fn patience_ns(&self, _: u32) -> Option<u64> {
+        Some(LOOK_NS)
     }
 }

@@ -8,7 +8,7 @@
 use super::cards::Ward;
 use super::members::{self, Member, Members, NAMES, token};
 use super::ranges::gate;
-use super::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards};
+use super::{Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards};
 use crate::error::{HandleError, LockError, OpenError};
 use crate::name::LockName;
 use lockwright_fabric::FabricError;
@@ -22,11 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What a space of ours is called; raised when the meaning of its memory changes.
-const TAG: &str = "lockwright 2, kept shiftlock";
+const TAG: &str = "lockwright 3, kept shiftlock";
 /// Bits of a peer's number that ShiftLock has room for.
 const PEER_BITS: u32 = 24;
-/// Signs of life per lease.
-const BEATS: u32 = 4;
 
 /// An opened space of this host.
 #[derive(Debug)]
@@ -71,7 +69,7 @@ impl ShmHome {
         let Ok(member) = self.members.any() else { return };
         let names = member.names();
         for dead in self.space().dead_clients() {
-            if cards::sheet(self.space(), dead.peer).is_some_and(|sheet| sheet.ward.lives()) {
+            if member.book.sheets.of(dead.peer).is_some_and(|sheet| sheet.ward.lives()) {
                 continue;
             }
             let mut bases = HashMap::new();
@@ -185,14 +183,14 @@ impl Home for ShmHome {
     #[inline]
     fn release_at_once(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
         match kind {
-            Kind::Keyed => self.members.give_back_at_once(ticket),
+            Kind::Keyed => self.members.give_back_at_once(claim, ticket),
             Kind::Ranges => Some(self.release_range(claim, ticket)),
         }
     }
 
     fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
         match kind {
-            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(ticket)),
+            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(claim, ticket)),
             Kind::Ranges => Box::pin(std::future::ready(self.release_range(claim, &ticket))),
         }
     }
@@ -201,10 +199,12 @@ impl Home for ShmHome {
         token(&ticket.grant)
     }
 
-    fn standing(&self, _: Kind, claim: Claim, ticket: &Ticket) -> Standing {
-        let AnyGrant::Shift(grant) = &ticket.grant else { return self.range_standing(claim, ticket) };
+    fn standing(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing {
+        if kind == Kind::Ranges {
+            return self.range_standing(claim, ticket);
+        }
         let member = self.members.member(ticket.seat);
-        match block_on(member.client.lock().holds(grant)) {
+        match block_on(member.client.lock().holds(&member.grant(claim, ticket))) {
             Ok(true) => self.by_lease(&member),
             Ok(false) | Err(FabricError::Expelled) => Standing::Lost,
             Err(_) => Standing::Uncertain,
@@ -216,9 +216,13 @@ impl Home for ShmHome {
         self.members.all().iter().all(|member| member.book.pen.ward(&member.book.ep, ward).is_ok())
     }
 
+    fn nearby(&self, bound: &Bound) -> Option<&Arc<Member>> {
+        self.members.that_stays(bound.by)
+    }
+
     fn heartbeat(&self) -> Duration {
         self.members.beat();
         self.bury();
-        Duration::from_nanos(self.members.lease_ns) / BEATS
+        Duration::from_nanos(self.members.lease_ns) / cards::BEATS
     }
 }

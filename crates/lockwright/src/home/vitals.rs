@@ -1,20 +1,25 @@
 //! Who is alive, and whether somebody who is holds or wants a lock: the space's answers to what `lockwright_locks::kept`
 //! asks.
 //!
-//! A process that has died is seen by its pidfd, at once. One that is stopped is alive until its lease is over; then it is
-//! condemned, with a swap of the sign of life that was found too old, and declared dead. If it has woken up and shown life
-//! meanwhile, the swap fails and it is alive.
+//! A process that has died is seen by its pidfd, at once. One that is stopped is accused when all but the last quarter of its
+//! lease is over; if it shows no life until the end, it is declared dead (`lockwright_locks::kept::verdict`). A living one
+//! answers with its next sign of life, of which there is one per quarter.
 
 use super::Kind;
-use super::cards::{self, Card, Pen, Sheet};
+use super::cards::{Card, Pen, Sheet, Sheets};
+use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace};
 use lockwright_fabric::{Endpoint, FabricError, Time};
-use lockwright_locks::kept::{Book, Says};
+use lockwright_locks::kept::verdict::{self, Verdict};
+use lockwright_locks::kept::{Book, PromptBook, Says};
 use lockwright_locks::shiftlock::layout::Member;
 use lockwright_locks::shiftlock::stirred::Stirred;
 use lockwright_locks::shiftlock::witness::Witness;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Looks at a lock that is taken before its waiter queues: a few microseconds.
+const LOOKS: u32 = 100;
 
 /// A client's own signs of life.
 #[derive(Debug)]
@@ -28,9 +33,9 @@ impl Life {
         Self { last: AtomicU64::new(now.0), lease_ns }
     }
 
-    /// The last sign of life: a time in the recent past that costs nothing to ask for.
+    /// The last sign of life by the clock: a time in the recent past that costs nothing to ask for.
     #[inline(always)]
-    fn last(&self) -> Time {
+    pub(super) fn last(&self) -> Time {
         Time(self.last.load(Relaxed))
     }
 
@@ -46,37 +51,40 @@ pub(crate) struct Cards {
     pub(crate) space: ShmSpace,
     pub(crate) ep: ShmEndpoint,
     pub(crate) pen: Pen,
+    pub(crate) sheets: Sheets,
     pub(crate) life: Arc<Life>,
 }
 
 impl Cards {
-    /// A sign of life. If it comes too late, this client is out.
+    /// A sign of life, for which one thread of this client is responsible. If it comes too late, this client is out.
     pub(crate) fn beat(&self) -> Result<(), FabricError> {
-        let now = self.space.now().0;
-        self.beat_after(|last| now.max(last + 1))
+        let now = self.space.now();
+        self.pen.beat(now);
+        self.life.last.store(now.0, Relaxed);
+        self.is_in_after_all()
     }
 
-    /// The sign of life that follows from the last one. Threads of this client may give theirs at once.
+    /// Whether this client is still in, after whatever it did last with a verb.
     #[inline(always)]
-    fn beat_after(&self, next: impl Fn(u64) -> u64) -> Result<(), FabricError> {
-        let mut last = self.life.last().0;
-        loop {
-            let next = next(last);
-            match self.pen.beat(&self.ep, last, next)? {
-                Some(found) if found == last => {
-                    self.life.last.store(next, Relaxed);
-                    return Ok(());
-                }
-                Some(found) => last = found,
-                None => return self.too_late(),
-            }
-        }
+    fn is_in_after_all(&self) -> Result<(), FabricError> {
+        let verdict = self.pen.verdict();
+        if verdict.is_in() && self.ep.is_in_by_now() { Ok(()) } else { self.defend(verdict) }
     }
 
     #[cold]
-    fn too_late(&self) -> Result<(), FabricError> {
-        self.space.declare_dead(self.ep.me());
-        Err(FabricError::Expelled)
+    fn defend(&self, seen: Verdict) -> Result<(), FabricError> {
+        let in_time = block_on(verdict::defend(&self.ep, self.pen.verdict_word(), seen));
+        if in_time.is_err() {
+            self.space.declare_dead(self.ep.me());
+        }
+        in_time?;
+        if self.ep.is_in_by_now() { Ok(()) } else { Err(FabricError::Expelled) }
+    }
+
+    /// An error if this client is out.
+    #[inline(always)]
+    pub(crate) fn if_in(&self) -> Result<(), FabricError> {
+        if self.ep.is_in() { Ok(()) } else { Err(FabricError::Expelled) }
     }
 
     /// Whether the client of `sheet` lives, by its process, its ward and its lease. Whoever has been silent for longer
@@ -85,15 +93,22 @@ impl Cards {
         if !self.space.is_alive(sheet.peer) {
             return sheet.ward.lives();
         }
-        if !sheet.is_expired(now) {
+        if !sheet.is_out() && !sheet.is_silent(None, now) {
             return true;
         }
-        // A client that is out itself decides nothing about others.
-        let Ok(condemned) = cards::condemn(&self.ep, sheet) else { return true };
-        if condemned {
+        let out = sheet.is_out() || self.judge(sheet);
+        if out {
             self.space.declare_dead(sheet.peer);
         }
-        !condemned
+        !out
+    }
+
+    /// Whether somebody is out who has been silent for quite a while.
+    #[cold]
+    fn judge(&self, sheet: &Sheet) -> bool {
+        let silent = async |since| sheet.is_silent(since, self.space.now());
+        // A client that is out itself decides nothing about others.
+        block_on(verdict::judge(&self.ep, sheet.verdict_word(), silent)).unwrap_or(false)
     }
 
     /// Whether somebody who is alive has a card for `lock`, keyed or ranges.
@@ -103,8 +118,9 @@ impl Cards {
 
     fn has_card(&self, which: impl Fn(&Card) -> bool) -> bool {
         let now = self.space.now();
-        cards::sheets(&self.space)
-            .any(|sheet| sheet.cards(&self.space).any(|card| which(&card)) && self.is_alive(&sheet, now))
+        self.sheets
+            .all()
+            .any(|sheet| self.sheets.cards(sheet).any(|card| which(&card)) && self.is_alive(&sheet, now))
     }
 }
 
@@ -119,23 +135,34 @@ impl Witness for Cards {
 }
 
 impl Book for Cards {
-    #[inline(always)]
     async fn write(&self, card: u8, says: Option<Says>) -> Result<(), FabricError> {
-        let card = u64::from(card);
-        match says {
-            Some(Says { state, claim }) => {
-                let line = (state.into(), Kind::Keyed, &claim);
-                self.pen.fill(&self.ep, card, line, 0, self.life.last())
-            }
-            None => self.pen.clear(&self.ep, card),
-        }
+        self.write_now(card, says)
     }
 
-    /// The next nanosecond after the last sign of life: another value, which is what counts, and no look at the clock.
-    /// Whoever holds locks for long shows life by the clock all the same.
+    async fn granted(&self, card: u8, token: u64) -> Result<(), FabricError> {
+        self.granted_now(card, token)
+    }
+
+    fn looks(&self) -> u32 {
+        LOOKS
+    }
+}
+
+impl PromptBook for Cards {
     #[inline(always)]
-    async fn show_life(&self) -> Result<(), FabricError> {
-        self.beat_after(|last| last + 1)?;
-        if self.ep.is_in_by_now() { Ok(()) } else { Err(FabricError::Expelled) }
+    fn write_now(&self, card: u8, says: Option<Says>) -> Result<(), FabricError> {
+        self.if_in()?;
+        let card = u64::from(card);
+        match says {
+            Some(Says { state, claim }) => self.pen.fill(card, state.into(), &claim, self.life.last()),
+            None => self.pen.clear(card),
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn granted_now(&self, card: u8, token: u64) -> Result<(), FabricError> {
+        self.pen.granted(u64::from(card), token);
+        self.is_in_after_all()
     }
 }

@@ -39,51 +39,48 @@ pub struct Acquire {
     core: Arc<Core>,
     /// Its lock is filled in when it starts.
     claim: Claim,
-    /// Where the name led when it started.
-    bound: Bound,
     patience: Option<Duration>,
+    /// When patience ends, once it waits.
     deadline: Option<Instant>,
-    alarm: Option<Alarm>,
     returns: u32,
     step: Step,
 }
 
+#[derive(Debug)]
 enum Step {
-    Refused(LockError),
     Start,
-    Waiting(BoxFuture<Result<Ticket, Refused>>),
+    Refused(Box<LockError>),
+    Waiting(Box<Waiting>),
     Done,
 }
 
-impl std::fmt::Debug for Step {
+/// A lock that is waited for. Dropping it gives up.
+struct Waiting {
+    core: Arc<Core>,
+    claim: Claim,
+    /// Where the name led when it started.
+    bound: Bound,
+    alarm: Option<Alarm>,
+    /// `None` once it is done.
+    future: Option<BoxFuture<Result<Ticket, Refused>>>,
+}
+
+impl std::fmt::Debug for Waiting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Step::Refused(_) => "Refused",
-            Step::Start => "Start",
-            Step::Waiting(_) => "Waiting",
-            Step::Done => "Done",
-        })
+        f.debug_struct("Waiting").field("claim", &self.claim).finish_non_exhaustive()
     }
 }
 
 impl Acquire {
+    #[inline(always)]
     pub(crate) fn new(core: Arc<Core>, claim: Claim, patience: Option<Duration>) -> Self {
-        Self {
-            core,
-            claim,
-            bound: Bound::default(),
-            patience,
-            deadline: None,
-            alarm: None,
-            returns: 0,
-            step: Step::Start,
-        }
+        Self { core, claim, patience, deadline: None, returns: 0, step: Step::Start }
     }
 
     /// An attempt that was refused before it began.
     pub(crate) fn refused(core: Arc<Core>, claim: Claim, error: LockError) -> Self {
         let mut refused = Self::new(core, claim, None);
-        refused.step = Step::Refused(error);
+        refused.step = Step::Refused(Box::new(error));
         refused
     }
 
@@ -98,12 +95,23 @@ impl Acquire {
     /// let guard = client.mutex("a").unwrap().lock().wait()?;
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn wait(self) -> Result<Guard, LockError> {
-        if self.core.home.tries_first() { block_on(self) } else { self.wait_driving() }
+        let Self { core, mut claim, step, .. } = self;
+        if matches!(step, Step::Start)
+            && let Some((ticket, token_base)) = core.take_quickly(&mut claim)
+        {
+            return Ok(Guard::new(core, token_base, claim, ticket));
+        }
+        Self { core, claim, step, ..self }.wait_slowly()
     }
 
-    fn wait_driving(self) -> Result<Guard, LockError> {
+    #[cold]
+    #[inline(never)]
+    fn wait_slowly(self) -> Result<Guard, LockError> {
+        if self.core.home.tries_first() {
+            return block_on(self);
+        }
         let core = Arc::clone(&self.core);
         let mut outcome = None;
         core.home.drive(pin!(async { outcome = Some(self.await) }));
@@ -113,6 +121,15 @@ impl Acquire {
     /// One attempt that never queues.
     #[inline]
     pub(crate) fn at_once(core: &Arc<Core>, mut claim: Claim) -> Result<Guard, TryLockError> {
+        if let Some((ticket, token_base)) = core.take_quickly(&mut claim) {
+            return Ok(Guard::new(Arc::clone(core), token_base, claim, ticket));
+        }
+        Self::at_once_slowly(core, claim)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn at_once_slowly(core: &Arc<Core>, mut claim: Claim) -> Result<Guard, TryLockError> {
         let mut expelled = 0;
         loop {
             let bound = core.bound()?;
@@ -141,97 +158,102 @@ impl Acquire {
 
     /// Tries once; queues if that fails.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
+        if let Some((ticket, token_base)) = self.core.take_quickly(&mut self.claim) {
+            self.step = Step::Done;
+            return Poll::Ready(Ok(Guard::new(Arc::clone(&self.core), token_base, self.claim, ticket)));
+        }
+        let bound = match self.core.bound() {
+            Ok(bound) => bound,
+            Err(error) => return Poll::Ready(self.finish(&Bound::default(), Err(Refused::Error(error)))),
+        };
+        self.claim.lock = bound.lock;
+        let Core { home, kind, .. } = &*self.core;
         if self.patience == Some(Duration::ZERO) {
-            return self.start_trying(cx);
+            // No patience at all: one try, which may take a round trip.
+            if let Some(future) = home.try_soon(*kind, self.claim) {
+                return self.start_waiting(bound, future, cx);
+            }
+            self.step = Step::Done;
+            return Poll::Ready(Self::at_once(&self.core, self.claim).map_err(|error| match error {
+                TryLockError::Busy => LockError::TimedOut,
+                TryLockError::Failed(error) => error,
+            }));
         }
-        if !self.core.home.tries_first() {
-            return self.start_queueing(cx);
+        if home.tries_first() {
+            match home.try_acquire(*kind, self.claim) {
+                Err(Refused::Busy) => {}
+                outcome => return Poll::Ready(self.finish(&bound, outcome)),
+            }
         }
-        if let Err(error) = self.bind() {
-            return Poll::Ready(self.finish(Err(Refused::Error(error))));
-        }
-        let Core { home, kind, .. } = &*self.core;
-        match home.try_acquire(*kind, self.claim) {
-            Err(Refused::Busy) => self.start_queueing(cx),
-            outcome => Poll::Ready(self.finish(outcome)),
-        }
+        let future = home.acquire(*kind, self.claim);
+        self.start_waiting(bound, future, cx)
     }
 
-    /// Looks up where the name leads.
-    fn bind(&mut self) -> Result<(), LockError> {
-        self.bound = self.core.bound()?;
-        self.claim.lock = self.bound.lock;
-        Ok(())
-    }
-
-    fn start_queueing(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
-        if let Err(error) = self.bind() {
-            return Poll::Ready(self.finish(Err(Refused::Error(error))));
-        }
-        let Core { home, kind, .. } = &*self.core;
-        self.step = Step::Waiting(home.acquire(*kind, self.claim));
+    fn start_waiting(
+        &mut self,
+        bound: Bound,
+        future: BoxFuture<Result<Ticket, Refused>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Guard, LockError>> {
+        let (core, claim) = (Arc::clone(&self.core), self.claim);
+        let waiting = Waiting { core, claim, bound, alarm: None, future: Some(future) };
+        self.step = Step::Waiting(Box::new(waiting));
         if self.deadline.is_none() {
-            self.deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
+            let patience = self.patience.filter(|patience| !patience.is_zero());
+            self.deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
         }
         self.waiting(cx)
     }
 
-    /// No patience at all: one try, which may take a round trip.
-    fn start_trying(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
-        if let Err(error) = self.bind() {
-            return Poll::Ready(self.finish(Err(Refused::Error(error))));
-        }
-        let Core { home, kind, .. } = &*self.core;
-        if let Some(future) = home.try_soon(*kind, self.claim) {
-            self.step = Step::Waiting(future);
-            return self.waiting(cx);
-        }
-        self.step = Step::Done;
-        Poll::Ready(Self::at_once(&self.core, self.claim).map_err(|error| match error {
-            TryLockError::Busy => LockError::TimedOut,
-            TryLockError::Failed(error) => error,
-        }))
-    }
-
     fn waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
-        let Step::Waiting(future) = &mut self.step else { unreachable!("only called while it waits") };
+        let Step::Waiting(waiting) = &mut self.step else { unreachable!("only called while it waits") };
+        let future = waiting.future.as_mut().expect("it is taken out at the end");
         match future.as_mut().poll(cx) {
-            Poll::Ready(outcome) => Poll::Ready(self.finish(outcome)),
-            Poll::Pending => self.still_waiting(cx),
+            Poll::Ready(outcome) => {
+                waiting.future = None;
+                let bound = waiting.bound;
+                Poll::Ready(self.finish(&bound, outcome))
+            }
+            Poll::Pending if self.deadline.is_some_and(|deadline| waiting.is_late(deadline, cx)) => {
+                self.step = Step::Done;
+                Poll::Ready(Err(LockError::TimedOut))
+            }
+            Poll::Pending => Poll::Pending,
         }
     }
 
-    /// Nothing yet: is the time over?
-    fn still_waiting(&mut self, cx: &Context<'_>) -> Poll<Result<Guard, LockError>> {
-        let Some(deadline) = self.deadline else { return Poll::Pending };
-        if Instant::now() >= deadline {
-            self.give_up();
-            return Poll::Ready(Err(LockError::TimedOut));
-        }
-        if !self.alarm.as_ref().is_some_and(|alarm| alarm.wakes(cx)) {
-            self.alarm = Some(self.core.progress.alarm(deadline, cx.waker()));
-        }
-        Poll::Pending
-    }
-
-    fn finish(&mut self, outcome: Result<Ticket, Refused>) -> Result<Guard, LockError> {
+    fn finish(&mut self, bound: &Bound, outcome: Result<Ticket, Refused>) -> Result<Guard, LockError> {
         self.step = Step::Done;
-        self.alarm = None;
         match outcome {
-            Ok(ticket) if !self.core.leads(&self.bound, &ticket) => {
+            Ok(ticket) if !self.core.leads(bound, &ticket) => {
                 self.core.give_away(self.claim, ticket);
                 Err(LockError::Space(FabricError::Expelled))
             }
-            Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), self.bound.token_base, self.claim, ticket)),
+            Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), bound.token_base, self.claim, ticket)),
             Err(Refused::Busy) => Err(LockError::TimedOut),
             Err(Refused::Error(error)) => Err(error),
         }
     }
+}
 
-    /// Leaves a queued acquire to the progress thread: it stays in line until the lock has come and gone.
-    fn give_up(&mut self) {
+impl Waiting {
+    /// Nothing yet: is the time over? If not, this task is woken when it is.
+    fn is_late(&mut self, deadline: Instant, cx: &Context<'_>) -> bool {
+        if Instant::now() >= deadline {
+            return true;
+        }
+        if !self.alarm.as_ref().is_some_and(|alarm| alarm.wakes(cx)) {
+            self.alarm = Some(self.core.progress.alarm(deadline, cx.waker()));
+        }
+        false
+    }
+}
+
+/// Leaves a queued acquire to the progress thread: it stays in line until the lock has come and gone.
+impl Drop for Waiting {
+    fn drop(&mut self) {
         self.alarm = None;
-        let Step::Waiting(future) = std::mem::replace(&mut self.step, Step::Done) else { return };
+        let Some(future) = self.future.take() else { return };
         if self.core.home.cancels_by_drop() {
             return drop(future);
         }
@@ -274,16 +296,10 @@ impl Acquire {
             Step::Start => this.start(cx),
             Step::Waiting(_) => this.waiting(cx),
             Step::Refused(_) => match std::mem::replace(&mut this.step, Step::Done) {
-                Step::Refused(error) => Poll::Ready(Err(error)),
+                Step::Refused(error) => Poll::Ready(Err(*error)),
                 _ => unreachable!("just seen"),
             },
             Step::Done => panic!("an acquire was polled after it was done"),
         }
-    }
-}
-
-impl Drop for Acquire {
-    fn drop(&mut self) {
-        self.give_up();
     }
 }

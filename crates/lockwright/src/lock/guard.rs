@@ -231,6 +231,20 @@ impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
         if let Some(ticket) = &self.ticket
+            && self.watch.get().is_none()
+            && self.core.give_back_quickly(self.claim, ticket)
+        {
+            return;
+        }
+        self.drop_slowly();
+    }
+}
+
+impl Guard {
+    #[cold]
+    #[inline(never)]
+    fn drop_slowly(&mut self) {
+        if let Some(ticket) = &self.ticket
             && self.core.home.release_unheard(ticket)
         {
             self.close_watch();

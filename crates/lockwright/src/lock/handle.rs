@@ -7,7 +7,7 @@ use super::acquire::Acquire;
 use super::core::Core;
 use super::guard::Guard;
 use crate::error::{LockError, TryLockError};
-use crate::home::whole;
+use crate::home::{Bound, whole};
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
 use std::ops::Range;
@@ -36,6 +36,7 @@ impl Mutex {
         Self { core }
     }
 
+    #[inline(always)]
     pub(super) fn claim(&self) -> Claim {
         whole(Mode::Exclusive)
     }
@@ -57,7 +58,7 @@ impl Mutex {
     /// let guard = client.mutex("a").unwrap().lock().wait()?; // or .await?
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn lock(&self) -> Acquire {
         Acquire::new(Arc::clone(&self.core), self.claim(), None)
     }
@@ -108,10 +109,16 @@ pub struct RwLock {
 }
 
 impl RwLock {
+    /// Where its name leads.
+    pub(crate) fn bound(&self) -> Result<Bound, LockError> {
+        self.core.bound()
+    }
+
     pub(crate) fn new(core: Arc<Core>) -> Self {
         Self { core }
     }
 
+    #[inline(always)]
     fn acquire(&self, mode: Mode, patience: Option<Duration>) -> Acquire {
         Acquire::new(Arc::clone(&self.core), whole(mode), patience)
     }

@@ -1,12 +1,15 @@
-//! Addresses of spaces behind servers: `tcp://host:port/space`.
+//! Addresses of spaces behind servers: `tcp://host:port/space`, `rdma://host:port/space`.
 
 use super::talk::MAX_SPACE;
 
 /// The port of a server, unless another is named.
 pub(crate) const PORT: u16 = 5625;
 
-/// The server and the space in `rest`, which came after `tcp:`. `None` if it is no such address.
-pub(crate) fn parse(rest: &str) -> Option<(String, Vec<u8>)> {
+/// The port of a server's RDMA side, where the control connection listens, unless another is named.
+pub(crate) const RDMA_PORT: u16 = 5626;
+
+/// The server and the space in `rest`, which came after `tcp:` or `rdma:`. `None` if it is no such address.
+pub(crate) fn parse(rest: &str, port: u16) -> Option<(String, Vec<u8>)> {
     let rest = rest.strip_prefix("//")?;
     let (server, space) = rest.split_once('/').unwrap_or((rest, ""));
     if space.len() > MAX_SPACE || server.contains(char::is_whitespace) {
@@ -15,12 +18,12 @@ pub(crate) fn parse(rest: &str) -> Option<(String, Vec<u8>)> {
     // An address of version 6 stands in brackets, and has colons of its own.
     let after = server.rfind(']').map_or(0, |at| at + 1);
     let server = match server[after..].rsplit_once(':') {
-        Some((host, port)) if port.parse::<u16>().is_ok() && (after > 0 || !host.is_empty()) => {
+        Some((host, number)) if number.parse::<u16>().is_ok() && (after > 0 || !host.is_empty()) => {
             server.to_owned()
         }
         Some(_) => return None,
         None if server.is_empty() => return None,
-        None => format!("{server}:{PORT}"),
+        None => format!("{server}:{port}"),
     };
     Some((server, space.as_bytes().to_vec()))
 }
@@ -37,7 +40,8 @@ mod tests {
 
     #[test]
     fn addresses_name_a_server_and_a_space() {
-        let of = |text: &str| parse(text).map(|(server, space)| (server, String::from_utf8(space).unwrap()));
+        let of =
+            |text: &str| parse(text, PORT).map(|(server, space)| (server, String::from_utf8(space).unwrap()));
         let is = |server: &str, space: &str| Some((server.to_owned(), space.to_owned()));
         assert_eq!(of("//db7:7000/stock"), is("db7:7000", "stock"));
         assert_eq!(of("//db7"), is("db7:5625", ""));

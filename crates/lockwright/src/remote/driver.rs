@@ -2,12 +2,16 @@
 //! for everybody else.
 //!
 //! An answer that another thread takes from the socket costs a wake-up more. So a thread that blocks in `wait` asks the
-//! background thread to step aside, and runs the connection's tasks while it waits. The background thread steps in again
-//! once nobody has waited like that for a moment, or at once if a task of some executor waits for an answer.
+//! background thread to step aside, and reads the socket itself, without the runtime: one that is uncontended is answered
+//! like that. If nothing comes for [`SOON`], it goes on to run the connection's tasks, which keep it alive, while it waits.
+//! The background thread steps in again once nobody has waited like that for a moment, or at once if a task of some
+//! executor waits for an answer.
 //!
 //! What this file must not do: leave a connection unread for longer than twice [`IDLE`].
 
-use std::cell::Cell;
+use super::link::Remote;
+use lockwright_fabric::backend::tcp::{Bell, TcpEndpoint};
+use std::cell::{Cell, OnceCell};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -17,6 +21,8 @@ use tokio::sync::Notify;
 
 /// How long the background thread stays aside after the last one who waited, and how often it looks.
 const IDLE: Duration = Duration::from_millis(10);
+/// How long a thread that waits does without the connection's tasks.
+const SOON: Duration = Duration::from_millis(5);
 
 /// The two sides.
 #[derive(Debug, Default)]
@@ -44,6 +50,12 @@ struct Turns {
 thread_local! {
     /// Whether this thread runs some client's tasks right now.
     static DRIVES: Cell<bool> = const { Cell::new(false) };
+    /// The bell of this thread; none if the system has no more files to give.
+    static BELL: OnceCell<Option<Arc<Bell>>> = const { OnceCell::new() };
+}
+
+fn bell() -> Option<Arc<Bell>> {
+    BELL.with(|bell| bell.get_or_init(|| Bell::new().ok().map(Arc::new)).clone())
 }
 
 impl Driver {
@@ -55,13 +67,19 @@ impl Driver {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees `future` through on this thread.
-    pub(super) fn drive(&self, mut future: Pin<&mut dyn Future<Output = ()>>) {
+    /// Sees `future` through on this thread. `session` says over which connection the answers come.
+    pub(super) fn drive(
+        &self,
+        mut future: Pin<&mut dyn Future<Output = ()>>,
+        session: impl Fn() -> Option<TcpEndpoint>,
+    ) {
         // A thread of an executor cannot run another one's tasks.
         let runtime = self.runtime.upgrade().filter(|_| Handle::try_current().is_err());
         let Some(runtime) = runtime else { return lockwright_fabric::backend::block_on(future) };
         let _drives = Drives(DRIVES.replace(true));
-        if let Poll::Ready(()) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        let bell = bell();
+        let waker = bell.as_ref().map_or_else(|| Waker::noop().clone(), |bell| Waker::from(Arc::clone(bell)));
+        if let Poll::Ready(()) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return;
         }
         let mut turns = self.turns();
@@ -72,6 +90,13 @@ impl Driver {
             self.aside.notify_one();
         }
         let _at_the_end = Leave(self);
+        if let (Some(bell), Some(session)) = (bell, session()) {
+            while session.hear(&bell, SOON) {
+                if let Poll::Ready(()) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    return;
+                }
+            }
+        }
         runtime.block_on(future);
     }
 
@@ -152,8 +177,8 @@ impl Drop for Elsewhere {
 }
 
 /// [`Driver::drive`] with an outcome.
-pub(super) fn outcome<T>(driver: &Driver, future: impl Future<Output = T>) -> T {
+pub(super) fn outcome<T>(remote: &Remote, future: impl Future<Output = T>) -> T {
     let mut outcome = None;
-    driver.drive(pin!(async { outcome = Some(future.await) }));
+    remote.drive(pin!(async { outcome = Some(future.await) }));
     outcome.expect("a future that was seen through has an outcome")
 }

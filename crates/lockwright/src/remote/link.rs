@@ -6,11 +6,12 @@
 use super::driver::Driver;
 use super::table::{Origin, Table};
 use super::talk::{Answer, Ask, DESK};
+use super::transport::{Session, Transport};
 use crate::error::{LockError, OpenError};
-use lockwright_fabric::backend::tcp::{ConnectError, ConnectOptions, Fate, Listener, TcpEndpoint};
+use lockwright_fabric::backend::tcp::{Fate, Listener, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
-use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ pub(crate) struct RemoteOptions {
     pub(crate) server: String,
     pub(crate) space: Vec<u8>,
     pub(crate) lease: Duration,
-    pub(crate) connect: ConnectOptions,
+    pub(crate) transport: Transport,
 }
 
 /// A client of a server.
@@ -47,7 +48,7 @@ pub(crate) struct Remote {
 /// The table, and the session it is about.
 pub(crate) struct Line {
     pub(crate) table: Table,
-    ep: Option<TcpEndpoint>,
+    ep: Option<Session>,
     /// When the server was last heard, if there is no session.
     heard: Instant,
     lease: Duration,
@@ -65,9 +66,13 @@ impl Line {
     pub(crate) fn say(&mut self, ask: &Ask) {
         if let Some(ep) = &self.ep {
             let message = self.table.say(ask);
-            // A session that is over begins anew with everything that matters.
-            let _ = ep.tell(DESK, &message);
+            ep.tell(DESK, &message);
         }
+    }
+
+    /// The session, if verbs can go over it.
+    pub(super) fn session(&self) -> Option<TcpEndpoint> {
+        self.ep.as_ref().and_then(Session::readable)
     }
 
     pub(crate) fn is_in_session(&self) -> bool {
@@ -75,12 +80,17 @@ impl Line {
     }
 
     fn silence(&self) -> Duration {
-        self.ep.as_ref().map_or_else(|| self.heard.elapsed(), TcpEndpoint::silence)
+        self.ep.as_ref().map_or_else(|| self.heard.elapsed(), Session::silence)
     }
 
     /// Whether the server was heard lately: three heartbeats at most. Longer, and it may have given us up.
     pub(crate) fn is_reachable(&self) -> bool {
         self.ep.as_ref().is_some_and(|ep| ep.is_connected() && ep.silence() <= ep.heartbeat() * 3)
+    }
+
+    /// Whether nothing was heard for longer than the lease.
+    pub(crate) fn is_expired(&self) -> bool {
+        self.silence() > self.lease
     }
 
     /// After silence for longer than the lease, whatever is held counts as lost.
@@ -107,12 +117,13 @@ impl Remote {
     /// # Errors
     /// If the server cannot be reached or lets nobody in.
     pub(crate) fn open(options: RemoteOptions) -> Result<Arc<Self>, OpenError> {
-        let name = format!("tcp://{}/{}", options.server, String::from_utf8_lossy(&options.space));
+        let scheme = options.transport.scheme();
+        let name = format!("{scheme}://{}/{}", options.server, String::from_utf8_lossy(&options.space));
         let refuse = |why: String| OpenError::Space { space: name.clone(), why };
-        let patience = options.connect.timeout;
+        let patience = options.transport.timeout();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new()
-            .name("lockwright-tcp".to_owned())
+            .name(format!("lockwright-{scheme}"))
             .spawn(move || run(options, &tell))
             .map_err(|error| refuse(error.to_string()))?;
         let remote = match told.recv() {
@@ -148,6 +159,11 @@ impl Remote {
         &self.driver
     }
 
+    /// Sees `future`, which waits for this server, through on the calling thread.
+    pub(super) fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+        self.driver.drive(future, || self.line().session());
+    }
+
     pub(crate) fn lease(&self) -> Duration {
         self.options.lease
     }
@@ -178,7 +194,7 @@ impl Remote {
     }
 
     /// Goes on with a new session.
-    fn begin(&self, ep: TcpEndpoint) {
+    fn begin(&self, ep: Session) {
         let listener: Weak<dyn Listener> = self.me.clone();
         ep.listen(listener);
         let mut line = self.line();
@@ -189,7 +205,7 @@ impl Remote {
         line.expire();
         let origin = Origin { epoch: ep.epoch(), key: key() };
         for message in line.table.begin_session(origin, &self.options.space) {
-            let _ = ep.tell(DESK, &message);
+            ep.tell(DESK, &message);
         }
         let fate = ep.fate();
         line.ep = Some(ep);
@@ -207,7 +223,7 @@ impl Remote {
             if self.line().closed {
                 return;
             }
-            match connect(&self.options).await {
+            match self.options.transport.connect(&self.options.server).await {
                 Ok(ep) => return self.begin(ep),
                 Err(_) => {
                     self.line().expire();
@@ -228,11 +244,16 @@ impl Remote {
 }
 
 impl Listener for Remote {
-    fn message(&self, _: PeerId, message: Message) {
-        let Some((taken, answer)) = Answer::decode(&message) else { return };
+    fn message(&self, from: PeerId, message: Message) -> Option<Message> {
+        if from != DESK {
+            // For the protocol that this client runs as a guest.
+            return Some(message);
+        }
+        let (taken, answer) = Answer::decode(&message)?;
         let mut line = self.line();
         if let Answer::Refused { id: 0, why } = &answer {
-            return self.fail(&mut line, why);
+            self.fail(&mut line, why);
+            return None;
         }
         if !line.table.is_open {
             line.table.is_open = true;
@@ -241,13 +262,14 @@ impl Listener for Remote {
         let waker = line.table.hear(taken, answer);
         drop(line);
         wake(waker);
+        None
     }
 
     fn reconnected(&self) {
         let line = self.line();
         if let Some(ep) = &line.ep {
             for message in line.table.unacked() {
-                let _ = ep.tell(DESK, message);
+                ep.tell(DESK, message);
             }
         }
     }
@@ -278,18 +300,6 @@ fn key() -> u128 {
     u128::from(random()) << 64 | u128::from(random())
 }
 
-async fn connect(options: &RemoteOptions) -> Result<TcpEndpoint, ConnectError> {
-    let addresses = tokio::net::lookup_host(&options.server).await?;
-    let mut last = ConnectError::Io(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
-    for address in addresses {
-        match TcpEndpoint::connect(address, options.connect.clone()).await {
-            Ok(ep) => return Ok(ep),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
 /// The client's thread.
 fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -300,7 +310,7 @@ fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>)
         }
     };
     let remote = runtime.block_on(async {
-        let ep = connect(&options).await?;
+        let ep = options.transport.connect(&options.server).await?;
         let remote = Arc::new_cyclic(|me| Remote {
             line: Mutex::new(Line {
                 table: Table::default(),
@@ -319,7 +329,7 @@ fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>)
             options,
         });
         remote.begin(ep);
-        Ok::<_, ConnectError>(remote)
+        Ok::<_, String>(remote)
     });
     let driver = match remote {
         Ok(remote) => {
@@ -327,8 +337,8 @@ fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>)
             let _ = tell.send(Ok(remote));
             driver
         }
-        Err(error) => {
-            let _ = tell.send(Err(error.to_string()));
+        Err(why) => {
+            let _ = tell.send(Err(why));
             return;
         }
     };

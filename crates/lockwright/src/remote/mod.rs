@@ -1,4 +1,4 @@
-//! `tcp://host:port/space`, a space behind a server: the client's side.
+//! `tcp://host:port/space` and `rdma://host:port/space`, spaces behind a server: the client's side.
 //!
 //! | file | |
 //! |---|---|
@@ -7,19 +7,27 @@
 //! | `table` | what was asked for and is held, whatever becomes of sessions |
 //! | `driver` | which thread reads |
 //! | `link` | sessions: connecting, coming back, hearing the server |
+//! | `inquiry` | questions that are answered with bytes |
+//! | `transport` | what sessions run over |
 //! | `look` | listings and breaking locks |
 //! | `listing` | listings as bytes |
+//! | `verbs/` | clients that run the protocol of an exported space themselves |
+//! | `secret` | what a user's own server and clients know of each other |
 //!
 //! A lock and its unlock cost one round trip: the request is answered when the lock is granted, and the unlock is not
 //! waited for. Handles cost none: a name is told to the server on the way.
 
 pub(crate) mod address;
 mod driver;
+mod inquiry;
 mod link;
 pub(crate) mod listing;
 pub(crate) mod look;
+pub(crate) mod secret;
 pub(crate) mod table;
 pub(crate) mod talk;
+pub(crate) mod transport;
+pub(crate) mod verbs;
 
 pub(crate) use link::{Remote, RemoteOptions};
 
@@ -87,7 +95,7 @@ impl Home for RemoteHome {
 
     /// Blocks for one round trip.
     fn try_acquire(&self, _: Kind, claim: Claim) -> Result<Ticket, Refused> {
-        driver::outcome(self.remote.driver(), Asking::new(&self.remote, &claim, false))
+        driver::outcome(&self.remote, Asking::new(&self.remote, &claim, false))
     }
 
     fn try_soon(&self, _: Kind, claim: Claim) -> Option<BoxFuture<Result<Ticket, Refused>>> {
@@ -99,7 +107,7 @@ impl Home for RemoteHome {
     }
 
     fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
-        self.remote.driver().drive(future);
+        self.remote.drive(future);
     }
 
     fn cancels_by_drop(&self) -> bool {

@@ -10,6 +10,8 @@
 //! | `directory` | names |
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
+//! | `guests`, `guest` | clients that run the protocol of such a space themselves |
+//! | `rdma` | the same desk behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
 
 mod books;
@@ -17,12 +19,17 @@ mod desk;
 mod directory;
 mod durable;
 mod exported;
+mod guest;
+mod guests;
 mod metrics;
+#[cfg(feature = "rdma")]
+mod rdma;
 mod totals;
 
 use self::books::Books;
 use self::desk::Desk;
 use self::durable::Durable;
+use crate::remote::secret;
 use lockwright_fabric::backend::tcp;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -51,6 +58,8 @@ pub struct ServerOptions {
     grace: Duration,
     heartbeat: Duration,
     exports: Vec<String>,
+    #[cfg(feature = "rdma")]
+    rdma: Option<rdma::Side>,
 }
 
 impl Default for ServerOptions {
@@ -64,6 +73,8 @@ impl Default for ServerOptions {
             grace: Duration::from_secs(5),
             heartbeat: Duration::from_secs(1),
             exports: Vec::new(),
+            #[cfg(feature = "rdma")]
+            rdma: None,
         }
     }
 }
@@ -164,12 +175,33 @@ impl ServerOptions {
     /// Offers a space of this host's shared memory, such as `shm:`, to clients, as `tcp://host:port/shm:`. It can be
     /// called several times.
     ///
+    /// Such a space is its user's alone, so a server that offers one lets nobody in who does not know its secret. Without a
+    /// [token](Self::token) it makes one that only processes of this user can read; they find it by themselves.
+    ///
     /// ```
     /// # use lockwright::server::ServerOptions;
     /// let options = ServerOptions::default().export("shm:");
     /// ```
     pub fn export(mut self, space: impl Into<String>) -> Self {
         self.exports.push(space.into());
+        self
+    }
+
+    /// Offers the same spaces over RDMA too, as `rdma://host:port/NAME`: `listen` is where clients and server meet, by TCP,
+    /// before they talk over queue pairs of `device`. Addresses that other machines can reach need a token.
+    ///
+    /// ```
+    /// # use lockwright::server::ServerOptions;
+    /// let options = ServerOptions::default().rdma("127.0.0.1:5626".parse()?, "rxe0".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "rdma")]
+    pub fn rdma(
+        mut self,
+        listen: SocketAddr,
+        device: lockwright_fabric::backend::rdma::DeviceChoice,
+    ) -> Self {
+        self.rdma = Some(rdma::Side { listen, device });
         self
     }
 }
@@ -201,6 +233,9 @@ pub enum ServeError {
     /// The token, certificate or key is no good.
     #[error("{0}")]
     Trust(String),
+    /// There is no RDMA device, or it cannot be used.
+    #[error("cannot serve over RDMA: {0}")]
+    Rdma(String),
     /// The state file cannot be used.
     #[error("the server's state in {path} cannot be used: {why}")]
     State {
@@ -229,15 +264,20 @@ pub enum ServeError {
 pub struct Server {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
+    rdma: Option<RdmaSide>,
     recovering: bool,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// The server's RDMA side: where the control connection listens, and the device.
+type RdmaSide = (SocketAddr, String);
+
 /// What the thread says when it is up.
 struct Up {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
+    rdma: Option<RdmaSide>,
     recovering: bool,
 }
 
@@ -263,8 +303,8 @@ impl Server {
             .spawn(move || runtime.block_on(serve(options, &tell, stopped)))
             .map_err(system)?;
         match told.recv() {
-            Ok(Ok(Up { address, metrics, recovering })) => {
-                Ok(Self { address, metrics, recovering, stop: Some(stop), thread: Some(thread) })
+            Ok(Ok(Up { address, metrics, rdma, recovering })) => {
+                Ok(Self { address, metrics, rdma, recovering, stop: Some(stop), thread: Some(thread) })
             }
             Ok(Err(error)) => Err(error),
             Err(_) => Err(ServeError::System("its thread ended".to_owned())),
@@ -291,6 +331,17 @@ impl Server {
     /// ```
     pub const fn metrics(&self) -> Option<SocketAddr> {
         self.metrics
+    }
+
+    /// Where it is reached over RDMA, and by which device, if it is.
+    ///
+    /// ```
+    /// # use lockwright::server::{Server, ServerOptions};
+    /// # let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    /// assert_eq!(server.rdma(), None);
+    /// ```
+    pub fn rdma(&self) -> Option<(SocketAddr, &str)> {
+        self.rdma.as_ref().map(|(address, device)| (*address, device.as_str()))
     }
 
     /// Whether it began by waiting for those who held locks before it was restarted.
@@ -320,15 +371,20 @@ async fn serve(
     tell: &mpsc::Sender<Result<Up, ServeError>>,
     stopped: oneshot::Receiver<()>,
 ) {
-    let started = start(options).await;
-    let (server, desk, metrics, recovering) = match started {
+    let started = match start(options).await {
         Ok(started) => started,
         Err(error) => {
             let _ = tell.send(Err(error));
             return;
         }
     };
+    let Started { server, desk, metrics, recovering } = started.tcp;
+    #[cfg(feature = "rdma")]
+    let rdma = started.rdma.as_ref().map(|host| (host.address(), host.device().to_owned()));
+    #[cfg(not(feature = "rdma"))]
+    let rdma = None;
     let up = Up {
+        rdma,
         address: server.address(),
         metrics: metrics.as_ref().and_then(|listener| listener.local_addr().ok()),
         recovering: recovering.is_some(),
@@ -346,24 +402,39 @@ async fn serve(
     let _ = tell.send(Ok(up));
     let _ = stopped.await;
     server.shut_down().await;
+    #[cfg(feature = "rdma")]
+    drop(started.rdma);
     let mut books = desk.books();
     let clean = books.requests() == 0 && !books.is_recovering();
     books.durable.end(clean);
 }
 
-type Started = (tcp::Server<Desk>, Desk, Option<tokio::net::TcpListener>, Option<Duration>);
+/// A server that is up.
+struct Both {
+    tcp: Started,
+    #[cfg(feature = "rdma")]
+    rdma: Option<lockwright_fabric::backend::rdma::RdmaHost>,
+}
 
-async fn start(options: ServerOptions) -> Result<Started, ServeError> {
-    let ServerOptions { listen, token, tls, metrics, state, grace, heartbeat, exports } = options;
+struct Started {
+    server: tcp::Server<Desk>,
+    desk: Desk,
+    metrics: Option<tokio::net::TcpListener>,
+    recovering: Option<Duration>,
+}
+
+async fn start(options: ServerOptions) -> Result<Both, ServeError> {
+    let ServerOptions { listen, token, tls, metrics, state, grace, heartbeat, exports, .. } = options;
     let exposed = !listen.ip().to_canonical().is_loopback() && token.is_none() && tls.is_none();
     if exposed {
         return Err(ServeError::Exposed(listen));
     }
+    let (token, secret) = admission(&exports, token, listen)?;
     let (durable, recovering) = Durable::begin(state.as_deref()).map_err(|error| ServeError::State {
         path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
         why: error.to_string(),
     })?;
-    let listening = match metrics {
+    let metrics = match metrics {
         Some(address) => Some(
             tokio::net::TcpListener::bind(address)
                 .await
@@ -371,7 +442,9 @@ async fn start(options: ServerOptions) -> Result<Started, ServeError> {
         ),
         None => None,
     };
-    let options = tcp::ServerOptions {
+    #[cfg(feature = "rdma")]
+    let shared = rdma::Shared { token: token.clone(), heartbeat, grace, epoch: durable.epoch };
+    let tcp_options = tcp::ServerOptions {
         token,
         tls,
         heartbeat,
@@ -383,9 +456,42 @@ async fn start(options: ServerOptions) -> Result<Started, ServeError> {
     };
     let desk = Desk::new(Books::new(durable, recovering), exports);
     let server =
-        tcp::Server::bind(listen, desk.clone(), vec![], options).await.map_err(|error| match error {
+        tcp::Server::bind(listen, desk.clone(), vec![], tcp_options).await.map_err(|error| match error {
             tcp::BindError::Exposed(address) => ServeError::Exposed(address),
             tcp::BindError::Io { address, error } => ServeError::Listen { address, why: error.to_string() },
         })?;
-    Ok((server, desk, listening, recovering.then_some(grace)))
+    let port = server.address().port();
+    match secret {
+        Some(secret) => secret::leave(port, &secret),
+        None => secret::forget(port),
+    }
+    .map_err(|error| {
+        ServeError::Trust(format!("the secret for this user's clients cannot be left: {error}"))
+    })?;
+    Ok(Both {
+        #[cfg(feature = "rdma")]
+        rdma: options.rdma.as_ref().map(|side| rdma::open(side, desk.clone(), shared)).transpose()?,
+        tcp: Started { server, desk, metrics, recovering: recovering.then_some(grace) },
+    })
+}
+
+/// What clients must know, and whether it has to be left for them: spaces of this user's are for nobody else.
+fn admission(
+    exports: &[String],
+    token: Option<tcp::Token>,
+    listen: SocketAddr,
+) -> Result<(Option<tcp::Token>, Option<String>), ServeError> {
+    if exports.is_empty() || token.is_some() {
+        return Ok((token, None));
+    }
+    if !listen.ip().to_canonical().is_loopback() {
+        return Err(ServeError::Trust(format!(
+            "refusing to export {} to other machines without a secret that clients must know: give --token-file",
+            exports.join(", ")
+        )));
+    }
+    let trust = |error: &dyn std::fmt::Display| ServeError::Trust(format!("no secret can be made: {error}"));
+    let secret = secret::make(listen.port()).map_err(|error| trust(&error))?;
+    let token = tcp::Token::new(&secret).map_err(|error| trust(&error))?;
+    Ok((Some(token), Some(secret)))
 }

@@ -121,7 +121,18 @@ impl History {
     }
 
     pub(crate) fn summary(&self) -> String {
-        format!("{} grants, {} of them lost, {} writes fenced off", self.holds.len(), self.lost, self.fenced)
+        let of = |lock| self.holds.iter().filter(|hold| hold.claim.lock == lock).count();
+        let [mutex, rwlock, range] = [0, 1, 2].map(of);
+        format!(
+            "{mutex} grants of the mutex, {rwlock} of the reader-writer lock, {range} of ranges, {} of them lost, \
+             {} writes fenced off",
+            self.lost, self.fenced
+        )
+    }
+
+    /// Whether locks of every kind were granted and given back, so that there was something to check.
+    pub(crate) fn has_all_kinds(&self) -> bool {
+        (0..3).all(|lock| self.holds.iter().any(|hold| hold.claim.lock == lock && hold.to.is_some()))
     }
 
     /// Shows everything to the checkers, in order of time.

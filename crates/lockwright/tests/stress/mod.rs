@@ -1,8 +1,8 @@
 //! The parent: starts the processes, kills and stops them, and judges what they noted.
 
 pub(crate) mod child;
-mod counters;
-mod history;
+pub(crate) mod counters;
+pub(crate) mod history;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -159,6 +159,7 @@ impl Stress {
         }
         let history = history::History::read(&self.folder);
         println!("{} kills, {} stops, {}", self.kills, self.stops, history.summary());
+        assert!(history.has_all_kinds(), "nothing is shown about a kind of lock that nobody took");
         history.check();
         counters::check(&self.folder, self.kills);
         let _ = fs::remove_file(&self.path);
@@ -175,6 +176,20 @@ impl Stress {
         }
         panic!("process {pid} does not come to an end; the space says {entries:#?}");
     }
+}
+
+/// Judges what these processes, one log each, are said to have done.
+pub(crate) fn judge_told(name: &str, told: &[&str]) {
+    let folder =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("told-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    for (pid, log) in told.iter().enumerate() {
+        fs::write(folder.join(format!("log-{pid}")), log).unwrap();
+    }
+    let history = history::History::read(&folder);
+    let _ = fs::remove_dir_all(&folder);
+    history.check();
 }
 
 fn logs(folder: &Path) -> impl Iterator<Item = (String, String)> {

@@ -1,60 +1,78 @@
-//! A client's side: its station, the queue pair to the host, and queue pairs to other clients, connected on first use.
+//! A client's side: its station, the queue pair to the host and what becomes of it, and the control connection.
 //!
-//! A client that writes to many others keeps at most [`RdmaOptions::max_peers`] connections of its own making: the one
-//! unused for longest is given up for a new one. So N clients make at most N × `max_peers` connections, however many
-//! pairs of them ever talk, where dynamically connected transport (DC, on mlx5 only) would need one queue pair each.
+//! A queue pair that is in error is replaced by another one of the same session: the host destroys its end before it answers,
+//! so that nothing of the old one takes effect later. Verbs that were under way have failed, and their callers are told that
+//! the node could not be reached; letters from the host are numbered, and none is lost or doubled. Only when the control
+//! connection ends, or nothing is heard on it, is the client lost.
 
-use super::control::{Frame, RegionInfo, VERSION};
+use super::control::{Frame, RegionInfo, Welcome};
 use super::device::{Device, DeviceChoice, DeviceError};
+use super::hello;
 use super::letter;
-use super::station::{Keeper, Station};
-use super::verbs::{Pair, PairInfo};
+use super::lines::{Called, Lines, Way};
+use super::station::{Keeper, Owner, Station};
+use super::verbs::Pair;
+use super::wire::Wire;
 use crate::addr::PeerId;
 use crate::backend::clock::Clock;
 use crate::backend::inproc::mailbox::Mailbox;
-use crate::capability::AtomicScope;
+use crate::backend::tcp::{Fate, Listener, Token};
 use crate::endpoint::FabricError;
 use crate::message::Message;
 use crate::wait::Time;
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::task::{Poll, Waker};
-use std::time::Duration;
-
-/// How long the host may take to answer.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
 
 /// How a client connects and behaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct RdmaOptions {
     /// The device to use.
     pub device: DeviceChoice,
     /// Emulate masked and guarded verbs by compare-and-swap, retrying; batches with such verbs take several round
     /// trips. Without it the fabric says that it has none, and protocols choose their portable layouts.
     pub emulate_masks: bool,
+    /// On mlx5: masked and 16-byte atomics by the NIC itself. **Not yet run on hardware**, so it has to be asked for.
+    pub extended_atomics: bool,
     /// Connections to other clients at most.
     pub max_peers: usize,
     /// Nanoseconds between two READs of a wait, where the protocol does not say.
     pub pace_ns: u64,
+    /// The secret that the host wants.
+    pub token: Option<Token>,
+    /// What the client calls itself.
+    pub name: String,
+    /// How long the host may take to answer.
+    pub timeout: Duration,
 }
 
 impl Default for RdmaOptions {
     fn default() -> Self {
-        Self { device: DeviceChoice::default(), emulate_masks: false, max_peers: 64, pace_ns: 2_000 }
+        Self {
+            device: DeviceChoice::default(),
+            emulate_masks: false,
+            extended_atomics: false,
+            max_peers: 64,
+            pace_ns: 2_000,
+            token: None,
+            name: String::new(),
+            timeout: Duration::from_secs(10),
+        }
     }
 }
 
-/// Why a client did not get in.
+/// Why a client did not get in, or a host did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RdmaConnectError {
     /// The device.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The control connection.
-    #[error("the host at {host} cannot be reached: {error}")]
+    #[error("the RDMA host at {host} cannot be reached: {error}")]
     Unreachable {
         /// Where it should be.
         host: SocketAddr,
@@ -62,12 +80,38 @@ pub enum RdmaConnectError {
         error: io::Error,
     },
     /// The host said no.
-    #[error("the host at {host} refuses: {text}")]
+    #[error("the RDMA host at {host} refuses: {text}")]
     Refused {
         /// Who.
         host: SocketAddr,
         /// Why.
         text: String,
+    },
+    /// Two who share no secret.
+    #[error("the RDMA host at {host} {what}")]
+    Trust {
+        /// Who.
+        host: SocketAddr,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The host's address would be open to strangers.
+    #[error("{0} can be reached by other machines, and nothing would keep them out: a token is needed")]
+    Exposed(SocketAddr),
+    /// The host lends nothing of that size.
+    #[error(
+        "the RDMA host at {host} lends {has} bytes on node {node}, where {needs} are needed: it has another space, or \
+         other parameters"
+    )]
+    TooSmall {
+        /// Who.
+        host: SocketAddr,
+        /// Which node.
+        node: u16,
+        /// What it lends there.
+        has: u64,
+        /// What is needed.
+        needs: u64,
     },
 }
 
@@ -75,118 +119,139 @@ pub enum RdmaConnectError {
 #[derive(Debug)]
 pub(super) struct Client {
     // Queue pairs go first: their station must outlive them.
-    lines: Mutex<Lines>,
-    pub(super) host: Pair,
+    lines: Lines,
+    /// A queue pair that the host does not know yet.
+    renewing: Mutex<Option<Pair>>,
+    pub(super) host: Arc<Wire>,
     station: Arc<Station>,
     _keeper: Keeper,
     pub(super) post: Arc<Post>,
     pub(super) peer: PeerId,
-    pub(super) scope: AtomicScope,
-    pub(super) regions: Vec<RegionInfo>,
+    pub(super) welcome: Welcome,
+    pub(super) address: SocketAddr,
     pub(super) clock: Clock,
     control: Mutex<TcpStream>,
     pub(super) options: RdmaOptions,
     pub(super) random: AtomicU64,
     /// Compare-and-swaps that emulated verbs had to repeat.
     pub(super) retries: AtomicU64,
-    pub(super) lost: AtomicBool,
+    /// Queue pairs to the host that had to be replaced.
+    pub(super) renewals: AtomicU64,
+    lost: AtomicBool,
+    closed: AtomicBool,
+    /// When the host was last heard.
+    heard: Mutex<Instant>,
 }
 
 /// Where letters go, and whom the queue pairs they come over belong to.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Post {
     pub(super) mailbox: Mailbox,
     senders: RwLock<HashMap<u32, Option<PeerId>>>,
+    /// The number of the last letter of the host.
+    taken: AtomicU32,
+    client: OnceLock<Weak<Client>>,
+    ear: OnceLock<Weak<dyn Listener>>,
+}
+
+impl fmt::Debug for Post {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Post").finish_non_exhaustive()
+    }
 }
 
 impl Post {
-    fn know(&self, pair: u32, sender: Option<PeerId>) {
+    /// Letters over the queue pair `pair` are from `sender`; `None`: from the host, and they say themselves.
+    pub(super) fn know(&self, pair: u32, sender: Option<PeerId>) {
         self.senders.write().unwrap_or_else(PoisonError::into_inner).insert(pair, sender);
     }
 
-    fn forget(&self, pair: u32) {
+    pub(super) fn forget(&self, pair: u32) {
         self.senders.write().unwrap_or_else(PoisonError::into_inner).remove(&pair);
     }
 
-    /// A letter came over queue pair `pair`. From the host it says whom it is from, from others whom it is for.
-    fn deliver(&self, pair: u32, bytes: &[u8]) {
-        let sender = self.senders.read().unwrap_or_else(PoisonError::into_inner).get(&pair).copied();
-        let (Some(sender), Some((named, message))) = (sender, letter::decode(bytes)) else { return };
-        self.mailbox.put(sender.unwrap_or(named), message);
+    /// From now on `listener` hears every letter. Only the first counts.
+    pub(super) fn listen(&self, listener: Weak<dyn Listener>) {
+        let _ = self.ear.set(listener);
+    }
+
+    fn listener(&self) -> Option<Arc<dyn Listener>> {
+        self.ear.get().and_then(Weak::upgrade)
     }
 }
 
-#[derive(Debug, Default)]
-struct Lines {
-    out: HashMap<PeerId, Line>,
-    /// Queue pairs that others made to this client.
-    called: HashMap<PeerId, Pair>,
-    turn: u64,
-}
+impl Owner for Arc<Post> {
+    fn letter(&self, pair: u32, bytes: &[u8]) {
+        let sender = self.senders.read().unwrap_or_else(PoisonError::into_inner).get(&pair).copied();
+        let (Some(sender), Some((named, number, message))) = (sender, letter::decode(bytes)) else { return };
+        if sender.is_none() {
+            // Sent again over a new queue pair, though it had arrived over the old one. One at a time takes letters.
+            if number == self.taken.load(Relaxed) {
+                return;
+            }
+            self.taken.store(number, Relaxed);
+        }
+        let from = sender.unwrap_or(named);
+        if self.ear.get().is_none() {
+            self.mailbox.put(from, message);
+        } else if let Some(listener) = self.listener() {
+            listener.message(from, message);
+        }
+    }
 
-#[derive(Debug)]
-enum Line {
-    Calling { pair: Pair, waiting: Vec<Waker> },
-    Open { pair: Arc<Pair>, used: u64 },
-    AtHost,
-    Nobody,
-}
-
-/// The way to a peer.
-enum Way {
-    Host,
-    Pair(Arc<Pair>),
+    fn broken(&self, pair: u32) {
+        let Some(client) = self.client.get().and_then(Weak::upgrade) else { return };
+        if client.host.doubt(pair) {
+            // Not here: whoever takes completions must not wait for those that are still to be taken.
+            let renew = move || client.renew();
+            let _ = std::thread::Builder::new().name("lockwright-rdma-renew".to_owned()).spawn(renew);
+        }
+    }
 }
 
 impl Client {
     pub(super) fn connect(host: SocketAddr, options: RdmaOptions) -> Result<Arc<Self>, RdmaConnectError> {
-        let device = Arc::new(Device::open(&options.device)?);
+        let device = Device::open(&options.device)?.with_extended(options.extended_atomics)?;
+        let device = Arc::new(device);
         let post = Arc::<Post>::default();
-        let sink = Arc::clone(&post);
-        let (station, keeper) =
-            Station::open(&device, Box::new(move |pair, bytes| sink.deliver(pair, bytes)))?;
+        let (station, keeper) = Station::open(&device, Box::new(Arc::clone(&post)))?;
         let pair = station.pair()?;
         let unreachable = |error| RdmaConnectError::Unreachable { host, error };
-        let mut control = TcpStream::connect_timeout(&host, HANDSHAKE).map_err(unreachable)?;
+        let mut control = TcpStream::connect_timeout(&host, options.timeout).map_err(unreachable)?;
         control.set_nodelay(true).map_err(unreachable)?;
-        control.set_read_timeout(Some(HANDSHAKE)).map_err(unreachable)?;
-        Frame::Hello { version: VERSION, pair: pair.info }.write(&mut control).map_err(unreachable)?;
-        let (peer, now_ns, other, scope, regions) = match Frame::read(&mut control).map_err(unreachable)? {
-            Frame::Welcome { peer, now_ns, pair, scope, regions } => (peer, now_ns, pair, scope, regions),
-            Frame::Refused { text } => return Err(RdmaConnectError::Refused { host, text }),
-            _ => return Err(RdmaConnectError::Refused { host, text: "it makes no sense".to_owned() }),
-        };
-        control.set_read_timeout(None).map_err(unreachable)?;
+        control.set_read_timeout(Some(options.timeout)).map_err(unreachable)?;
+        let welcome = hello::enter(&mut control, host, &pair.info, &options)?;
+        let heartbeat = Duration::from_millis(u64::from(welcome.heartbeat_ms.max(1)));
+        control.set_read_timeout(Some(heartbeat)).map_err(unreachable)?;
+        control.set_write_timeout(Some(options.timeout)).map_err(unreachable)?;
         post.know(pair.info.number, None);
-        pair.connect(&other, false)?;
+        pair.connect(&welcome.pair, false)?;
         let reader = control.try_clone().map_err(unreachable)?;
         let client = Arc::new(Self {
-            lines: Mutex::default(),
-            host: pair,
+            lines: Lines::default(),
+            renewing: Mutex::default(),
+            host: Wire::new(&station, pair),
             station,
             _keeper: keeper,
             post,
-            peer,
-            scope,
-            regions,
-            clock: Clock::showing(Time(now_ns)),
+            peer: welcome.peer,
+            clock: Clock::showing(Time(welcome.now_ns)),
+            random: AtomicU64::new(u64::from(welcome.peer.0)),
+            welcome,
+            address: host,
             control: Mutex::new(control),
             options,
-            random: AtomicU64::new(u64::from(peer.0)),
             retries: AtomicU64::new(0),
+            renewals: AtomicU64::new(0),
             lost: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            heard: Mutex::new(Instant::now()),
         });
+        let _ = client.post.client.set(Arc::downgrade(&client));
         let listener = Arc::downgrade(&client);
-        let started =
-            std::thread::Builder::new().name("lockwright-rdma-control".to_owned()).spawn(move || {
-                let mut reader = reader;
-                loop {
-                    let frame = Frame::read(&mut reader);
-                    let Some(client) = listener.upgrade() else { return };
-                    let Ok(frame) = frame else { return client.lose() };
-                    client.hear(&frame);
-                }
-            });
+        let started = std::thread::Builder::new()
+            .name("lockwright-rdma-control".to_owned())
+            .spawn(move || listen(reader, &listener, heartbeat));
         started.map_err(unreachable)?;
         Ok(client)
     }
@@ -195,11 +260,33 @@ impl Client {
         &self.station
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn regions(&self) -> &[RegionInfo] {
+        &self.welcome.regions
     }
 
-    fn say(&self, frame: &Frame) {
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.load(Relaxed)
+    }
+
+    pub(super) fn heartbeat(&self) -> Duration {
+        Duration::from_millis(u64::from(self.welcome.heartbeat_ms))
+    }
+
+    pub(super) fn grace(&self) -> Duration {
+        Duration::from_millis(u64::from(self.welcome.grace_ms))
+    }
+
+    /// How long nothing was heard of the host.
+    pub(super) fn silence(&self) -> Duration {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// How the session ended, if it did.
+    pub(super) fn fate(&self) -> Option<Fate> {
+        if self.closed.load(Relaxed) { Some(Fate::Closed) } else { self.is_lost().then_some(Fate::Expired) }
+    }
+
+    pub(super) fn say(&self, frame: &Frame) {
         let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         // A connection that broke is seen by the thread that reads it.
         let _ = frame.write(&mut *control);
@@ -207,136 +294,91 @@ impl Client {
 
     /// The host is gone: everything fails from now on.
     fn lose(&self) {
-        self.lost.store(true, Relaxed);
-        self.host.stop();
-        self.post.mailbox.close();
-        let mut lines = self.lines();
-        for (_, line) in lines.out.drain() {
-            if let Line::Calling { waiting, .. } = line {
-                waiting.into_iter().for_each(Waker::wake);
-            }
+        if self.lost.swap(true, Relaxed) {
+            return;
         }
+        self.host.close();
+        drop(self.renewing.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.post.mailbox.close();
+        self.lines.close();
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = control.shutdown(Shutdown::Both);
+        drop(control);
+        if let (Some(listener), false) = (self.post.listener(), self.closed.load(Relaxed)) {
+            listener.over(&Fate::Expired);
+        }
+    }
+
+    /// The queue pair to the host is in error: it is destroyed, and the host is asked for another.
+    pub(super) fn renew(&self) {
+        let mut renewing = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_lost() || renewing.is_some() {
+            return;
+        }
+        self.host.cut();
+        let Ok(pair) = self.station.pair() else {
+            drop(renewing);
+            return self.lose();
+        };
+        let info = pair.info;
+        self.post.know(info.number, None);
+        *renewing = Some(pair);
+        drop(renewing);
+        self.renewals.fetch_add(1, Relaxed);
+        self.say(&Frame::Renew { pair: info });
     }
 
     /// A frame from the host.
     fn hear(&self, frame: &Frame) {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         match *frame {
-            Frame::Call { peer, pair } => match self.answer(peer, &pair) {
+            Frame::Call { peer, pair } => match self.lines.answer(peer, &pair, &self.station, &self.post) {
                 Ok(pair) => self.say(&Frame::Answer { peer, pair }),
                 Err(_) => self.say(&Frame::Nobody { peer }),
             },
-            Frame::Answer { peer, pair } => self.settle(peer, Some(pair), Line::Nobody),
-            Frame::AtHost { peer } => self.settle(peer, None, Line::AtHost),
-            Frame::Nobody { peer } => self.settle(peer, None, Line::Nobody),
-            Frame::HangUp { peer } => {
-                if let Some(pair) = self.lines().called.remove(&peer) {
-                    self.post.forget(pair.info.number);
+            Frame::Answer { peer, pair } => self.lines.settle(peer, Called::Answered(pair), &self.station),
+            Frame::AtHost { peer } => self.lines.settle(peer, Called::AtHost, &self.station),
+            Frame::Nobody { peer } => self.lines.settle(peer, Called::Nobody, &self.station),
+            Frame::HangUp { peer } => self.lines.hung_up(peer, &self.post),
+            Frame::Broken => self.renew(),
+            Frame::Renewed { pair: other } => {
+                let pair = self.renewing.lock().unwrap_or_else(PoisonError::into_inner).take();
+                match pair.map(|pair| pair.connect(&other, false).map(|()| pair)) {
+                    Some(Ok(pair)) => {
+                        self.host.set(pair);
+                        if let Some(listener) = self.post.listener() {
+                            listener.reconnected();
+                        }
+                    }
+                    Some(Err(_)) | None => self.lose(),
                 }
             }
-            Frame::Hello { .. } | Frame::Welcome { .. } | Frame::Refused { .. } => self.lose(),
+            Frame::Beat => {}
+            _ => self.lose(),
         }
     }
 
-    /// Makes the other end of a queue pair that `peer` wants.
-    fn answer(&self, peer: PeerId, other: &PairInfo) -> Result<PairInfo, DeviceError> {
-        let pair = self.station.pair()?;
-        self.post.know(pair.info.number, Some(peer));
-        pair.connect(other, false)?;
-        let info = pair.info;
-        if let Some(old) = self.lines().called.insert(peer, pair) {
-            self.post.forget(old.info.number);
-        }
-        Ok(info)
-    }
-
-    /// What came of calling `peer`.
-    fn settle(&self, peer: PeerId, answer: Option<PairInfo>, otherwise: Line) {
-        let mut lines = self.lines();
-        let Some(Line::Calling { .. }) = lines.out.get(&peer) else { return };
-        let Some(Line::Calling { pair, waiting }) = lines.out.remove(&peer) else { return };
-        let connected = answer.is_some_and(|other| pair.connect(&other, false).is_ok());
-        lines.turn += 1;
-        let used = lines.turn;
-        let line = if connected { Line::Open { pair: Arc::new(pair), used } } else { otherwise };
-        lines.out.insert(peer, line);
-        drop(lines);
-        waiting.into_iter().for_each(Waker::wake);
-    }
-
-    /// The way to `peer`, called first if there is none yet; `None` if nobody is there.
-    async fn way(&self, peer: PeerId) -> Option<Way> {
-        if peer.index().1 {
-            return Some(Way::Host);
-        }
-        std::future::poll_fn(|cx| {
-            if self.lost.load(Relaxed) {
-                return Poll::Ready(None);
-            }
-            let mut lines = self.lines();
-            lines.turn += 1;
-            let turn = lines.turn;
-            match lines.out.get_mut(&peer) {
-                Some(Line::Open { pair, used }) => {
-                    *used = turn;
-                    return Poll::Ready(Some(Way::Pair(Arc::clone(pair))));
-                }
-                Some(Line::AtHost) => return Poll::Ready(Some(Way::Host)),
-                Some(Line::Nobody) => {
-                    // It may come one day: the next letter asks again.
-                    lines.out.remove(&peer);
-                    return Poll::Ready(None);
-                }
-                Some(Line::Calling { waiting, .. }) => {
-                    waiting.push(cx.waker().clone());
-                    return Poll::Pending;
-                }
-                None => {}
-            }
-            let gone = self.make_room(&mut lines);
-            let Ok(pair) = self.station.pair() else { return Poll::Ready(None) };
-            let info = pair.info;
-            lines.out.insert(peer, Line::Calling { pair, waiting: vec![cx.waker().clone()] });
-            drop(lines);
-            if let Some(gone) = gone {
-                self.say(&Frame::HangUp { peer: gone });
-            }
-            self.say(&Frame::Call { peer, pair: info });
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// Gives up the connection that was not used for longest, if there are too many and it is idle.
-    fn make_room(&self, lines: &mut Lines) -> Option<PeerId> {
-        let open = lines.out.iter().filter_map(|(peer, line)| match line {
-            Line::Open { pair, used } => Some((*used, *peer, Arc::strong_count(pair) == 1)),
-            _ => None,
-        });
-        let open: Vec<_> = open.collect();
-        if open.len() < self.options.max_peers {
-            return None;
-        }
-        let (_, oldest, _) = open.into_iter().filter(|(.., idle)| *idle).min()?;
-        lines.out.remove(&oldest);
-        Some(oldest)
+    /// Sends a letter to somebody at the host and waits for nothing.
+    pub(super) fn tell(&self, to: PeerId, message: &Message) -> bool {
+        !self.is_lost() && self.host.tell(letter::encode(to, 0, message))
     }
 
     pub(super) async fn send(&self, to: PeerId, message: &Message) -> Result<(), FabricError> {
         let lost = Err(FabricError::PeerLost(to));
-        if self.lost.load(Relaxed) {
+        if self.is_lost() {
             return lost;
         }
         if to == self.peer {
             return if self.post.mailbox.put(to, message.clone()) { Ok(()) } else { lost };
         }
-        let bytes = letter::encode(to, message);
-        let sent = match self.way(to).await {
+        let bytes = letter::encode(to, 0, message);
+        let sent = match self.lines.way(to, self).await {
             None => false,
-            Some(Way::Host) => self.station.send(&self.host, &bytes).await,
-            Some(Way::Pair(pair)) => {
-                let sent = self.station.send(&pair, &bytes).await;
+            Some(Way::Host) => self.host.send(&bytes).await,
+            Some(Way::Wire(wire)) => {
+                let sent = wire.send(&bytes).await;
                 if !sent {
-                    self.lines().out.remove(&to);
+                    self.lines.give_up(to);
                 }
                 sent
             }
@@ -346,7 +388,39 @@ impl Client {
 
     /// Says goodbye: the host sees the connection end.
     pub(super) fn close(&self) {
+        if self.closed.swap(true, Relaxed) {
+            return;
+        }
+        self.say(&Frame::Bye);
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = control.shutdown(Shutdown::Both);
+    }
+}
+
+/// The thread that reads the control connection, and shows that the client is there.
+fn listen(mut control: TcpStream, client: &Weak<Client>, heartbeat: Duration) {
+    let mut beat = Instant::now();
+    loop {
+        // Reading would lose what came of a frame before time ran out; looking does not.
+        let there = match control.peek(&mut [0]) {
+            Ok(0) => Err(()),
+            Ok(_) => Frame::read(&mut control).map(Some).map_err(drop),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(()),
+            },
+        };
+        let Some(client) = client.upgrade() else { return };
+        match there {
+            Err(()) => return client.lose(),
+            Ok(Some(frame)) => client.hear(&frame),
+            // By then the host has given it up, too.
+            Ok(None) if client.silence() > heartbeat * 3 + client.grace() => return client.lose(),
+            Ok(None) => {}
+        }
+        if beat.elapsed() >= heartbeat {
+            beat = Instant::now();
+            client.say(&Frame::Beat);
+        }
     }
 }

@@ -2,6 +2,18 @@
 //!
 //! A frame is its length (u32, little-endian), its kind (one byte) and its fields. Both sides drop a connection that
 //! says anything else. Nothing of it is on the path of a lock.
+//!
+//! ```text
+//!   client                                       host
+//!   Hello (version, queue pair, name, nonce) ──►
+//!                                            ◄── Challenge (nonce)      if it has a token
+//!   Proof                                    ──►
+//!                                            ◄── Welcome (queue pair, keys, proof), or Refused
+//!   Beat                                     ──► Beat                   at every heartbeat
+//!   Renew (new queue pair)                   ──► Renewed                after an error; Broken asks for it
+//!   Call, Answer, Nobody, HangUp            ◄──► passed on to the client they are for
+//!   Bye                                      ──►
+//! ```
 
 use super::verbs::PairInfo;
 use crate::addr::{NodeId, PeerId, RegionId};
@@ -9,7 +21,7 @@ use crate::capability::AtomicScope;
 use std::io::{self, Read, Write};
 
 /// The first thing on the wire: this protocol and its version.
-pub(super) const VERSION: u32 = u32::from_le_bytes(*b"LWR1");
+pub(super) const VERSION: u32 = u32::from_le_bytes(*b"LWR2");
 /// No frame is longer.
 const MAX_FRAME: usize = 64 << 10;
 
@@ -26,10 +38,14 @@ pub(super) struct RegionInfo {
 /// What is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// A client introduces itself.
-    Hello { version: u32, pair: PairInfo },
+    /// A client introduces itself. Of another version nothing but the version is understood.
+    Hello { version: u32, pair: PairInfo, nonce: [u8; 32], name: String },
+    /// The host wants to see that the client knows the token.
+    Challenge { nonce: [u8; 32] },
+    /// It does.
+    Proof { proof: [u8; 32] },
     /// The host lets it in.
-    Welcome { peer: PeerId, now_ns: u64, pair: PairInfo, scope: AtomicScope, regions: Vec<RegionInfo> },
+    Welcome(Box<Welcome>),
     /// The host does not.
     Refused { text: String },
     /// A client wants a queue pair to another; the host passes it on with the caller's id.
@@ -42,6 +58,32 @@ pub(super) enum Frame {
     Nobody { peer: PeerId },
     /// The caller has given up its queue pair to this peer.
     HangUp { peer: PeerId },
+    /// A sign of life, answered by another.
+    Beat,
+    /// The client has a new queue pair, the old one is of no more use.
+    Renew { pair: PairInfo },
+    /// The host's end of it.
+    Renewed { pair: PairInfo },
+    /// The host's queue pair is in error: the client should come with a new one.
+    Broken,
+    /// The client leaves.
+    Bye,
+}
+
+/// How a client is let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Welcome {
+    pub(super) peer: PeerId,
+    pub(super) now_ns: u64,
+    /// Which run of the host this is.
+    pub(super) epoch: u64,
+    pub(super) heartbeat_ms: u32,
+    pub(super) grace_ms: u32,
+    pub(super) scope: AtomicScope,
+    pub(super) pair: PairInfo,
+    /// That the host knows the token, too. Zeros without one.
+    pub(super) proof: [u8; 32],
+    pub(super) regions: Vec<RegionInfo>,
 }
 
 impl Frame {
@@ -49,25 +91,14 @@ impl Frame {
     pub(super) fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let mut body = Vec::new();
         match self {
-            Self::Hello { version, pair } => {
+            Self::Hello { version, pair, nonce, name } => {
                 body.push(0);
                 body.extend_from_slice(&version.to_le_bytes());
                 put_pair(&mut body, pair);
+                body.extend_from_slice(nonce);
+                body.extend_from_slice(name.as_bytes());
             }
-            Self::Welcome { peer, now_ns, pair, scope, regions } => {
-                body.push(1);
-                body.push(u8::from(*scope == AtomicScope::Global));
-                body.extend_from_slice(&peer.0.to_le_bytes());
-                body.extend_from_slice(&now_ns.to_le_bytes());
-                put_pair(&mut body, pair);
-                for region in regions {
-                    body.extend_from_slice(&region.node.0.to_le_bytes());
-                    body.extend_from_slice(&region.region.0.to_le_bytes());
-                    body.extend_from_slice(&region.key.to_le_bytes());
-                    body.extend_from_slice(&region.addr.to_le_bytes());
-                    body.extend_from_slice(&region.bytes.to_le_bytes());
-                }
-            }
+            Self::Welcome(welcome) => welcome.put(&mut body),
             Self::Refused { text } => {
                 body.push(2);
                 body.extend_from_slice(text.as_bytes());
@@ -85,6 +116,17 @@ impl Frame {
                 });
                 body.extend_from_slice(&peer.0.to_le_bytes());
             }
+            Self::Challenge { nonce: bytes } | Self::Proof { proof: bytes } => {
+                body.push(if matches!(self, Self::Challenge { .. }) { 8 } else { 9 });
+                body.extend_from_slice(bytes);
+            }
+            Self::Renew { pair } | Self::Renewed { pair } => {
+                body.push(if matches!(self, Self::Renew { .. }) { 10 } else { 11 });
+                put_pair(&mut body, pair);
+            }
+            Self::Beat => body.push(12),
+            Self::Broken => body.push(13),
+            Self::Bye => body.push(14),
         }
         let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
         bytes.extend_from_slice(&body);
@@ -108,31 +150,82 @@ impl Frame {
         let (kind, rest) = body.split_first()?;
         let mut rest = Fields(rest);
         let frame = match kind {
-            0 => Self::Hello { version: rest.u32()?, pair: rest.pair()? },
-            1 => {
-                let scope = match rest.take()? {
-                    [0] => AtomicScope::Nic,
-                    [1] => AtomicScope::Global,
-                    _ => return None,
-                };
-                let (peer, now_ns, pair) = (rest.peer()?, rest.u64()?, rest.pair()?);
-                let mut regions = Vec::new();
-                while !rest.0.is_empty() {
-                    let (node, region) = (NodeId(rest.u16()?), RegionId(rest.u16()?));
-                    let (key, addr, bytes) = (rest.u32()?, rest.u64()?, rest.u64()?);
-                    regions.push(RegionInfo { node, region, addr, key, bytes });
+            0 => {
+                let version = rest.u32()?;
+                if version != VERSION {
+                    rest.0 = &[];
+                    let pair = PairInfo { number: 0, psn: 0, lid: 0, gid: [0; 16] };
+                    Self::Hello { version, pair, nonce: [0; 32], name: String::new() }
+                } else {
+                    Self::Hello { version, pair: rest.pair()?, nonce: rest.take()?, name: rest.text() }
                 }
-                Self::Welcome { peer, now_ns, pair, scope, regions }
             }
-            2 => Self::Refused { text: String::from_utf8_lossy(std::mem::take(&mut rest.0)).into_owned() },
+            1 => Self::Welcome(Box::new(Welcome::take(&mut rest)?)),
+            2 => Self::Refused { text: rest.text() },
             3 => Self::Call { peer: rest.peer()?, pair: rest.pair()? },
             4 => Self::Answer { peer: rest.peer()?, pair: rest.pair()? },
             5 => Self::AtHost { peer: rest.peer()? },
             6 => Self::Nobody { peer: rest.peer()? },
             7 => Self::HangUp { peer: rest.peer()? },
+            8 => Self::Challenge { nonce: rest.take()? },
+            9 => Self::Proof { proof: rest.take()? },
+            10 => Self::Renew { pair: rest.pair()? },
+            11 => Self::Renewed { pair: rest.pair()? },
+            12 => Self::Beat,
+            13 => Self::Broken,
+            14 => Self::Bye,
             _ => return None,
         };
         rest.0.is_empty().then_some(frame)
+    }
+}
+
+impl Welcome {
+    fn put(&self, body: &mut Vec<u8>) {
+        body.push(1);
+        body.push(u8::from(self.scope == AtomicScope::Global));
+        body.extend_from_slice(&self.peer.0.to_le_bytes());
+        body.extend_from_slice(&self.now_ns.to_le_bytes());
+        body.extend_from_slice(&self.epoch.to_le_bytes());
+        body.extend_from_slice(&self.heartbeat_ms.to_le_bytes());
+        body.extend_from_slice(&self.grace_ms.to_le_bytes());
+        put_pair(body, &self.pair);
+        body.extend_from_slice(&self.proof);
+        for region in &self.regions {
+            body.extend_from_slice(&region.node.0.to_le_bytes());
+            body.extend_from_slice(&region.region.0.to_le_bytes());
+            body.extend_from_slice(&region.key.to_le_bytes());
+            body.extend_from_slice(&region.addr.to_le_bytes());
+            body.extend_from_slice(&region.bytes.to_le_bytes());
+        }
+    }
+
+    fn take(rest: &mut Fields<'_>) -> Option<Self> {
+        let scope = match rest.take()? {
+            [0] => AtomicScope::Nic,
+            [1] => AtomicScope::Global,
+            _ => return None,
+        };
+        let (peer, now_ns, epoch) = (rest.peer()?, rest.u64()?, rest.u64()?);
+        let (heartbeat_ms, grace_ms) = (rest.u32()?, rest.u32()?);
+        let (pair, proof) = (rest.pair()?, rest.take()?);
+        let mut regions = Vec::new();
+        while !rest.0.is_empty() {
+            let (node, region) = (NodeId(rest.u16()?), RegionId(rest.u16()?));
+            let (key, addr, bytes) = (rest.u32()?, rest.u64()?, rest.u64()?);
+            regions.push(RegionInfo { node, region, addr, key, bytes });
+        }
+        Some(Self { peer, now_ns, epoch, heartbeat_ms, grace_ms, scope, pair, proof, regions })
+    }
+}
+
+/// What a version calls itself.
+pub(super) fn version_name(version: u32) -> String {
+    let bytes = version.to_le_bytes();
+    if bytes.iter().all(u8::is_ascii_graphic) {
+        String::from_utf8_lossy(&bytes).into_owned()
+    } else {
+        format!("{version:#x}")
     }
 }
 
@@ -169,6 +262,11 @@ impl Fields<'_> {
         self.take().map(u64::from_le_bytes)
     }
 
+    /// All that is left, as text.
+    fn text(&mut self) -> String {
+        String::from_utf8_lossy(std::mem::take(&mut self.0)).into_owned()
+    }
+
     /// Never zero.
     fn peer(&mut self) -> Option<PeerId> {
         self.u32().filter(|peer| *peer != 0).map(PeerId)
@@ -188,9 +286,27 @@ mod tests {
         let pair = PairInfo { number: 17, psn: 0xab_cdef, lid: 3, gid: [7; 16] };
         let (peer, region) = (PeerId::client(5), RegionId(2));
         let regions = vec![RegionInfo { node: NodeId(1), region, addr: 1 << 40, key: 9, bytes: 4096 }; 2];
+        let welcome = Welcome {
+            peer,
+            now_ns: 5,
+            epoch: 77,
+            heartbeat_ms: 1000,
+            grace_ms: 5000,
+            scope: AtomicScope::Nic,
+            pair,
+            proof: [9; 32],
+            regions,
+        };
         for frame in [
-            Frame::Hello { version: VERSION, pair },
-            Frame::Welcome { peer, now_ns: 5, pair, scope: AtomicScope::Nic, regions },
+            Frame::Hello { version: VERSION, pair, nonce: [3; 32], name: "42 db7 backup".to_owned() },
+            Frame::Challenge { nonce: [4; 32] },
+            Frame::Proof { proof: [5; 32] },
+            Frame::Welcome(Box::new(welcome)),
+            Frame::Renew { pair },
+            Frame::Renewed { pair },
+            Frame::Beat,
+            Frame::Broken,
+            Frame::Bye,
             Frame::Refused { text: "the house is full".to_owned() },
             Frame::Call { peer, pair },
             Frame::Answer { peer, pair },
@@ -206,5 +322,14 @@ mod tests {
             }
         }
         assert!(Frame::read(&mut &[0xff; 64][..]).is_err());
+    }
+
+    #[test]
+    fn of_a_hello_of_another_version_the_version_is_understood() {
+        let mut bytes = 9_u32.to_le_bytes().to_vec();
+        bytes.extend_from_slice(b"\0LWR1what");
+        let Ok(Frame::Hello { version, .. }) = Frame::read(&mut &bytes[..]) else { panic!("it is a hello") };
+        assert_eq!(version_name(version), "LWR1");
+        assert_eq!(version_name(7), "0x7");
     }
 }

@@ -22,12 +22,37 @@ pub struct DeviceChoice {
     pub gid_index: Option<u8>,
 }
 
+/// `NAME`, `NAME:PORT` or `NAME:PORT:GID`, such as `mlx5_0`, `rxe0:1` or `rxe0:1:3`; an empty name is any device.
+///
+/// ```
+/// use lockwright_fabric::backend::rdma::DeviceChoice;
+/// let choice: DeviceChoice = "rxe0:1:3".parse().unwrap();
+/// assert_eq!((choice.name.as_deref(), choice.port, choice.gid_index), (Some("rxe0"), Some(1), Some(3)));
+/// assert!("rxe0:one".parse::<DeviceChoice>().is_err());
+/// ```
+impl std::str::FromStr for DeviceChoice {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
+        let mut parts = text.split(':');
+        let name = parts.next().filter(|name| !name.is_empty()).map(str::to_owned);
+        let mut number = || parts.next().map(str::parse::<u8>).transpose();
+        match (number(), number(), parts.next()) {
+            (Ok(port), Ok(gid_index), None) => Ok(Self { name, port, gid_index }),
+            _ => Err(DeviceError::NoChoice(text.to_owned())),
+        }
+    }
+}
+
 /// Why no device can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// There is no libibverbs, or no device.
     #[error("no RDMA device: {0}; `lockwright doctor` says what this machine has")]
     None(String),
+    /// That is no way to name one.
+    #[error("{0:?} names no RDMA device: say NAME, NAME:PORT or NAME:PORT:GID, such as rxe0:1:1")]
+    NoChoice(String),
     /// There is no device of that name.
     #[error("there is no RDMA device called {name}; this machine has {}", known.join(", "))]
     Unknown {
@@ -35,6 +60,16 @@ pub enum DeviceError {
         name: String,
         /// What there is.
         known: Vec<String>,
+    },
+    /// There is no such port.
+    #[error("{device} has no port {port}: its ports are 1 to {ports}")]
+    NoPort {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        port: u8,
+        /// How many it has.
+        ports: u8,
     },
     /// The port is not up.
     #[error("port {port} of {device} is {state}; bring its link up (`rdma link`, `ip link set … up`)")]
@@ -59,6 +94,14 @@ pub enum DeviceError {
     /// The device has no atomics.
     #[error("{device} has no 8-byte atomic verbs, which every lock here needs")]
     NoAtomics {
+        /// The device.
+        device: String,
+    },
+    /// Extended atomics are mlx5's.
+    #[error(
+        "masked and 16-byte atomics were asked for, and {device} is no mlx5 device: emulate masks instead"
+    )]
+    NotMlx5 {
         /// The device.
         device: String,
     },
@@ -87,6 +130,8 @@ pub(super) struct Device {
     /// READs and atomics that may be under way on one queue pair.
     pub(super) depth: u8,
     pub(super) max_wr: u32,
+    /// Queue pairs take raw entries: asked for, and an mlx5 device.
+    pub(super) extended: bool,
     /// Its atomics and those of CPUs exclude each other. Rare; most exclude other verbs of the same NIC only.
     pub(super) global_atomics: bool,
 }
@@ -106,6 +151,28 @@ impl Drop for Device {
 /// The names of this machine's RDMA devices; empty where there is no libibverbs either.
 pub fn devices() -> Vec<String> {
     List::get().map(|list| list.names()).unwrap_or_default()
+}
+
+/// What this machine's devices are and can do, one line each, or why one cannot be used.
+///
+/// # Errors
+/// If there is none.
+pub fn look() -> Result<Vec<Result<String, DeviceError>>, DeviceError> {
+    let list = List::get().map_err(|error| DeviceError::None(no_list(&error)))?;
+    let names = list.names();
+    if names.is_empty() {
+        return Err(DeviceError::None("the list of devices is empty".to_owned()));
+    }
+    let say = |name: String| {
+        let device = Device::open(&DeviceChoice { name: Some(name), ..DeviceChoice::default() })?;
+        let gid = std::net::Ipv6Addr::from(device.gid);
+        let scope = if device.global_atomics { "CPUs and NICs" } else { "this NIC" };
+        Ok(format!(
+            "{} port {} is up, GID {} {gid}, 8-byte atomics among {scope}",
+            device.name, device.port, device.gid_index
+        ))
+    };
+    Ok(names.into_iter().map(say).collect())
 }
 
 /// The list that libibverbs gives out.
@@ -168,6 +235,7 @@ impl Device {
             mtu: 0,
             depth: 1,
             max_wr: 0,
+            extended: false,
             global_atomics: false,
         };
         // SAFETY: all numbers, for which zero is a value.
@@ -175,6 +243,10 @@ impl Device {
         // SAFETY: an open context, and a place for what is asked for.
         if unsafe { ib::ibv_query_device(context.as_ptr(), &raw mut attr) } != 0 {
             return Err(failed("asking for the attributes"));
+        }
+        if device.port == 0 || device.port > attr.phys_port_cnt {
+            let (port, ports) = (device.port, attr.phys_port_cnt);
+            return Err(DeviceError::NoPort { device: wanted, port, ports });
         }
         if attr.atomic_cap == ib::ibv_atomic_cap::IBV_ATOMIC_NONE {
             return Err(DeviceError::NoAtomics { device: wanted });
@@ -244,6 +316,15 @@ impl Device {
     fn is_roce_v2(&self, index: u8) -> bool {
         let path = format!("/sys/class/infiniband/{}/ports/{}/gid_attrs/types/{index}", self.name, self.port);
         fs::read_to_string(path).is_ok_and(|kind| kind.trim() == "RoCE v2")
+    }
+
+    /// The device, with extended atomics if that is wanted.
+    pub(super) fn with_extended(mut self, wanted: bool) -> Result<Self, DeviceError> {
+        if wanted && !super::raw::is_mlx5(&self) {
+            return Err(DeviceError::NotMlx5 { device: self.name.clone() });
+        }
+        self.extended = wanted;
+        Ok(self)
     }
 
     /// The system's last error as one of this device.

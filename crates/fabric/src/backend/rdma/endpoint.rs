@@ -2,9 +2,12 @@
 
 use super::client::{Client, RdmaConnectError, RdmaOptions};
 use super::control::RegionInfo;
+use super::fault::Fault;
+use super::mlx5::{Extended, Size};
 use super::verbs::WorkKind;
 use crate::addr::{Addr, PeerId, Value, Width};
 use crate::backend::inproc::mailbox::Receive;
+use crate::backend::tcp::{Fate, Listener};
 use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;
@@ -12,8 +15,9 @@ use crate::random::{GOLDEN, mix};
 use crate::verb::{Batch, MaskedCas, Op, RawVerb};
 use crate::wait::{Deadline, Time, Wait, Waited};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use super::station::CHUNK;
 
@@ -21,6 +25,9 @@ use super::station::CHUNK;
 ///
 /// A `go` or `send` takes effect when its future is first polled, and then even if it is dropped. Futures need no
 /// runtime. When the host is gone everything fails; clones are the same client, and the last one dropped says goodbye.
+///
+/// A queue pair that fails is replaced. Verbs that were under way on it report that the node was lost: whether they took
+/// effect is not known, and they will not later. Verbs after them go over the new one.
 ///
 /// Verbs of a batch are posted together and execute in order; a verb that follows a READ is fenced, since a NIC may
 /// otherwise let it pass (InfiniBand's ordering rules).
@@ -56,7 +63,93 @@ impl RdmaEndpoint {
 
     /// Whether the host is gone, or has expelled this client.
     pub fn is_lost(&self) -> bool {
-        self.client.lost.load(Relaxed)
+        self.client.is_lost()
+    }
+
+    /// Puts the queue pair to the host into the error state, as a NIC does when something goes wrong: for tests of what comes
+    /// after.
+    pub fn break_queue_pair(&self) {
+        self.client.host.break_it();
+    }
+
+    /// How often the queue pair to the host had to be replaced.
+    pub fn renewals(&self) -> u64 {
+        self.client.renewals.load(Relaxed)
+    }
+
+    /// What went wrong last, if anything did: the device, and what to do about it.
+    pub fn last_fault(&self) -> Option<String> {
+        let fault: Fault = self.client.station().fault()?;
+        Some(format!("{} port {}: {fault}", self.device(), self.client.station().domain.device.port))
+    }
+
+    /// The device that is used.
+    pub fn device(&self) -> &str {
+        &self.client.station().domain.device.name
+    }
+
+    /// Whether the host lends `bytes` bytes on each of `nodes` nodes.
+    ///
+    /// # Errors
+    /// If it lends less: then it has another space, or other parameters.
+    pub fn lends(&self, nodes: u16, bytes: u64) -> Result<(), RdmaConnectError> {
+        for node in 0..nodes {
+            let here = |region: &&RegionInfo| region.node.0 == node && region.region.0 == 0;
+            let has = self.client.regions().iter().find(here).map_or(0, |region| region.bytes);
+            if has < bytes {
+                return Err(RdmaConnectError::TooSmall {
+                    host: self.client.address,
+                    node,
+                    has,
+                    needs: bytes,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends `message` to somebody at the host and waits for nothing, not even for room: what cannot leave at once is kept in
+    /// order. What was told before the queue pair failed may not have arrived.
+    ///
+    /// # Errors
+    /// If the session is over or the queue pair is being replaced.
+    pub fn tell(&self, to: PeerId, message: &Message) -> Result<(), FabricError> {
+        if self.client.tell(to, message) { Ok(()) } else { Err(FabricError::PeerLost(to)) }
+    }
+
+    /// Calls `listener` with every message from now on, instead of keeping them for `recv`. Only the first counts.
+    pub fn listen(&self, listener: Weak<dyn Listener>) {
+        self.client.post.listen(listener);
+    }
+
+    /// How long nothing has come from the host. It says something at every heartbeat.
+    pub fn silence(&self) -> Duration {
+        self.client.silence()
+    }
+
+    /// How often a client shows that it is there.
+    pub fn heartbeat(&self) -> Duration {
+        self.client.heartbeat()
+    }
+
+    /// How long a client may be silent after three missed heartbeats.
+    pub fn grace(&self) -> Duration {
+        self.client.grace()
+    }
+
+    /// The run of the host that the session belongs to.
+    pub fn epoch(&self) -> u64 {
+        self.client.welcome.epoch
+    }
+
+    /// How the session ended, if it did.
+    pub fn fate(&self) -> Option<Fate> {
+        self.client.fate()
+    }
+
+    /// Ends the session, for all clones.
+    pub fn close(&self) {
+        self.client.close();
     }
 
     async fn execute(&self, verbs: &[RawVerb]) -> Result<Vec<u128>, FabricError> {
@@ -80,12 +173,17 @@ impl RdmaEndpoint {
         if self.is_lost() {
             return Err(lost);
         }
-        self.client.station().batch(&self.client.host, works).await.ok_or(lost)
+        self.client.host.batch(works).await.map_err(|_| lost)
     }
 
     /// The verb as one work request; `None` if it must be emulated.
     fn work(&self, verb: &RawVerb) -> Option<WorkKind> {
         let all = u128::from(u64::MAX);
+        if self.has_extended()
+            && let Some(work) = self.extended(verb)
+        {
+            return Some(work);
+        }
         if verb.width != Width::W64 {
             return None;
         }
@@ -111,13 +209,34 @@ impl RdmaEndpoint {
         })
     }
 
+    fn has_extended(&self) -> bool {
+        self.client.station().domain.device.extended
+    }
+
+    /// The verb as an extended atomic, where a plain one does not do. A wide word is read and written by them, too: a plain
+    /// READ of sixteen bytes may see half of an atomic.
+    fn extended(&self, verb: &RawVerb) -> Option<WorkKind> {
+        let size = if verb.width == Width::W64 { Size::Eight } else { Size::Sixteen };
+        let masked =
+            |swap, swap_mask| Op::MaskedCas(MaskedCas { compare: 0, compare_mask: 0, swap, swap_mask });
+        let op = match (size, verb.op) {
+            (Size::Eight, Op::Read | Op::Write(_) | Op::Cas { .. } | Op::FetchAdd(_)) => return None,
+            (Size::Sixteen, Op::Read) => masked(0, 0),
+            (Size::Sixteen, Op::Write(value)) => masked(value, u128::MAX),
+            (_, op) => op,
+        };
+        let what = Extended::of(&op, size)?;
+        let (addr, key) = self.place(verb.addr, verb.width.bytes());
+        Some(WorkKind::Extended { addr, key, size, what })
+    }
+
     /// Where a word is, as the NIC sees it.
     ///
     /// # Panics
     /// If there is no such word.
     fn place(&self, addr: Addr, bytes: u64) -> (u64, u32) {
         let here = |region: &&RegionInfo| region.node == addr.node && region.region == addr.region;
-        let region = self.client.regions.iter().find(here);
+        let region = self.client.regions().iter().find(here);
         let region = region.unwrap_or_else(|| panic!("{addr} lies in no region of this fabric"));
         assert!(
             addr.offset + bytes <= region.bytes,
@@ -133,18 +252,18 @@ impl RdmaEndpoint {
     /// If emulation was not asked for, or the word is wider than the NIC's atomics: then the fabric's capabilities say
     /// so, and the protocol should not have been started on it.
     async fn emulate(&self, verb: &RawVerb) -> Result<u128, FabricError> {
-        assert!(
-            self.client.options.emulate_masks && verb.width == Width::W64,
-            "{:?} on {} bytes is beyond this fabric's capabilities",
-            verb.op,
-            verb.width.bytes()
-        );
-        let (addr, key) = self.place(verb.addr, 8);
-        let mut seen = self.batch(verb.addr, &[WorkKind::Read { addr, key }]).await?[0];
+        let as_one = |op: Op| {
+            let asked = self.client.options.emulate_masks || self.has_extended();
+            let work = asked.then(|| self.work(&RawVerb { op, ..*verb })).flatten();
+            let bytes = verb.width.bytes();
+            work.unwrap_or_else(|| {
+                panic!("{:?} on {bytes} bytes is beyond this fabric's capabilities", verb.op)
+            })
+        };
+        let mut seen = self.batch(verb.addr, &[as_one(Op::Read)]).await?[0];
         loop {
-            let Some(new) = verb.op.apply(Width::W64, seen) else { return Ok(seen) };
-            let swap = WorkKind::CompareSwap { addr, key, expect: seen as u64, new: new as u64 };
-            let found = self.batch(verb.addr, &[swap]).await?[0];
+            let Some(new) = verb.op.apply(verb.width, seen) else { return Ok(seen) };
+            let found = self.batch(verb.addr, &[as_one(Op::Cas { expect: seen, new })]).await?[0];
             if found == seen {
                 return Ok(seen);
             }
@@ -161,12 +280,13 @@ impl Endpoint for RdmaEndpoint {
 
     fn capabilities(&self) -> Capabilities {
         let emulated = self.client.options.emulate_masks;
+        let extended = self.has_extended();
         Capabilities {
-            masked: emulated,
-            wide: false,
+            masked: emulated || extended,
+            wide: extended,
             guarded: emulated,
             messages: true,
-            scope: self.client.scope,
+            scope: self.client.welcome.scope,
         }
     }
 

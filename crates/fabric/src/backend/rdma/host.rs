@@ -7,29 +7,34 @@
 #![allow(unsafe_code)]
 
 use super::client::RdmaConnectError;
-use super::control::{Frame, RegionInfo, VERSION};
+use super::control::{Frame, RegionInfo, Welcome};
 use super::device::{Device, DeviceChoice, DeviceError};
-use super::letter;
+use super::guest::{Desk, Guest, Inbox};
+use super::hello::{self, Guested};
 use super::local::RdmaLocal;
-use super::station::{Keeper, Station};
-use super::verbs::{Lent, Pair, PairInfo};
+use super::reception::Reception;
+use super::station::Station;
+use super::verbs::Lent;
+use super::wire::Wire;
 use crate::addr::{NodeId, PeerId};
-use crate::backend::block_on;
-use crate::backend::inproc::{InProc, InProcEndpoint};
+use crate::backend::clock::Clock;
+use crate::backend::inproc::InProc;
+use crate::backend::inproc::mailbox::Mailbox;
+use crate::backend::tcp::{self, SessionEnd, Token};
 use crate::capability::AtomicScope;
 use crate::message::{BoxedRole, Message};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 type OnLost = Box<dyn Fn(PeerId) + Send + Sync>;
 
 /// How a host behaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct HostOptions {
     /// The device to use.
     pub device: DeviceChoice,
@@ -42,6 +47,15 @@ pub struct HostOptions {
     pub max_clients: usize,
     /// How long a client may take to introduce itself.
     pub handshake: Duration,
+    /// How often clients show that they are there.
+    pub heartbeat: Duration,
+    /// How long a client may be silent after three missed heartbeats before it is fenced.
+    pub grace: Duration,
+    /// A secret that clients must know. It keeps strangers from being let in; it does nothing against those who can forge
+    /// packets of others.
+    pub token: Option<Token>,
+    /// Which run of the host this is.
+    pub epoch: u64,
 }
 
 impl Default for HostOptions {
@@ -52,6 +66,10 @@ impl Default for HostOptions {
             first_client: 0,
             max_clients: 1024,
             handshake: Duration::from_secs(10),
+            heartbeat: Duration::from_secs(1),
+            grace: Duration::from_secs(5),
+            token: None,
+            epoch: 0,
         }
     }
 }
@@ -73,41 +91,14 @@ struct Inner {
     next: AtomicUsize,
     options: HostOptions,
     on_lost: OnLost,
+    /// Who receives clients, if not the fabric's roles and local clients.
+    reception: Option<Arc<dyn Reception>>,
     closing: AtomicBool,
 }
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Inner").field("device", &self.device).finish_non_exhaustive()
-    }
-}
-
-/// A remote client, as the host knows it.
-struct Guest {
-    // Dropped in this order: first nobody reaches the memory any more, then its keys go, then the rest.
-    pair: Pair,
-    _lent: Vec<Lent>,
-    station: Arc<Station>,
-    _keeper: Keeper,
-    control: Mutex<TcpStream>,
-    /// Letters of roles and local clients for this one; keeps the lent memory, too.
-    inbox: InProcEndpoint,
-    gone: AtomicBool,
-}
-
-impl Guest {
-    fn say(&self, frame: &Frame) {
-        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = frame.write(&mut *control);
-    }
-
-    /// From here on nothing of it takes effect.
-    fn fence(&self) {
-        self.gone.store(true, Relaxed);
-        self.pair.stop();
-        self.inbox.close();
-        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = control.shutdown(Shutdown::Both);
     }
 }
 
@@ -123,16 +114,41 @@ impl RdmaHost {
         options: HostOptions,
         on_lost: impl Fn(PeerId) + Send + Sync + 'static,
     ) -> Result<Self, RdmaConnectError> {
+        let hears = roles.iter().enumerate().filter(|(_, role)| role.hears_departures());
+        let hearers = hears.map(|(index, _)| PeerId::role(index)).collect();
+        let cpus = options.first_client > 0 || !roles.is_empty();
+        Self::open(fabric, options, None, cpus, hearers, Box::new(on_lost), |fabric| fabric.serve(roles))
+    }
+
+    /// Receives clients for `reception`, which speaks with them by letters. No memory is lent, and nothing is registered
+    /// that a client could reach by itself.
+    ///
+    /// # Errors
+    /// If there is no device, or the address cannot be listened at, or strangers could reach it and there is no token.
+    pub fn receive(reception: Arc<dyn Reception>, options: HostOptions) -> Result<Self, RdmaConnectError> {
+        if !options.listen.ip().to_canonical().is_loopback() && options.token.is_none() {
+            return Err(RdmaConnectError::Exposed(options.listen));
+        }
+        let nothing = InProc::new(0, 0);
+        Self::open(nothing, options, Some(reception), true, vec![], Box::new(|_| {}), |_| {})
+    }
+
+    fn open(
+        fabric: InProc,
+        options: HostOptions,
+        reception: Option<Arc<dyn Reception>>,
+        cpus: bool,
+        hearers: Vec<PeerId>,
+        on_lost: OnLost,
+        begin: impl FnOnce(&InProc),
+    ) -> Result<Self, RdmaConnectError> {
         let device = Arc::new(Device::open(&options.device)?);
         let listen = options.listen;
         let failed = |error| RdmaConnectError::Unreachable { host: listen, error };
         let listener = TcpListener::bind(options.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let hears = roles.iter().enumerate().filter(|(_, role)| role.hears_departures());
-        let hearers = hears.map(|(index, _)| PeerId::role(index)).collect();
-        let cpus = options.first_client > 0 || !roles.is_empty();
         let scope = if cpus && !device.global_atomics { AtomicScope::Nic } else { AtomicScope::Global };
-        fabric.serve(roles);
+        begin(&fabric);
         let inner = Arc::new(Inner {
             guests: Mutex::default(),
             device,
@@ -141,7 +157,8 @@ impl RdmaHost {
             scope,
             next: AtomicUsize::new(options.first_client),
             options,
-            on_lost: Box::new(on_lost),
+            on_lost,
+            reception,
             closing: AtomicBool::new(false),
         });
         let door = Arc::downgrade(&inner);
@@ -174,7 +191,23 @@ impl RdmaHost {
 
     /// Fences `peer`: its queue pair is destroyed before this returns. `false` if there is no such client.
     pub fn expel(&self, peer: PeerId) -> bool {
-        self.inner.lose(peer)
+        self.inner.lose(peer, SessionEnd::Lost)
+    }
+
+    /// The device that is used.
+    pub fn device(&self) -> &str {
+        &self.inner.device.name
+    }
+
+    /// Puts the queue pair of `peer` into the error state, as a NIC does when something goes wrong: for tests of what comes
+    /// after. `false` if there is no such client.
+    pub fn break_queue_pair(&self, peer: PeerId) -> bool {
+        self.inner.guest(peer).map(|guest| guest.wire.break_it()).is_some()
+    }
+
+    /// Revokes the keys of `peer`, who is not told: for tests of what comes after. `false` if there is no such client.
+    pub fn revoke_keys(&self, peer: PeerId) -> bool {
+        self.inner.guest(peer).map(|guest| guest.revoke()).is_some()
     }
 }
 
@@ -183,7 +216,7 @@ impl Drop for RdmaHost {
         self.inner.closing.store(true, Relaxed);
         let peers: Vec<_> = self.inner.guests().keys().copied().collect();
         for peer in peers {
-            self.inner.lose(peer);
+            self.inner.lose(peer, SessionEnd::Lost);
         }
         // Wakes the door so that it sees that all is over.
         let _ = TcpStream::connect(self.address);
@@ -215,51 +248,76 @@ impl Inner {
     fn serve(self: Arc<Self>, mut control: TcpStream) -> io::Result<()> {
         control.set_nodelay(true)?;
         control.set_read_timeout(Some(self.options.handshake))?;
-        let Frame::Hello { version, pair } = Frame::read(&mut control)? else { return Ok(()) };
-        let refusal = if version != VERSION {
-            Some("it speaks another version of the control protocol".to_owned())
-        } else if self.guests().len() >= self.options.max_clients {
-            Some("it has no room for another client".to_owned())
-        } else {
-            None
+        control.set_write_timeout(Some(self.options.handshake))?;
+        let Some(guested) = hello::meet(&mut control, self.options.token.as_ref())? else { return Ok(()) };
+        let (peer, guest) = match self.admit(&guested, &control) {
+            Ok(admitted) => admitted,
+            Err(text) => return Frame::Refused { text }.write(&mut control),
         };
-        if let Some(text) = refusal {
-            return Frame::Refused { text }.write(&mut control);
-        }
-        let peer = PeerId::client(self.next.fetch_add(1, Relaxed));
-        let guest = match self.admit(peer, &pair, &control) {
-            Ok(guest) => guest,
-            Err(error) => return Frame::Refused { text: error.to_string() }.write(&mut control),
-        };
-        control.set_read_timeout(None)?;
+        // Silent for longer, it is gone.
+        control.set_read_timeout(Some(self.options.heartbeat * 3 + self.options.grace))?;
         let carrier = Arc::clone(&guest);
         std::thread::Builder::new()
             .name("lockwright-rdma-carrier".to_owned())
-            .spawn(move || carry(&carrier))?;
+            .spawn(move || carrier.carry())?;
+        let mut how = SessionEnd::Lost;
         while let Ok(frame) = Frame::read(&mut control) {
+            if frame == Frame::Bye {
+                how = SessionEnd::Goodbye;
+            }
             if !self.hear(peer, &guest, &frame) {
                 break;
             }
         }
-        drop(guest);
-        self.lose(peer);
+        // Its id may be somebody else's by now.
+        if self.guest(peer).is_some_and(|now| Arc::ptr_eq(&now, &guest)) {
+            self.lose(peer, how);
+        }
         Ok(())
     }
 
     fn admit(
         self: &Arc<Self>,
+        guested: &Guested,
+        control: &TcpStream,
+    ) -> Result<(PeerId, Arc<Guest>), String> {
+        let full = || "it has no room for another client".to_owned();
+        if self.guests().len() >= self.options.max_clients {
+            return Err(full());
+        }
+        let peer = match &self.reception {
+            Some(reception) => reception.admit(&guested.name).ok_or_else(full)?,
+            None => PeerId::client(self.next.fetch_add(1, Relaxed)),
+        };
+        let made = self.make(peer, guested, control).map_err(|error| error.to_string());
+        if let (Err(_), Some(reception)) = (&made, &self.reception) {
+            reception.on_lost(peer, SessionEnd::Lost);
+        }
+        made.map(|guest| (peer, guest))
+    }
+
+    fn make(
+        self: &Arc<Self>,
         peer: PeerId,
-        other: &PairInfo,
+        guested: &Guested,
         control: &TcpStream,
     ) -> Result<Arc<Guest>, DeviceError> {
         let post = Arc::downgrade(self);
-        // A letter for a role or a local client; one for nobody is dropped.
-        let sink = move |_, bytes: &[u8]| {
-            let (Some(inner), Some((to, message))) = (post.upgrade(), letter::decode(bytes)) else { return };
-            inner.fabric.post(peer, to, message);
+        // A letter for a role or a local client, or for the reception; one for nobody is dropped.
+        let deliver = move |to: PeerId, message: Message| {
+            let Some(inner) = post.upgrade() else { return };
+            match &inner.reception {
+                Some(reception) => reception.deliver(peer, to, &message),
+                None => drop(inner.fabric.post(peer, to, message)),
+            }
         };
-        let (station, keeper) = Station::open(&self.device, Box::new(sink))?;
-        let inbox = self.fabric.endpoint(peer);
+        let known = Arc::<OnceLock<_>>::default();
+        let (station, keeper) =
+            Station::open(&self.device, Box::new(Desk { deliver, guest: Arc::clone(&known) }))?;
+        let inbox = match &self.reception {
+            Some(_) => Inbox::Own(Arc::default(), Clock::new()),
+            None => Inbox::InProc(self.fabric.endpoint(peer)),
+        };
         let (mut lent, mut regions) = (Vec::new(), Vec::new());
         for (node, region, start, bytes) in self.fabric.places() {
             // SAFETY: the memory belongs to the fabric's regions, which `inbox` keeps as long as the guest lives; they
@@ -270,27 +328,46 @@ impl Inner {
             lent.push(piece);
         }
         let pair = station.pair()?;
-        pair.connect(other, true)?;
+        pair.connect(&guested.pair, true)?;
         let system = |error| DeviceError::System {
             what: "greeting a client",
             device: self.device.name.clone(),
             error,
         };
         let control = control.try_clone().map_err(system)?;
-        let now_ns = inbox.clock().now().0;
-        let welcome = Frame::Welcome { peer, now_ns, pair: pair.info, scope: self.scope, regions };
+        let now_ns = match &inbox {
+            Inbox::InProc(ep) => ep.clock().now().0,
+            Inbox::Own(_, clock) => clock.now().0,
+        };
+        let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        let welcome = Welcome {
+            peer,
+            now_ns,
+            epoch: self.options.epoch,
+            heartbeat_ms: ms(self.options.heartbeat),
+            grace_ms: ms(self.options.grace),
+            scope: self.scope,
+            pair: pair.info,
+            proof: guested.proof,
+            regions,
+        };
+        if let (Some(reception), Inbox::Own(mailbox, _)) = (&self.reception, &inbox) {
+            let mailbox: Arc<Mailbox> = Arc::clone(mailbox);
+            reception.attach(peer, tcp::Inbox::new(move |from, message| mailbox.put(from, message)));
+        }
         let guest = Arc::new(Guest {
-            pair,
-            _lent: lent,
+            wire: Wire::new(&station, pair),
+            lent: Mutex::new(lent),
             station,
             _keeper: keeper,
             control: Mutex::new(control),
             inbox,
             gone: AtomicBool::new(false),
         });
+        let _ = known.set(Arc::downgrade(&guest));
         // Known before it is greeted: its first letter may come at once.
         self.guests().insert(peer, Arc::clone(&guest));
-        guest.say(&welcome);
+        guest.say(&Frame::Welcome(Box::new(welcome)));
         Ok(guest)
     }
 
@@ -317,30 +394,28 @@ impl Inner {
                     other.say(&Frame::HangUp { peer });
                 }
             }
+            Frame::Beat => guest.say(&Frame::Beat),
+            Frame::Renew { pair } => match guest.renew(&pair) {
+                Some(pair) => guest.say(&Frame::Renewed { pair }),
+                None => return false,
+            },
             _ => return false,
         }
         true
     }
 
     /// Fences `peer` and tells everybody who wants to know. `false` if it is gone already.
-    fn lose(&self, peer: PeerId) -> bool {
+    fn lose(&self, peer: PeerId, how: SessionEnd) -> bool {
         let Some(guest) = self.guests().remove(&peer) else { return false };
         guest.fence();
         for role in &self.hearers {
             self.fabric.post(peer, *role, Message { kind: Message::DEPARTED, ..Message::default() });
         }
         (self.on_lost)(peer);
-        true
-    }
-}
-
-/// Carries letters of roles and local clients to a remote one.
-fn carry(guest: &Guest) {
-    while let Some((from, message)) = block_on(guest.inbox.next_letter()) {
-        // From the host, a letter says whom it is from.
-        let bytes = letter::encode(from, &message);
-        if guest.gone.load(Relaxed) || !block_on(guest.station.send(&guest.pair, &bytes)) {
-            return;
+        // When the whole host goes, clients have not left: they may come back to the next one.
+        if let Some(reception) = self.reception.as_ref().filter(|_| !self.closing.load(Relaxed)) {
+            reception.on_lost(peer, how);
         }
+        true
     }
 }

@@ -7,7 +7,7 @@
 //! | 8–15 | lock |
 //! | 16–47 | four words |
 //! | 48–51 | words of the tail |
-//! | 52–55 | zero |
+//! | 52–55 | from the host: its number among the host's letters to this client, from one; else zero |
 //! | 56– | the tail |
 //!
 //! Who sent it is known from the queue pair it came over, and from nothing that the sender says.
@@ -18,14 +18,14 @@ use crate::message::Message;
 /// Bytes of the longest letter: what one posted receive has room for.
 pub(super) const LETTER: usize = 4096;
 const HEAD: usize = 56;
-/// Words of the longest tail.
-pub(super) const MAX_TAIL: usize = (LETTER - HEAD) / 8;
+/// Words of the longest tail of a message.
+pub const MAX_TAIL: usize = (LETTER - HEAD) / 8;
 
-/// The letter's bytes.
+/// The letter's bytes. `to`: whom it is for, or, from the host, whom it is from.
 ///
 /// # Panics
 /// If the tail is too long: a protocol that needs such has to cut it up.
-pub(super) fn encode(to: PeerId, message: &Message) -> Vec<u8> {
+pub(super) fn encode(to: PeerId, number: u32, message: &Message) -> Vec<u8> {
     let words = message.tail.len();
     assert!(words <= MAX_TAIL, "a message over RDMA has a tail of at most {MAX_TAIL} words, not {words}");
     let mut bytes = Vec::with_capacity(HEAD + 8 * words);
@@ -35,18 +35,19 @@ pub(super) fn encode(to: PeerId, message: &Message) -> Vec<u8> {
     for word in message.words {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
-    bytes.extend_from_slice(&(words as u64).to_le_bytes());
+    bytes.extend_from_slice(&(words as u32).to_le_bytes());
+    bytes.extend_from_slice(&number.to_le_bytes());
     for word in &message.tail {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
     bytes
 }
 
-/// Whom the letter is for and what it says; `None` if it is none.
-pub(super) fn decode(bytes: &[u8]) -> Option<(PeerId, Message)> {
+/// Whom the letter is for, its number and what it says; `None` if it is none.
+pub(super) fn decode(bytes: &[u8]) -> Option<(PeerId, u32, Message)> {
     let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let u64_at = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    let count = usize::try_from(u64_at(48)?).ok()?;
+    let count = u32_at(48)? as usize;
     if count > MAX_TAIL || bytes.len() != HEAD + 8 * count {
         return None;
     }
@@ -55,7 +56,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(PeerId, Message)> {
         *word = u64_at(16 + 8 * index)?;
     }
     message.tail = (0..count).map_while(|index| u64_at(HEAD + 8 * index)).collect();
-    Some((PeerId(u32_at(0)?), message))
+    Some((PeerId(u32_at(0)?), u32_at(52)?, message))
 }
 
 #[cfg(test)]
@@ -65,8 +66,8 @@ mod tests {
     #[test]
     fn a_letter_comes_back_as_it_was_and_half_a_letter_is_none() {
         let message = Message { lock: 7, kind: 3, words: [1, 2, 3, u64::MAX], tail: vec![9; 5] };
-        let bytes = encode(PeerId::client(4), &message);
-        assert_eq!(decode(&bytes), Some((PeerId::client(4), message)));
+        let bytes = encode(PeerId::client(4), 6, &message);
+        assert_eq!(decode(&bytes), Some((PeerId::client(4), 6, message)));
         for cut in 0..bytes.len() {
             assert_eq!(decode(&bytes[..cut]), None);
         }

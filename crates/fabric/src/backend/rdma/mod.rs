@@ -18,16 +18,29 @@
 
 mod client;
 mod control;
+mod counters;
 mod device;
 mod endpoint;
+mod fault;
+mod guest;
+mod hello;
 mod host;
 mod letter;
+mod lines;
 mod local;
+mod mlx5;
+mod raw;
+mod reception;
 mod station;
 mod verbs;
+mod wire;
 
 pub use client::{RdmaConnectError, RdmaOptions};
-pub use device::{DeviceChoice, DeviceError, devices};
+pub use counters::port_counters;
+pub use device::{DeviceChoice, DeviceError, devices, look};
 pub use endpoint::RdmaEndpoint;
+pub use fault::Fault;
 pub use host::{HostOptions, RdmaHost};
+pub use letter::MAX_TAIL;
 pub use local::RdmaLocal;
+pub use reception::Reception;

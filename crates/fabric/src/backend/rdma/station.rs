@@ -5,16 +5,18 @@
 //! and then sleeps until the NIC rings.
 
 use super::device::{Device, DeviceError};
+use super::fault::Fault;
 use super::letter::LETTER;
 use super::verbs::{Buffer, Domain, Pair, Queue, Shared, Work, WorkKind};
+use super::wire::Wire;
 use rdma_mummy_sys::{ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status};
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Verbs of one doorbell.
@@ -34,8 +36,21 @@ const NAP: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 0, tv_nsec:
 /// Marks the receives among the numbers of work requests.
 const RECEIVE: u64 = 1 << 63;
 
-/// What becomes of letters: the number of the queue pair, and the bytes.
-pub(super) type Sink = Box<dyn Fn(u32, &[u8]) + Send + Sync>;
+/// Letters that wait for room, at most.
+const BACKLOG: usize = 1 << 16;
+
+/// Verbs failed: whether they took effect is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failed;
+
+/// Who owns a station and is told what comes. Called by whoever takes completions: it must not wait for any.
+pub(super) trait Owner: Send + Sync {
+    /// A letter came over the queue pair of this number.
+    fn letter(&self, pair: u32, bytes: &[u8]);
+
+    /// The queue pair of this number is in error.
+    fn broken(&self, pair: u32);
+}
 
 /// See the module.
 pub(super) struct Station {
@@ -49,7 +64,11 @@ pub(super) struct Station {
     slots: Mutex<Slots>,
     /// One at a time takes completions, so that letters keep their order.
     taking: Mutex<()>,
-    sink: Sink,
+    /// Letters that nobody waits for and that found no room. Locked before a wire, and a wire before the slots.
+    backlog: Mutex<VecDeque<(Weak<Wire>, Vec<u8>)>>,
+    /// What went wrong last, but for what was merely swept away by it.
+    fault: Mutex<Option<Fault>>,
+    owner: Box<dyn Owner>,
     closing: AtomicBool,
 }
 
@@ -72,6 +91,8 @@ struct Slots {
 struct Slot {
     /// Tells a late completion from that of the slot's next user.
     turn: u32,
+    /// The queue pair it was posted to.
+    pair: u32,
     state: State,
 }
 
@@ -100,14 +121,14 @@ pub(super) struct Ticket {
 
 /// The station's own thread, ended when this is dropped.
 #[derive(Debug)]
-pub(super) struct Keeper {
-    station: Arc<Station>,
-    thread: Option<JoinHandle<()>>,
-}
+pub(super) struct Keeper(Arc<Station>);
 
 impl Station {
-    /// A station on `device` whose letters go to `sink`.
-    pub(super) fn open(device: &Arc<Device>, sink: Sink) -> Result<(Arc<Self>, Keeper), DeviceError> {
+    /// A station on `device`.
+    pub(super) fn open(
+        device: &Arc<Device>,
+        owner: Box<dyn Owner>,
+    ) -> Result<(Arc<Self>, Keeper), DeviceError> {
         let domain = Domain::new(device)?;
         let queue = Queue::new(device, 4096)?;
         let shared = Shared::new(&domain, RECEIVES as u32)?;
@@ -126,7 +147,9 @@ impl Station {
                 waiting: Vec::new(),
             }),
             taking: Mutex::default(),
-            sink,
+            backlog: Mutex::default(),
+            fault: Mutex::default(),
+            owner,
             closing: AtomicBool::new(false),
         });
         for index in 0..RECEIVES {
@@ -134,12 +157,12 @@ impl Station {
         }
         let own = Arc::clone(&station);
         let thread = std::thread::Builder::new().name("lockwright-rdma".to_owned()).spawn(move || own.keep());
-        let thread = thread.map_err(|error| DeviceError::System {
+        thread.map_err(|error| DeviceError::System {
             what: "starting a thread for",
             device: device.name.clone(),
             error,
         })?;
-        Ok((Arc::clone(&station), Keeper { station, thread: Some(thread) }))
+        Ok((Arc::clone(&station), Keeper(station)))
     }
 
     /// A queue pair of this station, not connected yet.
@@ -178,9 +201,43 @@ impl Station {
         u64::from(self.slots().slots[index].turn) << 16 | index as u64
     }
 
-    /// Posts up to [`CHUNK`] verbs over `pair` and returns their results, or `None` if they failed. What was posted is
-    /// executed even if the future is dropped.
-    pub(super) async fn batch(self: &Arc<Self>, pair: &Pair, kinds: &[WorkKind]) -> Option<Vec<u128>> {
+    /// Notes over which queue pair a slot's work is posted. Under the wire's lock: a cut comes before or after it.
+    pub(super) fn posting(&self, index: usize, pair: u32) {
+        self.slots().slots[index].pair = pair;
+    }
+
+    /// A queue pair was destroyed: what was under way on it will not complete, and has failed.
+    pub(super) fn abandon(&self, pair: u32) {
+        let (mut slots, mut woken) = (self.slots(), Vec::new());
+        for index in 0..slots.slots.len() {
+            let slot = &mut slots.slots[index];
+            let State::Busy { waiter, dropped } = &mut slot.state else { continue };
+            if slot.pair != pair {
+                continue;
+            }
+            woken.extend(waiter.take());
+            if *dropped {
+                Self::free(&mut slots, index);
+            } else {
+                slot.state = State::Done { well: false };
+            }
+        }
+        drop(slots);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// What went wrong last, in words.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Posts up to [`CHUNK`] verbs over `wire` and returns their results. What was posted is executed even if the future is
+    /// dropped.
+    pub(super) async fn batch(
+        self: &Arc<Self>,
+        wire: &Wire,
+        kinds: &[WorkKind],
+    ) -> Result<Vec<u128>, Failed> {
         let mut ticket = self.slot(false).await;
         let (index, id) = (ticket.index, self.id(ticket.index));
         let mut works = Vec::with_capacity(kinds.len());
@@ -191,7 +248,7 @@ impl Station {
             if let WorkKind::Write { value, .. } = kind {
                 self.results.write(place, &value.to_le_bytes());
             }
-            let piece = self.results.piece(place, 8);
+            let piece = self.results.piece(place, kind.bytes());
             works.push(Work {
                 id,
                 kind: *kind,
@@ -201,39 +258,77 @@ impl Station {
             });
             reading |= is_read;
         }
-        self.finish(&mut ticket, pair, &works).await.then(|| self.results_of(index, kinds.len()))
+        let well = self.finish(&mut ticket, wire, &works).await;
+        well.then(|| self.results_of(index, kinds)).ok_or(Failed)
     }
 
-    fn results_of(&self, index: usize, count: usize) -> Vec<u128> {
-        let read = |turn: usize| {
-            let mut word = [0; 8];
-            self.results.read(index * RESULTS + 16 * turn, &mut word);
-            u128::from(u64::from_le_bytes(word))
+    fn results_of(&self, index: usize, kinds: &[WorkKind]) -> Vec<u128> {
+        let read = |(turn, kind): (usize, &WorkKind)| {
+            let mut word = [0; 16];
+            self.results.read(index * RESULTS + 16 * turn, &mut word[..kind.bytes()]);
+            u128::from_le_bytes(word)
         };
-        (0..count).map(read).collect()
+        kinds.iter().enumerate().map(read).collect()
     }
 
-    async fn finish(&self, ticket: &mut Ticket, pair: &Pair, works: &[Work]) -> bool {
-        if !pair.post(works) {
+    async fn finish(&self, ticket: &mut Ticket, wire: &Wire, works: &[Work]) -> bool {
+        if !wire.post(ticket.index, works) {
             ticket.release();
             return false;
         }
         ticket.await
     }
 
-    /// Sends a letter over `pair`; whether it has arrived.
-    pub(super) async fn send(self: &Arc<Self>, pair: &Pair, bytes: &[u8]) -> bool {
-        let mut ticket = self.slot(true).await;
-        let place = (ticket.index - BATCHES) * LETTER;
+    /// The work that sends a letter from slot `index`.
+    fn sending(&self, index: usize, bytes: &[u8]) -> Work {
+        let place = (index - BATCHES) * LETTER;
         self.outgoing.write(place, bytes);
         let piece: ibv_sge = self.outgoing.piece(place, bytes.len());
-        let id = self.id(ticket.index);
-        self.finish(
-            &mut ticket,
-            pair,
-            &[Work { id, kind: WorkKind::Send, piece, signal: true, fence: false }],
-        )
-        .await
+        Work { id: self.id(index), kind: WorkKind::Send, piece, signal: true, fence: false }
+    }
+
+    /// Sends a letter over `wire`; whether it has arrived.
+    pub(super) async fn send(self: &Arc<Self>, wire: &Wire, bytes: &[u8]) -> bool {
+        let mut ticket = self.slot(true).await;
+        let work = self.sending(ticket.index, bytes);
+        self.finish(&mut ticket, wire, &[work]).await
+    }
+
+    /// Sends a letter over `wire` as soon as there is room. `false` if it cannot be sent, or too many wait.
+    pub(super) fn tell(&self, wire: &Arc<Wire>, bytes: Vec<u8>) -> bool {
+        let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+        if wire.number().is_none() || backlog.len() >= BACKLOG {
+            return false;
+        }
+        backlog.push_back((Arc::downgrade(wire), bytes));
+        self.tell_waiting(&mut backlog);
+        true
+    }
+
+    /// Sends what waits, while there is room.
+    fn tell_waiting(&self, backlog: &mut VecDeque<(Weak<Wire>, Vec<u8>)>) {
+        while !backlog.is_empty() {
+            let mut slots = self.slots();
+            let Some(index) = slots.free_letters.pop() else { return };
+            let slot = &mut slots.slots[index];
+            slot.turn = slot.turn.wrapping_add(1);
+            // As if its future had been dropped: nobody waits.
+            slot.state = State::Busy { waiter: None, dropped: true };
+            drop(slots);
+            let sent = backlog.pop_front().is_some_and(|(wire, bytes)| {
+                wire.upgrade().is_some_and(|wire| wire.post(index, &[self.sending(index, &bytes)]))
+            });
+            if !sent {
+                // Its wire is cut: who told it says it again over the next one.
+                Self::free(&mut self.slots(), index);
+            }
+        }
+    }
+
+    /// Takes all completions that are there.
+    pub(super) fn drain(&self) {
+        let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.queue.poll(|wc| self.completed(wc)) > 0 {}
     }
 
     /// Takes the completions that are there. `false` if there were none, or somebody else is at it.
@@ -244,13 +339,18 @@ impl Station {
 
     fn completed(&self, wc: &ibv_wc) {
         let well = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
+        if !well {
+            self.note(wc);
+            // Before anybody hears that it failed: what comes next must not go the same way.
+            self.owner.broken(wc.qp_num);
+        }
         if wc.wr_id & RECEIVE != 0 {
             let index = (wc.wr_id & !RECEIVE) as usize;
             if well && wc.opcode == ibv_wc_opcode::IBV_WC_RECV {
                 let mut bytes = vec![0; (wc.byte_len as usize).min(LETTER)];
                 self.incoming.read(index * LETTER, &mut bytes);
                 self.post_receive(index);
-                (self.sink)(wc.qp_num, &bytes);
+                self.owner.letter(wc.qp_num, &bytes);
             } else {
                 self.post_receive(index);
             }
@@ -268,6 +368,19 @@ impl Station {
         drop(slots);
         if let Some(waiter) = waiter {
             waiter.wake();
+        }
+        if index >= BATCHES {
+            let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
+            self.tell_waiting(&mut backlog);
+        }
+    }
+
+    /// Keeps the reason of a failure, and not that of all that was swept away by it.
+    fn note(&self, wc: &ibv_wc) {
+        let fault = Fault::new(wc.status, wc.vendor_err);
+        let mut kept = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.is_none() || !fault.is_flush() {
+            *kept = Some(fault);
         }
     }
 
@@ -376,12 +489,9 @@ impl Drop for Ticket {
 }
 
 impl Drop for Keeper {
+    /// The thread ends within [`NAP`], and the station with it. It is not waited for: whoever drops this may hold what a letter
+    /// on its way has to get.
     fn drop(&mut self) {
-        self.station.closing.store(true, Relaxed);
-        let Some(thread) = self.thread.take() else { return };
-        // A sink may drop the last owner on the station's own thread, which cannot wait for itself.
-        if thread.thread().id() != std::thread::current().id() {
-            let _ = thread.join();
-        }
+        self.0.closing.store(true, Relaxed);
     }
 }

@@ -1,11 +1,13 @@
 //! Owned verbs objects: protection domain, registered memory, completion queue, shared receive queue, queue pair.
 //!
-//! The only file besides `device.rs` with `unsafe` in this backend. Each object holds what it was made on, so that
+//! With `device.rs` and `raw.rs` the only file with `unsafe` in this backend, but for one line of `host.rs`. Each object holds what it was made on, so that
 //! nothing is destroyed before what is built upon it.
 
 #![allow(unsafe_code)]
 
 use super::device::{Device, DeviceError};
+use super::mlx5::{Extended, Size};
+use super::raw::{self, Raw};
 use rdma_mummy_sys as ib;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::os::fd::BorrowedFd;
@@ -282,6 +284,8 @@ pub(super) struct Pair {
     _queue: Arc<Queue>,
     _shared: Arc<Shared>,
     qp: NonNull<ib::ibv_qp>,
+    /// Where it takes entries that we encode.
+    raw: Option<Raw>,
     pub(super) info: PairInfo,
 }
 
@@ -301,10 +305,51 @@ pub(super) struct Work {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WorkKind {
     Send,
-    Read { addr: u64, key: u32 },
-    Write { addr: u64, key: u32, value: u64 },
-    CompareSwap { addr: u64, key: u32, expect: u64, new: u64 },
-    FetchAdd { addr: u64, key: u32, add: u64 },
+    Read {
+        addr: u64,
+        key: u32,
+    },
+    Write {
+        addr: u64,
+        key: u32,
+        value: u64,
+    },
+    CompareSwap {
+        addr: u64,
+        key: u32,
+        expect: u64,
+        new: u64,
+    },
+    FetchAdd {
+        addr: u64,
+        key: u32,
+        add: u64,
+    },
+    /// Only for queue pairs that take raw entries.
+    Extended {
+        addr: u64,
+        key: u32,
+        size: Size,
+        what: Extended,
+    },
+}
+
+impl WorkKind {
+    /// Bytes of its result, or of what is written.
+    pub(super) const fn bytes(&self) -> usize {
+        match self {
+            Self::Extended { size: Size::Sixteen, .. } => 16,
+            _ => 8,
+        }
+    }
+}
+
+impl Work {
+    pub(super) const fn flags(&self) -> u32 {
+        use ib::ibv_send_flags as flag;
+        let signal = if self.signal { flag::IBV_SEND_SIGNALED.0 } else { 0 };
+        signal | if self.fence { flag::IBV_SEND_FENCE.0 } else { 0 }
+    }
 }
 
 impl Pair {
@@ -323,15 +368,19 @@ impl Pair {
         init.qp_type = ib::ibv_qp_type::IBV_QPT_RC;
         init.cap.max_send_wr = sends.min(domain.device.max_wr);
         init.cap.max_send_sge = 1;
-        // SAFETY: a live domain, queues that are kept, and what to make.
-        let qp = NonNull::new(unsafe { ib::ibv_create_qp(domain.pd.as_ptr(), &raw mut init) });
-        let qp = qp.ok_or_else(|| domain.device.failed("making a queue pair"))?;
         let device = &domain.device;
+        let (qp, raw) = if device.extended {
+            raw::create(device, domain.pd, &init).map(|(qp, raw)| (qp, Some(raw)))?
+        } else {
+            // SAFETY: a live domain, queues that are kept, and what to make.
+            let qp = NonNull::new(unsafe { ib::ibv_create_qp(domain.pd.as_ptr(), &raw mut init) });
+            (qp.ok_or_else(|| device.failed("making a queue pair"))?, None)
+        };
         // SAFETY: made just now.
         let number = unsafe { qp.as_ref() }.qp_num;
         let info = PairInfo { number, psn: psn & 0xff_ffff, lid: device.lid, gid: device.gid };
         let (queue, shared) = (Arc::clone(queue), Arc::clone(shared));
-        Ok(Self { _domain: Arc::clone(domain), _queue: queue, _shared: shared, qp, info })
+        Ok(Self { _domain: Arc::clone(domain), _queue: queue, _shared: shared, qp, raw, info })
     }
 
     /// Connects to `other`. `lends`: the other side may reach registered memory of this domain.
@@ -375,9 +424,10 @@ impl Pair {
 
         attr.qp_state = state::IBV_QPS_RTS;
         attr.sq_psn = self.info.psn;
-        // Packets are sent again after about 0.27 s, seven times; a receiver without receives is waited for.
-        attr.timeout = 16;
-        attr.retry_cnt = 7;
+        // Packets are sent again after about half a second, six times (soft-RoCE takes seven for ever); a receiver without
+        // receives is waited for.
+        attr.timeout = 17;
+        attr.retry_cnt = 6;
         attr.rnr_retry = 7;
         attr.max_rd_atomic = device.depth;
         let go = with::IBV_QP_STATE
@@ -414,6 +464,9 @@ impl Pair {
 
     /// Posts `works` with one ring of the doorbell. `false` if the queue pair takes them no more.
     pub(super) fn post(&self, works: &[Work]) -> bool {
+        if let Some(raw) = self.raw {
+            return raw.post(works);
+        }
         let mut pieces: Vec<_> = works.iter().map(|work| work.piece).collect();
         let mut requests: Vec<_> =
             works.iter().zip(&mut pieces).map(|(work, piece)| request(work, piece)).collect();
@@ -428,14 +481,13 @@ impl Pair {
 }
 
 fn request(work: &Work, piece: &mut ib::ibv_sge) -> ib::ibv_send_wr {
-    use ib::{ibv_send_flags as flag, ibv_wr_opcode as op};
+    use ib::ibv_wr_opcode as op;
     // SAFETY: numbers, and pointers that may be null.
     let mut wr: ib::ibv_send_wr = unsafe { std::mem::zeroed() };
     wr.wr_id = work.id;
     wr.sg_list = piece;
     wr.num_sge = 1;
-    wr.send_flags = if work.signal { flag::IBV_SEND_SIGNALED.0 } else { 0 }
-        | if work.fence { flag::IBV_SEND_FENCE.0 } else { 0 };
+    wr.send_flags = work.flags();
     let (opcode, target) = match work.kind {
         WorkKind::Send => (op::IBV_WR_SEND, None),
         WorkKind::Read { addr, key } => {
@@ -452,6 +504,7 @@ fn request(work: &Work, piece: &mut ib::ibv_sge) -> ib::ibv_send_wr {
             let atomic = ib::atomic_t { remote_addr: addr, compare_add: add, swap: 0, rkey: key };
             (op::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(ib::wr_t { atomic }))
         }
+        WorkKind::Extended { .. } => unreachable!("extended atomics go to queue pairs that take raw entries"),
     };
     wr.opcode = opcode;
     if let Some(target) = target {

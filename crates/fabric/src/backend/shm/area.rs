@@ -1,5 +1,6 @@
 //! Lock memory as a process sees it: where an area begins in this process, and the shared word that says how far it
-//! reaches. Also [`Words`]: a few words of the file that every verb looks at, reached without a check of the mapping.
+//! reaches. Also [`Words`]: a few words of the file that every verb looks at, reached without a check of the mapping; and
+//! [`Lines`]: words of an area that are looked up once.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +11,7 @@ use crate::verb::Op;
 use portable_atomic::AtomicU128;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// One region of one node. It keeps the mapping alive.
 #[derive(Clone, Debug)]
@@ -48,11 +49,12 @@ impl Area {
         }
     }
 
-    /// Stores a word without a barrier: others see it no later than what this thread does next with an atomic
-    /// instruction. `None` if there is no such word.
-    #[inline(always)]
-    pub(super) fn store(&self, offset: u64, value: u64) -> Option<()> {
-        self.cell::<AtomicU64>(offset).map(|cell| cell.store(value, Release))
+    /// The `len` words from byte `offset` on, if they are all there.
+    pub(super) fn lines(&self, offset: u64, len: u64) -> Option<Lines> {
+        let last = offset.checked_add(len.checked_sub(1)?.checked_mul(8)?)?;
+        self.cell::<AtomicU64>(last)?;
+        let first = NonNull::from(self.cell::<AtomicU64>(offset)?);
+        Some(Lines { first, len, _map: Arc::clone(&self._map) })
     }
 
     #[inline(always)]
@@ -95,5 +97,49 @@ impl Words {
     pub(super) fn get(&self, index: u64) -> &AtomicU64 {
         // SAFETY: the masked index lies between the two words that `new` looked up.
         unsafe { self.first.add((index & self.mask) as usize).as_ref() }
+    }
+}
+
+/// Words of a region that were looked up once: for a client's own records, which it writes with plain stores, and for those
+/// who read them. No verbs: nobody is woken by a change, and nothing is compared.
+///
+/// A write is seen by others before anything that this thread changes later with a verb. A *read* of this thread's that
+/// comes later, with no verb in between, may still come first.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    first: NonNull<AtomicU64>,
+    len: u64,
+    _map: Arc<Map>,
+}
+
+// SAFETY: as for `Area`.
+unsafe impl Send for Lines {}
+// SAFETY: as for `Area`.
+unsafe impl Sync for Lines {}
+
+impl Lines {
+    #[inline(always)]
+    fn get(&self, index: u64) -> &AtomicU64 {
+        assert!(index < self.len, "these lines have {} words, and none with index {index}", self.len);
+        // SAFETY: `lines` looked up the first and the last of them, and an area never shrinks.
+        unsafe { self.first.add(index as usize).as_ref() }
+    }
+
+    /// The word with this index.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline(always)]
+    pub fn read(&self, index: u64) -> u64 {
+        self.get(index).load(Acquire)
+    }
+
+    /// Replaces the word with this index.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline(always)]
+    pub fn write(&self, index: u64, value: u64) {
+        self.get(index).store(value, Release);
     }
 }

@@ -8,7 +8,7 @@ use super::send::Sending;
 use super::shared::Handle;
 use super::wait::Waiting;
 use super::watch::Died;
-use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width, Word64};
+use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width};
 use crate::backend::clock::Alarm;
 use crate::backend::now::{Done, Now};
 use crate::backend::run::rest_on;
@@ -85,26 +85,6 @@ impl ShmEndpoint {
         self.standing.get(0).load(SeqCst) == self.expected
     }
 
-    /// Writes a word that nobody waits for: a store, where a verb would be a read-modify-write. Others see it before they
-    /// see anything that this thread's next verbs change; a verb of *theirs* that comes before that may not. `false` if
-    /// this client is out: then nothing is written.
-    ///
-    /// # Panics
-    /// If there is no such word.
-    #[inline(always)]
-    pub fn note(&self, word: Word64, value: u64) -> bool {
-        let Addr { offset, node, region } = word.addr();
-        let is_in = self.is_in();
-        if is_in {
-            let index = node.0 as usize * self.regions as usize + region.0 as usize;
-            let area = if region.0 < self.regions { self.areas.get(index) } else { None };
-            if area.and_then(|area| area.store(offset, value)).is_none() {
-                self.refuse(node, region, offset, Width::W64);
-            }
-        }
-        is_in
-    }
-
     /// Done when somebody declares this client dead.
     pub fn expelled(&self) -> Died {
         Died::new(&self.client.shared, self.me)
@@ -163,6 +143,8 @@ impl Executor for Direct<'_> {
 }
 
 impl Endpoint for ShmEndpoint {
+    const IS_AT_ONCE: bool = true;
+
     #[inline(always)]
     fn me(&self) -> PeerId {
         self.me
@@ -183,6 +165,14 @@ impl Endpoint for ShmEndpoint {
         let out = !self.is_in();
         let olds = batch.run(&mut Direct { ep: self, out });
         Done::new(olds, if out { Some(FabricError::Expelled) } else { None })
+    }
+
+    #[inline(always)]
+    fn go_at_once<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
+        if !self.is_in() {
+            return Ok(Err(FabricError::Expelled));
+        }
+        Ok(Ok(batch.run(&mut Direct { ep: self, out: false })))
     }
 
     fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {
@@ -211,6 +201,11 @@ impl Endpoint for ShmEndpoint {
         pick: impl FnMut(PeerId, &Message) -> Option<T>,
     ) -> impl Future<Output = Option<T>> {
         Receive::new(&self.client, deadline, pick)
+    }
+
+    #[inline(always)]
+    fn has_no_mail(&self) -> bool {
+        self.client.has_no_letter()
     }
 
     /// CLOCK_MONOTONIC, the same for all processes of the host.

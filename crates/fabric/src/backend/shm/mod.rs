@@ -55,6 +55,7 @@ mod space;
 mod wait;
 mod watch;
 
+pub use area::Lines;
 pub use clients::ClientInfo;
 pub use endpoint::ShmEndpoint;
 pub use error::SpaceError;

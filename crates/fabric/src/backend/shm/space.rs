@@ -1,5 +1,6 @@
 //! A space as its users hold it.
 
+use super::area::Lines;
 use super::clients::ClientInfo;
 use super::endpoint::ShmEndpoint;
 use super::error::SpaceError;
@@ -8,7 +9,7 @@ use super::layout::{AT_CREATED, AT_PARAMS, AT_PARAMS_LEN, AT_TAG, PARAMS_MAX, TA
 use super::options::{SpaceOptions, space_path};
 use super::shared::Handle;
 use super::watch::{Deaths, Died};
-use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Word};
+use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width, Word, Word64};
 use crate::verb::Op;
 use crate::wait::Time;
 use rustix::io::Errno;
@@ -183,5 +184,16 @@ impl ShmSpace {
             Some((wide, _)) => T::narrow(wide),
             None => self.handle.refuse(word.addr(), T::WIDTH),
         }
+    }
+
+    /// The `words` words from `first` on, to be read and written without verbs.
+    ///
+    /// # Panics
+    /// If they are not all there.
+    pub fn lines(&self, first: Word64, words: u64) -> Lines {
+        let addr = first.addr();
+        let area = self.handle.area_index(addr).map(|index| &self.handle.areas[index]);
+        let lines = area.and_then(|area| area.lines(addr.offset, words));
+        lines.unwrap_or_else(|| self.handle.refuse(addr, Width::W64))
     }
 }

@@ -55,12 +55,12 @@ impl Token {
     }
 
     /// The proof of `side`.
-    pub(super) fn prove(&self, side: Side, exchange: &Exchange) -> [u8; 32] {
+    pub(in crate::backend) fn prove(&self, side: Side, exchange: &Exchange) -> [u8; 32] {
         self.mac(side, exchange).finalize().into_bytes().into()
     }
 
     /// Whether `proof` is that of `side`.
-    pub(super) fn accepts(&self, side: Side, exchange: &Exchange, proof: &[u8; 32]) -> bool {
+    pub(in crate::backend) fn accepts(&self, side: Side, exchange: &Exchange, proof: &[u8; 32]) -> bool {
         self.mac(side, exchange).verify_slice(proof).is_ok()
     }
 }
@@ -73,24 +73,24 @@ impl fmt::Debug for Token {
 
 /// Who proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(in crate::backend) enum Side {
     Client,
     Server,
 }
 
 /// What a proof is about.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Exchange {
+pub(in crate::backend) struct Exchange {
     /// The client's random bytes.
-    pub(super) client: [u8; 32],
+    pub(in crate::backend) client: [u8; 32],
     /// The server's.
-    pub(super) server: [u8; 32],
+    pub(in crate::backend) server: [u8; 32],
     /// The session the client asked for.
-    pub(super) session: SessionId,
+    pub(in crate::backend) session: SessionId,
 }
 
 /// Random bytes that nobody can guess.
-pub(super) fn secret<const N: usize>() -> [u8; N] {
+pub(in crate::backend) fn secret<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::getrandom(&mut bytes).expect("the system has random bytes");
     bytes

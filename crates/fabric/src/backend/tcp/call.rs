@@ -1,7 +1,8 @@
 //! The futures of a client's requests.
 
+use super::fate::Fate;
 use super::frame::{MAX_VERBS, WaitFrame};
-use super::link::{Answer, Fate, Link};
+use super::link::{Answer, Link};
 use crate::addr::{PeerId, Value};
 use crate::endpoint::FabricError;
 use crate::message::Message;

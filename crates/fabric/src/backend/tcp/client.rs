@@ -2,15 +2,18 @@
 
 use super::auth::{Exchange, Side, Token, secret};
 use super::connection::MISSED_BEATS;
+use super::fate::Fate;
 use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, Welcome};
 use super::incoming::{Incoming, ReadError};
-use super::link::{Fate, Link};
+use super::link::Link;
 use super::outgoing::Outgoing;
 #[cfg(feature = "tls")]
 use super::tls::TlsClient;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout, timeout_at};
@@ -99,7 +102,8 @@ impl From<ReadError> for ConnectError {
 
 /// A connection that is in.
 pub(super) struct Line {
-    pub(super) incoming: Incoming,
+    /// Read by the task below, and by threads that wait: whoever gets there first.
+    pub(super) incoming: Arc<Mutex<Incoming>>,
     pub(super) out: Arc<Outgoing>,
     pub(super) welcome: Welcome,
 }
@@ -117,7 +121,7 @@ pub(super) async fn open(
     let opening = async {
         let (mut incoming, out) = dial(address, options).await?;
         match shake_hands(&mut incoming, &out, options, hello).await {
-            Ok(welcome) => Ok(Line { incoming, out, welcome }),
+            Ok(welcome) => Ok(Line { incoming: Arc::new(Mutex::new(incoming)), out, welcome }),
             Err(error) => {
                 out.close();
                 Err(error)
@@ -191,7 +195,7 @@ pub(super) async fn keep_going(keeper: Keeper, address: SocketAddr, options: Con
             Ok(new) => line = new,
             Err(fate) => return link.end(fate),
         }
-        if !link.go_up(&line.out) {
+        if !link.go_up(&line) {
             line.out.push(|bytes| Frame::Goodbye.encode(bytes));
             line.out.finish();
             return;
@@ -210,42 +214,58 @@ impl Drop for Keeper {
 
 /// Takes in what the server says until the connection breaks. The session's fate, if that was it.
 async fn read(link: &Link, line: Line) -> Option<Fate> {
-    let Line { mut incoming, out, .. } = line;
+    let Line { incoming, out, .. } = line;
     let _close = CloseAtDrop(&out);
     let beat = Duration::from_nanos(link.welcome.heartbeat_ns.max(1_000_000));
     let mut beats = interval_at(Instant::now() + beat, beat);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut silent = 0;
+    let (mut silent, mut heard) = (0, link.heard());
+    // What came behind the welcome.
+    if let Err(fate) = take_in(link, &mut incoming.lock().unwrap_or_else(PoisonError::into_inner)) {
+        return Some(fate);
+    }
     loop {
-        loop {
-            match incoming.next() {
-                Ok(Some(frame)) => {
-                    if let Err(fate) = link.take_in(frame) {
-                        return Some(fate);
-                    }
-                }
-                Ok(None) => break,
-                Err(error) => return Some(Fate::Refused(format!("it sent nonsense: {error}"))),
-            }
-        }
         tokio::select! {
             biased;
-            read = incoming.fill() => match read {
-                Ok(()) => {
-                    silent = 0;
-                    link.hear();
-                }
+            read = poll_fn(|cx| poll_read(link, &incoming, cx)) => match read {
+                Ok(None) => {}
+                Ok(fate) => return fate,
                 Err(_) => return None,
             },
             () = out.closed() => return None,
             _ = beats.tick() => {
-                if silent >= MISSED_BEATS {
+                // Threads that wait hear the server too.
+                let last = std::mem::replace(&mut heard, link.heard());
+                silent = if heard == last { silent + 1 } else { 1 };
+                if silent > MISSED_BEATS {
                     return None;
                 }
-                silent += 1;
                 let seen = link.seen();
                 out.push(|bytes| Frame::Ping { seen }.encode(bytes));
             }
+        }
+    }
+}
+
+/// Reads once, and takes in what that completes: the session's fate, if it has come to that.
+fn poll_read(
+    link: &Link,
+    incoming: &Mutex<Incoming>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Option<Fate>, ReadError>> {
+    let mut incoming = incoming.lock().unwrap_or_else(PoisonError::into_inner);
+    ready!(incoming.poll_fill(cx))?;
+    link.hear();
+    Poll::Ready(Ok(take_in(link, &mut incoming).err()))
+}
+
+/// Takes in every frame that has come completely.
+pub(super) fn take_in(link: &Link, incoming: &mut Incoming) -> Result<(), Fate> {
+    loop {
+        match incoming.next() {
+            Ok(Some(frame)) => link.take_in(frame)?,
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(Fate::Refused(format!("it sent nonsense: {error}"))),
         }
     }
 }

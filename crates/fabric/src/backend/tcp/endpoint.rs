@@ -1,9 +1,12 @@
 //! A client's endpoint over tcp.
 
+#[cfg(target_os = "linux")]
+use super::bell::Bell;
 use super::call::{End, Go, Send, Waiting, verbs_of};
 use super::client::{ConnectError, ConnectOptions, Keeper, keep_going, open};
+use super::fate::Fate;
 use super::frame::SessionId;
-use super::link::{Fate, Link};
+use super::link::Link;
 use super::listener::Listener;
 use super::wire::MAX_TAIL;
 use crate::addr::{PeerId, Value};
@@ -57,7 +60,7 @@ impl TcpEndpoint {
         let line = open(address, &options, SessionId::default(), 0, 0).await?;
         let session = u128::from_le_bytes(line.welcome.session);
         let seed = mix(session as u64 ^ (session >> 64) as u64);
-        let link = Arc::new(Link::new(line.welcome.clone(), seed, Arc::clone(&line.out)));
+        let link = Arc::new(Link::new(&line, seed));
         tokio::spawn(keep_going(Keeper(Arc::clone(&link)), address, options, line));
         Ok(Self { _owner: Arc::new(Owner(Arc::clone(&link))), link })
     }
@@ -82,14 +85,29 @@ impl TcpEndpoint {
         self.link.tell_peer(to, message)
     }
 
-    /// Calls `listener` with every message from now on, instead of keeping them for `recv`. Only the first counts.
+    /// Calls `listener` with every message from now on; only what it gives back is kept for `recv`. The first one counts.
     pub fn listen(&self, listener: Weak<dyn Listener>) {
         self.link.listen(listener);
+    }
+
+    /// Waits on the calling thread until something comes from the server, and takes it in; also done when `bell` rings.
+    /// `false` if neither happened within `limit`, or this connection cannot be read like that (TLS, or there is none).
+    /// For a thread that blocks anyway: it saves the wake-up that it costs if the runtime's thread does the reading. That
+    /// may go on beside it, and keeps the connection alive; this does not.
+    #[cfg(target_os = "linux")]
+    pub fn hear(&self, bell: &Bell, limit: Duration) -> bool {
+        self.link.hear_here(bell, limit)
     }
 
     /// Whether there is a connection. A network that hangs is noticed after three heartbeats.
     pub fn is_connected(&self) -> bool {
         self.link.is_up()
+    }
+
+    /// How many connections of this session broke so far. If it is the same before a request and after its answer,
+    /// everything in between was executed, in order.
+    pub fn breaks(&self) -> u64 {
+        self.link.breaks()
     }
 
     /// How long nothing has come from the server. An idle connection says something at every heartbeat.

@@ -1,8 +1,12 @@
 //! What is read from one connection: bytes in, whole frames out.
 
 use super::frame::{Decoded, Frame, FrameError, HEADER, MAX_BODY, decode};
+use std::fmt;
+use std::future::poll_fn;
 use std::io;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, ReadBuf};
 
 const FIRST: usize = 16 << 10;
 
@@ -23,6 +27,12 @@ pub(super) struct Incoming {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming").field("unread", &(self.end - self.start)).finish_non_exhaustive()
+    }
 }
 
 impl Incoming {
@@ -59,13 +69,26 @@ impl Incoming {
 
     /// Reads what there is. Nothing is lost if the future is dropped.
     pub(super) async fn fill(&mut self) -> Result<(), ReadError> {
-        match self.reader.read(&mut self.bytes[self.end..]).await? {
-            0 => Err(ReadError::Closed),
-            read => {
-                self.end += read;
-                Ok(())
-            }
-        }
+        poll_fn(|cx| self.poll_fill(cx)).await
+    }
+
+    /// As [`Incoming::fill`], for somebody who does not keep this for himself while he waits.
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
+        let mut room = ReadBuf::new(&mut self.bytes[self.end..]);
+        let read = ready!(Pin::new(&mut self.reader).poll_read(cx, &mut room)).map(|()| room.filled().len());
+        Poll::Ready(self.came(read?))
+    }
+
+    /// Reads from `socket`, which this is the reading side of, what has come; an error of its own if nothing has.
+    #[cfg(target_os = "linux")]
+    pub(super) fn fill_now(&mut self, socket: &mut impl io::Read) -> Result<(), ReadError> {
+        let read = socket.read(&mut self.bytes[self.end..])?;
+        self.came(read)
+    }
+
+    fn came(&mut self, bytes: usize) -> Result<(), ReadError> {
+        self.end += bytes;
+        if bytes == 0 { Err(ReadError::Closed) } else { Ok(()) }
     }
 
     /// The next frame, waited for.

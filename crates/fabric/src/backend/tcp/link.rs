@@ -8,8 +8,11 @@
 //!
 //! One lock covers it all, also while bytes are written: so requests are numbered in the order in which they leave.
 
+use super::client::Line;
 use super::encode::{put_go, put_send};
+use super::fate::Fate;
 use super::frame::{Frame, WaitFrame, Welcome};
+use super::incoming::Incoming;
 use super::listener::{Ear, Listener};
 use super::outgoing::Outgoing;
 use crate::addr::{NodeId, PeerId};
@@ -29,29 +32,6 @@ use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 /// The server is told about messages got at least this often, so that it can forget them.
 const ACK_EVERY: u64 = 32;
-
-/// How a client's session ended. Its endpoint is of no more use; another can be connected.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fate {
-    /// The client itself ended it.
-    #[error("the session was closed")]
-    Closed,
-    /// The server could not be reached within the grace period, or has given the session up.
-    #[error("the session expired while the server could not be reached")]
-    Expired,
-    /// The server was restarted. What the old one knew of this client is gone.
-    #[error("the server was restarted")]
-    Restarted {
-        /// The new run.
-        epoch: u64,
-    },
-    /// The server refused something this client did.
-    #[error("the server ended the session: {0}")]
-    Refused(String),
-    /// More messages came than anybody took.
-    #[error("too many messages piled up unread")]
-    Overrun,
-}
 
 /// What became of a request.
 #[derive(Debug)]
@@ -94,7 +74,7 @@ struct Call {
 
 #[derive(Debug)]
 enum Phase {
-    Up(Arc<Outgoing>),
+    Up(Arc<Outgoing>, Arc<Mutex<Incoming>>),
     Down,
     Over(Fate),
 }
@@ -105,6 +85,8 @@ struct State {
     next: u64,
     calls: BTreeMap<u64, Call>,
     waits: u32,
+    /// Connections that broke.
+    breaks: u64,
     /// The last message got, and the last one that the server knows we got.
     seen: u64,
     acked: u64,
@@ -128,12 +110,14 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(welcome: Welcome, seed: u64, out: Arc<Outgoing>) -> Self {
+    pub(super) fn new(line: &Line, seed: u64) -> Self {
+        let welcome = line.welcome.clone();
         let state = State {
-            phase: Phase::Up(out),
+            phase: Phase::Up(Arc::clone(&line.out), Arc::clone(&line.incoming)),
             next: 1,
             calls: BTreeMap::new(),
             waits: 0,
+            breaks: 0,
             seen: 0,
             acked: 0,
             room: Wakers::default(),
@@ -182,7 +166,6 @@ impl Link {
     pub(super) fn leave_end(&self, seat: &mut Option<u64>) {
         self.state().end.leave(seat);
     }
-
     pub(super) fn leave_room(&self, seat: &mut Option<u64>) {
         self.state().room.leave(seat);
     }
@@ -236,7 +219,7 @@ impl Link {
 
     /// A message that may be lost. It is, if there is no connection.
     pub(super) fn send_datagram(&self, to: PeerId, message: &Message) {
-        if let Phase::Up(out) = &self.state().phase {
+        if let Phase::Up(out, _) = &self.state().phase {
             self.write(out, |bytes| put_send(bytes, 0, true, to, message));
         }
     }
@@ -260,20 +243,37 @@ impl Link {
         self.heard.store(self.clock.now().0, Relaxed);
     }
 
+    /// When that was last.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.load(Relaxed)
+    }
+
+    /// The two sides of the connection, if there is one.
+    #[cfg(target_os = "linux")]
+    pub(super) fn line(&self) -> Option<(Arc<Outgoing>, Arc<Mutex<Incoming>>)> {
+        match &self.state().phase {
+            Phase::Up(out, incoming) => Some((Arc::clone(out), Arc::clone(incoming))),
+            _ => None,
+        }
+    }
+
     /// How long nothing has come, in nanoseconds.
     pub(super) fn silence_ns(&self) -> u64 {
         self.clock.now().since(Time(self.heard.load(Relaxed)))
     }
 
+    pub(super) fn breaks(&self) -> u64 {
+        self.state().breaks
+    }
     pub(super) fn is_up(&self) -> bool {
-        matches!(self.state().phase, Phase::Up(_))
+        matches!(self.state().phase, Phase::Up(..))
     }
 
     fn tell(&self, about: About, put: impl FnOnce(u64, &mut Vec<u8>)) -> Result<(), FabricError> {
         let mut state = self.state();
         match &state.phase {
             Phase::Over(_) => return Err(about.lost()),
-            Phase::Up(out) => {
+            Phase::Up(out, _) => {
                 let out = Arc::clone(out);
                 self.write(&out, |bytes| put(0, bytes));
             }
@@ -295,7 +295,7 @@ impl Link {
         let mut unsent = None;
         match &state.phase {
             Phase::Over(_) => return Err(about.lost()),
-            Phase::Up(out) => self.write(out, |bytes| put(id, bytes)),
+            Phase::Up(out, _) => self.write(out, |bytes| put(id, bytes)),
             Phase::Down => put(id, unsent.insert(Vec::new())),
         }
         state.next += 1;
@@ -355,7 +355,7 @@ impl Link {
         let wakers = self.forget(&mut state, id);
         if is_wait
             && open
-            && let Phase::Up(out) = &state.phase
+            && let Phase::Up(out, _) = &state.phase
         {
             self.write(out, |bytes| Frame::Cancel { id }.encode(bytes));
         }
@@ -407,16 +407,17 @@ impl Link {
         }
         state.seen = seq;
         if state.seen - state.acked >= ACK_EVERY
-            && let Phase::Up(out) = &state.phase
+            && let Phase::Up(out, _) = &state.phase
         {
             self.write(out, |bytes| Frame::Ack { seen: seq }.encode(bytes));
             state.acked = seq;
         }
         drop(state);
-        if let Some(listener) = self.listener() {
-            listener.message(from, message);
-            return Ok(());
-        }
+        let message = match self.listener() {
+            Some(listener) => listener.message(from, message),
+            None => Some(message),
+        };
+        let Some(message) = message else { return Ok(()) };
         if self.mailbox.put(from, message) { Ok(()) } else { Err(Fate::Overrun) }
     }
 
@@ -427,6 +428,7 @@ impl Link {
             return false;
         }
         state.phase = Phase::Down;
+        state.breaks += 1;
         let sent = state.calls.values_mut().filter(|call| call.unsent.is_none() && call.answer.is_none());
         let failed = sent.filter(|call| !matches!(call.about, About::Wait(..)));
         let wakers: Vec<_> = failed.filter_map(fail).collect();
@@ -436,7 +438,8 @@ impl Link {
     }
 
     /// A new connection: waits are sent again, and what has not left yet leaves. `false` if the session is over.
-    pub(super) fn go_up(&self, out: &Arc<Outgoing>) -> bool {
+    pub(super) fn go_up(&self, line: &Line) -> bool {
+        let out = &line.out;
         let mut state = self.state();
         if matches!(state.phase, Phase::Over(_)) {
             return false;
@@ -456,7 +459,7 @@ impl Link {
         }
         out.uncork();
         state.calls.retain(|_, call| !call.orphaned);
-        state.phase = Phase::Up(Arc::clone(out));
+        state.phase = Phase::Up(Arc::clone(out), Arc::clone(&line.incoming));
         drop(state);
         self.hear();
         if let Some(listener) = self.listener() {
@@ -470,11 +473,11 @@ impl Link {
         let mut state = self.state();
         match &state.phase {
             Phase::Over(_) => return,
-            Phase::Up(out) if fate == Fate::Closed => {
+            Phase::Up(out, _) if fate == Fate::Closed => {
                 out.push(|bytes| Frame::Goodbye.encode(bytes));
                 out.finish();
             }
-            Phase::Up(out) => out.close(),
+            Phase::Up(out, _) => out.close(),
             Phase::Down => {}
         }
         let news = fate.clone();

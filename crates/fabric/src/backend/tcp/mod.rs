@@ -21,19 +21,22 @@
 //! |---|---|
 //! | what is said | `frame` (frames, decoding), `encode`, `wire` (their parts), `auth` (the token), `tls` |
 //! | both ends of a connection | `incoming`, `outgoing` |
-//! | client | `endpoint`, `call` (futures), `link` (the session), `listener`, `client` (the connection, coming back) |
+//! | client | `endpoint`, `call` (futures), `link` (the session), `listener`, `client` (the connection, coming back), `bell` (threads that wait) |
 //! | server | `server` (listening), `connection`, `session`, `roles`, `switchboard` (who is reached how) |
 //! | memory | `host` (the seam), `memory` (a host in this process) |
 //!
 //! `docs/tcp.md` has the tables of the frames and says what happens when what breaks. What this backend must not do:
 //! know what a lock is, or let one client's fault reach another.
 
-mod auth;
+pub(in crate::backend) mod auth;
+#[cfg(target_os = "linux")]
+mod bell;
 mod call;
 mod client;
 mod connection;
 mod encode;
 mod endpoint;
+mod fate;
 pub mod frame;
 mod host;
 mod incoming;
@@ -50,10 +53,12 @@ mod tls;
 mod wire;
 
 pub use auth::{Token, WeakToken};
+#[cfg(target_os = "linux")]
+pub use bell::Bell;
 pub use client::{ConnectError, ConnectOptions};
 pub use endpoint::TcpEndpoint;
+pub use fate::Fate;
 pub use host::{HostError, Inbox, SessionEnd, VerbHost, Watch};
-pub use link::Fate;
 pub use listener::Listener;
 pub use memory::InProcHost;
 pub use server::{BindError, Server, ServerOptions};

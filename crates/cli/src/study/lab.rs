@@ -1,6 +1,7 @@
 //! `lockwright lab`: the experiments.
 
-use crate::{Verdict, names, version};
+use crate::study::names;
+use crate::{Verdict, version};
 use anyhow::{Result, bail};
 use lockwright_lab::{Claim, Context, Experiment, LabError, conduct, experiments};
 use serde::Serialize;
@@ -116,7 +117,7 @@ fn run_experiments(args: &RunArgs, out: &mut impl Write) -> Result<Verdict> {
             // A checker's objection is a finding, not a failure to look.
             Err(error @ LabError::Failed { .. }) => {
                 out.flush()?;
-                eprintln!("{}: {}", experiment.id, error.to_string().trim_end());
+                say!("{}: {}", experiment.id, error.to_string().trim_end());
                 return Ok(Verdict::Found);
             }
             Err(error) => return Err(error.into()),

@@ -1,8 +1,9 @@
 //! `lockwright sim`: one simulated run of one protocol.
 
-use crate::fault::{self, Fault};
+use crate::study::fault::{self, Fault};
+use crate::study::names;
 use crate::units::{counted, duration_ns, grouped, micros, scaled};
-use crate::{Verdict, names, spinner};
+use crate::{Verdict, spinner};
 use anyhow::{Result, bail};
 use lockwright::fabric::{AtomicScope, PeerId};
 use lockwright_lab::sim::{Cause, Latency, Plan, Report};
@@ -15,7 +16,7 @@ use std::io::Write;
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples())]
 pub(crate) struct Args {
-    /// The protocol (`lockwright check --list` names them), or a mutant
+    /// The protocol (`lockwright check --list` names them), or a mutant that shows in a plain run
     protocol: String,
     /// Clients
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -106,6 +107,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
             subjects.iter().map(|subject| subject.info.name),
         ));
     };
+    if !subject.can_be_simulated() {
+        let name = subject.info.name;
+        bail!(
+            "what is wrong with {name} does not show in a plain run; `lockwright check --mutant {name}` shows it"
+        );
+    }
     let plan = plan(args)?;
     let bar = spinner(args.protocol.clone());
     let result = subject.simulate_with(&plan, &mut |progress| {
@@ -119,7 +126,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         Err(failure) => match failure.cause {
             Cause::BadPlan(_) | Cause::Mismatch(_) => bail!("{}", failure.cause),
             _ => {
-                eprintln!("{}", failure.to_string().trim_end());
+                say!("{}", failure.to_string().trim_end());
                 return Ok(Verdict::Found);
             }
         },

@@ -6,7 +6,8 @@
 mod list;
 mod report;
 
-use crate::{Verdict, names, spinner};
+use crate::study::names;
+use crate::{Verdict, spinner};
 use anyhow::{Result, bail};
 use lockwright_lab::sim::explore::Options;
 use lockwright_lab::subject::{self, Subject};

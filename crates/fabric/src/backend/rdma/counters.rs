@@ -1,0 +1,19 @@
+//! The port's own counters, to be set against ours: what the driver publishes in sysfs, which differs from driver to driver.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+/// The hardware counters of a port, by their names; empty if the driver has none.
+///
+/// ```
+/// assert!(lockwright_fabric::backend::rdma::port_counters("no-such-device", 1).is_empty());
+/// ```
+pub fn port_counters(device: &str, port: u8) -> BTreeMap<String, u64> {
+    let folder = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters");
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let read = |entry: fs::DirEntry| {
+        let value = fs::read_to_string(entry.path()).ok()?.trim().parse().ok()?;
+        Some((entry.file_name().to_string_lossy().into_owned(), value))
+    };
+    entries.filter_map(read).collect()
+}

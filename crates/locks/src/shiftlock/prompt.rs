@@ -1,0 +1,84 @@
+//! Taking a free lock and giving it back on a fabric whose verbs take no waiting: one verb each, and no future.
+//!
+//! The verbs are those of `try_as` and `give_back`; whatever they do not settle is left to those. What such a grant has
+//! beyond the claim and the slot is two whole words, so that it can lie anywhere without being put together from pieces.
+
+use super::acquire::{enqueue_if_free, enter_if_no_writer};
+use super::layout::{Delta, Entry, Layout, Member, happened};
+use super::shared::SharedClient;
+use super::witness::Witness;
+use super::{Core, Rules, ShiftGrant};
+use crate::protocol::Denied;
+use lockwright_fabric::observe::{Claim, Mode};
+use lockwright_fabric::{Endpoint, Value};
+
+/// A lock that was free and was taken with one verb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    rel_cnt: u64,
+    /// 0 or 1.
+    epoch: u64,
+}
+
+impl Prompt {
+    /// The fencing token.
+    #[inline(always)]
+    pub const fn token(&self) -> u64 {
+        self.rel_cnt.saturating_add(1)
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
+    /// Takes the lock if it is free, as the acquisition `slot`.
+    ///
+    /// # Errors
+    /// [`Denied::Busy`] also where a second look might have settled it, and where verbs have to be waited for.
+    #[inline(always)]
+    pub fn try_now(&self, slot: u8, claim: Claim) -> Result<Prompt, Denied> {
+        let (core, word) = (&self.core, self.core.word(claim.lock));
+        // Nothing happens to an entry that looks like this.
+        let go = |verb| core.ep.go_at_once(verb).unwrap_or(Ok(L::Word::narrow(u128::MAX)));
+        if claim.mode == Mode::Shared {
+            let seen = Entry::<L>::of(go(word.read())?);
+            if seen.tail() != Member::NOBODY {
+                return Err(Denied::Busy);
+            }
+            let enter = L::change(word, enter_if_no_writer::<L>(seen.rdr_cnt()), Some(seen.word()));
+            let old = go(enter)?;
+            let prompt = Prompt { rel_cnt: Entry::<L>::of(old).rel_cnt(), epoch: 0 };
+            return if happened(enter, old) { Ok(prompt) } else { Err(Denied::Busy) };
+        }
+        let me = Member::new::<L>(core.ep.me(), u64::from(slot)).ok_or(Denied::Busy)?;
+        let enqueue = L::change(word, enqueue_if_free::<L>(me), None);
+        let old = go(enqueue)?;
+        let entry = Entry::<L>::of(old);
+        let prompt = Prompt { rel_cnt: entry.rel_cnt(), epoch: u64::from(entry.epoch()) };
+        if happened(enqueue, old) { Ok(prompt) } else { Err(Denied::Busy) }
+    }
+
+    /// What the others know as a grant.
+    #[inline(always)]
+    pub fn grant(&self, slot: u8, claim: Claim, prompt: Prompt) -> ShiftGrant {
+        let me = Member::new::<L>(self.core.ep.me(), u64::from(slot));
+        match (claim.mode, me) {
+            (Mode::Exclusive, Some(me)) => {
+                ShiftGrant::writer(claim.lock, prompt.rel_cnt, me, 0, prompt.epoch != 0)
+            }
+            _ => ShiftGrant::reader(claim.lock, prompt.rel_cnt),
+        }
+    }
+
+    /// Gives the lock back if one verb settles it: nobody is behind, and the lock was not lost. Else nothing has happened.
+    #[inline(always)]
+    pub fn give_back_now(&self, slot: u8, claim: Claim, prompt: Prompt) -> bool {
+        let (core, word) = (&self.core, self.core.word(claim.lock));
+        // Two calls and not one: which verb it is must be known where it is executed.
+        if claim.mode == Mode::Shared {
+            let leave = L::add(word, Delta::LEAVE, core.guard(prompt.rel_cnt));
+            return matches!(core.ep.go_at_once(leave), Ok(Ok(old)) if happened(leave, old));
+        }
+        let free = Core::<E, L, R, (), W>::freed(self.grant(slot, claim, prompt));
+        let free = L::change(word, free, None);
+        matches!(core.ep.go_at_once(free), Ok(Ok(old)) if happened(free, old))
+    }
+}

@@ -1,0 +1,142 @@
+//! What a session with a server runs over: a TCP connection, or a queue pair of an RDMA NIC.
+//!
+//! Both carry the same messages, and both tell when the session is over; nothing above this file knows which it is.
+
+use lockwright_fabric::backend::tcp::{ConnectOptions, Fate, Listener, TcpEndpoint};
+use lockwright_fabric::{Message, PeerId};
+use std::sync::Weak;
+use std::time::Duration;
+
+#[cfg(feature = "rdma")]
+use lockwright_fabric::backend::rdma::{RdmaEndpoint, RdmaOptions};
+
+/// How a server is to be reached.
+#[derive(Clone, Debug)]
+pub(crate) enum Transport {
+    Tcp(Box<ConnectOptions>),
+    #[cfg(feature = "rdma")]
+    Rdma(Box<RdmaOptions>),
+}
+
+/// A session.
+#[derive(Clone, Debug)]
+pub(crate) enum Session {
+    Tcp(TcpEndpoint),
+    #[cfg(feature = "rdma")]
+    Rdma(RdmaEndpoint),
+}
+
+impl Transport {
+    /// How an address of this kind begins.
+    pub(crate) const fn scheme(&self) -> &'static str {
+        match self {
+            Self::Tcp(_) => "tcp",
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => "rdma",
+        }
+    }
+
+    /// How long the server may take to answer.
+    pub(crate) const fn timeout(&self) -> Duration {
+        match self {
+            Self::Tcp(options) => options.timeout,
+            #[cfg(feature = "rdma")]
+            Self::Rdma(options) => options.timeout,
+        }
+    }
+
+    /// Begins a session with the server at `server`, a name and a port.
+    ///
+    /// # Errors
+    /// In words.
+    pub(crate) async fn connect(&self, server: &str) -> Result<Session, String> {
+        let addresses = tokio::net::lookup_host(server).await.map_err(|error| error.to_string())?;
+        let mut last = "the host has no address".to_owned();
+        for address in addresses {
+            let session = match self {
+                Self::Tcp(options) => {
+                    let session = TcpEndpoint::connect(address, (**options).clone()).await;
+                    session.map(Session::Tcp).map_err(|error| error.to_string())
+                }
+                #[cfg(feature = "rdma")]
+                Self::Rdma(options) => {
+                    let options = (**options).clone();
+                    // It waits for the other side, and for the system.
+                    let session =
+                        tokio::task::spawn_blocking(move || RdmaEndpoint::connect(address, options)).await;
+                    let session = session.map_err(|error| error.to_string())?;
+                    session.map(Session::Rdma).map_err(|error| error.to_string())
+                }
+            };
+            match session {
+                Ok(session) => return Ok(session),
+                Err(why) => last = why,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// The same call on whichever it is.
+macro_rules! each {
+    ($session:expr, $ep:ident => $call:expr) => {
+        match $session {
+            Session::Tcp($ep) => $call,
+            #[cfg(feature = "rdma")]
+            Session::Rdma($ep) => $call,
+        }
+    };
+}
+
+impl Session {
+    /// Sends without waiting. What was on its way when a connection broke may be lost.
+    pub(crate) fn tell(&self, to: PeerId, message: &Message) {
+        // A session that is over begins anew with everything that matters.
+        let _ = each!(self, ep => ep.tell(to, message));
+    }
+
+    pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
+        each!(self, ep => ep.listen(listener));
+    }
+
+    /// The connection, if a thread can read it by itself.
+    pub(crate) fn readable(&self) -> Option<TcpEndpoint> {
+        match self {
+            Self::Tcp(ep) => Some(ep.clone()),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => None,
+        }
+    }
+
+    pub(crate) fn silence(&self) -> Duration {
+        each!(self, ep => ep.silence())
+    }
+
+    pub(crate) fn heartbeat(&self) -> Duration {
+        each!(self, ep => ep.heartbeat())
+    }
+
+    pub(crate) fn grace(&self) -> Duration {
+        each!(self, ep => ep.grace())
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        each!(self, ep => ep.epoch())
+    }
+
+    pub(crate) fn fate(&self) -> Option<Fate> {
+        each!(self, ep => ep.fate())
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        match self {
+            Self::Tcp(ep) => ep.is_connected(),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(ep) => !ep.is_lost(),
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        each!(self, ep => ep.close());
+    }
+}
