@@ -265,7 +265,7 @@ fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
         test: "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in",
         scheme: "rdma",
         workers: 4,
-        seconds: 12,
+        seconds: 10,
         holds: 5,
     });
 }
