@@ -10,7 +10,7 @@
 #![expect(clippy::disallowed_methods, reason = "real time and real threads are what is measured here")]
 
 use lockwright_fabric::observe::Mode;
-use lockwright_locks::combiner::core::{ClientId, Core, Limits, Reply, Request};
+use lockwright_locks::combiner::core::{AsPrinted, ClientId, Core, Limits, Reply, Request, Rules, Shipped};
 use lockwright_locks::combiner::queue;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,16 +32,26 @@ fn main() {
     if wanted("mutex") {
         against_mutex();
     }
-    if wanted("growth") {
+    if wanted("growth") && !picks.iter().any(|pick| pick == "profile") {
         let only: Vec<u32> = picks.iter().filter_map(|pick| pick.parse().ok()).collect();
-        growth(if only.is_empty() {
-            &[1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000]
-        } else {
-            &only
-        });
+        let sizes = [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000];
+        let sizes = if only.is_empty() { &sizes[..] } else { &only };
+        growth::<Shipped>("the wide tree", sizes);
+        growth::<AsPrinted>("the thesis's red-black tree", sizes);
     }
     if wanted("flags") {
         flags();
+    }
+    // For a profiler, so only if asked for: `profile 1000000`, `profile red-black 1000000`. What is of interest is `batches`.
+    if picks.iter().any(|pick| pick == "profile") {
+        for held in picks.iter().filter_map(|pick| pick.parse().ok()) {
+            let (mut random, mut replies) = (Random(2), Vec::new());
+            if picks.iter().any(|pick| pick == "red-black") {
+                batches(&mut filled::<AsPrinted>(held), 2 * PAIRS, &mut random, &mut replies);
+            } else {
+                batches(&mut filled::<Shipped>(held), 2 * PAIRS, &mut random, &mut replies);
+            }
+        }
     }
 }
 
@@ -65,8 +75,8 @@ impl Random {
 }
 
 /// A core in which client 0 holds `held` ranges at random places.
-fn filled(held: u32) -> Core {
-    let mut core: Core = Core::new(Limits { ids: held.max(64) + 1, ..Limits::default() });
+fn filled<R: Rules>(held: u32) -> Core<R> {
+    let mut core: Core<R> = Core::new(Limits { ids: held.max(64) + 1, ..Limits::default() });
     let mut random = Random(1);
     let mut replies = Vec::new();
     let mut id = 0;
@@ -85,7 +95,13 @@ fn is_grant(answer: lockwright_locks::combiner::core::Answer) -> bool {
 }
 
 /// One client locks and unlocks at random places.
-fn pairs(core: &mut Core, client: u32, pairs: u32, random: &mut Random, replies: &mut Vec<Reply>) {
+fn pairs<R: Rules>(
+    core: &mut Core<R>,
+    client: u32,
+    pairs: u32,
+    random: &mut Random,
+    replies: &mut Vec<Reply>,
+) {
     for _ in 0..pairs {
         core.handle(ClientId(client), random.lock(0), replies);
         core.handle(ClientId(client), Request::Unlock { id: 0 }, replies);
@@ -115,7 +131,7 @@ fn print(what: &str, per_second: &Spread) {
 }
 
 fn core() {
-    let mut core = filled(HELD);
+    let mut core = filled::<Shipped>(HELD);
     let (mut random, mut replies) = (Random(2), Vec::new());
     let runs = (0..RUNS)
         .map(|_| f64::from(PAIRS) * 1e9 / cpu_ns(|| pairs(&mut core, 1, PAIRS, &mut random, &mut replies)));
@@ -182,7 +198,7 @@ fn in_turns(
 /// held for as many requests as a node of the list carries: what batches alone are worth.
 fn against_mutex() {
     println!();
-    let (locked, mut combined) = (Mutex::new(filled(HELD)), filled(HELD));
+    let (locked, mut combined) = (Mutex::new(filled::<Shipped>(HELD)), filled::<Shipped>(HELD));
     for (what, pairs_at_once) in [("Mutex for each request", 0), ("Mutex for four pairs at once", 4)] {
         match in_turns(|| two_with_mutex(&locked, pairs_at_once), || two_combining(&mut combined)) {
             None => println!("{what}: this machine is too busy for two threads at once"),
@@ -252,7 +268,8 @@ fn two_combining(core: &mut Core) -> Option<f64> {
 }
 
 /// As [`pairs`], in batches of so many pairs: one pass of a combiner for which requests of as many clients wait.
-fn batches(core: &mut Core, pairs: u32, random: &mut Random, replies: &mut Vec<Reply>) {
+#[inline(never)]
+fn batches<R: Rules>(core: &mut Core<R>, pairs: u32, random: &mut Random, replies: &mut Vec<Reply>) {
     const CLIENTS: u32 = 64;
     let mut batch = Vec::new();
     for _ in 0..pairs / CLIENTS {
@@ -267,15 +284,16 @@ fn batches(core: &mut Core, pairs: u32, random: &mut Random, replies: &mut Vec<R
 }
 
 /// What a pair costs and a held range weighs, from a thousand to a million; one request at a time, and in batches.
-fn growth(sizes: &[u32]) {
+fn growth<R: Rules>(tree: &str, sizes: &[u32]) {
     let columns = ["held", "ns/pair", "/log2(held)", "in batches", "/log2(held)", "bytes/range"];
-    println!("\n{}", columns.map(|column| format!("{column:>12}")).concat());
+    println!("\n{tree}\n{}", columns.map(|column| format!("{column:>12}")).concat());
     for held in sizes.iter().copied() {
-        let mut core = filled(held);
+        let mut core = filled::<R>(held);
         let (mut random, mut replies) = (Random(2), Vec::new());
-        let mut timed = |run: fn(&mut Core, u32, &mut Random, &mut Vec<Reply>)| {
+        let mut timed = |run: fn(&mut Core<R>, u32, &mut Random, &mut Vec<Reply>)| {
+            // The system counts a thread's time in milliseconds: runs that are long beside that.
             let runs = (0..7).map(|_| {
-                cpu_ns(|| run(&mut core, PAIRS / 2, &mut random, &mut replies)) / f64::from(PAIRS / 2)
+                cpu_ns(|| run(&mut core, 4 * PAIRS, &mut random, &mut replies)) / f64::from(4 * PAIRS)
             });
             spread(runs.collect()).median
         };

@@ -3,8 +3,9 @@
 //!
 //! The thesis's system is an order of magnitude slower than the NIC model here (156.8 µs at the median where an RPC takes
 //! 3.5 µs), so ratios are compared, not times. How much hangs on the speed of the server's threads, for which there is
-//! no published figure, is shown by a table of its own. The model lets all threads of a server serve at once; what it
-//! gives a combiner beyond the five to seven million pairs that its one combining thread can do is not to be had.
+//! no published figure, is shown by a table of its own. Of what a server does, the part of its one combining thread is
+//! charged one request at a time: a cache line for each request and each grant in the thesis's combiners, one for a
+//! lock and its unlock in ours, which carries several requests in a node of its list.
 
 use super::combiner::{LOCKS, oltp, place, run_all, run_of, table};
 use crate::claim::Claim;

@@ -2,7 +2,7 @@
 //! better than client-sided locking", J. Dezalos, EPFL 2024).
 //!
 //! Handlers put requests into one linked list (`queue`); one combiner takes them out in order and alone owns a
-//! red-black interval tree of everything held and wanted ([`core`]). A request that conflicts with nothing before it is
+//! tree of everything held and wanted ([`core`]). A request that conflicts with nothing before it is
 //! granted at once; any other counts what stands before it and is granted when that count comes to zero. So nobody
 //! overtakes an earlier request it conflicts with. `server` and `client` carry this over any fabric, in the
 //! thesis's two ways of learning of a grant (polling by RPC, polling a flag) and in ours: the server answers when the
@@ -11,7 +11,6 @@
 //! What it must not do: rely on clients. They are not trusted with lock words; whatever they send, the worst that
 //! comes of it is a clear refusal.
 
-mod balance;
 mod cases;
 mod changes;
 mod client;
@@ -21,17 +20,21 @@ mod ids;
 mod message;
 pub mod mutants;
 mod packed;
-mod places;
 pub mod queue;
 #[cfg(test)]
 mod queue_deaths;
 #[cfg(test)]
 mod queue_tests;
+pub(crate) mod records;
+pub(crate) mod redblack;
 mod server;
 mod shards;
 mod sync;
 mod thesis;
 pub(crate) mod tree;
+#[cfg(test)]
+mod tree_tests;
+mod wide;
 pub mod wire;
 
 pub use client::{CombinerClient, CombinerGrant};
@@ -39,7 +42,7 @@ pub use flags::Flags;
 pub use server::{CombinerServer, Learning};
 pub use thesis::{Thesis, ThesisClient, ThesisServer};
 
-use self::core::{Rules, Shipped};
+use self::core::{AsPrinted, Rules, Shipped};
 use crate::case::Case;
 use crate::protocol::{Info, Offers, Protocol, Space};
 use lockwright_fabric::{Addr, BoxedRole, Endpoint, Needs, NodeId};
@@ -110,7 +113,7 @@ impl Variant for Pushed {
 pub struct PollRpc;
 
 impl Variant for PollRpc {
-    type Rules = Shipped;
+    type Rules = AsPrinted;
     const INFO: Info = info(
         "combiner-poll-rpc",
         "server-side reader-writer range locks; clients poll by RPC",
@@ -131,7 +134,7 @@ impl Variant for PollRpc {
 pub struct IntervalTree;
 
 impl Variant for IntervalTree {
-    type Rules = Shipped;
+    type Rules = AsPrinted;
     const INFO: Info = info(
         "interval-tree",
         "one server thread with an interval tree answers at once; clients that must wait poll by RPC",
@@ -150,7 +153,7 @@ impl Variant for IntervalTree {
 pub struct PollFlag;
 
 impl Variant for PollFlag {
-    type Rules = Shipped;
+    type Rules = AsPrinted;
     const INFO: Info = info(
         "combiner-poll-flag",
         "server-side reader-writer range locks; clients poll a flag by one-sided reads",

@@ -33,6 +33,7 @@ macro_rules! mutant {
         pub struct $name;
 
         impl Rules for $name {
+            type Trees = <Shipped as Rules>::Trees;
             $(const $rule: bool = $value;)+
         }
 

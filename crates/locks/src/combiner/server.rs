@@ -23,6 +23,28 @@ pub enum Learning {
     PollFlag(Flags),
 }
 
+impl Learning {
+    /// Cache lines that the one combining thread fetches from other cores for a request, while no other request can be
+    /// served. In the thesis a node of the list carries one request (Alg. 3), and a grant sets a flag that was last looked
+    /// at by a handler or by the NIC (Alg. 4 line 11). Ours carries several: about a line for a lock and its unlock. A
+    /// single thread with the tree in its own cache fetches none.
+    fn lines(self, request: &Request) -> u64 {
+        match self {
+            Self::AnswerThenPoll => 0,
+            Self::Pushed => u64::from(!matches!(request, Request::Unlock { .. })),
+            Self::PollRpc | Self::PollFlag(_) => 1,
+        }
+    }
+
+    /// The same for a grant.
+    fn lines_to_grant(self) -> u64 {
+        match self {
+            Self::AnswerThenPoll | Self::Pushed => 0,
+            Self::PollRpc | Self::PollFlag(_) => 1,
+        }
+    }
+}
+
 /// A combiner and the way it answers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CombinerServer<R: Rules> {
@@ -37,6 +59,8 @@ impl<R: Rules> CombinerServer<R> {
     }
 
     fn answer(&mut self, replies: &[Reply], asked: Option<(ClientId, u32)>, out: &mut Outbox) {
+        let granted = replies.iter().filter(|reply| matches!(reply.answer, Answer::Granted { .. })).count();
+        out.touch_alone(granted as u64 * self.learning.lines_to_grant());
         for Reply { client, id, answer } in replies {
             let peer = PeerId(client.0);
             match (self.learning, answer) {
@@ -89,6 +113,7 @@ impl<R: Rules> CombinerServer<R> {
             }
             _ => None,
         };
+        out.touch_alone(self.learning.lines(&request));
         self.core.handle(client, request, &mut replies);
         if let Request::Unlock { .. } | Request::UnlockPart { .. } = request {
             // Nobody waits for an answer to these, and a late refusal could be taken for that of the next request.

@@ -4,7 +4,7 @@
 //! The combiner itself is the same: `flip` is the request's id, and the two slots per client of the thesis's `locks`
 //! array (Alg. 2) are a session with two ids.
 
-use super::core::{ClientId, Core, Limits, NAMES, Request, Shipped, Status};
+use super::core::{AsPrinted, ClientId, Core, Limits, NAMES, Request, Status};
 use super::message::Kind;
 use super::shards::is_keyed;
 use super::wire::{ThesisRequest, WireError, small};
@@ -61,7 +61,7 @@ impl Protocol for Thesis {
 /// The server: the combiner, and which of its two slots each client used last.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ThesisServer {
-    core: Core<Shipped>,
+    core: Core<AsPrinted>,
     last_flip: BTreeMap<u8, bool>,
 }
 

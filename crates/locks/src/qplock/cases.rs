@@ -55,7 +55,7 @@ impl Cast {
 
 /// One descriptor each, which is all that a client needs that wants one lock at a time.
 pub(super) const fn budget(budget: u16) -> QpParams {
-    QpParams { budget, clients: 0, slots: 1, swap: false }
+    QpParams { budget, clients: 0, slots: 1, swap: false, waits_from_ticket: false }
 }
 
 /// As [`budget`], enqueueing with one verb: then the order of the queue is the order of the first verbs, and bounds on
@@ -216,6 +216,7 @@ pub(super) fn in_order() -> Vec<Case<QpParams>> {
         Cast::new(3, 0, 0).play("three-local", budget(1), &want, 1),
         Cast::new(1, 0, 2).play("mailboxes", budget(1), &want, 1),
         fair_in_order(),
+        fair_from_the_ticket(),
         Cast::new(1, 1, 0)
             .play("tries", budget(1), &want, 1)
             .params(QpParams { clients: 3, ..budget(1) })
@@ -229,6 +230,12 @@ pub(super) fn in_order() -> Vec<Case<QpParams>> {
 /// once; the one alone would be passed over four times if tickets did not count.
 pub(super) fn fair_in_order() -> Case<QpParams> {
     crowd_and_one("fair-to-one-remote", budget(8), HERE, 2).bypass(3)
+}
+
+/// The same, counted from when one has its ticket: whoever comes again has a later one, so each of the others passes once.
+pub(super) fn fair_from_the_ticket() -> Case<QpParams> {
+    let params = QpParams { waits_from_ticket: true, ..budget(8) };
+    crowd_and_one("fair-from-the-ticket", params, HERE, 2).bypass(2)
 }
 
 /// Cases of the reader-writer lock. Writers alone are those of the mutex, with tokens.

@@ -16,6 +16,7 @@ use super::layout::{Desc, Pass, Side, Ticket, WHO};
 use super::{Place, QpClient, QpGrant, Rules};
 use crate::join::join;
 use crate::protocol::{Denied, Patience, Want};
+use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Cond, Endpoint, FabricError, Word64};
 
 /// Grants of a budget that only says: has the lock.
@@ -25,6 +26,9 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
     /// Acquire by ticket.
     pub(super) async fn acquire_in_order(&self, want: Want, mut place: Place) -> Result<QpGrant, Denied> {
         let (tail, theirs) = (self.tail(place), self.rival(place));
+        if self.params.waits_from_ticket {
+            self.ep.observe(Observation::GaveUp(want.claim));
+        }
         let (ours, look) = join(self.look(tail), self.look(theirs)).await;
         let (mut seen, look) = (ours?, look?);
         let rival = loop {
@@ -40,6 +44,9 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
             }
             seen = old;
         };
+        if self.params.waits_from_ticket {
+            self.ep.observe(Observation::Waiting(want.claim));
+        }
         let must_compete = match Desc::from_word(seen) {
             None => Some(rival),
             Some(pred) => {
@@ -89,7 +96,7 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
             }
             // The other head has yielded, and has said before that who it is.
             let (rival, head) = self.ep.go((theirs.read(), words.head(place.side.other()).read())).await?;
-            if rival & WHO == 0 || !is_earlier(place, Ticket::of(head)) {
+            if rival & WHO == 0 || !R::LETS_EARLIER_GO || !is_earlier(place, Ticket::of(head)) {
                 return Ok(true);
             }
         }

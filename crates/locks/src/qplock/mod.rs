@@ -64,11 +64,15 @@ pub struct QpParams {
     /// Enqueue with one fetch-and-store, as the PlusCal has it, instead of the listing's CAS loop. Needs masked
     /// atomics.
     pub swap: bool,
+    /// For the bypass checker, where order is strict: a client counts as waiting from when it has its ticket, not from its
+    /// first verb. Before that, those who share its side may win races for the tail.
+    pub waits_from_ticket: bool,
 }
 
 impl QpParams {
     /// The defaults. The paper names no budget; 8 keeps a turn of one side in the order of a few round trips.
-    pub const DEFAULT: Self = Self { budget: 8, clients: 1024, slots: 4, swap: false };
+    pub const DEFAULT: Self =
+        Self { budget: 8, clients: 1024, slots: 4, swap: false, waits_from_ticket: false };
 }
 
 impl Default for QpParams {
@@ -110,6 +114,8 @@ pub trait Rules: std::fmt::Debug + Send + Sync + 'static {
     const WRITES_TOKEN_BACK: bool = true;
     /// With strict order: the lock is not passed on past an earlier one of the other side.
     const MINDS_TICKETS: bool = true;
+    /// Strict order: a head that could enter lets one of the other side go first that came earlier.
+    const LETS_EARLIER_GO: bool = true;
 
     /// The explorer's cases.
     fn cases() -> Vec<Case<QpParams>>;

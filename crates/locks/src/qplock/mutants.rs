@@ -48,6 +48,11 @@ pub fn visit(visitor: &mut impl Visitor) {
         caught_by: Checker::Bypass,
         why: "passes the lock along its own side, past an earlier one of the other",
     });
+    visitor.mutant::<QpLock<GoesAhead>>(Mutant {
+        of: "qplock-fifo",
+        caught_by: Checker::Bypass,
+        why: "a head that could enter does so, though one of the other side came earlier",
+    });
     super::leased::mutants::visit(visitor);
 }
 
@@ -163,5 +168,18 @@ impl Rules for KeepsTurn {
     const MINDS_TICKETS: bool = false;
     fn cases() -> Vec<Case<QpParams>> {
         vec![cases::fair_in_order()]
+    }
+}
+
+/// Tickets are heeded by those who pass the lock on, and by nobody else.
+#[derive(Debug)]
+pub struct GoesAhead;
+
+impl Rules for GoesAhead {
+    const NAME: &'static str = "qplock-fifo-goes-ahead";
+    const FIFO: bool = true;
+    const LETS_EARLIER_GO: bool = false;
+    fn cases() -> Vec<Case<QpParams>> {
+        vec![cases::fair_from_the_ticket()]
     }
 }

@@ -6,11 +6,13 @@
 //! written twice, no two confirmed holds of one lock overlap, and tokens rise in the order of the holds. Servers and
 //! workers are this test's own binary, started again with a task in the environment.
 //!
-//! Over tcp it runs beside the other tests, and over RDMA where there is a device.
+//! It runs over RDMA where there is a device; over tcp, `tcp_stress.rs` does the same with the checkers of the explorer. With a
+//! space of the server's own, or with a space of shared memory that the server exports, where local processes, guests that run
+//! its protocol, and clients for whom the server takes the locks are all after the same ones.
 
 use lockwright::fenced::{FencedError, FencedFile};
 use lockwright::server::{Server, ServerOptions};
-use lockwright::{Client, Guard, LockError};
+use lockwright::{Client, Guard};
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -30,6 +32,8 @@ pub(crate) struct Stress {
     pub(crate) test: &'static str,
     /// How addresses begin.
     pub(crate) scheme: &'static str,
+    /// Whether the space is one of shared memory, which the server exports.
+    pub(crate) exports: bool,
     pub(crate) workers: usize,
     /// Unless `LOCKWRIGHT_STRESS_SECONDS` says otherwise.
     pub(crate) seconds: u64,
@@ -43,11 +47,14 @@ fn now() -> u64 {
     time.as_nanos() as u64
 }
 
-fn serve(folder: &Path, listen: &str, scheme: &str) {
-    let options = listening(ServerOptions::default(), listen, scheme)
+fn serve(folder: &Path, listen: &str, scheme: &str, export: &str) {
+    let mut options = listening(ServerOptions::default(), listen, scheme)
         .state(folder.join("state"))
         .heartbeat(HEARTBEAT)
         .grace(GRACE);
+    if !export.is_empty() {
+        options = options.export(export);
+    }
     // The port may still be taken by a predecessor that is about to be gone.
     let until = Instant::now() + Duration::from_secs(10);
     let _server = loop {
@@ -72,10 +79,10 @@ fn listening(options: ServerOptions, listen: &str, scheme: &str) -> ServerOption
     }
 }
 
-fn work(folder: &Path, server: &str, scheme: &str, kind: &str) {
+fn work(folder: &Path, space: &str, kind: &str) {
     let until = Instant::now() + Duration::from_secs(20);
     let client = loop {
-        match Client::options().lease(Duration::from_secs(5)).open(&format!("{scheme}://{server}/stress")) {
+        match Client::options().lease(Duration::from_secs(5)).open(space) {
             Ok(client) => break client,
             Err(error) => assert!(Instant::now() < until, "{error}"),
         }
@@ -84,25 +91,32 @@ fn work(folder: &Path, server: &str, scheme: &str, kind: &str) {
     let log = folder.join(format!("log-{kind}-{}", std::process::id()));
     let mut log = OpenOptions::new().create(true).append(true).open(log).unwrap();
     let mut file = FencedFile::open(folder.join(kind)).unwrap();
-    let take = || -> Result<Guard, LockError> {
-        match kind {
-            "mutex" => client.mutex("a").unwrap().lock().wait(),
-            "rwlock" => client.rwlock("b").unwrap().write().wait(),
-            _ => client.range_lock("c").unwrap().write(3..9).wait(),
-        }
+    // Names are looked up anew each time; a guest asks the server for that.
+    let take = |shared: bool| -> Option<Guard> {
+        let taken = match kind {
+            "mutex" => client.mutex("a").ok()?.lock(),
+            "rwlock" if shared => client.rwlock("b").ok()?.read(),
+            "rwlock" => client.rwlock("b").ok()?.write(),
+            _ => client.range_lock("c").ok()?.write(3..9),
+        };
+        taken.wait().ok()
     };
     let mut round = 0_u64;
     while !folder.join("stop").exists() {
         round += 1;
         if kind == "rwlock" && round.is_multiple_of(3) {
-            let Ok(guard) = client.rwlock("b").unwrap().read().wait() else { continue };
+            let Some(guard) = take(true) else { continue };
             let (first, second) = (file.read().unwrap(), file.read().unwrap());
             if guard.unlock().wait().is_ok() {
                 assert_eq!(first, second, "a reader saw a writer at work");
             }
             continue;
         }
-        let Ok(guard) = take() else { continue };
+        let Some(guard) = take(false) else {
+            // The server is away, or we were stopped for too long.
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        };
         let (token, began) = (guard.token(), now());
         let seen = String::from_utf8(file.read().unwrap()).unwrap();
         let next = seen.parse::<u64>().unwrap_or(0) + 1;
@@ -128,10 +142,11 @@ struct Processes {
 }
 
 impl Processes {
-    fn start(&self, task: &str) -> Child {
+    /// Starts a process that serves or works, as `task` says, with `space`.
+    fn start(&self, task: &str, space: &str) -> Child {
         Command::new(std::env::current_exe().unwrap())
             .args([self.stress.test, "--exact", "--nocapture"])
-            .env(TASK, format!("{}\n{}\n{task}", self.folder.display(), self.server))
+            .env(TASK, format!("{}\n{}\n{task}\n{space}", self.folder.display(), self.server))
             .stdout(Stdio::null())
             .spawn()
             .unwrap()
@@ -147,10 +162,10 @@ fn signal(child: &Child, name: &str) {
 pub(crate) fn run(stress: Stress) {
     if let Ok(task) = std::env::var(TASK) {
         let parts: Vec<_> = task.split('\n').collect();
-        let [folder, server, task] = parts[..] else { panic!("a task has three parts") };
+        let [folder, server, task, space] = parts[..] else { panic!("a task has four parts") };
         return match task {
-            "server" => serve(Path::new(folder), server, stress.scheme),
-            kind => work(Path::new(folder), server, stress.scheme, kind),
+            "server" => serve(Path::new(folder), server, stress.scheme, space),
+            kind => work(Path::new(folder), space, kind),
         };
     }
     let number =
@@ -168,15 +183,31 @@ pub(crate) fn run(stress: Stress) {
     // In a virtual machine the build's own folder is not there.
     let temporary = Some(PathBuf::from(env!("CARGO_TARGET_TMPDIR"))).filter(|folder| folder.is_dir());
     let temporary = temporary.unwrap_or_else(std::env::temp_dir);
-    let folder = temporary.join(format!("{}-stress-{}", stress.scheme, std::process::id()));
+    let folder =
+        temporary.join(format!("{}-stress-{}-{}", stress.scheme, stress.exports, std::process::id()));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     // A port that was free a moment ago.
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let processes = Processes { stress, folder: folder.clone(), server };
-    let mut server = processes.start("server");
-    let mut workers: Vec<_> =
-        KINDS.iter().cycle().take(stress.workers).map(|kind| (*kind, processes.start(kind))).collect();
+    let file = format!("/dev/shm/lockwright-test-stress-{}", std::process::id());
+    let export = if stress.exports { format!("shm:{file}") } else { String::new() };
+    // Every kind of work is done by every kind of client.
+    let space = |worker: usize| match worker / KINDS.len() {
+        _ if !stress.exports => format!("{}://{}/stress", stress.scheme, processes.server),
+        0 => export.clone(),
+        1 => format!("{}://{}/{export}?verbs", stress.scheme, processes.server),
+        _ => format!("{}://{}/{export}", stress.scheme, processes.server),
+    };
+    let start = |worker: usize, kind: &str| processes.start(kind, &space(worker));
+    let mut server = processes.start("server", &export);
+    let mut workers: Vec<_> = KINDS
+        .iter()
+        .cycle()
+        .take(stress.workers)
+        .enumerate()
+        .map(|(worker, kind)| (*kind, start(worker, kind)))
+        .collect();
     let began = Instant::now();
     let (mut kills, mut stops, mut restarts) = (0_u64, 0, 0);
     while began.elapsed() < Duration::from_secs(seconds) {
@@ -186,8 +217,9 @@ pub(crate) fn run(stress: Stress) {
         match next(4) {
             0 | 1 => {
                 child.kill().unwrap();
-                assert!(!child.wait().unwrap().success());
-                *child = processes.start(kind);
+                let ended = child.wait().unwrap();
+                assert!(ended.code().is_none(), "{kind}: a worker failed before it was killed: {ended}");
+                *child = start(victim, kind);
                 kills += 1;
             }
             2 => {
@@ -201,7 +233,7 @@ pub(crate) fn run(stress: Stress) {
                 server.kill().unwrap();
                 server.wait().unwrap();
                 std::thread::sleep(Duration::from_millis(next(300)));
-                server = processes.start("server");
+                server = processes.start("server", &export);
                 restarts += 1;
             }
         }
@@ -215,6 +247,7 @@ pub(crate) fn run(stress: Stress) {
     for kind in KINDS {
         check(&folder, kind, kills, stress.holds);
     }
+    let _ = fs::remove_file(&file);
     println!("{kills} kills, {stops} stops, {restarts} restarts");
     let _ = fs::remove_dir_all(folder);
 }

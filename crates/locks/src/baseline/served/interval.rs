@@ -1,25 +1,27 @@
 //! IT: the interval tree of what is held, at the server, under one lock (Citron §4.1: Lustre's).
 //!
-//! The tree is the combiner's ([`combiner`](crate::combiner)), which is red-black and a cache line a node. There one
+//! The tree is the thesis's that a combiner can have ([`combiner`](crate::combiner)), which is red-black, one range a node. There one
 //! thread owns it and it stays in that core's cache, and requests that wait stand in it, too. Here all of the server's
 //! threads use it in turn, so whatever a thread touches was touched last by another core: a line for every node on the
 //! way from the root, and one for the node itself.
 
 use super::{Lines, Store};
-use crate::combiner::tree::{Node, Owner, Slot, Trees};
+use crate::combiner::records::{Record, Slot};
+use crate::combiner::redblack::RedBlack;
+use crate::combiner::tree::IntervalTrees;
 use lockwright_fabric::observe::Mode;
 use std::hash::{Hash, Hasher};
 
 /// The tree.
 #[derive(Clone, Debug)]
 pub struct Interval {
-    trees: Trees,
+    trees: RedBlack,
     tree: u32,
 }
 
 impl Default for Interval {
     fn default() -> Self {
-        let mut trees = Trees::new();
+        let mut trees = RedBlack::default();
         let tree = trees.plant();
         Self { trees, tree }
     }
@@ -36,7 +38,7 @@ impl Interval {
     fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut slots = Vec::new();
         self.trees.walk(self.tree, &mut slots);
-        slots.into_iter().map(|slot| (self.trees.node(slot).start, self.trees.node(slot).end))
+        slots.into_iter().map(|slot| self.trees.range(slot))
     }
 }
 
@@ -49,10 +51,8 @@ impl Store for Interval {
         if let Some(found) = self.overlapping(start, end).first() {
             return (false, self.trees.depth(*found));
         }
-        let mut node = Node::new(start, end, Mode::Exclusive);
-        node.tree = self.tree;
         // Nobody asks whose it is: ranges are exclusive and are given back by their bounds.
-        let (slot, _) = self.trees.insert(node, Owner { client: 0, id: 0 });
+        let (slot, _) = self.trees.insert(Record::new(0, 0, self.tree, Mode::Exclusive), start, end);
         (true, self.trees.depth(slot))
     }
 

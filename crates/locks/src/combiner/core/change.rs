@@ -6,7 +6,7 @@
 //! refused at once and goes on reading. A downgrade lets in the readers that stand behind nothing else.
 //! Never is the range given up and taken again: no writer can come in between.
 
-use super::{Answer, ClientId, Core, Node, Owner, Refusal, Reply, Rules, State, bars, counts};
+use super::{Answer, ClientId, Core, IntervalTrees, Record, Refusal, Reply, Rules, State, bars, counts};
 use lockwright_fabric::observe::Mode;
 
 impl<R: Rules> Core<R> {
@@ -19,33 +19,35 @@ impl<R: Rules> Core<R> {
         replies: &mut Vec<Reply>,
     ) -> Result<Option<Answer>, Refusal> {
         let slot = self.held(client, id)?;
-        let node = *self.trees.node(slot);
-        if node.state != State::Granted {
+        let request = *self.request(slot);
+        if request.state != State::Granted {
             return Err(Refusal::StillWaiting);
         }
         if start >= end {
             return Err(Refusal::EmptyRange);
         }
-        if start < node.start || node.end < end {
+        let (first, last) = self.trees.range(slot);
+        if start < first || last < end {
             return Err(Refusal::NotInside);
         }
-        if (start, end) == (node.start, node.end) {
+        if (start, end) == (first, last) {
             return self.unlock(client, id, replies);
         }
-        let (left, right) = ((node.start, start), (end, node.end));
+        let (left, right) = ((first, start), (end, last));
         let two = left.0 < left.1 && right.0 < right.1;
         if two {
             self.free_id(client, rest)?;
         }
         // Whoever counted the whole now counts the pieces it overlaps.
-        if node.blocks {
+        if request.blocks {
             let mut found = std::mem::take(&mut self.found);
-            self.trees.overlapping(node.tree, node.start, node.end, &mut found);
+            self.trees.overlapping(request.tree, first, last, &mut found);
             for other in found.drain(..) {
-                let waiter = self.trees.node_mut(other);
-                if counts(waiter, &node) {
+                if counts(self.request(other), &request) {
+                    let (from, to) = self.trees.range(other);
                     let pieces = [left, right].into_iter().filter(|piece| piece.0 < piece.1);
-                    let still = pieces.filter(|piece| waiter.overlaps(piece.0, piece.1)).count() as u32;
+                    let still = pieces.filter(|piece| from < piece.1 && piece.0 < to).count() as u32;
+                    let waiter = self.request_mut(other);
                     waiter.blocking = waiter.blocking + still - 1;
                     if waiter.blocking == 0 {
                         self.ready.push(other);
@@ -56,20 +58,20 @@ impl<R: Rules> Core<R> {
         }
         self.trees.remove(slot);
         let kept = if left.0 < left.1 { left } else { right };
-        self.keep(node.cut_to(kept.0, kept.1), client, id);
+        self.keep(request, kept, id);
         if two {
-            self.keep(node.cut_to(right.0, right.1), client, rest);
+            self.keep(request, right, rest);
             self.sessions[client.0 as usize].live += 1;
-            self.locks[node.tree as usize].1 += u32::from(node.mode == Mode::Exclusive);
+            self.locks[request.tree as usize].1 += u32::from(request.mode == Mode::Exclusive);
         }
         self.grant_ready(replies);
         Ok(None)
     }
 
-    /// Puts a piece of a held range back into the tree.
-    fn keep(&mut self, piece: Node, client: ClientId, id: u32) {
-        let (slot, _) = self.trees.insert(piece, Owner { client: client.0, id });
-        self.sessions[client.0 as usize].slots[id as usize] = slot;
+    /// Puts a piece of a held range back into the tree, under that id of its client's.
+    fn keep(&mut self, whole: Record, (start, end): (u64, u64), id: u32) {
+        let (slot, _) = self.trees.insert(Record { id, ..whole }, start, end);
+        self.sessions[whole.client as usize].slots[id as usize] = slot;
     }
 
     pub(super) fn upgrade(
@@ -80,27 +82,28 @@ impl<R: Rules> Core<R> {
         replies: &mut Vec<Reply>,
     ) -> Result<Option<Answer>, Refusal> {
         let slot = self.held(client, id)?;
-        let node = *self.trees.node(slot);
-        if node.state != State::Granted {
+        let request = *self.request(slot);
+        if request.state != State::Granted {
             return Err(Refusal::StillWaiting);
         }
-        if node.mode == Mode::Exclusive {
+        if request.mode == Mode::Exclusive {
             return Err(Refusal::SameMode);
         }
         if !R::UPGRADE_HOLDS {
             // The mutant: lets go and queues again, like everybody else.
-            let lock = self.locks[node.tree as usize].0;
+            let lock = self.locks[request.tree as usize].0;
+            let range = self.trees.range(slot);
             self.take_out(slot);
-            let answer = self.lock(client, id, lock, Node::new(node.start, node.end, Mode::Exclusive), wait);
+            let answer = self.lock(client, id, lock, Mode::Exclusive, range, wait);
             self.grant_ready(replies);
             return answer;
         }
         let mut found = std::mem::take(&mut self.found);
-        self.trees.overlapping(node.tree, node.start, node.end, &mut found);
+        let (start, end) = self.trees.range(slot);
+        self.trees.overlapping(request.tree, start, end, &mut found);
         found.retain(|other| *other != slot);
-        let holders = || {
-            found.iter().map(|other| self.trees.node(*other)).filter(|other| other.state != State::Waiting)
-        };
+        let holders =
+            || found.iter().map(|other| self.request(*other)).filter(|other| other.state != State::Waiting);
         let blocking = holders().count() as u32;
         let refusal = if holders().any(|other| other.state == State::Upgrading) {
             Some(Err(Refusal::UpgradeConflict))
@@ -115,7 +118,7 @@ impl<R: Rules> Core<R> {
             return refusal;
         }
         for other in found.drain(..) {
-            let other = self.trees.node_mut(other);
+            let other = self.request_mut(other);
             if other.state == State::Granted {
                 other.blocks = true;
             } else if other.mode == Mode::Shared {
@@ -124,8 +127,8 @@ impl<R: Rules> Core<R> {
             }
         }
         self.found = found;
-        self.locks[node.tree as usize].1 += 1;
-        let mine = self.trees.node_mut(slot);
+        self.locks[request.tree as usize].1 += 1;
+        let mine = self.request_mut(slot);
         (mine.state, mine.blocking, mine.blocks) = (State::Upgrading, blocking, true);
         if blocking == 0 {
             return Ok(Some(Answer::Granted { token: self.grant(slot) }));
@@ -140,24 +143,25 @@ impl<R: Rules> Core<R> {
         replies: &mut Vec<Reply>,
     ) -> Result<Option<Answer>, Refusal> {
         let slot = self.held(client, id)?;
-        let node = *self.trees.node(slot);
-        if node.state == State::Waiting {
+        let request = *self.request(slot);
+        if request.state == State::Waiting {
             return Err(Refusal::StillWaiting);
         }
-        if bars(&node) == Mode::Shared {
+        if bars(&request) == Mode::Shared {
             return Err(Refusal::SameMode);
         }
-        self.locks[node.tree as usize].1 -= 1;
-        let mine = self.trees.node_mut(slot);
+        self.locks[request.tree as usize].1 -= 1;
+        let mine = self.request_mut(slot);
         (mine.mode, mine.state, mine.blocking) = (Mode::Shared, State::Granted, 0);
         // Its own new token comes before those of the readers it lets in.
         let token = self.grant(slot);
         replies.push(Reply { client, id, answer: Answer::Downgraded { token } });
-        if node.blocks {
+        if request.blocks {
             let mut found = std::mem::take(&mut self.found);
-            self.trees.overlapping(node.tree, node.start, node.end, &mut found);
+            let (start, end) = self.trees.range(slot);
+            self.trees.overlapping(request.tree, start, end, &mut found);
             for other in found.drain(..) {
-                let waiter = self.trees.node_mut(other);
+                let waiter = self.request_mut(other);
                 if waiter.state == State::Waiting && waiter.mode == Mode::Shared {
                     waiter.blocking -= 1;
                     if waiter.blocking == 0 {

@@ -29,8 +29,10 @@ mod state;
 pub use request::{Answer, ClientId, Limits, NAMES, Refusal, Reply, Request};
 pub use state::{Holding, Status};
 
-use super::places::{Range, TOGETHER};
-use super::tree::{NIL, Node, Owner, Slot, State, Trees};
+use super::records::{NIL, Record, Slot, State};
+use super::redblack::RedBlack;
+use super::tree::{IntervalTrees, Range, TOGETHER};
+use super::wide::Wide;
 use arrayvec::ArrayVec;
 use lockwright_fabric::observe::Mode;
 use std::collections::BTreeMap;
@@ -40,6 +42,8 @@ use std::marker::PhantomData;
 
 /// What a combiner goes by. The defaults are right; every other value is a mutant.
 pub trait Rules: Clone + Debug + Eq + Hash + Send + 'static {
+    /// In what requests stand.
+    type Trees: IntervalTrees;
     /// A request that conflicts with one that waits stands behind it.
     const FIFO: bool = true;
     /// What leaves lowers the count of everybody who waits for it, not just of one.
@@ -54,7 +58,17 @@ pub trait Rules: Clone + Debug + Eq + Hash + Send + 'static {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shipped;
 
-impl Rules for Shipped {}
+impl Rules for Shipped {
+    type Trees = Wide;
+}
+
+/// The same with the thesis's red-black tree.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AsPrinted;
+
+impl Rules for AsPrinted {
+    type Trees = RedBlack;
+}
 
 /// One client's requests, by its own ids.
 #[derive(Clone, Debug, Default)]
@@ -65,8 +79,8 @@ struct Session {
 
 /// The combiner's state.
 #[derive(Clone, Debug)]
-pub struct Core<R = Shipped> {
-    trees: Trees,
+pub struct Core<R: Rules = Shipped> {
+    trees: R::Trees,
     /// The tree of every lock that has ranges in it. Names have a tree of their own, always.
     by_lock: BTreeMap<u64, u32>,
     /// The lock asked for last, and its tree: often the next one too.
@@ -91,10 +105,10 @@ const SMALL: usize = 1 << 8;
 /// The tree of all names.
 const NAMES_TREE: u32 = 0;
 
-/// How a node looks to those who come after it: an upgrade that waits already keeps readers out.
+/// How a request looks to those who come after it: an upgrade that waits already keeps readers out.
 #[inline(always)]
-fn bars(node: &Node) -> Mode {
-    if node.state == State::Upgrading { Mode::Exclusive } else { node.mode }
+fn bars(request: &Record) -> Mode {
+    if request.state == State::Upgrading { Mode::Exclusive } else { request.mode }
 }
 
 #[inline(always)]
@@ -104,7 +118,7 @@ fn conflict(a: Mode, b: Mode) -> bool {
 
 /// Whether `waiter`, which overlaps it, has `other` in its count. The one definition that everything else follows.
 #[inline]
-fn counts(waiter: &Node, other: &Node) -> bool {
+fn counts(waiter: &Record, other: &Record) -> bool {
     match waiter.state {
         State::Granted => false,
         State::Upgrading => other.state == State::Granted,
@@ -118,7 +132,7 @@ fn counts(waiter: &Node, other: &Node) -> bool {
 impl<R: Rules> Core<R> {
     /// Nothing held, nothing wanted.
     pub fn new(limits: Limits) -> Self {
-        let mut trees = Trees::new();
+        let mut trees = R::Trees::default();
         assert_eq!(trees.plant(), NAMES_TREE);
         Self {
             trees,
@@ -140,7 +154,7 @@ impl<R: Rules> Core<R> {
     /// tree is larger than the cache this is much faster than one by one: their cache misses overlap.
     pub fn serve(&mut self, batch: &[(ClientId, Request)], replies: &mut Vec<Reply>) {
         for some in batch.chunks(TOGETHER) {
-            if some.len() > 1 && self.trees.len() > SMALL {
+            if some.len() > 1 && self.len() > SMALL {
                 self.prepare(some);
             }
             for (client, request) in some {
@@ -151,21 +165,20 @@ impl<R: Rules> Core<R> {
 
     /// Brings into the cache what these requests will need, and finds out where their ranges belong.
     fn prepare(&mut self, batch: &[(ClientId, Request)]) {
-        let mut ranges = ArrayVec::<_, TOGETHER>::new();
+        let (mut ranges, mut ending) = (ArrayVec::<_, TOGETHER>::new(), ArrayVec::<_, TOGETHER>::new());
         for (client, request) in batch {
             match *request {
                 Request::Lock { lock, start, end, .. } => {
                     ranges.extend(self.known_tree(lock).map(|tree| Range { tree, start, end }));
                 }
                 Request::Unlock { id } | Request::Cancel { id } => {
-                    if let Ok(slot) = self.held(*client, id) {
-                        self.trees.fetch(slot);
-                    }
+                    ending.extend(self.held(*client, id));
                 }
                 _ => {}
             }
         }
-        self.trees.find_places(ranges);
+        self.trees.fetch(&ending);
+        self.trees.find_places(&ranges);
     }
 
     /// Serves one request.
@@ -173,7 +186,7 @@ impl<R: Rules> Core<R> {
     pub fn handle(&mut self, client: ClientId, request: Request, replies: &mut Vec<Reply>) {
         let (id, answer) = match request {
             Request::Lock { id, lock, mode, start, end, wait } => {
-                (id, self.lock(client, id, lock, Node::new(start, end, mode), wait))
+                (id, self.lock(client, id, lock, mode, (start, end), wait))
             }
             Request::Unlock { id } => (id, self.unlock(client, id, replies)),
             Request::UnlockPart { id, start, end, rest } => {
@@ -204,8 +217,8 @@ impl<R: Rules> Core<R> {
             self.take_out(slot);
         }
         // Its own requests may have waited for each other: no grants for the dead.
-        let trees = &self.trees;
-        self.ready.retain(|slot| trees.owner(*slot).client != client.0);
+        let records = self.trees.records();
+        self.ready.retain(|slot| records.get(*slot).client != client.0);
         self.grant_ready(replies);
     }
 
@@ -216,28 +229,31 @@ impl<R: Rules> Core<R> {
         client: ClientId,
         id: u32,
         lock: u64,
-        mut node: Node,
+        mode: Mode,
+        (start, end): (u64, u64),
         wait: bool,
     ) -> Result<Option<Answer>, Refusal> {
-        if node.start >= node.end {
+        if start >= end {
             return Err(Refusal::EmptyRange);
         }
         self.free_id(client, id)?;
         self.arrivals += 1;
-        (node.stamp, node.tree) = (self.arrivals, self.tree_of(lock));
-        let (slot, alone) = self.trees.insert(node, Owner { client: client.0, id });
-        let writers = &mut self.locks[node.tree as usize].1;
+        let tree = self.tree_of(lock);
+        let record = Record { stamp: self.arrivals, ..Record::new(client.0, id, tree, mode) };
+        let (slot, alone) = self.trees.insert(record, start, end);
+        let writers = &mut self.locks[tree as usize].1;
         let writers_before = *writers;
-        *writers += u32::from(node.mode == Mode::Exclusive);
-        let readers_only = node.mode == Mode::Shared && writers_before == 0;
-        let blocking = if alone || readers_only { 0 } else { self.count_blocking(slot) };
+        *writers += u32::from(mode == Mode::Exclusive);
+        let readers_only = mode == Mode::Shared && writers_before == 0;
+        let blocking =
+            if alone || readers_only { 0 } else { self.count_blocking(slot, tree, mode, start, end) };
         self.sessions[client.0 as usize].slots[id as usize] = slot;
         self.sessions[client.0 as usize].live += 1;
         if blocking == 0 {
             return Ok(Some(Answer::Granted { token: self.grant(slot) }));
         }
         if wait {
-            self.trees.node_mut(slot).blocking = blocking;
+            self.request_mut(slot).blocking = blocking;
             return Ok(None);
         }
         self.take_out(slot);
@@ -253,7 +269,7 @@ impl<R: Rules> Core<R> {
         replies: &mut Vec<Reply>,
     ) -> Result<Option<Answer>, Refusal> {
         let slot = self.held(client, id)?;
-        if self.trees.node(slot).state == State::Waiting {
+        if self.request(slot).state == State::Waiting {
             return Err(Refusal::StillWaiting);
         }
         self.take_out(slot);
@@ -270,20 +286,19 @@ impl<R: Rules> Core<R> {
     }
 
     /// CountBlockingRanges: what conflicts with the new request and stands before it, which is all that conflicts.
-    fn count_blocking(&mut self, slot: Slot) -> u32 {
-        let node = *self.trees.node(slot);
+    fn count_blocking(&mut self, slot: Slot, tree: u32, mode: Mode, start: u64, end: u64) -> u32 {
         let mut found = std::mem::take(&mut self.found);
-        self.trees.overlapping(node.tree, node.start, node.end, &mut found);
-        found.retain(|other| *other != slot && conflict(node.mode, bars(self.trees.node(*other))));
-        if !R::FIFO && found.iter().all(|other| self.trees.node(*other).state == State::Waiting) {
+        self.trees.overlapping(tree, start, end, &mut found);
+        found.retain(|other| *other != slot && conflict(mode, bars(self.request(*other))));
+        if !R::FIFO && found.iter().all(|other| self.request(*other).state == State::Waiting) {
             // The mutant: with nobody but waiters before it, it goes first.
             for other in found.drain(..) {
-                self.trees.node_mut(other).blocking += 1;
-                self.trees.node_mut(slot).blocks = true;
+                self.request_mut(other).blocking += 1;
+                self.request_mut(slot).blocks = true;
             }
         }
         for other in &found {
-            self.trees.node_mut(*other).blocks = true;
+            self.request_mut(*other).blocks = true;
         }
         let blocking = found.len() as u32;
         found.clear();
@@ -294,31 +309,33 @@ impl<R: Rules> Core<R> {
     /// Takes a request out of everything, and notes in `ready` who waits for nothing more.
     #[inline]
     fn take_out(&mut self, slot: Slot) {
-        let (node, owner) = (*self.trees.node(slot), self.trees.owner(slot));
+        let request = *self.request(slot);
+        // Only somebody's wait makes it matter where it was.
+        let range = request.blocks.then(|| self.trees.range(slot));
         self.trees.remove(slot);
-        if let Some(session) = self.sessions.get_mut(owner.client as usize)
-            && let Some(place) = session.slots.get_mut(owner.id as usize)
+        if let Some(session) = self.sessions.get_mut(request.client as usize)
+            && let Some(place) = session.slots.get_mut(request.id as usize)
         {
             *place = NIL;
             session.live -= 1;
         }
-        self.locks[node.tree as usize].1 -= u32::from(bars(&node) == Mode::Exclusive);
-        if node.blocks {
-            self.lower(&node);
+        self.locks[request.tree as usize].1 -= u32::from(bars(&request) == Mode::Exclusive);
+        if let Some((start, end)) = range {
+            self.lower(&request, start, end);
         }
-        if self.trees.is_bare(node.tree) && node.tree != NAMES_TREE {
-            self.by_lock.remove(&self.locks[node.tree as usize].0);
-            self.bare.push(node.tree);
+        if self.trees.is_bare(request.tree) && request.tree != NAMES_TREE {
+            self.by_lock.remove(&self.locks[request.tree as usize].0);
+            self.bare.push(request.tree);
             self.last = (NAMES, NAMES_TREE);
         }
     }
 
-    /// DecrementBlockingRanges: `gone` no longer stands before anybody.
-    fn lower(&mut self, gone: &Node) {
+    /// DecrementBlockingRanges: `gone`, which was `start..end`, no longer stands before anybody.
+    fn lower(&mut self, gone: &Record, start: u64, end: u64) {
         let mut found = std::mem::take(&mut self.found);
-        self.trees.overlapping(gone.tree, gone.start, gone.end, &mut found);
+        self.trees.overlapping(gone.tree, start, end, &mut found);
         for slot in found.drain(..) {
-            let waiter = self.trees.node_mut(slot);
+            let waiter = self.request_mut(slot);
             if !counts(waiter, gone) {
                 continue;
             }
@@ -342,12 +359,12 @@ impl<R: Rules> Core<R> {
         let mut ready = std::mem::take(&mut self.ready);
         // The pieces of what was once one range share a stamp.
         ready.sort_unstable_by_key(|slot| {
-            let node = self.trees.node(*slot);
-            (node.state != State::Upgrading, node.stamp, self.trees.owner(*slot).id)
+            let request = self.request(*slot);
+            (request.state != State::Upgrading, request.stamp, request.id)
         });
         for slot in ready.drain(..) {
             let token = self.grant(slot);
-            let Owner { client, id } = self.trees.owner(slot);
+            let Record { client, id, .. } = *self.request(slot);
             replies.push(Reply { client: ClientId(client), id, answer: Answer::Granted { token } });
         }
         self.ready = ready;
@@ -356,13 +373,24 @@ impl<R: Rules> Core<R> {
     #[inline]
     fn grant(&mut self, slot: Slot) -> u64 {
         self.tokens += 1;
-        let node = self.trees.node_mut(slot);
-        node.mode = bars(node);
-        (node.state, node.stamp) = (State::Granted, self.tokens);
-        self.tokens
+        let token = self.tokens;
+        let request = self.request_mut(slot);
+        request.mode = bars(request);
+        (request.state, request.stamp) = (State::Granted, token);
+        token
     }
 
     // ---- who and where ----
+
+    #[inline(always)]
+    fn request(&self, slot: Slot) -> &Record {
+        self.trees.records().get(slot)
+    }
+
+    #[inline(always)]
+    fn request_mut(&mut self, slot: Slot) -> &mut Record {
+        self.trees.records_mut().get_mut(slot)
+    }
 
     /// Makes room for the client's `id`, which must be free.
     #[inline]

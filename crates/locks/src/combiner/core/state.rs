@@ -2,7 +2,7 @@
 //!
 //! The explorer tells states apart by this, and people see it as the list of holders and waiters.
 
-use super::{ClientId, Core, Rules, Slot, State};
+use super::{ClientId, Core, IntervalTrees, Record, Rules, Slot, State};
 use lockwright_fabric::observe::Mode;
 use std::hash::{Hash, Hasher};
 
@@ -45,28 +45,32 @@ impl<R: Rules> Core<R> {
     /// Where the client's request stands: what a poll asks for.
     pub fn status(&self, client: ClientId, id: u32) -> Status {
         let Ok(slot) = self.held(client, id) else { return Status::Unknown };
-        let node = self.trees.node(slot);
-        if node.state == State::Granted { Status::Granted { token: node.stamp } } else { Status::Waiting }
+        let request = self.request(slot);
+        if request.state == State::Granted {
+            Status::Granted { token: request.stamp }
+        } else {
+            Status::Waiting
+        }
     }
 
     /// Everything held, by client, and then everything that waits, in order of arrival.
     pub fn holdings(&self) -> Vec<Holding> {
-        let mut slots = Vec::with_capacity(self.trees.len());
+        let mut slots = Vec::with_capacity(self.len());
         for tree in 0..self.locks.len() {
             self.trees.walk(tree as u32, &mut slots);
         }
         let (mut waiting, held): (Vec<_>, Vec<_>) =
-            slots.into_iter().partition(|slot| self.trees.node(*slot).state == State::Waiting);
+            slots.into_iter().partition(|slot| self.request(*slot).state == State::Waiting);
         let mut all: Vec<_> = held.into_iter().map(|slot| self.holding(slot)).collect();
         all.sort_unstable();
-        waiting.sort_unstable_by_key(|slot| self.trees.node(*slot).stamp);
+        waiting.sort_unstable_by_key(|slot| self.request(*slot).stamp);
         all.extend(waiting.into_iter().map(|slot| self.holding(slot)));
         all
     }
 
     /// Requests held and waiting.
     pub fn len(&self) -> usize {
-        self.trees.len()
+        self.trees.records().len()
     }
 
     /// Whether nobody holds or wants anything.
@@ -86,16 +90,17 @@ impl<R: Rules> Core<R> {
     }
 
     fn holding(&self, slot: Slot) -> Holding {
-        let (node, owner) = (self.trees.node(slot), self.trees.owner(slot));
+        let Record { client, id, tree, mode, state, stamp, blocking, .. } = *self.request(slot);
+        let (start, end) = self.trees.range(slot);
         Holding {
-            client: ClientId(owner.client),
-            id: owner.id,
-            lock: self.locks[node.tree as usize].0,
-            mode: node.mode,
-            start: node.start,
-            end: node.end,
-            token: (node.state != State::Waiting).then_some(node.stamp),
-            waits_for: node.blocking,
+            client: ClientId(client),
+            id,
+            lock: self.locks[tree as usize].0,
+            mode,
+            start,
+            end,
+            token: (state != State::Waiting).then_some(stamp),
+            waits_for: blocking,
         }
     }
 }

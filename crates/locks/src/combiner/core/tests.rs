@@ -192,9 +192,17 @@ fn random_request(random: &mut Random, units: u64) -> Request {
     }
 }
 
-fn agrees_with_the_definition(seed: u64, steps: u32, clients: u64, units: u64) {
+/// Deeper trees with few ranges.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Narrow;
+
+impl Rules for Narrow {
+    type Trees = Wide<4>;
+}
+
+fn agrees_with_the_definition<R: Rules>(seed: u64, steps: u32, clients: u64, units: u64) {
     let mut random = Random::new(seed);
-    let mut combiner: Core = Core::new(Limits::default());
+    let mut combiner: Core<R> = Core::new(Limits::default());
     let mut naive = Naive::default();
     for step in 0..steps {
         let client = ClientId(random.below(clients) as u32);
@@ -220,16 +228,27 @@ fn agrees_with_the_definition(seed: u64, steps: u32, clients: u64, units: u64) {
 #[test]
 fn it_answers_as_its_definition_does() {
     for seed in 0..200 * more() {
-        agrees_with_the_definition(seed, 1_000, 2 + seed % 5, 2 + seed % 7);
+        let (clients, units) = (2 + seed % 5, 2 + seed % 7);
+        match seed % 3 {
+            0 => agrees_with_the_definition::<Shipped>(seed, 1_000, clients, units),
+            1 => agrees_with_the_definition::<AsPrinted>(seed, 1_000, clients, units),
+            _ => agrees_with_the_definition::<Narrow>(seed, 1_000, clients, units),
+        }
+    }
+}
+
+#[test]
+fn with_many_ranges_it_answers_as_its_definition_does() {
+    for seed in 0..20 * more() {
+        agrees_with_the_definition::<Shipped>(seed, 1_000, 40, 1 << (8 + seed % 4));
     }
 }
 
 /// What waits is served in batches, with hundreds of ranges held.
-#[test]
-fn a_batch_is_answered_as_one_after_the_other() {
+fn batches_are_answered_as_one_after_the_other<R: Rules>() {
     for seed in 0..8 * more() {
         let mut random = Random::new(seed);
-        let (mut one_by_one, mut batched): (Core, Core) =
+        let (mut one_by_one, mut batched): (Core<R>, Core<R>) =
             (Core::new(Limits::default()), Core::new(Limits::default()));
         let units = 1 << (6 + seed % 12);
         for step in 0..100 {
@@ -246,6 +265,16 @@ fn a_batch_is_answered_as_one_after_the_other() {
         assert_eq!(one_by_one, batched);
         assert!(batched.len() > SMALL, "small trees are not prepared");
     }
+}
+
+#[test]
+fn a_batch_is_answered_as_one_after_the_other() {
+    batches_are_answered_as_one_after_the_other::<Shipped>();
+}
+
+#[test]
+fn a_batch_is_answered_as_one_after_the_other_with_the_thesis_tree() {
+    batches_are_answered_as_one_after_the_other::<AsPrinted>();
 }
 
 /// A combiner with a short way to speak to it.

@@ -6,21 +6,11 @@
 //!
 //! What it must not do: be relied upon. A place that no longer fits is looked up again.
 
-use super::tree::{NIL, Slot, Trees};
+use super::super::tree::{Range, TOGETHER};
+use super::{NIL, RedBlack, Slot};
 use arrayvec::ArrayVec;
 use lockwright_fabric::backend::prefetch;
 use std::hint::select_unpredictable;
-
-/// As many are looked up at once: as many misses as a core can have under way, and some for those that hit.
-pub(super) const TOGETHER: usize = 32;
-
-/// A range that will be inserted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
-    pub(super) tree: u32,
-    pub(super) start: u64,
-    pub(super) end: u64,
-}
 
 /// Where it belongs.
 #[derive(Clone, Copy, Debug)]
@@ -41,13 +31,13 @@ pub(super) struct Places {
     pub(super) crowded: bool,
 }
 
-impl Trees {
+impl RedBlack {
     /// Finds out where each of `ranges` belongs. Nothing is changed.
-    pub(super) fn find_places(&mut self, ranges: impl IntoIterator<Item = Range>) {
+    pub(super) fn look_up(&mut self, ranges: &[Range]) {
         let Self { places, nodes, roots, .. } = self;
         (places.next, places.crowded) = (0, false);
         places.found.clear();
-        for range in ranges.into_iter().take(TOGETHER) {
+        for range in ranges.iter().copied().take(TOGETHER) {
             let at = roots[range.tree as usize];
             places.found.push(Place { range, at, parent: NIL, alone: true });
         }
@@ -70,12 +60,6 @@ impl Trees {
             let uncle = if above.left == place.parent { above.right } else { above.left };
             prefetch(&nodes[uncle as usize]);
         }
-    }
-
-    /// Brings the node into the cache, and waits for nothing.
-    #[inline(always)]
-    pub(super) fn fetch(&self, slot: Slot) {
-        prefetch(&self.nodes[slot as usize]);
     }
 
     /// Where the range belongs, if that was found out and is still so: below which node, whether on the left, and whether
@@ -114,7 +98,7 @@ impl Trees {
         }
         let node = &self.nodes[parent as usize];
         let child = if goes_left { node.left } else { node.right };
-        if child != NIL || node.tree != range.tree {
+        if child != NIL || self.records.get(parent).tree != range.tree {
             return None;
         }
         // The other neighbour is the first above of which this is on the other side.

@@ -1,11 +1,11 @@
 //! How the tree stays balanced: red and black (Cormen, Leiserson, Rivest, Stein, ch. 13), with what nodes know of the
 //! reaches below them kept right (ch. 17.3).
 //!
-//! What it must not do: look at ranges' starts. Order is the business of `tree` and `places`.
+//! What it must not do: look at ranges' starts. Order is the business of the tree itself and of `places`.
 
-use super::tree::{NIL, Node, Slot, Trees};
+use super::{NIL, Node, RedBlack, Slot};
 
-impl Trees {
+impl RedBlack {
     #[inline(always)]
     pub(super) fn is_red(&self, slot: Slot) -> bool {
         self.nodes[slot as usize].red
