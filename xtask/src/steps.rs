@@ -188,10 +188,17 @@ fn has(root: &Path, name: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-fn command(root: &Path, args: &[&str]) -> Command {
+/// A command of cargo's, as if it had been given in a shell.
+pub(crate) fn command(root: &Path, args: &[&str]) -> Command {
     // The cargo that runs this: the toolchain that rust-toolchain.toml names.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
+    // What cargo has told this program of itself: build scripts that look at it (ring's does) would run again, and all that
+    // depends on them be compiled again, whenever a chore follows a command given by hand.
+    let own = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(own)) {
+        command.env_remove(name);
+    }
     command.current_dir(root).args(args);
     command
 }

@@ -2,6 +2,9 @@
 //!
 //! Needs a device; see `cargo xtask soft-roce`. There the command is where `LOCKWRIGHT_BIN` says.
 
+#[path = "../../lockwright/tests/served/mod.rs"]
+mod served;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -47,9 +50,13 @@ struct Served {
 
 impl Served {
     fn start(more: &[&str]) -> Self {
-        let args = ["serve", "--json", "--listen", "127.0.0.1:0", "--export", "none", "--heartbeat", "0.2"];
+        Self::start_at("127.0.0.1:0", more)
+    }
+
+    fn start_at(rdma: &str, more: &[&str]) -> Self {
+        let args = ["serve", "--json", "--listen", "127.0.0.1:0", "--heartbeat", "0.2"];
         let mut command = lockwright(&args);
-        command.args(["--grace", "1", "--rdma", "127.0.0.1:0"]).args(more);
+        command.args(["--grace", "1", "--rdma", rdma]).args(more);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the command starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -161,7 +168,7 @@ fn a_killed_server_that_comes_back_gives_held_locks_back_to_their_holders() {
     let mut held = holder(&space, "job");
     served.child.kill().unwrap();
     served.child.wait().unwrap();
-    let again = Served::start(&["--state", state_arg, "--rdma", &rdma]);
+    let again = Served::start_at(&rdma, &["--state", state_arg]);
     assert_eq!(again.rdma, rdma);
     // It listens to claims first, and grants what nobody claimed.
     let other = output(&["run", "--space", &space, "-w", "60", "other", "--", "true"]);
@@ -247,4 +254,19 @@ fn the_bench_holds_our_counters_against_the_ports() {
     assert!(said.contains("rdma_sends") && said.contains("sent_pkts"), "{said}");
     println!("{said}");
     assert!(began.elapsed() < Duration::from_secs(600));
+}
+
+#[test]
+fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
+    if !has_device() {
+        return;
+    }
+    served::run(served::Stress {
+        test: "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in",
+        scheme: "rdma",
+        exports: false,
+        workers: 4,
+        seconds: 10,
+        holds: 5,
+    });
 }

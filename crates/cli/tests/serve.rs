@@ -225,3 +225,88 @@ fn who_may_come_in_is_said_in_one_line() {
     }
     let _ = fs::remove_dir_all(folder);
 }
+
+/// A certificate for `localhost` and its key, in files.
+fn certificate(folder: &Path, name: &str) -> [String; 2] {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let path = |end: &str| folder.join(format!("{name}.{end}")).to_str().unwrap().to_owned();
+    let files = [path("cert"), path("key")];
+    fs::write(&files[0], made.cert.pem()).unwrap();
+    fs::write(&files[1], made.signing_key.serialize_pem()).unwrap();
+    files
+}
+
+#[test]
+fn tls_and_a_secret_from_end_to_end() {
+    let folder = folder("tls");
+    let ([cert, key], [other, _]) = (certificate(&folder, "mine"), certificate(&folder, "other"));
+    let secret = |name: &str, text: &str| {
+        let path = folder.join(name).to_str().unwrap().to_owned();
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let (right, wrong) =
+        (secret("right", "a long and random line of text"), secret("wrong", "another line that is long"));
+    let guarded = ["--tls-cert", &cert, "--tls-key", &key, "--token-file", &right];
+    let served = Served::start("0.0.0.0:0", &guarded);
+    let port = served.address().rsplit_once(':').unwrap().1.to_owned();
+    let run = |host: &str, trust: &[&str]| {
+        let space = format!("tcp://{host}:{port}/stock");
+        let args = [&["run", "--space", &space], trust, &["a", "--", "true"]].concat();
+        let output = lockwright(&args).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let both = ["--tls-ca", &cert, "--token-file", &right];
+    assert_eq!(run("localhost", &both), (0, String::new()));
+    for (host, trust, why) in [
+        ("localhost", &["--tls-ca", &cert][..], "token"),
+        ("localhost", &["--tls-ca", &cert, "--token-file", &wrong][..], "token"),
+        ("localhost", &["--tls-ca", &other, "--token-file", &right][..], "certificate"),
+        ("127.0.0.1", &both[..], "certificate"),
+        ("localhost", &["--token-file", &right][..], ""),
+    ] {
+        let (code, text) = run(host, trust);
+        assert!(code == 70 && text.contains(why) && text.lines().count() == 1, "{trust:?} at {host}: {text}");
+    }
+    assert_eq!(run("localhost", &both), (0, String::new()), "nobody was disturbed");
+    let swapped = lockwright(&["serve", "--tls-cert", &key, "--tls-key", &cert]).output().unwrap();
+    assert_eq!(swapped.status.code(), Some(2));
+    let half = lockwright(&["serve", "--tls-cert", &cert]).output().unwrap();
+    assert_eq!(half.status.code(), Some(2));
+    let _ = fs::remove_dir_all(folder);
+}
+
+#[test]
+fn an_exported_space_is_for_its_user_and_those_who_know_the_secret() {
+    let folder = folder("export");
+    let with = |command: &mut Command| {
+        let output = command.env("LOCKWRIGHT_DIR", &folder).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let mut serve = lockwright(&["serve", "--json", "--listen", "127.0.0.1:0", "--export", "shm:"]);
+    serve.env("LOCKWRIGHT_DIR", &folder);
+    let process = Started::new(serve);
+    let said: Value = serde_json::from_str(&process.line).unwrap();
+    let space = format!("tcp://{}/shm:", said["listening"].as_str().unwrap());
+    for space in [&space, &format!("{space}?verbs"), &"shm:".to_owned()] {
+        let inner = ["run", "-n", "--space", "shm:", "a", "--", "true"];
+        let tries =
+            [&["run", "--space", space, "a", "--", env!("CARGO_BIN_EXE_lockwright")], &inner[..]].concat();
+        assert_eq!(
+            with(&mut lockwright(&tries)).0,
+            1,
+            "{space}: held, and so not to be had by a local process"
+        );
+    }
+    let run = ["run", "--space", &space, "a", "--", "true"];
+    assert_eq!(with(&mut lockwright(&run)), (0, String::new()));
+    // Somebody else: a user who does not find the secret.
+    let strange = lockwright(&run).env("LOCKWRIGHT_DIR", folder.join("nowhere")).output().unwrap();
+    let text = String::from_utf8(strange.stderr).unwrap();
+    assert!(strange.status.code() == Some(70) && text.contains("wants a token"), "{text}");
+    let far = lockwright(&["serve", "--listen", "0.0.0.0:0", "--export", "shm:", "--state", "none"]);
+    let (code, text) = with(&mut { far });
+    assert!(code == 2 && text.contains("--token-file"), "{text}");
+    drop(process);
+    let _ = fs::remove_dir_all(folder);
+}

@@ -12,7 +12,7 @@ use crate::wait::{Deadline, Time, Wait, Waited};
 /// Aligned to eight bytes so that results which carry it are copied in whole words: pieces of four that are read back
 /// as eight stall the CPU for longer than an uncontended lock takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[repr(align(8))]
+#[repr(u32, align(8))]
 pub enum FabricError {
     /// The node that owns the memory cannot be reached. Whether the verb happened is not known.
     #[error("memory node {} cannot be reached", .0.0)]
@@ -40,6 +40,10 @@ pub enum FabricError {
 /// `Send` is left out on purpose: futures of a backend for threads come out `Send` by themselves, and the
 /// simulator stays single-threaded.
 pub trait Endpoint: Clone + 'static {
+    /// Whether verbs take no waiting: they are instructions of this CPU, and [`go_at_once`](Endpoint::go_at_once) never
+    /// hands them back.
+    const IS_AT_ONCE: bool = false;
+
     /// Who this is.
     fn me(&self) -> PeerId;
 
@@ -82,6 +86,13 @@ pub trait Endpoint: Clone + 'static {
         deadline: Deadline,
         pick: impl FnMut(PeerId, &Message) -> Option<T>,
     ) -> impl Future<Output = Option<T>>;
+
+    /// Whether a receive with [`Deadline::Now`] would find nothing, where one load can tell. False also where it cannot:
+    /// then receive.
+    #[inline(always)]
+    fn has_no_mail(&self) -> bool {
+        false
+    }
 
     /// The time. A step of its own: a clock is shared state.
     fn now(&self) -> impl Future<Output = Time>;

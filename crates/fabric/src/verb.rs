@@ -7,7 +7,11 @@
 use crate::addr::{Addr, Value, Width, Word};
 
 /// What a verb does to its word. Operands sit in the low bits; a 64-bit verb ignores the high ones.
+///
+/// The tag is one byte because it would be sixteen beside such operands: enums that hold a verb borrow it, and a tag that
+/// is written in two pieces and read in one stalls the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Op {
     /// Return the word.
     Read,

@@ -1,32 +1,37 @@
 //! The fast path, kept thin: one verb, a look at the old word, done.
 //!
 //! An `async fn` does not inline into its caller, which costs more than the atomics of an uncontended lock. So
-//! a protocol writes its first verb and what it decides from it with [`fast`], and everything else as an
-//! ordinary `async fn` that only exists once the fast path has failed.
+//! a protocol writes its first verb and what it decides from it with [`at_once`] or [`fast`], or makes a [`Quick`] of it,
+//! and everything else as an ordinary `async fn` that only exists once the fast path has failed.
 //!
-//! The slow path is boxed. Not for its size alone: what is polled by a call has an address, and whatever shares a future
-//! with it would have to live in memory too. Without it the whole fast path stays in registers.
+//! What is done by the time the future is made is not kept in it: where a verb is an instruction of this CPU, the future
+//! that comes out holds the grant and nothing else. Its parts lie side by side, never in each other's place: a value that
+//! is written in pieces of one size and copied in pieces of another stalls the CPU for longer than an uncontended lock
+//! takes, and every word that a future keeps is a store that the next atomic has to wait for.
 
+use lockwright_fabric::{Batch, Endpoint, FabricError};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 pin_project_lite::pin_project! {
-    /// The future of [`fast`].
+    /// The future of [`fast`] and [`at_once`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless awaited"]
-    pub struct Fast<F, D, S> {
-        decide: Option<D>,
+    pub struct Fast<F, D, S, T> {
+        done: Option<T>,
         #[pin]
-        path: Path<F, S>,
+        first: Option<First<F, D>>,
+        slow: Option<Pin<Box<S>>>,
     }
 }
 
 pin_project_lite::pin_project! {
-    #[project = PathProj]
+    /// A first verb under way, and what will be made of its outcome.
     #[derive(Debug)]
-    enum Path<F, S> {
-        First { #[pin] first: F },
-        Slow { slow: Pin<Box<S>> },
+    struct First<F, D> {
+        #[pin]
+        verb: F,
+        decide: Option<D>,
     }
 }
 
@@ -45,13 +50,44 @@ pin_project_lite::pin_project! {
 /// assert_eq!(block_on(acquire), "granted");
 /// ```
 #[inline(always)]
-pub fn fast<F, D, S, T>(first: F, decide: D) -> Fast<F, D, S>
+pub fn fast<F, D, S, T>(first: F, decide: D) -> Fast<F, D, S, T>
 where
     F: Future,
     D: FnOnce(F::Output) -> Result<T, S>,
     S: Future<Output = T>,
 {
-    Fast { decide: Some(decide), path: Path::First { first } }
+    Fast { done: None, first: Some(First { verb: first, decide: Some(decide) }), slow: None }
+}
+
+/// As [`fast`], for a `batch` through `ep`: where verbs take no waiting, it is decided when this returns.
+#[inline(always)]
+pub fn at_once<E, B, D, S, T>(
+    ep: &E,
+    batch: B,
+    decide: D,
+) -> Fast<impl Future<Output = Result<B::Old, FabricError>>, D, S, T>
+where
+    E: Endpoint,
+    B: Batch,
+    D: FnOnce(Result<B::Old, FabricError>) -> Result<T, S>,
+    S: Future<Output = T>,
+{
+    if !E::IS_AT_ONCE {
+        return fast(ep.go(batch), decide);
+    }
+    match decide(now(ep, batch)) {
+        Ok(done) => Fast { done: Some(done), first: None, slow: None },
+        Err(slow) => Fast { done: None, first: None, slow: Some(boxed(slow)) },
+    }
+}
+
+/// What `batch` finds, executed at once, through an endpoint that [can](Endpoint::IS_AT_ONCE).
+#[inline(always)]
+pub(crate) fn now<E: Endpoint, B: Batch>(ep: &E, batch: B) -> Result<B::Old, FabricError> {
+    match ep.go_at_once(batch) {
+        Ok(outcome) => outcome,
+        Err(_) => unreachable!("only asked of endpoints whose verbs take no waiting"),
+    }
 }
 
 /// Out of line: a fast path that never comes here should not carry the code.
@@ -61,7 +97,7 @@ fn boxed<S>(slow: S) -> Pin<Box<S>> {
     Box::pin(slow)
 }
 
-impl<F, D, S, T> Future for Fast<F, D, S>
+impl<F, D, S, T> Future for Fast<F, D, S, T>
 where
     F: Future,
     D: FnOnce(F::Output) -> Result<T, S>,
@@ -72,75 +108,138 @@ where
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let mut this = self.project();
-        if let PathProj::First { first } = this.path.as_mut().project() {
-            let Poll::Ready(outcome) = first.poll(cx) else { return Poll::Pending };
-            let decide = this.decide.take().expect("the first verb completes once");
+        if let Some(done) = this.done.take() {
+            return Poll::Ready(done);
+        }
+        if let Some(first) = this.first.as_mut().as_pin_mut() {
+            let first = first.project();
+            let Poll::Ready(outcome) = first.verb.poll(cx) else { return Poll::Pending };
+            let decide = first.decide.take().expect("the first verb completes once");
+            this.first.set(None);
             match decide(outcome) {
                 Ok(done) => return Poll::Ready(done),
-                Err(slow) => this.path.set(Path::Slow { slow: boxed(slow) }),
+                Err(slow) => *this.slow = Some(boxed(slow)),
             }
         }
-        match this.path.project() {
-            PathProj::Slow { slow } => slow.as_mut().poll(cx),
-            PathProj::First { .. } => unreachable!("the slow path was set just above"),
-        }
+        let slow = this.slow.as_mut().expect("a finished future is not polled again");
+        slow.as_mut().poll(cx)
     }
 }
 
 pin_project_lite::pin_project! {
-    /// The future of [`then`].
-    #[derive(Debug)]
+    /// What is done, or the rest of it.
+    ///
+    /// For a protocol that executes its first verb [at once](Endpoint::IS_AT_ONCE) where it can: usually it is done by
+    /// then, and all that this holds is the answer. If it is not, the rest is an ordinary future, boxed out of the way of
+    /// the next that is. Where nothing is done at once, the rest is all there is, and lies here.
+    ///
+    /// ```
+    /// # use lockwright_locks::Quick;
+    /// # fn poll_once<T>(future: impl Future<Output = T>) -> T {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     match future.as_mut().poll(&mut cx) { std::task::Poll::Ready(t) => t, _ => panic!() }
+    /// # }
+    /// async fn wait(for_what: u32) -> u32 { for_what }
+    /// let acquire = |found| match found {
+    ///     None => Quick::all(wait(3)),
+    ///     Some(true) => Quick::done(1),
+    ///     Some(false) => Quick::rest(wait(2)),
+    /// };
+    /// assert_eq!([Some(true), Some(false), None].map(|found| poll_once(acquire(found))), [1, 2, 3]);
+    /// ```
     #[must_use = "futures do nothing unless awaited"]
-    pub(crate) struct Then<F, C, D, S> {
-        decide: Option<(C, D)>,
+    pub struct Quick<R, S, T> {
+        done: Option<T>,
+        rest: Option<R>,
         #[pin]
-        step: Step<F, S>,
+        all: Option<S>,
     }
 }
 
-pin_project_lite::pin_project! {
-    #[project = StepProj]
-    #[derive(Debug)]
-    enum Step<F, S> {
-        First { #[pin] first: F },
-        Second { #[pin] second: S },
+impl<R, S: Future<Output = T>, T> Quick<R, S, T> {
+    /// It is done.
+    #[inline(always)]
+    pub const fn done(done: T) -> Self {
+        Self { done: Some(done), rest: None, all: None }
+    }
+
+    /// It is not begun.
+    #[inline(always)]
+    pub const fn all(future: S) -> Self {
+        Self { done: None, rest: None, all: Some(future) }
     }
 }
 
-/// Runs `first`, and then what `decide` makes of its outcome: for a fast path of two steps. Both should be small.
-///
-/// `decide` is given what it needs as `context`, so that it can be a function: a closure cannot be told to inline, and a
-/// future that is handed back by a call goes through memory.
-#[inline(always)]
-pub(crate) fn then<F, C, D, S>(first: F, context: C, decide: D) -> Then<F, C, D, S>
-where
-    F: Future,
-    D: FnOnce(C, F::Output) -> S,
-    S: Future,
-{
-    Then { decide: Some((context, decide)), step: Step::First { first } }
+/// A future whose type is forgotten, so that dropping it is little code.
+pub type Erased<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+impl<'a, S: Future<Output = T> + 'a, T> Quick<Erased<'a, T>, S, T> {
+    /// It was begun, and is not done.
+    #[inline(always)]
+    pub fn rest(future: S) -> Self {
+        Self { done: None, rest: Some(erased(future)), all: None }
+    }
 }
 
-impl<F, C, D, S> Future for Then<F, C, D, S>
-where
-    F: Future,
-    D: FnOnce(C, F::Output) -> S,
-    S: Future,
-{
-    type Output = S::Output;
+impl<S: Future<Output = T>, T> Quick<Pin<Box<S>>, S, T> {
+    /// It was begun, and is not done; for clients of several threads: it can be sent to another if `future` can.
+    #[inline(always)]
+    pub fn typed_rest(future: S) -> Self {
+        Self { done: None, rest: Some(boxed(future)), all: None }
+    }
+}
+
+impl<R, S, T> std::fmt::Debug for Quick<R, S, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Quick").field("is_done", &self.done.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// Out of line, as [`boxed`].
+#[cold]
+#[inline(never)]
+fn erased<'a, T>(rest: impl Future<Output = T> + 'a) -> Erased<'a, T> {
+    Box::pin(rest)
+}
+
+/// Polls `future`; its answer goes into `done`. An answer that a call hands back through memory would bring the quick ones
+/// into memory too, since they meet in one place.
+#[inline(never)]
+fn is_answered<T>(
+    future: Pin<&mut impl Future<Output = T>>,
+    done: &mut Option<T>,
+    cx: &mut Context<'_>,
+) -> bool {
+    match future.poll(cx) {
+        Poll::Ready(answer) => {
+            *done = Some(answer);
+            true
+        }
+        Poll::Pending => false,
+    }
+}
+
+impl<R: Future<Output = T> + Unpin, S: Future<Output = T>, T> Future for Quick<R, S, T> {
+    type Output = T;
 
     #[inline(always)]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<S::Output> {
-        let mut this = self.project();
-        if let StepProj::First { first } = this.step.as_mut().project() {
-            let Poll::Ready(outcome) = first.poll(cx) else { return Poll::Pending };
-            let (context, decide) = this.decide.take().expect("the first step completes once");
-            this.step.set(Step::Second { second: decide(context, outcome) });
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let this = self.project();
+        if let Some(done) = this.done.take() {
+            return Poll::Ready(done);
         }
-        match this.step.project() {
-            StepProj::Second { second } => second.poll(cx),
-            StepProj::First { .. } => unreachable!("the second step was set just above"),
+        let is_answered = match this.rest {
+            Some(rest) => is_answered(Pin::new(rest), this.done, cx),
+            None => {
+                let all = this.all.as_pin_mut().expect("it is done, or not, or not begun");
+                is_answered(all, this.done, cx)
+            }
+        };
+        if !is_answered {
+            return Poll::Pending;
         }
+        Poll::Ready(this.done.take().expect("it was answered just now"))
     }
 }
 
@@ -150,16 +249,9 @@ pin_project_lite::pin_project! {
     #[must_use = "futures do nothing unless awaited"]
     pub struct Either<A, B> {
         #[pin]
-        side: Side<A, B>,
-    }
-}
-
-pin_project_lite::pin_project! {
-    #[project = SideProj]
-    #[derive(Debug)]
-    enum Side<A, B> {
-        Left { #[pin] left: A },
-        Right { #[pin] right: B },
+        left: Option<A>,
+        #[pin]
+        right: Option<B>,
     }
 }
 
@@ -167,13 +259,13 @@ impl<A, B> Either<A, B> {
     /// The one.
     #[inline(always)]
     pub const fn left(left: A) -> Self {
-        Self { side: Side::Left { left } }
+        Self { left: Some(left), right: None }
     }
 
     /// The other.
     #[inline(always)]
     pub const fn right(right: B) -> Self {
-        Self { side: Side::Right { right } }
+        Self { left: None, right: Some(right) }
     }
 }
 
@@ -182,9 +274,10 @@ impl<T, A: Future<Output = T>, B: Future<Output = T>> Future for Either<A, B> {
 
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        match self.project().side.project() {
-            SideProj::Left { left } => left.poll(cx),
-            SideProj::Right { right } => right.poll(cx),
+        let this = self.project();
+        match this.left.as_pin_mut() {
+            Some(left) => left.poll(cx),
+            None => this.right.as_pin_mut().expect("it is one of the two").poll(cx),
         }
     }
 }

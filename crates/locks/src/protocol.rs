@@ -167,6 +167,15 @@ impl Want {
         Self { claim: Claim { lock, mode, start, end }, patience: Patience::Forever }
     }
 
+    /// The same, put together anew. A fast path that keeps a want only for its slow path keeps it in pieces then, which
+    /// can stay in registers; a whole one is copied through memory by every acquire.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn anew(self) -> Self {
+        let Self { claim: Claim { lock, mode, start, end }, patience } = self;
+        Self { claim: Claim { lock, mode, start, end }, patience }
+    }
+
     /// The same, with other patience.
     #[must_use]
     pub const fn with(mut self, patience: Patience) -> Self {

@@ -8,19 +8,19 @@
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::InProc;
 use lockwright_fabric::backend::rdma::{HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, devices};
-use lockwright_fabric::{Endpoint, NodeId, PeerId, Word64};
+use lockwright_fabric::{Addr, Endpoint, NodeId, PeerId, Word64};
 use lockwright_locks::baseline::{cas::Cas, mcs::Mcs};
 use lockwright_locks::citron::Citron;
 use lockwright_locks::combiner::Combiner;
 use lockwright_locks::qplock::{QpLock, QpParams};
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams, portable::Portable};
-use lockwright_locks::{LockClient, Patience, Protocol, Space, Want};
+use lockwright_locks::{Grant, LockClient, Patience, Protocol, Space, Want};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const REMOTE: usize = 3;
-const CYCLES: u64 = 100;
+const CYCLES: u64 = 60;
 
 fn has_device() -> bool {
     let found = !devices().is_empty();
@@ -163,4 +163,112 @@ fn a_killed_holder_is_fenced_and_its_lock_recovered() {
     child.wait().unwrap();
     let grant = block_on(client.acquire(Want::exclusive(0))).expect("recovered");
     block_on(client.release(grant)).expect("released");
+}
+
+const STRESS: &str = "LOCKWRIGHT_TEST_RDMA_STRESS";
+const WORKERS: usize = 3;
+const KILLS: usize = 3;
+
+/// Longer than a living process can be kept from running, even on a machine that is emulated.
+fn patient() -> ShiftParams {
+    ShiftParams::default().with_lease(2_000_000_000)
+}
+
+/// Where the counter is: behind the lock's memory.
+fn counter(space: &Space) -> (u64, Word64) {
+    let bytes = ShiftLock::<Portable>::bytes_per_node(space, &patient()).next_multiple_of(64);
+    (bytes + 64, Word64::at(Addr::new(NodeId(0), bytes)))
+}
+
+/// Takes the lock over and over and adds one to the counter, by a READ and a WRITE; says what it wrote and with which token.
+fn work(address: &str) {
+    let space = Space::of(1);
+    let ep = RdmaEndpoint::connect(address.parse().unwrap(), RdmaOptions::default()).unwrap();
+    let (bytes, word) = counter(&space);
+    ep.lends(1, bytes).unwrap();
+    let client = ShiftLock::<Portable>::client(ep.clone(), &space, &patient());
+    println!();
+    loop {
+        let Ok(grant) = block_on(client.acquire(Want::exclusive(0))) else { return };
+        let token = grant.token().expect("this lock has tokens");
+        let Ok(seen) = block_on(ep.go(word.read())) else { return };
+        std::thread::yield_now();
+        if block_on(ep.go(word.write(seen + 1))).is_err() {
+            return;
+        }
+        println!("{} {token}", seen + 1);
+        if block_on(client.release(grant)).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn processes_that_are_killed_at_random_lose_no_update_and_let_no_two_in() {
+    if let Ok(address) = std::env::var(STRESS) {
+        return work(&address);
+    }
+    if !has_device() {
+        return;
+    }
+    let space = Space::of(1);
+    let (bytes, word) = counter(&space);
+    let fabric = InProc::new(1, bytes);
+    for (addr, value) in ShiftLock::<Portable>::initial_memory(&space, &patient()) {
+        fabric.poke(Word64::at(addr), value);
+    }
+    let roles = ShiftLock::<Portable>::roles(&space, &patient());
+    let host = RdmaHost::start(fabric, roles, HostOptions::default(), |_| {}).expect("a device can be used");
+    let start = || {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "processes_that_are_killed_at_random_lose_no_update_and_let_no_two_in",
+                "--exact",
+                "--nocapture",
+            ])
+            .env(STRESS, host.address().to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let reader = std::thread::spawn(move || said.lines().map_while(Result::ok).collect::<Vec<_>>());
+        (child, reader)
+    };
+    let mut workers: Vec<_> = (0..WORKERS).map(|_| start()).collect();
+    let mut ended = Vec::new();
+    for kill in 0..=KILLS {
+        // Everybody who is left gets on before the next one is killed: whatever it held or waited for is recovered.
+        let before = host.fabric().peek(word);
+        let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while host.fabric().peek(word) < before + 10 {
+            assert!(std::time::Instant::now() < patience, "nobody gets on after {kill} kills");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        if kill < KILLS {
+            let next = start();
+            ended.push(std::mem::replace(&mut workers[kill % WORKERS], next));
+            ended[kill].0.kill().unwrap();
+        }
+    }
+    // The history, merged: what every process says that it wrote under the lock, and with which token.
+    let mut history = Vec::new();
+    for (mut child, reader) in ended.into_iter().chain(workers) {
+        let _ = child.kill();
+        child.wait().unwrap();
+        for line in reader.join().unwrap() {
+            // Whoever was killed may have left half a line.
+            let Some((number, token)) = line.split_once(' ') else { continue };
+            history.extend(number.parse::<u64>().ok().zip(token.parse::<u64>().ok()));
+        }
+    }
+    history.sort_unstable();
+    for pair in history.windows(2) {
+        let [(number, token), (later, next)] = pair else { unreachable!("pairs") };
+        assert!(number < later, "{number} was written twice: two were in at once");
+        assert!(token < next, "tokens fell from {token} to {next}");
+    }
+    let last = host.fabric().peek(word);
+    let missing = last - history.len() as u64;
+    // Whoever is killed between writing and saying so leaves a gap.
+    assert!(missing <= (KILLS + WORKERS) as u64, "{missing} of {last} updates are missing");
 }

@@ -11,6 +11,8 @@ use crate::progress::Progress;
 #[cfg(target_os = "linux")]
 use crate::remote::transport::Transport;
 #[cfg(target_os = "linux")]
+use crate::remote::verbs::{SUFFIX, VerbsHome};
+#[cfg(target_os = "linux")]
 use crate::remote::{Remote, RemoteHome, RemoteOptions, address, secret};
 use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
@@ -156,7 +158,12 @@ impl ClientOptions {
             }
             #[cfg(target_os = "linux")]
             Address::Served { by, server, space } => {
-                Arc::new(RemoteHome::new(Remote::open(self.remote(by, server, space)?)?))
+                let verbs = space.ends_with(SUFFIX.as_bytes());
+                if verbs && by != By::Tcp {
+                    return Err(OpenError::Address(format!("{address} (only tcp has {SUFFIX})")));
+                }
+                let remote = Remote::open(self.remote(by, server, space)?)?;
+                if verbs { Arc::new(VerbsHome::new(remote)) } else { Arc::new(RemoteHome::new(remote)) }
             }
         };
         Client::at(home, address)
@@ -256,6 +263,7 @@ impl Client {
     /// | `shm:/PATH` | the one in that file, which should lie in shared memory |
     /// | `tcp://HOST:PORT/NAME` | the one of that name in that [server](crate::server); without a name, its default one |
     /// | `tcp://HOST:PORT/shm:` | the one of that server's host, if the server exports it |
+    /// | `tcp://HOST:PORT/shm:?verbs` | the same, whose protocol this client then runs itself |
     /// | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA, in builds with the feature `rdma` |
     /// | `mem:` | a new one inside this process |
     ///

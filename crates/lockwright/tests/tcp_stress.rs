@@ -1,40 +1,39 @@
 //! Processes that work under locks of a server while they are killed and stopped, and the server is killed and started
-//! again, all at random.
+//! again, all at random (`LOCKWRIGHT_STRESS_SECONDS` says for how long, half a minute unless told otherwise).
 //!
-//! Every worker adds one to a counter file under its lock, and notes what it wrote, from when to when it held the lock
-//! (if the server confirmed at the unlock that it was held until then), and with which token. Afterwards: no number was
-//! written twice, no two confirmed holds of one lock overlap, and tokens rise in the order of the holds. Servers and
-//! workers are this test's own binary, started again with a task in the environment.
+//! Once with a space of the server's own, and once with a space of shared memory that the server exports, where local
+//! processes, guests that run its protocol, and clients for whom the server takes the locks are all after the same ones.
+//! The work, the merged history, the checkers and the counters are those of the stress on shared memory. Servers and workers
+//! are this test's own binary, started again with a task in the environment.
 #![cfg(target_os = "linux")]
 
-use lockwright::fenced::{FencedError, FencedFile};
+#[allow(dead_code, reason = "the parent of the stress on shared memory is not this one")]
+mod stress;
+
 use lockwright::server::{Server, ServerOptions};
-use lockwright::{Client, Guard, LockError};
-use std::collections::HashSet;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use stress::counters;
+use stress::history::{History, Log};
+use stress::{Dice, TASK};
 
-const TASK: &str = "LOCKWRIGHT_TEST_TASK";
-const NAME: &str = "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in";
-const KINDS: [&str; 3] = ["mutex", "rwlock", "range"];
+const OWN: &str = "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in";
+const EXPORTED: &str = "local_processes_and_guests_of_one_space_lose_no_update_and_let_no_two_in";
+const WORKERS: usize = 8;
 const HEARTBEAT: Duration = Duration::from_millis(50);
 const GRACE: Duration = Duration::from_millis(400);
 
-/// Nanoseconds on a clock that all processes share.
-fn now() -> u64 {
-    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    time.as_nanos() as u64
-}
-
-fn serve(folder: &Path, listen: &str) {
-    let options = ServerOptions::default()
+fn serve(folder: &Path, listen: &str, export: &str) {
+    let mut options = ServerOptions::default()
         .listen(listen.parse().unwrap())
         .state(folder.join("state"))
         .heartbeat(HEARTBEAT)
         .grace(GRACE);
+    if !export.is_empty() {
+        options = options.export(export);
+    }
     // The port may still be taken by a predecessor that is about to be gone.
     let until = Instant::now() + Duration::from_secs(10);
     let _server = loop {
@@ -49,183 +48,173 @@ fn serve(folder: &Path, listen: &str) {
     }
 }
 
-fn work(folder: &Path, server: &str, kind: &str) {
-    let until = Instant::now() + Duration::from_secs(20);
-    let client = loop {
-        match Client::options().lease(Duration::from_secs(5)).open(&format!("tcp://{server}/stress")) {
-            Ok(client) => break client,
-            Err(error) => assert!(Instant::now() < until, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    let log = folder.join(format!("log-{kind}-{}", std::process::id()));
-    let mut log = OpenOptions::new().create(true).append(true).open(log).unwrap();
-    let mut file = FencedFile::open(folder.join(kind)).unwrap();
-    let take = || -> Result<Guard, LockError> {
-        match kind {
-            "mutex" => client.mutex("a").unwrap().lock().wait(),
-            "rwlock" => client.rwlock("b").unwrap().write().wait(),
-            _ => client.range_lock("c").unwrap().write(3..9).wait(),
-        }
-    };
-    let mut round = 0_u64;
-    while !folder.join("stop").exists() {
-        round += 1;
-        if kind == "rwlock" && round.is_multiple_of(3) {
-            let Ok(guard) = client.rwlock("b").unwrap().read().wait() else { continue };
-            let (first, second) = (file.read().unwrap(), file.read().unwrap());
-            if guard.unlock().wait().is_ok() {
-                assert_eq!(first, second, "a reader saw a writer at work");
-            }
-            continue;
-        }
-        let Ok(guard) = take() else { continue };
-        let (token, began) = (guard.token(), now());
-        let seen = String::from_utf8(file.read().unwrap()).unwrap();
-        let next = seen.parse::<u64>().unwrap_or(0) + 1;
-        let wrote = match file.write(token, next.to_string().as_bytes()) {
-            Ok(()) => true,
-            Err(FencedError::Stale(_)) => false,
-            Err(error) => panic!("{error}"),
-        };
-        if round.is_multiple_of(8) {
-            std::thread::sleep(Duration::from_millis(3));
-        }
-        let ended = now();
-        let held = guard.unlock().wait().is_ok();
-        writeln!(log, "{} {next} {held} {token} {began} {ended}", if wrote { "wrote" } else { "fenced" })
-            .unwrap();
+/// Whether this process was started to serve or to work, which it then has done.
+fn is_child() -> bool {
+    let Ok(task) = std::env::var(TASK) else { return false };
+    match task.strip_prefix("serve\n").map(|task| task.split('\n').collect::<Vec<_>>()) {
+        Some(parts) => serve(Path::new(parts[0]), parts[1], parts[2]),
+        None => stress::child::work(&task),
     }
-}
-
-struct Processes {
-    folder: PathBuf,
-    server: String,
-}
-
-impl Processes {
-    fn start(&self, task: &str) -> Child {
-        Command::new(std::env::current_exe().unwrap())
-            .args([NAME, "--exact", "--nocapture"])
-            .env(TASK, format!("{}\n{}\n{task}", self.folder.display(), self.server))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
-    }
-}
-
-fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
+    true
 }
 
 #[test]
 fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
-    if let Ok(task) = std::env::var(TASK) {
-        let parts: Vec<_> = task.split('\n').collect();
-        let [folder, server, task] = parts[..] else { panic!("a task has three parts") };
-        return match task {
-            "server" => serve(Path::new(folder), server),
-            kind => work(Path::new(folder), server, kind),
-        };
+    if !is_child() {
+        Stress::start(OWN, "", |server, _| format!("tcp://{server}/stress")).run().judge();
     }
-    let number =
-        |name: &str, or: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(or);
-    let seed = number("LOCKWRIGHT_SEED", std::process::id().into());
-    let seconds = number("LOCKWRIGHT_STRESS_SECONDS", 16);
-    println!(
-        "seed {seed}; LOCKWRIGHT_SEED={seed} repeats the choice of victims, LOCKWRIGHT_STRESS_SECONDS lasts longer"
-    );
-    let mut random = seed;
-    let mut next = |below: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % below
-    };
-    let folder =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("tcp-stress-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).unwrap();
-    // A port that was free a moment ago.
-    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let processes = Processes { folder: folder.clone(), server };
-    let mut server = processes.start("server");
-    let mut workers: Vec<_> =
-        KINDS.iter().cycle().take(8).map(|kind| (*kind, processes.start(kind))).collect();
-    let began = Instant::now();
-    let (mut kills, mut stops, mut restarts) = (0_u64, 0, 0);
-    while began.elapsed() < Duration::from_secs(seconds) {
-        std::thread::sleep(Duration::from_millis(100 + next(200)));
-        let victim = next(workers.len() as u64) as usize;
-        let (kind, child) = &mut workers[victim];
-        match next(4) {
-            0 | 1 => {
-                child.kill().unwrap();
-                assert!(!child.wait().unwrap().success());
-                *child = processes.start(kind);
-                kills += 1;
-            }
-            2 => {
-                signal(child, "STOP");
-                // Sometimes for longer than the server waits for it, sometimes not.
-                std::thread::sleep(Duration::from_millis(200 + next(800)));
-                signal(child, "CONT");
-                stops += 1;
-            }
-            _ => {
-                server.kill().unwrap();
-                server.wait().unwrap();
-                std::thread::sleep(Duration::from_millis(next(300)));
-                server = processes.start("server");
-                restarts += 1;
-            }
-        }
-    }
-    fs::write(folder.join("stop"), "").unwrap();
-    for (kind, child) in &mut workers {
-        assert!(child.wait().unwrap().success(), "{kind}: a worker failed");
-    }
-    fs::write(folder.join("stop-server"), "").unwrap();
-    assert!(server.wait().unwrap().success());
-    for kind in KINDS {
-        check(&folder, kind, kills);
-    }
-    println!("{kills} kills, {stops} stops, {restarts} restarts");
-    let _ = fs::remove_dir_all(folder);
 }
 
-fn check(folder: &Path, kind: &str, kills: u64) {
-    let logs = fs::read_dir(folder).unwrap().flatten();
-    let logs = logs.filter(|file| file.file_name().to_string_lossy().starts_with(&format!("log-{kind}-")));
-    let text: String = logs.map(|log| fs::read_to_string(log.path()).unwrap()).collect();
-    let (mut numbers, mut holds, mut fenced) = (HashSet::new(), Vec::new(), 0);
-    for line in text.lines() {
-        let words: Vec<_> = line.split(' ').collect();
-        // A worker that was killed may have left half a line.
-        let [wrote, number, held, token, began, ended] = words[..] else { continue };
-        let Ok(ended) = ended.parse::<u64>() else { continue };
-        match wrote {
-            "wrote" => assert!(numbers.insert(number.to_owned()), "{kind}: {number} was written twice"),
-            _ => fenced += 1,
-        }
-        if held == "true" {
-            let [token, began] = [token, began].map(|number| number.parse::<u64>().unwrap());
-            holds.push((began, ended, token));
-        }
+#[test]
+fn local_processes_and_guests_of_one_space_lose_no_update_and_let_no_two_in() {
+    if is_child() {
+        return;
     }
-    holds.sort_unstable();
-    for pair in holds.windows(2) {
-        let [(_, ended, token), (began, _, later)] = pair else { unreachable!("pairs") };
-        assert!(ended <= began, "{kind}: two held it at once: {pair:?}");
-        assert!(token < later, "{kind}: tokens fell: {pair:?}");
+    let file = format!("/dev/shm/lockwright-test-stress-{}", std::process::id());
+    let space = format!("shm:{file}");
+    Stress::start(EXPORTED, &space, |server, worker| match worker % 3 {
+        0 => space.clone(),
+        1 => format!("tcp://{server}/{space}?verbs"),
+        _ => format!("tcp://{server}/{space}"),
+    })
+    .run()
+    .judge();
+    let _ = fs::remove_file(file);
+}
+
+/// The parent.
+struct Stress {
+    test: &'static str,
+    folder: PathBuf,
+    place: String,
+    export: String,
+    server: Child,
+    /// Each with its space.
+    workers: Vec<(String, Child)>,
+    dice: Dice,
+    notes: Log,
+    kills: u64,
+    stops: u64,
+    restarts: u64,
+}
+
+fn number(name: &str, or: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(or)
+}
+
+fn child(test: &str, task: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env(TASK, task)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+impl Stress {
+    fn start(test: &'static str, export: &str, space: impl Fn(&str, usize) -> String) -> Self {
+        let seed = number("LOCKWRIGHT_SEED", std::process::id().into());
+        println!("seed {seed}; LOCKWRIGHT_SEED={seed} repeats the choice of victims");
+        let name = format!("tcp-stress-{}-{}", test.len(), std::process::id());
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        // A port that was free a moment ago.
+        let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let server = child(test, &format!("serve\n{}\n{place}\n{export}", folder.display()));
+        let (notes, dice) = (Log::open(&folder, "parent"), Dice(seed));
+        let spaces = (0..WORKERS).map(|worker| space(&place, worker)).collect::<Vec<_>>();
+        let (workers, export) = (Vec::new(), export.to_owned());
+        let (kills, stops, restarts) = (0, 0, 0);
+        let mut stress =
+            Self { test, folder, place, export, server, workers, dice, notes, kills, stops, restarts };
+        for space in spaces {
+            let worker = stress.worker(&space);
+            stress.workers.push((space, worker));
+        }
+        stress
     }
-    let last = String::from_utf8(FencedFile::open(folder.join(kind)).unwrap().read().unwrap()).unwrap();
-    println!(
-        "{kind}: {} updates noted of {last}, {} holds confirmed, {fenced} fenced",
-        numbers.len(),
-        holds.len()
-    );
-    // Whoever is killed between writing and noting leaves a gap, and nobody else does.
-    let gaps = last.parse::<u64>().unwrap() - numbers.len() as u64;
-    assert!(gaps <= kills, "{kind}: {gaps} updates are missing after {kills} kills");
-    assert!(holds.len() > 20, "{kind}: next to nothing was done");
+
+    fn worker(&mut self, space: &str) -> Child {
+        let seed = self.dice.below(1 << 30);
+        child(self.test, &format!("{space}\n{}\n{seed}", self.folder.display()))
+    }
+
+    fn run(mut self) -> Self {
+        let end = Instant::now() + Duration::from_secs(number("LOCKWRIGHT_STRESS_SECONDS", 30));
+        while Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(100 + self.dice.below(200)));
+            let victim = self.dice.below(WORKERS as u64) as usize;
+            match self.dice.below(4) {
+                0 | 1 => self.kill(victim),
+                2 => self.stop(victim),
+                _ => self.restart(),
+            }
+        }
+        self
+    }
+
+    fn kill(&mut self, victim: usize) {
+        let space = self.workers[victim].0.clone();
+        let child = &mut self.workers[victim].1;
+        self.notes.write(&format!("K {}", child.id()));
+        child.kill().unwrap();
+        let ended = child.wait().unwrap();
+        assert!(ended.code().is_none(), "{space}: a worker failed before it was killed: {ended}");
+        self.workers[victim].1 = self.worker(&space);
+        self.kills += 1;
+    }
+
+    /// Sometimes for longer than others wait for it, sometimes not.
+    fn stop(&mut self, victim: usize) {
+        let pid = self.workers[victim].1.id();
+        self.notes.write(&format!("S {pid}"));
+        signal(pid, "STOP");
+        std::thread::sleep(Duration::from_millis(100 + self.dice.below(900)));
+        signal(pid, "CONT");
+        self.notes.write(&format!("C {pid}"));
+        self.stops += 1;
+    }
+
+    /// To a worker that is killed before it hears of it, this is as if it had been stopped: what it held may be another's.
+    fn restart(&mut self) {
+        let served = self.workers.iter().filter(|(space, _)| space.starts_with("tcp:"));
+        let served: Vec<_> = served.map(|(_, child)| child.id()).collect();
+        served.iter().for_each(|pid| self.notes.write(&format!("S {pid}")));
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+        std::thread::sleep(Duration::from_millis(self.dice.below(300)));
+        let task = format!("serve\n{}\n{}\n{}", self.folder.display(), self.place, self.export);
+        self.server = child(self.test, &task);
+        served.iter().for_each(|pid| self.notes.write(&format!("C {pid}")));
+        self.restarts += 1;
+    }
+
+    /// Lets everybody finish, then looks at what they did.
+    fn judge(mut self) {
+        fs::write(self.folder.join("stop"), "").unwrap();
+        for (space, child) in &mut self.workers {
+            let ended = child.wait().unwrap();
+            assert!(ended.success(), "{space}: a worker failed: {ended}");
+        }
+        fs::write(self.folder.join("stop-server"), "").unwrap();
+        assert!(self.server.wait().unwrap().success());
+        let history = History::read(&self.folder);
+        println!(
+            "{} kills, {} stops, {} restarts, {}",
+            self.kills,
+            self.stops,
+            self.restarts,
+            history.summary()
+        );
+        assert!(history.has_all_kinds(), "next to nothing was done");
+        history.check();
+        counters::check(&self.folder, self.kills);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
+    assert!(sent.success());
 }

@@ -74,3 +74,18 @@ impl Default for Plan {
         }
     }
 }
+
+impl Plan {
+    /// A short run in which clients meet: a dozen of them on twenty locks, seven wants in ten exclusive. For tests.
+    pub fn small(seed: u64) -> Self {
+        Self {
+            clients: 12,
+            locks: 20,
+            ops: 3_000,
+            writes_percent: 70.0,
+            seed,
+            max_virtual_ns: 1_000_000_000,
+            ..Self::default()
+        }
+    }
+}

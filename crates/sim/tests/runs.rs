@@ -7,22 +7,10 @@ use lockwright_locks::baseline::dslr::{Dslr, DslrParams};
 use lockwright_locks::baseline::mcs::Mcs;
 use lockwright_sim::{Ended, NicModel, Plan, Setup, World, run};
 
-fn small(seed: u64) -> Plan {
-    Plan {
-        clients: 12,
-        locks: 20,
-        ops: 3_000,
-        writes_percent: 70.0,
-        seed,
-        max_virtual_ns: 1_000_000_000,
-        ..Plan::default()
-    }
-}
-
 #[test]
 fn the_same_seed_gives_the_same_report_and_another_seed_another() {
     let json = |seed| {
-        let report = run::<Mcs>(&small(seed), &()).unwrap();
+        let report = run::<Mcs>(&Plan::small(seed), &()).unwrap();
         serde_json::to_string(&report).unwrap()
     };
     assert_eq!(json(1), json(1));
@@ -31,10 +19,10 @@ fn the_same_seed_gives_the_same_report_and_another_seed_another() {
 
 #[test]
 fn a_warm_up_is_not_counted() {
-    let plan = Plan { warmup_ops: 1_000, ..small(1) };
+    let plan = Plan { warmup_ops: 1_000, ..Plan::small(1) };
     let report = run::<Cas>(&plan, &()).unwrap();
     assert_eq!(report.cycles, 3_000);
-    let whole = run::<Cas>(&Plan { ops: 4_000, ..small(1) }, &()).unwrap();
+    let whole = run::<Cas>(&Plan { ops: 4_000, ..Plan::small(1) }, &()).unwrap();
     assert_eq!(whole.total_verbs, report.total_verbs);
     assert!(report.virtual_ns < whole.virtual_ns);
 }

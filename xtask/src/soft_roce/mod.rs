@@ -102,8 +102,8 @@ fn took(what: &str, start: Instant) {
 
 /// Compiles the programs, in one go so that nothing is compiled twice, and returns where they are.
 fn build(root: &Path, tree: &Path) -> Result<Vec<Program>, String> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(root).args(["test", "--no-run", "--message-format", "json", "--no-default-features"]);
+    let args = ["test", "--no-run", "--message-format", "json-render-diagnostics", "--no-default-features"];
+    let mut cargo = crate::steps::command(root, &args);
     // The lab, which compiles every protocol for two fabrics, stays out.
     let features: Vec<_> = TESTS.iter().map(|package| format!("{package}/rdma")).collect();
     cargo.args(["--features", &features.join(","), "--test", "rdma"]);

@@ -92,18 +92,6 @@ fn every_checker_has_a_mutant_it_catches() {
     }
 }
 
-fn small(seed: u64) -> Plan {
-    Plan {
-        clients: 12,
-        locks: 20,
-        ops: 3_000,
-        writes_percent: 70.0,
-        seed,
-        max_virtual_ns: 1_000_000_000,
-        ..Plan::default()
-    }
-}
-
 /// The thesis's eight bytes have no room for a server's name: in a space over several, every acquire is denied.
 const ONE_SERVER: [&str; 1] = ["combiner-thesis"];
 
@@ -112,9 +100,9 @@ fn every_protocol_runs_clean() {
     each(is_protocol, |subject| {
         for seed in 1..=5 {
             for plan in [
-                small(seed),
-                Plan { locks: 1, ..small(seed) },
-                Plan { nodes: 3, hold_ns: 3_000, think_ns: 1_000, ..small(seed) },
+                Plan::small(seed),
+                Plan { locks: 1, ..Plan::small(seed) },
+                Plan { nodes: 3, hold_ns: 3_000, think_ns: 1_000, ..Plan::small(seed) },
             ] {
                 let report = subject.simulate(&plan).unwrap_or_else(|failure| panic!("{failure}"));
                 let name = subject.info.name;
@@ -147,7 +135,7 @@ fn mutants_that_show_in_a_plain_run_are_caught_in_one() {
                 }
                 plan
             };
-            let failure = (1..=5).find_map(|seed| subject.simulate(&weak(small(seed))).err());
+            let failure = (1..=5).find_map(|seed| subject.simulate(&weak(Plan::small(seed))).err());
             let failure = failure.unwrap_or_else(|| panic!("no run caught {name}"));
             // Which checker is first to see it depends on the schedule; the explorer's test says which one must.
             let seen =

@@ -10,7 +10,7 @@
 //! as exclusive ones.
 
 use crate::case::{Case, Timeouts};
-use crate::fast::fast;
+use crate::fast::at_once;
 use crate::protocol::{Denied, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Endpoint, Needs, Time, Word64};
@@ -76,10 +76,9 @@ impl<E: Endpoint> LockClient for CasClient<E> {
 
     #[inline(always)]
     fn acquire(&self, want: Want) -> impl Future<Output = Result<Held, Denied>> {
-        // The closure keeps nothing that it can work out again: what it keeps is stored on every acquire.
-        fast(self.ep.go(attempt(&self.ep, lock_word(&self.space, want))), move |old| match old {
+        at_once(&self.ep, attempt(&self.ep, lock_word(&self.space, want)), move |old| match old {
             Ok(0) => Ok(Ok(Held { lock: want.claim.lock })),
-            Ok(_) => Err(self.retry(want)),
+            Ok(_) => Err(self.retry(want.anew())),
             Err(lost) => Ok(Err(lost.into())),
         })
     }
@@ -122,7 +121,7 @@ pub(crate) fn lock_word(space: &Space, want: Want) -> Word64 {
 #[inline(always)]
 pub(crate) fn give_back<E: Endpoint>(ep: &E, word: Word64) -> impl Future<Output = Result<(), Lost>> {
     let me = u64::from(ep.me().0);
-    fast(ep.go(word.cas(me, 0)), move |old| {
+    at_once(ep, word.cas(me, 0), move |old| {
         Ok::<_, std::future::Ready<_>>(match old {
             Ok(old) if old == me => Ok(()),
             Ok(_) => Err(Lost::Recovered),

@@ -8,7 +8,7 @@
 
 use super::cas::{attempt, give_back, lock_word, out_of_patience, spin_cases};
 use crate::case::Case;
-use crate::fast::fast;
+use crate::fast::at_once;
 use crate::protocol::{Denied, Held, Info, LockClient, Lost, Offers, Protocol, Space, Want};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Endpoint, Needs, Word64};
@@ -103,7 +103,7 @@ impl<E: Endpoint> LockClient for CasBackoffClient<E> {
     fn acquire(&self, want: Want) -> impl Future<Output = Result<Held, Denied>> {
         let word = lock_word(&self.space, want);
         let granted = Held { lock: want.claim.lock };
-        fast(self.ep.go(attempt(&self.ep, word)), move |old| match old {
+        at_once(&self.ep, attempt(&self.ep, word), move |old| match old {
             Ok(0) => {
                 self.acquired();
                 Ok(Ok(granted))

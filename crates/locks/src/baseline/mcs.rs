@@ -10,13 +10,12 @@
 //! exclusive ones. No timeouts and no recovery: a waiter that leaves breaks the queue.
 
 use crate::case::Case;
-use crate::fast::{Either, fast, then};
+use crate::fast::{Quick, now};
 use crate::protocol::{
     Denied, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
 };
-use lockwright_fabric::{Deadline, Endpoint, Message, Needs, PeerId, Word64};
+use lockwright_fabric::{Deadline, Endpoint, FabricError, Message, Needs, PeerId, Verb, Word64};
 use std::marker::PhantomData;
-use std::pin::Pin;
 
 /// The MCS lock, with the rules of `R`: those of the paper, or a mutant's.
 #[derive(Debug)]
@@ -102,31 +101,59 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
     // Alg. 1, MCS-ACQUIRE
     #[inline(always)]
     fn acquire(&self, want: Want) -> impl Future<Output = Result<Held, Denied>> {
-        let lock = want.claim.lock;
-        let me = u64::from(self.ep.me().0);
-        let tail = self.tail(lock);
-        let enqueue = match want.patience {
-            Patience::Forever => tail.swap(me), // line 2
-            Patience::Try | Patience::Until(_) => tail.cas(0, me),
-        };
-        fast(self.ep.go(enqueue), move |prev| match prev {
-            Ok(0) => Ok(Ok(Held { lock })),
-            Ok(prev) => Err(self.queue(want, PeerId(prev as u32))),
-            Err(lost) => Ok(Err(lost.into())),
-        })
+        if !E::IS_AT_ONCE {
+            return Quick::all(self.acquire_on(want, None));
+        }
+        match now(&self.ep, self.enqueue(want)) {
+            Ok(0) => Quick::done(Ok(Held { lock: want.claim.lock })),
+            prev => Quick::rest(self.acquire_on(want.anew(), Some(prev))),
+        }
     }
 
     // Alg. 1, MCS-RELEASE
     #[inline(always)]
     fn release(&self, grant: Held) -> impl Future<Output = Result<(), Lost>> {
         let lock = grant.lock;
-        then(self.successor(lock, Deadline::Now), (self, lock), Self::free_or_hand_over)
+        if !E::IS_AT_ONCE {
+            return Quick::all(self.release_on(lock, None));
+        }
+        // Line 7, as one load.
+        if !self.ep.has_no_mail() {
+            return Quick::rest(self.release_on(lock, None));
+        }
+        match now(&self.ep, self.free(lock)) {
+            Ok(tail) if tail == self.me() => Quick::done(Ok(())),
+            tail => Quick::rest(self.release_on(lock, Some(tail))),
+        }
     }
 }
 
 impl<E: Endpoint, R: Rules> McsClient<E, R> {
+    /// An acquire whose first verb has found this, or which has to execute it yet.
+    async fn acquire_on(&self, want: Want, found: Option<Result<u64, FabricError>>) -> Result<Held, Denied> {
+        let prev = match found {
+            Some(prev) => prev?,
+            None => self.ep.go(self.enqueue(want)).await?,
+        };
+        let lock = want.claim.lock;
+        if prev != 0 {
+            self.queue(want, PeerId(prev as u32)).await?;
+        }
+        Ok(Held { lock })
+    }
+
+    /// Line 2.
+    #[inline(always)]
+    fn enqueue(&self, want: Want) -> Verb<u64> {
+        let (tail, me) = (self.tail(want.claim.lock), self.me());
+        match want.patience {
+            Patience::Forever => tail.swap(me),
+            Patience::Try | Patience::Until(_) => tail.cas(0, me),
+        }
+    }
+
     /// Lines 3–5: tell the predecessor, wait for the handover.
-    async fn queue(&self, want: Want, prev: PeerId) -> Result<Held, Denied> {
+    async fn queue(&self, want: Want, prev: PeerId) -> Result<(), Denied> {
         match want.patience {
             Patience::Forever => {}
             Patience::Try => return Err(Denied::Busy),
@@ -135,41 +162,31 @@ impl<E: Endpoint, R: Rules> McsClient<E, R> {
             }
         }
         let lock = want.claim.lock;
-        let me = u64::from(self.ep.me().0);
-        self.ep.send(prev, Message::new(lock, SUCCESSOR, &[me])).await?;
+        self.ep.send(prev, Message::new(lock, SUCCESSOR, &[self.me()])).await?;
         if R::WAITS_FOR_HANDOVER {
             self.ep.recv(|_, message| (message.lock == lock && message.kind == HANDOVER).then_some(())).await;
         }
-        Ok(Held { lock })
+        Ok(())
     }
 
-    /// Line 7: to the successor, if one is known.
-    #[inline(always)]
-    fn free_or_hand_over(
-        (client, lock): (&Self, u64),
-        next: Option<PeerId>,
-    ) -> Either<impl Future<Output = Result<(), Lost>>, impl Future<Output = Result<(), Lost>>> {
-        match next {
-            Some(next) => Either::right(client.hand_over_to(lock, next)),
-            None => Either::left(client.free(lock)),
-        }
+    /// A release whose verb has found this, or which has to look for a successor first (line 7).
+    async fn release_on(&self, lock: u64, found: Option<Result<u64, FabricError>>) -> Result<(), Lost> {
+        let tail = match found {
+            Some(tail) => tail?,
+            None => {
+                if let Some(next) = self.successor(lock, Deadline::Now).await {
+                    return self.hand_over(lock, Some(next)).await;
+                }
+                self.ep.go(self.free(lock)).await?
+            }
+        };
+        if tail == self.me() { Ok(()) } else { self.hand_over(lock, None).await }
     }
 
     /// Lines 8, 9: nobody is known to be behind; free the lock if that is true.
     #[inline(always)]
-    fn free(&self, lock: u64) -> impl Future<Output = Result<(), Lost>> {
-        let me = u64::from(self.ep.me().0);
-        fast(self.ep.go(self.tail(lock).cas(me, 0)), move |tail| match tail {
-            Ok(tail) if tail == u64::from(self.ep.me().0) => Ok(Ok(())),
-            Ok(_) => Err(self.hand_over(lock, None)),
-            Err(lost) => Ok(Err(lost.into())),
-        })
-    }
-
-    /// [`Self::hand_over`], out of the way of a release that has nobody to hand the lock over to.
-    #[cold]
-    fn hand_over_to(&self, lock: u64, next: PeerId) -> Pin<Box<impl Future<Output = Result<(), Lost>>>> {
-        Box::pin(self.hand_over(lock, Some(next)))
+    fn free(&self, lock: u64) -> Verb<u64> {
+        self.tail(lock).cas(self.me(), 0)
     }
 
     /// Lines 10, 11: learn who is next, if that is not known yet, and hand the lock over.
@@ -181,6 +198,11 @@ impl<E: Endpoint, R: Rules> McsClient<E, R> {
             self.ep.send(next, Message::new(lock, HANDOVER, &[])).await?;
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn me(&self) -> u64 {
+        u64::from(self.ep.me().0)
     }
 
     #[inline(always)]

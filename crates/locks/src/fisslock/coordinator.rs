@@ -62,7 +62,11 @@ struct Known {
 
 impl<R: Rules> Coordinator<R> {
     /// For `machines` machines.
+    ///
+    /// # Panics
+    /// If there are more racks than it has bits for.
     pub fn new(machines: u16, params: &Params) -> Self {
+        assert!(params.racks < 64, "at most 63 racks");
         Self {
             machines,
             params: params.clone(),
@@ -87,7 +91,11 @@ impl<R: Rules> Coordinator<R> {
     }
 
     /// Stamps of the block given out last begin here.
+    ///
+    /// # Panics
+    /// If tokens have no room for that many blocks: after 65,535 recoveries and blocks that were used up.
     fn stamps(&self) -> u64 {
+        assert!(self.block >> (u64::BITS - decider::LOCAL_BITS - decider::BLOCK_BITS) == 0, "out of stamps");
         self.block << decider::BLOCK_BITS
     }
 

@@ -40,13 +40,16 @@ pub struct KeptParams {
     pub clients: u64,
     /// Whether somebody who will wait tries first, as users do. Whoever does not gives the explorer less to do.
     pub tries_first: bool,
+    /// Of ranges: how often a waiter looks by itself whether those in its way are alive.
+    pub looks: u32,
     /// Whether the first lock was left behind by somebody who held it and is long dead.
     pub left_by_the_dead: bool,
 }
 
 impl Default for KeptParams {
     fn default() -> Self {
-        Self { shift: ShiftParams::default(), clients: 64, tries_first: true, left_by_the_dead: false }
+        let shift = ShiftParams::default();
+        Self { shift, clients: 64, tries_first: true, looks: u32::MAX, left_by_the_dead: false }
     }
 }
 

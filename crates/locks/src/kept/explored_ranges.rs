@@ -16,7 +16,7 @@ use crate::shiftlock::stirred::Stirred;
 use crate::shiftlock::witness::Witness;
 use crate::shiftlock::{Rules, ShiftLock, Shipped};
 use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_fabric::{Addr, Endpoint, FabricError, Field, Needs, NodeId, PeerId, Word64};
+use lockwright_fabric::{Addr, Endpoint, FabricError, Field, Needs, NodeId, PeerId, Word, Word64};
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
@@ -47,7 +47,7 @@ struct Places {
 impl Places {
     fn new(space: &Space, params: &KeptParams) -> Self {
         let verdicts = space.table_bytes(16);
-        let [gate_cards, range_cards, changes] = [1, 2, 3].map(|part| verdicts + part * 8 * params.clients);
+        let [gate_cards, range_cards, changes] = [1, 2, 4].map(|part| verdicts + part * 8 * params.clients);
         Self { verdicts, gate_cards, range_cards, changes, end: changes + 8 * space.locks }
     }
 }
@@ -85,7 +85,7 @@ impl<R: RangeRules> Protocol for KeptRanges<R> {
         let (clients, places) = (params.clients, Places::new(space, params));
         let mortal = Mortal::new(ep, places.verdicts);
         let gates = Ledger { ep: mortal.clone(), first: places.gate_cards, clients };
-        let book = RangeLedger { gates, places };
+        let book = RangeLedger { gates, places, looks: params.looks };
         Explored { client: KeptClient::new(mortal, space, &params.shift, book) }
     }
 
@@ -106,49 +106,56 @@ impl<R: RangeRules> Protocol for KeptRanges<R> {
     }
 }
 
-/// The book of gates, and beside it one word per client for its range.
+/// The book of gates, and beside it one 16-byte word per client for its range.
 ///
 /// | bits | holds |
 /// |---|---|
 /// | 0–3 | state; 0: nothing is written |
 /// | 4 | shared |
-/// | 5–7 | the lock |
-/// | 8–15, 16–31 | the turn: count, generation |
-/// | 32–47, 48–63 | start, end |
+/// | 8–31 | the lock |
+/// | 32–63 | the turn: count below, generation above |
+/// | 64–95, 96–127 | start, end |
 #[derive(Debug)]
 struct RangeLedger<E> {
     gates: Ledger<E>,
     places: Places,
+    looks: u32,
 }
 
 const STATE: Field = Field { shift: 0, bits: 4 };
 const SHARED: Field = Field { shift: 4, bits: 1 };
-const LOCK: Field = Field { shift: 5, bits: 3 };
-const TURN: Field = Field { shift: 8, bits: 24 };
-const START: Field = Field { shift: 32, bits: 16 };
-const END: Field = Field { shift: 48, bits: 16 };
+const LOCK: Field = Field { shift: 8, bits: 24 };
+const TURN: Field = Field { shift: 32, bits: 32 };
+const START: Field = Field { shift: 64, bits: 32 };
+const END: Field = Field { shift: 96, bits: 32 };
 
-/// A token, in as few bits as it takes in a small case.
+/// A token in fewer bits.
 const fn folded(turn: u64) -> u64 {
-    turn >> 48 << 8 | turn & 0xff
+    (turn >> 48 << 24 | turn & 0xff_ffff) & 0xffff_ffff
 }
 
-fn write(what: &Entered) -> u64 {
+/// A claim whose end is as large as this book can write; `None` if it lies beyond that.
+fn clipped(claim: Claim) -> Option<Claim> {
+    let most = END.max() as u64;
+    let fits = claim.start < most && (claim.end <= most || claim.end == u64::MAX);
+    (fits && u128::from(claim.lock) <= LOCK.max()).then_some(Claim { end: claim.end.min(most), ..claim })
+}
+
+fn write(what: &Entered) -> u128 {
     let Entered { state, claim, turn } = *what;
-    let shared = claim.mode == Mode::Shared;
     let fields = [
         (STATE, state as u64),
-        (SHARED, u64::from(shared)),
+        (SHARED, u64::from(claim.mode == Mode::Shared)),
         (LOCK, claim.lock),
         (TURN, folded(turn)),
         (START, claim.start),
         (END, claim.end),
     ];
-    fields.into_iter().fold(0, |word, (field, value)| word | field.put(u128::from(value)) as u64)
+    fields.into_iter().fold(0, |word, (field, value)| word | field.put(u128::from(value)))
 }
 
-fn read(word: u64) -> Option<Entered> {
-    let get = |field: Field| field.get(u128::from(word)) as u64;
+fn read(word: u128) -> Option<Entered> {
+    let get = |field: Field| field.get(word) as u64;
     let state = [State::Waiting, State::Held].into_iter().find(|state| *state as u64 == get(STATE))?;
     let mode = if get(SHARED) == 1 { Mode::Shared } else { Mode::Exclusive };
     let claim = Claim { lock: get(LOCK), mode, start: get(START), end: get(END) };
@@ -156,8 +163,8 @@ fn read(word: u64) -> Option<Entered> {
 }
 
 impl<E: Endpoint> RangeLedger<E> {
-    fn card(&self, peer: PeerId) -> Word64 {
-        Word64::at(Addr::new(NodeId(0), self.places.range_cards + 8 * peer.index().0 as u64))
+    fn card(&self, peer: PeerId) -> Word<u128> {
+        Word::at(Addr::new(NodeId(0), self.places.range_cards + 16 * peer.index().0 as u64))
     }
 }
 
@@ -210,10 +217,9 @@ impl<E: Endpoint> RangeBook for RangeLedger<E> {
         Word64::at(Addr::new(NodeId(0), self.places.changes + 8 * lock))
     }
 
-    /// Every look counts at the gate, so the explorer would never see an end of it.
     fn patience_ns(&self, looked: u32) -> Option<u64> {
-        const LOOKS: u32 = 2;
-        (looked < LOOKS).then_some(1)
+        const PATIENCE_NS: u64 = 1_000_000;
+        (looked < self.looks).then_some(PATIENCE_NS)
     }
 }
 
@@ -248,7 +254,8 @@ impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
 
     async fn acquire(&self, want: Want) -> Result<RangeGrant, Denied> {
         const NO_DEADLINES: &Reason = &Reason("a kept client leaves deadlines to its user");
-        let claim = want.claim;
+        const TOO_LARGE: &Reason = &Reason("this book has four bytes for each end of a range");
+        let claim = clipped(want.claim).ok_or(Denied::BadRequest(TOO_LARGE))?;
         let token = match want.patience {
             Patience::Forever => self.client.take_range(CARDS, claim).await?,
             Patience::Try => self.client.try_range(CARDS, claim).await?,
@@ -268,9 +275,13 @@ const RIGHT: Want = Want::range(0, Mode::Exclusive, 2, 4);
 const READ: Want = Want::range(0, Mode::Shared, 1, 4);
 const TRY_MIDDLE: Want = MIDDLE.with(Patience::Try);
 
+/// Looks of somebody who waits, after which it waits for a change. Every look counts at the gate, so the explorer would never
+/// see an end of it.
+const LOOKS: u32 = 2;
+
 /// Each of these once, with cards for everybody.
 fn mixed(name: &'static str, wants: &[Want]) -> Case<KeptParams> {
-    let params = KeptParams { clients: wants.len() as u64, ..KeptParams::default() };
+    let params = KeptParams { clients: wants.len() as u64, looks: LOOKS, ..KeptParams::default() };
     let case = Case::new(name).params(params).space(Space::of(1).units(4)).tokens();
     wants.iter().fold(case, |case, want| case.clients(1, &[*want]))
 }
@@ -330,5 +341,20 @@ impl Rules for Believing {
 impl RangeRules for Believing {
     fn range_cases() -> Vec<Case<KeptParams>> {
         vec![hasty(stopped(mixed("last-verb", &[LEFT, MIDDLE])))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_says_what_was_written_on_it() {
+        let claim = clipped(Claim { lock: 5, mode: Mode::Shared, start: 7, end: u64::MAX }).unwrap();
+        let what = Entered { state: State::Waiting, claim, turn: 3 << 48 | 9 };
+        assert_eq!(read(write(&what)), Some(Entered { turn: folded(what.turn), ..what }));
+        assert_eq!(read(0), None);
+        assert!(folded(1 << 48) > folded(1000), "a recovery comes after all turns before it");
+        assert_eq!(clipped(Claim { start: 1 << 40, ..claim }), None);
     }
 }

@@ -6,11 +6,10 @@ use super::messages::{Pass, Successor};
 use super::recover::Vigil;
 use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
-use crate::fast::{Either, fast};
+use crate::fast::{Quick, now};
 use crate::protocol::{Denied, Reason, Want};
 use lockwright_fabric::observe::{Mode, Observation};
-use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Time, Word};
-use std::rc::Rc;
+use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Time, Verb, Word};
 
 /// Alg. 2 lines 7–10: fetch-and-store of the tail.
 #[inline(always)]
@@ -35,46 +34,78 @@ pub(super) fn enter_if_no_writer<L: Layout>(readers: u64) -> MaskedCas {
     }
 }
 
+/// An acquire that is over with its first verb, or has come so far.
+pub(super) type Beginning<L> = Result<Result<ShiftGrant, Denied>, Begun<L>>;
+
 impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
-    /// READER-ACQUIRE.
-    #[inline(always)]
-    pub(super) fn read(self: &Rc<Self>, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        let lock = want.claim.lock;
-        let began = self.last_look();
-        let enter = L::add(self.word(lock), Delta::ENTER, None); // line 2
-        fast(self.ep.go(enter), move |old| match old.map(Entry::<L>::of) {
-            Ok(entry) if entry.tail() == Member::NOBODY => Ok(Ok(Self::reader(lock, entry))), // lines 3, 4
-            Ok(entry) => Err(self.wait(want, Begun::Reader(entry, began))),
-            Err(lost) => Ok(Err(lost.into())),
-        })
+    /// The first verb of an acquire, and what follows from it.
+    pub(super) async fn begin(&self, want: Want) -> Beginning<L> {
+        let (lock, began) = (want.claim.lock, self.last_look());
+        if want.claim.mode == Mode::Shared {
+            return Self::entered(lock, began, self.ep.go(self.enter(lock)).await);
+        }
+        let Some(me) = self.members.join_alone::<L>(lock) else { return Ok(self.no_room()) };
+        self.queued(lock, me, began, self.ep.go(self.enqueue(lock, me)).await)
     }
 
-    /// WRITER-ACQUIRE.
+    /// READER-ACQUIRE, where a verb is an instruction.
     #[inline(always)]
-    pub(super) fn write(self: &Rc<Self>, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        let lock = want.claim.lock;
-        let Some(me) = self.members.join::<L>(lock) else { return Either::right(self.no_room()) };
+    pub(super) fn read_at_once(&self, lock: u64) -> Beginning<L> {
         let began = self.last_look();
-        // Made twice rather than kept: what a future keeps is stored by every acquire.
-        let enqueue = move || L::change(self.word(lock), enqueue::<L>(me), None);
-        Either::left(fast(self.ep.go(enqueue()), move |old| match old {
+        Self::entered(lock, began, now(&self.ep, self.enter(lock)))
+    }
+
+    /// WRITER-ACQUIRE, likewise.
+    #[inline(always)]
+    pub(super) fn write_at_once(&self, lock: u64) -> Beginning<L> {
+        let Some(me) = self.members.join_alone::<L>(lock) else { return Ok(self.no_room()) };
+        let began = self.last_look();
+        self.queued(lock, me, began, now(&self.ep, self.enqueue(lock, me)))
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
+    /// A reader comes (READER-ACQUIRE line 2).
+    #[inline(always)]
+    fn enter(&self, lock: u64) -> Verb<L::Word> {
+        L::add(self.word(lock), Delta::ENTER, None)
+    }
+
+    /// What a reader found when it came.
+    #[inline(always)]
+    fn entered(lock: u64, began: Time, old: Result<L::Word, FabricError>) -> Beginning<L> {
+        match old.map(Entry::<L>::of) {
+            Ok(entry) if entry.tail() == Member::NOBODY => Ok(Ok(Self::reader(lock, entry))), // lines 3, 4
+            Ok(entry) => Err(Begun::Reader(entry, began)),
+            Err(lost) => Ok(Err(lost.into())),
+        }
+    }
+
+    /// A writer queues (WRITER-ACQUIRE lines 7–10).
+    #[inline(always)]
+    fn enqueue(&self, lock: u64, me: Member) -> Verb<L::Word> {
+        L::change(self.word(lock), enqueue::<L>(me), None)
+    }
+
+    /// What a writer found when it queued, if it did.
+    #[inline(always)]
+    fn queued(&self, lock: u64, me: Member, began: Time, old: Result<L::Word, FabricError>) -> Beginning<L> {
+        match old {
             Ok(old) => {
-                let (entry, queued) = (Entry::<L>::of(old), happened(enqueue(), old));
+                let (entry, queued) = (Entry::<L>::of(old), happened(self.enqueue(lock, me), old));
                 if queued && entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
-                    return Ok(Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch())));
+                    return Ok(Ok(Self::first_writer(lock, me, entry)));
                 }
-                Err(self.wait(want, Begun::Writer(me, entry, queued, began)))
+                Err(Begun::Writer(me, entry, queued, began))
             }
             Err(lost) => {
                 self.members.leave(lock, me);
                 Ok(Err(lost.into()))
             }
-        }))
+        }
     }
-}
 
-impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
-    pub(super) async fn no_room(&self) -> Result<ShiftGrant, Denied> {
+    pub(super) fn no_room(&self) -> Result<ShiftGrant, Denied> {
         const TOO_MANY: &Reason = &Reason("one client acquires one lock too many times at once");
         const TOO_LARGE: &Reason = &Reason("this layout has no room for a client with so large a number");
         Err(Denied::BadRequest(if self.members.fits() { TOO_MANY } else { TOO_LARGE }))
@@ -82,12 +113,13 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
 
     #[inline(always)]
     pub(super) fn reader(lock: u64, entry: Entry<L>) -> ShiftGrant {
-        ShiftGrant { lock, rel_cnt: entry.rel_cnt(), member: Member::NOBODY, cons_wrt: 0, epoch: false }
+        ShiftGrant::reader(lock, entry.rel_cnt())
     }
 
+    /// Of a writer that found nobody.
     #[inline(always)]
-    pub(super) fn writer(lock: u64, member: Member, rel_cnt: u64, cons_wrt: u32, epoch: bool) -> ShiftGrant {
-        ShiftGrant { lock, rel_cnt, member, cons_wrt, epoch }
+    pub(super) fn first_writer(lock: u64, member: Member, entry: Entry<L>) -> ShiftGrant {
+        ShiftGrant::writer(lock, entry.rel_cnt(), member, 0, entry.epoch())
     }
 
     /// Line 5: wait until a writer gives the lock to the readers; `entry` is what was there when this one came, some time
@@ -185,7 +217,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
                 Some(Pass { rel_cnt, cons_wrt: 0, epoch, after_readers: false })
             };
             if let Some(head) = head {
-                return Ok(Self::writer(lock, me, head.rel_cnt, head.cons_wrt, head.epoch)); // line 26
+                return Ok(ShiftGrant::writer(lock, head.rel_cnt, me, head.cons_wrt, head.epoch)); // line 26
             }
             self.ep.mark("shiftlock: writer starts again", &[me.0, self.last_look().0]);
             began = self.look().await;
@@ -286,7 +318,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         match want.claim.mode {
             Mode::Shared => self.try_read(want).await,
             Mode::Exclusive => {
-                let Some(me) = self.members.join::<L>(lock) else { return self.no_room().await };
+                let Some(me) = self.members.join::<L>(lock) else { return self.no_room() };
                 let tried = self.try_write(want, me).await;
                 if tried.is_err() {
                     self.members.leave(lock, me);
@@ -303,25 +335,25 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         want: Want,
         me: Option<Member>,
     ) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+        let (true, Mode::Exclusive, Some(me)) = (E::IS_AT_ONCE, want.claim.mode, me) else {
+            return Quick::all(self.try_on(want, me));
+        };
         let lock = want.claim.lock;
-        if want.claim.mode == Mode::Shared {
-            return Either::left(self.try_read(want));
-        }
-        let Some(me) = me else { return Either::right(Either::left(self.no_room())) };
         let verb = L::change(self.word(lock), enqueue_if_free::<L>(me), None);
-        Either::right(Either::right(fast(self.ep.go(verb), move |old| match old {
-            Ok(old) => {
-                let entry = Entry::<L>::of(old);
-                if happened(verb, old) {
-                    Ok(Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch())))
-                } else if entry.tail() != Member::NOBODY || entry.rdr_cnt() != 0 {
-                    Ok(Err(Denied::Busy))
-                } else {
-                    Err(self.try_write(want, me))
-                }
-            }
-            Err(lost) => Ok(Err(lost.into())),
-        })))
+        match now(&self.ep, verb) {
+            Ok(old) if happened(verb, old) => Quick::done(Ok(Self::first_writer(lock, me, Entry::of(old)))),
+            Ok(old) if Entry::<L>::of(old).is_taken() => Quick::done(Err(Denied::Busy)),
+            Ok(_) => Quick::typed_rest(self.try_on(want.anew(), Some(me))),
+            Err(lost) => Quick::done(Err(lost.into())),
+        }
+    }
+
+    async fn try_on(&self, want: Want, me: Option<Member>) -> Result<ShiftGrant, Denied> {
+        match (want.claim.mode, me) {
+            (Mode::Shared, _) => self.try_read(want).await,
+            (Mode::Exclusive, Some(me)) => self.try_write(want, me).await,
+            (Mode::Exclusive, None) => self.no_room(),
+        }
     }
 
     async fn try_write(&self, want: Want, me: Member) -> Result<ShiftGrant, Denied> {
@@ -331,11 +363,11 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
             let verb = L::change(self.word(lock), enqueue_if_free::<L>(me), seen);
             let old = self.ep.go(verb).await?;
             let entry = Entry::<L>::of(old);
-            if entry.tail() != Member::NOBODY || entry.rdr_cnt() != 0 {
+            if entry.is_taken() {
                 return Err(Denied::Busy);
             }
             if happened(verb, old) {
-                return Ok(Self::writer(lock, me, entry.rel_cnt(), 0, entry.epoch()));
+                return Ok(Self::first_writer(lock, me, entry));
             }
             let [low, high] = entry.halves();
             self.ep.mark("shiftlock: writer tries again", &[me.0, low, high]);

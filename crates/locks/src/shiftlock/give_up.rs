@@ -10,9 +10,7 @@ use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::orphans::{Orphans, OwnedAcquire};
 use crate::protocol::{Denied, LockClient, Lost, Patience, Want};
-use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Endpoint, Time};
-use std::pin::Pin;
 use std::rc::Rc;
 
 /// How far an acquire came with its first verb.
@@ -46,22 +44,35 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
         orphans.unless(rest, self.ep.alarm(deadline), heir).await.unwrap_or(Err(Denied::TimedOut))
     }
 
-    /// An acquire while orphans are about, or one that only tries.
-    #[cold]
-    pub(super) fn acquire_beside_orphans(
+    /// An acquire that has come so far, or has not begun.
+    pub(super) async fn acquire(
         self: &Rc<Self>,
         want: Want,
-    ) -> Pin<Box<impl Future<Output = Result<ShiftGrant, Denied>>>> {
-        Box::pin(async move { self.orphans.beside(Heir(self.clone()).acquire(want)).await })
+        begun: Option<Begun<L>>,
+    ) -> Result<ShiftGrant, Denied> {
+        if let Some(begun) = begun {
+            return self.wait(want, begun).await;
+        }
+        if want.patience == Patience::Try || !self.orphans.is_empty() {
+            return self.orphans.beside(Heir(self.clone()).acquire(want)).await;
+        }
+        match self.begin(want).await {
+            Ok(done) => done,
+            Err(begun) => self.wait(want, begun).await,
+        }
     }
 
-    /// A release while orphans are about.
-    #[cold]
-    pub(super) fn release_beside_orphans(
+    /// A release whose first verb has found the entry so, or which has not begun.
+    pub(super) async fn release(
         self: &Rc<Self>,
         grant: ShiftGrant,
-    ) -> Pin<Box<impl Future<Output = Result<(), Lost>>>> {
-        Box::pin(async move { self.orphans.beside(Heir(self.clone()).release(grant)).await })
+        seen: Option<Entry<L>>,
+    ) -> Result<(), Lost> {
+        match seen {
+            Some(seen) => self.free_or_pass_on(grant, seen).await,
+            None if self.orphans.is_empty() => self.give_back(grant).await,
+            None => self.orphans.beside(Heir(self.clone()).release(grant)).await,
+        }
     }
 }
 
@@ -82,14 +93,16 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for Heir<E, L, R> {
     type Grant = ShiftGrant;
 
     async fn acquire(&self, want: Want) -> Result<ShiftGrant, Denied> {
-        match (want.patience, want.claim.mode) {
-            (Patience::Try, _) => self.0.try_acquire(want).await,
-            (_, Mode::Shared) => self.0.read(want).await,
-            (_, Mode::Exclusive) => self.0.write(want).await,
+        if want.patience == Patience::Try {
+            return self.0.try_acquire(want).await;
+        }
+        match self.0.begin(want).await {
+            Ok(done) => done,
+            Err(begun) => self.0.wait(want, begun).await,
         }
     }
 
     async fn release(&self, grant: ShiftGrant) -> Result<(), Lost> {
-        if grant.member == Member::NOBODY { self.0.leave(grant).await } else { self.0.hand_back(grant).await }
+        self.0.give_back(grant).await
     }
 }

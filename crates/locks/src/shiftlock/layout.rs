@@ -13,6 +13,7 @@
 //! | TailPtr | the last writer in the queue, or the one that holds the lock; 0: none |
 //! | RelCnt | releases so far, below the number of recoveries so far: it only rises, so it is the fencing token too |
 
+use super::grant::has_room_for;
 use lockwright_fabric::{Field, MaskedCas, Needs, PeerId, Value, Verb, Word};
 use std::fmt;
 use std::marker::PhantomData;
@@ -153,6 +154,12 @@ impl<L: Layout> Entry<L> {
         Member(L::TAIL.get(self.bits) as u64)
     }
 
+    /// Whether a writer or a reader is inside or waits.
+    #[inline(always)]
+    pub fn is_taken(self) -> bool {
+        self.tail() != Member::NOBODY || self.rdr_cnt() != 0
+    }
+
     /// RelCnt.
     #[inline(always)]
     pub fn rel_cnt(self) -> u64 {
@@ -232,19 +239,37 @@ impl Layout for Wide {
 
     #[inline(always)]
     fn change(word: Word<u128>, change: MaskedCas, _: Option<u128>) -> Verb<u128> {
-        word.masked_cas(change.compare, change.compare_mask, change.swap, change.swap_mask)
+        masked_change(word, change)
     }
 
     #[inline(always)]
     fn add(word: Word<u128>, delta: Delta, generation: Option<u64>) -> Verb<u128> {
-        let add = delta.by_field(Self::EPOCH, Self::RDR_CNT, Self::REL_CNT);
         let tops = Self::EPOCH.top() | Self::RDR_CNT.top() | Self::TAIL.top() | Self::REL_CNT.top();
-        match generation {
-            None => word.masked_fetch_add(add, tops),
-            Some(generation) => {
-                let guard = Self::GENERATION.put(u128::from(generation));
-                word.guarded_fetch_add(add, tops, guard, Self::GENERATION.mask())
-            }
+        masked_add::<Self>(word, delta, tops, generation)
+    }
+}
+
+/// [`Layout::change`] where there are masked verbs: one, whatever the entry is.
+#[inline(always)]
+pub(super) fn masked_change(word: Word<u128>, change: MaskedCas) -> Verb<u128> {
+    word.masked_cas(change.compare, change.compare_mask, change.swap, change.swap_mask)
+}
+
+/// [`Layout::add`] likewise. `tops` are the fields' top bits.
+#[inline(always)]
+pub(super) fn masked_add<L: Layout>(
+    word: Word<L::Word>,
+    delta: Delta,
+    tops: u128,
+    generation: Option<u64>,
+) -> Verb<L::Word> {
+    let narrow = L::Word::narrow;
+    let add = narrow(delta.by_field(L::EPOCH, L::RDR_CNT, L::REL_CNT));
+    match generation {
+        None => word.masked_fetch_add(add, narrow(tops)),
+        Some(generation) => {
+            let guard = narrow(L::GENERATION.put(u128::from(generation)));
+            word.guarded_fetch_add(add, narrow(tops), guard, narrow(L::GENERATION.mask()))
         }
     }
 }
@@ -257,6 +282,7 @@ pub(super) const fn is_sound<L: Layout>(bits: u32) -> bool {
 }
 
 const _: () = assert!(is_sound::<Wide>(128));
+const _: () = assert!(has_room_for(Wide::TAIL.bits), "a grant has room for a queue member");
 const _: () = assert!(Wide::RDR_CNT.bits == 23 && Wide::SLOT.bits == 16 && Wide::PEER.bits == 24);
 
 #[cfg(test)]

@@ -7,7 +7,8 @@
 //!
 //! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them; `acquire` and `release` are
 //! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for those who
-//! do not wait to the end; `members` gives every acquisition its own place in the queue; [`prompt`] is the fast path where no verb has to be waited for; [`witness`] is for spaces that
+//! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue;
+//! [`prompt`] is the fast path where no verb has to be waited for; [`witness`] is for spaces that
 //! know their clients; `cases` and [`mutants`] are for the explorer.
 //!
 //! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
@@ -16,6 +17,7 @@ mod acquire;
 mod cases;
 pub mod fitting;
 mod give_up;
+mod grant;
 pub mod layout;
 mod members;
 mod messages;
@@ -29,11 +31,13 @@ pub mod shared;
 pub mod stirred;
 pub mod witness;
 
+pub use grant::ShiftGrant;
+
 use crate::case::Case;
-use crate::fast::Either;
+use crate::fast::Quick;
 use crate::orphans::Orphans;
-use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
-use layout::{Layout, Member, Wide};
+use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
+use layout::{Layout, Wide};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Addr, BoxedRole, Endpoint, Needs, Value, Word};
 use members::Members;
@@ -97,7 +101,8 @@ impl Rules for Shipped {}
 /// Tunables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShiftParams {
-    /// After so many writers in a row the lock goes to the readers (the paper's N, §3.5.2).
+    /// After so many writers in a row the lock goes to the readers (the paper's N, §3.5.2). Rows of more than 2²³ - 1
+    /// writers are not counted on: a threshold above that is never reached.
     pub threshold: u32,
     /// When that time comes and no reader waits, go on among writers: the optimisation that the paper leaves as future
     /// work.
@@ -218,47 +223,6 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
     }
 }
 
-/// A granted lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShiftGrant {
-    lock: u64,
-    /// RelCnt at the time of the grant. For a writer, what its release finds there.
-    rel_cnt: u64,
-    /// The writer's place in the queue; nobody for a reader.
-    member: Member,
-    /// Writers in a row before this one.
-    cons_wrt: u32,
-    epoch: bool,
-}
-
-impl ShiftGrant {
-    /// A reader's.
-    #[inline(always)]
-    const fn reader(lock: u64, rel_cnt: u64) -> Self {
-        Self { lock, rel_cnt, member: Member::NOBODY, cons_wrt: 0, epoch: false }
-    }
-
-    /// A writer's: its place in the queue, how many writers in a row came before it, and the lock's epoch.
-    #[inline(always)]
-    const fn writer(lock: u64, rel_cnt: u64, member: Member, cons_wrt: u32, epoch: bool) -> Self {
-        Self { lock, rel_cnt, member, cons_wrt, epoch }
-    }
-
-    /// Whether it is a reader's.
-    #[inline(always)]
-    pub fn is_shared(&self) -> bool {
-        self.member == Member::NOBODY
-    }
-}
-
-impl Grant for ShiftGrant {
-    /// RelCnt, counted from one. A writer's is above everybody's before it, since all of them have released. A
-    /// reader's is above every earlier writer's, and its own release comes before the next writer's grant.
-    fn token(&self) -> Option<u64> {
-        Some(self.rel_cnt.saturating_add(1))
-    }
-}
-
 /// A client of ShiftLock.
 pub struct ShiftClient<E, L, R> {
     core: Rc<Core<E, L, R>>,
@@ -295,26 +259,35 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
     #[inline(always)]
     fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
         let core = &self.core;
-        if want.patience == Patience::Try || !core.orphans.is_empty() {
-            return Either::right(core.acquire_beside_orphans(want));
+        if !E::IS_AT_ONCE {
+            return Quick::all(core.acquire(want, None));
         }
-        Either::left(match want.claim.mode {
-            Mode::Shared => Either::left(core.read(want)),
-            Mode::Exclusive => Either::right(core.write(want)),
-        })
+        if want.patience == Patience::Try || !core.orphans.is_empty() {
+            return Quick::rest(core.acquire(want.anew(), None));
+        }
+        let begun = match want.claim.mode {
+            Mode::Shared => core.read_at_once(want.claim.lock),
+            Mode::Exclusive => core.write_at_once(want.claim.lock),
+        };
+        match begun {
+            Ok(done) => Quick::done(done),
+            Err(begun) => Quick::rest(core.acquire(want.anew(), Some(begun))),
+        }
     }
 
     #[inline(always)]
     fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
         let core = &self.core;
-        if !core.orphans.is_empty() {
-            return Either::right(core.release_beside_orphans(grant));
+        if !E::IS_AT_ONCE {
+            return Quick::all(core.release(grant, None));
         }
-        Either::left(if grant.member == Member::NOBODY {
-            Either::left(core.leave(grant))
-        } else {
-            Either::right(core.hand_back(grant))
-        })
+        if !core.orphans.is_empty() {
+            return Quick::rest(core.release(grant, None));
+        }
+        match core.give_back_at_once(grant) {
+            Ok(done) => Quick::done(done),
+            Err(seen) => Quick::rest(core.release(grant, seen)),
+        }
     }
 
     async fn settle(&self) {

@@ -5,7 +5,8 @@
 //! still take one verb each way. Writers pay: fetch-and-store becomes a READ and a CAS that is repeated while others
 //! change the word, and a release repeats its CAS when a reader came meanwhile.
 
-use super::layout::{Delta, Layout, is_sound};
+use super::grant::has_room_for;
+use super::layout::{Delta, Layout, is_sound, masked_add};
 use lockwright_fabric::{Field, MaskedCas, Needs, Verb, Word};
 
 /// The portable entry.
@@ -54,16 +55,14 @@ impl Layout for Portable {
                 let releases = u64::from(delta.releases) << Self::REL_CNT.shift;
                 word.fetch_add(readers.wrapping_add(epochs).wrapping_add(releases))
             }
-            Some(generation) => {
-                let add = delta.by_field(Self::EPOCH, Self::RDR_CNT, Self::REL_CNT) as u64;
+            guarded @ Some(_) => {
                 let tops = Self::EPOCH.top() | Self::RDR_CNT.top() | Self::TAIL.top() | Self::REL_CNT.top();
-                let guard = Self::GENERATION.put(u128::from(generation)) as u64;
-                word.guarded_fetch_add(add, tops as u64, guard, Self::GENERATION.mask() as u64)
+                masked_add::<Self>(word, delta, tops, guarded)
             }
         }
     }
 }
 
-const _: () = assert!(is_sound::<Portable>(64));
+const _: () = assert!(is_sound::<Portable>(64) && has_room_for(Portable::TAIL.bits));
 const _: () =
     assert!(Portable::REL_CNT.shift + Portable::REL_CNT.bits == 64, "RelCnt's carry falls off the end");

@@ -156,7 +156,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
             return Ok(Some(head));
         }
         let Pass { rel_cnt, cons_wrt, epoch, .. } = head;
-        let grant = ShiftGrant { lock, rel_cnt, member, cons_wrt, epoch };
+        let grant = ShiftGrant::writer(lock, rel_cnt, member, cons_wrt, epoch);
         let count = MaskedCas {
             compare: L::REL_CNT.put(u128::from(rel_cnt)),
             compare_mask: L::REL_CNT.mask(),

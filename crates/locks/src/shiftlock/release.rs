@@ -9,11 +9,10 @@ use super::messages::{Pass, Successor};
 use super::recover::Vigil;
 use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
-use crate::fast::{Either, fast, then};
+use crate::fast::now;
 use crate::join::join;
 use crate::protocol::{Lost, Want};
-use lockwright_fabric::{Cond, Deadline, Endpoint, MaskedCas, Time};
-use std::pin::Pin;
+use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError, MaskedCas, Time, Verb};
 
 /// How an attempt to change the entry ended.
 pub(super) enum Changed<L> {
@@ -26,56 +25,73 @@ pub(super) enum Changed<L> {
 }
 
 impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
-    /// READER-RELEASE.
+    /// A release, where a verb is an instruction. `Err` if it is not over with one: nothing has happened, or its verb
+    /// found the entry so.
     #[inline(always)]
-    pub(super) fn leave(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        let leave = move || L::add(self.word(grant.lock), Delta::LEAVE, self.guard(grant.rel_cnt)); // line 2
-        fast(self.ep.go(leave()), move |old| {
-            Ok::<_, std::future::Ready<_>>(match old {
-                Ok(old) if happened(leave(), old) => Ok(()),
-                Ok(_) => Err(Lost::Recovered),
-                Err(lost) => Err(lost.into()),
-            })
-        })
+    pub(super) fn give_back_at_once(&self, grant: ShiftGrant) -> Result<Result<(), Lost>, Option<Entry<L>>> {
+        if grant.is_shared() {
+            return Ok(self.left(grant, now(&self.ep, self.leave(grant))));
+        }
+        if !self.ep.has_no_mail() {
+            return Err(None); // lines 4, 5: there may be a successor
+        }
+        self.is_free(grant, now(&self.ep, self.free(grant))).map_err(Some)
     }
 
-    /// WRITER-RELEASE.
-    #[inline(always)]
-    pub(super) fn hand_back(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        // Lines 4, 5: is a successor known already?
+    /// A release.
+    pub(super) async fn give_back(&self, grant: ShiftGrant) -> Result<(), Lost> {
+        if grant.is_shared() {
+            return self.left(grant, self.ep.go(self.leave(grant)).await);
+        }
+        // Lines 4, 5: to the successor, if one is known already.
         let known = self
             .ep
-            .recv_by(Deadline::Now, move |_, message| Successor::read(grant.lock, grant.member, message));
-        then(known, (self, grant), Self::free_or_pass_on_to)
-    }
-
-    /// Line 5: to the successor, if one is known.
-    #[inline(always)]
-    fn free_or_pass_on_to(
-        (core, grant): (&Self, ShiftGrant),
-        next: Option<Successor>,
-    ) -> Either<impl Future<Output = Result<(), Lost>>, impl Future<Output = Result<(), Lost>>> {
-        match next {
-            Some(next) if next.generation == L::generation(grant.rel_cnt) => {
-                Either::right(core.pass_on_to_known(grant, next.member))
-            }
-            _ => Either::left(core.free(grant)),
+            .recv_by(Deadline::Now, |_, message| Successor::read(grant.lock, grant.member(), message))
+            .await;
+        if let Some(next) = known
+            && next.generation == L::generation(grant.rel_cnt)
+        {
+            return self.pass_on(grant, Some(next.member)).await;
+        }
+        match self.is_free(grant, self.ep.go(self.free(grant)).await) {
+            Ok(done) => done,
+            Err(seen) => self.free_or_pass_on(grant, seen).await,
         }
     }
 
-    /// Lines 6–12: nobody is known to be behind; free the lock if that is true.
+    /// READER-RELEASE line 2.
     #[inline(always)]
-    fn free(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        // Made twice rather than kept: what a future keeps is stored by every release.
-        let free = move || L::change(self.word(grant.lock), Self::freed(grant), None);
-        fast(self.ep.go(free()), move |old| match old {
-            Ok(old) if happened(free(), old) => {
-                self.members.leave(grant.lock, grant.member);
+    fn leave(&self, grant: ShiftGrant) -> Verb<L::Word> {
+        L::add(self.word(grant.lock), Delta::LEAVE, self.guard(grant.rel_cnt))
+    }
+
+    /// Whether a reader had anything to leave.
+    #[inline(always)]
+    fn left(&self, grant: ShiftGrant, old: Result<L::Word, FabricError>) -> Result<(), Lost> {
+        if happened(self.leave(grant), old?) { Ok(()) } else { Err(Lost::Recovered) }
+    }
+
+    /// WRITER-RELEASE lines 6–12: nobody is known to be behind; free the lock if that is true.
+    #[inline(always)]
+    fn free(&self, grant: ShiftGrant) -> Verb<L::Word> {
+        L::change(self.word(grant.lock), Self::freed(grant), None)
+    }
+
+    /// Whether that was true; else the entry as it was.
+    #[inline(always)]
+    fn is_free(
+        &self,
+        grant: ShiftGrant,
+        old: Result<L::Word, FabricError>,
+    ) -> Result<Result<(), Lost>, Entry<L>> {
+        match old {
+            Ok(old) if happened(self.free(grant), old) => {
+                self.members.leave(grant.lock, grant.member());
                 Ok(Ok(()))
             }
-            Ok(old) => Err(self.free_or_pass_on(grant, Entry::of(old))),
+            Ok(old) => Err(Entry::of(old)),
             Err(lost) => Ok(Err(lost.into())),
-        })
+        }
     }
 
     /// Lines 7–9, and RelCnt compared. A count that is half full goes on to the next generation, which makes readers
@@ -87,36 +103,26 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         let readers = if full { L::RDR_CNT.mask() } else { 0 };
         let compared = if R::RELEASE_COMPARES_REL_CNT { L::REL_CNT.mask() } else { 0 };
         MaskedCas {
-            compare: L::TAIL.put(u128::from(grant.member.0)) | L::REL_CNT.put(u128::from(grant.rel_cnt)),
+            compare: L::TAIL.put(u128::from(grant.member().0)) | L::REL_CNT.put(u128::from(grant.rel_cnt)),
             compare_mask: L::TAIL.mask() | compared,
-            swap: L::REL_CNT.put(u128::from(rel_cnt)) | L::EPOCH.put(u128::from(!grant.epoch)),
+            swap: L::REL_CNT.put(u128::from(rel_cnt)) | L::EPOCH.put(u128::from(!grant.epoch())),
             swap_mask: L::TAIL.mask() | L::REL_CNT.mask() | L::EPOCH.mask() | readers,
         }
     }
 
-    async fn free_or_pass_on(&self, grant: ShiftGrant, seen: Entry<L>) -> Result<(), Lost> {
+    pub(super) async fn free_or_pass_on(&self, grant: ShiftGrant, seen: Entry<L>) -> Result<(), Lost> {
         let freed = self.change(grant, Self::freed(grant), Member::NOBODY, Some(seen)).await;
         if matches!(freed, Ok(Changed::Overtaken)) {
             return self.pass_on(grant, None).await;
         }
-        self.members.leave(grant.lock, grant.member);
+        self.members.leave(grant.lock, grant.member());
         freed.map(|_| ())
-    }
-
-    /// [`Core::pass_on`], out of the way of a release that has nobody to pass the lock on to.
-    #[cold]
-    fn pass_on_to_known(
-        &self,
-        grant: ShiftGrant,
-        next: Member,
-    ) -> Pin<Box<impl Future<Output = Result<(), Lost>>>> {
-        Box::pin(self.pass_on(grant, Some(next)))
     }
 
     /// Lines 13–23: learn who is next, if that is not known yet, and pass the lock on.
     async fn pass_on(&self, grant: ShiftGrant, next: Option<Member>) -> Result<(), Lost> {
         let passed = self.pass_on_to(grant, next).await;
-        self.members.leave(grant.lock, grant.member);
+        self.members.leave(grant.lock, grant.member());
         passed
     }
 
@@ -128,7 +134,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
                 None => return Ok(()),
             },
         };
-        if grant.cons_wrt.saturating_add(1) >= self.params.threshold {
+        if grant.cons_wrt().saturating_add(1) >= self.params.threshold {
             self.change_mode(grant, next).await
         } else {
             self.hand_over(grant, next).await
@@ -140,7 +146,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         let mut vigil = self.vigil(grant.rel_cnt, Time(0)).await;
         loop {
             let said = self.ep.recv_by(self.give_up(&vigil), |_, message| {
-                Successor::read(grant.lock, grant.member, message)
+                Successor::read(grant.lock, grant.member(), message)
             });
             match said.await {
                 Some(next) if next.generation == L::generation(grant.rel_cnt) => {
@@ -155,9 +161,9 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
 
     /// Lines 20–23: count the release and tell the next, both at once.
     async fn hand_over(&self, grant: ShiftGrant, next: Member) -> Result<(), Lost> {
-        let ShiftGrant { lock, epoch, .. } = grant;
+        let (lock, epoch) = (grant.lock, grant.epoch());
         let rel_cnt = grant.rel_cnt + u64::from(R::HANDOVER_COUNTS);
-        let pass = Pass { rel_cnt, cons_wrt: grant.cons_wrt + 1, epoch, after_readers: false };
+        let pass = Pass { rel_cnt, cons_wrt: grant.cons_wrt() + 1, epoch, after_readers: false };
         let tell = self.ep.send(next.peer::<L>(), pass.to(lock, next));
         if !R::HANDOVER_COUNTS {
             return Ok(self.tolerate(tell.await)?);
@@ -171,7 +177,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// Lines 16–18: give the lock to the readers that wait; the next writer comes after them. If none waits, the next
     /// writer need not look for them.
     async fn change_mode(&self, grant: ShiftGrant, next: Member) -> Result<(), Lost> {
-        let ShiftGrant { lock, rel_cnt, epoch, .. } = grant;
+        let (lock, rel_cnt, epoch) = (grant.lock, grant.rel_cnt, grant.epoch());
         let (rel_cnt, readers) = if R::MODE_CHANGE_COMPARES_REL_CNT {
             let flip = MaskedCas {
                 compare: L::REL_CNT.put(u128::from(rel_cnt)),
@@ -226,10 +232,10 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
             }
             let entry = Entry::<L>::of(old);
             let [low, high] = entry.halves();
-            let ShiftGrant { rel_cnt, cons_wrt, epoch, member, .. } = grant;
-            let last_look = self.last_look().0;
+            let (rel_cnt, cons_wrt, epoch) = (grant.rel_cnt, grant.cons_wrt(), grant.epoch());
+            let (member, last_look) = (grant.member().0, self.last_look().0);
             let locals =
-                [next.0, low, high, rel_cnt, u64::from(cons_wrt), u64::from(epoch), member.0, last_look];
+                [next.0, low, high, rel_cnt, u64::from(cons_wrt), u64::from(epoch), member, last_look];
             self.ep.mark("shiftlock: change again", &locals);
             seen = Some(entry);
         }
@@ -253,14 +259,14 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
 
     /// A vigil that begins again, for the explorer.
     fn still(&self, label: &'static str, grant: ShiftGrant, vigil: Vigil) {
-        let ShiftGrant { rel_cnt, cons_wrt, epoch, member, .. } = grant;
-        let locals = [rel_cnt, u64::from(cons_wrt), u64::from(epoch), member.0, vigil.rel_cnt];
+        let (cons_wrt, epoch) = (u64::from(grant.cons_wrt()), u64::from(grant.epoch()));
+        let locals = [grant.rel_cnt, cons_wrt, epoch, grant.member().0, vigil.rel_cnt];
         self.again(label, &locals);
     }
 
     /// The lock does not move on: true if this client recovers it, and so is rid of it.
     async fn recovers(&self, grant: ShiftGrant, vigil: &mut Vigil) -> Result<bool, Lost> {
-        if !self.is_recovered(Want::exclusive(grant.lock).claim, vigil, grant.member).await? {
+        if !self.is_recovered(Want::exclusive(grant.lock).claim, vigil, grant.member()).await? {
             return Ok(false);
         }
         if vigil.by_me { Ok(true) } else { Err(Lost::Recovered) }

@@ -6,6 +6,7 @@ use super::layout::{Delta, Entry, Layout, Member, Wide, happened};
 use super::stirred::Stir;
 use super::witness::{Nobody, Witness};
 use super::{Core, Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
+use crate::fast::Quick;
 use crate::protocol::{Denied, LockClient, Lost, Patience, Reason, Space, Want};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Endpoint, FabricError, Time};
@@ -59,7 +60,7 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for SharedClient<E, L, R, Nobo
             (Patience::Until(_), _) => Err(Denied::Unsupported(NO_DEADLINES)),
             (Patience::Forever, Mode::Shared) => core.read_patiently(want).await,
             (Patience::Forever, Mode::Exclusive) => {
-                let Some(me) = core.members.join::<L>(want.claim.lock) else { return core.no_room().await };
+                let Some(me) = core.members.join::<L>(want.claim.lock) else { return core.no_room() };
                 core.write_patiently(want, me).await
             }
         }
@@ -113,7 +114,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
             return self.core.read_patiently(want).await;
         }
         let me = Member::new::<L>(self.core.ep.me(), u64::from(slot));
-        let Some(me) = me else { return self.core.no_room().await };
+        let Some(me) = me else { return self.core.no_room() };
         self.core.write_patiently(want, me).await
     }
 
@@ -139,11 +140,19 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     /// Gives the lock back.
     #[inline(always)]
     pub fn give_back(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        use crate::fast::Either;
-        if grant.member == Member::NOBODY {
-            Either::left(self.core.leave(grant))
-        } else {
-            Either::right(self.core.hand_back(grant))
+        if !E::IS_AT_ONCE {
+            return Quick::all(self.give_back_on(grant, None));
+        }
+        match self.core.give_back_at_once(grant) {
+            Ok(done) => Quick::done(done),
+            Err(seen) => Quick::typed_rest(self.give_back_on(grant, seen)),
+        }
+    }
+
+    async fn give_back_on(&self, grant: ShiftGrant, seen: Option<Entry<L>>) -> Result<(), Lost> {
+        match seen {
+            Some(seen) => self.core.free_or_pass_on(grant, seen).await,
+            None => self.core.give_back(grant).await,
         }
     }
 }

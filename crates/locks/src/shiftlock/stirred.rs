@@ -5,7 +5,8 @@
 //! then stirs the entry: whoever read the entry before that, and found nobody written down, cannot reset it any more,
 //! because a reset compares all of it.
 
-use super::layout::{Delta, Layout};
+use super::grant::has_room_for;
+use super::layout::{Delta, Layout, masked_add, masked_change};
 use lockwright_fabric::{Field, MaskedCas, Needs, Verb, Word};
 
 /// A layout whose entry can be stirred.
@@ -53,19 +54,12 @@ impl Layout for Stirred {
 
     #[inline(always)]
     fn change(word: Word<u128>, change: MaskedCas, _: Option<u128>) -> Verb<u128> {
-        word.masked_cas(change.compare, change.compare_mask, change.swap, change.swap_mask)
+        masked_change(word, change)
     }
 
     #[inline(always)]
     fn add(word: Word<u128>, delta: Delta, generation: Option<u64>) -> Verb<u128> {
-        let add = delta.by_field(Self::EPOCH, Self::RDR_CNT, Self::REL_CNT);
-        match generation {
-            None => word.masked_fetch_add(add, Self::TOPS),
-            Some(generation) => {
-                let guard = Self::GENERATION.put(u128::from(generation));
-                word.guarded_fetch_add(add, Self::TOPS, guard, Self::GENERATION.mask())
-            }
-        }
+        masked_add::<Self>(word, delta, Self::TOPS, generation)
     }
 }
 
@@ -86,6 +80,7 @@ const _: () = {
         n += 1;
     }
     assert!(all == u128::MAX && bits == 128, "the fields fill the word and do not overlap");
+    assert!(has_room_for(Stirred::TAIL.bits), "a grant has room for a queue member");
 };
 
 #[cfg(test)]

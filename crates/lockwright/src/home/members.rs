@@ -9,7 +9,7 @@
 use super::cards::{self, Card, Pen, Sheets};
 use super::seats::Seats;
 use super::vitals::{Cards, Life};
-use super::{AnyGrant, Bound, Kind, Seat, Ticket};
+use super::{AnyGrant, Kind, Seat, Ticket};
 use crate::error::LockError;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Names, ShmEndpoint, ShmSpace};
@@ -160,19 +160,15 @@ impl Members {
         self.far().into_iter().find(|member| member.number == number).map(Which::Far)
     }
 
+    /// The membership with this number, if it stays as long as the client does.
+    pub(crate) fn that_stays(&self, number: u32) -> Option<&Arc<Member>> {
+        self.near.get(number as usize)?.get()
+    }
+
     /// Whether a membership has not been declared dead.
     #[inline(always)]
     pub(super) fn is_in(&self, number: u32) -> bool {
         self.find(number).is_some_and(|member| member.is_in())
-    }
-
-    /// A free card of the calling thread's own, which costs next to nothing.
-    #[inline(always)]
-    fn sit_near(&self) -> Option<(&Arc<Member>, u8)> {
-        self.near().filter(|member| member.is_in()).find_map(|member| {
-            let card = member.sit(Seats::take_own)?;
-            Some((member, card))
-        })
     }
 
     /// A free card.
@@ -232,37 +228,6 @@ impl Members {
         }
     }
 
-    /// Takes a keyed lock if that is the usual case: it is free, and the calling thread has a card for it. `None`: nothing
-    /// has happened.
-    #[inline(always)]
-    pub(crate) fn try_quickly(&self, bound: &Bound, claim: Claim) -> Option<Ticket> {
-        let binder = self.near.get(bound.by as usize)?.get()?;
-        if !binder.is_in() {
-            return None;
-        }
-        let (member, card) = self.sit_near()?;
-        match member.client.try_take_now(card, claim) {
-            // A name belongs to the membership that looked it up, which may have been declared dead meanwhile.
-            Ok(grant) if binder.is_in() => Some(member.ticket(card, AnyGrant::Prompt(grant))),
-            Ok(grant) => {
-                self.forget(member, card, claim, grant);
-                None
-            }
-            Err(_) => {
-                member.seats.give_back(card);
-                None
-            }
-        }
-    }
-
-    /// Gives back what was taken for nobody.
-    #[cold]
-    fn forget(&self, member: &Arc<Member>, card: u8, claim: Claim, grant: Prompt) {
-        let grant = member.client.lock().grant(card, claim, grant);
-        let _ = block_on(member.client.give_back(card, grant));
-        member.stand_up(card);
-    }
-
     /// Takes a keyed lock if it is free.
     #[inline(always)]
     pub(super) fn try_take(&self, claim: Claim) -> Result<Ticket, Denied> {
@@ -289,21 +254,6 @@ impl Members {
                 Err(denied)
             }
         }
-    }
-
-    /// Gives a keyed lock back if that is the usual case: it was taken with one verb, and nobody waits for it. `false`:
-    /// nothing has happened.
-    #[inline(always)]
-    pub(crate) fn give_back_quickly(&self, claim: Claim, ticket: &Ticket) -> bool {
-        let AnyGrant::Prompt(grant) = ticket.grant else { return false };
-        let Some(member) = self.near.get(ticket.seat.member() as usize).and_then(OnceLock::get) else {
-            return false;
-        };
-        let given = member.client.give_back_now(ticket.seat.card(), claim, grant);
-        if given {
-            member.stand_up(ticket.seat.card());
-        }
-        given
     }
 
     /// Gives a keyed lock back if nobody has to be waited for; else nothing has happened.
@@ -350,6 +300,44 @@ pub(super) fn token(grant: &AnyGrant) -> u64 {
         AnyGrant::Prompt(grant) => grant.token(),
         AnyGrant::Range { token } => *token,
         AnyGrant::Remote(_) => unreachable!("a space gets back the grants that it gave out"),
+    }
+}
+
+/// The usual cases, without a future, a virtual call or a search.
+impl Member {
+    /// Takes a keyed lock if it is free and the calling thread has a card for it here. `None`: nothing has happened.
+    #[inline(always)]
+    pub(crate) fn take_quickly(&self, claim: Claim) -> Option<Ticket> {
+        let card = self.sit(Seats::take_own)?;
+        self.taken_quickly(card, self.client.try_take_now(card, claim))
+    }
+
+    /// The same, if it becomes free within a moment.
+    pub(crate) fn take_soon(&self, claim: Claim) -> Option<Ticket> {
+        let card = self.sit(Seats::take_own)?;
+        self.taken_quickly(card, self.client.take_soon_now(card, claim))
+    }
+
+    #[inline(always)]
+    fn taken_quickly(&self, card: u8, taken: Result<Prompt, Denied>) -> Option<Ticket> {
+        match taken {
+            Ok(grant) => Some(self.ticket(card, AnyGrant::Prompt(grant))),
+            Err(_) => {
+                self.stand_up(card);
+                None
+            }
+        }
+    }
+
+    /// Gives a keyed lock back that was taken so, if nobody waits for it. `false`: nothing has happened.
+    #[inline(always)]
+    pub(crate) fn give_back_quickly(&self, claim: Claim, ticket: &Ticket) -> bool {
+        let (AnyGrant::Prompt(grant), card) = (ticket.grant, ticket.seat.card()) else { return false };
+        let given = ticket.seat.member() == self.number && self.client.give_back_now(card, claim, grant);
+        if given {
+            self.stand_up(card);
+        }
+        given
     }
 }
 

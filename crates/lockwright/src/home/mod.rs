@@ -212,9 +212,11 @@ pub(crate) trait Home: Send + Sync + Debug {
         true
     }
 
-    /// The space's own memberships, where it is in this host's memory: a way to its keyed locks without a virtual call.
+    /// The membership that looked a name up, where the space is in this host's memory: a way to keyed locks without a
+    /// virtual call.
     #[cfg(target_os = "linux")]
-    fn members(&self) -> Option<&std::sync::Arc<members::Members>> {
+    fn nearby(&self, bound: &Bound) -> Option<&std::sync::Arc<members::Member>> {
+        let _ = bound;
         None
     }
 

@@ -216,8 +216,8 @@ impl Home for ShmHome {
         self.members.all().iter().all(|member| member.book.pen.ward(&member.book.ep, ward).is_ok())
     }
 
-    fn members(&self) -> Option<&Arc<Members>> {
-        Some(&self.members)
+    fn nearby(&self, bound: &Bound) -> Option<&Arc<Member>> {
+        self.members.that_stays(bound.by)
     }
 
     fn heartbeat(&self) -> Duration {

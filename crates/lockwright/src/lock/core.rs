@@ -2,7 +2,7 @@
 
 use crate::error::LockError;
 #[cfg(target_os = "linux")]
-use crate::home::members::Members;
+use crate::home::members::Member;
 use crate::home::{Bound, Home, Kind, Ticket};
 use crate::name::LockName;
 use crate::progress::Progress;
@@ -18,7 +18,7 @@ pub(crate) struct Core {
     pub(crate) kind: Kind,
     /// The way to the lock without a virtual call, if it is a keyed one in this host's memory.
     #[cfg(target_os = "linux")]
-    near: Option<Arc<Members>>,
+    near: Option<Arc<Member>>,
     /// Where the name led at first, and as long as this client is not declared dead: read without a lock.
     first: Bound,
     /// Where it leads since.
@@ -34,7 +34,7 @@ impl Core {
         bound: Bound,
     ) -> Self {
         #[cfg(target_os = "linux")]
-        let near = home.members().filter(|_| kind == Kind::Keyed).cloned();
+        let near = home.nearby(&bound).filter(|_| kind == Kind::Keyed).cloned();
         Self {
             #[cfg(target_os = "linux")]
             near,
@@ -54,7 +54,15 @@ impl Core {
     pub(crate) fn take_quickly(&self, claim: &mut Claim) -> Option<(Ticket, u64)> {
         let near = self.near.as_ref()?;
         claim.lock = self.first.lock;
-        Some((near.try_quickly(&self.first, *claim)?, self.first.token_base))
+        Some((near.take_quickly(*claim)?, self.first.token_base))
+    }
+
+    /// The same, if it becomes free within a moment, in which the calling thread is kept busy.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn take_soon(&self, claim: &mut Claim) -> Option<(Ticket, u64)> {
+        let near = self.near.as_ref()?;
+        claim.lock = self.first.lock;
+        Some((near.take_soon(*claim)?, self.first.token_base))
     }
 
     /// Gives the lock back if that is the usual case: nobody waits for it. `false`: nothing has happened.
@@ -66,6 +74,11 @@ impl Core {
 
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn take_quickly(&self, _: &mut Claim) -> Option<(Ticket, u64)> {
+        None
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn take_soon(&self, _: &mut Claim) -> Option<(Ticket, u64)> {
         None
     }
 

@@ -8,7 +8,7 @@ use super::table::{Origin, Table};
 use super::talk::{Answer, Ask, DESK};
 use super::transport::{Session, Transport};
 use crate::error::{LockError, OpenError};
-use lockwright_fabric::backend::tcp::{Fate, Listener};
+use lockwright_fabric::backend::tcp::{Fate, Listener, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -70,6 +70,11 @@ impl Line {
         }
     }
 
+    /// The session, if verbs can go over it.
+    pub(super) fn session(&self) -> Option<TcpEndpoint> {
+        self.ep.as_ref().and_then(Session::readable)
+    }
+
     pub(crate) fn is_in_session(&self) -> bool {
         self.ep.is_some()
     }
@@ -81,6 +86,11 @@ impl Line {
     /// Whether the server was heard lately: three heartbeats at most. Longer, and it may have given us up.
     pub(crate) fn is_reachable(&self) -> bool {
         self.ep.as_ref().is_some_and(|ep| ep.is_connected() && ep.silence() <= ep.heartbeat() * 3)
+    }
+
+    /// Whether nothing was heard for longer than the lease.
+    pub(crate) fn is_expired(&self) -> bool {
+        self.silence() > self.lease
     }
 
     /// After silence for longer than the lease, whatever is held counts as lost.
@@ -151,7 +161,7 @@ impl Remote {
 
     /// Sees `future`, which waits for this server, through on the calling thread.
     pub(super) fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
-        self.driver.drive(future, || self.line().ep.as_ref().and_then(Session::readable));
+        self.driver.drive(future, || self.line().session());
     }
 
     pub(crate) fn lease(&self) -> Duration {
@@ -234,11 +244,16 @@ impl Remote {
 }
 
 impl Listener for Remote {
-    fn message(&self, _: PeerId, message: Message) {
-        let Some((taken, answer)) = Answer::decode(&message) else { return };
+    fn message(&self, from: PeerId, message: Message) -> Option<Message> {
+        if from != DESK {
+            // For the protocol that this client runs as a guest.
+            return Some(message);
+        }
+        let (taken, answer) = Answer::decode(&message)?;
         let mut line = self.line();
         if let Answer::Refused { id: 0, why } = &answer {
-            return self.fail(&mut line, why);
+            self.fail(&mut line, why);
+            return None;
         }
         if !line.table.is_open {
             line.table.is_open = true;
@@ -247,6 +262,7 @@ impl Listener for Remote {
         let waker = line.table.hear(taken, answer);
         drop(line);
         wake(waker);
+        None
     }
 
     fn reconnected(&self) {

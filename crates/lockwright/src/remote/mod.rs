@@ -7,9 +7,11 @@
 //! | `table` | what was asked for and is held, whatever becomes of sessions |
 //! | `driver` | which thread reads |
 //! | `link` | sessions: connecting, coming back, hearing the server |
+//! | `inquiry` | questions that are answered with bytes |
 //! | `transport` | what sessions run over |
 //! | `look` | listings and breaking locks |
 //! | `listing` | listings as bytes |
+//! | `verbs/` | clients that run the protocol of an exported space themselves |
 //! | `secret` | what a user's own server and clients know of each other |
 //!
 //! A lock and its unlock cost one round trip: the request is answered when the lock is granted, and the unlock is not
@@ -17,6 +19,7 @@
 
 pub(crate) mod address;
 mod driver;
+mod inquiry;
 mod link;
 pub(crate) mod listing;
 pub(crate) mod look;
@@ -24,6 +27,7 @@ pub(crate) mod secret;
 pub(crate) mod table;
 pub(crate) mod talk;
 pub(crate) mod transport;
+pub(crate) mod verbs;
 
 pub(crate) use link::{Remote, RemoteOptions};
 

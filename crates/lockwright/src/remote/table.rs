@@ -13,7 +13,7 @@ use super::talk::{Answer, Ask, RequestId, Units, VERSION, slot};
 use crate::error::LockError;
 use crate::home::{Kind, Refused};
 use crate::name::LockName;
-use lockwright_fabric::Message;
+use lockwright_fabric::{Message, PeerId};
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -84,6 +84,9 @@ pub(crate) struct Table {
     next_id: u64,
     /// Whether the server has let us into the space.
     pub(crate) is_open: bool,
+    /// Who we are in the space, if we run its protocol ourselves, and for which time; guests so far.
+    pub(crate) guest: Option<(u32, PeerId)>,
+    guests: u32,
     /// Why the server wants nothing to do with us.
     pub(crate) fatal: Option<String>,
 }
@@ -193,6 +196,18 @@ impl Table {
                 }
                 _ => return None,
             },
+            Answer::Found { id, lock, token_base } => match self.stage(id)? {
+                Stage::Looking { .. } => {
+                    let bytes = [lock, token_base].iter().flat_map(|word| word.to_le_bytes()).collect();
+                    (id, Stage::Looked { bytes })
+                }
+                _ => return None,
+            },
+            Answer::Guest { peer } => {
+                self.guests += 1;
+                self.guest = Some((self.guests, peer));
+                return None;
+            }
             Answer::Ack => return None,
         };
         let request = self.request(id)?;
@@ -202,7 +217,7 @@ impl Table {
 
     /// The session is over; what only it could answer fails. Returns whom to wake.
     pub(crate) fn end_session(&mut self) -> Vec<Waker> {
-        self.is_open = false;
+        (self.is_open, self.guest) = (false, None);
         self.unacked.clear();
         let unreachable = || LockError::Server("the connection was lost before it answered".to_owned());
         let mut woken = Vec::new();

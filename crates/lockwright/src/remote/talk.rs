@@ -24,10 +24,12 @@
 //!
 //! What this file must not do: trust a word of what it decodes. Whatever is no request comes out as `None`.
 
-use crate::home::Kind;
+use crate::home::cards::CARDS;
+use crate::home::{Kind, whole};
 use crate::name::LockName;
-use lockwright_fabric::observe::Mode;
+use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Message, PeerId};
+use lockwright_locks::kept::{Says, State};
 
 /// Raised when the meaning of a message changes.
 pub(crate) const VERSION: u64 = 1;
@@ -107,6 +109,28 @@ pub(crate) enum Ask {
         token: u64,
         name: LockName,
     },
+    /// Of a guest, who runs the space's own protocol: where in the space the handle's lock is.
+    Find {
+        id: RequestId,
+        handle: u64,
+    },
+    /// Of a guest: what is to be written on one of its cards, in the words of the space; `None` wipes it.
+    Card {
+        card: u8,
+        says: Option<Says>,
+    },
+    /// Of a guest: the token of what the card now holds. Answered whether the guest is still in the space.
+    Granted {
+        id: RequestId,
+        card: u8,
+        token: u64,
+    },
+    /// Of a guest: whether somebody alive, but for this member, holds the lock.
+    Witness {
+        id: RequestId,
+        lock: u64,
+        except: u64,
+    },
 }
 
 /// What a server answers.
@@ -141,6 +165,16 @@ pub(crate) enum Answer {
     },
     /// Nothing but how far the server got.
     Ack,
+    /// Where in the space a lock is, and what is to be added to its tokens.
+    Found {
+        id: RequestId,
+        lock: u64,
+        token_base: u64,
+    },
+    /// The session's client is a guest of the space, under this number.
+    Guest {
+        peer: PeerId,
+    },
 }
 
 const EXCLUSIVE: u32 = 1 << 8;
@@ -186,6 +220,18 @@ impl Ask {
             Ask::List { id } => message(8, *id, [seq, 0, 0, 0], Vec::new()),
             Ask::Heat { id } => message(9, *id, [seq, 0, 0, 0], Vec::new()),
             Ask::Break { id, token, name } => message(10, *id, [seq, *token, 0, 0], pack(name.as_bytes())),
+            Ask::Find { id, handle } => message(11, *id, [seq, *handle, 0, 0], Vec::new()),
+            Ask::Card { card, says } => {
+                let (state, lock, exclusive) = says.map_or((0, 0, false), |Says { state, claim }| {
+                    (state as u64, claim.lock, claim.mode == Mode::Exclusive)
+                });
+                let kind = 12 | flag(exclusive, EXCLUSIVE);
+                message(kind, u64::from(*card), [seq, lock, state, 0], Vec::new())
+            }
+            Ask::Granted { id, card, token } => {
+                message(13, *id, [seq, *token, u64::from(*card), 0], Vec::new())
+            }
+            Ask::Witness { id, lock, except } => message(14, *id, [seq, *lock, *except, 0], Vec::new()),
         }
     }
 
@@ -217,6 +263,13 @@ impl Ask {
             8 => Ask::List { id: lock },
             9 => Ask::Heat { id: lock },
             10 => Ask::Break { id: lock, token: a, name: name_in(tail)? },
+            11 => Ask::Find { id: lock, handle: a },
+            12 => {
+                let mode = if has(EXCLUSIVE) { Mode::Exclusive } else { Mode::Shared };
+                Ask::Card { card: card_in(lock)?, says: says_in(b, a, mode)? }
+            }
+            13 => Ask::Granted { id: lock, card: card_in(b)?, token: a },
+            14 => Ask::Witness { id: lock, lock: a, except: b },
             _ => return None,
         };
         Some((seq, ask))
@@ -237,12 +290,16 @@ impl Answer {
                 message(70, *id, [u64::from(*more), 0, 0, taken], pack(bytes))
             }
             Answer::Ack => plain(71, 0, 0),
+            Answer::Found { id, lock, token_base } => {
+                message(72, *id, [*lock, *token_base, 0, taken], Vec::new())
+            }
+            Answer::Guest { peer } => plain(73, u64::from(peer.0), 0),
         }
     }
 
     /// The answer in a message and how far the server got, if it is one.
     pub(crate) fn decode(message: &Message) -> Option<(u64, Self)> {
-        let Message { lock: id, kind, words: [a, _, _, taken], ref tail } = *message;
+        let Message { lock: id, kind, words: [a, b, _, taken], ref tail } = *message;
         let answer = match kind {
             65 => Answer::Granted { id, token: a },
             66 => Answer::Busy { id },
@@ -251,10 +308,28 @@ impl Answer {
             69 => Answer::Unlocked { id, held: a == 1 },
             70 => Answer::Page { id, more: a == 1, bytes: unpack(tail)? },
             71 => Answer::Ack,
+            72 => Answer::Found { id, lock: a, token_base: b },
+            73 => Answer::Guest { peer: PeerId(u32::try_from(id).ok()?) },
             _ => return None,
         };
         Some((taken, answer))
     }
+}
+
+/// A card of those that there are.
+fn card_in(word: u64) -> Option<u8> {
+    u8::try_from(word).ok().filter(|card| u64::from(*card) < CARDS)
+}
+
+/// What is on a card; outer `None` if it makes no sense.
+fn says_in(state: u64, lock: u64, mode: Mode) -> Option<Option<Says>> {
+    let states = [State::Taking, State::Waiting, State::Held];
+    if (state, lock, mode) == (0, 0, Mode::Shared) {
+        return Some(None);
+    }
+    let state = states.into_iter().find(|known| *known as u64 == state)?;
+    let claim = Claim { lock, ..whole(mode) };
+    Some(Some(Says { state, claim }))
 }
 
 fn name_in(tail: &[u64]) -> Option<LockName> {
@@ -304,6 +379,17 @@ mod tests {
             Ask::List { id: 11 },
             Ask::Heat { id: 12 },
             Ask::Break { id: 13, token: 99, name },
+            Ask::Find { id: 14, handle: 3 },
+            Ask::Card { card: 63, says: None },
+            Ask::Card {
+                card: 1,
+                says: Some(Says {
+                    state: State::Held,
+                    claim: Claim { lock: 1 << 19, ..whole(Mode::Exclusive) },
+                }),
+            },
+            Ask::Granted { id: 16, card: 2, token: u64::MAX },
+            Ask::Witness { id: 15, lock: 5, except: 6 },
         ]
     }
 
@@ -318,6 +404,8 @@ mod tests {
             Answer::Page { id: 6, more: true, bytes: vec![1; PAGE] },
             Answer::Page { id: 6, more: false, bytes: Vec::new() },
             Answer::Ack,
+            Answer::Found { id: 7, lock: 8, token_base: 9 },
+            Answer::Guest { peer: PeerId(77) },
         ]
     }
 

@@ -8,6 +8,7 @@
 use super::directory::{Directory, SpaceNumber};
 use super::durable::Durable;
 use super::exported::{Exported, Held};
+use super::guest::Guest;
 use super::totals::Totals;
 use crate::home::Kind;
 use crate::remote::talk::{Answer, DESK, RequestId, Units, slot};
@@ -79,6 +80,8 @@ pub(super) struct Session {
     pub(super) label: String,
     pub(super) key: u128,
     pub(super) place: Option<Place>,
+    /// Its place in an exported space, if its client runs the protocol itself.
+    pub(super) guest: Option<Arc<Guest>>,
     pub(super) handles: HashMap<u64, Name>,
     pub(super) slots: Vec<Option<Request>>,
     /// Requests taken, and how many of them it knows to be.
@@ -221,6 +224,9 @@ impl Books {
                 eprintln!("lockwright: {why}");
             }
         }
+        if let Some(guest) = &session.guest {
+            guest.depart(how);
+        }
         let now = Instant::now();
         for request in session.slots.into_iter().flatten() {
             self.forget(&request, now);
@@ -238,17 +244,11 @@ impl Books {
     /// A request that is over, as far as counts are concerned.
     fn forget(&mut self, request: &Request, now: Instant) {
         let Some(id) = request.lock else { return };
-        let lock = self.directory.lock_mut(id);
-        match request.stage {
-            Stage::Held { .. } => {
-                lock.holders -= 1;
-                self.totals.held -= 1;
-                self.totals.hold.add(now - request.since);
-            }
-            _ => {
-                lock.waiters -= 1;
-                self.totals.waiting -= 1;
-            }
+        let held = matches!(request.stage, Stage::Held { .. });
+        self.directory.lock_mut(id).now.ended(held);
+        self.totals.now.ended(held);
+        if held {
+            self.totals.hold.add(now - request.since);
         }
         self.directory.close(id);
     }
@@ -282,8 +282,8 @@ impl Books {
             return self.refuse(peer, id, why);
         }
         self.directory.use_again(lock);
-        self.directory.lock_mut(lock).waiters += 1;
-        self.totals.waiting += 1;
+        self.directory.lock_mut(lock).now.asked();
+        self.totals.now.asked();
         if let Some(held_back) = &mut self.held_back {
             held_back.push((peer, id));
             return;
@@ -346,8 +346,9 @@ impl Books {
             return self.refuse(peer, id, why);
         }
         self.directory.use_again(lock);
-        self.directory.lock_mut(lock).holders += 1;
-        (self.totals.held, self.totals.claimed) = (self.totals.held + 1, self.totals.claimed + 1);
+        self.directory.lock_mut(lock).now.claimed();
+        self.totals.now.claimed();
+        self.totals.claimed += 1;
         self.core.handle(ClientId(peer), asked, &mut self.replies);
         debug_assert!(matches!(self.replies[..], [Reply { answer: Decided::Granted { .. }, .. }]));
         self.replies.clear();
@@ -446,7 +447,8 @@ impl Books {
         let (shared, queued) = (request.units.mode == Mode::Shared, request.queued);
         session.say(&Answer::Granted { id, token });
         let lock = self.directory.lock_mut(lock);
-        (lock.waiters, lock.holders, lock.grants) = (lock.waiters - 1, lock.holders + 1, lock.grants + 1);
+        lock.now.granted();
+        lock.grants += 1;
         self.totals.grant(shared, waited);
         if queued {
             lock.contended += 1;

@@ -1,15 +1,18 @@
 //! The desk: takes what clients send, and hands it to the books.
 //!
-//! It is the server's "memory" towards the tcp fabric, and has none: a client that asks for words is refused. So nobody
-//! has to be trusted with them.
+//! It is the server's "memory" towards the tcp fabric, and has none but for guests of an exported space: any other client
+//! that asks for words is refused. So nobody else has to be trusted with them.
 
 use super::books::{Books, MAX_HANDLES, Name, Place, Request, Session, Stage};
-use super::exported::{Exported, Held};
+use super::exported::Exported;
+use super::guest::Guest;
+use super::guests;
 use crate::home::Kind;
 use crate::inspect::{Entry, EntryState, Heat, Inspector};
 use crate::name::LockName;
 use crate::remote::listing::Writer;
-use crate::remote::talk::{Answer, Ask, PAGE, RequestId, VERSION};
+use crate::remote::talk::{Answer, Ask, DESK, PAGE, RequestId, VERSION};
+use crate::remote::verbs::SUFFIX;
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, Watch};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, Time};
@@ -85,17 +88,17 @@ impl Desk {
                 );
                 books.refuse(peer, 0, why);
             }
-            Ask::Open { key, space, .. } => match self.place(books, &space) {
-                Ok(place) => {
-                    let Some(session) = books.session(peer) else { return };
-                    if session.place.is_some() {
-                        return books.refuse(peer, 0, "a session has one space only");
-                    }
-                    (session.key, session.place) = (key, Some(place));
-                    session.say(&Answer::Ack);
+            Ask::Open { key, space, .. } => {
+                let (space, verbs) =
+                    space.strip_suffix(SUFFIX.as_bytes()).map_or((&*space, false), |s| (s, true));
+                let opened = match self.place(books, space) {
+                    Ok(place) => self.enter(books, peer, key, place, verbs),
+                    Err(why) => Err(why),
+                };
+                if let Err(why) = opened {
+                    books.refuse(peer, 0, why);
                 }
-                Err(why) => books.refuse(peer, 0, why),
-            },
+            }
             Ask::Name { handle, kind, name } => Self::name(books, peer, handle, kind, &name),
             Ask::Forget { handle } => {
                 if let Some(Name::Own(lock)) =
@@ -141,7 +144,42 @@ impl Desk {
                 Ok(held) => books.say(peer, &Answer::Unlocked { id, held }),
                 Err(why) => books.refuse(peer, id, why),
             },
+            of_guest @ (Ask::Find { .. } | Ask::Card { .. } | Ask::Granted { .. } | Ask::Witness { .. }) => {
+                guests::handle(books, peer, &of_guest);
+            }
         }
+    }
+
+    /// Lets a session into a space, as a guest if it runs the protocol itself.
+    fn enter(
+        &self,
+        books: &mut Books,
+        peer: u32,
+        key: u128,
+        place: Place,
+        verbs: bool,
+    ) -> Result<(), String> {
+        let Some(session) = books.session(peer) else { return Ok(()) };
+        if session.place.is_some() {
+            return Err("a session has one space only".to_owned());
+        }
+        let mut answer = Answer::Ack;
+        if verbs {
+            let Place::Exported(space) = &place else {
+                return Err("only spaces of shared memory have words: leave ?verbs out".to_owned());
+            };
+            let guest = guests::join(&self.0.books, session, peer, space.space()?)?;
+            answer = Answer::Guest { peer: guest.peer() };
+            session.guest = Some(guest);
+        }
+        (session.key, session.place) = (key, Some(place));
+        session.say(&answer);
+        Ok(())
+    }
+
+    /// The guest that the session of `peer` is, if it is one.
+    fn guest(&self, peer: PeerId) -> Option<Arc<Guest>> {
+        self.books().session(seat(peer)?)?.guest.clone()
     }
 
     fn name(books: &mut Books, peer: u32, handle: u64, kind: Kind, name: &LockName) {
@@ -189,7 +227,7 @@ impl Desk {
                     .map_err(|error| error.to_string())?
                     .entries()
                     .map_err(|error| error.to_string())?;
-                name_sessions(books, &mut entries);
+                guests::name_sessions(books, &mut entries);
                 entries
             }
         };
@@ -210,8 +248,8 @@ impl Desk {
                     .map(|lock| Heat {
                         name: lock.name.clone(),
                         ranges: lock.kind == Kind::Ranges,
-                        holders: lock.holders,
-                        waiters: lock.waiters,
+                        holders: lock.now.holders,
+                        waiters: lock.now.waiters,
                         grants: lock.grants,
                         contended: lock.contended,
                         waited: lock.waited,
@@ -274,7 +312,7 @@ enum Found {
 }
 
 /// A session's label is its process, host and program.
-fn label(label: &str) -> (u32, &str, &str) {
+pub(super) fn label(label: &str) -> (u32, &str, &str) {
     let mut parts = label.splitn(3, ' ');
     let pid = parts.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
     (pid, parts.next().unwrap_or(""), parts.next().unwrap_or(""))
@@ -303,25 +341,6 @@ fn entry(
     }
 }
 
-/// What this process holds in shared memory, it holds for sessions: they are who people want to see.
-fn name_sessions(books: &Books, entries: &mut [Entry]) {
-    let mut holders = HashMap::new();
-    for session in books.sessions.iter().flatten() {
-        for request in session.slots.iter().flatten() {
-            if let Stage::Exported(Held::Granted(guard)) = &request.stage {
-                holders.insert((guard.name().clone(), guard.token()), &session.label);
-            }
-        }
-    }
-    for entry in entries.iter_mut().filter(|entry| entry.pid == std::process::id()) {
-        let held = entry.token.and_then(|token| holders.get(&(entry.name.clone(), token)));
-        if let Some(of) = held {
-            let (pid, host, program) = label(of);
-            (entry.pid, entry.host, entry.program) = (pid, host.to_owned(), program.to_owned());
-        }
-    }
-}
-
 fn pages(books: &mut Books, peer: u32, id: RequestId, bytes: &[u8]) {
     let Some(session) = books.session(peer) else { return };
     let count = bytes.len().div_ceil(PAGE).max(1);
@@ -341,30 +360,54 @@ impl VerbHost for Desk {
         Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    fn execute(&self, verbs: &[RawVerb], _: &mut Vec<u128>) -> Result<(), HostError> {
-        verbs.first().map_or(Ok(()), |verb| Err(HostError::NoSuchWord { addr: verb.addr, width: verb.width }))
+    /// Only guests have words.
+    fn execute(&self, from: PeerId, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError> {
+        match (self.guest(from), verbs.first()) {
+            (Some(guest), _) => guest.execute(verbs, olds),
+            (None, None) => Ok(()),
+            (None, Some(verb)) => Err(HostError::NoSuchWord { addr: verb.addr, width: verb.width }),
+        }
     }
 
-    async fn watch(&self, watch: Watch) -> Result<u128, HostError> {
-        Err(HostError::NoSuchWord { addr: watch.addr, width: watch.width })
+    async fn watch(&self, from: PeerId, watch: Watch) -> Result<u128, HostError> {
+        match self.guest(from) {
+            Some(guest) => guest.watch(watch).await,
+            None => Err(HostError::NoSuchWord { addr: watch.addr, width: watch.width }),
+        }
     }
 
     fn admit(&self, name: &str) -> Option<PeerId> {
-        self.books().admit(name).map(PeerId)
+        self.books().admit(name).map(|seat| PeerId(FIRST_PEER + seat))
     }
 
     fn attach(&self, peer: PeerId, inbox: Inbox) {
-        if let Some(session) = self.books().session(peer.0) {
+        let Some(seat) = seat(peer) else { return };
+        if let Some(session) = self.books().session(seat) {
             session.inbox = Some(inbox);
         }
     }
 
-    fn deliver(&self, from: PeerId, _: PeerId, message: &Message) -> bool {
-        self.take(from.0, message);
-        true
+    fn deliver(&self, from: PeerId, to: PeerId, message: &Message) -> bool {
+        let Some(seat) = seat(from) else { return false };
+        if to == DESK {
+            self.take(seat, message);
+            return true;
+        }
+        self.guest(from).is_some_and(|guest| guest.send(to, message.clone()))
     }
 
     fn on_session_lost(&self, peer: PeerId, how: SessionEnd) {
-        self.books().depart(peer.0, how);
+        if let Some(seat) = seat(peer) {
+            self.books().depart(seat, how);
+        }
     }
+}
+
+/// Sessions have numbers of their own, above all those of clients in shared memory: a guest's messages to the latter are
+/// not for a session that happens to have the same one.
+const FIRST_PEER: u32 = 1 << 26;
+
+/// A session's number in the books.
+fn seat(peer: PeerId) -> Option<u32> {
+    peer.0.checked_sub(FIRST_PEER).filter(|seat| *seat < FIRST_PEER)
 }

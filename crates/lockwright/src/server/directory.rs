@@ -2,6 +2,7 @@
 //!
 //! A lock's id is never used again. Names that nobody uses stay for a while for what they have seen, which `top` shows.
 
+use super::totals::Now;
 use crate::home::Kind;
 use crate::name::LockName;
 use std::collections::{HashMap, VecDeque};
@@ -28,8 +29,7 @@ pub(super) struct Lock {
     uses: u64,
     /// How often it went out of use.
     idle: u64,
-    pub(super) holders: u64,
-    pub(super) waiters: u64,
+    pub(super) now: Now,
     pub(super) grants: u64,
     /// Grants that had to be waited for, and for how long altogether.
     pub(super) contended: u64,
@@ -86,8 +86,7 @@ impl Directory {
             name,
             uses: 1,
             idle: 0,
-            holders: 0,
-            waiters: 0,
+            now: Now::default(),
             grants: 0,
             contended: 0,
             waited: Duration::ZERO,

@@ -5,15 +5,16 @@
 //! session is lost; when the server dies, its locks are free at once, as those of any process that dies.
 
 use super::books::{Books, Request, Stage};
-use crate::client::Client;
+use crate::client::{Address, Client};
 use crate::error::{HandleError, LockError, OpenError};
-use crate::home::Kind;
+use crate::home::{Bound, Kind, shm};
 use crate::lock::{Acquire, Guard, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::remote::talk::{Answer, RequestId, Units};
+use lockwright_fabric::backend::shm::ShmSpace;
 use lockwright_fabric::observe::Mode;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
@@ -23,6 +24,8 @@ use tokio::task::AbortHandle;
 pub(super) struct Exported {
     pub(super) address: String,
     client: Client,
+    /// Once a guest has come.
+    space: OnceLock<ShmSpace>,
 }
 
 /// A lock of it.
@@ -50,6 +53,12 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct Task(AbortHandle);
 
+impl Task {
+    pub(super) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(future).abort_handle())
+    }
+}
+
 impl Drop for Task {
     fn drop(&mut self) {
         self.0.abort();
@@ -59,7 +68,19 @@ impl Drop for Task {
 impl Exported {
     /// Opens the space at `address`, and makes it if it is not there.
     pub(super) fn open(address: &str) -> Result<Self, OpenError> {
-        Ok(Self { address: address.to_owned(), client: Client::open(address)? })
+        Ok(Self { address: address.to_owned(), client: Client::open(address)?, space: OnceLock::new() })
+    }
+
+    /// The space itself, for clients that run its protocol.
+    pub(super) fn space(&self) -> Result<&ShmSpace, String> {
+        if let Some(space) = self.space.get() {
+            return Ok(space);
+        }
+        let opened = match Address::parse(&self.address) {
+            Ok(Address::Shm(path)) => shm::open(&path, false).map_err(|error| error.to_string())?,
+            _ => return Err("only spaces of shared memory have words".to_owned()),
+        };
+        Ok(self.space.get_or_init(|| opened))
     }
 
     pub(super) fn handle(&self, kind: Kind, name: &LockName) -> Result<Handle, HandleError> {
@@ -71,6 +92,21 @@ impl Exported {
 }
 
 impl Handle {
+    /// Where in the space it is; none if it is not the kind of lock whose protocol guests run.
+    pub(super) fn bound(&self) -> Option<Bound> {
+        match self {
+            Handle::Keyed(lock) => lock.bound().ok(),
+            Handle::Ranges(_) => None,
+        }
+    }
+
+    pub(super) fn name(&self) -> &LockName {
+        match self {
+            Handle::Keyed(lock) => lock.name(),
+            Handle::Ranges(lock) => lock.name(),
+        }
+    }
+
     fn acquire(&self, units: &Units, wait: bool) -> Acquire {
         let patience = (!wait).then_some(Duration::ZERO);
         match (self, patience, units.mode) {
@@ -148,7 +184,7 @@ fn wait_for(
     id: RequestId,
 ) -> Task {
     let books = Arc::clone(books);
-    let task = tokio::spawn(async move {
+    Task::spawn(async move {
         let outcome = acquire.await;
         let mut open = lock(&books);
         let Some(session) = open.session(peer).filter(|session| session.serial == serial) else { return };
@@ -168,8 +204,7 @@ fn wait_for(
                 }
             }
         }
-    });
-    Task(task.abort_handle())
+    })
 }
 
 /// Tells the session if the lock is taken away.

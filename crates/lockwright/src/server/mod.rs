@@ -10,6 +10,7 @@
 //! | `directory` | names |
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
+//! | `guests`, `guest` | clients that run the protocol of such a space themselves |
 //! | `rdma` | the same desk behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
 
@@ -18,6 +19,8 @@ mod desk;
 mod directory;
 mod durable;
 mod exported;
+mod guest;
+mod guests;
 mod metrics;
 #[cfg(feature = "rdma")]
 mod rdma;

@@ -37,14 +37,44 @@ impl Histogram {
     }
 }
 
+/// Who holds and who waits now: of one lock, or of all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Now {
+    pub(super) holders: u64,
+    pub(super) waiters: u64,
+}
+
+impl Now {
+    #[inline]
+    pub(super) fn asked(&mut self) {
+        self.waiters += 1;
+    }
+
+    #[inline]
+    pub(super) fn granted(&mut self) {
+        self.waiters -= 1;
+        self.holders += 1;
+    }
+
+    /// Held without having been asked for: since an earlier run of the server.
+    pub(super) fn claimed(&mut self) {
+        self.holders += 1;
+    }
+
+    /// A request is over that was held until now, or only waited.
+    #[inline]
+    pub(super) fn ended(&mut self, was_held: bool) {
+        *(if was_held { &mut self.holders } else { &mut self.waiters }) -= 1;
+    }
+}
+
 /// All counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Totals {
     pub(super) sessions: u64,
     pub(super) sessions_begun: u64,
     pub(super) sessions_lost: u64,
-    pub(super) held: u64,
-    pub(super) waiting: u64,
+    pub(super) now: Now,
     grants_exclusive: u64,
     grants_shared: u64,
     pub(super) busy: u64,
@@ -60,8 +90,7 @@ impl Totals {
     #[inline]
     pub(super) fn grant(&mut self, shared: bool, waited: Duration) {
         *(if shared { &mut self.grants_shared } else { &mut self.grants_exclusive }) += 1;
-        self.held += 1;
-        self.waiting -= 1;
+        self.now.granted();
         self.wait.add(waited);
     }
 
@@ -78,8 +107,8 @@ impl Totals {
                 "Clients that are connected or within their grace period.",
                 self.sessions,
             ),
-            ("lockwright_locks_held", "Grants that are held now.", self.held),
-            ("lockwright_lock_waiters", "Requests that wait now.", self.waiting),
+            ("lockwright_locks_held", "Grants that are held now.", self.now.holders),
+            ("lockwright_lock_waiters", "Requests that wait now.", self.now.waiters),
             ("lockwright_names", "Names of locks in use.", names as u64),
             ("lockwright_spaces", "Spaces that live in this server.", spaces as u64),
             ("lockwright_recovering", "1 while claims are heard after a restart.", u64::from(recovering)),
@@ -130,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_text_is_what_prometheus_reads() {
-        let mut totals = Totals { waiting: 2, ..Totals::default() };
+        let mut totals = Totals { now: Now { holders: 0, waiters: 2 }, ..Totals::default() };
         totals.grant(false, Duration::from_micros(7));
         totals.grant(true, Duration::from_secs(100));
         let text = totals.text(3, 1, false, 1.5);

@@ -1,8 +1,8 @@
 //! The parent: starts the processes, kills and stops them, and judges what they noted.
 
 pub(crate) mod child;
-mod counters;
-mod history;
+pub(crate) mod counters;
+pub(crate) mod history;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

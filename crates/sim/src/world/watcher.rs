@@ -18,7 +18,7 @@
 use super::overtaken::Overtaken;
 use crate::check::{Tokens, Violation, Watch};
 use lockwright_fabric::PeerId;
-use lockwright_fabric::observe::{Claim, Observation};
+use lockwright_fabric::observe::{Claim, Mode, Observation};
 use lockwright_locks::case::Checks;
 use lockwright_locks::catalog::Checker;
 use rustc_hash::FxHashMap;
@@ -34,12 +34,20 @@ pub(crate) struct Objection {
     pub(crate) clients: Vec<u32>,
 }
 
-/// Who is after a lock that the checkers are not told about, or that they are.
+/// Who is after a lock that the checkers are not told about, or that they are. Small, since it is looked up for every
+/// observation: whoever claims a part of a lock is watched from the beginning.
 #[derive(Clone, Copy, Debug)]
 enum Interest {
-    Alone { client: u32, waiting: Option<Claim>, holding: Option<Claim> },
+    /// One client, after the whole of it.
+    Alone {
+        client: u32,
+        waiting: Option<Mode>,
+        holding: Option<Mode>,
+    },
     Watched,
 }
+
+const _: () = assert!(size_of::<(u64, Interest)>() <= 16);
 
 #[derive(Clone, Debug, Default)]
 struct Health {
@@ -157,54 +165,71 @@ impl Watcher {
     #[inline]
     fn tell_if_contended(&mut self, client: u32, claim: Claim, what: Observation) {
         use std::collections::hash_map::Entry;
-        let mut entry = match self.interest.entry(claim.lock) {
-            Entry::Occupied(entry) => entry,
-            Entry::Vacant(entry) => {
-                let (waiting, holding) = match what {
-                    Observation::Waiting(claim) => (Some(claim), None),
-                    Observation::Granted(claim, _) => (None, Some(claim)),
-                    _ => return,
+        let whole = claim.start == 0 && claim.end == u64::MAX;
+        match self.interest.entry(claim.lock) {
+            Entry::Occupied(mut entry) => {
+                let Interest::Alone { client: first, waiting, holding } = *entry.get() else {
+                    return self.tell_watched(client, claim, what);
                 };
-                entry.insert(Interest::Alone { client, waiting, holding });
-                return;
-            }
-        };
-        if let Interest::Alone { client: first, waiting, holding } = *entry.get() {
-            if first == client {
-                match what {
-                    Observation::Granted(..) if holding.is_none() => {
-                        entry.insert(Interest::Alone { client, waiting: None, holding: Some(claim) });
-                        return;
-                    }
-                    Observation::Releasing(_) | Observation::Lost(_) if holding == Some(claim) => {
-                        // Where it already waits again, its release was a message that the wait overtook.
-                        match waiting {
-                            None => drop(entry.remove()),
-                            Some(_) => drop(entry.insert(Interest::Alone { client, waiting, holding: None })),
+                if first == client && whole {
+                    match what {
+                        Observation::Granted(..) if holding.is_none() => {
+                            entry.insert(Interest::Alone {
+                                client,
+                                waiting: None,
+                                holding: Some(claim.mode),
+                            });
+                            return;
                         }
-                        return;
+                        Observation::Releasing(_) | Observation::Lost(_) if holding == Some(claim.mode) => {
+                            // Where it already waits again, its release was a message that the wait overtook.
+                            if waiting.is_some() {
+                                entry.insert(Interest::Alone { client, waiting, holding: None });
+                            } else {
+                                entry.remove();
+                            }
+                            return;
+                        }
+                        Observation::Waiting(_) if waiting.is_none() => {
+                            entry.insert(Interest::Alone { client, waiting: Some(claim.mode), holding });
+                            return;
+                        }
+                        Observation::GaveUp(_) if holding.is_none() => {
+                            entry.remove();
+                            return;
+                        }
+                        _ => {}
                     }
-                    Observation::Waiting(_) if waiting.is_none() => {
-                        entry.insert(Interest::Alone { client, waiting: Some(claim), holding });
-                        return;
-                    }
-                    Observation::GaveUp(_) if holding.is_none() => {
-                        entry.remove();
-                        return;
-                    }
-                    _ => {}
+                }
+                entry.insert(Interest::Watched);
+                let all = |mode| Claim { lock: claim.lock, mode, start: 0, end: u64::MAX };
+                if let Some(mode) = holding {
+                    self.tell(first, Observation::Granted(all(mode), None));
+                }
+                if let Some(mode) = waiting
+                    && !self.has_crashed(first)
+                {
+                    self.tell(first, Observation::Waiting(all(mode)));
                 }
             }
-            entry.insert(Interest::Watched);
-            if let Some(claim) = holding {
-                self.tell(first, Observation::Granted(claim, None));
-            }
-            if let Some(claim) = waiting
-                && !self.has_crashed(first)
-            {
-                self.tell(first, Observation::Waiting(claim));
+            Entry::Vacant(entry) => {
+                let (waiting, holding) = match what {
+                    Observation::Waiting(_) => (Some(claim.mode), None),
+                    Observation::Granted(..) => (None, Some(claim.mode)),
+                    _ => return,
+                };
+                if whole {
+                    entry.insert(Interest::Alone { client, waiting, holding });
+                    return;
+                }
+                entry.insert(Interest::Watched);
             }
         }
+        self.tell_watched(client, claim, what);
+    }
+
+    /// Tells the checkers of a lock that they are told about, until nobody is after it any more.
+    fn tell_watched(&mut self, client: u32, claim: Claim, what: Observation) {
         self.tell(client, what);
         if !matches!(what, Observation::Waiting(_) | Observation::Granted(..))
             && self.watch.is_idle(claim.lock)

@@ -105,14 +105,21 @@ impl InProcEndpoint {
     /// Executes one verb and wakes those who waited for what it did.
     #[inline(always)]
     pub(in crate::backend) fn execute(&self, verb: RawVerb) -> Result<u128, FabricError> {
+        self.reach_and_wake(verb).ok_or(FabricError::NodeLost(verb.addr.node))
+    }
+
+    /// The same; `None` if the word's node is dead.
+    #[inline(always)]
+    fn reach_and_wake(&self, verb: RawVerb) -> Option<u128> {
         let RawVerb { addr, width, op } = verb;
         let Some((old, changed)) = self.reach(addr, width, &op) else {
-            return Err(self.refuse(addr.node, addr.region, addr.offset, width));
+            self.refuse(addr.node, addr.region, addr.offset, width);
+            return None;
         };
         if changed && self.shared.parking.is_awaited(addr.offset) {
             self.wake(addr.node, addr.region, addr.offset);
         }
-        Ok(old)
+        Some(old)
     }
 
     /// Whether there is such a word, or was before its node died.
@@ -143,8 +150,8 @@ impl InProcEndpoint {
 
     #[cold]
     #[inline(never)]
-    fn refuse(&self, node: NodeId, region: RegionId, offset: u64, width: Width) -> FabricError {
-        self.shared.refuse(Addr { offset, node, region }, width)
+    fn refuse(&self, node: NodeId, region: RegionId, offset: u64, width: Width) {
+        self.shared.refuse(Addr { offset, node, region }, width);
     }
 
     #[cold]
@@ -158,16 +165,17 @@ impl InProcEndpoint {
 /// Executes a batch's verbs here and now.
 struct Direct<'a> {
     ep: &'a InProcEndpoint,
-    lost: Option<FabricError>,
+    /// A node that could not be reached; smaller than the error it becomes, so that it stays in a register.
+    lost: Option<NodeId>,
 }
 
 impl Executor for Direct<'_> {
     #[inline(always)]
     fn execute(&mut self, verb: RawVerb) -> u128 {
-        match self.ep.execute(verb) {
-            Ok(old) => old,
-            Err(lost) => {
-                self.lost = Some(lost);
+        match self.ep.reach_and_wake(verb) {
+            Some(old) => old,
+            None => {
+                self.lost = Some(verb.addr.node);
                 0
             }
         }
@@ -175,6 +183,8 @@ impl Executor for Direct<'_> {
 }
 
 impl Endpoint for InProcEndpoint {
+    const IS_AT_ONCE: bool = true;
+
     #[inline(always)]
     fn me(&self) -> PeerId {
         self.me
@@ -193,7 +203,17 @@ impl Endpoint for InProcEndpoint {
     fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>> {
         let mut direct = Direct { ep: self, lost: None };
         let olds = batch.run(&mut direct);
-        Done::new(olds, direct.lost)
+        Done::new(olds, direct.lost.map(FabricError::NodeLost))
+    }
+
+    #[inline(always)]
+    fn go_at_once<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
+        let mut direct = Direct { ep: self, lost: None };
+        let olds = batch.run(&mut direct);
+        Ok(match direct.lost {
+            None => Ok(olds),
+            Some(node) => Err(FabricError::NodeLost(node)),
+        })
     }
 
     fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {
@@ -217,6 +237,11 @@ impl Endpoint for InProcEndpoint {
         pick: impl FnMut(PeerId, &Message) -> Option<T>,
     ) -> impl Future<Output = Option<T>> {
         Receive::new(self.mailbox(), self.clock(), deadline, pick)
+    }
+
+    #[inline(always)]
+    fn has_no_mail(&self) -> bool {
+        self.client.mailbox.is_empty()
     }
 
     fn now(&self) -> impl Future<Output = Time> {

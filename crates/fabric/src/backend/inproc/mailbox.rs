@@ -39,6 +39,12 @@ impl Mailbox {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether no message is inside: one load.
+    #[inline(always)]
+    pub(in crate::backend) fn is_empty(&self) -> bool {
+        self.len.load(SeqCst) == 0
+    }
+
     /// Puts a message in; `false` if the mailbox is closed or full.
     pub(in crate::backend) fn put(&self, from: PeerId, message: Message) -> bool {
         let mut inside = self.inside();
@@ -108,7 +114,7 @@ impl<'a, P> Receive<'a, P> {
         deadline: Deadline,
         pick: P,
     ) -> Self {
-        if deadline == Deadline::Now && mailbox.len.load(SeqCst) == 0 {
+        if deadline == Deadline::Now && mailbox.is_empty() {
             return Self(None);
         }
         Self(Some(Box::new(Looking { mailbox, clock, deadline, pick, waiting: None })))

@@ -271,10 +271,13 @@ impl Shared {
         }
     }
 
-    /// Why a word was out of reach: its node is dead, or there never was such a word.
-    fn refuse(&self, addr: Addr, width: Width) -> FabricError {
+    /// A word was out of reach, because its node is dead.
+    ///
+    /// # Panics
+    /// If there never was such a word.
+    fn refuse(&self, addr: Addr, width: Width) {
         match find(&self.regions, addr) {
-            Some(region) if region.is_dead() => FabricError::NodeLost(addr.node),
+            Some(region) if region.is_dead() => {}
             Some(region) => panic!(
                 "{addr} is no place for a word of {} bytes: the region has {} bytes, and words are aligned to their \
                  size",
@@ -288,7 +291,10 @@ impl Shared {
     fn do_it(&self, addr: Addr, width: Width, op: &Op) -> u128 {
         match find(&self.regions, addr).and_then(|region| region.execute(addr.offset, width, op)) {
             Some((old, _)) => old,
-            None => panic!("{}", self.refuse(addr, width)),
+            None => {
+                self.refuse(addr, width);
+                panic!("{}", FabricError::NodeLost(addr.node));
+            }
         }
     }
 }

@@ -201,7 +201,7 @@ impl Owner for Arc<Post> {
 
     fn broken(&self, pair: u32) {
         let Some(client) = self.client.get().and_then(Weak::upgrade) else { return };
-        if client.host.number() == Some(pair) {
+        if client.host.doubt(pair) {
             // Not here: whoever takes completions must not wait for those that are still to be taken.
             let renew = move || client.renew();
             let _ = std::thread::Builder::new().name("lockwright-rdma-renew".to_owned()).spawn(renew);

@@ -100,18 +100,22 @@ impl Guest {
             number = number.wrapping_add(1);
             // From the host, a letter says whom it is from.
             let bytes = letter::encode(from, number, &message);
-            while !block_on(self.wire.send(&bytes)) {
+            loop {
+                let used = self.wire.number();
+                if block_on(self.wire.send(&bytes)) {
+                    break;
+                }
                 if self.gone.load(Relaxed) {
                     return;
                 }
-                self.ask_for_another();
+                self.ask_for_another(used);
             }
         }
     }
 
-    /// Asks the client for a new queue pair, if this one is of no more use.
-    fn ask_for_another(&self) {
-        if self.wire.number().is_some() {
+    /// Asks the client for a new queue pair, unless there is another already than the one that failed.
+    fn ask_for_another(&self, failed: Option<u32>) {
+        if failed.is_some() && self.wire.number() == failed {
             self.wire.cut();
             self.say(&Frame::Broken);
         }
@@ -133,7 +137,7 @@ impl<F: Fn(PeerId, Message) + Send + Sync> Owner for Desk<F> {
 
     fn broken(&self, pair: u32) {
         let guest = self.guest.get().and_then(Weak::upgrade);
-        if let Some(guest) = guest.filter(|guest| guest.wire.number() == Some(pair)) {
+        if let Some(guest) = guest.filter(|guest| guest.wire.doubt(pair)) {
             guest.say(&Frame::Broken);
         }
     }

@@ -341,6 +341,8 @@ impl Station {
         let well = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
         if !well {
             self.note(wc);
+            // Before anybody hears that it failed: what comes next must not go the same way.
+            self.owner.broken(wc.qp_num);
         }
         if wc.wr_id & RECEIVE != 0 {
             let index = (wc.wr_id & !RECEIVE) as usize;
@@ -370,9 +372,6 @@ impl Station {
         if index >= BATCHES {
             let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
             self.tell_waiting(&mut backlog);
-        }
-        if !well {
-            self.owner.broken(wc.qp_num);
         }
     }
 

@@ -8,7 +8,7 @@
 
 use super::station::{Failed, Station};
 use super::verbs::{Pair, Work, WorkKind};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Poll, Waker};
 
@@ -18,6 +18,8 @@ pub(super) struct Wire {
     /// Work is posted under the reader's lock, so that a cut sees everything that was.
     pair: RwLock<Option<Pair>>,
     station: Arc<Station>,
+    /// The number of a queue pair that is in error and not cut yet: nothing is posted to it any more.
+    doubted: AtomicU64,
     closed: AtomicBool,
     /// Those who wait for the next queue pair.
     waiting: Mutex<Vec<Waker>>,
@@ -29,6 +31,7 @@ impl Wire {
         Arc::new(Self {
             pair: RwLock::new(Some(pair)),
             station: Arc::clone(station),
+            doubted: AtomicU64::new(u64::MAX),
             closed: AtomicBool::new(false),
             waiting: Mutex::default(),
         })
@@ -37,6 +40,22 @@ impl Wire {
     /// The number of the queue pair, if there is one now.
     pub(super) fn number(&self) -> Option<u32> {
         self.pair.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|pair| pair.info.number)
+    }
+
+    /// The queue pair of this number is in error: from now on nothing is posted to it. `false` if that is known, or there is
+    /// another by now.
+    pub(super) fn doubt(&self, pair: u32) -> bool {
+        let doubted = u64::from(pair);
+        self.number() == Some(pair) && self.doubted.swap(doubted, SeqCst) != doubted
+    }
+
+    fn is_doubted(&self, pair: u32) -> bool {
+        u64::from(pair) == self.doubted.load(SeqCst)
+    }
+
+    /// Whether there is a queue pair to post to.
+    fn is_up(&self) -> bool {
+        self.number().is_some_and(|pair| !self.is_doubted(pair))
     }
 
     /// Puts the queue pair into the error state and leaves it there: for tests of what comes after.
@@ -60,6 +79,7 @@ impl Wire {
 
     /// Goes on over `pair`.
     pub(super) fn set(&self, pair: Pair) {
+        self.doubted.store(u64::MAX, SeqCst);
         *self.pair.write().unwrap_or_else(PoisonError::into_inner) = Some(pair);
         self.wake();
     }
@@ -80,7 +100,7 @@ impl Wire {
     pub(super) async fn ready(&self) -> bool {
         std::future::poll_fn(|cx| {
             let look = || {
-                if self.closed.load(SeqCst) { Some(false) } else { self.number().map(|_| true) }
+                if self.closed.load(SeqCst) { Some(false) } else { self.is_up().then_some(true) }
             };
             if let Some(ready) = look() {
                 return Poll::Ready(ready);
@@ -95,7 +115,9 @@ impl Wire {
     /// Posts `works`, which end the turn of slot `index`. `false` if there is no queue pair, or it takes nothing.
     pub(super) fn post(&self, index: usize, works: &[Work]) -> bool {
         let pair = self.pair.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(pair) = &*pair else { return false };
+        let Some(pair) = pair.as_ref().filter(|pair| !self.is_doubted(pair.info.number)) else {
+            return false;
+        };
         self.station.posting(index, pair.info.number);
         pair.post(works)
     }

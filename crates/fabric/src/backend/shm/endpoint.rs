@@ -143,6 +143,8 @@ impl Executor for Direct<'_> {
 }
 
 impl Endpoint for ShmEndpoint {
+    const IS_AT_ONCE: bool = true;
+
     #[inline(always)]
     fn me(&self) -> PeerId {
         self.me
@@ -199,6 +201,11 @@ impl Endpoint for ShmEndpoint {
         pick: impl FnMut(PeerId, &Message) -> Option<T>,
     ) -> impl Future<Output = Option<T>> {
         Receive::new(&self.client, deadline, pick)
+    }
+
+    #[inline(always)]
+    fn has_no_mail(&self) -> bool {
+        self.client.has_no_letter()
     }
 
     /// CLOCK_MONOTONIC, the same for all processes of the host.

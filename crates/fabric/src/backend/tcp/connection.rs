@@ -8,11 +8,11 @@ use super::encode::put_done;
 use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, WaitFrame, Welcome};
 use super::host::{HostError, SessionEnd, VerbHost, Watch};
 use super::incoming::{Incoming, ReadError};
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, together};
 use super::server::ServerOptions;
 use super::session::Session;
 use super::switchboard::Switchboard;
-use crate::addr::Width;
+use crate::addr::{PeerId, Width};
 use crate::capability::{AtomicScope, Capabilities};
 use crate::verb::{Op, RawVerb};
 use std::collections::HashMap;
@@ -208,7 +208,7 @@ impl<H: VerbHost> Connection<'_, H> {
         let mut silence = pin!(sleep_until(heard + patience));
         loop {
             self.out.cork();
-            let handled = self.handle_all(incoming);
+            let handled = together(|| self.handle_all(incoming));
             self.out.uncork();
             if let Err(end) = handled {
                 return end;
@@ -282,7 +282,7 @@ impl<H: VerbHost> Connection<'_, H> {
 
     fn go(&self, id: u64, quiet: bool, verbs: &[RawVerb]) -> Result<(), End> {
         let mut olds = Vec::with_capacity(verbs.len());
-        match self.board.host.execute(verbs, &mut olds) {
+        match self.board.host.execute(self.session.peer, verbs, &mut olds) {
             Ok(()) if quiet => {}
             Ok(()) => {
                 self.out.push(|out| put_done(out, id, &olds));
@@ -297,7 +297,7 @@ impl<H: VerbHost> Connection<'_, H> {
     fn wait(&self, id: u64, wait: &WaitFrame) -> Result<(), End> {
         let watch = Watch::from(wait);
         // Most waits that are over at once need no task.
-        let answer = match look(&*self.board.host, &watch) {
+        let answer = match look(&*self.board.host, self.session.peer, &watch) {
             Ok(value) if watch.met_by(value) || wait.timeout_ns == 0 => {
                 Frame::Waited { id, met: watch.met_by(value), value }
             }
@@ -318,11 +318,12 @@ impl<H: VerbHost> Connection<'_, H> {
             return Err(End::Refused(Refusal::OutOfPlace, format!("request {id} is used twice")));
         }
         let (host, out, waits) = (Arc::clone(&self.board.host), Arc::clone(self.out), Arc::clone(self.waits));
+        let me = self.session.peer;
         let task = tokio::spawn(async move {
             let end = tokio::select! {
                 biased;
-                end = host.watch(watch) => end,
-                () = pass(timeout_ns) => look(&*host, &watch),
+                end = host.watch(me, watch) => end,
+                () = pass(timeout_ns) => look(&*host, me, &watch),
             };
             if waits.running().remove(&id).is_none() {
                 return;
@@ -344,10 +345,10 @@ fn no_such_word(error: HostError) -> End {
 }
 
 /// What the word holds.
-fn look<H: VerbHost>(host: &H, watch: &Watch) -> Result<u128, HostError> {
+fn look<H: VerbHost>(host: &H, from: PeerId, watch: &Watch) -> Result<u128, HostError> {
     let (addr, width): (_, Width) = (watch.addr, watch.width);
     let mut olds = Vec::with_capacity(1);
-    host.execute(&[RawVerb { addr, width, op: Op::Read }], &mut olds)?;
+    host.execute(from, &[RawVerb { addr, width, op: Op::Read }], &mut olds)?;
     Ok(olds[0])
 }
 

@@ -85,7 +85,7 @@ impl TcpEndpoint {
         self.link.tell_peer(to, message)
     }
 
-    /// Calls `listener` with every message from now on, instead of keeping them for `recv`. Only the first counts.
+    /// Calls `listener` with every message from now on; only what it gives back is kept for `recv`. The first one counts.
     pub fn listen(&self, listener: Weak<dyn Listener>) {
         self.link.listen(listener);
     }
@@ -102,6 +102,12 @@ impl TcpEndpoint {
     /// Whether there is a connection. A network that hangs is noticed after three heartbeats.
     pub fn is_connected(&self) -> bool {
         self.link.is_up()
+    }
+
+    /// How many connections of this session broke so far. If it is the same before a request and after its answer,
+    /// everything in between was executed, in order.
+    pub fn breaks(&self) -> u64 {
+        self.link.breaks()
     }
 
     /// How long nothing has come from the server. An idle connection says something at every heartbeat.

@@ -102,14 +102,15 @@ pub trait VerbHost: Send + Sync + 'static {
     /// The time that clients are told and roles see.
     fn now(&self) -> Time;
 
-    /// Executes `verbs` in order and appends the old words to `olds`.
+    /// Executes the verbs of `from`, a client or role of the server, in order and appends the old words to `olds`.
     ///
     /// # Errors
-    /// If there is no such word (and then nothing was executed), or its node is dead.
-    fn execute(&self, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError>;
+    /// If there is no such word for it (and then nothing was executed), or its node is dead.
+    fn execute(&self, from: PeerId, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError>;
 
-    /// Waits until a word meets a condition and returns it. The server drops the future when the client gives up.
-    fn watch(&self, watch: Watch) -> impl Future<Output = Result<u128, HostError>> + Send;
+    /// Waits for `from` until a word meets a condition and returns it. The server drops the future when the client gives
+    /// up.
+    fn watch(&self, from: PeerId, watch: Watch) -> impl Future<Output = Result<u128, HostError>> + Send;
 
     /// Gives a new client its id, or `None` if there is no room for another. `name` is what it calls itself.
     fn admit(&self, name: &str) -> Option<PeerId>;

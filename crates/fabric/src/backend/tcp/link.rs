@@ -85,6 +85,8 @@ struct State {
     next: u64,
     calls: BTreeMap<u64, Call>,
     waits: u32,
+    /// Connections that broke.
+    breaks: u64,
     /// The last message got, and the last one that the server knows we got.
     seen: u64,
     acked: u64,
@@ -115,6 +117,7 @@ impl Link {
             next: 1,
             calls: BTreeMap::new(),
             waits: 0,
+            breaks: 0,
             seen: 0,
             acked: 0,
             room: Wakers::default(),
@@ -163,7 +166,6 @@ impl Link {
     pub(super) fn leave_end(&self, seat: &mut Option<u64>) {
         self.state().end.leave(seat);
     }
-
     pub(super) fn leave_room(&self, seat: &mut Option<u64>) {
         self.state().room.leave(seat);
     }
@@ -260,6 +262,9 @@ impl Link {
         self.clock.now().since(Time(self.heard.load(Relaxed)))
     }
 
+    pub(super) fn breaks(&self) -> u64 {
+        self.state().breaks
+    }
     pub(super) fn is_up(&self) -> bool {
         matches!(self.state().phase, Phase::Up(..))
     }
@@ -408,10 +413,11 @@ impl Link {
             state.acked = seq;
         }
         drop(state);
-        if let Some(listener) = self.listener() {
-            listener.message(from, message);
-            return Ok(());
-        }
+        let message = match self.listener() {
+            Some(listener) => listener.message(from, message),
+            None => Some(message),
+        };
+        let Some(message) = message else { return Ok(()) };
         if self.mailbox.put(from, message) { Ok(()) } else { Err(Fate::Overrun) }
     }
 
@@ -422,6 +428,7 @@ impl Link {
             return false;
         }
         state.phase = Phase::Down;
+        state.breaks += 1;
         let sent = state.calls.values_mut().filter(|call| call.unsent.is_none() && call.answer.is_none());
         let failed = sent.filter(|call| !matches!(call.about, About::Wait(..)));
         let wakers: Vec<_> = failed.filter_map(fail).collect();

@@ -10,8 +10,8 @@ use std::sync::Weak;
 
 /// Hears what comes for a client: see [`TcpEndpoint::listen`](super::TcpEndpoint::listen).
 pub trait Listener: Send + Sync {
-    /// A message came. It is not put into the mailbox.
-    fn message(&self, from: PeerId, message: Message);
+    /// A message came. What is given back goes into the mailbox.
+    fn message(&self, from: PeerId, message: Message) -> Option<Message>;
 
     /// The session goes on over a new connection. What was [told](super::TcpEndpoint::tell) on the old one may not
     /// have arrived.

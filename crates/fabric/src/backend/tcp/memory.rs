@@ -89,7 +89,7 @@ impl VerbHost for InProcHost {
         self.hand.clock().now()
     }
 
-    fn execute(&self, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError> {
+    fn execute(&self, _: PeerId, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError> {
         for verb in verbs {
             self.check(verb.addr, verb.width)?;
         }
@@ -99,7 +99,7 @@ impl VerbHost for InProcHost {
         Ok(())
     }
 
-    async fn watch(&self, watch: Watch) -> Result<u128, HostError> {
+    async fn watch(&self, _: PeerId, watch: Watch) -> Result<u128, HostError> {
         let Watch { addr, width, cond, or } = watch;
         self.check(addr, width)?;
         match width {
@@ -160,11 +160,11 @@ impl<H: VerbHost> VerbHost for Arc<H> {
     fn now(&self) -> Time {
         H::now(self)
     }
-    fn execute(&self, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError> {
-        H::execute(self, verbs, olds)
+    fn execute(&self, from: PeerId, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError> {
+        H::execute(self, from, verbs, olds)
     }
-    fn watch(&self, watch: Watch) -> impl Future<Output = Result<u128, HostError>> + Send {
-        H::watch(self, watch)
+    fn watch(&self, from: PeerId, watch: Watch) -> impl Future<Output = Result<u128, HostError>> + Send {
+        H::watch(self, from, watch)
     }
     fn admit(&self, name: &str) -> Option<PeerId> {
         H::admit(self, name)

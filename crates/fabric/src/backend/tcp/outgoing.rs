@@ -1,10 +1,12 @@
 //! What is to be written to one connection: a bounded buffer, written at once where that is possible, and by a task
 //! where the socket is full or TLS is in between.
 //!
-//! Frames that are put in while the buffer is corked, or by [`Outgoing::gather`], leave in one write. A buffer that
-//! grows past its limit belongs to somebody who does not read: it is closed, and with it the connection.
+//! Frames that are put in while the buffer is corked, or by [`Outgoing::gather`], leave in one write; so do those for one
+//! client that [come of](together) what arrived together from another. A buffer that grows past its limit belongs to somebody
+//! who does not read: it is closed, and with it the connection.
 
 use socket2::SockRef;
+use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -12,6 +14,29 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
+
+thread_local! {
+    /// The buffers that this thread has put something into, which is to leave together.
+    static TOGETHER: RefCell<Option<Vec<Arc<Outgoing>>>> = const { RefCell::new(None) };
+}
+
+/// Whatever `act` [passes on](Outgoing::pass_on) leaves when it is done: one write for each receiver.
+pub(super) fn together<T>(act: impl FnOnce() -> T) -> T {
+    /// Also out of a panic.
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            let filled = TOGETHER.take();
+            filled.into_iter().flatten().for_each(|out| out.uncork());
+        }
+    }
+    if TOGETHER.with_borrow(Option::is_some) {
+        return act();
+    }
+    TOGETHER.set(Some(Vec::new()));
+    let _leave = Leave;
+    act()
+}
 
 /// The writing side when TLS is in between.
 pub(super) type Sealed = Box<dyn AsyncWrite + Send + Unpin>;
@@ -73,6 +98,24 @@ impl Outgoing {
         }
         if !queue.corked {
             self.flush(&mut queue);
+        }
+        true
+    }
+
+    /// As [`Outgoing::push`], but what is put in while something is handled [together] leaves with the rest of it.
+    pub(super) fn pass_on(self: &Arc<Self>, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let mut queue = self.queue();
+        if !self.put(&mut queue, fill) {
+            return false;
+        }
+        if !queue.corked {
+            let waits = TOGETHER.with_borrow_mut(|filled| {
+                filled.as_mut().map(|filled| filled.push(Arc::clone(self))).is_some()
+            });
+            queue.corked = waits;
+            if !waits {
+                self.flush(&mut queue);
+            }
         }
         true
     }
@@ -229,5 +272,39 @@ impl Outgoing {
             self.close();
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::{TcpListener, TcpStream};
+
+    #[tokio::test]
+    async fn what_is_passed_on_together_leaves_together_and_else_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (far, _) = listener.accept().await.unwrap();
+        near.writable().await.unwrap();
+        let out = Outgoing::new(Some(near.into_split().1), 1 << 10);
+        together(|| {
+            for _ in 0..3 {
+                assert!(out.pass_on(|bytes| bytes.extend(b"abc")));
+            }
+            assert_eq!(together(|| out.queue().len()), 9, "nothing has left");
+        });
+        assert_eq!(out.queue().len(), 0);
+        out.pass_on(|bytes| bytes.extend(b"d"));
+        assert_eq!(out.queue().len(), 0);
+        let mut bytes = [0; 16];
+        far.readable().await.unwrap();
+        assert_eq!(far.try_read(&mut bytes).unwrap(), 10);
+        let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            together(|| {
+                out.pass_on(|bytes| bytes.extend(b"e"));
+                panic!("somebody's role");
+            })
+        }));
+        assert!(panics.is_err() && out.queue().len() == 0 && !out.queue().corked);
     }
 }

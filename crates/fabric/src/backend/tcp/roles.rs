@@ -115,7 +115,7 @@ impl Seat {
     fn carry_out<H: VerbHost>(self: &Arc<Self>, board: &Arc<Switchboard<H>>, out: &mut Outbox) {
         let mut olds = Vec::new();
         for verb in out.verbs.drain(..) {
-            let _ = board.host.execute(&[verb], &mut olds);
+            let _ = board.host.execute(self.me, &[verb], &mut olds);
         }
         for (to, message) in out.messages.drain(..).chain(out.datagrams.drain(..)) {
             board.post(self.me, to, message);

@@ -102,7 +102,7 @@ impl Session {
         state.sent += 1;
         if let Some(line) = &state.line {
             // A line that was closed is about to be taken away; the message stays for the next one.
-            line.push(|out| put_deliver(out, state.sent, from, &message));
+            line.pass_on(|out| put_deliver(out, state.sent, from, &message));
         }
         state.kept_bytes += bytes;
         state.kept.push_back((from, message));

@@ -6,7 +6,7 @@
 //! What tasks ask for beyond that waits in lanes, in the new epoch.
 
 use super::super::agent::Agent;
-use super::super::decider::{BLOCK_BITS, LOCAL_BITS};
+use super::super::decider::LOCAL_BITS;
 use super::super::packet::{Ticket, Waiter, call};
 use super::super::report::{Entry, What};
 use super::super::{Params, Rules};
@@ -115,7 +115,6 @@ impl<R: Rules> Machine<R> {
                 self.seat_anew(agent, &tasks, stamps << LOCAL_BITS);
             }
         }
-        debug_assert!(stamps >> BLOCK_BITS < 1 << 16, "blocks of stamps have run out");
         out.send(coordinator, Message::new(0, call::RESTORED, &[epoch]));
     }
 

@@ -13,7 +13,7 @@ pub(super) struct Event {
 
 impl Event {
     #[inline(always)]
-    fn key(&self) -> u128 {
+    pub(super) fn key(&self) -> u128 {
         (u128::from(self.at_ns) << 64) | u128::from(self.seq)
     }
 }

@@ -23,6 +23,33 @@ pub(super) struct Flight {
     pub(super) parked: bool,
 }
 
+/// When the last message to each peer arrives, of those of one sender that are still under way: whatever it sends later
+/// must not overtake them. Few, so that looking at all of them costs less than finding one among all pairs of peers.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay(Vec<(PeerId, u64)>);
+
+impl UnderWay {
+    /// A message to `to` could be there at `at_ns`: when will it be? First sent, first there.
+    fn send(&mut self, now_ns: u64, to: PeerId, at_ns: u64) -> u64 {
+        self.0.retain(|(_, last_ns)| *last_ns > now_ns);
+        match self.0.iter_mut().find(|(peer, _)| *peer == to) {
+            Some((_, last_ns)) => {
+                *last_ns = at_ns.max(*last_ns);
+                *last_ns
+            }
+            None => {
+                self.0.push((to, at_ns));
+                at_ns
+            }
+        }
+    }
+
+    /// When the last message to `to` arrives; zero if all have.
+    fn last_ns(&self, to: PeerId) -> u64 {
+        self.0.iter().find(|(peer, _)| *peer == to).map_or(0, |(_, last_ns)| *last_ns)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct RoleState {
     /// The node it is on; none for a switch, which is in the network.
@@ -38,6 +65,8 @@ pub(super) struct RoleState {
     /// What each peer has sent and is not served yet, in order: work that takes longer than was known must not let one
     /// message of a peer overtake another, at one desk or at several.
     pub(super) queues: HashMap<PeerId, VecDeque<u32>, FxBuildHasher>,
+    /// What it sent and has not arrived.
+    sent: UnderWay,
 }
 
 impl RoleState {
@@ -57,6 +86,7 @@ impl RoleState {
             desks,
             alone_until_ns: 0,
             queues: HashMap::default(),
+            sent: UnderWay::default(),
         }
     }
 
@@ -153,10 +183,11 @@ impl Core {
                 self.fly(from, to, message.clone(), again_ns);
             }
         } else {
-            // First sent, first there: per pair of peers.
-            let last = self.last_delivery.entry((from, to)).or_insert(0);
-            at_ns = at_ns.max(*last);
-            *last = at_ns;
+            let sent = match from.index() {
+                (role, true) => &mut self.roles[role].sent,
+                (client, false) => &mut self.clients[client].sent,
+            };
+            at_ns = sent.send(self.now_ns, to, at_ns);
         }
         let flight = self.fly(from, to, message, at_ns);
         self.flights[flight as usize].in_order = !datagram;
@@ -246,7 +277,7 @@ impl Core {
         for role in 0..self.roles.len() {
             if self.roles[role].role.hears_departures() {
                 let to = PeerId::role(role);
-                let sent_ns = self.last_delivery.get(&(from, to)).copied().unwrap_or(0);
+                let sent_ns = self.clients[client as usize].sent.last_ns(to);
                 let at_ns = sent_ns.max(self.now_ns + self.model.node_lost_ns);
                 self.fly(from, to, Message::new(0, Message::DEPARTED, &[]), at_ns);
             }

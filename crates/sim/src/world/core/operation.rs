@@ -3,12 +3,14 @@
 
 use super::event::EventKind;
 use super::{Core, Fate, OpId, What};
+use lockwright_fabric::backend::prefetch;
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Addr, Cond, FabricError, RawVerb, Width};
 use std::collections::VecDeque;
 
 /// One operation of one client: a batch, a sleep, or a wait for a word at home.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Operation {
     pub(crate) client: u32,
     pub(crate) done: bool,
@@ -19,14 +21,32 @@ pub(crate) struct Operation {
     pub(crate) error: Option<FabricError>,
     /// What takes effect with the first verb.
     pub(super) observed: Vec<Observation>,
-    /// Weak scope: when each verb gets its turn, and what the one at work will write.
-    pub(super) turns: VecDeque<u64>,
-    pub(super) write_back: Option<u128>,
     /// There and back again: how long the operation's way to the NIC and its way home are.
     pub(super) way_ns: u64,
     pub(super) return_ns: u64,
-    /// Set for a wait: its one verb, a READ, is repeated until this is met.
-    pub(super) poll: Option<Polling>,
+    /// Whether it is a wait that polls.
+    polls: bool,
+}
+
+const _: () = assert!(size_of::<Operation>() <= 128, "an operation is two cache lines");
+
+impl Operation {
+    /// Its turn is next: both its cache lines will be needed.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.verbs);
+        prefetch(&self.client);
+    }
+}
+
+/// What few operations have: kept apart, so that all the others are small.
+#[derive(Debug, Default)]
+pub(super) struct Rare {
+    /// Weak scope: when each verb gets its turn, and what the one at work will write.
+    pub(super) turns: VecDeque<u64>,
+    pub(super) write_back: Option<u128>,
+    /// Of a wait: its one verb, a READ, is repeated until this is met.
+    poll: Option<Polling>,
 }
 
 /// A wait that polls. The executor repeats the READ; the client's future is not bothered until it ends.
@@ -67,6 +87,7 @@ impl Core {
             slot.done = false;
             slot.abandoned = false;
             slot.error = None;
+            slot.polls = false;
             return op;
         }
         self.ops.push(Operation {
@@ -77,12 +98,11 @@ impl Core {
             olds: Vec::new(),
             error: None,
             observed: Vec::new(),
-            turns: VecDeque::new(),
-            write_back: None,
             way_ns: 0,
             return_ns: 0,
-            poll: None,
+            polls: false,
         });
+        self.rare.push(Rare::default());
         self.ops.len() as OpId - 1
     }
 
@@ -91,13 +111,12 @@ impl Core {
         slot.verbs.clear();
         slot.olds.clear();
         slot.observed.clear();
-        slot.poll = None;
         self.free_ops.push(op);
     }
 
     /// READs that a wait took so far.
     pub(crate) fn polls(&self, op: OpId) -> u32 {
-        self.ops[op as usize].poll.map_or(0, |poll| poll.polls)
+        self.rare[op as usize].poll.filter(|_| self.ops[op as usize].polls).map_or(0, |poll| poll.polls)
     }
 
     #[inline]
@@ -168,15 +187,19 @@ impl Core {
     /// Starts a wait that polls `verb`, a READ over the network.
     pub(crate) fn start_poll(&mut self, client: u32, verb: RawVerb, polling: Polling) -> Option<OpId> {
         let op = self.start_batch(client, |verbs| verbs.push(verb))?;
-        self.ops[op as usize].poll = Some(Polling { polls: 1, ..polling });
+        self.ops[op as usize].polls = true;
+        self.rare[op as usize].poll = Some(Polling { polls: 1, ..polling });
         Some(op)
     }
 
     /// The answer of a polling READ will be home at `home_ns`. Is another one needed? Then it is under way.
     #[inline]
     pub(super) fn polls_again(&mut self, op: OpId, home_ns: u64) -> bool {
-        let slot = &mut self.ops[op as usize];
-        let Some(poll) = &mut slot.poll else { return false };
+        let slot = &self.ops[op as usize];
+        if !slot.polls {
+            return false;
+        }
+        let Some(poll) = &mut self.rare[op as usize].poll else { return false };
         if slot.abandoned || poll.met_by(slot.olds[0]) || home_ns >= poll.deadline_ns {
             return false;
         }

@@ -91,25 +91,26 @@ impl Core {
     // ---- weak scope: an atomic is a read when it gets its turn and a write when it gives its address back ----
 
     pub(super) fn plan_weak_turns(&mut self, op: OpId) {
-        let slot = &mut self.ops[op as usize];
+        let turns = &mut self.rare[op as usize].turns;
         let mut not_before_ns = 0;
-        for verb in &slot.verbs {
+        for verb in &self.ops[op as usize].verbs {
             let nic = &mut self.nics[verb.addr.node.0 as usize];
             let turn_ns = nic.admit(&self.model, verb, self.now_ns, not_before_ns);
-            slot.turns.push_back(turn_ns);
+            turns.push_back(turn_ns);
             not_before_ns = turn_ns + self.model.occupies_ns(verb);
         }
-        let first_ns = slot.turns[0];
+        let first_ns = turns[0];
         self.push(first_ns, EventKind::WeakTurn(op));
     }
 
     pub(super) fn weak_turn(&mut self, op: OpId) -> Option<u32> {
         let slot = &mut self.ops[op as usize];
         let (client, verb) = (slot.client, slot.verbs[slot.olds.len()]);
-        slot.turns.pop_front();
+        let rare = &mut self.rare[op as usize];
+        rare.turns.pop_front();
         if verb.op.is_atomic() {
             let old = self.memory.read(verb.addr, verb.width);
-            slot.write_back = verb.op.apply(verb.width, old);
+            rare.write_back = verb.op.apply(verb.width, old);
             slot.olds.push(old);
             self.note(client, What::WeakRead { verb, old });
             // Just before the address is given back: whoever gets it next at that very moment must find the write.
@@ -126,10 +127,10 @@ impl Core {
 
     pub(super) fn weak_write(&mut self, op: OpId) -> Option<u32> {
         self.take_effect(op);
-        let slot = &mut self.ops[op as usize];
+        let slot = &self.ops[op as usize];
         let at = slot.olds.len() - 1;
         let (client, verb, old) = (slot.client, slot.verbs[at], slot.olds[at]);
-        if let Some(new) = slot.write_back.take() {
+        if let Some(new) = self.rare[op as usize].write_back.take() {
             self.memory.write(verb.addr, verb.width, new);
             if !self.local_waits.is_empty() {
                 self.wake_local_waits(verb.addr);
@@ -142,7 +143,7 @@ impl Core {
 
     pub(super) fn next_weak_turn(&mut self, op: OpId) {
         let slot = &self.ops[op as usize];
-        match slot.turns.front() {
+        match self.rare[op as usize].turns.front() {
             Some(turn_ns) => self.push(*turn_ns, EventKind::WeakTurn(op)),
             None => {
                 let home_ns = self.now_ns + slot.return_ns;

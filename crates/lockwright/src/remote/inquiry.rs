@@ -1,0 +1,66 @@
+//! A question that the server answers with bytes: a listing, a look, the place of a lock.
+
+use super::driver::Elsewhere;
+use super::link::Remote;
+use super::table::Stage;
+use super::talk::{Ask, RequestId};
+use crate::error::LockError;
+use crate::home::Refused;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// A question on its way. It is asked when it is first polled; dropped, its answer is of no more interest.
+pub(super) struct Inquiry<F> {
+    remote: Arc<Remote>,
+    ask: Option<F>,
+    id: Option<RequestId>,
+    elsewhere: Option<Elsewhere>,
+}
+
+impl<F: FnOnce(RequestId) -> Ask> Inquiry<F> {
+    pub(super) fn new(remote: &Arc<Remote>, ask: F) -> Self {
+        Self { remote: Arc::clone(remote), ask: Some(ask), id: None, elsewhere: None }
+    }
+}
+
+impl<F: FnOnce(RequestId) -> Ask + Unpin> Future for Inquiry<F> {
+    type Output = Result<Vec<u8>, LockError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let mut line = this.remote.line();
+        if let Some(ask) = this.ask.take() {
+            if let Some(why) = line.refusal() {
+                return Poll::Ready(Err(why));
+            }
+            if !line.is_in_session() {
+                return Poll::Ready(Err(LockError::Server("the server cannot be reached".to_owned())));
+            }
+            let id = line.table.open(None, Stage::Looking { bytes: Vec::new() });
+            this.id = Some(id);
+            line.say(&ask(id));
+        }
+        let id = this.id.expect("a question is not asked again after its answer");
+        if let Some(Stage::Looking { .. }) = line.table.stage(id) {
+            line.table.keep(id, cx.waker());
+            drop(line);
+            this.elsewhere = this.elsewhere.take().or_else(|| this.remote.driver().wait_elsewhere());
+            return Poll::Pending;
+        }
+        this.id = None;
+        Poll::Ready(match line.table.take(id) {
+            Some(Stage::Looked { bytes }) => Ok(bytes),
+            Some(Stage::Failed(Refused::Error(error))) => Err(error),
+            _ => Err(LockError::Server("the server gave no answer".to_owned())),
+        })
+    }
+}
+
+impl<F> Drop for Inquiry<F> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.remote.line().table.take(id);
+        }
+    }
+}

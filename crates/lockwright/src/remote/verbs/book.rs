@@ -1,0 +1,69 @@
+//! The space's book as a guest has it: the server writes it, in the order of the guest's verbs.
+//!
+//! `lockwright_locks::kept` rests on a card being written before the verb that takes the lock. Cards go to the server as
+//! messages, verbs as verbs, over one connection, and the server handles both in the order in which they came; so a card
+//! need not be waited for. If the connection breaks in between, that order is lost: the verb may be executed on the next
+//! connection before the card is written. So a grant counts only if no connection broke since its card was written, which
+//! is looked at when the server has said that the guest is still in, which every grant is followed by. Whatever such a grant leaves in the lock's
+//! word is held by nobody's card, and the next to come resets it.
+
+use super::super::inquiry::Inquiry;
+use super::super::link::Remote;
+use super::super::talk::{Ask, RequestId};
+use lockwright_fabric::backend::tcp::TcpEndpoint;
+use lockwright_fabric::{FabricError, NodeId};
+use lockwright_locks::kept::{Book, Says};
+use lockwright_locks::shiftlock::layout::Member;
+use lockwright_locks::shiftlock::witness::Witness;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// The server cannot be asked.
+const GONE: FabricError = FabricError::NodeLost(NodeId(0));
+
+/// One card's view of the book.
+#[derive(Debug)]
+pub(crate) struct GuestBook {
+    pub(super) remote: Arc<Remote>,
+    pub(super) ep: TcpEndpoint,
+    /// Which guest this is: the server may know another by now.
+    pub(super) number: u32,
+    /// Connections that had broken when the card was last written.
+    pub(super) written: AtomicU64,
+}
+
+impl GuestBook {
+    /// Says something about this guest, if it still is one.
+    pub(super) fn say(&self, ask: &Ask) -> Result<(), FabricError> {
+        let mut line = self.remote.line();
+        if line.table.guest.map(|(number, _)| number) != Some(self.number) {
+            return Err(GONE);
+        }
+        line.say(ask);
+        Ok(())
+    }
+
+    async fn ask(&self, ask: impl FnOnce(RequestId) -> Ask + Unpin) -> Result<bool, FabricError> {
+        Ok(Inquiry::new(&self.remote, ask).await.map_err(|_| GONE)? == [1])
+    }
+}
+
+impl Witness for GuestBook {
+    async fn is_held(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
+        self.ask(|id| Ask::Witness { id, lock, except: except.0 }).await
+    }
+}
+
+impl Book for GuestBook {
+    async fn write(&self, card: u8, says: Option<Says>) -> Result<(), FabricError> {
+        self.written.store(self.ep.breaks(), SeqCst);
+        self.say(&Ask::Card { card, says })
+    }
+
+    async fn granted(&self, card: u8, token: u64) -> Result<(), FabricError> {
+        if !self.ask(|id| Ask::Granted { id, card, token }).await? {
+            return Err(FabricError::Expelled);
+        }
+        if self.written.load(SeqCst) == self.ep.breaks() { Ok(()) } else { Err(GONE) }
+    }
+}
