@@ -87,8 +87,10 @@ pub(super) fn run_of(
     pattern: &Pattern,
     writes_percent: f64,
 ) -> Run {
-    // Without that "the throughput would be close to zero" (§5.2.2, footnote): ranges of up to eight segments.
-    let few = Pattern::Borders { lengths: (1..8).map(|segments| segments * SEGMENT).collect(), step: 1 };
+    // Without that "the throughput would be close to zero" (§5.2.2, footnote): at most eight segments. All but a
+    // sixteenth of ranges between two random units are longer than that, and so cut to eight: "only two segments [...]
+    // compared to eight before" (§5.2.3).
+    let few = Pattern::Borders { lengths: vec![7 * SEGMENT + 1], step: 1 };
     let pattern = if lock.name == SS && *pattern == RANDOM { &few } else { pattern };
     let plan = Plan {
         clients,

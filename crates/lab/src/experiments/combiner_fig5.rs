@@ -50,8 +50,7 @@ fn claims(writes_percent: f64, clients: &[usize], reports: &[Vec<Report>]) -> Ve
         claims.push(faster("combiner-over-citron", ("combiner-poll-rpc", "citron"), 48));
         let segments = faster("combiner-over-segments", ("combiner-poll-rpc", "ss"), 48);
         claims.push(
-            segments
-                .note("static segmentation is asked for ranges of at most eight segments, as in the thesis"),
+            segments.note("static segmentation is asked for eight segments at a time, as in the thesis"),
         );
     }
     if writes_percent == 0.0 {
