@@ -371,6 +371,7 @@ async fn serve(
     tell: &mpsc::Sender<Result<Up, ServeError>>,
     stopped: oneshot::Receiver<()>,
 ) {
+    let any_port = options.listen.port() == 0;
     let started = match start(options).await {
         Ok(started) => started,
         Err(error) => {
@@ -401,6 +402,10 @@ async fn serve(
     }
     let _ = tell.send(Ok(up));
     let _ = stopped.await;
+    // Nobody comes back to a port that was the system's choice.
+    if any_port {
+        let _ = secret::forget(server.address().port());
+    }
     server.shut_down().await;
     #[cfg(feature = "rdma")]
     drop(started.rdma);
