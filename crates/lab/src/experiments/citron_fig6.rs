@@ -5,7 +5,7 @@
 //! a unit is cut into eight.
 
 use super::citron::{
-    Handshake, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, SsOver, SsUnder, Wait, WaitLong, kops, largest,
+    Handshake, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, SsOver, SsUnder, Wait, WaitShort, kops, largest,
     mean, micro, p50, p99, row, table,
 };
 use super::shift::{but, so};
@@ -24,7 +24,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 const LENGTHS: [u64; 3] = [1, 16, 256];
 const LOCKS: [Lock; 10] =
-    [Wait, WaitLong, Handshake, MT, super::citron::IT, LLC, Lld, SsExact, SsOver, SsUnder];
+    [Wait, WaitShort, Handshake, MT, super::citron::IT, LLC, Lld, SsExact, SsOver, SsUnder];
 
 /// Reports by length, lock and number of clients.
 struct Reports<'a> {

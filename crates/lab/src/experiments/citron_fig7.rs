@@ -1,7 +1,7 @@
 //! Citron Fig. 7: throughput by range size when a third of the clients each lock 1, 16 and 256 units.
 
 use super::citron::{
-    Handshake, IT, LLC, Lld, Lock, MT, NOTE, Ss, Wait, WaitLong, kops, largest, micro, row, table,
+    Handshake, IT, LLC, Lld, Lock, MT, NOTE, Ss, Wait, WaitShort, kops, largest, micro, row, table,
 };
 use super::shift::{but, so};
 use crate::claim::Claim;
@@ -18,7 +18,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 const LENGTHS: [u64; 3] = [1, 16, 256];
-const LOCKS: [Lock; 10] = [Wait, Handshake, WaitLong, MT, IT, LLC, Lld, Ss(1), Ss(16), Ss(256)];
+const LOCKS: [Lock; 10] = [Wait, Handshake, WaitShort, MT, IT, LLC, Lld, Ss(1), Ss(16), Ss(256)];
 /// Clients, and how far Citron is ahead of the best baseline.
 const CLIENTS: [(usize, f64); 3] = [(63, 1.277), (129, 1.517), (192, 1.559)];
 

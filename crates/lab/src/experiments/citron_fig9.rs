@@ -1,9 +1,8 @@
 //! Citron Fig. 9: what the fast paths of §3.8 are worth, by skew, for ranges of 16 and 256 units, with 96 clients.
 //!
-//! Wait mode has its fast paths always on unless it can be told otherwise (tunable `fast-path`); without that there is
-//! nothing to compare it with, and the claims about the difference have no figure. Handshake mode is its own fast path.
+//! Wait mode with its fast paths, and without (tunable `fast-path`). Handshake mode is its own fast path.
 
-use super::citron::{Handshake, Wait, WaitLong, if_there, kops, mean, micro, p50, row, table};
+use super::citron::{Handshake, NOTE, Wait, WaitShort, kops, mean, micro, p50, row, table};
 use super::shift::but;
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
@@ -23,21 +22,21 @@ const LENGTHS: [u64; 2] = [16, 256];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let alphas: &[f64] = context.pick(&[0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99], &[0.0, 0.7, 0.99]);
-    let slow = if_there(("fast-path", 0));
-    let mut modes = vec!["citron-wait", "citron-wait-120us", "citron-handshake"];
-    modes.extend(slow.map(|_| "citron-wait-slow"));
+    let modes = ["citron-wait", "citron-wait-slow", "citron-wait-15us", "citron-handshake"];
     let mut runs = Vec::new();
     for length in LENGTHS {
-        for mode in &modes {
+        for mode in modes {
             for alpha in alphas {
                 let plan = lockwright_sim::Plan { zipf: *alpha, ..micro(context, CLIENTS, &[length]) };
-                let lock = match *mode {
+                let lock = match mode {
                     "citron-handshake" => Handshake,
-                    "citron-wait-120us" => WaitLong,
+                    "citron-wait-15us" => WaitShort,
                     _ => Wait,
                 };
                 let mut run: Run = lock.run(plan, length);
-                run.tunables.extend(slow.filter(|_| *mode == "citron-wait-slow"));
+                if mode == "citron-wait-slow" {
+                    run.tunables.push(("fast-path", 0));
+                }
                 runs.push(run);
             }
         }
@@ -87,11 +86,10 @@ fn claims(alphas: &[f64], modes: &[&str], curves: &[&[Report]]) -> Vec<Claim> {
         .flatten()
         .map(|report| report.aborts)
         .sum();
-    let slow = "wait mode cannot do without its fast paths here; see docs/experiments.md, Citron";
     vec![
-        but(points("l16-median-percent", -21.5, by(small, 1.0, p50)), slow),
-        but(points("l256-throughput-percent", 34.3, by(large, 1.0, kops)), slow),
-        but(points("l256-median-percent-to-0.7", -39.4, by(large, 0.7, p50)), slow),
+        but(points("l16-median-percent", -21.5, by(small, 1.0, p50)), NOTE),
+        but(points("l256-throughput-percent", 34.3, by(large, 1.0, kops)), NOTE),
+        but(points("l256-median-percent-to-0.7", -39.4, by(large, 0.7, p50)), NOTE),
         below("ours-l16-handshake-median-percent-of-wait", ours(small, p50)),
         above("ours-l256-handshake-throughput-percent-over-wait", ours(large, kops)),
         Claim::new("ours-handshake-aborts", 0.0, aborts as f64),

@@ -10,7 +10,7 @@
 //! Citron with readers, which nobody else has, stands beside it.
 
 use super::citron::{
-    Handshake, IT, LLC, Lld, Lock, MT, Mutex, NOTE, Ss, Wait, WaitLong, kops, micros, row, table, timed,
+    Handshake, IT, LLC, Lld, Lock, MT, Mutex, NOTE, Ss, Wait, WaitShort, kops, micros, row, table, timed,
 };
 use super::shift::{but, so};
 use crate::claim::Claim;
@@ -59,11 +59,11 @@ fn plan(context: &Context) -> Plan {
 fn run(context: &Context) -> Result<Findings, LabError> {
     let mut runs: Vec<Run> = LOCKS.iter().map(|(lock, ..)| lock.run(plan(context), 2)).collect();
     runs.push(Handshake.run(plan(context), 2));
-    runs.push(WaitLong.run(plan(context), 2));
+    runs.push(WaitShort.run(plan(context), 2));
     runs.push(Run::new("citron-rw", Plan { writes_percent: 0.0, ..plan(context) }));
     let reports = context.simulate(&runs)?;
     let mut labels: Vec<_> = LOCKS.iter().map(|(lock, ..)| lock.label()).collect();
-    labels.extend([Handshake.label(), WaitLong.label(), "citron-rw".to_owned()]);
+    labels.extend([Handshake.label(), WaitShort.label(), "citron-rw".to_owned()]);
     let mut table = table("oltp", &["reader_p99_us", "reader_kops"]);
     for (label, report) in labels.iter().zip(&reports) {
         let reads = report.kinds[2].goodput_per_s / 1e3;

@@ -65,6 +65,12 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     Ok(Findings { tables: vec![table], plots: Vec::new(), claims: claims(rows[0], rows[1]) })
 }
 
+/// What most misses come to.
+const FULL: &str = "240 clients fill the NIC of the one node that has all locks here, and a lock that nobody waits for is two verbs \
+                    with each of these: goodput is what the NIC allows, and medians are the length of its queue";
+const MCS_AHEAD: &str = "the NIC is full, and MCS, which has no modes, does as much with fewer verbs where clients wait: a guess from \
+                         goodput alone";
+
 fn claims(tatp: &[RackReport], tpcc: &[RackReport]) -> Vec<Claim> {
     let over = |row: &[RackReport], lock: &str| of(row, SHIFTLOCK).mtps() / of(row, lock).mtps();
     let median = |lock: &str, kind: &str| quantile_us(&of(tatp, lock).txn_ns[kind], 0.5);
@@ -73,19 +79,13 @@ fn claims(tatp: &[RackReport], tpcc: &[RackReport]) -> Vec<Claim> {
         |row: &[RackReport]| row.iter().all(|report| report.mtps() <= 1.005 * of(row, SHIFTLOCK).mtps());
     let contention = "how many clients meet at a warehouse is not printed";
     vec![
-        so("tatp-shiftlock-highest", highest(tatp)),
+        but(so("tatp-shiftlock-highest", highest(tatp)), FULL),
         Claim::new("tatp-over-cas", 1.069, over(tatp, CAS_B)).within_percent(10.0),
         Claim::new("tatp-over-mcs", 1.069, over(tatp, "mcs")).within_percent(10.0),
-        but(
-            Claim::new("tatp-gs-median-below-dslr-percent", 19.6, lower("GS")).within_points(10.0),
-            "DSLR reads a lock's counters in the verb that takes it here, and pays for more only if it waits",
-        ),
-        but(
-            Claim::new("tatp-ul-median-below-dslr-percent", 16.8, lower("UL")).within_points(10.0),
-            "DSLR reads a lock's counters in the verb that takes it here, and pays for more only if it waits",
-        ),
-        so("tpcc-shiftlock-highest", highest(tpcc)),
-        but(Claim::new("tpcc-over-mcs", 1.09, over(tpcc, "mcs")).within_percent(15.0), contention),
+        but(Claim::new("tatp-gs-median-below-dslr-percent", 19.6, lower("GS")).within_points(10.0), FULL),
+        but(Claim::new("tatp-ul-median-below-dslr-percent", 16.8, lower("UL")).within_points(10.0), FULL),
+        but(so("tpcc-shiftlock-highest", highest(tpcc)), MCS_AHEAD),
+        but(Claim::new("tpcc-over-mcs", 1.09, over(tpcc, "mcs")).within_percent(15.0), MCS_AHEAD),
         but(Claim::new("tpcc-over-rma-rw", 2.14, over(tpcc, "rma-rw")).within_percent(35.0), contention),
         so("tpcc-rma-rw-lowest", tpcc.iter().all(|report| report.mtps() >= of(tpcc, "rma-rw").mtps())),
     ]

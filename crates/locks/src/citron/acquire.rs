@@ -41,6 +41,9 @@ pub(super) struct Request {
     pub(super) todo: Cover,
     /// The era in which the first of what is held was taken.
     pub(super) era: Cell<u64>,
+    /// Units were taken when they were asked for last: contention, so that the next attempt takes them before it tells
+    /// anybody (§3.8 batches only where there is little).
+    pub(super) is_careful: bool,
 }
 
 impl Request {
@@ -101,6 +104,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             held: Pieces::new(),
             todo: self.cover(on_tree), // line 5
             era: Cell::new(0),
+            is_careful: false,
         };
         let (mut failures, mut proof) = (0_u32, None);
         loop {
@@ -118,12 +122,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 return Ok(Some(self.grant(request, proof)));
             };
             // lines 6, 7
-            self.mark("citron: next node", &request, &[failures.into()]);
+            self.mark("citron: next node", &request, &[failures.into(), request.is_careful.into()]);
             match self.attempt(&request).await? {
                 Attempt::Locked(pieces, drawn) => {
                     request.todo.drain(..pieces.len());
                     request.held.extend(pieces);
                     (failures, proof) = (0, drawn);
+                    request.is_careful = false;
                 }
                 Attempt::GaveUp => return Err(self.give_up(&request).await?),
                 Attempt::TooManyReaders => {
@@ -142,6 +147,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 }
                 Attempt::Blocked(obstacle) => {
                     self.ep.observe(Observation::Retried(want.claim));
+                    request.is_careful = matches!(obstacle, Obstacle::Units(..));
                     match self.wait_for(&request, obstacle).await? {
                         End::Met | End::Renewed => {}
                         End::GaveUp => return Err(self.give_up(&request).await?),
@@ -194,6 +200,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         self.release_on_tree(&request.tree, request.words, &request.held).await?;
         request.held.clear();
         request.todo = self.cover(request.on_tree);
+        request.is_careful = false;
         Ok(())
     }
 
@@ -218,6 +225,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         request.held.retain(|piece: &mut Piece| !larger.covers(piece.node));
         request.todo.retain(|node: &mut Node| !larger.covers(*node));
         request.todo.insert(0, larger);
+        request.is_careful = false;
         Ok(())
     }
 
@@ -226,12 +234,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     pub(super) fn mark(&self, label: &'static str, request: &Request, more: &[u64]) {
         let mut locals = ArrayVec::<u64, { (2 * LOCALS + 2) * super::MAX_K + 24 }>::new();
         for piece in &request.held {
-            locals.push(piece.node.index() << 2 | u64::from(piece.with_leaves) << 1);
+            let flags = u64::from(piece.is_followed) << 2 | u64::from(piece.with_leaves) << 1;
+            locals.push(piece.node.index() << 3 | flags);
             if self.recovers() || self.shape.grows() {
                 locals.extend(piece.begun.locals());
             }
         }
-        locals.extend(request.todo.iter().map(|node| node.index() << 2 | 1));
+        locals.extend(request.todo.iter().map(|node| node.index() << 3 | 1));
         locals.extend([request.era.get(), request.tree.view.config]);
         locals.extend(more.iter().copied());
         self.ep.mark(label, &locals);

@@ -236,7 +236,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let word = tree.config_word();
         let flags = GROWING | SHRINKING;
         let another = Cond::Ne { mask: (!flags).into(), value: tree.view.config.into() };
-        let vigil = Vigil { word, cond: another, or: None, moves: u64::MAX, deadline: Deadline::Never };
+        let deadline = Deadline::Never;
+        let vigil = Vigil { word, cond: another, or: None, moves: u64::MAX, deadline, pace_ns: 0 };
         if let End::Dead(_) = self.keep(vigil).await? {
             // Whoever let the tree grow or shrink is dead. The mutex will be recovered; then somebody has to go on.
             if let Some(turn) = self.take_spill(Want::exclusive(tree.lock()), tree, 0).await? {

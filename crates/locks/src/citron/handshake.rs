@@ -15,7 +15,8 @@
 //! upper one sees its note gone. So one round trip is enough, no clock is asked, and nothing ever aborts.
 //!
 //! Whoever took a ticket and saw no ancestor occupied needs no second look when its turn comes: from its note on, any
-//! request above waits for it. Nor does it look twice for notes below: its ticket holds off everybody new.
+//! request above waits for it. Nor does it look twice for notes below: its ticket holds off everybody new, unless a gap was
+//! left before its turn that lets them in; then it closes that first (`words`).
 
 use super::acquire::Request;
 use super::below::Below;
@@ -24,7 +25,7 @@ use super::layout::{has_grown, is_another, is_swept};
 use super::recover::End;
 use super::release::Verbs;
 use super::tree::Node;
-use super::words::{NO_READERS, Words, has_readers};
+use super::words::{self, Gap, NO_READERS, Words, has_readers};
 use super::{Attempt, CitronClient, Obstacle, Piece, Rules};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, Olds, RawVerb, Time};
@@ -69,7 +70,7 @@ impl Plan {
     }
 
     /// Whether the tree is another by now, so that there are ancestors this batch knew nothing of, or fewer.
-    fn is_another(&self, request: &Request, olds: &Olds) -> bool {
+    pub(super) fn is_another(&self, request: &Request, olds: &Olds) -> bool {
         let root = request.tree.root();
         let mut looks = self.looks.iter();
         looks.any(|(place, _, node)| *node == root && is_another(olds[*place] as u64))
@@ -89,7 +90,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// A batch that nothing is in yet but the era, if the request has left no trace so far.
-    fn begin_plan(&self, request: &Request) -> Plan {
+    pub(super) fn begin_plan(&self, request: &Request) -> Plan {
         let mut plan = Plan::default();
         if request.held.is_empty()
             && let Some(era) = self.era_verb(&request.tree)
@@ -108,115 +109,6 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             request.era.set(olds[0] as u64);
         }
         Ok((posted, olds))
-    }
-
-    async fn take_leaves(&self, request: &Request) -> Result<Attempt, FabricError> {
-        let (plan, mut pieces) = self.plan_leaves(request);
-        let words = request.words;
-        let (posted, olds) = self.post(request, &plan).await?;
-        if self.recovers() || self.shape.grows() {
-            for (i, (piece, cas)) in pieces.iter_mut().enumerate() {
-                piece.begun = plan.begun(words, &olds, i, self.leaf_generation.get(olds[*cas]));
-            }
-        }
-        let is_taken = |piece: &Piece, cas: usize| words.units_taken(olds[cas] as u64, piece.mask);
-        let is_marked = |piece: &Piece, cas: usize| words.marks_anyway() || !is_taken(piece, cas);
-        let mut obstacle = None;
-        if self.shape.grows()
-            && (plan.is_another(request, &olds) || pieces.iter().any(|(piece, _)| piece.begun.late))
-        {
-            obstacle = Some((0, Obstacle::Grown));
-        }
-        for (i, (piece, cas)) in pieces.iter().enumerate() {
-            if obstacle.is_some() {
-                break;
-            }
-            if is_taken(piece, *cas) {
-                obstacle = Some((i, Obstacle::Units(piece.node, piece.mask)));
-            } else if words.has_many_readers_of(olds[*cas] as u64, piece.mask) {
-                obstacle = Some((i, Obstacle::Readers(piece.node)));
-            } else if let Some(above) = plan.occupied::<R>(request, &olds, i) {
-                obstacle = Some((i, Obstacle::Node(above)));
-            }
-        }
-        let Some((failed, obstacle)) = obstacle else {
-            let proof = if plan.with_proof {
-                Some(self.proof_from(&request.tree, request.units, &olds, posted).await?)
-            } else {
-                None
-            };
-            return Ok(Attempt::Locked(pieces.into_iter().map(|(piece, _)| piece).collect(), proof));
-        };
-        let freed = pieces[failed..].iter().rev();
-        let freed = freed.fold(0, |bits, (piece, cas)| bits << 1 | u64::from(is_marked(piece, *cas)));
-        let begun: ArrayVec<Begun, { super::MAX_K }> = pieces.iter().map(|(piece, _)| piece.begun).collect();
-        let more = [failed as u64, freed, obstacle.local(), pieces.len() as u64];
-        self.mark_begun("citron: undo leaves", request, &begun, more);
-        // What lies to the left of the failure stays locked; the rest is undone, whether it was had or not, so that
-        // nodes are held in ascending order.
-        let mut undo = Verbs::new(self, &request.tree, request.words);
-        for (piece, cas) in &pieces[failed..] {
-            if is_marked(piece, *cas) {
-                self.free(&request.tree, request.words, piece, &mut undo).await?;
-            }
-            self.undo_notes(request, piece.node, &piece.begun, &mut undo).await?;
-        }
-        undo.finish().await?;
-        if matches!(obstacle, Obstacle::Grown) {
-            return Ok(Attempt::Grown);
-        }
-        if failed == 0 && matches!(obstacle, Obstacle::Readers(_)) {
-            return Ok(Attempt::TooManyReaders);
-        }
-        if failed > 0 {
-            return Ok(Attempt::Locked(pieces[..failed].iter().map(|(piece, _)| *piece).collect(), None));
-        }
-        Ok(Attempt::Blocked(obstacle))
-    }
-
-    /// The batch for as many of the next leaves as fit, and where each one's CAS is in it.
-    fn plan_leaves(&self, request: &Request) -> (Plan, ArrayVec<(Piece, usize), { super::MAX_K }>) {
-        let tree = &request.tree;
-        let mut plan = self.begin_plan(request);
-        let mut pieces = ArrayVec::<(Piece, usize), { super::MAX_K }>::new();
-        let mut reads = ArrayVec::<(usize, Node), MAX_BATCH>::new();
-        if !R::LOOKS_AFTER_TELLING {
-            self.look_first(request, request.todo[0], &mut plan);
-        }
-        for node in request.todo.iter().take_while(|node| self.shape.is_leaf(**node)) {
-            // Every ancestor is told or read, so a leaf takes at most as many verbs as there are levels.
-            let room = MAX_BATCH - plan.verbs.len() - reads.len();
-            if room < self.shape.levels as usize {
-                break;
-            }
-            let mine = pieces.len();
-            let is_common = |above: Node| {
-                request.is_common::<R>(above)
-                    || R::SPARES_COMMON_ANCESTORS && pieces.iter().any(|(piece, _)| above.covers(piece.node))
-            };
-            let mask = self.mask(*node, request.units);
-            let piece = Piece { node: *node, mask, with_leaves: false, begun: Begun::default() };
-            let cas = plan.verbs.len();
-            plan.verbs.push(request.words.take_units(tree.word(*node), piece.mask).raw());
-            for above in tree.above(*node) {
-                if node.notifies(above.level, tree.root().level, tree.view.tell) {
-                    if R::LOOKS_AFTER_TELLING && !is_common(above) {
-                        plan.looks.push((plan.verbs.len(), mine, above));
-                    }
-                    plan.notes.push((plan.verbs.len(), mine));
-                    plan.verbs.push(request.words.note(tree.word(above)).raw());
-                } else if R::LOOKS_AFTER_TELLING && !is_common(above) {
-                    reads.push((mine, above));
-                }
-            }
-            pieces.push((piece, cas));
-        }
-        for (of, above) in reads {
-            plan.looks.push((plan.verbs.len(), of, above));
-            plan.verbs.push(tree.word(above).read().raw());
-        }
-        self.plan_proof(request, pieces.len(), &mut plan);
-        (plan, pieces)
     }
 
     async fn take_internal(&self, request: &Request, node: Node) -> Result<Attempt, FabricError> {
@@ -246,7 +138,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
 
         let (ticket, mut at_once) = (words.ticket_of(before), !words.has_queue(before));
-        let waits_for = (!at_once).then_some(ticket);
+        let waits_for = (!at_once).then_some((ticket, before));
         if self.shape.grows() && (begun.late || plan.is_another(request, &olds)) {
             self.yield_turn(request, node, &begun, waits_for, None).await?;
             return Ok(Attempt::Grown);
@@ -257,8 +149,16 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             self.yield_turn(request, node, &begun, waits_for, Some(above)).await?;
             return Ok(Attempt::Blocked(Obstacle::Node(above)));
         }
-        if !at_once && !self.wait_for_turn(request, node, ticket, begun.here).await? {
-            return self.is_renewed(request, node, &begun).await;
+        let mut turn = before;
+        if !at_once {
+            match self.wait_for_turn(request, node, ticket, before, begun.here).await? {
+                Some(word) => turn = word,
+                None => return self.is_renewed(request, node, &begun).await,
+            }
+        }
+        let is_followed = words == Words::Exclusive && words.is_followed(ticket, turn);
+        if words.has_gap(turn) {
+            return self.close_gap(request, node, begun, is_followed).await;
         }
         if R::READERS && (!at_once || has_readers(before)) {
             // New readers see the ticket and queue, so these are the last ones; some were ahead in the queue.
@@ -284,7 +184,45 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         } else {
             None
         };
-        let piece = Piece { node, mask: 0, with_leaves: false, begun };
+        let piece = Piece { node, mask: 0, with_leaves: false, is_followed, begun };
+        Ok(Attempt::Locked(std::iter::once(piece).collect(), proof))
+    }
+
+    /// The turn has come, with a gap before it that let requests below in: closes it, and only then looks for their notes.
+    async fn close_gap(
+        &self,
+        request: &Request,
+        node: Node,
+        begun: Begun,
+        is_followed: bool,
+    ) -> Result<Attempt, FabricError> {
+        let close = words::close_gap(request.tree.word(node), begun.here, self.guards);
+        let mut plan = Plan::default();
+        let closes_last = !R::CLOSES_GAP_FIRST;
+        if !closes_last {
+            plan.verbs.push(close.verb);
+        }
+        let window = self.plan_window(request, node, &mut plan);
+        if closes_last {
+            plan.verbs.push(close.verb);
+        } else if window.is_some() {
+            self.plan_proof(request, 1, &mut plan);
+        }
+        let (posted, olds) = self.post(request, &plan).await?;
+        let before = olds[if closes_last { olds.len() - 1 } else { 0 }];
+        if !close.was_due(before) {
+            return self.is_renewed(request, node, &begun).await;
+        }
+        let below = self.seen_below(request, node, before as u64, window, &olds);
+        if self.wait_for_everybody_below(request, node, window, &below).await? != End::Met {
+            self.yield_turn(request, node, &begun, None, None).await?;
+            return Ok(Attempt::GaveUp);
+        }
+        let mut proof = None;
+        if plan.with_proof && below.is_quiet() {
+            proof = Some(self.proof_from(&request.tree, request.units, &olds, posted).await?);
+        }
+        let piece = Piece { node, mask: 0, with_leaves: false, is_followed, begun };
         Ok(Attempt::Locked(std::iter::once(piece).collect(), proof))
     }
 
@@ -345,18 +283,25 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 }
             }
         }
+        let window = self.plan_window(request, node, &mut plan);
+        if window.is_some() {
+            self.plan_proof(request, 1, &mut plan);
+        }
+        (plan, taken_at, window)
+    }
+
+    /// Looks for notes below `node`. None if they are too many for one batch: they get batches of their own.
+    fn plan_window(&self, request: &Request, node: Node, plan: &mut Plan) -> Window {
+        let tree = &request.tree;
         let from = plan.verbs.len();
         let room = (MAX_BATCH - from).saturating_sub(super::tokens::ROOM);
-        let nodes = tree.window(node);
-        plan.verbs.extend(nodes.take(room).map(|below| tree.word(below).read().raw()));
+        plan.verbs.extend(tree.window(node).take(room).map(|below| tree.word(below).read().raw()));
         let count = plan.verbs.len() - from;
         if tree.window(node).nth(count).is_some() {
-            // Too many for one batch: they get batches of their own.
             plan.verbs.truncate(from);
-            return (plan, taken_at, None);
+            return None;
         }
-        self.plan_proof(request, 1, &mut plan);
-        (plan, taken_at, Some((from, count)))
+        Some((from, count))
     }
 
     /// Where the batch saw notes.
@@ -394,7 +339,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Ends the batch with a proof, if the batch can be the last one and has room.
-    fn plan_proof(&self, request: &Request, pieces: usize, plan: &mut Plan) {
+    pub(super) fn plan_proof(&self, request: &Request, pieces: usize, plan: &mut Plan) {
         if pieces < request.todo.len() || plan.verbs.remaining_capacity() < super::tokens::ROOM {
             return;
         }
@@ -405,7 +350,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// A mutant's look at the ancestors, before they are told.
-    fn look_first(&self, request: &Request, node: Node, plan: &mut Plan) {
+    pub(super) fn look_first(&self, request: &Request, node: Node, plan: &mut Plan) {
         for above in request.tree.above(node).filter(|above| !request.is_common::<R>(*above)) {
             plan.looks.push((plan.verbs.len(), 0, above));
             plan.verbs.push(request.tree.word(above).read().raw());
@@ -418,14 +363,14 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         request: &Request,
         node: Node,
         begun: &Begun,
-        waits_for: Option<u128>,
+        waits_for: Option<(u128, u64)>,
         above: Option<Node>,
     ) -> Result<(), FabricError> {
         let mut undo = Verbs::new(self, &request.tree, request.words);
-        let pass = self.pass(&request.tree, request.words, node, begun);
+        let pass = |gap| self.pass(&request.tree, request.words, node, gap, begun);
         let keeps_turn = above.filter(|_| !R::PASSES_TURN);
         if waits_for.is_none() && keeps_turn.is_none() {
-            undo.push(pass).await?;
+            undo.push(pass(Gap::Leave)).await?;
             self.undo_notes(request, node, begun, &mut undo).await?;
             undo.finish().await?;
             return Ok(());
@@ -436,13 +381,16 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             // A mutant: the turn is kept until the ancestor is free.
             self.ep.wait_until(request.tree.word(above).until(request.words.queue_empty())).await?;
         }
-        if let Some(ticket) = waits_for
-            && !self.wait_for_turn(request, node, ticket, begun.here).await?
-        {
-            return Ok(());
+        let mut gap = Gap::Leave;
+        if let Some((ticket, seen)) = waits_for {
+            match self.wait_for_turn(request, node, ticket, seen, begun.here).await? {
+                Some(turn) if request.words.has_gap(turn) => gap = Gap::Close,
+                Some(_) => {}
+                None => return Ok(()),
+            }
         }
         let mut undo = Verbs::new(self, &request.tree, request.words);
-        undo.push(pass).await?;
+        undo.push(pass(gap)).await?;
         undo.finish().await.map(drop)
     }
 

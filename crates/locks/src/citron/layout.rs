@@ -15,7 +15,7 @@
 //! | 13–25 | DCnt | those that are over |
 //! | 26–38 | TMax | the next ticket at this node |
 //! | 39–51 | TCnt | the ticket whose turn it is |
-//! | 52 | Occ | wait mode: a request at this node holds off requests below |
+//! | 52 | Occ | wait mode: a request at this node holds off requests below; handshake mode: a gap between two turns, which does not |
 //! | 53 | Exp | the tree has grown past this node (`grow`) |
 //! | 54 | Swept | changes whenever the tree grows past this node, and only then |
 //! | 55 | Retired | this node was the root of a larger tree, and the tree has shrunk (`shrink`) |
@@ -25,7 +25,8 @@
 //! | state of an internal node | meaning |
 //! |---|---|
 //! | TCnt = TMax | nobody holds or wants this node |
-//! | TCnt ≠ TMax | *occupied* in handshake mode: ticket TCnt holds the node or is about to |
+//! | TCnt ≠ TMax, Occ = 0 | *occupied* in handshake mode: ticket TCnt holds the node or is about to |
+//! | TCnt ≠ TMax, Occ = 1 | handshake mode: nobody holds the node, and requests below may come until ticket TCnt closes the gap |
 //! | DCnt = DMax | nobody below who notified this node holds or wants anything |
 //!
 //! Counters wrap at 2¹³, so at most 8,191 clients may use one tree at a time. (The paper's have 15 bits and no

@@ -20,6 +20,7 @@ mod cases;
 mod ending;
 mod grow;
 mod handshake;
+mod handshake_leaves;
 mod layout;
 mod leaf;
 pub mod mutants;
@@ -94,6 +95,8 @@ pub trait Rules: std::fmt::Debug + 'static {
     const ERA_IS_CHECKED: bool = true;
     /// Growing counts those who hold or want the root.
     const GROWTH_COUNTS_THE_ROOT: bool = true;
+    /// Whoever waited for its turn closes the gap that was left before it, and only then looks for notes.
+    const CLOSES_GAP_FIRST: bool = true;
     /// Every note remembers whether the tree grew past it while it was there; else only the highest one.
     const EVERY_NOTE_SPANS: bool = true;
     /// Whoever goes on for a dead grower makes void what that one may have left half done.
@@ -191,8 +194,8 @@ impl<R: Rules> Protocol for Citron<R> {
         }
     }
 
-    /// `k`, `m`, `escalate-after`, `lease-ns`, `start-units` and `growth` (0 asked, 1 at once, 2 elastic);
-    /// `t-wait-ns` chooses wait mode.
+    /// `k`, `m`, `escalate-after`, `lease-ns`, `token-level`, `start-units` and `growth` (0 asked, 1 at once, 2 elastic);
+    /// `t-wait-ns` chooses wait mode, and `fast-path` (0 or 1) is whether that has §3.8's.
     fn tune(params: &mut Params, name: &str, value: u64) -> bool {
         match name {
             "lease-ns" => {
@@ -216,6 +219,8 @@ impl<R: Rules> Protocol for Citron<R> {
         }
         let Ok(small) = u32::try_from(value) else { return false };
         match name {
+            "token-level" => params.token_level = small,
+            "fast-path" => params.fast_path = small != 0,
             "k" => params.k = small,
             "m" => params.m = small,
             "escalate-after" => params.escalate_after = small,
@@ -240,7 +245,7 @@ fn shape<R: Rules>(space: &Space, params: &Params) -> Shape {
 }
 
 /// A client of Citron.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct CitronClient<E, R> {
     ep: E,
     space: Space,
@@ -258,6 +263,24 @@ pub struct CitronClient<E, R> {
     rules: PhantomData<R>,
 }
 
+impl<E: Clone, R> Clone for CitronClient<E, R> {
+    /// The same client: what it knows of the trees, and its tunings, are shared.
+    fn clone(&self) -> Self {
+        let Self { ep, space, params, shape, leaf_generation, guards, grown, tunings, rules } = self;
+        Self {
+            ep: ep.clone(),
+            space: *space,
+            params: *params,
+            shape: *shape,
+            leaf_generation: *leaf_generation,
+            guards: *guards,
+            grown: Arc::clone(grown),
+            tunings: Arc::clone(tunings),
+            rules: *rules,
+        }
+    }
+}
+
 /// A node that is locked, and what has to be undone for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
@@ -266,6 +289,8 @@ struct Piece {
     mask: u64,
     /// Whether the four leaves below are locked explicitly, too (§3.8).
     with_leaves: bool,
+    /// Whether somebody waits for this node, so that a gap is left for requests below when it is given back.
+    is_followed: bool,
     /// The generations in which it was locked.
     begun: Begun,
 }

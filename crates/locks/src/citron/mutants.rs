@@ -17,6 +17,11 @@ pub fn visit(visitor: &mut impl Visitor) {
         Checker::Exclusion,
         "handshake without the look at the ancestors after they were told",
     ));
+    visitor.mutant::<Citron<ClosesLate>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "whoever waited for its turn looks for notes before it closes the gap that let requests below in",
+    ));
     visitor.mutant::<Citron<ForgetsCount>>(mutant(
         "citron",
         Checker::Deadlock,
@@ -98,6 +103,18 @@ impl Rules for LooksFirst {
     const LOOKS_AFTER_TELLING: bool = false;
     fn cases() -> Vec<Case<Params>> {
         vec![case("leaf-and-inner", small(1)).clients(1, &[INNER]).clients(1, &[LEAF])]
+    }
+}
+
+/// Looks for notes before it closes the gap between two turns.
+#[derive(Debug)]
+pub struct ClosesLate;
+
+impl Rules for ClosesLate {
+    const NAME: &'static str = "citron-closes-late";
+    const CLOSES_GAP_FIRST: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![case("gap-under-roots", small(2)).clients(3, &[ROOT]).clients(1, &[LEAF])]
     }
 }
 

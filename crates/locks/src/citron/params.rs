@@ -33,6 +33,9 @@ pub struct Params {
     /// have at most 32 units (`leaf_units`; 4 on reader-writer trees): then every word has room for a generation. Else
     /// it goes by its clock, and touches nothing after its lease.
     pub lease_ns: u64,
+    /// Wait mode: phases in batches, and the four leaves below a node locked explicitly, instead of one by one and T_wait
+    /// (§3.8).
+    pub fast_path: bool,
     /// How many units the tree has in the beginning, about: it grows to all the units of the lock in steps of 4^m. 0: it
     /// has all of them from the start. Only exclusive trees in handshake mode grow.
     pub start_units: u64,
@@ -101,6 +104,7 @@ impl Default for Params {
             token_level: 4,
             escalate_after: 16,
             lease_ns: 1_000_000_000,
+            fast_path: true,
             start_units: 0,
             growth: Growth::Asked,
             tunable: false,

@@ -58,10 +58,11 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         if let Some(above) = plan.occupied::<R>(request, &olds, 0) {
             let more = [above.index(), u64::from(at_once), ticket as u64, 0];
             self.mark_begun("citron: yield", request, &[begun], more);
-            self.yield_turn(request, node, &begun, (!at_once).then_some(ticket), Some(above)).await?;
+            self.yield_turn(request, node, &begun, (!at_once).then_some((ticket, before)), Some(above))
+                .await?;
             return Ok(Attempt::Blocked(Obstacle::Node(above)));
         }
-        if !at_once && !self.wait_for_turn(request, node, ticket, begun.here).await? {
+        if !at_once && self.wait_for_turn(request, node, ticket, before, begun.here).await?.is_none() {
             return self.is_renewed(request, node, &begun).await;
         }
         let enter = words::enter_and_pass(word, begun.here, self.guards);
@@ -91,7 +92,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             let dead = matches!(quiet, End::Dead(_));
             return Ok(if dead { Attempt::Stuck(node) } else { Attempt::GaveUp });
         }
-        let piece = Piece { node, mask: 0, with_leaves: false, begun };
+        let piece = Piece { node, mask: 0, with_leaves: false, is_followed: false, begun };
         Ok(Attempt::Locked(std::iter::once(piece).collect(), proof))
     }
 

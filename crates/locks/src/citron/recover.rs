@@ -29,7 +29,7 @@
 use super::acquire::Request;
 use super::params::Synchrony;
 use super::tree::{Node, Tree};
-use super::words::{NO_READERS, Words};
+use super::words::{GAP, NO_READERS, Words};
 use super::{Attempt, CitronClient, Obstacle, Rules};
 use crate::protocol::Patience;
 use lockwright_fabric::observe::Observation;
@@ -45,7 +45,13 @@ pub(super) struct Vigil {
     /// The bits that move while everybody is well.
     pub(super) moves: u64,
     pub(super) deadline: Deadline,
+    /// Between two looks, where looking costs a round trip; zero for the fabric's own.
+    pub(super) pace_ns: u64,
 }
+
+/// What a turn takes at the least, on a network: a round trip to give it back, and another to see it. Only ever a pause
+/// between looks.
+const TURN_NS: u64 = 4_000;
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,22 +74,27 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
 
     /// Waits, and watches.
     pub(super) async fn keep(&self, vigil: Vigil) -> Result<End, FabricError> {
+        self.keep_and_see(vigil).await.map(|(end, _)| end)
+    }
+
+    /// The same, and the word in the end.
+    async fn keep_and_see(&self, vigil: Vigil) -> Result<(End, u64), FabricError> {
         let mut seen = None;
         loop {
             let (deadline, is_lease) = self.earlier(vigil.deadline).await;
-            let wait = vigil.word.until(vigil.cond).by(deadline);
+            let wait = vigil.word.until(vigil.cond).by(deadline).pace(vigil.pace_ns);
             let wait = vigil.or.map_or(wait, |or| wait.or(or));
             let waited = self.ep.wait_until(wait).await?;
             if waited.met {
                 let renewed = vigil.or.is_some_and(|or| or.holds(waited.value.into()));
-                return Ok(if renewed { End::Renewed } else { End::Met });
+                return Ok((if renewed { End::Renewed } else { End::Met }, waited.value));
             }
             if !is_lease {
-                return Ok(End::GaveUp);
+                return Ok((End::GaveUp, waited.value));
             }
             let now = waited.value & vigil.moves;
             if seen == Some(now) {
-                return Ok(End::Dead(waited.value));
+                return Ok((End::Dead(waited.value), waited.value));
             }
             seen = Some(now);
         }
@@ -125,18 +136,43 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         self.ep.wait_until(tree.era_word().until(never).by(Deadline::At(lease))).await.map(drop)
     }
 
-    /// Line 11: waits for the turn of `ticket` of generation `here`. Says whether it came: not if the tickets were
-    /// recovered.
+    /// Line 11: waits for the turn of `ticket` of generation `here`, at a node that was `seen`. The node's word when it
+    /// came; none if the tickets were recovered. As in DSLR, looks are the rarer the more tickets are ahead.
     pub(super) async fn wait_for_turn(
         &self,
         request: &Request,
         node: Node,
         ticket: u128,
+        mut seen: u64,
         here: u32,
-    ) -> Result<bool, FabricError> {
-        let turn = request.words.turn_of(ticket);
-        let end = self.wait_here(request, node, turn, here, Deadline::Never).await?;
-        Ok(end == End::Met)
+    ) -> Result<Option<u64>, FabricError> {
+        let words = request.words;
+        loop {
+            if words.generation_here().get(seen.into()) != u128::from(here) {
+                return Ok(None);
+            }
+            let ahead = words.ahead(ticket, seen) as u64;
+            if ahead == 0 {
+                return Ok(Some(seen));
+            }
+            let vigil = Vigil {
+                word: request.tree.word(node),
+                cond: words.turn_has_moved(seen),
+                or: None,
+                moves: words.progress_here(),
+                deadline: Deadline::Never,
+                pace_ns: TURN_NS * (ahead - 1),
+            };
+            let (end, now) = self.keep_and_see(vigil).await?;
+            match end {
+                End::Dead(dead) if self.is_dead(&request.tree, vigil, dead).await? => {
+                    self.forget_here(request, vigil, dead).await?;
+                    // Whoever did it, the tickets are void.
+                }
+                End::Dead(_) => {}
+                End::Met | End::Renewed | End::GaveUp => seen = now,
+            }
+        }
     }
 
     /// Waits at a node where the client has a ticket of generation `here`, for its turn, or for readers to go; and
@@ -157,6 +193,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             or: (self.recovers() || self.shape.grows()).then(|| words.renewed_here(here)),
             moves: words.progress_here(),
             deadline,
+            pace_ns: 0,
         };
         loop {
             let end = self.keep(vigil).await?;
@@ -229,6 +266,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             or: None,
             moves: words.progress_below(),
             deadline: request.deadline(),
+            pace_ns: 0,
         };
         loop {
             let end = self.keep(vigil).await?;
@@ -279,7 +317,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             (Obstacle::Node(node), _) => (node, words.queue_empty(), words.progress_here()),
         };
         let deadline = request.deadline();
-        let vigil = Vigil { word: request.tree.word(node), cond, or: None, moves, deadline };
+        // A gap between two turns is as good as the end of the queue, for those below.
+        let is_below = request.todo[0] != node && matches!(obstacle, Obstacle::Node(_));
+        let may_slip_in =
+            is_below && words == Words::Exclusive && self.params.synchrony == Synchrony::Handshake;
+        let or = may_slip_in.then_some(GAP);
+        let vigil = Vigil { word: request.tree.word(node), cond, or, moves, deadline, pace_ns: 0 };
         let end = self.keep(vigil).await?;
         if end == End::Met && words == Words::Writer && matches!(obstacle, Obstacle::Node(_)) {
             return self.keep(Vigil { cond: NO_READERS, ..vigil }).await;
@@ -300,6 +343,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 held: super::Pieces::new(),
                 todo: std::iter::once(node).collect(),
                 era: std::cell::Cell::new(0),
+                is_careful: false,
                 claim: request.claim,
                 tree: request.tree,
             };

@@ -7,7 +7,7 @@ use super::ending::{Begun, Ending, Span};
 use super::layout::is_swept;
 use super::params::Synchrony;
 use super::tree::{Node, Tree};
-use super::words::{self, Words};
+use super::words::{self, Gap, Words};
 use super::{CitronClient, Piece, Rules};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, RawVerb};
@@ -51,15 +51,18 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         let leave = match self.params.synchrony {
             Synchrony::Handshake if words.is_reader() => words::leave(word, here, self.guards),
-            Synchrony::Handshake => self.pass(tree, words, piece.node, &piece.begun),
+            Synchrony::Handshake => {
+                let gap = if piece.is_followed { Gap::Open } else { Gap::Leave };
+                self.pass(tree, words, piece.node, gap, &piece.begun)
+            }
             Synchrony::Wait(_) => words::vacate(word, here, self.guards),
         };
         verbs.push(leave).await
     }
 
     /// Passes the turn at `node` on.
-    pub(super) fn pass(&self, tree: &Tree, words: Words, node: Node, begun: &Begun) -> Ending {
-        let pass = words.pass(tree.word(node), begun.here, self.guards);
+    pub(super) fn pass(&self, tree: &Tree, words: Words, node: Node, gap: Gap, begun: &Begun) -> Ending {
+        let pass = words.pass(tree.word(node), gap, begun.here, self.guards);
         let was_root = if R::EVERY_NOTE_SPANS { self.shape.is_a_root(node) } else { node == tree.root() };
         pass.spanning((self.shape.grows() && was_root).then_some(Span::Root(node)), begun.was_swept_here())
     }

@@ -13,7 +13,7 @@ use super::acquire::Request;
 use super::grow::{SHRINKING, next, published};
 use super::layout::{EXP, HERE, RETIRED, T_CNT, T_MAX, get};
 use super::tree::Tree;
-use super::words::Words;
+use super::words::{Gap, Words};
 use super::{Attempt, CitronClient, Pieces, Rules};
 use crate::protocol::{Denied, Patience, Want};
 use lockwright_fabric::{Endpoint, FabricError};
@@ -42,6 +42,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             held: Pieces::new(),
             todo: std::iter::once(tree.root()).collect(),
             era: std::cell::Cell::new(0),
+            is_careful: false,
             claim: everything.claim,
             tree,
         };
@@ -62,7 +63,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             || !self.retire(tree, here).await?
         {
             // Somebody died here, or took us for dead; whoever comes next sees to it.
-            let pass = Words::Exclusive.pass(tree.word(tree.root()), here, self.guards);
+            let pass = Words::Exclusive.pass(tree.word(tree.root()), Gap::Leave, here, self.guards);
             self.ep.go([pass.verb].as_slice()).await?;
             return Ok(false);
         }

@@ -16,7 +16,7 @@ use super::layout::{NOT_OCC, is_occ};
 use super::recover::End;
 use super::release::Verbs;
 use super::tree::Node;
-use super::words;
+use super::words::{self, Gap};
 use super::{Attempt, CitronClient, Obstacle, Piece, Rules};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, RawVerb, Time};
@@ -48,17 +48,30 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         if let Some(above) = self.occupied_above(request, node, None).await?.0 {
             return Ok(Attempt::Blocked(Obstacle::Node(above))); // phase (b)
         }
-        // Phases (c) and (d) in one batch (§3.8): the notes are taken back if the CAS failed.
-        let mut verbs = ArrayVec::<RawVerb, MAX_BATCH>::new();
-        verbs.push(words.take_units(tree.word(node), mask).raw()); // line 22
-        verbs.extend(request.tree.told(node).map(|above| words.note(tree.word(above)).raw())); // line 31
-        let olds = self.ep.go(verbs.as_slice()).await?;
+        // Phases (c) and (d) in one batch (§3.8): the notes are taken back if the CAS failed. Where it is likely to, one
+        // after the other.
+        let take = words.take_units(tree.word(node), mask).raw(); // line 22
+        let notes = request.tree.told(node).map(|above| words.note(tree.word(above)).raw()); // line 31
+        let olds = if self.params.fast_path && !request.is_careful {
+            let verbs: ArrayVec<RawVerb, MAX_BATCH> = std::iter::once(take).chain(notes).collect();
+            let olds = self.ep.go(verbs.as_slice()).await?;
+            if words.units_taken(olds[0] as u64, mask) {
+                let begun = self.begun_in_time(request, &olds[1..], self.leaf_generation.get(olds[0]));
+                self.undo_in_time(request, node, &begun, &[]).await?;
+                return Ok(Attempt::Blocked(Obstacle::Units(node, mask)));
+            }
+            olds
+        } else {
+            let old = self.ep.go([take].as_slice()).await?;
+            if words.units_taken(old[0] as u64, mask) {
+                return Ok(Attempt::Blocked(Obstacle::Units(node, mask)));
+            }
+            let verbs: ArrayVec<RawVerb, MAX_BATCH> = notes.collect();
+            let told = self.ep.go(verbs.as_slice()).await?;
+            old.into_iter().chain(told).collect()
+        };
         let begun = self.begun_in_time(request, &olds[1..], self.leaf_generation.get(olds[0]));
-        if words.units_taken(olds[0] as u64, mask) {
-            self.undo_in_time(request, node, &begun, &[]).await?;
-            return Ok(Attempt::Blocked(Obstacle::Units(node, mask)));
-        }
-        let piece = Piece { node, mask, with_leaves: false, begun };
+        let piece = Piece { node, mask, with_leaves: false, is_followed: false, begun };
         if self.is_late(looked, pace).await {
             self.undo_in_time(request, node, &begun, &[piece]).await?;
             return Ok(Attempt::Aborted);
@@ -80,7 +93,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             Phase::Renewed => return Ok(Attempt::Renewed),
         };
         if let Some(above) = above {
-            self.ep.go([words.pass(word, here, self.guards).verb].as_slice()).await?;
+            self.ep.go([words.pass(word, Gap::Leave, here, self.guards).verb].as_slice()).await?;
             return Ok(Attempt::Blocked(Obstacle::Node(above)));
         }
 
@@ -94,7 +107,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             let full = self.shape.full_leaf();
             verbs.extend((0..4).map(|i| words.take_units(tree.word(node.child(i)), full).raw()));
         }
-        let olds = self.ep.go(verbs.as_slice()).await?;
+        let olds = if self.params.fast_path {
+            self.ep.go(verbs.as_slice()).await?
+        } else {
+            let occupied = self.ep.go(&verbs[..1]).await?;
+            occupied.into_iter().chain(self.ep.go(&verbs[1..]).await?).collect()
+        };
         let began = self.ep.now().await; // t₀; later than in line 29, which only makes the wait longer
         let mut begun = self.begun_in_time(request, &olds[1..leaves_at], here.into());
         for (i, old) in olds[leaves_at..].iter().enumerate() {
@@ -102,13 +120,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         let taken = |i: usize| !words.units_taken(olds[leaves_at + i] as u64, self.shape.full_leaf());
         let with_leaves = self.has_leaves(node) && (0..4).all(taken);
-        let piece = Piece { node, mask: 0, with_leaves, begun };
+        let piece = Piece { node, mask: 0, with_leaves, is_followed: false, begun };
         if !occupy.was_due(olds[0]) {
             self.give_leaves_back(request, &piece, false, taken).await?;
             self.undo_in_time(request, node, &begun, &[]).await?;
             return Ok(Attempt::Renewed);
         }
-        if R::ABORTS_WHEN_LATE && began.since(looked) > pace.limit_ns {
+        if R::ABORTS_WHEN_LATE && began.since(looked) >= pace.limit_ns {
             self.give_leaves_back(request, &piece, with_leaves, taken).await?;
             self.undo_in_time(request, node, &begun, &[piece]).await?; // line 32
             return Ok(Attempt::Aborted);
@@ -150,12 +168,18 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         if request.may_queue() {
             // Both phases in one batch, in the hope that the turn comes at once (§3.8).
             let mut looked = self.ep.now().await;
-            let (mut above, before) =
-                self.occupied_above(request, node, Some(words.ticket(word).raw())).await?;
+            let ticket = words.ticket(word).raw();
+            let (mut above, before) = if self.params.fast_path {
+                self.occupied_above(request, node, Some(ticket)).await?
+            } else {
+                let before = self.ep.go([ticket].as_slice()).await?[0] as u64;
+                looked = self.ep.now().await;
+                (self.occupied_above(request, node, None).await?.0, before)
+            };
             let here = here(before);
             if words.has_queue(before) {
                 let ticket = words.ticket_of(before);
-                if !self.wait_for_turn(request, node, ticket, here).await? {
+                if self.wait_for_turn(request, node, ticket, before, here).await?.is_none() {
                     return Ok(Phase::Renewed); // line 11
                 }
                 looked = self.ep.now().await;
@@ -218,15 +242,16 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(above)
     }
 
-    /// Inequation 1: whether the notes took too long.
+    /// Inequation 1: whether the notes took too long. Strictly less is asked for: clocks tick, and two readings of one that
+    /// are a time apart may be a tick more than that apart.
     async fn is_late(&self, looked: Time, pace: Pace) -> bool {
         let told = self.ep.now().await; // t₂
-        R::ABORTS_WHEN_LATE && told.since(looked) > pace.limit_ns
+        R::ABORTS_WHEN_LATE && told.since(looked) >= pace.limit_ns
     }
 
-    /// Whether the children of `node` are leaves, all four of them.
+    /// Whether the children of `node` are leaves, all four of them, and are to be locked explicitly.
     fn has_leaves(&self, node: Node) -> bool {
-        node.level + 1 == self.shape.levels && self.shape.is_whole(node)
+        self.params.fast_path && node.level + 1 == self.shape.levels && self.shape.is_whole(node)
     }
 
     /// Clears the leaves that were taken, unless all were and stay so.

@@ -215,17 +215,35 @@ impl Words {
         Cond::FieldsEq(turn, next)
     }
 
-    /// It is the turn of `ticket`.
-    pub(crate) const fn turn_of(self, ticket: u128) -> Cond {
+    /// Passes a turn on that belongs to a ticket of this generation; opens or closes the gap with it.
+    pub(crate) fn pass(self, node: Word64, gap: Gap, generation: u32, guards: bool) -> Ending {
         let (turn, _) = self.tickets();
-        Cond::Eq { mask: turn.mask(), value: turn.put(ticket) }
+        let gap = if matches!(gap, Gap::Leave) { 0 } else { layout::OCC.put(1) };
+        let sum = ((turn.put(1) | gap) as u64, self.boundaries());
+        Ending::add(node, sum, (self.generation_here(), generation), guards)
     }
 
-    /// Passes a turn on that belongs to a ticket of this generation.
-    pub(crate) fn pass(self, node: Word64, generation: u32, guards: bool) -> Ending {
+    /// How many tickets are ahead of `ticket`.
+    pub(crate) const fn ahead(self, ticket: u128, node: u64) -> u128 {
         let (turn, _) = self.tickets();
-        let sum = (turn.put(1) as u64, self.boundaries());
-        Ending::add(node, sum, (self.generation_here(), generation), guards)
+        ticket.wrapping_sub(turn.get(node as u128)) & turn.max()
+    }
+
+    /// Whether somebody waits behind `ticket`.
+    pub(crate) const fn is_followed(self, ticket: u128, node: u64) -> bool {
+        let (_, next) = self.tickets();
+        next.get(node as u128).wrapping_sub(ticket) & next.max() > 1
+    }
+
+    /// Another's turn, or none of the tickets counts any more.
+    pub(crate) const fn turn_has_moved(self, seen: u64) -> Cond {
+        let mask = self.tickets().0.mask() | self.generation_here().mask();
+        Cond::Ne { mask, value: seen as u128 & mask }
+    }
+
+    /// Whether a queue leaves a gap for requests below just now. Reader-writer trees have none.
+    pub(crate) const fn has_gap(self, node: u64) -> bool {
+        matches!(self, Self::Exclusive) && layout::is_occ(node)
     }
 
     /// The tickets are of another generation: none of them counts any more.
@@ -236,7 +254,7 @@ impl Words {
 
     /// Whether a request at an ancestor with this word is in the way of this one.
     pub(crate) const fn is_occupied(self, above: u64) -> bool {
-        self.has_queue(above) || matches!(self, Self::Writer) && has_readers(above)
+        self.has_queue(above) && !self.has_gap(above) || matches!(self, Self::Writer) && has_readers(above)
     }
 
     /// Nobody below is in the way.
@@ -269,6 +287,26 @@ pub(crate) fn enter_and_pass(node: Word64, generation: u32, guards: bool) -> End
 pub(crate) fn leave(node: Word64, generation: u32, guards: bool) -> Ending {
     Ending::add(node, (R.put(R.max()) as u64, BOUNDARIES), (HERE, generation), guards)
 }
+
+/// What passing a turn on does to the gap between two turns (handshake mode, exclusive trees): the wait mode's flag is
+/// free there, and means that requests below may come although there is a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gap {
+    /// It is closed and stays so.
+    Leave,
+    /// It opens: somebody waits, and will close it.
+    Open,
+    /// It was open, and closes.
+    Close,
+}
+
+/// Closes the gap that was opened with the turn of a ticket of this generation.
+pub(crate) fn close_gap(node: Word64, generation: u32, guards: bool) -> Ending {
+    occupy(node, generation, guards)
+}
+
+/// A queue leaves a gap for requests below.
+pub(crate) const GAP: Cond = Cond::Ne { mask: layout::OCC.mask(), value: 0 };
 
 /// Wait mode: holds off requests below (Alg. 2 line 28), with a ticket of this generation.
 pub(crate) fn occupy(node: Word64, generation: u32, guards: bool) -> Ending {
@@ -366,7 +404,7 @@ mod tests {
             let two = after(words.note(word()), after(words.ticket(word()), 0));
             let here = after(words.forget_here(word(), two), two);
             assert!(!words.has_queue(here) && !words.quiet_below().holds(here.into()));
-            assert_eq!(run(words.pass(word(), 0, true).verb, here), here);
+            assert_eq!(run(words.pass(word(), Gap::Leave, 0, true).verb, here), here);
             assert!(words.renewed_here(0).holds(here.into()));
             let below = after(words.forget_below(word(), here), here);
             assert!(words.quiet_below().holds(below.into()));
@@ -378,7 +416,7 @@ mod tests {
     fn nobody_is_forgotten_where_something_moved() {
         for words in [Words::Exclusive, Words::Writer] {
             let seen = after(words.note(word()), after(words.ticket(word()), 0));
-            let passed = run(words.pass(word(), 0, true).verb, seen);
+            let passed = run(words.pass(word(), Gap::Leave, 0, true).verb, seen);
             assert_eq!(after(words.forget_here(word(), seen), passed), passed);
             let another = after(words.note(word()), seen);
             assert_eq!(after(words.forget_below(word(), seen), another), another);

@@ -210,6 +210,23 @@ impl<E: Endpoint, B: PromptBook, R: Rules> KeptClient<E, B, R> {
         try_in_steps!(self, card, claim: write_now try_now believe_now wipe_now)
     }
 
+    /// Takes the lock if it becomes free within a moment, where nothing has to be waited for.
+    ///
+    /// # Errors
+    /// [`Denied::Busy`] if it does not; the card is free again.
+    pub fn take_soon_now(&self, card: u8, claim: Claim) -> Result<Prompt, Denied> {
+        for _ in 0..self.book().looks() {
+            std::hint::spin_loop();
+            if self.lock.looks_free_now(claim) {
+                match self.try_take_now(card, claim) {
+                    Err(Denied::Busy) => {}
+                    taken => return taken,
+                }
+            }
+        }
+        Err(Denied::Busy)
+    }
+
     #[inline(always)]
     fn believe_now(&self, card: u8, grant: Prompt) -> Result<Prompt, Denied> {
         if R::GRANTED_ARE_ALIVE {

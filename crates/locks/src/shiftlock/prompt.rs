@@ -10,7 +10,7 @@ use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::protocol::Denied;
 use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_fabric::{Endpoint, Value};
+use lockwright_fabric::{Endpoint, Value, Word64};
 
 /// A lock that was free and was taken with one verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,17 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         let entry = Entry::<L>::of(old);
         let prompt = Prompt { rel_cnt: entry.rel_cnt(), epoch: u64::from(entry.epoch()) };
         if happened(enqueue, old) { Ok(prompt) } else { Err(Denied::Busy) }
+    }
+
+    /// Whether a try would find the lock free. One load: half of the entry says it.
+    #[inline(always)]
+    pub fn looks_free_now(&self, claim: Claim) -> bool {
+        let readers = if claim.mode == Mode::Shared { 0 } else { L::RDR_CNT.mask() };
+        let busy = L::TAIL.mask() | readers;
+        let half = Word64::at(self.core.word(claim.lock).addr());
+        let seen = self.core.ep.go_at_once(half.read());
+        // Where it takes the other half, too: try.
+        busy > u128::from(u64::MAX) || matches!(seen, Ok(Ok(seen)) if u128::from(seen) & busy == 0)
     }
 
     /// What the others know as a grant.

@@ -17,6 +17,7 @@ use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Endpoint, FabricError, PeerId};
 use lockwright_locks::kept::KeptClient;
 use lockwright_locks::kept::ranges::{RangeBook, RangeCards};
+use lockwright_locks::shiftlock::prompt::Prompt;
 use lockwright_locks::shiftlock::stirred::Stirred;
 use lockwright_locks::shiftlock::{ShiftGrant, ShiftLock, ShiftParams};
 use lockwright_locks::{Denied, Grant, Lost, Protocol, Space};
@@ -308,7 +309,18 @@ impl Member {
     #[inline(always)]
     pub(crate) fn take_quickly(&self, claim: Claim) -> Option<Ticket> {
         let card = self.sit(Seats::take_own)?;
-        match self.client.try_take_now(card, claim) {
+        self.taken_quickly(card, self.client.try_take_now(card, claim))
+    }
+
+    /// The same, if it becomes free within a moment.
+    pub(crate) fn take_soon(&self, claim: Claim) -> Option<Ticket> {
+        let card = self.sit(Seats::take_own)?;
+        self.taken_quickly(card, self.client.take_soon_now(card, claim))
+    }
+
+    #[inline(always)]
+    fn taken_quickly(&self, card: u8, taken: Result<Prompt, Denied>) -> Option<Ticket> {
+        match taken {
             Ok(grant) => Some(self.ticket(card, AnyGrant::Prompt(grant))),
             Err(_) => {
                 self.stand_up(card);

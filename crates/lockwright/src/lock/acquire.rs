@@ -108,7 +108,13 @@ impl Acquire {
 
     #[cold]
     #[inline(never)]
-    fn wait_slowly(self) -> Result<Guard, LockError> {
+    fn wait_slowly(mut self) -> Result<Guard, LockError> {
+        if matches!(self.step, Step::Start)
+            && self.patience != Some(Duration::ZERO)
+            && let Some((ticket, token_base)) = self.core.take_soon(&mut self.claim)
+        {
+            return Ok(Guard::new(self.core, token_base, self.claim, ticket));
+        }
         if self.core.home.tries_first() {
             return block_on(self);
         }

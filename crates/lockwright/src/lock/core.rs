@@ -57,6 +57,14 @@ impl Core {
         Some((near.take_quickly(*claim)?, self.first.token_base))
     }
 
+    /// The same, if it becomes free within a moment, in which the calling thread is kept busy.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn take_soon(&self, claim: &mut Claim) -> Option<(Ticket, u64)> {
+        let near = self.near.as_ref()?;
+        claim.lock = self.first.lock;
+        Some((near.take_soon(*claim)?, self.first.token_base))
+    }
+
     /// Gives the lock back if that is the usual case: nobody waits for it. `false`: nothing has happened.
     #[cfg(target_os = "linux")]
     #[inline(always)]
@@ -66,6 +74,11 @@ impl Core {
 
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn take_quickly(&self, _: &mut Claim) -> Option<(Ticket, u64)> {
+        None
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn take_soon(&self, _: &mut Claim) -> Option<(Ticket, u64)> {
         None
     }
 
