@@ -116,7 +116,7 @@ impl ClientOptions {
             #[cfg(feature = "rdma")]
             By::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
                 device: self.device.clone(),
-                token: self.token.clone(),
+                token: self.token.clone().or_else(|| secret::of(&server)),
                 name: label(),
                 ..lockwright_fabric::backend::rdma::RdmaOptions::default()
             })),

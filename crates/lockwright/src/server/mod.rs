@@ -465,18 +465,28 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
             tcp::BindError::Exposed(address) => ServeError::Exposed(address),
             tcp::BindError::Io { address, error } => ServeError::Listen { address, why: error.to_string() },
         })?;
-    let port = server.address().port();
-    match secret {
-        Some(secret) => secret::leave(port, &secret),
-        None => secret::forget(port),
+    leave(secret.as_deref(), server.address().port())?;
+    #[cfg(feature = "rdma")]
+    let rdma = options.rdma.as_ref().map(|side| rdma::open(side, desk.clone(), shared)).transpose()?;
+    #[cfg(feature = "rdma")]
+    if let Some(host) = &rdma {
+        leave(secret.as_deref(), host.address().port())?;
     }
-    .map_err(|error| {
-        ServeError::Trust(format!("the secret for this user's clients cannot be left: {error}"))
-    })?;
     Ok(Both {
         #[cfg(feature = "rdma")]
-        rdma: options.rdma.as_ref().map(|side| rdma::open(side, desk.clone(), shared)).transpose()?,
+        rdma,
         tcp: Started { server, desk, metrics, recovering: recovering.then_some(grace) },
+    })
+}
+
+/// Leaves the secret where this user's clients of `port` find it, or none.
+fn leave(secret: Option<&str>, port: u16) -> Result<(), ServeError> {
+    let left = match secret {
+        Some(secret) => secret::leave(port, secret),
+        None => secret::forget(port),
+    };
+    left.map_err(|error| {
+        ServeError::Trust(format!("the secret for this user's clients cannot be left: {error}"))
     })
 }
 

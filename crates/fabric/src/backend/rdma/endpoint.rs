@@ -4,7 +4,7 @@ use super::client::{Client, RdmaConnectError, RdmaOptions};
 use super::control::RegionInfo;
 use super::fault::Fault;
 use super::mlx5::{Extended, Size};
-use super::verbs::WorkKind;
+use super::work::WorkKind;
 use crate::addr::{Addr, PeerId, Value, Width};
 use crate::backend::inproc::mailbox::Receive;
 use crate::backend::tcp::{Fate, Listener};

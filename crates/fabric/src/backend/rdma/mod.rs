@@ -34,6 +34,7 @@ mod reception;
 mod station;
 mod verbs;
 mod wire;
+mod work;
 
 pub use client::{RdmaConnectError, RdmaOptions};
 pub use counters::port_counters;

@@ -7,7 +7,7 @@
 
 use super::device::{Device, DeviceError};
 use super::mlx5::{self, Manner, Places};
-use super::verbs::{Work, WorkKind};
+use super::work::{Work, WorkKind};
 use rdma_mummy_sys as ib;
 use std::ptr::NonNull;
 

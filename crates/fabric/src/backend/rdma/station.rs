@@ -7,8 +7,9 @@
 use super::device::{Device, DeviceError};
 use super::fault::Fault;
 use super::letter::LETTER;
-use super::verbs::{Buffer, Domain, Pair, Queue, Shared, Work, WorkKind};
+use super::verbs::{Buffer, Domain, Pair, Queue, Shared};
 use super::wire::Wire;
+use super::work::{Work, WorkKind};
 use rdma_mummy_sys::{ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use std::collections::VecDeque;
 use std::fmt;

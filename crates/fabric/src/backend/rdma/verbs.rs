@@ -1,13 +1,13 @@
 //! Owned verbs objects: protection domain, registered memory, completion queue, shared receive queue, queue pair.
 //!
-//! With `device.rs` and `raw.rs` the only file with `unsafe` in this backend, but for one line of `host.rs`. Each object holds what it was made on, so that
+//! With `device.rs`, `raw.rs` and `work.rs` the only file with `unsafe` in this backend, but for one line of `host.rs`. Each object holds what it was made on, so that
 //! nothing is destroyed before what is built upon it.
 
 #![allow(unsafe_code)]
 
 use super::device::{Device, DeviceError};
-use super::mlx5::{Extended, Size};
 use super::raw::{self, Raw};
+use super::work::{Work, request};
 use rdma_mummy_sys as ib;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::os::fd::BorrowedFd;
@@ -289,69 +289,6 @@ pub(super) struct Pair {
     pub(super) info: PairInfo,
 }
 
-/// One work request of a list.
-#[derive(Clone, Copy)]
-pub(super) struct Work {
-    pub(super) id: u64,
-    pub(super) kind: WorkKind,
-    pub(super) piece: ib::ibv_sge,
-    /// A completion is wanted.
-    pub(super) signal: bool,
-    /// Wait for READs and atomics posted before.
-    pub(super) fence: bool,
-}
-
-/// What a work request does.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum WorkKind {
-    Send,
-    Read {
-        addr: u64,
-        key: u32,
-    },
-    Write {
-        addr: u64,
-        key: u32,
-        value: u64,
-    },
-    CompareSwap {
-        addr: u64,
-        key: u32,
-        expect: u64,
-        new: u64,
-    },
-    FetchAdd {
-        addr: u64,
-        key: u32,
-        add: u64,
-    },
-    /// Only for queue pairs that take raw entries.
-    Extended {
-        addr: u64,
-        key: u32,
-        size: Size,
-        what: Extended,
-    },
-}
-
-impl WorkKind {
-    /// Bytes of its result, or of what is written.
-    pub(super) const fn bytes(&self) -> usize {
-        match self {
-            Self::Extended { size: Size::Sixteen, .. } => 16,
-            _ => 8,
-        }
-    }
-}
-
-impl Work {
-    pub(super) const fn flags(&self) -> u32 {
-        use ib::ibv_send_flags as flag;
-        let signal = if self.signal { flag::IBV_SEND_SIGNALED.0 } else { 0 };
-        signal | if self.fence { flag::IBV_SEND_FENCE.0 } else { 0 }
-    }
-}
-
 impl Pair {
     pub(super) fn new(
         domain: &Arc<Domain>,
@@ -478,39 +415,6 @@ impl Pair {
         // SAFETY: a live queue pair and a list of requests that lives until the library has copied it.
         unsafe { ib::ibv_post_send(self.qp.as_ptr(), requests.as_mut_ptr(), &raw mut bad) == 0 }
     }
-}
-
-fn request(work: &Work, piece: &mut ib::ibv_sge) -> ib::ibv_send_wr {
-    use ib::ibv_wr_opcode as op;
-    // SAFETY: numbers, and pointers that may be null.
-    let mut wr: ib::ibv_send_wr = unsafe { std::mem::zeroed() };
-    wr.wr_id = work.id;
-    wr.sg_list = piece;
-    wr.num_sge = 1;
-    wr.send_flags = work.flags();
-    let (opcode, target) = match work.kind {
-        WorkKind::Send => (op::IBV_WR_SEND, None),
-        WorkKind::Read { addr, key } => {
-            (op::IBV_WR_RDMA_READ, Some(ib::wr_t { rdma: ib::rdma_t { remote_addr: addr, rkey: key } }))
-        }
-        WorkKind::Write { addr, key, .. } => {
-            (op::IBV_WR_RDMA_WRITE, Some(ib::wr_t { rdma: ib::rdma_t { remote_addr: addr, rkey: key } }))
-        }
-        WorkKind::CompareSwap { addr, key, expect, new } => {
-            let atomic = ib::atomic_t { remote_addr: addr, compare_add: expect, swap: new, rkey: key };
-            (op::IBV_WR_ATOMIC_CMP_AND_SWP, Some(ib::wr_t { atomic }))
-        }
-        WorkKind::FetchAdd { addr, key, add } => {
-            let atomic = ib::atomic_t { remote_addr: addr, compare_add: add, swap: 0, rkey: key };
-            (op::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(ib::wr_t { atomic }))
-        }
-        WorkKind::Extended { .. } => unreachable!("extended atomics go to queue pairs that take raw entries"),
-    };
-    wr.opcode = opcode;
-    if let Some(target) = target {
-        wr.wr = target;
-    }
-    wr
 }
 
 impl Drop for Pair {

@@ -7,7 +7,8 @@
 //! What this file must not do: let anybody wait for the completion of something whose queue pair is gone.
 
 use super::station::{Failed, Station};
-use super::verbs::{Pair, Work, WorkKind};
+use super::verbs::Pair;
+use super::work::{Work, WorkKind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Poll, Waker};
