@@ -95,6 +95,10 @@ fn every_checker_has_a_mutant_it_catches() {
 /// The thesis's eight bytes have no room for a server's name: in a space over several, every acquire is denied.
 const ONE_SERVER: [&str; 1] = ["combiner-thesis"];
 
+/// Looks at a card of every client there may be with every request: a matter of loads where it is used, of a hundred round trips
+/// each in the simulator. A tenth of the operations takes it as long as all of them take the others.
+const FOR_ONE_HOST: [&str; 1] = ["kept-ranges"];
+
 #[test]
 fn every_protocol_runs_clean() {
     each(is_protocol, |subject| {
@@ -104,8 +108,10 @@ fn every_protocol_runs_clean() {
                 Plan { locks: 1, ..Plan::small(seed) },
                 Plan { nodes: 3, hold_ns: 3_000, think_ns: 1_000, ..Plan::small(seed) },
             ] {
-                let report = subject.simulate(&plan).unwrap_or_else(|failure| panic!("{failure}"));
                 let name = subject.info.name;
+                let share = if FOR_ONE_HOST.contains(&name) { 10 } else { 1 };
+                let plan = Plan { ops: plan.ops / share, ..plan };
+                let report = subject.simulate(&plan).unwrap_or_else(|failure| panic!("{failure}"));
                 if plan.nodes > 1 && ONE_SERVER.contains(&name) {
                     assert_eq!(
                         (report.cycles, report.denied),
