@@ -19,10 +19,14 @@ struct Host {
 
 impl Host {
     fn new(name: &str) -> Self {
+        Self::at(name, "127.0.0.1:0")
+    }
+
+    fn at(name: &str, listen: &str) -> Self {
         let file = format!("/dev/shm/lockwright-test-verbs-{name}-{}", std::process::id());
         let _ = std::fs::remove_file(&file);
         let mut host = Self { file, server: None };
-        host.server = Some(Server::start(host.options("127.0.0.1:0")).unwrap());
+        host.server = Some(Server::start(host.options(listen)).unwrap());
         host
     }
 
@@ -229,10 +233,12 @@ fn the_locks_of_a_guest_that_is_killed_go_to_who_waits() {
 
 #[test]
 fn a_guest_whose_server_goes_has_lost_its_locks_and_comes_back_as_another() {
-    let mut host = Host::new("restarted");
+    // Clients come back to a port that was named, not to one that was any: this one was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let listen = format!("127.0.0.1:{port}");
+    let mut host = Host::at("restarted", &listen);
     let (local, guest) = (host.local(), host.guest());
     let held = guest.mutex("a").unwrap().lock().wait().unwrap();
-    let listen = host.server.as_ref().unwrap().address().to_string();
     host.server = None;
     let token = local.mutex("a").unwrap().lock().wait().unwrap().token();
     assert!(token > held.token());
@@ -241,4 +247,7 @@ fn a_guest_whose_server_goes_has_lost_its_locks_and_comes_back_as_another() {
     eventually("another lock", || guest.mutex("a").unwrap().lock().wait().is_ok());
     assert!(held.unlock().wait().is_err());
     assert!(guest.mutex("a").unwrap().lock().wait().unwrap().token() > token);
+    // Such a server leaves its secret for its successor.
+    let user = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
+    let _ = std::fs::remove_file(format!("/dev/shm/lockwright-{user}-serve-{port}.secret"));
 }
