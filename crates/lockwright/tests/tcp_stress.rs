@@ -1,5 +1,5 @@
 //! Processes that work under locks of a server while they are killed and stopped, and the server is killed and started
-//! again, all at random (`LOCKWRIGHT_STRESS_SECONDS` says for how long, half a minute unless told otherwise).
+//! again, all at random (`LOCKWRIGHT_STRESS_SECONDS` says for how long, sixteen seconds each unless told otherwise).
 //!
 //! Once with a space of the server's own, and once with a space of shared memory that the server exports, where local
 //! processes, guests that run its protocol, and clients for whom the server takes the locks are all after the same ones.
@@ -141,7 +141,7 @@ impl Stress {
     }
 
     fn run(mut self) -> Self {
-        let end = Instant::now() + Duration::from_secs(number("LOCKWRIGHT_STRESS_SECONDS", 30));
+        let end = Instant::now() + Duration::from_secs(number("LOCKWRIGHT_STRESS_SECONDS", 16));
         while Instant::now() < end {
             std::thread::sleep(Duration::from_millis(100 + self.dice.below(200)));
             let victim = self.dice.below(WORKERS as u64) as usize;

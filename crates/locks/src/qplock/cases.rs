@@ -92,13 +92,13 @@ pub(super) fn mutex() -> Vec<Case<QpParams>> {
         (Cast::new(2, 1, 0), 2, ["two-local-b1", "two-local-b2", "two-local-b3"]),
         (Cast::new(1, 2, 0), 2, ["two-remote-b1", "two-remote-b2", "two-remote-b3"]),
         (Cast::new(2, 2, 0), 1, ["two-each-b1", "two-each-b2", "two-each-b3"]),
+        (Cast::new(3, 1, 0), 1, ["three-local-b1", "three-local-b2", "three-local-b3"]),
+        (Cast::new(1, 3, 0), 1, ["three-remote-b1", "three-remote-b2", "three-remote-b3"]),
     ];
     for (cast, rounds, names) in shapes {
         cases.extend((1..).zip(names).map(|(b, name)| cast.play(name, budget(b), &want, rounds)));
     }
     cases.extend([
-        Cast::new(3, 1, 0).play("three-local", budget(2), &want, 1),
-        Cast::new(1, 3, 0).play("three-remote", budget(2), &want, 1),
         // Remote clients on nodes of their own, so that the links of their queue are remote writes.
         Case::new("remote-apart")
             .params(QpParams { clients: 3, ..budget(1) })
