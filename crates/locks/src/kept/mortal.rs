@@ -1,6 +1,6 @@
 //! A fabric on which clients can be declared dead, on top of one that knows no such thing: as shared memory does it.
 //!
-//! Every client has a word, its [verdict](super::verdict). It looks there before every verb and refuses itself when it is
+//! Every client has a word, its [verdict]. It looks there before every verb and refuses itself when it is
 //! out. The look and the verb are two steps, so a client that is stopped between them has one more verb to come, however
 //! long ago it was declared dead. That is all there is to know about real zombies, and the explorer puts one everywhere.
 

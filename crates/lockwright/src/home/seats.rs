@@ -1,6 +1,6 @@
 //! Which of a membership's cards are free.
 //!
-//! The first half of them belongs to the first few [threads](super::threads), some to each: a thread takes one of its own
+//! The first half of them belongs to the first few [threads], some to each: a thread takes one of its own
 //! with a load and a store, since nobody else does, and whoever gives it back (any thread) stores that it is free. The
 //! others are everybody's, and cost an atomic instruction each way. So a thread that holds a lock or two takes and gives
 //! back another without one.
