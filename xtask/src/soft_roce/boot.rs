@@ -21,7 +21,10 @@ pub(super) fn boot(cache: &Path, tree: &Path, initrd: &Path) -> Result<String, S
     for folder in ["usr/share/qemu", "usr/share/seabios"] {
         qemu.arg("-L").arg(tree.join(folder));
     }
-    qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024", "-nic", "none"]);
+    // Soft-RoCE reads memory with the kernel's memcpy. On a CPU that says it is good at copying bytes, that is a loop over
+    // bytes, which the emulation really makes byte by byte, and a READ of a word beside an atomic could see half of it.
+    let cpu = "max,erms=off,fsrm=off";
+    qemu.args(["-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "2", "-m", "1024", "-nic", "none"]);
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
     qemu.args([
         "-append",
