@@ -2,7 +2,6 @@
 //!
 //! Needs a device; see `cargo xtask soft-roce`. There the command is where `LOCKWRIGHT_BIN` says.
 
-#[path = "../../lockwright/tests/served/mod.rs"]
 mod served;
 
 use std::io::{BufRead, BufReader};
@@ -263,8 +262,6 @@ fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
     }
     served::run(served::Stress {
         test: "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in",
-        scheme: "rdma",
-        exports: false,
         workers: 4,
         seconds: 10,
         holds: 5,

@@ -6,9 +6,7 @@
 //! written twice, no two confirmed holds of one lock overlap, and tokens rise in the order of the holds. Servers and
 //! workers are this test's own binary, started again with a task in the environment.
 //!
-//! It runs over RDMA where there is a device; over tcp, `tcp_stress.rs` does the same with the checkers of the explorer. With a
-//! space of the server's own, or with a space of shared memory that the server exports, where local processes, guests that run
-//! its protocol, and clients for whom the server takes the locks are all after the same ones.
+//! It runs over RDMA, where there is a device; over tcp, `crates/lockwright/tests/tcp_stress.rs` does the like.
 
 use lockwright::fenced::{FencedError, FencedFile};
 use lockwright::server::{Server, ServerOptions};
@@ -25,15 +23,11 @@ const KINDS: [&str; 3] = ["mutex", "rwlock", "range"];
 const HEARTBEAT: Duration = Duration::from_millis(50);
 const GRACE: Duration = Duration::from_millis(400);
 
-/// What is different from one transport to the other.
+/// How hard it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stress {
     /// The test that runs this.
     pub(crate) test: &'static str,
-    /// How addresses begin.
-    pub(crate) scheme: &'static str,
-    /// Whether the space is one of shared memory, which the server exports.
-    pub(crate) exports: bool,
     pub(crate) workers: usize,
     /// Unless `LOCKWRIGHT_STRESS_SECONDS` says otherwise.
     pub(crate) seconds: u64,
@@ -47,14 +41,13 @@ fn now() -> u64 {
     time.as_nanos() as u64
 }
 
-fn serve(folder: &Path, listen: &str, scheme: &str, export: &str) {
-    let mut options = listening(ServerOptions::default(), listen, scheme)
+fn serve(folder: &Path, listen: &str) {
+    let options = ServerOptions::default()
+        .listen("127.0.0.1:0".parse().unwrap())
+        .rdma(listen.parse().unwrap(), Default::default())
         .state(folder.join("state"))
         .heartbeat(HEARTBEAT)
         .grace(GRACE);
-    if !export.is_empty() {
-        options = options.export(export);
-    }
     // The port may still be taken by a predecessor that is about to be gone.
     let until = Instant::now() + Duration::from_secs(10);
     let _server = loop {
@@ -66,16 +59,6 @@ fn serve(folder: &Path, listen: &str, scheme: &str, export: &str) {
     };
     while !folder.join("stop-server").exists() {
         std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn listening(options: ServerOptions, listen: &str, scheme: &str) -> ServerOptions {
-    let listen = listen.parse().unwrap();
-    match scheme {
-        "tcp" => options.listen(listen),
-        #[cfg(feature = "rdma")]
-        "rdma" => options.listen("127.0.0.1:0".parse().unwrap()).rdma(listen, Default::default()),
-        _ => panic!("there is no server for {scheme}"),
     }
 }
 
@@ -91,7 +74,6 @@ fn work(folder: &Path, space: &str, kind: &str) {
     let log = folder.join(format!("log-{kind}-{}", std::process::id()));
     let mut log = OpenOptions::new().create(true).append(true).open(log).unwrap();
     let mut file = FencedFile::open(folder.join(kind)).unwrap();
-    // Names are looked up anew each time; a guest asks the server for that.
     let take = |shared: bool| -> Option<Guard> {
         let taken = match kind {
             "mutex" => client.mutex("a").ok()?.lock(),
@@ -142,11 +124,11 @@ struct Processes {
 }
 
 impl Processes {
-    /// Starts a process that serves or works, as `task` says, with `space`.
-    fn start(&self, task: &str, space: &str) -> Child {
+    /// Starts a process that serves or works, as `task` says.
+    fn start(&self, task: &str) -> Child {
         Command::new(std::env::current_exe().unwrap())
             .args([self.stress.test, "--exact", "--nocapture"])
-            .env(TASK, format!("{}\n{}\n{task}\n{space}", self.folder.display(), self.server))
+            .env(TASK, format!("{}\n{}\n{task}", self.folder.display(), self.server))
             .stdout(Stdio::null())
             .spawn()
             .unwrap()
@@ -162,10 +144,10 @@ fn signal(child: &Child, name: &str) {
 pub(crate) fn run(stress: Stress) {
     if let Ok(task) = std::env::var(TASK) {
         let parts: Vec<_> = task.split('\n').collect();
-        let [folder, server, task, space] = parts[..] else { panic!("a task has four parts") };
+        let [folder, server, task] = parts[..] else { panic!("a task has three parts") };
         return match task {
-            "server" => serve(Path::new(folder), server, stress.scheme, space),
-            kind => work(Path::new(folder), space, kind),
+            "server" => serve(Path::new(folder), server),
+            kind => work(Path::new(folder), &format!("rdma://{server}/stress"), kind),
         };
     }
     let number =
@@ -183,31 +165,15 @@ pub(crate) fn run(stress: Stress) {
     // In a virtual machine the build's own folder is not there.
     let temporary = Some(PathBuf::from(env!("CARGO_TARGET_TMPDIR"))).filter(|folder| folder.is_dir());
     let temporary = temporary.unwrap_or_else(std::env::temp_dir);
-    let folder =
-        temporary.join(format!("{}-stress-{}-{}", stress.scheme, stress.exports, std::process::id()));
+    let folder = temporary.join(format!("rdma-stress-{}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     // A port that was free a moment ago.
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let processes = Processes { stress, folder: folder.clone(), server };
-    let file = format!("/dev/shm/lockwright-test-stress-{}", std::process::id());
-    let export = if stress.exports { format!("shm:{file}") } else { String::new() };
-    // Every kind of work is done by every kind of client.
-    let space = |worker: usize| match worker / KINDS.len() {
-        _ if !stress.exports => format!("{}://{}/stress", stress.scheme, processes.server),
-        0 => export.clone(),
-        1 => format!("{}://{}/{export}?verbs", stress.scheme, processes.server),
-        _ => format!("{}://{}/{export}", stress.scheme, processes.server),
-    };
-    let start = |worker: usize, kind: &str| processes.start(kind, &space(worker));
-    let mut server = processes.start("server", &export);
-    let mut workers: Vec<_> = KINDS
-        .iter()
-        .cycle()
-        .take(stress.workers)
-        .enumerate()
-        .map(|(worker, kind)| (*kind, start(worker, kind)))
-        .collect();
+    let mut server = processes.start("server");
+    let mut workers: Vec<_> =
+        KINDS.iter().cycle().take(stress.workers).map(|kind| (*kind, processes.start(kind))).collect();
     let began = Instant::now();
     let (mut kills, mut stops, mut restarts) = (0_u64, 0, 0);
     while began.elapsed() < Duration::from_secs(seconds) {
@@ -219,7 +185,7 @@ pub(crate) fn run(stress: Stress) {
                 child.kill().unwrap();
                 let ended = child.wait().unwrap();
                 assert!(ended.code().is_none(), "{kind}: a worker failed before it was killed: {ended}");
-                *child = start(victim, kind);
+                *child = processes.start(kind);
                 kills += 1;
             }
             2 => {
@@ -233,7 +199,7 @@ pub(crate) fn run(stress: Stress) {
                 server.kill().unwrap();
                 server.wait().unwrap();
                 std::thread::sleep(Duration::from_millis(next(300)));
-                server = processes.start("server", &export);
+                server = processes.start("server");
                 restarts += 1;
             }
         }
@@ -247,7 +213,6 @@ pub(crate) fn run(stress: Stress) {
     for kind in KINDS {
         check(&folder, kind, kills, stress.holds);
     }
-    let _ = fs::remove_file(&file);
     println!("{kills} kills, {stops} stops, {restarts} restarts");
     let _ = fs::remove_dir_all(folder);
 }
