@@ -27,6 +27,8 @@ mod guest;
 mod guests;
 mod metrics;
 mod options;
+#[cfg(test)]
+mod pass_tests;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod session;
@@ -40,7 +42,7 @@ use self::books::Books;
 use self::desk::Desk;
 use self::durable::Durable;
 use self::workers::Workers;
-use crate::remote::secret;
+use crate::remote::secret::{self, Left};
 use lockwright_fabric::backend::tcp;
 use std::net::SocketAddr;
 use std::sync::mpsc;
@@ -174,7 +176,6 @@ async fn serve(
     tell: &mpsc::Sender<Result<Up, ServeError>>,
     stopped: oneshot::Receiver<()>,
 ) {
-    let any_port = options.listen.port() == 0;
     let started = match start(options).await {
         Ok(started) => started,
         Err(error) => {
@@ -182,7 +183,7 @@ async fn serve(
             return;
         }
     };
-    let Started { server, desk, workers, metrics, recovering } = started.tcp;
+    let Started { server, desk, workers, metrics, recovering, left } = started.tcp;
     #[cfg(feature = "rdma")]
     let rdma = started.rdma.as_ref().map(|host| (host.address(), host.device().to_owned()));
     #[cfg(not(feature = "rdma"))]
@@ -205,10 +206,7 @@ async fn serve(
     }
     let _ = tell.send(Ok(up));
     let _ = stopped.await;
-    // Nobody comes back to a port that was the system's choice.
-    if any_port {
-        let _ = secret::forget(server.address().port());
-    }
+    drop(left);
     server.shut_down().await;
     #[cfg(feature = "rdma")]
     drop(started.rdma);
@@ -230,6 +228,8 @@ struct Started {
     server: tcp::Server<Desk>,
     desk: Desk,
     workers: Workers,
+    /// The secrets for this user's clients, if there are some.
+    left: Vec<Option<Left>>,
     metrics: Option<tokio::net::TcpListener>,
     recovering: Option<Duration>,
 }
@@ -274,25 +274,28 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
             tcp::BindError::Exposed(address) => ServeError::Exposed(address),
             tcp::BindError::Io { address, error } => ServeError::Listen { address, why: error.to_string() },
         })?;
-    leave(secret.as_deref(), server.address().port())?;
+    // What the killed left behind is in nobody's way: a sweep that fails is no reason not to serve.
+    let _ = secret::sweep();
+    #[cfg_attr(not(feature = "rdma"), expect(unused_mut, reason = "the RDMA side has a port of its own"))]
+    let mut left = vec![leave(secret.as_deref(), listen.port(), server.address().port())?];
     #[cfg(feature = "rdma")]
     let rdma = options.rdma.as_ref().map(|side| rdma::open(side, desk.clone(), shared)).transpose()?;
     #[cfg(feature = "rdma")]
-    if let Some(host) = &rdma {
-        leave(secret.as_deref(), host.address().port())?;
+    if let (Some(host), Some(side)) = (&rdma, &options.rdma) {
+        left.push(leave(secret.as_deref(), side.listen.port(), host.address().port())?);
     }
     Ok(Both {
         #[cfg(feature = "rdma")]
         rdma,
-        tcp: Started { server, desk, workers, metrics, recovering: recovering.then_some(grace) },
+        tcp: Started { server, desk, workers, metrics, recovering: recovering.then_some(grace), left },
     })
 }
 
-/// Leaves the secret where this user's clients of `port` find it, or none.
-fn leave(secret: Option<&str>, port: u16) -> Result<(), ServeError> {
+/// Leaves the secret where this user's clients of `port` find it, or none. Nobody comes back to a port that was not asked for.
+fn leave(secret: Option<&str>, asked: u16, port: u16) -> Result<Option<Left>, ServeError> {
     let left = match secret {
-        Some(secret) => secret::leave(port, secret),
-        None => secret::forget(port),
+        Some(secret) => secret::leave(port, secret, asked == port).map(Some),
+        None => secret::forget(port).map(|()| None),
     };
     left.map_err(|error| {
         ServeError::Trust(format!("the secret for this user's clients cannot be left: {error}"))
