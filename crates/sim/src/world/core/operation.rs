@@ -228,11 +228,7 @@ impl Core {
 
     /// Starts a batch, whose verbs `list` hands over. `None` if the client crashes before any of it leaves.
     #[inline]
-    pub(crate) fn start_batch(
-        &mut self,
-        client: u32,
-        list: impl FnOnce(&mut Listing<'_>),
-    ) -> Option<OpId> {
+    pub(crate) fn start_batch(&mut self, client: u32, list: impl FnOnce(&mut Listing<'_>)) -> Option<OpId> {
         if self.clients[client as usize].crashed {
             return None;
         }
@@ -258,7 +254,10 @@ impl Core {
         slot.said.take_from(&mut state.said);
         let first = slot.verb.addr;
         let others = || self.rare[op as usize].verbs.iter();
-        debug_assert!(executed == 1 || others().all(|verb| verb.addr.node == first.node), "a batch goes to one node");
+        debug_assert!(
+            executed == 1 || others().all(|verb| verb.addr.node == first.node),
+            "a batch goes to one node"
+        );
         if state.home == Some(first.node) {
             self.counters.local += u64::from(count);
             let cost_ns = self.model.cpu_access_ns * u64::from(count);
