@@ -24,6 +24,9 @@ struct Office {
     first_token: u64,
 }
 
+/// Whose request, which, and its token if it is held.
+type Standing = (usize, RequestId, Option<u64>);
+
 /// A client of it.
 #[derive(Clone, Copy)]
 struct Visitor {
@@ -82,7 +85,7 @@ impl Office {
     }
 
     /// Who holds what, and who waits for what.
-    fn requests(&self) -> Vec<(usize, RequestId, Option<u64>)> {
+    fn requests(&self) -> Vec<Standing> {
         let books = self.desk.books();
         let sessions = books.sessions.iter().enumerate();
         let of = |(peer, session): (usize, &Option<super::session::Session>)| -> Vec<_> {
@@ -148,10 +151,7 @@ impl Random {
 }
 
 /// Lets clients ask at random, with `settle` after as many messages as `group` says, and returns what was said.
-fn play(
-    seed: u64,
-    mut group: impl FnMut() -> u64,
-) -> (Vec<(PeerId, Answer)>, Vec<(usize, RequestId, Option<u64>)>) {
+fn play(seed: u64, mut group: impl FnMut() -> u64) -> (Vec<(PeerId, Answer)>, Vec<Standing>) {
     const CLIENTS: usize = 4;
     let (office, mut random) = (Office::new(), Random(seed));
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| office.come_in()).collect();
