@@ -270,3 +270,52 @@ fn threads_that_ask_at_once_are_all_answered_whoever_has_the_books_open() {
     let books = desk.books();
     assert_eq!((books.requests(), books.directory.in_use(), books.totals.sessions), (0, 0, 0));
 }
+
+/// What one combiner could do if reading and writing cost nothing: lock and unlock of names of one's own, and nobody to hear of
+/// it. `cargo test --release -p lockwright --lib what_the_desk_does -- --ignored --nocapture`
+#[test]
+#[ignore = "prints figures, and shows nothing"]
+fn what_the_desk_does_in_a_second() {
+    const EACH: u64 = 1 << 20;
+    let run = |threads: usize, group: u64| {
+        let desk = desk(threads);
+        let began = std::time::Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let desk = &desk;
+                scope.spawn(move || {
+                    let peer = desk.admit("1 here test").unwrap();
+                    desk.attach(peer, Inbox::new(|_, _| true));
+                    let mut seq = 0;
+                    let mut say = |ask: &Ask| {
+                        seq += 1;
+                        desk.deliver(peer, DESK, &ask.encode(seq));
+                    };
+                    say(&Ask::Open { version: VERSION, key: 1, space: Vec::new() });
+                    for handle in 0..group {
+                        let name = LockName::new(format!("{thread} {handle}")).unwrap();
+                        say(&Ask::Name { handle, kind: Kind::Keyed, name });
+                    }
+                    for round in 0..EACH / group {
+                        (0..group).for_each(|at| say(&lock(round << 32 | at, x(at), true)));
+                        desk.settle();
+                        (0..group).for_each(|at| say(&Ask::Unlock { id: round << 32 | at, answer: false }));
+                    }
+                    desk.on_session_lost(peer, SessionEnd::Goodbye);
+                });
+            }
+        });
+        let pairs = threads as f64 * EACH as f64;
+        let totals = &desk.books().totals;
+        println!(
+            "{threads} threads, {group} at a time: {:.2} million locks and unlocks per second, {:.1} messages a pass",
+            pairs / began.elapsed().as_secs_f64() / 1e6,
+            totals.notes as f64 / totals.passes as f64
+        );
+    };
+    for threads in [1, 2] {
+        for group in [1, 8, 64] {
+            run(threads, group);
+        }
+    }
+}
