@@ -9,8 +9,10 @@ use super::directory::{Directory, SpaceNumber};
 use super::durable::Durable;
 use super::exported::{Exported, Held};
 use super::guest::Guest;
+use super::lent::{self, Lent};
 use super::totals::Totals;
-use crate::home::Kind;
+use crate::home::{Bound, Kind};
+use crate::name::LockName;
 use crate::remote::talk::{Answer, DESK, RequestId, Units, slot};
 use lockwright_fabric::backend::tcp::{Inbox, SessionEnd};
 use lockwright_fabric::observe::Mode;
@@ -37,6 +39,8 @@ pub(super) enum Place {
     Own(SpaceNumber),
     /// In this host's shared memory.
     Exported(Arc<Exported>),
+    /// In memory that is lent.
+    Lent(Arc<Lent>),
 }
 
 /// What a handle stands for.
@@ -44,6 +48,7 @@ pub(super) enum Place {
 pub(super) enum Name {
     Own(u64),
     Exported(super::exported::Handle),
+    Lent(LockName, Bound),
 }
 
 /// Where a request stands.
@@ -82,6 +87,8 @@ pub(super) struct Session {
     pub(super) place: Option<Place>,
     /// Its place in an exported space, if its client runs the protocol itself.
     pub(super) guest: Option<Arc<Guest>>,
+    /// Its place in a lent space, likewise.
+    pub(super) lent: Option<Arc<lent::Guest>>,
     pub(super) handles: HashMap<u64, Name>,
     pub(super) slots: Vec<Option<Request>>,
     /// Requests taken, and how many of them it knows to be.
@@ -227,13 +234,18 @@ impl Books {
         if let Some(guest) = &session.guest {
             guest.depart(how);
         }
+        if let Some(guest) = &session.lent {
+            guest.depart(how);
+        }
         let now = Instant::now();
         for request in session.slots.into_iter().flatten() {
             self.forget(&request, now);
         }
         for name in session.handles.into_values() {
-            if let Name::Own(lock) = name {
-                self.directory.close(lock);
+            match (name, &session.place) {
+                (Name::Own(lock), _) => self.directory.close(lock),
+                (Name::Lent(name, _), Some(Place::Lent(space))) => space.close(&name),
+                _ => {}
             }
         }
         self.core.depart(ClientId(peer), &mut self.replies);

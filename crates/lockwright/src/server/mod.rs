@@ -11,6 +11,7 @@
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
 //! | `guests`, `guest` | clients that run the protocol of such a space themselves |
+//! | `lent`, `lents`, `undertaker` | spaces in memory whose locks clients take by verbs of their own |
 //! | `rdma` | the same desk behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
 
@@ -21,14 +22,18 @@ mod durable;
 mod exported;
 mod guest;
 mod guests;
+mod lent;
+mod lents;
 mod metrics;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod totals;
+mod undertaker;
 
 use self::books::Books;
 use self::desk::Desk;
 use self::durable::Durable;
+use self::lent::Lent;
 use crate::remote::secret;
 use lockwright_fabric::backend::tcp;
 use std::net::SocketAddr;
@@ -58,6 +63,7 @@ pub struct ServerOptions {
     grace: Duration,
     heartbeat: Duration,
     exports: Vec<String>,
+    lends: Vec<String>,
     #[cfg(feature = "rdma")]
     rdma: Option<rdma::Side>,
 }
@@ -73,6 +79,7 @@ impl Default for ServerOptions {
             grace: Duration::from_secs(5),
             heartbeat: Duration::from_secs(1),
             exports: Vec::new(),
+            lends: Vec::new(),
             #[cfg(feature = "rdma")]
             rdma: None,
         }
@@ -184,6 +191,22 @@ impl ServerOptions {
     /// ```
     pub fn export(mut self, space: impl Into<String>) -> Self {
         self.exports.push(space.into());
+        self
+    }
+
+    /// Lends memory for a space called `name`, whose locks clients take by verbs of their own: `lent:NAME` of this server.
+    /// With [RDMA](Self::rdma) the NIC executes them and clients come by `rdma://`, else the server does and they come by
+    /// `tcp://`; never both, since a NIC and a CPU do not exclude each other. It can be called several times.
+    ///
+    /// Clients can write anything into the words of such locks, so nobody is let in who does not know the server's secret, as
+    /// with [`export`](Self::export).
+    ///
+    /// ```
+    /// # use lockwright::server::ServerOptions;
+    /// let options = ServerOptions::default().lend("stock");
+    /// ```
+    pub fn lend(mut self, name: impl Into<String>) -> Self {
+        self.lends.push(name.into());
         self
     }
 
@@ -410,7 +433,8 @@ async fn serve(
     #[cfg(feature = "rdma")]
     drop(started.rdma);
     let mut books = desk.books();
-    let clean = books.requests() == 0 && !books.is_recovering();
+    let lent = desk.lends().iter().any(|space| space.is_in_use());
+    let clean = books.requests() == 0 && !books.is_recovering() && !lent;
     books.durable.end(clean);
 }
 
@@ -429,12 +453,12 @@ struct Started {
 }
 
 async fn start(options: ServerOptions) -> Result<Both, ServeError> {
-    let ServerOptions { listen, token, tls, metrics, state, grace, heartbeat, exports, .. } = options;
+    let ServerOptions { listen, token, tls, metrics, state, grace, heartbeat, exports, lends, .. } = options;
     let exposed = !listen.ip().to_canonical().is_loopback() && token.is_none() && tls.is_none();
     if exposed {
         return Err(ServeError::Exposed(listen));
     }
-    let (token, secret) = admission(&exports, token, listen)?;
+    let (token, secret) = admission(&exports, &lends, token, listen)?;
     let (durable, recovering) = Durable::begin(state.as_deref()).map_err(|error| ServeError::State {
         path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
         why: error.to_string(),
@@ -459,7 +483,13 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         max_sessions: books::MAX_SESSIONS,
         ..tcp::ServerOptions::default()
     };
-    let desk = Desk::new(Books::new(durable, recovering), exports);
+    #[cfg(feature = "rdma")]
+    let by = if options.rdma.is_some() { lent::By::Nic } else { lent::By::Cpu };
+    #[cfg(not(feature = "rdma"))]
+    let by = lent::By::Cpu;
+    let lends = lends.iter().map(|name| Lent::new(name, by, durable.first_token())).collect();
+    let desk = Desk::new(Books::new(durable, recovering), exports, lends);
+    lents::employ(desk.lends())?;
     let server =
         tcp::Server::bind(listen, desk.clone(), vec![], tcp_options).await.map_err(|error| match error {
             tcp::BindError::Exposed(address) => ServeError::Exposed(address),
@@ -490,19 +520,23 @@ fn leave(secret: Option<&str>, port: u16) -> Result<(), ServeError> {
     })
 }
 
-/// What clients must know, and whether it has to be left for them: spaces of this user's are for nobody else.
+/// What clients must know, and whether it has to be left for them: spaces of this user's are for nobody else, nor are words
+/// that clients change by themselves.
 fn admission(
     exports: &[String],
+    lends: &[String],
     token: Option<tcp::Token>,
     listen: SocketAddr,
 ) -> Result<(Option<tcp::Token>, Option<String>), ServeError> {
-    if exports.is_empty() || token.is_some() {
+    if exports.is_empty() && lends.is_empty() || token.is_some() {
         return Ok((token, None));
     }
     if !listen.ip().to_canonical().is_loopback() {
+        let lent = lends.iter().map(|name| format!("lent:{name}"));
+        let offered: Vec<_> = exports.iter().cloned().chain(lent).collect();
         return Err(ServeError::Trust(format!(
-            "refusing to export {} to other machines without a secret that clients must know: give --token-file",
-            exports.join(", ")
+            "refusing to offer {} to other machines without a secret that clients must know: give --token-file",
+            offered.join(", ")
         )));
     }
     let trust = |error: &dyn std::fmt::Display| ServeError::Trust(format!("no secret can be made: {error}"));

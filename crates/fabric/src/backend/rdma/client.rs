@@ -44,7 +44,7 @@ pub struct RdmaOptions {
     pub pace_ns: u64,
     /// The secret that the host wants.
     pub token: Option<Token>,
-    /// What the client calls itself.
+    /// What the client calls itself; whoever receives it there may read more out of it.
     pub name: String,
     /// How long the host may take to answer.
     pub timeout: Duration,
@@ -141,6 +141,15 @@ pub(super) struct Client {
     closed: AtomicBool,
     /// When the host was last heard.
     heard: Mutex<Instant>,
+    signs: Mutex<Signs>,
+}
+
+/// Signs of life, and when those were given that the host has answered.
+#[derive(Debug)]
+struct Signs {
+    answered: Instant,
+    /// The oldest one that is not answered yet.
+    waiting: Option<Instant>,
 }
 
 /// Where letters go, and whom the queue pairs they come over belong to.
@@ -194,8 +203,8 @@ impl Owner for Arc<Post> {
         let from = sender.unwrap_or(named);
         if self.ear.get().is_none() {
             self.mailbox.put(from, message);
-        } else if let Some(listener) = self.listener() {
-            listener.message(from, message);
+        } else if let Some(kept) = self.listener().and_then(|listener| listener.message(from, message)) {
+            self.mailbox.put(from, kept);
         }
     }
 
@@ -217,6 +226,7 @@ impl Client {
         let (station, keeper) = Station::open(&device, Box::new(Arc::clone(&post)))?;
         let pair = station.pair()?;
         let unreachable = |error| RdmaConnectError::Unreachable { host, error };
+        let began = Instant::now();
         let mut control = TcpStream::connect_timeout(&host, options.timeout).map_err(unreachable)?;
         control.set_nodelay(true).map_err(unreachable)?;
         control.set_read_timeout(Some(options.timeout)).map_err(unreachable)?;
@@ -246,6 +256,7 @@ impl Client {
             lost: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             heard: Mutex::new(Instant::now()),
+            signs: Mutex::new(Signs { answered: began, waiting: None }),
         });
         let _ = client.post.client.set(Arc::downgrade(&client));
         let listener = Arc::downgrade(&client);
@@ -279,6 +290,16 @@ impl Client {
     /// How long nothing was heard of the host.
     pub(super) fn silence(&self) -> Duration {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// How long ago the last sign of life was given that the host has answered: it was heard then or later.
+    pub(super) fn acknowledged(&self) -> Duration {
+        self.signs.lock().unwrap_or_else(PoisonError::into_inner).answered.elapsed()
+    }
+
+    fn show_life(&self) {
+        self.signs.lock().unwrap_or_else(PoisonError::into_inner).waiting.get_or_insert_with(Instant::now);
+        self.say(&Frame::Beat);
     }
 
     /// How the session ended, if it did.
@@ -353,7 +374,11 @@ impl Client {
                     Some(Err(_)) | None => self.lose(),
                 }
             }
-            Frame::Beat => {}
+            Frame::Beat => {
+                let mut signs = self.signs.lock().unwrap_or_else(PoisonError::into_inner);
+                // If several were given meanwhile, it is the oldest that is answered.
+                signs.answered = signs.waiting.take().unwrap_or(signs.answered);
+            }
             _ => self.lose(),
         }
     }
@@ -420,7 +445,7 @@ fn listen(mut control: TcpStream, client: &Weak<Client>, heartbeat: Duration) {
         }
         if beat.elapsed() >= heartbeat {
             beat = Instant::now();
-            client.say(&Frame::Beat);
+            client.show_life();
         }
     }
 }

@@ -37,7 +37,7 @@ mod wire;
 mod work;
 
 pub use client::{RdmaConnectError, RdmaOptions};
-pub use counters::port_counters;
+pub use counters::{port_counters, posted};
 pub use device::{DeviceChoice, DeviceError, devices, look};
 pub use endpoint::RdmaEndpoint;
 pub use fault::Fault;
