@@ -487,7 +487,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     let by = if options.rdma.is_some() { lent::By::Nic } else { lent::By::Cpu };
     #[cfg(not(feature = "rdma"))]
     let by = lent::By::Cpu;
-    let lends = lends.iter().map(|name| Lent::new(name, by, durable.first_token())).collect();
+    let lends = lends.iter().map(|name| Lent::new(name, by, durable.epoch)).collect();
     let desk = Desk::new(Books::new(durable, recovering), exports, lends);
     lents::employ(desk.lends())?;
     let server =
@@ -497,7 +497,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         })?;
     leave(secret.as_deref(), server.address().port())?;
     #[cfg(feature = "rdma")]
-    let rdma = options.rdma.as_ref().map(|side| rdma::open(side, desk.clone(), shared)).transpose()?;
+    let rdma = options.rdma.as_ref().map(|side| rdma::open(side, &desk, shared)).transpose()?;
     #[cfg(feature = "rdma")]
     if let Some(host) = &rdma {
         leave(secret.as_deref(), host.address().port())?;

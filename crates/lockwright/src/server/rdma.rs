@@ -118,7 +118,7 @@ impl Reception for Door {
 }
 
 /// Opens the RDMA side of `desk`.
-pub(super) fn open(side: &Side, desk: Desk, shared: Shared) -> Result<RdmaHost, ServeError> {
+pub(super) fn open(side: &Side, desk: &Desk, shared: Shared) -> Result<RdmaHost, ServeError> {
     let Shared { token, heartbeat, grace, epoch } = shared;
     let options = HostOptions {
         device: side.device.clone(),

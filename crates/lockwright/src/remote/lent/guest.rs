@@ -10,8 +10,8 @@ use crate::home::{AnyGrant, Kind, Refused, Seat, Ticket};
 use crate::lent::book::{Kept, client};
 use crate::lent::layout;
 use lockwright_fabric::observe::Claim;
+use lockwright_locks::kept::Book;
 use lockwright_locks::kept::ranges::RangeCards;
-use lockwright_locks::kept::{Book, State};
 use lockwright_locks::shiftlock::ShiftGrant;
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 use lockwright_locks::{Denied, Lost};
@@ -219,4 +219,4 @@ fn full() -> Refused {
     ))
 }
 
-const _: () = assert!(CARDS % PLACES == 0 && State::Taking.holds());
+const _: () = assert!(CARDS.is_multiple_of(PLACES), "every place has as many cards");
