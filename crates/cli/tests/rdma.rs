@@ -2,6 +2,7 @@
 //!
 //! Needs a device; see `cargo xtask soft-roce`. There the command is where `LOCKWRIGHT_BIN` says.
 
+mod lent;
 mod served;
 
 use std::io::{BufRead, BufReader};
@@ -45,6 +46,7 @@ fn err(output: &Output) -> String {
 struct Served {
     child: Child,
     rdma: String,
+    tcp: String,
 }
 
 impl Served {
@@ -59,8 +61,11 @@ impl Served {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the command starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let rdma = line.split_once("\"rdma\":\"").expect(&line).1.split_once('"').unwrap().0.to_owned();
-        Self { child, rdma }
+        let said = |what: &str| {
+            let from = line.split_once(&format!("\"{what}\":\"")).expect(&line).1;
+            from.split_once('"').unwrap().0.to_owned()
+        };
+        Self { child, rdma: said("rdma"), tcp: said("listening") }
     }
 
     fn space(&self) -> String {
@@ -251,6 +256,7 @@ fn the_bench_holds_our_counters_against_the_ports() {
     assert!(bench.status.success(), "{}{}", out(&bench), err(&bench));
     let said = out(&bench);
     assert!(said.contains("rdma_sends") && said.contains("sent_pkts"), "{said}");
+    assert!(said.contains("by own verbs") && said.contains("by the server's combiner"), "{said}");
     println!("{said}");
     assert!(began.elapsed() < Duration::from_secs(600));
 }
