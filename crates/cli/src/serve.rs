@@ -74,6 +74,9 @@ pub(crate) struct Args {
     /// else over TCP; may be given several times
     #[arg(long, value_name = "NAME", value_parser = lent_name)]
     lend: Vec<String>,
+    /// Threads that read connections [default: as many as there are cores, at most 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
     /// Say where it listens as a JSON object
     #[arg(long)]
     json: bool,
@@ -157,6 +160,9 @@ fn options(args: &Args) -> Result<ServerOptions> {
         #[cfg(not(feature = "rdma"))]
         return Err(anyhow::Error::from(lockwright::OpenError::NoRdma)
             .context(format!("cannot serve at {listen} over RDMA")));
+    }
+    if let Some(threads) = args.threads {
+        options = options.threads(threads.into());
     }
     if let Some(metrics) = args.metrics {
         options = options.metrics(metrics);

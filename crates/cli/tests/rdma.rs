@@ -3,24 +3,11 @@
 //! Needs a device; see `cargo xtask soft-roce`. There the command is where `LOCKWRIGHT_BIN` says.
 
 mod lent;
-mod served;
 
+use lockwright::fabric::backend::rdma::has_device;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-
-/// Whether there is anything to test on.
-fn has_device() -> bool {
-    let found = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some());
-    assert!(
-        found || std::env::var_os("LOCKWRIGHT_NEED_RDMA").is_none(),
-        "no RDMA device, where there must be one"
-    );
-    if !found {
-        println!("skipped: no RDMA device; `cargo xtask soft-roce` brings its own");
-    }
-    found
-}
 
 fn lockwright(args: &[&str]) -> Command {
     let program =
@@ -259,17 +246,4 @@ fn the_bench_holds_our_counters_against_the_ports() {
     assert!(said.contains("by own verbs") && said.contains("by the server's combiner"), "{said}");
     println!("{said}");
     assert!(began.elapsed() < Duration::from_secs(600));
-}
-
-#[test]
-fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
-    if !has_device() {
-        return;
-    }
-    served::run(served::Stress {
-        test: "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in",
-        workers: 4,
-        seconds: 10,
-        holds: 5,
-    });
 }

@@ -9,6 +9,7 @@ mod combiner {
     pub(crate) mod core {
         pub(crate) use lockwright_locks::combiner::core::{ClientId, Request};
     }
+    #[expect(unreachable_pub, reason = "public in the library, not in a test")]
     #[path = "../src/combiner/packed.rs"]
     mod packed;
     #[expect(unreachable_pub, reason = "public in the library, not in a test")]

@@ -1,7 +1,7 @@
 //! The memory of all nodes: plain words, changed one verb at a time.
 
 use lockwright_fabric::backend::{large_pages, prefetch};
-use lockwright_fabric::{Addr, NodeId, RegionId, Width};
+use lockwright_fabric::{Addr, NodeId, RawVerb, RegionId, Width};
 use std::collections::BTreeMap;
 
 /// Registered memory. Region 0 of every node is the lock table; harnesses may add others.
@@ -57,6 +57,16 @@ impl Memory {
         if width == Width::W128 {
             words[at + 1] = (value >> 64) as u64;
         }
+    }
+
+    /// Executes `verb` and says what was there before.
+    #[inline]
+    pub(crate) fn execute(&mut self, verb: &RawVerb) -> u128 {
+        let old = self.read(verb.addr, verb.width);
+        if let Some(new) = verb.op.apply(verb.width, old) {
+            self.write(verb.addr, verb.width, new);
+        }
+        old
     }
 
     /// Says that the word at `addr` will be needed when a verb arrives there.

@@ -147,9 +147,28 @@ fn giving_up() -> Vec<Case<Params>> {
     ]
 }
 
+/// A lease, where there is no clock: longer than everything the living do.
+const LEASE_NS: u64 = 1_000;
+
 /// The same as [`small`], with leases.
 fn leased(m: u32) -> Params {
-    Params { lease_ns: 1_000, ..small(m) }
+    Params { lease_ns: LEASE_NS, ..small(m) }
+}
+
+/// The same with a crash to come: with leases.
+pub(super) fn with_recovery(mut case: Case<Params>) -> Case<Params> {
+    if case.params.lease_ns == 0 {
+        case.params.lease_ns = LEASE_NS;
+        case.timeouts = match case.timeouts {
+            Timeouts::Any => Timeouts::AnyUntil(Time(LEASE_NS - 1)),
+            _ => Timeouts::WhenStuck,
+        };
+        if let Some(clock) = &mut case.clock {
+            case.params.lease_ns = 40;
+            clock.max_ticks = 1000;
+        }
+    }
+    case
 }
 
 /// One client crashes, anywhere. Leases are longer than everything the living do.
@@ -241,7 +260,7 @@ fn growth() -> Vec<Case<Params>> {
 
 /// One client crashes.
 pub(super) fn dying(mut case: Case<Params>) -> Case<Params> {
-    case.params.lease_ns = 1_000;
+    case.params.lease_ns = LEASE_NS;
     case.crashes(1).timeouts(Timeouts::WhenStuck)
 }
 

@@ -41,7 +41,8 @@
 
 use super::ending::Span;
 use super::layout::{D_CNT, D_MAX, EXP, RETIRED, SWEPT, T_CNT, T_MAX, get, has_grown};
-use super::recover::{End, Vigil};
+use super::recover::{End, Left, Vigil};
+use super::spill::Spill;
 use super::tree::{Node, Tree};
 use super::words::Words;
 use super::{CitronClient, Rules};
@@ -89,28 +90,30 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         if wanted <= self.shape.units_of(tree.view.grown) || tree.view.grown >= self.shape.growths() {
             return Ok(false);
         }
-        let Some(turn) = self.take_spill(Want::exclusive(lock), &tree, 0).await? else { return Ok(false) };
-        self.grow_a_step(&tree).await?;
-        self.give_spill_back(&tree, turn).await?;
+        let Some(spill) = self.take_spill(Want::exclusive(lock), &tree, 0).await? else { return Ok(false) };
+        self.grow_a_step(&tree, spill).await?;
+        self.give_spill_back(&tree, spill).await?;
         Ok(true)
     }
 
     /// SCALEUPLOCKTREE, under the spillover mutex. Nothing if somebody died while the tree was to shrink: that is seen to
     /// first.
-    pub(super) async fn grow_a_step(&self, tree: &Tree) -> Result<(), FabricError> {
+    pub(super) async fn grow_a_step(&self, tree: &Tree, spill: Spill) -> Result<(), FabricError> {
         let config = self.ep.go(tree.config_word().read()).await?;
         if config & SHRINKING != 0 {
             return self.finish_shrinking(tree, config).await;
         }
         let is_taken_over = config & GROWING != 0;
         let growing = config | GROWING;
-        if !is_taken_over {
-            self.ep.go(tree.config_word().write(growing)).await?;
+        // Nothing happens if others took us for dead and went on.
+        if !is_taken_over && self.ep.go(tree.config_word().cas(config, growing)).await? != config {
+            return Ok(());
         }
         let new = tree.after(tree.view.grown + 1);
         let (verbs, doubtful) = self.sweep(tree, &new).await?;
-        if is_taken_over && !doubtful.is_empty() {
-            self.finish_growing(tree, &new, &doubtful).await?;
+        if is_taken_over && !doubtful.is_empty() && !self.finish_growing(tree, &new, &doubtful, spill).await?
+        {
+            return Ok(());
         }
         for batch in verbs.chunks(MAX_BATCH) {
             self.ep.go(batch).await?;
@@ -160,24 +163,37 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok((verbs, doubtful.into_iter().map(|(node, _)| node).collect()))
     }
 
-    /// Somebody died while it let the tree grow, and may or may not have left the notes of `swept` nodes further up.
-    async fn finish_growing(&self, old: &Tree, new: &Tree, swept: &[Node]) -> Result<(), FabricError> {
+    /// Somebody died while it let the tree grow, and may or may not have left the notes of `swept` nodes further up. False
+    /// if it takes so long that others take the mutex away: they see to it.
+    async fn finish_growing(
+        &self,
+        old: &Tree,
+        new: &Tree,
+        swept: &[Node],
+        spill: Spill,
+    ) -> Result<bool, FabricError> {
         if !self.recovers() || !R::GROWTH_IS_FINISHED {
-            return Ok(());
+            return Ok(true);
         }
         let words = Words::Exclusive;
         self.let_a_lease_pass(old).await?;
+        if !self.has_spill(old, spill).await? {
+            return Ok(false);
+        }
         for node in swept {
-            self.forget_notes(words, old, *node).await?;
+            self.forget(words, old.word(*node), Left::Notes).await?;
             if *node == old.root() {
-                self.forget_tickets(words, old, *node).await?;
+                self.forget(words, old.word(*node), Left::Tickets).await?;
             }
         }
         self.let_a_lease_pass(old).await?;
-        for node in new.top_nodes() {
-            self.forget_notes(words, new, node).await?;
+        if !self.has_spill(old, spill).await? {
+            return Ok(false);
         }
-        Ok(())
+        for node in new.top_nodes() {
+            self.forget(words, new.word(node), Left::Notes).await?;
+        }
+        Ok(true)
     }
 
     /// Runs a verb for each of `nodes`, in batches, and pairs them with what was there before.
@@ -240,9 +256,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let vigil = Vigil { word, cond: another, or: None, moves: u64::MAX, deadline, pace_ns: 0 };
         if let End::Dead(_) = self.keep(vigil).await? {
             // Whoever let the tree grow or shrink is dead. The mutex will be recovered; then somebody has to go on.
-            if let Some(turn) = self.take_spill(Want::exclusive(tree.lock()), tree, 0).await? {
-                self.finish_change(tree).await?;
-                self.give_spill_back(tree, turn).await?;
+            if let Some(spill) = self.take_spill(Want::exclusive(tree.lock()), tree, 0).await? {
+                self.finish_change(tree, spill).await?;
+                self.give_spill_back(tree, spill).await?;
             }
             return Ok(());
         }
@@ -252,9 +268,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Finishes what somebody began who died, under the spillover mutex, if there is anything.
-    async fn finish_change(&self, tree: &Tree) -> Result<(), FabricError> {
+    async fn finish_change(&self, tree: &Tree, spill: Spill) -> Result<(), FabricError> {
         let config = self.ep.go(tree.config_word().read()).await?;
-        if config & (GROWING | SHRINKING) != 0 { self.grow_a_step(tree).await } else { Ok(()) }
+        if config & (GROWING | SHRINKING) != 0 { self.grow_a_step(tree, spill).await } else { Ok(()) }
     }
 }
 

@@ -29,8 +29,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             return Ok(false);
         }
         let everything = Want::exclusive(lock).with(Patience::Try);
-        let turn = match self.take_spill(everything, &tree, 0).await {
-            Ok(Some(turn)) => turn,
+        let spill = match self.take_spill(everything, &tree, 0).await {
+            Ok(Some(spill)) => spill,
             Ok(None) | Err(Denied::Busy) => return Ok(false),
             Err(denied) => return Err(denied),
         };
@@ -42,6 +42,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             held: Pieces::new(),
             todo: std::iter::once(tree.root()).collect(),
             era: std::cell::Cell::new(0),
+            spill: Some(spill),
             is_careful: false,
             claim: everything.claim,
             tree,
@@ -50,7 +51,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             Attempt::Locked(pieces, _) => self.shrink_a_step(&tree, pieces[0].begun.here).await?,
             _ => false,
         };
-        self.give_spill_back(&tree, turn).await?;
+        self.give_spill_back(&tree, spill).await?;
         Ok(has_shrunk)
     }
 

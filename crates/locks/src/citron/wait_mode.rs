@@ -179,7 +179,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             let here = here(before);
             if words.has_queue(before) {
                 let ticket = words.ticket_of(before);
-                if self.wait_for_turn(request, node, ticket, before, here).await?.is_none() {
+                if self.wait_for_turn(request.queue(node), ticket, before, here).await?.is_none() {
                     return Ok(Phase::Renewed); // line 11
                 }
                 looked = self.ep.now().await;

@@ -1,26 +1,29 @@
-//! The desk: takes what clients send, and hands it to the books.
+//! The desk: takes what clients send, puts it into the tray, and hands what comes out of it to the books.
 //!
 //! It is the server's "memory" towards the tcp fabric, and has none but for guests of an exported space: any other client
 //! that asks for words is refused. So nobody else has to be trusted with them.
 
-use super::books::{Books, MAX_HANDLES, Name, Place, Request, Session, Stage};
+use super::books::Books;
+use super::combine::Counter;
 use super::exported::Exported;
 use super::guest::Guest;
 use super::guests;
 use super::lent::{By, Lent};
 use super::lents;
+use super::session::{MAX_HANDLES, Name, Place, Request, Session, Stage};
+use super::tray::{Note, Tray};
 use crate::home::Kind;
 use crate::inspect::{Entry, EntryState, Heat, Inspector};
 use crate::lent::layout::SCHEME;
 use crate::name::LockName;
 use crate::remote::listing::Writer;
-use crate::remote::talk::{Answer, Ask, DESK, PAGE, RequestId, VERSION};
+use crate::remote::talk::{Answer, Ask, DESK, PAGE, RequestId, Units, VERSION};
 use crate::remote::verbs::SUFFIX;
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, Watch};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, Time};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Locks in one answer about what locks have seen: the hottest.
@@ -31,8 +34,10 @@ const HOTTEST: usize = 1000;
 pub(super) struct Desk(Arc<Inside>);
 
 #[derive(Debug)]
-struct Inside {
-    books: Arc<Mutex<Books>>,
+pub(super) struct Inside {
+    tray: Tray,
+    /// Whoever has this is the combiner.
+    counter: Mutex<Counter>,
     /// Which spaces of this host are offered, and those that somebody asked for.
     exports: Vec<String>,
     opened: Mutex<HashMap<String, Arc<Exported>>>,
@@ -42,9 +47,11 @@ struct Inside {
 }
 
 impl Desk {
-    pub(super) fn new(books: Books, exports: Vec<String>, lends: Vec<Arc<Lent>>) -> Self {
-        let (books, began) = (Arc::new(Mutex::new(books)), Instant::now());
-        Self(Arc::new(Inside { books, exports, opened: Mutex::default(), lends, began }))
+    /// The desk of a server whose connections are read by so many threads.
+    pub(super) fn new(books: Books, exports: Vec<String>, lends: Vec<Arc<Lent>>, threads: usize) -> Self {
+        let (tray, notes) = Tray::new(threads);
+        let (counter, opened) = (Mutex::new(Counter::new(books, notes)), Mutex::default());
+        Self(Arc::new(Inside { tray, counter, exports, opened, lends, began: Instant::now() }))
     }
 
     /// Spaces in memory that is lent.
@@ -52,8 +59,22 @@ impl Desk {
         &self.0.lends
     }
 
-    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
-        self.0.books.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn tray(&self) -> &Tray {
+        &self.0.tray
+    }
+
+    pub(super) fn counter(&self) -> &Mutex<Counter> {
+        &self.0.counter
+    }
+
+    /// For whoever should not keep the desk alive.
+    pub(super) fn downgrade(&self) -> Weak<Inside> {
+        Arc::downgrade(&self.0)
+    }
+
+    /// The desk again, if it is still there.
+    pub(super) fn upgrade(weak: &Weak<Inside>) -> Option<Self> {
+        weak.upgrade().map(Self)
     }
 
     fn place(&self, books: &mut Books, space: &[u8]) -> Result<Place, String> {
@@ -77,22 +98,57 @@ impl Desk {
         Ok(Place::Exported(space))
     }
 
-    /// One message of a client; in order, since connections are read one frame after the other.
-    fn take(&self, peer: u32, message: &Message) {
-        let mut books = self.books();
-        let Some(session) = books.session(peer) else { return };
-        let Some((seq, ask)) = Ask::decode(message) else {
-            return books.refuse(peer, 0, "a message was sent that makes no sense to this server");
+    /// What a client says; in order, since connections are read one frame after the other.
+    fn hear(&self, peer: u32, message: &Message) {
+        let note = match Ask::decode(message) {
+            None => Note::Nonsense,
+            Some((seq, Ask::Lock { id, units, wait })) => Note::Lock { seq, id, units, wait },
+            Some((seq, Ask::Unlock { id, answer })) => Note::Unlock { seq, id, answer },
+            Some((seq, ask)) => Note::Other { seq, number: self.tray().keep(ask) },
         };
-        // Said again after a broken connection, or said too early: then it will be said again.
-        if seq != session.taken + 1 {
-            return;
+        self.put(peer, note);
+    }
+
+    /// A note that comes out of the tray.
+    pub(super) fn take(&self, books: &mut Books, peer: u32, note: Note) {
+        match note {
+            Note::Lock { seq, id, units, wait } if books.takes(peer, seq) => {
+                self.lock(books, peer, (id, units, wait));
+            }
+            Note::Unlock { seq, id, answer } if books.takes(peer, seq) => {
+                let held = books.unlock(peer, id);
+                if answer {
+                    books.say(peer, &Answer::Unlocked { id, held });
+                }
+            }
+            Note::Other { seq, number } => {
+                let Some(ask) = self.tray().fetch(number).filter(|_| books.takes(peer, seq)) else { return };
+                books.decide();
+                self.handle(books, peer, ask);
+            }
+            Note::Departed(how) => return books.depart(peer, how),
+            Note::Nonsense if books.session(peer).is_some() => {
+                books.refuse(peer, 0, "a message was sent that makes no sense to this server");
+            }
+            // Said before, or of somebody who is gone.
+            Note::Lock { .. } | Note::Unlock { .. } | Note::Nonsense => return,
         }
-        session.taken = seq;
-        self.handle(&mut books, peer, ask);
         books.ack(peer);
     }
 
+    fn lock(&self, books: &mut Books, peer: u32, (id, units, wait): (RequestId, Units, bool)) {
+        match Self::found(books, peer, units.handle) {
+            Some(Found::Own(lock)) => books.lock(peer, lock, id, units, wait),
+            Some(Found::Exported(handle)) => {
+                books.decide();
+                handle.lock(self, books, peer, (id, units, wait));
+            }
+            Some(Found::Lent) => books.refuse(peer, id, lents::BY_ITSELF),
+            None => books.refuse(peer, id, "the request names a lock that was refused or never named"),
+        }
+    }
+
+    /// What is asked for less often. Everything before it is decided.
     fn handle(&self, books: &mut Books, peer: u32, ask: Ask) {
         match ask {
             Ask::Open { version, .. } if version != VERSION => {
@@ -121,18 +177,7 @@ impl Desk {
                     _ => {}
                 }
             }
-            Ask::Lock { id, units, wait } => match Self::found(books, peer, units.handle) {
-                Some(Found::Own(lock)) => books.lock(peer, lock, id, units, wait),
-                Some(Found::Exported(handle)) => handle.lock(&self.0.books, books, peer, (id, units, wait)),
-                Some(Found::Lent) => books.refuse(peer, id, lents::BY_ITSELF),
-                None => books.refuse(peer, id, "the request names a lock that was refused or never named"),
-            },
-            Ask::Unlock { id, answer } => {
-                let held = books.unlock(peer, id);
-                if answer {
-                    books.say(peer, &Answer::Unlocked { id, held });
-                }
-            }
+            Ask::Lock { .. } | Ask::Unlock { .. } => unreachable!("they are notes of their own"),
             Ask::Claim { id, units, token, epoch, key } => match Self::found(books, peer, units.handle) {
                 Some(Found::Own(lock)) => books.claim(peer, lock, id, units, (token, epoch, key)),
                 // It was free from the moment the server died.
@@ -182,14 +227,12 @@ impl Desk {
         match (&place, verbs) {
             (_, false) => {}
             (Place::Own(_), true) => {
-                return Err(
-                    "only spaces of shared memory, and those that are lent, have words: leave ?verbs \
-                            out"
-                    .to_owned(),
-                );
+                let why =
+                    "only spaces of shared memory, and those that are lent, have words: leave ?verbs out";
+                return Err(why.to_owned());
             }
             (Place::Exported(space), true) => {
-                let guest = guests::join(&self.0.books, session, peer, space.space()?)?;
+                let guest = guests::join(self, session, peer, space.space()?)?;
                 answer = Answer::Guest { peer: guest.peer() };
                 session.guest = Some(guest);
             }
@@ -213,14 +256,17 @@ impl Desk {
         Some(peer)
     }
 
-    /// The same of a lent space.
+    /// The client of a lent space that the session of `peer` is, if it is one.
     fn lent(&self, peer: PeerId) -> Option<Arc<super::lent::Guest>> {
-        if self.0.lends.is_empty() { None } else { self.books().session(seat(peer)?)?.lent.clone() }
+        if self.lends().is_empty() {
+            return None;
+        }
+        self.books_up_to_date().session(seat(peer)?)?.lent.clone()
     }
 
-    /// The guest that the session of `peer` is, if it is one.
+    /// The guest that the session of `peer` is, if it is one. All that it has said before has happened.
     fn guest(&self, peer: PeerId) -> Option<Arc<Guest>> {
-        self.books().session(seat(peer)?)?.guest.clone()
+        self.books_up_to_date().session(seat(peer)?)?.guest.clone()
     }
 
     fn name(books: &mut Books, peer: u32, handle: u64, kind: Kind, name: &LockName) {
@@ -448,7 +494,7 @@ impl VerbHost for Desk {
     fn deliver(&self, from: PeerId, to: PeerId, message: &Message) -> bool {
         let Some(seat) = seat(from) else { return false };
         if to == DESK {
-            self.take(seat, message);
+            self.hear(seat, message);
             return true;
         }
         match self.lent(from) {
@@ -459,8 +505,13 @@ impl VerbHost for Desk {
 
     fn on_session_lost(&self, peer: PeerId, how: SessionEnd) {
         if let Some(seat) = seat(peer) {
-            self.books().depart(seat, how);
+            self.put(seat, Note::Departed(how));
+            self.settle();
         }
+    }
+
+    fn settle(&self) {
+        Desk::settle(self);
     }
 }
 

@@ -1,28 +1,29 @@
 //! Sessions that are guests of an exported space, as the desk sees them: how they come in, what they ask, how they are listed.
 
-use super::books::{Books, Name, Session, Stage};
-use super::desk::label;
+use super::books::Books;
+use super::desk::{Desk, label};
 use super::exported::Held;
 use super::guest::Guest;
+use super::session::{Name, Session, Stage};
 use crate::inspect::Entry;
 use crate::name::LockName;
 use crate::remote::talk::{Answer, Ask};
 use lockwright_fabric::backend::shm::ShmSpace;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Makes the session of `peer` a guest of `space`.
 pub(super) fn join(
-    books: &Arc<Mutex<Books>>,
+    desk: &Desk,
     session: &Session,
     peer: u32,
     space: &ShmSpace,
 ) -> Result<Arc<Guest>, String> {
     let inbox = session.inbox.clone().ok_or("the session cannot be reached")?;
-    let (books, serial) = (Arc::downgrade(books), session.serial);
+    let (desk, serial) = (desk.downgrade(), session.serial);
     let expelled = move || {
-        let Some(books) = books.upgrade() else { return };
-        let mut open = books.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(desk) = Desk::upgrade(&desk) else { return };
+        let mut open = desk.books();
         if open.session(peer).is_some_and(|session| session.serial == serial) {
             open.totals.lost += 1;
             open.refuse(

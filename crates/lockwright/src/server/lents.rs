@@ -1,8 +1,9 @@
 //! Sessions that are in a lent space, as the desk sees them: how they come in, and the little they ask.
 
 use super::ServeError;
-use super::books::{Books, Name, Session};
+use super::books::Books;
 use super::lent::{By, Lent};
+use super::session::{Name, Session};
 use super::undertaker::Undertaker;
 use crate::home::Bound;
 use crate::name::LockName;

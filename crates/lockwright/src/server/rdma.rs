@@ -108,6 +108,7 @@ impl Reception for Door {
     fn deliver(&self, from: PeerId, to: PeerId, message: &Message) {
         let _tasks = self.runtime.enter();
         VerbHost::deliver(&self.desk, self.session(from), to, message);
+        VerbHost::settle(&self.desk);
     }
 
     fn on_lost(&self, peer: PeerId, how: SessionEnd) {

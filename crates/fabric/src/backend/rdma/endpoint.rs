@@ -80,12 +80,12 @@ impl RdmaEndpoint {
     /// What went wrong last, if anything did: the device, and what to do about it.
     pub fn last_fault(&self) -> Option<String> {
         let fault: Fault = self.client.station().fault()?;
-        Some(format!("{} port {}: {fault}", self.device(), self.client.station().domain.device.port))
+        Some(format!("{} port {}: {fault}", self.device(), self.client.station().device().port))
     }
 
     /// The device that is used.
     pub fn device(&self) -> &str {
-        &self.client.station().domain.device.name
+        &self.client.station().device().name
     }
 
     /// Whether the host lends `bytes` bytes on each of `nodes` nodes.
@@ -235,7 +235,7 @@ impl RdmaEndpoint {
     }
 
     fn has_extended(&self) -> bool {
-        self.client.station().domain.device.extended
+        self.client.station().device().extended
     }
 
     /// The verb as an extended atomic, where a plain one does not do. A wide word is read and written by them, too: a plain

@@ -5,8 +5,9 @@
 
 use super::control::Frame;
 use super::letter;
+use super::pair::PairInfo;
 use super::station::{Keeper, Owner, Station};
-use super::verbs::{Lent, PairInfo};
+use super::verbs::Lent;
 use super::wire::Wire;
 use crate::addr::PeerId;
 use crate::backend::block_on;
@@ -87,8 +88,8 @@ impl Guest {
         if self.gone.load(Relaxed) {
             return None;
         }
-        let pair = self.station.pair().ok()?;
-        pair.connect(other, true).ok()?;
+        let pair = self.station.pair(other.transport(), true).ok()?;
+        pair.connect(other).ok()?;
         let info = pair.info;
         self.wire.set(pair);
         Some(info)

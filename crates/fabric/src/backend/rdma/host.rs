@@ -323,13 +323,13 @@ impl Inner {
         for (node, region, start, bytes) in memory.as_deref().unwrap_or(&self.fabric).places() {
             // SAFETY: the memory belongs to the fabric's regions, which `inbox` keeps as long as the guest lives, or to those
             // of `memory`, which the guest keeps itself; they are only ever reached as atomics.
-            let piece = unsafe { Lent::new(&station.domain, start, bytes as usize) }?;
+            let piece = unsafe { Lent::new(&station.base.domain, start, bytes as usize) }?;
             let (addr, key) = piece.key();
             regions.push(RegionInfo { node, region, addr, key, bytes });
             lent.push(piece);
         }
-        let pair = station.pair()?;
-        pair.connect(&guested.pair, true)?;
+        let pair = station.pair(guested.pair.transport(), true)?;
+        pair.connect(&guested.pair)?;
         let system = |error| DeviceError::System {
             what: "greeting a client",
             device: self.device.name.clone(),
@@ -390,6 +390,21 @@ impl Inner {
             Frame::Nobody { peer: caller } => {
                 if let Some(caller) = self.guest(caller) {
                     caller.say(&Frame::Nobody { peer });
+                }
+            }
+            Frame::Ask { peer: asked } => match self.guest(asked) {
+                Some(other) => other.say(&Frame::Ask { peer }),
+                None if self.fabric.knows(asked) => guest.say(&Frame::AtHost { peer: asked }),
+                None => guest.say(&Frame::Nobody { peer: asked }),
+            },
+            Frame::Told { peer: asking, pair, pass } => {
+                if let Some(asking) = self.guest(asking) {
+                    asking.say(&Frame::Told { peer, pair, pass });
+                }
+            }
+            Frame::NoDynamic { peer: asking } => {
+                if let Some(asking) = self.guest(asking) {
+                    asking.say(&Frame::NoDynamic { peer });
                 }
             }
             Frame::HangUp { peer: other } => {

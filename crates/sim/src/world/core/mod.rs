@@ -7,14 +7,16 @@ mod agenda;
 mod event;
 mod messages;
 mod operation;
+mod said;
 mod verbs;
 
-pub(crate) use operation::Polling;
+pub(crate) use operation::{Listing, Polling};
 
 use self::agenda::Agenda;
 use self::event::EventKind;
 use self::messages::{Flight, RoleState, UnderWay};
 use self::operation::{LocalWait, Operation, Rare};
+use self::said::Said;
 use super::faults::{Fate, Faults};
 use super::stats::Counters;
 use super::trace::{Trace, What};
@@ -40,7 +42,7 @@ pub(crate) struct Client {
     pub(crate) first_answer_ns: u64,
     pub(crate) steps: u64,
     /// Said, but not yet in effect.
-    observed: Vec<Observation>,
+    said: Said,
     pub(crate) home: Option<NodeId>,
     pub(crate) crashed: bool,
     pub(crate) done: bool,
@@ -149,7 +151,7 @@ impl Core {
             sent: UnderWay::default(),
             steps: 0,
             instant: 0,
-            observed: Vec::new(),
+            said: Said::default(),
             first_answer_ns: 0,
         });
         index
@@ -197,8 +199,10 @@ impl Core {
     #[inline]
     pub(crate) fn step(&mut self) -> Option<u32> {
         let event = self.agenda.pop()?;
-        if let Some(EventKind::Arrive(next) | EventKind::Complete(next)) = self.agenda.next_what() {
-            self.ops[next as usize].prefetch();
+        match self.agenda.next_what() {
+            Some(EventKind::Arrive(next)) => self.ops[next as usize].prefetch(),
+            Some(EventKind::Complete(next)) => self.ops[next as usize].prefetch_answer(),
+            _ => {}
         }
         self.now_ns = event.at_ns;
         match event.what {
@@ -259,7 +263,7 @@ impl Core {
             return;
         }
         if let Observation::Waiting(_) | Observation::Releasing(_) = what {
-            state.observed.push(what);
+            state.said.push(what);
             state.first_answer_ns = 0;
             return;
         }
@@ -274,14 +278,15 @@ impl Core {
     #[inline]
     pub(crate) fn settle(&mut self, client: u32) {
         let state = &mut self.clients[client as usize];
-        if state.crashed || state.observed.is_empty() {
+        if state.crashed {
             return;
         }
-        let mut observed = std::mem::take(&mut state.observed);
-        for earlier in observed.drain(..) {
-            self.saw(client, earlier);
+        if let Some((first, more)) = state.said.take() {
+            self.saw(client, first);
+            for what in more {
+                self.saw(client, what);
+            }
         }
-        self.clients[client as usize].observed = observed;
     }
 
     #[inline]
