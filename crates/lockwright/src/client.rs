@@ -166,7 +166,7 @@ impl ClientOptions {
                 }
                 let verbs = space.ends_with(SUFFIX.as_bytes());
                 if verbs && by != By::Tcp {
-                    return Err(OpenError::Address(format!("{address} ({UNSOUND})")));
+                    return Err(OpenError::Space { space: address.to_owned(), why: UNSOUND.to_owned() });
                 }
                 let remote = Remote::open(self.remote(by, server, space)?)?;
                 if verbs { Arc::new(VerbsHome::new(remote)) } else { Arc::new(RemoteHome::new(remote)) }

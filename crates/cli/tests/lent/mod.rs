@@ -50,6 +50,26 @@ fn run_takes_lent_locks_by_its_own_verbs_and_a_killed_holder_frees_them() {
 }
 
 #[test]
+fn a_holder_that_is_stopped_for_too_long_loses_its_lent_lock_and_learns_it() {
+    if !has_device() {
+        return;
+    }
+    let (_served, space) = server();
+    let mut held = holder(&space, "job");
+    let signal = |name: &str, child: &Child| {
+        let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    };
+    signal("STOP", &held);
+    // Three heartbeats and the grace period later its queue pair is destroyed, and its lock is free.
+    let next = output(&["run", "--space", &space, "-w", "60", "job", "--", "echo", "mine"]);
+    assert_eq!(out(&next), "mine\n", "{}", err(&next));
+    signal("CONT", &held);
+    let ended = held.wait().unwrap();
+    assert!(!ended.success(), "it learns that it has lost the lock, and ends what it runs: {ended}");
+}
+
+#[test]
 fn lent_readers_share_and_lent_ranges_that_do_not_meet_are_held_together() {
     if !has_device() {
         return;

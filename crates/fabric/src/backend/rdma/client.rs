@@ -312,7 +312,10 @@ impl Client {
             Frame::Told { peer, pair, pass } => self.settle(peer, Called::Told(pair, pass)),
             Frame::NoDynamic { peer } => self.settle(peer, Called::NoDynamic),
             Frame::AtHost { peer } => self.settle(peer, Called::AtHost),
-            Frame::Nobody { peer } => self.settle(peer, Called::Nobody),
+            Frame::Nobody { peer } => {
+                self.lines.gone(peer);
+                self.settle(peer, Called::Nobody);
+            }
             Frame::Ask { peer } => match &self.dynamic {
                 Some(dynamic) => {
                     let pass = self.post.pass_for(peer);

@@ -434,6 +434,11 @@ impl Inner {
         if let Some(reception) = self.reception.as_ref().filter(|_| !self.closing.load(Relaxed)) {
             reception.on_lost(peer, how);
         }
+        // Whoever has letters for it under way need not wait until the NIC gives up on them.
+        let others: Vec<_> = self.guests().values().cloned().collect();
+        for other in others {
+            other.say(&Frame::Nobody { peer });
+        }
         true
     }
 }
