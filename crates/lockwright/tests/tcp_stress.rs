@@ -11,6 +11,7 @@ mod stress;
 
 use served::{Plan, Stress, Transport, is_child};
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const PLAN: Plan<'static> = Plan { test: "", transport: Transport::Tcp, export: "", workers: 8, seconds: 16 };
 
@@ -43,10 +44,9 @@ fn local_processes_and_guests_of_one_space_lose_no_update_and_let_no_two_in() {
 }
 
 #[test]
-#[should_panic(expected = "mutual exclusion")]
 fn a_ghost_that_held_the_same_locks_at_the_same_times_is_noticed() {
     if is_child(Transport::Tcp) {
-        panic!("a child that did as it was told: mutual exclusion");
+        return;
     }
     let test = "a_ghost_that_held_the_same_locks_at_the_same_times_is_noticed";
     let plan = Plan { test, workers: 3, seconds: 1, ..PLAN };
@@ -58,5 +58,8 @@ fn a_ghost_that_held_the_same_locks_at_the_same_times_is_noticed() {
     });
     let longest = longest.max_by_key(|path| fs::metadata(path).unwrap().len()).expect("somebody worked");
     fs::copy(longest, stress.folder.join("log-ghost")).unwrap();
-    stress.judge();
+    let judged = catch_unwind(AssertUnwindSafe(|| stress.judge()));
+    let said = judged.expect_err("two were in at once").downcast::<String>().expect("with a reason");
+    // Its grants are those of another: two hold, or the same token was given twice. Which of them is seen first is chance.
+    assert!(said.contains("mutual exclusion") || said.contains("token order"), "{said}");
 }
