@@ -6,8 +6,7 @@
 use super::core::{Core, Listing, OpId, Polling};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{
-    Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, Time, Value,
-    Wait, Waited,
+    Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, Time, Value, Wait, Waited,
 };
 use std::cell::RefCell;
 use std::pin::Pin;
