@@ -2,6 +2,8 @@
 //!
 //! Needs a device; see `cargo xtask soft-roce`. There the command is where `LOCKWRIGHT_BIN` says.
 
+mod lent;
+
 use lockwright::fabric::backend::rdma::has_device;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -31,6 +33,7 @@ fn err(output: &Output) -> String {
 struct Served {
     child: Child,
     rdma: String,
+    tcp: String,
 }
 
 impl Served {
@@ -45,8 +48,11 @@ impl Served {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the command starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let rdma = line.split_once("\"rdma\":\"").expect(&line).1.split_once('"').unwrap().0.to_owned();
-        Self { child, rdma }
+        let said = |what: &str| {
+            let from = line.split_once(&format!("\"{what}\":\"")).expect(&line).1;
+            from.split_once('"').unwrap().0.to_owned()
+        };
+        Self { child, rdma: said("rdma"), tcp: said("listening") }
     }
 
     fn space(&self) -> String {
@@ -237,6 +243,11 @@ fn the_bench_holds_our_counters_against_the_ports() {
     assert!(bench.status.success(), "{}{}", out(&bench), err(&bench));
     let said = out(&bench);
     assert!(said.contains("rdma_sends") && said.contains("sent_pkts"), "{said}");
+    // READ and CAS each way and four WRITEs ahead of them; a letter for the request, the grant, the unlock and its answer.
+    for (space, verbs) in [("by own verbs", " 8.00"), ("by the server's combiner", " 4.00")] {
+        let row = said.lines().find(|line| line.contains(space)).expect(&said);
+        assert!(row.contains(verbs), "{row}");
+    }
     println!("{said}");
     assert!(began.elapsed() < Duration::from_secs(600));
 }

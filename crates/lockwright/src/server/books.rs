@@ -12,7 +12,7 @@
 
 use super::directory::Directory;
 use super::durable::Durable;
-use super::session::{MAX_REQUESTS, Name, Request, Session, Stage};
+use super::session::{MAX_REQUESTS, Name, Place, Request, Session, Stage};
 use super::totals::Totals;
 use crate::home::Kind;
 use crate::remote::talk::{Answer, RequestId, Units, slot};
@@ -181,12 +181,17 @@ impl Books {
         if let Some(guest) = &session.guest {
             guest.depart(how);
         }
+        if let Some(guest) = &session.lent {
+            guest.depart(how);
+        }
         for request in session.slots.into_iter().flatten() {
             self.forget(&request);
         }
         for name in session.handles.into_values() {
-            if let Name::Own(lock) = name {
-                self.directory.close(lock);
+            match (name, &session.place) {
+                (Name::Own(lock), _) => self.directory.close(lock),
+                (Name::Lent(name, _), Some(Place::Lent(space))) => space.close(&name),
+                _ => {}
             }
         }
         self.core.depart(ClientId(peer), &mut self.replies);

@@ -8,12 +8,14 @@
 //! | `options` | what it is told before it starts |
 //! | `workers` | the threads that read connections |
 //! | `desk` | takes what clients send |
+//! | `look` | who holds and waits, for people |
 //! | `tray`, `combine` | the combiner's list of what they sent, and who serves it |
 //! | `books`, `session` | sessions, requests, grants, claims |
 //! | `directory` | names |
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
 //! | `guests`, `guest` | clients that run the protocol of such a space themselves |
+//! | `lent`, `lents`, `undertaker` | spaces in memory whose locks clients take by verbs of their own |
 //! | `rdma` | the same desk behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
 
@@ -25,6 +27,9 @@ mod durable;
 mod exported;
 mod guest;
 mod guests;
+mod lent;
+mod lents;
+mod look;
 mod metrics;
 mod options;
 #[cfg(test)]
@@ -34,6 +39,7 @@ mod rdma;
 mod session;
 mod totals;
 mod tray;
+mod undertaker;
 mod workers;
 
 pub use self::options::{DEFAULT_LISTEN, ServeError, ServerOptions};
@@ -41,6 +47,7 @@ pub use self::options::{DEFAULT_LISTEN, ServeError, ServerOptions};
 use self::books::Books;
 use self::desk::Desk;
 use self::durable::Durable;
+use self::lent::Lent;
 use self::workers::Workers;
 use crate::remote::secret::{self, Left};
 use lockwright_fabric::backend::tcp;
@@ -213,7 +220,8 @@ async fn serve(
     // Nothing is granted any more once they have ended.
     drop(workers);
     let mut books = desk.books();
-    let clean = books.requests() == 0 && !books.is_recovering();
+    let lent = desk.lends().iter().any(|space| space.is_in_use());
+    let clean = books.requests() == 0 && !books.is_recovering() && !lent;
     books.durable.end(clean);
 }
 
@@ -235,13 +243,14 @@ struct Started {
 }
 
 async fn start(options: ServerOptions) -> Result<Both, ServeError> {
-    let ServerOptions { listen, token, tls, metrics, state, grace, heartbeat, exports, threads, .. } =
-        options;
+    let ServerOptions {
+        listen, token, tls, metrics, state, grace, heartbeat, exports, lends, threads, ..
+    } = options;
     let exposed = !listen.ip().to_canonical().is_loopback() && token.is_none() && tls.is_none();
     if exposed {
         return Err(ServeError::Exposed(listen));
     }
-    let (token, secret) = admission(&exports, token, listen)?;
+    let (token, secret) = admission(&exports, &lends, token, listen)?;
     let (durable, recovering) = Durable::begin(state.as_deref()).map_err(|error| ServeError::State {
         path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
         why: error.to_string(),
@@ -268,7 +277,13 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         workers: workers.handles(),
         ..tcp::ServerOptions::default()
     };
-    let desk = Desk::new(Books::new(durable, recovering), exports, workers.threads());
+    #[cfg(feature = "rdma")]
+    let by = if options.rdma.is_some() { lent::By::Nic } else { lent::By::Cpu };
+    #[cfg(not(feature = "rdma"))]
+    let by = lent::By::Cpu;
+    let lends = lends.iter().map(|name| Lent::new(name, by, durable.epoch)).collect();
+    let desk = Desk::new(Books::new(durable, recovering), exports, lends, workers.threads());
+    lents::employ(desk.lends())?;
     let server =
         tcp::Server::bind(listen, desk.clone(), vec![], tcp_options).await.map_err(|error| match error {
             tcp::BindError::Exposed(address) => ServeError::Exposed(address),
@@ -279,7 +294,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     #[cfg_attr(not(feature = "rdma"), expect(unused_mut, reason = "the RDMA side has a port of its own"))]
     let mut left = vec![leave(secret.as_deref(), listen.port(), server.address().port())?];
     #[cfg(feature = "rdma")]
-    let rdma = options.rdma.as_ref().map(|side| rdma::open(side, desk.clone(), shared)).transpose()?;
+    let rdma = options.rdma.as_ref().map(|side| rdma::open(side, &desk, shared)).transpose()?;
     #[cfg(feature = "rdma")]
     if let (Some(host), Some(side)) = (&rdma, &options.rdma) {
         left.push(leave(secret.as_deref(), side.listen.port(), host.address().port())?);
@@ -302,19 +317,23 @@ fn leave(secret: Option<&str>, asked: u16, port: u16) -> Result<Option<Left>, Se
     })
 }
 
-/// What clients must know, and whether it has to be left for them: spaces of this user's are for nobody else.
+/// What clients must know, and whether it has to be left for them: spaces of this user's are for nobody else, nor are words
+/// that clients change by themselves.
 fn admission(
     exports: &[String],
+    lends: &[String],
     token: Option<tcp::Token>,
     listen: SocketAddr,
 ) -> Result<(Option<tcp::Token>, Option<String>), ServeError> {
-    if exports.is_empty() || token.is_some() {
+    if exports.is_empty() && lends.is_empty() || token.is_some() {
         return Ok((token, None));
     }
     if !listen.ip().to_canonical().is_loopback() {
+        let lent = lends.iter().map(|name| format!("lent:{name}"));
+        let offered: Vec<_> = exports.iter().cloned().chain(lent).collect();
         return Err(ServeError::Trust(format!(
             "refusing to export {} to other machines without a secret that clients must know: give --token-file",
-            exports.join(", ")
+            offered.join(", ")
         )));
     }
     let trust = |error: &dyn std::fmt::Display| ServeError::Trust(format!("no secret can be made: {error}"));

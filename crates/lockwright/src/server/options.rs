@@ -27,6 +27,7 @@ pub struct ServerOptions {
     pub(super) grace: Duration,
     pub(super) heartbeat: Duration,
     pub(super) exports: Vec<String>,
+    pub(super) lends: Vec<String>,
     pub(super) threads: Option<usize>,
     #[cfg(feature = "rdma")]
     pub(super) rdma: Option<rdma::Side>,
@@ -46,6 +47,7 @@ impl Default for ServerOptions {
             grace: Duration::from_secs(5),
             heartbeat: Duration::from_secs(1),
             exports: Vec::new(),
+            lends: Vec::new(),
             threads: None,
             #[cfg(feature = "rdma")]
             rdma: None,
@@ -166,6 +168,22 @@ impl ServerOptions {
     /// ```
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.clamp(1, MAX_THREADS));
+        self
+    }
+
+    /// Lends memory for a space called `name`, whose locks clients take by verbs of their own: `lent:NAME` of this server.
+    /// With RDMA the NIC executes them and clients come by `rdma://`, else the server does and they come by `tcp://`; never
+    /// both, since a NIC and a CPU do not exclude each other. It can be called several times.
+    ///
+    /// Clients can write anything into the words of such locks, so nobody is let in who does not know the server's secret, as
+    /// with [`export`](Self::export).
+    ///
+    /// ```
+    /// # use lockwright::server::ServerOptions;
+    /// let options = ServerOptions::default().lend("stock");
+    /// ```
+    pub fn lend(mut self, name: impl Into<String>) -> Self {
+        self.lends.push(name.into());
         self
     }
 

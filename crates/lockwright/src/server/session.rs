@@ -3,6 +3,9 @@
 use super::directory::SpaceNumber;
 use super::exported::{Exported, Held};
 use super::guest::Guest;
+use super::lent::{self, Lent};
+use crate::home::Bound;
+use crate::name::LockName;
 use crate::remote::talk::{Answer, DESK, RequestId, Units, slot};
 use lockwright_fabric::backend::tcp::Inbox;
 use std::collections::HashMap;
@@ -21,6 +24,8 @@ pub(super) enum Place {
     Own(SpaceNumber),
     /// In this host's shared memory.
     Exported(Arc<Exported>),
+    /// In memory that is lent.
+    Lent(Arc<Lent>),
 }
 
 /// What a handle stands for.
@@ -28,6 +33,7 @@ pub(super) enum Place {
 pub(super) enum Name {
     Own(u64),
     Exported(super::exported::Handle),
+    Lent(LockName, Bound),
 }
 
 /// Where a request stands.
@@ -66,6 +72,8 @@ pub(super) struct Session {
     pub(super) place: Option<Place>,
     /// Its place in an exported space, if its client runs the protocol itself.
     pub(super) guest: Option<Arc<Guest>>,
+    /// Its place in a lent space, likewise.
+    pub(super) lent: Option<Arc<lent::Guest>>,
     pub(super) handles: HashMap<u64, Name>,
     pub(super) slots: Vec<Option<Request>>,
     /// Requests taken, and how many of them it knows to be.

@@ -47,7 +47,7 @@ pub struct RdmaOptions {
     pub pace_ns: u64,
     /// The secret that the host wants.
     pub token: Option<Token>,
-    /// What the client calls itself.
+    /// What the client calls itself; whoever receives it there may read more out of it.
     pub name: String,
     /// How long the host may take to answer.
     pub timeout: Duration,
@@ -154,6 +154,15 @@ pub(super) struct Client {
     closed: AtomicBool,
     /// When the host was last heard.
     heard: Mutex<Instant>,
+    signs: Mutex<Signs>,
+}
+
+/// Signs of life, and when those were given that the host has answered.
+#[derive(Debug)]
+struct Signs {
+    answered: Instant,
+    /// The oldest one that is not answered yet.
+    waiting: Option<Instant>,
 }
 
 impl Client {
@@ -166,6 +175,7 @@ impl Client {
         let pair = station.pair(options.transport(), false)?;
         let dynamic = options.dynamic.then(|| Dynamic::open(&station)).transpose()?;
         let unreachable = |error| RdmaConnectError::Unreachable { host, error };
+        let began = Instant::now();
         let mut control = TcpStream::connect_timeout(&host, options.timeout).map_err(unreachable)?;
         control.set_nodelay(true).map_err(unreachable)?;
         control.set_read_timeout(Some(options.timeout)).map_err(unreachable)?;
@@ -196,6 +206,7 @@ impl Client {
             lost: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             heard: Mutex::new(Instant::now()),
+            signs: Mutex::new(Signs { answered: began, waiting: None }),
         });
         let _ = client.post.client.set(Arc::downgrade(&client));
         let listener = Arc::downgrade(&client);
@@ -229,6 +240,16 @@ impl Client {
     /// How long nothing was heard of the host.
     pub(super) fn silence(&self) -> Duration {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// How long ago the last sign of life was given that the host has answered: it was heard then or later.
+    pub(super) fn acknowledged(&self) -> Duration {
+        self.signs.lock().unwrap_or_else(PoisonError::into_inner).answered.elapsed()
+    }
+
+    fn show_life(&self) {
+        self.signs.lock().unwrap_or_else(PoisonError::into_inner).waiting.get_or_insert_with(Instant::now);
+        self.say(&Frame::Beat);
     }
 
     /// How the session ended, if it did.
@@ -291,7 +312,10 @@ impl Client {
             Frame::Told { peer, pair, pass } => self.settle(peer, Called::Told(pair, pass)),
             Frame::NoDynamic { peer } => self.settle(peer, Called::NoDynamic),
             Frame::AtHost { peer } => self.settle(peer, Called::AtHost),
-            Frame::Nobody { peer } => self.settle(peer, Called::Nobody),
+            Frame::Nobody { peer } => {
+                self.lines.gone(peer);
+                self.settle(peer, Called::Nobody);
+            }
             Frame::Ask { peer } => match &self.dynamic {
                 Some(dynamic) => {
                     let pass = self.post.pass_for(peer);
@@ -313,7 +337,11 @@ impl Client {
                     Some(Err(_)) | None => self.lose(),
                 }
             }
-            Frame::Beat => {}
+            Frame::Beat => {
+                let mut signs = self.signs.lock().unwrap_or_else(PoisonError::into_inner);
+                // If several were given meanwhile, it is the oldest that is answered.
+                signs.answered = signs.waiting.take().unwrap_or(signs.answered);
+            }
             _ => self.lose(),
         }
     }
@@ -396,7 +424,7 @@ fn listen(mut control: TcpStream, client: &Weak<Client>, heartbeat: Duration) {
         }
         if beat.elapsed() >= heartbeat {
             beat = Instant::now();
-            client.say(&Frame::Beat);
+            client.show_life();
         }
     }
 }

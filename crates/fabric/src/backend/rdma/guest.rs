@@ -12,8 +12,8 @@ use super::wire::Wire;
 use crate::addr::PeerId;
 use crate::backend::block_on;
 use crate::backend::clock::Clock;
-use crate::backend::inproc::InProcEndpoint;
 use crate::backend::inproc::mailbox::{Mailbox, Receive};
+use crate::backend::inproc::{InProc, InProcEndpoint};
 use crate::message::Message;
 use crate::wait::Deadline;
 use std::net::{Shutdown, TcpStream};
@@ -29,6 +29,8 @@ pub(super) struct Guest {
     pub(super) _keeper: Keeper,
     pub(super) control: Mutex<TcpStream>,
     pub(super) inbox: Inbox,
+    /// What is lent, if it does not belong to the host's own fabric.
+    pub(super) _memory: Option<Arc<InProc>>,
     pub(super) gone: AtomicBool,
 }
 

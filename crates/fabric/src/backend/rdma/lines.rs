@@ -105,6 +105,19 @@ impl Lines {
         }
     }
 
+    /// The peer is gone: letters to it that are under way fail now, and not when the NIC has repeated them often enough.
+    pub(super) fn gone(&self, peer: PeerId) {
+        let mut lines = self.inside();
+        if !matches!(lines.out.get(&peer), Some(Line::Open { .. } | Line::Dynamic(_))) {
+            return;
+        }
+        let line = lines.out.remove(&peer);
+        drop(lines);
+        if let Some(Line::Open { wire, .. }) = line {
+            wire.close();
+        }
+    }
+
     /// Makes the other end of a queue pair that `peer` wants.
     pub(super) fn answer(
         &self,

@@ -44,7 +44,7 @@ mod wire;
 mod work;
 
 pub use client::{RdmaConnectError, RdmaOptions};
-pub use counters::port_counters;
+pub use counters::{port_counters, posted};
 pub use device::{DeviceChoice, DeviceError, devices, has_device, look};
 pub use endpoint::RdmaEndpoint;
 pub use fault::Fault;

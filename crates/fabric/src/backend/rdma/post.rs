@@ -86,8 +86,8 @@ impl Owner for Arc<Post> {
         };
         if self.ear.get().is_none() {
             self.mailbox.put(from, message);
-        } else if let Some(listener) = self.listener() {
-            listener.message(from, message);
+        } else if let Some(kept) = self.listener().and_then(|listener| listener.message(from, message)) {
+            self.mailbox.put(from, kept);
         }
     }
 

@@ -248,7 +248,30 @@ impl Station {
         kinds: &[WorkKind],
     ) -> Result<Vec<u128>, Failed> {
         let mut ticket = self.slot(false).await;
-        let (index, id) = (ticket.index, self.id(ticket.index));
+        let works = self.works(ticket.index, kinds);
+        let well = self.finish(&mut ticket, wire, None, &works).await;
+        well.then(|| self.results_of(ticket.index, kinds)).ok_or(Failed)
+    }
+
+    /// The same, but nobody waits for the outcome, nor for room. `false` if nothing was posted.
+    pub(super) fn batch_unheard(&self, wire: &Wire, kinds: &[WorkKind]) -> bool {
+        let mut slots = self.slots();
+        let Some(index) = slots.free_batches.pop() else { return false };
+        let slot = &mut slots.slots[index];
+        slot.turn = slot.turn.wrapping_add(1);
+        // As if its future had been dropped; and no queue pair that is destroyed just now takes the slot along.
+        (slot.state, slot.pair) = (State::Busy { waiter: None, dropped: true }, 0);
+        drop(slots);
+        let posted = wire.post(index, &self.works(index, kinds), None);
+        if !posted {
+            Self::free(&mut self.slots(), index);
+        }
+        posted
+    }
+
+    /// The work requests of a batch in slot `index`.
+    fn works(&self, index: usize, kinds: &[WorkKind]) -> Vec<Work> {
+        let id = self.id(index);
         let mut works = Vec::with_capacity(kinds.len());
         let mut reading = false;
         for (turn, kind) in kinds.iter().enumerate() {
@@ -267,8 +290,7 @@ impl Station {
             });
             reading |= is_read;
         }
-        let well = self.finish(&mut ticket, wire, None, &works).await;
-        well.then(|| self.results_of(index, kinds)).ok_or(Failed)
+        works
     }
 
     fn results_of(&self, index: usize, kinds: &[WorkKind]) -> Vec<u128> {
@@ -321,8 +343,8 @@ impl Station {
             let Some(index) = slots.free_letters.pop() else { return };
             let slot = &mut slots.slots[index];
             slot.turn = slot.turn.wrapping_add(1);
-            // As if its future had been dropped: nobody waits.
-            slot.state = State::Busy { waiter: None, dropped: true };
+            // As if its future had been dropped: nobody waits. No queue pair that is destroyed just now takes the slot along.
+            (slot.state, slot.pair) = (State::Busy { waiter: None, dropped: true }, 0);
             drop(slots);
             let sent = backlog.pop_front().is_some_and(|(wire, bytes)| {
                 wire.upgrade().is_some_and(|wire| wire.post(index, &[self.sending(index, &bytes)], None))

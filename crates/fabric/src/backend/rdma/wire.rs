@@ -6,11 +6,12 @@
 //!
 //! What this file must not do: let anybody wait for the completion of something whose queue pair is gone.
 
+use super::counters::POSTED;
 use super::dc::Remote;
 use super::pair::Pair;
 use super::station::{Failed, Station};
 use super::work::{Work, WorkKind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Poll, Waker};
 
@@ -121,12 +122,18 @@ impl Wire {
             return false;
         };
         self.station.posting(index, pair.number());
+        POSTED.fetch_add(works.len() as u64, Relaxed);
         pair.post(works, to)
     }
 
     /// Executes up to [`CHUNK`](super::station::CHUNK) verbs in order and returns what they found.
     pub(super) async fn batch(&self, kinds: &[WorkKind]) -> Result<Vec<u128>, Failed> {
         if self.ready().await { self.station.batch(self, kinds).await } else { Err(Failed) }
+    }
+
+    /// The same, but nobody waits for the outcome, nor for room: `false` if there is none, or no queue pair.
+    pub(super) fn batch_unheard(&self, kinds: &[WorkKind]) -> bool {
+        self.station.batch_unheard(self, kinds)
     }
 
     /// Sends a letter; whether it has arrived.
