@@ -204,8 +204,7 @@ fn processes_that_are_killed_under_lent_locks_lose_no_update_and_let_no_two_in()
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        if kill < KILLS {
-            let (kind, victim) = &mut workers[kill];
+        if let Some((kind, victim)) = workers.get_mut(kill).filter(|_| kill < KILLS) {
             let next = start(&space, kind, &file(kind));
             let mut victim = std::mem::replace(victim, next);
             victim.0.kill().unwrap();
