@@ -17,6 +17,6 @@ fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
         return;
     }
     let test = "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in";
-    let plan = Plan { test, transport: Transport::Rdma, export: "", workers: 4, seconds: 10 };
+    let plan = Plan { test, transport: Transport::Rdma, export: "", workers: 4, seconds: 10, pause_ms: 300 };
     Stress::start(plan, |server, _| format!("{server}/stress")).run().finish().judge();
 }

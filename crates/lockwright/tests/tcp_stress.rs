@@ -13,7 +13,8 @@ use served::{Plan, Stress, Transport, is_child};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-const PLAN: Plan<'static> = Plan { test: "", transport: Transport::Tcp, export: "", workers: 8, seconds: 16 };
+const PLAN: Plan<'static> =
+    Plan { test: "", transport: Transport::Tcp, export: "", workers: 8, seconds: 16, pause_ms: 100 };
 
 #[test]
 fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {

@@ -5,10 +5,11 @@
 //! are the test's own binary, started again with a task in the environment.
 
 use crate::stress::history::{History, Log};
-use crate::stress::{Dice, TASK, counters, folder};
+use crate::stress::{Dice, TASK, counters, folder, logs};
 use lockwright::server::{Server, ServerOptions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -57,6 +58,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) workers: usize,
     /// Unless `LOCKWRIGHT_STRESS_SECONDS` says otherwise.
     pub(crate) seconds: u64,
+    /// Between two blows, at least; three times that at most.
+    pub(crate) pause_ms: u64,
 }
 
 /// Whether this process was started to serve or to work, which it then has done.
@@ -87,6 +90,25 @@ fn serve(transport: Transport, folder: &Path, place: &str, export: &str) {
     while !folder.join("stop-server").exists() {
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Whether locks of every kind were held to their ends, some times each.
+fn enough(folder: &Path) -> bool {
+    let mut held = HashMap::<String, usize>::new();
+    for (_, log) in logs(folder) {
+        let mut open = None;
+        for line in log.lines() {
+            let mut words = line.split(' ').skip(1);
+            match (words.next(), words.next()) {
+                (Some("G"), lock) => open = lock,
+                (Some("U"), Some("held")) => {
+                    *held.entry(open.take().unwrap_or_default().to_owned()).or_default() += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    ["mutex", "rwlock", "range"].iter().all(|lock| held.get(*lock).is_some_and(|times| *times >= 30))
 }
 
 /// The parent.
@@ -147,7 +169,8 @@ impl<'a> Stress<'a> {
         let seconds = number("LOCKWRIGHT_STRESS_SECONDS", self.plan.seconds);
         let end = Instant::now() + Duration::from_secs(seconds);
         while Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(100 + self.dice.below(200)));
+            let pause = self.plan.pause_ms;
+            std::thread::sleep(Duration::from_millis(pause + self.dice.below(2 * pause)));
             let victim = self.dice.below(self.workers.len() as u64) as usize;
             match self.dice.below(4) {
                 0 | 1 => self.kill(victim),
@@ -195,8 +218,12 @@ impl<'a> Stress<'a> {
         self.restarts += 1;
     }
 
-    /// Lets everybody finish.
+    /// Lets everybody get on, now that nobody is in their way, until there is something to judge; and finish.
     pub(crate) fn finish(mut self) -> Self {
+        let patience = Instant::now() + Duration::from_secs(60);
+        while !enough(&self.folder) && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(100));
+        }
         fs::write(self.folder.join("stop"), "").unwrap();
         for (space, child) in &mut self.workers {
             let ended = child.wait().unwrap();

@@ -195,7 +195,8 @@ pub(crate) fn judge_told(name: &str, told: &[&str]) {
     history.check();
 }
 
-fn logs(folder: &Path) -> impl Iterator<Item = (String, String)> {
+/// Everybody's logs, with their names.
+pub(crate) fn logs(folder: &Path) -> impl Iterator<Item = (String, String)> {
     fs::read_dir(folder).unwrap().flatten().filter_map(|file| {
         let name = file.file_name().to_string_lossy().strip_prefix("log-")?.to_owned();
         Some((name, fs::read_to_string(file.path()).unwrap()))
