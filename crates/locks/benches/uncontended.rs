@@ -81,25 +81,6 @@ fn awaited_in<C: LockClient>(mode: Mode, client: &C) {
     });
 }
 
-/// As [`awaited_in`], but a future is made only of what the first verb did not settle.
-#[inline(always)]
-fn begun_in<C: LockClient<Grant: Answer>>(mode: Mode, client: &C) {
-    block_on(async {
-        for _ in 0..CYCLES {
-            let acquired = match client.acquire_at_once(Want::whole(black_box(3), mode)) {
-                Ok(done) => done,
-                Err(rest) => rest.await.anew(),
-            };
-            let Ok(grant) = acquired else { panic!("nobody else is here") };
-            let released = match client.release_at_once(grant) {
-                Ok(done) => done,
-                Err(rest) => rest.await.anew(),
-            };
-            released.expect("nothing fails");
-        }
-    });
-}
-
 /// As [`awaited`], but the result goes through memory: `expect` takes its address to print it, and the grant is kept
 /// where the compiler must believe that it can change, as in a guard that is passed around. Shows how much of the other
 /// rows hangs on the result staying in registers.
@@ -262,10 +243,8 @@ fn shiftlock() {
         }
     };
     compare("shiftlock writer, awaited", || awaited(&client), writer);
-    compare("shiftlock writer, begun, awaited", || begun_in(Mode::Exclusive, &client), writer);
     compare("shiftlock writer, blocking", || blocking(&client), writer);
     compare("shiftlock writer, block_on", || blocked_on(&client), writer);
     compare("shiftlock reader, awaited", || awaited_in(Mode::Shared, &client), reader);
-    compare("shiftlock reader, begun, awaited", || begun_in(Mode::Shared, &client), reader);
     compare("shiftlock reader, blocking", || blocking_in(Mode::Shared, &client), reader);
 }
