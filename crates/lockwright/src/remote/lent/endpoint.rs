@@ -1,13 +1,15 @@
 //! The endpoint of a lent space's client: that of its session, whichever that is, under its number in the space.
 
 use super::super::transport::Session;
+#[cfg(feature = "rdma")]
 use crate::lent::layout::{self, NUMBERS};
 use crate::lent::reach::Reach;
 use lockwright_fabric::backend::tcp::TcpEndpoint;
 use lockwright_fabric::{
-    Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, RegionId, Time,
-    Value, Wait, Waited,
+    Batch, Capabilities, Deadline, Endpoint, FabricError, Message, PeerId, RawVerb, Time, Value, Wait, Waited,
 };
+#[cfg(feature = "rdma")]
+use lockwright_fabric::{NodeId, RegionId};
 
 /// See the module.
 #[derive(Clone, Debug)]
