@@ -32,7 +32,7 @@ struct Visitor {
 }
 
 fn desk(threads: usize) -> Desk {
-    Desk::new(Books::new(Durable::begin(None).unwrap().0, false), vec![], threads)
+    Desk::new(Books::new(Durable::begin(None).unwrap().0, false), vec![], vec![], threads)
 }
 
 impl Office {
