@@ -54,6 +54,7 @@ mod combiner {
             }
         }
         assert_eq!(combining.take(), None, "nothing comes twice");
+        assert!(combining.is_empty(), "nothing is left");
         let id = |(client, what): (ClientId, Request)| match what {
             Request::Unlock { id } => (client.0, id),
             other => panic!("nobody asked for {other:?}"),

@@ -89,6 +89,23 @@ impl Memory {
         })
     }
 
+    /// Those of them that are not zero. Most of a large table never were anything else.
+    pub(crate) fn lock_words_set(&self) -> impl Iterator<Item = (Addr, u64)> + '_ {
+        const SKIPPED: usize = 64;
+        self.tables.iter().enumerate().flat_map(|(node, words)| {
+            let chunks = words.chunks(SKIPPED).enumerate();
+            let set = chunks.filter(|(_, chunk)| chunk.iter().fold(0, |all, word| all | word) != 0);
+            set.flat_map(move |(chunk, words)| {
+                let at = move |word| Addr::new(NodeId(node as u16), ((chunk * SKIPPED + word) * 8) as u64);
+                words
+                    .iter()
+                    .enumerate()
+                    .map(move |(word, value)| (at(word), *value))
+                    .filter(|(_, value)| *value != 0)
+            })
+        })
+    }
+
     #[inline]
     fn region(&self, addr: Addr) -> &[u64] {
         match addr.region {

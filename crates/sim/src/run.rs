@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use lockwright_fabric::observe::{Mode, Observation};
 use lockwright_fabric::{Addr, Endpoint, NodeId, Width};
 use lockwright_locks::case::Checks;
-use lockwright_locks::{Grant, LockClient, Lost, Protocol, Space};
+use lockwright_locks::{Grant, LockClient, Lost, Protocol, Space, Want};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -286,22 +286,25 @@ fn all_free<P: Protocol>(
         return Ok(());
     }
     world.with_memory(|memory| {
-        for (addr, is) in memory.lock_words() {
-            let was = if initial.is_empty() { 0 } else { initial.get(&addr).copied().unwrap_or(0) };
-            if is != was {
-                let mask = P::quiet_mask(space, params, addr);
-                if (is ^ was) & mask != 0 {
-                    return Err(Cause::NotFree { addr, was, is, mask });
-                }
-            }
+        let check = |(addr, is): (Addr, u64)| {
+            let was = initial.get(&addr).copied().unwrap_or(0);
+            let mask = if is == was { 0 } else { P::quiet_mask(space, params, addr) };
+            if (is ^ was) & mask == 0 { Ok(()) } else { Err(Cause::NotFree { addr, was, is, mask }) }
+        };
+        if initial.is_empty() {
+            memory.lock_words_set().try_for_each(check)
+        } else {
+            memory.lock_words().try_for_each(check)
         }
-        Ok(())
     })
 }
 
 /// One client's work.
 struct Work {
     picker: Picker,
+    /// What it will want next, where that can be picked ahead: then the arithmetic goes on beside whatever comes
+    /// after it, and nothing waits for it.
+    ahead: Option<Want>,
     rng: Rng,
     writes: f64,
     abandons: f64,
@@ -315,14 +318,30 @@ const TURN_NS: u64 = 1_000;
 
 impl Work {
     fn new(plan: &Plan, index: usize, tally: Rc<RefCell<Tally>>) -> Self {
+        let mut picker = Picker::new(plan, index);
+        let mut rng = Rng::new(plan.seed, 1_000_000 + index as u64);
+        let writes = plan.writes_percent / 100.0;
+        // Whoever also draws whether it abandons what it has draws in turns.
+        let ahead =
+            (plan.abandon_rate == 0.0 && plan.ranges.is_none()).then(|| picker.pick(&mut rng, writes));
         Self {
-            picker: Picker::new(plan, index),
-            rng: Rng::new(plan.seed, 1_000_000 + index as u64),
-            writes: plan.writes_percent / 100.0,
+            picker,
+            ahead,
+            rng,
+            writes,
             abandons: plan.abandon_rate,
             hold_ns: plan.hold_ns,
             between_ns: plan.nic.cycle_overhead_ns + plan.think_ns,
             tally,
+        }
+    }
+
+    #[inline(always)]
+    fn pick(&mut self) -> Want {
+        let picked = self.picker.pick(&mut self.rng, self.writes);
+        match &mut self.ahead {
+            Some(ahead) => std::mem::replace(ahead, picked),
+            None => picked,
         }
     }
 
@@ -337,7 +356,7 @@ impl Work {
                 continue;
             }
             self.tally.borrow_mut().to_start -= 1;
-            let want = self.picker.pick(&mut self.rng, self.writes);
+            let want = self.pick();
             let claim = want.claim;
             let wanted_ns = ep.true_now_ns();
             ep.observe(Observation::Waiting(claim));

@@ -42,7 +42,6 @@
 use super::ending::Span;
 use super::layout::{D_CNT, D_MAX, EXP, RETIRED, SWEPT, T_CNT, T_MAX, get, has_grown};
 use super::recover::{End, Left, Vigil};
-use super::spill::Spill;
 use super::tree::{Node, Tree};
 use super::words::Words;
 use super::{CitronClient, Rules};
@@ -91,14 +90,14 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             return Ok(false);
         }
         let Some(spill) = self.take_spill(Want::exclusive(lock), &tree, 0).await? else { return Ok(false) };
-        self.grow_a_step(&tree, spill).await?;
+        self.grow_a_step(&tree).await?;
         self.give_spill_back(&tree, spill).await?;
         Ok(true)
     }
 
     /// SCALEUPLOCKTREE, under the spillover mutex. Nothing if somebody died while the tree was to shrink: that is seen to
     /// first.
-    pub(super) async fn grow_a_step(&self, tree: &Tree, spill: Spill) -> Result<(), FabricError> {
+    pub(super) async fn grow_a_step(&self, tree: &Tree) -> Result<(), FabricError> {
         let config = self.ep.go(tree.config_word().read()).await?;
         if config & SHRINKING != 0 {
             return self.finish_shrinking(tree, config).await;
@@ -111,9 +110,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         let new = tree.after(tree.view.grown + 1);
         let (verbs, doubtful) = self.sweep(tree, &new).await?;
-        if is_taken_over && !doubtful.is_empty() && !self.finish_growing(tree, &new, &doubtful, spill).await?
-        {
-            return Ok(());
+        if is_taken_over && !doubtful.is_empty() {
+            self.finish_growing(tree, &new, &doubtful).await?;
         }
         for batch in verbs.chunks(MAX_BATCH) {
             self.ep.go(batch).await?;
@@ -163,23 +161,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok((verbs, doubtful.into_iter().map(|(node, _)| node).collect()))
     }
 
-    /// Somebody died while it let the tree grow, and may or may not have left the notes of `swept` nodes further up. False
-    /// if it takes so long that others take the mutex away: they see to it.
-    async fn finish_growing(
-        &self,
-        old: &Tree,
-        new: &Tree,
-        swept: &[Node],
-        spill: Spill,
-    ) -> Result<bool, FabricError> {
+    /// Somebody died while it let the tree grow, and may or may not have left the notes of `swept` nodes further up.
+    async fn finish_growing(&self, old: &Tree, new: &Tree, swept: &[Node]) -> Result<(), FabricError> {
         if !self.recovers() || !R::GROWTH_IS_FINISHED {
-            return Ok(true);
+            return Ok(());
         }
         let words = Words::Exclusive;
         self.let_a_lease_pass(old).await?;
-        if !self.has_spill(old, spill).await? {
-            return Ok(false);
-        }
         for node in swept {
             self.forget(words, old.word(*node), Left::Notes).await?;
             if *node == old.root() {
@@ -187,13 +175,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             }
         }
         self.let_a_lease_pass(old).await?;
-        if !self.has_spill(old, spill).await? {
-            return Ok(false);
-        }
         for node in new.top_nodes() {
             self.forget(words, new.word(node), Left::Notes).await?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Runs a verb for each of `nodes`, in batches, and pairs them with what was there before.
@@ -257,7 +242,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         if let End::Dead(_) = self.keep(vigil).await? {
             // Whoever let the tree grow or shrink is dead. The mutex will be recovered; then somebody has to go on.
             if let Some(spill) = self.take_spill(Want::exclusive(tree.lock()), tree, 0).await? {
-                self.finish_change(tree, spill).await?;
+                self.finish_change(tree).await?;
                 self.give_spill_back(tree, spill).await?;
             }
             return Ok(());
@@ -268,9 +253,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Finishes what somebody began who died, under the spillover mutex, if there is anything.
-    async fn finish_change(&self, tree: &Tree, spill: Spill) -> Result<(), FabricError> {
+    async fn finish_change(&self, tree: &Tree) -> Result<(), FabricError> {
         let config = self.ep.go(tree.config_word().read()).await?;
-        if config & (GROWING | SHRINKING) != 0 { self.grow_a_step(tree, spill).await } else { Ok(()) }
+        if config & (GROWING | SHRINKING) != 0 { self.grow_a_step(tree).await } else { Ok(()) }
     }
 }
 

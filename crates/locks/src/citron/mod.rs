@@ -35,6 +35,7 @@ mod split;
 mod tokens;
 mod tree;
 mod tuning;
+mod wait_cases;
 mod wait_mode;
 mod words;
 
@@ -103,6 +104,8 @@ pub trait Rules: std::fmt::Debug + 'static {
     const GROWTH_IS_FINISHED: bool = true;
     /// Whoever has the spillover mutex goes by the era from before it had that; else by that of its nodes.
     const SPILL_HAS_AN_ERA: bool = true;
+    /// Wait mode: whoever left its notes looks whether the tree had grown past the highest (Alg. 2 line 33).
+    const NOTES_SEE_GROWTH: bool = true;
     /// What ends something compares the generation it began in, where the fabric can.
     const ENDINGS_ARE_GUARDED: bool = true;
 

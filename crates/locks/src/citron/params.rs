@@ -133,9 +133,6 @@ impl Params {
         if self.leaf_units > 64 || !self.leaf_units.is_power_of_two() {
             return Err(&Reason("a leaf must have 1, 2, 4, 8, 16, 32 or 64 units"));
         }
-        if self.start_units > 0 && !matches!(self.synchrony, Synchrony::Handshake) {
-            return Err(&Reason("trees grow in handshake mode only"));
-        }
         if let Synchrony::Wait(timing) = self.synchrony
             && timing.drift_ppm >= 1_000_000
         {

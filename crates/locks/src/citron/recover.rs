@@ -386,6 +386,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         node: Node,
         piece: &super::Piece,
     ) -> Result<(), FabricError> {
+        if piece.with_leaves {
+            return Ok(()); // all of them were free
+        }
         let mut any = false;
         for leaf in cleaner.tree.shape.leaves_below(node) {
             self.mark_begun(

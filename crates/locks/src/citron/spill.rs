@@ -74,7 +74,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             // lines 3, 4
             let Some(spill) = self.take_spill(want, &tree, end).await? else { continue };
             if self.params.growth != Growth::Asked && tree.view.grown < self.shape.growths() {
-                self.grow_a_step(&tree, spill).await?;
+                self.grow_a_step(&tree).await?;
                 self.give_spill_back(&tree, spill).await?;
                 continue;
             }
@@ -183,11 +183,5 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let pass = Words::Exclusive.pass(tree.spill_word(), Gap::Leave, spill.here, self.guards);
         let olds = self.ep.go([pass.verb].as_slice()).await?;
         Ok(pass.was_due(olds[0]))
-    }
-
-    /// Whether the mutex is still this client's.
-    pub(super) async fn has_spill(&self, tree: &Tree, spill: Spill) -> Result<bool, FabricError> {
-        let seen = self.ep.go(tree.spill_word().read()).await?;
-        Ok(Words::Exclusive.generation_here().get(seen.into()) == u128::from(spill.here))
     }
 }

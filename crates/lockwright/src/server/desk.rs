@@ -8,26 +8,20 @@ use super::combine::Counter;
 use super::exported::Exported;
 use super::guest::Guest;
 use super::guests;
-use super::lent::{By, Lent};
+use super::lent::Lent;
 use super::lents;
-use super::session::{MAX_HANDLES, Name, Place, Request, Session, Stage};
+use super::session::{MAX_HANDLES, Name, Place};
 use super::tray::{Note, Tray};
 use crate::home::Kind;
-use crate::inspect::{Entry, EntryState, Heat, Inspector};
 use crate::lent::layout::SCHEME;
 use crate::name::LockName;
-use crate::remote::listing::Writer;
 use crate::remote::talk::{Answer, Ask, DESK, PAGE, RequestId, Units, VERSION};
 use crate::remote::verbs::SUFFIX;
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, Watch};
-use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, Time};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
-
-/// Locks in one answer about what locks have seen: the hottest.
-const HOTTEST: usize = 1000;
 
 /// The desk of one server. Clones are the same desk.
 #[derive(Clone, Debug)]
@@ -184,20 +178,12 @@ impl Desk {
                 Some(Found::Exported(_) | Found::Lent) => books.say(peer, &Answer::Lost { id }),
                 None => books.refuse(peer, id, "the claim names a lock that was refused or never named"),
             },
-            Ask::List { id } => match self.entries(books, peer) {
-                Ok(entries) => {
-                    let mut out = Writer::default();
-                    entries.iter().for_each(|entry| out.entry(entry));
-                    pages(books, peer, id, &out.0);
-                }
+            Ask::List { id } => match self.list(books, peer) {
+                Ok(bytes) => pages(books, peer, id, &bytes),
                 Err(why) => books.refuse(peer, id, why),
             },
-            Ask::Heat { id } => match self.heat(books, peer) {
-                Ok(heat) => {
-                    let mut out = Writer::default();
-                    heat.iter().for_each(|heat| out.heat(heat));
-                    pages(books, peer, id, &out.0);
-                }
+            Ask::Heat { id } => match self.list_heat(books, peer) {
+                Ok(bytes) => pages(books, peer, id, &bytes),
                 Err(why) => books.refuse(peer, id, why),
             },
             Ask::Break { id, token, name } => match Self::break_grant(books, peer, &name, token) {
@@ -297,101 +283,6 @@ impl Desk {
         }
     }
 
-    /// Everybody who holds or waits in the session's space; holders first, then those who have waited longest.
-    fn entries(&self, books: &mut Books, peer: u32) -> Result<Vec<Entry>, String> {
-        let mut entries: Vec<_> = match books.session(peer).and_then(|session| session.place.clone()) {
-            None => return Err("the session has no space".to_owned()),
-            Some(Place::Own(space)) => {
-                let now = Instant::now();
-                let requests = books.sessions.iter().flatten().flat_map(|session| {
-                    session.slots.iter().flatten().map(move |request| (session, request))
-                });
-                let own = requests.filter_map(|(session, request)| {
-                    let lock = books.directory.lock(request.lock?);
-                    let range = (lock.kind == Kind::Ranges).then_some(request.units.start..request.units.end);
-                    (lock.space == space).then(|| entry(session, request, lock.name.clone(), range, now))
-                });
-                own.collect()
-            }
-            Some(Place::Exported(space)) => {
-                let mut entries = Inspector::open(&space.address)
-                    .map_err(|error| error.to_string())?
-                    .entries()
-                    .map_err(|error| error.to_string())?;
-                guests::name_sessions(books, &mut entries);
-                entries
-            }
-            Some(Place::Lent(space)) => space.entries(match space.by {
-                By::Cpu => VerbHost::now(self),
-                #[cfg(feature = "rdma")]
-                By::Nic => space.memory.now(),
-            }),
-        };
-        entries.sort_by(|a, b| {
-            let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));
-            key(a).cmp(&key(b))
-        });
-        Ok(entries)
-    }
-
-    fn heat(&self, books: &mut Books, peer: u32) -> Result<Vec<Heat>, String> {
-        match books.session(peer).and_then(|session| session.place.clone()) {
-            None => Err("the session has no space".to_owned()),
-            Some(Place::Own(space)) => {
-                let mut heat: Vec<_> = books
-                    .directory
-                    .of(space)
-                    .map(|lock| Heat {
-                        name: lock.name.clone(),
-                        ranges: lock.kind == Kind::Ranges,
-                        holders: lock.now.holders,
-                        waiters: lock.now.waiters,
-                        grants: lock.grants,
-                        contended: lock.contended,
-                        waited: lock.waited,
-                    })
-                    .collect();
-                heat.sort_by_key(|heat| std::cmp::Reverse((heat.grants, heat.waiters)));
-                heat.truncate(HOTTEST);
-                Ok(heat)
-            }
-            Some(Place::Exported(_) | Place::Lent(_)) => Ok(Heat::of(&self.entries(books, peer)?)),
-        }
-    }
-
-    /// Takes a lock away from whoever holds it with `token`. `false` if nobody does.
-    fn break_grant(books: &mut Books, peer: u32, name: &LockName, token: u64) -> Result<bool, String> {
-        match books.session(peer).and_then(|session| session.place.clone()) {
-            None => Err("the session has no space".to_owned()),
-            Some(Place::Own(space)) => {
-                for kind in [Kind::Keyed, Kind::Ranges] {
-                    let Some(lock) = books.directory.open(space, kind, name.clone()) else { continue };
-                    let found = books.holders(lock).find(|(_, _, held)| *held == token);
-                    let found = found.map(|(holder, request, _)| (holder, request.id));
-                    if let Some((holder, id)) = found {
-                        books.durable.broken(token)?;
-                        books.take_away(holder, id);
-                    }
-                    books.directory.close(lock);
-                    if found.is_some() {
-                        return Ok(true);
-                    }
-                }
-                Ok(false)
-            }
-            Some(Place::Lent(_)) => Err(lents::NO_BREAKING.to_owned()),
-            Some(Place::Exported(space)) => {
-                use crate::inspect::BreakError::{NoSuchLock, NotHeld};
-                let inspector = Inspector::open(&space.address).map_err(|error| error.to_string())?;
-                match inspector.break_grant(name.as_bytes(), token) {
-                    Ok(()) => Ok(true),
-                    Err(NotHeld { .. } | NoSuchLock(_)) => Ok(false),
-                    Err(error) => Err(error.to_string()),
-                }
-            }
-        }
-    }
-
     /// What Prometheus is told.
     pub(super) fn metrics(&self) -> String {
         let books = self.books();
@@ -407,36 +298,6 @@ enum Found {
     Own(u64),
     Exported(super::exported::Handle),
     Lent,
-}
-
-/// A session's label is its process, host and program.
-pub(super) fn label(label: &str) -> (u32, &str, &str) {
-    let mut parts = label.splitn(3, ' ');
-    let pid = parts.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
-    (pid, parts.next().unwrap_or(""), parts.next().unwrap_or(""))
-}
-
-fn entry(
-    session: &Session,
-    request: &Request,
-    name: LockName,
-    range: Option<std::ops::Range<u64>>,
-    now: Instant,
-) -> Entry {
-    let (pid, host, program) = label(&session.label);
-    let token = if let Stage::Held { token } = request.stage { Some(token) } else { None };
-    Entry {
-        name,
-        state: if token.is_some() { EntryState::Held } else { EntryState::Waiting },
-        shared: request.units.mode == Mode::Shared,
-        range,
-        token,
-        age: now - request.since,
-        pid,
-        host: host.to_owned(),
-        program: program.to_owned(),
-        alive: true,
-    }
 }
 
 fn pages(books: &mut Books, peer: u32, id: RequestId, bytes: &[u8]) {

@@ -1,9 +1,10 @@
 //! Sessions that are guests of an exported space, as the desk sees them: how they come in, what they ask, how they are listed.
 
 use super::books::Books;
-use super::desk::{Desk, label};
+use super::desk::Desk;
 use super::exported::Held;
 use super::guest::Guest;
+use super::look::label;
 use super::session::{Name, Session, Stage};
 use crate::inspect::Entry;
 use crate::name::LockName;

@@ -8,6 +8,7 @@
 //! | `options` | what it is told before it starts |
 //! | `workers` | the threads that read connections |
 //! | `desk` | takes what clients send |
+//! | `look` | who holds and waits, for people |
 //! | `tray`, `combine` | the combiner's list of what they sent, and who serves it |
 //! | `books`, `session` | sessions, requests, grants, claims |
 //! | `directory` | names |
@@ -28,6 +29,7 @@ mod guest;
 mod guests;
 mod lent;
 mod lents;
+mod look;
 mod metrics;
 mod options;
 #[cfg(test)]

@@ -24,6 +24,9 @@ struct Office {
     first_token: u64,
 }
 
+/// Whose request, which, and its token if it is held.
+type Standing = (usize, RequestId, Option<u64>);
+
 /// A client of it.
 #[derive(Clone, Copy)]
 struct Visitor {
@@ -82,7 +85,7 @@ impl Office {
     }
 
     /// Who holds what, and who waits for what.
-    fn requests(&self) -> Vec<(usize, RequestId, Option<u64>)> {
+    fn requests(&self) -> Vec<Standing> {
         let books = self.desk.books();
         let sessions = books.sessions.iter().enumerate();
         let of = |(peer, session): (usize, &Option<super::session::Session>)| -> Vec<_> {
@@ -148,10 +151,7 @@ impl Random {
 }
 
 /// Lets clients ask at random, with `settle` after as many messages as `group` says, and returns what was said.
-fn play(
-    seed: u64,
-    mut group: impl FnMut() -> u64,
-) -> (Vec<(PeerId, Answer)>, Vec<(usize, RequestId, Option<u64>)>) {
+fn play(seed: u64, mut group: impl FnMut() -> u64) -> (Vec<(PeerId, Answer)>, Vec<Standing>) {
     const CLIENTS: usize = 4;
     let (office, mut random) = (Office::new(), Random(seed));
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| office.come_in()).collect();
@@ -269,4 +269,53 @@ fn threads_that_ask_at_once_are_all_answered_whoever_has_the_books_open() {
     assert_eq!(*inside.lock().unwrap(), THREADS as u64 * ROUNDS);
     let books = desk.books();
     assert_eq!((books.requests(), books.directory.in_use(), books.totals.sessions), (0, 0, 0));
+}
+
+/// What one combiner could do if reading and writing cost nothing: lock and unlock of names of one's own, and nobody to hear of
+/// it. `cargo test --release -p lockwright --lib what_the_desk_does -- --ignored --nocapture`
+#[test]
+#[ignore = "prints figures, and shows nothing"]
+fn what_the_desk_does_in_a_second() {
+    const EACH: u64 = 1 << 20;
+    let run = |threads: usize, group: u64| {
+        let desk = desk(threads);
+        let began = std::time::Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let desk = &desk;
+                scope.spawn(move || {
+                    let peer = desk.admit("1 here test").unwrap();
+                    desk.attach(peer, Inbox::new(|_, _| true));
+                    let mut seq = 0;
+                    let mut say = |ask: &Ask| {
+                        seq += 1;
+                        desk.deliver(peer, DESK, &ask.encode(seq));
+                    };
+                    say(&Ask::Open { version: VERSION, key: 1, space: Vec::new() });
+                    for handle in 0..group {
+                        let name = LockName::new(format!("{thread} {handle}")).unwrap();
+                        say(&Ask::Name { handle, kind: Kind::Keyed, name });
+                    }
+                    for round in 0..EACH / group {
+                        (0..group).for_each(|at| say(&lock(round << 32 | at, x(at), true)));
+                        desk.settle();
+                        (0..group).for_each(|at| say(&Ask::Unlock { id: round << 32 | at, answer: false }));
+                    }
+                    desk.on_session_lost(peer, SessionEnd::Goodbye);
+                });
+            }
+        });
+        let pairs = threads as f64 * EACH as f64;
+        let totals = &desk.books().totals;
+        println!(
+            "{threads} threads, {group} at a time: {:.2} million locks and unlocks per second, {:.1} messages a pass",
+            pairs / began.elapsed().as_secs_f64() / 1e6,
+            totals.notes as f64 / totals.passes as f64
+        );
+    };
+    for threads in [1, 2] {
+        for group in [1, 8, 64] {
+            run(threads, group);
+        }
+    }
 }

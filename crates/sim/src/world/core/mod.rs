@@ -12,7 +12,7 @@ mod verbs;
 
 pub(crate) use operation::{Listing, Polling};
 
-use self::agenda::Agenda;
+use self::agenda::{Agenda, Next};
 use self::event::EventKind;
 use self::messages::{Flight, RoleState, UnderWay};
 use self::operation::{LocalWait, Operation, Rare};
@@ -24,12 +24,24 @@ use super::watcher::Watcher;
 use crate::memory::Memory;
 use crate::nic::{NicModel, NicQueues};
 use crate::rng::Rng;
+use lockwright_fabric::backend::prefetch;
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{BoxedRole, Message, NodeId, PeerId};
 use std::collections::VecDeque;
 
 /// The index of an operation in flight.
 pub(crate) type OpId = u32;
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// Nothing is under way.
+    Nothing,
+    /// What is under way comes later than was asked for.
+    Later,
+    /// Something happened, and this client may go on.
+    Done(Option<u32>),
+}
 
 /// A client as the executor sees it. What every event looks at comes first, in one cache line; the rest is for few.
 #[derive(Debug)]
@@ -57,12 +69,25 @@ pub(crate) struct Client {
     pub(crate) rng: Rng,
 }
 
+impl Client {
+    /// Its turn is next.
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(&self.busy_until_ns);
+        prefetch(&self.said);
+    }
+}
+
 /// The state of the simulated world, apart from its clients' futures.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) now_ns: u64,
     agenda: Agenda,
     ops: Vec<Operation>,
+    /// The client of each operation once more, close together: for a look ahead.
+    owners: Vec<u32>,
+    /// Whose turn will probably be next.
+    pub(crate) upcoming: Option<u32>,
     /// By operation too.
     rare: Vec<Rare>,
     free_ops: Vec<OpId>,
@@ -104,6 +129,8 @@ impl Core {
             now_ns: 0,
             agenda: Agenda::new(),
             ops: Vec::new(),
+            owners: Vec::new(),
+            upcoming: None,
             rare: Vec::new(),
             free_ops: Vec::new(),
             flights: Vec::new(),
@@ -189,23 +216,29 @@ impl Core {
         self.agenda.push(at_ns, what);
     }
 
-    /// When the next event is.
+    /// Lets the next event happen, if it is not after `until_ns`, and says which client may go on because of it.
     #[inline]
-    pub(crate) fn next_at(&mut self) -> Option<u64> {
-        self.agenda.next_at()
-    }
-
-    /// Lets the event that [`Core::next_at`] told of happen and says which client may go on because of it.
-    #[inline]
-    pub(crate) fn step(&mut self) -> Option<u32> {
-        let event = self.agenda.pop()?;
-        match self.agenda.next_what() {
-            Some(EventKind::Arrive(next)) => self.ops[next as usize].prefetch(),
-            Some(EventKind::Complete(next)) => self.ops[next as usize].prefetch_answer(),
-            _ => {}
-        }
+    pub(crate) fn step(&mut self, until_ns: u64) -> Step {
+        let event = match self.agenda.pop(until_ns) {
+            Next::Now(event) => event,
+            Next::Later => return Step::Later,
+            Next::Nothing => return Step::Nothing,
+        };
+        self.upcoming = match self.agenda.next_what() {
+            Some(EventKind::Arrive(next)) => {
+                self.ops[next as usize].prefetch();
+                None
+            }
+            Some(EventKind::Complete(next)) => {
+                self.ops[next as usize].prefetch_answer();
+                let client = self.owners[next as usize];
+                self.clients[client as usize].prefetch();
+                Some(client)
+            }
+            _ => None,
+        };
         self.now_ns = event.at_ns;
-        match event.what {
+        Step::Done(match event.what {
             EventKind::Arrive(op) => self.arrive(op),
             EventKind::Complete(op) => self.complete(op),
             EventKind::WeakTurn(op) => self.weak_turn(op),
@@ -220,7 +253,7 @@ impl Core {
             }
             EventKind::NodeDeath(node) => self.node_death(node),
             EventKind::Restart(role) => self.restart(role as usize),
-        }
+        })
     }
 
     #[inline]
@@ -281,11 +314,17 @@ impl Core {
         if state.crashed {
             return;
         }
-        if let Some((first, more)) = state.said.take() {
-            self.saw(client, first);
-            for what in more {
-                self.saw(client, what);
-            }
+        if let Some(first) = state.said.take_first() {
+            let more = state.said.take_more();
+            self.saw_all(client, first, more);
+        }
+    }
+
+    #[inline]
+    fn saw_all(&mut self, client: u32, first: Observation, more: Option<Vec<Observation>>) {
+        self.saw(client, first);
+        for what in more.into_iter().flatten() {
+            self.saw(client, what);
         }
     }
 

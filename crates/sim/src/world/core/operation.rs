@@ -22,6 +22,8 @@ pub(crate) struct Operation {
     pub(super) abandoned: bool,
     /// Whether it is a wait that polls.
     polls: bool,
+    /// Whether its verbs are to memory of the client's own node.
+    pub(super) at_home: bool,
     /// There and back again: how long the operation's way to the NIC and its way home are.
     pub(super) way_ns: u64,
     pub(super) return_ns: u64,
@@ -125,6 +127,7 @@ impl Core {
         if let Some(op) = self.free_ops.pop() {
             let slot = &mut self.ops[op as usize];
             slot.client = client;
+            self.owners[op as usize] = client;
             slot.done = false;
             slot.abandoned = false;
             slot.error = None;
@@ -138,6 +141,7 @@ impl Core {
             done: false,
             abandoned: false,
             polls: false,
+            at_home: false,
             way_ns: 0,
             return_ns: 0,
             error: None,
@@ -146,6 +150,7 @@ impl Core {
             said: Said::default(),
         });
         self.rare.push(Rare::default());
+        self.owners.push(client);
         self.ops.len() as OpId - 1
     }
 
@@ -258,7 +263,8 @@ impl Core {
             executed == 1 || others().all(|verb| verb.addr.node == first.node),
             "a batch goes to one node"
         );
-        if state.home == Some(first.node) {
+        slot.at_home = state.home == Some(first.node);
+        if slot.at_home {
             self.counters.local += u64::from(count);
             let cost_ns = self.model.cpu_access_ns * u64::from(count);
             self.push(leaves_ns + cost_ns, EventKind::Arrive(op));

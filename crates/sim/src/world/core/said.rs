@@ -40,11 +40,16 @@ impl Said {
         }
     }
 
-    /// Takes out the first, and all the others where there are any.
+    /// Takes out the first. Whoever does takes the others too.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<(Observation, Vec<Observation>)> {
-        let first = self.first.take()?;
-        Some((first, std::mem::take(&mut self.more)))
+    pub(super) fn take_first(&mut self) -> Option<Observation> {
+        self.first.take()
+    }
+
+    /// Takes out what is left after the first, if anything is.
+    #[inline]
+    pub(super) fn take_more(&mut self) -> Option<Vec<Observation>> {
+        if self.more.is_empty() { None } else { Some(std::mem::take(&mut self.more)) }
     }
 
     #[inline]
@@ -67,10 +72,9 @@ mod tests {
             client.push(Observation::Waiting(claim(lock)));
         }
         verb.take_from(&mut client);
-        assert!(client.is_empty() && client.take().is_none());
-        let (first, more) = verb.take().unwrap();
-        assert_eq!(first, Observation::Waiting(claim(0)));
-        assert_eq!(more, [1, 2].map(|lock| Observation::Waiting(claim(lock))));
+        assert!(client.is_empty() && client.take_first().is_none() && client.take_more().is_none());
+        assert_eq!(verb.take_first(), Some(Observation::Waiting(claim(0))));
+        assert_eq!(verb.take_more().unwrap(), [1, 2].map(|lock| Observation::Waiting(claim(lock))));
         assert!(verb.is_empty());
     }
 }

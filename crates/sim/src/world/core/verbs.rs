@@ -9,13 +9,13 @@ impl Core {
     #[inline]
     pub(super) fn arrive(&mut self, op: OpId) -> Option<u32> {
         let slot = &self.ops[op as usize];
-        let (client, node) = (slot.client, slot.verb.addr.node);
+        let node = slot.verb.addr.node;
         if self.dead_nodes[node.0 as usize] {
             self.ops[op as usize].error = Some(FabricError::NodeLost(node));
             self.push(self.now_ns + self.model.node_lost_ns, EventKind::Complete(op));
             return None;
         }
-        if self.clients[client as usize].home == Some(node) {
+        if slot.at_home {
             self.execute_all(op);
             return self.complete(op);
         }
@@ -67,11 +67,9 @@ impl Core {
     pub(super) fn take_effect(&mut self, op: OpId) {
         let slot = &mut self.ops[op as usize];
         let client = slot.client;
-        if let Some((first, more)) = slot.said.take() {
-            self.saw(client, first);
-            for what in more {
-                self.saw(client, what);
-            }
+        if let Some(first) = slot.said.take_first() {
+            let more = slot.said.take_more();
+            self.saw_all(client, first, more);
         }
     }
 
