@@ -6,7 +6,7 @@
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::InProc;
 use lockwright_fabric::backend::rdma::{
-    DeviceChoice, HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, devices, port_counters,
+    DeviceChoice, HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, devices, has_device, port_counters,
 };
 use lockwright_fabric::conformance::{Rig, Shape, Task};
 use lockwright_fabric::layer::Counted;
@@ -45,19 +45,6 @@ impl Rig for Net {
             }
         });
     }
-}
-
-/// Whether there is anything to test on.
-fn has_device() -> bool {
-    let found = !devices().is_empty();
-    assert!(
-        found || std::env::var_os("LOCKWRIGHT_NEED_RDMA").is_none(),
-        "no RDMA device, where there must be one"
-    );
-    if !found {
-        println!("skipped: no RDMA device; `cargo xtask soft-roce` brings its own");
-    }
-    found
 }
 
 mod plain {
@@ -291,7 +278,23 @@ fn a_peer_of_another_version_is_told_which() {
     let mut said = Vec::new();
     old.read_to_end(&mut said).unwrap();
     let said = String::from_utf8_lossy(&said);
-    assert!(said.contains("LWR2") && said.contains("LWR1") && said.contains("same release"), "{said}");
+    assert!(said.contains("LWR3") && said.contains("LWR1") && said.contains("same release"), "{said}");
+}
+
+#[test]
+fn what_only_mlx5_has_is_refused_elsewhere_and_the_device_is_named() {
+    if !has_device() {
+        return;
+    }
+    let host = a_host();
+    let extended = RdmaOptions { extended_atomics: true, ..RdmaOptions::default() };
+    let dynamic = RdmaOptions { dynamic: true, ..RdmaOptions::default() };
+    for (options, what) in
+        [(extended, "masked and 16-byte atomics"), (dynamic, "dynamically connected transport")]
+    {
+        let error = RdmaEndpoint::connect(host.address(), options).unwrap_err().to_string();
+        assert!(error.contains(what) && error.contains("rxe0 is no mlx5 device"), "{error}");
+    }
 }
 
 #[test]

@@ -68,6 +68,12 @@ pub trait Protocol: 'static {
 
     /// What the explorer runs for this protocol.
     fn cases() -> Vec<Case<Self::Params>>;
+
+    /// What a case becomes when it is asked for with a crash that it does not have by itself. For protocols whose recovery
+    /// is a tunable: here it is turned on. The crash itself is added by the explorer.
+    fn with_recovery(case: Case<Self::Params>) -> Case<Self::Params> {
+        case
+    }
 }
 
 /// One client of a protocol. Locks are acquired and released through it.

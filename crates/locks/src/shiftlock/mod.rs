@@ -5,7 +5,8 @@
 //! from the paper, and why, stands in `docs/protocols/shiftlock.md`; in short: messages carry the epoch, the handover's
 //! two halves leave together, any waiter recovers a lock with one verb, and every grant has a fencing token.
 //!
-//! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them; `acquire` and `release` are
+//! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them, [`stirred`] and
+//! [`stirred_portable`] are those of [kept](crate::kept) locks; `acquire` and `release` are
 //! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for those who
 //! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue;
 //! [`prompt`] is the fast path where no verb has to be waited for; [`witness`] is for spaces that
@@ -29,6 +30,7 @@ mod release;
 pub mod server;
 pub mod shared;
 pub mod stirred;
+pub mod stirred_portable;
 pub mod witness;
 
 pub use grant::ShiftGrant;

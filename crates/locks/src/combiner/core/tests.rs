@@ -197,7 +197,7 @@ fn random_request(random: &mut Random, units: u64) -> Request {
 struct Narrow;
 
 impl Rules for Narrow {
-    type Trees = Wide<4>;
+    type Trees = Wide<4, 4>;
 }
 
 fn agrees_with_the_definition<R: Rules>(seed: u64, steps: u32, clients: u64, units: u64) {

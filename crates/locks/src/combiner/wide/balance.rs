@@ -1,155 +1,263 @@
-//! How the wide tree stays balanced: a node that is full is split, one that has too few is joined with a neighbour or gets
-//! some of the neighbour's; and how nodes know what below them reaches beyond
-//! its bounds.
+//! How the wide tree stays balanced: what is full is split, what has too few is joined with a neighbour or gets some of
+//! the neighbour's; and how nodes know what below them reaches beyond its bounds.
 //!
 //! What it must not do: touch more than it must. A neighbour is looked at only if a node has too few.
 
 use super::Wide;
-use super::node::{NEVER, NONE, Node, Number, Place};
+use super::leaf::{Leaf, fewest, joined};
+use super::node::{ABOVE, NONE, Node, Number, Place};
 use arrayvec::ArrayVec;
 
-impl<const N: usize> Wide<N> {
-    /// Something that ends at `end`, beyond the node's bounds, is new in it: tells those above whom it concerns.
+/// How many of `len` stay where they are when a node is split for something that starts at `start`.
+fn kept(places: &[Place], most: usize, start: u64) -> usize {
+    let len = places.len();
+    // Who goes up or down in steps leaves full nodes behind.
+    if len < most {
+        len / 2
+    } else if start >= places[len - 1].start {
+        len - fewest(most)
+    } else if start < places[0].start {
+        fewest(most)
+    } else {
+        len / 2
+    }
+}
+
+impl<const L: usize, const N: usize> Wide<L, N> {
+    /// Something that ends at `end`, beyond the leaf's bounds, is new in it: tells those above whom it concerns.
     #[cold]
-    pub(super) fn raise(&mut self, mut number: Number, end: u64) {
-        while end > self.node(number).high {
-            // Nothing reaches beyond the bounds of a root.
-            let above = self.node(number).parent;
+    pub(super) fn raise(&mut self, leaf: Number, end: u64) {
+        let Leaf { mut high, parent: mut above, .. } = *self.leaf(leaf);
+        let mut number = leaf;
+        // Nothing reaches beyond the bounds of a root.
+        while end > high {
             let parent = self.node_mut(above);
-            let overhang = &mut parent.ends[parent.place_of(number)];
-            *overhang = end.max(*overhang);
-            number = above;
+            let reach = &mut parent.reaches[parent.place_of(number)];
+            *reach = end.max(*reach);
+            (number, high, above) = (above, parent.high, parent.parent);
         }
     }
 
-    /// What is in this node may reach less far beyond its bounds than it did: tells those above, as far as it is news
-    /// there.
+    /// What is in this leaf may reach less far beyond its bounds than it did: tells those above, as far as it is news there.
     #[cold]
-    pub(super) fn settle(&mut self, mut number: Number) {
-        loop {
-            let (above, new) = (self.node(number).parent, self.node(number).overhang());
-            if above == NONE {
-                return;
-            }
+    pub(super) fn settle(&mut self, leaf: Number) {
+        let (mut number, mut above, mut new) = (leaf, self.leaf(leaf).parent, self.leaf(leaf).overhang());
+        while above != NONE {
             let parent = self.node_mut(above);
-            let overhang = &mut parent.ends[parent.place_of(number)];
-            if *overhang == new {
+            let reach = &mut parent.reaches[parent.place_of(number)];
+            if *reach == new {
                 return;
             }
-            *overhang = new;
-            number = above;
+            *reach = new;
+            (number, new, above) = (above, parent.overhang(), parent.parent);
         }
     }
 
     // Cuts move between neighbours only: what reaches beyond the bounds of the node above them did so before and does so
     // afterwards. So what is below has to be told to that node, and to nobody else.
 
-    /// Splits a full node. Returns the half into which `start` belongs.
+    /// Makes room for `start..end`, which belongs into this leaf. Returns the leaf into which it belongs then.
     #[cold]
-    pub(super) fn split(&mut self, number: Number, start: u64) -> Number {
-        let Node { tree, level, low, high, parent, .. } = *self.node(number);
-        let above = if parent == NONE {
-            let root = self.take_node(Node::empty(tree, level + 1, low, high));
-            self.node_mut(root).push(Place { start: low, end: 0, below: number });
-            self.node_mut(number).parent = root;
-            self.roots[tree as usize].node = root;
-            root
-        } else if self.node(parent).len as usize == N {
-            self.split(parent, low);
-            // The one that has this node below it now. Nodes that begin alike can be on either side of the cut.
-            self.node(number).parent
-        } else {
-            parent
-        };
-        let places = self.in_order(&[number]);
-        // Who goes up or down in steps leaves full nodes behind.
-        let kept = if start >= places[N - 1].start {
-            N - Node::<N>::FEWEST
-        } else if start < places[0].start {
-            Node::<N>::FEWEST
-        } else {
-            N / 2
-        };
+    pub(super) fn make_way(&mut self, mut number: Number, start: u64, end: u64) -> Number {
+        let places = self.leaf(number).in_order();
+        // What made it note its ranges in full may be gone.
+        self.fill_leaf(number, &places);
+        while !self.has_way(number, end) {
+            number = self.split_leaf(number, start);
+        }
+        number
+    }
+
+    /// Whether the leaf has room, once it notes its ranges the way this one needs.
+    fn has_way(&mut self, number: Number, end: u64) -> bool {
+        if self.leaf(number).has_room(end) {
+            return true;
+        }
+        let leaf = self.leaf_mut(number);
+        leaf.has_room_in_full() && {
+            leaf.note_in_full();
+            true
+        }
+    }
+
+    /// Splits a leaf. Returns the half into which `start` belongs.
+    fn split_leaf(&mut self, number: Number, start: u64) -> Number {
+        let Leaf { tree, low, high, parent, .. } = *self.leaf(number);
+        let above = self.room_above(number, parent, (tree, 1), (low, high));
+        let places = self.leaf(number).in_order();
+        let kept = kept(&places, Leaf::<L>::most(low, &places), start);
         let cut = places[kept].start;
-        let right = self.take_node(Node { parent: above, ..Node::empty(tree, level, cut, high) });
-        self.node_mut(number).high = cut;
-        self.fill(number, &places[..kept]);
-        self.fill(right, &places[kept..]);
-        let (left_end, right_end) = (self.node(number).overhang(), self.node(right).overhang());
-        let parent = self.node_mut(above);
-        let place = parent.place_of(number);
-        parent.ends[place] = left_end;
-        let mut below: ArrayVec<_, N> = parent.places().collect();
-        below.insert(place + 1, Place { start: cut, end: right_end, below: right });
-        parent.refill(&below);
+        let right = self.take_leaf(Leaf::empty(tree, cut, high));
+        self.leaf_mut(right).parent = above;
+        self.leaf_mut(number).high = cut;
+        self.fill_leaf(number, &places[..kept]);
+        self.fill_leaf(right, &places[kept..]);
+        let (left_end, right_end) = (self.leaf(number).overhang(), self.leaf(right).overhang());
+        self.add_below(above, number, left_end, Place { start: cut, end: right_end, below: right });
         if start < cut { number } else { right }
     }
 
-    /// A node has too few: gives it more, or joins it with a neighbour.
+    /// Splits a node above leaves, for something below it that begins at `start`.
+    fn split_node(&mut self, number: Number, start: u64) {
+        let Node { tree, level, low, high, parent, .. } = *self.node(number);
+        let above = self.room_above(number, parent, (tree, level + 1), (low, high));
+        let places: ArrayVec<_, N> = self.node(number).places().collect();
+        let kept = kept(&places, N, start);
+        let cut = places[kept].start;
+        let right = self.take_node(Node { parent: above, ..Node::empty(tree, level, cut, high) });
+        self.node_mut(number).high = cut;
+        self.fill_node(number, &places[..kept]);
+        self.fill_node(right, &places[kept..]);
+        let (left_end, right_end) = (self.node(number).overhang(), self.node(right).overhang());
+        self.add_below(above, number, left_end, Place { start: cut, end: right_end, below: right });
+    }
+
+    /// The node above one that is to be split, with room for one more.
+    fn room_above(
+        &mut self,
+        number: Number,
+        parent: Number,
+        (tree, level): (u32, u8),
+        (low, high): (u64, u64),
+    ) -> Number {
+        if parent == NONE {
+            let root = self.take_node(Node::empty(tree, level, low, high));
+            self.node_mut(root).push(Place { start: low, end: 0, below: number });
+            self.set_parent(number, root);
+            self.roots[tree as usize].node = root;
+            return root;
+        }
+        if (self.node(parent).len as usize) < N {
+            return parent;
+        }
+        self.split_node(parent, low);
+        // The one that has this node below it now. Nodes that begin alike can be on either side of the cut.
+        self.parent(number)
+    }
+
+    /// `left` was split: `right` is new behind it, and what is left reaches less far.
+    fn add_below(&mut self, above: Number, left: Number, left_end: u64, right: Place) {
+        let parent = self.node_mut(above);
+        let place = parent.place_of(left);
+        parent.reaches[place] = left_end;
+        let mut below: ArrayVec<_, N> = parent.places().collect();
+        below.insert(place + 1, right);
+        parent.refill(&below);
+    }
+
+    /// A leaf has too few: gives it more, or joins it with a neighbour.
     #[cold]
-    pub(super) fn mend(&mut self, number: Number) {
-        let Node { parent: above, tree, .. } = *self.node(number);
+    pub(super) fn mend_leaf(&mut self, number: Number) {
+        let above = self.leaf(number).parent;
         if above == NONE {
             return;
         }
-        let parent = *self.node(above);
-        let place = parent.place_of(number).max(1);
-        let (left, right) = (parent.below[place - 1], parent.below[place]);
-        let places = self.in_order(&[left, right]);
-        if places.len() > Node::<N>::JOINED {
-            let (few, more) = places.split_at(places.len() / 2);
-            let cut = more[0].start;
-            (self.node_mut(left).high, self.node_mut(right).low) = (cut, cut);
-            self.fill(left, few);
-            self.fill(right, more);
-            let (left_end, right_end) = (self.node(left).overhang(), self.node(right).overhang());
-            let parent = self.node_mut(above);
-            (parent.ends[place - 1], parent.ends[place]) = (left_end, right_end);
-            parent.starts[place] = cut;
+        let (place, left, right) = self.neighbours(above, number);
+        let mut places = self.leaf(left).in_order();
+        places.extend(self.leaf(right).in_order());
+        let most = Leaf::<L>::most(self.leaf(left).low, &places);
+        if places.len() <= joined(most) {
+            self.leaf_mut(left).high = self.leaf(right).high;
+            self.fill_leaf(left, &places);
+            self.free_leaf(right);
+            let end = self.leaf(left).overhang();
+            self.take_below(above, place, left, end);
             return;
         }
-        self.node_mut(left).high = self.node(right).high;
-        self.fill(left, &places);
-        self.free_node(right);
-        let end = self.node(left).overhang();
+        // However they are noted, so many fit into the one that has too few, and the other has fewer than before.
+        let given = (places.len() / 2).min(Leaf::<L>::IN_FULL);
+        let kept = if left == number { given } else { places.len() - given };
+        let cut = places[kept].start;
+        (self.leaf_mut(left).high, self.leaf_mut(right).low) = (cut, cut);
+        self.fill_leaf(left, &places[..kept]);
+        self.fill_leaf(right, &places[kept..]);
+        let ends = (self.leaf(left).overhang(), self.leaf(right).overhang());
+        self.move_cut(above, place, cut, ends);
+    }
+
+    /// The same for a node above leaves.
+    fn mend_node(&mut self, number: Number) {
+        let above = self.node(number).parent;
+        if above == NONE {
+            return;
+        }
+        let (place, left, right) = self.neighbours(above, number);
+        let places: ArrayVec<_, 32> =
+            [left, right].iter().flat_map(|node| self.node(*node).places()).collect();
+        if places.len() <= joined(N) {
+            self.node_mut(left).high = self.node(right).high;
+            self.fill_node(left, &places);
+            self.free_node(right);
+            let end = self.node(left).overhang();
+            self.take_below(above, place, left, end);
+            return;
+        }
+        let (few, more) = places.split_at(places.len() / 2);
+        let cut = more[0].start;
+        (self.node_mut(left).high, self.node_mut(right).low) = (cut, cut);
+        self.fill_node(left, few);
+        self.fill_node(right, more);
+        let ends = (self.node(left).overhang(), self.node(right).overhang());
+        self.move_cut(above, place, cut, ends);
+    }
+
+    /// A node, or its neighbour on the right if it is the first, with the one before it: its place in the node above, and both.
+    fn neighbours(&self, above: Number, number: Number) -> (usize, Number, Number) {
+        let parent = self.node(above);
+        let place = parent.place_of(number).max(1);
+        (place, parent.below[place - 1], parent.below[place])
+    }
+
+    /// What is in `place` begins elsewhere, and it and the one before it reach elsewhere.
+    fn move_cut(&mut self, above: Number, place: usize, cut: u64, (left_end, right_end): (u64, u64)) {
         let parent = self.node_mut(above);
-        parent.ends[place - 1] = end;
+        (parent.reaches[place - 1], parent.reaches[place]) = (left_end, right_end);
+        parent.lows[place] = cut;
+    }
+
+    /// What was in `place` is part of `left`, the one before it, which reaches to `end`.
+    fn take_below(&mut self, above: Number, place: usize, left: Number, end: u64) {
+        let parent = self.node_mut(above);
+        parent.reaches[place - 1] = end;
         let mut below: ArrayVec<_, N> = parent.places().collect();
         below.remove(place);
         parent.refill(&below);
-        if parent.parent == NONE && below.len() == 1 {
+        let Node { parent: beyond, tree, .. } = *parent;
+        if beyond == NONE && below.len() == 1 {
             // A root with one below it is none.
             self.roots[tree as usize].node = left;
-            self.node_mut(left).parent = NONE;
+            self.set_parent(left, NONE);
             self.free_node(above);
-        } else if below.len() < Node::<N>::FEWEST {
-            self.mend(above);
+        } else if below.len() < fewest(N) {
+            self.mend_node(above);
         }
     }
 
-    /// What is in these one or two neighbours, in order.
-    fn in_order(&self, numbers: &[Number]) -> ArrayVec<Place, 32> {
-        let mut places: ArrayVec<_, 32> =
-            numbers.iter().flat_map(|number| self.node(*number).places()).collect();
-        if self.node(numbers[0]).level == 0 {
-            places.sort_unstable_by_key(|place| place.start);
-        }
-        places
-    }
-
-    /// Puts these into the node, and tells them where they are.
-    fn fill(&mut self, number: Number, places: &[Place]) {
-        let node = self.node_mut(number);
-        debug_assert!(places.iter().all(|place| node.low <= place.start && place.start <= node.high));
-        node.refill(places);
-        let level = node.level;
+    /// Puts these into the leaf, and tells them where they are.
+    fn fill_leaf(&mut self, number: Number, places: &[Place]) {
+        self.leaf_mut(number).refill(places);
         for place in places {
-            if level == 0 {
-                self.records.get_mut(place.below).at = number;
-            } else {
-                self.node_mut(place.below).parent = number;
-            }
+            self.records.get_mut(place.below).at = number;
         }
-        debug_assert!(places.iter().all(|place| place.start != NEVER));
+    }
+
+    /// Puts these below the node, and tells them where they are.
+    fn fill_node(&mut self, number: Number, places: &[Place]) {
+        self.node_mut(number).refill(places);
+        for place in places {
+            self.set_parent(place.below, number);
+        }
+    }
+
+    fn parent(&self, number: Number) -> Number {
+        if number & ABOVE == 0 { self.leaf(number).parent } else { self.node(number).parent }
+    }
+
+    fn set_parent(&mut self, number: Number, parent: Number) {
+        if number & ABOVE == 0 {
+            self.leaf_mut(number).parent = parent;
+        } else {
+            self.node_mut(number).parent = parent;
+        }
     }
 }

@@ -27,44 +27,45 @@ pub(super) struct Places {
     next: usize,
 }
 
-impl<const N: usize> Wide<N> {
+impl<const L: usize, const N: usize> Wide<L, N> {
     /// The leaf into which `start` belongs.
     #[inline]
     pub(super) fn leaf_for(&self, tree: u32, start: u64) -> Number {
         let mut number = self.roots[tree as usize].node;
         while number & ABOVE != 0 {
-            let node = &self.above.nodes[(number & !ABOVE) as usize];
+            let node = self.node(number);
             number = node.below[node.way(start)];
-            self.node(number).fetch(number & ABOVE == 0);
+            self.fetch_node(number);
         }
         number
     }
 
     /// Finds out to which leaf each of `ranges` belongs.
     pub(super) fn find_leaves(&mut self, ranges: &[Range]) {
-        let Self { places: Places { found, next }, above, leaves, roots, .. } = self;
-        *next = 0;
-        found.clear();
+        let mut places = std::mem::take(&mut self.places);
+        places.next = 0;
+        places.found.clear();
         for Range { tree, start, .. } in ranges.iter().take(TOGETHER) {
-            found.push(Found { tree: *tree, start: *start, node: roots[*tree as usize].node });
+            let node = self.roots[*tree as usize].node;
+            places.found.push(Found { tree: *tree, start: *start, node });
         }
         let mut going = true;
         while going {
             going = false;
-            for Found { start, node: number, .. } in found.iter_mut() {
+            for Found { start, node: number, .. } in &mut places.found {
                 if *number & ABOVE == 0 {
                     continue;
                 }
-                let node = &above.nodes[(*number & !ABOVE) as usize];
+                let node = self.node(*number);
                 *number = node.below[node.way(*start)];
-                if *number & ABOVE == 0 {
-                    leaves.nodes[*number as usize].fetch(true);
-                } else {
-                    above.nodes[(*number & !ABOVE) as usize].fetch(false);
-                    going = true;
-                }
+                self.fetch_node(*number);
+                going |= *number & ABOVE != 0;
             }
         }
+        // Hints leave some of the wait to whoever comes first: the CPU need not follow them. Loads it must follow, and
+        // since none of these depends on another they are all under way at once.
+        std::hint::black_box(places.found.iter().fold(0, |seen, found| seen ^ self.leaf(found.node).touch()));
+        self.places = places;
     }
 
     /// The leaf into which `start` belongs, if that was found out and is still so.
@@ -78,6 +79,6 @@ impl<const N: usize> Wide<N> {
         let leaf = found[*next + ahead].node;
         // Those before it were not asked for, and will not be.
         *next += ahead + 1;
-        self.node(leaf).is_leaf_for(tree, start).then_some(leaf)
+        self.leaf(leaf).is_for(tree, start).then_some(leaf)
     }
 }

@@ -1,8 +1,8 @@
-//! A wide interval tree: up to eight ranges a node, all of them in leaves, and every node above knows which of those below
-//! it hold ranges that reach beyond their bounds, and how far.
+//! A wide interval tree: up to eight ranges a leaf, up to sixteen nodes below a node, and every node knows which of those
+//! below it hold ranges that reach beyond their bounds, and how far.
 //!
-//! With a million ranges the way down a binary tree is twenty cache lines, most of them far away. Here it is eight nodes,
-//! of which all but the lowest two or three are few enough to stay near; a leaf is three lines, which are fetched together; and
+//! With a million ranges the way down a binary tree is twenty cache lines, most of them far away. Here it is five nodes,
+//! of which all but the lowest are few enough to stay near; a leaf is two lines, which are fetched together; and
 //! what a request ends needs no way down at all, for its record knows its leaf. Leaves keep their ranges in no order: to
 //! insert is to append, to remove is to put the last one there.
 //!
@@ -14,6 +14,7 @@
 
 mod balance;
 mod descend;
+mod leaf;
 mod node;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use super::records::{Record, Records, Slot, make_room};
 use super::tree::{IntervalTrees, Range};
 use arrayvec::ArrayVec;
 use descend::Places;
+use leaf::Leaf;
 use node::{ABOVE, NEVER, NONE, Node, Number, Place};
 
 /// A tree's top.
@@ -34,35 +36,55 @@ struct Root {
 
 /// Nodes of one kind.
 #[derive(Clone, Debug)]
-struct Arena<const N: usize> {
-    nodes: Vec<Node<N>>,
+struct Arena<T> {
+    nodes: Vec<T>,
     /// Nodes in no tree, linked by `parent`.
     free: Number,
 }
 
-/// Some wide trees, with up to `N` ranges a node.
+impl<T> Arena<T> {
+    /// Finds a place for a node. `link` is where a free one keeps the next.
+    fn put(&mut self, node: T, link: impl FnOnce(&T) -> Number) -> Number {
+        if self.free == NONE {
+            make_room(&mut self.nodes);
+            self.nodes.push(node);
+            return self.nodes.len() as Number - 1;
+        }
+        let number = self.free;
+        let place = &mut self.nodes[number as usize];
+        self.free = link(place);
+        *place = node;
+        number
+    }
+
+    fn bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<T>()
+    }
+}
+
+/// Some wide trees, with up to `L` ranges a leaf and up to `N` nodes below a node.
 #[derive(Clone, Debug)]
-pub struct Wide<const N: usize = 8> {
+pub struct Wide<const L: usize = 8, const N: usize = 16> {
     records: Records,
     /// Apart from the leaves, so that what every way down goes through lies close together.
-    above: Arena<N>,
-    leaves: Arena<N>,
+    above: Arena<Node<N>>,
+    leaves: Arena<Leaf<L>>,
     roots: Vec<Root>,
     places: Places,
 }
 
-impl<const N: usize> Default for Wide<N> {
+impl<const L: usize, const N: usize> Default for Wide<L, N> {
     fn default() -> Self {
-        let arena = || Arena { nodes: Vec::new(), free: NONE };
-        let (above, leaves, roots) = (arena(), arena(), Vec::new());
-        Self { records: Records::default(), above, leaves, roots, places: Places::default() }
+        let (above, leaves) =
+            (Arena { nodes: Vec::new(), free: NONE }, Arena { nodes: Vec::new(), free: NONE });
+        Self { records: Records::default(), above, leaves, roots: Vec::new(), places: Places::default() }
     }
 }
 
-impl<const N: usize> IntervalTrees for Wide<N> {
+impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
     fn plant(&mut self) -> u32 {
         let tree = self.roots.len() as u32;
-        let node = self.take_node(Node::empty(tree, 0, 0, NEVER));
+        let node = self.take_leaf(Leaf::empty(tree, 0, NEVER));
         self.roots.push(Root { node, came_over: 0 });
         tree
     }
@@ -70,7 +92,8 @@ impl<const N: usize> IntervalTrees for Wide<N> {
     #[inline(always)]
     fn is_bare(&self, tree: u32) -> bool {
         // Nodes are joined when they have few, so the last ranges are in the root.
-        self.node(self.roots[tree as usize].node).len == 0
+        let root = self.roots[tree as usize].node;
+        root & ABOVE == 0 && self.leaf(root).len == 0
     }
 
     #[inline(always)]
@@ -84,9 +107,9 @@ impl<const N: usize> IntervalTrees for Wide<N> {
     }
 
     fn range(&self, slot: Slot) -> (u64, u64) {
-        let leaf = self.node(self.records.get(slot).at);
-        let place = leaf.place_of(slot);
-        (leaf.starts[place], leaf.ends[place])
+        let leaf = self.leaf(self.records.get(slot).at);
+        let Place { start, end, .. } = leaf.place(leaf.place_of(slot));
+        (start, end)
     }
 
     #[inline]
@@ -97,13 +120,13 @@ impl<const N: usize> IntervalTrees for Wide<N> {
             None => self.leaf_for(tree, start),
         };
         let alone = self.is_alone(number, start, end);
-        if self.node(number).len as usize == N {
-            number = self.split(number, start);
+        if !self.leaf(number).has_room(end) {
+            number = self.make_way(number, start, end);
         }
         (record.at, record.came_over) = (number, !alone);
         self.roots[tree as usize].came_over += u32::from(!alone);
         let slot = self.records.add(record);
-        let leaf = self.node_mut(number);
+        let leaf = self.leaf_mut(number);
         leaf.push(Place { start, end, below: slot });
         if end > leaf.high {
             self.raise(number, end);
@@ -116,21 +139,25 @@ impl<const N: usize> IntervalTrees for Wide<N> {
         let Record { at: number, tree, came_over, .. } = *self.records.get(slot);
         self.roots[tree as usize].came_over -= u32::from(came_over);
         self.records.give_back(slot);
-        let leaf = self.node_mut(number);
+        let leaf = self.leaf_mut(number);
         let place = leaf.place_of(slot);
-        let end = leaf.ends[place];
+        let end = leaf.place(place).end;
         leaf.swap_remove(place);
-        let (high, len) = (leaf.high, leaf.len as usize);
-        if end > high {
+        let (reached_beyond, has_few) = (end > leaf.high, (leaf.len as usize) < leaf.fewest());
+        if reached_beyond {
             self.settle(number);
         }
-        if len < Node::<N>::FEWEST {
-            self.mend(number);
+        if has_few {
+            self.mend_leaf(number);
         }
     }
 
     fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>) {
-        self.gather(self.roots[tree as usize].node, start, end, found);
+        // Mostly one leaf has it all. What the way there needs is near, for somebody has just come that way.
+        let leaf = self.leaf_for(tree, start);
+        let stays_inside = end <= self.leaf(leaf).high && !self.is_reached(leaf, start);
+        let from = if stays_inside { leaf } else { self.roots[tree as usize].node };
+        self.gather(from, start, end, found);
     }
 
     fn walk(&self, tree: u32, found: &mut Vec<Slot>) {
@@ -147,95 +174,118 @@ impl<const N: usize> IntervalTrees for Wide<N> {
             self.records.fetch(*slot);
         }
         for slot in slots {
-            self.node(self.records.get(*slot).at).fetch(true);
+            self.leaf(self.records.get(*slot).at).fetch();
         }
     }
 
     fn bytes(&self) -> usize {
-        self.records.bytes()
-            + (self.above.nodes.capacity() + self.leaves.nodes.capacity()) * size_of::<Node<N>>()
-            + self.roots.capacity() * size_of::<Root>()
+        let roots = self.roots.capacity() * size_of::<Root>();
+        self.records.bytes() + self.above.bytes() + self.leaves.bytes() + roots
     }
 }
 
-impl<const N: usize> Wide<N> {
+impl<const L: usize, const N: usize> Wide<L, N> {
+    #[inline(always)]
+    fn leaf(&self, number: Number) -> &Leaf<L> {
+        &self.leaves.nodes[number as usize]
+    }
+
+    #[inline(always)]
+    fn leaf_mut(&mut self, number: Number) -> &mut Leaf<L> {
+        &mut self.leaves.nodes[number as usize]
+    }
+
     #[inline(always)]
     fn node(&self, number: Number) -> &Node<N> {
-        if number & ABOVE == 0 {
-            &self.leaves.nodes[number as usize]
-        } else {
-            &self.above.nodes[(number & !ABOVE) as usize]
-        }
+        &self.above.nodes[(number & !ABOVE) as usize]
     }
 
     #[inline(always)]
     fn node_mut(&mut self, number: Number) -> &mut Node<N> {
+        &mut self.above.nodes[(number & !ABOVE) as usize]
+    }
+
+    /// Starts to bring into the cache what the way down needs of the node or leaf.
+    #[inline(always)]
+    fn fetch_node(&self, number: Number) {
         if number & ABOVE == 0 {
-            &mut self.leaves.nodes[number as usize]
+            self.leaf(number).fetch();
         } else {
-            &mut self.above.nodes[(number & !ABOVE) as usize]
+            self.node(number).fetch();
         }
     }
 
     /// Whether nothing overlaps `start..end`, which belongs into this leaf.
     #[inline]
     fn is_alone(&self, number: Number, start: u64, end: u64) -> bool {
-        let leaf = self.node(number);
-        let (mut meets, mut has_one_before) = (false, leaf.low == 0);
-        for at in 0..N {
-            meets |= (leaf.starts[at] < end) & (start < leaf.ends[at]);
-            has_one_before |= leaf.starts[at] <= start;
-        }
-        let root = &self.roots[leaf.tree as usize];
+        let leaf = self.leaf(number);
+        let (meets, has_one_before) = leaf.look(start, end);
         if meets {
             return false;
         }
+        let root = &self.roots[leaf.tree as usize];
         // If no two overlap: whatever stands before one that starts before `start` ends there.
         if (root.came_over == 0) & has_one_before & (end <= leaf.high) {
             return true;
         }
-        !self.meets_any(root.node, start, end)
+        if end <= leaf.high {
+            !self.is_reached(number, start)
+        } else {
+            !self.meets_any(root.node, start, end)
+        }
+    }
+
+    /// Whether something that stands before this leaf reaches beyond `start`, which belongs into it. Such a thing reaches
+    /// beyond the bounds of everything that it is in and this leaf is not.
+    fn is_reached(&self, leaf: Number, start: u64) -> bool {
+        let (mut number, mut above) = (leaf, self.leaf(leaf).parent);
+        while above != NONE {
+            let node = self.node(above);
+            if node.reaches[..node.place_of(number)].iter().any(|reach| *reach > start) {
+                return true;
+            }
+            (number, above) = (above, node.parent);
+        }
+        false
     }
 
     /// Whether anything at or below the node overlaps `start..end`.
     fn meets_any(&self, number: Number, start: u64, end: u64) -> bool {
-        let node = self.node(number);
-        if node.level == 0 {
-            return node.meeting(start, end).next().is_some();
+        if number & ABOVE == 0 {
+            return self.leaf(number).meeting(start, end).next().is_some();
         }
-        node.ways(start, end).any(|below| self.meets_any(below, start, end))
+        self.node(number).ways(start, end).any(|below| self.meets_any(below, start, end))
     }
 
     /// Adds what overlaps, at or below the node, by start.
     fn gather(&self, number: Number, start: u64, end: u64, found: &mut Vec<Slot>) {
-        let node = self.node(number);
-        if node.level > 0 {
-            node.ways(start, end).for_each(|below| self.gather(below, start, end, found));
+        if number & ABOVE != 0 {
+            self.node(number).ways(start, end).for_each(|below| self.gather(below, start, end, found));
             return;
         }
-        let mut meeting: ArrayVec<_, N> = node.meeting(start, end).collect();
+        let mut meeting: ArrayVec<_, L> = self.leaf(number).meeting(start, end).collect();
         meeting.sort_unstable_by_key(|place| place.start);
         found.extend(meeting.iter().map(|place| place.below));
     }
 
+    fn take_leaf(&mut self, leaf: Leaf<L>) -> Number {
+        self.leaves.put(leaf, |free| free.parent)
+    }
+
     fn take_node(&mut self, node: Node<N>) -> Number {
-        let (arena, kind) = if node.level == 0 { (&mut self.leaves, 0) } else { (&mut self.above, ABOVE) };
-        if arena.free != NONE {
-            let number = arena.free;
-            let place = &mut arena.nodes[(number & !ABOVE) as usize];
-            arena.free = place.parent;
-            *place = node;
-            return number;
-        }
-        make_room(&mut arena.nodes);
-        arena.nodes.push(node);
-        (arena.nodes.len() as Number - 1) | kind
+        self.above.put(node, |free| free.parent) | ABOVE
+    }
+
+    fn free_leaf(&mut self, number: Number) {
+        let free = self.leaves.free;
+        // Whoever found this place before it was free sees that it fits nobody.
+        let leaf = self.leaf_mut(number);
+        (leaf.tree, leaf.parent) = (leaf::NOWHERE, free);
+        self.leaves.free = number;
     }
 
     fn free_node(&mut self, number: Number) {
-        let arena = if number & ABOVE == 0 { &mut self.leaves } else { &mut self.above };
-        let node = &mut arena.nodes[(number & !ABOVE) as usize];
-        (node.level, node.parent) = (node::FREE, arena.free);
-        arena.free = number;
+        self.node_mut(number).parent = self.above.free;
+        self.above.free = number & !ABOVE;
     }
 }

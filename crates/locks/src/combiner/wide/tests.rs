@@ -1,62 +1,73 @@
 //! The shape that a wide tree must have, and what it takes.
 
+use super::leaf::fewest;
 use super::*;
 use crate::combiner::test_random::Random;
 use crate::combiner::tree_tests::Shape;
 use lockwright_fabric::observe::Mode;
 
-impl<const N: usize> Wide<N> {
+impl<const L: usize, const N: usize> Wide<L, N> {
     /// Checks the node and everything below it; adds how many nodes and ranges that is, and how many came over others.
     fn check(&self, number: Number, seen: &mut (usize, usize, u32)) {
-        let node = self.node(number);
-        assert_eq!(number & ABOVE == 0, node.level == 0);
         seen.0 += 1;
-        let len = node.len as usize;
-        let fewest = match (node.parent, node.level) {
-            (NONE, 0) => 0,
-            (NONE, _) => 2,
-            _ => Node::<N>::FEWEST,
-        };
-        assert!((fewest..=N).contains(&len), "a node of {len}");
-        for at in len..N {
-            assert_eq!((node.starts[at], node.ends[at], node.below[at]), (NEVER, 0, 0), "an unused place");
-        }
-        for (at, place) in node.places().enumerate() {
-            assert!(node.low <= place.start && place.start <= node.high);
-            if node.level == 0 {
+        if number & ABOVE == 0 {
+            let leaf = self.leaf(number);
+            leaf.check();
+            assert!(leaf.parent == NONE || leaf.len as usize >= fewest(L / 2), "a leaf of {}", leaf.len);
+            for place in leaf.places() {
                 let record = self.records.get(place.below);
-                assert_eq!((record.at, record.tree), (number, node.tree));
+                assert_eq!((record.at, record.tree), (number, leaf.tree));
                 seen.1 += 1;
                 seen.2 += u32::from(record.came_over);
-                continue;
             }
-            let below = self.node(place.below);
-            assert_eq!((below.parent, below.level, below.tree), (number, node.level - 1, node.tree));
-            let high = if at + 1 < len { node.starts[at + 1] } else { node.high };
-            assert_eq!((below.low, below.high, below.overhang()), (place.start, high, place.end));
+            return;
+        }
+        let node = self.node(number);
+        let len = node.len as usize;
+        let fewest = if node.parent == NONE { 2 } else { fewest(N) };
+        assert!((fewest..=N).contains(&len), "a node of {len}");
+        for at in len..N {
+            assert_eq!((node.lows[at], node.reaches[at], node.below[at]), (NEVER, 0, 0), "an unused place");
+        }
+        for (at, place) in node.places().enumerate() {
+            let (parent, level, tree, low, high, overhang) = if place.below & ABOVE == 0 {
+                let Leaf { parent, tree, low, high, .. } = *self.leaf(place.below);
+                (parent, 0, tree, low, high, self.leaf(place.below).overhang())
+            } else {
+                let Node { parent, level, tree, low, high, .. } = *self.node(place.below);
+                (parent, level, tree, low, high, self.node(place.below).overhang())
+            };
+            assert_eq!((parent, level, tree), (number, node.level - 1, node.tree));
+            let ends = if at + 1 < len { node.lows[at + 1] } else { node.high };
+            assert_eq!((low, high, overhang), (place.start, ends, place.end));
             assert!(at > 0 || place.start == node.low);
             self.check(place.below, seen);
         }
     }
 }
 
-impl<const N: usize> Shape for Wide<N> {
+impl<const L: usize, const N: usize> Shape for Wide<L, N> {
     fn check_all(&self) {
         let mut all = (0, 0, 0);
-        for (tree, root) in self.roots.iter().enumerate() {
-            let node = self.node(root.node);
-            assert_eq!((node.parent, node.tree, node.low, node.high), (NONE, tree as u32, 0, NEVER));
-            let came_over = all.2;
-            self.check(root.node, &mut all);
-            assert_eq!(all.2 - came_over, root.came_over);
+        for (tree, Root { node: root, came_over }) in self.roots.iter().enumerate() {
+            let top = if root & ABOVE == 0 {
+                let Leaf { parent, tree, low, high, .. } = *self.leaf(*root);
+                (parent, tree, low, high)
+            } else {
+                let Node { parent, tree, low, high, .. } = *self.node(*root);
+                (parent, tree, low, high)
+            };
+            assert_eq!(top, (NONE, tree as u32, 0, NEVER));
+            let before = all.2;
+            self.check(*root, &mut all);
+            assert_eq!(all.2 - before, *came_over);
         }
         let some = |number: Number| Some(number).filter(|number| *number != NONE);
-        let free = |arena: &Arena<N>| {
-            std::iter::successors(some(arena.free), |number| some(self.node(*number).parent)).count()
-        };
-        let arenas = [&self.above, &self.leaves];
-        let nodes: usize = arenas.iter().map(|arena| arena.nodes.len() - free(arena)).sum();
-        assert_eq!(all.0, nodes, "a node was lost");
+        let next_leaf = |number: &Number| some(self.leaf(*number).parent);
+        let next_node = |number: &Number| some(self.node(*number).parent);
+        let free = std::iter::successors(some(self.leaves.free), next_leaf).count()
+            + std::iter::successors(some(self.above.free), next_node).count();
+        assert_eq!(all.0, self.leaves.nodes.len() + self.above.nodes.len() - free, "a node was lost");
         assert_eq!(all.1, self.records.len());
     }
 }
@@ -78,7 +89,8 @@ fn a_range_takes_less_than_a_hundred_bytes_in_whatever_order_ranges_come() {
     let mut random = Random::new(1);
     let count = 50_000;
     for (order, trees) in [
-        ("at random", filled(count, |_| random.below(1 << 40))),
+        ("at random", filled(count, |_| random.below(1 << 32))),
+        ("far apart", filled(count, |_| random.below(u64::MAX - 1))),
         ("upwards", filled(count, |range| 10 * range)),
         ("downwards", filled(count, |range| 10 * (count - range))),
         ("all alike", filled(count, |_| 7)),
@@ -103,4 +115,27 @@ fn a_range_that_crosses_leaves_is_seen_from_all_of_them() {
     trees.check_all();
     assert_eq!(trees.roots[0].came_over, 0);
     assert!(trees.insert(Record::new(0, 0, 0, Mode::Shared), 5_002, 5_004).1);
+}
+
+#[test]
+fn ranges_that_are_too_long_or_too_far_to_be_noted_in_short_are_noted_in_full() {
+    let mut trees = filled(100, |range| 10 * range);
+    let far = 1 << 40;
+    for (start, end) in [(505, u64::MAX), (505, 505 + far), (far, far + 1), (5 * far, 5 * far + 9)] {
+        let (slot, _) = trees.insert(Record::new(0, 0, 0, Mode::Shared), start, end);
+        assert_eq!(trees.range(slot), (start, end));
+        trees.check_all();
+    }
+    let mut found = Vec::new();
+    trees.overlapping(0, far, far + 1, &mut found);
+    assert_eq!(found.len(), 3);
+    // Gone again: leaves that noted them in full note the next ones in short.
+    for slot in found {
+        trees.remove(slot);
+        trees.check_all();
+    }
+    for start in 0..100 {
+        trees.insert(Record::new(0, 0, 0, Mode::Shared), 500 + start, 501 + start);
+        trees.check_all();
+    }
 }
