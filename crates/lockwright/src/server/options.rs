@@ -159,8 +159,8 @@ impl ServerOptions {
         self
     }
 
-    /// How many threads read connections: as many as there are cores unless told otherwise, but not more than eight. What they
-    /// read is decided by one of them at a time.
+    /// How many threads read connections: one for every two cores unless told otherwise, but not more than eight. What they
+    /// read is decided by one of them at a time. More are of use where clients are on other machines.
     ///
     /// ```
     /// # use lockwright::server::ServerOptions;
