@@ -205,7 +205,8 @@ fn processes_that_are_killed_under_lent_locks_lose_no_update_and_let_no_two_in()
             }
         }
         if kill < KILLS {
-            let (kind, victim) = &mut workers[kill];
+            let at = kill % workers.len();
+            let (kind, victim) = &mut workers[at];
             let next = start(&space, kind, &file(kind));
             let mut victim = std::mem::replace(victim, next);
             victim.0.kill().unwrap();
