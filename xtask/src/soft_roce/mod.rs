@@ -149,11 +149,21 @@ fn took(what: &str, start: Instant) {
     println!("soft-roce: {what} took {:.1} s", start.elapsed().as_secs_f64());
 }
 
+/// As quickly as can be: what explores is not used to explore here, and nobody debugs in the machine. The fabric stays as it is,
+/// since the machine is slow enough; and what the tests outside have compiled of other projects is used as it is.
+fn soon() -> Vec<String> {
+    let own = TESTS.iter().chain(&["lockwright-sim"]);
+    let profile = |package: &str, what: &str| format!("--config=profile.dev.package.{package}.{what}");
+    let mut args: Vec<_> = own.map(|package| profile(package, "debug=false")).collect();
+    args.push(profile("lockwright-sim", "opt-level=0"));
+    args
+}
+
 /// The unit tests of the backend, which need no device: what is encoded for NICs that nobody has here, and what is called.
 fn units(root: &Path, tools: &Tools) -> Result<String, String> {
-    let args = ["test", "--package", "lockwright-fabric", "--features", "rdma", "--lib", "backend::rdma::"];
-    let mut cargo = tools.command(root, &args);
-    let output = cargo.stderr(Stdio::inherit()).output();
+    let args = ["--package", "lockwright-fabric", "--features", "rdma", "--lib", "backend::rdma::"];
+    let mut cargo = tools.command(root, &["test"]);
+    let output = cargo.args(soon()).args(args).stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cannot start cargo: {error}"))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{said}");
@@ -163,7 +173,7 @@ fn units(root: &Path, tools: &Tools) -> Result<String, String> {
 /// Compiles the programs, in one go so that nothing is compiled twice, and returns where they are.
 fn build(root: &Path, tools: &Tools) -> Result<Vec<Program>, String> {
     let mut cargo = tools.command(root, &["test", "--no-run", "--message-format", "json-render-diagnostics"]);
-    cargo.args(with_rdma()).args(["--test", "rdma"]);
+    cargo.args(soon()).args(with_rdma()).args(["--test", "rdma"]);
     let output =
         cargo.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot start cargo: {error}"))?;
     if !output.status.success() {
