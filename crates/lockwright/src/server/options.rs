@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Where a server listens unless told otherwise: this machine only. (The port spells LOCK on a telephone.)
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:5625";
 
-/// How a server behaves: see [`Server::start`].
+/// How a server behaves: see [`Server::start`](super::Server::start).
 ///
 /// ```
 /// use lockwright::server::ServerOptions;
