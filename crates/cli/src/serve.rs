@@ -74,7 +74,7 @@ pub(crate) struct Args {
     /// else over TCP; may be given several times
     #[arg(long, value_name = "NAME", value_parser = lent_name)]
     lend: Vec<String>,
-    /// Threads that read connections [default: as many as there are cores, at most 8]
+    /// Threads that read connections [default: one for every two cores, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
     /// Say where it listens as a JSON object

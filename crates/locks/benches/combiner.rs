@@ -34,10 +34,15 @@ fn main() {
     }
     if wanted("growth") && !picks.iter().any(|pick| pick == "profile") {
         let only: Vec<u32> = picks.iter().filter_map(|pick| pick.parse().ok()).collect();
-        let sizes = [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000];
+        let sizes = [10_000, 30_000, 100_000, 300_000, 1_000_000];
         let sizes = if only.is_empty() { &sizes[..] } else { &only };
-        growth::<Shipped>("the wide tree", sizes);
-        growth::<AsPrinted>("the thesis's red-black tree", sizes);
+        let only = ["wide", "red-black"].into_iter().find(|tree| picks.iter().any(|pick| pick == tree));
+        if only != Some("red-black") {
+            growth::<Shipped>("the wide tree", sizes);
+        }
+        if only != Some("wide") {
+            growth::<AsPrinted>("the thesis's red-black tree", sizes);
+        }
     }
     if wanted("flags") {
         flags();
@@ -47,9 +52,9 @@ fn main() {
         for held in picks.iter().filter_map(|pick| pick.parse().ok()) {
             let (mut random, mut replies) = (Random(2), Vec::new());
             if picks.iter().any(|pick| pick == "red-black") {
-                batches(&mut filled::<AsPrinted>(held), 2 * PAIRS, &mut random, &mut replies);
+                batches(&mut filled::<AsPrinted>(held), 40 * PAIRS, &mut random, &mut replies);
             } else {
-                batches(&mut filled::<Shipped>(held), 2 * PAIRS, &mut random, &mut replies);
+                batches(&mut filled::<Shipped>(held), 40 * PAIRS, &mut random, &mut replies);
             }
         }
     }
@@ -283,10 +288,12 @@ fn batches<R: Rules>(core: &mut Core<R>, pairs: u32, random: &mut Random, replie
     }
 }
 
-/// What a pair costs and a held range weighs, from a thousand to a million; one request at a time, and in batches.
+/// What a pair costs and a held range weighs, from ten thousand to a million; one request at a time, and in batches. Beside
+/// each cost, how many times the first row's it is; log n beside them.
 fn growth<R: Rules>(tree: &str, sizes: &[u32]) {
-    let columns = ["held", "ns/pair", "/log2(held)", "in batches", "/log2(held)", "bytes/range"];
-    println!("\n{tree}\n{}", columns.map(|column| format!("{column:>12}")).concat());
+    let columns = ["held", "log n", "one by one", "grown", "in batches", "grown", "bytes/range"];
+    println!("\n{tree}, ns a pair\n{}", columns.map(|column| format!("{column:>12}")).concat());
+    let mut first = None;
     for held in sizes.iter().copied() {
         let mut core = filled::<R>(held);
         let (mut random, mut replies) = (Random(2), Vec::new());
@@ -300,8 +307,13 @@ fn growth<R: Rules>(tree: &str, sizes: &[u32]) {
         let alone = timed(|core, count, random, replies| pairs(core, 1, count, random, replies));
         let batched = timed(batches);
         let (depth, bytes) = (f64::from(held).log2(), core.bytes() as f64 / f64::from(held));
-        let figures = [f64::from(held), alone, alone / depth, batched, batched / depth, bytes];
-        println!("{}", figures.map(|figure| format!("{figure:>12.1}")).concat());
+        let (first_depth, first_alone, first_batched) = *first.get_or_insert((depth, alone, batched));
+        println!(
+            "{held:>12}{:>12.2}{alone:>12.1}{:>12.2}{batched:>12.1}{:>12.2}{bytes:>12.1}",
+            depth / first_depth,
+            alone / first_alone,
+            batched / first_batched
+        );
     }
 }
 

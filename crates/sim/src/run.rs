@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use lockwright_fabric::observe::{Mode, Observation};
 use lockwright_fabric::{Addr, Endpoint, NodeId, Width};
 use lockwright_locks::case::Checks;
-use lockwright_locks::{Grant, LockClient, Lost, Protocol, Space, Want};
+use lockwright_locks::{Grant, LockClient, Lost, Protocol, Space};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -302,9 +302,6 @@ fn all_free<P: Protocol>(
 /// One client's work.
 struct Work {
     picker: Picker,
-    /// What it will want next, where that can be picked ahead: then the arithmetic goes on beside whatever comes
-    /// after it, and nothing waits for it.
-    ahead: Option<Want>,
     rng: Rng,
     writes: f64,
     abandons: f64,
@@ -318,30 +315,14 @@ const TURN_NS: u64 = 1_000;
 
 impl Work {
     fn new(plan: &Plan, index: usize, tally: Rc<RefCell<Tally>>) -> Self {
-        let mut picker = Picker::new(plan, index);
-        let mut rng = Rng::new(plan.seed, 1_000_000 + index as u64);
-        let writes = plan.writes_percent / 100.0;
-        // Whoever also draws whether it abandons what it has draws in turns.
-        let ahead =
-            (plan.abandon_rate == 0.0 && plan.ranges.is_none()).then(|| picker.pick(&mut rng, writes));
         Self {
-            picker,
-            ahead,
-            rng,
-            writes,
+            picker: Picker::new(plan, index),
+            rng: Rng::new(plan.seed, 1_000_000 + index as u64),
+            writes: plan.writes_percent / 100.0,
             abandons: plan.abandon_rate,
             hold_ns: plan.hold_ns,
             between_ns: plan.nic.cycle_overhead_ns + plan.think_ns,
             tally,
-        }
-    }
-
-    #[inline(always)]
-    fn pick(&mut self) -> Want {
-        let picked = self.picker.pick(&mut self.rng, self.writes);
-        match &mut self.ahead {
-            Some(ahead) => std::mem::replace(ahead, picked),
-            None => picked,
         }
     }
 
@@ -356,7 +337,7 @@ impl Work {
                 continue;
             }
             self.tally.borrow_mut().to_start -= 1;
-            let want = self.pick();
+            let want = self.picker.pick(&mut self.rng, self.writes);
             let claim = want.claim;
             let wanted_ns = ep.true_now_ns();
             ep.observe(Observation::Waiting(claim));

@@ -204,7 +204,9 @@ fn processes_that_are_killed_under_lent_locks_lose_no_update_and_let_no_two_in()
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        if let Some((kind, victim)) = workers.get_mut(kill).filter(|_| kill < KILLS) {
+        if kill < KILLS {
+            let at = kill % workers.len();
+            let (kind, victim) = &mut workers[at];
             let next = start(&space, kind, &file(kind));
             let mut victim = std::mem::replace(victim, next);
             victim.0.kill().unwrap();

@@ -20,7 +20,7 @@ pub mod tcp;
 mod wakers;
 
 pub use pages::large_pages;
-pub use prefetch::{prefetch, prefetch_all};
+pub use prefetch::prefetch;
 pub use run::block_on;
 
 /// Whether this CPU has lock-free 16-byte atomics, which lock memory needs.

@@ -18,20 +18,3 @@ pub fn prefetch<T>(value: &T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;
 }
-
-/// The same for all of a `value`, or its first kilobyte.
-#[inline(always)]
-pub fn prefetch_all<T: ?Sized>(value: &T) {
-    const LINE: usize = 64;
-    let first = std::ptr::from_ref(value).cast::<u8>();
-    for line in 0..size_of_val(value).min(1024).div_ceil(LINE) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: as above.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(line * LINE).cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (first, line);
-    }
-}

@@ -37,7 +37,7 @@ pub struct Params {
     /// (§3.8).
     pub fast_path: bool,
     /// How many units the tree has in the beginning, about: it grows to all the units of the lock in steps of 4^m. 0: it
-    /// has all of them from the start. Only exclusive trees in handshake mode grow.
+    /// has all of them from the start. Reader-writer trees do not grow.
     pub start_units: u64,
     /// When the tree grows.
     pub growth: Growth,

@@ -61,7 +61,7 @@ use tokio::sync::oneshot;
 /// die are seen like that, and their locks should not wait; a living client is back within milliseconds.
 const GRACE_CLOSED: Duration = Duration::from_secs(1);
 
-/// A running server, on a thread of its own. Dropping it stops it.
+/// A running server, on threads of its own. Dropping it stops it.
 ///
 /// ```
 /// use lockwright::Client;

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Where a server listens unless told otherwise: this machine only. (The port spells LOCK on a telephone.)
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:5625";
 
-/// How a server behaves: see [`Server::start`].
+/// How a server behaves: see [`Server::start`](super::Server::start).
 ///
 /// ```
 /// use lockwright::server::ServerOptions;
@@ -159,8 +159,8 @@ impl ServerOptions {
         self
     }
 
-    /// How many threads read connections: as many as there are cores unless told otherwise, but not more than eight. What they
-    /// read is decided by one of them at a time.
+    /// How many threads read connections: one for every two cores unless told otherwise, but not more than eight. What they
+    /// read is decided by one of them at a time. More are of use where clients are on other machines.
     ///
     /// ```
     /// # use lockwright::server::ServerOptions;

@@ -26,8 +26,9 @@ struct Worker {
 impl Workers {
     /// Starts what is missing to make it so many threads with this one, or as many as are sensible.
     pub(super) fn start(threads: Option<usize>) -> io::Result<Self> {
-        let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get().min(MOST));
-        let threads = threads.unwrap_or_else(cores);
+        let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        // Whoever asks may be on this machine too: threads that outnumber the cores keep each other waiting.
+        let threads = threads.unwrap_or_else(|| (cores() / 2).clamp(1, MOST));
         Tray::take_end(0);
         (1..threads).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }

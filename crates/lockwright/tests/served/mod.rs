@@ -73,7 +73,9 @@ pub(crate) fn is_child(transport: Transport) -> bool {
 }
 
 fn serve(transport: Transport, folder: &Path, place: &str, export: &str) {
-    let options = ServerOptions::default().state(folder.join("state")).heartbeat(HEARTBEAT).grace(GRACE);
+    // Connections are read by two threads, whatever the number of cores: whoever finds the books closed serves for both.
+    let options =
+        ServerOptions::default().threads(2).state(folder.join("state")).heartbeat(HEARTBEAT).grace(GRACE);
     let mut options = transport.serve(options, place);
     if !export.is_empty() {
         options = options.export(export);

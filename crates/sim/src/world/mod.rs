@@ -19,7 +19,6 @@ use crate::check::Violation;
 use crate::memory::Memory;
 use crate::nic::NicModel;
 use crate::rng::Rng;
-use lockwright_fabric::backend::prefetch_all;
 use lockwright_fabric::fault::FaultPlan;
 use lockwright_fabric::{Addr, BoxedRole, NodeId, PeerId, Width};
 use lockwright_locks::case::Checks;
@@ -254,15 +253,7 @@ impl<'a> World<'a> {
 
     #[inline]
     fn step(&mut self, until_ns: u64) -> Result<Option<Ended>, Violation> {
-        let (step, upcoming) = {
-            let mut core = self.core.borrow_mut();
-            (core.step(until_ns), core.upcoming)
-        };
-        if let Some(client) = upcoming
-            && let Some(task) = &self.tasks[client as usize]
-        {
-            prefetch_all(task.as_ref().get_ref());
-        }
+        let step = self.core.borrow_mut().step(until_ns);
         let ready = match step {
             Step::Done(ready) => ready,
             Step::Later => return Ok(Some(Ended::TimeUp)),

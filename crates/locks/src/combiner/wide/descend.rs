@@ -62,6 +62,9 @@ impl<const L: usize, const N: usize> Wide<L, N> {
                 going |= *number & ABOVE != 0;
             }
         }
+        // Hints leave some of the wait to whoever comes first: the CPU need not follow them. Loads it must follow, and
+        // since none of these depends on another they are all under way at once.
+        std::hint::black_box(places.found.iter().fold(0, |seen, found| seen ^ self.leaf(found.node).touch()));
         self.places = places;
     }
 

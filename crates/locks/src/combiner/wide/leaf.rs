@@ -227,6 +227,12 @@ impl<const L: usize> Leaf<L> {
         prefetch(&self.slots);
     }
 
+    /// A load from each of its cache lines.
+    #[inline(always)]
+    pub(super) fn touch(&self) -> u32 {
+        self.starts[0] ^ self.tree
+    }
+
     /// Panics unless it is as a leaf must be.
     #[cfg(test)]
     pub(super) fn check(&self) {

@@ -153,7 +153,11 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
     }
 
     fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>) {
-        self.gather(self.roots[tree as usize].node, start, end, found);
+        // Mostly one leaf has it all. What the way there needs is near, for somebody has just come that way.
+        let leaf = self.leaf_for(tree, start);
+        let stays_inside = end <= self.leaf(leaf).high && !self.is_reached(leaf, start);
+        let from = if stays_inside { leaf } else { self.roots[tree as usize].node };
+        self.gather(from, start, end, found);
     }
 
     fn walk(&self, tree: u32, found: &mut Vec<Slot>) {

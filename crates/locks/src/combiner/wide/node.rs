@@ -53,7 +53,7 @@ pub(super) struct Place {
 }
 
 impl<const N: usize> Node<N> {
-    const SOUND: () = assert!(N >= 4 && N <= 16 && N.is_power_of_two());
+    const SOUND: () = assert!(N >= 4 && N.is_power_of_two());
 
     /// A node with nothing in it.
     pub(super) fn empty(tree: u32, level: u8, low: u64, high: u64) -> Self {
@@ -127,10 +127,7 @@ impl<const N: usize> Node<N> {
     /// Starts to bring into the cache what the way down needs.
     #[inline(always)]
     pub(super) fn fetch(&self) {
-        prefetch(&self.lows);
-        if N > 8 {
-            prefetch(&self.lows[8]);
-        }
-        prefetch(&self.below);
+        self.lows.iter().step_by(8).for_each(prefetch);
+        self.below.iter().step_by(16).for_each(prefetch);
     }
 }

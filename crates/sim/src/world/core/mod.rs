@@ -24,7 +24,6 @@ use super::watcher::Watcher;
 use crate::memory::Memory;
 use crate::nic::{NicModel, NicQueues};
 use crate::rng::Rng;
-use lockwright_fabric::backend::prefetch;
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{BoxedRole, Message, NodeId, PeerId};
 use std::collections::VecDeque;
@@ -69,25 +68,12 @@ pub(crate) struct Client {
     pub(crate) rng: Rng,
 }
 
-impl Client {
-    /// Its turn is next.
-    #[inline]
-    fn prefetch(&self) {
-        prefetch(&self.busy_until_ns);
-        prefetch(&self.said);
-    }
-}
-
 /// The state of the simulated world, apart from its clients' futures.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) now_ns: u64,
     agenda: Agenda,
     ops: Vec<Operation>,
-    /// The client of each operation once more, close together: for a look ahead.
-    owners: Vec<u32>,
-    /// Whose turn will probably be next.
-    pub(crate) upcoming: Option<u32>,
     /// By operation too.
     rare: Vec<Rare>,
     free_ops: Vec<OpId>,
@@ -129,8 +115,6 @@ impl Core {
             now_ns: 0,
             agenda: Agenda::new(),
             ops: Vec::new(),
-            owners: Vec::new(),
-            upcoming: None,
             rare: Vec::new(),
             free_ops: Vec::new(),
             flights: Vec::new(),
@@ -224,19 +208,11 @@ impl Core {
             Next::Later => return Step::Later,
             Next::Nothing => return Step::Nothing,
         };
-        self.upcoming = match self.agenda.next_what() {
-            Some(EventKind::Arrive(next)) => {
-                self.ops[next as usize].prefetch();
-                None
-            }
-            Some(EventKind::Complete(next)) => {
-                self.ops[next as usize].prefetch_answer();
-                let client = self.owners[next as usize];
-                self.clients[client as usize].prefetch();
-                Some(client)
-            }
-            _ => None,
-        };
+        match self.agenda.next_what() {
+            Some(EventKind::Arrive(next)) => self.ops[next as usize].prefetch(),
+            Some(EventKind::Complete(next)) => self.ops[next as usize].prefetch_answer(),
+            _ => {}
+        }
         self.now_ns = event.at_ns;
         Step::Done(match event.what {
             EventKind::Arrive(op) => self.arrive(op),

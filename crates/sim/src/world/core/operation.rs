@@ -127,7 +127,6 @@ impl Core {
         if let Some(op) = self.free_ops.pop() {
             let slot = &mut self.ops[op as usize];
             slot.client = client;
-            self.owners[op as usize] = client;
             slot.done = false;
             slot.abandoned = false;
             slot.error = None;
@@ -150,7 +149,6 @@ impl Core {
             said: Said::default(),
         });
         self.rare.push(Rare::default());
-        self.owners.push(client);
         self.ops.len() as OpId - 1
     }
 
