@@ -4,6 +4,7 @@
 //! not installed is skipped loudly, with the command that installs it, and counted as skipped. The virtual machine emulates
 //! one processor: it runs beside the steps that keep another one busy, and what it says is shown when it has ended.
 
+use crate::soft_roce::{Tools, with_rdma};
 use crate::tidy;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,16 @@ pub(crate) fn test(root: &Path) -> ExitCode {
         step("lints of the locks alone", || {
             let alone = ["clippy", "--package", "lockwright-cli", "--all-targets", "--no-default-features"];
             cargo(root, &[&alone[..], &["--", "-D", "warnings"]].concat(), "")
+        }),
+        step("lints with rdma", || match Tools::get(root) {
+            Ok(tools) => {
+                let mut clippy = tools.command(root, &["clippy"]);
+                run(clippy.args(with_rdma()).args(["--all-targets", "--", "-D", "warnings"]))
+            }
+            Err(why) => {
+                println!("skipped: {why}");
+                Ended::Skipped
+            }
         }),
         step("tests", || {
             // nextest runs the binaries side by side; plain `cargo test` gives the same answers more slowly.

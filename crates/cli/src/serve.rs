@@ -23,10 +23,12 @@ Examples:
   lockwright serve --listen 0.0.0.0:5625 --tls-cert cert.pem --tls-key key.pem
   lockwright serve --metrics 127.0.0.1:9464                 answers Prometheus on /metrics
   lockwright serve --rdma 10.0.0.7:5626 --token-file secret over RDMA too (builds with the feature `rdma`)
+  lockwright serve --rdma --lend stock                      also memory whose locks clients take by verbs of their own:
+  lockwright run --space rdma://127.0.0.1/lent:stock job -- cmd
 
 It refuses to listen where other machines can reach it without --token-file or --tls-cert/--tls-key. On loopback,
-every user of this machine can use it; but with --export only those who know its secret: that of --token-file, or
-one that it makes and that clients of the same user find by themselves.
+every user of this machine can use it; but with --export or --lend only those who know its secret: that of
+--token-file, or one that it makes and that clients of the same user find by themselves.
 
 Restarted, it waits for those who held locks to claim them (--grace) before it grants anything. What it must remember
 for that is in --state; unless told otherwise that is lockwright/serve-PORT.state in $STATE_DIRECTORY,
@@ -68,6 +70,13 @@ pub(crate) struct Args {
     /// Space of this host's shared memory to offer to clients that know the secret; may be given several times
     #[arg(long, value_name = "SPACE")]
     export: Vec<String>,
+    /// Lend memory for a space, lent:NAME, whose locks clients take by verbs of their own: of the NIC with --rdma, and
+    /// else over TCP; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = lent_name)]
+    lend: Vec<String>,
+    /// Threads that read connections [default: one for every two cores, at most 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
     /// Say where it listens as a JSON object
     #[arg(long)]
     json: bool,
@@ -77,6 +86,17 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     let found =
         text.to_socket_addrs().map_err(|error| format!("not an address such as 127.0.0.1:5625: {error}"))?;
     found.into_iter().next().ok_or_else(|| "the name has no address".to_owned())
+}
+
+/// A name that can stand in an address.
+fn lent_name(text: &str) -> Result<String, String> {
+    let name = text.strip_prefix("lent:").unwrap_or(text);
+    let fits = !name.is_empty() && name.len() <= 200 && !name.contains(['?', '/', ':', '\n']);
+    if fits {
+        Ok(name.to_owned())
+    } else {
+        Err("a name of a lent space has no `?`, `/` or `:` in it".to_owned())
+    }
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
@@ -91,6 +111,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
             "metrics": metrics.map(|address| address.to_string()),
             "rdma": server.rdma().map(|(address, _)| address.to_string()),
             "rdma_device": server.rdma().map(|(_, device)| device),
+            "lends": args.lend.iter().map(|name| format!("lent:{name}")).collect::<Vec<_>>(),
             "recovering": server.began_recovering(),
         });
         writeln!(out, "{said}")?;
@@ -98,6 +119,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         writeln!(out, "listening on {address}; clients say --space tcp://{address}/NAME")?;
         if let Some((rdma, device)) = server.rdma() {
             writeln!(out, "RDMA by {device}; clients say --space rdma://{rdma}/NAME")?;
+        }
+        let by =
+            server.rdma().map_or_else(|| format!("tcp://{address}"), |(rdma, _)| format!("rdma://{rdma}"));
+        for name in &args.lend {
+            writeln!(out, "lends memory to clients that say --space {by}/lent:{name}")?;
         }
         if let Some(metrics) = metrics {
             writeln!(out, "metrics on http://{metrics}/metrics")?;
@@ -135,6 +161,9 @@ fn options(args: &Args) -> Result<ServerOptions> {
         return Err(anyhow::Error::from(lockwright::OpenError::NoRdma)
             .context(format!("cannot serve at {listen} over RDMA")));
     }
+    if let Some(threads) = args.threads {
+        options = options.threads(threads.into());
+    }
     if let Some(metrics) = args.metrics {
         options = options.metrics(metrics);
     }
@@ -148,6 +177,9 @@ fn options(args: &Args) -> Result<ServerOptions> {
             ));
         }
         options = options.export(space);
+    }
+    for name in &args.lend {
+        options = options.lend(name);
     }
     Ok(options)
 }

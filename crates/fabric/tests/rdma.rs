@@ -6,13 +6,18 @@
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::InProc;
 use lockwright_fabric::backend::rdma::{
-    DeviceChoice, HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, devices, port_counters,
+    DeviceChoice, HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, Reception, devices, has_device,
+    port_counters,
 };
+use lockwright_fabric::backend::tcp::{Inbox, SessionEnd};
 use lockwright_fabric::conformance::{Rig, Shape, Task};
 use lockwright_fabric::layer::Counted;
-use lockwright_fabric::{Addr, Cond, Endpoint, FabricError, Message, NodeId, PeerId, Word64};
+use lockwright_fabric::{
+    Addr, AtomicScope, Cond, Endpoint, FabricError, Message, NodeId, PeerId, RegionId, Word64,
+};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -45,19 +50,6 @@ impl Rig for Net {
             }
         });
     }
-}
-
-/// Whether there is anything to test on.
-fn has_device() -> bool {
-    let found = !devices().is_empty();
-    assert!(
-        found || std::env::var_os("LOCKWRIGHT_NEED_RDMA").is_none(),
-        "no RDMA device, where there must be one"
-    );
-    if !found {
-        println!("skipped: no RDMA device; `cargo xtask soft-roce` brings its own");
-    }
-    found
 }
 
 mod plain {
@@ -232,6 +224,80 @@ fn no_letter_of_the_host_is_lost_or_doubled_when_queue_pairs_fail() {
 }
 
 #[test]
+fn what_is_posted_unheard_comes_before_what_is_issued_later() {
+    if !has_device() {
+        return;
+    }
+    let host = a_host();
+    let client = a_client(&host);
+    for value in 1..200 {
+        until("there is room", || client.post(WORD.write(value)));
+        assert_eq!(block_on(client.go(WORD.read())), Ok(value));
+    }
+    // If the queue pair fails in between, that can be seen.
+    let before = client.renewals();
+    client.break_queue_pair();
+    until("the queue pair is replaced", || {
+        block_on(client.go(WORD.read())).is_ok() && client.renewals() > before
+    });
+    until("there is room", || client.post(WORD.fetch_add(1)));
+    assert_eq!(block_on(client.go(WORD.read())), Ok(200));
+}
+
+/// Lends memory to those who say so.
+struct Lender {
+    memory: Arc<InProc>,
+    lent: Mutex<Vec<PeerId>>,
+    next: AtomicU32,
+}
+
+impl Reception for Lender {
+    fn admit(&self, name: &str) -> Option<PeerId> {
+        let peer = PeerId(self.next.fetch_add(1, Relaxed));
+        if name.ends_with("\nlend") {
+            self.lent.lock().unwrap().push(peer);
+        }
+        Some(peer)
+    }
+
+    fn memory(&self, peer: PeerId) -> Option<Arc<InProc>> {
+        self.lent.lock().unwrap().contains(&peer).then(|| Arc::clone(&self.memory))
+    }
+
+    fn attach(&self, _: PeerId, _: Inbox) {}
+
+    fn deliver(&self, _: PeerId, _: PeerId, _: &Message) {}
+
+    fn on_lost(&self, _: PeerId, _: SessionEnd) {}
+}
+
+#[test]
+fn memory_is_lent_to_those_who_are_to_have_it_and_its_atomics_are_one_step_to_them() {
+    if !has_device() {
+        return;
+    }
+    let memory = Arc::new(InProc::new(1, 4096));
+    let (lent, next) = (Mutex::default(), AtomicU32::new(1));
+    let lender = Lender { memory: Arc::clone(&memory), lent, next };
+    let options = HostOptions { heartbeat: Duration::from_millis(50), ..HostOptions::default() };
+    let host = RdmaHost::receive(Arc::new(lender), options).unwrap();
+    let connect = |name: &str| {
+        let options = RdmaOptions { name: name.to_owned(), ..RdmaOptions::default() };
+        RdmaEndpoint::connect(host.address(), options).unwrap()
+    };
+    let (has, has_not) = (connect("one\nlend"), connect("two"));
+    let region = RegionId(0);
+    assert_eq!((has.lends_in(NodeId(0), region), has_not.lends_in(NodeId(0), region)), (4096, 0));
+    assert_eq!(block_on(has.go(WORD.fetch_add(3))), Ok(0));
+    assert_eq!(memory.peek(WORD), 3);
+    let scopes = [&has, &has_not].map(|ep| ep.capabilities().scope);
+    assert_eq!(scopes, [AtomicScope::Global, AtomicScope::Nic]);
+    // Signs of life are answered, again and again.
+    std::thread::sleep(Duration::from_millis(200));
+    until("a sign of life is answered", || has.acknowledged() < Duration::from_millis(190));
+}
+
+#[test]
 fn a_revoked_key_is_refused_and_the_error_says_so() {
     if !has_device() {
         return;
@@ -291,7 +357,23 @@ fn a_peer_of_another_version_is_told_which() {
     let mut said = Vec::new();
     old.read_to_end(&mut said).unwrap();
     let said = String::from_utf8_lossy(&said);
-    assert!(said.contains("LWR2") && said.contains("LWR1") && said.contains("same release"), "{said}");
+    assert!(said.contains("LWR3") && said.contains("LWR1") && said.contains("same release"), "{said}");
+}
+
+#[test]
+fn what_only_mlx5_has_is_refused_elsewhere_and_the_device_is_named() {
+    if !has_device() {
+        return;
+    }
+    let host = a_host();
+    let extended = RdmaOptions { extended_atomics: true, ..RdmaOptions::default() };
+    let dynamic = RdmaOptions { dynamic: true, ..RdmaOptions::default() };
+    for (options, what) in
+        [(extended, "masked and 16-byte atomics"), (dynamic, "dynamically connected transport")]
+    {
+        let error = RdmaEndpoint::connect(host.address(), options).unwrap_err().to_string();
+        assert!(error.contains(what) && error.contains("rxe0 is no mlx5 device"), "{error}");
+    }
 }
 
 #[test]

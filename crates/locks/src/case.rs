@@ -1,7 +1,7 @@
 //! Cases: what the explorer runs for a protocol, as data. They stand beside the protocol they are about.
 
 use crate::protocol::{Change, Space, Want};
-use lockwright_fabric::NodeId;
+use lockwright_fabric::{NodeId, Time};
 
 /// A small situation that the explorer drives through every interleaving.
 ///
@@ -99,6 +99,9 @@ impl Faults {
 pub enum Timeouts {
     /// At any moment: for timeouts that a user sets.
     Any,
+    /// Deadlines up to this time at any moment, for timeouts that a user sets; later ones, which are leases, only when
+    /// nobody else can move, or could but by giving up.
+    AnyUntil(Time),
     /// Only while somebody has crashed or is paused, and nobody healthy holds a lock: leases are longer than any
     /// critical section of the living.
     #[default]

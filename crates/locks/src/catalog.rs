@@ -8,11 +8,11 @@ use crate::baseline::{
 use crate::citron::{Citron, CitronRw};
 use crate::combiner::{self, Combiner};
 use crate::fisslock::{self, FissLock};
-use crate::kept::{self, Kept, KeptRanges};
+use crate::kept::{self, Fenced, Kept, KeptRanges};
 use crate::mutant;
 use crate::protocol::Protocol;
 use crate::qplock::{self, QpLock};
-use crate::shiftlock::{ShiftLock, layout::Wide, portable::Portable};
+use crate::shiftlock::{ShiftLock, layout::Wide, portable::Portable, stirred_portable::StirredPortable};
 
 /// Somebody who wants to do something with every protocol, each as its own type.
 pub trait Visitor {
@@ -94,6 +94,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<ShiftLock<Wide>>();
     visitor.protocol::<ShiftLock<Portable>>();
     visitor.protocol::<Kept>();
+    visitor.protocol::<Kept<Fenced, StirredPortable>>();
     visitor.protocol::<KeptRanges>();
 
     visitor.protocol::<Combiner>();

@@ -171,14 +171,103 @@ impl<R, S: Future<Output = T>, T> Quick<R, S, T> {
     }
 }
 
+/// An answer that can be handed on part by part. A whole one is copied as it lies in memory, in pieces of sixteen bytes that
+/// were just written in eights, and the CPU waits for those; parts stay in registers.
+pub trait Answer {
+    /// The same, put together anew.
+    #[must_use]
+    fn anew(&self) -> Self;
+}
+
+impl<T: Answer, E: Copy> Answer for Result<T, E> {
+    #[inline(always)]
+    fn anew(&self) -> Self {
+        match self {
+            Ok(answer) => Ok(answer.anew()),
+            Err(error) => Err(*error),
+        }
+    }
+}
+
+macro_rules! answer {
+    ($($whole:ty)+) => {
+        $(impl Answer for $whole {
+            #[inline(always)]
+            fn anew(&self) -> Self {
+                *self
+            }
+        })+
+    };
+}
+answer!(() u32 u64);
+
 /// A future whose type is forgotten, so that dropping it is little code.
 pub type Erased<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// The answer, or what is left to do for it: what blocking code begins with
+/// ([`LockClient::acquire_at_once`](crate::LockClient::acquire_at_once)). A future that a thread may sleep on has to lie in
+/// memory, and an answer that is in it by the time it is made would be written there and read back.
+pub type AtOnce<'a, T> = Result<T, Erased<'a, T>>;
+
+/// The answer; `run` is called with what is left to do for it, if anything is.
+///
+/// ```
+/// use lockwright_fabric::backend::block_on;
+/// use lockwright_fabric::backend::inproc::InProc;
+/// use lockwright_fabric::PeerId;
+/// use lockwright_locks::baseline::cas::Cas;
+/// use lockwright_locks::{LockClient, Protocol, Space, Want, finish};
+///
+/// let client = Cas::client(InProc::new(1, 64).endpoint(PeerId::client(0)), &Space::of(8), &());
+/// let grant = finish(client.acquire_at_once(Want::exclusive(3)), block_on).unwrap();
+/// finish(client.release_at_once(grant), block_on).unwrap();
+/// ```
+#[inline(always)]
+pub fn finish<'a, T: Answer>(begun: AtOnce<'a, T>, run: impl FnOnce(Erased<'a, T>) -> T) -> T {
+    match begun {
+        Ok(done) => done,
+        // In parts, since it meets the quick one here.
+        Err(rest) => run(rest).anew(),
+    }
+}
 
 impl<'a, S: Future<Output = T> + 'a, T> Quick<Erased<'a, T>, S, T> {
     /// It was begun, and is not done.
     #[inline(always)]
     pub fn rest(future: S) -> Self {
-        Self { done: None, rest: Some(erased(future)), all: None }
+        <Self as Begun<T>>::rest(future)
+    }
+}
+
+/// What comes out of a fast path, so that it is written once for those who await it and those who block.
+pub(crate) trait Begun<'a, T> {
+    /// It is done.
+    fn done(done: T) -> Self;
+    /// It is not.
+    fn rest(rest: impl Future<Output = T> + 'a) -> Self;
+}
+
+impl<'a, T> Begun<'a, T> for AtOnce<'a, T> {
+    #[inline(always)]
+    fn done(done: T) -> Self {
+        Ok(done)
+    }
+
+    #[inline(always)]
+    fn rest(rest: impl Future<Output = T> + 'a) -> Self {
+        Err(erased(rest))
+    }
+}
+
+impl<'a, S, T> Begun<'a, T> for Quick<Erased<'a, T>, S, T> {
+    #[inline(always)]
+    fn done(done: T) -> Self {
+        Self { done: Some(done), rest: None, all: None }
+    }
+
+    #[inline(always)]
+    fn rest(rest: impl Future<Output = T> + 'a) -> Self {
+        Self { done: None, rest: Some(erased(rest)), all: None }
     }
 }
 
@@ -199,7 +288,7 @@ impl<R, S, T> std::fmt::Debug for Quick<R, S, T> {
 /// Out of line, as [`boxed`].
 #[cold]
 #[inline(never)]
-fn erased<'a, T>(rest: impl Future<Output = T> + 'a) -> Erased<'a, T> {
+pub(crate) fn erased<'a, T>(rest: impl Future<Output = T> + 'a) -> Erased<'a, T> {
     Box::pin(rest)
 }
 

@@ -24,7 +24,7 @@ pub mod qplock;
 pub mod shiftlock;
 mod slots;
 
-pub use fast::{Either, Erased, Fast, Quick, at_once, fast};
+pub use fast::{Answer, AtOnce, Either, Erased, Fast, Quick, at_once, fast, finish};
 pub use play::play;
 pub use protocol::{
     Change, Denied, Grant, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space,

@@ -193,6 +193,15 @@ fn what_a_dead_client_holds_is_taken_away_at_every_level() {
 }
 
 #[test]
+fn what_a_dead_client_holds_past_the_end_of_the_tree_is_taken_away() {
+    let params = Params { lease_ns: LEASE_NS, leaf_units: 32, start_units: 64, m: 1, ..Params::default() };
+    let (past, across) = (range(500, 700), range(60, 600));
+    for (dead, wanted) in [(past, past), (past, across), (across, past), (across, range(63, 64))] {
+        is_recovered::<Citron>(&params, dead, wanted);
+    }
+}
+
+#[test]
 fn what_dead_readers_hold_is_taken_away_too() {
     let params = Params { lease_ns: LEASE_NS, leaf_units: 4, ..Params::default() };
     for (dead, wanted) in [
@@ -277,8 +286,23 @@ fn threads_that_let_the_tree_grow_lose_no_update() {
 }
 
 #[test]
+fn threads_that_let_the_tree_grow_in_wait_mode_lose_no_update() {
+    let timing = Timing { t_wait_ns: 100_000, ..Timing::default() };
+    let growing = Params { synchrony: Synchrony::Wait(timing), start_units: 64, m: 1, ..Params::default() };
+    loses_no_update::<Citron>(&Params { growth: Growth::AtOnce, ..growing }, false);
+    loses_no_update::<Citron>(&Params { growth: Growth::Elastic, ..growing }, false);
+}
+
+#[test]
 fn a_tree_grows_when_asked_to_and_shrinks_when_quiet() {
-    let params = Params { start_units: 64, m: 1, ..Params::default() };
+    let timing = Timing { t_wait_ns: 50_000_000, ..Timing::default() };
+    for synchrony in [Synchrony::Handshake, Synchrony::Wait(timing)] {
+        grows_and_shrinks(&Params { synchrony, start_units: 64, m: 1, ..Params::default() });
+    }
+}
+
+fn grows_and_shrinks(params: &Params) {
+    let params = *params;
     let fabric = fabric::<Citron>(&params);
     let [one, two] = [0, 1].map(|i| <Citron>::client(fabric.endpoint(PeerId::client(i)), &space(), &params));
     assert!(!block_on(one.grow(0)).expect("reached"), "nobody asked for more");

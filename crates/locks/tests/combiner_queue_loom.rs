@@ -9,6 +9,7 @@ mod combiner {
     pub(crate) mod core {
         pub(crate) use lockwright_locks::combiner::core::{ClientId, Request};
     }
+    #[expect(unreachable_pub, reason = "public in the library, not in a test")]
     #[path = "../src/combiner/packed.rs"]
     mod packed;
     #[expect(unreachable_pub, reason = "public in the library, not in a test")]
@@ -53,6 +54,7 @@ mod combiner {
             }
         }
         assert_eq!(combining.take(), None, "nothing comes twice");
+        assert!(combining.is_empty(), "nothing is left");
         let id = |(client, what): (ClientId, Request)| match what {
             Request::Unlock { id } => (client.0, id),
             other => panic!("nobody asked for {other:?}"),

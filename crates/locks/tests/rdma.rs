@@ -7,7 +7,7 @@
 
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::InProc;
-use lockwright_fabric::backend::rdma::{HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, devices};
+use lockwright_fabric::backend::rdma::{HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, has_device};
 use lockwright_fabric::{Addr, Endpoint, NodeId, PeerId, Word64};
 use lockwright_locks::baseline::{cas::Cas, mcs::Mcs};
 use lockwright_locks::citron::Citron;
@@ -21,18 +21,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const REMOTE: usize = 3;
 const CYCLES: u64 = 60;
-
-fn has_device() -> bool {
-    let found = !devices().is_empty();
-    assert!(
-        found || std::env::var_os("LOCKWRIGHT_NEED_RDMA").is_none(),
-        "no RDMA device, where there must be one"
-    );
-    if !found {
-        println!("skipped: no RDMA device; `cargo xtask soft-roce` brings its own");
-    }
-    found
-}
 
 /// A host with the lock's memory and roles.
 fn host<P: Protocol>(space: &Space, params: &P::Params, first_client: usize) -> RdmaHost {

@@ -9,6 +9,8 @@ use crate::lock::{Mutex, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::progress::Progress;
 #[cfg(target_os = "linux")]
+use crate::remote::lent::{self, LentHome};
+#[cfg(target_os = "linux")]
 use crate::remote::transport::Transport;
 #[cfg(target_os = "linux")]
 use crate::remote::verbs::{SUFFIX, VerbsHome};
@@ -117,7 +119,7 @@ impl ClientOptions {
             By::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
                 device: self.device.clone(),
                 token: self.token.clone().or_else(|| secret::of(&server)),
-                name: label(),
+                name: wish(&space),
                 ..lockwright_fabric::backend::rdma::RdmaOptions::default()
             })),
         };
@@ -158,9 +160,13 @@ impl ClientOptions {
             }
             #[cfg(target_os = "linux")]
             Address::Served { by, server, space } => {
+                if let Some(space) = lent::wanted(&space) {
+                    let remote = Remote::open(self.remote(by, server, space)?)?;
+                    return Client::at(Arc::new(LentHome::new(remote, address)?), address);
+                }
                 let verbs = space.ends_with(SUFFIX.as_bytes());
                 if verbs && by != By::Tcp {
-                    return Err(OpenError::Address(format!("{address} (only tcp has {SUFFIX})")));
+                    return Err(OpenError::Space { space: address.to_owned(), why: UNSOUND.to_owned() });
                 }
                 let remote = Remote::open(self.remote(by, server, space)?)?;
                 if verbs { Arc::new(VerbsHome::new(remote)) } else { Arc::new(RemoteHome::new(remote)) }
@@ -169,6 +175,11 @@ impl ClientOptions {
         Client::at(home, address)
     }
 }
+
+/// Why a NIC must not be let at words that CPUs change.
+#[cfg(target_os = "linux")]
+const UNSOUND: &str = "atomics of a NIC and of a CPU do not exclude each other, so words of shared memory cannot be changed \
+                       over rdma: leave ?verbs out and the server takes the lock, or use lent:NAME (`serve --lend`)";
 
 /// Where a space is.
 pub(crate) enum Address {
@@ -190,6 +201,16 @@ pub(crate) enum By {
     Tcp,
     #[cfg(feature = "rdma")]
     Rdma,
+}
+
+/// The same, and below it the space whose memory it wants to be lent, if it is such a one.
+#[cfg(feature = "rdma")]
+fn wish(space: &[u8]) -> String {
+    let lent = space.strip_suffix(SUFFIX.as_bytes()).filter(|space| lent::wanted(space).is_some());
+    match lent {
+        Some(space) => format!("{}\n{}", label(), String::from_utf8_lossy(space)),
+        None => label(),
+    }
 }
 
 /// How this process is called in listings of a server: pid, host, program.
@@ -265,6 +286,7 @@ impl Client {
     /// | `tcp://HOST:PORT/shm:` | the one of that server's host, if the server exports it |
     /// | `tcp://HOST:PORT/shm:?verbs` | the same, whose protocol this client then runs itself |
     /// | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA, in builds with the feature `rdma` |
+    /// | `rdma://HOST:PORT/lent:NAME` | one in memory that the server lends, whose locks this client takes by verbs of its own |
     /// | `mem:` | a new one inside this process |
     ///
     /// # Errors

@@ -31,6 +31,8 @@ pub mod fenced;
 mod home;
 #[cfg(target_os = "linux")]
 pub mod inspect;
+#[cfg(target_os = "linux")]
+mod lent;
 mod lock;
 mod name;
 mod progress;

@@ -95,11 +95,17 @@ fn locks_of_a_server_are_those_of_any_space() {
 
 #[test]
 fn threads_and_clients_lose_no_update_and_tokens_only_rise() {
-    let server = server();
+    // Whether one thread of the server's reads all connections, or each its own.
+    for threads in [1, 4] {
+        lose_no_update(&Server::start(options().threads(threads)).unwrap());
+    }
+}
+
+fn lose_no_update(server: &Server) {
     let (counter, newest) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|threads| {
         for _ in 0..3 {
-            let client = client(&server);
+            let client = client(server);
             for _ in 0..3 {
                 let lock = client.mutex("counter").unwrap();
                 let (counter, newest) = (&counter, &newest);

@@ -33,6 +33,7 @@ impl Host {
     fn options(&self, listen: &str) -> ServerOptions {
         ServerOptions::default()
             .listen(listen.parse().unwrap())
+            .threads(2)
             .heartbeat(Duration::from_millis(100))
             .grace(Duration::from_millis(700))
             .export(self.space())

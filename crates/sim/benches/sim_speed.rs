@@ -1,6 +1,6 @@
 //! How fast the simulator is: verbs per second of real time, and how much memory it needs beside the locks'.
 //!
-//! `cargo bench -p lockwright-sim --bench sim_speed [-- OPS]`. 240 clients, ten million 16-byte locks, Zipf 0.99.
+//! `cargo bench -p lockwright-sim --bench sim_speed [-- OPS] [NAME]`. 240 clients, ten million 16-byte locks, Zipf 0.99.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
@@ -126,6 +126,10 @@ fn main() {
 }
 
 fn measure<P: Protocol>(ops: u64) {
+    let mut picks = std::env::args().skip(1).filter(|word| word.starts_with(char::is_alphabetic)).peekable();
+    if picks.peek().is_some() && !picks.any(|word| P::INFO.name.contains(&word)) {
+        return;
+    }
     let plan = Plan { clients: 240, locks: 10_000_000, zipf: 0.99, ops, ..Plan::default() };
     let (began, cpu_began) = (Instant::now(), cpu_seconds());
     let report = run::<P>(&plan, &P::Params::default()).unwrap_or_else(|failure| panic!("{failure}"));

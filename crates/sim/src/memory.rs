@@ -1,7 +1,7 @@
 //! The memory of all nodes: plain words, changed one verb at a time.
 
 use lockwright_fabric::backend::{large_pages, prefetch};
-use lockwright_fabric::{Addr, NodeId, RegionId, Width};
+use lockwright_fabric::{Addr, NodeId, RawVerb, RegionId, Width};
 use std::collections::BTreeMap;
 
 /// Registered memory. Region 0 of every node is the lock table; harnesses may add others.
@@ -59,6 +59,16 @@ impl Memory {
         }
     }
 
+    /// Executes `verb` and says what was there before.
+    #[inline]
+    pub(crate) fn execute(&mut self, verb: &RawVerb) -> u128 {
+        let old = self.read(verb.addr, verb.width);
+        if let Some(new) = verb.op.apply(verb.width, old) {
+            self.write(verb.addr, verb.width, new);
+        }
+        old
+    }
+
     /// Says that the word at `addr` will be needed when a verb arrives there.
     #[inline]
     pub(crate) fn prefetch(&self, addr: Addr) {
@@ -76,6 +86,23 @@ impl Memory {
                 .iter()
                 .enumerate()
                 .map(move |(at, word)| (Addr::new(NodeId(node as u16), at as u64 * 8), *word))
+        })
+    }
+
+    /// Those of them that are not zero. Most of a large table never were anything else.
+    pub(crate) fn lock_words_set(&self) -> impl Iterator<Item = (Addr, u64)> + '_ {
+        const SKIPPED: usize = 64;
+        self.tables.iter().enumerate().flat_map(|(node, words)| {
+            let chunks = words.chunks(SKIPPED).enumerate();
+            let set = chunks.filter(|(_, chunk)| chunk.iter().fold(0, |all, word| all | word) != 0);
+            set.flat_map(move |(chunk, words)| {
+                let at = move |word| Addr::new(NodeId(node as u16), ((chunk * SKIPPED + word) * 8) as u64);
+                words
+                    .iter()
+                    .enumerate()
+                    .map(move |(word, value)| (at(word), *value))
+                    .filter(|(_, value)| *value != 0)
+            })
         })
     }
 

@@ -252,7 +252,7 @@ impl Picker {
     }
 
     /// The next request; `writes` is the chance that it is exclusive.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pick(&mut self, rng: &mut Rng, writes: f64) -> Want {
         self.count += 1;
         if let Draw::Whole(zipf) = &self.draw {

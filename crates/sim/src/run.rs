@@ -286,16 +286,16 @@ fn all_free<P: Protocol>(
         return Ok(());
     }
     world.with_memory(|memory| {
-        for (addr, is) in memory.lock_words() {
-            let was = if initial.is_empty() { 0 } else { initial.get(&addr).copied().unwrap_or(0) };
-            if is != was {
-                let mask = P::quiet_mask(space, params, addr);
-                if (is ^ was) & mask != 0 {
-                    return Err(Cause::NotFree { addr, was, is, mask });
-                }
-            }
+        let check = |(addr, is): (Addr, u64)| {
+            let was = initial.get(&addr).copied().unwrap_or(0);
+            let mask = if is == was { 0 } else { P::quiet_mask(space, params, addr) };
+            if (is ^ was) & mask == 0 { Ok(()) } else { Err(Cause::NotFree { addr, was, is, mask }) }
+        };
+        if initial.is_empty() {
+            memory.lock_words_set().try_for_each(check)
+        } else {
+            memory.lock_words().try_for_each(check)
         }
-        Ok(())
     })
 }
 

@@ -351,6 +351,23 @@ fn crash_as_an_option_leaves_leases_that_can_be_kept() {
 }
 
 #[test]
+fn a_case_without_leases_gets_them_with_the_crash_that_is_added() {
+    let params = citron::Params { m: 1, leaf_units: 1, token_level: 0, lease_ns: 0, ..Default::default() };
+    let range = |end| Want::range(0, Mode::Exclusive, 0, end);
+    let case = Case::new("two").params(params).space(Space::of(1).units(16));
+    let case = case.clients(1, &[range(4)]).clients(1, &[range(1)]);
+    let with_crash = || Options { crash: true, ..Options::default() };
+    let outcome = explore::<citron::Citron>(&case, &mut with_crash());
+    assert!(outcome.exhaustive && outcome.violation.is_none());
+    assert_eq!(violated::<citron::Citron>(&case.clone().crashes(1)), Checker::Deadlock, "nobody recovers");
+    // A user's deadline still comes at any moment; that is not what leases wait for.
+    let hasty = range(1).with(Patience::Until(Time(1)));
+    let case = case.clients(1, &[hasty]).timeouts(Timeouts::Any);
+    let outcome = explore::<citron::Citron>(&case, &mut Options { max_states: Some(50_000), ..with_crash() });
+    assert!(outcome.violation.is_none());
+}
+
+#[test]
 fn a_pause_that_ends_lets_a_search_with_a_clock_come_to_an_end() {
     let params = shiftlock::ShiftParams::default().with_lease(4);
     let clock = lockwright_locks::case::Clock { tick_ns: 1, delay_ticks: 1, max_ticks: 80 };

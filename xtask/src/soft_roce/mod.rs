@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 /// Test programs that run inside the machine, in this order: all are called `rdma`.
-const TESTS: [&str; 3] = ["lockwright-fabric", "lockwright-locks", "lockwright-cli"];
+const TESTS: [&str; 4] = ["lockwright-fabric", "lockwright-locks", "lockwright", "lockwright-cli"];
 
 /// The command, for the tests that run it.
 const COMMAND: &str = "lockwright";
@@ -61,34 +61,83 @@ pub(crate) fn report(root: &Path) -> ExitCode {
 
 /// Builds the machine and what runs in it, boots it, and counts.
 fn run(root: &Path) -> Outcome {
-    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Outcome::Skipped("the machine is made for Linux on x86-64".to_owned());
-    }
-    for (tool, package) in [("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("ldd", "libc-bin"), ("cc", "gcc")] {
-        if !has(tool) {
-            return Outcome::Skipped(format!("{tool} is missing; `apt-get install {package}` gets it"));
-        }
-    }
-    let cache = root.join("target").join("soft-roce");
     let start = Instant::now();
-    let tree = match packages::unpack(&packages::cache(&cache)) {
-        Ok(tree) => tree,
+    let tools = match Tools::get(root) {
+        Ok(tools) => tools,
         Err(why) => return Outcome::Skipped(why),
     };
     took("packages", start);
+    let (cache, tree) = (folder(root), &tools.tree);
     let run = || -> Result<Outcome, String> {
         let start = Instant::now();
-        let programs = build(root, &tree)?;
+        let programs = build(root, &tools)?;
         took("building", start);
         let start = Instant::now();
-        let initrd = image::make(&cache, &tree, &programs)?;
+        let units = units(root, &tools)?;
+        took("what needs no device", start);
+        let start = Instant::now();
+        let initrd = image::make(&cache, tree, &programs)?;
         took("the disk", start);
         let start = Instant::now();
-        let log = boot::boot(&cache, &tree, &initrd)?;
+        let log = boot::boot(&cache, tree, &initrd)?;
         took("the machine", start);
-        Ok(count(&log, TESTS.len()))
+        Ok(count(&(units + &log), 1 + TESTS.len()))
     };
     run().unwrap_or_else(Outcome::Broken)
+}
+
+fn folder(root: &Path) -> PathBuf {
+    root.join("target").join("soft-roce")
+}
+
+/// Debian's packages. Among them are what the machine is made of, and what the bindings to libibverbs are built with.
+pub(crate) struct Tools {
+    tree: PathBuf,
+}
+
+impl Tools {
+    /// Fetches them on first use.
+    ///
+    /// # Errors
+    /// In one line, if they cannot be had here.
+    pub(crate) fn get(root: &Path) -> Result<Self, String> {
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            return Err("the machine is made for Linux on x86-64".to_owned());
+        }
+        for (tool, package) in [("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("ldd", "libc-bin"), ("cc", "gcc")]
+        {
+            if !has(tool) {
+                return Err(format!("{tool} is missing; `apt-get install {package}` gets it"));
+            }
+        }
+        let tree = packages::unpack(&packages::cache(&folder(root)))?;
+        Ok(Self { tree })
+    }
+
+    /// A command of cargo's that can build with RDMA. Everybody who does has to ask here: with other tools, or the same ones
+    /// from elsewhere, the bindings and all that depends on them would be built again.
+    pub(crate) fn command(&self, root: &Path, args: &[&str]) -> Command {
+        let mut cargo = crate::steps::command(root, args);
+        // The host's own come first.
+        if !has("cmake") {
+            let path = std::env::var("PATH").unwrap_or_default();
+            cargo.env("PATH", format!("{path}:{}", self.tree.join("usr/bin").display()));
+            cargo.env("LD_LIBRARY_PATH", image::library_path(&self.tree));
+        }
+        if std::env::var_os("LIBCLANG_PATH").is_none() {
+            cargo.env("LIBCLANG_PATH", self.tree.join("usr/lib/llvm-14/lib"));
+        }
+        cargo
+    }
+}
+
+/// The packages that have something over RDMA, as cargo wants them: with it, and without the lab, which compiles every protocol for
+/// two fabrics.
+pub(crate) fn with_rdma() -> Vec<String> {
+    let features: Vec<_> = TESTS.iter().map(|package| format!("{package}/rdma")).collect();
+    let mut args = vec!["--no-default-features".to_owned(), "--features".to_owned(), features.join(",")];
+    args.extend(TESTS.iter().flat_map(|package| ["--package".to_owned(), (*package).to_owned()]));
+    args
 }
 
 fn has(tool: &str) -> bool {
@@ -100,25 +149,31 @@ fn took(what: &str, start: Instant) {
     println!("soft-roce: {what} took {:.1} s", start.elapsed().as_secs_f64());
 }
 
+/// As quickly as can be: what explores is not used to explore here, and nobody debugs in the machine. The fabric stays as it is,
+/// since the machine is slow enough; and what the tests outside have compiled of other projects is used as it is.
+fn soon() -> Vec<String> {
+    let own = TESTS.iter().chain(&["lockwright-sim"]);
+    let profile = |package: &str, what: &str| format!("--config=profile.dev.package.{package}.{what}");
+    let mut args: Vec<_> = own.map(|package| profile(package, "debug=false")).collect();
+    args.push(profile("lockwright-sim", "opt-level=0"));
+    args
+}
+
+/// The unit tests of the backend, which need no device: what is encoded for NICs that nobody has here, and what is called.
+fn units(root: &Path, tools: &Tools) -> Result<String, String> {
+    let args = ["--package", "lockwright-fabric", "--features", "rdma", "--lib", "backend::rdma::"];
+    let mut cargo = tools.command(root, &["test"]);
+    let output = cargo.args(soon()).args(args).stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("cannot start cargo: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    print!("{said}");
+    Ok(said)
+}
+
 /// Compiles the programs, in one go so that nothing is compiled twice, and returns where they are.
-fn build(root: &Path, tree: &Path) -> Result<Vec<Program>, String> {
-    let args = ["test", "--no-run", "--message-format", "json-render-diagnostics", "--no-default-features"];
-    let mut cargo = crate::steps::command(root, &args);
-    // The lab, which compiles every protocol for two fabrics, stays out.
-    let features: Vec<_> = TESTS.iter().map(|package| format!("{package}/rdma")).collect();
-    cargo.args(["--features", &features.join(","), "--test", "rdma"]);
-    for package in TESTS {
-        cargo.args(["--package", package]);
-    }
-    // The bindings are generated with tools among the packages, unless the host has its own.
-    if !has("cmake") {
-        let path = std::env::var("PATH").unwrap_or_default();
-        cargo.env("PATH", format!("{path}:{}", tree.join("usr/bin").display()));
-        cargo.env("LD_LIBRARY_PATH", image::library_path(tree));
-    }
-    if std::env::var_os("LIBCLANG_PATH").is_none() {
-        cargo.env("LIBCLANG_PATH", tree.join("usr/lib/llvm-14/lib"));
-    }
+fn build(root: &Path, tools: &Tools) -> Result<Vec<Program>, String> {
+    let mut cargo = tools.command(root, &["test", "--no-run", "--message-format", "json-render-diagnostics"]);
+    cargo.args(soon()).args(with_rdma()).args(["--test", "rdma"]);
     let output =
         cargo.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot start cargo: {error}"))?;
     if !output.status.success() {

@@ -7,16 +7,18 @@ use super::measure::{Runs, median};
 use super::time;
 use crate::{Verdict, grid};
 use anyhow::{Context, Result};
+use lockwright::Client;
 use lockwright::fabric::backend::block_on;
 use lockwright::fabric::backend::inproc::InProc;
 use lockwright::fabric::backend::rdma::{
-    DeviceChoice, HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, port_counters,
+    DeviceChoice, HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, port_counters, posted,
 };
 use lockwright::fabric::layer::{Counted, Counts};
 use lockwright::fabric::{Addr, Endpoint, Message, NodeId, PeerId, Word64};
 use lockwright::locks::baseline::cas::Cas;
 use lockwright::locks::shiftlock::{ShiftLock, portable::Portable};
 use lockwright::locks::{LockClient, Protocol, Space, Want};
+use lockwright::server::{Server, ServerOptions};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -27,9 +29,10 @@ use std::time::Instant;
 struct Cost {
     what: &'static str,
     ns: f64,
-    /// Per cycle.
+    /// Per cycle. Of whole spaces: everything that is posted, by client and server.
     verbs: f64,
-    round_trips: f64,
+    /// If they are counted.
+    round_trips: Option<f64>,
 }
 
 /// How many cycles make a run.
@@ -64,7 +67,7 @@ fn measure(
     let cost = ep.tally().snapshot() - before;
     let cycles = runs as f64 * f64::from(CYCLES);
     let (verbs, round_trips) = (cost.verbs() as f64 / cycles, cost.round_trips as f64 / cycles);
-    Ok(Cost { what, ns: median(times), verbs, round_trips })
+    Ok(Cost { what, ns: median(times), verbs, round_trips: Some(round_trips) })
 }
 
 fn verbs(runs: usize, ep: &Counted<RdmaEndpoint>) -> Result<Vec<Cost>> {
@@ -100,6 +103,35 @@ fn lock<P: Protocol>(
         block_on(client.release(grant)).context("the lock is held")
     })?;
     Ok((cost, ep.tally().snapshot()))
+}
+
+/// A lock of a server, as users have it: taken by verbs of the client's own, and by asking the server.
+fn spaces(runs: usize, device: &DeviceChoice) -> Result<Vec<Cost>> {
+    let options = ServerOptions::default().listen("127.0.0.1:0".parse()?).lend("bench");
+    let server = Server::start(options.rdma("127.0.0.1:0".parse()?, device.clone()))?;
+    let (address, _) = server.rdma().context("the server has an RDMA side")?;
+    let mut costs = Vec::new();
+    for (what, space) in [
+        ("rdma://…/lent:NAME, by own verbs, lock and unlock", "lent:bench"),
+        ("rdma://…/NAME, by the server's combiner, lock and unlock", "bench"),
+    ] {
+        let client =
+            Client::options().rdma_device(device.clone()).open(&format!("rdma://{address}/{space}"))?;
+        let lock = client.mutex("job")?;
+        let cycle = || -> Result<()> { Ok(lock.lock().wait()?.unlock().wait()?) };
+        cycle()?;
+        let (before, mut times) = (posted(), Vec::new());
+        for _ in 0..runs {
+            let began = Instant::now();
+            for _ in 0..CYCLES {
+                cycle()?;
+            }
+            times.push(began.elapsed().as_nanos() as f64 / f64::from(CYCLES));
+        }
+        let verbs = (posted() - before) as f64 / (runs as f64 * f64::from(CYCLES));
+        costs.push(Cost { what, ns: median(times), verbs, round_trips: None });
+    }
+    Ok(costs)
 }
 
 /// What a round trip costs that the kernel's network carries.
@@ -216,6 +248,7 @@ pub(super) fn run(runs: &Runs, device: &DeviceChoice, json: bool, out: &mut impl
     ours = sum(ours, counted);
     costs.extend([cas, shift]);
     let after = port_counters(host.device(), port);
+    costs.extend(spaces(runs, device)?);
     let tcp_ns = tcp_round_trip(runs)?;
     let counters = counters(ours, &before, &after);
     if json {
@@ -237,7 +270,7 @@ pub(super) fn run(runs: &Runs, device: &DeviceChoice, json: bool, out: &mut impl
                 (*what).to_owned(),
                 time(*ns),
                 format!("{verbs:.2}"),
-                format!("{round_trips:.2}"),
+                round_trips.map_or_else(String::new, |trips| format!("{trips:.2}")),
                 ratio,
             ]);
         }

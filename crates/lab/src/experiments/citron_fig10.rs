@@ -2,8 +2,8 @@
 //!
 //! Records of 47008 bytes on units of 4 KiB: neighbours share a page, and whoever writes the next record waits for it. In
 //! the figure the tree begins with 2¹⁰ units and grows with the file; whoever finds it too small lets it grow here, where
-//! the paper has a thread that looks every 10 ms. Trees grow in handshake mode only. Beside it, the same writers on trees of
-//! several sizes, of which each would be the right one for a while.
+//! the paper has a thread that looks every 10 ms; in handshake mode. Beside it, the same writers on trees of several sizes, of
+//! which each would be the right one for a while.
 
 use super::citron::{Handshake, Lock, NOTE, Wait, WaitShort, kops, micros, row, table, timed};
 use super::shift::{but, so};

@@ -10,10 +10,10 @@
 //! as exclusive ones.
 
 use crate::case::{Case, Timeouts};
-use crate::fast::at_once;
+use crate::fast::{AtOnce, at_once, erased, now};
 use crate::protocol::{Denied, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
 use lockwright_fabric::observe::Observation;
-use lockwright_fabric::{Endpoint, Needs, Time, Word64};
+use lockwright_fabric::{Endpoint, FabricError, Needs, Time, Word64};
 
 /// The CAS spin lock.
 #[derive(Debug)]
@@ -76,17 +76,33 @@ impl<E: Endpoint> LockClient for CasClient<E> {
 
     #[inline(always)]
     fn acquire(&self, want: Want) -> impl Future<Output = Result<Held, Denied>> {
-        at_once(&self.ep, attempt(&self.ep, lock_word(&self.space, want)), move |old| match old {
-            Ok(0) => Ok(Ok(Held { lock: want.claim.lock })),
-            Ok(_) => Err(self.retry(want.anew())),
-            Err(lost) => Ok(Err(lost.into())),
+        at_once(&self.ep, attempt(&self.ep, lock_word(&self.space, want)), move |old| {
+            taken(want.claim.lock, old).ok_or_else(|| self.retry(want.anew()))
         })
+    }
+
+    #[inline(always)]
+    fn acquire_at_once(&self, want: Want) -> AtOnce<'_, Result<Held, Denied>> {
+        if !E::IS_AT_ONCE {
+            return Err(erased(self.acquire(want)));
+        }
+        let old = now(&self.ep, attempt(&self.ep, lock_word(&self.space, want)));
+        taken(want.claim.lock, old).ok_or_else(|| erased(self.retry(want.anew())))
     }
 
     #[inline(always)]
     fn release(&self, grant: Held) -> impl Future<Output = Result<(), Lost>> {
         let word = Word64::at(self.space.place(grant.lock, 8));
         give_back(&self.ep, word)
+    }
+
+    #[inline(always)]
+    fn release_at_once(&self, grant: Held) -> AtOnce<'_, Result<(), Lost>> {
+        if !E::IS_AT_ONCE {
+            return Err(erased(self.release(grant)));
+        }
+        let (me, word) = (u64::from(self.ep.me().0), Word64::at(self.space.place(grant.lock, 8)));
+        Ok(given_back(me, now(&self.ep, word.cas(me, 0))))
     }
 }
 
@@ -101,6 +117,16 @@ impl<E: Endpoint> CasClient<E> {
                 return Ok(Held { lock: want.claim.lock });
             }
         }
+    }
+}
+
+/// What an attempt came to; nothing if it has to be repeated.
+#[inline(always)]
+fn taken(lock: u64, old: Result<u64, FabricError>) -> Option<Result<Held, Denied>> {
+    match old {
+        Ok(0) => Some(Ok(Held { lock })),
+        Ok(_) => None,
+        Err(lost) => Some(Err(lost.into())),
     }
 }
 
@@ -121,13 +147,16 @@ pub(crate) fn lock_word(space: &Space, want: Want) -> Word64 {
 #[inline(always)]
 pub(crate) fn give_back<E: Endpoint>(ep: &E, word: Word64) -> impl Future<Output = Result<(), Lost>> {
     let me = u64::from(ep.me().0);
-    at_once(ep, word.cas(me, 0), move |old| {
-        Ok::<_, std::future::Ready<_>>(match old {
-            Ok(old) if old == me => Ok(()),
-            Ok(_) => Err(Lost::Recovered),
-            Err(lost) => Err(lost.into()),
-        })
-    })
+    at_once(ep, word.cas(me, 0), move |old| Ok::<_, std::future::Ready<_>>(given_back(me, old)))
+}
+
+#[inline(always)]
+fn given_back(me: u64, old: Result<u64, FabricError>) -> Result<(), Lost> {
+    match old {
+        Ok(old) if old == me => Ok(()),
+        Ok(_) => Err(Lost::Recovered),
+        Err(lost) => Err(lost.into()),
+    }
 }
 
 /// After a failed attempt: may the client try again?

@@ -10,7 +10,7 @@
 //! exclusive ones. No timeouts and no recovery: a waiter that leaves breaks the queue.
 
 use crate::case::Case;
-use crate::fast::{Quick, now};
+use crate::fast::{AtOnce, Begun, Quick, now};
 use crate::protocol::{
     Denied, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
 };
@@ -104,31 +104,56 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
         if !E::IS_AT_ONCE {
             return Quick::all(self.acquire_on(want, None));
         }
-        match now(&self.ep, self.enqueue(want)) {
-            Ok(0) => Quick::done(Ok(Held { lock: want.claim.lock })),
-            prev => Quick::rest(self.acquire_on(want.anew(), Some(prev))),
-        }
+        self.begin(want)
+    }
+
+    #[inline(always)]
+    fn acquire_at_once(&self, want: Want) -> AtOnce<'_, Result<Held, Denied>> {
+        self.begin(want)
     }
 
     // Alg. 1, MCS-RELEASE
     #[inline(always)]
     fn release(&self, grant: Held) -> impl Future<Output = Result<(), Lost>> {
-        let lock = grant.lock;
         if !E::IS_AT_ONCE {
-            return Quick::all(self.release_on(lock, None));
+            return Quick::all(self.release_on(grant.lock, None));
         }
-        // Line 7, as one load.
-        if !self.ep.has_no_mail() {
-            return Quick::rest(self.release_on(lock, None));
-        }
-        match now(&self.ep, self.free(lock)) {
-            Ok(tail) if tail == self.me() => Quick::done(Ok(())),
-            tail => Quick::rest(self.release_on(lock, Some(tail))),
-        }
+        self.begin_release(grant)
+    }
+
+    #[inline(always)]
+    fn release_at_once(&self, grant: Held) -> AtOnce<'_, Result<(), Lost>> {
+        self.begin_release(grant)
     }
 }
 
 impl<E: Endpoint, R: Rules> McsClient<E, R> {
+    /// An acquire's first verb, where it takes no waiting.
+    #[inline(always)]
+    fn begin<'a, B: Begun<'a, Result<Held, Denied>>>(&'a self, want: Want) -> B {
+        if !E::IS_AT_ONCE {
+            return B::rest(self.acquire_on(want, None));
+        }
+        match now(&self.ep, self.enqueue(want)) {
+            Ok(0) => B::done(Ok(Held { lock: want.claim.lock })),
+            prev => B::rest(self.acquire_on(want.anew(), Some(prev))),
+        }
+    }
+
+    /// A release's, likewise.
+    #[inline(always)]
+    fn begin_release<'a, B: Begun<'a, Result<(), Lost>>>(&'a self, grant: Held) -> B {
+        let lock = grant.lock;
+        // Line 7, as one load.
+        if !E::IS_AT_ONCE || !self.ep.has_no_mail() {
+            return B::rest(self.release_on(lock, None));
+        }
+        match now(&self.ep, self.free(lock)) {
+            Ok(tail) if tail == self.me() => B::done(Ok(())),
+            tail => B::rest(self.release_on(lock, Some(tail))),
+        }
+    }
+
     /// An acquire whose first verb has found this, or which has to execute it yet.
     async fn acquire_on(&self, want: Want, found: Option<Result<u64, FabricError>>) -> Result<Held, Denied> {
         let prev = match found {

@@ -11,7 +11,8 @@
 
 use super::ending::{Begun, LOCALS};
 use super::params::{Synchrony, Timing};
-use super::recover::End;
+use super::recover::{End, Queue};
+use super::spill::Spill;
 use super::split::{Cover, split};
 use super::tokens::Proof;
 use super::tree::{Node, Tree, View};
@@ -39,14 +40,41 @@ pub(super) struct Request {
     pub(super) held: Pieces,
     /// Still to be locked, from left to right.
     pub(super) todo: Cover,
-    /// The era in which the first of what is held was taken.
+    /// The era in which the first of what is held was taken, the spillover mutex left aside.
     pub(super) era: Cell<u64>,
+    /// The spillover mutex, if the range ends past the tree.
+    pub(super) spill: Option<Spill>,
     /// Units were taken when they were asked for last: contention, so that the next attempt takes them before it tells
     /// anybody (§3.8 batches only where there is little).
     pub(super) is_careful: bool,
 }
 
+/// What came of a request for units on the tree.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would allocate on the path of every lock")]
+pub(super) enum OnTree {
+    /// They are granted.
+    Granted(CitronGrant),
+    /// The tree is another by now; nothing is left.
+    Grown,
+    /// Somebody began to take things away, perhaps the spillover mutex; nothing else is left.
+    Renewed,
+}
+
 impl Request {
+    /// The queue at `node`.
+    pub(super) fn queue(&self, node: Node) -> Queue<'_> {
+        Queue { tree: &self.tree, word: self.tree.word(node), words: self.words, claim: self.claim }
+    }
+
+    /// Whether nobody has begun to take anything away since the first of what is held was taken.
+    fn is_in_time<R: Rules>(&self, proof: &Proof) -> bool {
+        match self.spill {
+            Some(spill) if R::SPILL_HAS_AN_ERA => proof.era == spill.era,
+            _ => proof.era == self.era.get() || self.held.is_empty(),
+        }
+    }
+
     /// Whether `node` is above something that is held already (rule 2).
     pub(super) fn is_common<R: Rules>(&self, node: Node) -> bool {
         R::SPARES_COMMON_ANCESTORS && self.held.iter().any(|piece| node.covers(piece.node))
@@ -86,14 +114,16 @@ impl Request {
 }
 
 impl<E: Endpoint, R: Rules> CitronClient<E, R> {
-    /// ACQUIRELOCKONTREE, for those of the units that are on the tree. None if the tree is another by now.
+    /// ACQUIRELOCKONTREE, for those of the units that are on the tree, with the spillover mutex if there are others. What
+    /// is not granted leaves that mutex to the caller.
     pub(super) async fn acquire_on_tree(
         &self,
         want: Want,
         tree: Tree,
         units: (u64, u64),
         on_tree: Option<(u64, u64)>,
-    ) -> Result<Option<CitronGrant>, Denied> {
+        spill: Option<Spill>,
+    ) -> Result<OnTree, Denied> {
         let mut request = Request {
             tree,
             claim: want.claim,
@@ -104,6 +134,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             held: Pieces::new(),
             todo: self.cover(on_tree), // line 5
             era: Cell::new(0),
+            spill,
             is_careful: false,
         };
         let (mut failures, mut proof) = (0_u32, None);
@@ -113,13 +144,15 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                     Some(proof) => proof,
                     None => self.draw_proof(&tree, request.units).await?,
                 };
-                let in_time = proof.era == request.era.get() || request.held.is_empty();
-                if self.recovers() && R::ERA_IS_CHECKED && !in_time {
+                if self.recovers() && R::ERA_IS_CHECKED && !request.is_in_time::<R>(&proof) {
                     self.start_again(&mut request).await?;
+                    if request.spill.is_some() {
+                        return Ok(OnTree::Renewed);
+                    }
                     continue;
                 }
                 self.mark("citron: granted", &request, &[proof.token.unwrap_or(0)]);
-                return Ok(Some(self.grant(request, proof)));
+                return Ok(OnTree::Granted(self.grant(request, proof)));
             };
             // lines 6, 7
             self.mark("citron: next node", &request, &[failures.into(), request.is_careful.into()]);
@@ -139,7 +172,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 Attempt::Renewed => self.ep.observe(Observation::Retried(want.claim)),
                 Attempt::Grown => {
                     self.start_again(&mut request).await?;
-                    return Ok(None);
+                    return Ok(OnTree::Grown);
                 }
                 Attempt::Stuck(node) => {
                     self.start_again(&mut request).await?;
@@ -242,6 +275,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         locals.extend(request.todo.iter().map(|node| node.index() << 3 | 1));
         locals.extend([request.era.get(), request.tree.view.config]);
+        locals.extend(request.spill.into_iter().flat_map(Spill::locals));
         locals.extend(more.iter().copied());
         self.ep.mark(label, &locals);
     }

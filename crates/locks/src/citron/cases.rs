@@ -1,8 +1,9 @@
 //! What the explorer runs for Citron: three-level trees, requests at every level.
 
-use super::params::{Growth, Params, Synchrony, Timing};
+use super::params::{Growth, Params};
 use super::tuning::{Stage, Trial};
-use crate::case::{Case, Clock, Timeouts};
+use super::wait_cases::in_ticks;
+use crate::case::{Case, Timeouts};
 use crate::protocol::{Patience, Space, Want};
 use lockwright_fabric::Time;
 use lockwright_fabric::observe::Mode;
@@ -13,11 +14,6 @@ pub(super) const UNITS: u64 = 16;
 /// The tunables of most cases: leaves of one unit, no tokens, no escalation, no recovery.
 pub(super) fn small(m: u32) -> Params {
     Params { m, leaf_units: 1, token_level: 0, escalate_after: 0, lease_ns: 0, ..Params::default() }
-}
-
-/// The same in wait mode.
-pub(super) fn timed(m: u32, t_wait_ns: u64) -> Params {
-    Params { synchrony: Synchrony::Wait(Timing { t_wait_ns, drift_ppm: 0 }), ..small(m) }
 }
 
 /// A case on a small tree.
@@ -49,7 +45,7 @@ pub(super) fn cases() -> Vec<Case<Params>> {
     cases.extend(growth());
     cases.extend(growth_and_death());
     cases.extend(tuning());
-    cases.extend(wait_mode());
+    cases.extend(super::wait_cases::cases());
     cases
 }
 
@@ -147,19 +143,42 @@ fn giving_up() -> Vec<Case<Params>> {
     ]
 }
 
-/// The same as [`small`], with leases.
-fn leased(m: u32) -> Params {
-    Params { lease_ns: 1_000, ..small(m) }
+/// A lease, where there is no clock: longer than everything the living do.
+const LEASE_NS: u64 = 1_000;
+
+/// The same with leases, longer than everything the living do; users' deadlines come at any moment, as before.
+pub(super) fn with_leases(mut case: Case<Params>) -> Case<Params> {
+    case.params.lease_ns = LEASE_NS;
+    case.timeouts = match case.timeouts {
+        Timeouts::Any => Timeouts::AnyUntil(Time(LEASE_NS - 1)),
+        _ => Timeouts::WhenStuck,
+    };
+    if let Some(clock) = &mut case.clock {
+        super::wait_cases::measure_leases(&mut case.params, clock);
+    }
+    case
 }
+
+/// A case that has no leases by itself, with a crash to come.
+pub(super) fn with_recovery(case: Case<Params>) -> Case<Params> {
+    if case.params.lease_ns > 0 {
+        return case;
+    }
+    let most_states = case.max_states.min(MOST_STATES_WITH_A_CRASH);
+    with_leases(case).max_states(most_states)
+}
+
+/// Enough for three clients on one path of the tree, one round each. Larger searches end here and say so.
+const MOST_STATES_WITH_A_CRASH: u64 = 650_000;
 
 /// One client crashes, anywhere. Leases are longer than everything the living do.
 pub(super) fn crash(name: &'static str, m: u32) -> Case<Params> {
-    case(name, leased(m)).crashes(1).timeouts(Timeouts::WhenStuck)
+    dying(case(name, small(m)))
 }
 
 /// One client stops anywhere until others have taken away what it left, and comes back.
 pub(super) fn zombie(name: &'static str, m: u32) -> Case<Params> {
-    case(name, leased(m)).pauses(1).timeouts(Timeouts::WhenStuck)
+    sleeping(case(name, small(m)))
 }
 
 /// Tokens rise across recoveries, too.
@@ -224,10 +243,7 @@ fn growth() -> Vec<Case<Params>> {
             .clients(1, &[range(0, 64)])
             .space(Space::of(1).units(64)),
         growing("two-who-let-it-grow", 1).clients(1, &[LEAF]).clients(2, &[ROOT]),
-        with(growing("spillover", 1), Growth::Asked)
-            .clients(1, &[range(3, 6)])
-            .clients(1, &[range(5, 9)])
-            .clients(1, &[range(3, 4)]),
+        spilling("spillover").clients(1, &[range(3, 4)]),
         with(growing("spillover-tries", 1), Growth::Asked)
             .clients(1, &[range(3, 6).with(Patience::Try)])
             .clients(1, &[range(5, 9)])
@@ -239,10 +255,21 @@ fn growth() -> Vec<Case<Params>> {
     ]
 }
 
+/// Two ranges past the end of a tree that does not grow just now, one of them partly on the tree.
+pub(super) fn spilling(name: &'static str) -> Case<Params> {
+    let mut case = growing(name, 1);
+    case.params.growth = Growth::Asked;
+    case.clients(1, &[range(3, 6)]).clients(1, &[range(5, 9)])
+}
+
+/// One client stops until others have taken away what it left, and comes back.
+pub(super) fn sleeping(case: Case<Params>) -> Case<Params> {
+    with_leases(case).pauses(1)
+}
+
 /// One client crashes.
-pub(super) fn dying(mut case: Case<Params>) -> Case<Params> {
-    case.params.lease_ns = 1_000;
-    case.crashes(1).timeouts(Timeouts::WhenStuck)
+pub(super) fn dying(case: Case<Params>) -> Case<Params> {
+    with_leases(case).crashes(1)
 }
 
 /// Whoever lets the tree grow or shrink dies, at any point; or somebody else does meanwhile.
@@ -251,9 +278,15 @@ fn growth_and_death() -> Vec<Case<Params>> {
         dying(growing("grow-crash-leaf", 1)).clients(1, &[LEAF]).clients(1, &[ROOT]),
         dying(growing("grow-crash-root", 1)).clients(1, &[INNER]).clients(1, &[ROOT]),
         dying(growing("grow-crash-m2", 2)).clients(1, &[LEAF]).clients(1, &[range(0, 64)]),
-        dying(growing("grow-crash-two-growers", 1)).clients(1, &[LEAF]).rounds(2).clients(2, &[ROOT]),
-        dying(growing("grow-crash-two-growers-root", 1)).clients(1, &[INNER]).clients(2, &[ROOT]),
+        // Leases by the clock. (Without one these are clean, too, and have two million states.)
+        dying(in_ticks(growing("grow-crash-two-growers", 1)))
+            .clients(1, &[LEAF])
+            .rounds(2)
+            .clients(2, &[ROOT]),
+        dying(in_ticks(growing("grow-crash-two-growers-root", 1))).clients(1, &[INNER]).clients(2, &[ROOT]),
         dying(regrowing("shrink-crash-leaf", 1)).clients(1, &[LEAF]),
+        dying(spilling("spillover-crash")).clients(1, &[range(3, 4)]),
+        sleeping(spilling("spillover-zombie")).rounds(2),
     ]
 }
 
@@ -275,25 +308,5 @@ fn tuning() -> Vec<Case<Params>> {
         trial("m-rises-old-above", (1, 2), Prepared, Old),
         trial("m-rises-new-below", (1, 2), New, Prepared),
         trial("m-rises-new-above", (1, 2), Prepared, New),
-    ]
-}
-
-/// The paper's synchronisation, under a clock. Every verb of a batch may take the clock's delay. Whoever waits for something
-/// that has happened takes note of it within that delay, too, so that these searches come to their end; being late is what
-/// the pauses are for.
-fn wait_mode() -> Vec<Case<Params>> {
-    let clock = Clock { tick_ns: 1, delay_ticks: 1, max_ticks: 160 };
-    // The slowest request below takes ten steps from its look to its notes.
-    let enough = 11;
-    let prompt = |name, m| case(name, timed(m, enough)).clock(clock).for_ticks(0);
-    let late = |name, m| case(name, timed(m, enough)).clock(clock).pauses(1).for_ticks(enough as u32 + 2);
-    vec![
-        prompt("wait-leaf-and-inner", 1).clients(1, &[INNER]).clients(1, &[LEAF]),
-        prompt("wait-leaf-and-root", 2).clients(1, &[ROOT]).clients(1, &[LEAF]),
-        prompt("wait-inner-and-root", 1).clients(1, &[ROOT]).clients(1, &[INNER]),
-        prompt("wait-two-nodes", 2).clients(1, &[INNER_AND_LEAF]).clients(1, &[ROOT]),
-        // One client is late: a request below aborts, and is safe.
-        late("wait-late-leaf-and-root", 2).clients(1, &[ROOT]).clients(1, &[LEAF]),
-        late("wait-late-inner-and-root", 1).clients(1, &[ROOT]).clients(1, &[INNER]),
     ]
 }

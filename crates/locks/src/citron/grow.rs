@@ -41,7 +41,7 @@
 
 use super::ending::Span;
 use super::layout::{D_CNT, D_MAX, EXP, RETIRED, SWEPT, T_CNT, T_MAX, get, has_grown};
-use super::recover::{End, Vigil};
+use super::recover::{End, Left, Vigil};
 use super::tree::{Node, Tree};
 use super::words::Words;
 use super::{CitronClient, Rules};
@@ -89,9 +89,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         if wanted <= self.shape.units_of(tree.view.grown) || tree.view.grown >= self.shape.growths() {
             return Ok(false);
         }
-        let Some(turn) = self.take_spill(Want::exclusive(lock), &tree, 0).await? else { return Ok(false) };
+        let Some(spill) = self.take_spill(Want::exclusive(lock), &tree, 0).await? else { return Ok(false) };
         self.grow_a_step(&tree).await?;
-        self.give_spill_back(&tree, turn).await?;
+        self.give_spill_back(&tree, spill).await?;
         Ok(true)
     }
 
@@ -104,8 +104,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         let is_taken_over = config & GROWING != 0;
         let growing = config | GROWING;
-        if !is_taken_over {
-            self.ep.go(tree.config_word().write(growing)).await?;
+        // Nothing happens if others took us for dead and went on.
+        if !is_taken_over && self.ep.go(tree.config_word().cas(config, growing)).await? != config {
+            return Ok(());
         }
         let new = tree.after(tree.view.grown + 1);
         let (verbs, doubtful) = self.sweep(tree, &new).await?;
@@ -168,14 +169,14 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let words = Words::Exclusive;
         self.let_a_lease_pass(old).await?;
         for node in swept {
-            self.forget_notes(words, old, *node).await?;
+            self.forget(words, old.word(*node), Left::Notes).await?;
             if *node == old.root() {
-                self.forget_tickets(words, old, *node).await?;
+                self.forget(words, old.word(*node), Left::Tickets).await?;
             }
         }
         self.let_a_lease_pass(old).await?;
         for node in new.top_nodes() {
-            self.forget_notes(words, new, node).await?;
+            self.forget(words, new.word(node), Left::Notes).await?;
         }
         Ok(())
     }
@@ -240,9 +241,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let vigil = Vigil { word, cond: another, or: None, moves: u64::MAX, deadline, pace_ns: 0 };
         if let End::Dead(_) = self.keep(vigil).await? {
             // Whoever let the tree grow or shrink is dead. The mutex will be recovered; then somebody has to go on.
-            if let Some(turn) = self.take_spill(Want::exclusive(tree.lock()), tree, 0).await? {
+            if let Some(spill) = self.take_spill(Want::exclusive(tree.lock()), tree, 0).await? {
                 self.finish_change(tree).await?;
-                self.give_spill_back(tree, turn).await?;
+                self.give_spill_back(tree, spill).await?;
             }
             return Ok(());
         }

@@ -151,7 +151,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         let mut turn = before;
         if !at_once {
-            match self.wait_for_turn(request, node, ticket, before, begun.here).await? {
+            match self.wait_for_turn(request.queue(node), ticket, before, begun.here).await? {
                 Some(word) => turn = word,
                 None => return self.is_renewed(request, node, &begun).await,
             }
@@ -383,7 +383,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         let mut gap = Gap::Leave;
         if let Some((ticket, seen)) = waits_for {
-            match self.wait_for_turn(request, node, ticket, seen, begun.here).await? {
+            match self.wait_for_turn(request.queue(node), ticket, seen, begun.here).await? {
                 Some(turn) if request.words.has_gap(turn) => gap = Gap::Close,
                 Some(_) => {}
                 None => return Ok(()),

@@ -35,7 +35,7 @@ mod split;
 mod tokens;
 mod tree;
 mod tuning;
-mod unmarked;
+mod wait_cases;
 mod wait_mode;
 mod words;
 
@@ -46,12 +46,13 @@ pub use tree::{Node, Shape};
 pub use tuning::{Stage, Trial, Tuning};
 pub use words::MANY_READERS;
 
-use crate::baseline::dslr::client::Turn;
 use crate::case::Case;
 use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Protocol, Reason, Space, Want};
+use acquire::OnTree;
 use arrayvec::ArrayVec;
 use ending::Begun;
 use lockwright_fabric::{Addr, Endpoint, Field, Needs, Time};
+use spill::Spill;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -101,6 +102,10 @@ pub trait Rules: std::fmt::Debug + 'static {
     const EVERY_NOTE_SPANS: bool = true;
     /// Whoever goes on for a dead grower makes void what that one may have left half done.
     const GROWTH_IS_FINISHED: bool = true;
+    /// Whoever has the spillover mutex goes by the era from before it had that; else by that of its nodes.
+    const SPILL_HAS_AN_ERA: bool = true;
+    /// Wait mode: whoever left its notes looks whether the tree had grown past the highest (Alg. 2 line 33).
+    const NOTES_SEE_GROWTH: bool = true;
     /// What ends something compares the generation it began in, where the fabric can.
     const ENDINGS_ARE_GUARDED: bool = true;
 
@@ -235,6 +240,10 @@ impl<R: Rules> Protocol for Citron<R> {
     fn cases() -> Vec<Case<Params>> {
         R::cases()
     }
+
+    fn with_recovery(case: Case<Params>) -> Case<Params> {
+        cases::with_recovery(case)
+    }
 }
 
 /// The shape of a space's trees. Leaves of reader-writer trees have a byte per unit.
@@ -309,7 +318,7 @@ pub struct CitronGrant {
     /// What the tree was like then.
     view: View,
     /// The turn at the spillover mutex, for what lies past the tree's end.
-    spill: Option<Turn>,
+    spill: Option<Spill>,
     /// Holds off a change of parameters (`tuning`).
     #[expect(dead_code, reason = "as long as it lives, a change waits; nobody reads it")]
     stage: Option<Arc<()>>,
@@ -331,8 +340,10 @@ impl<E: Endpoint, R: Rules> LockClient for CitronClient<E, R> {
             return Ok(CitronGrant { stage, ..self.acquire_or_spill(want, start, end).await? });
         }
         let tree = self.tree(want.claim.lock);
-        let granted = self.acquire_on_tree(want, tree, (start, end), Some((start, end))).await?;
-        Ok(CitronGrant { stage, ..granted.expect("this tree does not grow") })
+        match self.acquire_on_tree(want, tree, (start, end), Some((start, end)), None).await? {
+            OnTree::Granted(grant) => Ok(CitronGrant { stage, ..grant }),
+            OnTree::Grown | OnTree::Renewed => unreachable!("this tree does not grow"),
+        }
     }
 
     async fn release(&self, grant: CitronGrant) -> Result<(), Lost> {
@@ -343,8 +354,8 @@ impl<E: Endpoint, R: Rules> LockClient for CitronClient<E, R> {
         }
         let tree = Tree::of(grant.lock, &self.space, self.shape, grant.view);
         let mut is_mine = self.release_on_tree(&tree, grant.words, &grant.pieces).await?;
-        if let Some(turn) = grant.spill {
-            is_mine &= self.give_spill_back(&tree, turn).await?;
+        if let Some(spill) = grant.spill {
+            is_mine &= self.give_spill_back(&tree, spill).await?;
         }
         if self.params.growth == Growth::Elastic {
             // Whether it could is nobody's concern.

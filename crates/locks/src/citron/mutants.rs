@@ -1,10 +1,12 @@
 //! Citron with one rule left out, each with the case that shows it.
 
 use super::cases::{
-    INNER, INNER_AND_LEAF, LEAF, ROOT, case, dying, growing, range, regrowing, small, timed, trial, zombie,
+    INNER, INNER_AND_LEAF, LEAF, ROOT, case, dying, growing, range, regrowing, sleeping, small, spilling,
+    trial, zombie,
 };
 use super::rw_cases::read;
 use super::tuning::Stage;
+use super::wait_cases::{self, HOLDING_INNER, HOLDING_LEAF, held, in_ticks, timed};
 use super::{Citron, Params, Rules};
 use crate::case::{Case, Clock};
 use crate::catalog::{Checker, Mutant, Visitor};
@@ -91,6 +93,41 @@ pub fn visit(visitor: &mut impl Visitor) {
         "citron",
         Checker::Exclusion,
         "a client that was taken for dead gives back what is another's by now",
+    ));
+    visitor.mutant::<Citron<SpillKeepsMutex>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "whoever has the spillover mutex and waits at a node does not see that others took the mutex away",
+    ));
+    visitor.mutant::<Citron<SpillTakenAtOnce>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "the spillover mutex is taken away from whoever seems dead without a new era",
+    ));
+    visitor.mutant::<Citron<SpillEndsAnyway>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "a client that was taken for dead passes the spillover mutex on, which is another's by now",
+    ));
+    visitor.mutant::<Citron<WaitIgnoresGrowth>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "wait mode: whoever left its notes does not look whether the tree had grown past the highest",
+    ));
+    visitor.mutant::<Citron<WaitForgetsTheRoot>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "wait mode: growing forgets an occupied node's extra DMax",
+    ));
+    visitor.mutant::<Citron<WaitIgnoresEra>>(mutant(
+        "citron",
+        Checker::Exclusion,
+        "wait mode: whoever was taken for dead while it acquired does not see the new era",
+    ));
+    visitor.mutant::<Citron<WaitEndsAnyway>>(mutant(
+        "citron",
+        Checker::Quiet,
+        "wait mode: a client that was taken for dead gives back what is another's by now",
     ));
 }
 
@@ -261,7 +298,8 @@ impl Rules for HalfGrown {
     const NAME: &'static str = "citron-half-grown";
     const GROWTH_IS_FINISHED: bool = false;
     fn cases() -> Vec<Case<Params>> {
-        vec![dying(growing("grow-crash-two-growers", 1)).clients(1, &[LEAF]).rounds(2).clients(2, &[ROOT])]
+        let case = dying(in_ticks(growing("grow-crash-two-growers", 1)));
+        vec![case.clients(1, &[LEAF]).rounds(2).clients(2, &[ROOT])]
     }
 }
 
@@ -298,5 +336,94 @@ impl Rules for EndsAnyway {
     const ENDINGS_ARE_GUARDED: bool = false;
     fn cases() -> Vec<Case<Params>> {
         vec![zombie("zombie-inner-and-inner", 1).clients(2, &[INNER]).rounds(2)]
+    }
+}
+
+/// Whoever has the spillover mutex goes by the era of its nodes alone.
+#[derive(Debug)]
+pub struct SpillKeepsMutex;
+
+impl Rules for SpillKeepsMutex {
+    const NAME: &'static str = "citron-spill-keeps-mutex";
+    const SPILL_HAS_AN_ERA: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![sleeping(spilling("spillover-zombie")).rounds(2)]
+    }
+}
+
+/// The spillover mutex is taken away without a new era.
+#[derive(Debug)]
+pub struct SpillTakenAtOnce;
+
+impl Rules for SpillTakenAtOnce {
+    const NAME: &'static str = "citron-spill-taken-at-once";
+    const RECOVERY_BEGINS_AN_ERA: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![sleeping(spilling("spillover-zombie")).rounds(2)]
+    }
+}
+
+/// What a zombie gives back of the spillover mutex is not compared with the generation it took it in.
+#[derive(Debug)]
+pub struct SpillEndsAnyway;
+
+impl Rules for SpillEndsAnyway {
+    const NAME: &'static str = "citron-spill-ends-anyway";
+    const ENDINGS_ARE_GUARDED: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![sleeping(spilling("spillover-zombie")).rounds(2)]
+    }
+}
+
+/// Wait mode without Alg. 2 line 33.
+#[derive(Debug)]
+pub struct WaitIgnoresGrowth;
+
+impl Rules for WaitIgnoresGrowth {
+    const NAME: &'static str = "citron-wait-ignores-growth";
+    const NOTES_SEE_GROWTH: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![held(growing("wait-grow-over-a-leaf", 1)).clients(1, &HOLDING_LEAF).clients(1, &[ROOT])]
+    }
+}
+
+/// Growing in wait mode forgets those who hold or want the root.
+#[derive(Debug)]
+pub struct WaitForgetsTheRoot;
+
+impl Rules for WaitForgetsTheRoot {
+    const NAME: &'static str = "citron-wait-grow-forgets-root";
+    const GROWTH_COUNTS_THE_ROOT: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![held(growing("wait-grow-over-the-root", 1)).clients(1, &HOLDING_INNER).clients(1, &[ROOT])]
+    }
+}
+
+/// Wait mode: whoever was taken for dead while it acquired goes on.
+#[derive(Debug)]
+pub struct WaitIgnoresEra;
+
+impl Rules for WaitIgnoresEra {
+    const NAME: &'static str = "citron-wait-ignores-era";
+    const ERA_IS_CHECKED: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![wait_cases::zombie("wait-zombie-leaf-and-inner", 1).clients(1, &[LEAF]).clients(1, &[INNER])]
+    }
+}
+
+/// Wait mode: what a zombie gives back is not compared with the generation it took it in.
+#[derive(Debug)]
+pub struct WaitEndsAnyway;
+
+impl Rules for WaitEndsAnyway {
+    const NAME: &'static str = "citron-wait-ends-anyway";
+    const ENDINGS_ARE_GUARDED: bool = false;
+    fn cases() -> Vec<Case<Params>> {
+        vec![
+            wait_cases::zombie("wait-zombie-inner-again", 1)
+                .clients(1, &[INNER])
+                .rounds(2)
+                .clients(1, &[INNER]),
+        ]
     }
 }

@@ -37,7 +37,7 @@ pub struct Params {
     /// (§3.8).
     pub fast_path: bool,
     /// How many units the tree has in the beginning, about: it grows to all the units of the lock in steps of 4^m. 0: it
-    /// has all of them from the start. Only exclusive trees in handshake mode grow.
+    /// has all of them from the start. Reader-writer trees do not grow.
     pub start_units: u64,
     /// When the tree grows.
     pub growth: Growth,
@@ -132,9 +132,6 @@ impl Params {
         }
         if self.leaf_units > 64 || !self.leaf_units.is_power_of_two() {
             return Err(&Reason("a leaf must have 1, 2, 4, 8, 16, 32 or 64 units"));
-        }
-        if self.start_units > 0 && !matches!(self.synchrony, Synchrony::Handshake) {
-            return Err(&Reason("trees grow in handshake mode only"));
         }
         if let Synchrony::Wait(timing) = self.synchrony
             && timing.drift_ppm >= 1_000_000

@@ -62,7 +62,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 .await?;
             return Ok(Attempt::Blocked(Obstacle::Node(above)));
         }
-        if !at_once && self.wait_for_turn(request, node, ticket, before, begun.here).await?.is_none() {
+        if !at_once && self.wait_for_turn(request.queue(node), ticket, before, begun.here).await?.is_none() {
             return self.is_renewed(request, node, &begun).await;
         }
         let enter = words::enter_and_pass(word, begun.here, self.guards);

@@ -32,7 +32,7 @@ use super::tree::{Node, Tree};
 use super::words::{GAP, NO_READERS, Words};
 use super::{Attempt, CitronClient, Obstacle, Rules};
 use crate::protocol::Patience;
-use lockwright_fabric::observe::Observation;
+use lockwright_fabric::observe::{Claim, Observation};
 use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError, Word64};
 
 /// What is waited for, and what tells that it may still come.
@@ -52,6 +52,24 @@ pub(super) struct Vigil {
 /// What a turn takes at the least, on a network: a round trip to give it back, and another to see it. Only ever a pause
 /// between looks.
 const TURN_NS: u64 = 4_000;
+
+/// Tickets and turns: those of a node, or the spillover mutex's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queue<'a> {
+    pub(super) tree: &'a Tree,
+    pub(super) word: Word64,
+    pub(super) words: Words,
+    pub(super) claim: Claim,
+}
+
+/// What is left at a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// By requests below.
+    Notes,
+    /// By requests at the node.
+    Tickets,
+}
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,17 +154,16 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         self.ep.wait_until(tree.era_word().until(never).by(Deadline::At(lease))).await.map(drop)
     }
 
-    /// Line 11: waits for the turn of `ticket` of generation `here`, at a node that was `seen`. The node's word when it
+    /// Line 11: waits for the turn of `ticket` of generation `here`, in a queue whose word was `seen`. The word when it
     /// came; none if the tickets were recovered. As in DSLR, looks are the rarer the more tickets are ahead.
     pub(super) async fn wait_for_turn(
         &self,
-        request: &Request,
-        node: Node,
+        queue: Queue<'_>,
         ticket: u128,
         mut seen: u64,
         here: u32,
     ) -> Result<Option<u64>, FabricError> {
-        let words = request.words;
+        let words = queue.words;
         loop {
             if words.generation_here().get(seen.into()) != u128::from(here) {
                 return Ok(None);
@@ -156,7 +173,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 return Ok(Some(seen));
             }
             let vigil = Vigil {
-                word: request.tree.word(node),
+                word: queue.word,
                 cond: words.turn_has_moved(seen),
                 or: None,
                 moves: words.progress_here(),
@@ -165,11 +182,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             };
             let (end, now) = self.keep_and_see(vigil).await?;
             match end {
-                End::Dead(dead) if self.is_dead(&request.tree, vigil, dead).await? => {
-                    self.forget_here(request, vigil, dead).await?;
-                    // Whoever did it, the tickets are void.
-                }
-                End::Dead(_) => {}
+                // Whoever does it, the tickets are void then.
+                End::Dead(dead) => self.take_away(queue, vigil, dead).await?,
                 End::Met | End::Renewed | End::GaveUp => seen = now,
             }
         }
@@ -198,21 +212,28 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         loop {
             let end = self.keep(vigil).await?;
             let End::Dead(seen) = end else { return Ok(end) };
-            if self.is_dead(&request.tree, vigil, seen).await? {
-                self.forget_here(request, vigil, seen).await?;
-            }
+            self.take_away(request.queue(node), vigil, seen).await?;
         }
     }
 
-    /// Makes all tickets void, and readers forgotten, unless something has moved since `seen`.
-    async fn forget_here(&self, request: &Request, vigil: Vigil, mut seen: u64) -> Result<(), FabricError> {
+    /// Nothing has moved for two leases since the word of `queue` was `seen`: makes all tickets void, and readers forgotten,
+    /// unless something moves within a third one.
+    pub(super) async fn take_away(
+        &self,
+        queue: Queue<'_>,
+        vigil: Vigil,
+        mut seen: u64,
+    ) -> Result<(), FabricError> {
+        if !self.is_dead(queue.tree, vigil, seen).await? {
+            return Ok(());
+        }
         loop {
-            let old = self.ep.go(request.words.forget_here(vigil.word, seen)).await?;
+            let old = self.ep.go(queue.words.forget_here(queue.word, seen)).await?;
             if (old ^ seen) & vigil.moves != 0 {
                 return Ok(());
             }
-            if request.words.same_queue(old, seen) {
-                self.ep.observe(Observation::Recovered(request.claim));
+            if queue.words.same_queue(old, seen) {
+                self.ep.observe(Observation::Recovered(queue.claim));
                 return Ok(());
             }
             // Somebody has taken one more ticket.
@@ -220,36 +241,16 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
     }
 
-    /// Makes all notes at `node` void, whatever they are by now.
-    pub(super) async fn forget_notes(
-        &self,
-        words: Words,
-        tree: &Tree,
-        node: Node,
-    ) -> Result<(), FabricError> {
-        let word = tree.word(node);
+    /// Makes what was left at `word` void, whatever it is by now.
+    pub(super) async fn forget(&self, words: Words, word: Word64, what: Left) -> Result<(), FabricError> {
         let mut seen = self.ep.go(word.read()).await?;
         loop {
-            let old = self.ep.go(words.forget_below(word, seen)).await?;
-            if (old ^ seen) & words.progress_below() == 0 {
-                return Ok(());
-            }
-            seen = old;
-        }
-    }
-
-    /// Makes all tickets of `node` void, whatever they are by now.
-    pub(super) async fn forget_tickets(
-        &self,
-        words: Words,
-        tree: &Tree,
-        node: Node,
-    ) -> Result<(), FabricError> {
-        let word = tree.word(node);
-        let mut seen = self.ep.go(word.read()).await?;
-        loop {
-            let old = self.ep.go(words.forget_here(word, seen)).await?;
-            if (old ^ seen) & words.progress_here() == 0 && words.same_queue(old, seen) {
+            let (forget, compared) = match what {
+                Left::Notes => (words.forget_below(word, seen), words.progress_below()),
+                Left::Tickets => (words.forget_here(word, seen), words.progress_here() | words.queue()),
+            };
+            let old = self.ep.go(forget).await?;
+            if (old ^ seen) & compared == 0 {
                 return Ok(());
             }
             seen = old;
@@ -343,6 +344,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 held: super::Pieces::new(),
                 todo: std::iter::once(node).collect(),
                 era: std::cell::Cell::new(0),
+                spill: None,
                 is_careful: false,
                 claim: request.claim,
                 tree: request.tree,
@@ -384,6 +386,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         node: Node,
         piece: &super::Piece,
     ) -> Result<(), FabricError> {
+        if piece.with_leaves {
+            return Ok(()); // all of them were free
+        }
         let mut any = false;
         for leaf in cleaner.tree.shape.leaves_below(node) {
             self.mark_begun(

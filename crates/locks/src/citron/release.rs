@@ -55,7 +55,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 let gap = if piece.is_followed { Gap::Open } else { Gap::Leave };
                 self.pass(tree, words, piece.node, gap, &piece.begun)
             }
-            Synchrony::Wait(_) => words::vacate(word, here, self.guards),
+            Synchrony::Wait(_) => {
+                let vacate = words::vacate(word, here, self.guards);
+                self.spanning_here(tree, vacate, piece.node, &piece.begun)
+            }
         };
         verbs.push(leave).await
     }
@@ -63,8 +66,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// Passes the turn at `node` on.
     pub(super) fn pass(&self, tree: &Tree, words: Words, node: Node, gap: Gap, begun: &Begun) -> Ending {
         let pass = words.pass(tree.word(node), gap, begun.here, self.guards);
+        self.spanning_here(tree, pass, node, begun)
+    }
+
+    /// The end of a turn at `node`; if that was the root, the tree may have grown past it.
+    fn spanning_here(&self, tree: &Tree, end: Ending, node: Node, begun: &Begun) -> Ending {
         let was_root = if R::EVERY_NOTE_SPANS { self.shape.is_a_root(node) } else { node == tree.root() };
-        pass.spanning((self.shape.grows() && was_root).then_some(Span::Root(node)), begun.was_swept_here())
+        end.spanning((self.shape.grows() && was_root).then_some(Span::Root(node)), begun.was_swept_here())
     }
 
     /// All bits of a leaf that was locked as a whole (§3.8).

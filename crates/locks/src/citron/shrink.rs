@@ -11,10 +11,10 @@
 
 use super::acquire::Request;
 use super::grow::{SHRINKING, next, published};
-use super::layout::{EXP, HERE, RETIRED, T_CNT, T_MAX, get};
+use super::layout::{EXP, HERE, OCC, RETIRED, T_CNT, T_MAX, get};
 use super::tree::Tree;
-use super::words::{Gap, Words};
-use super::{Attempt, CitronClient, Pieces, Rules};
+use super::words::Words;
+use super::{Attempt, CitronClient, Piece, Pieces, Rules};
 use crate::protocol::{Denied, Patience, Want};
 use lockwright_fabric::{Endpoint, FabricError};
 
@@ -29,8 +29,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             return Ok(false);
         }
         let everything = Want::exclusive(lock).with(Patience::Try);
-        let turn = match self.take_spill(everything, &tree, 0).await {
-            Ok(Some(turn)) => turn,
+        let spill = match self.take_spill(everything, &tree, 0).await {
+            Ok(Some(spill)) => spill,
             Ok(None) | Err(Denied::Busy) => return Ok(false),
             Err(denied) => return Err(denied),
         };
@@ -42,29 +42,29 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             held: Pieces::new(),
             todo: std::iter::once(tree.root()).collect(),
             era: std::cell::Cell::new(0),
+            spill: Some(spill),
             is_careful: false,
             claim: everything.claim,
             tree,
         };
         let has_shrunk = match self.attempt(&root).await? {
-            Attempt::Locked(pieces, _) => self.shrink_a_step(&tree, pieces[0].begun.here).await?,
+            Attempt::Locked(pieces, _) => self.shrink_a_step(&tree, &pieces[0]).await?,
             _ => false,
         };
-        self.give_spill_back(&tree, turn).await?;
+        self.give_spill_back(&tree, spill).await?;
         Ok(has_shrunk)
     }
 
-    /// Under the mutex, with the turn at the root, which was taken in generation `here`.
-    async fn shrink_a_step(&self, tree: &Tree, here: u32) -> Result<bool, FabricError> {
+    /// Under the mutex, with the turn at the root.
+    async fn shrink_a_step(&self, tree: &Tree, root: &Piece) -> Result<bool, FabricError> {
         let config = self.ep.go(tree.config_word().read()).await?;
         let shrinking = published(config) | SHRINKING;
         if config != tree.view.config
             || self.ep.go(tree.config_word().cas(config, shrinking)).await? != config
-            || !self.retire(tree, here).await?
+            || !self.retire(tree, root.begun.here).await?
         {
             // Somebody died here, or took us for dead; whoever comes next sees to it.
-            let pass = Words::Exclusive.pass(tree.word(tree.root()), Gap::Leave, here, self.guards);
-            self.ep.go([pass.verb].as_slice()).await?;
+            self.release_on_tree(tree, Words::Exclusive, &[*root]).await?;
             return Ok(false);
         }
         self.publish_smaller(tree, shrinking).await?;
@@ -99,7 +99,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         while get(seen, HERE) == u128::from(here) {
             let same = (T_MAX.mask() | HERE.mask()) as u64;
             let swap = T_CNT.put(get(seen, T_MAX)) | HERE.put(get(seen, HERE) + 1) | RETIRED.put(1);
-            let mask = (T_CNT.mask() | HERE.mask() | RETIRED.mask()) as u64;
+            let mask = (T_CNT.mask() | OCC.mask() | HERE.mask() | RETIRED.mask()) as u64;
             let old = self.ep.go(word.masked_cas(seen & same, same, swap as u64, mask)).await?;
             if (old ^ seen) & same == 0 {
                 return Ok(true);

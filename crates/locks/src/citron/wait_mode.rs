@@ -12,7 +12,7 @@
 use super::acquire::Request;
 use super::below::Below;
 use super::ending::Begun;
-use super::layout::{NOT_OCC, is_occ};
+use super::layout::{NOT_OCC, has_grown, is_another, is_occ, is_swept};
 use super::recover::End;
 use super::release::Verbs;
 use super::tree::Node;
@@ -45,8 +45,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let (words, tree) = (request.words, &request.tree);
         let mask = self.mask(node, request.units);
         let looked = self.ep.now().await; // t₁
-        if let Some(above) = self.occupied_above(request, node, None).await?.0 {
-            return Ok(Attempt::Blocked(Obstacle::Node(above))); // phase (b)
+        let look = self.look_above(request, node, None).await?; // phase (b)
+        if look.is_another {
+            return Ok(Attempt::Grown); // line 15
+        }
+        if let Some(above) = look.occupied {
+            return Ok(Attempt::Blocked(Obstacle::Node(above)));
         }
         // Phases (c) and (d) in one batch (§3.8): the notes are taken back if the CAS failed. Where it is likely to, one
         // after the other.
@@ -56,7 +60,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             let verbs: ArrayVec<RawVerb, MAX_BATCH> = std::iter::once(take).chain(notes).collect();
             let olds = self.ep.go(verbs.as_slice()).await?;
             if words.units_taken(olds[0] as u64, mask) {
-                let begun = self.begun_in_time(request, &olds[1..], self.leaf_generation.get(olds[0]));
+                let begun = Begun::at(self.leaf_generation.get(olds[0]));
+                let begun = self.begun_in_time(request, &olds[1..], begun);
                 self.undo_in_time(request, node, &begun, &[]).await?;
                 return Ok(Attempt::Blocked(Obstacle::Units(node, mask)));
             }
@@ -70,8 +75,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             let told = self.ep.go(verbs.as_slice()).await?;
             old.into_iter().chain(told).collect()
         };
-        let begun = self.begun_in_time(request, &olds[1..], self.leaf_generation.get(olds[0]));
+        let begun = Begun::at(self.leaf_generation.get(olds[0]));
+        let begun = self.begun_in_time(request, &olds[1..], begun);
         let piece = Piece { node, mask, with_leaves: false, is_followed: false, begun };
+        if self.is_outgrown(&begun) {
+            self.undo_in_time(request, node, &begun, &[piece]).await?;
+            return Ok(Attempt::Grown); // line 33
+        }
         if self.is_late(looked, pace).await {
             self.undo_in_time(request, node, &begun, &[piece]).await?;
             return Ok(Attempt::Aborted);
@@ -87,15 +97,19 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     ) -> Result<Attempt, FabricError> {
         let (words, tree) = (request.words, &request.tree);
         let word = tree.word(node);
-        let Turn { looked, above, here } = match self.take_turn(request, node).await? {
+        let Turn { looked, look, begun } = match self.take_turn(request, node).await? {
             Phase::Turn(turn) => turn,
             Phase::Busy => return Ok(Attempt::Blocked(Obstacle::Node(node))),
             Phase::Renewed => return Ok(Attempt::Renewed),
         };
-        if let Some(above) = above {
-            self.ep.go([words.pass(word, Gap::Leave, here, self.guards).verb].as_slice()).await?;
-            return Ok(Attempt::Blocked(Obstacle::Node(above)));
+        if look.is_another || look.occupied.is_some() {
+            let mut undo = Verbs::new(self, tree, words);
+            undo.push(self.pass(tree, words, node, Gap::Leave, &begun)).await?;
+            undo.finish().await?;
+            let occupied = look.occupied.filter(|_| !look.is_another);
+            return Ok(occupied.map_or(Attempt::Grown, |above| Attempt::Blocked(Obstacle::Node(above))));
         }
+        let here = begun.here;
 
         // Phases (c) and (d), and the leaves below if they are children (§3.8).
         let mut verbs = ArrayVec::<RawVerb, MAX_BATCH>::new();
@@ -114,7 +128,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             occupied.into_iter().chain(self.ep.go(&verbs[1..]).await?).collect()
         };
         let began = self.ep.now().await; // t₀; later than in line 29, which only makes the wait longer
-        let mut begun = self.begun_in_time(request, &olds[1..leaves_at], here.into());
+        let mut begun = self.begun_in_time(request, &olds[1..leaves_at], begun);
         for (i, old) in olds[leaves_at..].iter().enumerate() {
             begun.leaf(i, self.leaf_generation.get(*old) as u32);
         }
@@ -125,6 +139,11 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             self.give_leaves_back(request, &piece, false, taken).await?;
             self.undo_in_time(request, node, &begun, &[]).await?;
             return Ok(Attempt::Renewed);
+        }
+        if self.is_outgrown(&begun) {
+            self.give_leaves_back(request, &piece, with_leaves, taken).await?;
+            self.undo_in_time(request, node, &begun, &[piece]).await?;
+            return Ok(Attempt::Grown); // line 33
         }
         if R::ABORTS_WHEN_LATE && began.since(looked) >= pace.limit_ns {
             self.give_leaves_back(request, &piece, with_leaves, taken).await?;
@@ -151,69 +170,86 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(Attempt::Locked(std::iter::once(piece).collect(), None))
     }
 
-    /// The generations of the notes with these old words, and of the node itself.
-    fn begun_in_time(&self, request: &Request, notes: &[u128], here: u128) -> Begun {
-        let mut begun = Begun::at(here);
+    /// The generations of the notes with these old words, beside what is known of the node itself.
+    fn begun_in_time(&self, request: &Request, notes: &[u128], mut begun: Begun) -> Begun {
         for (place, old) in notes.iter().enumerate() {
             begun.told(place, request.words.generation_below().get(*old) as u32);
+            begun.swept_at_told(place, is_swept(*old as u64));
+            // The last one is the highest.
+            begun.late = has_grown(*old as u64);
         }
         begun
     }
 
-    /// Phases (a) and (b): the turn at `node`, and what the ancestors looked like then.
+    /// Line 33: whether the tree had grown past the highest note already when that was left.
+    fn is_outgrown(&self, begun: &Begun) -> bool {
+        self.shape.grows() && R::NOTES_SEE_GROWTH && begun.late
+    }
+
+    /// Phases (a) and (b): the turn at `node`, and what the ancestors looked like then. A ticket at the root has nobody to
+    /// look at: if it was taken before the tree grew past the root, growing has counted it, and it stays.
     async fn take_turn(&self, request: &Request, node: Node) -> Result<Phase, FabricError> {
         let words = request.words;
         let word = request.tree.word(node);
-        let here = |old: u64| words.generation_here().get(old.into()) as u32;
+        let begun_at = |old: u64| {
+            let mut begun = Begun::at(words.generation_here().get(old.into()));
+            begun.swept_here(is_swept(old));
+            begun
+        };
+        let is_another = |old: u64| self.shape.grows() && node == request.tree.root() && is_another(old);
         if request.may_queue() {
             // Both phases in one batch, in the hope that the turn comes at once (§3.8).
             let mut looked = self.ep.now().await;
             let ticket = words.ticket(word).raw();
-            let (mut above, before) = if self.params.fast_path {
-                self.occupied_above(request, node, Some(ticket)).await?
+            let mut look;
+            let before;
+            if self.params.fast_path {
+                look = self.look_above(request, node, Some(ticket)).await?;
+                before = look.first;
             } else {
-                let before = self.ep.go([ticket].as_slice()).await?[0] as u64;
+                before = self.ep.go([ticket].as_slice()).await?[0] as u64;
                 looked = self.ep.now().await;
-                (self.occupied_above(request, node, None).await?.0, before)
-            };
-            let here = here(before);
+                look = self.look_above(request, node, None).await?;
+            }
+            let begun = begun_at(before);
             if words.has_queue(before) {
                 let ticket = words.ticket_of(before);
-                if self.wait_for_turn(request, node, ticket, before, here).await?.is_none() {
+                if self.wait_for_turn(request.queue(node), ticket, before, begun.here).await?.is_none() {
                     return Ok(Phase::Renewed); // line 11
                 }
                 looked = self.ep.now().await;
-                above = self.look_again(request, node).await?;
+                look = self.look_again(request, node).await?;
             }
-            while let Some(node) = above.filter(|_| !R::PASSES_TURN) {
+            while let Some(node) = look.occupied.filter(|_| !R::PASSES_TURN) {
                 // As printed: lines 13–19 with the turn in hand.
                 self.ep.wait_until(request.tree.word(node).until(NOT_OCC)).await?;
                 looked = self.ep.now().await;
-                above = self.look_again(request, request.todo[0]).await?;
+                look = self.look_again(request, request.todo[0]).await?;
             }
-            return Ok(Phase::Turn(Turn { looked, above, here }));
+            look.is_another |= is_another(before);
+            return Ok(Phase::Turn(Turn { looked, look, begun }));
         }
         let seen = self.ep.go(word.read()).await?;
         if words.has_queue(seen) {
             return Ok(Phase::Busy);
         }
         let looked = self.ep.now().await;
-        let (above, before) =
-            self.occupied_above(request, node, Some(words.ticket_if_free(word, seen).raw())).await?;
+        let mut look = self.look_above(request, node, Some(words.ticket_if_free(word, seen).raw())).await?;
+        let before = look.first;
         if !words.same_queue(before, seen) {
             return Ok(Phase::Busy);
         }
-        Ok(Phase::Turn(Turn { looked, above, here: here(before) }))
+        look.is_another |= is_another(before);
+        Ok(Phase::Turn(Turn { looked, look, begun: begun_at(before) }))
     }
 
-    /// Phase (b): the lowest ancestor with Occ set, and what `first` returned, which goes ahead in the same batch,
-    /// behind the era.
-    async fn occupied_above(
+    /// Phase (b): a look at the ancestors. `first` goes ahead in the same batch, behind the era.
+    async fn look_above(
         &self,
         request: &Request,
         node: Node,
         first: Option<RawVerb>,
-    ) -> Result<(Option<Node>, u64), FabricError> {
+    ) -> Result<Look, FabricError> {
         let above: ArrayVec<Node, MAX_BATCH> =
             request.tree.above(node).filter(|above| !request.is_common::<R>(*above)).collect();
         let era = self.era_verb(&request.tree).filter(|_| request.held.is_empty());
@@ -225,21 +261,25 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             request.era.set(olds[0] as u64);
             olds = &olds[1..];
         }
-        let mut taken = 0;
+        let mut look = Look::default();
         if first.is_some() {
-            taken = olds[0] as u64;
+            look.first = olds[0] as u64;
             olds = &olds[1..];
         }
-        let lowest = above.iter().zip(olds).find(|(_, old)| is_occ(**old as u64));
-        Ok((lowest.map(|(node, _)| *node), taken))
+        let root = request.tree.root();
+        let mut seen = above.iter().zip(olds).map(|(node, old)| (*node, *old as u64));
+        look.is_another =
+            self.shape.grows() && seen.clone().any(|(node, old)| node == root && is_another(old));
+        look.occupied = seen.find(|(_, old)| is_occ(*old)).map(|(node, _)| node);
+        Ok(look)
     }
 
     /// Another look at the ancestors, of a request that has left a trace already: the era stays.
-    async fn look_again(&self, request: &Request, node: Node) -> Result<Option<Node>, FabricError> {
+    async fn look_again(&self, request: &Request, node: Node) -> Result<Look, FabricError> {
         let era = request.era.get();
-        let above = self.occupied_above(request, node, None).await?.0;
+        let look = self.look_above(request, node, None).await?;
         request.era.set(era);
-        Ok(above)
+        Ok(look)
     }
 
     /// Inequation 1: whether the notes took too long. Strictly less is asked for: clocks tick, and two readings of one that
@@ -313,8 +353,19 @@ enum Phase {
 struct Turn {
     /// When the ancestors were looked at (t₁).
     looked: Time,
-    /// Which of them is occupied.
-    above: Option<Node>,
+    /// What was seen of them.
+    look: Look,
     /// The generation of the ticket.
-    here: u32,
+    begun: Begun,
+}
+
+/// What a look at the ancestors showed.
+#[derive(Default)]
+struct Look {
+    /// The lowest that is occupied.
+    occupied: Option<Node>,
+    /// The root says that the tree is another by now (line 15).
+    is_another: bool,
+    /// What the verb returned that went ahead.
+    first: u64,
 }

@@ -160,7 +160,7 @@ impl Words {
             Self::Exclusive => layout::OCC.mask(),
             Self::Writer | Self::Reader => R.mask(),
         };
-        let same = self.progress_here() | next.mask() as u64;
+        let same = self.progress_here() | self.queue();
         node.masked_cas(seen & same, same, swap as u64, (field.mask() | turn.mask() | others) as u64)
     }
 
@@ -197,10 +197,15 @@ impl Words {
         self.tickets().1.get(before as u128)
     }
 
+    /// The bits of the tickets.
+    pub(crate) const fn queue(self) -> u64 {
+        let (turn, next) = self.tickets();
+        (turn.mask() | next.mask()) as u64
+    }
+
     /// Whether two looks at a node show the same tickets.
     pub(crate) const fn same_queue(self, one: u64, other: u64) -> bool {
-        let (turn, next) = self.tickets();
-        (one ^ other) as u128 & (turn.mask() | next.mask()) == 0
+        (one ^ other) & self.queue() == 0
     }
 
     /// Whether somebody has a ticket.

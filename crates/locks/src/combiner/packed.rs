@@ -11,8 +11,32 @@
 use super::core::{ClientId, Request};
 use lockwright_fabric::observe::Mode;
 
-/// The most words a request takes.
-pub(super) const MOST_WORDS: usize = 5;
+/// What a list can carry for its clients, in words. Servers that have more to say than the combiner's own requests
+/// carry that.
+pub trait Carried: Copy {
+    /// The most words it takes with its client.
+    const MOST_WORDS: usize;
+
+    /// Hands it, asked for by `client`, to `put`, word by word and numbered. Returns how many there were.
+    fn pack(self, client: ClientId, put: impl FnMut(usize, u64)) -> usize;
+
+    /// What `pack` handed out, whose words `get` has, and how many there are.
+    fn unpack(get: impl Fn(usize) -> u64) -> (ClientId, Self, usize);
+}
+
+impl Carried for Request {
+    const MOST_WORDS: usize = 5;
+
+    #[inline(always)]
+    fn pack(self, client: ClientId, put: impl FnMut(usize, u64)) -> usize {
+        pack(client, self, put)
+    }
+
+    #[inline(always)]
+    fn unpack(get: impl Fn(usize) -> u64) -> (ClientId, Self, usize) {
+        unpack(get)
+    }
+}
 
 const LOCK: u64 = 0;
 const UNLOCK: u64 = 1;
@@ -27,7 +51,7 @@ const WAIT: u64 = 1 << 9;
 
 /// Hands `client`'s request to `put`, word by word and numbered. Returns how many there were.
 #[inline(always)]
-pub(super) fn pack(client: ClientId, request: Request, mut put: impl FnMut(usize, u64)) -> usize {
+fn pack(client: ClientId, request: Request, mut put: impl FnMut(usize, u64)) -> usize {
     let flag = |set: bool, bit: u64| if set { bit } else { 0 };
     let (id, how, words) = match request {
         Request::Lock { id, lock, mode, start, end, wait } => {
@@ -57,7 +81,7 @@ pub(super) fn pack(client: ClientId, request: Request, mut put: impl FnMut(usize
 
 /// The request whose words `get` has, and how many there are.
 #[inline(always)]
-pub(super) fn unpack(get: impl Fn(usize) -> u64) -> (ClientId, Request, usize) {
+fn unpack(get: impl Fn(usize) -> u64) -> (ClientId, Request, usize) {
     let (who, how) = (get(0), get(1));
     let (id, client, wait) = (who as u32, ClientId((who >> 32) as u32), how & WAIT != 0);
     let (request, words) = match how & 0xff {
@@ -94,7 +118,7 @@ mod tests {
             Request::Cancel { id },
             Request::Raise { token: u64::MAX },
         ] {
-            let mut words = [0; MOST_WORDS];
+            let mut words = [0; Request::MOST_WORDS];
             let count = pack(ClientId(u32::MAX), request, |place, word| words[place] = word);
             assert_eq!(unpack(|place| words[place]), (ClientId(u32::MAX), request, count));
             assert!(words[count..].iter().all(|word| *word == 0), "{count} words are all there is");

@@ -22,11 +22,12 @@
 //! What it must not do: know what a request means.
 
 use super::core::{ClientId, Request};
-use super::packed::{MOST_WORDS, pack, unpack};
+pub use super::packed::Carried;
 use super::sync::Arc;
 use super::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use super::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use lockwright_fabric::backend::prefetch;
+use std::marker::PhantomData;
 
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;
@@ -36,7 +37,6 @@ pub(super) const PATIENCE: u32 = 1_000;
 
 /// Words in a node: four cache lines with the header, which is four locks and their unlocks.
 const WORDS: usize = 31;
-const _: () = assert!(MOST_WORDS <= WORDS, "every request fits into a node");
 
 /// A node of the list.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ pub(super) struct Shared {
 ///
 /// What is staged and not flushed when a handler is dropped never was in the list.
 #[derive(Debug)]
-pub struct Handler {
+pub struct Handler<T = Request> {
     pub(super) shared: Arc<Shared>,
     pub(super) number: u32,
     /// Nodes appended so far; also the number of the one that is being filled.
@@ -95,11 +95,12 @@ pub struct Handler {
     taken: u64,
     /// Words in the node that is being filled.
     filled: usize,
+    carries: PhantomData<T>,
 }
 
 /// The combiner's end of the list.
 #[derive(Debug)]
-pub struct Combining {
+pub struct Combining<T = Request> {
     shared: Arc<Shared>,
     /// The node last taken: it stays in the list until its successor is known.
     current: u32,
@@ -108,6 +109,7 @@ pub struct Combining {
     len: usize,
     broken_for: u32,
     pub(super) patience: u32,
+    carries: PhantomData<T>,
 }
 
 /// The handler's nodes are all in the list.
@@ -135,7 +137,8 @@ pub struct Full;
 ///
 /// # Panics
 /// If `depth` is below two: the node last taken stays in the list, so its handler needs another.
-pub fn list(handlers: u32, depth: u32) -> (Vec<Handler>, Combining) {
+pub fn list<T: Carried>(handlers: u32, depth: u32) -> (Vec<Handler<T>>, Combining<T>) {
+    const { assert!(T::MOST_WORDS <= WORDS, "every request fits into a node") };
     assert!(depth >= 2, "a handler needs at least two nodes");
     let node = || Node {
         next: AtomicU32::new(NONE),
@@ -151,9 +154,11 @@ pub fn list(handlers: u32, depth: u32) -> (Vec<Handler>, Combining) {
         taken: (0..handlers).map(|_| Apart(AtomicU64::new(0))).collect(),
         depth,
     });
-    let handler = |number| Handler { shared: Arc::clone(&shared), number, appended: 0, taken: 0, filled: 0 };
+    let carries = PhantomData;
+    let handler =
+        |number| Handler { shared: Arc::clone(&shared), number, appended: 0, taken: 0, filled: 0, carries };
     let all = (0..handlers).map(handler).collect();
-    (all, Combining { shared, current: 0, at: 0, len: 0, broken_for: 0, patience: PATIENCE })
+    (all, Combining { shared, current: 0, at: 0, len: 0, broken_for: 0, patience: PATIENCE, carries })
 }
 
 impl Shared {
@@ -184,13 +189,13 @@ impl Shared {
     }
 }
 
-impl Handler {
+impl<T: Carried> Handler<T> {
     /// Appends one request (Alg. 3, addRequest), behind what is staged.
     ///
     /// # Errors
     /// If all of this handler's nodes are in the list; nothing was appended.
     #[inline]
-    pub fn push(&mut self, client: ClientId, request: Request) -> Result<(), Full> {
+    pub fn push(&mut self, client: ClientId, request: T) -> Result<(), Full> {
         self.stage(client, request)?;
         self.flush();
         Ok(())
@@ -202,8 +207,8 @@ impl Handler {
     /// # Errors
     /// If all of this handler's nodes are in the list; this request was not staged, what was staged before is in the list.
     #[inline]
-    pub fn stage(&mut self, client: ClientId, request: Request) -> Result<(), Full> {
-        if self.filled + MOST_WORDS > WORDS {
+    pub fn stage(&mut self, client: ClientId, request: T) -> Result<(), Full> {
+        if self.filled + T::MOST_WORDS > WORDS {
             self.flush();
         }
         if self.filled == 0 && !self.has_room() {
@@ -211,7 +216,7 @@ impl Handler {
         }
         let node = self.shared.node(self.shared.place(self.number, self.appended));
         let from = self.filled;
-        self.filled += pack(client, request, |place, word| node.words[from + place].store(word, Relaxed));
+        self.filled += request.pack(client, |place, word| node.words[from + place].store(word, Relaxed));
         Ok(())
     }
 
@@ -252,21 +257,21 @@ impl Handler {
     }
 }
 
-impl Drop for Handler {
+impl<T> Drop for Handler<T> {
     fn drop(&mut self) {
         self.shared.seats[self.number as usize].gone.store(true, Release);
     }
 }
 
-impl Combining {
+impl<T: Carried> Combining<T> {
     /// Takes the request that waits longest, if there is one and the list is whole up to it.
     #[inline]
-    pub fn take(&mut self) -> Option<(ClientId, Request)> {
+    pub fn take(&mut self) -> Option<(ClientId, T)> {
         if self.at == self.len {
             self.advance()?;
         }
         let node = self.shared.node(self.current);
-        let (client, request, words) = unpack(|place| node.words[self.at + place].load(Relaxed));
+        let (client, request, words) = T::unpack(|place| node.words[self.at + place].load(Relaxed));
         self.at += words;
         Some((client, request))
     }
@@ -274,8 +279,13 @@ impl Combining {
     /// Takes everything that waits, in order, but not more than `most`, and adds it to `batch`: one pass of the combiner.
     /// What is appended meanwhile can wait for the next, or the answers of this one would.
     #[inline]
-    pub fn take_all(&mut self, most: usize, batch: &mut Vec<(ClientId, Request)>) {
+    pub fn take_all(&mut self, most: usize, batch: &mut Vec<(ClientId, T)>) {
         batch.extend(std::iter::from_fn(|| self.take()).take(most));
+    }
+
+    /// Whether nothing waits: all that was appended was taken.
+    pub fn is_empty(&self) -> bool {
+        self.at == self.len && self.shared.tail.0.load(Acquire) == self.current
     }
 
     /// Goes on to the node behind the current one, which has been taken from to its end.

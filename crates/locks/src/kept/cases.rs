@@ -73,3 +73,17 @@ pub(super) fn all() -> Vec<Case<KeptParams>> {
         stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2))),
     ]
 }
+
+/// Of a fabric that destroys a dead client's connection before anybody hears of its death: whoever is killed does nothing any
+/// more.
+pub(super) fn fenced() -> Vec<Case<KeptParams>> {
+    vec![
+        patient(mixed("healthy", &[WRITE, WRITE, READ], 1)),
+        hasty(mixed("healthy-and-hasty", &[WRITE, WRITE], 1)),
+        hasty(mixed("tries", &[WRITE, TRY_WRITE, TRY_READ], 1)),
+        patient(killed(mixed("killed", &[WRITE, WRITE, READ], 1))),
+        patient(killed(mixed("killed-reader", &[READ, READ, WRITE], 1))),
+        hasty(killed(mixed("killed-and-hasty", &[WRITE, WRITE], 2))),
+        hasty(killed(mixed("killed-and-tried", &[READ, TRY_READ, TRY_WRITE], 1))),
+    ]
+}

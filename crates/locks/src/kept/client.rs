@@ -3,7 +3,7 @@
 use crate::protocol::{Denied, Grant, Lost, Space};
 use crate::shiftlock::prompt::Prompt;
 use crate::shiftlock::shared::SharedClient;
-use crate::shiftlock::stirred::Stirred;
+use crate::shiftlock::stirred::{Stir, Stirred};
 use crate::shiftlock::witness::Witness;
 use crate::shiftlock::{Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use lockwright_fabric::observe::Claim;
@@ -75,7 +75,7 @@ macro_rules! try_in_steps {
     ($client:ident, $card:ident, $claim:ident: $write:ident $try:ident $believe:ident $wipe:ident $(, .$await:tt)?) => {{
         let says = Says { state: State::Taking, claim: $claim };
         $client.book().$write($card, Some(says))$(.$await)??; // rule 1
-        match $client.lock.$try($card, $claim)$(.$await)? {
+        match $client.lock.$try(Self::slot($card), $claim)$(.$await)? {
             Ok(grant) => $client.$believe($card, grant)$(.$await)?, // rule 3
             Err(denied) => $client.$wipe($card, denied)$(.$await)?,
         }
@@ -83,20 +83,29 @@ macro_rules! try_in_steps {
 }
 
 /// A client of kept locks. A card is one acquisition at a time; which cards are free is its user's business.
+///
+/// An acquisition's slot in the queue is its card's number, or the low bits of that where the entry has no room for more:
+/// then cards that are in use for one lock must differ in those.
 #[derive(Debug)]
-pub struct KeptClient<E, B, R = Shipped> {
-    lock: SharedClient<E, Stirred, R, B>,
+pub struct KeptClient<E, B, R = Shipped, L = Stirred> {
+    lock: SharedClient<E, L, R, B>,
 }
 
-impl<E: Endpoint, B: Book, R: Rules> KeptClient<E, B, R> {
+impl<E: Endpoint, B: Book, R: Rules, L: Stir> KeptClient<E, B, R, L> {
     /// A client that talks through `ep` and writes into `book`.
     pub fn new(ep: E, space: &Space, params: &ShiftParams, book: B) -> Self {
-        Self { lock: ShiftLock::<Stirred, R>::kept_client(ep, space, params, book) }
+        Self { lock: ShiftLock::<L, R>::kept_client(ep, space, params, book) }
+    }
+
+    /// The slot of an acquisition by `card`.
+    #[inline(always)]
+    pub const fn slot(card: u8) -> u8 {
+        card & L::SLOT.max() as u8
     }
 
     /// The lock below: for looking at grants, recovering, taking away.
     #[inline(always)]
-    pub fn lock(&self) -> &SharedClient<E, Stirred, R, B> {
+    pub fn lock(&self) -> &SharedClient<E, L, R, B> {
         &self.lock
     }
 
@@ -144,7 +153,7 @@ impl<E: Endpoint, B: Book, R: Rules> KeptClient<E, B, R> {
     async fn take_in_turn(&self, card: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
         loop {
             self.book().write(card, Some(Says { state: State::Waiting, claim })).await?;
-            let grant = match self.lock.queue_as(card, claim).await {
+            let grant = match self.lock.queue_as(Self::slot(card), claim).await {
                 Ok(grant) => grant,
                 Err(denied) => return self.wipe(card, denied).await,
             };
@@ -200,7 +209,7 @@ impl<E: Endpoint, B: Book, R: Rules> KeptClient<E, B, R> {
     }
 }
 
-impl<E: Endpoint, B: PromptBook, R: Rules> KeptClient<E, B, R> {
+impl<E: Endpoint, B: PromptBook, R: Rules, L: Stir> KeptClient<E, B, R, L> {
     /// [`try_take`](Self::try_take), where nothing has to be waited for.
     ///
     /// # Errors
@@ -244,7 +253,7 @@ impl<E: Endpoint, B: PromptBook, R: Rules> KeptClient<E, B, R> {
     /// [`give_back_at_once`](Self::give_back_at_once), where nothing has to be waited for. `false`: nothing has happened.
     #[inline(always)]
     pub fn give_back_now(&self, card: u8, claim: Claim, grant: Prompt) -> bool {
-        let given = self.lock.give_back_now(card, claim, grant);
+        let given = self.lock.give_back_now(Self::slot(card), claim, grant);
         if given {
             let _ = self.book().write_now(card, None);
         }

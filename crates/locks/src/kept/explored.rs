@@ -9,15 +9,31 @@ use crate::protocol::{
     Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
 };
 use crate::shiftlock::layout::{Layout, Member};
-use crate::shiftlock::stirred::Stirred;
+use crate::shiftlock::stirred::{Stir, Stirred};
 use crate::shiftlock::{Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
-use lockwright_fabric::{Addr, Endpoint, Needs, NodeId, PeerId};
+use lockwright_fabric::{Addr, Endpoint, Needs, NodeId, PeerId, Value};
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
-/// Kept locks with the rules of `R`: those shipped, or a mutant's.
+/// Kept locks with the rules of `R`, those shipped or a mutant's, and the entry `L`.
 #[derive(Debug)]
-pub struct Kept<R = Shipped>(PhantomData<R>);
+pub struct Kept<R = Shipped, L = Stirred>(PhantomData<(R, L)>);
+
+/// Kept locks in the memory of a NIC that has plain 8-byte verbs: nothing is guarded by the generation, so the fabric has to
+/// see to it that the dead stay dead. Clients are killed here, and none comes back.
+#[derive(Debug)]
+pub struct Fenced;
+
+impl Rules for Fenced {
+    const NAME: Option<&'static str> = Some("kept-portable");
+    const ADDS_ARE_GUARDED: bool = false;
+}
+
+impl KeptRules for Fenced {
+    fn kept_cases() -> Vec<Case<KeptParams>> {
+        cases::fenced()
+    }
+}
 
 /// What a mutant says of itself, beside the rule it breaks.
 pub trait KeptRules: Rules {
@@ -54,13 +70,13 @@ impl Default for KeptParams {
 }
 
 /// Entries first, then verdicts, then cards.
-fn entries(space: &Space) -> u64 {
-    space.table_bytes(16)
+fn entries<L: Layout>(space: &Space) -> u64 {
+    space.table_bytes(L::Word::WIDTH.bytes())
 }
 
-impl<R: KeptRules> Protocol for Kept<R> {
+impl<R: KeptRules, L: Stir> Protocol for Kept<R, L> {
     type Params = KeptParams;
-    type Client<E: Endpoint> = Explored<E, R>;
+    type Client<E: Endpoint> = Explored<E, R, L>;
 
     const INFO: Info = Info {
         name: match R::NAME {
@@ -80,17 +96,17 @@ impl<R: KeptRules> Protocol for Kept<R> {
     };
 
     fn needs(_: &KeptParams) -> Needs {
-        Stirred::NEEDS
+        L::NEEDS
     }
 
     fn bytes_per_node(space: &Space, params: &KeptParams) -> u64 {
-        entries(space) + 16 * params.clients
+        entries::<L>(space) + 16 * params.clients
     }
 
-    fn client<E: Endpoint>(ep: E, space: &Space, params: &KeptParams) -> Explored<E, R> {
+    fn client<E: Endpoint>(ep: E, space: &Space, params: &KeptParams) -> Explored<E, R, L> {
         let clients = params.clients;
-        let mortal = Mortal::new(ep, entries(space));
-        let book = Ledger { ep: mortal.clone(), first: entries(space) + 8 * clients, clients };
+        let mortal = Mortal::new(ep, entries::<L>(space));
+        let book = Ledger::new(mortal.clone(), entries::<L>(space) + 8 * clients, clients);
         Explored {
             client: KeptClient::new(mortal, space, &params.shift, book),
             tries_first: params.tries_first,
@@ -99,15 +115,15 @@ impl<R: KeptRules> Protocol for Kept<R> {
 
     fn initial_memory(_: &Space, params: &KeptParams) -> Vec<(Addr, u64)> {
         // Somebody without a card: whoever looks finds nobody alive who holds it.
-        let dead = Member::new::<Stirred>(PeerId::client(params.clients as usize), 0);
-        let word = dead.map_or(0, |dead| Stirred::TAIL.put(dead.0.into()) as u64);
+        let dead = Member::new::<L>(PeerId::client(params.clients as usize), 0);
+        let word = dead.map_or(0, |dead| L::TAIL.put(dead.0.into()) as u64);
         if params.left_by_the_dead { vec![(Addr::new(NodeId(0), 0), word)] } else { Vec::new() }
     }
 
     /// Cards are wiped; verdicts and counts are wherever they came to.
     fn quiet_mask(space: &Space, params: &KeptParams, addr: Addr) -> u64 {
-        match addr.offset.checked_sub(entries(space)) {
-            None => <ShiftLock<Stirred> as Protocol>::quiet_mask(space, &params.shift, addr),
+        match addr.offset.checked_sub(entries::<L>(space)) {
+            None => <ShiftLock<L> as Protocol>::quiet_mask(space, &params.shift, addr),
             Some(offset) if offset < 8 * params.clients => 0,
             Some(_) => u64::MAX,
         }
@@ -119,12 +135,12 @@ impl<R: KeptRules> Protocol for Kept<R> {
 }
 
 /// A client of the explorer's: one acquisition at a time, so one card.
-pub struct Explored<E, R> {
-    client: KeptClient<Mortal<E>, Ledger<E>, R>,
+pub struct Explored<E, R, L> {
+    client: KeptClient<Mortal<E>, Ledger<E, L>, R, L>,
     tries_first: bool,
 }
 
-impl<E, R> Debug for Explored<E, R> {
+impl<E, R, L> Debug for Explored<E, R, L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Explored").finish_non_exhaustive()
     }
@@ -142,7 +158,7 @@ impl Grant for KeptGrant {
 
 const CARD: u8 = 0;
 
-impl<E: Endpoint, R: KeptRules> LockClient for Explored<E, R> {
+impl<E: Endpoint, R: KeptRules, L: Stir> LockClient for Explored<E, R, L> {
     type Grant = KeptGrant;
 
     async fn acquire(&self, want: Want) -> Result<KeptGrant, Denied> {

@@ -84,7 +84,7 @@ impl<R: RangeRules> Protocol for KeptRanges<R> {
     fn client<E: Endpoint>(ep: E, space: &Space, params: &KeptParams) -> Explored<E, R> {
         let (clients, places) = (params.clients, Places::new(space, params));
         let mortal = Mortal::new(ep, places.verdicts);
-        let gates = Ledger { ep: mortal.clone(), first: places.gate_cards, clients };
+        let gates = Ledger::new(mortal.clone(), places.gate_cards, clients);
         let book = RangeLedger { gates, places, looks: params.looks };
         Explored { client: KeptClient::new(mortal, space, &params.shift, book) }
     }

@@ -7,21 +7,27 @@
 
 use super::client::{Book, Says, State};
 use super::mortal::Mortal;
-use crate::shiftlock::layout::Member;
+use crate::shiftlock::layout::{Layout, Member};
 use crate::shiftlock::stirred::Stirred;
 use crate::shiftlock::witness::Witness;
 use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, Word64};
+use std::marker::PhantomData;
 
 /// One client's view of all cards.
 #[derive(Debug)]
-pub(super) struct Ledger<E> {
+pub(super) struct Ledger<E, L = Stirred> {
     pub(super) ep: Mortal<E>,
     /// Where the cards begin.
-    pub(super) first: u64,
+    first: u64,
     pub(super) clients: u64,
+    of: PhantomData<L>,
 }
 
-impl<E: Endpoint> Ledger<E> {
+impl<E: Endpoint, L> Ledger<E, L> {
+    pub(super) const fn new(ep: Mortal<E>, first: u64, clients: u64) -> Self {
+        Self { ep, first, clients, of: PhantomData }
+    }
+
     fn card(&self, peer: PeerId) -> Word64 {
         Word64::at(Addr::new(NodeId(0), self.first + 8 * peer.index().0 as u64))
     }
@@ -32,11 +38,11 @@ const fn holds(word: u64, lock: u64) -> bool {
     holds && word >> 8 == lock
 }
 
-impl<E: Endpoint> Witness for Ledger<E> {
+impl<E: Endpoint, L: Layout> Witness for Ledger<E, L> {
     async fn is_held(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
         for peer in (0..self.clients as usize).map(PeerId::client) {
             let says = self.ep.go(self.card(peer).read()).await?;
-            let asks = except != Member::NOBODY && except.peer::<Stirred>() == peer;
+            let asks = except != Member::NOBODY && except.peer::<L>() == peer;
             if holds(says, lock) && !asks && !self.ep.is_out(peer).await? {
                 return Ok(true);
             }
@@ -45,7 +51,7 @@ impl<E: Endpoint> Witness for Ledger<E> {
     }
 }
 
-impl<E: Endpoint> Book for Ledger<E> {
+impl<E: Endpoint, L: Layout> Book for Ledger<E, L> {
     async fn write(&self, _: u8, says: Option<Says>) -> Result<(), FabricError> {
         let word = says.map_or(0, |says| says.state as u64 | says.claim.lock << 8);
         self.ep.go(self.card(self.ep.me()).write(word)).await.map(drop)

@@ -6,6 +6,7 @@ use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
 use crate::protocol::Patience;
 use crate::shiftlock::Rules;
+use crate::shiftlock::stirred_portable::StirredPortable;
 
 /// Shows them all to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
@@ -17,6 +18,11 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<Kept<Blind>>(mutant(
         "a client believes its grant without looking whether it was declared dead",
     ));
+    visitor.mutant::<Kept<Unfenced, StirredPortable>>(Mutant {
+        of: "kept-portable",
+        caught_by: Checker::Exclusion,
+        why: "a client that was declared dead comes back, and its addition lands in the next generation",
+    });
     super::explored_ranges::visit_mutants(visitor);
 }
 
@@ -48,6 +54,9 @@ mutants! {
     /// The reader's card is written after the look, and its coming does not change RelCnt.
     HalfCompared = "kept-half-compared", RESET_COMPARES_ALL,
         hasty(stopped(mixed("reader-beside-a-dead-one", &[READ, READ.with(Patience::Try), WRITE.with(Patience::Try)], 1)));
+    /// The fabric does not fence it: what a reader gives back late was somebody else's by then.
+    Unfenced = "kept-portable-unfenced", ADDS_ARE_GUARDED,
+        hasty(stopped(mixed("stopped-reader", &[READ, READ, TRY_WRITE], 1)));
     /// A zombie takes a lock, by then free, with its last verb, and others reset what the dead hold.
     Blind = "kept-blind", GRANTED_ARE_ALIVE,
         stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2)));

@@ -17,6 +17,7 @@
 
 use super::client::{Book, KeptClient, State};
 use crate::protocol::{Denied, Grant, Lost};
+use crate::shiftlock::stirred::Stir;
 use crate::shiftlock::{Rules, ShiftGrant};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError, Word64};
@@ -81,7 +82,7 @@ pub struct RangeCards {
     pub range: u8,
 }
 
-impl<E: Endpoint, B: RangeBook, R: Rules> KeptClient<E, B, R> {
+impl<E: Endpoint, B: RangeBook, R: Rules, L: Stir> KeptClient<E, B, R, L> {
     /// Takes the range if nobody is in its way. Waits for the gate, for as long as others look.
     ///
     /// # Errors

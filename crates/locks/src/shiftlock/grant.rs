@@ -4,6 +4,7 @@
 //! the CPU then waits for the stores: that cost an uncontended lock more than its atomics.
 
 use super::layout::Member;
+use crate::fast::Answer;
 use crate::protocol::Grant;
 use std::fmt;
 
@@ -60,6 +61,13 @@ impl Grant for ShiftGrant {
     #[inline(always)]
     fn token(&self) -> Option<u64> {
         Some(self.rel_cnt.saturating_add(1))
+    }
+}
+
+impl Answer for ShiftGrant {
+    #[inline(always)]
+    fn anew(&self) -> Self {
+        Self { lock: self.lock, rel_cnt: self.rel_cnt, turn: Turn(self.turn.0) }
     }
 }
 

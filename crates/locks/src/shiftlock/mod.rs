@@ -5,7 +5,8 @@
 //! from the paper, and why, stands in `docs/protocols/shiftlock.md`; in short: messages carry the epoch, the handover's
 //! two halves leave together, any waiter recovers a lock with one verb, and every grant has a fencing token.
 //!
-//! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them; `acquire` and `release` are
+//! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them, [`stirred`] and
+//! [`stirred_portable`] are those of [kept](crate::kept) locks; `acquire` and `release` are
 //! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for those who
 //! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue;
 //! [`prompt`] is the fast path where no verb has to be waited for; [`witness`] is for spaces that
@@ -29,12 +30,13 @@ mod release;
 pub mod server;
 pub mod shared;
 pub mod stirred;
+pub mod stirred_portable;
 pub mod witness;
 
 pub use grant::ShiftGrant;
 
 use crate::case::Case;
-use crate::fast::Quick;
+use crate::fast::{AtOnce, Begun, Quick};
 use crate::orphans::Orphans;
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
 use layout::{Layout, Wide};
@@ -258,36 +260,28 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
 
     #[inline(always)]
     fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        let core = &self.core;
         if !E::IS_AT_ONCE {
-            return Quick::all(core.acquire(want, None));
+            return Quick::all(self.core.acquire(want, None));
         }
-        if want.patience == Patience::Try || !core.orphans.is_empty() {
-            return Quick::rest(core.acquire(want.anew(), None));
-        }
-        let begun = match want.claim.mode {
-            Mode::Shared => core.read_at_once(want.claim.lock),
-            Mode::Exclusive => core.write_at_once(want.claim.lock),
-        };
-        match begun {
-            Ok(done) => Quick::done(done),
-            Err(begun) => Quick::rest(core.acquire(want.anew(), Some(begun))),
-        }
+        self.begin(want)
+    }
+
+    #[inline(always)]
+    fn acquire_at_once(&self, want: Want) -> AtOnce<'_, Result<ShiftGrant, Denied>> {
+        self.begin(want)
     }
 
     #[inline(always)]
     fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        let core = &self.core;
         if !E::IS_AT_ONCE {
-            return Quick::all(core.release(grant, None));
+            return Quick::all(self.core.release(grant, None));
         }
-        if !core.orphans.is_empty() {
-            return Quick::rest(core.release(grant, None));
-        }
-        match core.give_back_at_once(grant) {
-            Ok(done) => Quick::done(done),
-            Err(seen) => Quick::rest(core.release(grant, seen)),
-        }
+        self.begin_release(grant)
+    }
+
+    #[inline(always)]
+    fn release_at_once(&self, grant: ShiftGrant) -> AtOnce<'_, Result<(), Lost>> {
+        self.begin_release(grant)
     }
 
     async fn settle(&self) {
@@ -298,6 +292,38 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
         let mut locals = self.core.members.locals();
         locals.push(self.core.last_look().0);
         locals
+    }
+}
+
+impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
+    /// An acquire's first verb, where it takes no waiting.
+    #[inline(always)]
+    fn begin<'a, B: Begun<'a, Result<ShiftGrant, Denied>>>(&'a self, want: Want) -> B {
+        let core = &self.core;
+        if !E::IS_AT_ONCE || want.patience == Patience::Try || !core.orphans.is_empty() {
+            return B::rest(core.acquire(want.anew(), None));
+        }
+        let begun = match want.claim.mode {
+            Mode::Shared => core.read_at_once(want.claim.lock),
+            Mode::Exclusive => core.write_at_once(want.claim.lock),
+        };
+        match begun {
+            Ok(done) => B::done(done),
+            Err(begun) => B::rest(core.acquire(want.anew(), Some(begun))),
+        }
+    }
+
+    /// A release's, likewise.
+    #[inline(always)]
+    fn begin_release<'a, B: Begun<'a, Result<(), Lost>>>(&'a self, grant: ShiftGrant) -> B {
+        let core = &self.core;
+        if !E::IS_AT_ONCE || !core.orphans.is_empty() {
+            return B::rest(core.release(grant, None));
+        }
+        match core.give_back_at_once(grant) {
+            Ok(done) => B::done(done),
+            Err(seen) => B::rest(core.release(grant, seen)),
+        }
     }
 }
 

@@ -179,8 +179,23 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     where
         L: Stir,
     {
-        let stir = L::stir(self.core.word(grant.lock), L::generation(grant.rel_cnt));
-        Ok(happened(stir, self.core.ep.go(stir).await?))
+        let (core, generation) = (&self.core, L::generation(grant.rel_cnt));
+        let mut seen = None;
+        loop {
+            let stir = L::stir(core.word(grant.lock), generation, seen);
+            let old = core.ep.go(stir).await?;
+            if happened(stir, old) {
+                return Ok(true);
+            }
+            let entry = Entry::<L>::of(old);
+            if entry.generation() != generation {
+                return Ok(false);
+            }
+            let ([low, high], turn) = (entry.halves(), [grant.cons_wrt().into(), grant.epoch().into()]);
+            let locals = [low, high, grant.rel_cnt, grant.member().0, turn[0], turn[1], core.last_look().0];
+            core.ep.mark("shiftlock: stirs again", &locals);
+            seen = Some(old);
+        }
     }
 
     /// Whether the lock has not been reset since `grant`: one READ.

@@ -11,8 +11,9 @@ use lockwright_fabric::{Field, MaskedCas, Needs, Verb, Word};
 
 /// A layout whose entry can be stirred.
 pub trait Stir: Layout {
-    /// Changes the entry and nothing that anybody goes by, if its generation is this one.
-    fn stir(word: Word<Self::Word>, generation: u64) -> Verb<Self::Word>;
+    /// Changes the entry and nothing that anybody goes by, if its generation is this one. As [`Layout::change`]: a layout
+    /// without such a verb reads while `seen` is `None`, and then swaps exactly what was `seen`.
+    fn stir(word: Word<Self::Word>, generation: u64, seen: Option<Self::Word>) -> Verb<Self::Word>;
 }
 
 /// The entry with a field that is stirred.
@@ -65,7 +66,7 @@ impl Layout for Stirred {
 
 impl Stir for Stirred {
     #[inline(always)]
-    fn stir(word: Word<u128>, generation: u64) -> Verb<u128> {
+    fn stir(word: Word<u128>, generation: u64, _: Option<u128>) -> Verb<u128> {
         let guard = Self::GENERATION.put(u128::from(generation));
         word.guarded_fetch_add(Self::STIR.put(1), Self::TOPS, guard, Self::GENERATION.mask())
     }
@@ -93,13 +94,13 @@ mod tests {
     fn stirring_changes_the_entry_and_no_field_that_anybody_goes_by() {
         let word = Word::<u128>::at(Addr::new(NodeId(0), 0));
         let before = Stirred::RDR_CNT.mask() | Stirred::TAIL.put(7) | Stirred::REL_CNT.put(3 << 48 | 9);
-        let verb = Stirred::stir(word, 3);
+        let verb = Stirred::stir(word, 3, None);
         let after = verb.raw().op.apply(Width::W128, before).unwrap();
         let (old, new) = (Entry::<Stirred>::of(before), Entry::<Stirred>::of(after));
         assert_ne!(before, after);
         assert_eq!((old.epoch(), old.rdr_cnt(), old.tail()), (new.epoch(), new.rdr_cnt(), new.tail()));
         assert_eq!(old.rel_cnt(), new.rel_cnt());
-        assert!(!happened(Stirred::stir(word, 2), before), "only in its generation");
+        assert!(!happened(Stirred::stir(word, 2, None), before), "only in its generation");
         let full = before | Stirred::STIR.mask();
         let wrapped = verb.raw().op.apply(Width::W128, full).unwrap();
         assert_eq!(wrapped, before, "it wraps and carries nothing over");

@@ -60,11 +60,11 @@ const LINE_WORDS: u64 = LINE / 8;
 const BEAT: u64 = 1;
 const VERDICT: u64 = 6;
 /// Words of a card.
-const TOKEN: u64 = 1;
-const SINCE: u64 = 2;
-const START: u64 = 3;
-const END: u64 = 4;
-const TURN: u64 = 5;
+pub(crate) const TOKEN: u64 = 1;
+pub(crate) const SINCE: u64 = 2;
+pub(crate) const START: u64 = 3;
+pub(crate) const END: u64 = 4;
+pub(crate) const TURN: u64 = 5;
 
 /// What a card says its owner is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,8 +297,9 @@ pub(crate) fn strike(ep: &ShmEndpoint, card: &Card) -> Result<bool, FabricError>
     Ok(block_on(ep.go(word(at).cas(held, struck)))? == held)
 }
 
+/// The first word of a card.
 #[inline(always)]
-const fn first(state: State, kind: Kind, claim: &Claim) -> u64 {
+pub(crate) const fn first(state: State, kind: Kind, claim: &Claim) -> u64 {
     let shared = matches!(claim.mode, Mode::Shared) as u64;
     state as u64 | shared << 4 | (matches!(kind, Kind::Ranges) as u64) << 5 | claim.lock << 8
 }
@@ -364,18 +365,24 @@ impl Sheets {
         /// Written faster than it can be read, a card says nothing that would last.
         const LOOKS: usize = 16;
         for _ in 0..LOOKS {
-            let first = self.peek(at);
-            let state = State::ALL.into_iter().find(|state| *state as u64 == first & 0xf)?;
-            let mode = if first >> 4 & 1 == 1 { Mode::Shared } else { Mode::Exclusive };
-            let [token, since, start, end, turn] =
-                [TOKEN, SINCE, START, END, TURN].map(|word| self.peek(at + 8 * word));
-            if self.peek(at) == first {
-                let kind = if first >> 5 & 1 == 1 { Kind::Ranges } else { Kind::Keyed };
-                let claim = Claim { lock: first >> 8, mode, start, end };
-                return Some(Card { peer, card, state, kind, claim, token, since: Time(since), turn });
+            let words = [0, TOKEN, SINCE, START, END, TURN].map(|word| self.peek(at + 8 * word));
+            if self.peek(at) == words[0] {
+                return Card::of(peer, card, words);
             }
         }
         None
+    }
+}
+
+impl Card {
+    /// The card made of these words, in the order of the table above; none if it is free.
+    pub(crate) fn of(peer: PeerId, card: u64, words: [u64; 6]) -> Option<Self> {
+        let [first, token, since, start, end, turn] = words;
+        let state = State::ALL.into_iter().find(|state| *state as u64 == first & 0xf)?;
+        let mode = if first >> 4 & 1 == 1 { Mode::Shared } else { Mode::Exclusive };
+        let kind = if first >> 5 & 1 == 1 { Kind::Ranges } else { Kind::Keyed };
+        let claim = Claim { lock: first >> 8, mode, start, end };
+        Some(Self { peer, card, state, kind, claim, token, since: Time(since), turn })
     }
 }
 

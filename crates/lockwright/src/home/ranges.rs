@@ -92,7 +92,7 @@ impl Member {
 
 impl Card {
     /// What it says, if it is a range's.
-    fn entered(&self) -> Option<Entered> {
+    pub(crate) fn entered(&self) -> Option<Entered> {
         let state = match self.state {
             State::Held => kept::State::Held,
             State::Waiting => kept::State::Waiting,

@@ -47,7 +47,11 @@ pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
         error => refuse(error.to_string()),
     })?;
     if space.tag() != TAG {
-        return Err(refuse(format!("it is a space of another kind ({:?}), not {TAG:?}", space.tag())));
+        let why = "it is a space of another kind";
+        let found = space.tag();
+        return Err(refuse(format!(
+            "{why} ({found:?}), not {TAG:?}; when nobody uses it any more, remove it"
+        )));
     }
     Ok(space)
 }
@@ -224,5 +228,21 @@ impl Home for ShmHome {
         self.members.beat();
         self.bury();
         Duration::from_nanos(self.members.lease_ns) / cards::BEATS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_space_that_an_older_version_made_is_refused_with_what_can_be_done_about_it() {
+        let path = std::env::temp_dir().join(format!("lockwright-old-{}.space", std::process::id()));
+        let old = "lockwright 2, kept shiftlock";
+        drop(ShmSpace::open(&path, &SpaceOptions::default().tag(old).create(true)).unwrap());
+        let refused = open(&path, true).unwrap_err().to_string();
+        let _ = std::fs::remove_file(&path);
+        assert!(refused.contains(old) && refused.contains(TAG), "{refused}");
+        assert!(refused.ends_with("when nobody uses it any more, remove it"), "{refused}");
     }
 }

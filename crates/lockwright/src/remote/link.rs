@@ -4,6 +4,7 @@
 //! own for that, which ends with the client.
 
 use super::driver::Driver;
+use super::lent::endpoint::LentEndpoint;
 use super::table::{Origin, Table};
 use super::talk::{Answer, Ask, DESK};
 use super::transport::{Session, Transport};
@@ -73,6 +74,11 @@ impl Line {
     /// The session, if verbs can go over it.
     pub(super) fn session(&self) -> Option<TcpEndpoint> {
         self.ep.as_ref().and_then(Session::readable)
+    }
+
+    /// The session, if memory that is lent can be reached over it.
+    pub(super) fn reach(&self) -> Option<LentEndpoint> {
+        self.ep.as_ref().map(LentEndpoint::over)
     }
 
     pub(crate) fn is_in_session(&self) -> bool {
@@ -295,7 +301,7 @@ impl Listener for Remote {
 }
 
 /// A number that no other session has.
-fn key() -> u128 {
+pub(crate) fn key() -> u128 {
     let random = || RandomState::new().hash_one(Instant::now());
     u128::from(random()) << 64 | u128::from(random())
 }

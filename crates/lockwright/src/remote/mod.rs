@@ -11,6 +11,7 @@
 //! | `transport` | what sessions run over |
 //! | `look` | listings and breaking locks |
 //! | `listing` | listings as bytes |
+//! | `lent/` | clients that take the locks of a lent space by verbs of their own |
 //! | `verbs/` | clients that run the protocol of an exported space themselves |
 //! | `secret` | what a user's own server and clients know of each other |
 //!
@@ -20,7 +21,8 @@
 pub(crate) mod address;
 mod driver;
 mod inquiry;
-mod link;
+pub(crate) mod lent;
+pub(crate) mod link;
 pub(crate) mod listing;
 pub(crate) mod look;
 pub(crate) mod secret;

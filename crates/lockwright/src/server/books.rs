@@ -1,133 +1,32 @@
 //! Everything a server knows: sessions, what they hold and want, names, and the combiner that decides.
 //!
-//! A state machine behind one lock: requests come in, answers leave by the sessions' inboxes in the order in which they
-//! were decided. After a restart it begins by hearing claims: what was held is held again, and everybody else waits.
+//! A state machine that one thread at a time has open: requests come in, answers leave by the sessions' inboxes in the order
+//! in which they were decided. After a restart it begins by hearing claims: what was held is held again, and everybody
+//! else waits.
+//!
+//! Locks and unlocks are only noted at first, and [decided](Books::decide) together: at the end of a pass, or before anything
+//! that depends on what is decided or is said to anybody. So everybody is told the same, in the same order, as if they had
+//! been decided one by one.
 //!
 //! What this file must not do: let one session's nonsense reach another, or wait for anything but its own disk.
 
-use super::directory::{Directory, SpaceNumber};
+use super::directory::Directory;
 use super::durable::Durable;
-use super::exported::{Exported, Held};
-use super::guest::Guest;
+use super::session::{MAX_REQUESTS, Name, Place, Request, Session, Stage};
 use super::totals::Totals;
 use crate::home::Kind;
-use crate::remote::talk::{Answer, DESK, RequestId, Units, slot};
-use lockwright_fabric::backend::tcp::{Inbox, SessionEnd};
+use crate::remote::talk::{Answer, RequestId, Units, slot};
+use lockwright_fabric::backend::tcp::SessionEnd;
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::combiner::core::{
     Answer as Decided, ClientId, Core, Limits, NAMES, Refusal, Reply, Request as Asked,
 };
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Instant;
 
-/// Requests of one client at a time.
-pub(super) const MAX_REQUESTS: u32 = 1 << 16;
-/// Names that one client has open at a time.
-pub(super) const MAX_HANDLES: usize = 1 << 18;
 /// Clients at a time.
 pub(super) const MAX_SESSIONS: usize = 1 << 16;
 /// An answer is sent at least after so many requests, so that the client can forget them.
 const ACK_EVERY: u64 = 64;
-
-/// Where a session's locks are.
-#[derive(Clone, Debug)]
-pub(super) enum Place {
-    /// In this server.
-    Own(SpaceNumber),
-    /// In this host's shared memory.
-    Exported(Arc<Exported>),
-}
-
-/// What a handle stands for.
-#[derive(Debug)]
-pub(super) enum Name {
-    Own(u64),
-    Exported(super::exported::Handle),
-}
-
-/// Where a request stands.
-#[derive(Debug)]
-pub(super) enum Stage {
-    /// Until claims are over.
-    HeldBack,
-    Waiting,
-    Held {
-        token: u64,
-    },
-    /// In shared memory: waited for by a task, or held by a guard.
-    Exported(Held),
-}
-
-/// A request that waits or is held.
-#[derive(Debug)]
-pub(super) struct Request {
-    pub(super) id: RequestId,
-    /// Of a server's own spaces.
-    pub(super) lock: Option<u64>,
-    pub(super) units: Units,
-    pub(super) since: Instant,
-    pub(super) stage: Stage,
-    /// Whether it had to queue.
-    pub(super) queued: bool,
-}
-
-/// One client.
-#[derive(Debug, Default)]
-pub(super) struct Session {
-    pub(super) inbox: Option<Inbox>,
-    /// What it calls itself.
-    pub(super) label: String,
-    pub(super) key: u128,
-    pub(super) place: Option<Place>,
-    /// Its place in an exported space, if its client runs the protocol itself.
-    pub(super) guest: Option<Arc<Guest>>,
-    pub(super) handles: HashMap<u64, Name>,
-    pub(super) slots: Vec<Option<Request>>,
-    /// Requests taken, and how many of them it knows to be.
-    pub(super) taken: u64,
-    told: u64,
-    /// Which of all sessions: numbers of clients are used again.
-    pub(super) serial: u64,
-}
-
-impl Session {
-    pub(super) fn say(&mut self, answer: &Answer) {
-        self.told = self.taken;
-        if let Some(inbox) = &self.inbox {
-            // A session that takes no more is over, or about to be.
-            inbox.deliver(DESK, answer.encode(self.taken));
-        }
-    }
-
-    /// The request with this id.
-    pub(super) fn request(&mut self, id: RequestId) -> Option<&mut Request> {
-        self.slots.get_mut(slot(id) as usize)?.as_mut().filter(|request| request.id == id)
-    }
-
-    /// Takes the request with this id out.
-    pub(super) fn take(&mut self, id: RequestId) -> Option<Request> {
-        self.slots.get_mut(slot(id) as usize)?.take_if(|request| request.id == id)
-    }
-
-    /// Puts a request into its slot, which must be free.
-    pub(super) fn put(&mut self, request: Request) -> Result<(), &'static str> {
-        let at = slot(request.id) as usize;
-        if at >= MAX_REQUESTS as usize {
-            return Err("a client can hold and want 65536 locks at a time, not more");
-        }
-        if self.slots.len() <= at {
-            self.slots.resize_with(at + 1, || None);
-        }
-        match &mut self.slots[at] {
-            Some(_) => Err("the request's number is in use"),
-            free => {
-                *free = Some(request);
-                Ok(())
-            }
-        }
-    }
-}
 
 /// The books of a server.
 #[derive(Debug)]
@@ -140,7 +39,11 @@ pub(super) struct Books {
     /// Requests that wait until claims are over; `None` once they are.
     held_back: Option<Vec<(u32, RequestId)>>,
     pub(super) totals: Totals,
+    /// Noted, and not yet decided; empty between passes.
+    asked: Vec<(ClientId, Asked)>,
     replies: Vec<Reply>,
+    /// When this pass began.
+    now: Instant,
 }
 
 impl Books {
@@ -156,7 +59,9 @@ impl Books {
             durable,
             held_back: recovering.then(Vec::new),
             totals: Totals::default(),
+            asked: Vec::new(),
             replies: Vec::new(),
+            now: Instant::now(),
         }
     }
 
@@ -167,6 +72,48 @@ impl Books {
     /// Requests held and waiting, in the server's own spaces.
     pub(super) fn requests(&self) -> usize {
         self.core.len()
+    }
+
+    /// So many notes are about to be handled.
+    pub(super) fn begin_pass(&mut self, notes: usize) {
+        self.now = Instant::now();
+        self.totals.passes += 1;
+        self.totals.notes += notes as u64;
+    }
+
+    /// Lets the combiner decide about everything that was noted, and passes it on.
+    #[inline]
+    pub(super) fn decide(&mut self) {
+        if !self.asked.is_empty() {
+            self.decide_all();
+        }
+    }
+
+    fn decide_all(&mut self) {
+        let mut asked = std::mem::take(&mut self.asked);
+        self.core.serve(&asked, &mut self.replies);
+        self.answer_all();
+        for (ClientId(peer), asked) in asked.drain(..) {
+            if let Asked::Lock { id: place, .. } = asked
+                && let Some(session) = self.session(peer)
+                && let Some(request) = session.slots.get_mut(place as usize).and_then(Option::as_mut)
+                && matches!(request.stage, Stage::Waiting)
+            {
+                request.queued = true;
+            }
+        }
+        self.asked = asked;
+    }
+
+    /// Whether this is the session's next message, which is then taken. Others were said again after a broken connection, or
+    /// too early: then they will be said again.
+    #[inline]
+    pub(super) fn takes(&mut self, peer: u32, seq: u64) -> bool {
+        let Some(session) = self.session(peer).filter(|session| seq == session.taken + 1) else {
+            return false;
+        };
+        session.taken = seq;
+        true
     }
 
     /// A place for a new client; numbers start at one.
@@ -191,7 +138,9 @@ impl Books {
         self.sessions.get_mut(peer as usize)?.as_mut()
     }
 
+    /// Says something that the combiner has not decided, behind all that it has.
     pub(super) fn say(&mut self, peer: u32, answer: &Answer) {
+        self.decide();
         if let Some(session) = self.session(peer) {
             session.say(answer);
         }
@@ -204,16 +153,21 @@ impl Books {
     }
 
     /// Tells the client how far the server got, if it has not heard for a while.
+    #[inline]
     pub(super) fn ack(&mut self, peer: u32) {
-        if let Some(session) = self.session(peer)
-            && session.taken - session.told >= ACK_EVERY
-        {
-            session.say(&Answer::Ack);
+        let is_due = |session: &&mut Session| session.taken - session.told >= ACK_EVERY;
+        if self.session(peer).filter(is_due).is_some() {
+            // Any answer will do.
+            self.decide();
+            if let Some(session) = self.session(peer).filter(is_due) {
+                session.say(&Answer::Ack);
+            }
         }
     }
 
     /// A client is gone: everything it held or wanted ends in one step.
     pub(super) fn depart(&mut self, peer: u32, how: SessionEnd) {
+        self.decide();
         let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::take) else { return };
         self.totals.sessions -= 1;
         let holds = session.slots.iter().flatten().any(|request| matches!(request.stage, Stage::Held { .. }));
@@ -227,13 +181,17 @@ impl Books {
         if let Some(guest) = &session.guest {
             guest.depart(how);
         }
-        let now = Instant::now();
+        if let Some(guest) = &session.lent {
+            guest.depart(how);
+        }
         for request in session.slots.into_iter().flatten() {
-            self.forget(&request, now);
+            self.forget(&request);
         }
         for name in session.handles.into_values() {
-            if let Name::Own(lock) = name {
-                self.directory.close(lock);
+            match (name, &session.place) {
+                (Name::Own(lock), _) => self.directory.close(lock),
+                (Name::Lent(name, _), Some(Place::Lent(space))) => space.close(&name),
+                _ => {}
             }
         }
         self.core.depart(ClientId(peer), &mut self.replies);
@@ -242,19 +200,19 @@ impl Books {
     }
 
     /// A request that is over, as far as counts are concerned.
-    fn forget(&mut self, request: &Request, now: Instant) {
+    fn forget(&mut self, request: &Request) {
         let Some(id) = request.lock else { return };
         let held = matches!(request.stage, Stage::Held { .. });
         self.directory.lock_mut(id).now.ended(held);
         self.totals.now.ended(held);
         if held {
-            self.totals.hold.add(now - request.since);
+            self.totals.hold.add(self.now - request.since);
         }
         self.directory.close(id);
     }
 
     /// Asks the combiner about what `lock` is made of.
-    fn asked(&self, request: &Request, lock: u64, wait: bool) -> Asked {
+    fn request_for(&self, request: &Request, lock: u64, wait: bool) -> Asked {
         let Units { mode, start, end, .. } = request.units;
         let id = slot(request.id);
         match self.directory.lock(lock).kind {
@@ -275,8 +233,12 @@ impl Books {
         }
         let stage = if self.is_recovering() { Stage::HeldBack } else { Stage::Waiting };
         let queued = self.is_recovering();
-        let request = Request { id, lock: Some(lock), units, since: Instant::now(), stage, queued };
-        let asked = self.asked(&request, lock, wait);
+        let request = Request { id, lock: Some(lock), units, since: self.now, stage, queued };
+        let asked = self.request_for(&request, lock, wait);
+        if self.session(peer).is_some_and(|session| session.has_slot_of(id)) {
+            // The other request may come to nothing.
+            self.decide();
+        }
         let Some(session) = self.session(peer) else { return };
         if let Err(why) = session.put(request) {
             return self.refuse(peer, id, why);
@@ -288,28 +250,27 @@ impl Books {
             held_back.push((peer, id));
             return;
         }
-        self.core.handle(ClientId(peer), asked, &mut self.replies);
-        if self.replies.is_empty()
-            && let Some(request) = self.session(peer).and_then(|session| session.request(id))
-        {
-            request.queued = true;
-        }
-        self.answer_all();
+        self.asked.push((ClientId(peer), asked));
     }
 
     /// Gives a lock back, or gives a request up. Says whether it was held until now.
     pub(super) fn unlock(&mut self, peer: u32, id: RequestId) -> bool {
+        let waits = |request: &&mut Request| matches!(request.stage, Stage::Waiting);
+        if self.session(peer).and_then(|session| session.request(id)).filter(waits).is_some() {
+            // It may be granted by what was noted before.
+            self.decide();
+        }
         let Some(request) = self.session(peer).and_then(|session| session.take(id)) else { return false };
-        self.forget(&request, Instant::now());
+        self.forget(&request);
         let held = match &request.stage {
             Stage::Exported(held) => held.is_held(),
             stage => matches!(stage, Stage::Held { .. }),
         };
-        if matches!(request.stage, Stage::Held { .. } | Stage::Waiting) {
-            self.core.handle(ClientId(peer), Asked::Cancel { id: slot(id) }, &mut self.replies);
-            // The client has no use for the combiner's word that it is gone.
-            self.replies.retain(|reply| reply.answer != Decided::Cancelled);
-            self.answer_all();
+        let id = slot(id);
+        match request.stage {
+            Stage::Held { .. } => self.asked.push((ClientId(peer), Asked::Unlock { id })),
+            Stage::Waiting => self.asked.push((ClientId(peer), Asked::Cancel { id })),
+            Stage::HeldBack | Stage::Exported(_) => {}
         }
         held
     }
@@ -330,8 +291,8 @@ impl Books {
             return self.say(peer, &Answer::Lost { id });
         }
         let stage = Stage::Held { token };
-        let request = Request { id, lock: Some(lock), units, since: Instant::now(), stage, queued: false };
-        let asked = self.asked(&request, lock, false);
+        let request = Request { id, lock: Some(lock), units, since: self.now, stage, queued: false };
+        let asked = self.request_for(&request, lock, false);
         let rivals = self.rivals(lock, &units);
         // Of two who believe that they hold it, the one with the smaller token has lost it and does not know.
         if rivals.iter().any(|(_, _, other)| *other > token) {
@@ -349,6 +310,7 @@ impl Books {
         self.directory.lock_mut(lock).now.claimed();
         self.totals.now.claimed();
         self.totals.claimed += 1;
+        self.decide();
         self.core.handle(ClientId(peer), asked, &mut self.replies);
         debug_assert!(matches!(self.replies[..], [Reply { answer: Decided::Granted { .. }, .. }]));
         self.replies.clear();
@@ -392,6 +354,7 @@ impl Books {
     /// Claims are over: whoever waited for that is served, in the order in which they came.
     pub(super) fn open(&mut self) {
         let Some(held_back) = self.held_back.take() else { return };
+        self.now = Instant::now();
         if let Err(why) = self.durable.open() {
             eprintln!("lockwright: {why}");
         }
@@ -403,7 +366,7 @@ impl Books {
                 .and_then(|session| session.slots[slot(id) as usize].as_ref());
             let request = request.expect("just seen");
             let lock = request.lock.expect("only the server's own locks wait for claims");
-            let asked = self.asked(request, lock, true);
+            let asked = self.request_for(request, lock, true);
             self.core.handle(ClientId(peer), asked, &mut self.replies);
         }
         self.answer_all();
@@ -426,6 +389,7 @@ impl Books {
                     self.totals.refused += 1;
                     self.end(peer, place, |id| Answer::Refused { id, why: words(why) });
                 }
+                // Whoever gave up has no use for the combiner's word that it is gone.
                 Decided::Cancelled | Decided::Downgraded { .. } => {}
             }
         }
@@ -438,7 +402,7 @@ impl Books {
             self.core.handle(ClientId(peer), Asked::Cancel { id: place }, &mut self.replies);
             return self.end(peer, place, |id| Answer::Refused { id, why });
         }
-        let now = Instant::now();
+        let now = self.now;
         let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::as_mut) else { return };
         let Some(request) = session.slots.get_mut(place as usize).and_then(Option::as_mut) else { return };
         let waited = now - request.since;
@@ -461,7 +425,7 @@ impl Books {
         let Some(session) = self.session(peer) else { return };
         let Some(request) = session.slots.get_mut(place as usize).and_then(Option::take) else { return };
         session.say(&answer(request.id));
-        self.forget(&request, Instant::now());
+        self.forget(&request);
     }
 }
 

@@ -1,52 +1,80 @@
-//! The desk: takes what clients send, and hands it to the books.
+//! The desk: takes what clients send, puts it into the tray, and hands what comes out of it to the books.
 //!
 //! It is the server's "memory" towards the tcp fabric, and has none but for guests of an exported space: any other client
 //! that asks for words is refused. So nobody else has to be trusted with them.
 
-use super::books::{Books, MAX_HANDLES, Name, Place, Request, Session, Stage};
+use super::books::Books;
+use super::combine::Counter;
 use super::exported::Exported;
 use super::guest::Guest;
 use super::guests;
+use super::lent::Lent;
+use super::lents;
+use super::session::{MAX_HANDLES, Name, Place};
+use super::tray::{Note, Tray};
 use crate::home::Kind;
-use crate::inspect::{Entry, EntryState, Heat, Inspector};
+use crate::lent::layout::SCHEME;
 use crate::name::LockName;
-use crate::remote::listing::Writer;
-use crate::remote::talk::{Answer, Ask, DESK, PAGE, RequestId, VERSION};
+use crate::remote::talk::{Answer, Ask, DESK, PAGE, RequestId, Units, VERSION};
 use crate::remote::verbs::SUFFIX;
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, Watch};
-use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, Time};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
-
-/// Locks in one answer about what locks have seen: the hottest.
-const HOTTEST: usize = 1000;
 
 /// The desk of one server. Clones are the same desk.
 #[derive(Clone, Debug)]
 pub(super) struct Desk(Arc<Inside>);
 
 #[derive(Debug)]
-struct Inside {
-    books: Arc<Mutex<Books>>,
+pub(super) struct Inside {
+    tray: Tray,
+    /// Whoever has this is the combiner.
+    counter: Mutex<Counter>,
     /// Which spaces of this host are offered, and those that somebody asked for.
     exports: Vec<String>,
     opened: Mutex<HashMap<String, Arc<Exported>>>,
+    /// Spaces in memory that is lent.
+    lends: Vec<Arc<Lent>>,
     began: Instant,
 }
 
 impl Desk {
-    pub(super) fn new(books: Books, exports: Vec<String>) -> Self {
-        let books = Arc::new(Mutex::new(books));
-        Self(Arc::new(Inside { books, exports, opened: Mutex::default(), began: Instant::now() }))
+    /// The desk of a server whose connections are read by so many threads.
+    pub(super) fn new(books: Books, exports: Vec<String>, lends: Vec<Arc<Lent>>, threads: usize) -> Self {
+        let (tray, notes) = Tray::new(threads);
+        let (counter, opened) = (Mutex::new(Counter::new(books, notes)), Mutex::default());
+        Self(Arc::new(Inside { tray, counter, exports, opened, lends, began: Instant::now() }))
     }
 
-    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
-        self.0.books.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Spaces in memory that is lent.
+    pub(super) fn lends(&self) -> &[Arc<Lent>] {
+        &self.0.lends
+    }
+
+    pub(super) fn tray(&self) -> &Tray {
+        &self.0.tray
+    }
+
+    pub(super) fn counter(&self) -> &Mutex<Counter> {
+        &self.0.counter
+    }
+
+    /// For whoever should not keep the desk alive.
+    pub(super) fn downgrade(&self) -> Weak<Inside> {
+        Arc::downgrade(&self.0)
+    }
+
+    /// The desk again, if it is still there.
+    pub(super) fn upgrade(weak: &Weak<Inside>) -> Option<Self> {
+        weak.upgrade().map(Self)
     }
 
     fn place(&self, books: &mut Books, space: &[u8]) -> Result<Place, String> {
+        if let Some(name) = space.strip_prefix(SCHEME.as_bytes()) {
+            return lents::place(self.lends(), name).map(Place::Lent);
+        }
         let Some(exported) = std::str::from_utf8(space).ok().filter(|space| space.starts_with("shm:")) else {
             let name = if space.is_empty() { &b"default"[..] } else { space };
             let number = books.directory.space(name).ok_or("the server has no room for another space")?;
@@ -64,22 +92,57 @@ impl Desk {
         Ok(Place::Exported(space))
     }
 
-    /// One message of a client; in order, since connections are read one frame after the other.
-    fn take(&self, peer: u32, message: &Message) {
-        let mut books = self.books();
-        let Some(session) = books.session(peer) else { return };
-        let Some((seq, ask)) = Ask::decode(message) else {
-            return books.refuse(peer, 0, "a message was sent that makes no sense to this server");
+    /// What a client says; in order, since connections are read one frame after the other.
+    fn hear(&self, peer: u32, message: &Message) {
+        let note = match Ask::decode(message) {
+            None => Note::Nonsense,
+            Some((seq, Ask::Lock { id, units, wait })) => Note::Lock { seq, id, units, wait },
+            Some((seq, Ask::Unlock { id, answer })) => Note::Unlock { seq, id, answer },
+            Some((seq, ask)) => Note::Other { seq, number: self.tray().keep(ask) },
         };
-        // Said again after a broken connection, or said too early: then it will be said again.
-        if seq != session.taken + 1 {
-            return;
+        self.put(peer, note);
+    }
+
+    /// A note that comes out of the tray.
+    pub(super) fn take(&self, books: &mut Books, peer: u32, note: Note) {
+        match note {
+            Note::Lock { seq, id, units, wait } if books.takes(peer, seq) => {
+                self.lock(books, peer, (id, units, wait));
+            }
+            Note::Unlock { seq, id, answer } if books.takes(peer, seq) => {
+                let held = books.unlock(peer, id);
+                if answer {
+                    books.say(peer, &Answer::Unlocked { id, held });
+                }
+            }
+            Note::Other { seq, number } => {
+                let Some(ask) = self.tray().fetch(number).filter(|_| books.takes(peer, seq)) else { return };
+                books.decide();
+                self.handle(books, peer, ask);
+            }
+            Note::Departed(how) => return books.depart(peer, how),
+            Note::Nonsense if books.session(peer).is_some() => {
+                books.refuse(peer, 0, "a message was sent that makes no sense to this server");
+            }
+            // Said before, or of somebody who is gone.
+            Note::Lock { .. } | Note::Unlock { .. } | Note::Nonsense => return,
         }
-        session.taken = seq;
-        self.handle(&mut books, peer, ask);
         books.ack(peer);
     }
 
+    fn lock(&self, books: &mut Books, peer: u32, (id, units, wait): (RequestId, Units, bool)) {
+        match Self::found(books, peer, units.handle) {
+            Some(Found::Own(lock)) => books.lock(peer, lock, id, units, wait),
+            Some(Found::Exported(handle)) => {
+                books.decide();
+                handle.lock(self, books, peer, (id, units, wait));
+            }
+            Some(Found::Lent) => books.refuse(peer, id, lents::BY_ITSELF),
+            None => books.refuse(peer, id, "the request names a lock that was refused or never named"),
+        }
+    }
+
+    /// What is asked for less often. Everything before it is decided.
     fn handle(&self, books: &mut Books, peer: u32, ask: Ask) {
         match ask {
             Ask::Open { version, .. } if version != VERSION => {
@@ -101,43 +164,26 @@ impl Desk {
             }
             Ask::Name { handle, kind, name } => Self::name(books, peer, handle, kind, &name),
             Ask::Forget { handle } => {
-                if let Some(Name::Own(lock)) =
-                    books.session(peer).and_then(|session| session.handles.remove(&handle))
-                {
-                    books.directory.close(lock);
+                let Some(session) = books.session(peer) else { return };
+                match (session.handles.remove(&handle), &session.place) {
+                    (Some(Name::Own(lock)), _) => books.directory.close(lock),
+                    (Some(Name::Lent(name, _)), Some(Place::Lent(space))) => space.close(&name),
+                    _ => {}
                 }
             }
-            Ask::Lock { id, units, wait } => match Self::found(books, peer, units.handle) {
-                Some(Found::Own(lock)) => books.lock(peer, lock, id, units, wait),
-                Some(Found::Exported(handle)) => handle.lock(&self.0.books, books, peer, (id, units, wait)),
-                None => books.refuse(peer, id, "the request names a lock that was refused or never named"),
-            },
-            Ask::Unlock { id, answer } => {
-                let held = books.unlock(peer, id);
-                if answer {
-                    books.say(peer, &Answer::Unlocked { id, held });
-                }
-            }
+            Ask::Lock { .. } | Ask::Unlock { .. } => unreachable!("they are notes of their own"),
             Ask::Claim { id, units, token, epoch, key } => match Self::found(books, peer, units.handle) {
                 Some(Found::Own(lock)) => books.claim(peer, lock, id, units, (token, epoch, key)),
                 // It was free from the moment the server died.
-                Some(Found::Exported(_)) => books.say(peer, &Answer::Lost { id }),
+                Some(Found::Exported(_) | Found::Lent) => books.say(peer, &Answer::Lost { id }),
                 None => books.refuse(peer, id, "the claim names a lock that was refused or never named"),
             },
-            Ask::List { id } => match self.entries(books, peer) {
-                Ok(entries) => {
-                    let mut out = Writer::default();
-                    entries.iter().for_each(|entry| out.entry(entry));
-                    pages(books, peer, id, &out.0);
-                }
+            Ask::List { id } => match self.list(books, peer) {
+                Ok(bytes) => pages(books, peer, id, &bytes),
                 Err(why) => books.refuse(peer, id, why),
             },
-            Ask::Heat { id } => match self.heat(books, peer) {
-                Ok(heat) => {
-                    let mut out = Writer::default();
-                    heat.iter().for_each(|heat| out.heat(heat));
-                    pages(books, peer, id, &out.0);
-                }
+            Ask::Heat { id } => match self.list_heat(books, peer) {
+                Ok(bytes) => pages(books, peer, id, &bytes),
                 Err(why) => books.refuse(peer, id, why),
             },
             Ask::Break { id, token, name } => match Self::break_grant(books, peer, &name, token) {
@@ -164,22 +210,49 @@ impl Desk {
             return Err("a session has one space only".to_owned());
         }
         let mut answer = Answer::Ack;
-        if verbs {
-            let Place::Exported(space) = &place else {
-                return Err("only spaces of shared memory have words: leave ?verbs out".to_owned());
-            };
-            let guest = guests::join(&self.0.books, session, peer, space.space()?)?;
-            answer = Answer::Guest { peer: guest.peer() };
-            session.guest = Some(guest);
+        match (&place, verbs) {
+            (_, false) => {}
+            (Place::Own(_), true) => {
+                let why =
+                    "only spaces of shared memory, and those that are lent, have words: leave ?verbs out";
+                return Err(why.to_owned());
+            }
+            (Place::Exported(space), true) => {
+                let guest = guests::join(self, session, peer, space.space()?)?;
+                answer = Answer::Guest { peer: guest.peer() };
+                session.guest = Some(guest);
+            }
+            (Place::Lent(space), true) => {
+                answer = Answer::Guest { peer: lents::enter(session, space)? };
+                books.durable.before_grant(books.durable.first_token())?;
+            }
         }
+        let Some(session) = books.session(peer) else { return Ok(()) };
         (session.key, session.place) = (key, Some(place));
         session.say(&answer);
         Ok(())
     }
 
-    /// The guest that the session of `peer` is, if it is one.
+    /// Lets `session`, which comes by the NIC, into a lent space, and says under which number.
+    #[cfg(feature = "rdma")]
+    pub(super) fn lend(&self, session: PeerId, lent: &Arc<Lent>, label: &str) -> Option<PeerId> {
+        let guest = lent.join(label)?;
+        let peer = guest.peer();
+        self.books().session(seat(session)?)?.lent = Some(guest);
+        Some(peer)
+    }
+
+    /// The client of a lent space that the session of `peer` is, if it is one.
+    fn lent(&self, peer: PeerId) -> Option<Arc<super::lent::Guest>> {
+        if self.lends().is_empty() {
+            return None;
+        }
+        self.books_up_to_date().session(seat(peer)?)?.lent.clone()
+    }
+
+    /// The guest that the session of `peer` is, if it is one. All that it has said before has happened.
     fn guest(&self, peer: PeerId) -> Option<Arc<Guest>> {
-        self.books().session(seat(peer)?)?.guest.clone()
+        self.books_up_to_date().session(seat(peer)?)?.guest.clone()
     }
 
     fn name(books: &mut Books, peer: u32, handle: u64, kind: Kind, name: &LockName) {
@@ -191,11 +264,14 @@ impl Desk {
         let found = match session.place.clone() {
             Some(Place::Own(space)) => books.directory.open(space, kind, name.clone()).map(Name::Own),
             Some(Place::Exported(space)) => space.handle(kind, name).ok().map(Name::Exported),
+            Some(Place::Lent(space)) => lents::name(&space, name),
             None => None,
         };
         let (Some(session), Some(found)) = (books.session(peer), found) else { return };
-        if let Some(Name::Own(lock)) = session.handles.insert(handle, found) {
-            books.directory.close(lock);
+        match (session.handles.insert(handle, found), &session.place) {
+            (Some(Name::Own(lock)), _) => books.directory.close(lock),
+            (Some(Name::Lent(name, _)), Some(Place::Lent(space))) => space.close(&name),
+            _ => {}
         }
     }
 
@@ -203,95 +279,7 @@ impl Desk {
         match books.session(peer)?.handles.get(&handle)? {
             Name::Own(lock) => Some(Found::Own(*lock)),
             Name::Exported(handle) => Some(Found::Exported(handle.clone())),
-        }
-    }
-
-    /// Everybody who holds or waits in the session's space; holders first, then those who have waited longest.
-    fn entries(&self, books: &mut Books, peer: u32) -> Result<Vec<Entry>, String> {
-        let mut entries: Vec<_> = match books.session(peer).and_then(|session| session.place.clone()) {
-            None => return Err("the session has no space".to_owned()),
-            Some(Place::Own(space)) => {
-                let now = Instant::now();
-                let requests = books.sessions.iter().flatten().flat_map(|session| {
-                    session.slots.iter().flatten().map(move |request| (session, request))
-                });
-                let own = requests.filter_map(|(session, request)| {
-                    let lock = books.directory.lock(request.lock?);
-                    let range = (lock.kind == Kind::Ranges).then_some(request.units.start..request.units.end);
-                    (lock.space == space).then(|| entry(session, request, lock.name.clone(), range, now))
-                });
-                own.collect()
-            }
-            Some(Place::Exported(space)) => {
-                let mut entries = Inspector::open(&space.address)
-                    .map_err(|error| error.to_string())?
-                    .entries()
-                    .map_err(|error| error.to_string())?;
-                guests::name_sessions(books, &mut entries);
-                entries
-            }
-        };
-        entries.sort_by(|a, b| {
-            let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));
-            key(a).cmp(&key(b))
-        });
-        Ok(entries)
-    }
-
-    fn heat(&self, books: &mut Books, peer: u32) -> Result<Vec<Heat>, String> {
-        match books.session(peer).and_then(|session| session.place.clone()) {
-            None => Err("the session has no space".to_owned()),
-            Some(Place::Own(space)) => {
-                let mut heat: Vec<_> = books
-                    .directory
-                    .of(space)
-                    .map(|lock| Heat {
-                        name: lock.name.clone(),
-                        ranges: lock.kind == Kind::Ranges,
-                        holders: lock.now.holders,
-                        waiters: lock.now.waiters,
-                        grants: lock.grants,
-                        contended: lock.contended,
-                        waited: lock.waited,
-                    })
-                    .collect();
-                heat.sort_by_key(|heat| std::cmp::Reverse((heat.grants, heat.waiters)));
-                heat.truncate(HOTTEST);
-                Ok(heat)
-            }
-            Some(Place::Exported(_)) => Ok(Heat::of(&self.entries(books, peer)?)),
-        }
-    }
-
-    /// Takes a lock away from whoever holds it with `token`. `false` if nobody does.
-    fn break_grant(books: &mut Books, peer: u32, name: &LockName, token: u64) -> Result<bool, String> {
-        match books.session(peer).and_then(|session| session.place.clone()) {
-            None => Err("the session has no space".to_owned()),
-            Some(Place::Own(space)) => {
-                for kind in [Kind::Keyed, Kind::Ranges] {
-                    let Some(lock) = books.directory.open(space, kind, name.clone()) else { continue };
-                    let found = books.holders(lock).find(|(_, _, held)| *held == token);
-                    let found = found.map(|(holder, request, _)| (holder, request.id));
-                    if let Some((holder, id)) = found {
-                        books.durable.broken(token)?;
-                        books.take_away(holder, id);
-                    }
-                    books.directory.close(lock);
-                    if found.is_some() {
-                        return Ok(true);
-                    }
-                }
-                Ok(false)
-            }
-            Some(Place::Exported(space)) => {
-                use crate::inspect::BreakError::{NoSuchLock, NotHeld};
-                let inspector = Inspector::open(&space.address).map_err(|error| error.to_string())?;
-                match inspector.break_grant(name.as_bytes(), token) {
-                    Ok(()) => Ok(true),
-                    Err(NotHeld { .. } | NoSuchLock(_)) => Ok(false),
-                    Err(error) => Err(error.to_string()),
-                }
-            }
+            Name::Lent(..) => Some(Found::Lent),
         }
     }
 
@@ -309,36 +297,7 @@ impl Desk {
 enum Found {
     Own(u64),
     Exported(super::exported::Handle),
-}
-
-/// A session's label is its process, host and program.
-pub(super) fn label(label: &str) -> (u32, &str, &str) {
-    let mut parts = label.splitn(3, ' ');
-    let pid = parts.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
-    (pid, parts.next().unwrap_or(""), parts.next().unwrap_or(""))
-}
-
-fn entry(
-    session: &Session,
-    request: &Request,
-    name: LockName,
-    range: Option<std::ops::Range<u64>>,
-    now: Instant,
-) -> Entry {
-    let (pid, host, program) = label(&session.label);
-    let token = if let Stage::Held { token } = request.stage { Some(token) } else { None };
-    Entry {
-        name,
-        state: if token.is_some() { EntryState::Held } else { EntryState::Waiting },
-        shared: request.units.mode == Mode::Shared,
-        range,
-        token,
-        age: now - request.since,
-        pid,
-        host: host.to_owned(),
-        program: program.to_owned(),
-        alive: true,
-    }
+    Lent,
 }
 
 fn pages(books: &mut Books, peer: u32, id: RequestId, bytes: &[u8]) {
@@ -362,6 +321,9 @@ impl VerbHost for Desk {
 
     /// Only guests have words.
     fn execute(&self, from: PeerId, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError> {
+        if let Some(guest) = self.lent(from) {
+            return guest.execute(verbs, olds);
+        }
         match (self.guest(from), verbs.first()) {
             (Some(guest), _) => guest.execute(verbs, olds),
             (None, None) => Ok(()),
@@ -370,6 +332,9 @@ impl VerbHost for Desk {
     }
 
     async fn watch(&self, from: PeerId, watch: Watch) -> Result<u128, HostError> {
+        if let Some(guest) = self.lent(from) {
+            return guest.watch(watch).await;
+        }
         match self.guest(from) {
             Some(guest) => guest.watch(watch).await,
             None => Err(HostError::NoSuchWord { addr: watch.addr, width: watch.width }),
@@ -390,16 +355,24 @@ impl VerbHost for Desk {
     fn deliver(&self, from: PeerId, to: PeerId, message: &Message) -> bool {
         let Some(seat) = seat(from) else { return false };
         if to == DESK {
-            self.take(seat, message);
+            self.hear(seat, message);
             return true;
         }
-        self.guest(from).is_some_and(|guest| guest.send(to, message.clone()))
+        match self.lent(from) {
+            Some(guest) => guest.send(to, message.clone()),
+            None => self.guest(from).is_some_and(|guest| guest.send(to, message.clone())),
+        }
     }
 
     fn on_session_lost(&self, peer: PeerId, how: SessionEnd) {
         if let Some(seat) = seat(peer) {
-            self.books().depart(seat, how);
+            self.put(seat, Note::Departed(how));
+            self.settle();
         }
+    }
+
+    fn settle(&self) {
+        Desk::settle(self);
     }
 }
 

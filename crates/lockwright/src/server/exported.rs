@@ -4,7 +4,9 @@
 //! other, which holds what its sessions hold: it uses the client library itself. A session's locks are released when the
 //! session is lost; when the server dies, its locks are free at once, as those of any process that dies.
 
-use super::books::{Books, Request, Stage};
+use super::books::Books;
+use super::desk::Desk;
+use super::session::{Request, Stage};
 use crate::client::{Address, Client};
 use crate::error::{HandleError, LockError, OpenError};
 use crate::home::{Bound, Kind, shm};
@@ -14,7 +16,7 @@ use crate::remote::talk::{Answer, RequestId, Units};
 use lockwright_fabric::backend::shm::ShmSpace;
 use lockwright_fabric::observe::Mode;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
@@ -128,7 +130,7 @@ impl Handle {
     /// Takes the lock for a session: at once, or by a task that waits for it.
     pub(super) fn lock(
         &self,
-        books: &Arc<Mutex<Books>>,
+        desk: &Desk,
         open: &mut Books,
         peer: u32,
         (id, units, wait): (RequestId, Units, bool),
@@ -142,9 +144,9 @@ impl Handle {
             Poll::Pending => None,
         };
         let stage = match outcome {
-            Some(Ok(guard)) => Stage::Exported(Held::Granted(watched(guard, books, peer, serial, id))),
+            Some(Ok(guard)) => Stage::Exported(Held::Granted(watched(guard, desk, peer, serial, id))),
             Some(Err(error)) => return refuse(open, peer, id, &error),
-            None => Stage::Exported(Held::Waiting(wait_for(acquire, books, peer, serial, id))),
+            None => Stage::Exported(Held::Waiting(wait_for(acquire, desk, peer, serial, id))),
         };
         let token =
             if let Stage::Exported(Held::Granted(guard)) = &stage { Some(guard.token()) } else { None };
@@ -171,22 +173,12 @@ fn refuse(open: &mut Books, peer: u32, id: RequestId, error: &LockError) {
     }
 }
 
-fn lock(books: &Arc<Mutex<Books>>) -> std::sync::MutexGuard<'_, Books> {
-    books.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Waits for the lock without holding anybody up.
-fn wait_for(
-    acquire: Pin<Box<Acquire>>,
-    books: &Arc<Mutex<Books>>,
-    peer: u32,
-    serial: u64,
-    id: RequestId,
-) -> Task {
-    let books = Arc::clone(books);
+fn wait_for(acquire: Pin<Box<Acquire>>, desk: &Desk, peer: u32, serial: u64, id: RequestId) -> Task {
+    let desk = desk.clone();
     Task::spawn(async move {
         let outcome = acquire.await;
-        let mut open = lock(&books);
+        let mut open = desk.books();
         let Some(session) = open.session(peer).filter(|session| session.serial == serial) else { return };
         match outcome {
             Ok(guard) => {
@@ -194,7 +186,7 @@ fn wait_for(
                 let Some(request) = session.request(id) else { return };
                 let token = guard.token();
                 request.since = Instant::now();
-                request.stage = Stage::Exported(Held::Granted(watched(guard, &books, peer, serial, id)));
+                request.stage = Stage::Exported(Held::Granted(watched(guard, &desk, peer, serial, id)));
                 open.totals.exported_grants += 1;
                 open.say(peer, &Answer::Granted { id, token });
             }
@@ -208,11 +200,11 @@ fn wait_for(
 }
 
 /// Tells the session if the lock is taken away.
-fn watched(guard: Guard, books: &Arc<Mutex<Books>>, peer: u32, serial: u64, id: RequestId) -> Guard {
-    let books = Arc::downgrade(books);
+fn watched(guard: Guard, desk: &Desk, peer: u32, serial: u64, id: RequestId) -> Guard {
+    let desk = desk.downgrade();
     guard.on_lost(move || {
-        let Some(books) = books.upgrade() else { return };
-        let mut open = lock(&books);
+        let Some(desk) = Desk::upgrade(&desk) else { return };
+        let mut open = desk.books();
         let Some(session) = open.session(peer).filter(|session| session.serial == serial) else { return };
         let lost = session.take(id);
         if lost.is_some() {

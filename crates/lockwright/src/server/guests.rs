@@ -1,28 +1,30 @@
 //! Sessions that are guests of an exported space, as the desk sees them: how they come in, what they ask, how they are listed.
 
-use super::books::{Books, Name, Session, Stage};
-use super::desk::label;
+use super::books::Books;
+use super::desk::Desk;
 use super::exported::Held;
 use super::guest::Guest;
+use super::look::label;
+use super::session::{Name, Session, Stage};
 use crate::inspect::Entry;
 use crate::name::LockName;
 use crate::remote::talk::{Answer, Ask};
 use lockwright_fabric::backend::shm::ShmSpace;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Makes the session of `peer` a guest of `space`.
 pub(super) fn join(
-    books: &Arc<Mutex<Books>>,
+    desk: &Desk,
     session: &Session,
     peer: u32,
     space: &ShmSpace,
 ) -> Result<Arc<Guest>, String> {
     let inbox = session.inbox.clone().ok_or("the session cannot be reached")?;
-    let (books, serial) = (Arc::downgrade(books), session.serial);
+    let (desk, serial) = (desk.downgrade(), session.serial);
     let expelled = move || {
-        let Some(books) = books.upgrade() else { return };
-        let mut open = books.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(desk) = Desk::upgrade(&desk) else { return };
+        let mut open = desk.books();
         if open.session(peer).is_some_and(|session| session.serial == serial) {
             open.totals.lost += 1;
             open.refuse(
@@ -38,6 +40,9 @@ pub(super) fn join(
 /// What only guests say.
 pub(super) fn handle(books: &mut Books, peer: u32, ask: &Ask) {
     let Some(session) = books.session(peer) else { return };
+    if session.lent.is_some() {
+        return super::lents::handle(books, peer, ask);
+    }
     let Some(guest) = session.guest.clone() else {
         return books.refuse(peer, 0, "only guests of an exported space can ask that");
     };
@@ -74,7 +79,7 @@ fn holds(session: &Session) -> Vec<(LockName, u64)> {
     let Some(guest) = &session.guest else { return Vec::new() };
     let handles = session.handles.values().filter_map(|name| match name {
         Name::Exported(handle) => Some((handle.bound()?, handle.name())),
-        Name::Own(_) => None,
+        Name::Own(_) | Name::Lent(..) => None,
     });
     let names: HashMap<_, _> = handles.map(|(bound, name)| (bound.lock, (bound.token_base, name))).collect();
     let held = guest.holds().into_iter().filter_map(|(lock, token)| {

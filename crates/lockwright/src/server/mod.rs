@@ -5,251 +5,63 @@
 //!
 //! | file | |
 //! |---|---|
+//! | `options` | what it is told before it starts |
+//! | `workers` | the threads that read connections |
 //! | `desk` | takes what clients send |
-//! | `books` | sessions, requests, grants, claims |
+//! | `look` | who holds and waits, for people |
+//! | `tray`, `combine` | the combiner's list of what they sent, and who serves it |
+//! | `books`, `session` | sessions, requests, grants, claims |
 //! | `directory` | names |
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
 //! | `guests`, `guest` | clients that run the protocol of such a space themselves |
+//! | `lent`, `lents`, `undertaker` | spaces in memory whose locks clients take by verbs of their own |
 //! | `rdma` | the same desk behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
 
 mod books;
+mod combine;
 mod desk;
 mod directory;
 mod durable;
 mod exported;
 mod guest;
 mod guests;
+mod lent;
+mod lents;
+mod look;
 mod metrics;
+mod options;
+#[cfg(test)]
+mod pass_tests;
 #[cfg(feature = "rdma")]
 mod rdma;
+mod session;
 mod totals;
+mod tray;
+mod undertaker;
+mod workers;
+
+pub use self::options::{DEFAULT_LISTEN, ServeError, ServerOptions};
 
 use self::books::Books;
 use self::desk::Desk;
 use self::durable::Durable;
-use crate::remote::secret;
+use self::lent::Lent;
+use self::workers::Workers;
+use crate::remote::secret::{self, Left};
 use lockwright_fabric::backend::tcp;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Where a server listens unless told otherwise: this machine only. (The port spells LOCK on a telephone.)
-pub const DEFAULT_LISTEN: &str = "127.0.0.1:5625";
-
-/// How a server behaves: see [`Server::start`].
-///
-/// ```
-/// use lockwright::server::ServerOptions;
-/// let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap());
-/// ```
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct ServerOptions {
-    listen: SocketAddr,
-    token: Option<tcp::Token>,
-    tls: Option<tcp::TlsServer>,
-    metrics: Option<SocketAddr>,
-    state: Option<PathBuf>,
-    grace: Duration,
-    heartbeat: Duration,
-    exports: Vec<String>,
-    #[cfg(feature = "rdma")]
-    rdma: Option<rdma::Side>,
-}
-
-impl Default for ServerOptions {
-    fn default() -> Self {
-        Self {
-            listen: DEFAULT_LISTEN.parse().expect("it is an address"),
-            token: None,
-            tls: None,
-            metrics: None,
-            state: None,
-            grace: Duration::from_secs(5),
-            heartbeat: Duration::from_secs(1),
-            exports: Vec::new(),
-            #[cfg(feature = "rdma")]
-            rdma: None,
-        }
-    }
-}
-
 /// How long the session of a client outlives a connection that was closed without a goodbye, at most. Processes that
 /// die are seen like that, and their locks should not wait; a living client is back within milliseconds.
 const GRACE_CLOSED: Duration = Duration::from_secs(1);
 
-impl ServerOptions {
-    /// Where to listen. Port 0 is any free one. Addresses that other machines can reach need a token or TLS.
-    ///
-    /// ```
-    /// # use lockwright::server::ServerOptions;
-    /// let options = ServerOptions::default().listen("127.0.0.1:7000".parse().unwrap());
-    /// ```
-    pub fn listen(mut self, address: SocketAddr) -> Self {
-        self.listen = address;
-        self
-    }
-
-    /// A secret that clients must know, of at least 16 bytes.
-    ///
-    /// # Errors
-    /// If it is too short.
-    ///
-    /// ```
-    /// # use lockwright::server::ServerOptions;
-    /// assert!(ServerOptions::default().token("short").is_err());
-    /// ```
-    pub fn token(mut self, secret: impl AsRef<[u8]>) -> Result<Self, ServeError> {
-        self.token = Some(tcp::Token::new(secret).map_err(|error| ServeError::Trust(error.to_string()))?);
-        Ok(self)
-    }
-
-    /// The certificate chain and private key of the server, both PEM.
-    ///
-    /// # Errors
-    /// If they cannot be used.
-    ///
-    /// ```
-    /// # use lockwright::server::ServerOptions;
-    /// assert!(ServerOptions::default().tls(b"no certificate", b"no key").is_err());
-    /// ```
-    pub fn tls(mut self, certificates: &[u8], key: &[u8]) -> Result<Self, ServeError> {
-        let tls = tcp::TlsServer::from_pem(certificates, key);
-        self.tls = Some(tls.map_err(|error| ServeError::Trust(error.to_string()))?);
-        Ok(self)
-    }
-
-    /// Where to answer Prometheus (`GET /metrics`).
-    ///
-    /// ```
-    /// # use lockwright::server::ServerOptions;
-    /// let options = ServerOptions::default().metrics("127.0.0.1:9000".parse().unwrap());
-    /// ```
-    pub fn metrics(mut self, address: SocketAddr) -> Self {
-        self.metrics = Some(address);
-        self
-    }
-
-    /// The file that remembers what must outlive a restart. Without one, clients lose their locks when the server is
-    /// restarted, and are told so.
-    ///
-    /// ```
-    /// # use lockwright::server::ServerOptions;
-    /// let options = ServerOptions::default().state("/var/lib/lockwright/serve.state");
-    /// ```
-    pub fn state(mut self, path: impl Into<PathBuf>) -> Self {
-        self.state = Some(path.into());
-        self
-    }
-
-    /// How long a silent client keeps its locks after three missed heartbeats, and how long a restarted server waits
-    /// for claims before it grants anything: five seconds unless told otherwise.
-    ///
-    /// ```
-    /// # use lockwright::server::ServerOptions;
-    /// # use std::time::Duration;
-    /// let options = ServerOptions::default().grace(Duration::from_secs(30));
-    /// ```
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
-        self
-    }
-
-    /// How often idle clients show that they are there: once a second unless told otherwise.
-    ///
-    /// ```
-    /// # use lockwright::server::ServerOptions;
-    /// # use std::time::Duration;
-    /// let options = ServerOptions::default().heartbeat(Duration::from_millis(200));
-    /// ```
-    pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
-        self.heartbeat = heartbeat.max(Duration::from_millis(10));
-        self
-    }
-
-    /// Offers a space of this host's shared memory, such as `shm:`, to clients, as `tcp://host:port/shm:`. It can be
-    /// called several times.
-    ///
-    /// Such a space is its user's alone, so a server that offers one lets nobody in who does not know its secret. Without a
-    /// [token](Self::token) it makes one that only processes of this user can read; they find it by themselves.
-    ///
-    /// ```
-    /// # use lockwright::server::ServerOptions;
-    /// let options = ServerOptions::default().export("shm:");
-    /// ```
-    pub fn export(mut self, space: impl Into<String>) -> Self {
-        self.exports.push(space.into());
-        self
-    }
-
-    /// Offers the same spaces over RDMA too, as `rdma://host:port/NAME`: `listen` is where clients and server meet, by TCP,
-    /// before they talk over queue pairs of `device`. Addresses that other machines can reach need a token.
-    ///
-    /// ```
-    /// # use lockwright::server::ServerOptions;
-    /// let options = ServerOptions::default().rdma("127.0.0.1:5626".parse()?, "rxe0".parse()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[cfg(feature = "rdma")]
-    pub fn rdma(
-        mut self,
-        listen: SocketAddr,
-        device: lockwright_fabric::backend::rdma::DeviceChoice,
-    ) -> Self {
-        self.rdma = Some(rdma::Side { listen, device });
-        self
-    }
-}
-
-/// Why a server did not start.
-///
-/// ```
-/// use lockwright::server::{ServeError, Server, ServerOptions};
-/// let options = ServerOptions::default().listen("0.0.0.0:0".parse().unwrap());
-/// assert!(matches!(Server::start(options), Err(ServeError::Exposed(_))));
-/// ```
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// Strangers could reach it.
-    #[error(
-        "refusing to listen on {0}: other machines could reach it, and nothing would keep them out. Give \
-         --tls-cert and --tls-key, or --token-file with a secret that clients must know; or listen on 127.0.0.1"
-    )]
-    Exposed(SocketAddr),
-    /// The address cannot be had.
-    #[error("cannot listen on {address}: {why}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        why: String,
-    },
-    /// The token, certificate or key is no good.
-    #[error("{0}")]
-    Trust(String),
-    /// There is no RDMA device, or it cannot be used.
-    #[error("cannot serve over RDMA: {0}")]
-    Rdma(String),
-    /// The state file cannot be used.
-    #[error("the server's state in {path} cannot be used: {why}")]
-    State {
-        /// The file.
-        path: String,
-        /// Why.
-        why: String,
-    },
-    /// There is no thread or no runtime to be had.
-    #[error("the server cannot be started: {0}")]
-    System(String),
-}
-
-/// A running server, on a thread of its own. Dropping it stops it.
+/// A running server, on threads of its own. Dropping it stops it.
 ///
 /// ```
 /// use lockwright::Client;
@@ -294,7 +106,7 @@ impl Server {
     /// ```
     pub fn start(options: ServerOptions) -> Result<Self, ServeError> {
         let system = |error: std::io::Error| ServeError::System(error.to_string());
-        // One thread: the combiner decides one request after the other anyway, and nobody has to be woken for it.
+        // The first of the threads that read connections; the others are its workers.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
         let (tell, told) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
@@ -371,7 +183,6 @@ async fn serve(
     tell: &mpsc::Sender<Result<Up, ServeError>>,
     stopped: oneshot::Receiver<()>,
 ) {
-    let any_port = options.listen.port() == 0;
     let started = match start(options).await {
         Ok(started) => started,
         Err(error) => {
@@ -379,7 +190,7 @@ async fn serve(
             return;
         }
     };
-    let Started { server, desk, metrics, recovering } = started.tcp;
+    let Started { server, desk, workers, metrics, recovering, left } = started.tcp;
     #[cfg(feature = "rdma")]
     let rdma = started.rdma.as_ref().map(|host| (host.address(), host.device().to_owned()));
     #[cfg(not(feature = "rdma"))]
@@ -402,15 +213,15 @@ async fn serve(
     }
     let _ = tell.send(Ok(up));
     let _ = stopped.await;
-    // Nobody comes back to a port that was the system's choice.
-    if any_port {
-        let _ = secret::forget(server.address().port());
-    }
+    drop(left);
     server.shut_down().await;
     #[cfg(feature = "rdma")]
     drop(started.rdma);
+    // Nothing is granted any more once they have ended.
+    drop(workers);
     let mut books = desk.books();
-    let clean = books.requests() == 0 && !books.is_recovering();
+    let lent = desk.lends().iter().any(|space| space.is_in_use());
+    let clean = books.requests() == 0 && !books.is_recovering() && !lent;
     books.durable.end(clean);
 }
 
@@ -424,17 +235,22 @@ struct Both {
 struct Started {
     server: tcp::Server<Desk>,
     desk: Desk,
+    workers: Workers,
+    /// The secrets for this user's clients, if there are some.
+    left: Vec<Option<Left>>,
     metrics: Option<tokio::net::TcpListener>,
     recovering: Option<Duration>,
 }
 
 async fn start(options: ServerOptions) -> Result<Both, ServeError> {
-    let ServerOptions { listen, token, tls, metrics, state, grace, heartbeat, exports, .. } = options;
+    let ServerOptions {
+        listen, token, tls, metrics, state, grace, heartbeat, exports, lends, threads, ..
+    } = options;
     let exposed = !listen.ip().to_canonical().is_loopback() && token.is_none() && tls.is_none();
     if exposed {
         return Err(ServeError::Exposed(listen));
     }
-    let (token, secret) = admission(&exports, token, listen)?;
+    let (token, secret) = admission(&exports, &lends, token, listen)?;
     let (durable, recovering) = Durable::begin(state.as_deref()).map_err(|error| ServeError::State {
         path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
         why: error.to_string(),
@@ -449,6 +265,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     };
     #[cfg(feature = "rdma")]
     let shared = rdma::Shared { token: token.clone(), heartbeat, grace, epoch: durable.epoch };
+    let workers = Workers::start(threads).map_err(|error| ServeError::System(error.to_string()))?;
     let tcp_options = tcp::ServerOptions {
         token,
         tls,
@@ -457,52 +274,66 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         grace_closed: Some(grace.min(GRACE_CLOSED)),
         epoch: Some(durable.epoch),
         max_sessions: books::MAX_SESSIONS,
+        workers: workers.handles(),
         ..tcp::ServerOptions::default()
     };
-    let desk = Desk::new(Books::new(durable, recovering), exports);
+    #[cfg(feature = "rdma")]
+    let by = if options.rdma.is_some() { lent::By::Nic } else { lent::By::Cpu };
+    #[cfg(not(feature = "rdma"))]
+    let by = lent::By::Cpu;
+    let lends = lends.iter().map(|name| Lent::new(name, by, durable.epoch)).collect();
+    let desk = Desk::new(Books::new(durable, recovering), exports, lends, workers.threads());
+    lents::employ(desk.lends())?;
     let server =
         tcp::Server::bind(listen, desk.clone(), vec![], tcp_options).await.map_err(|error| match error {
             tcp::BindError::Exposed(address) => ServeError::Exposed(address),
             tcp::BindError::Io { address, error } => ServeError::Listen { address, why: error.to_string() },
         })?;
-    leave(secret.as_deref(), server.address().port())?;
+    // What the killed left behind is in nobody's way: a sweep that fails is no reason not to serve.
+    let _ = secret::sweep();
+    #[cfg_attr(not(feature = "rdma"), expect(unused_mut, reason = "the RDMA side has a port of its own"))]
+    let mut left = vec![leave(secret.as_deref(), listen.port(), server.address().port())?];
     #[cfg(feature = "rdma")]
-    let rdma = options.rdma.as_ref().map(|side| rdma::open(side, desk.clone(), shared)).transpose()?;
+    let rdma = options.rdma.as_ref().map(|side| rdma::open(side, &desk, shared)).transpose()?;
     #[cfg(feature = "rdma")]
-    if let Some(host) = &rdma {
-        leave(secret.as_deref(), host.address().port())?;
+    if let (Some(host), Some(side)) = (&rdma, &options.rdma) {
+        left.push(leave(secret.as_deref(), side.listen.port(), host.address().port())?);
     }
     Ok(Both {
         #[cfg(feature = "rdma")]
         rdma,
-        tcp: Started { server, desk, metrics, recovering: recovering.then_some(grace) },
+        tcp: Started { server, desk, workers, metrics, recovering: recovering.then_some(grace), left },
     })
 }
 
-/// Leaves the secret where this user's clients of `port` find it, or none.
-fn leave(secret: Option<&str>, port: u16) -> Result<(), ServeError> {
+/// Leaves the secret where this user's clients of `port` find it, or none. Nobody comes back to a port that was not asked for.
+fn leave(secret: Option<&str>, asked: u16, port: u16) -> Result<Option<Left>, ServeError> {
     let left = match secret {
-        Some(secret) => secret::leave(port, secret),
-        None => secret::forget(port),
+        Some(secret) => secret::leave(port, secret, asked == port).map(Some),
+        None => secret::forget(port).map(|()| None),
     };
     left.map_err(|error| {
         ServeError::Trust(format!("the secret for this user's clients cannot be left: {error}"))
     })
 }
 
-/// What clients must know, and whether it has to be left for them: spaces of this user's are for nobody else.
+/// What clients must know, and whether it has to be left for them: spaces of this user's are for nobody else, nor are words
+/// that clients change by themselves.
 fn admission(
     exports: &[String],
+    lends: &[String],
     token: Option<tcp::Token>,
     listen: SocketAddr,
 ) -> Result<(Option<tcp::Token>, Option<String>), ServeError> {
-    if exports.is_empty() || token.is_some() {
+    if exports.is_empty() && lends.is_empty() || token.is_some() {
         return Ok((token, None));
     }
     if !listen.ip().to_canonical().is_loopback() {
+        let lent = lends.iter().map(|name| format!("lent:{name}"));
+        let offered: Vec<_> = exports.iter().cloned().chain(lent).collect();
         return Err(ServeError::Trust(format!(
             "refusing to export {} to other machines without a secret that clients must know: give --token-file",
-            exports.join(", ")
+            offered.join(", ")
         )));
     }
     let trust = |error: &dyn std::fmt::Display| ServeError::Trust(format!("no secret can be made: {error}"));

@@ -82,6 +82,9 @@ pub(super) struct Totals {
     pub(super) lost: u64,
     pub(super) claimed: u64,
     pub(super) exported_grants: u64,
+    /// Passes of the combiner, and what was taken in them.
+    pub(super) passes: u64,
+    pub(super) notes: u64,
     wait: Histogram,
     pub(super) hold: Histogram,
 }
@@ -132,6 +135,8 @@ impl Totals {
                 "Locks of shared memory taken for sessions.",
                 self.exported_grants,
             ),
+            ("lockwright_passes_total", "Times that what waited was served together.", self.passes),
+            ("lockwright_messages_total", "Messages of clients that were served.", self.notes),
             ("lockwright_claims_total", "Grants claimed again after a restart.", self.claimed),
         ] {
             put(name, "counter", help, plain(name, value));

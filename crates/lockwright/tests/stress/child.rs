@@ -66,7 +66,7 @@ pub(crate) fn work(task: &str) {
     let parts: Vec<_> = task.split('\n').collect();
     let (space, folder) = (parts[0], Path::new(parts[1]));
     let mut dice = Dice(parts[2].parse().unwrap());
-    let served = space.starts_with("tcp:");
+    let served = !space.starts_with("shm:");
     let client = open(space, served);
     let mut log = Log::open(folder, &std::process::id().to_string());
     while !folder.join("stop").exists() {

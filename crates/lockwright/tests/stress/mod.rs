@@ -57,10 +57,7 @@ pub(crate) struct Stress {
 
 impl Stress {
     pub(crate) fn start(seed: u64) -> Self {
-        let folder =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("stress-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
+        let folder = folder("stress");
         let path = format!("/dev/shm/lockwright-test-{}", std::process::id());
         let notes = history::Log::open(&folder, "parent");
         let mut stress =
@@ -178,12 +175,18 @@ impl Stress {
     }
 }
 
-/// Judges what these processes, one log each, are said to have done.
-pub(crate) fn judge_told(name: &str, told: &[&str]) {
-    let folder =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("told-{name}-{}", std::process::id()));
+/// An empty folder of this process's own. In a virtual machine the build's is not there.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    let build = Some(PathBuf::from(env!("CARGO_TARGET_TMPDIR"))).filter(|folder| folder.is_dir());
+    let folder = build.unwrap_or_else(std::env::temp_dir).join(format!("{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// Judges what these processes, one log each, are said to have done.
+pub(crate) fn judge_told(name: &str, told: &[&str]) {
+    let folder = folder(&format!("told-{name}"));
     for (pid, log) in told.iter().enumerate() {
         fs::write(folder.join(format!("log-{pid}")), log).unwrap();
     }

@@ -23,7 +23,7 @@ impl World {
         match (deadline, self.clock) {
             (Deadline::Never, _) => false,
             (Deadline::Now, _) => true,
-            (Deadline::At(_), None) => turn.may_time_out,
+            (Deadline::At(time), None) => turn.may_time_out || self.is_a_users(time),
             (Deadline::At(time), Some(_)) => self.now(state) >= time,
         }
     }

@@ -40,6 +40,15 @@ pub(super) enum Pending {
 }
 
 impl Pending {
+    /// When it ends by itself.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        match self {
+            Pending::Wait { deadline: Deadline::At(time), .. }
+            | Pending::Recv { deadline: Deadline::At(time) } => Some(*time),
+            _ => None,
+        }
+    }
+
     /// What somebody else has to do first, in words.
     pub(super) fn waits_for(&self) -> Option<String> {
         match self {

@@ -177,6 +177,7 @@ fn adapted<P: Protocol>(case: &Case<P::Params>, options: &Options) -> Case<P::Pa
         case.checks.bypass = None;
     }
     if options.crash && case.faults.crashes == 0 {
+        case = P::with_recovery(case);
         case.faults.crashes = 1;
         case.checks.finish &= P::INFO.offers.recovery;
         if P::INFO.offers.recovery {

@@ -5,7 +5,7 @@ use super::roles::Roles;
 use super::state::{DEAD, FaultWord, Shape};
 use super::tables::{Letter, Tables};
 use crate::check::{Violation, Watch};
-use lockwright_fabric::{Addr, Message, PeerId, Width};
+use lockwright_fabric::{Addr, Message, PeerId, Time, Width};
 use lockwright_locks::case::{Checks, Clock, Faults, Timeouts};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -38,11 +38,6 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Somebody gives up of his own will: not a sign that things move.
-    fn is_ring(self) -> bool {
-        matches!(self, Step::Client { stimulus: Stimulus { kind: Kind::Ring, .. }, .. })
-    }
-
     /// Whether somebody gets on with it, rather than something going wrong. Nobody may need a fault to finish.
     pub(super) fn is_progress(self) -> bool {
         matches!(
@@ -184,15 +179,15 @@ impl World {
         let may_time_out = match self.timeouts {
             Timeouts::Any => true,
             Timeouts::WhenFaulty => faults.somebody_is_down() && self.nobody_holds(state),
-            Timeouts::WhenStuck | Timeouts::WhenStuckByFaults => false,
+            Timeouts::AnyUntil(_) | Timeouts::WhenStuck | Timeouts::WhenStuckByFaults => false,
         };
         self.healthy_steps(state, may_time_out);
         let when_stuck = match self.timeouts {
-            Timeouts::WhenStuck => true,
+            Timeouts::WhenStuck | Timeouts::AnyUntil(_) => true,
             Timeouts::WhenStuckByFaults => self.faults != Faults::default(),
             Timeouts::Any | Timeouts::WhenFaulty => false,
         };
-        if when_stuck && self.successors.steps.iter().all(|step| step.is_ring()) {
+        if when_stuck && self.successors.steps.iter().all(|step| self.is_giving_up(*step)) {
             self.successors.clear();
             self.healthy_steps(state, true);
         }
@@ -207,6 +202,22 @@ impl World {
         if self.faults != Faults::default() {
             self.things_that_go_wrong(state, faults);
         }
+    }
+
+    /// Whether somebody gives up of its own will: not a sign that things move.
+    fn is_giving_up(&self, step: Step) -> bool {
+        let Step::Client { client, node, stimulus } = step else { return false };
+        if stimulus.kind != Kind::Timeout {
+            return stimulus.kind == Kind::Ring;
+        }
+        let pending = &self.clients[client].node(node).pending;
+        let deadline = pending.iter().find(|(slot, _)| *slot == stimulus.slot);
+        deadline.and_then(|(_, pending)| pending.deadline()).is_some_and(|time| self.is_a_users(time))
+    }
+
+    /// Whether this is a deadline that a user set, and may pass at any moment.
+    pub(super) fn is_a_users(&self, time: Time) -> bool {
+        matches!(self.timeouts, Timeouts::AnyUntil(last) if time <= last)
     }
 
     /// Nobody healthy is in a critical section: the checkers have forgotten those who are down.

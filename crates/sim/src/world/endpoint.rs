@@ -3,11 +3,10 @@
 //! Futures here need no wakers. A client is polled whenever something of its own has come to an end, and each
 //! future then looks whether it was meant.
 
-use super::core::{Core, OpId, Polling};
+use super::core::{Core, Listing, OpId, Polling};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{
-    Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, Time, Value,
-    Wait, Waited,
+    Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, Time, Value, Wait, Waited,
 };
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -280,8 +279,11 @@ impl<B: Batch> Future for Go<'_, B> {
         let outcome = match state.error {
             Some(lost) => Err(lost),
             None => {
-                let mut olds = state.olds.iter();
-                Ok(this.batch.each(&mut |_| *olds.next().expect("one old word per verb")))
+                let mut at = 0;
+                Ok(this.batch.each(&mut |_| {
+                    at += 1;
+                    core.old(op, at - 1)
+                }))
             }
         };
         this.op = None;
@@ -292,9 +294,9 @@ impl<B: Batch> Future for Go<'_, B> {
 
 /// Appends the verbs of `batch`; the answers it shapes here are nobody's.
 #[inline]
-fn list<B: Batch>(batch: B, verbs: &mut Vec<RawVerb>) {
+fn list<B: Batch>(batch: B, verbs: &mut Listing<'_>) {
     batch.each(&mut |verb| {
-        verbs.push(verb);
+        verbs.add(verb);
         0
     });
 }
@@ -321,7 +323,7 @@ impl Pending<'_> {
         std::future::poll_fn(|_| if self.is_done() { Poll::Ready(()) } else { Poll::Pending }).await;
         let mut core = self.ep.core.borrow_mut();
         let (error, polls) = (core.op(self.op).error, core.polls(self.op));
-        let seen = core.op(self.op).olds.first().copied();
+        let seen = core.op(self.op).first_old();
         core.free_op(self.op);
         drop(core);
         self.open = false;
@@ -345,7 +347,7 @@ impl Future for Pending<'_> {
         if !core.op(this.op).done {
             return Poll::Pending;
         }
-        let seen = core.op(this.op).olds.first().copied();
+        let seen = core.op(this.op).first_old();
         core.free_op(this.op);
         this.open = false;
         Poll::Ready(seen)

@@ -1,6 +1,6 @@
 //! The simulated world: virtual time, memory nodes behind NICs, clients, roles, faults, and somebody watching.
 //!
-//! One thread, one heap of events ordered by (time, number), and no wakers: the same [`Setup`] gives the same
+//! One thread, one agenda of events ordered by (time, number), and no wakers: the same [`Setup`] gives the same
 //! run, event for event. [`run`](crate::run()) builds its workload on it; other harnesses can too.
 
 mod core;
@@ -14,7 +14,7 @@ mod watcher;
 pub use endpoint::SimEndpoint;
 pub use stats::Counters;
 
-use self::core::Core;
+use self::core::{Core, Step};
 use crate::check::Violation;
 use crate::memory::Memory;
 use crate::nic::NicModel;
@@ -253,14 +253,11 @@ impl<'a> World<'a> {
 
     #[inline]
     fn step(&mut self, until_ns: u64) -> Result<Option<Ended>, Violation> {
-        let ready = {
-            let mut core = self.core.borrow_mut();
-            match core.next_at() {
-                None => return Ok(Some(Ended::Stuck)),
-                Some(at_ns) if at_ns > until_ns => return Ok(Some(Ended::TimeUp)),
-                Some(_) => {}
-            }
-            core.step()
+        let step = self.core.borrow_mut().step(until_ns);
+        let ready = match step {
+            Step::Done(ready) => ready,
+            Step::Later => return Ok(Some(Ended::TimeUp)),
+            Step::Nothing => return Ok(Some(Ended::Stuck)),
         };
         self.events += 1;
         if let Some(client) = ready {

@@ -7,6 +7,7 @@
 
 use lockwright_fabric::observe::{Claim, Mode, Observation};
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 
 /// Who waits for what, and the most often anybody was overtaken.
 #[derive(Debug, Default)]
@@ -25,7 +26,7 @@ struct Line {
     exclusive: u32,
     /// Some claim is of a part of the lock: `passed` counts for itself.
     in_parts: bool,
-    waiting: Vec<Waiter>,
+    waiting: VecDeque<Waiter>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +60,7 @@ impl Line {
     fn leave(&mut self, client: u32, claim: Claim) -> Option<u32> {
         let place =
             self.waiting.iter().position(|waiter| waiter.client == client && waiter.claim == claim)?;
-        let waiter = self.waiting.remove(place);
+        let waiter = self.waiting.remove(place)?;
         Some(if self.in_parts { waiter.passed } else { self.count(claim.mode) - waiter.passed })
     }
 }
@@ -101,7 +102,7 @@ impl Overtaken {
             line.split();
         }
         let passed = if line.in_parts { 0 } else { line.count(claim.mode) };
-        line.waiting.push(Waiter { client, passed, claim });
+        line.waiting.push_back(Waiter { client, passed, claim });
     }
 
     fn grant(&mut self, client: u32, claim: Claim) {

@@ -51,16 +51,20 @@ impl Counters {
     }
 
     #[inline]
-    pub(crate) fn round_trip(&mut self, verbs: &[RawVerb]) {
+    pub(crate) fn round_trip(&mut self, first: &RawVerb) {
         self.round_trips += 1;
-        for verb in verbs {
-            self.bytes += verb.payload_bytes();
-            match verb.op.kind() {
-                VerbKind::Read => self.reads += 1,
-                VerbKind::Write => self.writes += 1,
-                VerbKind::Cas => self.cas += 1,
-                VerbKind::FetchAdd => self.fetch_adds += 1,
-            }
+        self.verb(first);
+    }
+
+    /// A verb of a round trip that was counted.
+    #[inline]
+    pub(crate) fn verb(&mut self, verb: &RawVerb) {
+        self.bytes += verb.payload_bytes();
+        match verb.op.kind() {
+            VerbKind::Read => self.reads += 1,
+            VerbKind::Write => self.writes += 1,
+            VerbKind::Cas => self.cas += 1,
+            VerbKind::FetchAdd => self.fetch_adds += 1,
         }
     }
 

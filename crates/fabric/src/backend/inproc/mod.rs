@@ -189,6 +189,11 @@ impl InProc {
         }
     }
 
+    /// The fabric's clock.
+    pub fn now(&self) -> crate::Time {
+        self.shared.clock.now()
+    }
+
     /// Whether `peer` can be sent messages.
     #[cfg(feature = "rdma")]
     pub(in crate::backend) fn knows(&self, peer: PeerId) -> bool {

@@ -7,25 +7,24 @@
 
 use super::control::{Frame, RegionInfo, Welcome};
 use super::device::{Device, DeviceChoice, DeviceError};
+use super::dynamic::Dynamic;
 use super::hello;
 use super::letter;
 use super::lines::{Called, Lines, Way};
-use super::station::{Keeper, Owner, Station};
-use super::verbs::Pair;
+use super::pair::{Pair, Transport};
+use super::post::Post;
+use super::station::{Keeper, Station};
 use super::wire::Wire;
 use crate::addr::PeerId;
 use crate::backend::clock::Clock;
-use crate::backend::inproc::mailbox::Mailbox;
-use crate::backend::tcp::{Fate, Listener, Token};
+use crate::backend::tcp::{Fate, Token};
 use crate::endpoint::FabricError;
 use crate::message::Message;
 use crate::wait::Time;
-use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// How a client connects and behaves.
@@ -36,6 +35,10 @@ pub struct RdmaOptions {
     /// Emulate masked and guarded verbs by compare-and-swap, retrying; batches with such verbs take several round
     /// trips. Without it the fabric says that it has none, and protocols choose their portable layouts.
     pub emulate_masks: bool,
+    /// On mlx5: verbs and letters by dynamically connected transport (DC) instead of reliable connections, so that a client needs
+    /// the same few queue pairs however many others it writes to. With extended atomics, letters to other clients only. **Never
+    /// run on hardware**, so it has to be asked for.
+    pub dynamic: bool,
     /// On mlx5: masked and 16-byte atomics by the NIC itself. **Not yet run on hardware**, so it has to be asked for.
     pub extended_atomics: bool,
     /// Connections to other clients at most.
@@ -44,7 +47,7 @@ pub struct RdmaOptions {
     pub pace_ns: u64,
     /// The secret that the host wants.
     pub token: Option<Token>,
-    /// What the client calls itself.
+    /// What the client calls itself; whoever receives it there may read more out of it.
     pub name: String,
     /// How long the host may take to answer.
     pub timeout: Duration,
@@ -55,6 +58,7 @@ impl Default for RdmaOptions {
         Self {
             device: DeviceChoice::default(),
             emulate_masks: false,
+            dynamic: false,
             extended_atomics: false,
             max_peers: 64,
             pace_ns: 2_000,
@@ -62,6 +66,13 @@ impl Default for RdmaOptions {
             name: String::new(),
             timeout: Duration::from_secs(10),
         }
+    }
+}
+
+impl RdmaOptions {
+    /// How verbs go to the host. Raw entries cannot be addressed by DC, since only the driver knows the way.
+    fn transport(&self) -> Transport {
+        if self.dynamic && !self.extended_atomics { Transport::Dynamic } else { Transport::Connected }
     }
 }
 
@@ -122,6 +133,8 @@ pub(super) struct Client {
     lines: Lines,
     /// A queue pair that the host does not know yet.
     renewing: Mutex<Option<Pair>>,
+    /// How letters go to other clients, if by DC.
+    pub(super) dynamic: Option<Dynamic>,
     pub(super) host: Arc<Wire>,
     station: Arc<Station>,
     _keeper: Keeper,
@@ -141,82 +154,28 @@ pub(super) struct Client {
     closed: AtomicBool,
     /// When the host was last heard.
     heard: Mutex<Instant>,
+    signs: Mutex<Signs>,
 }
 
-/// Where letters go, and whom the queue pairs they come over belong to.
-#[derive(Default)]
-pub(super) struct Post {
-    pub(super) mailbox: Mailbox,
-    senders: RwLock<HashMap<u32, Option<PeerId>>>,
-    /// The number of the last letter of the host.
-    taken: AtomicU32,
-    client: OnceLock<Weak<Client>>,
-    ear: OnceLock<Weak<dyn Listener>>,
-}
-
-impl fmt::Debug for Post {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Post").finish_non_exhaustive()
-    }
-}
-
-impl Post {
-    /// Letters over the queue pair `pair` are from `sender`; `None`: from the host, and they say themselves.
-    pub(super) fn know(&self, pair: u32, sender: Option<PeerId>) {
-        self.senders.write().unwrap_or_else(PoisonError::into_inner).insert(pair, sender);
-    }
-
-    pub(super) fn forget(&self, pair: u32) {
-        self.senders.write().unwrap_or_else(PoisonError::into_inner).remove(&pair);
-    }
-
-    /// From now on `listener` hears every letter. Only the first counts.
-    pub(super) fn listen(&self, listener: Weak<dyn Listener>) {
-        let _ = self.ear.set(listener);
-    }
-
-    fn listener(&self) -> Option<Arc<dyn Listener>> {
-        self.ear.get().and_then(Weak::upgrade)
-    }
-}
-
-impl Owner for Arc<Post> {
-    fn letter(&self, pair: u32, bytes: &[u8]) {
-        let sender = self.senders.read().unwrap_or_else(PoisonError::into_inner).get(&pair).copied();
-        let (Some(sender), Some((named, number, message))) = (sender, letter::decode(bytes)) else { return };
-        if sender.is_none() {
-            // Sent again over a new queue pair, though it had arrived over the old one. One at a time takes letters.
-            if number == self.taken.load(Relaxed) {
-                return;
-            }
-            self.taken.store(number, Relaxed);
-        }
-        let from = sender.unwrap_or(named);
-        if self.ear.get().is_none() {
-            self.mailbox.put(from, message);
-        } else if let Some(listener) = self.listener() {
-            listener.message(from, message);
-        }
-    }
-
-    fn broken(&self, pair: u32) {
-        let Some(client) = self.client.get().and_then(Weak::upgrade) else { return };
-        if client.host.doubt(pair) {
-            // Not here: whoever takes completions must not wait for those that are still to be taken.
-            let renew = move || client.renew();
-            let _ = std::thread::Builder::new().name("lockwright-rdma-renew".to_owned()).spawn(renew);
-        }
-    }
+/// Signs of life, and when those were given that the host has answered.
+#[derive(Debug)]
+struct Signs {
+    answered: Instant,
+    /// The oldest one that is not answered yet.
+    waiting: Option<Instant>,
 }
 
 impl Client {
     pub(super) fn connect(host: SocketAddr, options: RdmaOptions) -> Result<Arc<Self>, RdmaConnectError> {
-        let device = Device::open(&options.device)?.with_extended(options.extended_atomics)?;
+        let device = Device::open(&options.device)?;
+        let device = device.with_extended(options.extended_atomics)?.with_dynamic(options.dynamic)?;
         let device = Arc::new(device);
         let post = Arc::<Post>::default();
         let (station, keeper) = Station::open(&device, Box::new(Arc::clone(&post)))?;
-        let pair = station.pair()?;
+        let pair = station.pair(options.transport(), false)?;
+        let dynamic = options.dynamic.then(|| Dynamic::open(&station)).transpose()?;
         let unreachable = |error| RdmaConnectError::Unreachable { host, error };
+        let began = Instant::now();
         let mut control = TcpStream::connect_timeout(&host, options.timeout).map_err(unreachable)?;
         control.set_nodelay(true).map_err(unreachable)?;
         control.set_read_timeout(Some(options.timeout)).map_err(unreachable)?;
@@ -225,11 +184,12 @@ impl Client {
         control.set_read_timeout(Some(heartbeat)).map_err(unreachable)?;
         control.set_write_timeout(Some(options.timeout)).map_err(unreachable)?;
         post.know(pair.info.number, None);
-        pair.connect(&welcome.pair, false)?;
+        pair.connect(&welcome.pair)?;
         let reader = control.try_clone().map_err(unreachable)?;
         let client = Arc::new(Self {
             lines: Lines::default(),
             renewing: Mutex::default(),
+            dynamic,
             host: Wire::new(&station, pair),
             station,
             _keeper: keeper,
@@ -246,6 +206,7 @@ impl Client {
             lost: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             heard: Mutex::new(Instant::now()),
+            signs: Mutex::new(Signs { answered: began, waiting: None }),
         });
         let _ = client.post.client.set(Arc::downgrade(&client));
         let listener = Arc::downgrade(&client);
@@ -281,6 +242,16 @@ impl Client {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
+    /// How long ago the last sign of life was given that the host has answered: it was heard then or later.
+    pub(super) fn acknowledged(&self) -> Duration {
+        self.signs.lock().unwrap_or_else(PoisonError::into_inner).answered.elapsed()
+    }
+
+    fn show_life(&self) {
+        self.signs.lock().unwrap_or_else(PoisonError::into_inner).waiting.get_or_insert_with(Instant::now);
+        self.say(&Frame::Beat);
+    }
+
     /// How the session ended, if it did.
     pub(super) fn fate(&self) -> Option<Fate> {
         if self.closed.load(Relaxed) { Some(Fate::Closed) } else { self.is_lost().then_some(Fate::Expired) }
@@ -301,6 +272,7 @@ impl Client {
         drop(self.renewing.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.post.mailbox.close();
         self.lines.close();
+        self.dynamic.iter().for_each(Dynamic::close);
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = control.shutdown(Shutdown::Both);
         drop(control);
@@ -316,7 +288,7 @@ impl Client {
             return;
         }
         self.host.cut();
-        let Ok(pair) = self.station.pair() else {
+        let Ok(pair) = self.station.pair(self.options.transport(), false) else {
             drop(renewing);
             return self.lose();
         };
@@ -336,14 +308,26 @@ impl Client {
                 Ok(pair) => self.say(&Frame::Answer { peer, pair }),
                 Err(_) => self.say(&Frame::Nobody { peer }),
             },
-            Frame::Answer { peer, pair } => self.lines.settle(peer, Called::Answered(pair), &self.station),
-            Frame::AtHost { peer } => self.lines.settle(peer, Called::AtHost, &self.station),
-            Frame::Nobody { peer } => self.lines.settle(peer, Called::Nobody, &self.station),
+            Frame::Answer { peer, pair } => self.settle(peer, Called::Answered(pair)),
+            Frame::Told { peer, pair, pass } => self.settle(peer, Called::Told(pair, pass)),
+            Frame::NoDynamic { peer } => self.settle(peer, Called::NoDynamic),
+            Frame::AtHost { peer } => self.settle(peer, Called::AtHost),
+            Frame::Nobody { peer } => {
+                self.lines.gone(peer);
+                self.settle(peer, Called::Nobody);
+            }
+            Frame::Ask { peer } => match &self.dynamic {
+                Some(dynamic) => {
+                    let pass = self.post.pass_for(peer);
+                    self.say(&Frame::Told { peer, pair: dynamic.info(), pass });
+                }
+                None => self.say(&Frame::NoDynamic { peer }),
+            },
             Frame::HangUp { peer } => self.lines.hung_up(peer, &self.post),
             Frame::Broken => self.renew(),
             Frame::Renewed { pair: other } => {
                 let pair = self.renewing.lock().unwrap_or_else(PoisonError::into_inner).take();
-                match pair.map(|pair| pair.connect(&other, false).map(|()| pair)) {
+                match pair.map(|pair| pair.connect(&other).map(|()| pair)) {
                     Some(Ok(pair)) => {
                         self.host.set(pair);
                         if let Some(listener) = self.post.listener() {
@@ -353,8 +337,18 @@ impl Client {
                     Some(Err(_)) | None => self.lose(),
                 }
             }
-            Frame::Beat => {}
+            Frame::Beat => {
+                let mut signs = self.signs.lock().unwrap_or_else(PoisonError::into_inner);
+                // If several were given meanwhile, it is the oldest that is answered.
+                signs.answered = signs.waiting.take().unwrap_or(signs.answered);
+            }
             _ => self.lose(),
+        }
+    }
+
+    fn settle(&self, peer: PeerId, called: Called) {
+        if let Some(frame) = self.lines.settle(peer, called, &self.station) {
+            self.say(&frame);
         }
     }
 
@@ -377,6 +371,16 @@ impl Client {
             Some(Way::Host) => self.host.send(&bytes).await,
             Some(Way::Wire(wire)) => {
                 let sent = wire.send(&bytes).await;
+                if !sent {
+                    self.lines.give_up(to);
+                }
+                sent
+            }
+            Some(Way::Dynamic(address)) => {
+                let sent = match &self.dynamic {
+                    Some(dynamic) => dynamic.send(&address, message).await,
+                    None => false,
+                };
                 if !sent {
                     self.lines.give_up(to);
                 }
@@ -420,7 +424,7 @@ fn listen(mut control: TcpStream, client: &Weak<Client>, heartbeat: Duration) {
         }
         if beat.elapsed() >= heartbeat {
             beat = Instant::now();
-            client.say(&Frame::Beat);
+            client.show_life();
         }
     }
 }

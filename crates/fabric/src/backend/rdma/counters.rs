@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The hardware counters of a port, by their names; empty if the driver has none.
 ///
@@ -16,4 +17,13 @@ pub fn port_counters(device: &str, port: u8) -> BTreeMap<String, u64> {
         Some((entry.file_name().to_string_lossy().into_owned(), value))
     };
     entries.filter_map(read).collect()
+}
+
+/// Work requests that this process has posted.
+pub(super) static POSTED: AtomicU64 = AtomicU64::new(0);
+
+/// How many work requests this process has posted so far, by hosts and clients, verbs and letters: what a cycle of something
+/// costs is the difference.
+pub fn posted() -> u64 {
+    POSTED.load(Relaxed)
 }

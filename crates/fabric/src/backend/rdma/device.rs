@@ -9,6 +9,7 @@ use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Which device to use. Everything left out is chosen: the first device, its first port, and the first RoCE v2 address
 /// for IPv4, or else the port's first address.
@@ -105,6 +106,14 @@ pub enum DeviceError {
         /// The device.
         device: String,
     },
+    /// Dynamically connected transport is mlx5's.
+    #[error(
+        "dynamically connected transport was asked for, and {device} is no mlx5 device: reliable connections do without"
+    )]
+    NotDynamic {
+        /// The device.
+        device: String,
+    },
     /// The system refused something.
     #[error("{what} on {device}: {error}")]
     System {
@@ -130,6 +139,8 @@ pub(super) struct Device {
     /// READs and atomics that may be under way on one queue pair.
     pub(super) depth: u8,
     pub(super) max_wr: u32,
+    /// Of an mlx5 device: READs and atomics that may be under way on one DC queue pair.
+    pub(super) mlx5: Option<u8>,
     /// Queue pairs take raw entries: asked for, and an mlx5 device.
     pub(super) extended: bool,
     /// Its atomics and those of CPUs exclude each other. Rare; most exclude other verbs of the same NIC only.
@@ -153,6 +164,26 @@ pub fn devices() -> Vec<String> {
     List::get().map(|list| list.names()).unwrap_or_default()
 }
 
+/// Whether there is a device, for tests that need one: without, they say so and do nothing. Where `LOCKWRIGHT_NEED_RDMA` is set,
+/// as in the virtual machine of `cargo xtask soft-roce`, that is a failure.
+///
+/// # Panics
+/// If there is none, and there must be.
+///
+/// ```
+/// use lockwright_fabric::backend::rdma::{devices, has_device};
+/// assert_eq!(has_device(), !devices().is_empty());
+/// ```
+pub fn has_device() -> bool {
+    let found = !devices().is_empty();
+    let needed = std::env::var_os("LOCKWRIGHT_NEED_RDMA").is_some();
+    assert!(found || !needed, "no RDMA device, where there must be one");
+    if !found {
+        println!("skipped: no RDMA device; `cargo xtask soft-roce` brings its own");
+    }
+    found
+}
+
 /// What this machine's devices are and can do, one line each, or why one cannot be used.
 ///
 /// # Errors
@@ -167,10 +198,15 @@ pub fn look() -> Result<Vec<Result<String, DeviceError>>, DeviceError> {
         let device = Device::open(&DeviceChoice { name: Some(name), ..DeviceChoice::default() })?;
         let gid = std::net::Ipv6Addr::from(device.gid);
         let scope = if device.global_atomics { "CPUs and NICs" } else { "this NIC" };
-        Ok(format!(
+        let line = format!(
             "{} port {} is up, GID {} {gid}, 8-byte atomics among {scope}",
             device.name, device.port, device.gid_index
-        ))
+        );
+        if device.mlx5.is_none() {
+            return Ok(line);
+        }
+        let dc = if super::pair::has_dynamic(&Arc::new(device)) { "DC" } else { "no DC" };
+        Ok(format!("{line}; mlx5: masked and 16-byte atomics and {dc}, never tried by us on hardware"))
     };
     Ok(names.into_iter().map(say).collect())
 }
@@ -235,6 +271,7 @@ impl Device {
             mtu: 0,
             depth: 1,
             max_wr: 0,
+            mlx5: super::provider::mlx5_depth(context),
             extended: false,
             global_atomics: false,
         };
@@ -320,11 +357,25 @@ impl Device {
 
     /// The device, with extended atomics if that is wanted.
     pub(super) fn with_extended(mut self, wanted: bool) -> Result<Self, DeviceError> {
-        if wanted && !super::raw::is_mlx5(&self) {
+        if wanted && self.mlx5.is_none() {
             return Err(DeviceError::NotMlx5 { device: self.name.clone() });
         }
         self.extended = wanted;
         Ok(self)
+    }
+
+    /// The device, if it may have dynamically connected transport where that is wanted. Whether it has is seen when it is used.
+    pub(super) fn with_dynamic(self, wanted: bool) -> Result<Self, DeviceError> {
+        if wanted && self.mlx5.is_none() {
+            return Err(DeviceError::NotDynamic { device: self.name.clone() });
+        }
+        Ok(self)
+    }
+
+    /// What the system refused, as an error of this device.
+    pub(super) fn refused(&self, refused: super::provider::Refused) -> DeviceError {
+        let super::provider::Refused { what, error } = refused;
+        DeviceError::System { what, device: self.name.clone(), error }
     }
 
     /// The system's last error as one of this device.

@@ -5,7 +5,7 @@ use super::control::RegionInfo;
 use super::fault::Fault;
 use super::mlx5::{Extended, Size};
 use super::work::WorkKind;
-use crate::addr::{Addr, PeerId, Value, Width};
+use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width};
 use crate::backend::inproc::mailbox::Receive;
 use crate::backend::tcp::{Fate, Listener};
 use crate::capability::Capabilities;
@@ -80,12 +80,12 @@ impl RdmaEndpoint {
     /// What went wrong last, if anything did: the device, and what to do about it.
     pub fn last_fault(&self) -> Option<String> {
         let fault: Fault = self.client.station().fault()?;
-        Some(format!("{} port {}: {fault}", self.device(), self.client.station().domain.device.port))
+        Some(format!("{} port {}: {fault}", self.device(), self.client.station().device().port))
     }
 
     /// The device that is used.
     pub fn device(&self) -> &str {
-        &self.client.station().domain.device.name
+        &self.client.station().device().name
     }
 
     /// Whether the host lends `bytes` bytes on each of `nodes` nodes.
@@ -106,6 +106,31 @@ impl RdmaEndpoint {
             }
         }
         Ok(())
+    }
+
+    /// Executes `batch` like `go`, but nobody wants to know what came of it, and nobody waits for room: `false` if there is
+    /// none, or no queue pair, or the NIC does not have such verbs; then nothing has happened. Verbs that are issued later come
+    /// after it, unless the queue pair fails in between ([`renewals`](Self::renewals)).
+    pub fn post<B: Batch>(&self, batch: B) -> bool {
+        let mut verbs = Vec::with_capacity(4);
+        batch.each(&mut |verb| {
+            verbs.push(verb);
+            0
+        });
+        let works: Option<Vec<_>> = verbs.iter().map(|verb| self.work(verb)).collect();
+        !self.is_lost()
+            && works.is_some_and(|works| works.len() <= CHUNK && self.client.host.batch_unheard(&works))
+    }
+
+    /// Bytes that the host lends in a region.
+    pub fn lends_in(&self, node: NodeId, region: RegionId) -> u64 {
+        let here = |lent: &&RegionInfo| lent.node == node && lent.region == region;
+        self.client.regions().iter().find(here).map_or(0, |region| region.bytes)
+    }
+
+    /// How long ago the last sign of life was given that the host has answered. It knows that this client was there then.
+    pub fn acknowledged(&self) -> Duration {
+        self.client.acknowledged()
     }
 
     /// Sends `message` to somebody at the host and waits for nothing, not even for room: what cannot leave at once is kept in
@@ -210,7 +235,7 @@ impl RdmaEndpoint {
     }
 
     fn has_extended(&self) -> bool {
-        self.client.station().domain.device.extended
+        self.client.station().device().extended
     }
 
     /// The verb as an extended atomic, where a plain one does not do. A wide word is read and written by them, too: a plain

@@ -5,14 +5,15 @@
 
 use super::control::Frame;
 use super::letter;
+use super::pair::PairInfo;
 use super::station::{Keeper, Owner, Station};
-use super::verbs::{Lent, PairInfo};
+use super::verbs::Lent;
 use super::wire::Wire;
 use crate::addr::PeerId;
 use crate::backend::block_on;
 use crate::backend::clock::Clock;
-use crate::backend::inproc::InProcEndpoint;
 use crate::backend::inproc::mailbox::{Mailbox, Receive};
+use crate::backend::inproc::{InProc, InProcEndpoint};
 use crate::message::Message;
 use crate::wait::Deadline;
 use std::net::{Shutdown, TcpStream};
@@ -28,6 +29,8 @@ pub(super) struct Guest {
     pub(super) _keeper: Keeper,
     pub(super) control: Mutex<TcpStream>,
     pub(super) inbox: Inbox,
+    /// What is lent, if it does not belong to the host's own fabric.
+    pub(super) _memory: Option<Arc<InProc>>,
     pub(super) gone: AtomicBool,
 }
 
@@ -85,8 +88,8 @@ impl Guest {
         if self.gone.load(Relaxed) {
             return None;
         }
-        let pair = self.station.pair().ok()?;
-        pair.connect(other, true).ok()?;
+        let pair = self.station.pair(other.transport(), true).ok()?;
+        pair.connect(other).ok()?;
         let info = pair.info;
         self.wire.set(pair);
         Some(info)

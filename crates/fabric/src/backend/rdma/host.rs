@@ -120,8 +120,8 @@ impl RdmaHost {
         Self::open(fabric, options, None, cpus, hearers, Box::new(on_lost), |fabric| fabric.serve(roles))
     }
 
-    /// Receives clients for `reception`, which speaks with them by letters. No memory is lent, and nothing is registered
-    /// that a client could reach by itself.
+    /// Receives clients for `reception`, which speaks with them by letters. What it does not [lend](Reception::memory) is not
+    /// registered, and no client can reach it by itself.
     ///
     /// # Errors
     /// If there is no device, or the address cannot be listened at, or strangers could reach it and there is no token.
@@ -318,26 +318,28 @@ impl Inner {
             Some(_) => Inbox::Own(Arc::default(), Clock::new()),
             None => Inbox::InProc(self.fabric.endpoint(peer)),
         };
+        let memory = self.reception.as_ref().and_then(|reception| reception.memory(peer));
         let (mut lent, mut regions) = (Vec::new(), Vec::new());
-        for (node, region, start, bytes) in self.fabric.places() {
-            // SAFETY: the memory belongs to the fabric's regions, which `inbox` keeps as long as the guest lives; they
-            // are only ever reached as atomics.
-            let piece = unsafe { Lent::new(&station.domain, start, bytes as usize) }?;
+        for (node, region, start, bytes) in memory.as_deref().unwrap_or(&self.fabric).places() {
+            // SAFETY: the memory belongs to the fabric's regions, which `inbox` keeps as long as the guest lives, or to those
+            // of `memory`, which the guest keeps itself; they are only ever reached as atomics.
+            let piece = unsafe { Lent::new(&station.base.domain, start, bytes as usize) }?;
             let (addr, key) = piece.key();
             regions.push(RegionInfo { node, region, addr, key, bytes });
             lent.push(piece);
         }
-        let pair = station.pair()?;
-        pair.connect(&guested.pair, true)?;
+        let pair = station.pair(guested.pair.transport(), true)?;
+        pair.connect(&guested.pair)?;
         let system = |error| DeviceError::System {
             what: "greeting a client",
             device: self.device.name.clone(),
             error,
         };
         let control = control.try_clone().map_err(system)?;
-        let now_ns = match &inbox {
-            Inbox::InProc(ep) => ep.clock().now().0,
-            Inbox::Own(_, clock) => clock.now().0,
+        let now_ns = match (&inbox, &memory) {
+            (_, Some(memory)) => memory.now().0,
+            (Inbox::InProc(ep), None) => ep.clock().now().0,
+            (Inbox::Own(_, clock), None) => clock.now().0,
         };
         let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         let welcome = Welcome {
@@ -346,7 +348,7 @@ impl Inner {
             epoch: self.options.epoch,
             heartbeat_ms: ms(self.options.heartbeat),
             grace_ms: ms(self.options.grace),
-            scope: self.scope,
+            scope: if memory.is_some() { AtomicScope::Global } else { self.scope },
             pair: pair.info,
             proof: guested.proof,
             regions,
@@ -362,6 +364,7 @@ impl Inner {
             _keeper: keeper,
             control: Mutex::new(control),
             inbox,
+            _memory: memory,
             gone: AtomicBool::new(false),
         });
         let _ = known.set(Arc::downgrade(&guest));
@@ -387,6 +390,21 @@ impl Inner {
             Frame::Nobody { peer: caller } => {
                 if let Some(caller) = self.guest(caller) {
                     caller.say(&Frame::Nobody { peer });
+                }
+            }
+            Frame::Ask { peer: asked } => match self.guest(asked) {
+                Some(other) => other.say(&Frame::Ask { peer }),
+                None if self.fabric.knows(asked) => guest.say(&Frame::AtHost { peer: asked }),
+                None => guest.say(&Frame::Nobody { peer: asked }),
+            },
+            Frame::Told { peer: asking, pair, pass } => {
+                if let Some(asking) = self.guest(asking) {
+                    asking.say(&Frame::Told { peer, pair, pass });
+                }
+            }
+            Frame::NoDynamic { peer: asking } => {
+                if let Some(asking) = self.guest(asking) {
+                    asking.say(&Frame::NoDynamic { peer });
                 }
             }
             Frame::HangUp { peer: other } => {
@@ -415,6 +433,11 @@ impl Inner {
         // When the whole host goes, clients have not left: they may come back to the next one.
         if let Some(reception) = self.reception.as_ref().filter(|_| !self.closing.load(Relaxed)) {
             reception.on_lost(peer, how);
+        }
+        // Whoever has letters for it under way need not wait until the NIC gives up on them.
+        let others: Vec<_> = self.guests().values().cloned().collect();
+        for other in others {
+            other.say(&Frame::Nobody { peer });
         }
         true
     }

@@ -19,7 +19,9 @@
 mod client;
 mod control;
 mod counters;
+mod dc;
 mod device;
+mod dynamic;
 mod endpoint;
 mod fault;
 mod guest;
@@ -29,16 +31,21 @@ mod letter;
 mod lines;
 mod local;
 mod mlx5;
+mod pair;
+mod post;
+mod provider;
 mod raw;
 mod reception;
+#[cfg(test)]
+mod stand_in;
 mod station;
 mod verbs;
 mod wire;
 mod work;
 
 pub use client::{RdmaConnectError, RdmaOptions};
-pub use counters::port_counters;
-pub use device::{DeviceChoice, DeviceError, devices, look};
+pub use counters::{port_counters, posted};
+pub use device::{DeviceChoice, DeviceError, devices, has_device, look};
 pub use endpoint::RdmaEndpoint;
 pub use fault::Fault;
 pub use host::{HostOptions, RdmaHost};

@@ -5,73 +5,57 @@
 
 #![allow(unsafe_code)]
 
-use super::device::{Device, DeviceError};
 use super::mlx5::{self, Manner, Places};
+use super::provider::{Faces, Ground, Refused, operations};
 use super::work::{Work, WorkKind};
 use rdma_mummy_sys as ib;
 use std::ptr::NonNull;
 
-/// The two faces of such a queue pair.
+/// Such a queue pair.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Raw {
-    qp: NonNull<ib::ibv_qp_ex>,
-    mlx5: NonNull<ib::mlx5dv_qp_ex>,
-}
+pub(super) struct Raw(Faces);
 
-/// Whether the device is one that has them.
-pub(super) fn is_mlx5(device: &Device) -> bool {
-    // SAFETY: numbers and pointers that may be null.
-    let mut attr: ib::mlx5dv_context = unsafe { std::mem::zeroed() };
-    // SAFETY: an open context, and a place for what is asked for; other drivers' devices are refused.
-    unsafe { ib::mlx5dv_query_device(device.context.as_ptr(), &raw mut attr) == 0 }
-}
-
-/// Makes a queue pair that takes raw entries.
-pub(super) fn create(
-    device: &Device,
-    pd: NonNull<ib::ibv_pd>,
-    init: &ib::ibv_qp_init_attr,
-) -> Result<(NonNull<ib::ibv_qp>, Raw), DeviceError> {
-    use ib::{ibv_qp_create_send_ops_flags as with, ibv_qp_init_attr_mask as has};
+/// Makes a queue pair that takes raw entries, `sends` of them at a time.
+pub(super) fn create(ground: &Ground, sends: u32) -> Result<(NonNull<ib::ibv_qp>, Raw), Refused> {
     // SAFETY: numbers and pointers that may be null.
     let mut attr: ib::ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
-    (attr.send_cq, attr.recv_cq, attr.srq) = (init.send_cq, init.recv_cq, init.srq);
-    (attr.cap, attr.qp_type) = (init.cap, init.qp_type);
-    attr.pd = pd.as_ptr();
-    attr.comp_mask = has::IBV_QP_INIT_ATTR_PD.0 | has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
-    let ops = with::IBV_QP_EX_WITH_SEND
-        | with::IBV_QP_EX_WITH_RDMA_READ
-        | with::IBV_QP_EX_WITH_RDMA_WRITE
-        | with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-        | with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
-    attr.send_ops_flags = u64::from(ops.0);
+    attr.srq = ground.srq.as_ptr();
+    attr.qp_type = ib::ibv_qp_type::IBV_QPT_RC;
+    attr.cap.max_send_wr = sends;
+    attr.cap.max_send_sge = 1;
+    attr.comp_mask = ib::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+    attr.send_ops_flags = operations();
     // SAFETY: numbers only.
     let mut own: ib::mlx5dv_qp_init_attr = unsafe { std::mem::zeroed() };
     own.comp_mask = u64::from(ib::mlx5dv_qp_init_attr_mask::MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS.0);
     own.send_ops_flags = u64::from(ib::mlx5dv_qp_create_send_ops_flags::MLX5DV_QP_EX_WITH_RAW_WQE.0);
-    // SAFETY: an open context, a live domain and queues, and what to make.
-    let qp = unsafe { ib::mlx5dv_create_qp(device.context.as_ptr(), &raw mut attr, &raw mut own) };
-    let qp = NonNull::new(qp).ok_or_else(|| device.failed("making a queue pair for raw entries"))?;
-    // SAFETY: a queue pair made just now, with the operations that these faces are for.
-    let faces = unsafe {
-        let face = ib::ibv_qp_to_qp_ex(qp.as_ptr());
-        NonNull::new(face).and_then(|face| {
-            let mlx5 = NonNull::new(ib::mlx5dv_qp_ex_from_ibv_qp_ex(face.as_ptr()))?;
-            Some(Raw { qp: face, mlx5 })
-        })
-    };
-    let Some(raw) = faces else {
-        let error = device.failed("getting at a queue pair for raw entries");
-        // SAFETY: made just now, and nobody uses it.
-        unsafe { ib::ibv_destroy_qp(qp.as_ptr()) };
-        return Err(error);
-    };
-    Ok((qp, raw))
+    let qp = ground.create(&mut attr, &mut own, "making a queue pair for raw entries")?;
+    let faces = ground.faces(qp, "getting at a queue pair for raw entries")?;
+    Ok((qp, Raw(faces)))
 }
 
 impl Raw {
     /// Posts `works` with one ring of the doorbell. `false` if the queue pair takes them no more.
     pub(super) fn post(self, works: &[Work]) -> bool {
+        // SAFETY: between start and complete.
+        self.0.post(works, |work| unsafe {
+            let WorkKind::Extended { addr, key, size, what } = work.kind else {
+                self.0.build(work);
+                return self.0.set_piece(work);
+            };
+            let (local, local_key) = (work.piece.addr, work.piece.lkey);
+            let at = Places { remote: addr, remote_key: key, local, local_key };
+            let pair = self.0.qp.as_ref().qp_base.qp_num;
+            let manner = Manner { pair, signal: work.signal, fence: work.fence };
+            let entry = mlx5::encode(size, what, &at, manner);
+            ib::mlx5dv_wr_raw_wqe(self.0.mlx5.as_ptr(), entry.bytes().as_ptr().cast());
+        })
+    }
+}
+
+impl Faces {
+    /// Posts `works` with one ring of the doorbell; `add` adds each to the list. `false` if the queue pair takes them no more.
+    pub(super) fn post(self, works: &[Work], add: impl Fn(&Work)) -> bool {
         let qp = self.qp.as_ptr();
         // SAFETY: a live queue pair; the library locks it from start to complete, and copies what it is given.
         unsafe {
@@ -79,20 +63,19 @@ impl Raw {
             for work in works {
                 (*qp).wr_id = work.id;
                 (*qp).wr_flags = work.flags();
-                self.add(work);
+                add(work);
             }
             ib::ibv_wr_complete(qp) == 0
         }
     }
 
-    /// Adds one request to the list.
+    /// Begins a request of the list; where it goes and what memory it has follow.
     ///
     /// # Safety
     /// Between start and complete.
-    unsafe fn add(self, work: &Work) {
+    pub(super) unsafe fn build(self, work: &Work) {
         let qp = self.qp.as_ptr();
-        let piece = work.piece;
-        // SAFETY: the caller has started a list; pieces are registered and live until their completion.
+        // SAFETY: the caller has started a list.
         unsafe {
             match work.kind {
                 WorkKind::Send => ib::ibv_wr_send(qp),
@@ -102,17 +85,56 @@ impl Raw {
                     ib::ibv_wr_atomic_cmp_swp(qp, key, addr, expect, new);
                 }
                 WorkKind::FetchAdd { addr, key, add } => ib::ibv_wr_atomic_fetch_add(qp, key, addr, add),
-                WorkKind::Extended { addr, key, size, what } => {
-                    let at =
-                        Places { remote: addr, remote_key: key, local: piece.addr, local_key: piece.lkey };
-                    let pair = self.qp.as_ref().qp_base.qp_num;
-                    let manner = Manner { pair, signal: work.signal, fence: work.fence };
-                    let entry = mlx5::encode(size, what, &at, manner, None);
-                    ib::mlx5dv_wr_raw_wqe(self.mlx5.as_ptr(), entry.bytes().as_ptr().cast());
-                    return;
+                WorkKind::Extended { .. } => {
+                    unreachable!("extended atomics go to queue pairs that take raw entries")
                 }
             }
-            ib::ibv_wr_set_sge(qp, piece.lkey, piece.addr, piece.length);
         }
+    }
+
+    /// The request's piece of memory.
+    ///
+    /// # Safety
+    /// Between start and complete, after [`build`](Self::build).
+    pub(super) unsafe fn set_piece(self, work: &Work) {
+        let piece = work.piece;
+        // SAFETY: the caller has begun a request; pieces are registered and live until their completion.
+        unsafe { ib::ibv_wr_set_sge(self.qp.as_ptr(), piece.lkey, piece.addr, piece.length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mlx5::{Extended, Size};
+    use super::super::stand_in::{self, hex, notes};
+    use super::*;
+    use crate::verb::Fields;
+
+    #[test]
+    fn an_entry_of_our_own_stands_among_plain_requests_of_one_list() {
+        let ground = stand_in::ground();
+        let (qp, raw) = create(&ground, 40).unwrap();
+        // SEND, READ, WRITE and plain atomics; and, of mlx5's own, raw entries (8).
+        assert_eq!(notes(), ["create RC: shared receives, 40 sends, operations 0x75 0x8, key 0x0"]);
+        let piece = ib::ibv_sge { addr: 0x1000, length: 8, lkey: 5 };
+        let (addr, key, size) = (0x4000, 6, Size::Eight);
+        let what = Extended::FetchAdd(Fields { add: 1, boundaries: 1 << 63 });
+        let works = [
+            Work { id: 1, kind: WorkKind::Read { addr, key }, piece, signal: false, fence: false },
+            Work {
+                id: 2,
+                kind: WorkKind::Extended { addr, key, size, what },
+                piece,
+                signal: true,
+                fence: true,
+            },
+        ];
+        assert!(raw.post(&works));
+        let at = Places { remote: addr, remote_key: key, local: 0x1000, local_key: 5 };
+        let entry = mlx5::encode(size, what, &at, Manner { pair: 77, signal: true, fence: true });
+        let entry = format!("2: entry {}", hex(entry.bytes()));
+        assert_eq!(notes(), ["start", "1 flags 0x0: READ 0x4000 by 6 [0x1000 8 by 5]", &entry, "complete"]);
+        // SAFETY: made above.
+        unsafe { (ground.library.destroy_qp)(qp.as_ptr()) };
     }
 }

@@ -1,8 +1,10 @@
-//! Who receives the clients of a host that lends no memory: a service that is spoken to by letters only.
+//! Who receives the clients of a host: a service that is spoken to by letters, and that may lend memory to those it chooses.
 
 use crate::addr::PeerId;
+use crate::backend::inproc::InProc;
 use crate::backend::tcp::{Inbox, SessionEnd};
 use crate::message::Message;
+use std::sync::Arc;
 
 /// The owner of a service over RDMA: see [`RdmaHost::receive`](super::RdmaHost::receive).
 ///
@@ -10,6 +12,13 @@ use crate::message::Message;
 pub trait Reception: Send + Sync + 'static {
     /// Gives a new client its id, or `None` if there is no room for another. `name` is what it calls itself.
     fn admit(&self, name: &str) -> Option<PeerId>;
+
+    /// The memory that is lent to `peer`, who was just admitted; most get none. Whoever lends memory says with it that its
+    /// words are changed by verbs of this NIC only, and by no CPU: to those who get it, atomics are one step to everybody.
+    fn memory(&self, peer: PeerId) -> Option<Arc<InProc>> {
+        let _ = peer;
+        None
+    }
 
     /// From now on `peer` is reached through `inbox`.
     fn attach(&self, peer: PeerId, inbox: Inbox);

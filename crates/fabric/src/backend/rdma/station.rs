@@ -4,10 +4,12 @@
 //! taken from the queue by whoever waits, and by a thread of the station's own when nobody does: it spins for a moment
 //! and then sleeps until the NIC rings.
 
+use super::dc::Remote;
 use super::device::{Device, DeviceError};
 use super::fault::Fault;
 use super::letter::LETTER;
-use super::verbs::{Buffer, Domain, Pair, Queue, Shared};
+use super::pair::{Base, Pair, Secrets, Transport};
+use super::verbs::{Buffer, Domain, Queue, Shared};
 use super::wire::Wire;
 use super::work::{Work, WorkKind};
 use rdma_mummy_sys::{ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status};
@@ -28,6 +30,8 @@ const BATCHES: usize = 32;
 const LETTERS: usize = 32;
 /// Receives posted.
 const RECEIVES: usize = 256;
+/// Work requests under way on one queue pair, at most.
+const SENDS: u32 = (BATCHES * CHUNK + LETTERS + 16) as u32;
 /// Bytes of a batch's results.
 const RESULTS: usize = 16 * CHUNK;
 /// How long whoever waits looks by itself.
@@ -56,12 +60,10 @@ pub(super) trait Owner: Send + Sync {
 /// See the module.
 pub(super) struct Station {
     // Dropped in this order: queue pairs are elsewhere and gone by then.
-    shared: Arc<Shared>,
-    queue: Arc<Queue>,
     results: Buffer,
     outgoing: Buffer,
     incoming: Buffer,
-    pub(super) domain: Arc<Domain>,
+    pub(super) base: Base,
     slots: Mutex<Slots>,
     /// One at a time takes completions, so that letters keep their order.
     taking: Mutex<()>,
@@ -75,7 +77,7 @@ pub(super) struct Station {
 
 impl fmt::Debug for Station {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Station").field("device", &self.domain.device.name).finish_non_exhaustive()
+        f.debug_struct("Station").field("device", &self.device().name).finish_non_exhaustive()
     }
 }
 
@@ -138,9 +140,7 @@ impl Station {
             results: Buffer::new(&domain, BATCHES * RESULTS)?,
             outgoing: Buffer::new(&domain, LETTERS * LETTER)?,
             incoming: Buffer::new(&domain, RECEIVES * LETTER)?,
-            shared,
-            queue,
-            domain,
+            base: Base { domain, queue, shared },
             slots: Mutex::new(Slots {
                 slots,
                 free_batches: (0..BATCHES).collect(),
@@ -166,14 +166,22 @@ impl Station {
         Ok((Arc::clone(&station), Keeper(station)))
     }
 
-    /// A queue pair of this station, not connected yet.
-    pub(super) fn pair(&self) -> Result<Pair, DeviceError> {
-        let sends = (BATCHES * CHUNK + LETTERS + 16) as u32;
-        Pair::new(&self.domain, &self.queue, &self.shared, sends, random_psn())
+    pub(super) fn device(&self) -> &Device {
+        self.base.device()
+    }
+
+    /// A queue pair of this station, not connected yet. `lends`: the other side may reach registered memory of this domain.
+    pub(super) fn pair(&self, transport: Transport, lends: bool) -> Result<Pair, DeviceError> {
+        Pair::new(&self.base, transport, SENDS, lends, Secrets::random())
+    }
+
+    /// What sends letters by DC, each to whom it is said to go.
+    pub(super) fn sender(&self) -> Result<Pair, DeviceError> {
+        Pair::sender(&self.base, SENDS, Secrets::random())
     }
 
     fn post_receive(&self, index: usize) {
-        self.shared.post(RECEIVE | index as u64, self.incoming.piece(index * LETTER, LETTER));
+        self.base.shared.post(RECEIVE | index as u64, self.incoming.piece(index * LETTER, LETTER));
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
@@ -240,7 +248,30 @@ impl Station {
         kinds: &[WorkKind],
     ) -> Result<Vec<u128>, Failed> {
         let mut ticket = self.slot(false).await;
-        let (index, id) = (ticket.index, self.id(ticket.index));
+        let works = self.works(ticket.index, kinds);
+        let well = self.finish(&mut ticket, wire, None, &works).await;
+        well.then(|| self.results_of(ticket.index, kinds)).ok_or(Failed)
+    }
+
+    /// The same, but nobody waits for the outcome, nor for room. `false` if nothing was posted.
+    pub(super) fn batch_unheard(&self, wire: &Wire, kinds: &[WorkKind]) -> bool {
+        let mut slots = self.slots();
+        let Some(index) = slots.free_batches.pop() else { return false };
+        let slot = &mut slots.slots[index];
+        slot.turn = slot.turn.wrapping_add(1);
+        // As if its future had been dropped; and no queue pair that is destroyed just now takes the slot along.
+        (slot.state, slot.pair) = (State::Busy { waiter: None, dropped: true }, 0);
+        drop(slots);
+        let posted = wire.post(index, &self.works(index, kinds), None);
+        if !posted {
+            Self::free(&mut self.slots(), index);
+        }
+        posted
+    }
+
+    /// The work requests of a batch in slot `index`.
+    fn works(&self, index: usize, kinds: &[WorkKind]) -> Vec<Work> {
+        let id = self.id(index);
         let mut works = Vec::with_capacity(kinds.len());
         let mut reading = false;
         for (turn, kind) in kinds.iter().enumerate() {
@@ -259,8 +290,7 @@ impl Station {
             });
             reading |= is_read;
         }
-        let well = self.finish(&mut ticket, wire, &works).await;
-        well.then(|| self.results_of(index, kinds)).ok_or(Failed)
+        works
     }
 
     fn results_of(&self, index: usize, kinds: &[WorkKind]) -> Vec<u128> {
@@ -272,8 +302,8 @@ impl Station {
         kinds.iter().enumerate().map(read).collect()
     }
 
-    async fn finish(&self, ticket: &mut Ticket, wire: &Wire, works: &[Work]) -> bool {
-        if !wire.post(ticket.index, works) {
+    async fn finish(&self, ticket: &mut Ticket, wire: &Wire, to: Option<&Remote>, works: &[Work]) -> bool {
+        if !wire.post(ticket.index, works, to) {
             ticket.release();
             return false;
         }
@@ -288,11 +318,11 @@ impl Station {
         Work { id: self.id(index), kind: WorkKind::Send, piece, signal: true, fence: false }
     }
 
-    /// Sends a letter over `wire`; whether it has arrived.
-    pub(super) async fn send(self: &Arc<Self>, wire: &Wire, bytes: &[u8]) -> bool {
+    /// Sends a letter over `wire`, by DC to `to`; whether it has arrived.
+    pub(super) async fn send(self: &Arc<Self>, wire: &Wire, to: Option<&Remote>, bytes: &[u8]) -> bool {
         let mut ticket = self.slot(true).await;
         let work = self.sending(ticket.index, bytes);
-        self.finish(&mut ticket, wire, &[work]).await
+        self.finish(&mut ticket, wire, to, &[work]).await
     }
 
     /// Sends a letter over `wire` as soon as there is room. `false` if it cannot be sent, or too many wait.
@@ -313,11 +343,11 @@ impl Station {
             let Some(index) = slots.free_letters.pop() else { return };
             let slot = &mut slots.slots[index];
             slot.turn = slot.turn.wrapping_add(1);
-            // As if its future had been dropped: nobody waits.
-            slot.state = State::Busy { waiter: None, dropped: true };
+            // As if its future had been dropped: nobody waits. No queue pair that is destroyed just now takes the slot along.
+            (slot.state, slot.pair) = (State::Busy { waiter: None, dropped: true }, 0);
             drop(slots);
             let sent = backlog.pop_front().is_some_and(|(wire, bytes)| {
-                wire.upgrade().is_some_and(|wire| wire.post(index, &[self.sending(index, &bytes)]))
+                wire.upgrade().is_some_and(|wire| wire.post(index, &[self.sending(index, &bytes)], None))
             });
             if !sent {
                 // Its wire is cut: who told it says it again over the next one.
@@ -329,13 +359,13 @@ impl Station {
     /// Takes all completions that are there.
     pub(super) fn drain(&self) {
         let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.queue.poll(|wc| self.completed(wc)) > 0 {}
+        while self.base.queue.poll(|wc| self.completed(wc)) > 0 {}
     }
 
     /// Takes the completions that are there. `false` if there were none, or somebody else is at it.
     fn take(&self) -> bool {
         let Ok(_taking) = self.taking.try_lock() else { return false };
-        self.queue.poll(|wc| self.completed(wc)) > 0
+        self.base.queue.poll(|wc| self.completed(wc)) > 0
     }
 
     fn completed(&self, wc: &ibv_wc) {
@@ -404,29 +434,21 @@ impl Station {
             while self.take() || start.elapsed() < SPIN {
                 std::hint::spin_loop();
             }
-            self.queue.ask();
+            self.base.queue.ask();
             // One may have come between the last look and the request for a ring.
             if self.take() {
                 continue;
             }
-            let bell = self.queue.bell();
+            let bell = self.base.queue.bell();
             let mut fds = [rustix::event::PollFd::new(&bell, rustix::event::PollFlags::IN)];
             match rustix::event::poll(&mut fds, Some(&NAP)) {
-                Ok(rung) if rung > 0 => self.queue.hear(),
+                Ok(rung) if rung > 0 => self.base.queue.hear(),
                 Ok(_) => {}
                 Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return,
             }
         }
     }
-}
-
-/// Twenty-four bits that nobody guesses.
-fn random_psn() -> u32 {
-    let mut bytes = [0; 4];
-    // Without randomness the number is merely guessable; connections work all the same.
-    let _ = getrandom::getrandom(&mut bytes);
-    u32::from_le_bytes(bytes)
 }
 
 impl Ticket {

@@ -1,13 +1,10 @@
-//! Owned verbs objects: protection domain, registered memory, completion queue, shared receive queue, queue pair.
+//! Owned verbs objects: protection domain, registered memory, completion queue, shared receive queue. Queue pairs are in `pair.rs`.
 //!
-//! With `device.rs`, `raw.rs` and `work.rs` the only file with `unsafe` in this backend, but for one line of `host.rs`. Each object holds what it was made on, so that
-//! nothing is destroyed before what is built upon it.
+//! Each object holds what it was made on, so that nothing is destroyed before what is built upon it.
 
 #![allow(unsafe_code)]
 
 use super::device::{Device, DeviceError};
-use super::raw::{self, Raw};
-use super::work::{Work, request};
 use rdma_mummy_sys as ib;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::os::fd::BorrowedFd;
@@ -27,13 +24,13 @@ macro_rules! any_thread {
         )+
     };
 }
-any_thread!(Domain Buffer Lent Queue Shared Pair);
+any_thread!(Domain Buffer Lent Queue Shared);
 
 /// A protection domain.
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) device: Arc<Device>,
-    pd: NonNull<ib::ibv_pd>,
+    pub(super) pd: NonNull<ib::ibv_pd>,
 }
 
 impl Domain {
@@ -165,7 +162,7 @@ impl Drop for Lent {
 #[derive(Debug)]
 pub(super) struct Queue {
     _device: Arc<Device>,
-    cq: NonNull<ib::ibv_cq>,
+    pub(super) cq: NonNull<ib::ibv_cq>,
     channel: NonNull<ib::ibv_comp_channel>,
 }
 
@@ -236,7 +233,7 @@ impl Drop for Queue {
 #[derive(Debug)]
 pub(super) struct Shared {
     _domain: Arc<Domain>,
-    srq: NonNull<ib::ibv_srq>,
+    pub(super) srq: NonNull<ib::ibv_srq>,
 }
 
 impl Shared {
@@ -264,162 +261,5 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // SAFETY: queue pairs on it hold an `Arc` of this.
         unsafe { ib::ibv_destroy_srq(self.srq.as_ptr()) };
-    }
-}
-
-/// What the other side needs to know of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PairInfo {
-    pub(super) number: u32,
-    /// The first packet's number: random, so that strangers do not guess it.
-    pub(super) psn: u32,
-    pub(super) lid: u16,
-    pub(super) gid: [u8; 16],
-}
-
-/// A reliable connection's end.
-#[derive(Debug)]
-pub(super) struct Pair {
-    _domain: Arc<Domain>,
-    _queue: Arc<Queue>,
-    _shared: Arc<Shared>,
-    qp: NonNull<ib::ibv_qp>,
-    /// Where it takes entries that we encode.
-    raw: Option<Raw>,
-    pub(super) info: PairInfo,
-}
-
-impl Pair {
-    pub(super) fn new(
-        domain: &Arc<Domain>,
-        queue: &Arc<Queue>,
-        shared: &Arc<Shared>,
-        sends: u32,
-        psn: u32,
-    ) -> Result<Self, DeviceError> {
-        // SAFETY: numbers and pointers that may be null.
-        let mut init: ib::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
-        init.send_cq = queue.cq.as_ptr();
-        init.recv_cq = queue.cq.as_ptr();
-        init.srq = shared.srq.as_ptr();
-        init.qp_type = ib::ibv_qp_type::IBV_QPT_RC;
-        init.cap.max_send_wr = sends.min(domain.device.max_wr);
-        init.cap.max_send_sge = 1;
-        let device = &domain.device;
-        let (qp, raw) = if device.extended {
-            raw::create(device, domain.pd, &init).map(|(qp, raw)| (qp, Some(raw)))?
-        } else {
-            // SAFETY: a live domain, queues that are kept, and what to make.
-            let qp = NonNull::new(unsafe { ib::ibv_create_qp(domain.pd.as_ptr(), &raw mut init) });
-            (qp.ok_or_else(|| device.failed("making a queue pair"))?, None)
-        };
-        // SAFETY: made just now.
-        let number = unsafe { qp.as_ref() }.qp_num;
-        let info = PairInfo { number, psn: psn & 0xff_ffff, lid: device.lid, gid: device.gid };
-        let (queue, shared) = (Arc::clone(queue), Arc::clone(shared));
-        Ok(Self { _domain: Arc::clone(domain), _queue: queue, _shared: shared, qp, raw, info })
-    }
-
-    /// Connects to `other`. `lends`: the other side may reach registered memory of this domain.
-    pub(super) fn connect(&self, other: &PairInfo, lends: bool) -> Result<(), DeviceError> {
-        use ib::{ibv_access_flags as may, ibv_qp_attr_mask as with, ibv_qp_state as state};
-        let device = &self._domain.device;
-        // SAFETY: numbers only, for which zero is a value.
-        let mut attr: ib::ibv_qp_attr = unsafe { std::mem::zeroed() };
-        attr.qp_state = state::IBV_QPS_INIT;
-        attr.port_num = device.port;
-        if lends {
-            attr.qp_access_flags = may::IBV_ACCESS_REMOTE_READ.0
-                | may::IBV_ACCESS_REMOTE_WRITE.0
-                | may::IBV_ACCESS_REMOTE_ATOMIC.0;
-        }
-        let init =
-            with::IBV_QP_STATE | with::IBV_QP_PKEY_INDEX | with::IBV_QP_PORT | with::IBV_QP_ACCESS_FLAGS;
-        self.modify(&mut attr, init, "preparing a queue pair")?;
-
-        attr.qp_state = state::IBV_QPS_RTR;
-        attr.path_mtu = device.mtu;
-        attr.dest_qp_num = other.number;
-        attr.rq_psn = other.psn;
-        attr.max_dest_rd_atomic = device.depth;
-        // 0.64 ms until a sender that found no receive posted tries again.
-        attr.min_rnr_timer = 12;
-        attr.ah_attr.is_global = 1;
-        attr.ah_attr.grh.dgid.raw = other.gid;
-        attr.ah_attr.grh.sgid_index = device.gid_index;
-        attr.ah_attr.grh.hop_limit = 64;
-        attr.ah_attr.dlid = other.lid;
-        attr.ah_attr.port_num = device.port;
-        let ready = with::IBV_QP_STATE
-            | with::IBV_QP_AV
-            | with::IBV_QP_PATH_MTU
-            | with::IBV_QP_DEST_QPN
-            | with::IBV_QP_RQ_PSN
-            | with::IBV_QP_MAX_DEST_RD_ATOMIC
-            | with::IBV_QP_MIN_RNR_TIMER;
-        self.modify(&mut attr, ready, "connecting a queue pair (is the peer's address reachable?)")?;
-
-        attr.qp_state = state::IBV_QPS_RTS;
-        attr.sq_psn = self.info.psn;
-        // Packets are sent again after about half a second, six times (soft-RoCE takes seven for ever); a receiver without
-        // receives is waited for.
-        attr.timeout = 17;
-        attr.retry_cnt = 6;
-        attr.rnr_retry = 7;
-        attr.max_rd_atomic = device.depth;
-        let go = with::IBV_QP_STATE
-            | with::IBV_QP_SQ_PSN
-            | with::IBV_QP_TIMEOUT
-            | with::IBV_QP_RETRY_CNT
-            | with::IBV_QP_RNR_RETRY
-            | with::IBV_QP_MAX_QP_RD_ATOMIC;
-        self.modify(&mut attr, go, "starting a queue pair")
-    }
-
-    fn modify(
-        &self,
-        attr: &mut ib::ibv_qp_attr,
-        mask: ib::ibv_qp_attr_mask,
-        what: &'static str,
-    ) -> Result<(), DeviceError> {
-        // SAFETY: a live queue pair, and attributes as the mask says.
-        let error = unsafe { ib::ibv_modify_qp(self.qp.as_ptr(), attr, mask.0 as i32) };
-        if error == 0 {
-            return Ok(());
-        }
-        let error = std::io::Error::from_raw_os_error(error);
-        Err(DeviceError::System { what, device: self._domain.device.name.clone(), error })
-    }
-
-    /// Stops everything: what is under way fails, what comes later is not executed.
-    pub(super) fn stop(&self) {
-        // SAFETY: numbers only, for which zero is a value.
-        let mut attr: ib::ibv_qp_attr = unsafe { std::mem::zeroed() };
-        attr.qp_state = ib::ibv_qp_state::IBV_QPS_ERR;
-        let _ = self.modify(&mut attr, ib::ibv_qp_attr_mask::IBV_QP_STATE, "stopping a queue pair");
-    }
-
-    /// Posts `works` with one ring of the doorbell. `false` if the queue pair takes them no more.
-    pub(super) fn post(&self, works: &[Work]) -> bool {
-        if let Some(raw) = self.raw {
-            return raw.post(works);
-        }
-        let mut pieces: Vec<_> = works.iter().map(|work| work.piece).collect();
-        let mut requests: Vec<_> =
-            works.iter().zip(&mut pieces).map(|(work, piece)| request(work, piece)).collect();
-        for index in 1..requests.len() {
-            let next = &raw mut requests[index];
-            requests[index - 1].next = next;
-        }
-        let mut bad = null_mut();
-        // SAFETY: a live queue pair and a list of requests that lives until the library has copied it.
-        unsafe { ib::ibv_post_send(self.qp.as_ptr(), requests.as_mut_ptr(), &raw mut bad) == 0 }
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`, and nobody posts to it any more.
-        unsafe { ib::ibv_destroy_qp(self.qp.as_ptr()) };
     }
 }

@@ -6,10 +6,12 @@
 //!
 //! What this file must not do: let anybody wait for the completion of something whose queue pair is gone.
 
+use super::counters::POSTED;
+use super::dc::Remote;
+use super::pair::Pair;
 use super::station::{Failed, Station};
-use super::verbs::Pair;
 use super::work::{Work, WorkKind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Poll, Waker};
 
@@ -40,7 +42,7 @@ impl Wire {
 
     /// The number of the queue pair, if there is one now.
     pub(super) fn number(&self) -> Option<u32> {
-        self.pair.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|pair| pair.info.number)
+        self.pair.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(Pair::number)
     }
 
     /// The queue pair of this number is in error: from now on nothing is posted to it. `false` if that is known, or there is
@@ -70,7 +72,7 @@ impl Wire {
     pub(super) fn cut(&self) {
         let taken = self.pair.write().unwrap_or_else(PoisonError::into_inner).take();
         let Some(pair) = taken else { return };
-        let number = pair.info.number;
+        let number = pair.number();
         pair.stop();
         // What has arrived counts: the other side was told so. With the queue pair its completions may go.
         self.station.drain();
@@ -113,14 +115,15 @@ impl Wire {
         .await
     }
 
-    /// Posts `works`, which end the turn of slot `index`. `false` if there is no queue pair, or it takes nothing.
-    pub(super) fn post(&self, index: usize, works: &[Work]) -> bool {
+    /// Posts `works`, by DC to `to`, which end the turn of slot `index`. `false` if there is no queue pair, or it takes nothing.
+    pub(super) fn post(&self, index: usize, works: &[Work], to: Option<&Remote>) -> bool {
         let pair = self.pair.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(pair) = pair.as_ref().filter(|pair| !self.is_doubted(pair.info.number)) else {
+        let Some(pair) = pair.as_ref().filter(|pair| !self.is_doubted(pair.number())) else {
             return false;
         };
-        self.station.posting(index, pair.info.number);
-        pair.post(works)
+        self.station.posting(index, pair.number());
+        POSTED.fetch_add(works.len() as u64, Relaxed);
+        pair.post(works, to)
     }
 
     /// Executes up to [`CHUNK`](super::station::CHUNK) verbs in order and returns what they found.
@@ -128,9 +131,19 @@ impl Wire {
         if self.ready().await { self.station.batch(self, kinds).await } else { Err(Failed) }
     }
 
+    /// The same, but nobody waits for the outcome, nor for room: `false` if there is none, or no queue pair.
+    pub(super) fn batch_unheard(&self, kinds: &[WorkKind]) -> bool {
+        self.station.batch_unheard(self, kinds)
+    }
+
     /// Sends a letter; whether it has arrived.
     pub(super) async fn send(&self, bytes: &[u8]) -> bool {
-        self.ready().await && self.station.send(self, bytes).await
+        self.ready().await && self.station.send(self, None, bytes).await
+    }
+
+    /// Sends a letter by DC to `to`; whether it has arrived.
+    pub(super) async fn send_to(&self, to: &Remote, bytes: &[u8]) -> bool {
+        self.ready().await && self.station.send(self, Some(to), bytes).await
     }
 
     /// Sends a letter and waits for nothing, not even for room. `false` if there is no queue pair, or too much waits already.

@@ -208,7 +208,11 @@ impl<H: VerbHost> Connection<'_, H> {
         let mut silence = pin!(sleep_until(heard + patience));
         loop {
             self.out.cork();
-            let handled = together(|| self.handle_all(incoming));
+            let handled = together(|| {
+                let handled = self.handle_all(incoming);
+                self.board.host.settle();
+                handled
+            });
             self.out.uncork();
             if let Err(end) = handled {
                 return end;

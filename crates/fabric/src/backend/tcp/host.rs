@@ -126,6 +126,10 @@ pub trait VerbHost: Send + Sync + 'static {
         false
     }
 
+    /// Everything that came from a client together has been delivered: a host that gathers what it is given may act now.
+    /// Whatever it sends while this runs leaves in one write for each receiver.
+    fn settle(&self) {}
+
     /// A client is gone for good: what it held can be released. Called once per admitted client.
     fn on_session_lost(&self, peer: PeerId, how: SessionEnd) {
         let _ = (peer, how);

@@ -175,6 +175,9 @@ impl<H: VerbHost> VerbHost for Arc<H> {
     fn deliver(&self, from: PeerId, to: PeerId, message: &Message) -> bool {
         H::deliver(self, from, to, message)
     }
+    fn settle(&self) {
+        H::settle(self);
+    }
     fn on_session_lost(&self, peer: PeerId, how: SessionEnd) {
         H::on_session_lost(self, peer, how);
     }

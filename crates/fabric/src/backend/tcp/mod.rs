@@ -61,6 +61,7 @@ pub use fate::Fate;
 pub use host::{HostError, Inbox, SessionEnd, VerbHost, Watch};
 pub use listener::Listener;
 pub use memory::InProcHost;
+pub use outgoing::together;
 pub use server::{BindError, Server, ServerOptions};
 pub use session::Kept;
 #[cfg(feature = "tls")]

@@ -20,8 +20,20 @@ thread_local! {
     static TOGETHER: RefCell<Option<Vec<Arc<Outgoing>>>> = const { RefCell::new(None) };
 }
 
-/// Whatever `act` [passes on](Outgoing::pass_on) leaves when it is done: one write for each receiver.
-pub(super) fn together<T>(act: impl FnOnce() -> T) -> T {
+/// Whatever `act` sends to clients of a server in this process leaves when it is done: one write for each of them.
+///
+/// ```
+/// use lockwright_fabric::backend::tcp::{Inbox, together};
+/// use lockwright_fabric::{Message, PeerId};
+/// # fn example(inbox: &Inbox) {
+/// together(|| {
+///     for kind in 0..10 {
+///         inbox.deliver(PeerId::role(0), Message::new(0, kind, &[]));
+///     }
+/// });
+/// # }
+/// ```
+pub fn together<T>(act: impl FnOnce() -> T) -> T {
     /// Also out of a panic.
     struct Leave;
     impl Drop for Leave {

@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -57,6 +58,8 @@ pub struct ServerOptions {
     pub max_unread: usize,
     /// What a session keeps for its client until it is acknowledged.
     pub kept: Kept,
+    /// Further runtimes, each with a thread of its own: connections are dealt out to them and to the one that listens.
+    pub workers: Vec<Handle>,
 }
 
 impl Default for ServerOptions {
@@ -75,6 +78,7 @@ impl Default for ServerOptions {
             max_waits: 4096,
             max_unread: 4 << 20,
             kept: Kept::default(),
+            workers: Vec::new(),
         }
     }
 }
@@ -190,13 +194,18 @@ fn new_epoch() -> u64 {
 async fn listen<H: VerbHost>(listener: TcpListener, board: Arc<Switchboard<H>>) {
     let strangers = Arc::new(Semaphore::new(board.options.max_strangers));
     let mut connections = JoinSet::new();
+    // The one that listens, then the others in turn.
+    let mut worker = std::iter::once(None).chain(board.options.workers.iter().map(Some)).cycle();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     // A crowd that does not introduce itself keeps others out only until its time is over.
                     let Ok(permit) = Arc::clone(&strangers).try_acquire_owned() else { continue };
-                    connections.spawn(welcome(stream, Arc::clone(&board), permit));
+                    match worker.next().flatten() {
+                        None => connections.spawn(welcome(stream, Arc::clone(&board), permit)),
+                        Some(worker) => connections.spawn_on(move_in(stream, Arc::clone(&board), permit), worker),
+                    };
                 }
                 // Out of file descriptors, most likely: somebody has to hang up first.
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -204,6 +213,18 @@ async fn listen<H: VerbHost>(listener: TcpListener, board: Arc<Switchboard<H>>) 
             // A connection that panicked has said so; the others go on.
             Some(_) = connections.join_next() => {}
         }
+    }
+}
+
+/// Welcomes a client on another runtime than the one that listens.
+async fn move_in<H: VerbHost>(
+    stream: TcpStream,
+    board: Arc<Switchboard<H>>,
+    permit: tokio::sync::OwnedSemaphorePermit,
+) {
+    // From one runtime's events to the other's.
+    if let Ok(stream) = stream.into_std().and_then(TcpStream::from_std) {
+        welcome(stream, board, permit).await;
     }
 }
 

@@ -93,7 +93,7 @@ impl VerbsHome {
     where
         T: 'static,
     {
-        Box::pin(Attended { home: Arc::clone(&self.plain), future: Box::pin(future), elsewhere: None })
+        Box::pin(Attended::new(&self.plain, future))
     }
 
     fn handles(&self) -> std::sync::MutexGuard<'_, HashMap<u64, u64>> {
@@ -102,10 +102,16 @@ impl VerbsHome {
 }
 
 /// A future whose answers somebody reads, wherever it is polled.
-struct Attended<T> {
+pub(super) struct Attended<T> {
     future: BoxFuture<T>,
     home: Arc<RemoteHome>,
     elsewhere: Option<Elsewhere>,
+}
+
+impl<T> Attended<T> {
+    pub(super) fn new(home: &Arc<RemoteHome>, future: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { home: Arc::clone(home), future: Box::pin(future), elsewhere: None }
+    }
 }
 
 impl<T> Future for Attended<T> {

@@ -14,6 +14,9 @@ const SLOTS: u64 = 1 << 10;
 /// Nothing comes after an entry, or no entry is in a slot.
 const NONE: u32 = u32::MAX;
 
+/// No slot is this late.
+const NO_SLOT: u64 = u64::MAX;
+
 /// The events of a world that have not happened yet.
 #[derive(Debug)]
 pub(super) struct Agenda {
@@ -21,16 +24,19 @@ pub(super) struct Agenda {
     seq: u64,
     /// The slot of the last event that was taken: everything that is planned lies in it or behind it.
     base: u64,
-    /// Per slot, the first of its entries; each names the next, in order. Slots are reused in turns.
-    heads: Vec<u32>,
-    /// A bit for every slot that has entries.
-    full: [u64; (SLOTS / 64) as usize],
-    entries: Vec<Entry>,
-    free: Vec<u32>,
     /// Entries in slots.
     near: usize,
     /// The first slot with entries, where that is known.
-    found: Option<u64>,
+    found: u64,
+    /// The slot of the first event in `far`.
+    far_from: u64,
+    /// Entries that are not in use, each with the next.
+    free: u32,
+    /// A bit for every slot that has entries.
+    full: [u64; (SLOTS / 64) as usize],
+    /// Per slot, the first of its entries; each names the next, in order. Slots are reused in turns.
+    heads: Box<[u32; SLOTS as usize]>,
+    entries: Vec<Entry>,
     /// What lies beyond the slots.
     far: BinaryHeap<Event>,
 }
@@ -41,17 +47,29 @@ struct Entry {
     next: u32,
 }
 
+/// What comes next.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Next {
+    /// Nothing is planned.
+    Nothing,
+    /// Something, but later than was asked for.
+    Later,
+    /// This, which was taken.
+    Now(Event),
+}
+
 impl Agenda {
     pub(super) fn new() -> Self {
         Self {
             seq: 0,
             base: 0,
-            heads: vec![NONE; SLOTS as usize],
-            full: [0; (SLOTS / 64) as usize],
-            entries: Vec::new(),
-            free: Vec::new(),
             near: 0,
-            found: None,
+            found: NO_SLOT,
+            far_from: NO_SLOT,
+            free: NONE,
+            full: [0; (SLOTS / 64) as usize],
+            heads: Box::new([NONE; SLOTS as usize]),
+            entries: Vec::new(),
             far: BinaryHeap::new(),
         }
     }
@@ -63,18 +81,7 @@ impl Agenda {
         let event = Event { at_ns, seq: self.seq, what };
         let slot = at_ns >> SLOT_SHIFT;
         debug_assert!(slot >= self.base, "nothing is planned for the past");
-        if slot - self.base < SLOTS { self.put(event) } else { self.far.push(event) }
-    }
-
-    /// When the next event is.
-    #[inline]
-    pub(super) fn next_at(&mut self) -> Option<u64> {
-        if self.near == 0 {
-            return self.far.peek().map(|event| event.at_ns);
-        }
-        let slot = self.first_slot();
-        let head = self.heads[place(slot)];
-        Some(self.entries[head as usize].event.at_ns)
+        if slot - self.base < SLOTS { self.put(event) } else { self.put_far(event) }
     }
 
     /// What the next event is, if it is near: for whoever wants to be ready for it.
@@ -88,67 +95,99 @@ impl Agenda {
         Some(self.entries[head as usize].event.what)
     }
 
-    /// Takes the next event.
+    /// Takes the next event, if it is not after `until_ns`.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<Event> {
+    pub(super) fn pop(&mut self, until_ns: u64) -> Next {
         if self.near == 0 {
-            let event = self.far.pop()?;
-            self.advance(event.at_ns >> SLOT_SHIFT);
-            return Some(event);
+            return self.pop_far(until_ns);
         }
         let slot = self.first_slot();
         let place = place(slot);
         let head = self.heads[place];
-        let Entry { event, next } = self.entries[head as usize];
+        let entry = &mut self.entries[head as usize];
+        let Entry { event, next } = *entry;
+        if event.at_ns > until_ns {
+            return Next::Later;
+        }
+        entry.next = self.free;
+        self.free = head;
         self.heads[place] = next;
         if next == NONE {
             self.full[place / 64] &= !(1 << (place % 64));
-            self.found = None;
+            self.found = NO_SLOT;
         }
-        self.free.push(head);
         self.near -= 1;
-        self.advance(slot);
-        Some(event)
+        self.base = slot;
+        if self.far_from.wrapping_sub(slot) < SLOTS {
+            self.bring_near();
+        }
+        Next::Now(event)
     }
 
-    /// The near future begins with `slot` now: what was far and no longer is goes into its slot.
-    #[inline]
-    fn advance(&mut self, slot: u64) {
-        self.base = slot;
-        while self.far.peek().is_some_and(|event| (event.at_ns >> SLOT_SHIFT) - slot < SLOTS) {
+    #[cold]
+    fn pop_far(&mut self, until_ns: u64) -> Next {
+        match self.far.peek() {
+            None => Next::Nothing,
+            Some(event) if event.at_ns > until_ns => Next::Later,
+            Some(_) => {
+                let event = self.far.pop().expect("it was there just now");
+                self.base = event.at_ns >> SLOT_SHIFT;
+                self.bring_near();
+                Next::Now(event)
+            }
+        }
+    }
+
+    #[cold]
+    fn put_far(&mut self, event: Event) {
+        self.far_from = self.far_from.min(event.at_ns >> SLOT_SHIFT);
+        self.far.push(event);
+    }
+
+    /// What was far and no longer is goes into its slot.
+    #[cold]
+    fn bring_near(&mut self) {
+        while let Some(event) = self.far.peek()
+            && (event.at_ns >> SLOT_SHIFT) - self.base < SLOTS
+        {
             let event = self.far.pop().expect("it was there just now");
             self.put(event);
         }
+        self.far_from = self.far.peek().map_or(NO_SLOT, |event| event.at_ns >> SLOT_SHIFT);
     }
 
     #[inline]
     fn put(&mut self, event: Event) {
         let slot = event.at_ns >> SLOT_SHIFT;
-        if self.near == 0 || self.found.is_some_and(|found| slot < found) {
-            self.found = Some(slot);
+        if self.near == 0 || (self.found != NO_SLOT && slot < self.found) {
+            self.found = slot;
         }
         self.near += 1;
-        let (place, key) = (place(slot), event.key());
-        let mut after = None;
+        let place = place(slot);
+        let mut before = NONE;
         let mut next = self.heads[place];
-        while next != NONE && self.entries[next as usize].event.key() < key {
-            after = Some(next);
-            next = self.entries[next as usize].next;
+        while next != NONE {
+            let other = &self.entries[next as usize];
+            if other.event.key() > event.key() {
+                break;
+            }
+            (before, next) = (next, other.next);
         }
         let entry = Entry { event, next };
-        let at = match self.free.pop() {
-            Some(at) => {
-                self.entries[at as usize] = entry;
-                at
-            }
-            None => {
-                self.entries.push(entry);
-                self.entries.len() as u32 - 1
-            }
+        let at = self.free;
+        let at = if at == NONE {
+            self.entries.push(entry);
+            self.entries.len() as u32 - 1
+        } else {
+            let free = &mut self.entries[at as usize];
+            self.free = free.next;
+            *free = entry;
+            at
         };
-        match after {
-            Some(before) => self.entries[before as usize].next = at,
-            None => self.heads[place] = at,
+        if before == NONE {
+            self.heads[place] = at;
+        } else {
+            self.entries[before as usize].next = at;
         }
         self.full[place / 64] |= 1 << (place % 64);
     }
@@ -156,8 +195,8 @@ impl Agenda {
     /// The first slot with entries; there must be one.
     #[inline]
     fn first_slot(&mut self) -> u64 {
-        if let Some(slot) = self.found {
-            return slot;
+        if self.found != NO_SLOT {
+            return self.found;
         }
         let start = place(self.base);
         let mut word = start / 64;
@@ -167,9 +206,8 @@ impl Agenda {
             bits = self.full[word];
         }
         let place = (word * 64) as u64 + u64::from(bits.trailing_zeros());
-        let slot = self.base + (place.wrapping_sub(start as u64) % SLOTS);
-        self.found = Some(slot);
-        slot
+        self.found = self.base + (place.wrapping_sub(start as u64) % SLOTS);
+        self.found
     }
 }
 
@@ -184,6 +222,14 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
+    fn take(agenda: &mut Agenda) -> Option<Event> {
+        match agenda.pop(u64::MAX) {
+            Next::Now(event) => Some(event),
+            Next::Later => panic!("nothing is later than that"),
+            Next::Nothing => None,
+        }
+    }
+
     /// Plans and takes events at random and compares with a heap.
     fn agrees_with_a_heap(reach_ns: u64, seed: u64) {
         let (mut agenda, mut heap, mut rng) = (Agenda::new(), BinaryHeap::new(), Rng::new(seed, 0));
@@ -195,11 +241,13 @@ mod tests {
                 agenda.push(at_ns, EventKind::Start(seq as u32));
                 heap.push(Event { at_ns, seq, what: EventKind::Start(seq as u32) });
             } else {
-                let at_ns = agenda.next_at();
-                let (ours, theirs) = (agenda.pop(), heap.pop());
+                let due = heap.peek().map(|event: &Event| event.at_ns);
+                if let Some(at_ns) = due.filter(|at_ns| *at_ns > 0) {
+                    assert!(matches!(agenda.pop(at_ns - 1), Next::Later));
+                }
+                let (ours, theirs) = (take(&mut agenda), heap.pop());
                 assert_eq!(ours.map(|event| event.key()), theirs.map(|event| event.key()));
-                assert_eq!(at_ns, ours.map(|event| event.at_ns));
-                now_ns = at_ns.unwrap_or(now_ns);
+                now_ns = due.unwrap_or(now_ns);
             }
         }
     }
@@ -217,10 +265,10 @@ mod tests {
     fn what_is_planned_after_a_look_can_still_come_first() {
         let mut agenda = Agenda::new();
         agenda.push(5_000, EventKind::Start(1));
-        assert_eq!(agenda.next_at(), Some(5_000));
+        assert!(matches!(agenda.pop(4_999), Next::Later));
         agenda.push(20, EventKind::Start(2));
         agenda.push(1_000_000, EventKind::Start(3));
-        let order: Vec<_> = std::iter::from_fn(|| agenda.pop().map(|event| event.at_ns)).collect();
+        let order: Vec<_> = std::iter::from_fn(|| take(&mut agenda).map(|event| event.at_ns)).collect();
         assert_eq!(order, [20, 5_000, 1_000_000]);
     }
 }

@@ -1,9 +1,9 @@
 //! Messages between clients and roles, and the roles that answer them.
 
 use super::event::EventKind;
+use super::said::Said;
 use super::{Core, What};
 use hashbrown::HashMap;
-use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{BoxedRole, FabricError, Message, NodeId, Outbox, PeerId, Time};
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ pub(super) struct Flight {
     pub(super) from: Option<PeerId>,
     pub(super) to: Option<PeerId>,
     pub(super) message: Message,
-    pub(super) observed: Vec<Observation>,
+    pub(super) said: Said,
     /// The thread of the role that deals with it.
     pub(super) thread: usize,
     /// Whether it keeps its place behind what its sender sent before.
@@ -193,7 +193,7 @@ impl Core {
         self.flights[flight as usize].in_order = !datagram;
         // What the sender said takes effect when the message does. A lost one leaves it to the next.
         if let (client, false) = from.index() {
-            std::mem::swap(&mut self.flights[flight as usize].observed, &mut self.clients[client].observed);
+            self.flights[flight as usize].said.take_from(&mut self.clients[client].said);
         }
     }
 
@@ -227,11 +227,11 @@ impl Core {
     pub(super) fn deliver(&mut self, flight: u32) -> Option<u32> {
         let (from, to) = self.ends(flight);
         if let (client, false) = from.index() {
-            let mut observed = std::mem::take(&mut self.flights[flight as usize].observed);
-            for what in observed.drain(..) {
-                self.saw(client as u32, what);
+            let said = &mut self.flights[flight as usize].said;
+            if let Some(first) = said.take_first() {
+                let more = said.take_more();
+                self.saw_all(client as u32, first, more);
             }
-            self.flights[flight as usize].observed = observed;
         }
         match to.index() {
             (role, true) => {

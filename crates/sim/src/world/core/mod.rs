@@ -7,14 +7,16 @@ mod agenda;
 mod event;
 mod messages;
 mod operation;
+mod said;
 mod verbs;
 
-pub(crate) use operation::Polling;
+pub(crate) use operation::{Listing, Polling};
 
-use self::agenda::Agenda;
+use self::agenda::{Agenda, Next};
 use self::event::EventKind;
 use self::messages::{Flight, RoleState, UnderWay};
 use self::operation::{LocalWait, Operation, Rare};
+use self::said::Said;
 use super::faults::{Fate, Faults};
 use super::stats::Counters;
 use super::trace::{Trace, What};
@@ -29,6 +31,17 @@ use std::collections::VecDeque;
 /// The index of an operation in flight.
 pub(crate) type OpId = u32;
 
+/// What came of a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// Nothing is under way.
+    Nothing,
+    /// What is under way comes later than was asked for.
+    Later,
+    /// Something happened, and this client may go on.
+    Done(Option<u32>),
+}
+
 /// A client as the executor sees it. What every event looks at comes first, in one cache line; the rest is for few.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -40,7 +53,7 @@ pub(crate) struct Client {
     pub(crate) first_answer_ns: u64,
     pub(crate) steps: u64,
     /// Said, but not yet in effect.
-    observed: Vec<Observation>,
+    said: Said,
     pub(crate) home: Option<NodeId>,
     pub(crate) crashed: bool,
     pub(crate) done: bool,
@@ -149,7 +162,7 @@ impl Core {
             sent: UnderWay::default(),
             steps: 0,
             instant: 0,
-            observed: Vec::new(),
+            said: Said::default(),
             first_answer_ns: 0,
         });
         index
@@ -187,21 +200,21 @@ impl Core {
         self.agenda.push(at_ns, what);
     }
 
-    /// When the next event is.
+    /// Lets the next event happen, if it is not after `until_ns`, and says which client may go on because of it.
     #[inline]
-    pub(crate) fn next_at(&mut self) -> Option<u64> {
-        self.agenda.next_at()
-    }
-
-    /// Lets the event that [`Core::next_at`] told of happen and says which client may go on because of it.
-    #[inline]
-    pub(crate) fn step(&mut self) -> Option<u32> {
-        let event = self.agenda.pop()?;
-        if let Some(EventKind::Arrive(next) | EventKind::Complete(next)) = self.agenda.next_what() {
-            self.ops[next as usize].prefetch();
+    pub(crate) fn step(&mut self, until_ns: u64) -> Step {
+        let event = match self.agenda.pop(until_ns) {
+            Next::Now(event) => event,
+            Next::Later => return Step::Later,
+            Next::Nothing => return Step::Nothing,
+        };
+        match self.agenda.next_what() {
+            Some(EventKind::Arrive(next)) => self.ops[next as usize].prefetch(),
+            Some(EventKind::Complete(next)) => self.ops[next as usize].prefetch_answer(),
+            _ => {}
         }
         self.now_ns = event.at_ns;
-        match event.what {
+        Step::Done(match event.what {
             EventKind::Arrive(op) => self.arrive(op),
             EventKind::Complete(op) => self.complete(op),
             EventKind::WeakTurn(op) => self.weak_turn(op),
@@ -216,7 +229,7 @@ impl Core {
             }
             EventKind::NodeDeath(node) => self.node_death(node),
             EventKind::Restart(role) => self.restart(role as usize),
-        }
+        })
     }
 
     #[inline]
@@ -259,7 +272,7 @@ impl Core {
             return;
         }
         if let Observation::Waiting(_) | Observation::Releasing(_) = what {
-            state.observed.push(what);
+            state.said.push(what);
             state.first_answer_ns = 0;
             return;
         }
@@ -274,14 +287,21 @@ impl Core {
     #[inline]
     pub(crate) fn settle(&mut self, client: u32) {
         let state = &mut self.clients[client as usize];
-        if state.crashed || state.observed.is_empty() {
+        if state.crashed {
             return;
         }
-        let mut observed = std::mem::take(&mut state.observed);
-        for earlier in observed.drain(..) {
-            self.saw(client, earlier);
+        if let Some(first) = state.said.take_first() {
+            let more = state.said.take_more();
+            self.saw_all(client, first, more);
         }
-        self.clients[client as usize].observed = observed;
+    }
+
+    #[inline]
+    fn saw_all(&mut self, client: u32, first: Observation, more: Option<Vec<Observation>>) {
+        self.saw(client, first);
+        for what in more.into_iter().flatten() {
+            self.saw(client, what);
+        }
     }
 
     #[inline]

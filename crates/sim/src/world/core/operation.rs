@@ -2,46 +2,75 @@
 //! back when it has come to its end and nobody waits for it any more.
 
 use super::event::EventKind;
+use super::said::Said;
 use super::{Core, Fate, OpId, What};
 use lockwright_fabric::backend::prefetch;
-use lockwright_fabric::observe::Observation;
-use lockwright_fabric::{Addr, Cond, FabricError, RawVerb, Width};
+use lockwright_fabric::{Addr, Cond, FabricError, NodeId, Op, RawVerb, Width};
 use std::collections::VecDeque;
 
-/// One operation of one client: a batch, a sleep, or a wait for a word at home.
+/// One operation of one client: a batch, a sleep, or a wait for a word at home. Most have one verb, which lies here with
+/// its answer; what a batch has beyond that is [`Rare`].
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(crate) struct Operation {
     pub(crate) client: u32,
+    /// Verbs to execute: fewer than there were where the client crashed in between.
+    pub(super) verbs: u32,
+    /// How many of them are answered.
+    pub(super) answers: u32,
     pub(crate) done: bool,
     pub(super) abandoned: bool,
-    /// How many of the verbs are left to execute: fewer than there are where the client crashed in between.
-    pub(super) verbs: Vec<RawVerb>,
-    pub(crate) olds: Vec<u128>,
-    pub(crate) error: Option<FabricError>,
-    /// What takes effect with the first verb.
-    pub(super) observed: Vec<Observation>,
+    /// Whether it is a wait that polls.
+    polls: bool,
+    /// Whether its verbs are to memory of the client's own node.
+    pub(super) at_home: bool,
     /// There and back again: how long the operation's way to the NIC and its way home are.
     pub(super) way_ns: u64,
     pub(super) return_ns: u64,
-    /// Whether it is a wait that polls.
-    polls: bool,
+    pub(crate) error: Option<FabricError>,
+    /// What the first verb found, if it is answered.
+    pub(super) old: u128,
+    /// The first verb, if there is one.
+    pub(super) verb: RawVerb,
+    /// What takes effect with the first verb.
+    pub(super) said: Said,
 }
 
-const _: () = assert!(size_of::<Operation>() <= 128, "an operation is two cache lines");
+const LINES: usize = 4;
+const _: () = assert!(size_of::<Operation>() <= LINES * 64, "an operation is four cache lines");
+
+/// What stands where no verb is.
+const NO_VERB: RawVerb = RawVerb { addr: Addr::new(NodeId(0), 0), width: Width::W64, op: Op::Read };
 
 impl Operation {
-    /// Its turn is next: both its cache lines will be needed.
+    /// It is about to arrive: all its cache lines will be needed.
     #[inline]
     pub(super) fn prefetch(&self) {
-        prefetch(&self.verbs);
         prefetch(&self.client);
+        prefetch(&self.verb);
+        prefetch(&self.verb.op);
+        prefetch(&self.said);
+    }
+
+    /// It is about to be answered: that is in the first of them.
+    #[inline]
+    pub(super) fn prefetch_answer(&self) {
+        prefetch(&self.client);
+    }
+
+    /// What the first verb found, or a wait at home saw; nothing after a sleep.
+    #[inline]
+    pub(crate) fn first_old(&self) -> Option<u128> {
+        (self.answers > 0).then_some(self.old)
     }
 }
 
 /// What few operations have: kept apart, so that all the others are small.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
+    /// The verbs of a batch behind its first, and what they found.
+    pub(super) verbs: Vec<RawVerb>,
+    pub(super) olds: Vec<u128>,
     /// Weak scope: when each verb gets its turn, and what the one at work will write.
     pub(super) turns: VecDeque<u64>,
     pub(super) write_back: Option<u128>,
@@ -79,6 +108,20 @@ pub(super) struct LocalWait {
     pub(super) or: Option<Cond>,
 }
 
+/// A batch that is being put together.
+pub(crate) struct Listing<'a> {
+    core: &'a mut Core,
+    op: OpId,
+}
+
+impl Listing<'_> {
+    /// Adds the next verb.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, verb: RawVerb) {
+        self.core.add_verb(self.op, verb);
+    }
+}
+
 impl Core {
     pub(super) fn new_op(&mut self, client: u32) -> OpId {
         if let Some(op) = self.free_ops.pop() {
@@ -92,26 +135,76 @@ impl Core {
         }
         self.ops.push(Operation {
             client,
+            verbs: 0,
+            answers: 0,
             done: false,
             abandoned: false,
-            verbs: Vec::new(),
-            olds: Vec::new(),
-            error: None,
-            observed: Vec::new(),
+            polls: false,
+            at_home: false,
             way_ns: 0,
             return_ns: 0,
-            polls: false,
+            error: None,
+            old: 0,
+            verb: NO_VERB,
+            said: Said::default(),
         });
         self.rare.push(Rare::default());
         self.ops.len() as OpId - 1
     }
 
+    #[inline]
     pub(crate) fn free_op(&mut self, op: OpId) {
         let slot = &mut self.ops[op as usize];
-        slot.verbs.clear();
-        slot.olds.clear();
-        slot.observed.clear();
+        if slot.verbs > 1 {
+            let rare = &mut self.rare[op as usize];
+            rare.verbs.clear();
+            rare.olds.clear();
+        }
+        (slot.verbs, slot.answers) = (0, 0);
+        slot.said.clear();
         self.free_ops.push(op);
+    }
+
+    /// Adds a verb to a batch that is not under way yet.
+    #[inline(always)]
+    fn add_verb(&mut self, op: OpId, verb: RawVerb) {
+        let slot = &mut self.ops[op as usize];
+        if slot.verbs == 0 {
+            slot.verb = verb;
+        } else {
+            self.rare[op as usize].verbs.push(verb);
+        }
+        slot.verbs += 1;
+    }
+
+    /// The operation's verb number `at`.
+    #[inline]
+    pub(super) fn verb(&self, op: OpId, at: u32) -> &RawVerb {
+        match at {
+            0 => &self.ops[op as usize].verb,
+            at => &self.rare[op as usize].verbs[at as usize - 1],
+        }
+    }
+
+    /// What its verb number `at` found.
+    #[inline]
+    pub(crate) fn old(&self, op: OpId, at: u32) -> u128 {
+        match at {
+            0 => self.ops[op as usize].old,
+            at => self.rare[op as usize].olds[at as usize - 1],
+        }
+    }
+
+    /// The next verb found `old`.
+    #[inline]
+    pub(super) fn answer(&mut self, op: OpId, old: u128) {
+        let slot = &mut self.ops[op as usize];
+        if slot.answers == 0 {
+            slot.old = old;
+        } else {
+            self.rare[op as usize].olds.push(old);
+        }
+        slot.answers += 1;
     }
 
     /// READs that a wait took so far.
@@ -138,46 +231,54 @@ impl Core {
 
     /// Starts a batch, whose verbs `list` hands over. `None` if the client crashes before any of it leaves.
     #[inline]
-    pub(crate) fn start_batch(&mut self, client: u32, list: impl FnOnce(&mut Vec<RawVerb>)) -> Option<OpId> {
+    pub(crate) fn start_batch(&mut self, client: u32, list: impl FnOnce(&mut Listing<'_>)) -> Option<OpId> {
         if self.clients[client as usize].crashed {
             return None;
         }
         let op = self.new_op(client);
-        list(&mut self.ops[op as usize].verbs);
-        let count = self.ops[op as usize].verbs.len();
+        list(&mut Listing { core: self, op });
+        let count = self.ops[op as usize].verbs;
         if count == 0 {
             self.ops[op as usize].done = true;
             return Some(op);
         }
-        let (leaves_ns, executed) = self.fate(client, count);
-        if executed < count {
-            self.ops[op as usize].verbs.truncate(executed);
-        }
+        let (leaves_ns, executed) = self.fate(client, count as usize);
         if executed == 0 {
             self.free_op(op);
             return None;
         }
+        let executed = executed as u32;
+        if executed < count {
+            self.ops[op as usize].verbs = executed;
+            self.rare[op as usize].verbs.truncate(executed as usize - 1);
+        }
         let state = &mut self.clients[client as usize];
         let slot = &mut self.ops[op as usize];
-        std::mem::swap(&mut slot.observed, &mut state.observed);
-        let first = slot.verbs[0].addr;
-        debug_assert!(slot.verbs.iter().all(|verb| verb.addr.node == first.node), "a batch goes to one node");
-        if state.home == Some(first.node) {
-            self.counters.local += count as u64;
-            let cost_ns = self.model.cpu_access_ns * count as u64;
+        slot.said.take_from(&mut state.said);
+        let first = slot.verb.addr;
+        let others = || self.rare[op as usize].verbs.iter();
+        debug_assert!(
+            executed == 1 || others().all(|verb| verb.addr.node == first.node),
+            "a batch goes to one node"
+        );
+        slot.at_home = state.home == Some(first.node);
+        if slot.at_home {
+            self.counters.local += u64::from(count);
+            let cost_ns = self.model.cpu_access_ns * u64::from(count);
             self.push(leaves_ns + cost_ns, EventKind::Arrive(op));
         } else {
             self.memory.prefetch(first);
-            let slot = &self.ops[op as usize];
-            self.counters.round_trip(&slot.verbs);
-            let rtt_ns = match slot.verbs.as_slice() {
-                [verb] => self.model.rtt_ns(verb),
-                verbs => verbs.iter().map(|verb| self.model.rtt_ns(verb)).max().unwrap_or(0),
-            };
+            let mut rtt_ns = self.model.rtt_ns(&slot.verb);
+            self.counters.round_trip(&slot.verb);
+            if executed > 1 {
+                for verb in &self.rare[op as usize].verbs {
+                    self.counters.verb(verb);
+                    rtt_ns = rtt_ns.max(self.model.rtt_ns(verb));
+                }
+            }
             let way_ns = (rtt_ns + self.growth_ns) / 2;
             let jitter_ns = self.model.jitter_ns.min(way_ns);
             let shift_ns = if jitter_ns > 0 { self.network.below(2 * jitter_ns + 1) } else { 0 };
-            let slot = &mut self.ops[op as usize];
             (slot.way_ns, slot.return_ns) = (way_ns, rtt_ns + self.growth_ns - way_ns);
             self.push(leaves_ns + way_ns + shift_ns - jitter_ns, EventKind::Arrive(op));
         }
@@ -186,7 +287,7 @@ impl Core {
 
     /// Starts a wait that polls `verb`, a READ over the network.
     pub(crate) fn start_poll(&mut self, client: u32, verb: RawVerb, polling: Polling) -> Option<OpId> {
-        let op = self.start_batch(client, |verbs| verbs.push(verb))?;
+        let op = self.start_batch(client, |verbs| verbs.add(verb))?;
         self.ops[op as usize].polls = true;
         self.rare[op as usize].poll = Some(Polling { polls: 1, ..polling });
         Some(op)
@@ -200,7 +301,7 @@ impl Core {
             return false;
         }
         let Some(poll) = &mut self.rare[op as usize].poll else { return false };
-        if slot.abandoned || poll.met_by(slot.olds[0]) || home_ns >= poll.deadline_ns {
+        if slot.abandoned || poll.met_by(slot.old) || home_ns >= poll.deadline_ns {
             return false;
         }
         // The last look is at the deadline.
@@ -216,8 +317,8 @@ impl Core {
             return false;
         }
         let slot = &mut self.ops[op as usize];
-        slot.olds.clear();
-        self.counters.round_trip(&slot.verbs);
+        slot.answers = 0;
+        self.counters.round_trip(&slot.verb);
         self.push(leaves_ns + delay_ns + way_ns, EventKind::Arrive(op));
         true
     }
@@ -299,7 +400,7 @@ impl Core {
                 && (wait.cond.holds(value) || wait.or.is_some_and(|or| or.holds(value)));
             if met {
                 let op = self.local_waits.remove(at).op;
-                self.ops[op as usize].olds.push(value);
+                self.answer(op, value);
                 self.push(self.now_ns + self.model.cpu_access_ns, EventKind::Complete(op));
             } else {
                 at += 1;

@@ -1,6 +1,7 @@
 //! Verbs at the NIC: their turn, what they do to memory, and what a CPU of the node sees of them meanwhile.
 
 use super::event::EventKind;
+use super::operation::Rare;
 use super::{Core, OpId, What};
 use lockwright_fabric::{AtomicScope, FabricError, RawVerb};
 
@@ -8,13 +9,13 @@ impl Core {
     #[inline]
     pub(super) fn arrive(&mut self, op: OpId) -> Option<u32> {
         let slot = &self.ops[op as usize];
-        let (client, node) = (slot.client, slot.verbs[0].addr.node);
+        let node = slot.verb.addr.node;
         if self.dead_nodes[node.0 as usize] {
             self.ops[op as usize].error = Some(FabricError::NodeLost(node));
             self.push(self.now_ns + self.model.node_lost_ns, EventKind::Complete(op));
             return None;
         }
-        if self.clients[client as usize].home == Some(node) {
+        if slot.at_home {
             self.execute_all(op);
             return self.complete(op);
         }
@@ -22,10 +23,12 @@ impl Core {
             self.plan_weak_turns(op);
             return None;
         }
-        let mut turn_ns = 0;
-        for at in 0..self.ops[op as usize].verbs.len() {
-            let verb = &self.ops[op as usize].verbs[at];
-            turn_ns = self.nics[node.0 as usize].admit(&self.model, verb, self.now_ns, turn_ns);
+        let nic = &mut self.nics[node.0 as usize];
+        let mut turn_ns = nic.admit(&self.model, &slot.verb, self.now_ns, 0);
+        if slot.verbs > 1 {
+            for verb in &self.rare[op as usize].verbs {
+                turn_ns = nic.admit(&self.model, verb, self.now_ns, turn_ns);
+            }
         }
         self.execute_all(op);
         let home_ns = turn_ns + self.ops[op as usize].return_ns;
@@ -42,37 +45,32 @@ impl Core {
             return self.execute_all_watched(op);
         }
         let slot = &mut self.ops[op as usize];
-        for verb in &slot.verbs {
-            let old = self.memory.read(verb.addr, verb.width);
-            if let Some(new) = verb.op.apply(verb.width, old) {
-                self.memory.write(verb.addr, verb.width, new);
-            }
-            slot.olds.push(old);
+        (slot.old, slot.answers) = (self.memory.execute(&slot.verb), slot.verbs);
+        if slot.verbs > 1 {
+            let Rare { verbs, olds, .. } = &mut self.rare[op as usize];
+            olds.extend(verbs.iter().map(|verb| self.memory.execute(verb)));
         }
     }
 
     /// As [`Core::execute_all`], where somebody wants to know of every single verb.
     #[cold]
     pub(super) fn execute_all_watched(&mut self, op: OpId) {
-        for at in 0..self.ops[op as usize].verbs.len() {
-            let verb = self.ops[op as usize].verbs[at];
+        for at in 0..self.ops[op as usize].verbs {
+            let verb = *self.verb(op, at);
             let old = self.execute(self.ops[op as usize].client, &verb);
-            self.ops[op as usize].olds.push(old);
+            self.answer(op, old);
         }
     }
 
     /// What was said before the operation counts from here on.
     #[inline]
     pub(super) fn take_effect(&mut self, op: OpId) {
-        if self.ops[op as usize].observed.is_empty() {
-            return;
+        let slot = &mut self.ops[op as usize];
+        let client = slot.client;
+        if let Some(first) = slot.said.take_first() {
+            let more = slot.said.take_more();
+            self.saw_all(client, first, more);
         }
-        let client = self.ops[op as usize].client;
-        let mut observed = std::mem::take(&mut self.ops[op as usize].observed);
-        for what in observed.drain(..) {
-            self.saw(client, what);
-        }
-        self.ops[op as usize].observed = observed;
     }
 
     pub(super) fn execute(&mut self, client: u32, verb: &RawVerb) -> u128 {
@@ -91,9 +89,9 @@ impl Core {
     // ---- weak scope: an atomic is a read when it gets its turn and a write when it gives its address back ----
 
     pub(super) fn plan_weak_turns(&mut self, op: OpId) {
-        let turns = &mut self.rare[op as usize].turns;
+        let Rare { turns, verbs, .. } = &mut self.rare[op as usize];
         let mut not_before_ns = 0;
-        for verb in &self.ops[op as usize].verbs {
+        for verb in std::iter::once(&self.ops[op as usize].verb).chain(&*verbs) {
             let nic = &mut self.nics[verb.addr.node.0 as usize];
             let turn_ns = nic.admit(&self.model, verb, self.now_ns, not_before_ns);
             turns.push_back(turn_ns);
@@ -104,14 +102,14 @@ impl Core {
     }
 
     pub(super) fn weak_turn(&mut self, op: OpId) -> Option<u32> {
-        let slot = &mut self.ops[op as usize];
-        let (client, verb) = (slot.client, slot.verbs[slot.olds.len()]);
+        let slot = &self.ops[op as usize];
+        let (client, verb) = (slot.client, *self.verb(op, slot.answers));
         let rare = &mut self.rare[op as usize];
         rare.turns.pop_front();
         if verb.op.is_atomic() {
             let old = self.memory.read(verb.addr, verb.width);
             rare.write_back = verb.op.apply(verb.width, old);
-            slot.olds.push(old);
+            self.answer(op, old);
             self.note(client, What::WeakRead { verb, old });
             // Just before the address is given back: whoever gets it next at that very moment must find the write.
             let busy_ns = self.model.occupies_ns(&verb).saturating_sub(1);
@@ -119,7 +117,7 @@ impl Core {
         } else {
             self.take_effect(op);
             let old = self.execute(client, &verb);
-            self.ops[op as usize].olds.push(old);
+            self.answer(op, old);
             self.next_weak_turn(op);
         }
         None
@@ -128,8 +126,8 @@ impl Core {
     pub(super) fn weak_write(&mut self, op: OpId) -> Option<u32> {
         self.take_effect(op);
         let slot = &self.ops[op as usize];
-        let at = slot.olds.len() - 1;
-        let (client, verb, old) = (slot.client, slot.verbs[at], slot.olds[at]);
+        let at = slot.answers - 1;
+        let (client, verb, old) = (slot.client, *self.verb(op, at), self.old(op, at));
         if let Some(new) = self.rare[op as usize].write_back.take() {
             self.memory.write(verb.addr, verb.width, new);
             if !self.local_waits.is_empty() {

@@ -1,0 +1,155 @@
+//! A client's letters: where those that come are put, and how it is known whom they are from.
+//!
+//! A letter over a connection is from whom the connection is to. One by DC could be from anybody who knows this client's
+//! address: it has to say the *pass* that this client gave, through the host, to the one it is from.
+
+use super::client::Client;
+use super::dynamic::Dynamic;
+use super::letter;
+use super::station::Owner;
+use crate::addr::PeerId;
+use crate::backend::inproc::mailbox::Mailbox;
+use crate::backend::tcp::Listener;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+
+/// Where letters go, and whom the queue pairs they come over belong to.
+#[derive(Default)]
+pub(super) struct Post {
+    pub(super) mailbox: Mailbox,
+    senders: RwLock<HashMap<u32, Option<PeerId>>>,
+    /// The number of the last letter of the host.
+    taken: AtomicU32,
+    /// By what a letter that came by DC says: whose it is.
+    passes: RwLock<HashMap<u64, PeerId>>,
+    pub(super) client: OnceLock<Weak<Client>>,
+    ear: OnceLock<Weak<dyn Listener>>,
+}
+
+impl fmt::Debug for Post {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Post").finish_non_exhaustive()
+    }
+}
+
+impl Post {
+    /// Letters over the queue pair `pair` are from `sender`; `None`: from the host, and they say themselves.
+    pub(super) fn know(&self, pair: u32, sender: Option<PeerId>) {
+        self.senders.write().unwrap_or_else(PoisonError::into_inner).insert(pair, sender);
+    }
+
+    pub(super) fn forget(&self, pair: u32) {
+        self.senders.write().unwrap_or_else(PoisonError::into_inner).remove(&pair);
+    }
+
+    /// What letters of `peer` have to say from now on when they come by DC. What they had to say before is good no more.
+    pub(super) fn pass_for(&self, peer: PeerId) -> u64 {
+        let mut bytes = [0; 8];
+        // Without randomness a pass would be worth nothing, and there is none: nobody can write by DC.
+        let random = getrandom::getrandom(&mut bytes).is_ok();
+        let pass = u64::from_le_bytes(bytes);
+        let mut passes = self.passes.write().unwrap_or_else(PoisonError::into_inner);
+        passes.retain(|_, known| *known != peer);
+        if random {
+            passes.insert(pass, peer);
+        }
+        pass
+    }
+
+    /// From now on `listener` hears every letter. Only the first counts.
+    pub(super) fn listen(&self, listener: Weak<dyn Listener>) {
+        let _ = self.ear.set(listener);
+    }
+
+    pub(super) fn listener(&self) -> Option<Arc<dyn Listener>> {
+        self.ear.get().and_then(Weak::upgrade)
+    }
+}
+
+impl Owner for Arc<Post> {
+    fn letter(&self, pair: u32, bytes: &[u8]) {
+        let sender = self.senders.read().unwrap_or_else(PoisonError::into_inner).get(&pair).copied();
+        let Some((named, number, message)) = letter::decode(bytes) else { return };
+        let from = match sender {
+            Some(Some(sender)) => sender,
+            // From the host. Sent again over a new queue pair, though it had arrived over the old one. One at a time takes letters.
+            Some(None) if self.taken.swap(number, Relaxed) == number => return,
+            Some(None) => named,
+            // By DC it comes over no queue pair that stands for somebody.
+            None => {
+                let passes = self.passes.read().unwrap_or_else(PoisonError::into_inner);
+                let Some(sender) = passes.get(&letter::pass(named, number)) else { return };
+                *sender
+            }
+        };
+        if self.ear.get().is_none() {
+            self.mailbox.put(from, message);
+        } else if let Some(kept) = self.listener().and_then(|listener| listener.message(from, message)) {
+            self.mailbox.put(from, kept);
+        }
+    }
+
+    fn broken(&self, pair: u32) {
+        let Some(client) = self.client.get().and_then(Weak::upgrade) else { return };
+        if client.host.doubt(pair) {
+            // Not here: whoever takes completions must not wait for those that are still to be taken.
+            start_renewal(move || client.renew());
+        } else if client.dynamic.as_ref().is_some_and(|dynamic| dynamic.doubt(pair)) {
+            start_renewal(move || client.dynamic.iter().for_each(Dynamic::renew));
+        }
+    }
+}
+
+fn start_renewal(renew: impl FnOnce() + Send + 'static) {
+    let _ = std::thread::Builder::new().name("lockwright-rdma-renew".to_owned()).spawn(renew);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::block_on;
+    use crate::backend::clock::Clock;
+    use crate::backend::inproc::mailbox::Receive;
+    use crate::message::Message;
+    use crate::wait::Deadline;
+
+    /// Whom letters came from, in order.
+    fn senders(post: &Arc<Post>, count: usize) -> Vec<(PeerId, u64)> {
+        let clock = Clock::new();
+        let next = |_| {
+            let pick = |from, message: &Message| Some((from, message.words[0]));
+            block_on(Receive::new(&post.mailbox, &clock, Deadline::Never, pick)).expect("a letter")
+        };
+        (0..count).map(next).collect()
+    }
+
+    #[test]
+    fn a_letter_by_dc_is_from_whom_its_pass_was_given_to_and_without_one_from_nobody() {
+        let post = Arc::<Post>::default();
+        let (first, second) = (PeerId::client(1), PeerId::client(2));
+        let (one, two) = (post.pass_for(first), post.pass_for(second));
+        let letter = |pass, word| {
+            let message = Message { words: [word, 0, 0, 0], ..Message::default() };
+            post.letter(99, &letter::encode_with_pass(pass, &message));
+        };
+        letter(one, 10);
+        letter(one ^ 1, 11);
+        letter(two, 12);
+        // The second asks again, and what it had to say before is good no more.
+        let again = post.pass_for(second);
+        letter(two, 13);
+        letter(again, 14);
+        assert_eq!(senders(&post, 3), [(first, 10), (second, 12), (second, 14)]);
+    }
+
+    #[test]
+    fn a_letter_over_a_connection_is_from_its_other_end_whatever_it_says() {
+        let post = Arc::<Post>::default();
+        post.know(7, Some(PeerId::client(3)));
+        let pass = post.pass_for(PeerId::client(4));
+        post.letter(7, &letter::encode_with_pass(pass, &Message::default()));
+        assert_eq!(senders(&post, 1), [(PeerId::client(3), 0)]);
+    }
+}

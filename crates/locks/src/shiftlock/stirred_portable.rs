@@ -1,0 +1,140 @@
+//! The entry for locks whose holders are written down ([`kept`](crate::kept)), in eight bytes and with plain verbs only:
+//! what a lock in the memory of a NIC with 8-byte compare-and-swap and fetch-and-add is made of.
+//!
+//! It is [`Stirred`](super::stirred::Stirred) with smaller fields. A stir is a READ and a compare-and-swap that is
+//! repeated while others change the entry. Additions are not guarded by the generation, unless the fabric can: whoever uses
+//! this entry must see to it that nothing of a dead client takes effect after its locks were reset, by destroying its
+//! connection first.
+
+use super::grant::has_room_for;
+use super::layout::{Delta, Layout};
+use super::portable::{plain_add, plain_change};
+use super::stirred::Stir;
+use lockwright_fabric::{Field, MaskedCas, Needs, Verb, Word};
+
+/// The portable entry with a field that is stirred.
+///
+/// | bits | field | holds |
+/// |---|---|---|
+/// | 0–1 | TailPtr, low | the slot: which of the client's acquisitions of this lock |
+/// | 2–8 | TailPtr, high | the client's peer id, 1 to 127 |
+/// | 9–17 | RdrCnt | at most 508 readers at a time: four of every client |
+/// | 18–26 | Stir | rises when somebody makes sure of its grant, and wraps |
+/// | 27 | Epoch | |
+/// | 28–55 | RelCnt, low | count of releases |
+/// | 56–63 | RelCnt, high | generation: count of recoveries |
+///
+/// Stir is as wide as RdrCnt, so the entry never comes back to what it was between a look and a reset: every release changes
+/// RelCnt, so those who stir meanwhile are all inside, each of them stirs once, and there are not enough of them to get
+/// around.
+#[derive(Debug)]
+pub struct StirredPortable;
+
+impl StirredPortable {
+    const STIR: Field = Field { shift: 18, bits: 9 };
+    const TOPS: u128 =
+        Self::EPOCH.top() | Self::RDR_CNT.top() | Self::STIR.top() | Self::TAIL.top() | Self::REL_CNT.top();
+    /// Acquisitions of one lock that one client can have under way, and readers inside: else RdrCnt has no room.
+    pub const PER_CLIENT: u64 = 4;
+}
+
+impl Layout for StirredPortable {
+    type Word = u64;
+    const NAME: &'static str = "shiftlock-stirred-portable";
+    const SUMMARY: &'static str =
+        "ShiftLock's entry for locks whose holders are written down, in eight bytes";
+    const NEEDS: Needs =
+        Needs { masked: false, wide: false, guarded: false, messages: true, global_scope: true };
+
+    const SLOT: Field = Field { shift: 0, bits: 2 };
+    const PEER: Field = Field { shift: 2, bits: 7 };
+    const RDR_CNT: Field = Field { shift: 9, bits: 9 };
+    const EPOCH: Field = Field { shift: 27, bits: 1 };
+    const REL_CNT: Field = Field { shift: 28, bits: 36 };
+    const COUNT_BITS: u32 = 28;
+
+    #[inline(always)]
+    fn change(word: Word<u64>, change: MaskedCas, seen: Option<u64>) -> Verb<u64> {
+        plain_change(word, change, seen)
+    }
+
+    #[inline(always)]
+    fn add(word: Word<u64>, delta: Delta, generation: Option<u64>) -> Verb<u64> {
+        plain_add::<Self>(word, delta, Self::TOPS, generation)
+    }
+}
+
+impl Stir for StirredPortable {
+    #[inline(always)]
+    fn stir(word: Word<u64>, generation: u64, seen: Option<u64>) -> Verb<u64> {
+        match seen.filter(|seen| Self::GENERATION.get(u128::from(*seen)) == u128::from(generation)) {
+            None => word.read(),
+            Some(seen) => {
+                let (mask, one) = (Self::STIR.mask() as u64, Self::STIR.put(1) as u64);
+                word.cas(seen, (seen & !mask) | (seen.wrapping_add(one) & mask))
+            }
+        }
+    }
+}
+
+const _: () = {
+    type L = StirredPortable;
+    let fields = [L::EPOCH, L::RDR_CNT, L::STIR, L::TAIL, L::REL_CNT];
+    let (mut all, mut bits, mut n) = (0, 0, 0);
+    while n < fields.len() {
+        all |= fields[n].mask();
+        bits += fields[n].bits;
+        n += 1;
+    }
+    assert!(all == u64::MAX as u128 && bits == 64, "the fields fill the word and do not overlap");
+    assert!(has_room_for(L::TAIL.bits), "a grant has room for a queue member");
+    assert!(L::STIR.bits >= L::RDR_CNT.bits, "stirring never gets around");
+    assert!(L::PER_CLIENT as u128 * L::PEER.max() <= L::RDR_CNT.max(), "RdrCnt has room for everybody");
+    assert!(L::PER_CLIENT as u128 - 1 <= L::SLOT.max(), "and TailPtr for every slot");
+    assert!(L::REL_CNT.shift + L::REL_CNT.bits == 64, "RelCnt's carry falls off the end");
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shiftlock::layout::{Entry, happened};
+    use lockwright_fabric::{Addr, NodeId, Width};
+
+    type L = StirredPortable;
+
+    #[test]
+    fn stirring_changes_the_entry_and_no_field_that_anybody_goes_by() {
+        let word = Word::<u64>::at(Addr::new(NodeId(0), 0));
+        let before = L::RDR_CNT.mask() | L::TAIL.put(7) | L::REL_CNT.put(3 << 28 | 9);
+        for stirs in [0, L::STIR.max()] {
+            let before = (before | L::STIR.put(stirs)) as u64;
+            assert!(!happened(L::stir(word, 3, None), before), "it looks first");
+            let verb = L::stir(word, 3, Some(before));
+            let after = verb.raw().op.apply(Width::W64, before.into()).unwrap() as u64;
+            let (old, new) = (Entry::<L>::of(before), Entry::<L>::of(after));
+            assert_ne!(before, after);
+            assert_eq!((old.epoch(), old.rdr_cnt(), old.tail()), (new.epoch(), new.rdr_cnt(), new.tail()));
+            assert_eq!(old.rel_cnt(), new.rel_cnt());
+            assert!(!happened(L::stir(word, 2, Some(before)), before), "only in its generation");
+        }
+    }
+
+    #[test]
+    fn a_count_changes_no_other_field() {
+        let word = Word::<u64>::at(Addr::new(NodeId(0), 0));
+        let before =
+            L::STIR.mask() | L::RDR_CNT.put(1) | L::TAIL.mask() | L::EPOCH.put(1) | L::REL_CNT.put(7);
+        for (generation, delta, readers, releases) in [
+            (None, Delta::LEAVE, 0, 8),
+            (Some(0), Delta::LEAVE, 0, 8),
+            (None, Delta::ENTER, 2, 7),
+            (None, Delta::HAND_OVER, 1, 8),
+        ] {
+            let op = L::add(word, delta, generation).raw().op;
+            let after = Entry::<L>::of(op.apply(Width::W64, before).unwrap() as u64);
+            assert_eq!((after.rdr_cnt(), after.rel_cnt(), after.epoch()), (readers, releases, true));
+            let rest = L::STIR.mask() | L::TAIL.mask();
+            assert_eq!(after.bits & rest, before & rest);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What people ask a server about its locks: who holds and waits (`ls`), what each has seen (`top`), and to take one away from its
+//! holder (`break`).
+//!
+//! What this file must not do: answer from anything but the books, or from the space that was asked about.
+
+use super::books::Books;
+use super::desk::Desk;
+use super::guests;
+use super::lent::By;
+use super::lents;
+use super::session::{Place, Request, Session, Stage};
+use crate::home::Kind;
+use crate::inspect::{Entry, EntryState, Heat, Inspector};
+use crate::name::LockName;
+use crate::remote::listing::Writer;
+use lockwright_fabric::backend::tcp::VerbHost;
+use lockwright_fabric::observe::Mode;
+use std::time::Instant;
+
+/// Locks in one answer about what locks have seen: the hottest.
+const HOTTEST: usize = 1000;
+
+impl Desk {
+    /// Who holds and waits, as it is sent.
+    pub(super) fn list(&self, books: &mut Books, peer: u32) -> Result<Vec<u8>, String> {
+        let mut out = Writer::default();
+        self.entries(books, peer)?.iter().for_each(|entry| out.entry(entry));
+        Ok(out.0)
+    }
+
+    /// What locks have seen, as it is sent.
+    pub(super) fn list_heat(&self, books: &mut Books, peer: u32) -> Result<Vec<u8>, String> {
+        let mut out = Writer::default();
+        self.heat(books, peer)?.iter().for_each(|heat| out.heat(heat));
+        Ok(out.0)
+    }
+
+    /// Everybody who holds or waits in the session's space; holders first, then those who have waited longest.
+    fn entries(&self, books: &mut Books, peer: u32) -> Result<Vec<Entry>, String> {
+        let mut entries: Vec<_> = match books.session(peer).and_then(|session| session.place.clone()) {
+            None => return Err("the session has no space".to_owned()),
+            Some(Place::Own(space)) => {
+                let now = Instant::now();
+                let requests = books.sessions.iter().flatten().flat_map(|session| {
+                    session.slots.iter().flatten().map(move |request| (session, request))
+                });
+                let own = requests.filter_map(|(session, request)| {
+                    let lock = books.directory.lock(request.lock?);
+                    let range = (lock.kind == Kind::Ranges).then_some(request.units.start..request.units.end);
+                    (lock.space == space).then(|| entry(session, request, lock.name.clone(), range, now))
+                });
+                own.collect()
+            }
+            Some(Place::Exported(space)) => {
+                let mut entries = Inspector::open(&space.address)
+                    .map_err(|error| error.to_string())?
+                    .entries()
+                    .map_err(|error| error.to_string())?;
+                guests::name_sessions(books, &mut entries);
+                entries
+            }
+            Some(Place::Lent(space)) => space.entries(match space.by {
+                By::Cpu => VerbHost::now(self),
+                #[cfg(feature = "rdma")]
+                By::Nic => space.memory.now(),
+            }),
+        };
+        entries.sort_by(|a, b| {
+            let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));
+            key(a).cmp(&key(b))
+        });
+        Ok(entries)
+    }
+
+    fn heat(&self, books: &mut Books, peer: u32) -> Result<Vec<Heat>, String> {
+        match books.session(peer).and_then(|session| session.place.clone()) {
+            None => Err("the session has no space".to_owned()),
+            Some(Place::Own(space)) => {
+                let mut heat: Vec<_> = books
+                    .directory
+                    .of(space)
+                    .map(|lock| Heat {
+                        name: lock.name.clone(),
+                        ranges: lock.kind == Kind::Ranges,
+                        holders: lock.now.holders,
+                        waiters: lock.now.waiters,
+                        grants: lock.grants,
+                        contended: lock.contended,
+                        waited: lock.waited,
+                    })
+                    .collect();
+                heat.sort_by_key(|heat| std::cmp::Reverse((heat.grants, heat.waiters)));
+                heat.truncate(HOTTEST);
+                Ok(heat)
+            }
+            Some(Place::Exported(_) | Place::Lent(_)) => Ok(Heat::of(&self.entries(books, peer)?)),
+        }
+    }
+
+    /// Takes a lock away from whoever holds it with `token`. `false` if nobody does.
+    pub(super) fn break_grant(
+        books: &mut Books,
+        peer: u32,
+        name: &LockName,
+        token: u64,
+    ) -> Result<bool, String> {
+        match books.session(peer).and_then(|session| session.place.clone()) {
+            None => Err("the session has no space".to_owned()),
+            Some(Place::Own(space)) => {
+                for kind in [Kind::Keyed, Kind::Ranges] {
+                    let Some(lock) = books.directory.open(space, kind, name.clone()) else { continue };
+                    let found = books.holders(lock).find(|(_, _, held)| *held == token);
+                    let found = found.map(|(holder, request, _)| (holder, request.id));
+                    if let Some((holder, id)) = found {
+                        books.durable.broken(token)?;
+                        books.take_away(holder, id);
+                    }
+                    books.directory.close(lock);
+                    if found.is_some() {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            Some(Place::Lent(_)) => Err(lents::NO_BREAKING.to_owned()),
+            Some(Place::Exported(space)) => {
+                use crate::inspect::BreakError::{NoSuchLock, NotHeld};
+                let inspector = Inspector::open(&space.address).map_err(|error| error.to_string())?;
+                match inspector.break_grant(name.as_bytes(), token) {
+                    Ok(()) => Ok(true),
+                    Err(NotHeld { .. } | NoSuchLock(_)) => Ok(false),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+        }
+    }
+}
+
+/// A session's label is its process, host and program.
+pub(super) fn label(label: &str) -> (u32, &str, &str) {
+    let mut parts = label.splitn(3, ' ');
+    let pid = parts.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+    (pid, parts.next().unwrap_or(""), parts.next().unwrap_or(""))
+}
+
+fn entry(
+    session: &Session,
+    request: &Request,
+    name: LockName,
+    range: Option<std::ops::Range<u64>>,
+    now: Instant,
+) -> Entry {
+    let (pid, host, program) = label(&session.label);
+    let token = if let Stage::Held { token } = request.stage { Some(token) } else { None };
+    Entry {
+        name,
+        state: if token.is_some() { EntryState::Held } else { EntryState::Waiting },
+        shared: request.units.mode == Mode::Shared,
+        range,
+        token,
+        age: now - request.since,
+        pid,
+        host: host.to_owned(),
+        program: program.to_owned(),
+        alive: true,
+    }
+}

@@ -1,0 +1,321 @@
+//! The desk without a network: passes of several requests against one by one, deaths between a request and its pass, and
+//! several threads at one desk.
+
+use super::books::Books;
+use super::desk::Desk;
+use super::durable::Durable;
+use super::session::Stage;
+use crate::home::Kind;
+use crate::name::LockName;
+use crate::remote::talk::{Answer, Ask, DESK, RequestId, Units, VERSION};
+use lockwright_fabric::PeerId;
+use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, VerbHost};
+use lockwright_fabric::observe::Mode;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+const NAMES: u64 = 3;
+const RANGES: u64 = 3;
+
+/// A desk, and everything that was said to anybody, in order.
+struct Office {
+    desk: Desk,
+    said: Arc<Mutex<Vec<(PeerId, Answer)>>>,
+    first_token: u64,
+}
+
+/// Whose request, which, and its token if it is held.
+type Standing = (usize, RequestId, Option<u64>);
+
+/// A client of it.
+#[derive(Clone, Copy)]
+struct Visitor {
+    peer: PeerId,
+    seq: u64,
+}
+
+fn desk(threads: usize) -> Desk {
+    Desk::new(Books::new(Durable::begin(None).unwrap().0, false), vec![], vec![], threads)
+}
+
+impl Office {
+    fn new() -> Self {
+        let desk = desk(1);
+        let first_token = desk.books().durable.first_token();
+        Self { desk, said: Arc::default(), first_token }
+    }
+
+    /// A client that has named what there is: `NAMES` keyed locks and a range lock.
+    fn come_in(&self) -> Visitor {
+        let peer = self.desk.admit("1 here test").unwrap();
+        let said = Arc::clone(&self.said);
+        self.desk.attach(
+            peer,
+            Inbox::new(move |_, message| {
+                said.lock().unwrap().push((peer, Answer::decode(&message).unwrap().1));
+                true
+            }),
+        );
+        let mut visitor = Visitor { peer, seq: 0 };
+        self.say(&mut visitor, &Ask::Open { version: VERSION, key: 1, space: Vec::new() });
+        for handle in 0..=NAMES {
+            let kind = if handle == RANGES { Kind::Ranges } else { Kind::Keyed };
+            let name = LockName::new(format!("lock {handle}")).unwrap();
+            self.say(&mut visitor, &Ask::Name { handle, kind, name });
+        }
+        self.desk.settle();
+        visitor
+    }
+
+    fn say(&self, visitor: &mut Visitor, ask: &Ask) {
+        visitor.seq += 1;
+        assert!(self.desk.deliver(visitor.peer, DESK, &ask.encode(visitor.seq)));
+    }
+
+    /// What was said since this was last asked, without mere acknowledgements; tokens counted from the first.
+    fn heard(&self) -> Vec<(PeerId, Answer)> {
+        let mut said = std::mem::take(&mut *self.said.lock().unwrap());
+        said.retain(|(_, answer)| *answer != Answer::Ack);
+        for (_, answer) in &mut said {
+            if let Answer::Granted { token, .. } = answer {
+                *token -= self.first_token;
+            }
+        }
+        said
+    }
+
+    /// Who holds what, and who waits for what.
+    fn requests(&self) -> Vec<Standing> {
+        let books = self.desk.books();
+        let sessions = books.sessions.iter().enumerate();
+        let of = |(peer, session): (usize, &Option<super::session::Session>)| -> Vec<_> {
+            let requests = session.iter().flat_map(|session| session.slots.iter().flatten());
+            let token = |stage: &Stage| match stage {
+                Stage::Held { token } => Some(token - self.first_token),
+                _ => None,
+            };
+            requests.map(|request| (peer, request.id, token(&request.stage))).collect()
+        };
+        sessions.flat_map(of).collect()
+    }
+
+    /// Whether nothing is left of anybody.
+    fn assert_is_empty(&self) {
+        let books = self.desk.books();
+        assert_eq!((books.requests(), books.directory.in_use()), (0, 0));
+        let totals = &books.totals;
+        assert_eq!((totals.sessions, totals.now.holders, totals.now.waiters), (0, 0, 0));
+    }
+}
+
+fn keyed(handle: u64, mode: Mode) -> Units {
+    Units { handle, mode, start: 0, end: u64::MAX }
+}
+
+fn lock(id: RequestId, units: Units, wait: bool) -> Ask {
+    Ask::Lock { id, units, wait }
+}
+
+fn x(handle: u64) -> Units {
+    keyed(handle, Mode::Exclusive)
+}
+
+/// Repeatable numbers: SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+
+    /// Something a client may ask, sensible or not. Ids come from a small set, so that requests meet their like.
+    fn ask(&mut self, time: u64) -> Ask {
+        let id = (time / 40) << 32 | self.below(4);
+        let mode = if self.below(3) == 0 { Mode::Shared } else { Mode::Exclusive };
+        match self.below(20) {
+            0..7 => lock(id, keyed(self.below(NAMES), mode), self.below(4) > 0),
+            7..10 => {
+                let start = self.below(8);
+                let units = Units { handle: RANGES, mode, start, end: start + self.below(5) };
+                lock(id, units, self.below(4) > 0)
+            }
+            10..17 => Ask::Unlock { id, answer: false },
+            17 => Ask::Unlock { id, answer: true },
+            18 => Ask::Break { id: 1 << 40, token: 1, name: LockName::new("lock 0").unwrap() },
+            _ => lock(id, keyed(99, mode), true),
+        }
+    }
+}
+
+/// Lets clients ask at random, with `settle` after as many messages as `group` says, and returns what was said.
+fn play(seed: u64, mut group: impl FnMut() -> u64) -> (Vec<(PeerId, Answer)>, Vec<Standing>) {
+    const CLIENTS: usize = 4;
+    let (office, mut random) = (Office::new(), Random(seed));
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| office.come_in()).collect();
+    let mut left = group();
+    for time in 0..400 {
+        let at = random.below(CLIENTS as u64) as usize;
+        if random.below(40) == 0 {
+            let end = if random.below(2) == 0 { SessionEnd::Goodbye } else { SessionEnd::Lost };
+            office.desk.on_session_lost(clients[at].peer, end);
+            clients[at] = office.come_in();
+            continue;
+        }
+        let ask = random.ask(time);
+        office.say(&mut clients[at], &ask);
+        left -= 1;
+        if left == 0 {
+            office.desk.settle();
+            left = group();
+        }
+    }
+    office.desk.settle();
+    let end = (office.heard(), office.requests());
+    for client in clients {
+        office.desk.on_session_lost(client.peer, SessionEnd::Goodbye);
+    }
+    office.assert_is_empty();
+    end
+}
+
+#[test]
+fn a_pass_of_several_requests_answers_exactly_as_one_by_one() {
+    for seed in 0..200 {
+        let one_by_one = play(seed, || 1);
+        assert!(one_by_one.0.len() > 100, "there is something to compare");
+        let mut sizes = Random(!seed);
+        assert_eq!(play(seed, move || 1 + sizes.below(60)), one_by_one, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_session_that_dies_between_its_requests_and_their_pass_loses_nothing_for_others() {
+    let office = Office::new();
+    let [mut dies, mut waits, mut other] = [(); 3].map(|()| office.come_in());
+    office.say(&mut dies, &lock(0, x(0), true));
+    office.desk.settle();
+    office.say(&mut waits, &lock(0, x(0), true));
+    office.desk.settle();
+    office.heard();
+    // Nothing of this is served before the death is heard of: an unlock, a lock that would be granted, one that would wait.
+    office.say(&mut dies, &Ask::Unlock { id: 0, answer: false });
+    office.say(&mut dies, &lock(1 << 32, x(1), true));
+    office.say(&mut dies, &lock(1 << 32 | 1, x(0), true));
+    office.say(&mut other, &lock(0, x(1), true));
+    office.desk.on_session_lost(dies.peer, SessionEnd::Lost);
+    let heard = office.heard();
+    let of = |peer| {
+        heard.iter().filter(|(to, _)| *to == peer).map(|(_, answer)| answer.clone()).collect::<Vec<_>>()
+    };
+    assert!(matches!(of(waits.peer)[..], [Answer::Granted { id: 0, .. }]), "{heard:?}");
+    assert!(matches!(of(other.peer)[..], [Answer::Granted { id: 0, .. }]), "{heard:?}");
+    // Whoever comes next may have its place, and has nothing of what it asked for.
+    let mut next = office.come_in();
+    assert_eq!(next.peer, dies.peer);
+    office.say(&mut next, &lock(0, x(2), true));
+    office.desk.settle();
+    assert!(matches!(office.requests()[..], [_, _, _]), "{:?}", office.requests());
+    for visitor in [next, waits, other] {
+        office.desk.on_session_lost(visitor.peer, SessionEnd::Goodbye);
+    }
+    office.assert_is_empty();
+}
+
+#[test]
+fn threads_that_ask_at_once_are_all_answered_whoever_has_the_books_open() {
+    const THREADS: usize = 4;
+    const ROUNDS: u64 = 3_000;
+    let desk = desk(2);
+    let inside = Mutex::new(0_u64);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let peer = desk.admit("1 here test").unwrap();
+                let (tell, told) = mpsc::channel();
+                let put = move |_, message| tell.send(Answer::decode(&message).unwrap().1).is_ok();
+                desk.attach(peer, Inbox::new(put));
+                let mut seq = 0;
+                let mut say = |ask: &Ask| {
+                    seq += 1;
+                    desk.deliver(peer, DESK, &ask.encode(seq));
+                };
+                say(&Ask::Open { version: VERSION, key: 1, space: Vec::new() });
+                say(&Ask::Name { handle: 0, kind: Kind::Keyed, name: LockName::new("a").unwrap() });
+                desk.settle();
+                for round in 0..ROUNDS {
+                    say(&lock(round << 32, x(0), true));
+                    desk.settle();
+                    loop {
+                        match told.recv_timeout(Duration::from_secs(60)).expect("everybody is answered") {
+                            Answer::Granted { .. } => break,
+                            Answer::Ack => {}
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                    *inside.try_lock().expect("nobody else holds the lock") += 1;
+                    say(&Ask::Unlock { id: round << 32, answer: false });
+                    // Often with the next request.
+                    if round % 3 == 0 {
+                        desk.settle();
+                    }
+                }
+                desk.on_session_lost(peer, SessionEnd::Goodbye);
+            });
+        }
+    });
+    assert_eq!(*inside.lock().unwrap(), THREADS as u64 * ROUNDS);
+    let books = desk.books();
+    assert_eq!((books.requests(), books.directory.in_use(), books.totals.sessions), (0, 0, 0));
+}
+
+/// What one combiner could do if reading and writing cost nothing: lock and unlock of names of one's own, and nobody to hear of
+/// it. `cargo test --release -p lockwright --lib what_the_desk_does -- --ignored --nocapture`
+#[test]
+#[ignore = "prints figures, and shows nothing"]
+fn what_the_desk_does_in_a_second() {
+    const EACH: u64 = 1 << 20;
+    let run = |threads: usize, group: u64| {
+        let desk = desk(threads);
+        let began = std::time::Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let desk = &desk;
+                scope.spawn(move || {
+                    let peer = desk.admit("1 here test").unwrap();
+                    desk.attach(peer, Inbox::new(|_, _| true));
+                    let mut seq = 0;
+                    let mut say = |ask: &Ask| {
+                        seq += 1;
+                        desk.deliver(peer, DESK, &ask.encode(seq));
+                    };
+                    say(&Ask::Open { version: VERSION, key: 1, space: Vec::new() });
+                    for handle in 0..group {
+                        let name = LockName::new(format!("{thread} {handle}")).unwrap();
+                        say(&Ask::Name { handle, kind: Kind::Keyed, name });
+                    }
+                    for round in 0..EACH / group {
+                        (0..group).for_each(|at| say(&lock(round << 32 | at, x(at), true)));
+                        desk.settle();
+                        (0..group).for_each(|at| say(&Ask::Unlock { id: round << 32 | at, answer: false }));
+                    }
+                    desk.on_session_lost(peer, SessionEnd::Goodbye);
+                });
+            }
+        });
+        let pairs = threads as f64 * EACH as f64;
+        let totals = &desk.books().totals;
+        println!(
+            "{threads} threads, {group} at a time: {:.2} million locks and unlocks per second, {:.1} messages a pass",
+            pairs / began.elapsed().as_secs_f64() / 1e6,
+            totals.notes as f64 / totals.passes as f64
+        );
+    };
+    for threads in [1, 2] {
+        for group in [1, 8, 64] {
+            run(threads, group);
+        }
+    }
+}

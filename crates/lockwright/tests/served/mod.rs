@@ -1,0 +1,227 @@
+//! The stress of a server: processes that work under its locks while they are killed and stopped, and the server is killed and
+//! started again, all at random. Over which transport, the test says that runs it.
+//!
+//! The work, the merged history, the checkers and the counters are those of the stress on shared memory. Servers and workers
+//! are the test's own binary, started again with a task in the environment.
+
+use crate::stress::history::{History, Log};
+use crate::stress::{Dice, TASK, counters, folder};
+use lockwright::server::{Server, ServerOptions};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const HEARTBEAT: Duration = Duration::from_millis(50);
+const GRACE: Duration = Duration::from_millis(400);
+
+/// How clients reach the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "each test that runs this has one of them")]
+pub(crate) enum Transport {
+    Tcp,
+    #[cfg(feature = "rdma")]
+    Rdma,
+}
+
+impl Transport {
+    /// What the server at `place` is called in a space's name.
+    pub(crate) fn url(self, place: &str) -> String {
+        match self {
+            Self::Tcp => format!("tcp://{place}"),
+            #[cfg(feature = "rdma")]
+            Self::Rdma => format!("rdma://{place}"),
+        }
+    }
+
+    fn serve(self, options: ServerOptions, place: &str) -> ServerOptions {
+        let place = place.parse().unwrap();
+        match self {
+            Self::Tcp => options.listen(place),
+            #[cfg(feature = "rdma")]
+            Self::Rdma => options.listen("127.0.0.1:0".parse().unwrap()).rdma(place, Default::default()),
+        }
+    }
+}
+
+/// How hard it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan<'a> {
+    /// The test that runs this.
+    pub(crate) test: &'static str,
+    pub(crate) transport: Transport,
+    /// A space that the server exports; empty: none.
+    pub(crate) export: &'a str,
+    pub(crate) workers: usize,
+    /// Unless `LOCKWRIGHT_STRESS_SECONDS` says otherwise.
+    pub(crate) seconds: u64,
+}
+
+/// Whether this process was started to serve or to work, which it then has done.
+pub(crate) fn is_child(transport: Transport) -> bool {
+    let Ok(task) = std::env::var(TASK) else { return false };
+    match task.strip_prefix("serve\n").map(|task| task.split('\n').collect::<Vec<_>>()) {
+        Some(parts) => serve(transport, Path::new(parts[0]), parts[1], parts[2]),
+        None => crate::stress::child::work(&task),
+    }
+    true
+}
+
+fn serve(transport: Transport, folder: &Path, place: &str, export: &str) {
+    // Connections are read by two threads, whatever the number of cores: whoever finds the books closed serves for both.
+    let options =
+        ServerOptions::default().threads(2).state(folder.join("state")).heartbeat(HEARTBEAT).grace(GRACE);
+    let mut options = transport.serve(options, place);
+    if !export.is_empty() {
+        options = options.export(export);
+    }
+    // The port may still be taken by a predecessor that is about to be gone.
+    let until = Instant::now() + Duration::from_secs(10);
+    let _server = loop {
+        match Server::start(options.clone()) {
+            Ok(server) => break server,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    while !folder.join("stop-server").exists() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The parent.
+pub(crate) struct Stress<'a> {
+    plan: Plan<'a>,
+    pub(crate) folder: PathBuf,
+    place: String,
+    server: Child,
+    /// Each with its space.
+    workers: Vec<(String, Child)>,
+    dice: Dice,
+    notes: Log,
+    kills: u64,
+    stops: u64,
+    restarts: u64,
+}
+
+fn number(name: &str, or: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(or)
+}
+
+fn child(test: &str, task: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env(TASK, task)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+impl<'a> Stress<'a> {
+    /// Starts a server and workers, each in the space that `space` says for the server's URL and the worker's turn.
+    pub(crate) fn start(plan: Plan<'a>, space: impl Fn(&str, usize) -> String) -> Self {
+        let seed = number("LOCKWRIGHT_SEED", std::process::id().into());
+        println!("seed {seed}; LOCKWRIGHT_SEED={seed} repeats the choice of victims");
+        let folder = folder(&format!("served-{}", plan.test.len()));
+        // A port that was free a moment ago.
+        let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let server = child(plan.test, &format!("serve\n{}\n{place}\n{}", folder.display(), plan.export));
+        let (notes, dice) = (Log::open(&folder, "parent"), Dice(seed));
+        let url = plan.transport.url(&place);
+        let spaces: Vec<_> = (0..plan.workers).map(|worker| space(&url, worker)).collect();
+        let (workers, kills, stops, restarts) = (Vec::new(), 0, 0, 0);
+        let mut stress = Self { plan, folder, place, server, workers, dice, notes, kills, stops, restarts };
+        for space in spaces {
+            let worker = stress.worker(&space);
+            stress.workers.push((space, worker));
+        }
+        stress
+    }
+
+    fn worker(&mut self, space: &str) -> Child {
+        let seed = self.dice.below(1 << 30);
+        child(self.plan.test, &format!("{space}\n{}\n{seed}", self.folder.display()))
+    }
+
+    pub(crate) fn run(mut self) -> Self {
+        let seconds = number("LOCKWRIGHT_STRESS_SECONDS", self.plan.seconds);
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(100 + self.dice.below(200)));
+            let victim = self.dice.below(self.workers.len() as u64) as usize;
+            match self.dice.below(4) {
+                0 | 1 => self.kill(victim),
+                2 => self.stop(victim),
+                _ => self.restart(),
+            }
+        }
+        self
+    }
+
+    fn kill(&mut self, victim: usize) {
+        let space = self.workers[victim].0.clone();
+        let child = &mut self.workers[victim].1;
+        self.notes.write(&format!("K {}", child.id()));
+        child.kill().unwrap();
+        let ended = child.wait().unwrap();
+        assert!(ended.code().is_none(), "{space}: a worker failed before it was killed: {ended}");
+        self.workers[victim].1 = self.worker(&space);
+        self.kills += 1;
+    }
+
+    /// Sometimes for longer than others wait for it, sometimes not.
+    fn stop(&mut self, victim: usize) {
+        let pid = self.workers[victim].1.id();
+        let signal = |signal| kill(Pid::from_raw(pid as i32), signal).unwrap();
+        self.notes.write(&format!("S {pid}"));
+        signal(Signal::SIGSTOP);
+        std::thread::sleep(Duration::from_millis(100 + self.dice.below(900)));
+        signal(Signal::SIGCONT);
+        self.notes.write(&format!("C {pid}"));
+        self.stops += 1;
+    }
+
+    /// To a worker that is killed before it hears of it, this is as if it had been stopped: what it held may be another's.
+    fn restart(&mut self) {
+        let served = self.workers.iter().filter(|(space, _)| !space.starts_with("shm:"));
+        let served: Vec<_> = served.map(|(_, child)| child.id()).collect();
+        served.iter().for_each(|pid| self.notes.write(&format!("S {pid}")));
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+        std::thread::sleep(Duration::from_millis(self.dice.below(300)));
+        let task = format!("serve\n{}\n{}\n{}", self.folder.display(), self.place, self.plan.export);
+        self.server = child(self.plan.test, &task);
+        served.iter().for_each(|pid| self.notes.write(&format!("C {pid}")));
+        self.restarts += 1;
+    }
+
+    /// Lets everybody finish.
+    pub(crate) fn finish(mut self) -> Self {
+        fs::write(self.folder.join("stop"), "").unwrap();
+        for (space, child) in &mut self.workers {
+            let ended = child.wait().unwrap();
+            assert!(ended.success(), "{space}: a worker failed: {ended}");
+        }
+        fs::write(self.folder.join("stop-server"), "").unwrap();
+        assert!(self.server.wait().unwrap().success());
+        self
+    }
+
+    /// Looks at what everybody did.
+    pub(crate) fn judge(self) {
+        let history = History::read(&self.folder);
+        println!(
+            "{} kills, {} stops, {} restarts, {}",
+            self.kills,
+            self.stops,
+            self.restarts,
+            history.summary()
+        );
+        assert!(history.has_all_kinds(), "next to nothing was done");
+        history.check();
+        counters::check(&self.folder, self.kills);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
