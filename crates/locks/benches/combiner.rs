@@ -143,20 +143,19 @@ fn core() {
     print("core alone, one thread, 10 k held (goal: 5)", &spread(runs.collect()));
 }
 
-/// Nanoseconds this thread has run, and has been ready to run without a core to run on, where the system says so.
-fn ran_and_waited_ns() -> Option<(u64, u64)> {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    let mut numbers = stat.split_whitespace().map_while(|number| number.parse().ok());
-    Some((numbers.next()?, numbers.next()?))
+/// Nanoseconds this thread has been ready to run without a core to run on, where the system says so. (How long it has run
+/// the system says too, but in steps of milliseconds.)
+fn waited_ns() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    stat.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// Nanoseconds that `run` takes on one core: those in which somebody else had the core do not count.
 fn cpu_ns(run: impl FnOnce()) -> f64 {
-    let (began, before) = (Instant::now(), ran_and_waited_ns());
+    let (began, before) = (Instant::now(), waited_ns());
     run();
-    let (took, after) = (began.elapsed().as_nanos() as u64, ran_and_waited_ns());
-    let counted = before.zip(after).map_or(took, |(before, after)| after.0 - before.0);
-    if counted == 0 { took as f64 } else { counted as f64 }
+    let (took, after) = (began.elapsed().as_nanos() as u64, waited_ns());
+    (took - (after - before).min(took)) as f64
 }
 
 /// Two threads that begin together, each doing its part. Items per second, or nothing if one of them had to wait for a
@@ -166,10 +165,9 @@ fn both<A: FnOnce() + Send, B: FnOnce()>(items: u32, one: A, other: B) -> Option
     /// When a thread began and ended, and how long it waited for a core meanwhile.
     fn timed(barrier: &Barrier, part: impl FnOnce()) -> (Instant, Instant, u64) {
         barrier.wait();
-        let waited = || ran_and_waited_ns().map_or(0, |(_, waited)| waited);
-        let (began, before) = (Instant::now(), waited());
+        let (began, before) = (Instant::now(), waited_ns());
         part();
-        (began, Instant::now(), waited() - before)
+        (began, Instant::now(), waited_ns() - before)
     }
     let (first, second) = std::thread::scope(|scope| {
         let first = scope.spawn(|| timed(barrier, one));
@@ -298,7 +296,6 @@ fn growth<R: Rules>(tree: &str, sizes: &[u32]) {
         let mut core = filled::<R>(held);
         let (mut random, mut replies) = (Random(2), Vec::new());
         let mut timed = |run: fn(&mut Core<R>, u32, &mut Random, &mut Vec<Reply>)| {
-            // The system counts a thread's time in milliseconds: runs that are long beside that.
             let runs = (0..7).map(|_| {
                 cpu_ns(|| run(&mut core, 4 * PAIRS, &mut random, &mut replies)) / f64::from(4 * PAIRS)
             });

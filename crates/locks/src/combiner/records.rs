@@ -121,8 +121,9 @@ impl Records {
         prefetch(&self.table[slot as usize]);
     }
 
-    #[inline]
-    pub(super) fn add(&mut self, record: Record) -> Slot {
+    /// A slot for a new request.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, record: Record) -> Slot {
         self.live += 1;
         if self.free != NIL {
             let slot = self.free;
@@ -135,8 +136,9 @@ impl Records {
         Slot::try_from(self.table.len() - 1).expect("the combiner's limits keep requests below 2^32")
     }
 
+    /// The request is over, and its slot somebody else's from now on.
     #[inline]
-    pub(super) fn give_back(&mut self, slot: Slot) {
+    pub(crate) fn give_back(&mut self, slot: Slot) {
         self.live -= 1;
         self.table[slot as usize].at = self.free;
         self.free = slot;

@@ -6,7 +6,7 @@
 //!
 //! What a tree must not do: know who blocks whom. It finds what overlaps; the rest is the combiner's.
 
-use super::records::{Record, Records, Slot};
+use super::records::{Records, Slot};
 use std::fmt::Debug;
 
 /// As many are looked up at once: as many misses as a core can have under way, and some for those that hit.
@@ -23,7 +23,8 @@ pub struct Range {
     pub end: u64,
 }
 
-/// Some trees, and the requests in them.
+/// Some trees of requests. The table of requests is the combiner's, which may change anything in it but which tree a
+/// request is in; it is always the same one.
 pub trait IntervalTrees: Clone + Debug + Default + Send + 'static {
     /// A new, empty tree. The first is number 0.
     fn plant(&mut self) -> u32;
@@ -31,21 +32,15 @@ pub trait IntervalTrees: Clone + Debug + Default + Send + 'static {
     /// Whether nothing is in the tree.
     fn is_bare(&self, tree: u32) -> bool;
 
-    /// The requests in all trees.
-    fn records(&self) -> &Records;
-
-    /// The requests in all trees, to be changed; never which tree they are in.
-    fn records_mut(&mut self) -> &mut Records;
-
     /// The request's range.
-    fn range(&self, slot: Slot) -> (u64, u64);
+    fn range(&self, records: &Records, slot: Slot) -> (u64, u64);
 
-    /// Puts a request into the tree it names, with the range `start..end`. Also says whether nothing there overlaps it;
+    /// Puts a request into the tree that its record names, with the range `start..end`. Says whether nothing there overlaps it;
     /// where that cannot be seen on the way, the answer may be no, and [`overlapping`](Self::overlapping) finds out.
-    fn insert(&mut self, record: Record, start: u64, end: u64) -> (Slot, bool);
+    fn insert(&mut self, records: &mut Records, slot: Slot, start: u64, end: u64) -> bool;
 
-    /// Takes the request out of its tree and forgets it.
-    fn remove(&mut self, slot: Slot);
+    /// Takes the request out of its tree; its record is good for nothing then but to be given back.
+    fn remove(&mut self, records: &mut Records, slot: Slot);
 
     /// Adds to `found` every request of `tree` that has a unit in common with `start..end`, by their starts.
     fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>);
@@ -58,8 +53,8 @@ pub trait IntervalTrees: Clone + Debug + Default + Send + 'static {
     fn find_places(&mut self, ranges: &[Range]);
 
     /// Brings into the cache what the end of these requests will touch, and waits for as little as can be.
-    fn fetch(&self, slots: &[Slot]);
+    fn fetch(&self, records: &Records, slots: &[Slot]);
 
-    /// Bytes of memory taken.
+    /// Bytes of memory taken, without the table's.
     fn bytes(&self) -> usize;
 }

@@ -1,6 +1,6 @@
 //! Every kind of tree against a naive list: the same operations, the same answers, and the shape it must have.
 
-use super::records::{Record, Slot};
+use super::records::{Record, Records, Slot};
 use super::redblack::RedBlack;
 use super::test_random::{Random, more};
 use super::tree::{IntervalTrees, Range};
@@ -10,13 +10,13 @@ use lockwright_fabric::observe::Mode::{Exclusive, Shared};
 /// A tree that can be looked through.
 pub(super) trait Shape: IntervalTrees {
     /// Panics unless everything is as it must be.
-    fn check_all(&self);
+    fn check_all(&self, records: &Records);
 }
 
 /// `steps` random insertions, removals and questions on two trees, with up to `most` ranges in `units` units.
 fn agrees_with_a_list<T: Shape>(seed: u64, steps: u32, most: usize, units: u64) {
     let mut random = Random::new(seed);
-    let mut trees = T::default();
+    let (mut trees, mut records) = (T::default(), Records::default());
     let roots = [trees.plant(), trees.plant()];
     let mut list: Vec<(Slot, u32, u64, u64)> = Vec::new();
     let a_range = |random: &mut Random| {
@@ -43,8 +43,9 @@ fn agrees_with_a_list<T: Shape>(seed: u64, steps: u32, most: usize, units: u64) 
         match random.below(3) {
             0 if list.len() < most => {
                 let none_there = overlapping().next().is_none();
-                let (slot, alone) = trees.insert(Record::new(step, tree, tree, Shared), start, end);
-                let Record { client, id, .. } = *trees.records().get(slot);
+                let slot = records.add(Record::new(step, tree, tree, Shared));
+                let alone = trees.insert(&mut records, slot, start, end);
+                let Record { client, id, .. } = *records.get(slot);
                 assert_eq!((client, id), (step, tree));
                 assert!(!alone || none_there, "seed {seed} step {step}: overlooked an overlapping range");
                 assert!(list.iter().all(|item| item.0 != slot), "a slot was given away twice");
@@ -52,28 +53,30 @@ fn agrees_with_a_list<T: Shape>(seed: u64, steps: u32, most: usize, units: u64) 
             }
             1 if !list.is_empty() => {
                 let (slot, tree, start, end) = list.swap_remove(random.below(list.len() as u64) as usize);
-                assert_eq!((trees.records().get(slot).tree, trees.range(slot)), (tree, (start, end)));
-                trees.fetch(&[slot]);
-                trees.remove(slot);
+                assert_eq!((records.get(slot).tree, trees.range(&records, slot)), (tree, (start, end)));
+                trees.fetch(&records, &[slot]);
+                trees.remove(&mut records, slot);
+                records.give_back(slot);
             }
             _ => {
                 let mut found = Vec::new();
                 trees.overlapping(tree, start, end, &mut found);
-                assert!(found.is_sorted_by_key(|slot| trees.range(*slot).0));
+                assert!(found.is_sorted_by_key(|slot| trees.range(&records, *slot).0));
                 found.sort_unstable();
                 let mut expected: Vec<_> = overlapping().collect();
                 expected.sort_unstable();
                 assert_eq!(found, expected, "seed {seed} step {step}");
             }
         }
-        assert_eq!(trees.records().len(), list.len());
+        assert_eq!(records.len(), list.len());
         if step % 64 == 0 {
-            trees.check_all();
+            trees.check_all(&records);
         }
     }
     for (slot, ..) in list {
-        trees.remove(slot);
-        trees.check_all();
+        trees.remove(&mut records, slot);
+        records.give_back(slot);
+        trees.check_all(&records);
     }
     assert!(trees.is_bare(roots[0]) && trees.is_bare(roots[1]));
 }
@@ -97,9 +100,12 @@ fn all_sorts_of_ranges<T: Shape>() {
 }
 
 fn ranges_that_only_touch<T: Shape>() {
-    let mut trees = T::default();
+    let (mut trees, mut records) = (T::default(), Records::default());
     let tree = trees.plant();
-    let mut alone = |start, end| trees.insert(Record::new(0, 0, tree, Exclusive), start, end).1;
+    let mut alone = |start, end| {
+        let slot = records.add(Record::new(0, 0, tree, Exclusive));
+        trees.insert(&mut records, slot, start, end)
+    };
     assert!(alone(10, 20));
     assert!(alone(20, 30));
     assert!(alone(0, 10));

@@ -6,7 +6,7 @@
 //! way from the root, and one for the node itself.
 
 use super::{Lines, Store};
-use crate::combiner::records::{Record, Slot};
+use crate::combiner::records::{Record, Records, Slot};
 use crate::combiner::redblack::RedBlack;
 use crate::combiner::tree::IntervalTrees;
 use lockwright_fabric::observe::Mode;
@@ -15,6 +15,7 @@ use std::hash::{Hash, Hasher};
 /// The tree.
 #[derive(Clone, Debug)]
 pub struct Interval {
+    records: Records,
     trees: RedBlack,
     tree: u32,
 }
@@ -23,7 +24,7 @@ impl Default for Interval {
     fn default() -> Self {
         let mut trees = RedBlack::default();
         let tree = trees.plant();
-        Self { trees, tree }
+        Self { records: Records::default(), trees, tree }
     }
 }
 
@@ -38,7 +39,7 @@ impl Interval {
     fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut slots = Vec::new();
         self.trees.walk(self.tree, &mut slots);
-        slots.into_iter().map(|slot| self.trees.range(slot))
+        slots.into_iter().map(|slot| self.trees.range(&self.records, slot))
     }
 }
 
@@ -52,14 +53,16 @@ impl Store for Interval {
             return (false, self.trees.depth(*found));
         }
         // Nobody asks whose it is: ranges are exclusive and are given back by their bounds.
-        let (slot, _) = self.trees.insert(Record::new(0, 0, self.tree, Mode::Exclusive), start, end);
+        let slot = self.records.add(Record::new(0, 0, self.tree, Mode::Exclusive));
+        self.trees.insert(&mut self.records, slot, start, end);
         (true, self.trees.depth(slot))
     }
 
     fn give(&mut self, start: u64, end: u64) -> Lines {
         let slot = self.overlapping(start, end)[0];
         let lines = self.trees.depth(slot);
-        self.trees.remove(slot);
+        self.trees.remove(&mut self.records, slot);
+        self.records.give_back(slot);
         lines
     }
 

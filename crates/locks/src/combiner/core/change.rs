@@ -26,7 +26,7 @@ impl<R: Rules> Core<R> {
         if start >= end {
             return Err(Refusal::EmptyRange);
         }
-        let (first, last) = self.trees.range(slot);
+        let (first, last) = self.range(slot);
         if start < first || last < end {
             return Err(Refusal::NotInside);
         }
@@ -44,7 +44,7 @@ impl<R: Rules> Core<R> {
             self.trees.overlapping(request.tree, first, last, &mut found);
             for other in found.drain(..) {
                 if counts(self.request(other), &request) {
-                    let (from, to) = self.trees.range(other);
+                    let (from, to) = self.range(other);
                     let pieces = [left, right].into_iter().filter(|piece| piece.0 < piece.1);
                     let still = pieces.filter(|piece| from < piece.1 && piece.0 < to).count() as u32;
                     let waiter = self.request_mut(other);
@@ -56,7 +56,8 @@ impl<R: Rules> Core<R> {
             }
             self.found = found;
         }
-        self.trees.remove(slot);
+        self.trees.remove(&mut self.records, slot);
+        self.records.give_back(slot);
         let kept = if left.0 < left.1 { left } else { right };
         self.keep(request, kept, id);
         if two {
@@ -70,7 +71,8 @@ impl<R: Rules> Core<R> {
 
     /// Puts a piece of a held range back into the tree, under that id of its client's.
     fn keep(&mut self, whole: Record, (start, end): (u64, u64), id: u32) {
-        let (slot, _) = self.trees.insert(Record { id, ..whole }, start, end);
+        let slot = self.records.add(Record { id, ..whole });
+        self.trees.insert(&mut self.records, slot, start, end);
         self.sessions[whole.client as usize].slots[id as usize] = slot;
     }
 
@@ -92,14 +94,14 @@ impl<R: Rules> Core<R> {
         if !R::UPGRADE_HOLDS {
             // The mutant: lets go and queues again, like everybody else.
             let lock = self.locks[request.tree as usize].0;
-            let range = self.trees.range(slot);
+            let range = self.range(slot);
             self.take_out(slot);
             let answer = self.lock(client, id, lock, Mode::Exclusive, range, wait);
             self.grant_ready(replies);
             return answer;
         }
         let mut found = std::mem::take(&mut self.found);
-        let (start, end) = self.trees.range(slot);
+        let (start, end) = self.range(slot);
         self.trees.overlapping(request.tree, start, end, &mut found);
         found.retain(|other| *other != slot);
         let holders =
@@ -158,7 +160,7 @@ impl<R: Rules> Core<R> {
         replies.push(Reply { client, id, answer: Answer::Downgraded { token } });
         if request.blocks {
             let mut found = std::mem::take(&mut self.found);
-            let (start, end) = self.trees.range(slot);
+            let (start, end) = self.range(slot);
             self.trees.overlapping(request.tree, start, end, &mut found);
             for other in found.drain(..) {
                 let waiter = self.request_mut(other);

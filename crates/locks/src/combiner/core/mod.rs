@@ -29,7 +29,7 @@ mod state;
 pub use request::{Answer, ClientId, Limits, NAMES, Refusal, Reply, Request};
 pub use state::{Holding, Status};
 
-use super::records::{NIL, Record, Slot, State};
+use super::records::{NIL, Record, Records, Slot, State};
 use super::redblack::RedBlack;
 use super::tree::{IntervalTrees, Range, TOGETHER};
 use super::wide::Wide;
@@ -80,6 +80,8 @@ struct Session {
 /// The combiner's state.
 #[derive(Clone, Debug)]
 pub struct Core<R: Rules = Shipped> {
+    /// Everything held or wanted, and where it stands.
+    records: Records,
     trees: R::Trees,
     /// The tree of every lock that has ranges in it. Names have a tree of their own, always.
     by_lock: BTreeMap<u64, u32>,
@@ -135,6 +137,7 @@ impl<R: Rules> Core<R> {
         let mut trees = R::Trees::default();
         assert_eq!(trees.plant(), NAMES_TREE);
         Self {
+            records: Records::default(),
             trees,
             by_lock: BTreeMap::new(),
             last: (NAMES, NAMES_TREE),
@@ -177,7 +180,7 @@ impl<R: Rules> Core<R> {
                 _ => {}
             }
         }
-        self.trees.fetch(&ending);
+        self.trees.fetch(&self.records, &ending);
         self.trees.find_places(&ranges);
     }
 
@@ -202,6 +205,10 @@ impl<R: Rules> Core<R> {
         };
         match answer {
             Ok(None) => {}
+            // The commonest first, in parts: what is stored in parts and loaded as a whole has to wait for the cache.
+            Ok(Some(Answer::Granted { token })) => {
+                replies.push(Reply { client, id, answer: Answer::Granted { token } });
+            }
             Ok(Some(answer)) => replies.push(Reply { client, id, answer }),
             Err(refusal) => replies.push(Reply { client, id, answer: Answer::Refused(refusal) }),
         }
@@ -217,7 +224,7 @@ impl<R: Rules> Core<R> {
             self.take_out(slot);
         }
         // Its own requests may have waited for each other: no grants for the dead.
-        let records = self.trees.records();
+        let records = &self.records;
         self.ready.retain(|slot| records.get(*slot).client != client.0);
         self.grant_ready(replies);
     }
@@ -240,7 +247,8 @@ impl<R: Rules> Core<R> {
         self.arrivals += 1;
         let tree = self.tree_of(lock);
         let record = Record { stamp: self.arrivals, ..Record::new(client.0, id, tree, mode) };
-        let (slot, alone) = self.trees.insert(record, start, end);
+        let slot = self.records.add(record);
+        let alone = self.trees.insert(&mut self.records, slot, start, end);
         let writers = &mut self.locks[tree as usize].1;
         let writers_before = *writers;
         *writers += u32::from(mode == Mode::Exclusive);
@@ -311,8 +319,9 @@ impl<R: Rules> Core<R> {
     fn take_out(&mut self, slot: Slot) {
         let request = *self.request(slot);
         // Only somebody's wait makes it matter where it was.
-        let range = request.blocks.then(|| self.trees.range(slot));
-        self.trees.remove(slot);
+        let range = request.blocks.then(|| self.range(slot));
+        self.trees.remove(&mut self.records, slot);
+        self.records.give_back(slot);
         if let Some(session) = self.sessions.get_mut(request.client as usize)
             && let Some(place) = session.slots.get_mut(request.id as usize)
         {
@@ -384,12 +393,17 @@ impl<R: Rules> Core<R> {
 
     #[inline(always)]
     fn request(&self, slot: Slot) -> &Record {
-        self.trees.records().get(slot)
+        self.records.get(slot)
     }
 
     #[inline(always)]
     fn request_mut(&mut self, slot: Slot) -> &mut Record {
-        self.trees.records_mut().get_mut(slot)
+        self.records.get_mut(slot)
+    }
+
+    #[inline(always)]
+    fn range(&self, slot: Slot) -> (u64, u64) {
+        self.trees.range(&self.records, slot)
     }
 
     /// Makes room for the client's `id`, which must be free.

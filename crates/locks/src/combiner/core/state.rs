@@ -70,7 +70,7 @@ impl<R: Rules> Core<R> {
 
     /// Requests held and waiting.
     pub fn len(&self) -> usize {
-        self.trees.records().len()
+        self.records.len()
     }
 
     /// Whether nobody holds or wants anything.
@@ -86,12 +86,16 @@ impl<R: Rules> Core<R> {
     /// Bytes of memory taken.
     pub fn bytes(&self) -> usize {
         let sessions = self.sessions.iter().map(|session| session.slots.capacity() * 4 + 32).sum::<usize>();
-        self.trees.bytes() + sessions + self.locks.capacity() * 16 + self.by_lock.len() * 16
+        self.records.bytes()
+            + self.trees.bytes()
+            + sessions
+            + self.locks.capacity() * 16
+            + self.by_lock.len() * 16
     }
 
     fn holding(&self, slot: Slot) -> Holding {
         let Record { client, id, tree, mode, state, stamp, blocking, .. } = *self.request(slot);
-        let (start, end) = self.trees.range(slot);
+        let (start, end) = self.range(slot);
         Holding {
             client: ClientId(client),
             id,

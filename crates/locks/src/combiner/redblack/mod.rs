@@ -11,7 +11,7 @@
 mod balance;
 mod places;
 
-use super::records::{NIL, Record, Records, Slot, make_room};
+use super::records::{NIL, Records, Slot, make_room};
 use super::tree::{IntervalTrees, Range};
 use lockwright_fabric::backend::prefetch;
 use places::Places;
@@ -70,7 +70,6 @@ impl Node {
 /// Some trees in one arena.
 #[derive(Clone, Debug)]
 pub struct RedBlack {
-    records: Records,
     /// By slot. The node of no request is black, so that the deletion's cases need no exceptions.
     nodes: Vec<Node>,
     roots: Vec<Slot>,
@@ -80,7 +79,7 @@ pub struct RedBlack {
 impl Default for RedBlack {
     fn default() -> Self {
         let (nodes, roots) = (vec![Node::new(0, 0)], Vec::new());
-        Self { records: Records::default(), nodes, roots, places: Places::default() }
+        Self { nodes, roots, places: Places::default() }
     }
 }
 
@@ -96,30 +95,19 @@ impl IntervalTrees for RedBlack {
     }
 
     #[inline(always)]
-    fn records(&self) -> &Records {
-        &self.records
-    }
-
-    #[inline(always)]
-    fn records_mut(&mut self) -> &mut Records {
-        &mut self.records
-    }
-
-    #[inline(always)]
-    fn range(&self, slot: Slot) -> (u64, u64) {
+    fn range(&self, _: &Records, slot: Slot) -> (u64, u64) {
         let node = &self.nodes[slot as usize];
         (node.start, node.end)
     }
 
     #[inline]
-    fn insert(&mut self, record: Record, start: u64, end: u64) -> (Slot, bool) {
-        let tree = record.tree;
-        let (parent, went_left, alone) = match self.place_known(tree, start, end) {
+    fn insert(&mut self, records: &mut Records, slot: Slot, start: u64, end: u64) -> bool {
+        let tree = records.get(slot).tree;
+        let (parent, went_left, alone) = match self.place_known(records, slot, (start, end)) {
             Some(place) => place,
             None => self.place_for(tree, start, end),
         };
         self.places.crowded |= !alone;
-        let slot = self.records.add(record);
         let new = Node { parent, red: true, ..Node::new(start, end) };
         if slot as usize == self.nodes.len() {
             make_room(&mut self.nodes);
@@ -134,13 +122,13 @@ impl IntervalTrees for RedBlack {
             self.raise(slot, end);
         }
         self.mend_insert(tree, slot);
-        (slot, alone)
+        alone
     }
 
     #[inline]
-    fn remove(&mut self, slot: Slot) {
+    fn remove(&mut self, records: &mut Records, slot: Slot) {
         let Node { left, right, left_reach, right_reach, parent, red, .. } = self.nodes[slot as usize];
-        let tree = std::mem::replace(&mut self.records.get_mut(slot).tree, NOWHERE);
+        let tree = std::mem::replace(&mut records.get_mut(slot).tree, NOWHERE);
         // `moved` takes the place of a node that is cut out; `black` says whether the cut took a black one.
         let (moved, black);
         if left == NIL || right == NIL {
@@ -177,7 +165,6 @@ impl IntervalTrees for RedBlack {
             self.mend_remove(tree, moved);
         }
         self.nodes[NIL as usize].parent = NIL;
-        self.records.give_back(slot);
     }
 
     fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>) {
@@ -228,17 +215,15 @@ impl IntervalTrees for RedBlack {
     }
 
     #[inline]
-    fn fetch(&self, slots: &[Slot]) {
+    fn fetch(&self, records: &Records, slots: &[Slot]) {
         for slot in slots {
-            self.records.fetch(*slot);
+            records.fetch(*slot);
             prefetch(&self.nodes[*slot as usize]);
         }
     }
 
     fn bytes(&self) -> usize {
-        self.records.bytes()
-            + self.nodes.capacity() * size_of::<Node>()
-            + self.roots.capacity() * size_of::<Slot>()
+        self.nodes.capacity() * size_of::<Node>() + self.roots.capacity() * size_of::<Slot>()
     }
 }
 

@@ -7,7 +7,7 @@
 //! What it must not do: be relied upon. A place that no longer fits is looked up again.
 
 use super::super::tree::{Range, TOGETHER};
-use super::{NIL, RedBlack, Slot};
+use super::{NIL, Records, RedBlack, Slot};
 use arrayvec::ArrayVec;
 use lockwright_fabric::backend::prefetch;
 use std::hint::select_unpredictable;
@@ -65,15 +65,21 @@ impl RedBlack {
     /// Where the range belongs, if that was found out and is still so: below which node, whether on the left, and whether
     /// nothing can overlap it there. It will be inserted.
     #[inline(always)]
-    pub(super) fn place_known(&mut self, tree: u32, start: u64, end: u64) -> Option<(Slot, bool, bool)> {
+    pub(super) fn place_known(
+        &mut self,
+        records: &Records,
+        slot: Slot,
+        (start, end): (u64, u64),
+    ) -> Option<(Slot, bool, bool)> {
         if self.places.next == self.places.found.len() {
             return None;
         }
-        self.place_found(Range { tree, start, end })
+        let tree = records.get(slot).tree;
+        self.place_found(records, slot, Range { tree, start, end })
     }
 
     #[inline]
-    fn place_found(&mut self, range: Range) -> Option<(Slot, bool, bool)> {
+    fn place_found(&mut self, records: &Records, slot: Slot, range: Range) -> Option<(Slot, bool, bool)> {
         let places = &mut self.places;
         let waiting = &places.found[places.next..];
         let ahead = waiting.iter().position(|place| place.range == range)?;
@@ -81,7 +87,7 @@ impl RedBlack {
         // Those before it were not asked for, and will not be.
         places.next += ahead + 1;
         let goes_left = range.start < self.nodes[parent as usize].start;
-        let clear = self.fits(&range, parent, goes_left)?;
+        let clear = self.fits(records, slot, &range, parent, goes_left)?;
         Some((parent, goes_left, alone & clear & !self.places.crowded))
     }
 
@@ -92,13 +98,21 @@ impl RedBlack {
     /// anything else, can overlap only its neighbours: whatever stood between it and another it overlaps would overlap
     /// one of the two.
     #[inline]
-    fn fits(&self, range: &Range, parent: Slot, goes_left: bool) -> Option<bool> {
+    fn fits(
+        &self,
+        records: &Records,
+        slot: Slot,
+        range: &Range,
+        parent: Slot,
+        goes_left: bool,
+    ) -> Option<bool> {
         if parent == NIL {
             return (self.roots[range.tree as usize] == NIL).then_some(true);
         }
         let node = &self.nodes[parent as usize];
         let child = if goes_left { node.left } else { node.right };
-        if child != NIL || self.records.get(parent).tree != range.tree {
+        // Gone, and perhaps the slot is this very request's by now, whose record says its tree but which is in none yet.
+        if child != NIL || parent == slot || records.get(parent).tree != range.tree {
             return None;
         }
         // The other neighbour is the first above of which this is on the other side.

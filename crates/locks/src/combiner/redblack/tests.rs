@@ -23,7 +23,7 @@ impl RedBlack {
 }
 
 impl Shape for RedBlack {
-    fn check_all(&self) {
+    fn check_all(&self, _: &Records) {
         let none = &self.nodes[NIL as usize];
         assert!(!none.red && none.reach() == 0 && none.parent == NIL);
         for root in &self.roots {

@@ -3,6 +3,7 @@
 //!
 //! What it must not do: touch more than it must. A neighbour is looked at only if a node has too few.
 
+use super::super::records::Records;
 use super::Wide;
 use super::leaf::{Leaf, fewest, joined};
 use super::node::{ABOVE, NONE, Node, Number, Place};
@@ -58,12 +59,18 @@ impl<const L: usize, const N: usize> Wide<L, N> {
 
     /// Makes room for `start..end`, which belongs into this leaf. Returns the leaf into which it belongs then.
     #[cold]
-    pub(super) fn make_way(&mut self, mut number: Number, start: u64, end: u64) -> Number {
+    pub(super) fn make_way(
+        &mut self,
+        records: &mut Records,
+        mut number: Number,
+        start: u64,
+        end: u64,
+    ) -> Number {
         let places = self.leaf(number).in_order();
         // What made it note its ranges in full may be gone.
-        self.fill_leaf(number, &places);
+        self.fill_leaf(records, number, &places);
         while !self.has_way(number, end) {
-            number = self.split_leaf(number, start);
+            number = self.split_leaf(records, number, start);
         }
         number
     }
@@ -81,7 +88,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
     }
 
     /// Splits a leaf. Returns the half into which `start` belongs.
-    fn split_leaf(&mut self, number: Number, start: u64) -> Number {
+    fn split_leaf(&mut self, records: &mut Records, number: Number, start: u64) -> Number {
         let Leaf { tree, low, high, parent, .. } = *self.leaf(number);
         let above = self.room_above(number, parent, (tree, 1), (low, high));
         let places = self.leaf(number).in_order();
@@ -90,8 +97,8 @@ impl<const L: usize, const N: usize> Wide<L, N> {
         let right = self.take_leaf(Leaf::empty(tree, cut, high));
         self.leaf_mut(right).parent = above;
         self.leaf_mut(number).high = cut;
-        self.fill_leaf(number, &places[..kept]);
-        self.fill_leaf(right, &places[kept..]);
+        self.fill_leaf(records, number, &places[..kept]);
+        self.fill_leaf(records, right, &places[kept..]);
         let (left_end, right_end) = (self.leaf(number).overhang(), self.leaf(right).overhang());
         self.add_below(above, number, left_end, Place { start: cut, end: right_end, below: right });
         if start < cut { number } else { right }
@@ -147,7 +154,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
 
     /// A leaf has too few: gives it more, or joins it with a neighbour.
     #[cold]
-    pub(super) fn mend_leaf(&mut self, number: Number) {
+    pub(super) fn mend_leaf(&mut self, records: &mut Records, number: Number) {
         let above = self.leaf(number).parent;
         if above == NONE {
             return;
@@ -158,7 +165,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
         let most = Leaf::<L>::most(self.leaf(left).low, &places);
         if places.len() <= joined(most) {
             self.leaf_mut(left).high = self.leaf(right).high;
-            self.fill_leaf(left, &places);
+            self.fill_leaf(records, left, &places);
             self.free_leaf(right);
             let end = self.leaf(left).overhang();
             self.take_below(above, place, left, end);
@@ -169,8 +176,8 @@ impl<const L: usize, const N: usize> Wide<L, N> {
         let kept = if left == number { given } else { places.len() - given };
         let cut = places[kept].start;
         (self.leaf_mut(left).high, self.leaf_mut(right).low) = (cut, cut);
-        self.fill_leaf(left, &places[..kept]);
-        self.fill_leaf(right, &places[kept..]);
+        self.fill_leaf(records, left, &places[..kept]);
+        self.fill_leaf(records, right, &places[kept..]);
         let ends = (self.leaf(left).overhang(), self.leaf(right).overhang());
         self.move_cut(above, place, cut, ends);
     }
@@ -234,10 +241,10 @@ impl<const L: usize, const N: usize> Wide<L, N> {
     }
 
     /// Puts these into the leaf, and tells them where they are.
-    fn fill_leaf(&mut self, number: Number, places: &[Place]) {
+    fn fill_leaf(&mut self, records: &mut Records, number: Number, places: &[Place]) {
         self.leaf_mut(number).refill(places);
         for place in places {
-            self.records.get_mut(place.below).at = number;
+            records.get_mut(place.below).at = number;
         }
     }
 

@@ -65,7 +65,6 @@ impl<T> Arena<T> {
 /// Some wide trees, with up to `L` ranges a leaf and up to `N` nodes below a node.
 #[derive(Clone, Debug)]
 pub struct Wide<const L: usize = 8, const N: usize = 16> {
-    records: Records,
     /// Apart from the leaves, so that what every way down goes through lies close together.
     above: Arena<Node<N>>,
     leaves: Arena<Leaf<L>>,
@@ -77,7 +76,7 @@ impl<const L: usize, const N: usize> Default for Wide<L, N> {
     fn default() -> Self {
         let (above, leaves) =
             (Arena { nodes: Vec::new(), free: NONE }, Arena { nodes: Vec::new(), free: NONE });
-        Self { records: Records::default(), above, leaves, roots: Vec::new(), places: Places::default() }
+        Self { above, leaves, roots: Vec::new(), places: Places::default() }
     }
 }
 
@@ -96,49 +95,38 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
         root & ABOVE == 0 && self.leaf(root).len == 0
     }
 
-    #[inline(always)]
-    fn records(&self) -> &Records {
-        &self.records
-    }
-
-    #[inline(always)]
-    fn records_mut(&mut self) -> &mut Records {
-        &mut self.records
-    }
-
-    fn range(&self, slot: Slot) -> (u64, u64) {
-        let leaf = self.leaf(self.records.get(slot).at);
+    fn range(&self, records: &Records, slot: Slot) -> (u64, u64) {
+        let leaf = self.leaf(records.get(slot).at);
         let Place { start, end, .. } = leaf.place(leaf.place_of(slot));
         (start, end)
     }
 
     #[inline]
-    fn insert(&mut self, mut record: Record, start: u64, end: u64) -> (Slot, bool) {
-        let tree = record.tree;
+    fn insert(&mut self, records: &mut Records, slot: Slot, start: u64, end: u64) -> bool {
+        let tree = records.get(slot).tree;
         let mut number = match self.place_known(tree, start) {
             Some(leaf) => leaf,
             None => self.leaf_for(tree, start),
         };
         let alone = self.is_alone(number, start, end);
         if !self.leaf(number).has_room(end) {
-            number = self.make_way(number, start, end);
+            number = self.make_way(records, number, start, end);
         }
+        let record = records.get_mut(slot);
         (record.at, record.came_over) = (number, !alone);
         self.roots[tree as usize].came_over += u32::from(!alone);
-        let slot = self.records.add(record);
         let leaf = self.leaf_mut(number);
         leaf.push(Place { start, end, below: slot });
         if end > leaf.high {
             self.raise(number, end);
         }
-        (slot, alone)
+        alone
     }
 
     #[inline]
-    fn remove(&mut self, slot: Slot) {
-        let Record { at: number, tree, came_over, .. } = *self.records.get(slot);
+    fn remove(&mut self, records: &mut Records, slot: Slot) {
+        let Record { at: number, tree, came_over, .. } = *records.get(slot);
         self.roots[tree as usize].came_over -= u32::from(came_over);
-        self.records.give_back(slot);
         let leaf = self.leaf_mut(number);
         let place = leaf.place_of(slot);
         let end = leaf.place(place).end;
@@ -148,7 +136,7 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
             self.settle(number);
         }
         if has_few {
-            self.mend_leaf(number);
+            self.mend_leaf(records, number);
         }
     }
 
@@ -169,18 +157,18 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
     }
 
     #[inline]
-    fn fetch(&self, slots: &[Slot]) {
+    fn fetch(&self, records: &Records, slots: &[Slot]) {
         for slot in slots {
-            self.records.fetch(*slot);
+            records.fetch(*slot);
         }
         for slot in slots {
-            self.leaf(self.records.get(*slot).at).fetch();
+            self.leaf(records.get(*slot).at).fetch();
         }
     }
 
     fn bytes(&self) -> usize {
         let roots = self.roots.capacity() * size_of::<Root>();
-        self.records.bytes() + self.above.bytes() + self.leaves.bytes() + roots
+        self.above.bytes() + self.leaves.bytes() + roots
     }
 }
 

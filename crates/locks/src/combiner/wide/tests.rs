@@ -8,14 +8,14 @@ use lockwright_fabric::observe::Mode;
 
 impl<const L: usize, const N: usize> Wide<L, N> {
     /// Checks the node and everything below it; adds how many nodes and ranges that is, and how many came over others.
-    fn check(&self, number: Number, seen: &mut (usize, usize, u32)) {
+    fn check(&self, records: &Records, number: Number, seen: &mut (usize, usize, u32)) {
         seen.0 += 1;
         if number & ABOVE == 0 {
             let leaf = self.leaf(number);
             leaf.check();
             assert!(leaf.parent == NONE || leaf.len as usize >= fewest(L / 2), "a leaf of {}", leaf.len);
             for place in leaf.places() {
-                let record = self.records.get(place.below);
+                let record = records.get(place.below);
                 assert_eq!((record.at, record.tree), (number, leaf.tree));
                 seen.1 += 1;
                 seen.2 += u32::from(record.came_over);
@@ -41,13 +41,13 @@ impl<const L: usize, const N: usize> Wide<L, N> {
             let ends = if at + 1 < len { node.lows[at + 1] } else { node.high };
             assert_eq!((low, high, overhang), (place.start, ends, place.end));
             assert!(at > 0 || place.start == node.low);
-            self.check(place.below, seen);
+            self.check(records, place.below, seen);
         }
     }
 }
 
 impl<const L: usize, const N: usize> Shape for Wide<L, N> {
-    fn check_all(&self) {
+    fn check_all(&self, records: &Records) {
         let mut all = (0, 0, 0);
         for (tree, Root { node: root, came_over }) in self.roots.iter().enumerate() {
             let top = if root & ABOVE == 0 {
@@ -59,7 +59,7 @@ impl<const L: usize, const N: usize> Shape for Wide<L, N> {
             };
             assert_eq!(top, (NONE, tree as u32, 0, NEVER));
             let before = all.2;
-            self.check(*root, &mut all);
+            self.check(records, *root, &mut all);
             assert_eq!(all.2 - before, *came_over);
         }
         let some = |number: Number| Some(number).filter(|number| *number != NONE);
@@ -68,34 +68,40 @@ impl<const L: usize, const N: usize> Shape for Wide<L, N> {
         let free = std::iter::successors(some(self.leaves.free), next_leaf).count()
             + std::iter::successors(some(self.above.free), next_node).count();
         assert_eq!(all.0, self.leaves.nodes.len() + self.above.nodes.len() - free, "a node was lost");
-        assert_eq!(all.1, self.records.len());
+        assert_eq!(all.1, records.len());
     }
 }
 
+/// One more.
+fn add(trees: &mut Wide, records: &mut Records, start: u64, end: u64) -> (Slot, bool) {
+    let slot = records.add(Record::new(0, 0, 0, Mode::Shared));
+    (slot, trees.insert(records, slot, start, end))
+}
+
 /// As many ranges as said, at places that `start` chooses.
-fn filled(ranges: u64, mut start: impl FnMut(u64) -> u64) -> Wide {
-    let mut trees = Wide::default();
-    let tree = trees.plant();
+fn filled(ranges: u64, mut start: impl FnMut(u64) -> u64) -> (Wide, Records) {
+    let (mut trees, mut records) = (Wide::default(), Records::default());
+    trees.plant();
     for range in 0..ranges {
         let start = start(range);
-        trees.insert(Record::new(0, 0, tree, Mode::Shared), start, start + 1);
+        add(&mut trees, &mut records, start, start + 1);
     }
-    trees.check_all();
-    trees
+    trees.check_all(&records);
+    (trees, records)
 }
 
 #[test]
 fn a_range_takes_less_than_a_hundred_bytes_in_whatever_order_ranges_come() {
     let mut random = Random::new(1);
     let count = 50_000;
-    for (order, trees) in [
+    for (order, (trees, records)) in [
         ("at random", filled(count, |_| random.below(1 << 32))),
         ("far apart", filled(count, |_| random.below(u64::MAX - 1))),
         ("upwards", filled(count, |range| 10 * range)),
         ("downwards", filled(count, |range| 10 * (count - range))),
         ("all alike", filled(count, |_| 7)),
     ] {
-        let bytes = trees.bytes() as u64 / count;
+        let bytes = (trees.bytes() + records.bytes()) as u64 / count;
         // A client's table of its ids takes four more.
         assert!(bytes + 4 <= 100, "{bytes} bytes a range {order}");
     }
@@ -103,39 +109,42 @@ fn a_range_takes_less_than_a_hundred_bytes_in_whatever_order_ranges_come() {
 
 #[test]
 fn a_range_that_crosses_leaves_is_seen_from_all_of_them() {
-    let mut trees = filled(1_000, |range| 10 * range);
-    let long = trees.insert(Record::new(0, 0, 0, Mode::Shared), 4_001, 6_000);
+    let (mut trees, mut records) = filled(1_000, |range| 10 * range);
+    let long = add(&mut trees, &mut records, 4_001, 6_000);
     assert!(!long.1);
     for (start, alone) in [(3_992, true), (4_002, false), (5_002, false), (5_995, false), (6_002, true)] {
-        let (slot, was_alone) = trees.insert(Record::new(0, 0, 0, Mode::Shared), start, start + 2);
+        let (slot, was_alone) = add(&mut trees, &mut records, start, start + 2);
         assert_eq!(was_alone, alone, "{start}");
-        trees.remove(slot);
+        trees.remove(&mut records, slot);
+        records.give_back(slot);
     }
-    trees.remove(long.0);
-    trees.check_all();
+    trees.remove(&mut records, long.0);
+    records.give_back(long.0);
+    trees.check_all(&records);
     assert_eq!(trees.roots[0].came_over, 0);
-    assert!(trees.insert(Record::new(0, 0, 0, Mode::Shared), 5_002, 5_004).1);
+    assert!(add(&mut trees, &mut records, 5_002, 5_004).1);
 }
 
 #[test]
 fn ranges_that_are_too_long_or_too_far_to_be_noted_in_short_are_noted_in_full() {
-    let mut trees = filled(100, |range| 10 * range);
+    let (mut trees, mut records) = filled(100, |range| 10 * range);
     let far = 1 << 40;
     for (start, end) in [(505, u64::MAX), (505, 505 + far), (far, far + 1), (5 * far, 5 * far + 9)] {
-        let (slot, _) = trees.insert(Record::new(0, 0, 0, Mode::Shared), start, end);
-        assert_eq!(trees.range(slot), (start, end));
-        trees.check_all();
+        let (slot, _) = add(&mut trees, &mut records, start, end);
+        assert_eq!(trees.range(&records, slot), (start, end));
+        trees.check_all(&records);
     }
     let mut found = Vec::new();
     trees.overlapping(0, far, far + 1, &mut found);
     assert_eq!(found.len(), 3);
     // Gone again: leaves that noted them in full note the next ones in short.
     for slot in found {
-        trees.remove(slot);
-        trees.check_all();
+        trees.remove(&mut records, slot);
+        records.give_back(slot);
+        trees.check_all(&records);
     }
     for start in 0..100 {
-        trees.insert(Record::new(0, 0, 0, Mode::Shared), 500 + start, 501 + start);
-        trees.check_all();
+        add(&mut trees, &mut records, 500 + start, 501 + start);
+        trees.check_all(&records);
     }
 }
