@@ -2,6 +2,9 @@
 //! locks are broken and servers are restarted.
 #![cfg(target_os = "linux")]
 
+mod apart;
+
+use apart::{LONG, eventually};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::server::{ServeError, Server, ServerOptions};
 use lockwright::{Client, GuardState, LockError, LockSet, OpenError, TryLockError};
@@ -12,7 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const HERE: &str = "127.0.0.1:0";
-const LONG: Duration = Duration::from_secs(20);
 
 fn options() -> ServerOptions {
     ServerOptions::default()
@@ -31,15 +33,6 @@ fn address(server: &Server) -> String {
 
 fn client(server: &Server) -> Client {
     Client::open(&address(server)).unwrap()
-}
-
-/// Looks until `seen`, for a while.
-fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
-    let until = Instant::now() + LONG;
-    while !seen() {
-        assert!(Instant::now() < until, "{what}: not seen in time");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// A file that is gone with the test.

@@ -2,16 +2,15 @@
 //! same clients run over queue pairs in `crates/cli/tests/rdma.rs`.
 #![cfg(target_os = "linux")]
 
+mod apart;
+
+use apart::{LONG, TASK, eventually, holder};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::server::{Server, ServerOptions};
 use lockwright::{Client, GuardState, LockError, LockSet, OpenError};
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(20);
-const TASK: &str = "LOCKWRIGHT_TEST_TASK";
 
 fn options(listen: &str) -> ServerOptions {
     ServerOptions::default()
@@ -32,14 +31,6 @@ fn address(server: &Server) -> String {
 
 fn client(server: &Server) -> Client {
     Client::open(&address(server)).unwrap()
-}
-
-fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
-    let until = Instant::now() + LONG;
-    while !seen() {
-        assert!(Instant::now() < until, "{what}: not seen in time");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn waiting(server: &Server) -> usize {
@@ -181,18 +172,6 @@ fn hold(address: &str) {
     println!("holds {}", guard.token());
     std::io::stdout().flush().unwrap();
     std::thread::sleep(LONG * 10);
-}
-
-fn holder(address: &str, test: &str) -> (Child, u64) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env(TASK, address)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let token = lines.map_while(Result::ok).find_map(|line| line.split_once("holds ")?.1.parse().ok());
-    (child, token.expect("it says that it holds the lock"))
 }
 
 #[test]

@@ -2,15 +2,16 @@
 //! is lost or done twice while a session lives, and whoever was given up learns it.
 #![cfg(target_os = "linux")]
 
+mod apart;
+
+use apart::eventually;
 use lockwright::server::{Server, ServerOptions};
 use lockwright::{Client, GuardState, TryLockError};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(20);
+use std::time::Duration;
 
 /// Carries bytes between clients and a server, as long as it is told to.
 #[derive(Clone)]
@@ -77,14 +78,6 @@ impl Network {
 fn server() -> Server {
     let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap());
     Server::start(options.heartbeat(Duration::from_millis(50)).grace(Duration::from_millis(400))).unwrap()
-}
-
-fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
-    let until = Instant::now() + LONG;
-    while !seen() {
-        assert!(Instant::now() < until, "{what}: not seen in time");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

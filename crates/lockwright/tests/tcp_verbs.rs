@@ -1,15 +1,14 @@
 //! Clients that run the protocol of an exported space themselves, over tcp verbs, beside processes of the host.
 #![cfg(target_os = "linux")]
 
+mod apart;
+
+use apart::{LONG, TASK, eventually, holder};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::server::{Server, ServerOptions};
 use lockwright::{Client, GuardState, LockSet, OpenError};
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-const LONG: Duration = Duration::from_secs(20);
-const TASK: &str = "LOCKWRIGHT_TEST_TASK";
+use std::io::Write;
+use std::time::Duration;
 
 /// A space of this host, and a server that exports it.
 struct Host {
@@ -60,14 +59,6 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.server = None;
         let _ = std::fs::remove_file(&self.file);
-    }
-}
-
-fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
-    let until = Instant::now() + LONG;
-    while !seen() {
-        assert!(Instant::now() < until, "{what}: not seen in time");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -194,18 +185,6 @@ fn hold(address: &str) {
     println!("holds {}", guard.token());
     std::io::stdout().flush().unwrap();
     std::thread::sleep(LONG * 10);
-}
-
-fn holder(address: &str, test: &str) -> (Child, u64) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env(TASK, address)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let token = lines.map_while(Result::ok).find_map(|line| line.split_once("holds ")?.1.parse().ok());
-    (child, token.expect("it says that it holds the lock"))
 }
 
 #[test]

@@ -124,6 +124,18 @@ impl<E: Endpoint, B: Book, R: Rules, L: Stir> KeptClient<E, B, R, L> {
         try_in_steps!(self, card, claim: write try_as believe wipe, .await)
     }
 
+    /// After a try that found the lock busy: takes it if it is the dead who have it. Who only tries would never outwait them.
+    ///
+    /// # Errors
+    /// [`Denied::Busy`] if somebody lives who has it.
+    pub async fn try_past_the_dead(&self, card: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
+        if self.lock.recover(claim.lock).await? {
+            self.try_take(card, claim).await
+        } else {
+            Err(Denied::Busy)
+        }
+    }
+
     /// Takes the lock, however long it takes.
     ///
     /// # Errors

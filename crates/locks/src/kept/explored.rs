@@ -172,10 +172,7 @@ impl<E: Endpoint, R: KeptRules, L: Stir> LockClient for Explored<E, R, L> {
             },
             Patience::Until(_) => Err(Denied::Unsupported(NO_DEADLINES)),
             Patience::Try => match self.client.try_take(CARD, claim).await {
-                // Somebody who only tries would never outwait the dead.
-                Err(Denied::Busy) if self.client.lock().recover(claim.lock).await? => {
-                    self.client.try_take(CARD, claim).await
-                }
+                Err(Denied::Busy) => self.client.try_past_the_dead(CARD, claim).await,
                 tried => tried,
             },
         };

@@ -141,12 +141,7 @@ impl Guest {
         let client = &self.client;
         let granted = match client.try_take(card, claim).await {
             Err(Denied::Busy) if wait => client.take(card, claim).await,
-            Err(Denied::Busy) => match client.lock().recover(claim.lock).await {
-                // Who only tries would never outwait the dead.
-                Ok(true) => client.try_take(card, claim).await,
-                Ok(false) => Err(Denied::Busy),
-                Err(lost) => Err(lost.into()),
-            },
+            Err(Denied::Busy) => client.try_past_the_dead(card, claim).await,
             tried => tried,
         };
         match granted {

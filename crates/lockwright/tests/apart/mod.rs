@@ -1,0 +1,35 @@
+//! What tests of servers have in common: looking until something is seen, and a process of its own that holds a lock until it is
+//! killed.
+#![allow(dead_code, reason = "every test program needs some of it")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes that goes well.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+/// Where a process of its own finds the space that it is to take locks of.
+pub(crate) const TASK: &str = "LOCKWRIGHT_TEST_TASK";
+
+/// Looks until `seen`, for a while.
+pub(crate) fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
+    let until = Instant::now() + LONG;
+    while !seen() {
+        assert!(Instant::now() < until, "{what}: not seen in time");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts `test` once more as a process of its own with `address` as its task, and waits until it has said `holds TOKEN`.
+pub(crate) fn holder(address: &str, test: &str) -> (Child, u64) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env(TASK, address)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let token = lines.map_while(Result::ok).find_map(|line| line.split_once("holds ")?.1.parse().ok());
+    (child, token.expect("it says that it holds the lock"))
+}
