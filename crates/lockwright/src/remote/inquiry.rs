@@ -1,6 +1,6 @@
 //! A question that the server answers with bytes: a listing, a look, the place of a lock.
 
-use super::driver::Elsewhere;
+use super::driver::{self, Elsewhere};
 use super::link::Remote;
 use super::table::Stage;
 use super::talk::{Ask, RequestId};
@@ -63,4 +63,12 @@ impl<F> Drop for Inquiry<F> {
             self.remote.line().table.take(id);
         }
     }
+}
+
+/// Where the server keeps the lock that `handle` stands for, and from where its tokens are counted. Blocks for a round trip.
+pub(super) fn place_of(remote: &Arc<Remote>, handle: u64) -> Result<(u64, u64), String> {
+    let found = driver::outcome(remote, Inquiry::new(remote, move |id| Ask::Find { id, handle }));
+    let found = found.map_err(|error| error.to_string())?;
+    let (lock, base) = found.split_first_chunk::<8>().ok_or("it has no place")?;
+    Ok((u64::from_le_bytes(*lock), base.try_into().map_or(0, u64::from_le_bytes)))
 }

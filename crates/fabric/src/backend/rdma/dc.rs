@@ -147,20 +147,7 @@ impl Initiator {
         let ready = with::IBV_QP_STATE | with::IBV_QP_PATH_MTU | with::IBV_QP_AV;
         ground.library.modify(qp, &mut attr, ready, "readying a DC initiator")?;
 
-        attr.qp_state = state::IBV_QPS_RTS;
-        attr.sq_psn = psn;
-        // As of a connected queue pair.
-        attr.timeout = 17;
-        attr.retry_cnt = 6;
-        attr.rnr_retry = 7;
-        attr.max_rd_atomic = ground.depth;
-        let go = with::IBV_QP_STATE
-            | with::IBV_QP_SQ_PSN
-            | with::IBV_QP_TIMEOUT
-            | with::IBV_QP_RETRY_CNT
-            | with::IBV_QP_RNR_RETRY
-            | with::IBV_QP_MAX_QP_RD_ATOMIC;
-        ground.library.modify(qp, &mut attr, go, "starting a DC initiator")?;
+        ground.library.start(qp, &mut attr, (psn, ground.depth), "starting a DC initiator")?;
         Ok(initiator)
     }
 

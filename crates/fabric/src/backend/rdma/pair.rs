@@ -291,21 +291,7 @@ impl Connected {
             "connecting a queue pair (is the peer's address reachable?)",
         )?;
 
-        attr.qp_state = state::IBV_QPS_RTS;
-        attr.sq_psn = psn;
-        // Packets are sent again after about half a second, six times (soft-RoCE takes seven for ever); a receiver without
-        // receives is waited for.
-        attr.timeout = 17;
-        attr.retry_cnt = 6;
-        attr.rnr_retry = 7;
-        attr.max_rd_atomic = device.depth;
-        let go = with::IBV_QP_STATE
-            | with::IBV_QP_SQ_PSN
-            | with::IBV_QP_TIMEOUT
-            | with::IBV_QP_RETRY_CNT
-            | with::IBV_QP_RNR_RETRY
-            | with::IBV_QP_MAX_QP_RD_ATOMIC;
-        LIBRARY.modify(self.0, &mut attr, go, "starting a queue pair")
+        LIBRARY.start(self.0, &mut attr, (psn, device.depth), "starting a queue pair")
     }
 
     fn stop(&self) {

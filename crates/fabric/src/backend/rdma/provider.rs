@@ -153,4 +153,29 @@ impl Library {
         let error = unsafe { (self.modify_qp)(qp.as_ptr(), attr, mask.0 as i32) };
         if error == 0 { Ok(()) } else { Err(Refused { what, error: io::Error::from_raw_os_error(error) }) }
     }
+
+    /// The last step of every queue pair that sends: from ready to receive to ready to send. Packets are sent again after
+    /// about half a second, six times (soft-RoCE takes seven for ever); a receiver without receives is waited for.
+    pub(super) fn start(
+        &self,
+        qp: NonNull<ib::ibv_qp>,
+        attr: &mut ib::ibv_qp_attr,
+        (psn, depth): (u32, u8),
+        what: &'static str,
+    ) -> Result<(), Refused> {
+        use ib::ibv_qp_attr_mask as with;
+        attr.qp_state = ib::ibv_qp_state::IBV_QPS_RTS;
+        attr.sq_psn = psn;
+        attr.timeout = 17;
+        attr.retry_cnt = 6;
+        attr.rnr_retry = 7;
+        attr.max_rd_atomic = depth;
+        let go = with::IBV_QP_STATE
+            | with::IBV_QP_SQ_PSN
+            | with::IBV_QP_TIMEOUT
+            | with::IBV_QP_RETRY_CNT
+            | with::IBV_QP_RNR_RETRY
+            | with::IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify(qp, attr, go, what)
+    }
 }

@@ -18,9 +18,8 @@ mod guest;
 use self::guest::Guest;
 use super::RemoteHome;
 use super::driver;
-use super::inquiry::Inquiry;
+use super::inquiry;
 use super::link::Remote;
-use super::talk::Ask;
 use super::verbs::{Attended, SUFFIX};
 use crate::error::{HandleError, LockError, OpenError};
 use crate::home::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket};
@@ -119,12 +118,7 @@ impl Home for LentHome {
         let by = self.guest().map_err(|error| why(error.to_string()))?.number;
         let plain = self.plain.bind(name, kind)?;
         let handle = plain.lock;
-        let found =
-            driver::outcome(&self.remote, Inquiry::new(&self.remote, move |id| Ask::Find { id, handle }));
-        let found = found.map_err(|error| why(error.to_string()))?;
-        let (lock, base) = found.split_first_chunk::<8>().ok_or_else(|| why("it has no place".to_owned()))?;
-        let lock = u64::from_le_bytes(*lock);
-        let token_base = base.try_into().map_or(0, u64::from_le_bytes);
+        let (lock, token_base) = inquiry::place_of(&self.remote, handle).map_err(why)?;
         let before = self.handles().insert((kind, lock), handle);
         if let Some(handle) = before {
             self.plain.unbind(name, Bound { lock: handle, ..plain }, kind);
