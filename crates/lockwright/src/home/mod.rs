@@ -2,16 +2,14 @@
 //!
 //! A [`Home`] is one opened space: it turns names into lock ids, and takes and gives back locks. Everything above it
 //! (handles, guards, lock sets, cancelling) is written once; everything below it is one folder per kind of space.
-//! The protocol is chosen when the space is opened: [`hosted`] is compiled once for each pair of protocol and
-//! fabric, and from the one virtual call on, the code is monomorphic.
+//! The protocol is chosen when the space is opened: from the one virtual call on, the code is monomorphic.
 //!
 //! What this file must not do: know a fabric or a protocol by name, except in [`Ticket`].
 
 #[cfg(target_os = "linux")]
 pub(crate) mod cards;
-pub(crate) mod hosted;
 pub(crate) mod mem;
-mod mem_ranges;
+mod mem_locks;
 #[cfg(target_os = "linux")]
 pub(crate) mod members;
 #[cfg(target_os = "linux")]
@@ -25,7 +23,7 @@ mod threads;
 #[cfg(target_os = "linux")]
 pub(crate) mod vitals;
 
-use crate::error::{HandleError, LockError};
+use crate::error::{ChangeError, HandleError, LockError};
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_locks::shiftlock::ShiftGrant;
@@ -33,6 +31,7 @@ use lockwright_locks::shiftlock::ShiftGrant;
 use lockwright_locks::shiftlock::prompt::Prompt;
 use lockwright_locks::{Denied, Lost};
 use std::fmt::Debug;
+use std::ops::Range;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -198,6 +197,36 @@ pub(crate) trait Home: Send + Sync + Debug {
     fn release_unheard(&self, ticket: &Ticket) -> bool {
         let _ = ticket;
         false
+    }
+
+    /// What this space is, in an error's words.
+    fn is(&self) -> &'static str {
+        "shared memory"
+    }
+
+    /// Makes a shared grant exclusive, without letting go in between; without `wait`, only if that can be had at once.
+    /// Dropped, or refused, it leaves the grant shared.
+    fn upgrade(&self, ticket: &Ticket, wait: bool) -> BoxFuture<Result<Ticket, ChangeError>> {
+        let _ = (ticket, wait);
+        Box::pin(std::future::ready(Err(ChangeError::NotOffered(self.is()))))
+    }
+
+    /// Makes an exclusive grant shared. It counts as that from the first poll on, unless that fails.
+    fn downgrade(&self, ticket: &Ticket) -> BoxFuture<Result<Ticket, ChangeError>> {
+        let _ = ticket;
+        Box::pin(std::future::ready(Err(ChangeError::NotOffered(self.is()))))
+    }
+
+    /// Gives back a part of a granted range that is neither empty nor all of it nor outside. Returns a grant for the second
+    /// piece, if two are left.
+    fn unlock_part(
+        &self,
+        ticket: &Ticket,
+        claim: &Claim,
+        part: &Range<u64>,
+    ) -> Result<Option<Ticket>, ChangeError> {
+        let _ = (ticket, claim, part);
+        Err(ChangeError::NotOffered(self.is()))
     }
 
     /// The fencing token of a grant.

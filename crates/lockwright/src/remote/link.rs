@@ -170,6 +170,11 @@ impl Remote {
         self.driver.drive(future, || self.line().session());
     }
 
+    /// The space's name.
+    pub(super) fn space(&self) -> &[u8] {
+        &self.options.space
+    }
+
     pub(crate) fn lease(&self) -> Duration {
         self.options.lease
     }

@@ -15,7 +15,7 @@ use super::tray::{Note, Tray};
 use crate::home::Kind;
 use crate::lent::layout::SCHEME;
 use crate::name::LockName;
-use crate::remote::talk::{Answer, Ask, DESK, PAGE, RequestId, Units, VERSION};
+use crate::remote::talk::{Answer, Ask, DESK, OLDEST, PAGE, RequestId, Units, VERSION};
 use crate::remote::verbs::SUFFIX;
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, Watch};
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, Time};
@@ -98,6 +98,9 @@ impl Desk {
             None => Note::Nonsense,
             Some((seq, Ask::Lock { id, units, wait })) => Note::Lock { seq, id, units, wait },
             Some((seq, Ask::Unlock { id, answer })) => Note::Unlock { seq, id, answer },
+            Some((seq, Ask::Upgrade { id, wait })) => Note::Upgrade { seq, id, wait },
+            Some((seq, Ask::Downgrade { id, gives_up })) => Note::Downgrade { seq, id, gives_up },
+            Some((seq, Ask::Part { id, start, end, rest })) => Note::Part { seq, id, start, end, rest },
             Some((seq, ask)) => Note::Other { seq, number: self.tray().keep(ask) },
         };
         self.put(peer, note);
@@ -115,6 +118,13 @@ impl Desk {
                     books.say(peer, &Answer::Unlocked { id, held });
                 }
             }
+            Note::Upgrade { seq, id, wait } if books.takes(peer, seq) => books.upgrade(peer, id, wait),
+            Note::Downgrade { seq, id, gives_up } if books.takes(peer, seq) => {
+                books.downgrade(peer, id, gives_up);
+            }
+            Note::Part { seq, id, start, end, rest } if books.takes(peer, seq) => {
+                books.unlock_part(peer, id, (start, end), rest);
+            }
             Note::Other { seq, number } => {
                 let Some(ask) = self.tray().fetch(number).filter(|_| books.takes(peer, seq)) else { return };
                 books.decide();
@@ -126,6 +136,7 @@ impl Desk {
             }
             // Said before, or of somebody who is gone.
             Note::Lock { .. } | Note::Unlock { .. } | Note::Nonsense => return,
+            Note::Upgrade { .. } | Note::Downgrade { .. } | Note::Part { .. } => return,
         }
         books.ack(peer);
     }
@@ -145,7 +156,7 @@ impl Desk {
     /// What is asked for less often. Everything before it is decided.
     fn handle(&self, books: &mut Books, peer: u32, ask: Ask) {
         match ask {
-            Ask::Open { version, .. } if version != VERSION => {
+            Ask::Open { version, .. } if !(OLDEST..=VERSION).contains(&version) => {
                 let why = format!(
                     "this server speaks version {VERSION} of lock spaces, the client version {version}"
                 );
@@ -172,6 +183,7 @@ impl Desk {
                 }
             }
             Ask::Lock { .. } | Ask::Unlock { .. } => unreachable!("they are notes of their own"),
+            Ask::Upgrade { .. } | Ask::Downgrade { .. } | Ask::Part { .. } => unreachable!("so are these"),
             Ask::Claim { id, units, token, epoch, key } => match Self::found(books, peer, units.handle) {
                 Some(Found::Own(lock)) => books.claim(peer, lock, id, units, (token, epoch, key)),
                 // It was free from the moment the server died.

@@ -150,7 +150,7 @@ impl Handle {
         };
         let token =
             if let Stage::Exported(Held::Granted(guard)) = &stage { Some(guard.token()) } else { None };
-        let request = Request { id, lock: None, units, since: began, stage, queued: token.is_none() };
+        let request = Request::new(id, None, units, began, stage, token.is_none());
         let Some(session) = open.session(peer) else { return };
         match session.put(request) {
             Err(why) => open.refuse(peer, id, why),

@@ -7,7 +7,7 @@ use super::durable::Durable;
 use super::session::Stage;
 use crate::home::Kind;
 use crate::name::LockName;
-use crate::remote::talk::{Answer, Ask, DESK, RequestId, Units, VERSION};
+use crate::remote::talk::{Answer, Ask, DESK, RequestId, Units, VERSION, Why, slot};
 use lockwright_fabric::PeerId;
 use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, VerbHost};
 use lockwright_fabric::observe::Mode;
@@ -24,8 +24,8 @@ struct Office {
     first_token: u64,
 }
 
-/// Whose request, which, and its token if it is held.
-type Standing = (usize, RequestId, Option<u64>);
+/// Whose request, which, how, and its token if it is held.
+type Standing = (usize, RequestId, Units, Option<u64>);
 
 /// A client of it.
 #[derive(Clone, Copy)]
@@ -77,7 +77,7 @@ impl Office {
         let mut said = std::mem::take(&mut *self.said.lock().unwrap());
         said.retain(|(_, answer)| *answer != Answer::Ack);
         for (_, answer) in &mut said {
-            if let Answer::Granted { token, .. } = answer {
+            if let Answer::Granted { token, .. } | Answer::Changed { token, .. } = answer {
                 *token -= self.first_token;
             }
         }
@@ -94,9 +94,35 @@ impl Office {
                 Stage::Held { token } => Some(token - self.first_token),
                 _ => None,
             };
-            requests.map(|request| (peer, request.id, token(&request.stage))).collect()
+            requests.map(|request| (peer, request.id, request.units, token(&request.stage))).collect()
         };
         sessions.flat_map(of).collect()
+    }
+
+    /// Whether the books say of everything that is held what the combiner says.
+    fn assert_books_are_right(&self) {
+        let books = self.desk.books();
+        let holdings = books.core().holdings();
+        assert_eq!(
+            holdings.len(),
+            books.sessions.iter().flatten().flat_map(|s| s.slots.iter().flatten()).count()
+        );
+        let mut upgrades = 0;
+        for held in holdings {
+            let session = books.sessions[held.client.0 as usize].as_ref().expect("the dead hold nothing");
+            let request = session.slots[held.id as usize].as_ref().expect("the books know it");
+            let token = if let Stage::Held { token } = request.stage { Some(token) } else { None };
+            assert_eq!((token, request.units.mode), (held.token, held.mode), "{request:?}");
+            if held.lock != lockwright_locks::combiner::core::NAMES {
+                assert_eq!((request.units.start, request.units.end), (held.start, held.end), "{request:?}");
+            }
+            let waits = held.token.is_some() && held.waits_for > 0;
+            assert_eq!(request.upgrades.is_some(), waits, "{request:?}");
+            assert_eq!(request.change.is_some(), waits, "{request:?}");
+            upgrades += u64::from(waits);
+        }
+        let now = &books.totals.now;
+        assert_eq!(now.holders + now.waiters, books.requests() as u64 + upgrades);
     }
 
     /// Whether nothing is left of anybody.
@@ -133,17 +159,24 @@ impl Random {
 
     /// Something a client may ask, sensible or not. Ids come from a small set, so that requests meet their like.
     fn ask(&mut self, time: u64) -> Ask {
-        let id = (time / 40) << 32 | self.below(4);
-        let mode = if self.below(3) == 0 { Mode::Shared } else { Mode::Exclusive };
-        match self.below(20) {
+        let epoch = (time / 100) << 32;
+        let (id, any) = (epoch | self.below(4), epoch | self.below(8));
+        let mode = if self.below(2) == 0 { Mode::Shared } else { Mode::Exclusive };
+        match self.below(32) {
             0..7 => lock(id, keyed(self.below(NAMES), mode), self.below(4) > 0),
             7..10 => {
                 let start = self.below(8);
-                let units = Units { handle: RANGES, mode, start, end: start + self.below(5) };
+                let units = Units { handle: RANGES, mode, start, end: start + self.below(9) };
                 lock(id, units, self.below(4) > 0)
             }
-            10..17 => Ask::Unlock { id, answer: false },
-            17 => Ask::Unlock { id, answer: true },
+            10..17 => Ask::Unlock { id: any, answer: false },
+            17 => Ask::Unlock { id: any, answer: true },
+            20..25 => Ask::Upgrade { id: any, wait: self.below(4) > 0 },
+            25..27 => Ask::Downgrade { id: any, gives_up: self.below(2) == 0 },
+            27..32 => {
+                let (start, rest) = (self.below(12), epoch | (4 + self.below(4)));
+                Ask::Part { id: any, start, end: start + self.below(4), rest }
+            }
             18 => Ask::Break { id: 1 << 40, token: 1, name: LockName::new("lock 0").unwrap() },
             _ => lock(id, keyed(99, mode), true),
         }
@@ -169,6 +202,7 @@ fn play(seed: u64, mut group: impl FnMut() -> u64) -> (Vec<(PeerId, Answer)>, Ve
         left -= 1;
         if left == 0 {
             office.desk.settle();
+            office.assert_books_are_right();
             left = group();
         }
     }
@@ -183,12 +217,22 @@ fn play(seed: u64, mut group: impl FnMut() -> u64) -> (Vec<(PeerId, Answer)>, Ve
 
 #[test]
 fn a_pass_of_several_requests_answers_exactly_as_one_by_one() {
+    let mut changes = [0; 5];
     for seed in 0..200 {
         let one_by_one = play(seed, || 1);
         assert!(one_by_one.0.len() > 100, "there is something to compare");
+        one_by_one.0.iter().for_each(|(_, answer)| match answer {
+            Answer::Changed { mode: Mode::Exclusive, .. } => changes[0] += 1,
+            Answer::Changed { mode: Mode::Shared, .. } => changes[1] += 1,
+            Answer::Unchanged { why: Why::Deadlock, .. } => changes[2] += 1,
+            Answer::Unchanged { why: Why::Busy, .. } => changes[3] += 1,
+            Answer::Granted { id, .. } if slot(*id) >= 4 => changes[4] += 1,
+            _ => {}
+        });
         let mut sizes = Random(!seed);
         assert_eq!(play(seed, move || 1 + sizes.below(60)), one_by_one, "seed {seed}");
     }
+    assert!(changes.iter().all(|seen| *seen > 10), "every kind of change: {changes:?}");
 }
 
 #[test]

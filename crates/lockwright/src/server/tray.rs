@@ -1,17 +1,17 @@
 //! The tray: what clients ask, on its way to the books.
 //!
 //! The [combiner's own list](lockwright_locks::combiner::queue) between whoever reads connections and whoever has the books
-//! open. What is asked for most, locks and unlocks, is in the list itself; of everything else the list has a number, under
+//! open. What is asked for most, locks, unlocks and changes of what is held, is in the list itself; of everything else the list has a number, under
 //! which it lies in a drawer. That a session is over comes through the list too, behind all that its client has said: nothing it
 //! asked for is done later, and its place goes to nobody else before.
 //!
 //! | word of a note | bits | content |
 //! |---|---|---|
 //! | 0 | 0–31 | whose |
-//! | 0 | 32–39, 40, 41 | kind; exclusive; wait (Lock), answer (Unlock), goodbye (Departed) |
+//! | 0 | 32–39, 40, 41 | kind; exclusive; wait (Lock, Upgrade), answer (Unlock), given up (Downgrade), goodbye (Departed) |
 //! | 1 | 0–63 | (all but Departed and Nonsense) its number in the session |
-//! | 2 | 0–63 | (Lock, Unlock) the request; (Other) its number in the drawer |
-//! | 3, 4, 5 | 0–63 | (Lock) start, end, handle |
+//! | 2 | 0–63 | (Other) its number in the drawer; (the rest of them) the request |
+//! | 3, 4, 5 | 0–63 | (Lock) start, end, handle; (Part) start, end, the second piece's request |
 //!
 //! Every note goes into the list by itself, before its sender can be declared gone: one that still lay beside the list when
 //! its session ended could be taken for a note of the next session of that number.
@@ -52,6 +52,23 @@ pub(super) enum Note {
         id: RequestId,
         answer: bool,
     },
+    Upgrade {
+        seq: u64,
+        id: RequestId,
+        wait: bool,
+    },
+    Downgrade {
+        seq: u64,
+        id: RequestId,
+        gives_up: bool,
+    },
+    Part {
+        seq: u64,
+        id: RequestId,
+        start: u64,
+        end: u64,
+        rest: RequestId,
+    },
     /// Something else, which is in the drawer.
     Other {
         seq: u64,
@@ -68,6 +85,9 @@ const UNLOCK: u64 = 1;
 const OTHER: u64 = 2;
 const NONSENSE: u64 = 3;
 const DEPARTED: u64 = 4;
+const UPGRADE: u64 = 5;
+const DOWNGRADE: u64 = 6;
+const PART: u64 = 7;
 
 const EXCLUSIVE: u64 = 1 << 40;
 const FLAG: u64 = 1 << 41;
@@ -92,6 +112,24 @@ impl Carried for Note {
                 put(2, id);
                 (UNLOCK << 32 | flag(answer, FLAG), 3)
             }
+            Note::Upgrade { seq, id, wait } => {
+                put(1, seq);
+                put(2, id);
+                (UPGRADE << 32 | flag(wait, FLAG), 3)
+            }
+            Note::Downgrade { seq, id, gives_up } => {
+                put(1, seq);
+                put(2, id);
+                (DOWNGRADE << 32 | flag(gives_up, FLAG), 3)
+            }
+            Note::Part { seq, id, start, end, rest } => {
+                put(1, seq);
+                put(2, id);
+                put(3, start);
+                put(4, end);
+                put(5, rest);
+                (PART << 32, 6)
+            }
             Note::Other { seq, number } => {
                 put(1, seq);
                 put(2, number);
@@ -115,6 +153,9 @@ impl Carried for Note {
                 (Note::Lock { seq: get(1), id: get(2), units, wait: flag }, 6)
             }
             UNLOCK => (Note::Unlock { seq: get(1), id: get(2), answer: flag }, 3),
+            UPGRADE => (Note::Upgrade { seq: get(1), id: get(2), wait: flag }, 3),
+            DOWNGRADE => (Note::Downgrade { seq: get(1), id: get(2), gives_up: flag }, 3),
+            PART => (Note::Part { seq: get(1), id: get(2), start: get(3), end: get(4), rest: get(5) }, 6),
             OTHER => (Note::Other { seq: get(1), number: get(2) }, 3),
             NONSENSE => (Note::Nonsense, 1),
             DEPARTED => (Note::Departed(if flag { SessionEnd::Goodbye } else { SessionEnd::Lost }), 1),
@@ -224,6 +265,11 @@ mod tests {
             Note::Lock { seq: u64::MAX, id: 5, units: shared, wait: true },
             Note::Unlock { seq: 7, id: 1 << 40, answer: true },
             Note::Unlock { seq: 7, id: 0, answer: false },
+            Note::Upgrade { seq: 7, id: u64::MAX, wait: true },
+            Note::Upgrade { seq: 7, id: 0, wait: false },
+            Note::Downgrade { seq: 8, id: 3, gives_up: true },
+            Note::Downgrade { seq: 8, id: 1 << 50, gives_up: false },
+            Note::Part { seq: 9, id: 1, start: 2, end: u64::MAX, rest: 1 << 63 },
             Note::Other { seq: 9, number: u64::MAX },
             Note::Nonsense,
             Note::Departed(SessionEnd::Goodbye),

@@ -164,6 +164,10 @@ impl Home for LentHome {
         }
     }
 
+    fn is(&self) -> &'static str {
+        "memory that is lent"
+    }
+
     fn token(&self, ticket: &Ticket) -> u64 {
         match &ticket.grant {
             AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
