@@ -9,7 +9,7 @@ mod served;
 mod stress;
 
 use lockwright::fabric::backend::rdma::has_device;
-use served::{Plan, Stress, Transport, is_child};
+use served::{Changes, Plan, Stress, Transport, is_child};
 
 #[test]
 fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
@@ -17,6 +17,8 @@ fn processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in() {
         return;
     }
     let test = "processes_and_servers_that_are_killed_lose_no_update_and_let_no_two_in";
-    let plan = Plan { test, transport: Transport::Rdma, export: "", workers: 4, seconds: 10, pause_ms: 300 };
+    let transport = Transport::Rdma;
+    let plan =
+        Plan { test, transport, export: "", workers: 4, seconds: 10, pause_ms: 300, changes: Changes::All };
     Stress::start(plan, |server, _| format!("{server}/stress")).run().finish().judge();
 }

@@ -4,6 +4,7 @@
 //! The work, the merged history, the checkers and the counters are those of the stress on shared memory. Servers and workers
 //! are the test's own binary, started again with a task in the environment.
 
+use crate::stress::child::LETS_GO;
 use crate::stress::history::{History, Log};
 use crate::stress::{Dice, TASK, counters, folder, logs};
 use lockwright::server::{Server, ServerOptions};
@@ -60,6 +61,19 @@ pub(crate) struct Plan<'a> {
     pub(crate) seconds: u64,
     /// Between two blows, at least; three times that at most.
     pub(crate) pause_ms: u64,
+    /// Whether workers change what they hold, and so rightly.
+    pub(crate) changes: Changes,
+}
+
+/// Whether held locks are upgraded, downgraded and given back in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "not every test has all of them")]
+pub(crate) enum Changes {
+    /// The space cannot.
+    None,
+    All,
+    /// An upgrade unlocks and locks again.
+    Broken,
 }
 
 /// Whether this process was started to serve or to work, which it then has done.
@@ -95,7 +109,7 @@ fn serve(transport: Transport, folder: &Path, place: &str, export: &str) {
 }
 
 /// Whether locks of every kind were held to their ends, some times each.
-fn enough(folder: &Path) -> bool {
+fn enough(folder: &Path, changes: Changes) -> bool {
     let mut held = HashMap::<String, usize>::new();
     for (_, log) in logs(folder) {
         let mut open = None;
@@ -103,6 +117,7 @@ fn enough(folder: &Path) -> bool {
             let mut words = line.split(' ').skip(1);
             match (words.next(), words.next()) {
                 (Some("G"), lock) => open = lock,
+                (Some(change @ ("X" | "d" | "V")), _) => *held.entry(change.to_owned()).or_default() += 1,
                 (Some("U"), Some("held")) => {
                     *held.entry(open.take().unwrap_or_default().to_owned()).or_default() += 1;
                 }
@@ -110,7 +125,9 @@ fn enough(folder: &Path) -> bool {
             }
         }
     }
-    ["mutex", "rwlock", "range"].iter().all(|lock| held.get(*lock).is_some_and(|times| *times >= 30))
+    let often = |what: &&str| held.get(*what).is_some_and(|times| *times >= 30);
+    ["mutex", "rwlock", "range"].iter().all(often)
+        && (changes == Changes::None || ["X", "d", "V"].iter().all(often))
 }
 
 /// The parent.
@@ -164,7 +181,8 @@ impl<'a> Stress<'a> {
 
     fn worker(&mut self, space: &str) -> Child {
         let seed = self.dice.below(1 << 30);
-        child(self.plan.test, &format!("{space}\n{}\n{seed}", self.folder.display()))
+        let how = if self.plan.changes == Changes::Broken { LETS_GO } else { "" };
+        child(self.plan.test, &format!("{space}\n{}\n{seed}\n{how}", self.folder.display()))
     }
 
     pub(crate) fn run(mut self) -> Self {
@@ -223,7 +241,7 @@ impl<'a> Stress<'a> {
     /// Lets everybody get on, now that nobody is in their way, until there is something to judge; and finish.
     pub(crate) fn finish(mut self) -> Self {
         let patience = Instant::now() + Duration::from_secs(60);
-        while !enough(&self.folder) && Instant::now() < patience {
+        while !enough(&self.folder, self.plan.changes) && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(100));
         }
         fs::write(self.folder.join("stop"), "").unwrap();
@@ -247,6 +265,7 @@ impl<'a> Stress<'a> {
             history.summary()
         );
         assert!(history.has_all_kinds(), "next to nothing was done");
+        assert!(self.plan.changes == Changes::None || history.has_all_changes(), "nothing was changed");
         history.check();
         counters::check(&self.folder, self.kills);
         let _ = fs::remove_dir_all(&self.folder);

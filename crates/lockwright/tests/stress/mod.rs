@@ -1,5 +1,6 @@
 //! The parent: starts the processes, kills and stops them, and judges what they noted.
 
+pub(crate) mod changes;
 pub(crate) mod child;
 pub(crate) mod counters;
 pub(crate) mod history;
