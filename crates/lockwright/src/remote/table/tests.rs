@@ -1,6 +1,8 @@
 //! What becomes of requests and of what is held when answers, breaks and restarts come.
 
 use super::*;
+use crate::error::ChangeError;
+use crate::remote::talk::Why;
 use lockwright_fabric::observe::Mode;
 
 fn units(handle: u64) -> Option<Units> {
@@ -85,4 +87,103 @@ fn silence_beyond_the_lease_ends_everything() {
     table.expire(Duration::from_secs(3), Duration::ZERO);
     assert!(matches!(table.stage(held), Some(Stage::Lost)));
     assert!(matches!(table.stage(wanted), Some(Stage::Failed(_))));
+}
+
+/// A table with one lock held in `mode`, and its id.
+fn holding(mode: Mode) -> (Table, RequestId) {
+    let (mut table, held, wanted) = table();
+    table.take(wanted);
+    table.request(held).unwrap().units = Some(Units { handle: 0, mode, start: 0, end: 10 });
+    (table, held)
+}
+
+fn mode(table: &mut Table, id: RequestId) -> Mode {
+    table.request(id).unwrap().units.unwrap().mode
+}
+
+#[test]
+fn an_upgrade_is_believed_when_the_server_has_said_so_and_not_before() {
+    let (mut table, id) = holding(Mode::Shared);
+    assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Said(Ask::Upgrade { wait: true, .. })));
+    assert!(matches!(table.upgrade(id, 5), Upgrade::Waiting));
+    table.hear(2, Answer::Changed { id, token: 6, mode: Mode::Shared });
+    assert!(matches!(table.upgrade(id, 5), Upgrade::Waiting), "that was said of an earlier change");
+    table.hear(2, Answer::Changed { id, token: 7, mode: Mode::Exclusive });
+    assert!(matches!(table.upgrade(id, 5), Upgrade::Done { token: 7 }));
+    assert_eq!(mode(&mut table, id), Mode::Exclusive);
+}
+
+#[test]
+fn an_upgrade_that_is_refused_is_told_once_and_can_be_asked_for_again() {
+    let (mut table, id) = holding(Mode::Shared);
+    for (why, error) in [(Why::Busy, ChangeError::Busy), (Why::Deadlock, ChangeError::WouldDeadlock)] {
+        assert!(matches!(table.begin_upgrade(id, false, 5), Upgrade::Said(_)));
+        table.hear(2, Answer::Unchanged { id, why });
+        assert!(matches!(table.upgrade(id, 5), Upgrade::Failed(told) if told == error));
+        assert!(matches!(table.stage(id), Some(Stage::Held { token: 5, .. })));
+    }
+}
+
+#[test]
+fn an_upgrade_that_is_given_up_is_shared_whatever_the_server_says_of_it_afterwards() {
+    for crossing in [
+        None,
+        Some(Why::Busy),
+        Some(Why::Deadlock),
+        Some(Why::Refused("granted".to_owned())), // stands for a grant
+    ] {
+        let (mut table, id) = holding(Mode::Shared);
+        assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Said(_)));
+        assert_eq!(table.give_up_upgrade(id), Some(Ask::Downgrade { id, gives_up: true }));
+        match crossing {
+            Some(Why::Refused(_)) => {
+                drop(table.hear(2, Answer::Changed { id, token: 6, mode: Mode::Exclusive }))
+            }
+            Some(why) => drop(table.hear(2, Answer::Unchanged { id, why })),
+            None => {}
+        }
+        assert_eq!(mode(&mut table, id), Mode::Shared);
+        assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Waiting), "it has to settle first");
+        table.hear(3, Answer::Changed { id, token: 8, mode: Mode::Shared });
+        assert_eq!((table.token(id), mode(&mut table, id)), (Some(8), Mode::Shared));
+        assert!(matches!(table.begin_upgrade(id, true, 8), Upgrade::Said(_)));
+    }
+    // Granted, and dropped before anybody looked.
+    let (mut table, id) = holding(Mode::Shared);
+    assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Said(_)));
+    table.hear(2, Answer::Changed { id, token: 6, mode: Mode::Exclusive });
+    assert_eq!(table.give_up_upgrade(id), Some(Ask::Downgrade { id, gives_up: true }));
+    assert_eq!(mode(&mut table, id), Mode::Shared);
+}
+
+#[test]
+fn after_a_restart_what_was_changed_is_claimed_as_it_is_and_an_upgrade_asked_for_after_all_claims() {
+    let (mut table, id) = holding(Mode::Exclusive);
+    assert_eq!(table.begin_downgrade(id), Some(Ask::Downgrade { id, gives_up: false }));
+    let (part, rest) = table.cut(id, 4, 6).unwrap();
+    let rest = rest.expect("two pieces are left");
+    assert_eq!(part, Ask::Part { id, start: 4, end: 6, rest });
+    let claims = |asks: &[Ask]| -> Vec<(RequestId, Mode, u64, u64)> {
+        let of = |ask: &Ask| match *ask {
+            Ask::Claim { id, units, token: 5, .. } => Some((id, units.mode, units.start, units.end)),
+            _ => None,
+        };
+        asks.iter().filter_map(of).collect()
+    };
+    table.end_session();
+    let said = asks(&table.begin_session(origin(2), b""));
+    assert_eq!(claims(&said), [(id, Mode::Shared, 0, 4), (rest, Mode::Shared, 6, 10)]);
+    assert!(matches!(table.downgrade(id, 5), Some(Ok(5))), "the claim is all there is to it");
+    table.hear(4, Answer::Granted { id, token: 5 });
+    assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Said(_)));
+    table.end_session();
+    let said = asks(&table.begin_session(origin(3), b""));
+    assert_eq!(claims(&said).len(), 2);
+    assert_eq!(said.last(), Some(&Ask::Upgrade { id, wait: true }));
+    assert!(matches!(table.upgrade(id, 5), Upgrade::Waiting));
+    // Lost with the session, if the server goes on.
+    table.end_session();
+    let _ = table.begin_session(origin(3), b"");
+    assert!(matches!(table.upgrade(id, 5), Upgrade::Failed(ChangeError::Lost { token: 5 })));
+    assert!(table.begin_downgrade(rest).is_none() && table.cut(rest, 6, 7).is_none());
 }
