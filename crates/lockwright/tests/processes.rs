@@ -46,3 +46,34 @@ fn a_history_in_which_a_token_falls_is_refused() {
     let other = "4 G range x 3 6 8\n5 R\n6 U held\n";
     stress::judge_told("token", &[one, other]);
 }
+
+#[test]
+fn a_history_of_changes_with_nobody_in_between_is_fine() {
+    let one = "1 G range s 0 9 1\n5 X 0 3\n6 V 4 6\n7 D 6\n8 d 6 4\n20 R\n21 U held\n";
+    let other = "2 G range s 0 9 2\n3 R\n4 U held\n9 G range s 6 9 5\n10 R\n11 U held\n12 G range x 4 6 6\n13 R\n14 U held\n";
+    stress::judge_told("changes", &[one, other]);
+}
+
+#[test]
+#[should_panic(expected = "mutual exclusion")]
+fn a_history_in_which_a_writer_comes_before_an_upgrade_is_done_is_refused() {
+    let one = "1 G range s 0 4 7\n5 X 0 9\n6 R\n7 U held\n";
+    let other = "2 G range x 3 6 8\n3 R\n4 U held\n";
+    stress::judge_told("upgrade", &[one, other]);
+}
+
+#[test]
+#[should_panic(expected = "mutual exclusion")]
+fn a_history_in_which_a_writer_comes_with_a_downgrade_is_refused() {
+    let one = "1 G rwlock x 0 1 7\n2 D 0\n6 d 0 8\n7 R\n8 U held\n";
+    let other = "3 G rwlock x 0 1 9\n4 R\n5 U held\n";
+    stress::judge_told("downgrade", &[one, other]);
+}
+
+#[test]
+#[should_panic(expected = "mutual exclusion")]
+fn a_history_in_which_more_is_given_away_than_the_part_is_refused() {
+    let one = "1 G range x 0 9 7\n2 V 4 6\n7 R\n8 U held\n";
+    let other = "3 G range x 5 7 9\n4 R\n5 U held\n";
+    stress::judge_told("part", &[one, other]);
+}

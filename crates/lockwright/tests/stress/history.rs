@@ -205,6 +205,7 @@ impl History {
     }
 
     /// Whether locks were changed in every way.
+    #[allow(dead_code, reason = "not every space can")]
     pub(crate) fn has_all_changes(&self) -> bool {
         self.changes.iter().all(|times| *times > 0)
     }
