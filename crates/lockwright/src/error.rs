@@ -2,6 +2,7 @@
 
 use crate::name::{LockName, NameError};
 use lockwright_fabric::FabricError;
+#[cfg(target_os = "linux")]
 use lockwright_locks::Denied;
 use std::ops::Range;
 
@@ -124,6 +125,7 @@ impl LockError {
     }
 
     /// What a protocol's refusal means to a user; `Busy` only comes to those who tried.
+    #[cfg(target_os = "linux")]
     pub(crate) fn from_denied(denied: Denied, claim: (u64, u64)) -> Self {
         match denied {
             Denied::Busy | Denied::TimedOut => Self::TimedOut,

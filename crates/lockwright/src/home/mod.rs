@@ -26,10 +26,11 @@ pub(crate) mod vitals;
 use crate::error::{ChangeError, HandleError, LockError};
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_locks::shiftlock::ShiftGrant;
 #[cfg(target_os = "linux")]
-use lockwright_locks::shiftlock::prompt::Prompt;
-use lockwright_locks::{Denied, Lost};
+use lockwright_locks::Denied;
+use lockwright_locks::Lost;
+#[cfg(target_os = "linux")]
+use lockwright_locks::shiftlock::{ShiftGrant, prompt::Prompt};
 use std::fmt::Debug;
 use std::ops::Range;
 use std::pin::Pin;
@@ -51,11 +52,12 @@ pub(crate) struct Ticket {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AnyGrant {
     /// ShiftLock's.
+    #[cfg(target_os = "linux")]
     Shift(ShiftGrant),
     /// The same, taken with one verb, and nobody has asked for more yet.
     #[cfg(target_os = "linux")]
     Prompt(Prompt),
-    /// A range's, which is its card.
+    /// A range's, which is its card; or a lock's of this process, which is its seat.
     Range {
         /// The token.
         token: u64,
@@ -130,6 +132,7 @@ pub(crate) enum Refused {
     Error(LockError),
 }
 
+#[cfg(target_os = "linux")]
 impl Refused {
     pub(crate) fn new(denied: Denied, claim: Claim) -> Self {
         match denied {

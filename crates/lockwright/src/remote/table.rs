@@ -178,7 +178,9 @@ impl Table {
         let (id, next) = match answer {
             Answer::Granted { id, token } => match self.stage(id)? {
                 Stage::Wanted { .. } => (id, Stage::Granted { token }),
-                Stage::Claimed { token: held, .. } if *held == token => (id, Stage::Held { token, origin }),
+                // Claimed, or a piece of what was: with its token, or with one of a later change.
+                Stage::Claimed { token: held, .. } if *held <= token => (id, Stage::Held { token, origin }),
+                Stage::Held { token: held, .. } if *held <= token => (id, Stage::Held { token, origin }),
                 // Given up meanwhile, which the server will hear.
                 _ => return None,
             },

@@ -375,7 +375,7 @@ impl Books {
         for (peer, id) in held_back {
             let Some(request) = self.session(peer).and_then(|session| session.request(id)) else { continue };
             if !matches!(request.stage, Stage::HeldBack) {
-                self.change_at_last(peer, id);
+                self.upgrade_at_last(peer, id);
                 continue;
             }
             request.stage = Stage::Waiting;

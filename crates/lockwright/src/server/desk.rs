@@ -393,6 +393,6 @@ impl VerbHost for Desk {
 const FIRST_PEER: u32 = 1 << 26;
 
 /// A session's number in the books.
-fn seat(peer: PeerId) -> Option<u32> {
+pub(super) fn seat(peer: PeerId) -> Option<u32> {
     peer.0.checked_sub(FIRST_PEER).filter(|seat| *seat < FIRST_PEER)
 }

@@ -21,6 +21,8 @@
 
 mod books;
 mod combine;
+#[cfg(test)]
+mod crossing_tests;
 mod desk;
 mod directory;
 mod durable;

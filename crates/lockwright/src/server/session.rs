@@ -52,8 +52,8 @@ pub(super) enum Stage {
 /// A change of what is held that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// To this mode, once claims are over.
-    HeldBack(Mode),
+    /// An upgrade, until claims are over.
+    HeldBack,
     /// To this mode: noted, or decided and not yet to be had.
     Asked(Mode),
     /// An upgrade that was granted and could not be given is on its way back.

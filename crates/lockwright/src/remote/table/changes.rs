@@ -161,6 +161,17 @@ impl Table {
         Some((Ask::Part { id, start, end, rest: rest.unwrap_or(id) }, rest))
     }
 
+    /// What this client believes to hold, for sure.
+    #[cfg(test)]
+    pub(crate) fn believes(&self) -> Vec<(RequestId, Units, u64)> {
+        let requests = self.slots.iter().flatten();
+        let held = requests.filter_map(|request| match request.stage {
+            Stage::Held { token, .. } => Some((request.id, request.units?, token)),
+            _ => None,
+        });
+        held.collect()
+    }
+
     /// Whether the server has room for another request of this client's.
     pub(crate) fn has_room(&self) -> bool {
         self.free.last().map_or(self.slots.len(), |slot| *slot as usize) < MAX_REQUESTS as usize

@@ -7,8 +7,8 @@
 //! | downgrade, or an upgrade given up | likewise | with the token from then on |
 //! | part | at once, and the books are cut as the combiner will cut | only about a second piece: both sides cut alike |
 //!
-//! While claims are heard nothing is upgraded, since other readers may still claim, and nothing is downgraded, since that
-//! gives a new token and of two claims the larger one wins. Parts are given back: what is kept keeps its token.
+//! While claims are heard nothing is upgraded, since other readers may still claim. What is downgraded then keeps its token,
+//! since of two claims the one with the larger token wins.
 //!
 //! What this file must not do: say that a lock is exclusive before its token is promised on the disk.
 
@@ -74,11 +74,8 @@ impl Books {
             // Somebody may still claim to read.
             return self.unchanged(peer, id, Why::Busy);
         }
-        let (lock, change) = if recovering {
-            (request.lock, Change::HeldBack(Mode::Exclusive))
-        } else {
-            (request.lock, Change::Asked(Mode::Exclusive))
-        };
+        let lock = request.lock;
+        let change = if recovering { Change::HeldBack } else { Change::Asked(Mode::Exclusive) };
         (request.change, request.upgrades) = (Some(change), Some(now));
         (request.before, request.queued) = (Some(token), recovering);
         self.counts(lock).for_each(|now| now.asked());
@@ -95,11 +92,10 @@ impl Books {
             Ok(held) => held,
             Err(why) => return self.unchanged(peer, id, why),
         };
-        let recovering = self.is_recovering();
         let Some(request) = self.request(peer, id) else { return };
         match request.change {
             // It was not even asked for.
-            Some(Change::HeldBack(Mode::Exclusive)) => {
+            Some(Change::HeldBack) => {
                 request.change = None;
                 self.waits_no_more(peer, slot(id));
                 return self.say(peer, &Answer::Changed { id, token, mode: Mode::Shared });
@@ -114,26 +110,18 @@ impl Books {
         if !gives_up {
             request.before = Some(token);
         }
-        if recovering {
-            request.change = Some(Change::HeldBack(Mode::Shared));
-            self.held_back.as_mut().expect("it is recovering").push((peer, id));
-        } else {
-            request.change = Some(Change::Asked(Mode::Shared));
-            self.asked.push((ClientId(peer), Asked::Downgrade { id: slot(id) }));
-        }
+        request.change = Some(Change::Asked(Mode::Shared));
+        self.asked.push((ClientId(peer), Asked::Downgrade { id: slot(id) }));
     }
 
-    /// Claims are over: a change that waited for that is made.
-    pub(super) fn change_at_last(&mut self, peer: u32, id: RequestId) {
+    /// Claims are over: an upgrade that waited for that is asked for.
+    pub(super) fn upgrade_at_last(&mut self, peer: u32, id: RequestId) {
         let Some(request) = self.request(peer, id) else { return };
-        let Some(Change::HeldBack(mode)) = request.change else { return };
-        request.change = Some(Change::Asked(mode));
-        let id = slot(id);
-        let asked = match mode {
-            Mode::Exclusive => Asked::Upgrade { id, wait: true },
-            Mode::Shared => Asked::Downgrade { id },
-        };
-        self.core.handle(ClientId(peer), asked, &mut self.replies);
+        if request.change == Some(Change::HeldBack) {
+            request.change = Some(Change::Asked(Mode::Exclusive));
+            let asked = Asked::Upgrade { id: slot(id), wait: true };
+            self.core.handle(ClientId(peer), asked, &mut self.replies);
+        }
     }
 
     /// Gives back some units of a held range. `rest` is the second piece from then on, if two are left.
@@ -219,12 +207,12 @@ impl Books {
 
     /// The combiner has made it shared: a downgrade, an upgrade that was given up, or one that could not be given.
     pub(super) fn downgraded(&mut self, peer: u32, place: u32, token: u64) {
-        let promised = self.durable.before_grant(token).is_ok();
+        let renewed = !self.is_recovering() && self.durable.before_grant(token).is_ok();
         self.waits_no_more(peer, place);
         let Some(request) = self.at(peer, place) else { return };
         let Stage::Held { token: held } = request.stage else { return };
         // If the new token cannot be promised, nothing is granted any more: the old one will do.
-        let token = if promised { token } else { held };
+        let token = if renewed { token } else { held };
         let told = request.change.take() != Some(Change::Undone);
         (request.stage, request.units.mode) = (Stage::Held { token }, Mode::Shared);
         let id = request.id;
