@@ -413,3 +413,73 @@ fn whatever_crosses_on_its_way_nobody_believes_to_have_what_another_one_has() {
     let all = [seen.upgrades, seen.given_up, seen.downgrades, seen.parts, seen.restarts, seen.claims];
     assert!(all.iter().all(|times| *times > 200), "{seen:?}");
 }
+
+const WHOLE: Units = Units { handle: KEYED, mode: Mode::Shared, start: 0, end: u64::MAX };
+
+impl World {
+    /// Everything that was said arrives, and everything that was answered is heard.
+    fn exchange(&mut self, at: usize) {
+        self.deliver(at, 100);
+        self.hear(at, 100);
+    }
+
+    /// A client takes a lock, and has it.
+    fn take(&mut self, at: usize, units: Units) -> Held {
+        let client = &mut self.clients[at];
+        let id = client.table.open(Some(units), Stage::Wanted { wait: true });
+        client.say(&Ask::Lock { id, units, wait: true });
+        client.wanted.push((id, units));
+        self.exchange(at);
+        *self.clients[at].held.last().expect("it was free")
+    }
+}
+
+#[test]
+fn a_lock_that_was_broken_before_its_holder_heard_of_its_upgrade_cannot_be_claimed() {
+    let mut world = World::new(1 << 40);
+    (0..2).for_each(|at| world.begin_session(at));
+    let held = world.take(0, WHOLE);
+    let Upgrade::Said(ask) = world.clients[0].table.begin_upgrade(held.id, true, held.token) else {
+        panic!("it is held")
+    };
+    world.clients[0].say(&ask);
+    world.deliver(0, 1);
+    let name = LockName::new("keyed").unwrap();
+    let token = held.token + 1;
+    world.clients[1].say(&Ask::Break { id: 1 << 63, token, name });
+    world.deliver(1, 9);
+    assert_eq!(world.desk().books().requests(), 0, "it had that token by then");
+    // Its holder has heard neither of the upgrade nor of the loss.
+    assert_eq!(world.clients[0].table.token(held.id), Some(held.token));
+    world.restart();
+    world.begin_session(0);
+    world.exchange(0);
+    assert_eq!(world.clients[0].table.token(held.id), None, "the claim was refused");
+    world.finish();
+}
+
+#[test]
+fn a_false_claim_that_was_downgraded_gives_way_to_the_true_one() {
+    let mut world = World::new(2 << 40);
+    (0..2).for_each(|at| world.begin_session(at));
+    let alone = Units { mode: Mode::Exclusive, ..WHOLE };
+    let past = world.take(0, alone);
+    let origin = world.clients[0].table.origin;
+    world.clients[0].unlock(past.id);
+    world.exchange(0);
+    let held = world.take(1, alone);
+    assert!(held.token > past.token);
+    world.restart();
+    world.begin_session(0);
+    let Origin { epoch, key } = origin;
+    let lies = Ask::Claim { id: past.id, units: alone, token: past.token, epoch, key };
+    world.clients[0].say(&lies);
+    world.clients[0].say(&Ask::Downgrade { id: past.id, gives_up: false });
+    world.exchange(0);
+    assert_eq!(world.desk().books().requests(), 1, "nobody knows better yet");
+    world.begin_session(1);
+    world.exchange(1);
+    assert_eq!(world.clients[1].table.token(held.id), Some(held.token));
+    assert_eq!(world.desk().books().requests(), 1, "only the true holder is left");
+    world.finish();
+}

@@ -7,7 +7,7 @@ use super::durable::Durable;
 use super::session::Stage;
 use crate::home::Kind;
 use crate::name::LockName;
-use crate::remote::talk::{Answer, Ask, DESK, RequestId, Units, VERSION, Why, slot};
+use crate::remote::talk::{Answer, Ask, DESK, OLDEST, RequestId, Units, VERSION, Why, slot};
 use lockwright_fabric::PeerId;
 use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, VerbHost};
 use lockwright_fabric::observe::Mode;
@@ -266,6 +266,68 @@ fn a_session_that_dies_between_its_requests_and_their_pass_loses_nothing_for_oth
         office.desk.on_session_lost(visitor.peer, SessionEnd::Goodbye);
     }
     office.assert_is_empty();
+}
+
+#[test]
+fn with_a_full_disk_nothing_is_upgraded_and_what_is_downgraded_keeps_its_token() {
+    let office = Office::new();
+    let [mut reads, mut writes, mut other] = [(); 3].map(|()| office.come_in());
+    office.say(&mut reads, &lock(0, keyed(0, Mode::Shared), true));
+    office.say(&mut writes, &lock(0, x(1), true));
+    office.desk.settle();
+    office.heard();
+    office.desk.books().durable.fail();
+    office.say(&mut reads, &Ask::Upgrade { id: 0, wait: true });
+    office.say(&mut writes, &Ask::Downgrade { id: 0, gives_up: false });
+    office.desk.settle();
+    let why = Why::Refused("the disk is full".to_owned());
+    let changed = Answer::Changed { id: 0, token: 2, mode: Mode::Shared };
+    assert_eq!(office.heard(), [(reads.peer, Answer::Unchanged { id: 0, why }), (writes.peer, changed)]);
+    let modes: Vec<_> = office.requests().iter().map(|(_, _, units, token)| (units.mode, *token)).collect();
+    assert_eq!(modes, [(Mode::Shared, Some(1)), (Mode::Shared, Some(2))]);
+    // And it is given up as it was held: nobody waits for what is not there.
+    office.say(&mut reads, &Ask::Downgrade { id: 0, gives_up: true });
+    office.say(&mut other, &lock(0, keyed(0, Mode::Shared), false));
+    office.desk.settle();
+    let heard = office.heard();
+    let as_it_was = Answer::Changed { id: 0, token: 1, mode: Mode::Shared };
+    assert!(heard.contains(&(reads.peer, as_it_was)), "{heard:?}");
+    assert!(
+        matches!(&heard[..], [_, (peer, Answer::Refused { id: 0, .. })] if *peer == other.peer),
+        "{heard:?}"
+    );
+    for visitor in [reads, writes, other] {
+        office.desk.on_session_lost(visitor.peer, SessionEnd::Goodbye);
+    }
+    office.assert_is_empty();
+}
+
+#[test]
+fn older_clients_are_served_and_those_of_the_future_refused_in_one_line() {
+    let office = Office::new();
+    for (version, served) in [(0, false), (OLDEST, true), (VERSION, true), (VERSION + 1, false)] {
+        let peer = office.desk.admit("1 here test").unwrap();
+        let said = Arc::clone(&office.said);
+        let hear = move |_, message| {
+            said.lock().unwrap().push((peer, Answer::decode(&message).unwrap().1));
+            true
+        };
+        office.desk.attach(peer, Inbox::new(hear));
+        let mut visitor = Visitor { peer, seq: 0 };
+        office.say(&mut visitor, &Ask::Open { version, key: 1, space: Vec::new() });
+        office.desk.settle();
+        let said = std::mem::take(&mut *office.said.lock().unwrap());
+        match &said[..] {
+            [(_, Answer::Ack)] => assert!(served, "version {version}"),
+            [(_, Answer::Refused { id: 0, why })] => {
+                assert!(
+                    !served && why.contains(&format!("version {version}")) && !why.contains('\n'),
+                    "{why}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
