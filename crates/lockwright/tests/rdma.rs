@@ -12,8 +12,9 @@ mod stress;
 use lockwright::fabric::backend::rdma::has_device;
 use served::{Offers, Plan, Stress, Transport, is_child};
 
+/// Where the machine is emulated, the verbs of a lent lock take their time.
 fn plan(test: &'static str, offers: Offers<'static>) -> Plan<'static> {
-    Plan { test, transport: Transport::Rdma, offers, workers: 4, seconds: 10, pause_ms: 300 }
+    Plan { test, transport: Transport::Rdma, offers, workers: 4, seconds: 10, pause_ms: 300, enough: 10 }
 }
 
 #[test]

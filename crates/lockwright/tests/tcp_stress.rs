@@ -21,6 +21,7 @@ const PLAN: Plan<'static> = Plan {
     workers: 8,
     seconds: 16,
     pause_ms: 100,
+    enough: 30,
 };
 
 #[test]

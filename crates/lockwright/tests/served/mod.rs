@@ -89,6 +89,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) seconds: u64,
     /// Between two blows, at least; three times that at most.
     pub(crate) pause_ms: u64,
+    /// How often each kind of lock has to be held to its end, if that does not take too long.
+    pub(crate) enough: usize,
 }
 
 /// Whether this process was started to serve or to work, which it then has done.
@@ -121,8 +123,8 @@ fn serve(transport: Transport, folder: &Path, place: &str, offers: &str) {
 }
 
 /// Whether locks of every kind were held to their ends, some times each; or something is wrong already.
-fn enough(folder: &Path) -> bool {
-    History::read(folder).map_or(true, |history| LOCKS.iter().all(|lock| history.held(lock) >= 30))
+fn has_enough(folder: &Path, enough: usize) -> bool {
+    History::read(folder).map_or(true, |history| LOCKS.iter().all(|lock| history.held(lock) >= enough))
 }
 
 /// The parent.
@@ -238,7 +240,7 @@ impl<'a> Stress<'a> {
     /// Lets everybody get on, now that nobody is in their way, until there is something to judge; and finish.
     pub(crate) fn finish(mut self) -> Self {
         let patience = Instant::now() + Duration::from_secs(60);
-        while !enough(&self.folder) && Instant::now() < patience {
+        while !has_enough(&self.folder, self.plan.enough) && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(100));
         }
         fs::write(self.folder.join("stop"), "").unwrap();
