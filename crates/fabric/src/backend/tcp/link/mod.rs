@@ -27,6 +27,7 @@ use crate::backend::wakers::{Wakers, wake_all};
 use crate::capability::{AtomicScope, Capabilities};
 use crate::endpoint::FabricError;
 use crate::message::Message;
+use crate::random::SharedSplitMix;
 use crate::wait::Time;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -66,7 +67,7 @@ pub(super) struct Link {
     pub(super) welcome: Welcome,
     pub(super) clock: Clock,
     pub(super) mailbox: Mailbox,
-    pub(super) random: AtomicU64,
+    pub(super) random: SharedSplitMix,
     runtime: Id,
     listener: OnceLock<Ear>,
     /// When something last came from the server.
@@ -93,7 +94,7 @@ impl Link {
             clock: Clock::showing(Time(welcome_now)),
             welcome,
             mailbox: Mailbox::default(),
-            random: AtomicU64::new(seed),
+            random: SharedSplitMix::new(seed),
             runtime: Handle::current().id(),
             listener: OnceLock::new(),
             heard: AtomicU64::new(welcome_now),
