@@ -120,6 +120,10 @@ fn x(handle: u64) -> Units {
     keyed(handle, Mode::Exclusive)
 }
 
+fn units(start: u64) -> Units {
+    Units { handle: RANGES, mode: Mode::Exclusive, start, end: start + 1 }
+}
+
 /// Repeatable numbers: SplitMix64.
 struct Random(u64);
 
@@ -219,6 +223,42 @@ fn a_session_that_dies_between_its_requests_and_their_pass_loses_nothing_for_oth
     office.desk.settle();
     assert!(matches!(office.requests()[..], [_, _, _]), "{:?}", office.requests());
     for visitor in [next, waits, other] {
+        office.desk.on_session_lost(visitor.peer, SessionEnd::Goodbye);
+    }
+    office.assert_is_empty();
+}
+
+#[test]
+fn who_dies_with_the_books_open_loses_nothing_for_those_whose_notes_it_had_taken() {
+    let office = Office::new();
+    let [mut before, mut deadly, mut behind] = [(); 3].map(|()| office.come_in());
+    office.heard();
+    // Nothing of the kind is known: whoever tells this one something dies of it.
+    office.desk.attach(deadly.peer, Inbox::new(|_, _| std::panic::resume_unwind(Box::new("dead"))));
+    let pass = |asks: [(&mut Visitor, Ask); 3]| {
+        asks.into_iter().for_each(|(visitor, ask)| office.say(visitor, &ask));
+        let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| office.desk.settle()));
+        assert_eq!(died.unwrap_err().downcast_ref(), Some(&"dead"));
+        office.heard().into_iter().map(|(peer, _)| peer).collect::<Vec<_>>()
+    };
+    // It dies while notes are taken: of what it says at once.
+    let heard = pass([
+        (&mut before, lock(0, x(0), true)),
+        (&mut deadly, Ask::Unlock { id: 7, answer: true }),
+        (&mut behind, lock(0, x(1), true)),
+    ]);
+    assert_eq!(heard, [before.peer, behind.peer]);
+    // And while what was decided is passed on.
+    let heard = pass([
+        (&mut before, lock(1, units(0), true)),
+        (&mut deadly, lock(1, units(10), true)),
+        (&mut behind, lock(1, units(20), true)),
+    ]);
+    assert_eq!(heard, [before.peer, behind.peer]);
+    office.say(&mut behind, &lock(2, units(30), true));
+    office.desk.settle();
+    assert_eq!(office.heard().len(), 1, "the desk goes on");
+    for visitor in [before, deadly, behind] {
         office.desk.on_session_lost(visitor.peer, SessionEnd::Goodbye);
     }
     office.assert_is_empty();
