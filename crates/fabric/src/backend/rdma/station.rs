@@ -4,15 +4,19 @@
 //! taken from the queue by whoever waits, and by a thread of the station's own when nobody does: it spins for a moment
 //! and then sleeps until the NIC rings.
 
+mod outbox;
+
+pub(super) use self::outbox::bundled;
+
 use super::dc::Remote;
 use super::device::{Device, DeviceError};
 use super::fault::Fault;
 use super::letter::LETTER;
 use super::pair::{Base, Pair, Secrets, Transport};
-use super::verbs::{Buffer, Domain, Queue, Shared};
+use super::verbs::{Buffer, Domain, HANDFUL, Queue, Shared};
 use super::wire::Wire;
 use super::work::{Work, WorkKind};
-use rdma_mummy_sys::{ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status};
+use rdma_mummy_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -26,12 +30,14 @@ use std::time::{Duration, Instant};
 pub(super) const CHUNK: usize = 16;
 /// Batches under way at once.
 const BATCHES: usize = 32;
-/// Letters on their way out at once.
+/// Letters on their way out at once, or [bundles](Station::send_all) of them.
 const LETTERS: usize = 32;
 /// Receives posted.
 const RECEIVES: usize = 256;
-/// Work requests under way on one queue pair, at most.
-const SENDS: u32 = (BATCHES * CHUNK + LETTERS + 16) as u32;
+/// Work requests under way on one queue pair, at most. Nobody has more than one bundle of letters on its way.
+const SENDS: u32 = (BATCHES * CHUNK + LETTERS + CHUNK + 16) as u32;
+/// Handfuls of completions that are taken before anything is done about them: all receives.
+const HANDFULS: usize = RECEIVES / HANDFUL;
 /// Bytes of a batch's results.
 const RESULTS: usize = 16 * CHUNK;
 /// How long whoever waits looks by itself.
@@ -52,6 +58,9 @@ pub(super) struct Failed;
 pub(super) trait Owner: Send + Sync {
     /// A letter came over the queue pair of this number.
     fn letter(&self, pair: u32, bytes: &[u8]);
+
+    /// That was the last of the letters that came together: what they ask for can be done.
+    fn settle(&self) {}
 
     /// The queue pair of this number is in error.
     fn broken(&self, pair: u32);
@@ -310,65 +319,48 @@ impl Station {
         ticket.await
     }
 
-    /// The work that sends a letter from slot `index`.
-    fn sending(&self, index: usize, bytes: &[u8]) -> Work {
-        let place = (index - BATCHES) * LETTER;
-        self.outgoing.write(place, bytes);
-        let piece: ibv_sge = self.outgoing.piece(place, bytes.len());
-        Work { id: self.id(index), kind: WorkKind::Send, piece, signal: true, fence: false }
-    }
-
-    /// Sends a letter over `wire`, by DC to `to`; whether it has arrived.
-    pub(super) async fn send(self: &Arc<Self>, wire: &Wire, to: Option<&Remote>, bytes: &[u8]) -> bool {
-        let mut ticket = self.slot(true).await;
-        let work = self.sending(ticket.index, bytes);
-        self.finish(&mut ticket, wire, to, &[work]).await
-    }
-
-    /// Sends a letter over `wire` as soon as there is room. `false` if it cannot be sent, or too many wait.
-    pub(super) fn tell(&self, wire: &Arc<Wire>, bytes: Vec<u8>) -> bool {
-        let mut backlog = self.backlog.lock().unwrap_or_else(PoisonError::into_inner);
-        if wire.number().is_none() || backlog.len() >= BACKLOG {
-            return false;
-        }
-        backlog.push_back((Arc::downgrade(wire), bytes));
-        self.tell_waiting(&mut backlog);
-        true
-    }
-
-    /// Sends what waits, while there is room.
-    fn tell_waiting(&self, backlog: &mut VecDeque<(Weak<Wire>, Vec<u8>)>) {
-        while !backlog.is_empty() {
-            let mut slots = self.slots();
-            let Some(index) = slots.free_letters.pop() else { return };
-            let slot = &mut slots.slots[index];
-            slot.turn = slot.turn.wrapping_add(1);
-            // As if its future had been dropped: nobody waits. No queue pair that is destroyed just now takes the slot along.
-            (slot.state, slot.pair) = (State::Busy { waiter: None, dropped: true }, 0);
-            drop(slots);
-            let sent = backlog.pop_front().is_some_and(|(wire, bytes)| {
-                wire.upgrade().is_some_and(|wire| wire.post(index, &[self.sending(index, &bytes)], None))
-            });
-            if !sent {
-                // Its wire is cut: who told it says it again over the next one.
-                Self::free(&mut self.slots(), index);
-            }
-        }
-    }
-
     /// Takes all completions that are there.
     pub(super) fn drain(&self) {
-        let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.base.queue.poll(|wc| self.completed(wc)) > 0 {}
+        let taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.take_while(taking, |count| count > 0);
     }
 
     /// Takes the completions that are there. `false` if there were none, or somebody else is at it.
     fn take(&self) -> bool {
-        let Ok(_taking) = self.taking.try_lock() else { return false };
-        self.base.queue.poll(|wc| self.completed(wc)) > 0
+        let Ok(taking) = self.taking.try_lock() else { return false };
+        let mut handfuls = 0;
+        self.take_while(taking, |count| {
+            handfuls += 1;
+            count == HANDFUL && handfuls < HANDFULS
+        })
     }
 
-    fn completed(&self, wc: &ibv_wc) {
+    /// Takes completions, and another handful while `more` says so of the last. `false` if there were none.
+    fn take_while(&self, taking: MutexGuard<'_, ()>, mut more: impl FnMut(usize) -> bool) -> bool {
+        /// Also out of a panic: others may stand behind what was put down.
+        struct Settles<'a>(&'a dyn Owner, bool);
+        impl Drop for Settles<'_> {
+            fn drop(&mut self) {
+                if self.1 {
+                    self.0.settle();
+                }
+            }
+        }
+        let mut letters = Settles(&*self.owner, false);
+        // Given back first: what comes meanwhile can be taken by others.
+        let _taking = taking;
+        let mut any = false;
+        loop {
+            let count = self.base.queue.poll(|wc| letters.1 |= self.completed(wc));
+            any |= count > 0;
+            if !more(count) {
+                return any;
+            }
+        }
+    }
+
+    /// Does what a completion asks for; `true` if it brought a letter.
+    fn completed(&self, wc: &ibv_wc) -> bool {
         let well = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
         if !well {
             self.note(wc);
@@ -382,11 +374,17 @@ impl Station {
                 self.incoming.read(index * LETTER, &mut bytes);
                 self.post_receive(index);
                 self.owner.letter(wc.qp_num, &bytes);
-            } else {
-                self.post_receive(index);
+                return true;
             }
-            return;
+            self.post_receive(index);
+            return false;
         }
+        self.ended(wc, well);
+        false
+    }
+
+    /// What was posted from a slot is done.
+    fn ended(&self, wc: &ibv_wc, well: bool) {
         let (index, turn) = ((wc.wr_id & 0xffff) as usize, (wc.wr_id >> 16) as u32);
         let mut slots = self.slots();
         let Some(slot) = slots.slots.get_mut(index).filter(|slot| slot.turn == turn) else { return };
