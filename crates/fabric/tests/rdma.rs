@@ -307,7 +307,7 @@ struct Echo {
 
 impl Reception for Echo {
     fn admit(&self, _: &str) -> Option<PeerId> {
-        Some(PeerId(1))
+        Some(PeerId::client(0))
     }
 
     fn attach(&self, _: PeerId, inbox: Inbox) {
@@ -322,7 +322,7 @@ impl Reception for Echo {
         self.settled.fetch_add(1, Relaxed);
         let heard = std::mem::take(&mut *self.heard.lock().unwrap());
         let inbox = self.inbox.lock().unwrap().clone().unwrap();
-        together(|| heard.into_iter().for_each(|message| assert!(inbox.deliver(PeerId(0), message))));
+        together(|| heard.into_iter().for_each(|message| assert!(inbox.deliver(PeerId::role(0), message))));
     }
 
     fn on_lost(&self, _: PeerId, _: SessionEnd) {}
@@ -346,7 +346,7 @@ fn letters_that_come_together_are_settled_together_and_answers_leave_in_their_or
                     // Some are long: few of them fit together.
                     let tail = vec![number; if number % 10 == 0 { 300 } else { 0 }];
                     let message = Message { tail, ..Message::new(0, 1, &[thread, number]) };
-                    block_on(client.send(PeerId(0), message)).unwrap();
+                    block_on(client.send(PeerId::role(0), message)).unwrap();
                 }
             });
         }
