@@ -1,10 +1,10 @@
 //! One process: takes locks, changes them where it can, counts, and notes what it does.
 
 use super::changes::Held;
-use super::history::Log;
-use super::{Dice, LEASE};
+use super::{Dice, LEASE, now_ns};
 use lockwright::fabric::FabricError;
 use lockwright::{Acquire, Client, Guard, HandleError, LockError, UnlockError};
+use lockwright_sim::check::history::Log;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ pub(crate) fn work(task: &str) {
     // Only a server's own spaces can.
     let changes = served && !space.contains("shm:") && !space.contains("lent:");
     let client = open(space, served);
-    let mut log = Log::open(folder, &std::process::id().to_string());
+    let mut log = Log::open(folder, &std::process::id().to_string(), now_ns).unwrap();
     while !folder.join("stop").exists() {
         let want = Want::roll(&mut dice);
         let Some(guard) = want.take(&client, served, folder) else { return };

@@ -190,9 +190,6 @@ impl Books {
         (request.change, request.upgrades) = (None, None);
         (request.stage, request.units.mode) = (Stage::Held { token }, Mode::Exclusive);
         let (id, lock, queued) = (request.id, request.lock, request.queued);
-        if let Some(session) = self.session(peer) {
-            session.say(&Answer::Changed { id, token, mode: Mode::Exclusive });
-        }
         self.counts(lock).for_each(|now| now.ended(false));
         self.totals.upgraded(waited);
         if let Some(lock) = lock {
@@ -202,6 +199,9 @@ impl Books {
                 lock.contended += 1;
                 lock.waited += waited;
             }
+        }
+        if let Some(session) = self.session(peer) {
+            session.say(&Answer::Changed { id, token, mode: Mode::Exclusive });
         }
     }
 
@@ -240,13 +240,16 @@ impl Books {
 
     /// An upgrade was granted with a token that cannot be promised: back to shared. `false` if it was no upgrade.
     pub(super) fn undo(&mut self, peer: u32, place: u32, why: &str) -> bool {
-        if !self.stays(peer, place, &Why::Refused(why.to_owned())) {
+        let Some(request) = self.at(peer, place).filter(|request| request.change.is_some()) else {
             return false;
-        }
-        if let Some(request) = self.at(peer, place) {
-            request.change = Some(Change::Undone);
-        }
+        };
+        request.change = Some(Change::Undone);
+        let id = request.id;
+        self.waits_no_more(peer, place);
         self.core.handle(ClientId(peer), Asked::Downgrade { id: place }, &mut self.replies);
+        if let Some(session) = self.session(peer) {
+            session.say(&Answer::Unchanged { id, why: Why::Refused(why.to_owned()) });
+        }
         true
     }
 
