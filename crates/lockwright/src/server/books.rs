@@ -77,11 +77,10 @@ impl Books {
         self.core.len()
     }
 
-    /// So many notes are about to be handled.
-    pub(super) fn begin_pass(&mut self, notes: usize) {
+    /// Notes are about to be handled.
+    pub(super) fn begin_pass(&mut self) {
         self.now = Instant::now();
         self.totals.passes += 1;
-        self.totals.notes += notes as u64;
     }
 
     /// Lets the combiner decide about everything that was noted, and passes it on.
@@ -206,12 +205,11 @@ impl Books {
     fn forget(&mut self, request: &Request) {
         let Some(id) = request.lock else { return };
         let held = matches!(request.stage, Stage::Held { .. });
-        self.directory.lock_mut(id).now.ended(held);
+        self.directory.close_after(id, |lock| lock.now.ended(held));
         self.totals.now.ended(held);
         if held {
             self.totals.hold.add(self.now - request.since);
         }
-        self.directory.close(id);
     }
 
     /// Asks the combiner about what `lock` is made of.
@@ -246,8 +244,7 @@ impl Books {
         if let Err(why) = session.put(request) {
             return self.refuse(peer, id, why);
         }
-        self.directory.use_again(lock);
-        self.directory.lock_mut(lock).now.asked();
+        self.directory.use_again(lock).now.asked();
         self.totals.now.asked();
         if let Some(held_back) = &mut self.held_back {
             held_back.push((peer, id));
@@ -309,8 +306,7 @@ impl Books {
         if let Err(why) = session.put(request) {
             return self.refuse(peer, id, why);
         }
-        self.directory.use_again(lock);
-        self.directory.lock_mut(lock).now.claimed();
+        self.directory.use_again(lock).now.claimed();
         self.totals.now.claimed();
         self.totals.claimed += 1;
         self.decide();

@@ -156,6 +156,7 @@ impl Tray {
         END.set(Some(number));
     }
 
+    #[inline]
     fn end(&self) -> MutexGuard<'_, Handler<Note>> {
         let number = END.get().unwrap_or_else(|| {
             let number = self.next_end.fetch_add(1, Ordering::Relaxed);
@@ -169,6 +170,7 @@ impl Tray {
     ///
     /// # Errors
     /// If this thread's notes have to be worked off first.
+    #[inline]
     pub(super) fn put(&self, client: u32, note: Note) -> Result<(), Full> {
         self.end().push(ClientId(client), note)
     }
