@@ -11,6 +11,7 @@ mod ranges;
 mod report;
 mod rng;
 mod run;
+mod tally;
 mod world;
 mod zipf;
 

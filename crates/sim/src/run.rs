@@ -2,12 +2,12 @@
 
 use crate::failure::{Cause, Failure, replay_line};
 use crate::plan::Plan;
-use crate::ranges::{Done, Picker, Ranges};
-use crate::report::{FirstVerb, Kind, Latency, PerCycle, Report};
+use crate::ranges::Picker;
+use crate::report::Report;
 use crate::rng::Rng;
-use crate::world::{Counters, Ended, Progress, Setup, SimEndpoint, World};
-use hdrhistogram::Histogram;
-use lockwright_fabric::observe::{Mode, Observation};
+use crate::tally::{Tally, Times};
+use crate::world::{Ended, Progress, Setup, SimEndpoint, World};
+use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Addr, Endpoint, NodeId, Width};
 use lockwright_locks::case::Checks;
 use lockwright_locks::{Grant, LockClient, Lost, Protocol, Space};
@@ -99,108 +99,6 @@ fn sensible<P: Protocol>(plan: &Plan, params: &P::Params) -> Result<(), Cause> {
     Err(Cause::BadPlan(problem.to_owned()))
 }
 
-/// What the clients of a run share: how much is left to do, and what was measured.
-#[derive(Debug)]
-struct Tally {
-    to_start: u64,
-    /// Nothing is started from here on.
-    ends_ns: u64,
-    warmup_left: u64,
-    cycles: u64,
-    began_ns: u64,
-    ended_ns: u64,
-    exclusive: Histogram<u64>,
-    shared: Histogram<u64>,
-    release: Histogram<u64>,
-    /// Acquires by kind of client.
-    kinds: Vec<Histogram<u64>>,
-    /// What the groups of clients have done, for those whose turns depend on it.
-    done: Done,
-    /// The first verb of an acquire, exclusive and shared, and of a release: sums, which are all that is asked for.
-    first: [FirstVerbs; 3],
-    /// The counters when the warm-up ended.
-    before: Option<Counters>,
-}
-
-impl Tally {
-    fn new(plan: &Plan) -> Self {
-        let histogram = || {
-            Histogram::new_with_bounds(1, plan.max_virtual_ns.max(1_000_000), 3).expect("bounds are in order")
-        };
-        Self {
-            to_start: if plan.duration_ns.is_some() { u64::MAX } else { plan.ops + plan.warmup_ops },
-            ends_ns: plan.duration_ns.unwrap_or(u64::MAX),
-            warmup_left: plan.warmup_ops,
-            cycles: 0,
-            began_ns: 0,
-            ended_ns: 0,
-            exclusive: histogram(),
-            shared: histogram(),
-            release: histogram(),
-            kinds: plan.ranges.iter().flat_map(Ranges::kinds).map(|_| histogram()).collect(),
-            done: Done::default(),
-            first: [FirstVerbs::default(); 3],
-            before: None,
-        }
-    }
-
-    fn is_over(&self, now_ns: u64) -> bool {
-        self.to_start == 0 || now_ns >= self.ends_ns
-    }
-
-    /// A cycle is over. True if the warm-up ended with it.
-    fn cycle(&mut self, mode: Mode, kind: usize, times: Times) -> bool {
-        let Times { wanted_ns, first_ns, granted_ns, releasing_ns, released_first_ns, released_ns } = times;
-        if self.warmup_left > 0 {
-            self.warmup_left -= 1;
-            self.began_ns = released_ns;
-            return self.warmup_left == 0;
-        }
-        self.cycles += 1;
-        self.ended_ns = released_ns;
-        let acquire = match mode {
-            Mode::Exclusive => &mut self.exclusive,
-            Mode::Shared => &mut self.shared,
-        };
-        acquire.saturating_record(granted_ns - wanted_ns);
-        if let Some(kind) = self.kinds.get_mut(kind) {
-            kind.saturating_record(granted_ns - wanted_ns);
-        }
-        self.first[usize::from(mode == Mode::Shared)].add(first_ns - wanted_ns);
-        self.first[2].add(released_first_ns - releasing_ns);
-        self.release.saturating_record(released_ns - releasing_ns);
-        false
-    }
-}
-
-/// When the steps of a cycle were over.
-#[derive(Clone, Copy)]
-struct Times {
-    wanted_ns: u64,
-    first_ns: u64,
-    granted_ns: u64,
-    releasing_ns: u64,
-    released_first_ns: u64,
-    released_ns: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct FirstVerbs {
-    count: u64,
-    sum_ns: u64,
-}
-
-impl FirstVerbs {
-    fn add(&mut self, ns: u64) {
-        self.count += 1;
-        self.sum_ns += ns;
-    }
-
-    fn mean_ns(self) -> f64 {
-        self.sum_ns as f64 / self.count.max(1) as f64
-    }
-}
-
 fn once<P: Protocol>(
     plan: &Plan,
     params: &P::Params,
@@ -233,10 +131,11 @@ fn once<P: Protocol>(
         world.write(*addr, Width::W64, u128::from(*word));
     }
     world.install_roles(P::roles(&space, params), P::switches(&space, params));
-    let tally = Rc::new(RefCell::new(Tally::new(plan)));
-    for index in 0..plan.clients {
+    let job = Rc::new(Job::new(plan));
+    for (index, picker) in Picker::all(plan).into_iter().enumerate() {
         let home = (index < plan.local_clients).then(|| NodeId(index as u16 % plan.nodes));
-        let work = Work::new(plan, index, Rc::clone(&tally));
+        let rng = Rng::new(plan.seed, 1_000_000 + index as u64);
+        let work = Work { picker, rng, job: Rc::clone(&job) };
         world.spawn(home, |ep| {
             let client = P::client(ep.clone(), &space, params);
             work.run(ep, client)
@@ -248,7 +147,7 @@ fn once<P: Protocol>(
             .and_then(|()| all_free::<P>(&mut world, plan, &space, params, &initial)),
     };
     match watched {
-        Ok(()) => Ok(report::<P>(plan, &world, &tally.borrow())),
+        Ok(()) => Ok(job.tally.borrow().report::<P>(plan, &world)),
         Err(cause) => {
             let word = if let Cause::NotFree { addr, .. } = cause { Some(addr) } else { None };
             Err((cause, world.timeline(word)))
@@ -299,160 +198,89 @@ fn all_free<P: Protocol>(
     })
 }
 
-/// One client's work.
-struct Work {
-    picker: Picker,
-    rng: Rng,
+/// What all clients are to do.
+struct Job {
     writes: f64,
     abandons: f64,
     hold_ns: u64,
     between_ns: u64,
-    tally: Rc<RefCell<Tally>>,
+    tally: RefCell<Tally>,
+}
+
+impl Job {
+    fn new(plan: &Plan) -> Self {
+        Self {
+            writes: plan.writes_percent / 100.0,
+            abandons: plan.abandon_rate,
+            hold_ns: plan.hold_ns,
+            between_ns: plan.nic.cycle_overhead_ns + plan.think_ns,
+            tally: RefCell::new(Tally::new(plan)),
+        }
+    }
+}
+
+/// One client's work. Its future is most of what a client takes of the caches, so there is nothing in it that all have.
+struct Work {
+    picker: Picker,
+    rng: Rng,
+    job: Rc<Job>,
 }
 
 /// How often a client looks whether it is its turn.
 const TURN_NS: u64 = 1_000;
 
 impl Work {
-    fn new(plan: &Plan, index: usize, tally: Rc<RefCell<Tally>>) -> Self {
-        Self {
-            picker: Picker::new(plan, index),
-            rng: Rng::new(plan.seed, 1_000_000 + index as u64),
-            writes: plan.writes_percent / 100.0,
-            abandons: plan.abandon_rate,
-            hold_ns: plan.hold_ns,
-            between_ns: plan.nic.cycle_overhead_ns + plan.think_ns,
-            tally,
-        }
-    }
-
     async fn run<C: LockClient>(mut self, ep: SimEndpoint, client: C) {
         loop {
-            if self.tally.borrow().is_over(ep.true_now_ns()) {
-                return;
-            }
-            let is_due = self.picker.is_due(&self.tally.borrow().done);
+            let is_due = {
+                let mut tally = self.job.tally.borrow_mut();
+                if tally.is_over(ep.true_now_ns()) {
+                    return;
+                }
+                let is_due = self.picker.is_due(&tally.done);
+                tally.to_start -= u64::from(is_due);
+                is_due
+            };
             if !is_due {
                 ep.sleep(TURN_NS).await;
                 continue;
             }
-            self.tally.borrow_mut().to_start -= 1;
-            let want = self.picker.pick(&mut self.rng, self.writes);
-            let claim = want.claim;
+            let want = self.picker.pick(&mut self.rng, self.job.writes);
             let wanted_ns = ep.true_now_ns();
-            ep.observe(Observation::Waiting(claim));
+            ep.observe(Observation::Waiting(want.claim));
             let Ok(grant) = client.acquire(want).await else {
-                ep.observe(Observation::GaveUp(claim));
+                ep.observe(Observation::GaveUp(want.claim));
                 // A lost node stays lost: without a pause this client would ask for ever in no time.
-                ep.sleep(self.between_ns.max(1)).await;
+                ep.sleep(self.job.between_ns.max(1)).await;
                 continue;
             };
             let (first_ns, granted_ns) = (ep.first_answer_ns(), ep.true_now_ns());
-            ep.observe(Observation::Granted(claim, grant.token()));
-            let hold_ns = self.hold_ns + self.picker.hold_ns(&want);
+            ep.observe(Observation::Granted(want.claim, grant.token()));
+            let hold_ns = self.job.hold_ns + self.picker.hold_ns(&want);
             if hold_ns > 0 {
                 ep.sleep(hold_ns).await;
             }
-            if self.abandons > 0.0 && self.rng.chance(self.abandons) {
-                ep.observe(Observation::Lost(claim));
-                ep.sleep(self.between_ns.max(1)).await;
+            if self.job.abandons > 0.0 && self.rng.chance(self.job.abandons) {
+                ep.observe(Observation::Lost(want.claim));
+                ep.sleep(self.job.between_ns.max(1)).await;
                 continue;
             }
             let releasing_ns = ep.true_now_ns();
-            ep.observe(Observation::Releasing(claim));
+            ep.observe(Observation::Releasing(want.claim));
             if let Err(Lost::Recovered | Lost::Fabric(_)) = client.release(grant).await {
-                ep.observe(Observation::Lost(claim));
+                ep.observe(Observation::Lost(want.claim));
             }
             ep.settle();
             let (released_first_ns, released_ns) = (ep.first_answer_ns(), ep.true_now_ns());
             let times =
                 Times { wanted_ns, first_ns, granted_ns, releasing_ns, released_first_ns, released_ns };
-            let mut tally = self.tally.borrow_mut();
+            let mut tally = self.job.tally.borrow_mut();
             self.picker.is_done(&mut tally.done);
-            if tally.cycle(claim.mode, self.picker.kind, times) {
+            if tally.cycle(want.claim.mode, self.picker.kind(), times) {
                 tally.before = Some(ep.counters());
             }
             drop(tally);
-            ep.spend(self.between_ns);
+            ep.spend(self.job.between_ns);
         }
-    }
-}
-
-fn report<P: Protocol>(plan: &Plan, world: &World<'_>, tally: &Tally) -> Report {
-    let all = world.counters();
-    let before = tally.before.clone().unwrap_or_default();
-    let cycles = tally.cycles.max(1) as f64;
-    let per = |now: u64, then: u64| (now - then) as f64 / cycles;
-    let cut_ns = plan.duration_ns.filter(|_| plan.cut_off);
-    let virtual_ns = cut_ns.unwrap_or(tally.ended_ns).saturating_sub(tally.began_ns);
-    let (cas, fetch_adds) = (per(all.cas, before.cas), per(all.fetch_adds, before.fetch_adds));
-    let retries = all.retries - before.retries;
-    let mut acquire = tally.exclusive.clone();
-    acquire.add(&tally.shared).expect("the same bounds");
-    Report {
-        protocol: P::INFO.name.to_owned(),
-        clients: plan.clients,
-        locks: plan.locks,
-        seed: plan.seed,
-        virtual_ns,
-        cycles: tally.cycles,
-        goodput_per_s: tally.cycles as f64 * 1e9 / virtual_ns.max(1) as f64,
-        acquire: latency(&acquire),
-        acquire_exclusive: latency(&tally.exclusive),
-        acquire_shared: latency(&tally.shared),
-        release: latency(&tally.release),
-        first_verb: FirstVerb {
-            exclusive_ns: tally.first[0].mean_ns(),
-            shared_ns: tally.first[1].mean_ns(),
-            release_ns: tally.first[2].mean_ns(),
-        },
-        per_cycle: PerCycle {
-            reads: per(all.reads, before.reads),
-            writes: per(all.writes, before.writes),
-            cas,
-            fetch_adds,
-            atomics: cas + fetch_adds,
-            messages: per(all.messages, before.messages),
-            round_trips: per(all.round_trips, before.round_trips),
-            bytes: per(all.bytes, before.bytes),
-        },
-        retries,
-        retry_percent: if all.cas == before.cas {
-            0.0
-        } else {
-            100.0 * retries as f64 / (all.cas - before.cas) as f64
-        },
-        aborts: all.aborts - before.aborts,
-        denied: all.denied - before.denied,
-        recoveries: all.recoveries - before.recoveries,
-        lost: all.void_grants - before.void_grants,
-        longest_bypass: u64::from(world.longest_bypass()),
-        crashed: all.crashes as usize,
-        total_verbs: all.verbs(),
-        kinds: kinds(plan, tally, virtual_ns),
-    }
-}
-
-fn kinds(plan: &Plan, tally: &Tally, virtual_ns: u64) -> Vec<Kind> {
-    let names = plan.ranges.iter().flat_map(Ranges::kinds);
-    let kind = |(name, acquires): (String, &Histogram<u64>)| Kind {
-        name,
-        goodput_per_s: acquires.len() as f64 * 1e9 / virtual_ns.max(1) as f64,
-        acquire: latency(acquires),
-    };
-    names.zip(&tally.kinds).map(kind).collect()
-}
-
-fn latency(histogram: &Histogram<u64>) -> Latency {
-    if histogram.is_empty() {
-        return Latency::default();
-    }
-    Latency {
-        count: histogram.len(),
-        mean_ns: histogram.mean(),
-        p50_ns: histogram.value_at_quantile(0.5),
-        p99_ns: histogram.value_at_quantile(0.99),
-        p999_ns: histogram.value_at_quantile(0.999),
-        max_ns: histogram.max(),
     }
 }

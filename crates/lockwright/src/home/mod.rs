@@ -13,6 +13,8 @@ pub(crate) mod hosted;
 pub(crate) mod mem;
 mod mem_ranges;
 #[cfg(target_os = "linux")]
+pub(crate) mod member;
+#[cfg(target_os = "linux")]
 pub(crate) mod members;
 #[cfg(target_os = "linux")]
 pub(crate) mod ranges;
@@ -215,7 +217,7 @@ pub(crate) trait Home: Send + Sync + Debug {
     /// The membership that looked a name up, where the space is in this host's memory: a way to keyed locks without a
     /// virtual call.
     #[cfg(target_os = "linux")]
-    fn nearby(&self, bound: &Bound) -> Option<&std::sync::Arc<members::Member>> {
+    fn nearby(&self, bound: &Bound) -> Option<&std::sync::Arc<member::Member>> {
         let _ = bound;
         None
     }

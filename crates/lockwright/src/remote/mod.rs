@@ -11,8 +11,9 @@
 //! | `transport` | what sessions run over |
 //! | `look` | listings and breaking locks |
 //! | `listing` | listings as bytes |
-//! | `lent/` | clients that take the locks of a lent space by verbs of their own |
-//! | `verbs/` | clients that run the protocol of an exported space themselves |
+//! | `guest/` | clients that take locks by verbs of their own |
+//! | `verbs/` | the guests of exported spaces |
+//! | `lent/` | the guests of lent spaces |
 //! | `secret` | what a user's own server and clients know of each other |
 //!
 //! A lock and its unlock cost one round trip: the request is answered when the lock is granted, and the unlock is not
@@ -20,6 +21,7 @@
 
 pub(crate) mod address;
 mod driver;
+pub(crate) mod guest;
 mod inquiry;
 pub(crate) mod lent;
 pub(crate) mod link;

@@ -1,10 +1,10 @@
 //! One process: takes locks, counts, and notes what it does.
 
-use super::history::Log;
-use super::{Dice, LEASE};
+use super::{Dice, LEASE, now_ns};
 use lockwright::fabric::FabricError;
 use lockwright::fenced::{FencedError, FencedFile};
 use lockwright::{Acquire, Client, Guard, GuardState, HandleError, LockError, UnlockError};
+use lockwright_sim::check::history::Log;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ pub(crate) fn work(task: &str) {
     let mut dice = Dice(parts[2].parse().unwrap());
     let served = !space.starts_with("shm:");
     let client = open(space, served);
-    let mut log = Log::open(folder, &std::process::id().to_string());
+    let mut log = Log::open(folder, &std::process::id().to_string(), now_ns).unwrap();
     while !folder.join("stop").exists() {
         let want = Want::roll(&mut dice);
         let Some(guard) = want.take(&client, served, folder) else { return };
