@@ -163,7 +163,9 @@ impl Tray {
             END.set(Some(number));
             number
         });
-        self.ends[number % self.ends.len()].lock().unwrap_or_else(PoisonError::into_inner)
+        // Threads of the server's own have theirs without a division.
+        let number = if number < self.ends.len() { number } else { number % self.ends.len() };
+        self.ends[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a note in.
