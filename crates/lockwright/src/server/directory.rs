@@ -37,7 +37,7 @@ pub(super) struct Lock {
     pub(super) waited: Duration,
 }
 
-/// Ids are this server's choice, one after the other, so nobody can make them collide; every request asks for one three times.
+/// Ids are this server's choice, one after the other, so nobody can make them collide; a lock and its unlock ask for one four times.
 #[derive(Debug, Default)]
 struct ById(u64);
 
