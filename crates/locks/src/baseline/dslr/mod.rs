@@ -22,7 +22,7 @@
 //! Assumed: a verb takes effect within a lease of being issued, and clocks run at the same speed.
 //! A client that is paused between the look at its lease and the verb that gives the lock back breaks this.
 
-pub mod client;
+pub(crate) mod client;
 pub mod rules;
 pub mod word;
 
