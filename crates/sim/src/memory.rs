@@ -48,11 +48,7 @@ impl Memory {
     /// Sets the word at `addr`.
     #[inline]
     pub fn write(&mut self, addr: Addr, width: Width, value: u128) {
-        let at = (addr.offset / 8) as usize;
-        let words = match addr.region {
-            RegionId(0) => &mut self.tables[addr.node.0 as usize],
-            region => self.others.get_mut(&(addr.node, region)).expect("a region that was added"),
-        };
+        let (words, at) = (self.region_mut(addr), (addr.offset / 8) as usize);
         words[at] = value as u64;
         if width == Width::W128 {
             words[at + 1] = (value >> 64) as u64;
@@ -62,11 +58,25 @@ impl Memory {
     /// Executes `verb` and says what was there before.
     #[inline]
     pub(crate) fn execute(&mut self, verb: &RawVerb) -> u128 {
-        let old = self.read(verb.addr, verb.width);
-        if let Some(new) = verb.op.apply(verb.width, old) {
-            self.write(verb.addr, verb.width, new);
+        let (words, at) = (self.region_mut(verb.addr), (verb.addr.offset / 8) as usize);
+        match verb.width {
+            Width::W64 => {
+                let word = &mut words[at];
+                let old = u128::from(*word);
+                if let Some(new) = verb.op.apply(Width::W64, old) {
+                    *word = new as u64;
+                }
+                old
+            }
+            Width::W128 => {
+                let [low, high] = &mut words[at..at + 2] else { unreachable!("two words are two words") };
+                let old = u128::from(*low) | (u128::from(*high) << 64);
+                if let Some(new) = verb.op.apply(Width::W128, old) {
+                    (*low, *high) = (new as u64, (new >> 64) as u64);
+                }
+                old
+            }
         }
-        old
     }
 
     /// Says that the word at `addr` will be needed when a verb arrives there.
@@ -111,6 +121,14 @@ impl Memory {
         match addr.region {
             RegionId(0) => &self.tables[addr.node.0 as usize],
             region => self.others.get(&(addr.node, region)).expect("a region that was added"),
+        }
+    }
+
+    #[inline]
+    fn region_mut(&mut self, addr: Addr) -> &mut [u64] {
+        match addr.region {
+            RegionId(0) => &mut self.tables[addr.node.0 as usize],
+            region => self.others.get_mut(&(addr.node, region)).expect("a region that was added"),
         }
     }
 }

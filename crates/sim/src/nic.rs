@@ -206,7 +206,7 @@ const WAYS: usize = 4;
 
 impl BusyTable {
     fn new(granule: u32) -> Self {
-        let bits = 8;
+        let bits = 5;
         Self { slots: vec![Busy::default(); WAYS << bits], shift: 64 - bits, granule }
     }
 

@@ -7,6 +7,7 @@ use crate::rng::Rng;
 use crate::zipf::Zipf;
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::Want;
+use std::rc::Rc;
 
 /// Parts of locks instead of whole ones.
 ///
@@ -153,22 +154,27 @@ enum Job {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Done(Vec<[u64; 3]>);
 
-/// Draws one client's requests.
+/// Draws one client's requests. Small: what is the same for all clients is in the caches once.
 #[derive(Clone, Debug)]
-pub(crate) struct Picker {
+pub(crate) enum Picker {
+    Whole(Rc<Zipf>),
+    Parts(Box<Parts>),
+}
+
+/// Draws ranges.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
     draw: Draw,
     locks: u64,
     units: u64,
     hold_per_unit_ns: u64,
-    /// Which kind of client this is, by its place in [`Ranges::kinds`].
-    pub(crate) kind: usize,
+    kind: usize,
     group: usize,
     count: u64,
 }
 
 #[derive(Clone, Debug)]
 enum Draw {
-    Whole(Zipf),
     Borders { zipf: Zipf, length: u64, step: u64 },
     Between,
     Interleaved { record_bytes: u64, unit_bytes: u64, index: u64, clients: u64 },
@@ -176,22 +182,67 @@ enum Draw {
 }
 
 impl Picker {
-    /// For the client numbered `index` of `plan`.
-    pub(crate) fn new(plan: &Plan, index: usize) -> Self {
+    /// For each of the clients of `plan`.
+    pub(crate) fn all(plan: &Plan) -> Vec<Self> {
+        let whole = Rc::new(Zipf::new(plan.locks, plan.zipf));
+        let picker = |index| match &plan.ranges {
+            None => Picker::Whole(Rc::clone(&whole)),
+            Some(ranges) => Picker::Parts(Box::new(Parts::new(plan, ranges, index))),
+        };
+        (0..plan.clients).map(picker).collect()
+    }
+
+    /// Which kind of client this is, by its place in [`Ranges::kinds`].
+    pub(crate) fn kind(&self) -> usize {
+        if let Picker::Parts(parts) = self { parts.kind } else { 0 }
+    }
+
+    /// Whether it is this client's turn.
+    pub(crate) fn is_due(&self, done: &Done) -> bool {
+        if let Picker::Parts(parts) = self { parts.is_due(done) } else { true }
+    }
+
+    /// Takes note that a request is over.
+    pub(crate) fn is_done(&self, done: &mut Done) {
+        if let Picker::Parts(parts) = self {
+            parts.is_done(done);
+        }
+    }
+
+    /// How much longer than others a range is held.
+    pub(crate) fn hold_ns(&self, want: &Want) -> u64 {
+        if let Picker::Parts(parts) = self {
+            parts.hold_per_unit_ns * (want.claim.end - want.claim.start)
+        } else {
+            0
+        }
+    }
+
+    /// The next request; `writes` is the chance that it is exclusive.
+    #[inline(always)]
+    pub(crate) fn pick(&mut self, rng: &mut Rng, writes: f64) -> Want {
+        match self {
+            Picker::Whole(zipf) => {
+                let lock = zipf.sample(rng);
+                Want::whole(lock, mode(rng, writes))
+            }
+            Picker::Parts(parts) => parts.pick(rng, writes),
+        }
+    }
+}
+
+impl Parts {
+    /// For the client numbered `index` of `plan`, which asks for `ranges`.
+    fn new(plan: &Plan, ranges: &Ranges, index: usize) -> Self {
         let mut picker = Self {
             draw: Draw::Between,
             locks: plan.locks,
-            units: 1,
-            hold_per_unit_ns: 0,
+            units: ranges.units,
+            hold_per_unit_ns: ranges.hold_per_unit_ns,
             kind: 0,
             group: 0,
             count: 0,
         };
-        let Some(ranges) = &plan.ranges else {
-            picker.draw = Draw::Whole(Zipf::new(plan.locks, plan.zipf));
-            return picker;
-        };
-        (picker.units, picker.hold_per_unit_ns) = (ranges.units, ranges.hold_per_unit_ns);
         picker.draw = match &ranges.pattern {
             Pattern::Borders { lengths, step } => {
                 picker.kind = index % lengths.len();
@@ -215,8 +266,7 @@ impl Picker {
         picker
     }
 
-    /// Whether it is this client's turn.
-    pub(crate) fn is_due(&self, done: &Done) -> bool {
+    fn is_due(&self, done: &Done) -> bool {
         let Draw::Oltp(oltp, job) = &self.draw else { return true };
         let [logs, writes, reads] = done.0.get(self.group).copied().unwrap_or_default();
         match job {
@@ -232,8 +282,7 @@ impl Picker {
         }
     }
 
-    /// Takes note that a request is over.
-    pub(crate) fn is_done(&self, done: &mut Done) {
+    fn is_done(&self, done: &mut Done) {
         if let Draw::Oltp(_, job) = &self.draw {
             if done.0.len() <= self.group {
                 done.0.resize(self.group + 1, [0; 3]);
@@ -242,30 +291,10 @@ impl Picker {
         }
     }
 
-    /// How much longer than others a range is held.
-    pub(crate) fn hold_ns(&self, want: &Want) -> u64 {
-        if self.hold_per_unit_ns == 0 {
-            0
-        } else {
-            self.hold_per_unit_ns * (want.claim.end - want.claim.start)
-        }
-    }
-
-    /// The next request; `writes` is the chance that it is exclusive.
-    #[inline(always)]
-    pub(crate) fn pick(&mut self, rng: &mut Rng, writes: f64) -> Want {
+    fn pick(&mut self, rng: &mut Rng, writes: f64) -> Want {
         self.count += 1;
-        if let Draw::Whole(zipf) = &self.draw {
-            let lock = zipf.sample(rng);
-            return Want::whole(lock, mode(rng, writes));
-        }
-        self.pick_range(rng, writes)
-    }
-
-    fn pick_range(&mut self, rng: &mut Rng, writes: f64) -> Want {
         let units = self.units;
         match &self.draw {
-            Draw::Whole(zipf) => Want::whole(zipf.sample(rng), mode(rng, writes)),
             Draw::Borders { zipf, length, step } => {
                 let start = zipf.sample(rng) * step;
                 let mode = mode(rng, writes);
@@ -319,7 +348,7 @@ mod tests {
         let plan = plan(100, Pattern::Interleaved { record_bytes: 10, unit_bytes: 4 });
         let mut rng = Rng::new(1, 0);
         let claim = |index: usize, count: usize, rng: &mut Rng| {
-            let mut picker = Picker::new(&plan, index);
+            let mut picker = Picker::all(&plan).swap_remove(index);
             for _ in 1..count {
                 picker.pick(rng, 1.0);
             }
@@ -347,7 +376,7 @@ mod tests {
         let plan = plan(60, Pattern::Oltp(oltp));
         assert!(plan.ranges.as_ref().unwrap().make_sense(1));
         let mut rng = Rng::new(1, 0);
-        let mut pickers: Vec<_> = (0..4).map(|index| Picker::new(&plan, index)).collect();
+        let mut pickers = Picker::all(&plan);
         let mut done = Done::default();
         let log = pickers[0].pick(&mut rng, 0.0).claim;
         assert_eq!((log.start / 20, log.end - log.start, log.mode), (2, 8, Mode::Exclusive));

@@ -131,10 +131,11 @@ fn once<P: Protocol>(
         world.write(*addr, Width::W64, u128::from(*word));
     }
     world.install_roles(P::roles(&space, params), P::switches(&space, params));
-    let tally = Rc::new(RefCell::new(Tally::new(plan)));
-    for index in 0..plan.clients {
+    let job = Rc::new(Job::new(plan));
+    for (index, picker) in Picker::all(plan).into_iter().enumerate() {
         let home = (index < plan.local_clients).then(|| NodeId(index as u16 % plan.nodes));
-        let work = Work::new(plan, index, Rc::clone(&tally));
+        let rng = Rng::new(plan.seed, 1_000_000 + index as u64);
+        let work = Work { picker, rng, job: Rc::clone(&job) };
         world.spawn(home, |ep| {
             let client = P::client(ep.clone(), &space, params);
             work.run(ep, client)
@@ -146,7 +147,7 @@ fn once<P: Protocol>(
             .and_then(|()| all_free::<P>(&mut world, plan, &space, params, &initial)),
     };
     match watched {
-        Ok(()) => Ok(tally.borrow().report::<P>(plan, &world)),
+        Ok(()) => Ok(job.tally.borrow().report::<P>(plan, &world)),
         Err(cause) => {
             let word = if let Cause::NotFree { addr, .. } = cause { Some(addr) } else { None };
             Err((cause, world.timeline(word)))
@@ -197,81 +198,89 @@ fn all_free<P: Protocol>(
     })
 }
 
-/// One client's work.
-struct Work {
-    picker: Picker,
-    rng: Rng,
+/// What all clients are to do.
+struct Job {
     writes: f64,
     abandons: f64,
     hold_ns: u64,
     between_ns: u64,
-    tally: Rc<RefCell<Tally>>,
+    tally: RefCell<Tally>,
+}
+
+impl Job {
+    fn new(plan: &Plan) -> Self {
+        Self {
+            writes: plan.writes_percent / 100.0,
+            abandons: plan.abandon_rate,
+            hold_ns: plan.hold_ns,
+            between_ns: plan.nic.cycle_overhead_ns + plan.think_ns,
+            tally: RefCell::new(Tally::new(plan)),
+        }
+    }
+}
+
+/// One client's work. Its future is most of what a client takes of the caches, so there is nothing in it that all have.
+struct Work {
+    picker: Picker,
+    rng: Rng,
+    job: Rc<Job>,
 }
 
 /// How often a client looks whether it is its turn.
 const TURN_NS: u64 = 1_000;
 
 impl Work {
-    fn new(plan: &Plan, index: usize, tally: Rc<RefCell<Tally>>) -> Self {
-        Self {
-            picker: Picker::new(plan, index),
-            rng: Rng::new(plan.seed, 1_000_000 + index as u64),
-            writes: plan.writes_percent / 100.0,
-            abandons: plan.abandon_rate,
-            hold_ns: plan.hold_ns,
-            between_ns: plan.nic.cycle_overhead_ns + plan.think_ns,
-            tally,
-        }
-    }
-
     async fn run<C: LockClient>(mut self, ep: SimEndpoint, client: C) {
         loop {
-            if self.tally.borrow().is_over(ep.true_now_ns()) {
-                return;
-            }
-            let is_due = self.picker.is_due(&self.tally.borrow().done);
+            let is_due = {
+                let mut tally = self.job.tally.borrow_mut();
+                if tally.is_over(ep.true_now_ns()) {
+                    return;
+                }
+                let is_due = self.picker.is_due(&tally.done);
+                tally.to_start -= u64::from(is_due);
+                is_due
+            };
             if !is_due {
                 ep.sleep(TURN_NS).await;
                 continue;
             }
-            self.tally.borrow_mut().to_start -= 1;
-            let want = self.picker.pick(&mut self.rng, self.writes);
-            let claim = want.claim;
+            let want = self.picker.pick(&mut self.rng, self.job.writes);
             let wanted_ns = ep.true_now_ns();
-            ep.observe(Observation::Waiting(claim));
+            ep.observe(Observation::Waiting(want.claim));
             let Ok(grant) = client.acquire(want).await else {
-                ep.observe(Observation::GaveUp(claim));
+                ep.observe(Observation::GaveUp(want.claim));
                 // A lost node stays lost: without a pause this client would ask for ever in no time.
-                ep.sleep(self.between_ns.max(1)).await;
+                ep.sleep(self.job.between_ns.max(1)).await;
                 continue;
             };
             let (first_ns, granted_ns) = (ep.first_answer_ns(), ep.true_now_ns());
-            ep.observe(Observation::Granted(claim, grant.token()));
-            let hold_ns = self.hold_ns + self.picker.hold_ns(&want);
+            ep.observe(Observation::Granted(want.claim, grant.token()));
+            let hold_ns = self.job.hold_ns + self.picker.hold_ns(&want);
             if hold_ns > 0 {
                 ep.sleep(hold_ns).await;
             }
-            if self.abandons > 0.0 && self.rng.chance(self.abandons) {
-                ep.observe(Observation::Lost(claim));
-                ep.sleep(self.between_ns.max(1)).await;
+            if self.job.abandons > 0.0 && self.rng.chance(self.job.abandons) {
+                ep.observe(Observation::Lost(want.claim));
+                ep.sleep(self.job.between_ns.max(1)).await;
                 continue;
             }
             let releasing_ns = ep.true_now_ns();
-            ep.observe(Observation::Releasing(claim));
+            ep.observe(Observation::Releasing(want.claim));
             if let Err(Lost::Recovered | Lost::Fabric(_)) = client.release(grant).await {
-                ep.observe(Observation::Lost(claim));
+                ep.observe(Observation::Lost(want.claim));
             }
             ep.settle();
             let (released_first_ns, released_ns) = (ep.first_answer_ns(), ep.true_now_ns());
             let times =
                 Times { wanted_ns, first_ns, granted_ns, releasing_ns, released_first_ns, released_ns };
-            let mut tally = self.tally.borrow_mut();
+            let mut tally = self.job.tally.borrow_mut();
             self.picker.is_done(&mut tally.done);
-            if tally.cycle(claim.mode, self.picker.kind, times) {
+            if tally.cycle(want.claim.mode, self.picker.kind(), times) {
                 tally.before = Some(ep.counters());
             }
             drop(tally);
-            ep.spend(self.between_ns);
+            ep.spend(self.job.between_ns);
         }
     }
 }

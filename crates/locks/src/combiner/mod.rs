@@ -11,6 +11,7 @@
 //! What it must not do: rely on clients. They are not trusted with lock words; whatever they send, the worst that
 //! comes of it is a clear refusal.
 
+pub mod bell;
 mod cases;
 mod changes;
 mod client;

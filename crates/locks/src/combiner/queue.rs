@@ -279,7 +279,7 @@ impl<T: Carried> Combining<T> {
     /// Takes everything that waits, in order, but not more than `most`, and adds it to `batch`: one pass of the combiner.
     /// What is appended meanwhile can wait for the next, or the answers of this one would.
     #[inline]
-    pub fn take_all(&mut self, most: usize, batch: &mut Vec<(ClientId, T)>) {
+    pub fn take_all(&mut self, most: usize, batch: &mut impl Extend<(ClientId, T)>) {
         batch.extend(std::iter::from_fn(|| self.take()).take(most));
     }
 

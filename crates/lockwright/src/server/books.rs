@@ -42,6 +42,8 @@ pub(super) struct Books {
     /// Noted, and not yet decided; empty between passes.
     asked: Vec<(ClientId, Asked)>,
     replies: Vec<Reply>,
+    /// How many of them were passed on; all, unless that panicked.
+    answered: usize,
     /// When this pass began.
     now: Instant,
 }
@@ -61,6 +63,7 @@ impl Books {
             totals: Totals::default(),
             asked: Vec::new(),
             replies: Vec::new(),
+            answered: 0,
             now: Instant::now(),
         }
     }
@@ -84,7 +87,7 @@ impl Books {
     /// Lets the combiner decide about everything that was noted, and passes it on.
     #[inline]
     pub(super) fn decide(&mut self) {
-        if !self.asked.is_empty() {
+        if !self.asked.is_empty() || !self.replies.is_empty() {
             self.decide_all();
         }
     }
@@ -374,11 +377,10 @@ impl Books {
 
     /// Passes on what the combiner decided.
     fn answer_all(&mut self) {
-        let mut at = 0;
         // A grant that cannot be given is taken back, which can lead to others.
-        while at < self.replies.len() {
-            let Reply { client: ClientId(peer), id: place, answer } = self.replies[at];
-            at += 1;
+        while let Some(&Reply { client: ClientId(peer), id: place, answer }) = self.replies.get(self.answered)
+        {
+            self.answered += 1;
             match answer {
                 Decided::Granted { token } => self.granted(peer, place, token),
                 Decided::Busy => {
@@ -394,6 +396,7 @@ impl Books {
             }
         }
         self.replies.clear();
+        self.answered = 0;
     }
 
     #[inline]
@@ -409,7 +412,6 @@ impl Books {
         (request.stage, request.since) = (Stage::Held { token }, now);
         let (id, lock) = (request.id, request.lock.expect("the combiner decides about the server's own"));
         let (shared, queued) = (request.units.mode == Mode::Shared, request.queued);
-        session.say(&Answer::Granted { id, token });
         let lock = self.directory.lock_mut(lock);
         lock.now.granted();
         lock.grants += 1;
@@ -418,6 +420,7 @@ impl Books {
             lock.contended += 1;
             lock.waited += waited;
         }
+        session.say(&Answer::Granted { id, token });
     }
 
     /// A request that came to nothing.

@@ -19,6 +19,7 @@ use crate::remote::talk::{Answer, Ask, DESK, PAGE, RequestId, Units, VERSION};
 use crate::remote::verbs::SUFFIX;
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, Watch};
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, Time};
+use lockwright_locks::combiner::bell::Bell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -30,7 +31,8 @@ pub(super) struct Desk(Arc<Inside>);
 #[derive(Debug)]
 pub(super) struct Inside {
     tray: Tray,
-    /// Whoever has this is the combiner.
+    /// Who serves what is in the tray.
+    bell: Bell,
     counter: Mutex<Counter>,
     /// Which spaces of this host are offered, and those that somebody asked for.
     exports: Vec<String>,
@@ -45,7 +47,8 @@ impl Desk {
     pub(super) fn new(books: Books, exports: Vec<String>, lends: Vec<Arc<Lent>>, threads: usize) -> Self {
         let (tray, notes) = Tray::new(threads);
         let (counter, opened) = (Mutex::new(Counter::new(books, notes)), Mutex::default());
-        Self(Arc::new(Inside { tray, counter, exports, opened, lends, began: Instant::now() }))
+        let bell = Bell::new();
+        Self(Arc::new(Inside { tray, bell, counter, exports, opened, lends, began: Instant::now() }))
     }
 
     /// Spaces in memory that is lent.
@@ -55,6 +58,10 @@ impl Desk {
 
     pub(super) fn tray(&self) -> &Tray {
         &self.0.tray
+    }
+
+    pub(super) fn bell(&self) -> &Bell {
+        &self.0.bell
     }
 
     pub(super) fn counter(&self) -> &Mutex<Counter> {

@@ -18,7 +18,9 @@
 //! | `lent`, `lents`, `undertaker` | spaces in memory whose locks clients take by verbs of their own |
 //! | `rdma` | the same desk behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
+//! | `bare` | all this without connections, to be measured |
 
+mod bare;
 mod books;
 mod combine;
 mod desk;
@@ -42,6 +44,8 @@ mod tray;
 mod undertaker;
 mod workers;
 
+#[doc(hidden)]
+pub use self::bare::Bare;
 pub use self::options::{DEFAULT_LISTEN, ServeError, ServerOptions};
 
 use self::books::Books;

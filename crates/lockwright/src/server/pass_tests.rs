@@ -120,6 +120,10 @@ fn x(handle: u64) -> Units {
     keyed(handle, Mode::Exclusive)
 }
 
+fn units(start: u64) -> Units {
+    Units { handle: RANGES, mode: Mode::Exclusive, start, end: start + 1 }
+}
+
 /// Repeatable numbers: SplitMix64.
 struct Random(u64);
 
@@ -225,6 +229,42 @@ fn a_session_that_dies_between_its_requests_and_their_pass_loses_nothing_for_oth
 }
 
 #[test]
+fn who_dies_with_the_books_open_loses_nothing_for_those_whose_notes_it_had_taken() {
+    let office = Office::new();
+    let [mut before, mut deadly, mut behind] = [(); 3].map(|()| office.come_in());
+    office.heard();
+    // Nothing of the kind is known: whoever tells this one something dies of it.
+    office.desk.attach(deadly.peer, Inbox::new(|_, _| std::panic::resume_unwind(Box::new("dead"))));
+    let pass = |asks: [(&mut Visitor, Ask); 3]| {
+        asks.into_iter().for_each(|(visitor, ask)| office.say(visitor, &ask));
+        let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| office.desk.settle()));
+        assert_eq!(died.unwrap_err().downcast_ref(), Some(&"dead"));
+        office.heard().into_iter().map(|(peer, _)| peer).collect::<Vec<_>>()
+    };
+    // It dies while notes are taken: of what it says at once.
+    let heard = pass([
+        (&mut before, lock(0, x(0), true)),
+        (&mut deadly, Ask::Unlock { id: 7, answer: true }),
+        (&mut behind, lock(0, x(1), true)),
+    ]);
+    assert_eq!(heard, [before.peer, behind.peer]);
+    // And while what was decided is passed on.
+    let heard = pass([
+        (&mut before, lock(1, units(0), true)),
+        (&mut deadly, lock(1, units(10), true)),
+        (&mut behind, lock(1, units(20), true)),
+    ]);
+    assert_eq!(heard, [before.peer, behind.peer]);
+    office.say(&mut behind, &lock(2, units(30), true));
+    office.desk.settle();
+    assert_eq!(office.heard().len(), 1, "the desk goes on");
+    for visitor in [before, deadly, behind] {
+        office.desk.on_session_lost(visitor.peer, SessionEnd::Goodbye);
+    }
+    office.assert_is_empty();
+}
+
+#[test]
 fn threads_that_ask_at_once_are_all_answered_whoever_has_the_books_open() {
     const THREADS: usize = 4;
     const ROUNDS: u64 = 3_000;
@@ -269,53 +309,4 @@ fn threads_that_ask_at_once_are_all_answered_whoever_has_the_books_open() {
     assert_eq!(*inside.lock().unwrap(), THREADS as u64 * ROUNDS);
     let books = desk.books();
     assert_eq!((books.requests(), books.directory.in_use(), books.totals.sessions), (0, 0, 0));
-}
-
-/// What one combiner could do if reading and writing cost nothing: lock and unlock of names of one's own, and nobody to hear of
-/// it. `cargo test --release -p lockwright --lib what_the_desk_does -- --ignored --nocapture`
-#[test]
-#[ignore = "prints figures, and shows nothing"]
-fn what_the_desk_does_in_a_second() {
-    const EACH: u64 = 1 << 20;
-    let run = |threads: usize, group: u64| {
-        let desk = desk(threads);
-        let began = std::time::Instant::now();
-        std::thread::scope(|scope| {
-            for thread in 0..threads {
-                let desk = &desk;
-                scope.spawn(move || {
-                    let peer = desk.admit("1 here test").unwrap();
-                    desk.attach(peer, Inbox::new(|_, _| true));
-                    let mut seq = 0;
-                    let mut say = |ask: &Ask| {
-                        seq += 1;
-                        desk.deliver(peer, DESK, &ask.encode(seq));
-                    };
-                    say(&Ask::Open { version: VERSION, key: 1, space: Vec::new() });
-                    for handle in 0..group {
-                        let name = LockName::new(format!("{thread} {handle}")).unwrap();
-                        say(&Ask::Name { handle, kind: Kind::Keyed, name });
-                    }
-                    for round in 0..EACH / group {
-                        (0..group).for_each(|at| say(&lock(round << 32 | at, x(at), true)));
-                        desk.settle();
-                        (0..group).for_each(|at| say(&Ask::Unlock { id: round << 32 | at, answer: false }));
-                    }
-                    desk.on_session_lost(peer, SessionEnd::Goodbye);
-                });
-            }
-        });
-        let pairs = threads as f64 * EACH as f64;
-        let totals = &desk.books().totals;
-        println!(
-            "{threads} threads, {group} at a time: {:.2} million locks and unlocks per second, {:.1} messages a pass",
-            pairs / began.elapsed().as_secs_f64() / 1e6,
-            totals.notes as f64 / totals.passes as f64
-        );
-    };
-    for threads in [1, 2] {
-        for group in [1, 8, 64] {
-            run(threads, group);
-        }
-    }
 }

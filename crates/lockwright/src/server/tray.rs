@@ -25,7 +25,7 @@ use lockwright_locks::combiner::core::ClientId;
 use lockwright_locks::combiner::queue::{Carried, Combining, Full, Handler, list};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Notes of one thread that can be in the list at a time; who has more to say helps to work them off first.
@@ -129,8 +129,6 @@ impl Carried for Note {
 pub(super) struct Tray {
     ends: Box<[Mutex<Handler<Note>>]>,
     drawer: Mutex<Drawer>,
-    /// Something was put in since somebody last began to look.
-    rung: AtomicBool,
     next_end: AtomicUsize,
 }
 
@@ -145,8 +143,7 @@ impl Tray {
     pub(super) fn new(threads: usize) -> (Self, Combining<Note>) {
         let (ends, combining) = list((threads + OTHERS) as u32, DEPTH);
         let ends = ends.into_iter().map(Mutex::new).collect();
-        let (drawer, rung, next_end) = (Mutex::default(), AtomicBool::new(false), AtomicUsize::new(threads));
-        (Self { ends, drawer, rung, next_end }, combining)
+        (Self { ends, drawer: Mutex::default(), next_end: AtomicUsize::new(threads) }, combining)
     }
 
     /// How many notes there can be.
@@ -188,26 +185,6 @@ impl Tray {
     /// Takes something out of the drawer.
     pub(super) fn fetch(&self, number: u64) -> Option<Ask> {
         self.drawer.lock().unwrap_or_else(PoisonError::into_inner).asks.remove(&number)
-    }
-
-    /// Whoever has the books open is to look into the tray before he goes, or after.
-    ///
-    /// To be followed by an attempt to open them. The fence, and the one in [`Tray::rings`], see to it that one of the two
-    /// finds out: either the attempt succeeds, or whoever closes the books hears this.
-    pub(super) fn ring(&self) {
-        self.rung.store(true, Ordering::Release);
-        std::sync::atomic::fence(Ordering::SeqCst);
-    }
-
-    /// Whether there is something to look for, after the books were closed.
-    pub(super) fn rings(&self) -> bool {
-        std::sync::atomic::fence(Ordering::SeqCst);
-        self.rung.load(Ordering::Acquire)
-    }
-
-    /// Whether there is something to look for; whoever asks looks.
-    pub(super) fn hear(&self) -> bool {
-        self.rung.swap(false, Ordering::AcqRel)
     }
 }
 

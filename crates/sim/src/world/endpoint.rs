@@ -244,7 +244,7 @@ impl Endpoint for SimEndpoint {
         self.core.borrow_mut().clients[self.index as usize].rng.bits()
     }
 
-    #[inline]
+    #[inline(always)]
     fn observe(&self, what: Observation) {
         self.core.borrow_mut().observe(self.index, what);
     }

@@ -6,6 +6,7 @@
 mod core;
 mod endpoint;
 mod faults;
+mod interest;
 mod overtaken;
 mod stats;
 mod trace;
@@ -14,7 +15,7 @@ mod watcher;
 pub use endpoint::SimEndpoint;
 pub use stats::Counters;
 
-use self::core::{Core, Step};
+use self::core::{Core, LOOK_EVERY, Stop};
 use crate::check::Violation;
 use crate::memory::Memory;
 use crate::nic::NicModel;
@@ -89,8 +90,8 @@ pub struct Progress {
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 type ProgressFn<'a> = Box<dyn FnMut(Progress) + 'a>;
 
-/// Events between two calls of the progress callback.
-const PROGRESS_EVERY: u64 = 1 << 18;
+/// A checker objected; the core knows what it said.
+struct Objected;
 
 /// A simulated world.
 ///
@@ -114,7 +115,6 @@ pub struct World<'a> {
     tasks: Vec<Option<Task>>,
     running: usize,
     seed: u64,
-    events: u64,
     progress: Option<ProgressFn<'a>>,
 }
 
@@ -138,7 +138,6 @@ impl<'a> World<'a> {
             tasks: Vec::new(),
             running: 0,
             seed: setup.seed,
-            events: 0,
             progress: None,
         }
     }
@@ -220,8 +219,10 @@ impl<'a> World<'a> {
             if self.running == 0 {
                 return Ok(Ended::AllDone);
             }
-            if let Some(ended) = self.step(until_ns)? {
-                return Ok(ended);
+            match self.step(until_ns) {
+                Ok(None) => {}
+                Ok(Some(ended)) => return Ok(ended),
+                Err(Objected) => return Err(self.objection()),
             }
         }
     }
@@ -232,10 +233,11 @@ impl<'a> World<'a> {
     /// What a checker objects to, at once.
     pub fn drain(&mut self, until_ns: u64) -> Result<Ended, Violation> {
         loop {
-            match self.step(until_ns)? {
-                Some(Ended::Stuck) if self.running == 0 => return Ok(Ended::AllDone),
-                Some(ended) => return Ok(ended),
-                None => {}
+            match self.step(until_ns) {
+                Ok(None) => {}
+                Ok(Some(Ended::Stuck)) if self.running == 0 => return Ok(Ended::AllDone),
+                Ok(Some(ended)) => return Ok(ended),
+                Err(Objected) => return Err(self.objection()),
             }
         }
     }
@@ -251,39 +253,45 @@ impl<'a> World<'a> {
         core.watcher.objection.as_ref().map_or(Ok(()), |objection| Err(objection.violation.clone()))
     }
 
+    fn objection(&self) -> Violation {
+        let core = self.core.borrow();
+        core.watcher.objection.as_ref().expect("somebody objected").violation.clone()
+    }
+
+    /// Lets things happen up to the next turn of a client, or up to something that has to be looked at.
     #[inline]
-    fn step(&mut self, until_ns: u64) -> Result<Option<Ended>, Violation> {
-        let step = self.core.borrow_mut().step(until_ns);
-        let ready = match step {
-            Step::Done(ready) => ready,
-            Step::Later => return Ok(Some(Ended::TimeUp)),
-            Step::Nothing => return Ok(Some(Ended::Stuck)),
-        };
-        self.events += 1;
-        if let Some(client) = ready {
-            self.poll(client);
+    fn step(&mut self, until_ns: u64) -> Result<Option<Ended>, Objected> {
+        let stop = self.core.borrow_mut().advance(until_ns);
+        match stop {
+            Stop::Ready(client) => self.poll(client),
+            Stop::Look => {}
+            Stop::Later => return Ok(Some(Ended::TimeUp)),
+            Stop::Nothing => return Ok(Some(Ended::Stuck)),
         }
-        if self.events.is_multiple_of(PROGRESS_EVERY)
+        if self.core.borrow().asks_for_a_look() { self.look() } else { Ok(None) }
+    }
+
+    #[cold]
+    fn look(&mut self) -> Result<Option<Ended>, Objected> {
+        let (virtual_ns, events, taken) = {
+            let mut core = self.core.borrow_mut();
+            (core.now_ns, core.events, std::mem::take(&mut core.taken))
+        };
+        if events.is_multiple_of(LOOK_EVERY)
             && let Some(progress) = &mut self.progress
         {
-            progress(Progress { virtual_ns: self.core.borrow().now_ns, events: self.events });
+            progress(Progress { virtual_ns, events });
         }
-        let core = self.core.borrow();
-        if !core.taken.is_empty() {
-            drop(core);
-            self.drop_taken();
+        if !taken.is_empty() {
+            taken.into_iter().for_each(|client| self.end(client));
             return Ok(None);
         }
-        match &core.watcher.objection {
-            None => Ok(None),
-            Some(objection) => Err(objection.violation.clone()),
-        }
+        if self.core.borrow().watcher.objection.is_some() { Err(Objected) } else { Ok(None) }
     }
 
     #[inline]
     fn poll(&mut self, client: u32) {
         let Some(task) = &mut self.tasks[client as usize] else { return };
-        self.core.borrow_mut().clients[client as usize].instant = 0;
         let done = task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
         let crashed = {
             let mut core = self.core.borrow_mut();
@@ -300,14 +308,6 @@ impl<'a> World<'a> {
     fn end(&mut self, client: u32) {
         if self.tasks[client as usize].take().is_some() {
             self.running -= 1;
-        }
-    }
-
-    #[cold]
-    fn drop_taken(&mut self) {
-        let taken = std::mem::take(&mut self.core.borrow_mut().taken);
-        for client in taken {
-            self.end(client);
         }
     }
 

@@ -74,7 +74,7 @@ impl Counters {
     }
 
     #[inline]
-    pub(crate) fn observation(&mut self, what: Observation) {
+    pub(crate) fn observation(&mut self, what: &Observation) {
         match what {
             Observation::Retried(_) => self.retries += 1,
             Observation::Aborted(_) => self.aborts += 1,

@@ -15,13 +15,13 @@
 //! **Paused.** A client that paused since it was granted a claim may have lost it the same way. One that paused
 //! while it waited may believe in a grant that was void before it looked; with tokens, its token tells.
 
+use super::interest::{Interest, Interests};
 use super::overtaken::Overtaken;
 use crate::check::{Tokens, Violation, Watch};
 use lockwright_fabric::PeerId;
 use lockwright_fabric::observe::{Claim, Mode, Observation};
 use lockwright_locks::case::Checks;
 use lockwright_locks::catalog::Checker;
-use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 
 /// Tokens are checked for locks below this: a table of all would outgrow the lock memory.
@@ -33,21 +33,6 @@ pub(crate) struct Objection {
     pub(crate) violation: Violation,
     pub(crate) clients: Vec<u32>,
 }
-
-/// Who is after a lock that the checkers are not told about, or that they are. Small, since it is looked up for every
-/// observation: whoever claims a part of a lock is watched from the beginning.
-#[derive(Clone, Copy, Debug)]
-enum Interest {
-    /// One client, after the whole of it.
-    Alone {
-        client: u32,
-        waiting: Option<Mode>,
-        holding: Option<Mode>,
-    },
-    Watched,
-}
-
-const _: () = assert!(size_of::<(u64, Interest)>() <= 16);
 
 #[derive(Clone, Debug, Default)]
 struct Health {
@@ -63,7 +48,7 @@ pub(crate) struct Watcher {
     /// The longest bypass is always measured, where no bound is set.
     overtaken: Overtaken,
     tokens: Option<Tokens>,
-    interest: FxHashMap<u64, Interest>,
+    interests: Interests,
     recovers: bool,
     /// Whether anybody crashed or paused so far.
     faulty: bool,
@@ -83,7 +68,7 @@ impl Watcher {
             watch: Watch::new(Checks { tokens: false, ..checks }),
             overtaken: Overtaken::default(),
             tokens,
-            interest: FxHashMap::default(),
+            interests: Interests::new(),
             recovers,
             faulty: false,
             track_health: clients_fail,
@@ -114,7 +99,7 @@ impl Watcher {
 
     /// Takes note of what `client` did.
     #[inline]
-    pub(crate) fn on(&mut self, now_ns: u64, client: u32, what: Observation) {
+    pub(crate) fn on(&mut self, now_ns: u64, client: u32, what: &Observation) {
         let claim = match what {
             Observation::Waiting(claim)
             | Observation::Granted(claim, _)
@@ -128,14 +113,14 @@ impl Watcher {
             }
         };
         if self.track_health {
-            self.keep_health(now_ns, client, what);
+            self.keep_health(now_ns, client, *what);
         }
         if let Observation::Granted(_, token) = what
-            && let Some(violation) = self.token_objection(client, claim, token)
+            && let Some(violation) = self.token_objection(client, claim, *token)
         {
             if self.recovers && self.paused_while_waiting(client) {
                 // Void before it looked, and its token says so to everybody it shows it to.
-                return self.tell_if_contended(client, claim, Observation::GaveUp(claim));
+                return self.tell_if_contended(client, claim, &Observation::GaveUp(*claim));
             }
             // Two holders at once are worse than a token that does not rise: they are named first.
             self.tell_if_contended(client, claim, what);
@@ -157,75 +142,68 @@ impl Watcher {
     }
 
     #[inline]
-    fn token_objection(&mut self, client: u32, claim: Claim, token: Option<u64>) -> Option<Violation> {
+    fn token_objection(&mut self, client: u32, claim: &Claim, token: Option<u64>) -> Option<Violation> {
         let tokens = self.tokens.as_mut().filter(|_| claim.lock < TOKEN_LOCKS)?;
-        tokens.on(peer(client), Observation::Granted(claim, token)).err()
+        tokens.on(peer(client), Observation::Granted(*claim, token)).err()
     }
 
     #[inline]
-    fn tell_if_contended(&mut self, client: u32, claim: Claim, what: Observation) {
-        use std::collections::hash_map::Entry;
+    fn tell_if_contended(&mut self, client: u32, claim: &Claim, what: &Observation) {
         let whole = claim.start == 0 && claim.end == u64::MAX;
-        match self.interest.entry(claim.lock) {
-            Entry::Occupied(mut entry) => {
-                let Interest::Alone { client: first, waiting, holding } = *entry.get() else {
-                    return self.tell_watched(client, claim, what);
-                };
+        let place = self.interests.find(claim.lock);
+        match self.interests.at(place) {
+            Interest::Alone { client: first, waiting, holding } => {
+                let mine = |waiting, holding| Interest::Alone { client, waiting, holding };
                 if first == client && whole {
                     match what {
                         Observation::Granted(..) if holding.is_none() => {
-                            entry.insert(Interest::Alone {
-                                client,
-                                waiting: None,
-                                holding: Some(claim.mode),
-                            });
-                            return;
+                            return self.interests.change(place, mine(None, Some(claim.mode)));
                         }
                         Observation::Releasing(_) | Observation::Lost(_) if holding == Some(claim.mode) => {
                             // Where it already waits again, its release was a message that the wait overtook.
                             if waiting.is_some() {
-                                entry.insert(Interest::Alone { client, waiting, holding: None });
-                            } else {
-                                entry.remove();
+                                return self.interests.change(place, mine(waiting, None));
                             }
-                            return;
+                            return self.interests.remove(place);
                         }
                         Observation::Waiting(_) if waiting.is_none() => {
-                            entry.insert(Interest::Alone { client, waiting: Some(claim.mode), holding });
-                            return;
+                            return self.interests.change(place, mine(Some(claim.mode), holding));
                         }
-                        Observation::GaveUp(_) if holding.is_none() => {
-                            entry.remove();
-                            return;
-                        }
+                        Observation::GaveUp(_) if holding.is_none() => return self.interests.remove(place),
                         _ => {}
                     }
                 }
-                entry.insert(Interest::Watched);
-                let all = |mode| Claim { lock: claim.lock, mode, start: 0, end: u64::MAX };
-                if let Some(mode) = holding {
-                    self.tell(first, Observation::Granted(all(mode), None));
-                }
-                if let Some(mode) = waiting
-                    && !self.has_crashed(first)
-                {
-                    self.tell(first, Observation::Waiting(all(mode)));
-                }
+                self.interests.change(place, Interest::Watched);
+                self.tell_of_the_first(first, claim.lock, waiting, holding);
             }
-            Entry::Vacant(entry) => {
+            Interest::Nobody => {
                 let (waiting, holding) = match what {
                     Observation::Waiting(_) => (Some(claim.mode), None),
                     Observation::Granted(..) => (None, Some(claim.mode)),
                     _ => return,
                 };
                 if whole {
-                    entry.insert(Interest::Alone { client, waiting, holding });
-                    return;
+                    let alone = Interest::Alone { client, waiting, holding };
+                    return self.interests.add(place, claim.lock, alone);
                 }
-                entry.insert(Interest::Watched);
+                self.interests.add(place, claim.lock, Interest::Watched);
             }
+            Interest::Watched => {}
         }
-        self.tell_watched(client, claim, what);
+        self.tell_watched(client, *claim, *what);
+    }
+
+    /// A second client came: the checkers hear what the first one did.
+    fn tell_of_the_first(&mut self, first: u32, lock: u64, waiting: Option<Mode>, holding: Option<Mode>) {
+        let all = |mode| Claim { lock, mode, start: 0, end: u64::MAX };
+        if let Some(mode) = holding {
+            self.tell(first, Observation::Granted(all(mode), None));
+        }
+        if let Some(mode) = waiting
+            && !self.has_crashed(first)
+        {
+            self.tell(first, Observation::Waiting(all(mode)));
+        }
     }
 
     /// Tells the checkers of a lock that they are told about, until nobody is after it any more.
@@ -235,7 +213,7 @@ impl Watcher {
             && self.watch.is_idle(claim.lock)
             && !self.overtaken.is_wanted(claim.lock)
         {
-            self.interest.remove(&claim.lock);
+            self.interests.remove(self.interests.find(claim.lock));
         }
     }
 

@@ -63,6 +63,8 @@ pub use host::{HostError, Inbox, SessionEnd, VerbHost, Watch};
 pub use listener::Listener;
 pub use memory::InProcHost;
 pub use outgoing::together;
+#[cfg(feature = "rdma")]
+pub(in crate::backend) use outgoing::wake_together;
 pub use server::{BindError, Server, ServerOptions};
 pub use session::Kept;
 #[cfg(feature = "tls")]

@@ -1,49 +1,49 @@
 //! What is going to happen, in order of time: a calendar of short slots for the near future, and a heap for the rest.
 //!
 //! Nearly everything happens within a few microseconds of being planned, so nearly every event goes into a slot and out of
-//! it again without being compared with more than one or two others. Order is by time and then by number, whichever way
-//! an event came: the same seed gives the same run.
+//! it again without being compared with more than one or two others. Order is by time and then by when it was planned: the
+//! same seed gives the same run. A slot needs no numbers for that. What is far comes into its slot before anything else can be
+//! planned for it, in the heap's order, and whatever is planned later goes behind what is there for the same time.
 
-use super::event::{Event, EventKind};
+use super::event::{EventKind, FarEvent};
 use std::collections::BinaryHeap;
 
 /// A slot is eight nanoseconds long.
 const SLOT_SHIFT: u32 = 3;
 /// The near future is so many slots long, 8.2 µs: a round trip takes 2 to 3, a message 4.
 const SLOTS: u64 = 1 << 10;
+const WORDS: usize = (SLOTS / 64) as usize;
 /// Nothing comes after an entry, or no entry is in a slot.
 const NONE: u32 = u32::MAX;
-
 /// No slot is this late.
 const NO_SLOT: u64 = u64::MAX;
 
 /// The events of a world that have not happened yet.
 #[derive(Debug)]
 pub(super) struct Agenda {
-    /// Events so far.
-    seq: u64,
     /// The slot of the last event that was taken: everything that is planned lies in it or behind it.
     base: u64,
-    /// Entries in slots.
-    near: usize,
-    /// The first slot with entries, where that is known.
-    found: u64,
-    /// The slot of the first event in `far`.
+    /// The first slot with entries.
+    first: u64,
+    /// The slot of the first event in `far`: never nearer than all slots are long.
     far_from: u64,
     /// Entries that are not in use, each with the next.
     free: u32,
     /// A bit for every slot that has entries.
-    full: [u64; (SLOTS / 64) as usize],
+    full: [u64; WORDS],
     /// Per slot, the first of its entries; each names the next, in order. Slots are reused in turns.
     heads: Box<[u32; SLOTS as usize]>,
     entries: Vec<Entry>,
     /// What lies beyond the slots.
-    far: BinaryHeap<Event>,
+    far: BinaryHeap<FarEvent>,
+    /// Events that were planned so far ahead.
+    far_seq: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    event: Event,
+    at_ns: u64,
+    what: EventKind,
     next: u32,
 }
 
@@ -54,74 +54,69 @@ pub(super) enum Next {
     Nothing,
     /// Something, but later than was asked for.
     Later,
-    /// This, which was taken.
-    Now(Event),
+    /// This, at this time, and it was taken.
+    Now(u64, EventKind),
 }
 
 impl Agenda {
     pub(super) fn new() -> Self {
         Self {
-            seq: 0,
             base: 0,
-            near: 0,
-            found: NO_SLOT,
+            first: NO_SLOT,
             far_from: NO_SLOT,
             free: NONE,
-            full: [0; (SLOTS / 64) as usize],
+            full: [0; WORDS],
             heads: Box::new([NONE; SLOTS as usize]),
             entries: Vec::new(),
             far: BinaryHeap::new(),
+            far_seq: 0,
         }
     }
 
     /// Plans `what` for `at_ns`, which is not before the last event that was taken.
     #[inline]
     pub(super) fn push(&mut self, at_ns: u64, what: EventKind) {
-        self.seq += 1;
-        let event = Event { at_ns, seq: self.seq, what };
         let slot = at_ns >> SLOT_SHIFT;
         debug_assert!(slot >= self.base, "nothing is planned for the past");
-        if slot - self.base < SLOTS { self.put(event) } else { self.put_far(event) }
+        if slot - self.base < SLOTS { self.put(at_ns, what) } else { self.put_far(at_ns, what) }
     }
 
     /// What the next event is, if it is near: for whoever wants to be ready for it.
     #[inline]
-    pub(super) fn next_what(&mut self) -> Option<EventKind> {
-        if self.near == 0 {
+    pub(super) fn next_what(&self) -> Option<EventKind> {
+        if self.first == NO_SLOT {
             return None;
         }
-        let slot = self.first_slot();
-        let head = self.heads[place(slot)];
-        Some(self.entries[head as usize].event.what)
+        let head = self.heads[place(self.first)];
+        Some(self.entries[head as usize].what)
     }
 
     /// Takes the next event, if it is not after `until_ns`.
     #[inline]
     pub(super) fn pop(&mut self, until_ns: u64) -> Next {
-        if self.near == 0 {
+        let slot = self.first;
+        if slot == NO_SLOT {
             return self.pop_far(until_ns);
         }
-        let slot = self.first_slot();
         let place = place(slot);
         let head = self.heads[place];
         let entry = &mut self.entries[head as usize];
-        let Entry { event, next } = *entry;
-        if event.at_ns > until_ns {
+        let Entry { at_ns, what, next } = *entry;
+        if at_ns > until_ns {
             return Next::Later;
         }
         entry.next = self.free;
         self.free = head;
         self.heads[place] = next;
+        self.base = slot;
         if next == NONE {
             self.full[place / 64] &= !(1 << (place % 64));
-            self.found = NO_SLOT;
+            self.first = self.first_behind(slot);
         }
-        self.near -= 1;
-        self.base = slot;
-        if self.far_from.wrapping_sub(slot) < SLOTS {
+        if self.far_from - slot < SLOTS {
             self.bring_near();
         }
-        Next::Now(event)
+        Next::Now(at_ns, what)
     }
 
     #[cold]
@@ -133,15 +128,16 @@ impl Agenda {
                 let event = self.far.pop().expect("it was there just now");
                 self.base = event.at_ns >> SLOT_SHIFT;
                 self.bring_near();
-                Next::Now(event)
+                Next::Now(event.at_ns, event.what)
             }
         }
     }
 
     #[cold]
-    fn put_far(&mut self, event: Event) {
-        self.far_from = self.far_from.min(event.at_ns >> SLOT_SHIFT);
-        self.far.push(event);
+    fn put_far(&mut self, at_ns: u64, what: EventKind) {
+        self.far_seq += 1;
+        self.far_from = self.far_from.min(at_ns >> SLOT_SHIFT);
+        self.far.push(FarEvent { at_ns, seq: self.far_seq, what });
     }
 
     /// What was far and no longer is goes into its slot.
@@ -151,63 +147,67 @@ impl Agenda {
             && (event.at_ns >> SLOT_SHIFT) - self.base < SLOTS
         {
             let event = self.far.pop().expect("it was there just now");
-            self.put(event);
+            self.put(event.at_ns, event.what);
         }
         self.far_from = self.far.peek().map_or(NO_SLOT, |event| event.at_ns >> SLOT_SHIFT);
     }
 
     #[inline]
-    fn put(&mut self, event: Event) {
-        let slot = event.at_ns >> SLOT_SHIFT;
-        if self.near == 0 || (self.found != NO_SLOT && slot < self.found) {
-            self.found = slot;
-        }
-        self.near += 1;
+    fn put(&mut self, at_ns: u64, what: EventKind) {
+        let slot = at_ns >> SLOT_SHIFT;
+        self.first = self.first.min(slot);
         let place = place(slot);
-        let mut before = NONE;
-        let mut next = self.heads[place];
-        while next != NONE {
-            let other = &self.entries[next as usize];
-            if other.event.key() > event.key() {
-                break;
-            }
-            (before, next) = (next, other.next);
-        }
-        let entry = Entry { event, next };
-        let at = self.free;
-        let at = if at == NONE {
-            self.entries.push(entry);
-            self.entries.len() as u32 - 1
-        } else {
-            let free = &mut self.entries[at as usize];
-            self.free = free.next;
-            *free = entry;
-            at
-        };
-        if before == NONE {
-            self.heads[place] = at;
-        } else {
-            self.entries[before as usize].next = at;
-        }
         self.full[place / 64] |= 1 << (place % 64);
+        let next = self.heads[place];
+        let at = self.free;
+        if at == NONE {
+            self.heads[place] = self.entries.len() as u32;
+            self.entries.push(Entry { at_ns, what, next });
+        } else {
+            let entry = &mut self.entries[at as usize];
+            self.free = entry.next;
+            *entry = Entry { at_ns, what, next };
+            self.heads[place] = at;
+        }
+        if next != NONE {
+            self.sort_in(place);
+        }
     }
 
-    /// The first slot with entries; there must be one.
+    /// The first entry of a slot is new there: it goes behind all that are not later.
+    fn sort_in(&mut self, place: usize) {
+        let new = self.heads[place];
+        let Entry { at_ns, next: first, .. } = self.entries[new as usize];
+        let (mut before, mut next) = (NONE, first);
+        while next != NONE && self.entries[next as usize].at_ns <= at_ns {
+            (before, next) = (next, self.entries[next as usize].next);
+        }
+        if before != NONE {
+            self.heads[place] = first;
+            self.entries[before as usize].next = new;
+            self.entries[new as usize].next = next;
+        }
+    }
+
+    /// The first slot with entries, none of which is before `slot`.
     #[inline]
-    fn first_slot(&mut self) -> u64 {
-        if self.found != NO_SLOT {
-            return self.found;
+    fn first_behind(&self, slot: u64) -> u64 {
+        let start = place(slot);
+        let bits = self.full[start / 64] >> (start % 64);
+        if bits != 0 { slot + u64::from(bits.trailing_zeros()) } else { self.first_in_later_words(slot) }
+    }
+
+    /// The same, where the slots of the same word have none.
+    fn first_in_later_words(&self, slot: u64) -> u64 {
+        let start = place(slot);
+        // All others, and in the end the slots of this word that come round again.
+        for words in 1..=WORDS {
+            let bits = self.full[(start / 64 + words) % WORDS];
+            if bits != 0 {
+                return (slot - start as u64 % 64) + words as u64 * 64 + u64::from(bits.trailing_zeros());
+            }
         }
-        let start = place(self.base);
-        let mut word = start / 64;
-        let mut bits = self.full[word] & (u64::MAX << (start % 64));
-        while bits == 0 {
-            word = (word + 1) % self.full.len();
-            bits = self.full[word];
-        }
-        let place = (word * 64) as u64 + u64::from(bits.trailing_zeros());
-        self.found = self.base + (place.wrapping_sub(start as u64) % SLOTS);
-        self.found
+        NO_SLOT
     }
 }
 
@@ -222,9 +222,11 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    fn take(agenda: &mut Agenda) -> Option<Event> {
+    /// When the next event is, and its number: they are told apart by the client that begins.
+    fn take(agenda: &mut Agenda) -> Option<(u64, u64)> {
         match agenda.pop(u64::MAX) {
-            Next::Now(event) => Some(event),
+            Next::Now(at_ns, EventKind::Start(seq)) => Some((at_ns, u64::from(seq))),
+            Next::Now(..) => panic!("nothing else was planned"),
             Next::Later => panic!("nothing is later than that"),
             Next::Nothing => None,
         }
@@ -239,14 +241,14 @@ mod tests {
                 let at_ns = now_ns + rng.below(rng.clone().below(reach_ns) + 1);
                 seq += 1;
                 agenda.push(at_ns, EventKind::Start(seq as u32));
-                heap.push(Event { at_ns, seq, what: EventKind::Start(seq as u32) });
+                heap.push(FarEvent { at_ns, seq, what: EventKind::Start(seq as u32) });
             } else {
-                let due = heap.peek().map(|event: &Event| event.at_ns);
+                let due = heap.peek().map(|event: &FarEvent| event.at_ns);
                 if let Some(at_ns) = due.filter(|at_ns| *at_ns > 0) {
                     assert!(matches!(agenda.pop(at_ns - 1), Next::Later));
                 }
                 let (ours, theirs) = (take(&mut agenda), heap.pop());
-                assert_eq!(ours.map(|event| event.key()), theirs.map(|event| event.key()));
+                assert_eq!(ours, theirs.map(|event| (event.at_ns, event.seq)));
                 now_ns = due.unwrap_or(now_ns);
             }
         }
@@ -268,7 +270,7 @@ mod tests {
         assert!(matches!(agenda.pop(4_999), Next::Later));
         agenda.push(20, EventKind::Start(2));
         agenda.push(1_000_000, EventKind::Start(3));
-        let order: Vec<_> = std::iter::from_fn(|| take(&mut agenda).map(|event| event.at_ns)).collect();
+        let order: Vec<_> = std::iter::from_fn(|| take(&mut agenda).map(|(at_ns, _)| at_ns)).collect();
         assert_eq!(order, [20, 5_000, 1_000_000]);
     }
 }

@@ -3,37 +3,37 @@
 use super::OpId;
 use std::cmp::Ordering;
 
-/// Something that happens at a time; `seq` orders what happens at the same time.
+/// Something that happens at a time that is not near; `seq` orders what happens at the same time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Event {
+pub(super) struct FarEvent {
     pub(super) at_ns: u64,
     pub(super) seq: u64,
     pub(super) what: EventKind,
 }
 
-impl Event {
+impl FarEvent {
     #[inline(always)]
-    pub(super) fn key(&self) -> u128 {
+    fn key(&self) -> u128 {
         (u128::from(self.at_ns) << 64) | u128::from(self.seq)
     }
 }
 
-impl PartialEq for Event {
+impl PartialEq for FarEvent {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for Event {}
+impl Eq for FarEvent {}
 
-impl PartialOrd for Event {
+impl PartialOrd for FarEvent {
     #[inline(always)]
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Event {
+impl Ord for FarEvent {
     /// The earliest is the greatest, because the heap hands out the greatest.
     #[inline(always)]
     fn cmp(&self, other: &Self) -> Ordering {

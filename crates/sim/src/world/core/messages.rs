@@ -227,11 +227,8 @@ impl Core {
     pub(super) fn deliver(&mut self, flight: u32) -> Option<u32> {
         let (from, to) = self.ends(flight);
         if let (client, false) = from.index() {
-            let said = &mut self.flights[flight as usize].said;
-            if let Some(first) = said.take_first() {
-                let more = said.take_more();
-                self.saw_all(client as u32, first, more);
-            }
+            let said = self.flights[flight as usize].said.take();
+            self.saw_all(client as u32, said);
         }
         match to.index() {
             (role, true) => {

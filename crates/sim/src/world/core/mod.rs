@@ -16,7 +16,7 @@ use self::agenda::{Agenda, Next};
 use self::event::EventKind;
 use self::messages::{Flight, RoleState, UnderWay};
 use self::operation::{LocalWait, Operation, Rare};
-use self::said::Said;
+use self::said::{Said, Sayings};
 use super::faults::{Fate, Faults};
 use super::stats::Counters;
 use super::trace::{Trace, What};
@@ -31,16 +31,21 @@ use std::collections::VecDeque;
 /// The index of an operation in flight.
 pub(crate) type OpId = u32;
 
-/// What came of a step.
+/// Why the events do not go on by themselves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
+pub(crate) enum Stop {
     /// Nothing is under way.
     Nothing,
     /// What is under way comes later than was asked for.
     Later,
-    /// Something happened, and this client may go on.
-    Done(Option<u32>),
+    /// This client may go on.
+    Ready(u32),
+    /// Somebody has to look at [`Core::taken`], the watcher's objection, or the progress.
+    Look,
 }
+
+/// Events between two looks at the progress.
+pub(crate) const LOOK_EVERY: u64 = 1 << 18;
 
 /// A client as the executor sees it. What every event looks at comes first, in one cache line; the rest is for few.
 #[derive(Debug)]
@@ -72,11 +77,14 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) now_ns: u64,
+    /// Events so far.
+    pub(crate) events: u64,
     agenda: Agenda,
     ops: Vec<Operation>,
     /// By operation too.
     rare: Vec<Rare>,
     free_ops: Vec<OpId>,
+    sayings: Sayings,
     flights: Vec<Flight>,
     free_flights: Vec<u32>,
     /// Roles' timers: role and id.
@@ -113,10 +121,12 @@ impl Core {
         let nodes = memory.nodes() as usize;
         let mut core = Self {
             now_ns: 0,
+            events: 0,
             agenda: Agenda::new(),
             ops: Vec::new(),
             rare: Vec::new(),
             free_ops: Vec::new(),
+            sayings: Sayings::new(),
             flights: Vec::new(),
             free_flights: Vec::new(),
             timers: Vec::new(),
@@ -200,21 +210,45 @@ impl Core {
         self.agenda.push(at_ns, what);
     }
 
-    /// Lets the next event happen, if it is not after `until_ns`, and says which client may go on because of it.
+    /// Lets events happen that are not after `until_ns`, up to one because of which a client may go on or somebody has to
+    /// look.
     #[inline]
-    pub(crate) fn step(&mut self, until_ns: u64) -> Step {
-        let event = match self.agenda.pop(until_ns) {
-            Next::Now(event) => event,
-            Next::Later => return Step::Later,
-            Next::Nothing => return Step::Nothing,
-        };
-        match self.agenda.next_what() {
-            Some(EventKind::Arrive(next)) => self.ops[next as usize].prefetch(),
-            Some(EventKind::Complete(next)) => self.ops[next as usize].prefetch_answer(),
-            _ => {}
+    pub(crate) fn advance(&mut self, until_ns: u64) -> Stop {
+        loop {
+            let what = match self.agenda.pop(until_ns) {
+                Next::Now(at_ns, what) => {
+                    self.now_ns = at_ns;
+                    what
+                }
+                Next::Later => return Stop::Later,
+                Next::Nothing => return Stop::Nothing,
+            };
+            match self.agenda.next_what() {
+                Some(EventKind::Arrive(next)) => self.ops[next as usize].prefetch(),
+                Some(EventKind::Complete(next)) => self.ops[next as usize].prefetch_answer(),
+                _ => {}
+            }
+            self.events += 1;
+            if let Some(client) = self.happen(what) {
+                self.clients[client as usize].instant = 0;
+                return Stop::Ready(client);
+            }
+            if self.asks_for_a_look() {
+                return Stop::Look;
+            }
         }
-        self.now_ns = event.at_ns;
-        Step::Done(match event.what {
+    }
+
+    /// Whether the last event is reason to look at more than the next one.
+    #[inline]
+    pub(crate) fn asks_for_a_look(&self) -> bool {
+        self.watcher.objection.is_some() || !self.taken.is_empty() || self.events.is_multiple_of(LOOK_EVERY)
+    }
+
+    /// The event happens. Which client may go on because of it?
+    #[inline]
+    fn happen(&mut self, what: EventKind) -> Option<u32> {
+        match what {
             EventKind::Arrive(op) => self.arrive(op),
             EventKind::Complete(op) => self.complete(op),
             EventKind::WeakTurn(op) => self.weak_turn(op),
@@ -229,7 +263,7 @@ impl Core {
             }
             EventKind::NodeDeath(node) => self.node_death(node),
             EventKind::Restart(role) => self.restart(role as usize),
-        })
+        }
     }
 
     #[inline]
@@ -265,15 +299,26 @@ impl Core {
     // ---- watching ----
 
     /// A client says what it does with a lock.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn observe(&mut self, client: u32, what: Observation) {
-        let state = &mut self.clients[client as usize];
-        if state.crashed {
-            return;
-        }
         if let Observation::Waiting(_) | Observation::Releasing(_) = what {
-            state.said.push(what);
+            self.said_before_its_effect(client, what);
+        } else {
+            self.said_in_effect(client, &what);
+        }
+    }
+
+    #[inline]
+    fn said_before_its_effect(&mut self, client: u32, what: Observation) {
+        let state = &mut self.clients[client as usize];
+        if !state.crashed {
+            self.sayings.add(&mut state.said, what);
             state.first_answer_ns = 0;
+        }
+    }
+
+    fn said_in_effect(&mut self, client: u32, what: &Observation) {
+        if self.clients[client as usize].crashed {
             return;
         }
         // Said before and still without effect: it came first all the same.
@@ -290,25 +335,22 @@ impl Core {
         if state.crashed {
             return;
         }
-        if let Some(first) = state.said.take_first() {
-            let more = state.said.take_more();
-            self.saw_all(client, first, more);
+        let said = state.said.take();
+        self.saw_all(client, said);
+    }
+
+    #[inline]
+    fn saw_all(&mut self, client: u32, mut said: Said) {
+        while let Some(what) = self.sayings.take_first(&mut said) {
+            self.saw(client, &what);
         }
     }
 
     #[inline]
-    fn saw_all(&mut self, client: u32, first: Observation, more: Option<Vec<Observation>>) {
-        self.saw(client, first);
-        for what in more.into_iter().flatten() {
-            self.saw(client, what);
-        }
-    }
-
-    #[inline]
-    fn saw(&mut self, client: u32, what: Observation) {
+    fn saw(&mut self, client: u32, what: &Observation) {
         self.counters.observation(what);
         if self.trace.is_some() {
-            self.note(client, What::Observed(what));
+            self.note(client, What::Observed(*what));
         }
         self.watcher.on(self.now_ns, client, what);
     }

@@ -24,20 +24,20 @@ pub(crate) struct Operation {
     polls: bool,
     /// Whether its verbs are to memory of the client's own node.
     pub(super) at_home: bool,
+    pub(crate) error: Option<FabricError>,
     /// There and back again: how long the operation's way to the NIC and its way home are.
     pub(super) way_ns: u64,
     pub(super) return_ns: u64,
-    pub(crate) error: Option<FabricError>,
+    /// What takes effect with the first verb.
+    pub(super) said: Said,
     /// What the first verb found, if it is answered.
     pub(super) old: u128,
     /// The first verb, if there is one.
     pub(super) verb: RawVerb,
-    /// What takes effect with the first verb.
-    pub(super) said: Said,
 }
 
-const LINES: usize = 4;
-const _: () = assert!(size_of::<Operation>() <= LINES * 64, "an operation is four cache lines");
+const _: () = assert!(size_of::<Operation>() <= 3 * 64, "an operation is three cache lines");
+const _: () = assert!(std::mem::offset_of!(Operation, verb) == 64, "its answer is in the first of them");
 
 /// What stands where no verb is.
 const NO_VERB: RawVerb = RawVerb { addr: Addr::new(NodeId(0), 0), width: Width::W64, op: Op::Read };
@@ -49,7 +49,6 @@ impl Operation {
         prefetch(&self.client);
         prefetch(&self.verb);
         prefetch(&self.verb.op);
-        prefetch(&self.said);
     }
 
     /// It is about to be answered: that is in the first of them.
@@ -110,7 +109,8 @@ pub(super) struct LocalWait {
 
 /// A batch that is being put together.
 pub(crate) struct Listing<'a> {
-    core: &'a mut Core,
+    slot: &'a mut Operation,
+    rare: &'a mut [Rare],
     op: OpId,
 }
 
@@ -118,11 +118,17 @@ impl Listing<'_> {
     /// Adds the next verb.
     #[inline(always)]
     pub(crate) fn add(&mut self, verb: RawVerb) {
-        self.core.add_verb(self.op, verb);
+        if self.slot.verbs == 0 {
+            self.slot.verb = verb;
+        } else {
+            self.rare[self.op as usize].verbs.push(verb);
+        }
+        self.slot.verbs += 1;
     }
 }
 
 impl Core {
+    #[inline]
     pub(super) fn new_op(&mut self, client: u32) -> OpId {
         if let Some(op) = self.free_ops.pop() {
             let slot = &mut self.ops[op as usize];
@@ -133,6 +139,11 @@ impl Core {
             slot.polls = false;
             return op;
         }
+        self.one_more_op(client)
+    }
+
+    #[cold]
+    fn one_more_op(&mut self, client: u32) -> OpId {
         self.ops.push(Operation {
             client,
             verbs: 0,
@@ -144,9 +155,9 @@ impl Core {
             way_ns: 0,
             return_ns: 0,
             error: None,
+            said: Said::default(),
             old: 0,
             verb: NO_VERB,
-            said: Said::default(),
         });
         self.rare.push(Rare::default());
         self.ops.len() as OpId - 1
@@ -161,20 +172,10 @@ impl Core {
             rare.olds.clear();
         }
         (slot.verbs, slot.answers) = (0, 0);
-        slot.said.clear();
-        self.free_ops.push(op);
-    }
-
-    /// Adds a verb to a batch that is not under way yet.
-    #[inline(always)]
-    fn add_verb(&mut self, op: OpId, verb: RawVerb) {
-        let slot = &mut self.ops[op as usize];
-        if slot.verbs == 0 {
-            slot.verb = verb;
-        } else {
-            self.rare[op as usize].verbs.push(verb);
+        if !slot.said.is_empty() {
+            self.sayings.forget(&mut slot.said);
         }
-        slot.verbs += 1;
+        self.free_ops.push(op);
     }
 
     /// The operation's verb number `at`.
@@ -236,10 +237,11 @@ impl Core {
             return None;
         }
         let op = self.new_op(client);
-        list(&mut Listing { core: self, op });
-        let count = self.ops[op as usize].verbs;
+        let slot = &mut self.ops[op as usize];
+        list(&mut Listing { slot, rare: &mut self.rare, op });
+        let count = slot.verbs;
         if count == 0 {
-            self.ops[op as usize].done = true;
+            slot.done = true;
             return Some(op);
         }
         let (leaves_ns, executed) = self.fate(client, count as usize);
@@ -296,10 +298,11 @@ impl Core {
     /// The answer of a polling READ will be home at `home_ns`. Is another one needed? Then it is under way.
     #[inline]
     pub(super) fn polls_again(&mut self, op: OpId, home_ns: u64) -> bool {
+        self.ops[op as usize].polls && self.polls_again_if_not_met(op, home_ns)
+    }
+
+    fn polls_again_if_not_met(&mut self, op: OpId, home_ns: u64) -> bool {
         let slot = &self.ops[op as usize];
-        if !slot.polls {
-            return false;
-        }
         let Some(poll) = &mut self.rare[op as usize].poll else { return false };
         if slot.abandoned || poll.met_by(slot.old) || home_ns >= poll.deadline_ns {
             return false;

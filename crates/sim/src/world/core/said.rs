@@ -1,61 +1,105 @@
-//! What a client said that is not in effect yet. It goes with the verb or message that brings it into effect.
+//! What clients said that is not in effect yet. It goes with the verb or message that brings it into effect.
 //!
-//! Nearly always that is one thing, so one lies here, and a list is only looked at where there are more: an operation
-//! and what was said before it are a few cache lines side by side.
+//! All of it lies side by side in [`Sayings`]; a client, an operation and a message have the number of the first thing that
+//! was said. What goes from one to the other is that number, and an operation is a cache line shorter for it.
 
 use lockwright_fabric::observe::Observation;
 
-/// Observations in the order in which they were made.
-#[derive(Debug, Default)]
-pub(crate) struct Said {
-    first: Option<Observation>,
-    /// Empty where there is no first.
-    more: Vec<Observation>,
+/// Observations in the order in which they were made: the number of the first. Whoever drops it without having taken them
+/// leaves them where they are.
+#[derive(Debug)]
+pub(crate) struct Said(u32);
+
+/// The number of nothing.
+const NOTHING: u32 = u32::MAX;
+
+/// Where they lie.
+#[derive(Debug)]
+pub(super) struct Sayings {
+    /// Each with the number of the next, or of the next place that is free.
+    places: Vec<(Observation, u32)>,
+    free: u32,
+}
+
+impl Default for Said {
+    fn default() -> Self {
+        Self(NOTHING)
+    }
 }
 
 impl Said {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.first.is_none()
+        self.0 == NOTHING
     }
 
+    /// All of it; nothing is left.
     #[inline]
-    pub(super) fn push(&mut self, what: Observation) {
-        if self.first.is_none() {
-            self.first = Some(what);
-        } else {
-            self.more.push(what);
-        }
+    pub(super) fn take(&mut self) -> Said {
+        std::mem::take(self)
     }
 
     /// Takes over all that `others` has; there is nothing here yet.
     #[inline]
     pub(super) fn take_from(&mut self, others: &mut Said) {
         debug_assert!(self.is_empty(), "what was said before has taken effect");
-        if others.first.is_some() {
-            self.first = others.first.take();
-            if !others.more.is_empty() {
-                std::mem::swap(&mut self.more, &mut others.more);
-            }
+        *self = others.take();
+    }
+}
+
+impl Sayings {
+    pub(super) fn new() -> Self {
+        Self { places: Vec::new(), free: NOTHING }
+    }
+
+    /// Adds `what` to what was said.
+    #[inline]
+    pub(super) fn add(&mut self, said: &mut Said, what: Observation) {
+        let place = self.free;
+        let place = if place == NOTHING {
+            self.places.push((what, NOTHING));
+            self.places.len() as u32 - 1
+        } else {
+            let free = &mut self.places[place as usize];
+            self.free = free.1;
+            *free = (what, NOTHING);
+            place
+        };
+        if said.is_empty() {
+            said.0 = place;
+        } else {
+            self.append(said.0, place);
         }
     }
 
-    /// Takes out the first. Whoever does takes the others too.
-    #[inline]
-    pub(super) fn take_first(&mut self) -> Option<Observation> {
-        self.first.take()
+    /// Nearly always one thing is said at a time.
+    #[cold]
+    fn append(&mut self, first: u32, place: u32) {
+        let mut last = first;
+        while self.places[last as usize].1 != NOTHING {
+            last = self.places[last as usize].1;
+        }
+        self.places[last as usize].1 = place;
     }
 
-    /// Takes out what is left after the first, if anything is.
+    /// Takes out what was said first.
     #[inline]
-    pub(super) fn take_more(&mut self) -> Option<Vec<Observation>> {
-        if self.more.is_empty() { None } else { Some(std::mem::take(&mut self.more)) }
+    pub(super) fn take_first(&mut self, said: &mut Said) -> Option<Observation> {
+        if said.is_empty() {
+            return None;
+        }
+        let place = &mut self.places[said.0 as usize];
+        let what = place.0;
+        let first = std::mem::replace(&mut said.0, place.1);
+        place.1 = self.free;
+        self.free = first;
+        Some(what)
     }
 
+    /// Forgets what was said.
     #[inline]
-    pub(super) fn clear(&mut self) {
-        self.first = None;
-        self.more.clear();
+    pub(super) fn forget(&mut self, said: &mut Said) {
+        while self.take_first(said).is_some() {}
     }
 }
 
@@ -66,15 +110,21 @@ mod tests {
 
     #[test]
     fn what_was_said_goes_on_in_order_and_leaves_nothing_behind() {
-        let claim = |lock| Want::exclusive(lock).claim;
-        let (mut client, mut verb) = (Said::default(), Said::default());
-        for lock in 0..3 {
-            client.push(Observation::Waiting(claim(lock)));
+        let says = |lock| Observation::Waiting(Want::exclusive(lock).claim);
+        let (mut sayings, mut client, mut verb) = (Sayings::new(), Said::default(), Said::default());
+        for _ in 0..3 {
+            for lock in 0..3 {
+                sayings.add(&mut client, says(lock));
+            }
+            verb.take_from(&mut client);
+            assert!(client.is_empty() && sayings.take_first(&mut client).is_none());
+            sayings.add(&mut client, says(7));
+            let in_order = std::iter::from_fn(|| sayings.take_first(&mut verb));
+            assert_eq!(in_order.collect::<Vec<_>>(), [says(0), says(1), says(2)]);
+            assert!(verb.is_empty());
+            sayings.forget(&mut client);
+            assert!(client.is_empty());
         }
-        verb.take_from(&mut client);
-        assert!(client.is_empty() && client.take_first().is_none() && client.take_more().is_none());
-        assert_eq!(verb.take_first(), Some(Observation::Waiting(claim(0))));
-        assert_eq!(verb.take_more().unwrap(), [1, 2].map(|lock| Observation::Waiting(claim(lock))));
-        assert!(verb.is_empty());
+        assert_eq!(sayings.places.len(), 4, "places are used again");
     }
 }

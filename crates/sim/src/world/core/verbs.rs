@@ -66,11 +66,8 @@ impl Core {
     #[inline]
     pub(super) fn take_effect(&mut self, op: OpId) {
         let slot = &mut self.ops[op as usize];
-        let client = slot.client;
-        if let Some(first) = slot.said.take_first() {
-            let more = slot.said.take_more();
-            self.saw_all(client, first, more);
-        }
+        let (client, said) = (slot.client, slot.said.take());
+        self.saw_all(client, said);
     }
 
     pub(super) fn execute(&mut self, client: u32, verb: &RawVerb) -> u128 {

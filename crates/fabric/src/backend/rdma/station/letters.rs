@@ -1,4 +1,5 @@
-//! A station's letters: those that are sent and waited for, those that nobody waits for, and those that come.
+//! A station's letters: those that are sent and waited for, alone or several with one doorbell, those that nobody waits for, and
+//! those that come.
 //!
 //! Letters that nobody waits for keep their order, also where there is no room for them: then they wait here, and whatever
 //! makes room sends them.
@@ -10,7 +11,7 @@ use super::super::verbs::{Buffer, Domain};
 use super::super::wire::Wire;
 use super::super::work::{Work, WorkKind};
 use super::slots::{BATCHES, LETTERS, Room, Ticket};
-use super::{RECEIVE, Station};
+use super::{CHUNK, RECEIVE, Station};
 use rdma_mummy_sys::{ibv_wc, ibv_wc_opcode};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -58,6 +59,21 @@ impl Station {
         self.finish(&mut ticket, wire, to, &[work]).await
     }
 
+    /// Sends letters over `wire` with one doorbell, as many as [fit](bundled) together; whether all have arrived.
+    pub(in super::super) async fn send_all(self: &Arc<Self>, wire: &Wire, letters: &[Vec<u8>]) -> bool {
+        let mut ticket = Ticket::take(self, Room::Letter).await;
+        let mut works = Vec::with_capacity(letters.len());
+        let (id, mut place) = (self.slots().id(ticket.index), (ticket.index - BATCHES) * LETTER);
+        for bytes in letters {
+            self.letters.outgoing.write(place, bytes);
+            let piece = self.letters.outgoing.piece(place, bytes.len());
+            let signal = works.len() + 1 == letters.len();
+            works.push(Work { id, kind: WorkKind::Send, piece, signal, fence: false });
+            place += bytes.len();
+        }
+        self.finish(&mut ticket, wire, None, &works).await
+    }
+
     /// Sends a letter over `wire` as soon as there is room. `false` if it cannot be sent, or too many wait.
     pub(in super::super) fn tell(&self, wire: &Arc<Wire>, bytes: Vec<u8>) -> bool {
         let mut backlog = self.letters.backlog();
@@ -102,16 +118,39 @@ impl Station {
         self.base.shared.post(RECEIVE | index as u64, piece);
     }
 
-    /// A receive is over.
-    pub(super) fn received(&self, wc: &ibv_wc, well: bool) {
+    /// A receive is over. `true` if it brought a letter.
+    pub(super) fn received(&self, wc: &ibv_wc, well: bool) -> bool {
         let index = (wc.wr_id & !RECEIVE) as usize;
         if well && wc.opcode == ibv_wc_opcode::IBV_WC_RECV {
             let mut bytes = vec![0; (wc.byte_len as usize).min(LETTER)];
             self.letters.incoming.read(index * LETTER, &mut bytes);
             self.post_receive(index);
             self.owner.letter(wc.qp_num, &bytes);
-        } else {
-            self.post_receive(index);
+            return true;
         }
+        self.post_receive(index);
+        false
+    }
+}
+
+/// How many of these letters fit together into one slot: at least one, of which each fits.
+pub(in super::super) fn bundled(sizes: impl Iterator<Item = usize>) -> usize {
+    let mut room = LETTER;
+    let fits = |size: &usize| room.checked_sub(*size).map(|left| room = left).is_some();
+    sizes.take(CHUNK).take_while(fits).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_go_together_as_far_as_a_slot_has_room_and_a_list_of_work_is_long() {
+        let of = |sizes: &[usize]| bundled(sizes.iter().copied());
+        assert_eq!(of(&[LETTER, 56]), 1);
+        assert_eq!(of(&[56, LETTER]), 1);
+        assert_eq!(of(&[LETTER - 112, 56, 56, 56]), 3);
+        assert_eq!(of(&[56; 3 * CHUNK]), CHUNK);
+        assert_eq!(of(&[]), 0);
     }
 }

@@ -9,13 +9,15 @@
 mod letters;
 mod slots;
 
+pub(super) use self::letters::bundled;
+
 use self::letters::{Letters, RECEIVES};
 use self::slots::{BATCHES, LETTERS, Room, Slots, Ticket};
 use super::dc::Remote;
 use super::device::{Device, DeviceError};
 use super::fault::Fault;
 use super::pair::{Base, Pair, Secrets, Transport};
-use super::verbs::{Buffer, Domain, Queue, Shared};
+use super::verbs::{Buffer, Domain, HANDFUL, Queue, Shared};
 use super::wire::Wire;
 use super::work::{Work, WorkKind};
 use rdma_mummy_sys::{ibv_wc, ibv_wc_status};
@@ -28,8 +30,10 @@ use std::time::{Duration, Instant};
 
 /// Verbs of one doorbell.
 pub(super) const CHUNK: usize = 16;
-/// Work requests under way on one queue pair, at most.
-const SENDS: u32 = (BATCHES * CHUNK + LETTERS + 16) as u32;
+/// Work requests under way on one queue pair, at most. Nobody has more than one bundle of letters on its way.
+const SENDS: u32 = (BATCHES * CHUNK + LETTERS + CHUNK + 16) as u32;
+/// Handfuls of completions that are taken before anything is done about them: all receives.
+const HANDFULS: usize = RECEIVES / HANDFUL;
 /// Bytes of a batch's results.
 const RESULTS: usize = 16 * CHUNK;
 /// How long whoever waits looks by itself.
@@ -47,6 +51,9 @@ pub(super) struct Failed;
 pub(super) trait Owner: Send + Sync {
     /// A letter came over the queue pair of this number.
     fn letter(&self, pair: u32, bytes: &[u8]);
+
+    /// That was the last of the letters that came together: what they ask for can be done.
+    fn settle(&self) {}
 
     /// The queue pair of this number is in error.
     fn broken(&self, pair: u32);
@@ -209,17 +216,46 @@ impl Station {
 
     /// Takes all completions that are there.
     pub(super) fn drain(&self) {
-        let _taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.base.queue.poll(|wc| self.completed(wc)) > 0 {}
+        let taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.take_while(taking, |count| count > 0);
     }
 
     /// Takes the completions that are there. `false` if there were none, or somebody else is at it.
     fn take(&self) -> bool {
-        let Ok(_taking) = self.taking.try_lock() else { return false };
-        self.base.queue.poll(|wc| self.completed(wc)) > 0
+        let Ok(taking) = self.taking.try_lock() else { return false };
+        let mut handfuls = 0;
+        self.take_while(taking, |count| {
+            handfuls += 1;
+            count == HANDFUL && handfuls < HANDFULS
+        })
     }
 
-    fn completed(&self, wc: &ibv_wc) {
+    /// Takes completions, and another handful while `more` says so of the last. `false` if there were none.
+    fn take_while(&self, taking: MutexGuard<'_, ()>, mut more: impl FnMut(usize) -> bool) -> bool {
+        /// Also out of a panic: others may stand behind what was put down.
+        struct Settles<'a>(&'a dyn Owner, bool);
+        impl Drop for Settles<'_> {
+            fn drop(&mut self) {
+                if self.1 {
+                    self.0.settle();
+                }
+            }
+        }
+        let mut letters = Settles(&*self.owner, false);
+        // Given back first: what comes meanwhile can be taken by others.
+        let _taking = taking;
+        let mut any = false;
+        loop {
+            let count = self.base.queue.poll(|wc| letters.1 |= self.completed(wc));
+            any |= count > 0;
+            if !more(count) {
+                return any;
+            }
+        }
+    }
+
+    /// Does what a completion asks for; `true` if it brought a letter.
+    fn completed(&self, wc: &ibv_wc) -> bool {
         let well = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
         if !well {
             self.note(wc);
@@ -229,6 +265,12 @@ impl Station {
         if wc.wr_id & RECEIVE != 0 {
             return self.received(wc, well);
         }
+        self.ended(wc, well);
+        false
+    }
+
+    /// What was posted from a slot is done.
+    fn ended(&self, wc: &ibv_wc, well: bool) {
         let Some((index, waiter)) = self.slots().completed(wc.wr_id, well) else { return };
         if let Some(waiter) = waiter {
             waiter.wake();

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// Batches under way at once.
 pub(super) const BATCHES: usize = 32;
-/// Letters on their way out at once.
+/// Letters on their way out at once, or [bundles](Station::send_all) of them.
 pub(super) const LETTERS: usize = 32;
 
 /// What a slot has room for.
