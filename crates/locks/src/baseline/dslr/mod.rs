@@ -4,7 +4,7 @@
 //! A client takes a ticket with one fetch-and-add and reads the word until the tickets before it are served; how long
 //! it waits between two looks goes by how many those are. Release counts the ticket as served with another. First
 //! come, first served, over both modes; readers between two writers share the lock. See [`word`] for the counters and
-//! [`client`] for the steps.
+//! `client` for the steps.
 //!
 //! What can go wrong, and what is done:
 //!
