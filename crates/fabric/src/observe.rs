@@ -51,7 +51,10 @@ impl fmt::Display for Claim {
 }
 
 /// What a client does with a claim.
+///
+/// The tag has a byte of its own, so that the claim lies in the same place whatever is done with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Observation {
     /// It starts to acquire. It counts as waiting once its first verb or message took effect.
     Waiting(Claim),
@@ -69,6 +72,23 @@ pub enum Observation {
     Aborted(Claim),
     /// It reset the lock after somebody's crash: counted, never checked.
     Recovered(Claim),
+}
+
+impl Observation {
+    /// What it is about.
+    #[inline]
+    pub const fn claim(&self) -> &Claim {
+        match self {
+            Observation::Waiting(claim)
+            | Observation::Granted(claim, _)
+            | Observation::Releasing(claim)
+            | Observation::GaveUp(claim)
+            | Observation::Lost(claim)
+            | Observation::Retried(claim)
+            | Observation::Aborted(claim)
+            | Observation::Recovered(claim) => claim,
+        }
+    }
 }
 
 impl fmt::Display for Observation {

@@ -214,26 +214,25 @@ impl BusyTable {
     fn slot(&mut self, addr: Addr, now_ns: u64) -> &mut Busy {
         let key = (addr.offset >> self.granule) | (u64::from(addr.region.0) << 48);
         let bucket = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize * WAYS;
-        let mut found = None;
+        // Which of them it is cannot be foreseen, so all are looked at without asking.
+        let (mut mine, mut free) = (0, 0);
         for (way, busy) in self.slots[bucket..bucket + WAYS].iter().enumerate() {
-            if busy.until_ns <= now_ns {
-                found = found.or(Some(way));
-            } else if busy.key == key {
-                found = Some(way);
-                break;
-            }
+            let is_free = u32::from(busy.until_ns <= now_ns);
+            mine |= (u32::from(busy.key == key) & !is_free) << way;
+            free |= is_free << way;
         }
+        let found = if mine != 0 { mine } else { free };
         match found {
-            Some(way) => {
-                let busy = &mut self.slots[bucket + way];
-                if busy.key != key {
+            0 => {
+                self.grow(now_ns);
+                self.slot(addr, now_ns)
+            }
+            _ => {
+                let busy = &mut self.slots[bucket + found.trailing_zeros() as usize];
+                if mine == 0 {
                     *busy = Busy { key, until_ns: 0 };
                 }
                 busy
-            }
-            None => {
-                self.grow(now_ns);
-                self.slot(addr, now_ns)
             }
         }
     }

@@ -178,7 +178,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 }
                 Attempt::Stuck(node) => {
                     self.start_again(&mut request).await?;
-                    self.clean_up(&request, node).await?;
+                    // Seldom, and as large as everything else here together: it does not weigh down every acquire.
+                    Box::pin(self.clean_up(&request, node)).await?;
                 }
                 Attempt::Blocked(obstacle) => {
                     self.ep.observe(Observation::Retried(want.claim));
@@ -188,7 +189,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                         End::GaveUp => return Err(self.give_up(&request).await?),
                         End::Dead(_) => {
                             self.start_again(&mut request).await?;
-                            self.clean_up(&request, obstacle.suspect(next)).await?;
+                            Box::pin(self.clean_up(&request, obstacle.suspect(next))).await?;
                             continue;
                         }
                     }

@@ -24,7 +24,7 @@ mod handshake;
 mod handshake_leaves;
 mod layout;
 mod leaf;
-pub mod mutants;
+pub(crate) mod mutants;
 mod params;
 mod readers;
 mod recover;

@@ -34,7 +34,7 @@ impl Node {
     ///
     /// # Panics
     /// If `level` is below the node.
-    pub const fn at_level(self, level: u32) -> Self {
+    pub(crate) const fn at_level(self, level: u32) -> Self {
         assert!(level >= 1 && level <= self.level, "ancestors are above");
         Self { level, place: self.place >> (FANOUT_BITS * (self.level - level)) }
     }
@@ -50,7 +50,7 @@ impl Node {
     }
 
     /// Which child of its parent it is.
-    pub const fn which_child(self) -> u64 {
+    pub(crate) const fn which_child(self) -> u64 {
         self.place & ((1 << FANOUT_BITS) - 1)
     }
 
@@ -66,7 +66,7 @@ impl Node {
 
     /// Whether a request at this node notifies its ancestor at `level`, in a tree whose root is at level `top`: every
     /// m-th, from the parent up; of the m − 1 top levels none but a parent, and the m-th in their place (§3.5.5).
-    pub const fn notifies(self, level: u32, top: u32, m: u32) -> bool {
+    pub(crate) const fn notifies(self, level: u32, top: u32, m: u32) -> bool {
         let (parent, mth) = (self.level - 1, top + m - 1);
         level == parent || level == mth || (level > mth && (parent - level).is_multiple_of(m))
     }
@@ -133,7 +133,7 @@ impl Shape {
     }
 
     /// How often it can.
-    pub const fn growths(&self) -> u32 {
+    pub(crate) const fn growths(&self) -> u32 {
         (self.start_top - 1) / self.step
     }
 
@@ -143,19 +143,19 @@ impl Shape {
     }
 
     /// How often a tree has grown in whose top levels, where growing leaves its marks, this level is. None below all.
-    pub const fn grown_at(&self, level: u32) -> Option<u32> {
+    pub(crate) const fn grown_at(&self, level: u32) -> Option<u32> {
         let past = self.start_top + self.step;
         if level >= past { None } else { Some((past - 1 - level) / self.step) }
     }
 
     /// Whether `node` is the root of some tree that this one can be.
-    pub const fn is_a_root(&self, node: Node) -> bool {
+    pub(crate) const fn is_a_root(&self, node: Node) -> bool {
         let (level, top) = (node.level, self.start_top);
         node.place == 0 && level <= top && (top - level).is_multiple_of(self.step)
     }
 
     /// Units of the tree after it has grown so often.
-    pub const fn units_of(&self, grown: u32) -> u64 {
+    pub(crate) const fn units_of(&self, grown: u32) -> u64 {
         let whole = 1 << self.width_bits(self.top(grown));
         if whole < self.units { whole } else { self.units }
     }
@@ -167,12 +167,12 @@ impl Shape {
     }
 
     /// Words before the root.
-    pub const fn words_before_tree(&self) -> u64 {
+    pub(crate) const fn words_before_tree(&self) -> u64 {
         self.header + self.token_words()
     }
 
     /// Token words of a lock: one for every node of the token level, none without tokens.
-    pub const fn token_words(&self) -> u64 {
+    pub(crate) const fn token_words(&self) -> u64 {
         if self.token_level == 0 { 0 } else { 1 << (FANOUT_BITS * (self.token_level - 1)) }
     }
 
@@ -182,7 +182,7 @@ impl Shape {
     }
 
     /// The node of `level` that covers `unit`.
-    pub const fn node_over(&self, unit: u64, level: u32) -> Node {
+    pub(crate) const fn node_over(&self, unit: u64, level: u32) -> Node {
         Node { level, place: unit >> self.width_bits(level) }
     }
 
@@ -203,18 +203,18 @@ impl Shape {
     }
 
     /// The children of `node` that are leaves; of the last leaves of a tree some may not exist.
-    pub fn leaves_below(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
+    pub(crate) fn leaves_below(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
         let leaves = if node.level + 1 == self.levels { self.leaves } else { 0 };
         (0..1 << FANOUT_BITS).map(move |i| node.child(i)).filter(move |leaf| leaf.place < leaves)
     }
 
     /// Whether all leaves below `node` exist: the last ones may be left out.
-    pub const fn is_whole(&self, node: Node) -> bool {
+    pub(crate) const fn is_whole(&self, node: Node) -> bool {
         (node.place + 1) << (FANOUT_BITS * (self.levels - node.level)) <= self.leaves
     }
 
     /// The bits of `leaf` that are units of `start..end`.
-    pub const fn leaf_mask(&self, leaf: Node, start: u64, end: u64) -> u64 {
+    pub(crate) const fn leaf_mask(&self, leaf: Node, start: u64, end: u64) -> u64 {
         let (first, past) = self.range(leaf);
         let from = start.saturating_sub(first);
         let to = if end < past { end - first } else { past - first };
@@ -224,12 +224,12 @@ impl Shape {
     }
 
     /// All bits of a leaf that has all its units.
-    pub const fn full_leaf(&self) -> u64 {
+    pub(crate) const fn full_leaf(&self) -> u64 {
         if self.leaf_bits == 6 { u64::MAX } else { (1 << (1 << self.leaf_bits)) - 1 }
     }
 
     /// The levels whose nodes a request at internal `node` looks at: its own, and m − 1 more that are not leaves.
-    pub fn window_levels(&self, node: Node, m: u32) -> std::ops::Range<u32> {
+    pub(crate) fn window_levels(&self, node: Node, m: u32) -> std::ops::Range<u32> {
         node.level..(node.level + m).min(self.levels)
     }
 
@@ -243,7 +243,7 @@ impl Shape {
     }
 
     /// The token words that the units `start..end` belong to.
-    pub const fn token_segments(&self, start: u64, end: u64) -> std::ops::Range<u64> {
+    pub(crate) const fn token_segments(&self, start: u64, end: u64) -> std::ops::Range<u64> {
         if self.token_level == 0 {
             return 0..0;
         }

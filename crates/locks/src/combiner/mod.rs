@@ -19,7 +19,7 @@ pub mod core;
 mod flags;
 mod ids;
 mod message;
-pub mod mutants;
+pub(crate) mod mutants;
 mod packed;
 pub mod queue;
 #[cfg(test)]

@@ -86,11 +86,10 @@ impl Books {
         &self.core
     }
 
-    /// So many notes are about to be handled.
-    pub(super) fn begin_pass(&mut self, notes: usize) {
+    /// Notes are about to be handled.
+    pub(super) fn begin_pass(&mut self) {
         self.now = Instant::now();
         self.totals.passes += 1;
-        self.totals.notes += notes as u64;
     }
 
     /// Lets the combiner decide about everything that was noted, and passes it on.
@@ -215,16 +214,20 @@ impl Books {
     fn forget(&mut self, request: &Request) {
         let Some(id) = request.lock else { return };
         let held = matches!(request.stage, Stage::Held { .. });
-        self.directory.lock_mut(id).now.ended(held);
+        let upgrades = request.upgrades.is_some();
+        self.directory.close_after(id, |lock| {
+            lock.now.ended(held);
+            if upgrades {
+                lock.now.ended(false);
+            }
+        });
         self.totals.now.ended(held);
-        if request.upgrades.is_some() {
-            self.directory.lock_mut(id).now.ended(false);
+        if upgrades {
             self.totals.now.ended(false);
         }
         if held {
             self.totals.hold.add(self.now - request.since);
         }
-        self.directory.close(id);
     }
 
     /// Asks the combiner about what `lock` is made of.
@@ -259,8 +262,7 @@ impl Books {
         if let Err(why) = session.put(request) {
             return self.refuse(peer, id, why);
         }
-        self.directory.use_again(lock);
-        self.directory.lock_mut(lock).now.asked();
+        self.directory.use_again(lock).now.asked();
         self.totals.now.asked();
         if let Some(held_back) = &mut self.held_back {
             held_back.push((peer, id));
@@ -323,8 +325,7 @@ impl Books {
         if let Err(why) = session.put(request) {
             return self.refuse(peer, id, why);
         }
-        self.directory.use_again(lock);
-        self.directory.lock_mut(lock).now.claimed();
+        self.directory.use_again(lock).now.claimed();
         self.totals.now.claimed();
         self.totals.claimed += 1;
         self.decide();

@@ -21,7 +21,6 @@ use lockwright_fabric::backend::tcp::together;
 use lockwright_locks::combiner::bell::{Clerk, Turn};
 use lockwright_locks::combiner::core::ClientId;
 use lockwright_locks::combiner::queue::Combining;
-use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{MutexGuard, PoisonError};
 use tokio::runtime::Handle;
@@ -36,13 +35,11 @@ const PASSES: usize = 2;
 pub(super) struct Counter {
     books: Books,
     notes: Combining<Note>,
-    /// What a pass has taken and not served yet; empty between passes, unless one panicked.
-    batch: VecDeque<(ClientId, Note)>,
 }
 
 impl Counter {
     pub(super) fn new(books: Books, notes: Combining<Note>) -> Self {
-        Self { books, notes, batch: VecDeque::with_capacity(MOST) }
+        Self { books, notes }
     }
 }
 
@@ -91,7 +88,15 @@ impl Desk {
     }
 
     /// Puts a note into the tray. It is served at the next [`Desk::settle`], if not before.
+    #[inline]
     pub(super) fn put(&self, client: u32, note: Note) {
+        if self.tray().put(client, note).is_err() {
+            self.put_slow(client, note);
+        }
+    }
+
+    #[cold]
+    fn put_slow(&self, client: u32, note: Note) {
         while self.tray().put(client, note).is_err() {
             let mut open = self.books();
             if self.serve(&mut open.counter) == 0 {
@@ -112,11 +117,14 @@ impl Desk {
 
     /// One pass: takes what waits, serves it, and says how much it was.
     fn serve(&self, counter: &mut Counter) -> usize {
-        let Counter { books, notes, batch } = counter;
-        notes.take_all(MOST - batch.len(), batch);
-        let count = batch.len();
-        books.begin_pass(count);
-        while let Some((ClientId(peer), note)) = batch.pop_front() {
+        let Counter { books, notes } = counter;
+        books.begin_pass();
+        let mut count = 0;
+        while count < MOST
+            && let Some((ClientId(peer), note)) = notes.take()
+        {
+            count += 1;
+            books.totals.notes += 1;
             self.take(books, peer, note);
         }
         books.decide();

@@ -42,7 +42,8 @@ pub(super) enum Handle {
 pub(super) enum Held {
     /// Waited for by a task, which ends with this.
     Waiting(#[expect(dead_code, reason = "it is there to be dropped")] Task),
-    Granted(Guard),
+    /// Not in place: most requests are for the server's own locks, and would be twice the size.
+    Granted(Box<Guard>),
 }
 
 impl Held {
@@ -144,7 +145,9 @@ impl Handle {
             Poll::Pending => None,
         };
         let stage = match outcome {
-            Some(Ok(guard)) => Stage::Exported(Held::Granted(watched(guard, desk, peer, serial, id))),
+            Some(Ok(guard)) => {
+                Stage::Exported(Held::Granted(Box::new(watched(guard, desk, peer, serial, id))))
+            }
             Some(Err(error)) => return refuse(open, peer, id, &error),
             None => Stage::Exported(Held::Waiting(wait_for(acquire, desk, peer, serial, id))),
         };
@@ -186,7 +189,8 @@ fn wait_for(acquire: Pin<Box<Acquire>>, desk: &Desk, peer: u32, serial: u64, id:
                 let Some(request) = session.request(id) else { return };
                 let token = guard.token();
                 request.since = Instant::now();
-                request.stage = Stage::Exported(Held::Granted(watched(guard, &desk, peer, serial, id)));
+                request.stage =
+                    Stage::Exported(Held::Granted(Box::new(watched(guard, &desk, peer, serial, id))));
                 open.totals.exported_grants += 1;
                 open.say(peer, &Answer::Granted { id, token });
             }

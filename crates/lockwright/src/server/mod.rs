@@ -11,7 +11,7 @@
 //! | `look` | who holds and waits, for people |
 //! | `tray`, `combine` | the combiner's list of what they sent, and who serves it |
 //! | `books`, `session` | sessions, requests, grants, claims |
-//! | `directory` | names |
+//! | `directory`, `handles` | names, and what sessions call them |
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
 //! | `guests`, `guest` | clients that run the protocol of such a space themselves |
@@ -31,6 +31,7 @@ mod durable;
 mod exported;
 mod guest;
 mod guests;
+mod handles;
 mod lent;
 mod lents;
 mod look;

@@ -3,6 +3,7 @@
 use super::directory::SpaceNumber;
 use super::exported::{Exported, Held};
 use super::guest::Guest;
+use super::handles::Secretly;
 use super::lent::{self, Lent};
 use crate::home::Bound;
 use crate::name::LockName;
@@ -104,7 +105,7 @@ pub(super) struct Session {
     pub(super) guest: Option<Arc<Guest>>,
     /// Its place in a lent space, likewise.
     pub(super) lent: Option<Arc<lent::Guest>>,
-    pub(super) handles: HashMap<u64, Name>,
+    pub(super) handles: HashMap<u64, Name, Secretly>,
     pub(super) slots: Vec<Option<Request>>,
     /// Requests taken, and how many of them it knows to be.
     pub(super) taken: u64,

@@ -197,19 +197,23 @@ impl Tray {
         END.set(Some(number));
     }
 
+    #[inline]
     fn end(&self) -> MutexGuard<'_, Handler<Note>> {
         let number = END.get().unwrap_or_else(|| {
             let number = self.next_end.fetch_add(1, Ordering::Relaxed);
             END.set(Some(number));
             number
         });
-        self.ends[number % self.ends.len()].lock().unwrap_or_else(PoisonError::into_inner)
+        // Threads of the server's own have theirs without a division.
+        let number = if number < self.ends.len() { number } else { number % self.ends.len() };
+        self.ends[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a note in.
     ///
     /// # Errors
     /// If this thread's notes have to be worked off first.
+    #[inline]
     pub(super) fn put(&self, client: u32, note: Note) -> Result<(), Full> {
         self.end().push(ClientId(client), note)
     }

@@ -13,7 +13,22 @@ pub(super) struct States {
     stride: usize,
     numbers: Vec<u32>,
     found_from: Vec<u32>,
-    index: HashTable<u32>,
+    index: HashTable<Known>,
+}
+
+/// A state that was seen: its number, and half of its hash. The table grows without a look at all states, which are all over
+/// memory, and few are compared in vain.
+#[derive(Clone, Copy)]
+struct Known {
+    number: u32,
+    half: u32,
+}
+
+impl Known {
+    /// All that the table needs to find a place.
+    fn spread(half: u32) -> u64 {
+        u64::from(half).wrapping_mul(K)
+    }
 }
 
 impl States {
@@ -34,12 +49,14 @@ impl States {
     fn insert(&mut self, state: &[u32], from: u32) -> (u32, bool) {
         let (numbers, stride) = (&self.numbers, self.stride);
         let at = |number: u32| &numbers[number as usize * stride..(number as usize + 1) * stride];
-        let entry = self.index.entry(hash(state), |&other| at(other) == state, |&other| hash(at(other)));
+        let half = (hash(state) >> 32) as u32;
+        let is_it = |other: &Known| other.half == half && at(other.number) == state;
+        let entry = self.index.entry(Known::spread(half), is_it, |other| Known::spread(other.half));
         match entry {
-            hashbrown::hash_table::Entry::Occupied(found) => (*found.get(), false),
+            hashbrown::hash_table::Entry::Occupied(found) => (found.get().number, false),
             hashbrown::hash_table::Entry::Vacant(free) => {
                 let number = u32::try_from(self.found_from.len()).expect("fewer than 2^32 states");
-                free.insert(number);
+                free.insert(Known { number, half });
                 self.numbers.extend_from_slice(state);
                 self.found_from.push(from);
                 (number, true)
@@ -60,9 +77,11 @@ impl States {
     }
 }
 
+/// An odd number whose multiples spread over all bits: 2^64 divided by the golden ratio.
+const K: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// A multiply-and-fold hash over the state's numbers, two at a time.
 fn hash(state: &[u32]) -> u64 {
-    const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let fold = |h: u64, word: u64| {
         let wide = u128::from(h ^ word) * u128::from(K);
         (wide as u64) ^ (wide >> 64) as u64

@@ -46,7 +46,8 @@ impl Interests {
         let mut place = self.home(lock);
         loop {
             let (other, interest) = self.places[place];
-            if other == lock || matches!(interest, Interest::Nobody) {
+            // Which of the two it is cannot be foreseen; that it is one of them can.
+            if (other == lock) | matches!(interest, Interest::Nobody) {
                 return place;
             }
             place = (place + 1) & (self.places.len() - 1);

@@ -75,6 +75,13 @@ impl Counters {
 
     #[inline]
     pub(crate) fn observation(&mut self, what: &Observation) {
+        if matches!(what, Observation::Waiting(_) | Observation::Granted(..) | Observation::Releasing(_)) {
+            return;
+        }
+        self.rare_observation(what);
+    }
+
+    fn rare_observation(&mut self, what: &Observation) {
         match what {
             Observation::Retried(_) => self.retries += 1,
             Observation::Aborted(_) => self.aborts += 1,

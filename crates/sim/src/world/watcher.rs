@@ -100,18 +100,13 @@ impl Watcher {
     /// Takes note of what `client` did.
     #[inline]
     pub(crate) fn on(&mut self, now_ns: u64, client: u32, what: &Observation) {
-        let claim = match what {
-            Observation::Waiting(claim)
-            | Observation::Granted(claim, _)
-            | Observation::Releasing(claim)
-            | Observation::GaveUp(claim)
-            | Observation::Lost(claim) => claim,
-            Observation::Retried(_) | Observation::Aborted(_) => return,
-            Observation::Recovered(claim) => {
+        let claim = what.claim();
+        if let Observation::Retried(_) | Observation::Aborted(_) | Observation::Recovered(_) = what {
+            if let Observation::Recovered(_) = what {
                 self.recovered.insert(claim.lock);
-                return;
             }
-        };
+            return;
+        }
         if self.track_health {
             self.keep_health(now_ns, client, *what);
         }

@@ -55,7 +55,7 @@ pub fn together<T>(act: impl FnOnce() -> T) -> T {
     if TOGETHER.with_borrow(Option::is_some) {
         return act();
     }
-    TOGETHER.set(Some(Then::default()));
+    TOGETHER.with_borrow_mut(|then| *then = Some(Then::default()));
     let _leave = Leave;
     act()
 }

@@ -81,16 +81,6 @@ impl Agenda {
         if slot - self.base < SLOTS { self.put(at_ns, what) } else { self.put_far(at_ns, what) }
     }
 
-    /// What the next event is, if it is near: for whoever wants to be ready for it.
-    #[inline]
-    pub(super) fn next_what(&self) -> Option<EventKind> {
-        if self.first == NO_SLOT {
-            return None;
-        }
-        let head = self.heads[place(self.first)];
-        Some(self.entries[head as usize].what)
-    }
-
     /// Takes the next event, if it is not after `until_ns`.
     #[inline]
     pub(super) fn pop(&mut self, until_ns: u64) -> Next {

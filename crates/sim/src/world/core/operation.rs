@@ -4,7 +4,6 @@
 use super::event::EventKind;
 use super::said::Said;
 use super::{Core, Fate, OpId, What};
-use lockwright_fabric::backend::prefetch;
 use lockwright_fabric::{Addr, Cond, FabricError, NodeId, Op, RawVerb, Width};
 use std::collections::VecDeque;
 
@@ -43,20 +42,6 @@ const _: () = assert!(std::mem::offset_of!(Operation, verb) == 64, "its answer i
 const NO_VERB: RawVerb = RawVerb { addr: Addr::new(NodeId(0), 0), width: Width::W64, op: Op::Read };
 
 impl Operation {
-    /// It is about to arrive: all its cache lines will be needed.
-    #[inline]
-    pub(super) fn prefetch(&self) {
-        prefetch(&self.client);
-        prefetch(&self.verb);
-        prefetch(&self.verb.op);
-    }
-
-    /// It is about to be answered: that is in the first of them.
-    #[inline]
-    pub(super) fn prefetch_answer(&self) {
-        prefetch(&self.client);
-    }
-
     /// What the first verb found, or a wait at home saw; nothing after a sleep.
     #[inline]
     pub(crate) fn first_old(&self) -> Option<u128> {
@@ -118,12 +103,13 @@ impl Listing<'_> {
     /// Adds the next verb.
     #[inline(always)]
     pub(crate) fn add(&mut self, verb: RawVerb) {
-        if self.slot.verbs == 0 {
-            self.slot.verb = verb;
-        } else {
-            self.rare[self.op as usize].verbs.push(verb);
-        }
         self.slot.verbs += 1;
+        let place = if self.slot.verbs == 1 {
+            &mut self.slot.verb
+        } else {
+            self.rare[self.op as usize].verbs.push_mut(NO_VERB)
+        };
+        *place = verb;
     }
 }
 
@@ -374,7 +360,7 @@ impl Core {
     pub(crate) fn start_sleep(&mut self, client: u32, ns: u64) -> OpId {
         let op = self.new_op(client);
         let from_ns = self.clients[client as usize].busy_until_ns.max(self.now_ns);
-        self.push(from_ns.saturating_add(ns), EventKind::Complete(op));
+        self.completes_at(op, from_ns.saturating_add(ns));
         op
     }
 
@@ -404,11 +390,16 @@ impl Core {
             if met {
                 let op = self.local_waits.remove(at).op;
                 self.answer(op, value);
-                self.push(self.now_ns + self.model.cpu_access_ns, EventKind::Complete(op));
+                self.completes_at(op, self.now_ns + self.model.cpu_access_ns);
             } else {
                 at += 1;
             }
         }
+    }
+
+    #[inline]
+    pub(super) fn completes_at(&mut self, op: OpId, at_ns: u64) {
+        self.push(at_ns, EventKind::Complete(op));
     }
 
     #[inline]

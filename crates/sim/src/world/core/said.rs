@@ -53,23 +53,27 @@ impl Sayings {
     }
 
     /// Adds `what` to what was said.
-    #[inline]
+    #[inline(always)]
     pub(super) fn add(&mut self, said: &mut Said, what: Observation) {
+        if self.free == NOTHING {
+            self.one_more_place(what);
+        }
         let place = self.free;
-        let place = if place == NOTHING {
-            self.places.push((what, NOTHING));
-            self.places.len() as u32 - 1
-        } else {
-            let free = &mut self.places[place as usize];
-            self.free = free.1;
-            *free = (what, NOTHING);
-            place
-        };
+        let free = &mut self.places[place as usize];
+        self.free = free.1;
+        *free = (what, NOTHING);
         if said.is_empty() {
             said.0 = place;
         } else {
             self.append(said.0, place);
         }
+    }
+
+    /// Makes a place that is free; `what` says no more than that something has to lie there.
+    #[cold]
+    fn one_more_place(&mut self, what: Observation) {
+        self.free = self.places.len() as u32;
+        self.places.push((what, NOTHING));
     }
 
     /// Nearly always one thing is said at a time.

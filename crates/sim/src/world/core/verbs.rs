@@ -12,7 +12,7 @@ impl Core {
         let node = slot.verb.addr.node;
         if self.dead_nodes[node.0 as usize] {
             self.ops[op as usize].error = Some(FabricError::NodeLost(node));
-            self.push(self.now_ns + self.model.node_lost_ns, EventKind::Complete(op));
+            self.completes_at(op, self.now_ns + self.model.node_lost_ns);
             return None;
         }
         if slot.at_home {
@@ -33,7 +33,7 @@ impl Core {
         self.execute_all(op);
         let home_ns = turn_ns + self.ops[op as usize].return_ns;
         if !self.polls_again(op, home_ns) {
-            self.push(home_ns, EventKind::Complete(op));
+            self.completes_at(op, home_ns);
         }
         None
     }
@@ -143,7 +143,7 @@ impl Core {
             None => {
                 let home_ns = self.now_ns + slot.return_ns;
                 if !self.polls_again(op, home_ns) {
-                    self.push(home_ns, EventKind::Complete(op));
+                    self.completes_at(op, home_ns);
                 }
             }
         }
