@@ -1,12 +1,12 @@
 //! A run: so many clients that acquire and release locks of one protocol until enough has been done.
 
 use crate::failure::{Cause, Failure, replay_line};
+use crate::latencies::Latencies;
 use crate::plan::Plan;
 use crate::ranges::{Done, Picker, Ranges};
-use crate::report::{FirstVerb, Kind, Latency, PerCycle, Report};
+use crate::report::{FirstVerb, Kind, PerCycle, Report};
 use crate::rng::Rng;
 use crate::world::{Counters, Ended, Progress, Setup, SimEndpoint, World};
-use hdrhistogram::Histogram;
 use lockwright_fabric::observe::{Mode, Observation};
 use lockwright_fabric::{Addr, Endpoint, NodeId, Width};
 use lockwright_locks::case::Checks;
@@ -109,11 +109,11 @@ struct Tally {
     cycles: u64,
     began_ns: u64,
     ended_ns: u64,
-    exclusive: Histogram<u64>,
-    shared: Histogram<u64>,
-    release: Histogram<u64>,
+    exclusive: Latencies,
+    shared: Latencies,
+    release: Latencies,
     /// Acquires by kind of client.
-    kinds: Vec<Histogram<u64>>,
+    kinds: Vec<Latencies>,
     /// What the groups of clients have done, for those whose turns depend on it.
     done: Done,
     /// The first verb of an acquire, exclusive and shared, and of a release: sums, which are all that is asked for.
@@ -124,9 +124,7 @@ struct Tally {
 
 impl Tally {
     fn new(plan: &Plan) -> Self {
-        let histogram = || {
-            Histogram::new_with_bounds(1, plan.max_virtual_ns.max(1_000_000), 3).expect("bounds are in order")
-        };
+        let latencies = || Latencies::up_to(plan.max_virtual_ns);
         Self {
             to_start: if plan.duration_ns.is_some() { u64::MAX } else { plan.ops + plan.warmup_ops },
             ends_ns: plan.duration_ns.unwrap_or(u64::MAX),
@@ -134,10 +132,10 @@ impl Tally {
             cycles: 0,
             began_ns: 0,
             ended_ns: 0,
-            exclusive: histogram(),
-            shared: histogram(),
-            release: histogram(),
-            kinds: plan.ranges.iter().flat_map(Ranges::kinds).map(|_| histogram()).collect(),
+            exclusive: latencies(),
+            shared: latencies(),
+            release: latencies(),
+            kinds: plan.ranges.iter().flat_map(Ranges::kinds).map(|_| latencies()).collect(),
             done: Done::default(),
             first: [FirstVerbs::default(); 3],
             before: None,
@@ -162,13 +160,13 @@ impl Tally {
             Mode::Exclusive => &mut self.exclusive,
             Mode::Shared => &mut self.shared,
         };
-        acquire.saturating_record(granted_ns - wanted_ns);
+        acquire.record(granted_ns - wanted_ns);
         if let Some(kind) = self.kinds.get_mut(kind) {
-            kind.saturating_record(granted_ns - wanted_ns);
+            kind.record(granted_ns - wanted_ns);
         }
         self.first[usize::from(mode == Mode::Shared)].add(first_ns - wanted_ns);
         self.first[2].add(released_first_ns - releasing_ns);
-        self.release.saturating_record(released_ns - releasing_ns);
+        self.release.record(released_ns - releasing_ns);
         false
     }
 }
@@ -397,7 +395,7 @@ fn report<P: Protocol>(plan: &Plan, world: &World<'_>, tally: &Tally) -> Report 
     let (cas, fetch_adds) = (per(all.cas, before.cas), per(all.fetch_adds, before.fetch_adds));
     let retries = all.retries - before.retries;
     let mut acquire = tally.exclusive.clone();
-    acquire.add(&tally.shared).expect("the same bounds");
+    acquire.add(&tally.shared);
     Report {
         protocol: P::INFO.name.to_owned(),
         clients: plan.clients,
@@ -406,10 +404,10 @@ fn report<P: Protocol>(plan: &Plan, world: &World<'_>, tally: &Tally) -> Report 
         virtual_ns,
         cycles: tally.cycles,
         goodput_per_s: tally.cycles as f64 * 1e9 / virtual_ns.max(1) as f64,
-        acquire: latency(&acquire),
-        acquire_exclusive: latency(&tally.exclusive),
-        acquire_shared: latency(&tally.shared),
-        release: latency(&tally.release),
+        acquire: acquire.summary(),
+        acquire_exclusive: tally.exclusive.summary(),
+        acquire_shared: tally.shared.summary(),
+        release: tally.release.summary(),
         first_verb: FirstVerb {
             exclusive_ns: tally.first[0].mean_ns(),
             shared_ns: tally.first[1].mean_ns(),
@@ -444,24 +442,10 @@ fn report<P: Protocol>(plan: &Plan, world: &World<'_>, tally: &Tally) -> Report 
 
 fn kinds(plan: &Plan, tally: &Tally, virtual_ns: u64) -> Vec<Kind> {
     let names = plan.ranges.iter().flat_map(Ranges::kinds);
-    let kind = |(name, acquires): (String, &Histogram<u64>)| Kind {
+    let kind = |(name, acquires): (String, &Latencies)| Kind {
         name,
         goodput_per_s: acquires.len() as f64 * 1e9 / virtual_ns.max(1) as f64,
-        acquire: latency(acquires),
+        acquire: acquires.summary(),
     };
     names.zip(&tally.kinds).map(kind).collect()
-}
-
-fn latency(histogram: &Histogram<u64>) -> Latency {
-    if histogram.is_empty() {
-        return Latency::default();
-    }
-    Latency {
-        count: histogram.len(),
-        mean_ns: histogram.mean(),
-        p50_ns: histogram.value_at_quantile(0.5),
-        p99_ns: histogram.value_at_quantile(0.99),
-        p999_ns: histogram.value_at_quantile(0.999),
-        max_ns: histogram.max(),
-    }
 }
