@@ -1,13 +1,15 @@
 //! `lockwright run` and its companions, with real processes: what is serialised, what is passed through, and what
 //! happens when somebody is killed, stopped or broken.
 
+mod started;
+
 use lockwright::fenced::FencedFile;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
+use started::Started;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 /// A folder and a space of this test's own, gone with the test.
@@ -47,11 +49,7 @@ impl Scratch {
 
     /// Starts a command that says a line when it runs, and waits for that line.
     fn start(&self, args: &[&str]) -> Started {
-        let mut child = self.lockwright(args).spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        Started { child, line: line.trim().to_owned(), stdout }
+        Started::new(self.lockwright(args))
     }
 
     /// The listing's lines for `lock`.
@@ -73,26 +71,6 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
         let _ = fs::remove_file(&self.space);
-    }
-}
-
-struct Started {
-    child: Child,
-    line: String,
-    stdout: BufReader<std::process::ChildStdout>,
-}
-
-impl Started {
-    fn send(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
-    }
-
-    /// Its exit code and everything else it said.
-    fn end(mut self) -> (Option<i32>, String, String) {
-        let (mut out, mut err) = (String::new(), String::new());
-        self.stdout.read_to_string(&mut out).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-        (self.child.wait().unwrap().code(), out, err)
     }
 }
 

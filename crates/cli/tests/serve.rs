@@ -1,13 +1,14 @@
 //! `lockwright serve` and its clients, with real processes: who gets in, what is listed, and what a killed server, a
 //! killed client and a broken lock do to others.
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+mod started;
+
+use nix::sys::signal::Signal;
 use serde_json::Value;
+use started::Started;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -24,42 +25,6 @@ fn folder(name: &str) -> PathBuf {
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     folder
-}
-
-/// A process that says a line when it is ready; killed when it is dropped.
-struct Started {
-    child: Child,
-    line: String,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl Started {
-    fn new(mut command: Command) -> Self {
-        let mut child = command.spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        Self { child, line: line.trim().to_owned(), stdout }
-    }
-
-    fn send(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
-    }
-
-    /// Its exit code and everything else it said.
-    fn end(mut self) -> (Option<i32>, String, String) {
-        let (mut out, mut err) = (String::new(), String::new());
-        self.stdout.read_to_string(&mut out).unwrap();
-        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-        (self.child.wait().unwrap().code(), out, err)
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// A server, and its clients' commands.

@@ -1,6 +1,8 @@
 //! A small generator of repeatable numbers, for backends and layers: SplitMix64 (Steele, Lea, Flood, OOPSLA
 //! 2014). Not for secrets.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 /// A stream of numbers that its seed decides.
 #[derive(Clone, Debug)]
 pub(crate) struct SplitMix(u64);
@@ -26,8 +28,22 @@ impl SplitMix {
     }
 }
 
+/// The same for clones of an endpoint, which share it.
+#[derive(Debug)]
+pub(crate) struct SharedSplitMix(AtomicU64);
+
+impl SharedSplitMix {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(AtomicU64::new(seed))
+    }
+
+    pub(crate) fn next(&self) -> u64 {
+        mix(self.0.fetch_add(GOLDEN, Relaxed).wrapping_add(GOLDEN))
+    }
+}
+
 /// The step between two states.
-pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The number that belongs to a state.
 pub(crate) const fn mix(state: u64) -> u64 {
@@ -42,8 +58,10 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_published_numbers() {
-        let mut stream = SplitMix::new(1_234_567);
-        assert_eq!([stream.next(), stream.next()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
+        const PUBLISHED: [u64; 2] = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973];
+        let (mut stream, shared) = (SplitMix::new(1_234_567), SharedSplitMix::new(1_234_567));
+        assert_eq!([stream.next(), stream.next()], PUBLISHED);
+        assert_eq!([shared.next(), shared.next()], PUBLISHED);
     }
 
     #[test]

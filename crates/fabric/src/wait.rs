@@ -70,6 +70,17 @@ impl Field {
     pub const fn put(self, value: u128) -> u128 {
         (value & self.max()) << self.shift
     }
+
+    /// Whether `fields` fill a word of so many bits: none overlaps another, and none leaves a gap.
+    pub const fn fill(fields: &[Self], bits: u32) -> bool {
+        let (mut all, mut widths, mut at) = (0, 0, 0);
+        while at < fields.len() {
+            all |= fields[at].mask();
+            widths += fields[at].bits;
+            at += 1;
+        }
+        all == (Self { shift: 0, bits }).max() && widths == bits
+    }
 }
 
 /// One condition on a word.

@@ -9,7 +9,7 @@ use lockwright_fabric::backend::rdma::{
     DeviceChoice, HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, Reception, devices, has_device,
     port_counters,
 };
-use lockwright_fabric::backend::tcp::{Inbox, SessionEnd};
+use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, together};
 use lockwright_fabric::conformance::{Rig, Shape, Task};
 use lockwright_fabric::layer::Counted;
 use lockwright_fabric::{
@@ -295,6 +295,73 @@ fn memory_is_lent_to_those_who_are_to_have_it_and_its_atomics_are_one_step_to_th
     // Signs of life are answered, again and again.
     std::thread::sleep(Duration::from_millis(200));
     until("a sign of life is answered", || has.acknowledged() < Duration::from_millis(190));
+}
+
+/// Says again what it is told, when all that came together is there.
+#[derive(Default)]
+struct Echo {
+    inbox: Mutex<Option<Inbox>>,
+    heard: Mutex<Vec<Message>>,
+    settled: AtomicU32,
+}
+
+impl Reception for Echo {
+    fn admit(&self, _: &str) -> Option<PeerId> {
+        Some(PeerId::client(0))
+    }
+
+    fn attach(&self, _: PeerId, inbox: Inbox) {
+        *self.inbox.lock().unwrap() = Some(inbox);
+    }
+
+    fn deliver(&self, _: PeerId, _: PeerId, message: &Message) {
+        self.heard.lock().unwrap().push(message.clone());
+    }
+
+    fn settle(&self) {
+        self.settled.fetch_add(1, Relaxed);
+        let heard = std::mem::take(&mut *self.heard.lock().unwrap());
+        let inbox = self.inbox.lock().unwrap().clone().unwrap();
+        together(|| heard.into_iter().for_each(|message| assert!(inbox.deliver(PeerId::role(0), message))));
+    }
+
+    fn on_lost(&self, _: PeerId, _: SessionEnd) {}
+}
+
+#[test]
+fn letters_that_come_together_are_settled_together_and_answers_leave_in_their_order() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 50;
+    if !has_device() {
+        return;
+    }
+    let echo = Arc::new(Echo::default());
+    let host = RdmaHost::receive(Arc::clone(&echo) as Arc<dyn Reception>, HostOptions::default()).unwrap();
+    let client = a_client(&host);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let client = &client;
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    // Some are long: few of them fit together.
+                    let tail = vec![number; if number % 10 == 0 { 300 } else { 0 }];
+                    let message = Message { tail, ..Message::new(0, 1, &[thread, number]) };
+                    block_on(client.send(PeerId::role(0), message)).unwrap();
+                }
+            });
+        }
+        let mut next = [0; THREADS as usize];
+        for _ in 0..THREADS * EACH {
+            let message = block_on(client.recv(|_, message| Some(message.clone())));
+            let [thread, number, ..] = message.words;
+            assert_eq!(number, next[thread as usize], "in order, once each");
+            assert!(message.tail.iter().all(|word| *word == number));
+            next[thread as usize] += 1;
+        }
+    });
+    let settled = echo.settled.load(Relaxed);
+    println!("{} letters, settled in {settled} goes", THREADS * EACH);
+    assert!((1..=(THREADS * EACH) as u32).contains(&settled), "{settled}");
 }
 
 #[test]

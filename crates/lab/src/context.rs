@@ -105,35 +105,50 @@ impl Context {
             })
             .collect::<Result<Vec<_>, _>>()?;
         let bar = progress_bar(self.id, runs.len() as u64);
-        let next = AtomicUsize::new(0);
-        let results: Mutex<Vec<_>> = Mutex::new(runs.iter().map(|_| None).collect());
-        let work = || {
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(run) = runs.get(index) else { break };
-                let result = subjects[index].simulate_tuned(&run.plan, &run.tunables);
-                results.lock().expect("no run panicked")[index] = Some(result);
-                bar.inc(1);
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..self.threads.min(runs.len()) {
-                scope.spawn(work);
-            }
-            work();
+        let results = side_by_side(self.threads, runs.len(), |index| {
+            let result = subjects[index].simulate_tuned(&runs[index].plan, &runs[index].tunables);
+            bar.inc(1);
+            result
         });
         bar.finish_and_clear();
-        let results = results.into_inner().expect("no run panicked");
         runs.iter()
             .zip(results)
             .map(|(run, result)| {
-                result.expect("every run has ended").map_err(|failure| LabError::Failed {
+                result.map_err(|failure| LabError::Failed {
                     run: format!("{} with {} clients", run.protocol, run.plan.clients),
                     failure: Box::new(failure),
                 })
             })
             .collect()
     }
+}
+
+/// Does `work` for every number below `count`, on `threads` threads, and returns what came of it in order.
+pub(crate) fn side_by_side<T: Send>(
+    threads: usize,
+    count: usize,
+    work: impl Fn(usize) -> T + Sync,
+) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<_>> = Mutex::new((0..count).map(|_| None).collect());
+    let one_after_the_other = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                break;
+            }
+            let result = work(index);
+            results.lock().expect("no run panicked")[index] = Some(result);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(count) {
+            scope.spawn(one_after_the_other);
+        }
+        one_after_the_other();
+    });
+    let results = results.into_inner().expect("no run panicked");
+    results.into_iter().map(|result| result.expect("every run has ended")).collect()
 }
 
 /// A bar on stderr, drawn only if that is a terminal.

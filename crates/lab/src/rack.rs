@@ -11,7 +11,7 @@
 //! The network is the one set of parameters that everything is simulated with. One figure is this testbed's own: what a
 //! core does for a packet ([`SERVICE_NS`]).
 
-use crate::context::LabError;
+use crate::context::{LabError, side_by_side};
 use crate::subject::Tunable;
 use crate::workload::{Stream, Txn, Workload};
 use lockwright::fabric::fault::FaultPlan;
@@ -24,8 +24,6 @@ use lockwright_sim::{Ended, NicModel, Setup, SimEndpoint, World};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Nodes.
 pub(crate) const MACHINES: usize = 8;
@@ -130,24 +128,7 @@ pub(crate) fn quantile_us(sorted: &[u64], quantile: f64) -> f64 {
 /// # Errors
 /// The first run, in order, that failed.
 pub(crate) fn simulate_all(runs: &[RackRun], threads: usize) -> Result<Vec<RackReport>, LabError> {
-    let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<_>> = Mutex::new(runs.iter().map(|_| None).collect());
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(run) = runs.get(index) else { break };
-            let result = simulate(run);
-            results.lock().expect("no run panicked")[index] = Some(result);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(runs.len()) {
-            scope.spawn(work);
-        }
-        work();
-    });
-    let results = results.into_inner().expect("no run panicked");
-    results.into_iter().map(|result| result.expect("every run has ended")).collect()
+    side_by_side(threads, runs.len(), |index| simulate(&runs[index])).into_iter().collect()
 }
 
 /// Simulates `run`.

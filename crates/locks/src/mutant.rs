@@ -106,7 +106,7 @@ pub fn visit(visitor: &mut impl Visitor) {
 
 /// DrTM on clocks that agree, it believes.
 #[derive(Debug)]
-pub struct TrustsClocks;
+pub(crate) struct TrustsClocks;
 
 impl drtm::Rules for TrustsClocks {
     const NAME: &'static str = "drtm-trusts-clocks";
@@ -115,7 +115,7 @@ impl drtm::Rules for TrustsClocks {
 
 /// DrTM whose readers join a lease that is about to end.
 #[derive(Debug)]
-pub struct JoinsLate;
+pub(crate) struct JoinsLate;
 
 impl drtm::Rules for JoinsLate {
     const NAME: &'static str = "drtm-joins-late";
@@ -124,7 +124,7 @@ impl drtm::Rules for JoinsLate {
 
 /// RMA-RW whose readers come in whatever the mode.
 #[derive(Debug)]
-pub struct ReaderIgnoresMode;
+pub(crate) struct ReaderIgnoresMode;
 
 impl rma_rw::Rules for ReaderIgnoresMode {
     const NAME: &'static str = "rma-rw-reader-ignores-mode";
@@ -133,7 +133,7 @@ impl rma_rw::Rules for ReaderIgnoresMode {
 
 /// RMA-RW whose writers look for readers only before they set write mode.
 #[derive(Debug)]
-pub struct LooksOnce;
+pub(crate) struct LooksOnce;
 
 impl rma_rw::Rules for LooksOnce {
     const NAME: &'static str = "rma-rw-looks-once";
@@ -142,7 +142,7 @@ impl rma_rw::Rules for LooksOnce {
 
 /// RMA-RW that stays in write mode when the queue is empty.
 #[derive(Debug)]
-pub struct StaysInWriteMode;
+pub(crate) struct StaysInWriteMode;
 
 impl rma_rw::Rules for StaysInWriteMode {
     const NAME: &'static str = "rma-rw-stays-in-write-mode";
@@ -151,7 +151,7 @@ impl rma_rw::Rules for StaysInWriteMode {
 
 /// RMA-RW whose readers set the counts back without looking whether a writer has come.
 #[derive(Debug)]
-pub struct SetsBackBlindly;
+pub(crate) struct SetsBackBlindly;
 
 impl rma_rw::Rules for SetsBackBlindly {
     const NAME: &'static str = "rma-rw-sets-back-blindly";
@@ -160,7 +160,7 @@ impl rma_rw::Rules for SetsBackBlindly {
 
 /// MCS whose release, when somebody queued behind it, does not wait to learn who.
 #[derive(Debug)]
-pub struct ForgetsSuccessor;
+pub(crate) struct ForgetsSuccessor;
 
 impl mcs::Rules for ForgetsSuccessor {
     const NAME: &'static str = "mcs-forgets-successor";
@@ -169,7 +169,7 @@ impl mcs::Rules for ForgetsSuccessor {
 
 /// MCS whose queued client does not wait for the handover.
 #[derive(Debug)]
-pub struct JumpsQueue;
+pub(crate) struct JumpsQueue;
 
 impl mcs::Rules for JumpsQueue {
     const NAME: &'static str = "mcs-jumps-queue";
@@ -207,7 +207,7 @@ impl Flaw for Torn {
 
 /// One word for local and remote clients, on a fabric with `Nic` scope.
 #[derive(Debug)]
-pub struct WeakScope;
+pub(crate) struct WeakScope;
 
 impl Flaw for WeakScope {
     const NAME: &'static str = "cas-weak-scope";
@@ -219,7 +219,7 @@ impl Flaw for WeakScope {
 
 /// Release does not free the word, so that everybody else tries for ever.
 #[derive(Debug)]
-pub struct NeverFrees;
+pub(crate) struct NeverFrees;
 
 impl Flaw for NeverFrees {
     const NAME: &'static str = "cas-never-frees";
@@ -231,7 +231,7 @@ impl Flaw for NeverFrees {
 
 /// A spin lock that promises nobody is overtaken more than twice.
 #[derive(Debug)]
-pub struct Unfair;
+pub(crate) struct Unfair;
 
 impl Flaw for Unfair {
     const NAME: &'static str = "cas-unfair";
@@ -242,7 +242,7 @@ impl Flaw for Unfair {
 
 /// The token is read before the lock is taken: somebody else's grant can come in between.
 #[derive(Debug)]
-pub struct EarlyToken;
+pub(crate) struct EarlyToken;
 
 impl Flaw for EarlyToken {
     const NAME: &'static str = "cas-early-token";
@@ -254,7 +254,7 @@ impl Flaw for EarlyToken {
 
 /// Release leaves a bit set that nobody ever clears.
 #[derive(Debug)]
-pub struct LeavesMark;
+pub(crate) struct LeavesMark;
 
 impl Flaw for LeavesMark {
     const NAME: &'static str = "cas-leaves-mark";

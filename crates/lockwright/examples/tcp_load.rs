@@ -6,12 +6,14 @@
 //! clients share one thread and speak the messages of lock spaces themselves (`remote/talk.rs` has the tables), so that they
 //! cost as little as they can: what is to be seen is the server.
 
+mod apart;
+
+use apart::{Apart, serve_until_the_end, this_program};
 use lockwright::fabric::backend::tcp::{ConnectOptions, Fate, Listener, TcpEndpoint};
 use lockwright::fabric::{Message, PeerId};
 use lockwright::server::{Server, ServerOptions};
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -32,8 +34,8 @@ fn main() {
     }
     let number = |at: usize, or: u64| args.get(at).map_or(or, |arg| arg.parse().expect("a number"));
     let (clients, window, seconds) = (number(0, 32) as usize, number(1, 8), number(2, 1));
-    let me = std::env::current_exe().unwrap().display().to_string();
-    let servers: Vec<String> = args.get(3..).filter(|some| !some.is_empty()).map_or(vec![me], <[_]>::to_vec);
+    let servers: Vec<String> =
+        args.get(3..).filter(|some| !some.is_empty()).map_or_else(|| vec![this_program()], <[_]>::to_vec);
     println!("{clients} clients, {window} requests each, {TURNS} turns of {seconds} s; medians");
     let mut figures = vec![Vec::new(); servers.len()];
     for _ in 0..TURNS {
@@ -73,21 +75,13 @@ fn serve(threads: Option<usize>) {
         options = options.threads(threads);
     }
     let server = Server::start(options).unwrap();
-    println!("{}", server.address());
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    serve_until_the_end(&server.address().to_string());
 }
 
 fn turn(server: &str, clients: usize, window: u64, time: Duration) -> Figures {
     let (program, threads) = server.split_once(':').unwrap_or((server, ""));
-    let mut child = Command::new(program)
-        .args(["serve", threads])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim().parse().unwrap();
+    let apart = Apart::start(program, &["serve", threads]);
+    let address = apart.line.parse().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let figures = runtime.block_on(async {
         let mut all = Vec::new();
@@ -102,9 +96,9 @@ fn turn(server: &str, clients: usize, window: u64, time: Duration) -> Figures {
         // The first moments are not counted.
         tokio::time::sleep(time / 5).await;
         TIMES.take();
-        let (began, cpu) = (Instant::now(), cpu(&child));
+        let (began, cpu) = (Instant::now(), cpu(&apart.child));
         tokio::time::sleep(time).await;
-        let (mut times, took, cpu) = (TIMES.take(), began.elapsed(), self::cpu(&child) - cpu);
+        let (mut times, took, cpu) = (TIMES.take(), began.elapsed(), self::cpu(&apart.child) - cpu);
         all.iter().for_each(|client| client.stop.store(true, Relaxed));
         times.sort_unstable();
         let at = |part: usize| times[times.len() * part / 100] as f64 / 1e3;
@@ -115,8 +109,7 @@ fn turn(server: &str, clients: usize, window: u64, time: Duration) -> Figures {
             cpu: cpu * 1e6 / times.len() as f64,
         }
     });
-    drop(child.stdin.take());
-    child.wait().unwrap();
+    apart.end();
     figures
 }
 

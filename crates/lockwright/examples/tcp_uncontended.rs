@@ -4,13 +4,15 @@
 //! They take turns, in many short runs, and the medians are compared. `lockwright bench` has the same figure beside others;
 //! this is the small program for a profiler.
 
+mod apart;
+
+use apart::{Apart, serve_until_the_end, this_program};
 use lockwright::Client;
 use lockwright::server::{Server, ServerOptions};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// Bytes of a request, and of an answer.
@@ -35,31 +37,19 @@ fn serve(core: usize) {
     pin(core);
     let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap())).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    println!("{} {}", server.address(), listener.local_addr().unwrap());
+    let addresses = format!("{} {}", server.address(), listener.local_addr().unwrap());
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_nodelay(true).unwrap();
         let mut frame = [0; FRAME];
         while stream.read_exact(&mut frame).is_ok() && stream.write_all(&frame).is_ok() {}
     });
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
-}
-
-fn start(core: usize) -> (Child, String, String) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["serve", &core.to_string()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let (server, echo) = line.trim().split_once(' ').unwrap();
-    (child, server.to_owned(), echo.to_owned())
+    serve_until_the_end(&addresses);
 }
 
 fn compare(mine: usize, theirs: usize, runs: usize) {
-    let (mut child, server, echo) = start(theirs);
+    let apart = Apart::start(&this_program(), &["serve", &theirs.to_string()]);
+    let (server, echo) = apart.line.split_once(' ').unwrap();
     pin(mine);
     let mut stream = TcpStream::connect(echo).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -85,8 +75,7 @@ fn compare(mine: usize, theirs: usize, runs: usize) {
         quiet / quiet_bare
     );
     drop(client);
-    drop(child.stdin.take());
-    child.wait().unwrap();
+    apart.end();
 }
 
 fn time(once: &mut dyn FnMut()) -> f64 {

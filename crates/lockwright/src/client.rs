@@ -9,11 +9,13 @@ use crate::lock::{Mutex, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::progress::Progress;
 #[cfg(target_os = "linux")]
-use crate::remote::lent::{self, LentHome};
+use crate::remote::guest::GuestHome;
+#[cfg(target_os = "linux")]
+use crate::remote::lent;
 #[cfg(target_os = "linux")]
 use crate::remote::transport::Transport;
 #[cfg(target_os = "linux")]
-use crate::remote::verbs::{SUFFIX, VerbsHome};
+use crate::remote::verbs::{SUFFIX, Verbs};
 #[cfg(target_os = "linux")]
 use crate::remote::{Remote, RemoteHome, RemoteOptions, address, secret};
 use lockwright_fabric::backend::tcp;
@@ -162,14 +164,18 @@ impl ClientOptions {
             Address::Served { by, server, space } => {
                 if let Some(space) = lent::wanted(&space) {
                     let remote = Remote::open(self.remote(by, server, space)?)?;
-                    return Client::at(Arc::new(LentHome::new(remote, address)?), address);
+                    return Client::at(Arc::new(lent::open(remote, address)?), address);
                 }
                 let verbs = space.ends_with(SUFFIX.as_bytes());
                 if verbs && by != By::Tcp {
                     return Err(OpenError::Space { space: address.to_owned(), why: UNSOUND.to_owned() });
                 }
                 let remote = Remote::open(self.remote(by, server, space)?)?;
-                if verbs { Arc::new(VerbsHome::new(remote)) } else { Arc::new(RemoteHome::new(remote)) }
+                if verbs {
+                    Arc::new(GuestHome::<Verbs>::new(remote))
+                } else {
+                    Arc::new(RemoteHome::new(remote))
+                }
             }
         };
         Client::at(home, address)

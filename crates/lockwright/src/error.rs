@@ -2,6 +2,7 @@
 
 use crate::name::{LockName, NameError};
 use lockwright_fabric::FabricError;
+#[cfg(target_os = "linux")]
 use lockwright_locks::Denied;
 use std::ops::Range;
 
@@ -124,6 +125,7 @@ impl LockError {
     }
 
     /// What a protocol's refusal means to a user; `Busy` only comes to those who tried.
+    #[cfg(target_os = "linux")]
     pub(crate) fn from_denied(denied: Denied, claim: (u64, u64)) -> Self {
         match denied {
             Denied::Busy | Denied::TimedOut => Self::TimedOut,
@@ -175,4 +177,52 @@ pub enum UnlockError {
     /// The space cannot be reached; it will free the lock itself.
     #[error("the space cannot be used: {0}")]
     Space(#[from] FabricError),
+}
+
+/// Why a held lock was not changed. It is held as it was, unless the error says that it was lost.
+///
+/// ```
+/// use lockwright::{ChangeError, Client};
+/// let client = Client::open("mem:").unwrap();
+/// let lock = client.rwlock("a").unwrap();
+/// let (mut one, _two) = (lock.read().wait().unwrap(), lock.read().wait().unwrap());
+/// assert_eq!(one.try_upgrade(), Err(ChangeError::Busy));
+/// assert!(one.is_shared());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// Others read the same, and the upgrade was only tried.
+    #[error("others hold the lock in shared mode")]
+    Busy,
+    /// The other readers did not leave in time.
+    #[error("the lock could not be upgraded in time")]
+    TimedOut,
+    /// Another reader of the same already waits to upgrade, and each would wait for the other. Unlock, and lock again.
+    #[error("another reader already waits to upgrade, and each would wait for the other")]
+    WouldDeadlock,
+    /// These units cannot be given back. Nothing was.
+    #[error("{start}..{end} cannot be given back: {why}")]
+    BadPart {
+        /// Where the part starts.
+        start: u64,
+        /// Where it ends.
+        end: u64,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Spaces of this kind cannot change what is held.
+    #[error(
+        "not offered by {0}; spaces of a server's own (tcp://HOST/NAME, rdma://HOST/NAME) and mem: can change a held lock"
+    )]
+    NotOffered(&'static str),
+    /// The lock had been taken away: its lease ran out, or somebody broke it.
+    #[error("the lock was taken away before it was changed (its token was {token})")]
+    Lost {
+        /// The token of the lost grant.
+        token: u64,
+    },
+    /// The server refused.
+    #[error("{0}")]
+    Server(String),
 }

@@ -15,7 +15,8 @@
 //!
 //! - [`Client`]: an opened space. [`Mutex`], [`RwLock`], [`RangeLock`]: handles by name. [`LockSet`]: several at once.
 //! - [`Acquire`]: await it on any executor, or `.wait()` without one; drop it to give up.
-//! - [`Guard`]: the held lock, its [token](Guard::token) and its [state](Guard::state).
+//! - [`Guard`]: the held lock, its [token](Guard::token) and its [state](Guard::state). It can be
+//!   [upgraded](Guard::upgrade), [downgraded](Guard::downgrade), and [given back in part](Guard::unlock_part).
 //! - [`server`]: locks for other machines, over TCP.
 //! - [`inspect`]: who holds what, who waits, and how to break a lock.
 //! - [`fenced`]: how a resource refuses writes from the past.
@@ -42,9 +43,10 @@ mod remote;
 pub mod server;
 
 pub use client::{Client, ClientOptions};
-pub use error::{HandleError, LockError, OpenError, TryLockError, UnlockError};
+pub use error::{ChangeError, HandleError, LockError, OpenError, TryLockError, UnlockError};
 pub use lock::{
-    Acquire, AcquireSet, Guard, GuardState, LockSet, LostSignal, Mutex, RangeLock, RwLock, SetGuard, Unlock,
+    Acquire, AcquireSet, Downgrade, Guard, GuardState, LockSet, LostSignal, Mutex, RangeLock, RwLock,
+    SetGuard, Unlock, Upgrade,
 };
 pub use lockwright_fabric as fabric;
 pub use lockwright_locks as locks;

@@ -23,26 +23,3 @@ fn processes_that_are_killed_and_stopped_lose_no_update() {
     );
     stress::Stress::start(seed).run_for(std::time::Duration::from_secs(secs)).judge();
 }
-
-#[test]
-#[should_panic(expected = "mutual exclusion")]
-fn a_history_in_which_two_ranges_overlap_is_refused() {
-    let one = "1 G range x 0 4 7\n5 R\n6 U held\n";
-    let other = "2 G range s 3 6 8\n3 R\n4 U held\n";
-    stress::judge_told("overlap", &[one, other]);
-}
-
-#[test]
-fn a_history_in_which_two_ranges_only_touch_is_fine() {
-    let one = "1 G range x 0 4 7\n5 R\n6 U held\n";
-    let other = "2 G range x 4 6 8\n3 R\n4 U held\n";
-    stress::judge_told("touch", &[one, other]);
-}
-
-#[test]
-#[should_panic(expected = "token")]
-fn a_history_in_which_a_token_falls_is_refused() {
-    let one = "1 G range x 0 4 9\n2 R\n3 U held\n";
-    let other = "4 G range x 3 6 8\n5 R\n6 U held\n";
-    stress::judge_told("token", &[one, other]);
-}

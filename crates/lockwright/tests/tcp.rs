@@ -347,7 +347,7 @@ fn nonsense_in_sound_frames_ends_its_own_session_only() {
         for round in 0..30 {
             let ep = connect().await.unwrap();
             for seq in 1..100 {
-                let kind = (next() % 14) as u32 | ((next() % 8) as u32) << 8;
+                let kind = (next() % 18) as u32 | ((next() % 8) as u32) << 8;
                 let words = [seq, next() % 5, next() % 5, next() % 3];
                 let tail = (0..next() % 4).map(|_| next() % 20).collect();
                 let message = Message { lock: next() % 3, kind, words, tail };

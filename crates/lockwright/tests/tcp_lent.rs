@@ -1,5 +1,5 @@
 //! Lent spaces, whose locks clients take by verbs of their own: here over tcp, where the server's CPU executes the verbs. The
-//! same clients run over queue pairs in `crates/cli/tests/rdma.rs`.
+//! same clients run over queue pairs in `tests/rdma.rs` and in `crates/cli/tests/rdma.rs`.
 #![cfg(target_os = "linux")]
 
 mod apart;

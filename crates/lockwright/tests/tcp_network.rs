@@ -5,8 +5,9 @@
 mod apart;
 
 use apart::eventually;
+use lockwright::inspect::{EntryState, Inspector};
 use lockwright::server::{Server, ServerOptions};
-use lockwright::{Client, GuardState, TryLockError};
+use lockwright::{ChangeError, Client, GuardState, TryLockError};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -156,4 +157,52 @@ fn a_client_behind_a_network_that_hangs_is_uncertain_then_given_up_and_learns_it
     assert!(guard.unlock().wait().is_err());
     drop(next);
     assert!(far.mutex("a").unwrap().lock().wait().is_ok(), "the client goes on");
+}
+
+#[test]
+fn an_upgrade_that_waits_outlives_its_connection_and_is_lost_with_its_session() {
+    let server = server();
+    let network = Network::to(server.address());
+    let near = Client::open(&format!("tcp://{}", server.address())).unwrap().rwlock("a").unwrap();
+    let far = network.client().rwlock("a").unwrap();
+    let inspector = Inspector::open(&format!("tcp://{}", server.address())).unwrap();
+    let waits = || inspector.entries().unwrap().iter().any(|entry| entry.state == EntryState::Waiting);
+    let (mut guard, other) = (far.read().wait().unwrap(), near.read().wait().unwrap());
+    std::thread::scope(|threads| {
+        let upgrade = threads.spawn(|| guard.upgrade().wait());
+        eventually("it waits", waits);
+        for _ in 0..3 {
+            network.cut();
+            std::thread::sleep(Duration::from_millis(30));
+            assert!(waits(), "sessions outlive their connections");
+        }
+        drop(other);
+        upgrade.join().unwrap().unwrap();
+    });
+    assert!(!guard.is_shared() && near.try_read().is_err());
+    // Cut in the middle of changes, nothing is lost or done twice.
+    for round in 0..30 {
+        if round % 3 == 0 {
+            network.cut();
+        }
+        guard.downgrade().wait().unwrap();
+        drop(near.read().wait().unwrap());
+        assert!(near.try_write().is_err());
+        guard.upgrade().wait().unwrap();
+        assert!(near.try_read().is_err());
+    }
+    guard.downgrade().wait().unwrap();
+    let other = near.read().wait().unwrap();
+    std::thread::scope(|threads| {
+        let upgrade = threads.spawn(|| guard.upgrade().wait());
+        eventually("it waits", waits);
+        network.hang(true);
+        eventually("it is given up", || !waits());
+        network.hang(false);
+        network.cut();
+        assert!(matches!(upgrade.join().unwrap(), Err(ChangeError::Lost { .. })));
+    });
+    assert_eq!(guard.state(), GuardState::Lost);
+    drop(other);
+    assert!(near.write().wait().is_ok());
 }

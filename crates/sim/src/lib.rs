@@ -12,6 +12,7 @@ mod ranges;
 mod report;
 mod rng;
 mod run;
+mod tally;
 mod world;
 mod zipf;
 

@@ -1,13 +1,13 @@
 //! A run: so many clients that acquire and release locks of one protocol until enough has been done.
 
 use crate::failure::{Cause, Failure, replay_line};
-use crate::latencies::Latencies;
 use crate::plan::Plan;
-use crate::ranges::{Done, Picker, Ranges};
-use crate::report::{FirstVerb, Kind, PerCycle, Report};
+use crate::ranges::Picker;
+use crate::report::Report;
 use crate::rng::Rng;
-use crate::world::{Counters, Ended, Progress, Setup, SimEndpoint, World};
-use lockwright_fabric::observe::{Mode, Observation};
+use crate::tally::{Tally, Times};
+use crate::world::{Ended, Progress, Setup, SimEndpoint, World};
+use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Addr, Endpoint, NodeId, Width};
 use lockwright_locks::case::Checks;
 use lockwright_locks::{Grant, LockClient, Lost, Protocol, Space};
@@ -99,106 +99,6 @@ fn sensible<P: Protocol>(plan: &Plan, params: &P::Params) -> Result<(), Cause> {
     Err(Cause::BadPlan(problem.to_owned()))
 }
 
-/// What the clients of a run share: how much is left to do, and what was measured.
-#[derive(Debug)]
-struct Tally {
-    to_start: u64,
-    /// Nothing is started from here on.
-    ends_ns: u64,
-    warmup_left: u64,
-    cycles: u64,
-    began_ns: u64,
-    ended_ns: u64,
-    exclusive: Latencies,
-    shared: Latencies,
-    release: Latencies,
-    /// Acquires by kind of client.
-    kinds: Vec<Latencies>,
-    /// What the groups of clients have done, for those whose turns depend on it.
-    done: Done,
-    /// The first verb of an acquire, exclusive and shared, and of a release: sums, which are all that is asked for.
-    first: [FirstVerbs; 3],
-    /// The counters when the warm-up ended.
-    before: Option<Counters>,
-}
-
-impl Tally {
-    fn new(plan: &Plan) -> Self {
-        let latencies = || Latencies::up_to(plan.max_virtual_ns);
-        Self {
-            to_start: if plan.duration_ns.is_some() { u64::MAX } else { plan.ops + plan.warmup_ops },
-            ends_ns: plan.duration_ns.unwrap_or(u64::MAX),
-            warmup_left: plan.warmup_ops,
-            cycles: 0,
-            began_ns: 0,
-            ended_ns: 0,
-            exclusive: latencies(),
-            shared: latencies(),
-            release: latencies(),
-            kinds: plan.ranges.iter().flat_map(Ranges::kinds).map(|_| latencies()).collect(),
-            done: Done::default(),
-            first: [FirstVerbs::default(); 3],
-            before: None,
-        }
-    }
-
-    fn is_over(&self, now_ns: u64) -> bool {
-        self.to_start == 0 || now_ns >= self.ends_ns
-    }
-
-    /// A cycle is over. True if the warm-up ended with it.
-    fn cycle(&mut self, mode: Mode, kind: usize, times: Times) -> bool {
-        let Times { wanted_ns, first_ns, granted_ns, releasing_ns, released_first_ns, released_ns } = times;
-        if self.warmup_left > 0 {
-            self.warmup_left -= 1;
-            self.began_ns = released_ns;
-            return self.warmup_left == 0;
-        }
-        self.cycles += 1;
-        self.ended_ns = released_ns;
-        let acquire = match mode {
-            Mode::Exclusive => &mut self.exclusive,
-            Mode::Shared => &mut self.shared,
-        };
-        acquire.record(granted_ns - wanted_ns);
-        if let Some(kind) = self.kinds.get_mut(kind) {
-            kind.record(granted_ns - wanted_ns);
-        }
-        self.first[usize::from(mode == Mode::Shared)].add(first_ns - wanted_ns);
-        self.first[2].add(released_first_ns - releasing_ns);
-        self.release.record(released_ns - releasing_ns);
-        false
-    }
-}
-
-/// When the steps of a cycle were over.
-#[derive(Clone, Copy)]
-struct Times {
-    wanted_ns: u64,
-    first_ns: u64,
-    granted_ns: u64,
-    releasing_ns: u64,
-    released_first_ns: u64,
-    released_ns: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct FirstVerbs {
-    count: u64,
-    sum_ns: u64,
-}
-
-impl FirstVerbs {
-    fn add(&mut self, ns: u64) {
-        self.count += 1;
-        self.sum_ns += ns;
-    }
-
-    fn mean_ns(self) -> f64 {
-        self.sum_ns as f64 / self.count.max(1) as f64
-    }
-}
-
 fn once<P: Protocol>(
     plan: &Plan,
     params: &P::Params,
@@ -247,7 +147,7 @@ fn once<P: Protocol>(
             .and_then(|()| all_free::<P>(&mut world, plan, &space, params, &initial)),
     };
     match watched {
-        Ok(()) => Ok(report::<P>(plan, &world, &job.tally.borrow())),
+        Ok(()) => Ok(job.tally.borrow().report::<P>(plan, &world)),
         Err(cause) => {
             let word = if let Cause::NotFree { addr, .. } = cause { Some(addr) } else { None };
             Err((cause, world.timeline(word)))
@@ -383,69 +283,4 @@ impl Work {
             ep.spend(self.job.between_ns);
         }
     }
-}
-
-fn report<P: Protocol>(plan: &Plan, world: &World<'_>, tally: &Tally) -> Report {
-    let all = world.counters();
-    let before = tally.before.clone().unwrap_or_default();
-    let cycles = tally.cycles.max(1) as f64;
-    let per = |now: u64, then: u64| (now - then) as f64 / cycles;
-    let cut_ns = plan.duration_ns.filter(|_| plan.cut_off);
-    let virtual_ns = cut_ns.unwrap_or(tally.ended_ns).saturating_sub(tally.began_ns);
-    let (cas, fetch_adds) = (per(all.cas, before.cas), per(all.fetch_adds, before.fetch_adds));
-    let retries = all.retries - before.retries;
-    let mut acquire = tally.exclusive.clone();
-    acquire.add(&tally.shared);
-    Report {
-        protocol: P::INFO.name.to_owned(),
-        clients: plan.clients,
-        locks: plan.locks,
-        seed: plan.seed,
-        virtual_ns,
-        cycles: tally.cycles,
-        goodput_per_s: tally.cycles as f64 * 1e9 / virtual_ns.max(1) as f64,
-        acquire: acquire.summary(),
-        acquire_exclusive: tally.exclusive.summary(),
-        acquire_shared: tally.shared.summary(),
-        release: tally.release.summary(),
-        first_verb: FirstVerb {
-            exclusive_ns: tally.first[0].mean_ns(),
-            shared_ns: tally.first[1].mean_ns(),
-            release_ns: tally.first[2].mean_ns(),
-        },
-        per_cycle: PerCycle {
-            reads: per(all.reads, before.reads),
-            writes: per(all.writes, before.writes),
-            cas,
-            fetch_adds,
-            atomics: cas + fetch_adds,
-            messages: per(all.messages, before.messages),
-            round_trips: per(all.round_trips, before.round_trips),
-            bytes: per(all.bytes, before.bytes),
-        },
-        retries,
-        retry_percent: if all.cas == before.cas {
-            0.0
-        } else {
-            100.0 * retries as f64 / (all.cas - before.cas) as f64
-        },
-        aborts: all.aborts - before.aborts,
-        denied: all.denied - before.denied,
-        recoveries: all.recoveries - before.recoveries,
-        lost: all.void_grants - before.void_grants,
-        longest_bypass: u64::from(world.longest_bypass()),
-        crashed: all.crashes as usize,
-        total_verbs: all.verbs(),
-        kinds: kinds(plan, tally, virtual_ns),
-    }
-}
-
-fn kinds(plan: &Plan, tally: &Tally, virtual_ns: u64) -> Vec<Kind> {
-    let names = plan.ranges.iter().flat_map(Ranges::kinds);
-    let kind = |(name, acquires): (String, &Latencies)| Kind {
-        name,
-        goodput_per_s: acquires.len() as f64 * 1e9 / virtual_ns.max(1) as f64,
-        acquire: acquires.summary(),
-    };
-    names.zip(&tally.kinds).map(kind).collect()
 }

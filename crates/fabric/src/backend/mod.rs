@@ -15,6 +15,7 @@ pub mod rdma;
 mod run;
 #[cfg(all(feature = "shm", target_os = "linux"))]
 pub mod shm;
+mod sought;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 mod wakers;

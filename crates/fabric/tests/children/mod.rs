@@ -1,19 +1,24 @@
 //! Clients in processes of their own. The test binary starts itself again; the child joins a space and does, one after
-//! the other, what frames from a socket say. [`Remote`] is an endpoint whose verbs, waits and messages happen there.
+//! the other, what frames from a socket say. [`Remote`] is an endpoint whose verbs, waits and messages happen there; `words`
+//! says how all of it goes over the socket.
 
-#![allow(dead_code, unreachable_pub, reason = "every test binary uses its part of this")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "every test binary uses its part of this")]
+
+mod remote;
+mod words;
+
+pub use remote::Remote;
+pub use words::{decode_error, encode_verb, encode_wait};
 
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Reclaim, ShmEndpoint, ShmSpace, SpaceOptions};
 use lockwright_fabric::*;
-use std::collections::VecDeque;
-use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
-use std::task::Poll;
+use words::{COND, VERB, decode_cond, decode_deadline, decode_verb, encode_error, halves, receive, send};
 
 const SOCKET: &str = "LOCKWRIGHT_TEST_SOCKET";
 const SPACE: &str = "LOCKWRIGHT_TEST_SPACE";
@@ -100,20 +105,6 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn send(line: &mut UnixStream, words: &[u64]) {
-    let mut bytes = (words.len() as u64).to_le_bytes().to_vec();
-    bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-    line.write_all(&bytes).unwrap();
-}
-
-fn receive(line: &mut UnixStream) -> Option<Vec<u64>> {
-    let mut word = [0; 8];
-    line.read_exact(&mut word).ok()?;
-    let mut bytes = vec![0; 8 * u64::from_le_bytes(word) as usize];
-    line.read_exact(&mut bytes).ok()?;
-    Some(bytes.chunks(8).map(|chunk| u64::from_le_bytes(chunk.try_into().unwrap())).collect())
 }
 
 pub const GO: u64 = 1;
@@ -239,237 +230,4 @@ fn wait<T: Value>(
 /// The `n`-th name: all sorts of lengths.
 pub fn name(n: u64) -> String {
     format!("{n}{}", "-".repeat((n * 37 % 250) as usize))
-}
-
-fn halves(wide: u128) -> [u64; 2] {
-    [wide as u64, (wide >> 64) as u64]
-}
-
-fn whole(words: &[u64]) -> u128 {
-    u128::from(words[0]) | u128::from(words[1]) << 64
-}
-
-const VERB: usize = 12;
-const COND: usize = 5;
-
-pub fn encode_verb(verb: &RawVerb) -> Vec<u64> {
-    let (code, operands) = match verb.op {
-        Op::Read => (0, [0; 4]),
-        Op::Write(value) => (1, [value, 0, 0, 0]),
-        Op::Cas { expect, new } => (2, [expect, new, 0, 0]),
-        Op::FetchAdd(add) => (3, [add, 0, 0, 0]),
-        Op::MaskedCas(m) => (4, [m.compare, m.compare_mask, m.swap, m.swap_mask]),
-        Op::MaskedFetchAdd(f) => (5, [f.add, f.boundaries, 0, 0]),
-        Op::GuardedFetchAdd { fields: f, guard, guard_mask } => (6, [f.add, f.boundaries, guard, guard_mask]),
-    };
-    let place = u64::from(verb.addr.node.0) << 32 | u64::from(verb.addr.region.0);
-    let head = [place, verb.addr.offset, verb.width.bytes(), code];
-    head.into_iter().chain(operands.into_iter().flat_map(halves)).collect()
-}
-
-fn decode_verb(words: &[u64]) -> RawVerb {
-    let [a, b, c, d] = std::array::from_fn(|i| whole(&words[4 + 2 * i..]));
-    let op = match words[3] {
-        0 => Op::Read,
-        1 => Op::Write(a),
-        2 => Op::Cas { expect: a, new: b },
-        3 => Op::FetchAdd(a),
-        4 => Op::MaskedCas(MaskedCas { compare: a, compare_mask: b, swap: c, swap_mask: d }),
-        5 => Op::MaskedFetchAdd(Fields { add: a, boundaries: b }),
-        _ => Op::GuardedFetchAdd { fields: Fields { add: a, boundaries: b }, guard: c, guard_mask: d },
-    };
-    let (node, region) = (NodeId((words[0] >> 32) as u16), RegionId(words[0] as u16));
-    let width = if words[2] == 8 { Width::W64 } else { Width::W128 };
-    RawVerb { addr: Addr { offset: words[1], node, region }, width, op }
-}
-
-fn encode_cond(cond: Option<Cond>) -> [u64; COND] {
-    let field = |f: Field| u128::from(f.shift) | u128::from(f.bits) << 32;
-    let (code, a, b) = match cond {
-        None => (0, 0, 0),
-        Some(Cond::Eq { mask, value }) => (1, mask, value),
-        Some(Cond::Ne { mask, value }) => (2, mask, value),
-        Some(Cond::FieldsEq(a, b)) => (3, field(a), field(b)),
-        Some(Cond::AtLeast(a, value)) => (4, field(a), value),
-    };
-    let ([a, b], [c, d]) = (halves(a), halves(b));
-    [code, a, b, c, d]
-}
-
-fn decode_cond(words: &[u64]) -> Option<Cond> {
-    let (a, b) = (whole(&words[1..]), whole(&words[3..]));
-    let field = |wide: u128| Field { shift: wide as u32, bits: (wide >> 32) as u32 };
-    Some(match words[0] {
-        0 => return None,
-        1 => Cond::Eq { mask: a, value: b },
-        2 => Cond::Ne { mask: a, value: b },
-        3 => Cond::FieldsEq(field(a), field(b)),
-        _ => Cond::AtLeast(field(a), b),
-    })
-}
-
-fn encode_deadline(deadline: Deadline) -> [u64; 2] {
-    match deadline {
-        Deadline::Never => [0, 0],
-        Deadline::Now => [1, 0],
-        Deadline::At(time) => [2, time.0],
-    }
-}
-
-fn decode_deadline(words: &[u64]) -> Deadline {
-    match words[0] {
-        0 => Deadline::Never,
-        1 => Deadline::Now,
-        _ => Deadline::At(Time(words[1])),
-    }
-}
-
-pub fn encode_wait<T: Value>(wait: &Wait<T>) -> Vec<u64> {
-    let mut request = vec![WAIT];
-    request.extend(encode_verb(&wait.word.read().raw()));
-    request.extend(encode_cond(Some(wait.cond)));
-    request.extend(encode_cond(wait.or));
-    request.extend(encode_deadline(wait.deadline));
-    request
-}
-
-fn encode_error(error: FabricError) -> Vec<u64> {
-    match error {
-        FabricError::NodeLost(node) => vec![1, node.0.into()],
-        FabricError::PeerLost(peer) => vec![2, peer.0.into()],
-        FabricError::Expelled => vec![3],
-    }
-}
-
-pub fn decode_error(words: &[u64]) -> FabricError {
-    match words[0] {
-        1 => FabricError::NodeLost(NodeId(words[1] as u16)),
-        2 => FabricError::PeerLost(PeerId(words[1] as u32)),
-        _ => FabricError::Expelled,
-    }
-}
-
-/// An endpoint whose client is another process.
-#[derive(Clone, Debug)]
-pub struct Remote {
-    pub process: Arc<Process>,
-    letters: Arc<Mutex<VecDeque<(PeerId, Message)>>>,
-}
-
-impl Remote {
-    pub fn new(process: Process) -> Self {
-        Self { process: Arc::new(process), letters: Arc::default() }
-    }
-
-    fn post(&self, to: PeerId, message: Message, datagram: bool) -> Result<(), FabricError> {
-        let Message { lock, kind, words, tail } = message;
-        let mut request = vec![SEND, to.0.into(), datagram.into(), lock, kind.into()];
-        request.extend(words.into_iter().chain(tail));
-        let answer = self.process.ask(&request);
-        if answer[0] == 0 { Ok(()) } else { Err(decode_error(&answer)) }
-    }
-
-    fn time(&self) -> Time {
-        Time(self.process.ask(&[NOW])[0])
-    }
-}
-
-impl Endpoint for Remote {
-    fn me(&self) -> PeerId {
-        self.process.me
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::CPU
-    }
-
-    async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
-        let mut request = vec![GO];
-        batch.each(&mut |verb| {
-            request.extend(encode_verb(&verb));
-            0
-        });
-        let answer = self.process.ask(&request);
-        if answer[0] != 0 {
-            return Err(decode_error(&answer));
-        }
-        let mut olds = answer[1..].chunks(2).map(whole);
-        Ok(batch.each(&mut |_| olds.next().unwrap()))
-    }
-
-    async fn wait_until<T: Value>(&self, wait: Wait<T>) -> Result<Waited<T>, FabricError> {
-        let answer = self.process.ask(&encode_wait(&wait));
-        if answer[0] != 0 {
-            return Err(decode_error(&answer));
-        }
-        Ok(Waited { value: T::narrow(whole(&answer[1..])), met: answer[3] == 1, polls: 0 })
-    }
-
-    async fn send(&self, to: PeerId, message: Message) -> Result<(), FabricError> {
-        self.post(to, message, false)
-    }
-
-    async fn send_datagram(&self, to: PeerId, message: Message) -> Result<(), FabricError> {
-        self.post(to, message, true)
-    }
-
-    /// Every poll lets the child wait for a moment.
-    async fn recv_by<T>(
-        &self,
-        deadline: Deadline,
-        mut pick: impl FnMut(PeerId, &Message) -> Option<T>,
-    ) -> Option<T> {
-        let mut looked = 0;
-        std::future::poll_fn(|cx| {
-            loop {
-                let mut letters = self.letters.lock().unwrap();
-                while looked < letters.len() {
-                    let (from, message) = &letters[looked];
-                    if let Some(answer) = pick(*from, message) {
-                        letters.remove(looked);
-                        return Poll::Ready(Some(answer));
-                    }
-                    looked += 1;
-                }
-                let now = self.time();
-                let soon = match deadline {
-                    Deadline::Now => Deadline::Now,
-                    Deadline::At(time) => Deadline::At(time.min(now.plus(2_000_000))),
-                    Deadline::Never => Deadline::At(now.plus(2_000_000)),
-                };
-                let [kind, at] = encode_deadline(soon);
-                let answer = self.process.ask(&[RECV, kind, at]);
-                if answer.is_empty() {
-                    break;
-                }
-                let words = [answer[3], answer[4], answer[5], answer[6]];
-                let tail = answer[7..].to_vec();
-                let message = Message { lock: answer[1], kind: answer[2] as u32, words, tail };
-                letters.push_back((PeerId(answer[0] as u32), message));
-            }
-            let over = match deadline {
-                Deadline::Now => true,
-                Deadline::At(time) => self.time() >= time,
-                Deadline::Never => false,
-            };
-            if over {
-                return Poll::Ready(None);
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await
-    }
-
-    async fn now(&self) -> Time {
-        self.time()
-    }
-
-    async fn sleep(&self, ns: u64) {
-        self.process.ask(&[SLEEP, ns]);
-    }
-
-    fn random(&self) -> u64 {
-        0
-    }
 }

@@ -9,16 +9,18 @@
 //! 3. Whoever has to wait for an ancestor does not keep its turn at its own node: somebody behind it in that queue may
 //!    be the one the ancestor waits for.
 
+use super::attempt::{Attempt, Obstacle, Piece, Pieces};
 use super::ending::{Begun, LOCALS};
 use super::params::{Synchrony, Timing};
 use super::recover::{End, Queue};
+use super::shape::Node;
 use super::spill::Spill;
 use super::split::{Cover, split};
 use super::tokens::Proof;
-use super::tree::{Node, Tree, View};
+use super::tree::{Tree, View};
 use super::wait_mode::Pace;
 use super::words::Words;
-use super::{Attempt, CitronClient, CitronGrant, Obstacle, Piece, Pieces, Rules};
+use super::{CitronClient, CitronGrant, Rules};
 use crate::protocol::{Denied, Patience, Reason, Want};
 use arrayvec::ArrayVec;
 use lockwright_fabric::observe::{Claim, Observation};
@@ -176,7 +178,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 }
                 Attempt::Stuck(node) => {
                     self.start_again(&mut request).await?;
-                    self.clean_up(&request, node).await?;
+                    // Seldom, and as large as everything else here together: it does not weigh down every acquire.
+                    Box::pin(self.clean_up(&request, node)).await?;
                 }
                 Attempt::Blocked(obstacle) => {
                     self.ep.observe(Observation::Retried(want.claim));
@@ -186,7 +189,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                         End::GaveUp => return Err(self.give_up(&request).await?),
                         End::Dead(_) => {
                             self.start_again(&mut request).await?;
-                            self.clean_up(&request, obstacle.suspect(next)).await?;
+                            Box::pin(self.clean_up(&request, obstacle.suspect(next))).await?;
                             continue;
                         }
                     }

@@ -6,7 +6,7 @@
 
 use super::acquire::Request;
 use super::recover::End;
-use super::tree::Node;
+use super::shape::Node;
 use super::{CitronClient, Rules};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH};

@@ -7,7 +7,7 @@
 //!
 //! Nothing here touches lock memory.
 
-use super::tree::Node;
+use super::shape::Node;
 use lockwright_fabric::{Field, RawVerb, Word64};
 
 /// A field that is no field, for words without a generation.

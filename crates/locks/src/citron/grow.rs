@@ -42,7 +42,8 @@
 use super::ending::Span;
 use super::layout::{D_CNT, D_MAX, EXP, RETIRED, SWEPT, T_CNT, T_MAX, get, has_grown};
 use super::recover::{End, Left, Vigil};
-use super::tree::{Node, Tree};
+use super::shape::Node;
+use super::tree::Tree;
 use super::words::Words;
 use super::{CitronClient, Rules};
 use crate::protocol::{Denied, Want};

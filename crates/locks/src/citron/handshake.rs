@@ -19,14 +19,15 @@
 //! left before its turn that lets them in; then it closes that first (`words`).
 
 use super::acquire::Request;
+use super::attempt::{Attempt, Obstacle, Piece};
 use super::below::Below;
 use super::ending::Begun;
 use super::layout::{has_grown, is_another, is_swept};
 use super::recover::End;
 use super::release::Verbs;
-use super::tree::Node;
+use super::shape::Node;
 use super::words::{self, Gap, NO_READERS, Words, has_readers};
-use super::{Attempt, CitronClient, Obstacle, Piece, Rules};
+use super::{CitronClient, Rules};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, Olds, RawVerb, Time};
 

@@ -4,11 +4,12 @@
 //! What lies to the left of a failure stays locked, so that nodes are held in ascending order; the rest is undone.
 
 use super::acquire::Request;
+use super::attempt::{Attempt, Obstacle, Piece};
 use super::ending::Begun;
 use super::handshake::Plan;
 use super::release::Verbs;
-use super::tree::Node;
-use super::{Attempt, CitronClient, Obstacle, Piece, Rules};
+use super::shape::Node;
+use super::{CitronClient, Rules};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH};
 

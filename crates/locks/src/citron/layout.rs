@@ -65,13 +65,7 @@ pub(super) const BOUNDARIES: u64 = {
 
 const _: () = {
     let fields = [D_MAX, D_CNT, T_MAX, T_CNT, OCC, EXP, SWEPT, RETIRED, BELOW, HERE];
-    let (mut i, mut all) = (0, 0);
-    while i < fields.len() {
-        assert!(all & fields[i].mask() == 0, "fields do not overlap");
-        all |= fields[i].mask();
-        i += 1;
-    }
-    assert!(all == u64::MAX as u128, "fields leave no gap");
+    assert!(Field::fill(&fields, 64), "fields do not overlap and leave no gap");
 };
 
 /// A masked fetch-and-add of one to `field`.

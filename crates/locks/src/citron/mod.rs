@@ -15,6 +15,7 @@
 //! left, or for a request above a node it holds; see `acquire` for why that would deadlock.
 
 mod acquire;
+mod attempt;
 mod below;
 mod cases;
 mod ending;
@@ -23,12 +24,14 @@ mod handshake;
 mod handshake_leaves;
 mod layout;
 mod leaf;
-pub mod mutants;
+pub(crate) mod mutants;
 mod params;
 mod readers;
 mod recover;
 mod release;
+mod rules;
 mod rw_cases;
+mod shape;
 mod shrink;
 mod spill;
 mod split;
@@ -41,22 +44,21 @@ mod words;
 
 pub use leaf::MANY_READERS_OF_A_UNIT;
 pub use params::{Growth, MAX_K, MAX_M, Params, Synchrony, Timing};
+pub use rules::{ReaderWriter, Rules, Shipped};
+pub use shape::{Node, Shape};
 pub use split::{Cover, split};
-pub use tree::{Node, Shape};
 pub use tuning::{Stage, Trial, Tuning};
 pub use words::MANY_READERS;
 
 use crate::case::Case;
 use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Protocol, Reason, Space, Want};
 use acquire::OnTree;
-use arrayvec::ArrayVec;
-use ending::Begun;
+use attempt::Pieces;
 use lockwright_fabric::{Addr, Endpoint, Field, Needs, Time};
 use spill::Spill;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokens::Proof;
 use tree::{Tree, View};
 use tuning::Tunings;
 use words::Words;
@@ -67,74 +69,6 @@ pub const MAX_UNITS: u64 = 1 << 62;
 /// Citron, with the rules of `R`: the shipped ones, or a mutant's.
 #[derive(Debug)]
 pub struct Citron<R = Shipped>(PhantomData<R>);
-
-/// Where the mutants of Citron differ from it.
-pub trait Rules: std::fmt::Debug + 'static {
-    /// The name on the command line.
-    const NAME: &'static str;
-    /// A tree for readers and writers, with words of its own.
-    const READERS: bool = false;
-    /// Reader-writer: a writer yields to readers above it.
-    const YIELDS_TO_READERS: bool = true;
-    /// Reader-writer: a writer waits for readers below it.
-    const WAITS_FOR_READERS_BELOW: bool = true;
-    /// Handshake: ancestors are looked at after they were told. Else only before.
-    const LOOKS_AFTER_TELLING: bool = true;
-    /// An attempt that is undone adds to DCnt of the ancestors it told.
-    const UNDO_COUNTS: bool = true;
-    /// Requests above a node that is held are not waited for: they wait for us.
-    const SPARES_COMMON_ANCESTORS: bool = true;
-    /// Whoever has to wait for an ancestor passes its turn at its own node on.
-    const PASSES_TURN: bool = true;
-    /// Wait mode: a request that took too long to tell its ancestors aborts (Alg. 2 line 32).
-    const ABORTS_WHEN_LATE: bool = true;
-    /// A range that touches several token words lifts all of them to its token.
-    const LEVELS_TOKENS: bool = true;
-    /// Before anything is taken away from the dead, a new era begins.
-    const RECOVERY_BEGINS_AN_ERA: bool = true;
-    /// Whoever finds another era in the end than in the beginning starts again.
-    const ERA_IS_CHECKED: bool = true;
-    /// Growing counts those who hold or want the root.
-    const GROWTH_COUNTS_THE_ROOT: bool = true;
-    /// Whoever waited for its turn closes the gap that was left before it, and only then looks for notes.
-    const CLOSES_GAP_FIRST: bool = true;
-    /// Every note remembers whether the tree grew past it while it was there; else only the highest one.
-    const EVERY_NOTE_SPANS: bool = true;
-    /// Whoever goes on for a dead grower makes void what that one may have left half done.
-    const GROWTH_IS_FINISHED: bool = true;
-    /// Whoever has the spillover mutex goes by the era from before it had that; else by that of its nodes.
-    const SPILL_HAS_AN_ERA: bool = true;
-    /// Wait mode: whoever left its notes looks whether the tree had grown past the highest (Alg. 2 line 33).
-    const NOTES_SEE_GROWTH: bool = true;
-    /// What ends something compares the generation it began in, where the fabric can.
-    const ENDINGS_ARE_GUARDED: bool = true;
-
-    /// What the explorer runs.
-    fn cases() -> Vec<Case<Params>>;
-}
-
-/// The rules as they are shipped.
-#[derive(Debug)]
-pub struct Shipped;
-
-impl Rules for Shipped {
-    const NAME: &'static str = "citron";
-    fn cases() -> Vec<Case<Params>> {
-        cases::cases()
-    }
-}
-
-/// Reader-writer ranges.
-#[derive(Debug)]
-pub struct ReaderWriter;
-
-impl Rules for ReaderWriter {
-    const NAME: &'static str = "citron-rw";
-    const READERS: bool = true;
-    fn cases() -> Vec<Case<Params>> {
-        rw_cases::cases()
-    }
-}
 
 /// Citron for readers and writers.
 pub type CitronRw = Citron<ReaderWriter>;
@@ -290,22 +224,6 @@ impl<E: Clone, R> Clone for CitronClient<E, R> {
     }
 }
 
-/// A node that is locked, and what has to be undone for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
-    node: Node,
-    /// The bits, if the node is a leaf.
-    mask: u64,
-    /// Whether the four leaves below are locked explicitly, too (§3.8).
-    with_leaves: bool,
-    /// Whether somebody waits for this node, so that a gap is left for requests below when it is given back.
-    is_followed: bool,
-    /// The generations in which it was locked.
-    begun: Begun,
-}
-
-type Pieces = ArrayVec<Piece, MAX_K>;
-
 /// A granted range.
 #[derive(Clone, Debug)]
 pub struct CitronGrant {
@@ -429,61 +347,5 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// Whether this client can do no harm after others took it for dead, whatever its clock says.
     fn is_zombie_proof(&self) -> bool {
         self.guards && self.leaf_generation != ending::NONE
-    }
-}
-
-/// What came of an attempt at a node or a few.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would allocate on the path of every lock")]
-enum Attempt {
-    /// They are locked. What makes them a grant, if it could be had along the way.
-    Locked(Pieces, Option<Proof>),
-    /// Somebody is in the way; nothing of the attempt is left.
-    Blocked(Obstacle),
-    /// The request is not ready to wait as long as it would take; nothing of the attempt is left.
-    GaveUp,
-    /// There are as many readers as there may be; nothing of the attempt is left.
-    TooManyReaders,
-    /// Somebody recovered the node meanwhile; nothing of the attempt is left.
-    Renewed,
-    /// The tree has grown; nothing of the attempt is left.
-    Grown,
-    /// A reader found that somebody below this node is dead; nothing of the attempt is left.
-    Stuck(Node),
-    /// It took too long (wait mode); nothing of the attempt is left.
-    Aborted,
-}
-
-/// Who is in the way.
-#[derive(Clone, Copy, Debug)]
-enum Obstacle {
-    /// Somebody has units of this leaf.
-    Units(Node, u64),
-    /// Somebody has or wants this internal node.
-    Node(Node),
-    /// Units of this leaf have as many readers as they may have.
-    Readers(Node),
-    /// The tree is another by now.
-    Grown,
-}
-
-impl Obstacle {
-    /// The node to lock for a moment if nothing moves there. For `wanted`, something is in the way.
-    fn suspect(self, wanted: Node) -> Node {
-        match self {
-            Self::Units(leaf, _) | Self::Readers(leaf) => leaf.parent().unwrap_or(wanted),
-            Self::Node(node) => node,
-            Self::Grown => wanted,
-        }
-    }
-
-    /// For marks.
-    fn local(self) -> u64 {
-        match self {
-            Self::Units(leaf, _) => leaf.index() << 1,
-            Self::Node(node) => node.index() << 1 | 1,
-            Self::Readers(leaf) => leaf.index() << 1 | 1 << 62,
-            Self::Grown => u64::MAX,
-        }
     }
 }

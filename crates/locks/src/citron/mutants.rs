@@ -12,7 +12,7 @@ use crate::case::{Case, Clock};
 use crate::catalog::{Checker, Mutant, Visitor};
 
 /// Shows every mutant of Citron to `visitor`.
-pub fn visit(visitor: &mut impl Visitor) {
+pub(crate) fn visit(visitor: &mut impl Visitor) {
     let mutant = |of, caught_by, why| Mutant { of, caught_by, why };
     visitor.mutant::<Citron<LooksFirst>>(mutant(
         "citron",
@@ -133,7 +133,7 @@ pub fn visit(visitor: &mut impl Visitor) {
 
 /// Looks at the ancestors before it tells them, not after.
 #[derive(Debug)]
-pub struct LooksFirst;
+pub(crate) struct LooksFirst;
 
 impl Rules for LooksFirst {
     const NAME: &'static str = "citron-looks-first";
@@ -145,7 +145,7 @@ impl Rules for LooksFirst {
 
 /// Looks for notes before it closes the gap between two turns.
 #[derive(Debug)]
-pub struct ClosesLate;
+pub(crate) struct ClosesLate;
 
 impl Rules for ClosesLate {
     const NAME: &'static str = "citron-closes-late";
@@ -157,7 +157,7 @@ impl Rules for ClosesLate {
 
 /// An attempt that is undone forgets to add to DCnt.
 #[derive(Debug)]
-pub struct ForgetsCount;
+pub(crate) struct ForgetsCount;
 
 impl Rules for ForgetsCount {
     const NAME: &'static str = "citron-forgets-dcnt";
@@ -169,7 +169,7 @@ impl Rules for ForgetsCount {
 
 /// Waits for requests above a node that it holds.
 #[derive(Debug)]
-pub struct WaitsAbove;
+pub(crate) struct WaitsAbove;
 
 impl Rules for WaitsAbove {
     const NAME: &'static str = "citron-waits-above";
@@ -182,7 +182,7 @@ impl Rules for WaitsAbove {
 
 /// Keeps its turn at a node while it waits for an ancestor, as printed.
 #[derive(Debug)]
-pub struct KeepsTurn;
+pub(crate) struct KeepsTurn;
 
 impl Rules for KeepsTurn {
     const NAME: &'static str = "citron-keeps-turn";
@@ -200,7 +200,7 @@ impl Rules for KeepsTurn {
 
 /// Wait mode that trusts T_wait to be longer than any request below takes.
 #[derive(Debug)]
-pub struct NeverLate;
+pub(crate) struct NeverLate;
 
 impl Rules for NeverLate {
     const NAME: &'static str = "citron-short-wait";
@@ -213,7 +213,7 @@ impl Rules for NeverLate {
 
 /// A range over several token words leaves the lower ones behind.
 #[derive(Debug)]
-pub struct UnevenTokens;
+pub(crate) struct UnevenTokens;
 
 impl Rules for UnevenTokens {
     const NAME: &'static str = "citron-uneven-tokens";
@@ -231,7 +231,7 @@ impl Rules for UnevenTokens {
 
 /// A writer that ignores readers above it.
 #[derive(Debug)]
-pub struct IgnoresReadersAbove;
+pub(crate) struct IgnoresReadersAbove;
 
 impl Rules for IgnoresReadersAbove {
     const NAME: &'static str = "citron-rw-ignores-above";
@@ -244,7 +244,7 @@ impl Rules for IgnoresReadersAbove {
 
 /// A writer that does not wait for readers below it.
 #[derive(Debug)]
-pub struct IgnoresReadersBelow;
+pub(crate) struct IgnoresReadersBelow;
 
 impl Rules for IgnoresReadersBelow {
     const NAME: &'static str = "citron-rw-ignores-below";
@@ -257,7 +257,7 @@ impl Rules for IgnoresReadersBelow {
 
 /// The new m without the phase in between.
 #[derive(Debug)]
-pub struct OnePhase;
+pub(crate) struct OnePhase;
 
 impl Rules for OnePhase {
     const NAME: &'static str = "citron-one-phase";
@@ -268,7 +268,7 @@ impl Rules for OnePhase {
 
 /// Growing forgets those who hold or want the root.
 #[derive(Debug)]
-pub struct ForgetsTheRoot;
+pub(crate) struct ForgetsTheRoot;
 
 impl Rules for ForgetsTheRoot {
     const NAME: &'static str = "citron-grow-forgets-root";
@@ -280,7 +280,7 @@ impl Rules for ForgetsTheRoot {
 
 /// Only the highest note of a request remembers that the tree grew past it.
 #[derive(Debug)]
-pub struct RegrowForgets;
+pub(crate) struct RegrowForgets;
 
 impl Rules for RegrowForgets {
     const NAME: &'static str = "citron-regrow-forgets";
@@ -292,7 +292,7 @@ impl Rules for RegrowForgets {
 
 /// What a dead grower may have left half done is taken for done.
 #[derive(Debug)]
-pub struct HalfGrown;
+pub(crate) struct HalfGrown;
 
 impl Rules for HalfGrown {
     const NAME: &'static str = "citron-half-grown";
@@ -305,7 +305,7 @@ impl Rules for HalfGrown {
 
 /// Whoever was taken for dead while it acquired goes on.
 #[derive(Debug)]
-pub struct IgnoresEra;
+pub(crate) struct IgnoresEra;
 
 impl Rules for IgnoresEra {
     const NAME: &'static str = "citron-ignores-era";
@@ -317,7 +317,7 @@ impl Rules for IgnoresEra {
 
 /// What the dead left is taken away without a new era.
 #[derive(Debug)]
-pub struct RecoversAtOnce;
+pub(crate) struct RecoversAtOnce;
 
 impl Rules for RecoversAtOnce {
     const NAME: &'static str = "citron-recovers-at-once";
@@ -329,7 +329,7 @@ impl Rules for RecoversAtOnce {
 
 /// What a zombie gives back is not compared with the generation it took it in.
 #[derive(Debug)]
-pub struct EndsAnyway;
+pub(crate) struct EndsAnyway;
 
 impl Rules for EndsAnyway {
     const NAME: &'static str = "citron-ends-anyway";
@@ -341,7 +341,7 @@ impl Rules for EndsAnyway {
 
 /// Whoever has the spillover mutex goes by the era of its nodes alone.
 #[derive(Debug)]
-pub struct SpillKeepsMutex;
+pub(crate) struct SpillKeepsMutex;
 
 impl Rules for SpillKeepsMutex {
     const NAME: &'static str = "citron-spill-keeps-mutex";
@@ -353,7 +353,7 @@ impl Rules for SpillKeepsMutex {
 
 /// The spillover mutex is taken away without a new era.
 #[derive(Debug)]
-pub struct SpillTakenAtOnce;
+pub(crate) struct SpillTakenAtOnce;
 
 impl Rules for SpillTakenAtOnce {
     const NAME: &'static str = "citron-spill-taken-at-once";
@@ -365,7 +365,7 @@ impl Rules for SpillTakenAtOnce {
 
 /// What a zombie gives back of the spillover mutex is not compared with the generation it took it in.
 #[derive(Debug)]
-pub struct SpillEndsAnyway;
+pub(crate) struct SpillEndsAnyway;
 
 impl Rules for SpillEndsAnyway {
     const NAME: &'static str = "citron-spill-ends-anyway";
@@ -377,7 +377,7 @@ impl Rules for SpillEndsAnyway {
 
 /// Wait mode without Alg. 2 line 33.
 #[derive(Debug)]
-pub struct WaitIgnoresGrowth;
+pub(crate) struct WaitIgnoresGrowth;
 
 impl Rules for WaitIgnoresGrowth {
     const NAME: &'static str = "citron-wait-ignores-growth";
@@ -389,7 +389,7 @@ impl Rules for WaitIgnoresGrowth {
 
 /// Growing in wait mode forgets those who hold or want the root.
 #[derive(Debug)]
-pub struct WaitForgetsTheRoot;
+pub(crate) struct WaitForgetsTheRoot;
 
 impl Rules for WaitForgetsTheRoot {
     const NAME: &'static str = "citron-wait-grow-forgets-root";
@@ -401,7 +401,7 @@ impl Rules for WaitForgetsTheRoot {
 
 /// Wait mode: whoever was taken for dead while it acquired goes on.
 #[derive(Debug)]
-pub struct WaitIgnoresEra;
+pub(crate) struct WaitIgnoresEra;
 
 impl Rules for WaitIgnoresEra {
     const NAME: &'static str = "citron-wait-ignores-era";
@@ -413,7 +413,7 @@ impl Rules for WaitIgnoresEra {
 
 /// Wait mode: what a zombie gives back is not compared with the generation it took it in.
 #[derive(Debug)]
-pub struct WaitEndsAnyway;
+pub(crate) struct WaitEndsAnyway;
 
 impl Rules for WaitEndsAnyway {
     const NAME: &'static str = "citron-wait-ends-anyway";

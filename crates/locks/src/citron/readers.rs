@@ -8,13 +8,14 @@
 //! Readers yield to tickets above them, not to readers; they wait for writers below them, not for readers.
 
 use super::acquire::Request;
+use super::attempt::{Attempt, Obstacle, Piece};
 use super::ending::Begun;
 use super::recover::End;
 use super::release::Verbs;
+use super::shape::Node;
 use super::tokens::Proof;
-use super::tree::Node;
 use super::words::{self, has_many_readers};
-use super::{Attempt, CitronClient, Obstacle, Piece, Rules};
+use super::{CitronClient, Rules};
 use lockwright_fabric::{Endpoint, FabricError};
 
 impl<E: Endpoint, R: Rules> CitronClient<E, R> {

@@ -27,10 +27,12 @@
 //! whoever takes away does so within a lease of looking.
 
 use super::acquire::Request;
+use super::attempt::{Attempt, Obstacle, Piece, Pieces};
 use super::params::Synchrony;
-use super::tree::{Node, Tree};
+use super::shape::Node;
+use super::tree::Tree;
 use super::words::{GAP, NO_READERS, Words};
-use super::{Attempt, CitronClient, Obstacle, Rules};
+use super::{CitronClient, Rules};
 use crate::protocol::Patience;
 use lockwright_fabric::observe::{Claim, Observation};
 use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError, Word64};
@@ -341,7 +343,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 on_tree: None,
                 patience: Patience::Forever,
                 words,
-                held: super::Pieces::new(),
+                held: Pieces::new(),
                 todo: std::iter::once(node).collect(),
                 era: std::cell::Cell::new(0),
                 spill: None,
@@ -384,7 +386,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         &self,
         cleaner: &Request,
         node: Node,
-        piece: &super::Piece,
+        piece: &Piece,
     ) -> Result<(), FabricError> {
         if piece.with_leaves {
             return Ok(()); // all of them were free

@@ -3,12 +3,14 @@
 //! Units and turns are given back before notes are taken back, always: whoever sees no note at the parent of a leaf may
 //! take units that are still set there for a dead client's (`recover`).
 
+use super::attempt::Piece;
 use super::ending::{Begun, Ending, Span};
 use super::layout::is_swept;
 use super::params::Synchrony;
-use super::tree::{Node, Tree};
+use super::shape::Node;
+use super::tree::Tree;
 use super::words::{self, Gap, Words};
-use super::{CitronClient, Piece, Rules};
+use super::{CitronClient, Rules};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, RawVerb};
 

@@ -10,11 +10,12 @@
 //! Whoever finds a shrinker dead finishes from 2 on if the root is retired, and else forgets that anything was to happen.
 
 use super::acquire::Request;
+use super::attempt::{Attempt, Piece, Pieces};
 use super::grow::{SHRINKING, next, published};
 use super::layout::{EXP, HERE, OCC, RETIRED, T_CNT, T_MAX, get};
 use super::tree::Tree;
 use super::words::Words;
-use super::{Attempt, CitronClient, Piece, Pieces, Rules};
+use super::{CitronClient, Rules};
 use crate::protocol::{Denied, Patience, Want};
 use lockwright_fabric::{Endpoint, FabricError};
 

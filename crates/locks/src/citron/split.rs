@@ -9,7 +9,7 @@
 //! and the less it wastes. So each boundary is one walk down, and what is left is to share k between the two.
 
 use super::params::MAX_K;
-use super::tree::{Node, Shape};
+use super::shape::{Node, Shape};
 use arrayvec::ArrayVec;
 
 /// The nodes of a cover, from left to right.

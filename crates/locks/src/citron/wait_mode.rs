@@ -10,14 +10,15 @@
 //! meanwhile: see `acquire`, rule 3.
 
 use super::acquire::Request;
+use super::attempt::{Attempt, Obstacle, Piece};
 use super::below::Below;
 use super::ending::Begun;
 use super::layout::{NOT_OCC, has_grown, is_another, is_occ, is_swept};
 use super::recover::End;
 use super::release::Verbs;
-use super::tree::Node;
+use super::shape::Node;
 use super::words::{self, Gap};
-use super::{Attempt, CitronClient, Obstacle, Piece, Rules};
+use super::{CitronClient, Rules};
 use arrayvec::ArrayVec;
 use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, RawVerb, Time};
 

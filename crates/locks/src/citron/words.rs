@@ -41,13 +41,7 @@ const BOUNDARIES: u64 = {
 
 const _: () = {
     let fields = [D, DR, R, T_MAX, T_CNT, EXP, BELOW, HERE];
-    let (mut i, mut all) = (0, 0);
-    while i < fields.len() {
-        assert!(all & fields[i].mask() == 0, "fields do not overlap");
-        all |= fields[i].mask();
-        i += 1;
-    }
-    assert!(all == u64::MAX as u128, "fields leave no gap");
+    assert!(Field::fill(&fields, 64), "fields do not overlap and leave no gap");
 };
 
 /// Readers at an internal node from which on more are refused.

@@ -11,6 +11,7 @@
 //! What it must not do: rely on clients. They are not trusted with lock words; whatever they send, the worst that
 //! comes of it is a clear refusal.
 
+pub mod bell;
 mod cases;
 mod changes;
 mod client;
@@ -18,7 +19,7 @@ pub mod core;
 mod flags;
 mod ids;
 mod message;
-pub mod mutants;
+pub(crate) mod mutants;
 mod packed;
 pub mod queue;
 #[cfg(test)]

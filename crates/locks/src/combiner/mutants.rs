@@ -6,7 +6,7 @@ use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
 
 /// Shows every mutant to `visitor`.
-pub fn visit(visitor: &mut impl Visitor) {
+pub(crate) fn visit(visitor: &mut impl Visitor) {
     let mutant = |caught_by, why| Mutant { of: "combiner", caught_by, why };
     visitor.mutant::<Combiner<Overtaking>>(mutant(
         Checker::Bypass,
@@ -30,7 +30,7 @@ macro_rules! mutant {
     ($doc:literal $name:ident $on_the_command_line:literal { $($rule:ident = $value:literal),+ } $learning:expr, $case:expr) => {
         #[doc = $doc]
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-        pub struct $name;
+        pub(crate) struct $name;
 
         impl Rules for $name {
             type Trees = <Shipped as Rules>::Trees;

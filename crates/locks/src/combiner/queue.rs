@@ -15,7 +15,7 @@
 //! |---|---|---|
 //! | `tail` | handlers | the node appended last |
 //! | `next` of a node | its handler (none), then whoever appends behind it | the node behind it |
-//! | `words`, `len` of a node | its handler, before it appends | the requests |
+//! | `words`, `len` of a node | its handler, before it appends | the requests; how many words they are, and whose |
 //! | `entering` | handler | one more than the number of the node that is about to be appended and linked; 0: none |
 //! | `taken` | combiner | how many of the handler's nodes it has left behind: these can be used again |
 //!
@@ -43,6 +43,7 @@ const WORDS: usize = 31;
 #[repr(align(64))]
 pub(super) struct Node {
     pub(super) next: AtomicU32,
+    /// How many words are filled (bits 0–7), and by which handler (8–31): nobody has to divide.
     len: AtomicU32,
     words: [AtomicU64; WORDS],
 }
@@ -91,6 +92,8 @@ pub struct Handler<T = Request> {
     pub(super) number: u32,
     /// Nodes appended so far; also the number of the one that is being filled.
     appended: u64,
+    /// Where that one is.
+    filling: u32,
     /// Its own knowledge of `taken`, which may be old: the word itself is only looked at when this says there is no room.
     taken: u64,
     /// Words in the node that is being filled.
@@ -104,6 +107,8 @@ pub struct Combining<T = Request> {
     shared: Arc<Shared>,
     /// The node last taken: it stays in the list until its successor is known.
     current: u32,
+    /// Whose that is; the list's first node is nobody's.
+    owner: Option<usize>,
     /// Its next request, and where its requests end.
     at: usize,
     len: usize,
@@ -136,10 +141,12 @@ pub struct Full;
 /// ```
 ///
 /// # Panics
-/// If `depth` is below two: the node last taken stays in the list, so its handler needs another.
+/// If `depth` is below two: the node last taken stays in the list, so its handler needs another. If there are more than 2^24
+/// handlers.
 pub fn list<T: Carried>(handlers: u32, depth: u32) -> (Vec<Handler<T>>, Combining<T>) {
     const { assert!(T::MOST_WORDS <= WORDS, "every request fits into a node") };
     assert!(depth >= 2, "a handler needs at least two nodes");
+    assert!(handlers < 1 << 24, "a node has no room for the number of such a handler");
     let node = || Node {
         next: AtomicU32::new(NONE),
         len: AtomicU32::new(0),
@@ -155,10 +162,29 @@ pub fn list<T: Carried>(handlers: u32, depth: u32) -> (Vec<Handler<T>>, Combinin
         depth,
     });
     let carries = PhantomData;
-    let handler =
-        |number| Handler { shared: Arc::clone(&shared), number, appended: 0, taken: 0, filled: 0, carries };
+    let handler = |number| Handler {
+        filling: shared.place(number, 0),
+        shared: Arc::clone(&shared),
+        number,
+        appended: 0,
+        taken: 0,
+        filled: 0,
+        carries,
+    };
     let all = (0..handlers).map(handler).collect();
-    (all, Combining { shared, current: 0, at: 0, len: 0, broken_for: 0, patience: PATIENCE, carries })
+    (
+        all,
+        Combining {
+            shared,
+            current: 0,
+            owner: None,
+            at: 0,
+            len: 0,
+            broken_for: 0,
+            patience: PATIENCE,
+            carries,
+        },
+    )
 }
 
 impl Shared {
@@ -168,15 +194,8 @@ impl Shared {
     }
 
     /// Where the handler's node of that number is.
-    #[inline(always)]
     fn place(&self, handler: u32, number: u64) -> u32 {
         1 + handler * self.depth + (number % u64::from(self.depth)) as u32
-    }
-
-    /// Whose node it is; the first is nobody's.
-    #[inline(always)]
-    fn owner(&self, index: u32) -> Option<usize> {
-        Some(index.checked_sub(1)? as usize / self.depth as usize)
     }
 
     fn next_of(&self, index: u32) -> Option<u32> {
@@ -214,7 +233,7 @@ impl<T: Carried> Handler<T> {
         if self.filled == 0 && !self.has_room() {
             return Err(Full);
         }
-        let node = self.shared.node(self.shared.place(self.number, self.appended));
+        let node = self.shared.node(self.filling);
         let from = self.filled;
         self.filled += request.pack(client, |place, word| node.words[from + place].store(word, Relaxed));
         Ok(())
@@ -235,11 +254,14 @@ impl<T: Carried> Handler<T> {
     /// Finishes the node that is being filled and says that it is about to be appended.
     #[inline]
     pub(super) fn enter(&mut self) -> u32 {
-        let me = self.shared.place(self.number, self.appended);
+        let me = self.filling;
         let node = self.shared.node(me);
-        node.len.store(self.filled as u32, Relaxed);
+        node.len.store(self.number << 8 | self.filled as u32, Relaxed);
         node.next.store(NONE, Relaxed);
         (self.appended, self.filled) = (self.appended + 1, 0);
+        // Round and round: its nodes lie one after the other.
+        let depth = self.shared.depth;
+        self.filling = if me == (self.number + 1) * depth { me + 1 - depth } else { me + 1 };
         // Seen by whoever sees the exchange that follows.
         self.shared.seats[self.number as usize].entering.store(self.appended, Relaxed);
         me
@@ -296,13 +318,14 @@ impl<T: Carried> Combining<T> {
             None => self.look_again()?,
         };
         // Nobody will touch the node before this one again: its `next` is known.
-        if let Some(owner) = self.shared.owner(self.current) {
+        if let Some(owner) = self.owner {
             let taken = &self.shared.taken[owner].0;
             taken.store(taken.load(Relaxed) + 1, Release);
         }
         self.current = next;
         let node = self.shared.node(next);
-        (self.at, self.len) = (0, node.len.load(Relaxed) as usize);
+        let len = node.len.load(Relaxed);
+        (self.at, self.len, self.owner) = (0, (len & 0xff) as usize, Some((len >> 8) as usize));
         // What comes behind was written by another core: it can be on its way here while this node is served.
         let behind = node.next.load(Relaxed);
         if behind != NONE {

@@ -1,4 +1,5 @@
-//! What the list between threads stands on. The test under loom compiles `queue.rs` with loom's in their place.
+//! What the list between threads and its bell stand on. The tests under loom compile `queue.rs` and `bell.rs` with loom's in
+//! their place.
 
 pub(super) use std::sync::Arc;
 pub(super) use std::sync::atomic;

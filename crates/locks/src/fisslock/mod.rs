@@ -32,7 +32,7 @@ mod decider;
 mod directory;
 mod lane;
 mod machine;
-pub mod mutants;
+pub(crate) mod mutants;
 mod packet;
 pub mod pipeline;
 mod report;

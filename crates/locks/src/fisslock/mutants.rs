@@ -9,7 +9,7 @@ use crate::case::Case;
 use crate::catalog::{Checker, Mutant, Visitor};
 
 /// Shows them all to `visitor`.
-pub fn visit(visitor: &mut impl Visitor) {
+pub(crate) fn visit(visitor: &mut impl Visitor) {
     let mutant = |caught_by, why| Mutant { of: "fisslock", caught_by, why };
     visitor.mutant::<FissLock<NoIncarnation>>(mutant(
         Checker::Exclusion,
@@ -60,7 +60,7 @@ macro_rules! mutants {
         $(
             $(#[$doc])*
             #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-            pub struct $mutant;
+            pub(crate) struct $mutant;
 
             impl Checks for $mutant {
                 $(const $check: bool = false;)*

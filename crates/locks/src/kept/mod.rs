@@ -29,7 +29,7 @@ mod explored;
 mod explored_ranges;
 mod ledger;
 mod mortal;
-pub mod mutants;
+pub(crate) mod mutants;
 pub mod ranges;
 pub mod verdict;
 

@@ -31,7 +31,7 @@ macro_rules! mutants {
         $(
             $(#[$doc])*
             #[derive(Debug)]
-            pub struct $mutant;
+            pub(crate) struct $mutant;
 
             impl Rules for $mutant {
                 const NAME: Option<&'static str> = Some($name);

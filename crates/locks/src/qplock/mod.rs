@@ -20,7 +20,7 @@ mod fifo;
 mod give_up;
 mod layout;
 pub mod leased;
-pub mod mutants;
+pub(crate) mod mutants;
 mod queue;
 mod release;
 

@@ -7,7 +7,7 @@ use crate::catalog::{Checker, Mutant, Visitor};
 use crate::protocol::Want;
 
 /// Shows every mutant of the asymmetric lock to `visitor`.
-pub fn visit(visitor: &mut impl Visitor) {
+pub(crate) fn visit(visitor: &mut impl Visitor) {
     let mutant = |caught_by, why| Mutant { of: "qplock", caught_by, why };
     visitor.mutant::<QpLock<OneQueue>>(mutant(
         Checker::Exclusion,
@@ -62,7 +62,7 @@ fn one_each() -> Vec<Case<QpParams>> {
 
 /// Both sides use one tail.
 #[derive(Debug)]
-pub struct OneQueue;
+pub(crate) struct OneQueue;
 
 impl Rules for OneQueue {
     const NAME: &'static str = "qplock-one-queue";
@@ -74,7 +74,7 @@ impl Rules for OneQueue {
 
 /// The store of the own tail and the look at the other may take effect in any order.
 #[derive(Debug)]
-pub struct Unfenced;
+pub(crate) struct Unfenced;
 
 impl Rules for Unfenced {
     const NAME: &'static str = "qplock-unfenced";
@@ -86,7 +86,7 @@ impl Rules for Unfenced {
 
 /// The roles of leader and follower exchanged.
 #[derive(Debug)]
-pub struct TextReading;
+pub(crate) struct TextReading;
 
 impl Rules for TextReading {
     const NAME: &'static str = "qplock-text-reading";
@@ -98,7 +98,7 @@ impl Rules for TextReading {
 
 /// Peterson's lock without the store to `victim`.
 #[derive(Debug)]
-pub struct NeverYields;
+pub(crate) struct NeverYields;
 
 impl Rules for NeverYields {
     const NAME: &'static str = "qplock-never-yields";
@@ -110,7 +110,7 @@ impl Rules for NeverYields {
 
 /// A cohort never gives way.
 #[derive(Debug)]
-pub struct NoBudget;
+pub(crate) struct NoBudget;
 
 impl Rules for NoBudget {
     const NAME: &'static str = "qplock-no-budget";
@@ -122,7 +122,7 @@ impl Rules for NoBudget {
 
 /// Whoever is behind waits for ever.
 #[derive(Debug)]
-pub struct ForgetsSuccessor;
+pub(crate) struct ForgetsSuccessor;
 
 impl Rules for ForgetsSuccessor {
     const NAME: &'static str = "qplock-forgets-successor";
@@ -134,7 +134,7 @@ impl Rules for ForgetsSuccessor {
 
 /// A writer that does not see remote readers.
 #[derive(Debug)]
-pub struct IgnoresRemoteReaders;
+pub(crate) struct IgnoresRemoteReaders;
 
 impl Rules for IgnoresRemoteReaders {
     const NAME: &'static str = "qplock-rw-ignores-remote-readers";
@@ -147,7 +147,7 @@ impl Rules for IgnoresRemoteReaders {
 
 /// The token stays with the side that had it.
 #[derive(Debug)]
-pub struct KeepsToken;
+pub(crate) struct KeepsToken;
 
 impl Rules for KeepsToken {
     const NAME: &'static str = "qplock-rw-keeps-token";
@@ -160,7 +160,7 @@ impl Rules for KeepsToken {
 
 /// Tickets are taken and not heeded by those who pass the lock on.
 #[derive(Debug)]
-pub struct KeepsTurn;
+pub(crate) struct KeepsTurn;
 
 impl Rules for KeepsTurn {
     const NAME: &'static str = "qplock-fifo-keeps-turn";
@@ -173,7 +173,7 @@ impl Rules for KeepsTurn {
 
 /// Tickets are heeded by those who pass the lock on, and by nobody else.
 #[derive(Debug)]
-pub struct GoesAhead;
+pub(crate) struct GoesAhead;
 
 impl Rules for GoesAhead {
     const NAME: &'static str = "qplock-fifo-goes-ahead";

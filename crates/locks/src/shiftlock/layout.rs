@@ -19,9 +19,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 /// Where the fields lie, and how they are changed.
-pub trait Layout: fmt::Debug + 'static {
-    /// What holds the entry.
-    type Word: Value;
+pub trait Layout: fmt::Debug + Sized + 'static {
+    /// What holds the entry, and with it the verbs that change it.
+    type Word: EntryWord;
     /// The protocol's name with this layout.
     const NAME: &'static str;
     /// One line for lists.
@@ -47,13 +47,21 @@ pub trait Layout: fmt::Debug + 'static {
     /// Recoveries so far.
     const GENERATION: Field =
         Field { shift: Self::REL_CNT.shift + Self::COUNT_BITS, bits: Self::REL_CNT.bits - Self::COUNT_BITS };
+    /// The top bits of all fields.
+    const TOPS: u128 = Self::EPOCH.top() | Self::RDR_CNT.top() | Self::TAIL.top() | Self::REL_CNT.top();
 
     /// The verb that makes `change`. A layout without masked verbs has to know the entry first: it reads while `seen`
     /// is `None`, and then swaps exactly what was `seen`. Whether the change happened, [`happened`] tells.
-    fn change(word: Word<Self::Word>, change: MaskedCas, seen: Option<Self::Word>) -> Verb<Self::Word>;
+    #[inline(always)]
+    fn change(word: Word<Self::Word>, change: MaskedCas, seen: Option<Self::Word>) -> Verb<Self::Word> {
+        Self::Word::change(word, change, seen)
+    }
 
     /// The verb that adds `delta`; if a generation is given, only while that is the entry's.
-    fn add(word: Word<Self::Word>, delta: Delta, generation: Option<u64>) -> Verb<Self::Word>;
+    #[inline(always)]
+    fn add(word: Word<Self::Word>, delta: Delta, generation: Option<u64>) -> Verb<Self::Word> {
+        Self::Word::add::<Self>(word, delta, generation)
+    }
 
     /// The generation of a RelCnt.
     #[inline(always)]
@@ -66,6 +74,14 @@ pub trait Layout: fmt::Debug + 'static {
     fn leap(rel_cnt: u64) -> u64 {
         (Self::generation(rel_cnt) + 1) << Self::COUNT_BITS
     }
+}
+
+/// A word that holds an entry. Those of 16 bytes are changed by masked verbs, those of eight by plain ones.
+pub trait EntryWord: Value {
+    /// [`Layout::change`].
+    fn change(word: Word<Self>, change: MaskedCas, seen: Option<Self>) -> Verb<Self>;
+    /// [`Layout::add`].
+    fn add<L: Layout<Word = Self>>(word: Word<Self>, delta: Delta, generation: Option<u64>) -> Verb<Self>;
 }
 
 /// What is added to the counters.
@@ -236,49 +252,43 @@ impl Layout for Wide {
     const PEER: Field = Field { shift: 40, bits: 24 };
     const REL_CNT: Field = Field { shift: 64, bits: 64 };
     const COUNT_BITS: u32 = 48;
+}
 
+impl EntryWord for u128 {
+    /// One verb, whatever the entry is.
     #[inline(always)]
     fn change(word: Word<u128>, change: MaskedCas, _: Option<u128>) -> Verb<u128> {
-        masked_change(word, change)
+        word.masked_cas(change.compare, change.compare_mask, change.swap, change.swap_mask)
     }
 
     #[inline(always)]
-    fn add(word: Word<u128>, delta: Delta, generation: Option<u64>) -> Verb<u128> {
-        let tops = Self::EPOCH.top() | Self::RDR_CNT.top() | Self::TAIL.top() | Self::REL_CNT.top();
-        masked_add::<Self>(word, delta, tops, generation)
+    fn add<L: Layout<Word = u128>>(word: Word<u128>, delta: Delta, generation: Option<u64>) -> Verb<u128> {
+        masked_add::<L>(word, delta, generation)
     }
 }
 
-/// [`Layout::change`] where there are masked verbs: one, whatever the entry is.
-#[inline(always)]
-pub(super) fn masked_change(word: Word<u128>, change: MaskedCas) -> Verb<u128> {
-    word.masked_cas(change.compare, change.compare_mask, change.swap, change.swap_mask)
-}
-
-/// [`Layout::add`] likewise. `tops` are the fields' top bits.
+/// Adds to every field by itself.
 #[inline(always)]
 pub(super) fn masked_add<L: Layout>(
     word: Word<L::Word>,
     delta: Delta,
-    tops: u128,
     generation: Option<u64>,
 ) -> Verb<L::Word> {
     let narrow = L::Word::narrow;
-    let add = narrow(delta.by_field(L::EPOCH, L::RDR_CNT, L::REL_CNT));
+    let (add, tops) = (narrow(delta.by_field(L::EPOCH, L::RDR_CNT, L::REL_CNT)), narrow(L::TOPS));
     match generation {
-        None => word.masked_fetch_add(add, narrow(tops)),
+        None => word.masked_fetch_add(add, tops),
         Some(generation) => {
             let guard = narrow(L::GENERATION.put(u128::from(generation)));
-            word.guarded_fetch_add(add, narrow(tops), guard, narrow(L::GENERATION.mask()))
+            word.guarded_fetch_add(add, tops, guard, narrow(L::GENERATION.mask()))
         }
     }
 }
 
-/// The fields fill the word and do not overlap.
+/// The fields fill the word, and slot and client are neighbours.
 pub(super) const fn is_sound<L: Layout>(bits: u32) -> bool {
-    let all = L::EPOCH.mask() | L::RDR_CNT.mask() | L::TAIL.mask() | L::REL_CNT.mask();
-    let widths = L::EPOCH.bits + L::RDR_CNT.bits + L::TAIL.bits + L::REL_CNT.bits;
-    all == (u128::MAX >> (128 - bits)) && widths == bits && L::PEER.shift == L::SLOT.shift + L::SLOT.bits
+    Field::fill(&[L::EPOCH, L::RDR_CNT, L::TAIL, L::REL_CNT], bits)
+        && L::PEER.shift == L::SLOT.shift + L::SLOT.bits
 }
 
 const _: () = assert!(is_sound::<Wide>(128));

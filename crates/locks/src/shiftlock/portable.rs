@@ -6,7 +6,7 @@
 //! change the word, and a release repeats its CAS when a reader came meanwhile.
 
 use super::grant::has_room_for;
-use super::layout::{Delta, Layout, is_sound, masked_add};
+use super::layout::{Delta, EntryWord, Layout, is_sound, masked_add};
 use lockwright_fabric::{Field, MaskedCas, Needs, Verb, Word};
 
 /// The portable entry.
@@ -38,42 +38,28 @@ impl Layout for Portable {
     const EPOCH: Field = Field { shift: 25, bits: 1 };
     const REL_CNT: Field = Field { shift: 26, bits: 38 };
     const COUNT_BITS: u32 = 28;
+}
 
+impl EntryWord for u64 {
+    /// By nothing but compare-and-swap.
     #[inline(always)]
     fn change(word: Word<u64>, change: MaskedCas, seen: Option<u64>) -> Verb<u64> {
-        plain_change(word, change, seen)
+        let Some(seen) = seen else { return word.read() };
+        let (swap, mask) = (change.swap as u64, change.swap_mask as u64);
+        word.cas(seen, (seen & !mask) | (swap & mask))
     }
 
+    /// By nothing but fetch-and-add, where no guard is asked for.
     #[inline(always)]
-    fn add(word: Word<u64>, delta: Delta, generation: Option<u64>) -> Verb<u64> {
-        let tops = Self::EPOCH.top() | Self::RDR_CNT.top() | Self::TAIL.top() | Self::REL_CNT.top();
-        plain_add::<Self>(word, delta, tops, generation)
+    fn add<L: Layout<Word = u64>>(word: Word<u64>, delta: Delta, generation: Option<u64>) -> Verb<u64> {
+        if generation.is_some() {
+            return masked_add::<L>(word, delta, generation);
+        }
+        let readers = (delta.readers as i64 as u64) << L::RDR_CNT.shift;
+        let epochs = u64::from(delta.epochs) << L::EPOCH.shift;
+        let releases = u64::from(delta.releases) << L::REL_CNT.shift;
+        word.fetch_add(readers.wrapping_add(epochs).wrapping_add(releases))
     }
-}
-
-/// [`Layout::change`] by nothing but compare-and-swap.
-#[inline(always)]
-pub(super) fn plain_change(word: Word<u64>, change: MaskedCas, seen: Option<u64>) -> Verb<u64> {
-    let Some(seen) = seen else { return word.read() };
-    let (swap, mask) = (change.swap as u64, change.swap_mask as u64);
-    word.cas(seen, (seen & !mask) | (swap & mask))
-}
-
-/// [`Layout::add`] by nothing but fetch-and-add, where no guard is asked for. `tops` are the fields' top bits.
-#[inline(always)]
-pub(super) fn plain_add<L: Layout<Word = u64>>(
-    word: Word<u64>,
-    delta: Delta,
-    tops: u128,
-    generation: Option<u64>,
-) -> Verb<u64> {
-    if generation.is_some() {
-        return masked_add::<L>(word, delta, tops, generation);
-    }
-    let readers = (delta.readers as i64 as u64) << L::RDR_CNT.shift;
-    let epochs = u64::from(delta.epochs) << L::EPOCH.shift;
-    let releases = u64::from(delta.releases) << L::REL_CNT.shift;
-    word.fetch_add(readers.wrapping_add(epochs).wrapping_add(releases))
 }
 
 const _: () = assert!(is_sound::<Portable>(64) && has_room_for(Portable::TAIL.bits));

@@ -34,7 +34,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     /// # Errors
     /// [`Denied::Busy`] also where a second look might have settled it, and where verbs have to be waited for.
     #[inline(always)]
-    pub fn try_now(&self, slot: u8, claim: Claim) -> Result<Prompt, Denied> {
+    pub(crate) fn try_now(&self, slot: u8, claim: Claim) -> Result<Prompt, Denied> {
         let (core, word) = (&self.core, self.core.word(claim.lock));
         // Nothing happens to an entry that looks like this.
         let go = |verb| core.ep.go_at_once(verb).unwrap_or(Ok(L::Word::narrow(u128::MAX)));
@@ -58,7 +58,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
 
     /// Whether a try would find the lock free. One load: half of the entry says it.
     #[inline(always)]
-    pub fn looks_free_now(&self, claim: Claim) -> bool {
+    pub(crate) fn looks_free_now(&self, claim: Claim) -> bool {
         let readers = if claim.mode == Mode::Shared { 0 } else { L::RDR_CNT.mask() };
         let busy = L::TAIL.mask() | readers;
         let half = Word64::at(self.core.word(claim.lock).addr());

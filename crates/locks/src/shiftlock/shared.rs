@@ -23,7 +23,7 @@ impl<L: Layout, R: Rules> ShiftLock<L, R> {
     }
 
     /// The same, asking `witness` before it resets a lock, and leaving it to its user which slot an acquisition has.
-    pub fn kept_client<E: Endpoint, W: Witness>(
+    pub(crate) fn kept_client<E: Endpoint, W: Witness>(
         ep: E,
         space: &Space,
         params: &ShiftParams,
@@ -102,13 +102,13 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> Core<E, L, R, (), W> {
 impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     /// Takes the lock if it is free, as the acquisition `slot`.
     #[inline(always)]
-    pub fn try_as(&self, slot: u8, claim: Claim) -> impl Future<Output = Result<ShiftGrant, Denied>> {
+    pub(crate) fn try_as(&self, slot: u8, claim: Claim) -> impl Future<Output = Result<ShiftGrant, Denied>> {
         let want = Want { claim, patience: Patience::Try };
         self.core.try_as(want, Member::new::<L>(self.core.ep.me(), u64::from(slot)))
     }
 
     /// Queues for the lock as the acquisition `slot`.
-    pub async fn queue_as(&self, slot: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
+    pub(crate) async fn queue_as(&self, slot: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
         let want = Want { claim, patience: Patience::Forever };
         if claim.mode == Mode::Shared {
             return self.core.read_patiently(want).await;
@@ -122,7 +122,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     ///
     /// # Errors
     /// If the lock's memory cannot be reached.
-    pub async fn looks_free(&self, claim: Claim) -> Result<bool, FabricError> {
+    pub(crate) async fn looks_free(&self, claim: Claim) -> Result<bool, FabricError> {
         let entry = Entry::<L>::of(self.core.ep.go(self.core.word(claim.lock).read()).await?);
         Ok(entry.tail() == Member::NOBODY && (claim.mode == Mode::Shared || entry.rdr_cnt() == 0))
     }
@@ -132,7 +132,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     /// # Errors
     /// If the lock's memory cannot be reached.
     #[inline(always)]
-    pub async fn free_at_once(&self, grant: ShiftGrant) -> Result<bool, FabricError> {
+    pub(crate) async fn free_at_once(&self, grant: ShiftGrant) -> Result<bool, FabricError> {
         let free = L::change(self.core.word(grant.lock), Core::<E, L, R, (), W>::freed(grant), None);
         Ok(happened(free, self.core.ep.go(free).await?))
     }
@@ -175,7 +175,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     ///
     /// # Errors
     /// If the lock's memory cannot be reached.
-    pub async fn make_sure(&self, grant: &ShiftGrant) -> Result<bool, FabricError>
+    pub(crate) async fn make_sure(&self, grant: &ShiftGrant) -> Result<bool, FabricError>
     where
         L: Stir,
     {

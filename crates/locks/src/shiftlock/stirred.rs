@@ -6,8 +6,8 @@
 //! because a reset compares all of it.
 
 use super::grant::has_room_for;
-use super::layout::{Delta, Layout, masked_add, masked_change};
-use lockwright_fabric::{Field, MaskedCas, Needs, Verb, Word};
+use super::layout::Layout;
+use lockwright_fabric::{Field, Needs, Verb, Word};
 
 /// A layout whose entry can be stirred.
 pub trait Stir: Layout {
@@ -35,8 +35,6 @@ pub struct Stirred;
 
 impl Stirred {
     const STIR: Field = Field { shift: 18, bits: 14 };
-    const TOPS: u128 =
-        Self::EPOCH.top() | Self::RDR_CNT.top() | Self::STIR.top() | Self::TAIL.top() | Self::REL_CNT.top();
 }
 
 impl Layout for Stirred {
@@ -52,16 +50,8 @@ impl Layout for Stirred {
     const PEER: Field = Field { shift: 40, bits: 24 };
     const REL_CNT: Field = Field { shift: 64, bits: 64 };
     const COUNT_BITS: u32 = 48;
-
-    #[inline(always)]
-    fn change(word: Word<u128>, change: MaskedCas, _: Option<u128>) -> Verb<u128> {
-        masked_change(word, change)
-    }
-
-    #[inline(always)]
-    fn add(word: Word<u128>, delta: Delta, generation: Option<u64>) -> Verb<u128> {
-        masked_add::<Self>(word, delta, Self::TOPS, generation)
-    }
+    const TOPS: u128 =
+        Self::EPOCH.top() | Self::RDR_CNT.top() | Self::STIR.top() | Self::TAIL.top() | Self::REL_CNT.top();
 }
 
 impl Stir for Stirred {
@@ -74,13 +64,7 @@ impl Stir for Stirred {
 
 const _: () = {
     let fields = [Stirred::EPOCH, Stirred::RDR_CNT, Stirred::STIR, Stirred::TAIL, Stirred::REL_CNT];
-    let (mut all, mut bits, mut n) = (0, 0, 0);
-    while n < fields.len() {
-        all |= fields[n].mask();
-        bits += fields[n].bits;
-        n += 1;
-    }
-    assert!(all == u128::MAX && bits == 128, "the fields fill the word and do not overlap");
+    assert!(Field::fill(&fields, 128), "the fields fill the word and do not overlap");
     assert!(has_room_for(Stirred::TAIL.bits), "a grant has room for a queue member");
 };
 

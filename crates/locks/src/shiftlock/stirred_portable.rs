@@ -7,10 +7,9 @@
 //! connection first.
 
 use super::grant::has_room_for;
-use super::layout::{Delta, Layout};
-use super::portable::{plain_add, plain_change};
+use super::layout::Layout;
 use super::stirred::Stir;
-use lockwright_fabric::{Field, MaskedCas, Needs, Verb, Word};
+use lockwright_fabric::{Field, Needs, Verb, Word};
 
 /// The portable entry with a field that is stirred.
 ///
@@ -32,8 +31,6 @@ pub struct StirredPortable;
 
 impl StirredPortable {
     const STIR: Field = Field { shift: 18, bits: 9 };
-    const TOPS: u128 =
-        Self::EPOCH.top() | Self::RDR_CNT.top() | Self::STIR.top() | Self::TAIL.top() | Self::REL_CNT.top();
     /// Acquisitions of one lock that one client can have under way, and readers inside: else RdrCnt has no room.
     pub const PER_CLIENT: u64 = 4;
 }
@@ -52,16 +49,8 @@ impl Layout for StirredPortable {
     const EPOCH: Field = Field { shift: 27, bits: 1 };
     const REL_CNT: Field = Field { shift: 28, bits: 36 };
     const COUNT_BITS: u32 = 28;
-
-    #[inline(always)]
-    fn change(word: Word<u64>, change: MaskedCas, seen: Option<u64>) -> Verb<u64> {
-        plain_change(word, change, seen)
-    }
-
-    #[inline(always)]
-    fn add(word: Word<u64>, delta: Delta, generation: Option<u64>) -> Verb<u64> {
-        plain_add::<Self>(word, delta, Self::TOPS, generation)
-    }
+    const TOPS: u128 =
+        Self::EPOCH.top() | Self::RDR_CNT.top() | Self::STIR.top() | Self::TAIL.top() | Self::REL_CNT.top();
 }
 
 impl Stir for StirredPortable {
@@ -80,13 +69,7 @@ impl Stir for StirredPortable {
 const _: () = {
     type L = StirredPortable;
     let fields = [L::EPOCH, L::RDR_CNT, L::STIR, L::TAIL, L::REL_CNT];
-    let (mut all, mut bits, mut n) = (0, 0, 0);
-    while n < fields.len() {
-        all |= fields[n].mask();
-        bits += fields[n].bits;
-        n += 1;
-    }
-    assert!(all == u64::MAX as u128 && bits == 64, "the fields fill the word and do not overlap");
+    assert!(Field::fill(&fields, 64), "the fields fill the word and do not overlap");
     assert!(has_room_for(L::TAIL.bits), "a grant has room for a queue member");
     assert!(L::STIR.bits >= L::RDR_CNT.bits, "stirring never gets around");
     assert!(L::PER_CLIENT as u128 * L::PEER.max() <= L::RDR_CNT.max(), "RdrCnt has room for everybody");
@@ -97,7 +80,7 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shiftlock::layout::{Entry, happened};
+    use crate::shiftlock::layout::{Delta, Entry, happened};
     use lockwright_fabric::{Addr, NodeId, Width};
 
     type L = StirredPortable;

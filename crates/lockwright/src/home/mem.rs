@@ -1,41 +1,27 @@
 //! `mem:`, a space inside this process: for tests, and for threads that want the same locks as processes have.
 //!
 //! Every `Client::open("mem:")` makes a space of its own; clones of the client share it. It dies with them. Nobody is
-//! ever taken for dead here: threads do not die alone.
+//! ever taken for dead here: threads do not die alone. Its locks are in `mem_locks`.
 
-use super::hosted::{Drive, drive};
-use super::mem_ranges::MemRanges;
+use super::mem_locks::{MemLocks, Why};
 use super::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Seat, Standing, Ticket};
-use crate::error::HandleError;
+use crate::error::{ChangeError, HandleError, LockError};
 use crate::name::LockName;
-use lockwright_fabric::PeerId;
-use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint};
 use lockwright_fabric::observe::Claim;
-use lockwright_locks::shiftlock::shared::SharedClient;
-use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
-use lockwright_locks::{Grant, Lost, Patience, Protocol, Space, Want};
+use lockwright_locks::Lost;
 use std::collections::HashMap;
-use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Locks that a space has room for.
 const LOCKS: u64 = 1 << 16;
 
-drive!(
-    /// Keyed locks between threads.
-    Keyed,
-    SharedClient<InProcEndpoint>,
-    AnyGrant::Shift
-);
-
 /// A space in this process.
+#[derive(Debug)]
 pub(crate) struct MemHome {
-    client: Arc<<Keyed as Drive>::Client>,
-    ranges: Arc<MemRanges>,
+    locks: Arc<MemLocks>,
     names: Mutex<Names>,
-    _fabric: InProc,
 }
 
 /// Names in use; ids of names that are not are used again.
@@ -49,11 +35,7 @@ struct Names {
 
 impl MemHome {
     pub(crate) fn new() -> Self {
-        let params = ShiftParams { lease_ns: 0, ..ShiftParams::default() };
-        let space = Space::of(LOCKS);
-        let fabric = InProc::new(1, <ShiftLock>::bytes_per_node(&space, &params));
-        let client = <ShiftLock>::shared_client(fabric.endpoint(PeerId::client(0)), &space, &params);
-        Self { client: Arc::new(client), ranges: Arc::default(), names: Mutex::default(), _fabric: fabric }
+        Self { locks: Arc::default(), names: Mutex::default() }
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
@@ -61,18 +43,20 @@ impl MemHome {
     }
 }
 
-impl fmt::Debug for MemHome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemHome").finish_non_exhaustive()
+/// The request is where the seat is.
+const fn ticket((id, token): (u32, u64)) -> Ticket {
+    Ticket { grant: AnyGrant::Range { token }, seat: Seat::new(id, 0) }
+}
+
+const fn request(ticket: &Ticket) -> u32 {
+    ticket.seat.member()
+}
+
+fn refused(why: Why) -> Refused {
+    match why {
+        Why::Busy => Refused::Busy,
+        Why::Refused(why) => Refused::Error(LockError::NoSeat(why.to_string())),
     }
-}
-
-const fn want(claim: Claim) -> Want {
-    Want { claim, patience: Patience::Forever }
-}
-
-const fn ticket(grant: AnyGrant) -> Ticket {
-    Ticket { grant, seat: Seat::new(0, 0) }
 }
 
 impl Home for MemHome {
@@ -111,60 +95,58 @@ impl Home for MemHome {
     }
 
     fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused> {
-        match kind {
-            Kind::Keyed => Keyed::try_acquire(&self.client, want(claim))
-                .map(ticket)
-                .map_err(|denied| Refused::new(denied, claim)),
-            Kind::Ranges => {
-                let token = self.ranges.try_acquire(claim).ok_or(Refused::Busy)?;
-                Ok(ticket(AnyGrant::Range { token }))
-            }
-        }
+        self.locks.try_acquire(kind, &claim).map(ticket).map_err(refused)
+    }
+
+    fn cancels_by_drop(&self) -> bool {
+        true
     }
 
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        match kind {
-            Kind::Keyed => {
-                let acquire = Keyed::acquire(Arc::clone(&self.client), want(claim));
-                Box::pin(
-                    async move { acquire.await.map(ticket).map_err(|denied| Refused::new(denied, claim)) },
-                )
-            }
-            Kind::Ranges => {
-                let ranges = Arc::clone(&self.ranges);
-                Box::pin(async move { Ok(ticket(AnyGrant::Range { token: ranges.acquire(claim).await })) })
-            }
-        }
+        let acquire = self.locks.acquire(kind, claim);
+        Box::pin(async move { acquire.await.map(ticket).map_err(refused) })
     }
 
-    fn release(&self, _: Kind, _: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        match ticket.grant {
-            AnyGrant::Range { token } => {
-                self.ranges.release(token);
-                Box::pin(std::future::ready(Ok(())))
-            }
-            grant => Keyed::release(Arc::clone(&self.client), grant),
-        }
+    fn release_at_once(&self, _: Kind, _: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
+        self.locks.release(request(ticket));
+        Some(Ok(()))
     }
 
+    fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
+        Box::pin(std::future::ready(self.release_at_once(kind, claim, &ticket).unwrap_or(Ok(()))))
+    }
+
+    fn upgrade(&self, ticket: &Ticket, wait: bool) -> BoxFuture<Result<Ticket, ChangeError>> {
+        let id = request(ticket);
+        let upgrade = self.locks.upgrade(id, wait);
+        Box::pin(async move { upgrade.await.map(|token| self::ticket((id, token))) })
+    }
+
+    fn downgrade(&self, ticket: &Ticket) -> BoxFuture<Result<Ticket, ChangeError>> {
+        let (id, locks) = (request(ticket), Arc::clone(&self.locks));
+        Box::pin(async move { Ok(self::ticket((id, locks.downgrade(id)))) })
+    }
+
+    fn unlock_part(
+        &self,
+        ticket: &Ticket,
+        claim: &Claim,
+        part: &Range<u64>,
+    ) -> Result<Option<Ticket>, ChangeError> {
+        let (id, two) = (request(ticket), claim.start < part.start && part.end < claim.end);
+        let why = "the space has no room for another lock, and two would be left";
+        let no_room = || ChangeError::BadPart { start: part.start, end: part.end, why };
+        let rest = self.locks.unlock_part(id, part, two).ok_or_else(no_room)?;
+        Ok(two.then(|| self::ticket((rest, self.locks.token(rest)))))
+    }
+
+    /// After a change that nobody waited for it is known here only.
     fn token(&self, ticket: &Ticket) -> u64 {
-        match &ticket.grant {
-            AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
-            AnyGrant::Range { token } => *token,
-            #[cfg(target_os = "linux")]
-            AnyGrant::Prompt(_) | AnyGrant::Remote(_) => {
-                unreachable!("a space gets back the grants that it gave out")
-            }
-        }
+        self.locks.token(request(ticket))
     }
 
-    fn standing(&self, _: Kind, _: Claim, ticket: &Ticket) -> Standing {
-        let AnyGrant::Shift(grant) = &ticket.grant else { return Standing::Held };
-        match block_on(self.client.holds(grant)) {
-            Ok(true) => Standing::Held,
-            Ok(false) => Standing::Lost,
-            Err(_) => Standing::Uncertain,
-        }
+    fn standing(&self, _: Kind, _: Claim, _: &Ticket) -> Standing {
+        Standing::Held
     }
 
     fn heartbeat(&self) -> Duration {

@@ -2,16 +2,16 @@
 //!
 //! A [`Home`] is one opened space: it turns names into lock ids, and takes and gives back locks. Everything above it
 //! (handles, guards, lock sets, cancelling) is written once; everything below it is one folder per kind of space.
-//! The protocol is chosen when the space is opened: [`hosted`] is compiled once for each pair of protocol and
-//! fabric, and from the one virtual call on, the code is monomorphic.
+//! The protocol is chosen when the space is opened: from the one virtual call on, the code is monomorphic.
 //!
 //! What this file must not do: know a fabric or a protocol by name, except in [`Ticket`].
 
 #[cfg(target_os = "linux")]
 pub(crate) mod cards;
-pub(crate) mod hosted;
 pub(crate) mod mem;
-mod mem_ranges;
+mod mem_locks;
+#[cfg(target_os = "linux")]
+pub(crate) mod member;
 #[cfg(target_os = "linux")]
 pub(crate) mod members;
 #[cfg(target_os = "linux")]
@@ -25,14 +25,16 @@ mod threads;
 #[cfg(target_os = "linux")]
 pub(crate) mod vitals;
 
-use crate::error::{HandleError, LockError};
+use crate::error::{ChangeError, HandleError, LockError};
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_locks::shiftlock::ShiftGrant;
 #[cfg(target_os = "linux")]
-use lockwright_locks::shiftlock::prompt::Prompt;
-use lockwright_locks::{Denied, Lost};
+use lockwright_locks::Denied;
+use lockwright_locks::Lost;
+#[cfg(target_os = "linux")]
+use lockwright_locks::shiftlock::{ShiftGrant, prompt::Prompt};
 use std::fmt::Debug;
+use std::ops::Range;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -52,11 +54,12 @@ pub(crate) struct Ticket {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AnyGrant {
     /// ShiftLock's.
+    #[cfg(target_os = "linux")]
     Shift(ShiftGrant),
     /// The same, taken with one verb, and nobody has asked for more yet.
     #[cfg(target_os = "linux")]
     Prompt(Prompt),
-    /// A range's, which is its card.
+    /// A range's, which is its card; or a lock's of this process, which is its seat.
     Range {
         /// The token.
         token: u64,
@@ -131,6 +134,7 @@ pub(crate) enum Refused {
     Error(LockError),
 }
 
+#[cfg(target_os = "linux")]
 impl Refused {
     pub(crate) fn new(denied: Denied, claim: Claim) -> Self {
         match denied {
@@ -200,6 +204,36 @@ pub(crate) trait Home: Send + Sync + Debug {
         false
     }
 
+    /// What this space is, in an error's words.
+    fn is(&self) -> &'static str {
+        "shared memory"
+    }
+
+    /// Makes a shared grant exclusive, without letting go in between; without `wait`, only if that can be had at once.
+    /// Dropped, or refused, it leaves the grant shared.
+    fn upgrade(&self, ticket: &Ticket, wait: bool) -> BoxFuture<Result<Ticket, ChangeError>> {
+        let _ = (ticket, wait);
+        Box::pin(std::future::ready(Err(ChangeError::NotOffered(self.is()))))
+    }
+
+    /// Makes an exclusive grant shared. It counts as that from the first poll on, unless that fails.
+    fn downgrade(&self, ticket: &Ticket) -> BoxFuture<Result<Ticket, ChangeError>> {
+        let _ = ticket;
+        Box::pin(std::future::ready(Err(ChangeError::NotOffered(self.is()))))
+    }
+
+    /// Gives back a part of a granted range that is neither empty nor all of it nor outside. Returns a grant for the second
+    /// piece, if two are left.
+    fn unlock_part(
+        &self,
+        ticket: &Ticket,
+        claim: &Claim,
+        part: &Range<u64>,
+    ) -> Result<Option<Ticket>, ChangeError> {
+        let _ = (ticket, claim, part);
+        Err(ChangeError::NotOffered(self.is()))
+    }
+
     /// The fencing token of a grant.
     fn token(&self, ticket: &Ticket) -> u64;
 
@@ -215,7 +249,7 @@ pub(crate) trait Home: Send + Sync + Debug {
     /// The membership that looked a name up, where the space is in this host's memory: a way to keyed locks without a
     /// virtual call.
     #[cfg(target_os = "linux")]
-    fn nearby(&self, bound: &Bound) -> Option<&std::sync::Arc<members::Member>> {
+    fn nearby(&self, bound: &Bound) -> Option<&std::sync::Arc<member::Member>> {
         let _ = bound;
         None
     }

@@ -4,7 +4,8 @@
 //! and gives requests their places.
 
 use super::cards::{Card, State};
-use super::members::{Member, NAMES};
+use super::member::Member;
+use super::members::NAMES;
 use super::shm::ShmHome;
 use super::vitals::Cards;
 use super::{AnyGrant, BoxFuture, Kind, Refused, Standing, Ticket};

@@ -6,7 +6,8 @@
 //! What this file must not do: keep anything about a lock outside the space.
 
 use super::cards::Ward;
-use super::members::{self, Member, Members, NAMES, token};
+use super::member::Member;
+use super::members::{self, Members, NAMES, token};
 use super::ranges::gate;
 use super::{Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards};
 use crate::error::{HandleError, LockError, OpenError};

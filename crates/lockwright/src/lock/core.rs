@@ -2,7 +2,7 @@
 
 use crate::error::LockError;
 #[cfg(target_os = "linux")]
-use crate::home::members::Member;
+use crate::home::member::Member;
 use crate::home::{Bound, Home, Kind, Ticket};
 use crate::name::LockName;
 use crate::progress::Progress;

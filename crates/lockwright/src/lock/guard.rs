@@ -53,9 +53,9 @@ pub enum GuardState {
 /// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
-    core: Arc<Core>,
-    token_base: u64,
-    claim: Claim,
+    pub(super) core: Arc<Core>,
+    pub(super) token_base: u64,
+    pub(super) claim: Claim,
     /// `None` once it has been given back.
     ticket: Option<Ticket>,
     watch: OnceLock<Arc<Watch>>,
@@ -67,8 +67,17 @@ impl Guard {
         Self { core, token_base, claim, ticket: Some(ticket), watch: OnceLock::new() }
     }
 
-    fn ticket(&self) -> &Ticket {
+    pub(super) fn ticket(&self) -> &Ticket {
         self.ticket.as_ref().expect("a guard that was unlocked is gone")
+    }
+
+    /// It is held like that from now on; whoever listens for its loss hears of this one.
+    pub(super) fn change(&mut self, claim: Claim, ticket: Ticket) {
+        self.claim = claim;
+        self.ticket = Some(ticket);
+        if let Some(watch) = self.watch.get() {
+            *watch.held.lock().unwrap_or_else(PoisonError::into_inner) = (claim, ticket);
+        }
     }
 
     /// The fencing token: larger than that of every earlier conflicting grant of this lock, across crashes. Give it to
@@ -168,8 +177,7 @@ impl Guard {
         self.watch.get_or_init(|| {
             let watch = Arc::new(Watch {
                 core: Arc::clone(&self.core),
-                claim: self.claim,
-                ticket: *self.ticket(),
+                held: Mutex::new((self.claim, *self.ticket())),
                 lost: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
                 ears: Mutex::default(),
@@ -400,8 +408,8 @@ impl Future for LostSignal {
 #[derive(Debug)]
 struct Watch {
     core: Arc<Core>,
-    claim: Claim,
-    ticket: Ticket,
+    /// What is held, which can change.
+    held: Mutex<(Claim, Ticket)>,
     lost: AtomicBool,
     closed: AtomicBool,
     ears: Mutex<Ears>,
@@ -433,7 +441,8 @@ impl Watched for Watch {
         if self.closed.load(SeqCst) {
             return false;
         }
-        if state(&self.core, self.claim, &self.ticket) != GuardState::Lost || self.closed.load(SeqCst) {
+        let (claim, ticket) = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if state(&self.core, claim, &ticket) != GuardState::Lost || self.closed.load(SeqCst) {
             return true;
         }
         let mut told = Ears::default();

@@ -252,6 +252,22 @@ impl SetGuard {
         self.guards.iter()
     }
 
+    /// The same, to be [changed](Guard::downgrade).
+    ///
+    /// ```
+    /// # use lockwright::LockSet;
+    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let lock = client.rwlock("a").unwrap();
+    /// let mut guards = LockSet::new().write(&lock).acquire().wait().unwrap();
+    /// for guard in guards.iter_mut() {
+    ///     guard.downgrade().wait()?;
+    /// }
+    /// # Ok::<(), lockwright::ChangeError>(())
+    /// ```
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Guard> {
+        self.guards.iter_mut()
+    }
+
     /// How many locks there are.
     ///
     /// ```
@@ -291,6 +307,14 @@ impl<'a> IntoIterator for &'a SetGuard {
     type IntoIter = std::slice::Iter<'a, Guard>;
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a mut SetGuard {
+    type Item = &'a mut Guard;
+    type IntoIter = std::slice::IterMut<'a, Guard>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
     }
 }
 

@@ -4,7 +4,7 @@
 //! own for that, which ends with the client.
 
 use super::driver::Driver;
-use super::lent::endpoint::LentEndpoint;
+use super::guest::endpoint::GuestEndpoint;
 use super::table::{Origin, Table};
 use super::talk::{Answer, Ask, DESK};
 use super::transport::{Session, Transport};
@@ -71,14 +71,14 @@ impl Line {
         }
     }
 
-    /// The session, if verbs can go over it.
-    pub(super) fn session(&self) -> Option<TcpEndpoint> {
+    /// The connection, if there is one that a thread can read by itself.
+    fn readable(&self) -> Option<TcpEndpoint> {
         self.ep.as_ref().and_then(Session::readable)
     }
 
-    /// The session, if memory that is lent can be reached over it.
-    pub(super) fn reach(&self) -> Option<LentEndpoint> {
-        self.ep.as_ref().map(LentEndpoint::over)
+    /// The session's endpoint, for verbs.
+    pub(super) fn reach(&self) -> Option<GuestEndpoint> {
+        self.ep.as_ref().map(GuestEndpoint::over)
     }
 
     pub(crate) fn is_in_session(&self) -> bool {
@@ -167,7 +167,12 @@ impl Remote {
 
     /// Sees `future`, which waits for this server, through on the calling thread.
     pub(super) fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
-        self.driver.drive(future, || self.line().session());
+        self.driver.drive(future, || self.line().readable());
+    }
+
+    /// The space's name.
+    pub(super) fn space(&self) -> &[u8] {
+        &self.options.space
     }
 
     pub(crate) fn lease(&self) -> Duration {

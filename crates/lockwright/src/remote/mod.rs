@@ -5,21 +5,25 @@
 //! | `address` | where servers are |
 //! | `talk` | what is said, as messages |
 //! | `table` | what was asked for and is held, whatever becomes of sessions |
+//! | `changes` | upgrades, downgrades and parts of what is held, on their way |
 //! | `driver` | which thread reads |
 //! | `link` | sessions: connecting, coming back, hearing the server |
 //! | `inquiry` | questions that are answered with bytes |
 //! | `transport` | what sessions run over |
 //! | `look` | listings and breaking locks |
 //! | `listing` | listings as bytes |
-//! | `lent/` | clients that take the locks of a lent space by verbs of their own |
-//! | `verbs/` | clients that run the protocol of an exported space themselves |
+//! | `guest/` | clients that take locks by verbs of their own |
+//! | `verbs/` | the guests of exported spaces |
+//! | `lent/` | the guests of lent spaces |
 //! | `secret` | what a user's own server and clients know of each other |
 //!
 //! A lock and its unlock cost one round trip: the request is answered when the lock is granted, and the unlock is not
 //! waited for. Handles cost none: a name is told to the server on the way.
 
 pub(crate) mod address;
+mod changes;
 mod driver;
+pub(crate) mod guest;
 mod inquiry;
 pub(crate) mod lent;
 pub(crate) mod link;
@@ -36,12 +40,13 @@ pub(crate) use link::{Remote, RemoteOptions};
 use self::driver::Elsewhere;
 use self::table::Stage;
 use self::talk::{Ask, RequestId, Units};
-use crate::error::HandleError;
+use crate::error::{ChangeError, HandleError};
 use crate::home::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Seat, Standing, Ticket};
 use crate::name::LockName;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -75,6 +80,16 @@ fn grant(ticket: &Ticket) -> RemoteGrant {
 
 const fn units(claim: &Claim) -> Units {
     Units { handle: claim.lock, mode: claim.mode, start: claim.start, end: claim.end }
+}
+
+impl RemoteHome {
+    /// What is exported is shared memory, whoever takes its locks.
+    fn offers_changes(&self) -> Result<(), ChangeError> {
+        if self.remote.space().starts_with(b"shm:") {
+            return Err(ChangeError::NotOffered(self.is()));
+        }
+        Ok(())
+    }
 }
 
 impl Home for RemoteHome {
@@ -130,8 +145,34 @@ impl Home for RemoteHome {
         true
     }
 
+    /// After a change that nobody waited for it is known here first.
     fn token(&self, ticket: &Ticket) -> u64 {
-        grant(ticket).token
+        let RemoteGrant { id, token } = grant(ticket);
+        self.remote.line().table.token(id).unwrap_or(token)
+    }
+
+    fn upgrade(&self, ticket: &Ticket, wait: bool) -> BoxFuture<Result<Ticket, ChangeError>> {
+        match self.offers_changes() {
+            Ok(()) => Box::pin(changes::Upgrading::new(&self.remote, grant(ticket), wait)),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+
+    fn downgrade(&self, ticket: &Ticket) -> BoxFuture<Result<Ticket, ChangeError>> {
+        match self.offers_changes() {
+            Ok(()) => Box::pin(changes::Downgrading::new(&self.remote, grant(ticket))),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+
+    fn unlock_part(
+        &self,
+        ticket: &Ticket,
+        _: &Claim,
+        part: &Range<u64>,
+    ) -> Result<Option<Ticket>, ChangeError> {
+        self.offers_changes()?;
+        changes::cut(&self.remote, grant(ticket), part)
     }
 
     fn standing(&self, _: Kind, _: Claim, ticket: &Ticket) -> Standing {

@@ -6,8 +6,17 @@
 //! | held | lost | claimed | lost |
 //! | claimed | lost | claimed again | lost |
 //! | unlocking, looking | fails | fails | fails |
+//! | held, upgrade wanted | lost | claimed, then asked for again | lost |
+//! | held, becoming shared | lost | claimed as shared | lost |
+//!
+//! Changes of what is held are in `changes`.
 //!
 //! What this file must not do: know about threads, connections or time; it says what is to be sent, and others send it.
+
+mod changes;
+
+use changes::Change;
+pub(crate) use changes::Upgrade;
 
 use super::talk::{Answer, Ask, RequestId, Units, VERSION, slot};
 use crate::error::LockError;
@@ -66,6 +75,8 @@ pub(crate) struct Request {
     id: RequestId,
     units: Option<Units>,
     stage: Stage,
+    /// What it is about to become, if it is held.
+    change: Change,
     since: Instant,
     waker: Option<Waker>,
 }
@@ -128,7 +139,8 @@ impl Table {
         });
         self.next_id += 1;
         let id = self.next_id << 32 | u64::from(at);
-        self.slots[at as usize] = Some(Request { id, units, stage, since: Instant::now(), waker: None });
+        let (change, since) = (Change::None, Instant::now());
+        self.slots[at as usize] = Some(Request { id, units, stage, change, since, waker: None });
         id
     }
 
@@ -166,7 +178,9 @@ impl Table {
         let (id, next) = match answer {
             Answer::Granted { id, token } => match self.stage(id)? {
                 Stage::Wanted { .. } => (id, Stage::Granted { token }),
-                Stage::Claimed { token: held, .. } if *held == token => (id, Stage::Held { token, origin }),
+                // Claimed, or a piece of what was: with its token, or with one of a later change.
+                Stage::Claimed { token: held, .. } if *held <= token => (id, Stage::Held { token, origin }),
+                Stage::Held { token: held, .. } if *held <= token => (id, Stage::Held { token, origin }),
                 // Given up meanwhile, which the server will hear.
                 _ => return None,
             },
@@ -208,6 +222,8 @@ impl Table {
                 self.guest = Some((self.guests, peer));
                 return None;
             }
+            Answer::Changed { id, token, mode } => return self.changed(id, token, mode),
+            Answer::Unchanged { id, why } => return self.unchanged(id, why),
             Answer::Ack => return None,
         };
         let request = self.request(id)?;
@@ -248,21 +264,29 @@ impl Table {
             kind: *kind,
             name: name.clone(),
         }));
-        let mut wanted = Vec::new();
-        for Request { id, units, stage, since, .. } in self.slots.iter_mut().flatten() {
+        let (mut upgrades, mut wanted) = (Vec::new(), Vec::new());
+        for Request { id, units, stage, change, since, waker } in self.slots.iter_mut().flatten() {
             let Some(units) = *units else { continue };
             match *stage {
                 Stage::Held { token, origin } | Stage::Claimed { token, origin } if restarted => {
                     let Origin { epoch, key } = origin;
                     asks.push(Ask::Claim { id: *id, units, token, epoch, key });
                     *stage = Stage::Claimed { token, origin };
+                    upgrades.extend(change.ask_again(*id));
+                    if change.is_settled() {
+                        waker.take().into_iter().for_each(Waker::wake);
+                    }
                 }
-                Stage::Held { .. } | Stage::Claimed { .. } => *stage = Stage::Lost,
+                Stage::Held { .. } | Stage::Claimed { .. } => {
+                    *stage = Stage::Lost;
+                    waker.take().into_iter().for_each(Waker::wake);
+                }
                 Stage::Wanted { wait } => wanted.push((*since, Ask::Lock { id: *id, units, wait })),
                 _ => {}
             }
         }
         wanted.sort_by_key(|(since, _)| *since);
+        asks.extend(upgrades);
         asks.extend(wanted.into_iter().map(|(_, ask)| ask));
         asks.iter().map(|ask| self.say(ask)).collect()
     }
@@ -306,91 +330,4 @@ impl Table {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use lockwright_fabric::observe::Mode;
-
-    fn units(handle: u64) -> Option<Units> {
-        Some(Units { handle, mode: Mode::Exclusive, start: 0, end: 1 })
-    }
-
-    fn asks(messages: &[Message]) -> Vec<Ask> {
-        messages.iter().map(|message| Ask::decode(message).unwrap().1).collect()
-    }
-
-    fn origin(epoch: u64) -> Origin {
-        Origin { epoch, key: u128::from(epoch) }
-    }
-
-    /// A table with one lock held and one wanted.
-    fn table() -> (Table, RequestId, RequestId) {
-        let mut table = Table::default();
-        assert_eq!(table.begin_session(origin(1), b"").len(), 1);
-        let (handle, _) = table.name(Kind::Keyed, &LockName::new("a").unwrap());
-        let held = table.open(units(handle), Stage::Wanted { wait: true });
-        let wanted = table.open(units(handle), Stage::Wanted { wait: true });
-        table.hear(1, Answer::Granted { id: held, token: 5 });
-        *table.stage(held).unwrap() = Stage::Held { token: 5, origin: table.origin };
-        (table, held, wanted)
-    }
-
-    #[test]
-    fn after_a_restart_what_is_held_is_claimed_and_what_is_wanted_is_asked_for_again() {
-        let (mut table, held, wanted) = table();
-        table.end_session();
-        for run in [2, 3] {
-            let asks = asks(&table.begin_session(origin(run), b"stock"));
-            assert!(
-                matches!(&asks[0], Ask::Open { key, space, .. } if *key == u128::from(run) && space == b"stock")
-            );
-            assert!(matches!(&asks[1], Ask::Name { .. }));
-            // Also if the second run ended before it answered.
-            assert!(
-                matches!(asks[2], Ask::Claim { id, token: 5, epoch: 1, key: 1, .. } if id == held),
-                "{:?}",
-                asks[2]
-            );
-            assert!(matches!(asks[3], Ask::Lock { id, wait: true, .. } if id == wanted));
-        }
-        table.hear(9, Answer::Granted { id: held, token: 5 });
-        assert!(matches!(table.stage(held), Some(Stage::Held { origin, .. }) if origin.epoch == 3));
-    }
-
-    #[test]
-    fn what_is_held_is_lost_with_the_session_if_the_server_goes_on() {
-        let (mut table, held, _) = table();
-        table.end_session();
-        let asks = asks(&table.begin_session(origin(1), b""));
-        assert!(!asks.iter().any(|ask| matches!(ask, Ask::Claim { .. })));
-        assert!(matches!(table.stage(held), Some(Stage::Lost)));
-    }
-
-    #[test]
-    fn an_answer_to_an_earlier_request_in_the_same_slot_changes_nothing() {
-        let (mut table, held, _) = table();
-        table.take(held);
-        let later = table.open(units(0), Stage::Wanted { wait: true });
-        assert_eq!(slot(later), slot(held));
-        table.hear(0, Answer::Granted { id: held, token: 6 });
-        assert!(matches!(table.stage(later), Some(Stage::Wanted { .. })));
-    }
-
-    #[test]
-    fn what_the_server_took_is_not_said_again() {
-        let mut table = Table::default();
-        for _ in 0..5 {
-            let _ = table.say(&Ask::List { id: 1 });
-        }
-        table.hear(3, Answer::Ack);
-        assert_eq!(table.unacked().count(), 2);
-    }
-
-    #[test]
-    fn silence_beyond_the_lease_ends_everything() {
-        let (mut table, held, wanted) = table();
-        assert!(table.expire(Duration::from_secs(1), Duration::from_secs(2)).is_empty());
-        table.expire(Duration::from_secs(3), Duration::ZERO);
-        assert!(matches!(table.stage(held), Some(Stage::Lost)));
-        assert!(matches!(table.stage(wanted), Some(Stage::Failed(_))));
-    }
-}
+mod tests;

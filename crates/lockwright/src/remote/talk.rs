@@ -9,15 +9,21 @@
 //! | `kind` | which (bits 0..8), exclusive (8), wait or answer (9), range lock (10) |
 //! | `lock` | the request, or the name's handle |
 //! | `words[0]` | its number in the session, from 1 |
-//! | `words[1..4]` | start, end, handle |
+//! | `words[1..4]` | start, end, and the handle, or the request that a second piece is to be |
 //! | `tail` | what is longer |
 //!
 //! | field of an answer | holds |
 //! |---|---|
 //! | `kind` | which, from 65 |
 //! | `lock` | the request it is about |
-//! | `words[0]`, `words[1]` | token; held or not |
+//! | `words[0]`, `words[1]` | token, held or not, why not; exclusive or not |
 //! | `words[3]` | the number of the last request taken |
+//!
+//! | change of what is held | as request | answered |
+//! |---|---|---|
+//! | upgrade | 15, flag: wait | `Changed`, exclusive, when it is; `Unchanged` if it was busy, would deadlock, or is refused |
+//! | downgrade | 16; flag: of an upgrade that is given up | `Changed`, shared |
+//! | part given back | 17: `words[1..4]` start, end, the second piece's request | `Granted` for the second piece, if there is one; `Lost` if there was nothing to cut |
 //!
 //! A request's id has two halves: a slot, used again by the client, and above it a number that never is. So an answer
 //! that comes late is never taken for another request's.
@@ -31,10 +37,14 @@ use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Message, PeerId};
 use lockwright_locks::kept::{Says, State};
 
-/// Raised when the meaning of a message changes.
-pub(crate) const VERSION: u64 = 1;
+/// Raised when the meaning of a message changes, or there are new ones: 2 has changes of what is held.
+pub(crate) const VERSION: u64 = 2;
+/// The oldest version that a server still understands: nothing that was said in it has another meaning now.
+pub(crate) const OLDEST: u64 = 1;
 /// Whom clients write to.
 pub(crate) const DESK: PeerId = PeerId::role(0);
+/// Requests of one client at a time, held or waiting.
+pub(crate) const MAX_REQUESTS: u32 = 1 << 16;
 /// The longest name of a space.
 pub(crate) const MAX_SPACE: usize = 255;
 /// Bytes of a listing in one message: they fit into a letter of the RDMA fabric, which is shorter than tcp's frames.
@@ -86,6 +96,23 @@ pub(crate) enum Ask {
     Unlock {
         id: RequestId,
         answer: bool,
+    },
+    /// From shared to exclusive, before everybody who waits.
+    Upgrade {
+        id: RequestId,
+        wait: bool,
+    },
+    /// From exclusive to shared; or an upgrade is given up, whatever has become of it.
+    Downgrade {
+        id: RequestId,
+        gives_up: bool,
+    },
+    /// Gives back these units and keeps the rest; if that leaves two pieces, the second is `rest` from then on.
+    Part {
+        id: RequestId,
+        start: u64,
+        end: u64,
+        rest: RequestId,
     },
     /// A lock that is held since an earlier run of the server, by a session that had this key.
     Claim {
@@ -157,6 +184,17 @@ pub(crate) enum Answer {
         id: RequestId,
         held: bool,
     },
+    /// It is held in this mode from now on, with this token.
+    Changed {
+        id: RequestId,
+        token: u64,
+        mode: Mode,
+    },
+    /// An upgrade or downgrade came to nothing: it is held as it was, if it was.
+    Unchanged {
+        id: RequestId,
+        why: Why,
+    },
     /// A piece of a listing.
     Page {
         id: RequestId,
@@ -175,6 +213,17 @@ pub(crate) enum Answer {
     Guest {
         peer: PeerId,
     },
+}
+
+/// Why a held lock was not changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Others read, and it was only tried.
+    Busy,
+    /// Another reader already waits for the same.
+    Deadlock,
+    /// In words.
+    Refused(String),
 }
 
 const EXCLUSIVE: u32 = 1 << 8;
@@ -213,6 +262,11 @@ impl Ask {
             Ask::Forget { handle } => message(3, *handle, [seq, 0, 0, 0], Vec::new()),
             Ask::Lock { id, units, wait } => of_units(4 | flag(*wait, FLAG), *id, seq, units, Vec::new()),
             Ask::Unlock { id, answer } => message(5 | flag(*answer, FLAG), *id, [seq, 0, 0, 0], Vec::new()),
+            Ask::Upgrade { id, wait } => message(15 | flag(*wait, FLAG), *id, [seq, 0, 0, 0], Vec::new()),
+            Ask::Downgrade { id, gives_up } => {
+                message(16 | flag(*gives_up, FLAG), *id, [seq, 0, 0, 0], Vec::new())
+            }
+            Ask::Part { id, start, end, rest } => message(17, *id, [seq, *start, *end, *rest], Vec::new()),
             Ask::Claim { id, units, token, epoch, key } => {
                 let [low, high] = halves(*key);
                 of_units(7, *id, seq, units, vec![*token, *epoch, low, high])
@@ -270,6 +324,9 @@ impl Ask {
             }
             13 => Ask::Granted { id: lock, card: card_in(b)?, token: a },
             14 => Ask::Witness { id: lock, lock: a, except: b },
+            15 => Ask::Upgrade { id: lock, wait: has(FLAG) },
+            16 => Ask::Downgrade { id: lock, gives_up: has(FLAG) },
+            17 => Ask::Part { id: lock, start: a, end: b, rest: c },
             _ => return None,
         };
         Some((seq, ask))
@@ -294,6 +351,14 @@ impl Answer {
                 message(72, *id, [*lock, *token_base, 0, taken], Vec::new())
             }
             Answer::Guest { peer } => plain(73, u64::from(peer.0), 0),
+            Answer::Changed { id, token, mode } => {
+                message(74, *id, [*token, u64::from(*mode == Mode::Exclusive), 0, taken], Vec::new())
+            }
+            Answer::Unchanged { id, why } => match why {
+                Why::Busy => plain(75, *id, 1),
+                Why::Deadlock => plain(75, *id, 2),
+                Why::Refused(why) => message(75, *id, [0, 0, 0, taken], pack(why.as_bytes())),
+            },
         }
     }
 
@@ -310,6 +375,19 @@ impl Answer {
             71 => Answer::Ack,
             72 => Answer::Found { id, lock: a, token_base: b },
             73 => Answer::Guest { peer: PeerId(u32::try_from(id).ok()?) },
+            74 => {
+                let mode = if b == 1 { Mode::Exclusive } else { Mode::Shared };
+                Answer::Changed { id, token: a, mode }
+            }
+            75 => {
+                let why = match a {
+                    0 => Why::Refused(String::from_utf8_lossy(&unpack(tail)?).into_owned()),
+                    1 => Why::Busy,
+                    2 => Why::Deadlock,
+                    _ => return None,
+                };
+                Answer::Unchanged { id, why }
+            }
             _ => return None,
         };
         Some((taken, answer))
@@ -359,116 +437,4 @@ fn unpack(words: &[u64]) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn asks() -> Vec<Ask> {
-        let name = LockName::new("orders/42").unwrap();
-        let units = |mode| Units { handle: 7, mode, start: 3, end: u64::MAX };
-        vec![
-            Ask::Open { version: VERSION, key: u128::MAX - 5, space: b"stock".to_vec() },
-            Ask::Open { version: 9, key: 1, space: Vec::new() },
-            Ask::Name { handle: 1, kind: Kind::Keyed, name: name.clone() },
-            Ask::Name { handle: u64::MAX, kind: Kind::Ranges, name: LockName::new([7; 255]).unwrap() },
-            Ask::Forget { handle: 4 },
-            Ask::Lock { id: 5 << 32 | 6, units: units(Mode::Exclusive), wait: false },
-            Ask::Lock { id: 1, units: units(Mode::Shared), wait: true },
-            Ask::Unlock { id: 9, answer: true },
-            Ask::Unlock { id: 9, answer: false },
-            Ask::Claim { id: 2, units: units(Mode::Shared), token: 77, epoch: 5, key: 1 << 100 },
-            Ask::List { id: 11 },
-            Ask::Heat { id: 12 },
-            Ask::Break { id: 13, token: 99, name },
-            Ask::Find { id: 14, handle: 3 },
-            Ask::Card { card: 63, says: None },
-            Ask::Card {
-                card: 1,
-                says: Some(Says {
-                    state: State::Held,
-                    claim: Claim { lock: 1 << 19, ..whole(Mode::Exclusive) },
-                }),
-            },
-            Ask::Granted { id: 16, card: 2, token: u64::MAX },
-            Ask::Witness { id: 15, lock: 5, except: 6 },
-        ]
-    }
-
-    fn answers() -> Vec<Answer> {
-        vec![
-            Answer::Granted { id: 1, token: u64::MAX },
-            Answer::Busy { id: 2 },
-            Answer::Refused { id: 3, why: "no room".to_owned() },
-            Answer::Lost { id: 4 },
-            Answer::Unlocked { id: 5, held: true },
-            Answer::Unlocked { id: 5, held: false },
-            Answer::Page { id: 6, more: true, bytes: vec![1; PAGE] },
-            Answer::Page { id: 6, more: false, bytes: Vec::new() },
-            Answer::Ack,
-            Answer::Found { id: 7, lock: 8, token_base: 9 },
-            Answer::Guest { peer: PeerId(77) },
-        ]
-    }
-
-    #[test]
-    fn everything_comes_out_as_it_went_in() {
-        for ask in asks() {
-            assert_eq!(Ask::decode(&ask.encode(8)), Some((8, ask)));
-        }
-        for answer in answers() {
-            assert_eq!(Answer::decode(&answer.encode(9)), Some((9, answer)));
-        }
-    }
-
-    #[test]
-    fn a_page_fits_into_a_message() {
-        assert!(pack(&[0; PAGE]).len() <= lockwright_fabric::backend::tcp::MAX_TAIL);
-        #[cfg(feature = "rdma")]
-        assert!(pack(&[0; PAGE]).len() <= lockwright_fabric::backend::rdma::MAX_TAIL);
-    }
-
-    /// The corpus: every message, cut, stretched and with every word changed. Nothing may panic, and what comes out
-    /// as a request or an answer must say again what it was read from.
-    #[test]
-    fn whatever_comes_is_decoded_or_refused() {
-        let whole: Vec<Message> = asks()
-            .iter()
-            .map(|ask| ask.encode(3))
-            .chain(answers().iter().map(|answer| answer.encode(3)))
-            .collect();
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            random >> 11
-        };
-        for message in &whole {
-            for cut in 0..=message.tail.len().min(40) {
-                let mut short = message.clone();
-                short.tail.truncate(cut);
-                try_both(&short);
-            }
-            for _ in 0..2000 {
-                let mut bad = message.clone();
-                match next() % 5 {
-                    0 => bad.kind = next() as u32,
-                    1 => bad.kind ^= 1 << (next() % 32),
-                    2 => bad.words[next() as usize % 4] = next(),
-                    3 if !bad.tail.is_empty() => {
-                        let at = next() as usize % bad.tail.len();
-                        bad.tail[at] = if next() % 2 == 0 { u64::MAX } else { next() };
-                    }
-                    _ => bad.tail.push(next()),
-                }
-                try_both(&bad);
-            }
-        }
-    }
-
-    fn try_both(message: &Message) {
-        if let Some((seq, ask)) = Ask::decode(message) {
-            assert_eq!(Ask::decode(&ask.encode(seq)), Some((seq, ask)));
-        }
-        if let Some((taken, answer)) = Answer::decode(message) {
-            assert_eq!(Answer::decode(&answer.encode(taken)), Some((taken, answer)));
-        }
-    }
-}
+mod tests;

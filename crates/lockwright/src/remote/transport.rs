@@ -87,6 +87,7 @@ macro_rules! each {
         }
     };
 }
+pub(super) use each;
 
 impl Session {
     /// Sends without waiting. What was on its way when a connection broke may be lost.

@@ -8,14 +8,18 @@
 //! that depends on what is decided or is said to anybody. So everybody is told the same, in the same order, as if they had
 //! been decided one by one.
 //!
+//! Changes of what is held are in `changes`.
+//!
 //! What this file must not do: let one session's nonsense reach another, or wait for anything but its own disk.
+
+mod changes;
 
 use super::directory::Directory;
 use super::durable::Durable;
 use super::session::{MAX_REQUESTS, Name, Place, Request, Session, Stage};
 use super::totals::Totals;
 use crate::home::Kind;
-use crate::remote::talk::{Answer, RequestId, Units, slot};
+use crate::remote::talk::{Answer, RequestId, Units, Why, slot};
 use lockwright_fabric::backend::tcp::SessionEnd;
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::combiner::core::{
@@ -42,6 +46,8 @@ pub(super) struct Books {
     /// Noted, and not yet decided; empty between passes.
     asked: Vec<(ClientId, Asked)>,
     replies: Vec<Reply>,
+    /// How many of them were passed on; all, unless that panicked.
+    answered: usize,
     /// When this pass began.
     now: Instant,
 }
@@ -61,6 +67,7 @@ impl Books {
             totals: Totals::default(),
             asked: Vec::new(),
             replies: Vec::new(),
+            answered: 0,
             now: Instant::now(),
         }
     }
@@ -74,17 +81,21 @@ impl Books {
         self.core.len()
     }
 
-    /// So many notes are about to be handled.
-    pub(super) fn begin_pass(&mut self, notes: usize) {
+    #[cfg(test)]
+    pub(super) const fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Notes are about to be handled.
+    pub(super) fn begin_pass(&mut self) {
         self.now = Instant::now();
         self.totals.passes += 1;
-        self.totals.notes += notes as u64;
     }
 
     /// Lets the combiner decide about everything that was noted, and passes it on.
     #[inline]
     pub(super) fn decide(&mut self) {
-        if !self.asked.is_empty() {
+        if !self.asked.is_empty() || !self.replies.is_empty() {
             self.decide_all();
         }
     }
@@ -94,10 +105,10 @@ impl Books {
         self.core.serve(&asked, &mut self.replies);
         self.answer_all();
         for (ClientId(peer), asked) in asked.drain(..) {
-            if let Asked::Lock { id: place, .. } = asked
+            if let Asked::Lock { id: place, .. } | Asked::Upgrade { id: place, .. } = asked
                 && let Some(session) = self.session(peer)
                 && let Some(request) = session.slots.get_mut(place as usize).and_then(Option::as_mut)
-                && matches!(request.stage, Stage::Waiting)
+                && (matches!(request.stage, Stage::Waiting) || request.upgrades.is_some())
             {
                 request.queued = true;
             }
@@ -203,12 +214,20 @@ impl Books {
     fn forget(&mut self, request: &Request) {
         let Some(id) = request.lock else { return };
         let held = matches!(request.stage, Stage::Held { .. });
-        self.directory.lock_mut(id).now.ended(held);
+        let upgrades = request.upgrades.is_some();
+        self.directory.close_after(id, |lock| {
+            lock.now.ended(held);
+            if upgrades {
+                lock.now.ended(false);
+            }
+        });
         self.totals.now.ended(held);
+        if upgrades {
+            self.totals.now.ended(false);
+        }
         if held {
             self.totals.hold.add(self.now - request.since);
         }
-        self.directory.close(id);
     }
 
     /// Asks the combiner about what `lock` is made of.
@@ -233,7 +252,7 @@ impl Books {
         }
         let stage = if self.is_recovering() { Stage::HeldBack } else { Stage::Waiting };
         let queued = self.is_recovering();
-        let request = Request { id, lock: Some(lock), units, since: self.now, stage, queued };
+        let request = Request::new(id, Some(lock), units, self.now, stage, queued);
         let asked = self.request_for(&request, lock, wait);
         if self.session(peer).is_some_and(|session| session.has_slot_of(id)) {
             // The other request may come to nothing.
@@ -243,8 +262,7 @@ impl Books {
         if let Err(why) = session.put(request) {
             return self.refuse(peer, id, why);
         }
-        self.directory.use_again(lock);
-        self.directory.lock_mut(lock).now.asked();
+        self.directory.use_again(lock).now.asked();
         self.totals.now.asked();
         if let Some(held_back) = &mut self.held_back {
             held_back.push((peer, id));
@@ -255,9 +273,10 @@ impl Books {
 
     /// Gives a lock back, or gives a request up. Says whether it was held until now.
     pub(super) fn unlock(&mut self, peer: u32, id: RequestId) -> bool {
-        let waits = |request: &&mut Request| matches!(request.stage, Stage::Waiting);
-        if self.session(peer).and_then(|session| session.request(id)).filter(waits).is_some() {
-            // It may be granted by what was noted before.
+        let open =
+            |request: &&mut Request| matches!(request.stage, Stage::Waiting) || request.change.is_some();
+        if self.session(peer).and_then(|session| session.request(id)).filter(open).is_some() {
+            // It may be granted, or changed, by what was noted before.
             self.decide();
         }
         let Some(request) = self.session(peer).and_then(|session| session.take(id)) else { return false };
@@ -291,7 +310,7 @@ impl Books {
             return self.say(peer, &Answer::Lost { id });
         }
         let stage = Stage::Held { token };
-        let request = Request { id, lock: Some(lock), units, since: self.now, stage, queued: false };
+        let request = Request::new(id, Some(lock), units, self.now, stage, false);
         let asked = self.request_for(&request, lock, false);
         let rivals = self.rivals(lock, &units);
         // Of two who believe that they hold it, the one with the smaller token has lost it and does not know.
@@ -306,8 +325,7 @@ impl Books {
         if let Err(why) = session.put(request) {
             return self.refuse(peer, id, why);
         }
-        self.directory.use_again(lock);
-        self.directory.lock_mut(lock).now.claimed();
+        self.directory.use_again(lock).now.claimed();
         self.totals.now.claimed();
         self.totals.claimed += 1;
         self.decide();
@@ -360,6 +378,10 @@ impl Books {
         }
         for (peer, id) in held_back {
             let Some(request) = self.session(peer).and_then(|session| session.request(id)) else { continue };
+            if !matches!(request.stage, Stage::HeldBack) {
+                self.upgrade_at_last(peer, id);
+                continue;
+            }
             request.stage = Stage::Waiting;
             let request = self.sessions[peer as usize]
                 .as_ref()
@@ -374,42 +396,52 @@ impl Books {
 
     /// Passes on what the combiner decided.
     fn answer_all(&mut self) {
-        let mut at = 0;
         // A grant that cannot be given is taken back, which can lead to others.
-        while at < self.replies.len() {
-            let Reply { client: ClientId(peer), id: place, answer } = self.replies[at];
-            at += 1;
+        while let Some(&Reply { client: ClientId(peer), id: place, answer }) = self.replies.get(self.answered)
+        {
+            self.answered += 1;
             match answer {
                 Decided::Granted { token } => self.granted(peer, place, token),
                 Decided::Busy => {
                     self.totals.busy += 1;
-                    self.end(peer, place, |id| Answer::Busy { id });
+                    if !self.stays(peer, place, &Why::Busy) {
+                        self.end(peer, place, |id| Answer::Busy { id });
+                    }
                 }
                 Decided::Refused(why) => {
                     self.totals.refused += 1;
-                    self.end(peer, place, |id| Answer::Refused { id, why: words(why) });
+                    if !self.stays(peer, place, &why_not(why)) {
+                        self.end(peer, place, |id| Answer::Refused { id, why: words(why) });
+                    }
                 }
+                Decided::Downgraded { token } => self.downgraded(peer, place, token),
                 // Whoever gave up has no use for the combiner's word that it is gone.
-                Decided::Cancelled | Decided::Downgraded { .. } => {}
+                Decided::Cancelled => {}
             }
         }
         self.replies.clear();
+        self.answered = 0;
     }
 
     #[inline]
     fn granted(&mut self, peer: u32, place: u32, token: u64) {
         if let Err(why) = self.durable.before_grant(token) {
+            if self.undo(peer, place, &why) {
+                return;
+            }
             self.core.handle(ClientId(peer), Asked::Cancel { id: place }, &mut self.replies);
             return self.end(peer, place, |id| Answer::Refused { id, why });
         }
         let now = self.now;
         let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::as_mut) else { return };
         let Some(request) = session.slots.get_mut(place as usize).and_then(Option::as_mut) else { return };
+        if request.change.is_some() {
+            return self.upgraded(peer, place, token);
+        }
         let waited = now - request.since;
         (request.stage, request.since) = (Stage::Held { token }, now);
         let (id, lock) = (request.id, request.lock.expect("the combiner decides about the server's own"));
         let (shared, queued) = (request.units.mode == Mode::Shared, request.queued);
-        session.say(&Answer::Granted { id, token });
         let lock = self.directory.lock_mut(lock);
         lock.now.granted();
         lock.grants += 1;
@@ -418,6 +450,7 @@ impl Books {
             lock.contended += 1;
             lock.waited += waited;
         }
+        session.say(&Answer::Granted { id, token });
     }
 
     /// A request that came to nothing.
@@ -426,6 +459,14 @@ impl Books {
         let Some(request) = session.slots.get_mut(place as usize).and_then(Option::take) else { return };
         session.say(&answer(request.id));
         self.forget(&request);
+    }
+}
+
+/// What is said of a change that was refused.
+fn why_not(why: Refusal) -> Why {
+    match why {
+        Refusal::UpgradeConflict => Why::Deadlock,
+        why => Why::Refused(words(why)),
     }
 }
 

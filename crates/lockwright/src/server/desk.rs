@@ -15,10 +15,11 @@ use super::tray::{Note, Tray};
 use crate::home::Kind;
 use crate::lent::layout::SCHEME;
 use crate::name::LockName;
-use crate::remote::talk::{Answer, Ask, DESK, PAGE, RequestId, Units, VERSION};
+use crate::remote::talk::{Answer, Ask, DESK, OLDEST, PAGE, RequestId, Units, VERSION};
 use crate::remote::verbs::SUFFIX;
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, Watch};
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, Time};
+use lockwright_locks::combiner::bell::Bell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -30,7 +31,8 @@ pub(super) struct Desk(Arc<Inside>);
 #[derive(Debug)]
 pub(super) struct Inside {
     tray: Tray,
-    /// Whoever has this is the combiner.
+    /// Who serves what is in the tray.
+    bell: Bell,
     counter: Mutex<Counter>,
     /// Which spaces of this host are offered, and those that somebody asked for.
     exports: Vec<String>,
@@ -45,7 +47,8 @@ impl Desk {
     pub(super) fn new(books: Books, exports: Vec<String>, lends: Vec<Arc<Lent>>, threads: usize) -> Self {
         let (tray, notes) = Tray::new(threads);
         let (counter, opened) = (Mutex::new(Counter::new(books, notes)), Mutex::default());
-        Self(Arc::new(Inside { tray, counter, exports, opened, lends, began: Instant::now() }))
+        let bell = Bell::new();
+        Self(Arc::new(Inside { tray, bell, counter, exports, opened, lends, began: Instant::now() }))
     }
 
     /// Spaces in memory that is lent.
@@ -55,6 +58,10 @@ impl Desk {
 
     pub(super) fn tray(&self) -> &Tray {
         &self.0.tray
+    }
+
+    pub(super) fn bell(&self) -> &Bell {
+        &self.0.bell
     }
 
     pub(super) fn counter(&self) -> &Mutex<Counter> {
@@ -98,6 +105,9 @@ impl Desk {
             None => Note::Nonsense,
             Some((seq, Ask::Lock { id, units, wait })) => Note::Lock { seq, id, units, wait },
             Some((seq, Ask::Unlock { id, answer })) => Note::Unlock { seq, id, answer },
+            Some((seq, Ask::Upgrade { id, wait })) => Note::Upgrade { seq, id, wait },
+            Some((seq, Ask::Downgrade { id, gives_up })) => Note::Downgrade { seq, id, gives_up },
+            Some((seq, Ask::Part { id, start, end, rest })) => Note::Part { seq, id, start, end, rest },
             Some((seq, ask)) => Note::Other { seq, number: self.tray().keep(ask) },
         };
         self.put(peer, note);
@@ -115,6 +125,13 @@ impl Desk {
                     books.say(peer, &Answer::Unlocked { id, held });
                 }
             }
+            Note::Upgrade { seq, id, wait } if books.takes(peer, seq) => books.upgrade(peer, id, wait),
+            Note::Downgrade { seq, id, gives_up } if books.takes(peer, seq) => {
+                books.downgrade(peer, id, gives_up);
+            }
+            Note::Part { seq, id, start, end, rest } if books.takes(peer, seq) => {
+                books.unlock_part(peer, id, (start, end), rest);
+            }
             Note::Other { seq, number } => {
                 let Some(ask) = self.tray().fetch(number).filter(|_| books.takes(peer, seq)) else { return };
                 books.decide();
@@ -126,6 +143,7 @@ impl Desk {
             }
             // Said before, or of somebody who is gone.
             Note::Lock { .. } | Note::Unlock { .. } | Note::Nonsense => return,
+            Note::Upgrade { .. } | Note::Downgrade { .. } | Note::Part { .. } => return,
         }
         books.ack(peer);
     }
@@ -145,7 +163,7 @@ impl Desk {
     /// What is asked for less often. Everything before it is decided.
     fn handle(&self, books: &mut Books, peer: u32, ask: Ask) {
         match ask {
-            Ask::Open { version, .. } if version != VERSION => {
+            Ask::Open { version, .. } if !(OLDEST..=VERSION).contains(&version) => {
                 let why = format!(
                     "this server speaks version {VERSION} of lock spaces, the client version {version}"
                 );
@@ -172,6 +190,7 @@ impl Desk {
                 }
             }
             Ask::Lock { .. } | Ask::Unlock { .. } => unreachable!("they are notes of their own"),
+            Ask::Upgrade { .. } | Ask::Downgrade { .. } | Ask::Part { .. } => unreachable!("so are these"),
             Ask::Claim { id, units, token, epoch, key } => match Self::found(books, peer, units.handle) {
                 Some(Found::Own(lock)) => books.claim(peer, lock, id, units, (token, epoch, key)),
                 // It was free from the moment the server died.
@@ -381,6 +400,6 @@ impl VerbHost for Desk {
 const FIRST_PEER: u32 = 1 << 26;
 
 /// A session's number in the books.
-fn seat(peer: PeerId) -> Option<u32> {
+pub(super) fn seat(peer: PeerId) -> Option<u32> {
     peer.0.checked_sub(FIRST_PEER).filter(|seat| *seat < FIRST_PEER)
 }

@@ -37,7 +37,7 @@ pub(super) struct Lock {
     pub(super) waited: Duration,
 }
 
-/// Ids are this server's choice, one after the other, so nobody can make them collide; every request asks for one five times.
+/// Ids are this server's choice, one after the other, so nobody can make them collide; a lock and its unlock ask for one four times.
 #[derive(Debug, Default)]
 struct ById(u64);
 
@@ -117,22 +117,37 @@ impl Directory {
     }
 
     /// One more use of a lock that is in the directory.
-    pub(super) fn use_again(&mut self, id: u64) {
+    #[inline]
+    pub(super) fn use_again(&mut self, id: u64) -> &mut Lock {
         let lock = self.locks.get_mut(&id).expect("whoever uses a lock again has found it here");
         self.in_use += usize::from(lock.uses == 0);
         lock.uses += 1;
+        lock
     }
 
     /// One use less.
     pub(super) fn close(&mut self, id: u64) {
+        self.close_after(id, |_| {});
+    }
+
+    /// One use less, and before that something else.
+    #[inline]
+    pub(super) fn close_after(&mut self, id: u64, last: impl FnOnce(&mut Lock)) {
         let lock = self.locks.get_mut(&id).expect("a lock in use is in the directory");
+        last(lock);
         lock.uses -= 1;
-        if lock.uses > 0 {
-            return;
+        if lock.uses == 0 {
+            lock.idle += 1;
+            let idle = lock.idle;
+            self.out_of_use(id, idle);
         }
+    }
+
+    /// Nobody uses the lock any more, for the `time`th time.
+    #[cold]
+    fn out_of_use(&mut self, id: u64, time: u64) {
         self.in_use -= 1;
-        lock.idle += 1;
-        self.idle.push_back((id, lock.idle));
+        self.idle.push_back((id, time));
         if self.idle.len() > REMEMBERED {
             let (oldest, time) = self.idle.pop_front().expect("there are more than none");
             let unused = |lock: &&mut Lock| lock.uses == 0 && lock.idle == time;

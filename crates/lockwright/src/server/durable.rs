@@ -146,6 +146,12 @@ impl Durable {
         })
     }
 
+    /// The disk is full from now on.
+    #[cfg(test)]
+    pub(super) fn fail(&mut self) {
+        self.failed = Some("the disk is full".to_owned());
+    }
+
     /// To be called before somebody is told that it holds a lock with `token`.
     #[inline]
     pub(super) fn before_grant(&mut self, token: u64) -> Result<(), String> {

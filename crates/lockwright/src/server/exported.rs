@@ -42,7 +42,8 @@ pub(super) enum Handle {
 pub(super) enum Held {
     /// Waited for by a task, which ends with this.
     Waiting(#[expect(dead_code, reason = "it is there to be dropped")] Task),
-    Granted(Guard),
+    /// Not in place: most requests are for the server's own locks, and would be twice the size.
+    Granted(Box<Guard>),
 }
 
 impl Held {
@@ -144,13 +145,15 @@ impl Handle {
             Poll::Pending => None,
         };
         let stage = match outcome {
-            Some(Ok(guard)) => Stage::Exported(Held::Granted(watched(guard, desk, peer, serial, id))),
+            Some(Ok(guard)) => {
+                Stage::Exported(Held::Granted(Box::new(watched(guard, desk, peer, serial, id))))
+            }
             Some(Err(error)) => return refuse(open, peer, id, &error),
             None => Stage::Exported(Held::Waiting(wait_for(acquire, desk, peer, serial, id))),
         };
         let token =
             if let Stage::Exported(Held::Granted(guard)) = &stage { Some(guard.token()) } else { None };
-        let request = Request { id, lock: None, units, since: began, stage, queued: token.is_none() };
+        let request = Request::new(id, None, units, began, stage, token.is_none());
         let Some(session) = open.session(peer) else { return };
         match session.put(request) {
             Err(why) => open.refuse(peer, id, why),
@@ -186,7 +189,8 @@ fn wait_for(acquire: Pin<Box<Acquire>>, desk: &Desk, peer: u32, serial: u64, id:
                 let Some(request) = session.request(id) else { return };
                 let token = guard.token();
                 request.since = Instant::now();
-                request.stage = Stage::Exported(Held::Granted(watched(guard, &desk, peer, serial, id)));
+                request.stage =
+                    Stage::Exported(Held::Granted(Box::new(watched(guard, &desk, peer, serial, id))));
                 open.totals.exported_grants += 1;
                 open.say(peer, &Answer::Granted { id, token });
             }

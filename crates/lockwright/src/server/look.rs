@@ -13,6 +13,7 @@ use crate::home::Kind;
 use crate::inspect::{Entry, EntryState, Heat, Inspector};
 use crate::name::LockName;
 use crate::remote::listing::Writer;
+use crate::remote::talk::RequestId;
 use lockwright_fabric::backend::tcp::VerbHost;
 use lockwright_fabric::observe::Mode;
 use std::time::Instant;
@@ -44,10 +45,16 @@ impl Desk {
                 let requests = books.sessions.iter().flatten().flat_map(|session| {
                     session.slots.iter().flatten().map(move |request| (session, request))
                 });
-                let own = requests.filter_map(|(session, request)| {
-                    let lock = books.directory.lock(request.lock?);
-                    let range = (lock.kind == Kind::Ranges).then_some(request.units.start..request.units.end);
-                    (lock.space == space).then(|| entry(session, request, lock.name.clone(), range, now))
+                let own = requests.flat_map(|(session, request)| {
+                    let lock = request.lock.map(|lock| books.directory.lock(lock));
+                    let lock = lock.filter(|lock| lock.space == space);
+                    let entry = lock.map(|lock| {
+                        let units = request.units.start..request.units.end;
+                        let range = (lock.kind == Kind::Ranges).then_some(units);
+                        entry(session, request, lock.name.clone(), range, now)
+                    });
+                    let upgrade = entry.as_ref().and_then(|entry| upgrade(request, entry, now));
+                    entry.into_iter().chain(upgrade)
                 });
                 own.collect()
             }
@@ -109,14 +116,17 @@ impl Desk {
             Some(Place::Own(space)) => {
                 for kind in [Kind::Keyed, Kind::Ranges] {
                     let Some(lock) = books.directory.open(space, kind, name.clone()) else { continue };
-                    let found = books.holders(lock).find(|(_, _, held)| *held == token);
-                    let found = found.map(|(holder, request, _)| (holder, request.id));
-                    if let Some((holder, id)) = found {
-                        books.durable.broken(token)?;
-                        books.take_away(holder, id);
+                    // The pieces of what was once one range have one token.
+                    let holders = books.holders(lock).filter(|(_, _, held)| *held == token);
+                    let found: Vec<_> =
+                        holders.map(|(holder, request, _)| (holder, request.id, request.before)).collect();
+                    let broken = note_broken(books, token, &found);
+                    if broken.is_ok() {
+                        found.iter().for_each(|(holder, id, _)| books.take_away(*holder, *id));
                     }
                     books.directory.close(lock);
-                    if found.is_some() {
+                    broken?;
+                    if !found.is_empty() {
                         return Ok(true);
                     }
                 }
@@ -134,6 +144,21 @@ impl Desk {
             }
         }
     }
+}
+
+/// Notes that the grants found are over. Their holders may not have heard of their last change, and claim what was before.
+fn note_broken(books: &mut Books, token: u64, found: &[(u32, RequestId, Option<u64>)]) -> Result<(), String> {
+    let mut over: Vec<_> =
+        found.iter().flat_map(|(_, _, before)| before.iter().copied().chain([token])).collect();
+    over.sort_unstable();
+    over.dedup();
+    over.into_iter().try_for_each(|token| books.durable.broken(token))
+}
+
+/// The upgrade that a holder waits for, as a line of its own.
+fn upgrade(request: &Request, held: &Entry, now: Instant) -> Option<Entry> {
+    let age = now - request.upgrades?;
+    Some(Entry { state: EntryState::Waiting, shared: false, token: None, age, ..held.clone() })
 }
 
 /// A session's label is its process, host and program.

@@ -11,22 +11,27 @@
 //! | `look` | who holds and waits, for people |
 //! | `tray`, `combine` | the combiner's list of what they sent, and who serves it |
 //! | `books`, `session` | sessions, requests, grants, claims |
-//! | `directory` | names |
+//! | `directory`, `handles` | names, and what sessions call them |
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
 //! | `guests`, `guest` | clients that run the protocol of such a space themselves |
 //! | `lent`, `lents`, `undertaker` | spaces in memory whose locks clients take by verbs of their own |
 //! | `rdma` | the same desk behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
+//! | `bare` | all this without connections, to be measured |
 
+mod bare;
 mod books;
 mod combine;
+#[cfg(test)]
+mod crossing_tests;
 mod desk;
 mod directory;
 mod durable;
 mod exported;
 mod guest;
 mod guests;
+mod handles;
 mod lent;
 mod lents;
 mod look;
@@ -42,6 +47,8 @@ mod tray;
 mod undertaker;
 mod workers;
 
+#[doc(hidden)]
+pub use self::bare::Bare;
 pub use self::options::{DEFAULT_LISTEN, ServeError, ServerOptions};
 
 use self::books::Books;

@@ -7,7 +7,7 @@ use super::durable::Durable;
 use super::session::Stage;
 use crate::home::Kind;
 use crate::name::LockName;
-use crate::remote::talk::{Answer, Ask, DESK, RequestId, Units, VERSION};
+use crate::remote::talk::{Answer, Ask, DESK, OLDEST, RequestId, Units, VERSION, Why, slot};
 use lockwright_fabric::PeerId;
 use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, VerbHost};
 use lockwright_fabric::observe::Mode;
@@ -24,8 +24,8 @@ struct Office {
     first_token: u64,
 }
 
-/// Whose request, which, and its token if it is held.
-type Standing = (usize, RequestId, Option<u64>);
+/// Whose request, which, how, and its token if it is held.
+type Standing = (usize, RequestId, Units, Option<u64>);
 
 /// A client of it.
 #[derive(Clone, Copy)]
@@ -77,7 +77,7 @@ impl Office {
         let mut said = std::mem::take(&mut *self.said.lock().unwrap());
         said.retain(|(_, answer)| *answer != Answer::Ack);
         for (_, answer) in &mut said {
-            if let Answer::Granted { token, .. } = answer {
+            if let Answer::Granted { token, .. } | Answer::Changed { token, .. } = answer {
                 *token -= self.first_token;
             }
         }
@@ -94,9 +94,35 @@ impl Office {
                 Stage::Held { token } => Some(token - self.first_token),
                 _ => None,
             };
-            requests.map(|request| (peer, request.id, token(&request.stage))).collect()
+            requests.map(|request| (peer, request.id, request.units, token(&request.stage))).collect()
         };
         sessions.flat_map(of).collect()
+    }
+
+    /// Whether the books say of everything that is held what the combiner says.
+    fn assert_books_are_right(&self) {
+        let books = self.desk.books();
+        let holdings = books.core().holdings();
+        assert_eq!(
+            holdings.len(),
+            books.sessions.iter().flatten().flat_map(|s| s.slots.iter().flatten()).count()
+        );
+        let mut upgrades = 0;
+        for held in holdings {
+            let session = books.sessions[held.client.0 as usize].as_ref().expect("the dead hold nothing");
+            let request = session.slots[held.id as usize].as_ref().expect("the books know it");
+            let token = if let Stage::Held { token } = request.stage { Some(token) } else { None };
+            assert_eq!((token, request.units.mode), (held.token, held.mode), "{request:?}");
+            if held.lock != lockwright_locks::combiner::core::NAMES {
+                assert_eq!((request.units.start, request.units.end), (held.start, held.end), "{request:?}");
+            }
+            let waits = held.token.is_some() && held.waits_for > 0;
+            assert_eq!(request.upgrades.is_some(), waits, "{request:?}");
+            assert_eq!(request.change.is_some(), waits, "{request:?}");
+            upgrades += u64::from(waits);
+        }
+        let now = &books.totals.now;
+        assert_eq!(now.holders + now.waiters, books.requests() as u64 + upgrades);
     }
 
     /// Whether nothing is left of anybody.
@@ -120,6 +146,10 @@ fn x(handle: u64) -> Units {
     keyed(handle, Mode::Exclusive)
 }
 
+fn units(start: u64) -> Units {
+    Units { handle: RANGES, mode: Mode::Exclusive, start, end: start + 1 }
+}
+
 /// Repeatable numbers: SplitMix64.
 struct Random(u64);
 
@@ -133,17 +163,24 @@ impl Random {
 
     /// Something a client may ask, sensible or not. Ids come from a small set, so that requests meet their like.
     fn ask(&mut self, time: u64) -> Ask {
-        let id = (time / 40) << 32 | self.below(4);
-        let mode = if self.below(3) == 0 { Mode::Shared } else { Mode::Exclusive };
-        match self.below(20) {
+        let epoch = (time / 100) << 32;
+        let (id, any) = (epoch | self.below(4), epoch | self.below(8));
+        let mode = if self.below(2) == 0 { Mode::Shared } else { Mode::Exclusive };
+        match self.below(32) {
             0..7 => lock(id, keyed(self.below(NAMES), mode), self.below(4) > 0),
             7..10 => {
                 let start = self.below(8);
-                let units = Units { handle: RANGES, mode, start, end: start + self.below(5) };
+                let units = Units { handle: RANGES, mode, start, end: start + self.below(9) };
                 lock(id, units, self.below(4) > 0)
             }
-            10..17 => Ask::Unlock { id, answer: false },
-            17 => Ask::Unlock { id, answer: true },
+            10..17 => Ask::Unlock { id: any, answer: false },
+            17 => Ask::Unlock { id: any, answer: true },
+            20..25 => Ask::Upgrade { id: any, wait: self.below(4) > 0 },
+            25..27 => Ask::Downgrade { id: any, gives_up: self.below(2) == 0 },
+            27..32 => {
+                let (start, rest) = (self.below(12), epoch | (4 + self.below(4)));
+                Ask::Part { id: any, start, end: start + self.below(4), rest }
+            }
             18 => Ask::Break { id: 1 << 40, token: 1, name: LockName::new("lock 0").unwrap() },
             _ => lock(id, keyed(99, mode), true),
         }
@@ -169,6 +206,7 @@ fn play(seed: u64, mut group: impl FnMut() -> u64) -> (Vec<(PeerId, Answer)>, Ve
         left -= 1;
         if left == 0 {
             office.desk.settle();
+            office.assert_books_are_right();
             left = group();
         }
     }
@@ -183,12 +221,22 @@ fn play(seed: u64, mut group: impl FnMut() -> u64) -> (Vec<(PeerId, Answer)>, Ve
 
 #[test]
 fn a_pass_of_several_requests_answers_exactly_as_one_by_one() {
+    let mut changes = [0; 5];
     for seed in 0..200 {
         let one_by_one = play(seed, || 1);
         assert!(one_by_one.0.len() > 100, "there is something to compare");
+        one_by_one.0.iter().for_each(|(_, answer)| match answer {
+            Answer::Changed { mode: Mode::Exclusive, .. } => changes[0] += 1,
+            Answer::Changed { mode: Mode::Shared, .. } => changes[1] += 1,
+            Answer::Unchanged { why: Why::Deadlock, .. } => changes[2] += 1,
+            Answer::Unchanged { why: Why::Busy, .. } => changes[3] += 1,
+            Answer::Granted { id, .. } if slot(*id) >= 4 => changes[4] += 1,
+            _ => {}
+        });
         let mut sizes = Random(!seed);
         assert_eq!(play(seed, move || 1 + sizes.below(60)), one_by_one, "seed {seed}");
     }
+    assert!(changes.iter().all(|seen| *seen > 10), "every kind of change: {changes:?}");
 }
 
 #[test]
@@ -222,6 +270,104 @@ fn a_session_that_dies_between_its_requests_and_their_pass_loses_nothing_for_oth
         office.desk.on_session_lost(visitor.peer, SessionEnd::Goodbye);
     }
     office.assert_is_empty();
+}
+
+#[test]
+fn with_a_full_disk_nothing_is_upgraded_and_what_is_downgraded_keeps_its_token() {
+    let office = Office::new();
+    let [mut reads, mut writes, mut other] = [(); 3].map(|()| office.come_in());
+    office.say(&mut reads, &lock(0, keyed(0, Mode::Shared), true));
+    office.say(&mut writes, &lock(0, x(1), true));
+    office.desk.settle();
+    office.heard();
+    office.desk.books().durable.fail();
+    office.say(&mut reads, &Ask::Upgrade { id: 0, wait: true });
+    office.say(&mut writes, &Ask::Downgrade { id: 0, gives_up: false });
+    office.desk.settle();
+    let why = Why::Refused("the disk is full".to_owned());
+    let changed = Answer::Changed { id: 0, token: 2, mode: Mode::Shared };
+    assert_eq!(office.heard(), [(reads.peer, Answer::Unchanged { id: 0, why }), (writes.peer, changed)]);
+    let modes: Vec<_> = office.requests().iter().map(|(_, _, units, token)| (units.mode, *token)).collect();
+    assert_eq!(modes, [(Mode::Shared, Some(1)), (Mode::Shared, Some(2))]);
+    // And it is given up as it was held: nobody waits for what is not there.
+    office.say(&mut reads, &Ask::Downgrade { id: 0, gives_up: true });
+    office.say(&mut other, &lock(0, keyed(0, Mode::Shared), false));
+    office.desk.settle();
+    let heard = office.heard();
+    let as_it_was = Answer::Changed { id: 0, token: 1, mode: Mode::Shared };
+    assert!(heard.contains(&(reads.peer, as_it_was)), "{heard:?}");
+    assert!(
+        matches!(&heard[..], [_, (peer, Answer::Refused { id: 0, .. })] if *peer == other.peer),
+        "{heard:?}"
+    );
+    for visitor in [reads, writes, other] {
+        office.desk.on_session_lost(visitor.peer, SessionEnd::Goodbye);
+    }
+    office.assert_is_empty();
+}
+
+#[test]
+fn who_dies_with_the_books_open_loses_nothing_for_those_whose_notes_it_had_taken() {
+    let office = Office::new();
+    let [mut before, mut deadly, mut behind] = [(); 3].map(|()| office.come_in());
+    office.heard();
+    // Nothing of the kind is known: whoever tells this one something dies of it.
+    office.desk.attach(deadly.peer, Inbox::new(|_, _| std::panic::resume_unwind(Box::new("dead"))));
+    let pass = |asks: [(&mut Visitor, Ask); 3]| {
+        asks.into_iter().for_each(|(visitor, ask)| office.say(visitor, &ask));
+        let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| office.desk.settle()));
+        assert_eq!(died.unwrap_err().downcast_ref(), Some(&"dead"));
+        office.heard().into_iter().map(|(peer, _)| peer).collect::<Vec<_>>()
+    };
+    // It dies while notes are taken: of what it says at once.
+    let heard = pass([
+        (&mut before, lock(0, x(0), true)),
+        (&mut deadly, Ask::Unlock { id: 7, answer: true }),
+        (&mut behind, lock(0, x(1), true)),
+    ]);
+    assert_eq!(heard, [before.peer, behind.peer]);
+    // And while what was decided is passed on.
+    let heard = pass([
+        (&mut before, lock(1, units(0), true)),
+        (&mut deadly, lock(1, units(10), true)),
+        (&mut behind, lock(1, units(20), true)),
+    ]);
+    assert_eq!(heard, [before.peer, behind.peer]);
+    office.say(&mut behind, &lock(2, units(30), true));
+    office.desk.settle();
+    assert_eq!(office.heard().len(), 1, "the desk goes on");
+    for visitor in [before, deadly, behind] {
+        office.desk.on_session_lost(visitor.peer, SessionEnd::Goodbye);
+    }
+    office.assert_is_empty();
+}
+
+#[test]
+fn older_clients_are_served_and_those_of_the_future_refused_in_one_line() {
+    let office = Office::new();
+    for (version, served) in [(0, false), (OLDEST, true), (VERSION, true), (VERSION + 1, false)] {
+        let peer = office.desk.admit("1 here test").unwrap();
+        let said = Arc::clone(&office.said);
+        let hear = move |_, message| {
+            said.lock().unwrap().push((peer, Answer::decode(&message).unwrap().1));
+            true
+        };
+        office.desk.attach(peer, Inbox::new(hear));
+        let mut visitor = Visitor { peer, seq: 0 };
+        office.say(&mut visitor, &Ask::Open { version, key: 1, space: Vec::new() });
+        office.desk.settle();
+        let said = std::mem::take(&mut *office.said.lock().unwrap());
+        match &said[..] {
+            [(_, Answer::Ack)] => assert!(served, "version {version}"),
+            [(_, Answer::Refused { id: 0, why })] => {
+                assert!(
+                    !served && why.contains(&format!("version {version}")) && !why.contains('\n'),
+                    "{why}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
@@ -269,53 +415,4 @@ fn threads_that_ask_at_once_are_all_answered_whoever_has_the_books_open() {
     assert_eq!(*inside.lock().unwrap(), THREADS as u64 * ROUNDS);
     let books = desk.books();
     assert_eq!((books.requests(), books.directory.in_use(), books.totals.sessions), (0, 0, 0));
-}
-
-/// What one combiner could do if reading and writing cost nothing: lock and unlock of names of one's own, and nobody to hear of
-/// it. `cargo test --release -p lockwright --lib what_the_desk_does -- --ignored --nocapture`
-#[test]
-#[ignore = "prints figures, and shows nothing"]
-fn what_the_desk_does_in_a_second() {
-    const EACH: u64 = 1 << 20;
-    let run = |threads: usize, group: u64| {
-        let desk = desk(threads);
-        let began = std::time::Instant::now();
-        std::thread::scope(|scope| {
-            for thread in 0..threads {
-                let desk = &desk;
-                scope.spawn(move || {
-                    let peer = desk.admit("1 here test").unwrap();
-                    desk.attach(peer, Inbox::new(|_, _| true));
-                    let mut seq = 0;
-                    let mut say = |ask: &Ask| {
-                        seq += 1;
-                        desk.deliver(peer, DESK, &ask.encode(seq));
-                    };
-                    say(&Ask::Open { version: VERSION, key: 1, space: Vec::new() });
-                    for handle in 0..group {
-                        let name = LockName::new(format!("{thread} {handle}")).unwrap();
-                        say(&Ask::Name { handle, kind: Kind::Keyed, name });
-                    }
-                    for round in 0..EACH / group {
-                        (0..group).for_each(|at| say(&lock(round << 32 | at, x(at), true)));
-                        desk.settle();
-                        (0..group).for_each(|at| say(&Ask::Unlock { id: round << 32 | at, answer: false }));
-                    }
-                    desk.on_session_lost(peer, SessionEnd::Goodbye);
-                });
-            }
-        });
-        let pairs = threads as f64 * EACH as f64;
-        let totals = &desk.books().totals;
-        println!(
-            "{threads} threads, {group} at a time: {:.2} million locks and unlocks per second, {:.1} messages a pass",
-            pairs / began.elapsed().as_secs_f64() / 1e6,
-            totals.notes as f64 / totals.passes as f64
-        );
-    };
-    for threads in [1, 2] {
-        for group in [1, 8, 64] {
-            run(threads, group);
-        }
-    }
 }

@@ -108,6 +108,10 @@ impl Reception for Door {
     fn deliver(&self, from: PeerId, to: PeerId, message: &Message) {
         let _tasks = self.runtime.enter();
         VerbHost::deliver(&self.desk, self.session(from), to, message);
+    }
+
+    fn settle(&self) {
+        let _tasks = self.runtime.enter();
         VerbHost::settle(&self.desk);
     }
 

@@ -3,17 +3,18 @@
 use super::directory::SpaceNumber;
 use super::exported::{Exported, Held};
 use super::guest::Guest;
+use super::handles::Secretly;
 use super::lent::{self, Lent};
 use crate::home::Bound;
 use crate::name::LockName;
+pub(super) use crate::remote::talk::MAX_REQUESTS;
 use crate::remote::talk::{Answer, DESK, RequestId, Units, slot};
 use lockwright_fabric::backend::tcp::Inbox;
+use lockwright_fabric::observe::Mode;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Requests of one client at a time.
-pub(super) const MAX_REQUESTS: u32 = 1 << 16;
 /// Names that one client has open at a time.
 pub(super) const MAX_HANDLES: usize = 1 << 18;
 
@@ -49,6 +50,17 @@ pub(super) enum Stage {
     Exported(Held),
 }
 
+/// A change of what is held that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// An upgrade, until claims are over.
+    HeldBack,
+    /// To this mode: noted, or decided and not yet to be had.
+    Asked(Mode),
+    /// An upgrade that was granted and could not be given is on its way back.
+    Undone,
+}
+
 /// A request that waits or is held.
 #[derive(Debug)]
 pub(super) struct Request {
@@ -60,6 +72,25 @@ pub(super) struct Request {
     pub(super) stage: Stage,
     /// Whether it had to queue.
     pub(super) queued: bool,
+    /// Of one that is held: what is about to become of it.
+    pub(super) change: Option<Change>,
+    /// Since when its upgrade waits, and counts among those who wait.
+    pub(super) upgrades: Option<Instant>,
+    /// The token before the last change, of which the client may not have heard yet.
+    pub(super) before: Option<u64>,
+}
+
+impl Request {
+    pub(super) const fn new(
+        id: RequestId,
+        lock: Option<u64>,
+        units: Units,
+        since: Instant,
+        stage: Stage,
+        queued: bool,
+    ) -> Self {
+        Self { id, lock, units, since, stage, queued, change: None, upgrades: None, before: None }
+    }
 }
 
 /// One client.
@@ -74,7 +105,7 @@ pub(super) struct Session {
     pub(super) guest: Option<Arc<Guest>>,
     /// Its place in a lent space, likewise.
     pub(super) lent: Option<Arc<lent::Guest>>,
-    pub(super) handles: HashMap<u64, Name>,
+    pub(super) handles: HashMap<u64, Name, Secretly>,
     pub(super) slots: Vec<Option<Request>>,
     /// Requests taken, and how many of them it knows to be.
     pub(super) taken: u64,

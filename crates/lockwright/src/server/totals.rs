@@ -81,6 +81,9 @@ pub(super) struct Totals {
     pub(super) refused: u64,
     pub(super) lost: u64,
     pub(super) claimed: u64,
+    upgrades: u64,
+    pub(super) downgrades: u64,
+    pub(super) parts: u64,
     pub(super) exported_grants: u64,
     /// Passes of the combiner, and what was taken in them.
     pub(super) passes: u64,
@@ -94,6 +97,13 @@ impl Totals {
     pub(super) fn grant(&mut self, shared: bool, waited: Duration) {
         *(if shared { &mut self.grants_shared } else { &mut self.grants_exclusive }) += 1;
         self.now.granted();
+        self.wait.add(waited);
+    }
+
+    /// A shared lock has become exclusive, which is a grant; who waited for it is counted elsewhere.
+    pub(super) fn upgraded(&mut self, waited: Duration) {
+        self.grants_exclusive += 1;
+        self.upgrades += 1;
         self.wait.add(waited);
     }
 
@@ -123,7 +133,13 @@ impl Totals {
             "{grants}{{mode=\"exclusive\"}} {}\n{grants}{{mode=\"shared\"}} {}",
             self.grants_exclusive, self.grants_shared
         );
-        put(grants, "counter", "Locks granted.", modes);
+        put(grants, "counter", "Locks granted; an upgrade counts as an exclusive one.", modes);
+        let changes = "lockwright_changes_total";
+        let kinds = format!(
+            "{changes}{{change=\"upgrade\"}} {}\n{changes}{{change=\"downgrade\"}} {}\n{changes}{{change=\"part\"}} {}",
+            self.upgrades, self.downgrades, self.parts
+        );
+        put(changes, "counter", "Held locks that were upgraded, downgraded, or given back in part.", kinds);
         for (name, help, value) in [
             ("lockwright_sessions_total", "Sessions begun.", self.sessions_begun),
             ("lockwright_sessions_lost_total", "Sessions that ended without a goodbye.", self.sessions_lost),

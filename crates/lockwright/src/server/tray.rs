@@ -1,17 +1,17 @@
 //! The tray: what clients ask, on its way to the books.
 //!
 //! The [combiner's own list](lockwright_locks::combiner::queue) between whoever reads connections and whoever has the books
-//! open. What is asked for most, locks and unlocks, is in the list itself; of everything else the list has a number, under
+//! open. What is asked for most, locks, unlocks and changes of what is held, is in the list itself; of everything else the list has a number, under
 //! which it lies in a drawer. That a session is over comes through the list too, behind all that its client has said: nothing it
 //! asked for is done later, and its place goes to nobody else before.
 //!
 //! | word of a note | bits | content |
 //! |---|---|---|
 //! | 0 | 0–31 | whose |
-//! | 0 | 32–39, 40, 41 | kind; exclusive; wait (Lock), answer (Unlock), goodbye (Departed) |
+//! | 0 | 32–39, 40, 41 | kind; exclusive; wait (Lock, Upgrade), answer (Unlock), given up (Downgrade), goodbye (Departed) |
 //! | 1 | 0–63 | (all but Departed and Nonsense) its number in the session |
-//! | 2 | 0–63 | (Lock, Unlock) the request; (Other) its number in the drawer |
-//! | 3, 4, 5 | 0–63 | (Lock) start, end, handle |
+//! | 2 | 0–63 | (Other) its number in the drawer; (the rest of them) the request |
+//! | 3, 4, 5 | 0–63 | (Lock) start, end, handle; (Part) start, end, the second piece's request |
 //!
 //! Every note goes into the list by itself, before its sender can be declared gone: one that still lay beside the list when
 //! its session ended could be taken for a note of the next session of that number.
@@ -25,7 +25,7 @@ use lockwright_locks::combiner::core::ClientId;
 use lockwright_locks::combiner::queue::{Carried, Combining, Full, Handler, list};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Notes of one thread that can be in the list at a time; who has more to say helps to work them off first.
@@ -52,6 +52,23 @@ pub(super) enum Note {
         id: RequestId,
         answer: bool,
     },
+    Upgrade {
+        seq: u64,
+        id: RequestId,
+        wait: bool,
+    },
+    Downgrade {
+        seq: u64,
+        id: RequestId,
+        gives_up: bool,
+    },
+    Part {
+        seq: u64,
+        id: RequestId,
+        start: u64,
+        end: u64,
+        rest: RequestId,
+    },
     /// Something else, which is in the drawer.
     Other {
         seq: u64,
@@ -68,6 +85,9 @@ const UNLOCK: u64 = 1;
 const OTHER: u64 = 2;
 const NONSENSE: u64 = 3;
 const DEPARTED: u64 = 4;
+const UPGRADE: u64 = 5;
+const DOWNGRADE: u64 = 6;
+const PART: u64 = 7;
 
 const EXCLUSIVE: u64 = 1 << 40;
 const FLAG: u64 = 1 << 41;
@@ -92,6 +112,24 @@ impl Carried for Note {
                 put(2, id);
                 (UNLOCK << 32 | flag(answer, FLAG), 3)
             }
+            Note::Upgrade { seq, id, wait } => {
+                put(1, seq);
+                put(2, id);
+                (UPGRADE << 32 | flag(wait, FLAG), 3)
+            }
+            Note::Downgrade { seq, id, gives_up } => {
+                put(1, seq);
+                put(2, id);
+                (DOWNGRADE << 32 | flag(gives_up, FLAG), 3)
+            }
+            Note::Part { seq, id, start, end, rest } => {
+                put(1, seq);
+                put(2, id);
+                put(3, start);
+                put(4, end);
+                put(5, rest);
+                (PART << 32, 6)
+            }
             Note::Other { seq, number } => {
                 put(1, seq);
                 put(2, number);
@@ -115,6 +153,9 @@ impl Carried for Note {
                 (Note::Lock { seq: get(1), id: get(2), units, wait: flag }, 6)
             }
             UNLOCK => (Note::Unlock { seq: get(1), id: get(2), answer: flag }, 3),
+            UPGRADE => (Note::Upgrade { seq: get(1), id: get(2), wait: flag }, 3),
+            DOWNGRADE => (Note::Downgrade { seq: get(1), id: get(2), gives_up: flag }, 3),
+            PART => (Note::Part { seq: get(1), id: get(2), start: get(3), end: get(4), rest: get(5) }, 6),
             OTHER => (Note::Other { seq: get(1), number: get(2) }, 3),
             NONSENSE => (Note::Nonsense, 1),
             DEPARTED => (Note::Departed(if flag { SessionEnd::Goodbye } else { SessionEnd::Lost }), 1),
@@ -129,8 +170,6 @@ impl Carried for Note {
 pub(super) struct Tray {
     ends: Box<[Mutex<Handler<Note>>]>,
     drawer: Mutex<Drawer>,
-    /// Something was put in since somebody last began to look.
-    rung: AtomicBool,
     next_end: AtomicUsize,
 }
 
@@ -145,8 +184,7 @@ impl Tray {
     pub(super) fn new(threads: usize) -> (Self, Combining<Note>) {
         let (ends, combining) = list((threads + OTHERS) as u32, DEPTH);
         let ends = ends.into_iter().map(Mutex::new).collect();
-        let (drawer, rung, next_end) = (Mutex::default(), AtomicBool::new(false), AtomicUsize::new(threads));
-        (Self { ends, drawer, rung, next_end }, combining)
+        (Self { ends, drawer: Mutex::default(), next_end: AtomicUsize::new(threads) }, combining)
     }
 
     /// How many notes there can be.
@@ -159,19 +197,23 @@ impl Tray {
         END.set(Some(number));
     }
 
+    #[inline]
     fn end(&self) -> MutexGuard<'_, Handler<Note>> {
         let number = END.get().unwrap_or_else(|| {
             let number = self.next_end.fetch_add(1, Ordering::Relaxed);
             END.set(Some(number));
             number
         });
-        self.ends[number % self.ends.len()].lock().unwrap_or_else(PoisonError::into_inner)
+        // Threads of the server's own have theirs without a division.
+        let number = if number < self.ends.len() { number } else { number % self.ends.len() };
+        self.ends[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a note in.
     ///
     /// # Errors
     /// If this thread's notes have to be worked off first.
+    #[inline]
     pub(super) fn put(&self, client: u32, note: Note) -> Result<(), Full> {
         self.end().push(ClientId(client), note)
     }
@@ -189,26 +231,6 @@ impl Tray {
     pub(super) fn fetch(&self, number: u64) -> Option<Ask> {
         self.drawer.lock().unwrap_or_else(PoisonError::into_inner).asks.remove(&number)
     }
-
-    /// Whoever has the books open is to look into the tray before he goes, or after.
-    ///
-    /// To be followed by an attempt to open them. The fence, and the one in [`Tray::rings`], see to it that one of the two
-    /// finds out: either the attempt succeeds, or whoever closes the books hears this.
-    pub(super) fn ring(&self) {
-        self.rung.store(true, Ordering::Release);
-        std::sync::atomic::fence(Ordering::SeqCst);
-    }
-
-    /// Whether there is something to look for, after the books were closed.
-    pub(super) fn rings(&self) -> bool {
-        std::sync::atomic::fence(Ordering::SeqCst);
-        self.rung.load(Ordering::Acquire)
-    }
-
-    /// Whether there is something to look for; whoever asks looks.
-    pub(super) fn hear(&self) -> bool {
-        self.rung.swap(false, Ordering::AcqRel)
-    }
 }
 
 #[cfg(test)]
@@ -224,6 +246,11 @@ mod tests {
             Note::Lock { seq: u64::MAX, id: 5, units: shared, wait: true },
             Note::Unlock { seq: 7, id: 1 << 40, answer: true },
             Note::Unlock { seq: 7, id: 0, answer: false },
+            Note::Upgrade { seq: 7, id: u64::MAX, wait: true },
+            Note::Upgrade { seq: 7, id: 0, wait: false },
+            Note::Downgrade { seq: 8, id: 3, gives_up: true },
+            Note::Downgrade { seq: 8, id: 1 << 50, gives_up: false },
+            Note::Part { seq: 9, id: 1, start: 2, end: u64::MAX, rest: 1 << 63 },
             Note::Other { seq: 9, number: u64::MAX },
             Note::Nonsense,
             Note::Departed(SessionEnd::Goodbye),

@@ -1,10 +1,10 @@
-//! One process: takes locks, counts, and notes what it does.
+//! One process: takes locks, changes them where it can, counts, and notes what it does.
 
-use super::history::Log;
-use super::{Dice, LEASE};
+use super::changes::Held;
+use super::{Dice, LEASE, now_ns};
 use lockwright::fabric::FabricError;
-use lockwright::fenced::{FencedError, FencedFile};
-use lockwright::{Acquire, Client, Guard, GuardState, HandleError, LockError, UnlockError};
+use lockwright::{Acquire, Client, Guard, HandleError, LockError, UnlockError};
+use lockwright_sim::check::history::Log;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -61,35 +61,35 @@ impl Want {
     }
 }
 
-/// Works until it is told to stop: the parts of `task` are the space, the folder and the seed.
+/// Works until it is told to stop: the parts of `task` are the space, the folder, the seed, and what it does wrong, if anything.
 pub(crate) fn work(task: &str) {
     let parts: Vec<_> = task.split('\n').collect();
     let (space, folder) = (parts[0], Path::new(parts[1]));
+    let lets_go = parts.get(3) == Some(&LETS_GO);
     let mut dice = Dice(parts[2].parse().unwrap());
     let served = !space.starts_with("shm:");
+    // Only a server's own spaces can.
+    let changes = served && !space.contains("shm:") && !space.contains("lent:");
     let client = open(space, served);
-    let mut log = Log::open(folder, &std::process::id().to_string());
+    let mut log = Log::open(folder, &std::process::id().to_string(), now_ns).unwrap();
     while !folder.join("stop").exists() {
         let want = Want::roll(&mut dice);
         let Some(guard) = want.take(&client, served, folder) else { return };
         let Want { lock, shared, start, end } = want;
         let mode = if shared { "s" } else { "x" };
         log.write(&format!("G {lock} {mode} {start} {end} {}", guard.token()));
-        let files = (start..end).map(|unit| format!("{lock}-{unit}"));
-        let mut changed = false;
-        for name in files {
-            let mut file = FencedFile::open(folder.join(&name)).unwrap();
-            if shared {
-                changed |= reads_differ(&mut file, &mut dice);
-            } else {
-                count(&guard, &mut file, &name, &mut log, &mut dice, served);
-            }
+        let mut held = Held::new(&client, (lock, guard), folder, &mut log, &mut dice, served);
+        held.work(0);
+        if changes {
+            held.change_some(lets_go);
         }
+        let Held { guards, broken, .. } = held;
         log.write("R");
-        match guard.unlock().wait() {
+        let outcome = guards.into_iter().map(|guard| guard.unlock().wait()).find(Result::is_err);
+        match outcome.unwrap_or(Ok(())) {
             Ok(()) => {
                 log.write("U held");
-                assert!(!changed, "a reader saw a writer at work");
+                assert!(broken.is_none() || lets_go, "{}", broken.unwrap_or_default());
             }
             Err(UnlockError::Lost { .. }) => log.write("U lost"),
             // The server went before it answered.
@@ -98,6 +98,9 @@ pub(crate) fn work(task: &str) {
         }
     }
 }
+
+/// A process that is told this unlocks and locks again instead of upgrading.
+pub(crate) const LETS_GO: &str = "lets go";
 
 /// The space; a server may be away for a while.
 fn open(space: &str, served: bool) -> Client {
@@ -108,50 +111,5 @@ fn open(space: &str, served: bool) -> Client {
             Err(error) => assert!(served && Instant::now() < until, "{error}"),
         }
         std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Mostly for no time at all; sometimes long enough to be killed or stopped in the middle.
-fn linger(dice: &mut Dice) {
-    if dice.below(50) == 0 {
-        std::thread::sleep(Duration::from_micros(dice.below(20_000)));
-    }
-}
-
-fn number(content: Vec<u8>) -> u64 {
-    let content = String::from_utf8(content).unwrap();
-    if content.is_empty() { 0 } else { content.parse().unwrap() }
-}
-
-/// Whether a counter changed while it was read: not while a reader holds its lock.
-fn reads_differ(file: &mut FencedFile, dice: &mut Dice) -> bool {
-    let first = number(file.read().unwrap());
-    linger(dice);
-    first != number(file.read().unwrap())
-}
-
-/// Adds one.
-fn count(guard: &Guard, file: &mut FencedFile, name: &str, log: &mut Log, dice: &mut Dice, served: bool) {
-    let token = guard.token();
-    let next = match file.read_as(token) {
-        Ok(content) => number(content) + 1,
-        Err(error) => return fenced(guard, error, log, served),
-    };
-    linger(dice);
-    match file.write(token, next.to_string().as_bytes()) {
-        Ok(()) => log.write(&format!("W {name} {next} {token}")),
-        Err(error) => fenced(guard, error, log, served),
-    }
-}
-
-/// On shared memory the guard knows at once; the client of a server may hear of it a little later.
-fn fenced(guard: &Guard, error: FencedError, log: &mut Log, served: bool) {
-    match error {
-        FencedError::Stale(stale) => {
-            let state = guard.state();
-            assert!(served || state != GuardState::Held, "{stale}, yet the lock counts as held");
-            log.write("F");
-        }
-        error => panic!("{error}"),
     }
 }

@@ -1,9 +1,10 @@
 //! The parent: starts the processes, kills and stops them, and judges what they noted.
 
+pub(crate) mod changes;
 pub(crate) mod child;
-pub(crate) mod counters;
-pub(crate) mod history;
 
+use lockwright::fenced::FencedFile;
+use lockwright_sim::check::history::{History, Log};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -50,7 +51,7 @@ pub(crate) struct Stress {
     path: String,
     dice: Dice,
     children: Vec<Victim>,
-    notes: history::Log,
+    notes: Log,
     kills: u64,
     stops: u64,
 }
@@ -59,7 +60,7 @@ impl Stress {
     pub(crate) fn start(seed: u64) -> Self {
         let folder = folder("stress");
         let path = format!("/dev/shm/lockwright-test-{}", std::process::id());
-        let notes = history::Log::open(&folder, "parent");
+        let notes = Log::of_parent(&folder, now_ns).unwrap();
         let mut stress =
             Self { folder, path, dice: Dice(seed), children: Vec::new(), notes, kills: 0, stops: 0 };
         for _ in 0..CHILDREN {
@@ -154,11 +155,8 @@ impl Stress {
             };
             assert!(status.success(), "process {} failed: {status}", self.children[place].process.id());
         }
-        let history = history::History::read(&self.folder);
-        println!("{} kills, {} stops, {}", self.kills, self.stops, history.summary());
-        assert!(history.has_all_kinds(), "nothing is shown about a kind of lock that nobody took");
-        history.check();
-        counters::check(&self.folder, self.kills);
+        println!("{} kills, {} stops", self.kills, self.stops);
+        judge(&self.folder, self.kills);
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_dir_all(&self.folder);
     }
@@ -184,21 +182,22 @@ pub(crate) fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// Judges what these processes, one log each, are said to have done.
-pub(crate) fn judge_told(name: &str, told: &[&str]) {
-    let folder = folder(&format!("told-{name}"));
-    for (pid, log) in told.iter().enumerate() {
-        fs::write(folder.join(format!("log-{pid}")), log).unwrap();
-    }
-    let history = history::History::read(&folder);
-    let _ = fs::remove_dir_all(&folder);
-    history.check();
-}
+/// The locks of [`child`].
+pub(crate) const LOCKS: [&str; 3] = ["mutex", "rwlock", "range"];
 
-/// Everybody's logs, with their names.
-pub(crate) fn logs(folder: &Path) -> impl Iterator<Item = (String, String)> {
-    fs::read_dir(folder).unwrap().flatten().filter_map(|file| {
-        let name = file.file_name().to_string_lossy().strip_prefix("log-")?.to_owned();
-        Some((name, fs::read_to_string(file.path()).unwrap()))
-    })
+/// Looks at what everybody noted, and at the counters: nobody but those who were killed has left a gap in them.
+pub(crate) fn judge(folder: &Path, kills: u64) {
+    let history = History::read(folder).unwrap_or_else(|violation| panic!("{violation}"));
+    println!("{history}");
+    assert!(
+        LOCKS.iter().all(|lock| history.held(lock) > 0),
+        "nothing is shown about a kind of lock that nobody took"
+    );
+    let last = |counter: &str| {
+        let last = FencedFile::open(folder.join(counter)).unwrap().read().unwrap();
+        String::from_utf8(last).unwrap().parse().unwrap()
+    };
+    let missing = history.check().and_then(|()| history.updates_missing(last));
+    let missing = missing.unwrap_or_else(|violation| panic!("{violation}"));
+    assert!(missing <= kills, "{missing} updates are missing after {kills} kills");
 }

@@ -1,7 +1,7 @@
 //! Checkers that know nothing of protocols: they see what clients say they do with their claims, and object.
 //!
 //! [`Watch`] holds them all. The simulator feeds it as things happen; the explorer keeps it as part of every
-//! state, which is why it is small, comparable and hashable; histories merged from real processes can be
+//! state, which is why it is small, comparable and hashable; a [`history`] merged from what real processes noted is
 //! replayed through it afterwards.
 
 use lockwright_fabric::PeerId;
@@ -12,6 +12,7 @@ use std::fmt;
 
 mod bypass;
 mod exclusion;
+pub mod history;
 mod tokens;
 
 pub use bypass::Bypass;

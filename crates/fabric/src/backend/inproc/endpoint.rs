@@ -11,10 +11,9 @@ use crate::backend::now::{Done, Now};
 use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;
-use crate::random::{GOLDEN, mix};
+use crate::random::SharedSplitMix;
 use crate::verb::{Batch, Executor, Op, RawVerb};
 use crate::wait::{Deadline, Time, Wait, Waited};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// One client of an [`InProc`](super::InProc) fabric.
@@ -47,12 +46,12 @@ pub struct InProcEndpoint {
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) mailbox: Mailbox,
-    random: AtomicU64,
+    random: SharedSplitMix,
 }
 
 impl Client {
     pub(super) fn new(seed: u64) -> Self {
-        Self { mailbox: Mailbox::default(), random: AtomicU64::new(seed) }
+        Self { mailbox: Mailbox::default(), random: SharedSplitMix::new(seed) }
     }
 }
 
@@ -254,7 +253,6 @@ impl Endpoint for InProcEndpoint {
 
     /// SplitMix64, one stream per client.
     fn random(&self) -> u64 {
-        let state = self.client.random.fetch_add(GOLDEN, Relaxed);
-        mix(state.wrapping_add(GOLDEN))
+        self.client.random.next()
     }
 }

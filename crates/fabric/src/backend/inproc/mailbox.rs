@@ -10,7 +10,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// A peer that lets this many messages pile up has stopped reading and counts as lost.
 const CAPACITY: usize = 1 << 20;
@@ -47,17 +47,19 @@ impl Mailbox {
 
     /// Puts a message in; `false` if the mailbox is closed or full.
     pub(in crate::backend) fn put(&self, from: PeerId, message: Message) -> bool {
+        self.put_quietly(from, message).map(wake_all).is_some()
+    }
+
+    /// As [`Mailbox::put`], and leaves it to the caller to wake those who wait; `None` if the mailbox is closed or full.
+    pub(in crate::backend) fn put_quietly(&self, from: PeerId, message: Message) -> Option<Vec<Waker>> {
         let mut inside = self.inside();
         if self.is_closed() || inside.queue.len() >= CAPACITY {
-            return false;
+            return None;
         }
         inside.queue.push_back((from, message));
         self.len.store(inside.queue.len(), SeqCst);
         self.arrivals.fetch_add(1, SeqCst);
-        let wakers = inside.wakers.take();
-        drop(inside);
-        wake_all(wakers);
-        true
+        Some(inside.wakers.take())
     }
 
     /// Takes no more messages, and ends every receive.

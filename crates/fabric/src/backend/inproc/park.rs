@@ -9,8 +9,8 @@
 //! no longer may go unnoticed, just as it may between two READs of a client that polls.
 
 use crate::addr::{Addr, Width};
+use crate::backend::sought::Sought;
 use crate::backend::wakers::wake_all;
-use crate::wait::Cond;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -40,20 +40,8 @@ struct Parked {
 #[derive(Debug)]
 struct Waiter {
     number: u64,
-    addr: Addr,
-    width: Width,
-    cond: Cond,
-    or: Option<Cond>,
+    sought: Sought,
     waker: Waker,
-}
-
-/// What a waiter waits for, without its type.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sought {
-    pub(super) addr: Addr,
-    pub(super) width: Width,
-    pub(super) cond: Cond,
-    pub(super) or: Option<Cond>,
 }
 
 impl Parking {
@@ -81,8 +69,7 @@ impl Parking {
         }
         parked.next += 1;
         let number = parked.next;
-        let Sought { addr, width, cond, or } = *sought;
-        parked.waiters.push(Waiter { number, addr, width, cond, or, waker: waker.clone() });
+        parked.waiters.push(Waiter { number, sought: *sought, waker: waker.clone() });
         *seat = Some(number);
         shard.count.fetch_add(1, SeqCst);
     }
@@ -102,13 +89,14 @@ impl Parking {
 
     /// Wakes those who wait for the word at `addr` and whose condition it meets. `look` reads a word.
     pub(super) fn wake(&self, addr: Addr, look: impl Fn(Addr, Width) -> Option<u128>) {
-        self.shard(addr.offset).wake(|waiter| waiter.addr.shares_word(addr) && waiter.is_met(&look));
+        self.shard(addr.offset)
+            .wake(|waiter| waiter.sought.addr.shares_word(addr) && waiter.sought.is_over(&look));
     }
 
     /// Wakes everybody who waits for a word that `gone` says is out of reach.
     pub(super) fn lost(&self, gone: impl Fn(Addr) -> bool) {
         for shard in &self.shards {
-            shard.wake(|waiter| gone(waiter.addr));
+            shard.wake(|waiter| gone(waiter.sought.addr));
         }
     }
 }
@@ -127,14 +115,6 @@ impl Shard {
     fn wake(&self, which: impl Fn(&Waiter) -> bool) {
         let woken = self.take(&mut self.parked(), which);
         wake_all(woken);
-    }
-}
-
-impl Waiter {
-    /// Whether its wait is over; also if its word is out of reach.
-    fn is_met(&self, look: impl Fn(Addr, Width) -> Option<u128>) -> bool {
-        look(self.addr, self.width)
-            .is_none_or(|word| self.cond.holds(word) || self.or.is_some_and(|or| or.holds(word)))
     }
 }
 

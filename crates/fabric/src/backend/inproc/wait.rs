@@ -2,9 +2,9 @@
 //! comes.
 
 use super::endpoint::InProcEndpoint;
-use super::park::Sought;
 use crate::addr::Value;
 use crate::backend::clock::Alarm;
+use crate::backend::sought::Sought;
 use crate::endpoint::FabricError;
 use crate::wait::{Deadline, Wait, Waited};
 use std::pin::Pin;

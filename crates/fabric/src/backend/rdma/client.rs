@@ -20,6 +20,7 @@ use crate::backend::clock::Clock;
 use crate::backend::tcp::{Fate, Token};
 use crate::endpoint::FabricError;
 use crate::message::Message;
+use crate::random::SharedSplitMix;
 use crate::wait::Time;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -145,7 +146,7 @@ pub(super) struct Client {
     pub(super) clock: Clock,
     control: Mutex<TcpStream>,
     pub(super) options: RdmaOptions,
-    pub(super) random: AtomicU64,
+    pub(super) random: SharedSplitMix,
     /// Compare-and-swaps that emulated verbs had to repeat.
     pub(super) retries: AtomicU64,
     /// Queue pairs to the host that had to be replaced.
@@ -196,7 +197,7 @@ impl Client {
             post,
             peer: welcome.peer,
             clock: Clock::showing(Time(welcome.now_ns)),
-            random: AtomicU64::new(u64::from(welcome.peer.0)),
+            random: SharedSplitMix::new(u64::from(welcome.peer.0)),
             welcome,
             address: host,
             control: Mutex::new(control),

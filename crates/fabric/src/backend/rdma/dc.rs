@@ -28,7 +28,7 @@ pub(super) struct Target {
 impl Target {
     /// A target that whoever knows `key` can send to. `lends`: they may reach registered memory of its domain.
     pub(super) fn new(ground: &Ground, key: u64, lends: bool) -> Result<Self, Refused> {
-        use ib::{ibv_access_flags as may, ibv_qp_attr_mask as with, ibv_qp_state as state};
+        use ib::{ibv_qp_attr_mask as with, ibv_qp_state as state};
         // SAFETY: numbers and pointers that may be null.
         let mut attr: ib::ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
         attr.qp_type = ib::ibv_qp_type::IBV_QPT_DRIVER;
@@ -40,18 +40,7 @@ impl Target {
         let qp = ground.create(&mut attr, &mut own, "making a DC target")?;
         let mut target = Self { library: ground.library, qp, number: 0, key };
 
-        // SAFETY: numbers only, for which zero is a value.
-        let mut attr: ib::ibv_qp_attr = unsafe { std::mem::zeroed() };
-        attr.qp_state = state::IBV_QPS_INIT;
-        attr.port_num = ground.port;
-        if lends {
-            attr.qp_access_flags = may::IBV_ACCESS_REMOTE_READ.0
-                | may::IBV_ACCESS_REMOTE_WRITE.0
-                | may::IBV_ACCESS_REMOTE_ATOMIC.0;
-        }
-        let init =
-            with::IBV_QP_STATE | with::IBV_QP_PKEY_INDEX | with::IBV_QP_PORT | with::IBV_QP_ACCESS_FLAGS;
-        ground.library.modify(qp, &mut attr, init, "preparing a DC target")?;
+        let mut attr = ground.library.prepare(qp, ground.port, lends, "preparing a DC target")?;
 
         attr.qp_state = state::IBV_QPS_RTR;
         attr.path_mtu = ground.mtu;

@@ -11,7 +11,6 @@ use crate::backend::tcp::{Fate, Listener};
 use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;
-use crate::random::{GOLDEN, mix};
 use crate::verb::{Batch, MaskedCas, Op, RawVerb};
 use crate::wait::{Deadline, Time, Wait, Waited};
 use std::net::SocketAddr;
@@ -368,7 +367,6 @@ impl Endpoint for RdmaEndpoint {
 
     /// SplitMix64, one stream per client.
     fn random(&self) -> u64 {
-        let state = self.client.random.fetch_add(GOLDEN, Relaxed);
-        mix(state.wrapping_add(GOLDEN))
+        self.client.random.next()
     }
 }

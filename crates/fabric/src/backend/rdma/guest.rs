@@ -6,7 +6,7 @@
 use super::control::Frame;
 use super::letter;
 use super::pair::PairInfo;
-use super::station::{Keeper, Owner, Station};
+use super::station::{CHUNK, Keeper, Owner, Station, bundled};
 use super::verbs::Lent;
 use super::wire::Wire;
 use crate::addr::PeerId;
@@ -14,6 +14,7 @@ use crate::backend::block_on;
 use crate::backend::clock::Clock;
 use crate::backend::inproc::mailbox::{Mailbox, Receive};
 use crate::backend::inproc::{InProc, InProcEndpoint};
+use crate::endpoint::Endpoint;
 use crate::message::Message;
 use crate::wait::Deadline;
 use std::net::{Shutdown, TcpStream};
@@ -43,13 +44,11 @@ pub(super) enum Inbox {
 }
 
 impl Inbox {
-    async fn next(&self) -> Option<(PeerId, Message)> {
+    async fn next(&self, deadline: Deadline) -> Option<(PeerId, Message)> {
+        let pick = |from, message: &Message| Some((from, message.clone()));
         match self {
-            Self::InProc(ep) => ep.next_letter().await,
-            Self::Own(mailbox, clock) => {
-                let pick = |from, message: &Message| Some((from, message.clone()));
-                Receive::new(mailbox, clock, Deadline::Never, pick).await
-            }
+            Self::InProc(ep) => ep.recv_by(deadline, pick).await,
+            Self::Own(mailbox, clock) => Receive::new(mailbox, clock, deadline, pick).await,
         }
     }
 
@@ -95,24 +94,39 @@ impl Guest {
         Some(info)
     }
 
-    /// Carries letters to the client, one after the other, until it is gone. One that may not have arrived is sent again over
-    /// the next queue pair: the client knows it by its number.
+    /// Carries letters to the client in their order until it is gone: all that are there, as far as they fit together, with
+    /// one doorbell. What may not have arrived is sent again over the next queue pair: the client knows letters by their numbers.
     pub(super) fn carry(&self) {
         let mut number = 0_u32;
-        while let Some((from, message)) = block_on(self.inbox.next()) {
-            number = number.wrapping_add(1);
+        let mut letters = Vec::new();
+        while let Some(first) = block_on(self.inbox.next(Deadline::Never)) {
+            let others = std::iter::from_fn(|| block_on(self.inbox.next(Deadline::Now)));
             // From the host, a letter says whom it is from.
-            let bytes = letter::encode(from, number, &message);
-            loop {
-                let used = self.wire.number();
-                if block_on(self.wire.send(&bytes)) {
-                    break;
-                }
-                if self.gone.load(Relaxed) {
+            letters.extend(std::iter::once(first).chain(others).take(CHUNK).map(|(from, message)| {
+                number = number.wrapping_add(1);
+                letter::encode(from, number, &message)
+            }));
+            while !letters.is_empty() {
+                let count = bundled(letters.iter().map(Vec::len));
+                if !self.deliver(&letters[..count]) {
                     return;
                 }
-                self.ask_for_another(used);
+                letters.drain(..count);
             }
+        }
+    }
+
+    /// Sends letters until they have arrived; `false` if the client is gone.
+    fn deliver(&self, letters: &[Vec<u8>]) -> bool {
+        loop {
+            let used = self.wire.number();
+            if block_on(self.wire.send_all(letters)) {
+                return true;
+            }
+            if self.gone.load(Relaxed) {
+                return false;
+            }
+            self.ask_for_another(used);
         }
     }
 
@@ -126,16 +140,21 @@ impl Guest {
 }
 
 /// What becomes of a client's letters, and of its queue pair.
-pub(super) struct Desk<F> {
+pub(super) struct Desk<F, S> {
     pub(super) deliver: F,
+    pub(super) settle: S,
     pub(super) guest: Arc<OnceLock<Weak<Guest>>>,
 }
 
-impl<F: Fn(PeerId, Message) + Send + Sync> Owner for Desk<F> {
+impl<F: Fn(PeerId, Message) + Send + Sync, S: Fn() + Send + Sync> Owner for Desk<F, S> {
     fn letter(&self, _: u32, bytes: &[u8]) {
         if let Some((to, _, message)) = letter::decode(bytes) {
             (self.deliver)(to, message);
         }
+    }
+
+    fn settle(&self) {
+        (self.settle)();
     }
 
     fn broken(&self, pair: u32) {

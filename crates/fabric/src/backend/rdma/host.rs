@@ -311,9 +311,17 @@ impl Inner {
                 None => drop(inner.fabric.post(peer, to, message)),
             }
         };
+        let post = Arc::downgrade(self);
+        let settle = move || {
+            let inner = post.upgrade();
+            inner
+                .iter()
+                .filter_map(|inner| inner.reception.as_ref())
+                .for_each(|reception| reception.settle());
+        };
         let known = Arc::<OnceLock<_>>::default();
         let (station, keeper) =
-            Station::open(&self.device, Box::new(Desk { deliver, guest: Arc::clone(&known) }))?;
+            Station::open(&self.device, Box::new(Desk { deliver, settle, guest: Arc::clone(&known) }))?;
         let inbox = match &self.reception {
             Some(_) => Inbox::Own(Arc::default(), Clock::new()),
             None => Inbox::InProc(self.fabric.endpoint(peer)),
@@ -355,7 +363,10 @@ impl Inner {
         };
         if let (Some(reception), Inbox::Own(mailbox, _)) = (&self.reception, &inbox) {
             let mailbox: Arc<Mailbox> = Arc::clone(mailbox);
-            reception.attach(peer, tcp::Inbox::new(move |from, message| mailbox.put(from, message)));
+            // The carrier is woken once all that is said together is there.
+            let put =
+                move |from, message| mailbox.put_quietly(from, message).map(tcp::wake_together).is_some();
+            reception.attach(peer, tcp::Inbox::new(put));
         }
         let guest = Arc::new(Guest {
             wire: Wire::new(&station, pair),

@@ -250,19 +250,8 @@ struct Connected(NonNull<ib::ibv_qp>);
 
 impl Connected {
     fn connect(&self, device: &Device, psn: u32, other: &PairInfo, lends: bool) -> Result<(), Refused> {
-        use ib::{ibv_access_flags as may, ibv_qp_attr_mask as with, ibv_qp_state as state};
-        // SAFETY: numbers only, for which zero is a value.
-        let mut attr: ib::ibv_qp_attr = unsafe { std::mem::zeroed() };
-        attr.qp_state = state::IBV_QPS_INIT;
-        attr.port_num = device.port;
-        if lends {
-            attr.qp_access_flags = may::IBV_ACCESS_REMOTE_READ.0
-                | may::IBV_ACCESS_REMOTE_WRITE.0
-                | may::IBV_ACCESS_REMOTE_ATOMIC.0;
-        }
-        let init =
-            with::IBV_QP_STATE | with::IBV_QP_PKEY_INDEX | with::IBV_QP_PORT | with::IBV_QP_ACCESS_FLAGS;
-        LIBRARY.modify(self.0, &mut attr, init, "preparing a queue pair")?;
+        use ib::{ibv_qp_attr_mask as with, ibv_qp_state as state};
+        let mut attr = LIBRARY.prepare(self.0, device.port, lends, "preparing a queue pair")?;
 
         attr.qp_state = state::IBV_QPS_RTR;
         attr.path_mtu = device.mtu;

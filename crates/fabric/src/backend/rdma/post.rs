@@ -58,6 +58,17 @@ impl Post {
         pass
     }
 
+    /// Whether the host's letter of this number came before. It sends again over a new queue pair what may have arrived over the
+    /// old one. One at a time takes letters.
+    fn is_known(&self, number: u32) -> bool {
+        let taken = self.taken.load(Relaxed);
+        let known = number.wrapping_sub(taken).cast_signed() <= 0;
+        if !known {
+            self.taken.store(number, Relaxed);
+        }
+        known
+    }
+
     /// From now on `listener` hears every letter. Only the first counts.
     pub(super) fn listen(&self, listener: Weak<dyn Listener>) {
         let _ = self.ear.set(listener);
@@ -74,8 +85,7 @@ impl Owner for Arc<Post> {
         let Some((named, number, message)) = letter::decode(bytes) else { return };
         let from = match sender {
             Some(Some(sender)) => sender,
-            // From the host. Sent again over a new queue pair, though it had arrived over the old one. One at a time takes letters.
-            Some(None) if self.taken.swap(number, Relaxed) == number => return,
+            Some(None) if self.is_known(number) => return,
             Some(None) => named,
             // By DC it comes over no queue pair that stands for somebody.
             None => {
@@ -142,6 +152,20 @@ mod tests {
         letter(two, 13);
         letter(again, 14);
         assert_eq!(senders(&post, 3), [(first, 10), (second, 12), (second, 14)]);
+    }
+
+    #[test]
+    fn what_the_host_sends_again_is_taken_once() {
+        let post = Arc::<Post>::default();
+        post.know(7, None);
+        let host = PeerId(5);
+        let numbers = [1, 2, 3, 2, 3, 4, 1, 4, 5];
+        for number in numbers {
+            let message = Message { words: [u64::from(number), 0, 0, 0], ..Message::default() };
+            post.letter(7, &letter::encode(host, number, &message));
+        }
+        assert_eq!(senders(&post, 5), [1, 2, 3, 4, 5].map(|number| (host, number)));
+        assert!(post.mailbox.is_empty());
     }
 
     #[test]

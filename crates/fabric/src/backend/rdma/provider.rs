@@ -154,6 +154,31 @@ impl Library {
         if error == 0 { Ok(()) } else { Err(Refused { what, error: io::Error::from_raw_os_error(error) }) }
     }
 
+    /// The first step of every queue pair that receives: it is bound to its port. `lends`: the other side may reach
+    /// registered memory. Returns the attributes for the steps that follow.
+    pub(super) fn prepare(
+        &self,
+        qp: NonNull<ib::ibv_qp>,
+        port: u8,
+        lends: bool,
+        what: &'static str,
+    ) -> Result<ib::ibv_qp_attr, Refused> {
+        use ib::{ibv_access_flags as may, ibv_qp_attr_mask as with};
+        // SAFETY: numbers only, for which zero is a value.
+        let mut attr: ib::ibv_qp_attr = unsafe { std::mem::zeroed() };
+        attr.qp_state = ib::ibv_qp_state::IBV_QPS_INIT;
+        attr.port_num = port;
+        if lends {
+            attr.qp_access_flags = may::IBV_ACCESS_REMOTE_READ.0
+                | may::IBV_ACCESS_REMOTE_WRITE.0
+                | may::IBV_ACCESS_REMOTE_ATOMIC.0;
+        }
+        let init =
+            with::IBV_QP_STATE | with::IBV_QP_PKEY_INDEX | with::IBV_QP_PORT | with::IBV_QP_ACCESS_FLAGS;
+        self.modify(qp, &mut attr, init, what)?;
+        Ok(attr)
+    }
+
     /// The last step of every queue pair that sends: from ready to receive to ready to send. Packets are sent again after
     /// about half a second, six times (soft-RoCE takes seven for ever); a receiver without receives is waited for.
     pub(super) fn start(

@@ -23,8 +23,11 @@ pub trait Reception: Send + Sync + 'static {
     /// From now on `peer` is reached through `inbox`.
     fn attach(&self, peer: PeerId, inbox: Inbox);
 
-    /// A client's letter.
+    /// A client's letter. Those that came together are followed by one [`settle`](Self::settle).
     fn deliver(&self, from: PeerId, to: PeerId, message: &Message);
+
+    /// That was the last of the letters that came together: what they ask for can be done in one go.
+    fn settle(&self) {}
 
     /// A client is gone for good, and its queue pair is destroyed. Called once per admitted client, but not for those who are
     /// there when the host itself is dropped.

@@ -11,6 +11,9 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
+/// Completions that are taken at once.
+pub(super) const HANDFUL: usize = 32;
+
 /// Registered memory starts at a page.
 const PAGE: usize = 4096;
 
@@ -184,12 +187,12 @@ impl Queue {
         Ok(Arc::new(Self { _device: Arc::clone(device), cq, channel }))
     }
 
-    /// Takes up to 32 completions and hands each to `each`; how many there were.
+    /// Takes up to [`HANDFUL`] completions and hands each to `each`; how many there were.
     pub(super) fn poll(&self, mut each: impl FnMut(&ib::ibv_wc)) -> usize {
         // SAFETY: all numbers, for which zero is a value.
-        let mut wcs: [ib::ibv_wc; 32] = unsafe { std::mem::zeroed() };
-        // SAFETY: a live queue and room for 32 completions.
-        let count = unsafe { ib::ibv_poll_cq(self.cq.as_ptr(), 32, wcs.as_mut_ptr()) };
+        let mut wcs: [ib::ibv_wc; HANDFUL] = unsafe { std::mem::zeroed() };
+        // SAFETY: a live queue and room for a handful of completions.
+        let count = unsafe { ib::ibv_poll_cq(self.cq.as_ptr(), HANDFUL as i32, wcs.as_mut_ptr()) };
         let count = usize::try_from(count).unwrap_or(0);
         wcs[..count].iter().for_each(&mut each);
         count

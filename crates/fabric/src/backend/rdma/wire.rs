@@ -141,6 +141,11 @@ impl Wire {
         self.ready().await && self.station.send(self, None, bytes).await
     }
 
+    /// Sends letters, which have to [fit](super::station::bundled) together; whether all have arrived.
+    pub(super) async fn send_all(&self, letters: &[Vec<u8>]) -> bool {
+        self.ready().await && self.station.send_all(self, letters).await
+    }
+
     /// Sends a letter by DC to `to`; whether it has arrived.
     pub(super) async fn send_to(&self, to: &Remote, bytes: &[u8]) -> bool {
         self.ready().await && self.station.send(self, Some(to), bytes).await

@@ -8,12 +8,11 @@ use super::clients::Joined;
 use super::error::SpaceError;
 use super::mailbox::{Inbox, Pumped};
 use super::shared::{Handle, Shared};
-use crate::addr::{Addr, Width};
 use crate::backend::run::Doorbell;
+use crate::backend::sought::Sought;
 use crate::backend::wakers::wake_all;
-use crate::random::{GOLDEN, mix};
+use crate::random::{SharedSplitMix, mix};
 use crate::verb::Op;
-use crate::wait::Cond;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -33,7 +32,7 @@ pub(super) struct Client {
     dozing: Arc<Dozing>,
     helper: Mutex<Option<JoinHandle<()>>>,
     numbers: AtomicU16,
-    random: AtomicU64,
+    random: SharedSplitMix,
 }
 
 /// Tasks that cannot sleep on the bell themselves.
@@ -52,15 +51,6 @@ struct Dozer {
     waker: Waker,
 }
 
-/// What a task waits for, without its type.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sought {
-    pub(super) addr: Addr,
-    pub(super) width: Width,
-    pub(super) cond: Cond,
-    pub(super) or: Option<Cond>,
-}
-
 impl Client {
     pub(super) fn join(shared: &Arc<Handle>) -> Result<Arc<Self>, SpaceError> {
         let joined = shared.join()?;
@@ -74,7 +64,7 @@ impl Client {
             dozing: Arc::default(),
             helper: Mutex::default(),
             numbers: AtomicU16::new(0),
-            random: AtomicU64::new(seed),
+            random: SharedSplitMix::new(seed),
         }))
     }
 
@@ -88,7 +78,7 @@ impl Client {
     }
 
     pub(super) fn random(&self) -> u64 {
-        mix(self.random.fetch_add(GOLDEN, Relaxed).wrapping_add(GOLDEN))
+        self.random.next()
     }
 
     /// Whether there is no letter, as far as a few loads can tell.
@@ -164,7 +154,8 @@ impl Dozing {
             let rings = shared.rings(joined.slot);
             let out = !shared.is_in(joined);
             let mut tasks = self.tasks();
-            let over = |dozer: &mut Dozer| out || dozer.sought.is_none_or(|sought| sought.is_over(shared));
+            let look = |addr, width| shared.reach(addr, width, &Op::Read).map(|(word, _)| word);
+            let over = |dozer: &mut Dozer| out || dozer.sought.is_none_or(|sought| sought.is_over(look));
             let woken: Vec<_> = tasks.extract_if(.., over).map(|dozer| dozer.waker).collect();
             drop(tasks);
             wake_all(woken);
@@ -172,14 +163,6 @@ impl Dozing {
                 shared.sleep_on_bell(joined.slot, rings, None);
             }
         }
-    }
-}
-
-impl Sought {
-    fn is_over(&self, shared: &Shared) -> bool {
-        shared
-            .reach(self.addr, self.width, &Op::Read)
-            .is_none_or(|(word, _)| self.cond.holds(word) || self.or.is_some_and(|or| or.holds(word)))
     }
 }
 

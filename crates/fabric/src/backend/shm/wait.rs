@@ -1,10 +1,11 @@
 //! Waiting for a word: look, spin for a moment, then sleep until a verb changes the word or the deadline comes.
 
-use super::client::{Client, Sought};
+use super::client::Client;
 use super::park::{STANDING_LOOK_NS, Seat};
 use crate::addr::Value;
 use crate::backend::clock::Alarm;
 use crate::backend::run::{Doorbell, rest_on};
+use crate::backend::sought::Sought;
 use crate::endpoint::FabricError;
 use crate::verb::Op;
 use crate::wait::{Deadline, Time, Wait, Waited};

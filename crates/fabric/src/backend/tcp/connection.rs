@@ -193,6 +193,15 @@ pub(super) fn bits(has: Capabilities) -> u16 {
     flags.iter().enumerate().map(|(bit, flag)| u16::from(*flag) << bit).sum()
 }
 
+/// Settles what the host was told, also out of a panic: others may stand behind it.
+struct Settles<'a, H: VerbHost>(&'a H);
+
+impl<H: VerbHost> Drop for Settles<'_, H> {
+    fn drop(&mut self) {
+        self.0.settle();
+    }
+}
+
 /// A connection that is in.
 struct Connection<'a, H> {
     board: &'a Arc<Switchboard<H>>,
@@ -209,9 +218,8 @@ impl<H: VerbHost> Connection<'_, H> {
         loop {
             self.out.cork();
             let handled = together(|| {
-                let handled = self.handle_all(incoming);
-                self.board.host.settle();
-                handled
+                let _settles = Settles(&self.board.host);
+                self.handle_all(incoming)
             });
             self.out.uncork();
             if let Err(end) = handled {

@@ -14,11 +14,10 @@ use crate::backend::inproc::mailbox::Receive;
 use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;
-use crate::random::{GOLDEN, mix};
+use crate::random::mix;
 use crate::verb::Batch;
 use crate::wait::{Deadline, Time, Wait, Waited};
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -200,7 +199,6 @@ impl Endpoint for TcpEndpoint {
 
     /// SplitMix64, one stream per session.
     fn random(&self) -> u64 {
-        let state = self.link.random.fetch_add(GOLDEN, Relaxed);
-        mix(state.wrapping_add(GOLDEN))
+        self.link.random.next()
     }
 }

@@ -19,9 +19,9 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | what is said | `frame` (frames, decoding), `encode`, `wire` (their parts), `auth` (the token), `tls` |
+//! | what is said | `frame`, `encode`, `decode`, `wire` (their parts), `auth` (the token), `tls` |
 //! | both ends of a connection | `incoming`, `outgoing` |
-//! | client | `endpoint`, `call` (futures), `link` (the session), `listener`, `client` (the connection, coming back), `bell` (threads that wait) |
+//! | client | `endpoint`, `call` (futures), `link/` (the session, its requests), `listener`, `client` (the connection, coming back), `bell` (threads that wait) |
 //! | server | `server` (listening), `connection`, `session`, `roles`, `switchboard` (who is reached how) |
 //! | memory | `host` (the seam), `memory` (a host in this process) |
 //!
@@ -34,6 +34,7 @@ mod bell;
 mod call;
 mod client;
 mod connection;
+mod decode;
 mod encode;
 mod endpoint;
 mod fate;
@@ -62,6 +63,8 @@ pub use host::{HostError, Inbox, SessionEnd, VerbHost, Watch};
 pub use listener::Listener;
 pub use memory::InProcHost;
 pub use outgoing::together;
+#[cfg(feature = "rdma")]
+pub(in crate::backend) use outgoing::wake_together;
 pub use server::{BindError, Server, ServerOptions};
 pub use session::Kept;
 #[cfg(feature = "tls")]

@@ -9,6 +9,7 @@ use socket2::SockRef;
 use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 #[cfg(target_os = "linux")]
 use tokio::net::TcpStream;
@@ -16,8 +17,16 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
 thread_local! {
-    /// The buffers that this thread has put something into, which is to leave together.
-    static TOGETHER: RefCell<Option<Vec<Arc<Outgoing>>>> = const { RefCell::new(None) };
+    /// What this thread does once all is there that is to leave together.
+    static TOGETHER: RefCell<Option<Then>> = const { RefCell::new(None) };
+}
+
+#[derive(Default)]
+struct Then {
+    /// Buffers that something was put into.
+    filled: Vec<Arc<Outgoing>>,
+    /// Those who take letters elsewhere.
+    wakers: Vec<Waker>,
 }
 
 /// Whatever `act` sends to clients of a server in this process leaves when it is done: one write for each of them.
@@ -38,16 +47,30 @@ pub fn together<T>(act: impl FnOnce() -> T) -> T {
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
-            let filled = TOGETHER.take();
-            filled.into_iter().flatten().for_each(|out| out.uncork());
+            let Then { filled, wakers } = TOGETHER.take().unwrap_or_default();
+            filled.into_iter().for_each(|out| out.uncork());
+            wakers.into_iter().for_each(Waker::wake);
         }
     }
     if TOGETHER.with_borrow(Option::is_some) {
         return act();
     }
-    TOGETHER.set(Some(Vec::new()));
+    TOGETHER.with_borrow_mut(|then| *then = Some(Then::default()));
     let _leave = Leave;
     act()
+}
+
+/// Wakes those who take letters for clients: when all is there that is to leave [together], or at once.
+#[cfg(feature = "rdma")]
+pub(in crate::backend) fn wake_together(wakers: Vec<Waker>) {
+    let wakers = TOGETHER.with_borrow_mut(|then| match then {
+        Some(then) => {
+            then.wakers.extend(wakers);
+            Vec::new()
+        }
+        None => wakers,
+    });
+    wakers.into_iter().for_each(Waker::wake);
 }
 
 /// The writing side when TLS is in between.
@@ -121,8 +144,8 @@ impl Outgoing {
             return false;
         }
         if !queue.corked {
-            let waits = TOGETHER.with_borrow_mut(|filled| {
-                filled.as_mut().map(|filled| filled.push(Arc::clone(self))).is_some()
+            let waits = TOGETHER.with_borrow_mut(|then| {
+                then.as_mut().map(|then| then.filled.push(Arc::clone(self))).is_some()
             });
             queue.corked = waits;
             if !waits {

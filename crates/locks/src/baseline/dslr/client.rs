@@ -28,7 +28,7 @@ use std::marker::PhantomData;
 /// }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Bakery<E, R = AsShipped> {
+pub(crate) struct Bakery<E, R = AsShipped> {
     ep: E,
     params: DslrParams,
     rules: PhantomData<R>,
@@ -36,7 +36,7 @@ pub struct Bakery<E, R = AsShipped> {
 
 /// A ticket whose turn has come: what release needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub(crate) struct Turn {
     ticket: Ticket,
     /// When the lease runs out.
     expires: Time,
@@ -55,7 +55,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
     ///
     /// # Panics
     /// If the limit is not a power of two between 2 and 2^15.
-    pub fn new(ep: E, params: &DslrParams) -> Self {
+    pub(crate) fn new(ep: E, params: &DslrParams) -> Self {
         let limit = params.limit;
         assert!(limit.is_power_of_two() && (2..=1 << 15).contains(&limit), "{limit} is no limit for tickets");
         Self { ep, params: params.clone(), rules: PhantomData }
@@ -66,7 +66,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
     ///
     /// # Errors
     /// The lock is busy and the client only tries, or the fabric failed.
-    pub async fn acquire(&self, word: Word64, want: Want) -> Result<Turn, Denied> {
+    pub(crate) async fn acquire(&self, word: Word64, want: Want) -> Result<Turn, Denied> {
         match want.patience {
             Patience::Forever => {}
             Patience::Try => return self.try_acquire(word, want.claim.mode).await,
@@ -94,7 +94,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
     ///
     /// # Errors
     /// The lease has run out: others may have cleared the lock, so it is left alone. Or the fabric failed.
-    pub async fn release(&self, word: Word64, turn: Turn) -> Result<(), Lost> {
+    pub(crate) async fn release(&self, word: Word64, turn: Turn) -> Result<(), Lost> {
         if self.ep.passed(turn.expires).await {
             return Err(Lost::Recovered);
         }
@@ -108,7 +108,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
     ///
     /// # Errors
     /// As [`Bakery::release`], if that holds for any of them; the others are given back all the same.
-    pub async fn release_all(&self, held: &[(Word64, Turn)]) -> Result<(), Lost> {
+    pub(crate) async fn release_all(&self, held: &[(Word64, Turn)]) -> Result<(), Lost> {
         let mut mine = Vec::with_capacity(held.len());
         for (word, turn) in held {
             if !self.ep.passed(turn.expires).await {

@@ -4,7 +4,7 @@
 //! A client takes a ticket with one fetch-and-add and reads the word until the tickets before it are served; how long
 //! it waits between two looks goes by how many those are. Release counts the ticket as served with another. First
 //! come, first served, over both modes; readers between two writers share the lock. See [`word`] for the counters and
-//! [`client`] for the steps.
+//! `client` for the steps.
 //!
 //! What can go wrong, and what is done:
 //!
@@ -22,7 +22,7 @@
 //! Assumed: a verb takes effect within a lease of being issued, and clocks run at the same speed.
 //! A client that is paused between the look at its lease and the verb that gives the lock back breaks this.
 
-pub mod client;
+pub(crate) mod client;
 pub mod rules;
 pub mod word;
 

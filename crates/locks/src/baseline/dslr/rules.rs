@@ -30,7 +30,7 @@ impl Rules for AsShipped {
 
 /// A reader that does not look at how many writers are before it.
 #[derive(Clone, Copy, Debug)]
-pub struct ReaderIgnoresWriters;
+pub(crate) struct ReaderIgnoresWriters;
 
 impl Rules for ReaderIgnoresWriters {
     const NAME: &'static str = "dslr-reader-ignores-writers";
@@ -39,7 +39,7 @@ impl Rules for ReaderIgnoresWriters {
 
 /// A full word is set back while others still hold the lock.
 #[derive(Clone, Copy, Debug)]
-pub struct ResetsAtOnce;
+pub(crate) struct ResetsAtOnce;
 
 impl Rules for ResetsAtOnce {
     const NAME: &'static str = "dslr-resets-at-once";
@@ -48,7 +48,7 @@ impl Rules for ResetsAtOnce {
 
 /// Whoever clears the lock counts itself and those before it as served (the step of ShiftLock's artifact).
 #[derive(Clone, Copy, Debug)]
-pub struct ReaderClearsOwn;
+pub(crate) struct ReaderClearsOwn;
 
 impl Rules for ReaderClearsOwn {
     const NAME: &'static str = "dslr-reader-clears-own";

@@ -47,7 +47,7 @@ pub(super) fn all() -> Vec<Case<LldParams>> {
 
 /// Puts a node behind one that has been given back, and may be out of the list.
 #[derive(Debug)]
-pub struct PassesMarked;
+pub(crate) struct PassesMarked;
 
 impl Rules for PassesMarked {
     const NAME: &'static str = "lld-passes-marked";
@@ -59,7 +59,7 @@ impl Rules for PassesMarked {
 
 /// Uses a node again as soon as it is marked.
 #[derive(Debug)]
-pub struct ReusesAtOnce;
+pub(crate) struct ReusesAtOnce;
 
 impl Rules for ReusesAtOnce {
     const NAME: &'static str = "lld-reuses-at-once";

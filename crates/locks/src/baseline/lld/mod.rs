@@ -25,7 +25,7 @@ mod client;
 mod node;
 mod slots;
 
-pub use cases::{PassesMarked, ReusesAtOnce};
+use cases::{PassesMarked, ReusesAtOnce};
 pub use client::{LldClient, LldGrant};
 
 use crate::case::Case;
@@ -115,7 +115,7 @@ impl<R: Rules> Protocol for Lld<R> {
 }
 
 /// Shows the mutants to `visitor`.
-pub fn visit_mutants(visitor: &mut impl Visitor) {
+pub(crate) fn visit_mutants(visitor: &mut impl Visitor) {
     let mutant = |caught_by, why| Mutant { of: "lld", caught_by, why };
     visitor.mutant::<Lld<PassesMarked>>(mutant(
         Checker::Exclusion,

@@ -24,7 +24,7 @@ mod acquire;
 mod cases;
 mod layout;
 mod link;
-pub mod mutants;
+pub(crate) mod mutants;
 mod peterson;
 mod recover;
 mod release;

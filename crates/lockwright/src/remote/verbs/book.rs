@@ -4,13 +4,15 @@
 //! messages, verbs as verbs, over one connection, and the server handles both in the order in which they came; so a card
 //! need not be waited for. If the connection breaks in between, that order is lost: the verb may be executed on the next
 //! connection before the card is written. So a grant counts only if no connection broke since its card was written, which
-//! is looked at when the server has said that the guest is still in, which every grant is followed by. Whatever such a grant leaves in the lock's
-//! word is held by nobody's card, and the next to come resets it.
+//! is looked at when the server has said that the guest is still in, which every grant is followed by. Whatever such a grant
+//! leaves in the lock's word is held by nobody's card, and the next to come resets it.
 
+use super::super::guest::endpoint::GuestEndpoint;
 use super::super::inquiry::Inquiry;
 use super::super::link::Remote;
 use super::super::talk::{Ask, RequestId};
-use lockwright_fabric::backend::tcp::TcpEndpoint;
+use crate::home::cards::CARDS;
+use crate::lent::reach::Reach;
 use lockwright_fabric::{FabricError, NodeId};
 use lockwright_locks::kept::{Book, Says};
 use lockwright_locks::shiftlock::layout::Member;
@@ -21,20 +23,25 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 /// The server cannot be asked.
 const GONE: FabricError = FabricError::NodeLost(NodeId(0));
 
-/// One card's view of the book.
+/// A guest's view of the book.
 #[derive(Debug)]
 pub(crate) struct GuestBook {
-    pub(super) remote: Arc<Remote>,
-    pub(super) ep: TcpEndpoint,
+    remote: Arc<Remote>,
+    ep: GuestEndpoint,
     /// Which guest this is: the server may know another by now.
-    pub(super) number: u32,
-    /// Connections that had broken when the card was last written.
-    pub(super) written: AtomicU64,
+    number: u32,
+    /// Connections that had broken when a card was last written.
+    written: [AtomicU64; CARDS as usize],
 }
 
 impl GuestBook {
+    pub(super) fn new(remote: &Arc<Remote>, ep: GuestEndpoint, number: u32) -> Self {
+        let written = [const { AtomicU64::new(0) }; CARDS as usize];
+        Self { remote: Arc::clone(remote), ep, number, written }
+    }
+
     /// Says something about this guest, if it still is one.
-    pub(super) fn say(&self, ask: &Ask) -> Result<(), FabricError> {
+    fn say(&self, ask: &Ask) -> Result<(), FabricError> {
         let mut line = self.remote.line();
         if line.table.guest.map(|(number, _)| number) != Some(self.number) {
             return Err(GONE);
@@ -56,7 +63,7 @@ impl Witness for GuestBook {
 
 impl Book for GuestBook {
     async fn write(&self, card: u8, says: Option<Says>) -> Result<(), FabricError> {
-        self.written.store(self.ep.breaks(), SeqCst);
+        self.written[usize::from(card)].store(self.ep.breaks(), SeqCst);
         self.say(&Ask::Card { card, says })
     }
 
@@ -64,6 +71,7 @@ impl Book for GuestBook {
         if !self.ask(|id| Ask::Granted { id, card, token }).await? {
             return Err(FabricError::Expelled);
         }
-        if self.written.load(SeqCst) == self.ep.breaks() { Ok(()) } else { Err(GONE) }
+        let written = self.written[usize::from(card)].load(SeqCst);
+        if written == self.ep.breaks() { Ok(()) } else { Err(GONE) }
     }
 }

@@ -1,21 +1,21 @@
 //! Looking into a space: who holds what, who waits for what, since when; and taking a lock away from somebody.
 //!
 //! On shared memory, everything shown here stands in the space itself, written there by the clients; a server is asked.
-//! Looking disturbs nobody.
+//! Looking disturbs nobody. This file is what can be seen; `local` looks into shared memory.
 
+mod local;
+
+pub use local::spaces;
+
+use self::local::Local;
 use crate::client::{Address, ClientOptions};
 use crate::error::OpenError;
-use crate::home::cards::{self, Card, Sheets, State};
-use crate::home::members::{Members, NAMES};
-use crate::home::{Kind, shm};
 use crate::name::{LockName, NameError};
 use crate::remote::look::Looker;
 use lockwright_fabric::FabricError;
-use lockwright_fabric::backend::shm::{ClientInfo, NameInfo, ShmSpace, SpaceError, space_path};
-use lockwright_fabric::observe::Mode;
-use std::collections::HashMap;
+use lockwright_fabric::backend::shm::SpaceError;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A space that is looked into.
@@ -39,13 +39,6 @@ pub struct Inspector(Looks);
 enum Looks {
     Local(Local),
     Remote(Looker),
-}
-
-/// A space of this host.
-#[derive(Debug)]
-struct Local {
-    space: ShmSpace,
-    members: Members,
 }
 
 /// One line of a listing: somebody who holds a lock or waits for it.
@@ -320,168 +313,4 @@ impl Heat {
         heat.sort_by_key(|heat| std::cmp::Reverse(heat.waiters));
         heat
     }
-}
-
-impl Local {
-    fn open(path: &Path) -> Result<Self, OpenError> {
-        /// Whoever looks holds nothing that could be lost.
-        const LEASE_NS: u64 = u64::MAX;
-        let space = shm::open(path, false)?;
-        let refuse = |why: String| OpenError::Space { space: path.display().to_string(), why };
-        let members = Members::new(space.clone(), LEASE_NS).map_err(|error| refuse(error.to_string()))?;
-        Ok(Self { space, members })
-    }
-
-    fn names(&self) -> Result<Vec<NameInfo>, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
-        Ok(member.names().all()?)
-    }
-
-    fn entries(&self) -> Result<Vec<Entry>, InspectError> {
-        let names: HashMap<_, _> = self.names()?.into_iter().map(|info| (info.lock.id, info)).collect();
-        let clients: HashMap<_, _> =
-            self.space.clients().into_iter().map(|client| (client.peer, client)).collect();
-        let now = self.space.now();
-        let mut entries = Vec::new();
-        let sheets = Sheets::new(&self.space);
-        for sheet in sheets.all() {
-            let Some(client) = clients.get(&sheet.peer) else { continue };
-            let alive = client.alive && !sheet.is_expired(now);
-            for card in sheets.cards(sheet) {
-                let Some(info) = names.get(&card.claim.lock) else { continue };
-                entries.extend(entry(&card, info, client, alive, now.since(card.since)));
-            }
-        }
-        entries.sort_by(|a, b| {
-            let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));
-            key(a).cmp(&key(b))
-        });
-        Ok(entries)
-    }
-
-    /// What is seen of holders and waiters, and how often locks were given back. Also of locks that nobody holds now.
-    fn heat(&self) -> Result<Vec<Heat>, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
-        let mut seen: HashMap<_, _> = Heat::of(&self.entries()?)
-            .into_iter()
-            .map(|heat| ((heat.name.clone(), heat.ranges), heat))
-            .collect();
-        let mut all = Vec::new();
-        for info in self.names()? {
-            let Ok(name) = LockName::new(&info.name) else { continue };
-            for kind in [Kind::Keyed, Kind::Ranges] {
-                let ranges = kind == Kind::Ranges;
-                let mut heat =
-                    seen.remove(&(name.clone(), ranges)).unwrap_or_else(|| Heat::none(name.clone(), ranges));
-                heat.grants = member.releases(kind, info.lock.id)?.saturating_add(heat.holders);
-                if heat.grants > 0 || heat.waiters > 0 {
-                    all.push(heat);
-                }
-            }
-        }
-        all.sort_by_key(|heat| std::cmp::Reverse((heat.waiters, heat.grants)));
-        Ok(all)
-    }
-
-    fn break_grant(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), BreakError> {
-        let name = LockName::new(name)?;
-        let infos = self.names()?;
-        let info = infos.iter().find(|info| info.name == name.as_bytes());
-        let Some(info) = info else { return Err(BreakError::NoSuchLock(name)) };
-        let not_held = BreakError::NotHeld { name, token };
-        let Some(own) = token.checked_sub(info.lock.token_base) else { return Err(not_held) };
-        let holds = |card: &Card| card.state.holds() && card.claim.lock == info.lock.id && card.token == own;
-        let sheets = Sheets::new(&self.space);
-        let card = sheets.all().find_map(|sheet| sheets.cards(sheet).find(holds));
-        let Some(card) = card else { return Err(not_held) };
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
-        let broken = match card.kind {
-            Kind::Keyed => member.take_away(card.claim.lock, card.claim.mode, own),
-            Kind::Ranges => member.strike(&card),
-        };
-        if broken.map_err(InspectError::from)? { Ok(()) } else { Err(not_held) }
-    }
-
-    fn info(&self) -> Result<SpaceInfo, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
-        let path = self.space.path().to_owned();
-        let now = self.space.now();
-        // Not this one, which only looks.
-        let sheets = Sheets::new(&self.space);
-        let others = sheets.all().filter(|sheet| sheet.peer != member.peer());
-        Ok(SpaceInfo {
-            address: address_of(&path),
-            keyed: "kept",
-            ranges: "kept-ranges",
-            clients: others.filter(|sheet| member.book().is_alive(sheet, now)).count(),
-            max_clients: cards::SLOTS,
-            names: member.names().len(),
-            max_names: NAMES,
-            age: Duration::from_nanos(now.since(self.space.created())),
-            resident_bytes: resident(&path),
-            path,
-        })
-    }
-}
-
-fn entry(card: &Card, info: &NameInfo, client: &ClientInfo, alive: bool, age_ns: u64) -> Option<Entry> {
-    let (state, token) = match card.state {
-        State::Taking if card.token == 0 => return None,
-        State::Taking | State::Held => (EntryState::Held, Some(info.lock.token_base + card.token)),
-        State::Waiting => (EntryState::Waiting, None),
-        State::Struck => return None,
-    };
-    let (host, program) = client.label.split_once(' ').unwrap_or((&client.label, ""));
-    Some(Entry {
-        name: LockName::new(&info.name).ok()?,
-        state,
-        shared: card.claim.mode == Mode::Shared,
-        range: (card.kind == Kind::Ranges).then_some(card.claim.start..card.claim.end),
-        token,
-        age: Duration::from_nanos(age_ns),
-        pid: client.pid,
-        host: host.to_owned(),
-        program: program.to_owned(),
-        alive,
-    })
-}
-
-/// The spaces of this user on this host, by address.
-///
-/// ```
-/// for address in lockwright::inspect::spaces() {
-///     println!("{address}");
-/// }
-/// ```
-pub fn spaces() -> Vec<String> {
-    let Some((folder, prefix, suffix)) = usual_place() else { return Vec::new() };
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = files.filter_map(|file| file.file_name().into_string().ok());
-    let mut spaces: Vec<_> = names
-        .filter_map(|name| Some(format!("shm:{}", name.strip_prefix(&prefix)?.strip_suffix(&suffix)?)))
-        .collect();
-    spaces.sort();
-    spaces
-}
-
-fn address_of(path: &Path) -> String {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let usual = usual_place().filter(|(folder, ..)| path.parent() == Some(folder));
-    let name = usual
-        .and_then(|(_, prefix, suffix)| Some(name.strip_prefix(&prefix)?.strip_suffix(&suffix)?.to_owned()));
-    name.map_or_else(|| format!("shm:{}", path.display()), |name| format!("shm:{name}"))
-}
-
-/// The folder of this user's spaces, and how their files' names begin and end.
-fn usual_place() -> Option<(PathBuf, String, String)> {
-    const PROBE: &str = "PROBE";
-    let path = space_path(PROBE).ok()?;
-    let name = path.file_name()?.to_str()?;
-    let (prefix, suffix) = name.split_once(PROBE)?;
-    Some((path.parent()?.to_owned(), prefix.to_owned(), suffix.to_owned()))
-}
-
-fn resident(path: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).map_or(0, |file| file.blocks() * 512)
 }

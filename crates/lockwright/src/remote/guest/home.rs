@@ -1,0 +1,215 @@
+//! A space whose locks this client takes as a guest: its names, and whichever membership there is now.
+//!
+//! What a guest does not take itself goes the way of every other client of the server, through [`RemoteHome`].
+
+use super::super::RemoteHome;
+use super::super::driver::{self, Elsewhere};
+use super::super::inquiry;
+use super::super::link::Remote;
+use super::{Guest, Way};
+use crate::error::{HandleError, LockError};
+use crate::home::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket};
+use crate::name::LockName;
+use lockwright_fabric::observe::Claim;
+use lockwright_locks::{Grant, Lost};
+use std::collections::HashMap;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct GuestHome<W: Way> {
+    remote: Arc<Remote>,
+    /// For names, and for what the server takes. It ends the session when it goes, so whatever is under way keeps it.
+    plain: Arc<RemoteHome>,
+    guest: Mutex<Option<Arc<Guest<W>>>>,
+    /// The handle by which the server knows a lock, for every lock that is bound.
+    handles: Mutex<HashMap<(Kind, u64), u64>>,
+}
+
+impl<W: Way> GuestHome<W> {
+    pub(crate) fn new(remote: Arc<Remote>) -> Self {
+        let plain = Arc::new(RemoteHome::new(Arc::clone(&remote)));
+        Self { remote, plain, guest: Mutex::default(), handles: Mutex::default() }
+    }
+
+    /// Whether a guest takes it. Else the server does.
+    fn takes(kind: Kind) -> bool {
+        kind == Kind::Keyed || W::TAKES_RANGES
+    }
+
+    /// Who we are in the space now.
+    fn guest(&self) -> Result<Arc<Guest<W>>, LockError> {
+        let line = self.remote.line();
+        if let Some(why) = line.refusal() {
+            return Err(why);
+        }
+        let (Some((number, me)), Some(ep)) = (line.table.guest, line.reach()) else {
+            return Err(LockError::Server("the server cannot be reached".to_owned()));
+        };
+        drop(line);
+        let mut guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*guest {
+            Some(guest) if guest.number >= number => Ok(Arc::clone(guest)),
+            _ => Ok(Arc::clone(guest.insert(Arc::new(Guest::new(&self.remote, number, ep.of(me)))))),
+        }
+    }
+
+    /// The guest that was granted `ticket`, if it still is one.
+    fn granted(&self, ticket: &Ticket) -> Option<Arc<Guest<W>>> {
+        self.guest().ok().filter(|guest| guest.number == ticket.seat.member())
+    }
+
+    fn take(&self, kind: Kind, claim: Claim, wait: bool) -> BoxFuture<Result<Ticket, Refused>> {
+        match self.guest() {
+            Ok(guest) => self.attended(W::take(guest, kind, claim, wait)),
+            Err(error) => Box::pin(ready(Err(Refused::Error(error)))),
+        }
+    }
+
+    fn attended<T: 'static>(&self, future: BoxFuture<T>) -> BoxFuture<T> {
+        Box::pin(Attended { future, home: Arc::clone(&self.plain), elsewhere: None })
+    }
+
+    fn handles(&self) -> MutexGuard<'_, HashMap<(Kind, u64), u64>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A future whose answers somebody reads, wherever it is polled.
+struct Attended<T> {
+    future: BoxFuture<T>,
+    home: Arc<RemoteHome>,
+    elsewhere: Option<Elsewhere>,
+}
+
+impl<T> Future for Attended<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let this = self.get_mut();
+        let polled = this.future.as_mut().poll(cx);
+        if polled.is_pending() {
+            this.elsewhere = this.elsewhere.take().or_else(|| this.home.remote.driver().wait_elsewhere());
+        }
+        polled
+    }
+}
+
+impl<W: Way> Home for GuestHome<W> {
+    /// Blocks for one round trip, if a guest takes the lock.
+    fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError> {
+        if !Self::takes(kind) {
+            return self.plain.bind(name, kind);
+        }
+        let why = |why: String| HandleError::Space { why };
+        let by = self.guest().map_err(|error| why(error.to_string()))?.number;
+        let plain = self.plain.bind(name, kind)?;
+        let handle = plain.lock;
+        let (lock, token_base) = inquiry::place_of(&self.remote, handle).map_err(why)?;
+        let before = self.handles().insert((kind, lock), handle);
+        if let Some(handle) = before {
+            self.plain.unbind(name, Bound { lock: handle, ..plain }, kind);
+        }
+        Ok(Bound { lock, token_base, by })
+    }
+
+    fn is_bound(&self, bound: &Bound) -> bool {
+        // Names outlive sessions at the server, under the handles that they were given; places in the space may not.
+        bound.by == 0 || self.guest().map_or(true, |guest| guest.number == bound.by)
+    }
+
+    fn unbind(&self, name: &LockName, bound: Bound, kind: Kind) {
+        if !Self::takes(kind) {
+            return self.plain.unbind(name, bound, kind);
+        }
+        if let Some(handle) = self.handles().remove(&(kind, bound.lock)) {
+            self.plain.unbind(name, Bound { lock: handle, ..bound }, kind);
+        }
+    }
+
+    fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused> {
+        if !Self::takes(kind) {
+            return self.plain.try_acquire(kind, claim);
+        }
+        driver::outcome(&self.remote, self.take(kind, claim, false))
+    }
+
+    fn try_soon(&self, kind: Kind, claim: Claim) -> Option<BoxFuture<Result<Ticket, Refused>>> {
+        if !Self::takes(kind) {
+            return self.plain.try_soon(kind, claim);
+        }
+        Some(self.take(kind, claim, false))
+    }
+
+    fn tries_first(&self) -> bool {
+        false
+    }
+
+    fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+        self.remote.drive(future);
+    }
+
+    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
+        if !Self::takes(kind) {
+            return self.plain.acquire(kind, claim);
+        }
+        self.take(kind, claim, true)
+    }
+
+    fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
+        if is_servers(&ticket) {
+            return self.plain.release(kind, claim, ticket);
+        }
+        match self.granted(&ticket) {
+            Some(guest) => self.attended(W::give_back(guest, claim, ticket)),
+            None => Box::pin(ready(Err(Lost::Recovered))),
+        }
+    }
+
+    fn release_unheard(&self, ticket: &Ticket) -> bool {
+        is_servers(ticket) && self.plain.release_unheard(ticket)
+    }
+
+    fn is(&self) -> &'static str {
+        W::IS
+    }
+
+    fn token(&self, ticket: &Ticket) -> u64 {
+        match &ticket.grant {
+            AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
+            AnyGrant::Range { token } => *token,
+            _ => self.plain.token(ticket),
+        }
+    }
+
+    fn standing(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing {
+        if is_servers(ticket) {
+            return self.plain.standing(kind, claim, ticket);
+        }
+        let Some(guest) = self.granted(ticket) else { return Standing::Lost };
+        let line = self.remote.line();
+        let (reachable, expired) = (line.is_reachable(), line.is_expired());
+        drop(line);
+        if !reachable {
+            return if expired { Standing::Lost } else { Standing::Uncertain };
+        }
+        match driver::outcome(&self.remote, self.attended(W::holds(guest, claim, *ticket))) {
+            Ok(true) => Standing::Held,
+            Ok(false) => Standing::Lost,
+            Err(_) => Standing::Uncertain,
+        }
+    }
+
+    fn heartbeat(&self) -> Duration {
+        self.plain.heartbeat()
+    }
+}
+
+/// Whether the server took the lock.
+const fn is_servers(ticket: &Ticket) -> bool {
+    matches!(ticket.grant, AnyGrant::Remote(_))
+}

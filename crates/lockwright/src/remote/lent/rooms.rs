@@ -1,0 +1,127 @@
+//! Which cards of a lent space's guest are in use, and for which locks.
+//!
+//! The entry of a lock has room for four acquisitions of one client at a time; those beyond wait here until one of them is
+//! over. Every acquisition has a card whose lowest bits are its place among the four.
+
+use super::super::guest::full;
+use crate::home::Refused;
+use crate::home::cards::CARDS;
+use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Acquisitions of one lock at a time.
+const PLACES: u64 = StirredPortable::PER_CLIENT;
+
+/// One membership's cards.
+#[derive(Debug, Default)]
+pub(super) struct Rooms(Mutex<Desk>);
+
+/// Which cards and places are taken.
+#[derive(Debug, Default)]
+struct Desk {
+    /// Bit n: card n is in use.
+    cards: u64,
+    /// By lock.
+    rooms: HashMap<u64, Room>,
+    /// What a card's holder gives back with it.
+    permits: HashMap<u8, (u64, OwnedSemaphorePermit)>,
+}
+
+/// The places of one lock.
+#[derive(Debug)]
+struct Room {
+    /// Bit n: place n is taken.
+    taken: u64,
+    /// One permit for every place that is not.
+    free: Arc<Semaphore>,
+    /// Those who have a place or wait for one.
+    users: usize,
+}
+
+impl Desk {
+    /// A free card, in the first place that has one.
+    fn take(&mut self, places: impl IntoIterator<Item = u64>) -> Option<u8> {
+        for place in places {
+            let free = (place..CARDS).step_by(PLACES as usize).find(|card| self.cards >> card & 1 == 0);
+            if let Some(card) = free {
+                self.cards |= 1 << card;
+                return Some(card as u8);
+            }
+        }
+        None
+    }
+
+    fn leave(&mut self, lock: u64) {
+        if let Some(room) = self.rooms.get_mut(&lock) {
+            room.users -= 1;
+            if room.users == 0 {
+                self.rooms.remove(&lock);
+            }
+        }
+    }
+}
+
+/// Somebody who waits for a place, until it has one.
+struct Coming<'a> {
+    rooms: &'a Rooms,
+    lock: u64,
+    came: bool,
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        if !self.came {
+            self.rooms.desk().leave(self.lock);
+        }
+    }
+}
+
+impl Rooms {
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A card with a place in `lock`; waited for only if one should.
+    pub(super) async fn sit(&self, lock: u64, wait: bool) -> Result<u8, Refused> {
+        let free = {
+            let mut desk = self.desk();
+            let new = || Room { taken: 0, free: Arc::new(Semaphore::new(PLACES as usize)), users: 0 };
+            let room = desk.rooms.entry(lock).or_insert_with(new);
+            room.users += 1;
+            Arc::clone(&room.free)
+        };
+        let mut coming = Coming { rooms: self, lock, came: false };
+        let permit = if wait { free.acquire_owned().await.ok() } else { free.try_acquire_owned().ok() };
+        let permit = permit.ok_or(Refused::Busy)?;
+        let mut desk = self.desk();
+        let taken = desk.rooms.get(&lock).map_or(0, |room| room.taken);
+        let card = desk.take((0..PLACES).filter(|place| taken >> place & 1 == 0)).ok_or_else(full)?;
+        if let Some(room) = desk.rooms.get_mut(&lock) {
+            room.taken |= 1 << (u64::from(card) % PLACES);
+        }
+        desk.permits.insert(card, (lock, permit));
+        coming.came = true;
+        Ok(card)
+    }
+
+    /// A card that no lock's queue gets to see, from where the fewest are missed.
+    pub(super) fn spare(&self) -> Option<u8> {
+        self.desk().take((0..PLACES).rev())
+    }
+
+    /// The card is free again, and its place.
+    pub(super) fn stand_up(&self, card: u8) {
+        let mut desk = self.desk();
+        desk.cards &= !(1 << card);
+        let Some((lock, permit)) = desk.permits.remove(&card) else { return };
+        if let Some(room) = desk.rooms.get_mut(&lock) {
+            room.taken &= !(1 << (u64::from(card) % PLACES));
+        }
+        desk.leave(lock);
+        drop(permit);
+    }
+}
+
+const _: () = assert!(CARDS.is_multiple_of(PLACES), "every place has as many cards");

@@ -1,0 +1,219 @@
+//! What one process does under a lock: counts, looks that nobody else does, and changes what it holds, which must not let
+//! anybody in.
+
+use super::Dice;
+use lockwright::fenced::{FencedError, FencedFile};
+use lockwright::{ChangeError, Client, Guard, GuardState};
+use lockwright_sim::check::history::Log;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+/// What is held: one guard, or the pieces that are left of it.
+pub(crate) struct Held<'a> {
+    client: &'a Client,
+    lock: &'static str,
+    pub(crate) guards: Vec<Guard>,
+    folder: &'a Path,
+    log: &'a mut Log,
+    dice: &'a mut Dice,
+    served: bool,
+    /// What was seen that must not be, if the lock was held to its end.
+    pub(crate) broken: Option<String>,
+}
+
+impl<'a> Held<'a> {
+    pub(crate) fn new(
+        client: &'a Client,
+        (lock, guard): (&'static str, Guard),
+        folder: &'a Path,
+        log: &'a mut Log,
+        dice: &'a mut Dice,
+        served: bool,
+    ) -> Self {
+        Self { client, lock, guards: vec![guard], folder, log, dice, served, broken: None }
+    }
+
+    /// First unit and the one past the last of a piece.
+    fn units(&self, at: usize) -> (u64, u64) {
+        self.guards[at].range().map_or((0, 1), |range| (range.start, range.end))
+    }
+
+    fn file(&self, unit: u64) -> FencedFile {
+        FencedFile::open(self.folder.join(format!("{}-{unit}", self.lock))).unwrap()
+    }
+
+    fn saw(&mut self, what: &str) {
+        self.broken = Some(format!("{}: {what}", self.lock));
+    }
+
+    /// Reads or counts, under one of the guards.
+    pub(crate) fn work(&mut self, at: usize) {
+        let (start, end) = self.units(at);
+        for unit in start..end {
+            if self.guards[at].is_shared() {
+                let mut file = self.file(unit);
+                let first = number(file.read().unwrap());
+                linger(self.dice);
+                if first != number(file.read().unwrap()) {
+                    self.saw("a reader saw a writer at work");
+                }
+            } else {
+                self.count(at, unit);
+            }
+        }
+    }
+
+    /// Adds one.
+    fn count(&mut self, at: usize, unit: u64) {
+        let (token, mut file) = (self.guards[at].token(), self.file(unit));
+        let next = match file.read_as(token) {
+            Ok(content) => number(content) + 1,
+            Err(error) => return self.fenced(at, error),
+        };
+        linger(self.dice);
+        match file.write(token, next.to_string().as_bytes()) {
+            Ok(()) => self.log.write(&format!("W {}-{unit} {next} {token}", self.lock)),
+            Err(error) => self.fenced(at, error),
+        }
+    }
+
+    /// On shared memory the guard knows at once; the client of a server may hear of it a little later.
+    fn fenced(&mut self, at: usize, error: FencedError) {
+        match error {
+            FencedError::Stale(stale) => {
+                let state = self.guards[at].state();
+                assert!(self.served || state != GuardState::Held, "{stale}, yet the lock counts as held");
+                self.log.write("F");
+            }
+            error => panic!("{error}"),
+        }
+    }
+
+    /// Every counter of a piece.
+    fn read(&self, at: usize) -> BTreeMap<u64, u64> {
+        let (start, end) = self.units(at);
+        (start..end).map(|unit| (unit, number(self.file(unit).read().unwrap()))).collect()
+    }
+
+    /// Changes what is held, a few times, and works under what is left.
+    pub(crate) fn change_some(&mut self, lets_go: bool) {
+        for _ in 0..self.dice.below(4) {
+            let at = self.dice.below(self.guards.len() as u64) as usize;
+            let before = self.read(at);
+            let went_well = match (self.dice.below(3), self.guards[at].is_shared()) {
+                (0, _) if self.guards[at].range().is_some_and(|range| range.end - range.start > 1) => {
+                    // No counting: what is kept has the token that has counted there.
+                    self.give_back_part(at).map(|()| false)
+                }
+                (_, true) => self.upgrade(at, lets_go).map(|()| true),
+                (_, false) => self.downgrade(at).map(|()| true),
+            };
+            match went_well {
+                Ok(works) => {
+                    self.unchanged(at, &before);
+                    if works {
+                        self.work(at);
+                    }
+                }
+                // Nothing has changed, and it goes on as it was.
+                Err(ChangeError::Busy | ChangeError::TimedOut | ChangeError::WouldDeadlock) => {
+                    assert!(self.guards[at].is_shared());
+                    self.unchanged(at, &before);
+                }
+                Err(ChangeError::Lost { .. }) => return,
+                Err(error) => panic!("{}: {error}", self.lock),
+            }
+        }
+    }
+
+    /// Nobody wrote, while a lock was changed, what it still covers.
+    fn unchanged(&mut self, at: usize, before: &BTreeMap<u64, u64>) {
+        if self.read(at).iter().any(|(unit, number)| before[unit] != *number) {
+            self.saw("somebody wrote while the lock was changed");
+        }
+    }
+
+    fn upgrade(&mut self, at: usize, lets_go: bool) -> Result<(), ChangeError> {
+        let (start, _) = self.units(at);
+        if lets_go {
+            self.let_go(at)?;
+        } else {
+            let guard = &mut self.guards[at];
+            match self.dice.below(6) {
+                0 => guard.try_upgrade()?,
+                1 => guard.upgrade_timeout(Duration::from_micros(self.dice.below(5_000))).wait()?,
+                2 => {
+                    // Given up, sometimes before the server has heard of it, sometimes after it was granted.
+                    let asked =
+                        pin!(guard.upgrade()).poll(&mut Context::from_waker(Waker::noop())).is_pending();
+                    linger(self.dice);
+                    if asked {
+                        return Err(ChangeError::TimedOut);
+                    }
+                }
+                _ => guard.upgrade().wait()?,
+            }
+        }
+        self.log.write(&format!("X {start} {}", self.guards[at].token()));
+        Ok(())
+    }
+
+    /// The broken upgrade: queues again, like everybody else.
+    fn let_go(&mut self, at: usize) -> Result<(), ChangeError> {
+        let guard = self.guards.swap_remove(at);
+        let (token, range) = (guard.token(), guard.range());
+        drop(guard);
+        let again = match (self.lock, range) {
+            (_, Some(range)) => self.client.range_lock("range").map(|lock| lock.write(range)),
+            (lock, None) => self.client.rwlock(lock).map(|lock| lock.write()),
+        };
+        let again = again.ok().and_then(|again| again.wait().ok());
+        self.guards.push(again.ok_or(ChangeError::Lost { token })?);
+        let last = self.guards.len() - 1;
+        self.guards.swap(at, last);
+        Ok(())
+    }
+
+    fn downgrade(&mut self, at: usize) -> Result<(), ChangeError> {
+        let (start, _) = self.units(at);
+        self.log.write(&format!("D {start}"));
+        if self.dice.below(4) == 0 {
+            // Nobody waits for it, and it happens all the same.
+            let _ = pin!(self.guards[at].downgrade()).poll(&mut Context::from_waker(Waker::noop()));
+            linger(self.dice);
+        } else {
+            self.guards[at].downgrade().wait()?;
+        }
+        self.log.write(&format!("d {start} {}", self.guards[at].token()));
+        Ok(())
+    }
+
+    /// From either end, or from the middle.
+    fn give_back_part(&mut self, at: usize) -> Result<(), ChangeError> {
+        let (start, end) = self.units(at);
+        let from = start + self.dice.below(end - start);
+        let to = (from + 1 + self.dice.below(end - from)).min(end);
+        if (from, to) == (start, end) {
+            return Ok(());
+        }
+        self.log.write(&format!("V {from} {to}"));
+        let rest = self.guards[at].unlock_part(from..to)?;
+        self.guards.extend(rest);
+        Ok(())
+    }
+}
+
+/// Mostly for no time at all; sometimes long enough to be killed or stopped in the middle.
+fn linger(dice: &mut Dice) {
+    if dice.below(50) == 0 {
+        std::thread::sleep(Duration::from_micros(dice.below(20_000)));
+    }
+}
+
+fn number(content: Vec<u8>) -> u64 {
+    let content = String::from_utf8(content).unwrap();
+    if content.is_empty() { 0 } else { content.parse().unwrap() }
+}
