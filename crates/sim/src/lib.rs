@@ -4,6 +4,7 @@
 pub mod check;
 pub mod explore;
 mod failure;
+mod latencies;
 mod memory;
 mod nic;
 mod plan;

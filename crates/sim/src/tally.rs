@@ -1,11 +1,11 @@
 //! What the clients of a run share and what is measured of them: how much is left to do, how long everything took, and the
 //! report that comes of it.
 
+use crate::latencies::Latencies;
 use crate::plan::Plan;
 use crate::ranges::{Done, Ranges};
-use crate::report::{FirstVerb, Kind, Latency, PerCycle, Report};
+use crate::report::{FirstVerb, Kind, PerCycle, Report};
 use crate::world::{Counters, World};
-use hdrhistogram::Histogram;
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::Protocol;
 
@@ -19,11 +19,11 @@ pub(crate) struct Tally {
     cycles: u64,
     began_ns: u64,
     ended_ns: u64,
-    exclusive: Histogram<u64>,
-    shared: Histogram<u64>,
-    release: Histogram<u64>,
+    exclusive: Latencies,
+    shared: Latencies,
+    release: Latencies,
     /// Acquires by kind of client.
-    kinds: Vec<Histogram<u64>>,
+    kinds: Vec<Latencies>,
     /// What the groups of clients have done, for those whose turns depend on it.
     pub(crate) done: Done,
     /// The first verb of an acquire, exclusive and shared, and of a release: sums, which are all that is asked for.
@@ -34,9 +34,7 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new(plan: &Plan) -> Self {
-        let histogram = || {
-            Histogram::new_with_bounds(1, plan.max_virtual_ns.max(1_000_000), 3).expect("bounds are in order")
-        };
+        let latencies = || Latencies::up_to(plan.max_virtual_ns);
         Self {
             to_start: if plan.duration_ns.is_some() { u64::MAX } else { plan.ops + plan.warmup_ops },
             ends_ns: plan.duration_ns.unwrap_or(u64::MAX),
@@ -44,10 +42,10 @@ impl Tally {
             cycles: 0,
             began_ns: 0,
             ended_ns: 0,
-            exclusive: histogram(),
-            shared: histogram(),
-            release: histogram(),
-            kinds: plan.ranges.iter().flat_map(Ranges::kinds).map(|_| histogram()).collect(),
+            exclusive: latencies(),
+            shared: latencies(),
+            release: latencies(),
+            kinds: plan.ranges.iter().flat_map(Ranges::kinds).map(|_| latencies()).collect(),
             done: Done::default(),
             first: [FirstVerbs::default(); 3],
             before: None,
@@ -72,13 +70,13 @@ impl Tally {
             Mode::Exclusive => &mut self.exclusive,
             Mode::Shared => &mut self.shared,
         };
-        acquire.saturating_record(granted_ns - wanted_ns);
+        acquire.record(granted_ns - wanted_ns);
         if let Some(kind) = self.kinds.get_mut(kind) {
-            kind.saturating_record(granted_ns - wanted_ns);
+            kind.record(granted_ns - wanted_ns);
         }
         self.first[usize::from(mode == Mode::Shared)].add(first_ns - wanted_ns);
         self.first[2].add(released_first_ns - releasing_ns);
-        self.release.saturating_record(released_ns - releasing_ns);
+        self.release.record(released_ns - releasing_ns);
         false
     }
 
@@ -93,7 +91,7 @@ impl Tally {
         let (cas, fetch_adds) = (per(all.cas, before.cas), per(all.fetch_adds, before.fetch_adds));
         let retries = all.retries - before.retries;
         let mut acquire = self.exclusive.clone();
-        acquire.add(&self.shared).expect("the same bounds");
+        acquire.add(&self.shared);
         Report {
             protocol: P::INFO.name.to_owned(),
             clients: plan.clients,
@@ -102,10 +100,10 @@ impl Tally {
             virtual_ns,
             cycles: self.cycles,
             goodput_per_s: self.cycles as f64 * 1e9 / virtual_ns.max(1) as f64,
-            acquire: latency(&acquire),
-            acquire_exclusive: latency(&self.exclusive),
-            acquire_shared: latency(&self.shared),
-            release: latency(&self.release),
+            acquire: acquire.summary(),
+            acquire_exclusive: self.exclusive.summary(),
+            acquire_shared: self.shared.summary(),
+            release: self.release.summary(),
             first_verb: FirstVerb {
                 exclusive_ns: self.first[0].mean_ns(),
                 shared_ns: self.first[1].mean_ns(),
@@ -169,24 +167,10 @@ impl FirstVerbs {
 
 fn kinds(plan: &Plan, tally: &Tally, virtual_ns: u64) -> Vec<Kind> {
     let names = plan.ranges.iter().flat_map(Ranges::kinds);
-    let kind = |(name, acquires): (String, &Histogram<u64>)| Kind {
+    let kind = |(name, acquires): (String, &Latencies)| Kind {
         name,
         goodput_per_s: acquires.len() as f64 * 1e9 / virtual_ns.max(1) as f64,
-        acquire: latency(acquires),
+        acquire: acquires.summary(),
     };
     names.zip(&tally.kinds).map(kind).collect()
-}
-
-fn latency(histogram: &Histogram<u64>) -> Latency {
-    if histogram.is_empty() {
-        return Latency::default();
-    }
-    Latency {
-        count: histogram.len(),
-        mean_ns: histogram.mean(),
-        p50_ns: histogram.value_at_quantile(0.5),
-        p99_ns: histogram.value_at_quantile(0.99),
-        p999_ns: histogram.value_at_quantile(0.999),
-        max_ns: histogram.max(),
-    }
 }

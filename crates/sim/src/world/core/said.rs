@@ -3,7 +3,7 @@
 //! All of it lies side by side in [`Sayings`]; a client, an operation and a message have the number of the first thing that
 //! was said. What goes from one to the other is that number, and an operation is a cache line shorter for it.
 
-use lockwright_fabric::observe::Observation;
+use lockwright_fabric::observe::{Claim, Mode, Observation};
 
 /// Observations in the order in which they were made: the number of the first. Whoever drops it without having taken them
 /// leaves them where they are.
@@ -56,7 +56,7 @@ impl Sayings {
     #[inline(always)]
     pub(super) fn add(&mut self, said: &mut Said, what: Observation) {
         if self.free == NOTHING {
-            self.one_more_place(what);
+            self.one_more_place();
         }
         let place = self.free;
         let free = &mut self.places[place as usize];
@@ -69,11 +69,12 @@ impl Sayings {
         }
     }
 
-    /// Makes a place that is free; `what` says no more than that something has to lie there.
+    /// Makes a place that is free.
     #[cold]
-    fn one_more_place(&mut self, what: Observation) {
+    fn one_more_place(&mut self) {
+        let of_nobody = Claim { lock: 0, mode: Mode::Exclusive, start: 0, end: 0 };
         self.free = self.places.len() as u32;
-        self.places.push((what, NOTHING));
+        self.places.push((Observation::Waiting(of_nobody), NOTHING));
     }
 
     /// Nearly always one thing is said at a time.
