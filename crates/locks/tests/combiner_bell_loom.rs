@@ -17,7 +17,11 @@ mod combiner {
     #[expect(unreachable_pub, reason = "public in the library, not in a test")]
     #[path = "../src/combiner/packed.rs"]
     mod packed;
-    #[expect(unreachable_pub, reason = "public in the library, not in a test")]
+    #[expect(
+        unreachable_pub,
+        dead_code,
+        reason = "public in the library, not in a test; and of several calls some are used"
+    )]
     #[path = "../src/combiner/queue.rs"]
     pub(crate) mod queue;
     mod sync {

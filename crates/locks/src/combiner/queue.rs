@@ -35,8 +35,11 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Looks at a broken list before the combiner asks whether somebody died there.
 pub(super) const PATIENCE: u32 = 1_000;
 
-/// Words in a node: four cache lines with the header, which is four locks and their unlocks.
-const WORDS: usize = 31;
+/// So many nodes further ahead does the combiner fetch, while it finds one node after the other.
+const AHEAD: u32 = 4;
+
+/// Words in a node: eight cache lines with the header, which is eight locks and their unlocks.
+const WORDS: usize = 63;
 
 /// A node of the list.
 #[derive(Debug)]
@@ -198,6 +201,24 @@ impl Shared {
         1 + handler * self.depth + (number % u64::from(self.depth)) as u32
     }
 
+    /// Starts to fetch what is likely to follow `behind` in some steps, if that is `owner`'s: a node later in its ring. Where the
+    /// nodes in between lead is not known yet, and when it is, it is too late: a node is taken in less time than it
+    /// travels from core to core.
+    #[inline(always)]
+    fn fetch_further(&self, owner: u32, behind: u32) {
+        let last = (owner + 1) * self.depth;
+        if behind <= last && behind + self.depth > last {
+            self.node(self.further(owner, behind, AHEAD.min(self.depth))).fetch();
+        }
+    }
+
+    /// The node so many steps further in its owner's ring, which are not more than there are nodes.
+    #[inline(always)]
+    fn further(&self, owner: u32, index: u32, steps: u32) -> u32 {
+        let (ahead, last) = (index + steps, (owner + 1) * self.depth);
+        if ahead > last { ahead - self.depth } else { ahead }
+    }
+
     fn next_of(&self, index: u32) -> Option<u32> {
         Some(self.node(index).next.load(Acquire)).filter(|next| *next != NONE)
     }
@@ -260,8 +281,7 @@ impl<T: Carried> Handler<T> {
         node.next.store(NONE, Relaxed);
         (self.appended, self.filled) = (self.appended + 1, 0);
         // Round and round: its nodes lie one after the other.
-        let depth = self.shared.depth;
-        self.filling = if me == (self.number + 1) * depth { me + 1 - depth } else { me + 1 };
+        self.filling = self.shared.further(self.number, me, 1);
         // Seen by whoever sees the exchange that follows.
         self.shared.seats[self.number as usize].entering.store(self.appended, Relaxed);
         me
@@ -292,17 +312,28 @@ impl<T: Carried> Combining<T> {
         if self.at == self.len {
             self.advance()?;
         }
+        Some(self.unpack())
+    }
+
+    /// The next request of the current node, which has one.
+    #[inline(always)]
+    fn unpack(&mut self) -> (ClientId, T) {
         let node = self.shared.node(self.current);
         let (client, request, words) = T::unpack(|place| node.words[self.at + place].load(Relaxed));
         self.at += words;
-        Some((client, request))
+        (client, request)
     }
 
     /// Takes everything that waits, in order, but not more than `most`, and adds it to `batch`: one pass of the combiner.
     /// What is appended meanwhile can wait for the next, or the answers of this one would.
     #[inline]
     pub fn take_all(&mut self, most: usize, batch: &mut Vec<(ClientId, T)>) {
-        batch.extend(std::iter::from_fn(|| self.take()).take(most));
+        for _ in 0..most {
+            if self.at == self.len && self.advance().is_none() {
+                return;
+            }
+            batch.push(self.unpack());
+        }
     }
 
     /// Whether nothing waits: all that was appended was taken.
@@ -330,6 +361,7 @@ impl<T: Carried> Combining<T> {
         let behind = node.next.load(Relaxed);
         if behind != NONE {
             self.shared.node(behind).fetch();
+            self.shared.fetch_further(len >> 8, behind);
         }
         Some(())
     }

@@ -29,9 +29,6 @@ pub trait IntervalTrees: Clone + Debug + Default + Send + 'static {
     /// A new, empty tree. The first is number 0.
     fn plant(&mut self) -> u32;
 
-    /// Whether nothing is in the tree.
-    fn is_bare(&self, tree: u32) -> bool;
-
     /// The request's range.
     fn range(&self, records: &Records, slot: Slot) -> (u64, u64);
 
@@ -39,8 +36,9 @@ pub trait IntervalTrees: Clone + Debug + Default + Send + 'static {
     /// where that cannot be seen on the way, the answer may be no, and [`overlapping`](Self::overlapping) finds out.
     fn insert(&mut self, records: &mut Records, slot: Slot, start: u64, end: u64) -> bool;
 
-    /// Takes the request out of its tree; its record is good for nothing then but to be given back.
-    fn remove(&mut self, records: &mut Records, slot: Slot);
+    /// Takes the request out of its tree; its record is good for nothing then but to be given back. Says whether nothing
+    /// is left in the tree.
+    fn remove(&mut self, records: &mut Records, slot: Slot) -> bool;
 
     /// Adds to `found` every request of `tree` that has a unit in common with `start..end`, by their starts.
     fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>);
@@ -48,9 +46,15 @@ pub trait IntervalTrees: Clone + Debug + Default + Send + 'static {
     /// Adds to `found` every request of `tree`, by their starts.
     fn walk(&self, tree: u32, found: &mut Vec<Slot>);
 
-    /// Finds out where each of `ranges`, not more than [`TOGETHER`], belongs, all of them in step, so that their cache
-    /// misses overlap. They should be inserted soon, in this order. Nothing is changed.
-    fn find_places(&mut self, ranges: &[Range]);
+    /// Forgets what was found out before.
+    fn begin_places(&mut self);
+
+    /// The place of this range, one of at most [`TOGETHER`], is wanted.
+    fn want_place(&mut self, range: Range);
+
+    /// Finds out where each of the ranges wanted belongs, all of them in step, so that their cache misses overlap. They should
+    /// be inserted soon, in this order. Nothing is changed.
+    fn find_places(&mut self);
 
     /// Brings into the cache what the end of these requests will touch, and waits for as little as can be.
     fn fetch(&self, records: &Records, slots: &[Slot]);

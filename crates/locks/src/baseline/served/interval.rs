@@ -67,7 +67,7 @@ impl Store for Interval {
     }
 
     fn is_bare(&self) -> bool {
-        self.trees.is_bare(self.tree)
+        self.records.is_empty()
     }
 }
 

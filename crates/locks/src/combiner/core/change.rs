@@ -6,7 +6,9 @@
 //! refused at once and goes on reading. A downgrade lets in the readers that stand behind nothing else.
 //! Never is the range given up and taken again: no writer can come in between.
 
-use super::{Answer, ClientId, Core, IntervalTrees, Record, Refusal, Reply, Rules, State, bars, counts};
+use super::{
+    Answer, ClientId, Core, IntervalTrees, Record, Refusal, Reply, Rules, State, Taken, bars, counts,
+};
 use lockwright_fabric::observe::Mode;
 
 impl<R: Rules> Core<R> {
@@ -17,7 +19,7 @@ impl<R: Rules> Core<R> {
         (start, end): (u64, u64),
         rest: u32,
         replies: &mut Vec<Reply>,
-    ) -> Result<Option<Answer>, Refusal> {
+    ) -> Result<(), Refusal> {
         let slot = self.held(client, id)?;
         let request = *self.request(slot);
         if request.state != State::Granted {
@@ -62,18 +64,17 @@ impl<R: Rules> Core<R> {
         self.keep(request, kept, id);
         if two {
             self.keep(request, right, rest);
-            self.sessions[client.0 as usize].live += 1;
             self.locks[request.tree as usize].1 += u32::from(request.mode == Mode::Exclusive);
         }
         self.grant_ready(replies);
-        Ok(None)
+        Ok(())
     }
 
     /// Puts a piece of a held range back into the tree, under that id of its client's.
     fn keep(&mut self, whole: Record, (start, end): (u64, u64), id: u32) {
         let slot = self.records.add(Record { id, ..whole });
         self.trees.insert(&mut self.records, slot, start, end);
-        self.sessions[whole.client as usize].slots[id as usize] = slot;
+        self.sessions[whole.client as usize][id as usize] = slot;
     }
 
     pub(super) fn upgrade(
@@ -82,7 +83,7 @@ impl<R: Rules> Core<R> {
         id: u32,
         wait: bool,
         replies: &mut Vec<Reply>,
-    ) -> Result<Option<Answer>, Refusal> {
+    ) -> Result<Taken, Refusal> {
         let slot = self.held(client, id)?;
         let request = *self.request(slot);
         if request.state != State::Granted {
@@ -110,7 +111,7 @@ impl<R: Rules> Core<R> {
         let refusal = if holders().any(|other| other.state == State::Upgrading) {
             Some(Err(Refusal::UpgradeConflict))
         } else if blocking > 0 && !wait {
-            Some(Ok(Some(Answer::Busy)))
+            Some(Ok(Taken::Not))
         } else {
             None
         };
@@ -133,9 +134,9 @@ impl<R: Rules> Core<R> {
         let mine = self.request_mut(slot);
         (mine.state, mine.blocking, mine.blocks) = (State::Upgrading, blocking, true);
         if blocking == 0 {
-            return Ok(Some(Answer::Granted { token: self.grant(slot) }));
+            return Ok(Taken::Now { token: self.grant(slot) });
         }
-        Ok(None)
+        Ok(Taken::Later)
     }
 
     pub(super) fn downgrade(

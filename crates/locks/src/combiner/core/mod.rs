@@ -70,13 +70,6 @@ impl Rules for AsPrinted {
     type Trees = RedBlack;
 }
 
-/// One client's requests, by its own ids.
-#[derive(Clone, Debug, Default)]
-struct Session {
-    slots: Vec<Slot>,
-    live: u32,
-}
-
 /// The combiner's state.
 #[derive(Clone, Debug)]
 pub struct Core<R: Rules = Shipped> {
@@ -90,7 +83,8 @@ pub struct Core<R: Rules = Shipped> {
     /// By tree: whose it is, and how many exclusive requests (held, waiting, or upgrades) it has.
     locks: Vec<(u64, u32)>,
     bare: Vec<u32>,
-    sessions: Vec<Session>,
+    /// By client: its requests, by its own ids.
+    sessions: Vec<Vec<Slot>>,
     /// The last token given.
     tokens: u64,
     arrivals: u64,
@@ -103,6 +97,9 @@ pub struct Core<R: Rules = Shipped> {
 
 /// So many nodes are in the nearest cache anyway.
 const SMALL: usize = 1 << 8;
+
+/// So many records are near enough to be read when they are needed.
+const NEAR: usize = 1 << 14;
 
 /// The tree of all names.
 const NAMES_TREE: u32 = 0;
@@ -129,6 +126,30 @@ fn counts(waiter: &Record, other: &Record) -> bool {
                 && (other.state != State::Waiting || other.stamp < waiter.stamp)
         }
     }
+}
+
+/// What came of a request for a lock.
+enum Taken {
+    Now { token: u64 },
+    Later,
+    Not,
+}
+
+impl Taken {
+    fn answer(self) -> Option<Answer> {
+        match self {
+            Self::Now { token } => Some(Answer::Granted { token }),
+            Self::Later => None,
+            Self::Not => Some(Answer::Busy),
+        }
+    }
+}
+
+/// Adds an answer, if there is one.
+#[cold]
+fn tell(replies: &mut Vec<Reply>, client: ClientId, id: u32, answer: Result<Option<Answer>, Refusal>) {
+    let answer = answer.unwrap_or_else(|refusal| Some(Answer::Refused(refusal)));
+    replies.extend(answer.map(|answer| Reply { client, id, answer }));
 }
 
 impl<R: Rules> Core<R> {
@@ -168,20 +189,25 @@ impl<R: Rules> Core<R> {
 
     /// Brings into the cache what these requests will need, and finds out where their ranges belong.
     fn prepare(&mut self, batch: &[(ClientId, Request)]) {
-        let (mut ranges, mut ending) = (ArrayVec::<_, TOGETHER>::new(), ArrayVec::<_, TOGETHER>::new());
+        let (mut ending, far) = (ArrayVec::<_, TOGETHER>::new(), self.len() > NEAR);
+        self.trees.begin_places();
         for (client, request) in batch {
             match *request {
                 Request::Lock { lock, start, end, .. } => {
-                    ranges.extend(self.known_tree(lock).map(|tree| Range { tree, start, end }));
+                    if let Some(tree) = self.known_tree(lock) {
+                        self.trees.want_place(Range { tree, start, end });
+                    }
                 }
-                Request::Unlock { id } | Request::Cancel { id } => {
-                    ending.extend(self.held(*client, id));
+                Request::Unlock { id } | Request::Cancel { id } if far => {
+                    if let Ok(slot) = self.held(*client, id) {
+                        ending.push(slot);
+                    }
                 }
                 _ => {}
             }
         }
         self.trees.fetch(&self.records, &ending);
-        self.trees.find_places(&ranges);
+        self.trees.find_places();
     }
 
     /// Serves one request.
@@ -189,13 +215,25 @@ impl<R: Rules> Core<R> {
     pub fn handle(&mut self, client: ClientId, request: Request, replies: &mut Vec<Reply>) {
         let (id, answer) = match request {
             Request::Lock { id, lock, mode, start, end, wait } => {
-                (id, self.lock(client, id, lock, mode, (start, end), wait))
+                match self.lock(client, id, lock, mode, (start, end), wait) {
+                    // The commonest answer, by itself: all of them in one place would go through memory, where it is written
+                    // in parts and read as a whole, which has to wait.
+                    Ok(Taken::Now { token }) => {
+                        replies.push(Reply { client, id, answer: Answer::Granted { token } });
+                        return;
+                    }
+                    Ok(Taken::Later) => return,
+                    other => (id, other.map(Taken::answer)),
+                }
             }
-            Request::Unlock { id } => (id, self.unlock(client, id, replies)),
+            Request::Unlock { id } => match self.unlock(client, id, replies) {
+                Ok(()) => return,
+                refused => (id, refused.map(|()| None)),
+            },
             Request::UnlockPart { id, start, end, rest } => {
-                (id, self.unlock_part(client, id, (start, end), rest, replies))
+                (id, self.unlock_part(client, id, (start, end), rest, replies).map(|()| None))
             }
-            Request::Upgrade { id, wait } => (id, self.upgrade(client, id, wait, replies)),
+            Request::Upgrade { id, wait } => (id, self.upgrade(client, id, wait, replies).map(Taken::answer)),
             Request::Downgrade { id } => (id, self.downgrade(client, id, replies)),
             Request::Cancel { id } => (id, Ok(Some(self.cancel(client, id, replies)))),
             Request::Raise { token } => {
@@ -203,15 +241,7 @@ impl<R: Rules> Core<R> {
                 return;
             }
         };
-        match answer {
-            Ok(None) => {}
-            // The commonest first, in parts: what is stored in parts and loaded as a whole has to wait for the cache.
-            Ok(Some(Answer::Granted { token })) => {
-                replies.push(Reply { client, id, answer: Answer::Granted { token } });
-            }
-            Ok(Some(answer)) => replies.push(Reply { client, id, answer }),
-            Err(refusal) => replies.push(Reply { client, id, answer: Answer::Refused(refusal) }),
-        }
+        tell(replies, client, id, answer);
     }
 
     /// The client is gone: everything it held or wanted goes with it, in one step.
@@ -219,9 +249,8 @@ impl<R: Rules> Core<R> {
         let Some(session) = self.sessions.get_mut(client.0 as usize).filter(|_| R::BURIES_DEAD) else {
             return;
         };
-        let slots = std::mem::take(session).slots;
-        for slot in slots.into_iter().filter(|slot| *slot != NIL) {
-            self.take_out(slot);
+        for slot in std::mem::take(session).into_iter().filter(|slot| *slot != NIL) {
+            self.take_out_unnamed(slot);
         }
         // Its own requests may have waited for each other: no grants for the dead.
         let records = &self.records;
@@ -239,7 +268,7 @@ impl<R: Rules> Core<R> {
         mode: Mode,
         (start, end): (u64, u64),
         wait: bool,
-    ) -> Result<Option<Answer>, Refusal> {
+    ) -> Result<Taken, Refusal> {
         if start >= end {
             return Err(Refusal::EmptyRange);
         }
@@ -255,34 +284,30 @@ impl<R: Rules> Core<R> {
         let readers_only = mode == Mode::Shared && writers_before == 0;
         let blocking =
             if alone || readers_only { 0 } else { self.count_blocking(slot, tree, mode, start, end) };
-        self.sessions[client.0 as usize].slots[id as usize] = slot;
-        self.sessions[client.0 as usize].live += 1;
+        self.sessions[client.0 as usize][id as usize] = slot;
         if blocking == 0 {
-            return Ok(Some(Answer::Granted { token: self.grant(slot) }));
+            return Ok(Taken::Now { token: self.grant(slot) });
         }
         if wait {
             self.request_mut(slot).blocking = blocking;
-            return Ok(None);
+            return Ok(Taken::Later);
         }
         self.take_out(slot);
-        Ok(Some(Answer::Busy))
+        Ok(Taken::Not)
     }
 
     /// Alg. 4 lines 13–15.
     #[inline]
-    fn unlock(
-        &mut self,
-        client: ClientId,
-        id: u32,
-        replies: &mut Vec<Reply>,
-    ) -> Result<Option<Answer>, Refusal> {
-        let slot = self.held(client, id)?;
-        if self.request(slot).state == State::Waiting {
+    fn unlock(&mut self, client: ClientId, id: u32, replies: &mut Vec<Reply>) -> Result<(), Refusal> {
+        let named = self.sessions.get_mut(client.0 as usize).and_then(|slots| slots.get_mut(id as usize));
+        let slot = named.filter(|slot| **slot != NIL).ok_or(Refusal::NotHeld)?;
+        if self.records.get(*slot).state == State::Waiting {
             return Err(Refusal::StillWaiting);
         }
-        self.take_out(slot);
+        let slot = std::mem::replace(slot, NIL);
+        self.take_out_unnamed(slot);
         self.grant_ready(replies);
-        Ok(None)
+        Ok(())
     }
 
     fn cancel(&mut self, client: ClientId, id: u32, replies: &mut Vec<Reply>) -> Answer {
@@ -315,26 +340,29 @@ impl<R: Rules> Core<R> {
     }
 
     /// Takes a request out of everything, and notes in `ready` who waits for nothing more.
-    #[inline]
     fn take_out(&mut self, slot: Slot) {
-        let request = *self.request(slot);
+        let Record { client, id, .. } = *self.request(slot);
+        self.sessions[client as usize][id as usize] = NIL;
+        self.take_out_unnamed(slot);
+    }
+
+    /// The same for one that its client's table no longer names.
+    #[inline]
+    fn take_out_unnamed(&mut self, slot: Slot) {
+        // Field by field: they were written one by one, perhaps just now, and a copy of the whole would wait for that.
+        let request = self.request(slot);
+        let (tree, barred) = (request.tree, bars(request));
         // Only somebody's wait makes it matter where it was.
-        let range = request.blocks.then(|| self.range(slot));
-        self.trees.remove(&mut self.records, slot);
+        let gone = request.blocks.then(|| (*request, self.range(slot)));
+        let is_bare = self.trees.remove(&mut self.records, slot);
         self.records.give_back(slot);
-        if let Some(session) = self.sessions.get_mut(request.client as usize)
-            && let Some(place) = session.slots.get_mut(request.id as usize)
-        {
-            *place = NIL;
-            session.live -= 1;
+        self.locks[tree as usize].1 -= u32::from(barred == Mode::Exclusive);
+        if let Some((gone, (start, end))) = gone {
+            self.lower(&gone, start, end);
         }
-        self.locks[request.tree as usize].1 -= u32::from(bars(&request) == Mode::Exclusive);
-        if let Some((start, end)) = range {
-            self.lower(&request, start, end);
-        }
-        if self.trees.is_bare(request.tree) && request.tree != NAMES_TREE {
-            self.by_lock.remove(&self.locks[request.tree as usize].0);
-            self.bare.push(request.tree);
+        if is_bare && tree != NAMES_TREE {
+            self.by_lock.remove(&self.locks[tree as usize].0);
+            self.bare.push(tree);
             self.last = (NAMES, NAMES_TREE);
         }
     }
@@ -360,11 +388,15 @@ impl<R: Rules> Core<R> {
     }
 
     /// Grants whoever waits for nothing more, in the order in which they came.
-    #[inline]
+    #[inline(always)]
     fn grant_ready(&mut self, replies: &mut Vec<Reply>) {
-        if self.ready.is_empty() {
-            return;
+        if !self.ready.is_empty() {
+            self.grant_all_ready(replies);
         }
+    }
+
+    #[inline(never)]
+    fn grant_all_ready(&mut self, replies: &mut Vec<Reply>) {
         let mut ready = std::mem::take(&mut self.ready);
         // The pieces of what was once one range share a stamp.
         ready.sort_unstable_by_key(|slot| {
@@ -409,9 +441,7 @@ impl<R: Rules> Core<R> {
     /// Makes room for the client's `id`, which must be free.
     #[inline]
     fn free_id(&mut self, client: ClientId, id: u32) -> Result<(), Refusal> {
-        let in_reach =
-            self.sessions.get(client.0 as usize).and_then(|session| session.slots.get(id as usize));
-        match in_reach {
+        match self.sessions.get(client.0 as usize).and_then(|slots| slots.get(id as usize)) {
             Some(&NIL) => Ok(()),
             Some(_) => Err(Refusal::IdInUse),
             None => self.grow_session(client, id),
@@ -425,9 +455,9 @@ impl<R: Rules> Core<R> {
         }
         let client = client.0 as usize;
         if self.sessions.len() <= client {
-            self.sessions.resize_with(client + 1, Session::default);
+            self.sessions.resize_with(client + 1, Vec::new);
         }
-        let slots = &mut self.sessions[client].slots;
+        let slots = &mut self.sessions[client];
         if slots.len() <= id as usize {
             slots.resize(id as usize + 1, NIL);
         }
@@ -436,8 +466,7 @@ impl<R: Rules> Core<R> {
 
     #[inline]
     fn held(&self, client: ClientId, id: u32) -> Result<Slot, Refusal> {
-        let session = self.sessions.get(client.0 as usize).ok_or(Refusal::NotHeld)?;
-        match session.slots.get(id as usize) {
+        match self.sessions.get(client.0 as usize).and_then(|slots| slots.get(id as usize)) {
             None | Some(&NIL) => Err(Refusal::NotHeld),
             Some(slot) => Ok(*slot),
         }

@@ -2,7 +2,7 @@
 //!
 //! The explorer tells states apart by this, and people see it as the list of holders and waiters.
 
-use super::{ClientId, Core, IntervalTrees, Record, Rules, Slot, State};
+use super::{ClientId, Core, IntervalTrees, NIL, Record, Rules, Slot, State};
 use lockwright_fabric::observe::Mode;
 use std::hash::{Hash, Hasher};
 
@@ -79,13 +79,14 @@ impl<R: Rules> Core<R> {
     }
 
     /// How many requests of `client` are held or wait.
-    pub fn requests_of(&self, client: ClientId) -> u32 {
-        self.sessions.get(client.0 as usize).map_or(0, |session| session.live)
+    pub fn requests_of(&self, client: ClientId) -> usize {
+        let slots = self.sessions.get(client.0 as usize).into_iter().flatten();
+        slots.filter(|slot| **slot != NIL).count()
     }
 
     /// Bytes of memory taken.
     pub fn bytes(&self) -> usize {
-        let sessions = self.sessions.iter().map(|session| session.slots.capacity() * 4 + 32).sum::<usize>();
+        let sessions = self.sessions.iter().map(|session| session.capacity() * 4 + 24).sum::<usize>();
         self.records.bytes()
             + self.trees.bytes()
             + sessions

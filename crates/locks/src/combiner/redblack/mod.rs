@@ -90,11 +90,6 @@ impl IntervalTrees for RedBlack {
     }
 
     #[inline(always)]
-    fn is_bare(&self, tree: u32) -> bool {
-        self.roots[tree as usize] == NIL
-    }
-
-    #[inline(always)]
     fn range(&self, _: &Records, slot: Slot) -> (u64, u64) {
         let node = &self.nodes[slot as usize];
         (node.start, node.end)
@@ -126,7 +121,7 @@ impl IntervalTrees for RedBlack {
     }
 
     #[inline]
-    fn remove(&mut self, records: &mut Records, slot: Slot) {
+    fn remove(&mut self, records: &mut Records, slot: Slot) -> bool {
         let Node { left, right, left_reach, right_reach, parent, red, .. } = self.nodes[slot as usize];
         let tree = std::mem::replace(&mut records.get_mut(slot).tree, NOWHERE);
         // `moved` takes the place of a node that is cut out; `black` says whether the cut took a black one.
@@ -165,6 +160,7 @@ impl IntervalTrees for RedBlack {
             self.mend_remove(tree, moved);
         }
         self.nodes[NIL as usize].parent = NIL;
+        self.roots[tree as usize] == NIL
     }
 
     fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>) {
@@ -210,8 +206,17 @@ impl IntervalTrees for RedBlack {
         }
     }
 
-    fn find_places(&mut self, ranges: &[Range]) {
-        self.look_up(ranges);
+    fn begin_places(&mut self) {
+        self.places.clear();
+    }
+
+    #[inline(always)]
+    fn want_place(&mut self, range: Range) {
+        self.places.want(range, self.roots[range.tree as usize]);
+    }
+
+    fn find_places(&mut self) {
+        self.look_up();
     }
 
     #[inline]

@@ -31,16 +31,23 @@ pub(super) struct Places {
     pub(super) crowded: bool,
 }
 
+impl Places {
+    pub(super) fn clear(&mut self) {
+        (self.next, self.crowded) = (0, false);
+        self.found.clear();
+    }
+
+    /// The place of this range is wanted, which is somewhere below `root`.
+    #[inline(always)]
+    pub(super) fn want(&mut self, range: Range, root: Slot) {
+        self.found.push(Place { range, at: root, parent: NIL, alone: true });
+    }
+}
+
 impl RedBlack {
-    /// Finds out where each of `ranges` belongs. Nothing is changed.
-    pub(super) fn look_up(&mut self, ranges: &[Range]) {
-        let Self { places, nodes, roots, .. } = self;
-        (places.next, places.crowded) = (0, false);
-        places.found.clear();
-        for range in ranges.iter().copied().take(TOGETHER) {
-            let at = roots[range.tree as usize];
-            places.found.push(Place { range, at, parent: NIL, alone: true });
-        }
+    /// Finds out where each of the ranges wanted belongs. Nothing is changed.
+    pub(super) fn look_up(&mut self) {
+        let Self { places, nodes, .. } = self;
         let mut going = !places.found.is_empty();
         while going {
             let mut all = NIL;

@@ -243,8 +243,8 @@ impl<const L: usize, const N: usize> Wide<L, N> {
     /// Puts these into the leaf, and tells them where they are.
     fn fill_leaf(&mut self, records: &mut Records, number: Number, places: &[Place]) {
         self.leaf_mut(number).refill(places);
-        for place in places {
-            records.get_mut(place.below).at = number;
+        for (at, place) in places.iter().enumerate() {
+            records.get_mut(place.below).at = Self::standing(number, at);
         }
     }
 

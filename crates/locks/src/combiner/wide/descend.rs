@@ -6,7 +6,7 @@
 //!
 //! What it must not do: be relied upon. A place that no longer fits is looked up again.
 
-use super::super::tree::{Range, TOGETHER};
+use super::super::tree::TOGETHER;
 use super::Wide;
 use super::node::{ABOVE, Number};
 use arrayvec::ArrayVec;
@@ -27,6 +27,19 @@ pub(super) struct Places {
     next: usize,
 }
 
+impl Places {
+    pub(super) fn clear(&mut self) {
+        self.found.clear();
+        self.next = 0;
+    }
+
+    /// The leaf for `start` is wanted, which is somewhere below `node`.
+    #[inline(always)]
+    pub(super) fn want(&mut self, tree: u32, start: u64, node: Number) {
+        self.found.push(Found { tree, start, node });
+    }
+}
+
 impl<const L: usize, const N: usize> Wide<L, N> {
     /// The leaf into which `start` belongs.
     #[inline]
@@ -40,32 +53,33 @@ impl<const L: usize, const N: usize> Wide<L, N> {
         number
     }
 
-    /// Finds out to which leaf each of `ranges` belongs.
-    pub(super) fn find_leaves(&mut self, ranges: &[Range]) {
-        let mut places = std::mem::take(&mut self.places);
-        places.next = 0;
-        places.found.clear();
-        for Range { tree, start, .. } in ranges.iter().take(TOGETHER) {
-            let node = self.roots[*tree as usize].node;
-            places.found.push(Found { tree: *tree, start: *start, node });
-        }
+    /// Finds out to which leaf each of the ranges wanted belongs. The nodes on the way are fetched ahead if they are far.
+    pub(super) fn find_leaves<const FAR: bool>(&mut self) {
+        let Self { above, leaves, places: Places { found, .. }, .. } = self;
         let mut going = true;
         while going {
             going = false;
-            for Found { start, node: number, .. } in &mut places.found {
+            for Found { start, node: number, .. } in &mut *found {
                 if *number & ABOVE == 0 {
                     continue;
                 }
-                let node = self.node(*number);
+                let node = above.at(*number & !ABOVE);
                 *number = node.below[node.way(*start)];
-                self.fetch_node(*number);
-                going |= *number & ABOVE != 0;
+                if *number & ABOVE == 0 {
+                    leaves.at(*number).fetch();
+                } else {
+                    if FAR {
+                        above.at(*number & !ABOVE).fetch();
+                    }
+                    going = true;
+                }
             }
         }
-        // Hints leave some of the wait to whoever comes first: the CPU need not follow them. Loads it must follow, and
-        // since none of these depends on another they are all under way at once.
-        std::hint::black_box(places.found.iter().fold(0, |seen, found| seen ^ self.leaf(found.node).touch()));
-        self.places = places;
+        if FAR {
+            // Hints leave some of the wait to whoever comes first: the CPU need not follow them. Loads it must follow, and
+            // since none of these depends on another they are all under way at once.
+            std::hint::black_box(found.iter().fold(0, |seen, found| seen ^ leaves.at(found.node).touch()));
+        }
     }
 
     /// The leaf into which `start` belongs, if that was found out and is still so.

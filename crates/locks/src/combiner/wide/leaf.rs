@@ -134,9 +134,14 @@ impl<const L: usize> Leaf<L> {
         self.places().filter(move |place| place.start < end && start < place.end)
     }
 
-    /// The place that holds the request.
+    /// The place that holds the request, which was put into the place `first`.
     #[inline(always)]
-    pub(super) fn place_of(&self, slot: u32) -> usize {
+    pub(super) fn place_of(&self, slot: u32, first: usize) -> usize {
+        if self.slots[first] == slot { first } else { self.place_now_of(slot) }
+    }
+
+    /// The same for one that took the place of another meanwhile.
+    fn place_now_of(&self, slot: u32) -> usize {
         // Unused places hold zero, which is no request.
         let mut place = 0;
         for at in 0..L {

@@ -26,6 +26,9 @@ use descend::Places;
 use leaf::Leaf;
 use node::{ABOVE, NEVER, NONE, Node, Number, Place};
 
+/// So many bytes of nodes are near enough to be read when they are needed.
+const NEAR: usize = 1 << 18;
+
 /// A tree's top.
 #[derive(Clone, Copy, Debug)]
 struct Root {
@@ -43,6 +46,12 @@ struct Arena<T> {
 }
 
 impl<T> Arena<T> {
+    /// The node of that number among these.
+    #[inline(always)]
+    fn at(&self, number: Number) -> &T {
+        &self.nodes[number as usize]
+    }
+
     /// Finds a place for a node. `link` is where a free one keeps the next.
     fn put(&mut self, node: T, link: impl FnOnce(&T) -> Number) -> Number {
         if self.free == NONE {
@@ -88,16 +97,10 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
         tree
     }
 
-    #[inline(always)]
-    fn is_bare(&self, tree: u32) -> bool {
-        // Nodes are joined when they have few, so the last ranges are in the root.
-        let root = self.roots[tree as usize].node;
-        root & ABOVE == 0 && self.leaf(root).len == 0
-    }
-
     fn range(&self, records: &Records, slot: Slot) -> (u64, u64) {
-        let leaf = self.leaf(records.get(slot).at);
-        let Place { start, end, .. } = leaf.place(leaf.place_of(slot));
+        let (number, first) = Self::stands(records.get(slot).at);
+        let leaf = self.leaf(number);
+        let Place { start, end, .. } = leaf.place(leaf.place_of(slot, first));
         (start, end)
     }
 
@@ -112,10 +115,10 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
         if !self.leaf(number).has_room(end) {
             number = self.make_way(records, number, start, end);
         }
-        let record = records.get_mut(slot);
-        (record.at, record.came_over) = (number, !alone);
         self.roots[tree as usize].came_over += u32::from(!alone);
         let leaf = self.leaf_mut(number);
+        let record = records.get_mut(slot);
+        (record.at, record.came_over) = (Self::standing(number, leaf.len as usize), !alone);
         leaf.push(Place { start, end, below: slot });
         if end > leaf.high {
             self.raise(number, end);
@@ -124,11 +127,12 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
     }
 
     #[inline]
-    fn remove(&mut self, records: &mut Records, slot: Slot) {
-        let Record { at: number, tree, came_over, .. } = *records.get(slot);
+    fn remove(&mut self, records: &mut Records, slot: Slot) -> bool {
+        let Record { at, tree, came_over, .. } = *records.get(slot);
         self.roots[tree as usize].came_over -= u32::from(came_over);
+        let (number, first) = Self::stands(at);
         let leaf = self.leaf_mut(number);
-        let place = leaf.place_of(slot);
+        let place = leaf.place_of(slot, first);
         let end = leaf.place(place).end;
         leaf.swap_remove(place);
         let (reached_beyond, has_few) = (end > leaf.high, (leaf.len as usize) < leaf.fewest());
@@ -138,6 +142,7 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
         if has_few {
             self.mend_leaf(records, number);
         }
+        has_few && self.is_bare(tree)
     }
 
     fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>) {
@@ -152,8 +157,17 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
         self.overlapping(tree, 0, u64::MAX, found);
     }
 
-    fn find_places(&mut self, ranges: &[Range]) {
-        self.find_leaves(ranges);
+    fn begin_places(&mut self) {
+        self.places.clear();
+    }
+
+    #[inline(always)]
+    fn want_place(&mut self, Range { tree, start, .. }: Range) {
+        self.places.want(tree, start, self.roots[tree as usize].node);
+    }
+
+    fn find_places(&mut self) {
+        if self.above.bytes() > NEAR { self.find_leaves::<true>() } else { self.find_leaves::<false>() }
     }
 
     #[inline]
@@ -162,7 +176,7 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
             records.fetch(*slot);
         }
         for slot in slots {
-            self.leaf(records.get(*slot).at).fetch();
+            self.leaf(Self::stands(records.get(*slot).at).0).fetch();
         }
     }
 
@@ -173,9 +187,27 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
 }
 
 impl<const L: usize, const N: usize> Wide<L, N> {
+    /// What a record says of where it stands: in which leaf, and in which place it was put there.
+    #[inline(always)]
+    fn standing(leaf: Number, first: usize) -> u32 {
+        leaf * L as u32 + first as u32
+    }
+
+    #[inline(always)]
+    fn stands(at: u32) -> (Number, usize) {
+        (at / L as u32, at as usize % L)
+    }
+
+    /// Whether nothing is in the tree.
+    fn is_bare(&self, tree: u32) -> bool {
+        // Nodes are joined when they have few, so the last ranges are in the root.
+        let root = self.roots[tree as usize].node;
+        root & ABOVE == 0 && self.leaf(root).len == 0
+    }
+
     #[inline(always)]
     fn leaf(&self, number: Number) -> &Leaf<L> {
-        &self.leaves.nodes[number as usize]
+        self.leaves.at(number)
     }
 
     #[inline(always)]
@@ -185,7 +217,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
 
     #[inline(always)]
     fn node(&self, number: Number) -> &Node<N> {
-        &self.above.nodes[(number & !ABOVE) as usize]
+        self.above.at(number & !ABOVE)
     }
 
     #[inline(always)]
@@ -257,7 +289,9 @@ impl<const L: usize, const N: usize> Wide<L, N> {
     }
 
     fn take_leaf(&mut self, leaf: Leaf<L>) -> Number {
-        self.leaves.put(leaf, |free| free.parent)
+        let number = self.leaves.put(leaf, |free| free.parent);
+        assert!(number < NONE / L as u32, "a record cannot say where it stands in so many leaves");
+        number
     }
 
     fn take_node(&mut self, node: Node<N>) -> Number {

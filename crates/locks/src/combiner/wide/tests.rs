@@ -16,7 +16,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
             assert!(leaf.parent == NONE || leaf.len as usize >= fewest(L / 2), "a leaf of {}", leaf.len);
             for place in leaf.places() {
                 let record = records.get(place.below);
-                assert_eq!((record.at, record.tree), (number, leaf.tree));
+                assert_eq!((Self::stands(record.at).0, record.tree), (number, leaf.tree));
                 seen.1 += 1;
                 seen.2 += u32::from(record.came_over);
             }
