@@ -40,6 +40,12 @@ pub trait Protocol: 'static {
         0
     }
 
+    /// How many clients there can be at most: as many as its words have bits or its tables have room for.
+    fn most_clients(params: &Self::Params) -> usize {
+        let _ = params;
+        usize::MAX
+    }
+
     /// Words of lock memory that do not start as zero.
     fn initial_memory(space: &Space, params: &Self::Params) -> Vec<(Addr, u64)> {
         let _ = (space, params);

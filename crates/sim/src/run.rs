@@ -79,6 +79,11 @@ fn replay<P: Protocol>(plan: &Plan, params: &P::Params) -> String {
 }
 
 fn sensible<P: Protocol>(plan: &Plan, params: &P::Params) -> Result<(), Cause> {
+    let most = P::most_clients(params);
+    if plan.clients > most {
+        let problem = format!("{} has room for {most} clients, not for {}", P::INFO.name, plan.clients);
+        return Err(Cause::BadPlan(problem));
+    }
     let problem = if plan.clients == 0 {
         "a run needs clients"
     } else if plan.locks == 0 {

@@ -5,6 +5,7 @@ use lockwright_fabric::{Addr, AtomicScope, Capabilities, Endpoint, NodeId, Width
 use lockwright_locks::baseline::cas::Cas;
 use lockwright_locks::baseline::dslr::{Dslr, DslrParams};
 use lockwright_locks::baseline::mcs::Mcs;
+use lockwright_locks::kept::{Kept, KeptParams};
 use lockwright_sim::{Ended, NicModel, Plan, Setup, World, run};
 
 #[test]
@@ -40,6 +41,13 @@ fn one_client_alone_takes_two_round_trips() {
 fn a_plan_without_clients_is_refused() {
     let failure = run::<Cas>(&Plan { clients: 0, ..Plan::default() }, &()).unwrap_err();
     assert!(failure.to_string().contains("a run needs clients"), "{failure}");
+}
+
+#[test]
+fn more_clients_than_a_lock_has_room_for_are_refused() {
+    let plan = Plan { clients: 65, ..Plan::default() };
+    let failure = run::<Kept>(&plan, &KeptParams::default()).unwrap_err();
+    assert!(failure.to_string().contains("kept has room for 64 clients, not for 65"), "{failure}");
 }
 
 #[test]

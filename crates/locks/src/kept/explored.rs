@@ -99,6 +99,10 @@ impl<R: KeptRules, L: Stir> Protocol for Kept<R, L> {
         L::NEEDS
     }
 
+    fn most_clients(params: &KeptParams) -> usize {
+        params.clients as usize
+    }
+
     fn bytes_per_node(space: &Space, params: &KeptParams) -> u64 {
         entries::<L>(space) + 16 * params.clients
     }

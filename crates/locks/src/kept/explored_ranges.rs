@@ -77,6 +77,10 @@ impl<R: RangeRules> Protocol for KeptRanges<R> {
         Stirred::NEEDS
     }
 
+    fn most_clients(params: &KeptParams) -> usize {
+        params.clients as usize
+    }
+
     fn bytes_per_node(space: &Space, params: &KeptParams) -> u64 {
         Places::new(space, params).end
     }
