@@ -7,6 +7,7 @@ use lockwright_fabric::{
 };
 use lockwright_locks::Want;
 use lockwright_locks::baseline::cas::Cas;
+use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
 use lockwright_sim::{Cause, Ended, Plan, Setup, SimEndpoint, World, run};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -287,4 +288,17 @@ fn a_run_that_takes_too_long_is_called_stuck() {
     let plan = Plan { max_virtual_ns: 10_000, ..Plan::default() };
     let failure = run::<Cas>(&plan, &()).unwrap_err();
     assert!(matches!(failure.cause, Cause::Stuck { moving: true, .. }), "{failure}");
+}
+
+/// Who hands a lock on by a message and counts it by a verb at the same time has released it when the message is there, also if
+/// the verb's node is dead by then.
+#[test]
+fn a_lock_that_was_handed_on_is_released_though_the_verb_beside_the_message_found_its_node_dead() {
+    for seed in 1..=12 {
+        let faults = FaultPlan { node_deaths: vec![(NodeId(1), 300_000)], ..FaultPlan::default() };
+        let (clients, local_clients, locks, nodes) = (24, 4, 60, 2);
+        let plan =
+            Plan { seed, clients, local_clients, locks, nodes, ops: 20_000, faults, ..Plan::default() };
+        run::<ShiftLock>(&plan, &ShiftParams::default()).unwrap_or_else(|failure| panic!("{failure}"));
+    }
 }

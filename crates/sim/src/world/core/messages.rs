@@ -15,6 +15,8 @@ pub(super) struct Flight {
     pub(super) to: Option<PeerId>,
     pub(super) message: Message,
     pub(super) said: Said,
+    /// How often its sender had told something with an operation.
+    pub(super) told: u32,
     /// The thread of the role that deals with it.
     pub(super) thread: usize,
     /// Whether it keeps its place behind what its sender sent before.
@@ -193,7 +195,10 @@ impl Core {
         self.flights[flight as usize].in_order = !datagram;
         // What the sender said takes effect when the message does. A lost one leaves it to the next.
         if let (client, false) = from.index() {
-            self.flights[flight as usize].said.take_from(&mut self.clients[client].said);
+            let state = &mut self.clients[client];
+            let flight = &mut self.flights[flight as usize];
+            flight.said.take_from(&mut state.said);
+            flight.told = state.told;
         }
     }
 
@@ -219,15 +224,31 @@ impl Core {
         });
         let slot = &mut self.flights[flight as usize];
         (slot.from, slot.to, slot.message) = (Some(from), Some(to), message);
-        (slot.in_order, slot.parked) = (false, false);
+        (slot.in_order, slot.parked, slot.told) = (false, false, 0);
         self.push(at_ns, EventKind::Deliver(flight));
         flight
+    }
+
+    /// A message arrives that `client` sent when it had told something with `told` operations. If the last of them is still
+    /// under way, what it tells is in effect all the same: whoever gets the message may go by it, and should the
+    /// operation's node be dead it is never executed.
+    #[inline]
+    fn told_before(&mut self, client: u32, told: u32) {
+        let state = &self.clients[client as usize];
+        if state.told == told
+            && let op = state.told_with
+            && self.ops.get(op as usize).is_some_and(|slot| slot.client == client && !slot.said.is_empty())
+        {
+            self.take_effect(op);
+        }
     }
 
     pub(super) fn deliver(&mut self, flight: u32) -> Option<u32> {
         let (from, to) = self.ends(flight);
         if let (client, false) = from.index() {
-            let said = self.flights[flight as usize].said.take();
+            let flight = &mut self.flights[flight as usize];
+            let (said, told) = (flight.said.take(), flight.told);
+            self.told_before(client as u32, told);
             self.saw_all(client as u32, said);
         }
         match to.index() {

@@ -59,6 +59,9 @@ pub(crate) struct Client {
     pub(crate) steps: u64,
     /// Said, but not yet in effect.
     said: Said,
+    /// The operation that last took along what was said, and how many have.
+    told_with: OpId,
+    told: u32,
     pub(crate) home: Option<NodeId>,
     pub(crate) crashed: bool,
     pub(crate) done: bool,
@@ -173,6 +176,8 @@ impl Core {
             steps: 0,
             instant: 0,
             said: Said::default(),
+            told_with: 0,
+            told: 0,
             first_answer_ns: 0,
         });
         index

@@ -242,7 +242,10 @@ impl Core {
         }
         let state = &mut self.clients[client as usize];
         let slot = &mut self.ops[op as usize];
-        slot.said.take_from(&mut state.said);
+        if !state.said.is_empty() {
+            slot.said.take_from(&mut state.said);
+            (state.told_with, state.told) = (op, state.told.wrapping_add(1));
+        }
         let first = slot.verb.addr;
         let others = || self.rare[op as usize].verbs.iter();
         debug_assert!(
