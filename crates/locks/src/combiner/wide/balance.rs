@@ -152,18 +152,24 @@ impl<const L: usize, const N: usize> Wide<L, N> {
         parent.refill(&below);
     }
 
-    /// A leaf has too few: gives it more, or joins it with a neighbour.
+    /// A leaf has few: joins it with a neighbour, if that leaves some room, and in any case if it has none. Otherwise it stays as
+    /// it is: where ranges come and go, moving some to it from a full neighbour would only be undone. So two neighbours have
+    /// more between them than one should have, but for those that nothing has left since they were split.
     #[cold]
     pub(super) fn mend_leaf(&mut self, records: &mut Records, number: Number) {
-        let above = self.leaf(number).parent;
+        let Leaf { parent: above, len, .. } = *self.leaf(number);
         if above == NONE {
             return;
         }
         let (place, left, right) = self.neighbours(above, number);
+        let (is_empty, both) = (len == 0, self.leaf(left).len + self.leaf(right).len);
+        if !is_empty && both as usize > joined(L) {
+            return;
+        }
         let mut places = self.leaf(left).in_order();
         places.extend(self.leaf(right).in_order());
         let most = Leaf::<L>::most(self.leaf(left).low, &places);
-        if places.len() <= joined(most) {
+        if places.len() <= if is_empty { most } else { joined(most) } {
             self.leaf_mut(left).high = self.leaf(right).high;
             self.fill_leaf(records, left, &places);
             self.free_leaf(right);
@@ -171,7 +177,11 @@ impl<const L: usize, const N: usize> Wide<L, N> {
             self.take_below(above, place, left, end);
             return;
         }
-        // However they are noted, so many fit into the one that has too few, and the other has fewer than before.
+        if !is_empty {
+            return;
+        }
+        // Noted from the left one's lower bound they do not fit into one. However they are noted, so many fit into the one that
+        // has none, and the other has fewer than before.
         let given = (places.len() / 2).min(Leaf::<L>::IN_FULL);
         let kept = if left == number { given } else { places.len() - given };
         let cut = places[kept].start;
