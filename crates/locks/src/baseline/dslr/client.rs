@@ -11,22 +11,6 @@ use lockwright_fabric::{Deadline, Endpoint, FabricError, MAX_BATCH, Time, Word64
 use std::marker::PhantomData;
 
 /// One client's side of DSLR locks, wherever their words are.
-///
-/// ```
-/// # use lockwright_fabric::{Addr, Endpoint, NodeId, Word64};
-/// use lockwright_locks::baseline::dslr::{DslrParams, client::Bakery};
-/// use lockwright_locks::{Denied, Want};
-///
-/// /// Holds the lock whose word is at `addr` for a moment.
-/// async fn with_lock<E: Endpoint>(ep: E, addr: Addr) -> Result<(), Denied> {
-///     let bakery: Bakery<E> = Bakery::new(ep, &DslrParams::default());
-///     let word = Word64::at(addr);
-///     let turn = bakery.acquire(word, Want::shared(7)).await?;
-///     // … and gives it back, unless its lease ran out.
-///     let _ = bakery.release(word, turn).await;
-///     Ok(())
-/// }
-/// ```
 #[derive(Clone, Debug)]
 pub(crate) struct Bakery<E, R = AsShipped> {
     ep: E,
