@@ -11,7 +11,7 @@
 
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::combiner::core::{AsPrinted, ClientId, Core, Limits, Reply, Request, Rules, Shipped};
-use lockwright_locks::combiner::queue;
+use lockwright_locks::combiner::queue::{self, Combining, Handler};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -202,8 +202,12 @@ fn in_turns(
 fn against_mutex() {
     println!();
     let (locked, mut combined) = (Mutex::new(filled::<Shipped>(HELD)), filled::<Shipped>(HELD));
+    // Made once, as a server's is.
+    let (mut handlers, mut list) = queue::list(1, 128);
+    let handler = &mut handlers[0];
     for (what, pairs_at_once) in [("Mutex for each request", 0), ("Mutex for four pairs at once", 4)] {
-        match in_turns(|| two_with_mutex(&locked, pairs_at_once), || two_combining(&mut combined)) {
+        let combining = || two_combining(&mut combined, handler, &mut list);
+        match in_turns(|| two_with_mutex(&locked, pairs_at_once), combining) {
             None => println!("{what}: this machine is too busy for two threads at once"),
             Some((mutex, combining)) => {
                 print(&format!("{what}, two threads"), &mutex);
@@ -241,9 +245,7 @@ fn two_with_mutex(core: &Mutex<Core>, pairs_at_once: u32) -> Option<f64> {
     both(TOGETHER, client(1), client(2))
 }
 
-fn two_combining(core: &mut Core) -> Option<f64> {
-    let (mut handlers, mut list) = queue::list(1, 256);
-    let mut handler = handlers.pop().expect("one was asked for");
+fn two_combining(core: &mut Core, handler: &mut Handler, list: &mut Combining) -> Option<f64> {
     let handle = move || {
         let mut random = Random(101);
         for _ in 0..TOGETHER {
