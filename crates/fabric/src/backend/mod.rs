@@ -21,7 +21,7 @@ pub mod tcp;
 mod wakers;
 
 pub use pages::large_pages;
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_far};
 pub use run::block_on;
 
 /// Whether this CPU has lock-free 16-byte atomics, which lock memory needs.

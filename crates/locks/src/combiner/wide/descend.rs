@@ -66,7 +66,8 @@ impl<const L: usize, const N: usize> Wide<L, N> {
                 let node = above.at(*number & !ABOVE);
                 *number = node.below[node.way(*start)];
                 if *number & ABOVE == 0 {
-                    leaves.at(*number).fetch();
+                    let leaf = leaves.at(*number);
+                    if FAR { leaf.fetch_far() } else { leaf.fetch() }
                 } else {
                     if FAR {
                         above.at(*number & !ABOVE).fetch();

@@ -8,7 +8,7 @@
 
 use super::node::{NONE, Number, Place};
 use arrayvec::ArrayVec;
-use lockwright_fabric::backend::prefetch;
+use lockwright_fabric::backend::{prefetch, prefetch_far};
 
 /// The tree of a leaf that is in none.
 pub(super) const NOWHERE: u32 = u32::MAX;
@@ -230,6 +230,13 @@ impl<const L: usize> Leaf<L> {
     pub(super) fn fetch(&self) {
         prefetch(&self.starts);
         prefetch(&self.slots);
+    }
+
+    /// The same for one that is far away.
+    #[inline(always)]
+    pub(super) fn fetch_far(&self) {
+        prefetch_far(&self.starts);
+        prefetch_far(&self.slots);
     }
 
     /// A load from each of its cache lines.
