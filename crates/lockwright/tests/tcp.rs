@@ -4,13 +4,12 @@
 
 mod apart;
 
-use apart::{LONG, eventually};
+use apart::{LONG, Scratch, eventually};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::server::{ServeError, Server, ServerOptions};
 use lockwright::{Client, GuardState, LockError, LockSet, OpenError, TryLockError};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -33,25 +32,6 @@ fn address(server: &Server) -> String {
 
 fn client(server: &Server) -> Client {
     Client::open(&address(server)).unwrap()
-}
-
-/// A file that is gone with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("tcp-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        Self(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-        let _ = std::fs::remove_file(format!("{}.lock", self.0.display()));
-    }
 }
 
 #[test]

@@ -4,11 +4,10 @@
 
 mod apart;
 
-use apart::{TASK, eventually, holder};
+use apart::{Scratch, TASK, eventually, holder};
 use lockwright::inspect::{Entry, EntryState, Inspector};
 use lockwright::server::{Server, ServerOptions};
 use lockwright::{ChangeError, Client, Guard, GuardState, RangeLock, RwLock};
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Waker};
@@ -303,25 +302,6 @@ fn a_changed_lock_can_be_broken_by_its_new_token_and_all_pieces_of_one_grant_go_
     assert!(matches!(left.upgrade().wait(), Ok(())), "it was exclusive, and nobody is asked");
     assert!(matches!(right.unlock_part(6..7), Err(ChangeError::Lost { .. })));
     assert!(range(&server).try_write(0..10).is_ok());
-}
-
-/// A file that is gone with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("changes-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        Self(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-        let _ = std::fs::remove_file(format!("{}.lock", self.0.display()));
-    }
 }
 
 fn restart(server: Server, state: &Scratch) -> Server {

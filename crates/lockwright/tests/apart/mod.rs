@@ -1,8 +1,9 @@
-//! What tests of servers have in common: looking until something is seen, and a process of its own that holds a lock until it is
-//! killed.
+//! What tests of servers have in common: looking until something is seen, a process of its own that holds a lock until it is
+//! killed, and a file for a server's state.
 #![allow(dead_code, reason = "every test program needs some of it")]
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -32,4 +33,23 @@ pub(crate) fn holder(address: &str, test: &str) -> (Child, u64) {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let token = lines.map_while(Result::ok).find_map(|line| line.split_once("holds ")?.1.parse().ok());
     (child, token.expect("it says that it holds the lock"))
+}
+
+/// A server's file that is gone with the test.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Self {
+        let path =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("scratch-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_file(format!("{}.lock", self.0.display()));
+    }
 }
