@@ -4,35 +4,16 @@
 
 mod apart;
 
-use apart::{LONG, Scratch, eventually};
+use apart::{LONG, Scratch, address, client, eventually, options, restart, server};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::server::{ServeError, Server, ServerOptions};
 use lockwright::{Client, GuardState, LockError, LockSet, OpenError, TryLockError};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const HERE: &str = "127.0.0.1:0";
-
-fn options() -> ServerOptions {
-    ServerOptions::default()
-        .listen(HERE.parse().unwrap())
-        .heartbeat(Duration::from_millis(100))
-        .grace(Duration::from_millis(700))
-}
-
-fn server() -> Server {
-    Server::start(options()).unwrap()
-}
-
-fn address(server: &Server) -> String {
-    format!("tcp://{}", server.address())
-}
-
-fn client(server: &Server) -> Client {
-    Client::open(&address(server)).unwrap()
-}
 
 #[test]
 fn locks_of_a_server_are_those_of_any_space() {
@@ -175,14 +156,6 @@ fn spaces_of_a_server_are_kept_apart() {
     assert!(
         Client::open(&format!("{}/one", address(&server))).unwrap().mutex("a").unwrap().try_lock().is_err()
     );
-}
-
-fn restart(server: Server, state: &Scratch) -> Server {
-    let listen: SocketAddr = server.address();
-    drop(server);
-    let mut options = options().listen(listen);
-    options = options.state(&state.0);
-    Server::start(options).unwrap()
 }
 
 #[test]

@@ -4,33 +4,14 @@
 
 mod apart;
 
-use apart::{Scratch, TASK, eventually, holder};
+use apart::{Scratch, TASK, address, client, eventually, holder, options, restart, server};
 use lockwright::inspect::{Entry, EntryState, Inspector};
-use lockwright::server::{Server, ServerOptions};
+use lockwright::server::Server;
 use lockwright::{ChangeError, Client, Guard, GuardState, RangeLock, RwLock};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Waker};
 use std::time::Duration;
-
-fn options() -> ServerOptions {
-    ServerOptions::default()
-        .listen("127.0.0.1:0".parse().unwrap())
-        .heartbeat(Duration::from_millis(100))
-        .grace(Duration::from_millis(700))
-}
-
-fn server() -> Server {
-    Server::start(options()).unwrap()
-}
-
-fn address(server: &Server) -> String {
-    format!("tcp://{}", server.address())
-}
-
-fn client(server: &Server) -> Client {
-    Client::open(&address(server)).unwrap()
-}
 
 fn entries(server: &Server) -> Vec<Entry> {
     Inspector::open(&address(server)).unwrap().entries().unwrap()
@@ -302,12 +283,6 @@ fn a_changed_lock_can_be_broken_by_its_new_token_and_all_pieces_of_one_grant_go_
     assert!(matches!(left.upgrade().wait(), Ok(())), "it was exclusive, and nobody is asked");
     assert!(matches!(right.unlock_part(6..7), Err(ChangeError::Lost { .. })));
     assert!(range(&server).try_write(0..10).is_ok());
-}
-
-fn restart(server: Server, state: &Scratch) -> Server {
-    let listen = server.address();
-    drop(server);
-    Server::start(options().listen(listen).state(&state.0)).unwrap()
 }
 
 fn is_held(guard: &Guard) -> bool {

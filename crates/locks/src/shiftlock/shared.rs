@@ -7,22 +7,14 @@ use super::stirred::Stir;
 use super::witness::{Nobody, Witness};
 use super::{Core, Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use crate::fast::Quick;
-use crate::protocol::{Denied, LockClient, Lost, Patience, Reason, Space, Want};
+use crate::protocol::{Denied, Lost, Patience, Space, Want};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Endpoint, FabricError, Time};
 use std::fmt::Debug;
 
 impl<L: Layout, R: Rules> ShiftLock<L, R> {
-    /// A client that several threads can use at once.
-    pub fn shared_client<E: Endpoint>(
-        ep: E,
-        space: &Space,
-        params: &ShiftParams,
-    ) -> SharedClient<E, L, R, Nobody> {
-        SharedClient { core: Core::new(ep, space, params, Nobody) }
-    }
-
-    /// The same, asking `witness` before it resets a lock, and leaving it to its user which slot an acquisition has.
+    /// A client that several threads can use at once, that asks `witness` before it resets a lock, and leaves it to its user which
+    /// slot an acquisition has.
     pub(crate) fn kept_client<E: Endpoint, W: Witness>(
         ep: E,
         space: &Space,
@@ -46,28 +38,6 @@ pub struct SharedClient<E, L = Wide, R = Shipped, W = Nobody> {
 impl<E: Debug, L, R, W> Debug for SharedClient<E, L, R, W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SharedClient").field("ep", &self.core.ep).finish_non_exhaustive()
-    }
-}
-
-impl<E: Endpoint, L: Layout, R: Rules> LockClient for SharedClient<E, L, R, Nobody> {
-    type Grant = ShiftGrant;
-
-    async fn acquire(&self, want: Want) -> Result<ShiftGrant, Denied> {
-        const NO_DEADLINES: &Reason = &Reason("a shared client leaves deadlines to its user");
-        let core = &self.core;
-        match (want.patience, want.claim.mode) {
-            (Patience::Try, _) => core.try_acquire(want).await,
-            (Patience::Until(_), _) => Err(Denied::Unsupported(NO_DEADLINES)),
-            (Patience::Forever, Mode::Shared) => core.read_patiently(want).await,
-            (Patience::Forever, Mode::Exclusive) => {
-                let Some(me) = core.members.join::<L>(want.claim.lock) else { return core.no_room() };
-                core.write_patiently(want, me).await
-            }
-        }
-    }
-
-    async fn release(&self, grant: ShiftGrant) -> Result<(), Lost> {
-        self.give_back(grant).await
     }
 }
 

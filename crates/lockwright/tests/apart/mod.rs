@@ -1,7 +1,9 @@
 //! What tests of servers have in common: looking until something is seen, a process of its own that holds a lock until it is
-//! killed, and a file for a server's state.
+//! killed, a server and its state.
 #![allow(dead_code, reason = "every test program needs some of it")]
 
+use lockwright::Client;
+use lockwright::server::{Server, ServerOptions};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -52,4 +54,31 @@ impl Drop for Scratch {
         let _ = std::fs::remove_file(&self.0);
         let _ = std::fs::remove_file(format!("{}.lock", self.0.display()));
     }
+}
+
+/// Servers that notice soon who is gone.
+pub(crate) fn options() -> ServerOptions {
+    ServerOptions::default()
+        .listen("127.0.0.1:0".parse().unwrap())
+        .heartbeat(Duration::from_millis(100))
+        .grace(Duration::from_millis(700))
+}
+
+pub(crate) fn server() -> Server {
+    Server::start(options()).unwrap()
+}
+
+/// The server ends, and another one comes with its address and its state.
+pub(crate) fn restart(server: Server, state: &Scratch) -> Server {
+    let listen = server.address();
+    drop(server);
+    Server::start(options().listen(listen).state(&state.0)).unwrap()
+}
+
+pub(crate) fn address(server: &Server) -> String {
+    format!("tcp://{}", server.address())
+}
+
+pub(crate) fn client(server: &Server) -> Client {
+    Client::open(&address(server)).unwrap()
 }
