@@ -94,8 +94,8 @@ impl Home for MemHome {
         }
     }
 
-    fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused> {
-        self.locks.try_acquire(kind, &claim).map(ticket).map_err(refused)
+    fn try_now(&self, kind: Kind, claim: Claim) -> Option<Result<Ticket, Refused>> {
+        Some(self.locks.try_acquire(kind, &claim).map(ticket).map_err(refused))
     }
 
     fn cancels_by_drop(&self) -> bool {

@@ -155,8 +155,18 @@ pub(crate) trait Home: Send + Sync + Debug {
     /// Says that this client has no more use for a lock it had bound.
     fn unbind(&self, name: &LockName, bound: Bound, kind: Kind);
 
-    /// Takes the lock if it is free; never queues.
-    fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused>;
+    /// Takes the lock if it is free; neither queues nor waits for anybody. `None`: here that takes a while.
+    fn try_now(&self, kind: Kind, claim: Claim) -> Option<Result<Ticket, Refused>>;
+
+    /// The same, where it takes a while.
+    fn try_soon(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
+        Box::pin(std::future::ready(self.try_now(kind, claim).unwrap_or(Err(Refused::Busy))))
+    }
+
+    /// How long somebody who blocks its thread until a try is over does so at most.
+    fn try_patience(&self) -> Option<Duration> {
+        None
+    }
 
     /// Frees a lock that was busy, if all who hold it or wait for it are dead: somebody who only tries would never
     /// outwait them. Says whether it may be free now.
@@ -165,14 +175,8 @@ pub(crate) trait Home: Send + Sync + Debug {
         false
     }
 
-    /// As `try_acquire`, where that takes a while.
-    fn try_soon(&self, kind: Kind, claim: Claim) -> Option<BoxFuture<Result<Ticket, Refused>>> {
-        let _ = (kind, claim);
-        None
-    }
-
-    /// Whether a try comes before queueing: not where either takes a round trip.
-    fn tries_first(&self) -> bool {
+    /// Whether futures of this space need nobody who drives them.
+    fn is_near(&self) -> bool {
         true
     }
 

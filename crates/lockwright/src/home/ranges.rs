@@ -17,10 +17,14 @@ use lockwright_locks::kept;
 use lockwright_locks::kept::ranges::{Entered, RangeBook, RangeCards};
 use lockwright_locks::{Denied, Lost};
 use std::sync::Arc;
+use std::time::Duration;
 
 const REGION: RegionId = RegionId(2);
 /// How often a waiter looks whether those in its way are alive.
 const LOOK_NS: u64 = 30_000_000;
+/// For so long a thread that only tries waits for the gate, which others have for microseconds. If a future has it that this
+/// thread should be polling, it would wait for ever: somebody is in the way.
+pub(super) const TRY: Duration = Duration::from_millis(500);
 
 /// Bytes of the counts of changes of `locks` locks.
 pub(crate) const fn bytes(locks: u64) -> u64 {
@@ -42,19 +46,20 @@ pub(crate) const fn gate(lock: u64) -> u64 {
 }
 
 impl ShmHome {
-    pub(super) fn try_range(&self, claim: Claim) -> Result<Ticket, Refused> {
-        let (member, cards) = self.members.sit_twice().map_err(Refused::Error)?;
-        let tried = block_on(member.client.try_range(cards, claim));
-        member.range(cards, claim, tried)
-    }
-
-    pub(super) fn range(&self, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
+    /// Takes the range, however long it takes; without `wait`, if nobody is in its way. Either may have to wait for the gate,
+    /// so neither blocks a thread: whoever has the gate may be a future of that thread.
+    pub(super) fn range(&self, claim: Claim, wait: bool) -> BoxFuture<Result<Ticket, Refused>> {
         let (member, cards): (Arc<Member>, _) = match self.members.sit_twice() {
             Ok((member, cards)) => (member.share(), cards),
             Err(error) => return Box::pin(async { Err(Refused::Error(error)) }),
         };
         Box::pin(async move {
-            let taken = member.client.take_range(cards, claim).await;
+            let client = &member.client;
+            let taken = if wait {
+                client.take_range(cards, claim).await
+            } else {
+                client.try_range(cards, claim).await
+            };
             member.range(cards, claim, taken)
         })
     }
@@ -144,5 +149,48 @@ impl RangeBook for Cards {
 
     fn patience_ns(&self, _: u32) -> Option<u64> {
         Some(LOOK_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Home;
+    use super::super::shm::open;
+    use super::*;
+    use crate::Client;
+    use crate::error::TryLockError;
+    use crate::name::LockName;
+    use lockwright_fabric::observe::Mode;
+    use std::pin::Pin;
+    use std::sync::mpsc;
+    use std::task::{Context, Waker};
+
+    /// Whoever has the gate may be a future that the same thread would poll next.
+    #[test]
+    fn whoever_asks_for_a_range_while_another_has_the_gate_gets_its_thread_back() {
+        let path = std::env::temp_dir().join(format!("lockwright-gate-{}.space", std::process::id()));
+        let client = Client::open(&format!("shm:{}", path.display())).unwrap();
+        let ranges = client.range_lock("a").unwrap();
+        let other = ShmHome::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
+        let lock = other.bind(&LockName::new("a").unwrap(), Kind::Ranges).unwrap().lock;
+        let inside = Claim { lock: gate(lock), mode: Mode::Exclusive, start: 0, end: u64::MAX };
+        let ticket = other.members.try_take(inside).unwrap();
+        let (done, told) = mpsc::channel();
+        let asks = std::thread::spawn(move || {
+            let mut context = Context::from_waker(Waker::noop());
+            let mut waits = ranges.write(0..1);
+            let mut tries = ranges.write_timeout(1..2, Duration::ZERO);
+            assert!(Pin::new(&mut waits).poll(&mut context).is_pending());
+            assert!(Pin::new(&mut tries).poll(&mut context).is_pending());
+            assert!(matches!(ranges.try_write(2..3), Err(TryLockError::Busy)));
+            done.send(()).unwrap();
+            (waits, tries)
+        });
+        told.recv_timeout(Duration::from_secs(60)).expect("nobody waits for a future of its own thread");
+        let (waits, tries) = asks.join().unwrap();
+        block_on(Arc::clone(&other.members).give_back(inside, ticket)).unwrap();
+        let granted = [waits.wait(), tries.wait()].map(|granted| granted.map(drop));
+        let _ = std::fs::remove_file(path);
+        assert_eq!(granted, [Ok(()), Ok(())]);
     }
 }

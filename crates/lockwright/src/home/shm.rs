@@ -157,11 +157,18 @@ impl Home for ShmHome {
         }
     }
 
-    fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused> {
-        match kind {
-            Kind::Keyed => self.members.try_take(claim).map_err(|denied| Refused::new(denied, claim)),
-            Kind::Ranges => self.try_range(claim),
-        }
+    /// Ranges have a gate, for which one may have to wait.
+    fn try_now(&self, kind: Kind, claim: Claim) -> Option<Result<Ticket, Refused>> {
+        let keyed = kind == Kind::Keyed;
+        keyed.then(|| self.members.try_take(claim).map_err(|denied| Refused::new(denied, claim)))
+    }
+
+    fn try_soon(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
+        self.range(claim, false)
+    }
+
+    fn try_patience(&self) -> Option<Duration> {
+        Some(super::ranges::TRY)
     }
 
     fn rescue(&self, kind: Kind, claim: Claim) -> bool {
@@ -181,7 +188,7 @@ impl Home for ShmHome {
                     async move { members.take(claim).await.map_err(|denied| Refused::new(denied, claim)) },
                 )
             }
-            Kind::Ranges => self.range(claim),
+            Kind::Ranges => self.range(claim, true),
         }
     }
 

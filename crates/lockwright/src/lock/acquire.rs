@@ -115,7 +115,7 @@ impl Acquire {
         {
             return Ok(Guard::new(self.core, token_base, self.claim, ticket));
         }
-        if self.core.home.tries_first() {
+        if self.core.home.is_near() {
             return block_on(self);
         }
         let core = Arc::clone(&self.core);
@@ -136,17 +136,18 @@ impl Acquire {
     #[cold]
     #[inline(never)]
     fn at_once_slowly(core: &Arc<Core>, mut claim: Claim) -> Result<Guard, TryLockError> {
-        let mut expelled = 0;
+        let (mut expelled, mut rescued) = (0, false);
         loop {
             let bound = core.bound()?;
             claim.lock = bound.lock;
-            let outcome = match core.home.try_acquire(core.kind, claim) {
-                Err(Refused::Busy) if core.home.rescue(core.kind, claim) => {
-                    core.home.try_acquire(core.kind, claim)
-                }
-                outcome => outcome,
+            let Some(outcome) = core.home.try_now(core.kind, claim) else {
+                return Self::soon(core, claim, bound);
             };
             return match outcome {
+                Err(Refused::Busy) if !rescued && core.home.rescue(core.kind, claim) => {
+                    rescued = true;
+                    continue;
+                }
                 Ok(ticket) if !core.leads(&bound, &ticket) => {
                     core.give_away(claim, ticket);
                     continue;
@@ -162,6 +163,18 @@ impl Acquire {
         }
     }
 
+    /// One attempt that takes a while.
+    fn soon(core: &Arc<Core>, claim: Claim, bound: Bound) -> Result<Guard, TryLockError> {
+        let mut this = Self::new(Arc::clone(core), claim, Some(Duration::ZERO));
+        this.deadline = core.home.try_patience().and_then(|patience| Instant::now().checked_add(patience));
+        let future = core.home.try_soon(core.kind, claim);
+        this.step = Step::Waiting(Box::new(Waiting::new(core, claim, bound, future)));
+        this.wait_slowly().map_err(|error| match error {
+            LockError::TimedOut => TryLockError::Busy,
+            error => error.into(),
+        })
+    }
+
     /// Tries once; queues if that fails.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
         if let Some((ticket, token_base)) = self.core.take_quickly(&mut self.claim) {
@@ -174,24 +187,20 @@ impl Acquire {
         };
         self.claim.lock = bound.lock;
         let Core { home, kind, .. } = &*self.core;
-        if self.patience == Some(Duration::ZERO) {
-            // No patience at all: one try, which may take a round trip.
-            if let Some(future) = home.try_soon(*kind, self.claim) {
-                return self.start_waiting(bound, future, cx);
+        let has_patience = self.patience != Some(Duration::ZERO);
+        let future = match home.try_now(*kind, self.claim) {
+            None | Some(Err(Refused::Busy)) if has_patience => home.acquire(*kind, self.claim),
+            None => home.try_soon(*kind, self.claim),
+            Some(Err(Refused::Busy)) => {
+                // Perhaps only the dead are in the way.
+                self.step = Step::Done;
+                return Poll::Ready(Self::at_once(&self.core, self.claim).map_err(|error| match error {
+                    TryLockError::Busy => LockError::TimedOut,
+                    TryLockError::Failed(error) => error,
+                }));
             }
-            self.step = Step::Done;
-            return Poll::Ready(Self::at_once(&self.core, self.claim).map_err(|error| match error {
-                TryLockError::Busy => LockError::TimedOut,
-                TryLockError::Failed(error) => error,
-            }));
-        }
-        if home.tries_first() {
-            match home.try_acquire(*kind, self.claim) {
-                Err(Refused::Busy) => {}
-                outcome => return Poll::Ready(self.finish(&bound, outcome)),
-            }
-        }
-        let future = home.acquire(*kind, self.claim);
+            Some(outcome) => return Poll::Ready(self.finish(&bound, outcome)),
+        };
         self.start_waiting(bound, future, cx)
     }
 
@@ -201,9 +210,7 @@ impl Acquire {
         future: BoxFuture<Result<Ticket, Refused>>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Guard, LockError>> {
-        let (core, claim) = (Arc::clone(&self.core), self.claim);
-        let waiting = Waiting { core, claim, bound, alarm: None, future: Some(future) };
-        self.step = Step::Waiting(Box::new(waiting));
+        self.step = Step::Waiting(Box::new(Waiting::new(&self.core, self.claim, bound, future)));
         if self.deadline.is_none() {
             let patience = self.patience.filter(|patience| !patience.is_zero());
             self.deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
@@ -243,6 +250,10 @@ impl Acquire {
 }
 
 impl Waiting {
+    fn new(core: &Arc<Core>, claim: Claim, bound: Bound, future: BoxFuture<Result<Ticket, Refused>>) -> Self {
+        Self { core: Arc::clone(core), claim, bound, alarm: None, future: Some(future) }
+    }
+
     /// Nothing yet: is the time over? If not, this task is woken when it is.
     fn is_late(&mut self, deadline: Instant, cx: &Context<'_>) -> bool {
         if Instant::now() >= deadline {

@@ -147,7 +147,7 @@ impl Guard {
 
 /// Sees a change through on this thread.
 fn drive(core: &Core, future: impl Future<Output = Result<(), ChangeError>>) -> Result<(), ChangeError> {
-    if core.home.tries_first() {
+    if core.home.is_near() {
         return block_on(future);
     }
     let mut outcome = None;

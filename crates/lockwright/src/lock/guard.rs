@@ -313,7 +313,7 @@ impl Unlock {
     #[inline]
     pub fn wait(self) -> Result<(), UnlockError> {
         let guard = self.guard.as_ref().expect("an unlock was waited for after it was done");
-        if guard.core.home.tries_first() {
+        if guard.core.home.is_near() {
             return block_on(self);
         }
         let core = Arc::clone(&guard.core);

@@ -110,16 +110,16 @@ impl Home for RemoteHome {
         line.say(&ask);
     }
 
-    /// Blocks for one round trip.
-    fn try_acquire(&self, _: Kind, claim: Claim) -> Result<Ticket, Refused> {
-        driver::outcome(&self.remote, Asking::new(&self.remote, &claim, false))
+    /// It is a round trip.
+    fn try_now(&self, _: Kind, _: Claim) -> Option<Result<Ticket, Refused>> {
+        None
     }
 
-    fn try_soon(&self, _: Kind, claim: Claim) -> Option<BoxFuture<Result<Ticket, Refused>>> {
-        Some(Box::pin(Asking::new(&self.remote, &claim, false)))
+    fn try_soon(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
+        Box::pin(Asking::new(&self.remote, &claim, false))
     }
 
-    fn tries_first(&self) -> bool {
+    fn is_near(&self) -> bool {
         false
     }
 

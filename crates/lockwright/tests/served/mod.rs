@@ -5,7 +5,8 @@
 //! are the test's own binary, started again with a task in the environment.
 
 use crate::stress::child::LETS_GO;
-use crate::stress::{Dice, LOCKS, TASK, folder, judge, now_ns};
+use crate::stress::{Dice, LOCKS, PATIENCE, TASK, ended_by, folder, judge, now_ns};
+use lockwright::inspect::Inspector;
 use lockwright::server::{Server, ServerOptions};
 use lockwright_sim::check::history::{History, Log};
 use nix::sys::signal::{Signal, kill};
@@ -261,13 +262,29 @@ impl<'a> Stress<'a> {
             std::thread::sleep(Duration::from_millis(100));
         }
         fs::write(self.folder.join("stop"), "").unwrap();
-        for (space, child) in &mut self.workers {
-            let ended = child.wait().unwrap();
-            assert!(ended.success(), "{space}: a worker failed: {ended}");
+        let patience = Instant::now() + PATIENCE;
+        for worker in 0..self.workers.len() {
+            let (space, child) = &mut self.workers[worker];
+            match ended_by(child, patience) {
+                Some(ended) => assert!(ended.success(), "{space}: a worker failed: {ended}"),
+                None => self.hangs(worker),
+            }
         }
         fs::write(self.folder.join("stop-server"), "").unwrap();
         assert!(self.server.wait().unwrap().success());
         self
+    }
+
+    /// Somebody waits for ever: show who holds what, and fail.
+    fn hangs(&mut self, worker: usize) -> ! {
+        let (space, pid) = (self.workers[worker].0.clone(), self.workers[worker].1.id());
+        // If it is the server that hangs, it does not answer this, either.
+        let entries = Inspector::open(&space).map(|inspector| inspector.entries());
+        for (_, child) in &mut self.workers {
+            let _ = child.kill();
+        }
+        let _ = self.server.kill();
+        panic!("{space}: process {pid} does not come to an end; the space says {entries:#?}");
     }
 
     /// Looks at what everybody did.

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The variable that makes this binary a child.
@@ -20,7 +20,7 @@ const CHILDREN: usize = 8;
 /// Children that are stopped at the same time, at most.
 const STOPPED: usize = 3;
 /// How long everybody has to come to an end.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Numbers that can be had again.
 #[derive(Debug)]
@@ -146,13 +146,8 @@ impl Stress {
         }
         let end = Instant::now() + PATIENCE;
         for place in 0..CHILDREN {
-            let status = loop {
-                match self.children[place].process.try_wait().unwrap() {
-                    Some(status) => break status,
-                    None if Instant::now() > end => self.hangs(place),
-                    None => std::thread::sleep(Duration::from_millis(10)),
-                }
-            };
+            let ended = ended_by(&mut self.children[place].process, end);
+            let status = ended.unwrap_or_else(|| self.hangs(place));
             assert!(status.success(), "process {} failed: {status}", self.children[place].process.id());
         }
         println!("{} kills, {} stops", self.kills, self.stops);
@@ -170,6 +165,16 @@ impl Stress {
             let _ = kill(Pid::from_raw(child.process.id() as i32), Signal::SIGKILL);
         }
         panic!("process {pid} does not come to an end; the space says {entries:#?}");
+    }
+}
+
+/// How the process ended, unless it goes on until then and longer.
+pub(crate) fn ended_by(process: &mut Child, until: Instant) -> Option<ExitStatus> {
+    loop {
+        match process.try_wait().unwrap() {
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(10)),
+            ended => return ended,
+        }
     }
 }
 

@@ -131,21 +131,18 @@ impl<W: Way> Home for GuestHome<W> {
         }
     }
 
-    fn try_acquire(&self, kind: Kind, claim: Claim) -> Result<Ticket, Refused> {
-        if !Self::takes(kind) {
-            return self.plain.try_acquire(kind, claim);
-        }
-        driver::outcome(&self.remote, self.take(kind, claim, false))
+    fn try_now(&self, _: Kind, _: Claim) -> Option<Result<Ticket, Refused>> {
+        None
     }
 
-    fn try_soon(&self, kind: Kind, claim: Claim) -> Option<BoxFuture<Result<Ticket, Refused>>> {
+    fn try_soon(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
         if !Self::takes(kind) {
             return self.plain.try_soon(kind, claim);
         }
-        Some(self.take(kind, claim, false))
+        self.take(kind, claim, false)
     }
 
-    fn tries_first(&self) -> bool {
+    fn is_near(&self) -> bool {
         false
     }
 
