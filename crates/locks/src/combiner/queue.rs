@@ -38,7 +38,7 @@ pub(super) const PATIENCE: u32 = 1_000;
 /// So many nodes further ahead does the combiner fetch, while it finds one node after the other.
 const AHEAD: u32 = 4;
 
-/// Words in a node: eight cache lines with the header, which is eight locks and their unlocks.
+/// Words in a node: eight cache lines with the header, which is fifteen locks and their unlocks.
 const WORDS: usize = 63;
 
 /// A node of the list.

@@ -140,7 +140,7 @@ fn what_is_staged_together_comes_out_together_and_in_order() {
     handlers[0].flush();
     assert_eq!(taken(&mut combining), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     // A full node goes into the list by itself.
-    for id in 0..40 {
+    for id in 0..100 {
         handlers[0].stage(ClientId(2), request(id)).unwrap();
     }
     let mut batch = Vec::new();
