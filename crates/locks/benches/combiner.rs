@@ -228,8 +228,8 @@ fn against_mutex() {
     }
 }
 
-/// Short, so that some runs are not disturbed even on a busy machine.
-const TOGETHER: u32 = 10_000;
+/// Some milliseconds: long beside the time in which two threads begin, and short enough that many runs are not disturbed.
+const TOGETHER: u32 = 100_000;
 
 fn two_with_mutex(core: &Mutex<Core>, pairs_at_once: u32) -> Option<f64> {
     let client = |client: u32| {
@@ -269,13 +269,10 @@ fn two_combining(core: &mut Core, handler: &mut Handler, list: &mut Combining) -
         handler.flush();
     };
     let combine = || {
-        let (mut served, mut batch, mut replies) = (0, Vec::new(), Vec::new());
+        let (mut served, mut replies) = (0, Vec::new());
         while served < 2 * TOGETHER as usize {
-            list.take_all(256, &mut batch);
-            core.serve(&batch, &mut replies);
-            served += batch.len();
+            served += core.serve_list(list, 256, &mut replies);
             black_box(&replies);
-            batch.clear();
             replies.clear();
         }
     };

@@ -163,6 +163,14 @@ fn grow<T>(table: &mut Vec<T>) {
     *table = larger;
 }
 
+/// So many of the default, to be used at random.
+pub(super) fn make_large<T: Clone + Default>(len: usize) -> Vec<T> {
+    let mut table = Vec::with_capacity(len);
+    large_pages(table.spare_capacity_mut());
+    table.resize(len, T::default());
+    table
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -32,6 +32,12 @@ pub trait IntervalTrees: Clone + Debug + Default + Send + 'static {
     /// The request's range.
     fn range(&self, records: &Records, slot: Slot) -> (u64, u64);
 
+    /// With more requests than this they are far enough away to be looked up together.
+    const MANY: usize;
+
+    /// Whether what [`insert`](Self::insert) says is always so.
+    const IS_SURE: bool;
+
     /// Puts a request into the tree that its record names, with the range `start..end`. Says whether nothing there overlaps it;
     /// where that cannot be seen on the way, the answer may be no, and [`overlapping`](Self::overlapping) finds out.
     fn insert(&mut self, records: &mut Records, slot: Slot, start: u64, end: u64) -> bool;

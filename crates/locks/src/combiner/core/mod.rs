@@ -6,7 +6,7 @@
 //! include it (line 15), and whoever comes to zero is granted then and there (the thesis's listing leaves that out, and
 //! lowers the counts around the *unlock's* range, which has none).
 //!
-//! Held ranges can be cut, upgraded and downgraded: `change`. Two states are equal if they answer alike from here
+//! Held ranges can be cut, upgraded and downgraded: `change`. What waits is served in passes: `pass`. Two states are equal if they answer alike from here
 //! on, whatever their memory looks like: `state`.
 //!
 //! ```
@@ -23,6 +23,7 @@
 //! ```
 
 mod change;
+mod pass;
 mod request;
 mod state;
 
@@ -31,9 +32,8 @@ pub use state::{Holding, Status};
 
 use super::records::{NIL, Record, Records, Slot, State};
 use super::redblack::RedBlack;
-use super::tree::{IntervalTrees, Range, TOGETHER};
+use super::tree::IntervalTrees;
 use super::wide::Wide;
-use arrayvec::ArrayVec;
 use lockwright_fabric::observe::Mode;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -92,14 +92,9 @@ pub struct Core<R: Rules = Shipped> {
     /// Room for what overlaps, and for who is to be granted; empty between requests.
     found: Vec<Slot>,
     ready: Vec<Slot>,
+    batch: Vec<(ClientId, Request)>,
     rules: PhantomData<R>,
 }
-
-/// So many nodes are in the nearest cache anyway.
-const SMALL: usize = 1 << 8;
-
-/// So many records are near enough to be read when they are needed.
-const NEAR: usize = 1 << 14;
 
 /// The tree of all names.
 const NAMES_TREE: u32 = 0;
@@ -170,49 +165,14 @@ impl<R: Rules> Core<R> {
             limits,
             found: Vec::new(),
             ready: Vec::new(),
+            batch: Vec::new(),
             rules: PhantomData,
         }
     }
 
-    /// Serves a batch in order, and adds all answers to `replies`: the combiner's one pass over what waits. Where the
-    /// tree is larger than the cache this is much faster than one by one: their cache misses overlap.
-    pub fn serve(&mut self, batch: &[(ClientId, Request)], replies: &mut Vec<Reply>) {
-        for some in batch.chunks(TOGETHER) {
-            if some.len() > 1 && self.len() > SMALL {
-                self.prepare(some);
-            }
-            for (client, request) in some {
-                self.handle(*client, *request, replies);
-            }
-        }
-    }
-
-    /// Brings into the cache what these requests will need, and finds out where their ranges belong.
-    fn prepare(&mut self, batch: &[(ClientId, Request)]) {
-        let (mut ending, far) = (ArrayVec::<_, TOGETHER>::new(), self.len() > NEAR);
-        self.trees.begin_places();
-        for (client, request) in batch {
-            match *request {
-                Request::Lock { lock, start, end, .. } => {
-                    if let Some(tree) = self.known_tree(lock) {
-                        self.trees.want_place(Range { tree, start, end });
-                    }
-                }
-                Request::Unlock { id } | Request::Cancel { id } if far => {
-                    if let Ok(slot) = self.held(*client, id) {
-                        ending.push(slot);
-                    }
-                }
-                _ => {}
-            }
-        }
-        self.trees.fetch(&self.records, &ending);
-        self.trees.find_places();
-    }
-
-    /// Serves one request.
-    #[inline]
-    pub fn handle(&mut self, client: ClientId, request: Request, replies: &mut Vec<Reply>) {
+    /// Serves one request, wherever it comes from.
+    #[inline(always)]
+    fn serve_one(&mut self, client: ClientId, request: Request, replies: &mut Vec<Reply>) {
         let (id, answer) = match request {
             Request::Lock { id, lock, mode, start, end, wait } => {
                 match self.lock(client, id, lock, mode, (start, end), wait) {
@@ -259,7 +219,7 @@ impl<R: Rules> Core<R> {
     }
 
     /// Alg. 4 lines 8–11.
-    #[inline]
+    #[inline(always)]
     fn lock(
         &mut self,
         client: ClientId,
@@ -282,8 +242,13 @@ impl<R: Rules> Core<R> {
         let writers_before = *writers;
         *writers += u32::from(mode == Mode::Exclusive);
         let readers_only = mode == Mode::Shared && writers_before == 0;
-        let blocking =
-            if alone || readers_only { 0 } else { self.count_blocking(slot, tree, mode, start, end) };
+        // Whoever only tries, and to be alone, need not know how many there are.
+        let is_taken = R::Trees::IS_SURE && mode == Mode::Exclusive && !wait;
+        let blocking = match alone || readers_only {
+            true => 0,
+            false if is_taken => 1,
+            false => self.count_blocking(slot, tree, mode, start, end),
+        };
         self.sessions[client.0 as usize][id as usize] = slot;
         if blocking == 0 {
             return Ok(Taken::Now { token: self.grant(slot) });
@@ -297,7 +262,7 @@ impl<R: Rules> Core<R> {
     }
 
     /// Alg. 4 lines 13–15.
-    #[inline]
+    #[inline(always)]
     fn unlock(&mut self, client: ClientId, id: u32, replies: &mut Vec<Reply>) -> Result<(), Refusal> {
         let named = self.sessions.get_mut(client.0 as usize).and_then(|slots| slots.get_mut(id as usize));
         let slot = named.filter(|slot| **slot != NIL).ok_or(Refusal::NotHeld)?;
@@ -347,7 +312,7 @@ impl<R: Rules> Core<R> {
     }
 
     /// The same for one that its client's table no longer names.
-    #[inline]
+    #[inline(always)]
     fn take_out_unnamed(&mut self, slot: Slot) {
         // Field by field: they were written one by one, perhaps just now, and a copy of the whole would wait for that.
         let request = self.request(slot);
@@ -483,7 +448,9 @@ impl<R: Rules> Core<R> {
     #[inline]
     fn tree_of(&mut self, lock: u64) -> u32 {
         if let Some(tree) = self.known_tree(lock) {
-            self.last = (lock, tree);
+            if lock != self.last.0 {
+                self.last = (lock, tree);
+            }
             return tree;
         }
         let tree = self.bare.pop().unwrap_or_else(|| {

@@ -2,6 +2,7 @@
 //! that conflicts with it stands before it. Slow, short, and obviously right.
 
 use super::*;
+use crate::combiner::queue;
 use crate::combiner::test_random::{Random, more};
 use Mode::{Exclusive, Shared};
 
@@ -263,7 +264,62 @@ fn batches_are_answered_as_one_after_the_other<R: Rules>() {
             assert_eq!(replies, expected, "seed {seed} step {step}");
         }
         assert_eq!(one_by_one, batched);
-        assert!(batched.len() > SMALL, "small trees are not prepared");
+        assert!(batched.len() > RedBlack::MANY, "small trees are not prepared");
+    }
+}
+
+/// Ranges that come and go between `held` others, served one by one, as batches and out of a list.
+fn passes_are_alike(seed: u64, held: u64) {
+    let mut random = Random::new(seed);
+    let mut one_by_one: Core = Core::new(Limits::default());
+    let (mut handlers, mut list) = queue::list(1, 64);
+    // Half of them far apart, half of them side by side.
+    for at in 0..held {
+        let start = if at % 2 == 0 { at << 20 } else { at * 4 };
+        let (client, id) = (ClientId(1_000 + (at / 64) as u32), (at % 64) as u32);
+        let (mode, wait) = (Mode::Shared, true);
+        one_by_one.handle(
+            client,
+            Request::Lock { id, lock: 0, mode, start, end: start + 3, wait },
+            &mut Vec::new(),
+        );
+    }
+    let (mut batched, mut listed) = (one_by_one.clone(), one_by_one.clone());
+    for step in 0..100 {
+        let mut batch = Vec::new();
+        for _ in 0..random.below(80) {
+            let request = match random_request(&mut random, held) {
+                Request::Lock { id, lock, mode, start, end, wait } => {
+                    let from = if random.below(2) == 0 { start << 20 } else { start * 4 };
+                    Request::Lock { id, lock, mode, start: from, end: from + (end - start).min(64), wait }
+                }
+                other => other,
+            };
+            batch.push((ClientId(random.below(200) as u32), request));
+        }
+        let mut replies = [const { Vec::new() }; 3];
+        for (client, request) in &batch {
+            one_by_one.handle(*client, *request, &mut replies[0]);
+            handlers[0].stage(*client, *request).unwrap();
+        }
+        handlers[0].flush();
+        batched.serve(&batch, &mut replies[1]);
+        let (some, most) = (random.below(80) as usize, 200);
+        let served = listed.serve_list(&mut list, some, &mut replies[2]);
+        assert_eq!(served, some.min(batch.len()));
+        listed.serve_list(&mut list, most, &mut replies[2]);
+        assert!(replies[0] == replies[1] && replies[0] == replies[2], "seed {seed} step {step}");
+    }
+    assert_eq!(one_by_one, batched);
+    assert_eq!(one_by_one, listed);
+}
+
+#[test]
+fn what_is_served_out_of_the_list_is_answered_as_one_after_the_other() {
+    for seed in 0..4 * more() {
+        passes_are_alike(seed, 300);
+        // So many that they are looked up together.
+        passes_are_alike(seed, 2 * Wide::<8, 16>::MANY as u64);
     }
 }
 

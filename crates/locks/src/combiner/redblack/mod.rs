@@ -84,6 +84,12 @@ impl Default for RedBlack {
 }
 
 impl IntervalTrees for RedBlack {
+    /// The nearest cache.
+    const MANY: usize = 1 << 8;
+
+    /// What is above a node may be as long as all that is below it.
+    const IS_SURE: bool = false;
+
     fn plant(&mut self) -> u32 {
         self.roots.push(NIL);
         self.roots.len() as u32 - 1

@@ -101,6 +101,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
         self.fill_leaf(records, right, &places[kept..]);
         let (left_end, right_end) = (self.leaf(number).overhang(), self.leaf(right).overhang());
         self.add_below(above, number, left_end, Place { start: cut, end: right_end, below: right });
+        self.has_leaves(tree, self.roots[tree as usize].leaves + 1);
         if start < cut { number } else { right }
     }
 
@@ -157,7 +158,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
     /// more between them than one should have, but for those that nothing has left since they were split.
     #[cold]
     pub(super) fn mend_leaf(&mut self, records: &mut Records, number: Number) {
-        let Leaf { parent: above, len, .. } = *self.leaf(number);
+        let Leaf { parent: above, len, tree, .. } = *self.leaf(number);
         if above == NONE {
             return;
         }
@@ -175,6 +176,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
             self.free_leaf(right);
             let end = self.leaf(left).overhang();
             self.take_below(above, place, left, end);
+            self.has_leaves(tree, self.roots[tree as usize].leaves - 1);
             return;
         }
         if !is_empty {
@@ -256,6 +258,8 @@ impl<const L: usize, const N: usize> Wide<L, N> {
         for (at, place) in places.iter().enumerate() {
             records.get_mut(place.below).at = Self::standing(number, at);
         }
+        let middle = places.get(places.len() / 2).map_or(self.leaf(number).low, |place| place.start);
+        self.note(number, middle);
     }
 
     /// Puts these below the node, and tells them where they are.

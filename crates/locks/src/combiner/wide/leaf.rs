@@ -1,6 +1,6 @@
 //! A leaf of the wide tree: up to eight ranges in two cache lines.
 //!
-//! Ranges that stand in one leaf are near each other, so a leaf notes how far they are from its lower bound, in 32 bits
+//! Ranges that stand in one leaf are near each other, so a leaf notes how far they are from its lower bound, in 31 bits
 //! each. Where one is too far or too long for that, the leaf notes all of its ranges in full instead: the upper halves of its
 //! numbers take half of its places, so that it holds half as many. What is looked at together lies together: starts and ends
 //! in one line, the rest in the other. Unused places have a start that nothing reaches and an end that reaches nothing, so
@@ -13,8 +13,9 @@ use lockwright_fabric::backend::{prefetch, prefetch_far};
 /// The tree of a leaf that is in none.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
-/// The start of an unused place; no range that starts so far off is noted in short.
-const NEVER: u32 = u32::MAX;
+/// The start of an unused place; no range that starts so far off is noted in short. Numbers with a sign, for that is what CPUs
+/// compare several of at once.
+const NEVER: i32 = i32::MAX;
 
 /// A leaf: ranges in no order.
 ///
@@ -26,8 +27,8 @@ const NEVER: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Leaf<const L: usize> {
-    starts: [u32; L],
-    ends: [u32; L],
+    starts: [i32; L],
+    ends: [i32; L],
     slots: [u32; L],
     pub(super) low: u64,
     pub(super) high: u64,
@@ -71,7 +72,7 @@ impl<const L: usize> Leaf<L> {
     /// Whether a range that ends there can be noted in short in a leaf with that lower bound.
     #[inline(always)]
     fn is_near(low: u64, end: u64) -> bool {
-        end - low <= u64::from(u32::MAX)
+        end - low <= NEVER as u64
     }
 
     /// How many ranges a leaf with that lower bound holds, if these are among them.
@@ -113,7 +114,7 @@ impl<const L: usize> Leaf<L> {
             return (meets, self.places().any(|place| place.start <= start));
         }
         // What is noted in short is nearer than this, so what is further away can be taken to be here.
-        let near = |unit: u64| (unit - self.low).min(u64::from(NEVER)) as u32;
+        let near = |unit: u64| (unit - self.low).min(NEVER as u64) as i32;
         let (start, end) = (near(start), near(end));
         let before = start.min(NEVER - 1);
         let (mut meets, mut has_one_before) = (false, false);
@@ -155,11 +156,11 @@ impl<const L: usize> Leaf<L> {
     /// What is in that place.
     #[inline(always)]
     pub(super) fn place(&self, at: usize) -> Place {
-        let whole = |numbers: &[u32; L]| {
+        let whole = |numbers: &[i32; L]| {
             if self.in_full {
-                u64::from(numbers[at]) | u64::from(numbers[at + Self::IN_FULL]) << 32
+                u64::from(numbers[at] as u32) | u64::from(numbers[at + Self::IN_FULL] as u32) << 32
             } else {
-                self.low + u64::from(numbers[at])
+                self.low + numbers[at] as u64
             }
         };
         Place { start: whole(&self.starts), end: whole(&self.ends), below: self.slots[at] }
@@ -184,11 +185,11 @@ impl<const L: usize> Leaf<L> {
         self.slots[at] = place.below;
         if self.in_full {
             let upper = at + Self::IN_FULL;
-            (self.starts[at], self.starts[upper]) = (place.start as u32, (place.start >> 32) as u32);
-            (self.ends[at], self.ends[upper]) = (place.end as u32, (place.end >> 32) as u32);
+            (self.starts[at], self.starts[upper]) = (place.start as i32, (place.start >> 32) as i32);
+            (self.ends[at], self.ends[upper]) = (place.end as i32, (place.end >> 32) as i32);
         } else {
             (self.starts[at], self.ends[at]) =
-                ((place.start - self.low) as u32, (place.end - self.low) as u32);
+                ((place.start - self.low) as i32, (place.end - self.low) as i32);
         }
         self.len += 1;
     }
@@ -242,7 +243,7 @@ impl<const L: usize> Leaf<L> {
     /// A load from each of its cache lines.
     #[inline(always)]
     pub(super) fn touch(&self) -> u32 {
-        self.starts[0] ^ self.tree
+        self.starts[0] as u32 ^ self.tree
     }
 
     /// Panics unless it is as a leaf must be.

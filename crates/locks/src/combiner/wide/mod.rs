@@ -16,6 +16,7 @@ mod balance;
 mod descend;
 mod leaf;
 mod node;
+mod shortcuts;
 #[cfg(test)]
 mod tests;
 
@@ -25,9 +26,7 @@ use arrayvec::ArrayVec;
 use descend::Places;
 use leaf::Leaf;
 use node::{ABOVE, NEVER, NONE, Node, Number, Place};
-
-/// So many bytes of nodes are near enough to be read when they are needed.
-const NEAR: usize = 1 << 18;
+use shortcuts::Shortcuts;
 
 /// A tree's top.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +34,7 @@ struct Root {
     node: Number,
     /// How many of its ranges overlapped something when they came. Zero: no two overlap.
     came_over: u32,
+    leaves: u32,
 }
 
 /// Nodes of one kind.
@@ -78,6 +78,8 @@ pub struct Wide<const L: usize = 8, const N: usize = 16> {
     above: Arena<Node<N>>,
     leaves: Arena<Leaf<L>>,
     roots: Vec<Root>,
+    /// Of each tree.
+    shortcuts: Vec<Shortcuts>,
     places: Places,
 }
 
@@ -85,15 +87,21 @@ impl<const L: usize, const N: usize> Default for Wide<L, N> {
     fn default() -> Self {
         let (above, leaves) =
             (Arena { nodes: Vec::new(), free: NONE }, Arena { nodes: Vec::new(), free: NONE });
-        Self { above, leaves, roots: Vec::new(), places: Places::default() }
+        Self { above, leaves, roots: Vec::new(), shortcuts: Vec::new(), places: Places::default() }
     }
 }
 
 impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
+    /// The second-level cache: what is in there is as soon read as asked for.
+    const MANY: usize = 1 << 14;
+
+    const IS_SURE: bool = true;
+
     fn plant(&mut self) -> u32 {
         let tree = self.roots.len() as u32;
         let node = self.take_leaf(Leaf::empty(tree, 0, NEVER));
-        self.roots.push(Root { node, came_over: 0 });
+        self.roots.push(Root { node, came_over: 0, leaves: 1 });
+        self.shortcuts.push(Shortcuts::default());
         tree
     }
 
@@ -104,29 +112,26 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
         (start, end)
     }
 
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, records: &mut Records, slot: Slot, start: u64, end: u64) -> bool {
         let tree = records.get(slot).tree;
-        let mut number = match self.place_known(tree, start) {
+        let number = match self.place_known(tree, start) {
             Some(leaf) => leaf,
-            None => self.leaf_for(tree, start),
+            None => self.find_leaf(tree, start),
         };
-        let alone = self.is_alone(number, start, end);
-        if !self.leaf(number).has_room(end) {
-            number = self.make_way(records, number, start, end);
-        }
-        self.roots[tree as usize].came_over += u32::from(!alone);
+        // Almost always: no two overlap, and what stands right before it stands in the same leaf, which has room.
+        let no_two_overlap = self.roots[tree as usize].came_over == 0;
         let leaf = self.leaf_mut(number);
-        let record = records.get_mut(slot);
-        (record.at, record.came_over) = (Self::standing(number, leaf.len as usize), !alone);
-        leaf.push(Place { start, end, below: slot });
-        if end > leaf.high {
-            self.raise(number, end);
+        let (meets, has_one_before) = leaf.look(start, end);
+        if no_two_overlap & has_one_before & !meets & (end <= leaf.high) & leaf.has_room(end) {
+            let record = records.get_mut(slot);
+            (record.at, record.came_over) = (Self::standing(number, leaf.len as usize), false);
+            leaf.push(Place { start, end, below: slot });
+            return true;
         }
-        alone
+        self.insert_slowly(records, slot, number, (start, end))
     }
-
-    #[inline]
+    #[inline(always)]
     fn remove(&mut self, records: &mut Records, slot: Slot) -> bool {
         let Record { at, tree, came_over, .. } = *records.get(slot);
         self.roots[tree as usize].came_over -= u32::from(came_over);
@@ -163,11 +168,14 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
 
     #[inline(always)]
     fn want_place(&mut self, Range { tree, start, .. }: Range) {
-        self.places.want(tree, start, self.roots[tree as usize].node);
+        let shortcuts = &self.shortcuts[tree as usize];
+        let step = shortcuts.step(start);
+        shortcuts.fetch(step);
+        self.places.want(tree, start, step);
     }
 
     fn find_places(&mut self) {
-        if self.above.bytes() > NEAR { self.find_leaves::<true>() } else { self.find_leaves::<false>() }
+        self.find_leaves();
     }
 
     #[inline]
@@ -182,7 +190,9 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
 
     fn bytes(&self) -> usize {
         let roots = self.roots.capacity() * size_of::<Root>();
-        self.above.bytes() + self.leaves.bytes() + roots
+        let shortcuts = self.shortcuts.capacity() * size_of::<Shortcuts>()
+            + self.shortcuts.iter().map(Shortcuts::bytes).sum::<usize>();
+        self.above.bytes() + self.leaves.bytes() + shortcuts + roots
     }
 }
 
@@ -196,6 +206,31 @@ impl<const L: usize, const N: usize> Wide<L, N> {
     #[inline(always)]
     fn stands(at: u32) -> (Number, usize) {
         (at / L as u32, at as usize % L)
+    }
+
+    /// Puts a request into this leaf, into which it belongs, or what becomes of it. Says whether nothing overlaps it.
+    #[cold]
+    fn insert_slowly(
+        &mut self,
+        records: &mut Records,
+        slot: Slot,
+        mut number: Number,
+        (start, end): (u64, u64),
+    ) -> bool {
+        let alone = self.is_alone(number, start, end);
+        if !self.leaf(number).has_room(end) {
+            number = self.make_way(records, number, start, end);
+        }
+        let leaf = self.leaf_mut(number);
+        let record = records.get_mut(slot);
+        (record.at, record.came_over) = (Self::standing(number, leaf.len as usize), !alone);
+        leaf.push(Place { start, end, below: slot });
+        let (tree, high) = (leaf.tree, leaf.high);
+        self.roots[tree as usize].came_over += u32::from(!alone);
+        if end > high {
+            self.raise(number, end);
+        }
+        alone
     }
 
     /// Whether nothing is in the tree.

@@ -49,7 +49,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
 impl<const L: usize, const N: usize> Shape for Wide<L, N> {
     fn check_all(&self, records: &Records) {
         let mut all = (0, 0, 0);
-        for (tree, Root { node: root, came_over }) in self.roots.iter().enumerate() {
+        for (tree, Root { node: root, came_over, leaves }) in self.roots.iter().enumerate() {
             let top = if root & ABOVE == 0 {
                 let Leaf { parent, tree, low, high, .. } = *self.leaf(*root);
                 (parent, tree, low, high)
@@ -61,6 +61,8 @@ impl<const L: usize, const N: usize> Shape for Wide<L, N> {
             let before = all.2;
             self.check(records, *root, &mut all);
             assert_eq!(all.2 - before, *came_over);
+            let of_tree = |leaf: &&Leaf<L>| leaf.tree == tree as u32;
+            assert_eq!(self.leaves.nodes.iter().filter(of_tree).count(), *leaves as usize);
         }
         let some = |number: Number| Some(number).filter(|number| *number != NONE);
         let next_leaf = |number: &Number| some(self.leaf(*number).parent);
@@ -147,4 +149,42 @@ fn ranges_that_are_too_long_or_too_far_to_be_noted_in_short_are_noted_in_full() 
         add(&mut trees, &mut records, 500 + start, 501 + start);
         trees.check_all(&records);
     }
+}
+
+#[test]
+fn where_ranges_lie_evenly_nearly_every_start_has_a_short_cut() {
+    for (count, units) in [(5_000, 1 << 32), (50_000, 1 << 32), (50_000, 1 << 50)] {
+        let mut random = Random::new(count);
+        let (mut trees, _) = filled(count, |_| random.below(units));
+        let mut found = 0;
+        for _ in 0..4 * count {
+            let start = random.below(units);
+            found += u64::from(trees.short_cut(0, start).is_some());
+            trees.find_leaf(0, start);
+        }
+        assert!(found > 3 * count, "{found} of {} starts in {units} units", 4 * count);
+    }
+}
+
+#[test]
+fn short_cuts_that_lead_astray_change_nothing() {
+    let mut random = Random::new(1);
+    let (mut trees, mut records) = filled(10_000, |range| 10 * range);
+    let mut others = Vec::new();
+    for step in 0..10_000 {
+        if step % 100 == 0 {
+            let leaves = trees.leaves.nodes.len() as u64;
+            trees.shortcuts[0].lead_astray(|| random.below(leaves) as Number);
+        }
+        let start = random.below(100_000);
+        let (slot, alone) = add(&mut trees, &mut records, start, start + 1);
+        assert_eq!(alone, !start.is_multiple_of(10) && !others.iter().any(|(_, other)| *other == start));
+        others.push((slot, start));
+        if others.len() > 20 {
+            let (slot, _) = others.swap_remove(random.below(20) as usize);
+            trees.remove(&mut records, slot);
+            records.give_back(slot);
+        }
+    }
+    trees.check_all(&records);
 }
