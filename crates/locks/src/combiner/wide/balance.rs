@@ -101,7 +101,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
         self.fill_leaf(records, right, &places[kept..]);
         let (left_end, right_end) = (self.leaf(number).overhang(), self.leaf(right).overhang());
         self.add_below(above, number, left_end, Place { start: cut, end: right_end, below: right });
-        self.has_leaves(tree, self.roots[tree as usize].leaves + 1);
+        self.leaf_was(true, tree);
         if start < cut { number } else { right }
     }
 
@@ -176,7 +176,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
             self.free_leaf(right);
             let end = self.leaf(left).overhang();
             self.take_below(above, place, left, end);
-            self.has_leaves(tree, self.roots[tree as usize].leaves - 1);
+            self.leaf_was(false, tree);
             return;
         }
         if !is_empty {

@@ -2,9 +2,9 @@
 //! below it hold ranges that reach beyond their bounds, and how far.
 //!
 //! With a million ranges the way down a binary tree is twenty cache lines, most of them far away. Here it is five nodes,
-//! of which all but the lowest are few enough to stay near; a leaf is two lines, which are fetched together; and
-//! what a request ends needs no way down at all, for its record knows its leaf. Leaves keep their ranges in no order: to
-//! insert is to append, to remove is to put the last one there.
+//! and where ranges lie evenly none at all: a short cut leads to the leaf (`shortcuts`). A leaf is two lines, which are
+//! fetched together; and what a request ends needs no way down, for its record knows its leaf. Leaves keep their ranges in no
+//! order: to insert is to append, to remove is to put the last one there.
 //!
 //! As long as no two ranges of a tree overlap, a new one can only overlap its neighbours, which stand in the same leaf
 //! or behind its bounds. So every tree counts the ranges that overlapped others when they came and are still there

@@ -19,6 +19,8 @@ use lockwright_fabric::backend::prefetch;
 const FEW: u32 = 8;
 /// Steps for each leaf, when they are made anew.
 const STEPS: usize = 4;
+/// If more than one leaf in so many is shorter than a step, ranges lie too unevenly for short cuts.
+const UNEVEN: u32 = 4;
 /// Steps on either side of a start that are noted together with its own.
 const AROUND: usize = 8;
 
@@ -31,15 +33,17 @@ pub(super) struct Shortcuts {
     first: u64,
     /// Steps in a unit, as a fraction of 2^64.
     scale: u64,
-    /// How many leaves the tree had when these were made.
+    /// How many leaves the tree had when these were made, or not made because they would lead nowhere.
     made_for: u32,
+    /// How many leaves were split since then.
+    splits: u32,
 }
 
 impl Shortcuts {
     /// For these leaves, in order.
     fn new<const L: usize>(arena: &Arena<Leaf<L>>, leaves: &[Number]) -> Self {
         let low = |at: usize| arena.at(leaves[at]).low;
-        let (last, margin) = (leaves.len() - 1, leaves.len() / 16);
+        let (last, margin) = (leaves.len() - 1, leaves.len() / 32);
         // The first leaf begins at zero, wherever its ranges are. And a few that are far away from all others do not count.
         let (whole, inner) = ((low(1), low(last)), (low(1 + margin), low(last - margin)));
         let is_even = (whole.1 - whole.0) / 4 <= inner.1 - inner.0;
@@ -47,19 +51,22 @@ impl Shortcuts {
         let span = (end - first).max(1);
         let steps = (STEPS * leaves.len()).min(usize::try_from(span).unwrap_or(usize::MAX));
         let scale = u64::try_from(((steps as u128) << 64) / u128::from(span)).unwrap_or(u64::MAX);
-        let mut this = Self { leaves: make_large(steps), first, scale, made_for: leaves.len() as u32 };
+        let made_for = leaves.len() as u32;
+        let mut this = Self { leaves: make_large(steps), first, scale, made_for, splits: 0 };
+        let mut short = 0;
         for number in leaves {
             let (from, to) = this.of(arena.at(*number));
             this.leaves[from..to].fill(*number);
+            short += u32::from(from == to);
         }
-        this
+        if short > made_for / UNEVEN { Self { made_for, ..Self::default() } } else { this }
     }
 
-    /// Whether they are for a tree of about so many leaves.
+    /// Whether they are for a tree of about so many leaves, about where they are now.
     const fn are_for(&self, leaves: u32) -> bool {
         match self.made_for {
             0 => leaves < FEW,
-            made_for => made_for / 4 <= leaves && leaves <= made_for / 3 * 4,
+            made_for => made_for / 4 <= leaves && leaves <= made_for / 3 * 4 && self.splits <= made_for / 4,
         }
     }
 
@@ -140,11 +147,14 @@ impl<const L: usize, const N: usize> Wide<L, N> {
         }
     }
 
-    /// The tree has more leaves than before, or fewer: if it has many more or fewer, its short cuts are made anew.
-    pub(super) fn has_leaves(&mut self, tree: u32, leaves: u32) {
-        let root = &mut self.roots[tree as usize];
+    /// A leaf of the tree was split, or else joined with another. If it has many more leaves than before or fewer, or perhaps
+    /// elsewhere, its short cuts are made anew.
+    pub(super) fn leaf_was(&mut self, split: bool, tree: u32) {
+        let (root, shortcuts) = (&mut self.roots[tree as usize], &mut self.shortcuts[tree as usize]);
+        let leaves = if split { root.leaves + 1 } else { root.leaves - 1 };
         root.leaves = leaves;
-        if self.shortcuts[tree as usize].are_for(leaves) {
+        shortcuts.splits += u32::from(split);
+        if shortcuts.are_for(leaves) {
             return;
         }
         let (node, mut all) = (root.node, Vec::new());

@@ -151,19 +151,72 @@ fn ranges_that_are_too_long_or_too_far_to_be_noted_in_short_are_noted_in_full() 
     }
 }
 
+/// How many of a hundred starts have a short cut.
+fn short_cuts(trees: &mut Wide, mut start: impl FnMut() -> u64) -> u32 {
+    let mut found = 0;
+    for _ in 0..10_000 {
+        let start = start();
+        found += u32::from(trees.short_cut(0, start).is_some());
+        trees.find_leaf(0, start);
+    }
+    found / 100
+}
+
 #[test]
 fn where_ranges_lie_evenly_nearly_every_start_has_a_short_cut() {
     for (count, units) in [(5_000, 1 << 32), (50_000, 1 << 32), (50_000, 1 << 50)] {
         let mut random = Random::new(count);
         let (mut trees, _) = filled(count, |_| random.below(units));
-        let mut found = 0;
-        for _ in 0..4 * count {
-            let start = random.below(units);
-            found += u64::from(trees.short_cut(0, start).is_some());
-            trees.find_leaf(0, start);
-        }
-        assert!(found > 3 * count, "{found} of {} starts in {units} units", 4 * count);
+        let found = short_cuts(&mut trees, || random.below(units));
+        assert!(found >= 98, "{found} of a hundred starts, {count} ranges in {units} units");
     }
+}
+
+#[test]
+fn a_few_ranges_that_are_far_away_leave_the_others_their_short_cuts() {
+    let mut random = Random::new(1);
+    let (mut trees, _) =
+        filled(
+            10_000,
+            |range| {
+                if range % 1_000 == 0 { random.below(1 << 60) } else { random.below(1 << 32) }
+            },
+        );
+    let found = short_cuts(&mut trees, || random.below(1 << 32));
+    assert!(found >= 90, "{found} of a hundred starts");
+}
+
+#[test]
+fn ranges_that_move_on_take_their_short_cuts_along() {
+    let (mut trees, mut records) = (Wide::default(), Records::default());
+    trees.plant();
+    let mut held = std::collections::VecDeque::new();
+    for step in 0..50_000 {
+        held.push_back(add(&mut trees, &mut records, 100 * step, 100 * step + 1).0);
+        if held.len() > 5_000 {
+            let slot = held.pop_front().unwrap();
+            trees.remove(&mut records, slot);
+            records.give_back(slot);
+        }
+    }
+    trees.check_all(&records);
+    let mut random = Random::new(1);
+    let found = short_cuts(&mut trees, || 100 * (45_000 + random.below(5_000)));
+    assert!(found >= 70, "{found} of a hundred starts");
+}
+
+#[test]
+fn where_ranges_lie_very_unevenly_nobody_looks_for_short_cuts() {
+    let mut random = Random::new(1);
+    let (mut trees, mut records) = filled(10_000, |range| ((range % 2) << 50) + random.below(1 << 20));
+    assert!(!trees.shortcuts[0].exist());
+    // Until it is otherwise.
+    for _ in 0..100_000 {
+        let start = random.below(1 << 51);
+        add(&mut trees, &mut records, start, start + 1);
+    }
+    trees.check_all(&records);
+    assert!(trees.shortcuts[0].exist());
 }
 
 #[test]
