@@ -320,9 +320,12 @@ impl Reception for Echo {
 
     fn settle(&self) {
         self.settled.fetch_add(1, Relaxed);
-        let heard = std::mem::take(&mut *self.heard.lock().unwrap());
         let inbox = self.inbox.lock().unwrap().clone().unwrap();
-        together(|| heard.into_iter().for_each(|message| assert!(inbox.deliver(PeerId::role(0), message))));
+        together(|| {
+            // Not let go of in between: another thread may settle what came next, and must not be first.
+            let mut heard = self.heard.lock().unwrap();
+            heard.drain(..).for_each(|message| assert!(inbox.deliver(PeerId::role(0), message)));
+        });
     }
 
     fn on_lost(&self, _: PeerId, _: SessionEnd) {}

@@ -6,8 +6,8 @@
 //! include it (line 15), and whoever comes to zero is granted then and there (the thesis's listing leaves that out, and
 //! lowers the counts around the *unlock's* range, which has none).
 //!
-//! Held ranges can be cut, upgraded and downgraded: `change`. What waits is served in passes: `pass`. Two states are equal if they answer alike from here
-//! on, whatever their memory looks like: `state`.
+//! What waits is served in passes: `pass`. Held ranges can be cut, upgraded and downgraded: `change`. Two states are equal
+//! if they answer alike from here on, whatever their memory looks like: `state`.
 //!
 //! ```
 //! use lockwright_fabric::observe::Mode;
@@ -242,12 +242,13 @@ impl<R: Rules> Core<R> {
         let writers_before = *writers;
         *writers += u32::from(mode == Mode::Exclusive);
         let readers_only = mode == Mode::Shared && writers_before == 0;
-        // Whoever only tries, and to be alone, need not know how many there are.
-        let is_taken = R::Trees::IS_SURE && mode == Mode::Exclusive && !wait;
-        let blocking = match alone || readers_only {
-            true => 0,
-            false if is_taken => 1,
-            false => self.count_blocking(slot, tree, mode, start, end),
+        let blocking = if alone || readers_only {
+            0
+        } else if R::Trees::IS_SURE && mode == Mode::Exclusive && !wait {
+            // Whoever only tries, and to be alone, need not know how many there are.
+            1
+        } else {
+            self.count_blocking(slot, tree, mode, start, end)
         };
         self.sessions[client.0 as usize][id as usize] = slot;
         if blocking == 0 {
