@@ -16,7 +16,7 @@ use super::{Arena, Wide};
 use lockwright_fabric::backend::prefetch;
 
 /// Trees with fewer leaves have none: the way down is as short.
-const FEW: u32 = 8;
+const FEW: u32 = 64;
 /// Steps for each leaf, when they are made anew.
 const STEPS: usize = 4;
 /// If more than one leaf in so many is shorter than a step, ranges lie too unevenly for short cuts.
