@@ -94,5 +94,6 @@ fn an_upgrade_that_lets_go_in_between_is_noticed() {
     let stress = Stress::start(plan, |server, _| format!("{server}/stress")).run().finish();
     let judged = catch_unwind(AssertUnwindSafe(|| stress.judge()));
     let said = judged.expect_err("a writer came in between").downcast::<String>().expect("with a reason");
-    assert!(said.contains("mutual exclusion"), "{said}");
+    // Two are in at once, or whoever let go finds its token refused, for the writer's is newer. Which is seen first is chance.
+    assert!(said.contains("mutual exclusion") || said.contains("a token was refused"), "{said}");
 }
