@@ -89,7 +89,7 @@ pub struct Core<R: Rules = Shipped> {
     tokens: u64,
     arrivals: u64,
     limits: Limits,
-    /// Room for what overlaps, and for who is to be granted; empty between requests.
+    /// Room for what overlaps, for who is to be granted, and for what is served together; empty between passes.
     found: Vec<Slot>,
     ready: Vec<Slot>,
     batch: Vec<(ClientId, Request)>,

@@ -131,6 +131,7 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
         }
         self.insert_slowly(records, slot, number, (start, end))
     }
+
     #[inline(always)]
     fn remove(&mut self, records: &mut Records, slot: Slot) -> bool {
         let Record { at, tree, came_over, .. } = *records.get(slot);

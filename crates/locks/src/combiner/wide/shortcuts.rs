@@ -153,7 +153,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
         let (root, shortcuts) = (&mut self.roots[tree as usize], &mut self.shortcuts[tree as usize]);
         let leaves = if split { root.leaves + 1 } else { root.leaves - 1 };
         root.leaves = leaves;
-        shortcuts.splits += u32::from(split);
+        shortcuts.splits = shortcuts.splits.saturating_add(u32::from(split));
         if shortcuts.are_for(leaves) {
             return;
         }
