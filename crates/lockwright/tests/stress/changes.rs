@@ -7,8 +7,8 @@ use lockwright::{ChangeError, Client, Guard, GuardState};
 use lockwright_sim::check::history::Log;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::pin::pin;
-use std::task::{Context, Waker};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// What is held: one guard, or the pieces that are left of it.
@@ -147,12 +147,9 @@ impl<'a> Held<'a> {
                 1 => guard.upgrade_timeout(Duration::from_micros(self.dice.below(5_000))).wait()?,
                 2 => {
                     // Given up, sometimes before the server has heard of it, sometimes after it was granted.
-                    let asked =
-                        pin!(guard.upgrade()).poll(&mut Context::from_waker(Waker::noop())).is_pending();
+                    let ended = begin(pin!(guard.upgrade()));
                     linger(self.dice);
-                    if asked {
-                        return Err(ChangeError::TimedOut);
-                    }
+                    ended.unwrap_or(Err(ChangeError::TimedOut))?;
                 }
                 _ => guard.upgrade().wait()?,
             }
@@ -182,7 +179,7 @@ impl<'a> Held<'a> {
         self.log.write(&format!("D {start}"));
         if self.dice.below(4) == 0 {
             // Nobody waits for it, and it happens all the same.
-            let _ = pin!(self.guards[at].downgrade()).poll(&mut Context::from_waker(Waker::noop()));
+            begin(pin!(self.guards[at].downgrade())).unwrap_or(Ok(()))?;
             linger(self.dice);
         } else {
             self.guards[at].downgrade().wait()?;
@@ -203,6 +200,14 @@ impl<'a> Held<'a> {
         let rest = self.guards[at].unlock_part(from..to)?;
         self.guards.extend(rest);
         Ok(())
+    }
+}
+
+/// Asks for a change once. What it says at once counts: the lock may be lost already, and then nothing has changed.
+fn begin(change: Pin<&mut impl Future<Output = Result<(), ChangeError>>>) -> Option<Result<(), ChangeError>> {
+    match change.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(ended) => Some(ended),
+        Poll::Pending => None,
     }
 }
 
