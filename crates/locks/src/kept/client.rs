@@ -149,7 +149,7 @@ impl<E: Endpoint, B: Book, R: Rules, L: Stir> KeptClient<E, B, R, L> {
 
     /// Takes the lock if it becomes free within a moment. Nobody who queues is overtaken by this: with somebody in the
     /// queue, the lock is never free.
-    async fn take_soon(&self, card: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
+    pub(super) async fn take_soon(&self, card: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
         for _ in 0..self.book().looks() {
             std::hint::spin_loop();
             if self.lock.looks_free(claim).await? {
@@ -162,7 +162,7 @@ impl<E: Endpoint, B: Book, R: Rules, L: Stir> KeptClient<E, B, R, L> {
         Err(Denied::Busy)
     }
 
-    async fn take_in_turn(&self, card: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
+    pub(super) async fn take_in_turn(&self, card: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
         loop {
             self.book().write(card, Some(Says { state: State::Waiting, claim })).await?;
             let grant = match self.lock.queue_as(Self::slot(card), claim).await {

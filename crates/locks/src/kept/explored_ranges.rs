@@ -262,7 +262,11 @@ impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
         let claim = clipped(want.claim).ok_or(Denied::BadRequest(TOO_LARGE))?;
         let token = match want.patience {
             Patience::Forever => self.client.take_range(CARDS, claim).await?,
-            Patience::Try => self.client.try_range(CARDS, claim).await?,
+            // As who tries does it where the gate is near: at once, and only then by a place in its queue.
+            Patience::Try => match self.client.try_range_at_once(CARDS, claim).await {
+                Some(tried) => tried?,
+                None => self.client.try_range(CARDS, claim).await?,
+            },
             Patience::Until(_) => return Err(Denied::Unsupported(NO_DEADLINES)),
         };
         Ok(RangeGrant { claim, token })

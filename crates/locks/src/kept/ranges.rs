@@ -88,7 +88,31 @@ impl<E: Endpoint, B: RangeBook, R: Rules, L: Stir> KeptClient<E, B, R, L> {
     /// # Errors
     /// [`Denied::Busy`] if somebody is; the cards are free again.
     pub async fn try_range(&self, cards: RangeCards, claim: Claim) -> Result<u64, Denied> {
-        match self.look(cards, claim, &mut None).await {
+        let looked = self.look(cards, claim, &mut None).await;
+        self.tried(cards, claim, looked).await
+    }
+
+    /// Takes the range if nobody is in its way, without a place in the queue for the gate: whoever waits there needs to be polled.
+    /// `None` if others look just now, for longer than a moment; nothing has happened.
+    #[inline(always)]
+    pub async fn try_range_at_once(&self, cards: RangeCards, claim: Claim) -> Option<Result<u64, Denied>> {
+        let looked = match self.take_gate_soon(cards, claim).await {
+            Ok(inside) => self.look_inside(cards, claim, &mut None, inside).await,
+            Err(Denied::Busy) => return None,
+            Err(denied) => Err(denied),
+        };
+        Some(self.tried(cards, claim, looked).await)
+    }
+
+    /// What came of a try.
+    #[inline(always)]
+    async fn tried(
+        &self,
+        cards: RangeCards,
+        claim: Claim,
+        looked: Result<Option<u64>, Denied>,
+    ) -> Result<u64, Denied> {
+        match looked {
             Ok(Some(token)) => Ok(token),
             Ok(None) => Err(Denied::Busy), // nothing is written
             Err(denied) => self.leave(cards, claim, denied).await,
@@ -134,12 +158,37 @@ impl<E: Endpoint, B: RangeBook, R: Rules, L: Stir> KeptClient<E, B, R, L> {
         claim: Claim,
         turn: &mut Option<u64>,
     ) -> Result<Option<u64>, Denied> {
-        let gate =
-            Claim { lock: self.book().gate(claim.lock), mode: Mode::Exclusive, start: 0, end: u64::MAX };
-        let inside = match self.try_take(cards.gate, gate).await {
-            Err(Denied::Busy) => self.take(cards.gate, gate).await?,
+        let inside = match self.take_gate_soon(cards, claim).await {
+            Err(Denied::Busy) => self.take_in_turn(cards.gate, self.gate(claim)).await?,
             inside => inside?,
         };
+        self.look_inside(cards, claim, turn, inside).await
+    }
+
+    /// The gate before the range, as a claim.
+    fn gate(&self, claim: Claim) -> Claim {
+        Claim { lock: self.book().gate(claim.lock), mode: Mode::Exclusive, start: 0, end: u64::MAX }
+    }
+
+    /// Takes the gate if it is free, or becomes so within a moment.
+    #[inline(always)]
+    async fn take_gate_soon(&self, cards: RangeCards, claim: Claim) -> Result<ShiftGrant, Denied> {
+        let gate = self.gate(claim);
+        match self.try_take(cards.gate, gate).await {
+            Err(Denied::Busy) => self.take_soon(cards.gate, gate).await,
+            inside => inside,
+        }
+    }
+
+    /// The look itself, by whoever has the gate, which it gives back.
+    #[inline(always)]
+    async fn look_inside(
+        &self,
+        cards: RangeCards,
+        claim: Claim,
+        turn: &mut Option<u64>,
+        inside: ShiftGrant,
+    ) -> Result<Option<u64>, Denied> {
         let token = inside.token().unwrap_or_default();
         let free = self.write_inside(cards, claim, turn, token).await;
         let given = self.give_gate_back(cards.gate, inside).await;

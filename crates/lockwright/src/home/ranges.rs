@@ -46,6 +46,20 @@ pub(crate) const fn gate(lock: u64) -> u64 {
 }
 
 impl ShmHome {
+    /// Takes the range if nobody is in its way. `None`: others look just now, and one would have to wait for the gate.
+    pub(super) fn try_range_now(&self, claim: Claim) -> Option<Result<Ticket, Refused>> {
+        let (member, cards) = match self.members.sit_twice() {
+            Ok(seats) => seats,
+            Err(error) => return Some(Err(Refused::Error(error))),
+        };
+        let tried = block_on(member.client.try_range_at_once(cards, claim));
+        if tried.is_none() {
+            member.stand_up(cards.gate);
+            member.stand_up(cards.range);
+        }
+        Some(member.range(cards, claim, tried?))
+    }
+
     /// Takes the range, however long it takes; without `wait`, if nobody is in its way. Either may have to wait for the gate,
     /// so neither blocks a thread: whoever has the gate may be a future of that thread.
     pub(super) fn range(&self, claim: Claim, wait: bool) -> BoxFuture<Result<Ticket, Refused>> {

@@ -159,8 +159,12 @@ impl Home for ShmHome {
 
     /// Ranges have a gate, for which one may have to wait.
     fn try_now(&self, kind: Kind, claim: Claim) -> Option<Result<Ticket, Refused>> {
-        let keyed = kind == Kind::Keyed;
-        keyed.then(|| self.members.try_take(claim).map_err(|denied| Refused::new(denied, claim)))
+        match kind {
+            Kind::Keyed => {
+                Some(self.members.try_take(claim).map_err(|denied| Refused::new(denied, claim)))
+            }
+            Kind::Ranges => self.try_range_now(claim),
+        }
     }
 
     fn try_soon(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {

@@ -191,8 +191,8 @@ impl Acquire {
         let future = match home.try_now(*kind, self.claim) {
             None | Some(Err(Refused::Busy)) if has_patience => home.acquire(*kind, self.claim),
             None => home.try_soon(*kind, self.claim),
-            Some(Err(Refused::Busy)) => {
-                // Perhaps only the dead are in the way.
+            // Only the dead were in the way. (Of ranges they never are: nothing here waits for a gate.)
+            Some(Err(Refused::Busy)) if home.rescue(*kind, self.claim) => {
                 self.step = Step::Done;
                 return Poll::Ready(Self::at_once(&self.core, self.claim).map_err(|error| match error {
                     TryLockError::Busy => LockError::TimedOut,

@@ -5,7 +5,7 @@
 //! are the test's own binary, started again with a task in the environment.
 
 use crate::stress::child::LETS_GO;
-use crate::stress::{Dice, LOCKS, PATIENCE, TASK, ended_by, folder, judge, now_ns};
+use crate::stress::{Dice, LOCKS, PATIENCE, TASK, end, ended_by, folder, judge, now_ns};
 use lockwright::inspect::Inspector;
 use lockwright::server::{Server, ServerOptions};
 use lockwright_sim::check::history::{History, Log};
@@ -276,14 +276,10 @@ impl<'a> Stress<'a> {
     }
 
     /// Somebody waits for ever: show who holds what, and fail.
-    fn hangs(&mut self, worker: usize) -> ! {
+    fn hangs(&self, worker: usize) -> ! {
         let (space, pid) = (self.workers[worker].0.clone(), self.workers[worker].1.id());
         // If it is the server that hangs, it does not answer this, either.
         let entries = Inspector::open(&space).map(|inspector| inspector.entries());
-        for (_, child) in &mut self.workers {
-            let _ = child.kill();
-        }
-        let _ = self.server.kill();
         panic!("{space}: process {pid} does not come to an end; the space says {entries:#?}");
     }
 
@@ -292,5 +288,14 @@ impl<'a> Stress<'a> {
         println!("{} kills, {} stops, {} restarts", self.kills, self.stops, self.restarts);
         judge(&self.folder, self.kills);
         let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Whoever is still there when a test fails would go on for ever.
+impl Drop for Stress<'_> {
+    fn drop(&mut self) {
+        for child in self.workers.iter_mut().map(|(_, child)| child).chain([&mut self.server]) {
+            end(child);
+        }
     }
 }

@@ -11,6 +11,9 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+/// For so long a broken upgrade waits.
+const QUEUES: Duration = Duration::from_secs(1);
+
 /// What is held: one guard, or the pieces that are left of it.
 pub(crate) struct Held<'a> {
     client: &'a Client,
@@ -158,14 +161,15 @@ impl<'a> Held<'a> {
         Ok(())
     }
 
-    /// The broken upgrade: queues again, like everybody else.
+    /// The broken upgrade: queues again, like everybody else. Perhaps behind somebody who waits for another piece of the same
+    /// range, which only a time ends.
     fn let_go(&mut self, at: usize) -> Result<(), ChangeError> {
         let guard = self.guards.swap_remove(at);
         let (token, range) = (guard.token(), guard.range());
         drop(guard);
         let again = match (self.lock, range) {
-            (_, Some(range)) => self.client.range_lock("range").map(|lock| lock.write(range)),
-            (lock, None) => self.client.rwlock(lock).map(|lock| lock.write()),
+            (_, Some(range)) => self.client.range_lock("range").map(|lock| lock.write_timeout(range, QUEUES)),
+            (lock, None) => self.client.rwlock(lock).map(|lock| lock.write_timeout(QUEUES)),
         };
         let again = again.ok().and_then(|again| again.wait().ok());
         self.guards.push(again.ok_or(ChangeError::Lost { token })?);

@@ -161,11 +161,21 @@ impl Stress {
         let entries = lockwright::inspect::Inspector::open(&format!("shm:{}", self.path))
             .map(|inspector| inspector.entries().unwrap_or_default());
         let pid = self.children[place].process.id();
-        for child in &self.children {
-            let _ = kill(Pid::from_raw(child.process.id() as i32), Signal::SIGKILL);
-        }
         panic!("process {pid} does not come to an end; the space says {entries:#?}");
     }
+}
+
+/// Whoever is still there when a test fails would go on for ever.
+impl Drop for Stress {
+    fn drop(&mut self) {
+        self.children.iter_mut().for_each(|child| end(&mut child.process));
+    }
+}
+
+/// Ends the process, unless it has come to its end by itself.
+pub(crate) fn end(process: &mut Child) {
+    let _ = process.kill();
+    let _ = process.wait();
 }
 
 /// How the process ended, unless it goes on until then and longer.
