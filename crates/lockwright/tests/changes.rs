@@ -155,6 +155,9 @@ impl Worker<'_> {
 
     fn change(&mut self, guards: &mut Vec<Guard>) {
         let at = self.dice.below(guards.len() as u64) as usize;
+        // Who has several pieces and waits for one of them to be alone may have another that somebody waits for who has what is
+        // waited for: like any two who hold two locks each.
+        let may_wait = guards.len() == 1;
         let guard = &mut guards[at];
         let held = claim(guard);
         let cut = held.end - held.start > 1 && self.dice.below(3) == 0;
@@ -179,7 +182,8 @@ impl Worker<'_> {
                 1 => guard.upgrade_timeout(Duration::from_micros(200)).wait(),
                 2 if !polled(guard.upgrade()) => Err(ChangeError::TimedOut),
                 2 => Ok(()),
-                _ => guard.upgrade().wait(),
+                _ if may_wait => guard.upgrade().wait(),
+                _ => guard.upgrade_timeout(Duration::from_millis(2)).wait(),
             };
             match upgraded {
                 Ok(()) => {

@@ -25,6 +25,10 @@ impl Guard {
     /// once with [`ChangeError::WouldDeadlock`], and goes on reading. Afterwards the guard has a new [token](Self::token). An
     /// exclusive guard stays as it is.
     ///
+    /// Only upgrades of the same units are seen to wait for each other. Whoever holds several guards, pieces of one range among
+    /// them, and waits for one of them can wait for somebody who waits for another, as with any locks that are taken one after
+    /// the other: there, use [`upgrade_timeout`](Self::upgrade_timeout).
+    ///
     /// Server's own spaces (`tcp://`, `rdma://`) and `mem:` offer it.
     ///
     /// # Cancelling

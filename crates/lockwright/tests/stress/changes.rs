@@ -144,6 +144,8 @@ impl<'a> Held<'a> {
         if lets_go {
             self.let_go(at)?;
         } else {
+            // With several pieces, two can wait for each other, as with any two locks each.
+            let may_wait = self.guards.len() == 1;
             let guard = &mut self.guards[at];
             match self.dice.below(6) {
                 0 => guard.try_upgrade()?,
@@ -154,7 +156,8 @@ impl<'a> Held<'a> {
                     linger(self.dice);
                     ended.unwrap_or(Err(ChangeError::TimedOut))?;
                 }
-                _ => guard.upgrade().wait()?,
+                _ if may_wait => guard.upgrade().wait()?,
+                _ => guard.upgrade_timeout(Duration::from_millis(20)).wait()?,
             }
         }
         self.log.write(&format!("X {start} {}", self.guards[at].token()));
