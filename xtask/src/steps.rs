@@ -24,6 +24,7 @@ pub(crate) fn test(root: &Path) -> ExitCode {
     let all = ["--workspace", "--all-targets"];
     // The targets that Cargo tests by itself: naming them would add the lab's library, which opts out.
     let tests = ["--workspace"];
+    let files = Scratch::new();
     let mut ended = vec![
         step("tidy", || if tidy::report(root) == ExitCode::SUCCESS { Ended::Passed } else { Ended::Failed }),
         step("format", || cargo(root, &["fmt", "--all", "--check"], "rustup component add rustfmt")),
@@ -52,7 +53,7 @@ pub(crate) fn test(root: &Path) -> ExitCode {
             } else {
                 &["test", "--no-fail-fast"]
             };
-            cargo(root, &[runner, &tests].concat(), "")
+            run(in_memory(&mut command(root, &[runner, &tests].concat()), &files))
         }),
     ];
     // Not beside the tests: theirs is a machine to themselves, for what waits and what is killed in them.
@@ -60,7 +61,9 @@ pub(crate) fn test(root: &Path) -> ExitCode {
     ended.extend([
         // First, since it has a build folder of its own and need not wait for the machine's programs to be compiled.
         step("miri", || miri(root)),
-        step("doc tests", || cargo(root, &["test", "--workspace", "--doc"], "")),
+        step("doc tests", || {
+            run(in_memory(&mut command(root, &["test", "--workspace", "--doc"]), &files))
+        }),
         step("documentation", || {
             let mut doc = command(root, &["doc", "--workspace", "--no-deps", "--document-private-items"]);
             run(doc.env("RUSTDOCFLAGS", "-D warnings"))
@@ -73,6 +76,35 @@ pub(crate) fn test(root: &Path) -> ExitCode {
     let failed = count(Ended::Failed);
     println!("\n{} passed, {failed} failed, {} skipped", count(Ended::Passed), count(Ended::Skipped));
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A folder in memory for what tests write, gone when they have ended. They keep counters and servers' states in files, under
+/// locks with leases: a disk that has a build to write lets them wait for longer than some of them have patience.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    /// `None` where there is no such folder, or hardly room in it.
+    fn new() -> Option<Self> {
+        const ENOUGH_KB: u64 = 1 << 20;
+        let free = Command::new("df").args(["-k", "--output=avail", "/dev/shm"]).output().ok()?;
+        let free = String::from_utf8_lossy(&free.stdout).lines().nth(1)?.trim().parse::<u64>().ok()?;
+        let folder = Path::new("/dev/shm").join(format!("lockwright-tests-{}", std::process::id()));
+        (free >= ENOUGH_KB && std::fs::create_dir(&folder).is_ok()).then_some(Self(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Lets the command's temporary files be in memory, if possible.
+fn in_memory<'a>(command: &'a mut Command, files: &Option<Scratch>) -> &'a mut Command {
+    match files {
+        Some(Scratch(folder)) => command.env("TMPDIR", folder),
+        None => command,
+    }
 }
 
 fn step(name: &str, work: impl FnOnce() -> Ended) -> Ended {

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use started::Started;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ struct Scratch {
 
 impl Scratch {
     fn new(name: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("run-{name}"));
+        let folder = std::env::temp_dir().join(format!("lockwright-run-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let space = PathBuf::from(format!("/dev/shm/lockwright-test-{}-{name}", std::process::id()));

@@ -21,7 +21,7 @@ fn lockwright(args: &[&str]) -> Command {
 }
 
 fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("serve-{}-{name}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("lockwright-serve-{}-{name}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     folder

@@ -42,8 +42,7 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Self {
-        let path =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("scratch-{}-{name}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("lockwright-scratch-{}-{name}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         Self(path)
     }

@@ -188,10 +188,9 @@ pub(crate) fn ended_by(process: &mut Child, until: Instant) -> Option<ExitStatus
     }
 }
 
-/// An empty folder of this process's own. In a virtual machine the build's is not there.
+/// An empty folder of this process's own.
 pub(crate) fn folder(name: &str) -> PathBuf {
-    let build = Some(PathBuf::from(env!("CARGO_TARGET_TMPDIR"))).filter(|folder| folder.is_dir());
-    let folder = build.unwrap_or_else(std::env::temp_dir).join(format!("{name}-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("lockwright-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     folder
