@@ -61,9 +61,7 @@ pub(crate) fn test(root: &Path) -> ExitCode {
     ended.extend([
         // First, since it has a build folder of its own and need not wait for the machine's programs to be compiled.
         step("miri", || miri(root)),
-        step("doc tests", || {
-            run(in_memory(&mut command(root, &["test", "--workspace", "--doc"]), &files))
-        }),
+        step("doc tests", || run(in_memory(&mut command(root, &["test", "--workspace", "--doc"]), &files))),
         step("documentation", || {
             let mut doc = command(root, &["doc", "--workspace", "--no-deps", "--document-private-items"]);
             run(doc.env("RUSTDOCFLAGS", "-D warnings"))

@@ -98,18 +98,32 @@ pub(super) fn handover(place: &Place, runs: &Runs) -> Result<Option<Row>> {
         bare::pin(0);
         let ball = Client::open(&space)?.mutex("ball")?;
         let mut times = Vec::new();
+        let (mut counts, mut all) = ([0u64; 4], Vec::new());
         for _ in 0..plays {
-            let (began, first) = (Instant::now(), ball.lock().wait()?.token());
-            let mut last = first;
+            let mut guard = ball.lock().wait()?;
+            let (began, first) = (Instant::now(), guard.token());
             for _ in 0..TURNS {
-                last = ball.lock().wait()?.token();
+                let (gave, before) = (Instant::now(), guard.token());
+                drop(guard);
+                guard = ball.lock().wait()?;
+                let ns = gave.elapsed().as_nanos() as f64;
+                let theirs = guard.token() - before - 1;
+                counts[theirs.min(3) as usize] += 1;
+                // Every grant counts one: the other side had it once in between.
+                if theirs == 1 {
+                    times.push(ns / 2.0);
+                }
             }
-            // Every grant counts one. A turn that the other side missed is no handover.
-            let theirs = (last - first).saturating_sub(u64::from(TURNS)).min(u64::from(TURNS));
+            let theirs = (guard.token() - first).saturating_sub(u64::from(TURNS)).min(u64::from(TURNS));
             if theirs > 0 {
-                times.push(began.elapsed().as_nanos() as f64 / (2 * theirs) as f64);
+                all.push(began.elapsed().as_nanos() as f64 / (2 * theirs) as f64);
             }
         }
+        eprintln!("{counts:?} all {} times {:?}", median(all.clone()), {
+            let mut t = times.clone();
+            t.sort_by(f64::total_cmp);
+            [1, 3, 5, 7, 9].map(|p| t.get(t.len() * p / 10).copied())
+        });
         Ok(times)
     };
     let plays = runs.plays;

@@ -160,9 +160,7 @@ impl Home for ShmHome {
     /// Ranges have a gate, for which one may have to wait.
     fn try_now(&self, kind: Kind, claim: Claim) -> Option<Result<Ticket, Refused>> {
         match kind {
-            Kind::Keyed => {
-                Some(self.members.try_take(claim).map_err(|denied| Refused::new(denied, claim)))
-            }
+            Kind::Keyed => Some(self.members.try_take(claim).map_err(|denied| Refused::new(denied, claim))),
             Kind::Ranges => self.try_range_now(claim),
         }
     }
