@@ -28,13 +28,17 @@ fn for_ever() -> Vec<u64> {
     encode_wait(&WORD.until(Cond::Eq { mask: u128::MAX, value: 77 }))
 }
 
-/// Until it sleeps.
+/// Until it sleeps, and not only for a moment, as on its way there.
 fn asleep(process: &Process) {
+    const LOOKS: u32 = 10;
     let state = || std::fs::read_to_string(format!("/proc/{}/stat", process.child.id())).unwrap();
-    while !state().contains(") S ") {
-        std::thread::yield_now();
+    let (mut looks, mut used) = (0, 0);
+    while looks < LOOKS {
+        let now = process.cpu_ns();
+        looks = if now == used && state().contains(") S ") { looks + 1 } else { 0 };
+        used = now;
+        std::thread::sleep(Duration::from_millis(2));
     }
-    std::thread::sleep(Duration::from_millis(5));
 }
 
 #[test]
