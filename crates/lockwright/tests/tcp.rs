@@ -5,11 +5,14 @@
 mod apart;
 
 use apart::{LONG, Scratch, address, client, eventually, options, restart, server};
+use lockwright::fabric::backend::shm::space_path;
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::server::{ServeError, Server, ServerOptions};
 use lockwright::{Client, GuardState, LockError, LockSet, OpenError, TryLockError};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -380,4 +383,18 @@ fn prometheus_is_told_counts_and_no_names() {
     assert!(
         text.contains("lockwright_grants_total{mode=\"exclusive\"} 1\n") && !text.contains("secret-name")
     );
+}
+
+/// A server that was killed left it, and another one listens there now.
+#[test]
+fn a_secret_that_does_not_fit_is_named() {
+    let server = server();
+    let port = server.address().port();
+    let file = space_path(&format!("serve-{port}")).unwrap().with_extension("secret");
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600).open(&file).unwrap().write_all(&[b'a'; 64]).unwrap();
+    let refused = Client::open(&address(&server)).unwrap_err().to_string();
+    fs::remove_file(&file).unwrap();
+    assert!(refused.contains("remove that file") && refused.contains(file.to_str().unwrap()), "{refused}");
+    Client::open(&address(&server)).unwrap();
 }

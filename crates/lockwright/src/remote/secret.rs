@@ -62,12 +62,22 @@ fn read(port: u16) -> io::Result<String> {
     read_file(&path(port, KEPT)?).or_else(|_| read_file(&path(port, ONCE)?))
 }
 
-/// What the client of the server at `server` (`host:port`) should know if it was told nothing.
-pub(crate) fn of(server: &str) -> Option<Token> {
+/// The port of the server at `server` (`host:port`), if it is on this machine.
+fn port_here(server: &str) -> Option<u16> {
     let host = address::host(server);
     let here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
-    let port = server.rsplit_once(':')?.1.parse().ok().filter(|_| here)?;
-    Token::new(read(port).ok()?).ok()
+    server.rsplit_once(':')?.1.parse().ok().filter(|_| here)
+}
+
+/// What the client of the server at `server` (`host:port`) should know if it was told nothing.
+pub(crate) fn of(server: &str) -> Option<Token> {
+    Token::new(read(port_here(server)?).ok()?).ok()
+}
+
+/// The file that [`of`] reads: a server that was killed may have left it, and something else listens there now.
+pub(crate) fn left_for(server: &str) -> Option<PathBuf> {
+    let port = port_here(server)?;
+    [KEPT, ONCE].iter().filter_map(|ending| path(port, ending).ok()).find(|path| path.exists())
 }
 
 /// A secret for a server that has none: the one it had before if it is known on which port, else a new one.

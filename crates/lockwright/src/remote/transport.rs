@@ -2,7 +2,8 @@
 //!
 //! Both carry the same messages, and both tell when the session is over; nothing above this file knows which it is.
 
-use lockwright_fabric::backend::tcp::{ConnectOptions, Fate, Listener, TcpEndpoint};
+use super::secret;
+use lockwright_fabric::backend::tcp::{ConnectError, ConnectOptions, Fate, Listener, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::sync::Weak;
 use std::time::Duration;
@@ -56,7 +57,13 @@ impl Transport {
             let session = match self {
                 Self::Tcp(options) => {
                     let session = TcpEndpoint::connect(address, (**options).clone()).await;
-                    session.map(Session::Tcp).map_err(|error| error.to_string())
+                    session.map(Session::Tcp).map_err(|error| match (&error, secret::left_for(server)) {
+                        (ConnectError::Unproven, Some(file)) => {
+                            let file = file.display();
+                            format!("{error}; if it is from {file}, and the server that left it is gone, remove that file")
+                        }
+                        _ => error.to_string(),
+                    })
                 }
                 #[cfg(feature = "rdma")]
                 Self::Rdma(options) => {

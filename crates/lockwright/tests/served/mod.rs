@@ -6,6 +6,7 @@
 
 use crate::stress::child::LETS_GO;
 use crate::stress::{Dice, LOCKS, PATIENCE, TASK, end, ended_by, folder, judge, now_ns};
+use lockwright::fabric::backend::shm::space_path;
 use lockwright::inspect::Inspector;
 use lockwright::server::{Server, ServerOptions};
 use lockwright_sim::check::history::{History, Log};
@@ -296,6 +297,11 @@ impl Drop for Stress<'_> {
     fn drop(&mut self) {
         for child in self.workers.iter_mut().map(|(_, child)| child).chain([&mut self.server]) {
             end(child);
+        }
+        // A server that exports a space leaves its secret for when it comes back, which it will not.
+        let port = self.place.rsplit_once(':').map_or("", |(_, port)| port);
+        if let Ok(beside) = space_path(&format!("serve-{port}")) {
+            let _ = fs::remove_file(beside.with_extension("secret"));
         }
     }
 }
