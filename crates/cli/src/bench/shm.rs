@@ -84,10 +84,11 @@ pub(super) fn uncontended(place: &Place, runs: &Runs) -> Result<Vec<Row>> {
     ])
 }
 
-/// Handing a mutex back and forth between two processes that spin.
+/// Handing a mutex back and forth between two processes that spin: from one's unlock until it has the lock again, if the other
+/// had it once in between, are two handovers. Turns in which one of them takes it twice in a row, before the other sees that it
+/// is free, are none.
 pub(super) fn handover(place: &Place, runs: &Runs) -> Result<Option<Row>> {
-    /// Few, so that on a busy machine most plays see both sides running.
-    const TURNS: u32 = 100;
+    const TURNS: usize = 100;
     if std::thread::available_parallelism()?.get() < 2 {
         return Ok(None);
     }
@@ -98,32 +99,17 @@ pub(super) fn handover(place: &Place, runs: &Runs) -> Result<Option<Row>> {
         bare::pin(0);
         let ball = Client::open(&space)?.mutex("ball")?;
         let mut times = Vec::new();
-        let (mut counts, mut all) = ([0u64; 4], Vec::new());
-        for _ in 0..plays {
-            let mut guard = ball.lock().wait()?;
-            let (began, first) = (Instant::now(), guard.token());
-            for _ in 0..TURNS {
-                let (gave, before) = (Instant::now(), guard.token());
-                drop(guard);
-                guard = ball.lock().wait()?;
-                let ns = gave.elapsed().as_nanos() as f64;
-                let theirs = guard.token() - before - 1;
-                counts[theirs.min(3) as usize] += 1;
-                // Every grant counts one: the other side had it once in between.
-                if theirs == 1 {
-                    times.push(ns / 2.0);
-                }
-            }
-            let theirs = (guard.token() - first).saturating_sub(u64::from(TURNS)).min(u64::from(TURNS));
-            if theirs > 0 {
-                all.push(began.elapsed().as_nanos() as f64 / (2 * theirs) as f64);
+        let mut guard = ball.lock().wait()?;
+        for _ in 0..plays * TURNS {
+            let (gave, mine) = (Instant::now(), guard.token());
+            drop(guard);
+            guard = ball.lock().wait()?;
+            let ns = gave.elapsed().as_nanos() as f64;
+            // Every grant counts one.
+            if guard.token() == mine + 2 {
+                times.push(ns / 2.0);
             }
         }
-        eprintln!("{counts:?} all {} times {:?}", median(all.clone()), {
-            let mut t = times.clone();
-            t.sort_by(f64::total_cmp);
-            [1, 3, 5, 7, 9].map(|p| t.get(t.len() * p / 10).copied())
-        });
         Ok(times)
     };
     let plays = runs.plays;
