@@ -1,6 +1,6 @@
 //! What locks are measured against: bare atomics, the system's own locks, a cache line between two cores.
 
-use super::measure::{Runs, median};
+use super::measure::median;
 use anyhow::Result;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -56,7 +56,7 @@ pub(super) fn pin(core: usize) {
 }
 
 /// How long a cache line takes from one core to another.
-pub(super) fn ping_pong(runs: &Runs) -> f64 {
+pub(super) fn ping_pong(plays: usize) -> f64 {
     /// Few, so that on a busy machine most plays see both sides running.
     const TURNS: u64 = 200;
     let (ball, stop) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -75,7 +75,7 @@ pub(super) fn ping_pong(runs: &Runs) -> f64 {
         let mine = threads.spawn(|| {
             pin(0);
             let mut times = Vec::new();
-            for _ in 0..runs.plays {
+            for _ in 0..plays {
                 let began = Instant::now();
                 for _ in 0..TURNS {
                     let next = ball.load(SeqCst) + 1;

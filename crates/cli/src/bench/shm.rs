@@ -5,7 +5,7 @@ use super::measure::{Runs, median};
 use super::partner::Partner;
 use super::{Bound, Row};
 use anyhow::{Context, Result};
-use lockwright::Client;
+use lockwright::{Client, Mutex};
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -87,38 +87,51 @@ pub(super) fn uncontended(place: &Place, runs: &Runs) -> Result<Vec<Row>> {
 /// Handing a mutex back and forth between two processes that spin: from one's unlock until it has the lock again, if the other
 /// had it once in between, are two handovers. Turns in which one of them takes it twice in a row, before the other sees that it
 /// is free, are none.
+///
+/// On a virtual machine two cores are two threads of one core now, and far apart a moment later: so the line and the lock take
+/// turns, and the row is the round with the median ratio.
 pub(super) fn handover(place: &Place, runs: &Runs) -> Result<Option<Row>> {
-    const TURNS: usize = 100;
+    const PLAYS: usize = 5;
     if std::thread::available_parallelism()?.get() < 2 {
         return Ok(None);
     }
-    let bare_ns = bare::ping_pong(runs);
-    let partner = Partner::start("play", &place.space, 1)?;
-    let space = place.space.clone();
-    let play = move |plays: usize| -> Result<Vec<f64>> {
-        bare::pin(0);
-        let ball = Client::open(&space)?.mutex("ball")?;
-        let mut times = Vec::new();
-        let mut guard = ball.lock().wait()?;
-        for _ in 0..plays * TURNS {
-            let (gave, mine) = (Instant::now(), guard.token());
-            drop(guard);
-            guard = ball.lock().wait()?;
-            let ns = gave.elapsed().as_nanos() as f64;
-            // Every grant counts one.
-            if guard.token() == mine + 2 {
-                times.push(ns / 2.0);
-            }
+    let ball = Client::open(&place.space)?.mutex("ball")?;
+    let mut rounds = Vec::new();
+    for _ in 0..runs.plays.div_ceil(PLAYS) {
+        let line_ns = bare::ping_pong(PLAYS);
+        let partner = Partner::start("play", &place.space, 1)?;
+        let times = std::thread::scope(|threads| threads.spawn(|| handovers(&ball, PLAYS)).join());
+        partner.end()?;
+        let ns = median(times.expect("it does not panic")?);
+        if ns.is_finite() {
+            rounds.push((ns, line_ns));
         }
-        Ok(times)
-    };
-    let plays = runs.plays;
-    let times = std::thread::spawn(move || play(plays)).join().expect("it does not panic")?;
-    partner.end()?;
-    let (ns, what) = (median(times), "handover between processes");
-    let against = "a cache line between cores";
+    }
+    rounds.sort_by(|(ns, line_ns), (other_ns, other_line_ns)| {
+        (ns / line_ns).total_cmp(&(other_ns / other_line_ns))
+    });
+    let Some(&(ns, other_ns)) = rounds.get(rounds.len() / 2) else { return Ok(None) };
+    let (what, against) = ("handover between processes", "a cache line between cores");
     let made_of = "the lock's line there and back, and whoever queues two messages more";
-    Ok(Some(Row { what, ns, against, other_ns: bare_ns, bound: Bound::AtMost(6.0), made_of }))
+    Ok(Some(Row { what, ns, against, other_ns, bound: Bound::AtMost(6.0), made_of }))
+}
+
+/// How long handovers to and from the other process took.
+fn handovers(ball: &Mutex, plays: usize) -> Result<Vec<f64>> {
+    const TURNS: usize = 100;
+    bare::pin(0);
+    let (mut times, mut guard) = (Vec::new(), ball.lock().wait()?);
+    for _ in 0..plays * TURNS {
+        let (gave, mine) = (Instant::now(), guard.token());
+        drop(guard);
+        guard = ball.lock().wait()?;
+        let ns = gave.elapsed().as_nanos() as f64;
+        // Every grant counts one.
+        if guard.token() == mine + 2 {
+            times.push(ns / 2.0);
+        }
+    }
+    Ok(times)
 }
 
 /// What a process costs that waits for a second.
