@@ -7,6 +7,7 @@
 //!
 //! What it must not do: keep the bounds loose so that they hold.
 
+mod ball;
 mod bare;
 mod measure;
 mod partner;

@@ -1,5 +1,6 @@
 //! The other process of a bench: this program again.
 
+use super::ball;
 use super::bare::pin;
 use anyhow::{Context, Result, bail};
 use lockwright::Client;
@@ -50,7 +51,7 @@ pub(super) fn run(what: &str, space: &str) -> Result<()> {
     out.write_all(b".")?;
     out.flush()?;
     match what {
-        "play" => play(&client),
+        "play" => play(&client, out),
         "wait" => {
             let lock = client.mutex("long")?;
             let before = cpu_ns()?;
@@ -61,18 +62,18 @@ pub(super) fn run(what: &str, space: &str) -> Result<()> {
     }
 }
 
-fn play(client: &Client) -> Result<()> {
+/// Until its input is closed; then it tells its turns.
+fn play(client: &Client, mut out: impl Write) -> Result<()> {
+    /// More than any play takes.
+    const TURNS: usize = 100_000;
     let stop = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&stop);
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         theirs.store(true, Relaxed);
     });
-    let ball = client.mutex("ball")?;
-    while !stop.load(Relaxed) {
-        drop(ball.lock().wait()?);
-    }
-    Ok(())
+    let turns = ball::play(&client.mutex("ball")?, |turns| turns == TURNS || stop.load(Relaxed))?;
+    Ok(out.write_all(ball::told(&turns).as_bytes())?)
 }
 
 /// CPU time of all threads of this process so far.

@@ -1,14 +1,15 @@
 //! Locks of a space in shared memory.
 
+use super::ball;
 use super::bare::{self, Bare};
 use super::measure::{Runs, median};
 use super::partner::Partner;
 use super::{Bound, Row};
 use anyhow::{Context, Result};
-use lockwright::{Client, Mutex};
+use lockwright::Client;
 use std::fs::File;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A space and a file of the bench's own, gone with it.
 #[derive(Debug)]
@@ -84,9 +85,7 @@ pub(super) fn uncontended(place: &Place, runs: &Runs) -> Result<Vec<Row>> {
     ])
 }
 
-/// Handing a mutex back and forth between two processes that spin: from one's unlock until it has the lock again, if the other
-/// had it once in between, are two handovers. Turns in which one of them takes it twice in a row, before the other sees that it
-/// is free, are none.
+/// Handing a mutex back and forth between two processes that spin: from one's unlock until the other, who waited for it, has it.
 ///
 /// On a virtual machine two cores are two threads of one core now, and far apart a moment later: so the line and the lock take
 /// turns, and the row is the round with the median ratio.
@@ -100,9 +99,14 @@ pub(super) fn handover(place: &Place, runs: &Runs) -> Result<Option<Row>> {
     for _ in 0..runs.plays.div_ceil(PLAYS) {
         let line_ns = bare::ping_pong(PLAYS);
         let partner = Partner::start("play", &place.space, 1)?;
-        let times = std::thread::scope(|threads| threads.spawn(|| handovers(&ball, PLAYS)).join());
-        partner.end()?;
-        let ns = median(times.expect("it does not panic")?);
+        let mine = std::thread::scope(|threads| {
+            let plays = || {
+                bare::pin(0);
+                ball::play(&ball, |turns| turns == 100 * PLAYS)
+            };
+            threads.spawn(plays).join().expect("it does not panic")
+        });
+        let ns = median(ball::handovers(&mine?, &ball::heard(&partner.end()?)));
         if ns.is_finite() {
             rounds.push((ns, line_ns));
         }
@@ -112,26 +116,9 @@ pub(super) fn handover(place: &Place, runs: &Runs) -> Result<Option<Row>> {
     });
     let Some(&(ns, other_ns)) = rounds.get(rounds.len() / 2) else { return Ok(None) };
     let (what, against) = ("handover between processes", "a cache line between cores");
-    let made_of = "the lock's line there and back, and whoever queues two messages more";
+    let made_of =
+        "the lock's line there and back, a look at the clock, and whoever queues two messages more";
     Ok(Some(Row { what, ns, against, other_ns, bound: Bound::AtMost(6.0), made_of }))
-}
-
-/// How long handovers to and from the other process took.
-fn handovers(ball: &Mutex, plays: usize) -> Result<Vec<f64>> {
-    const TURNS: usize = 100;
-    bare::pin(0);
-    let (mut times, mut guard) = (Vec::new(), ball.lock().wait()?);
-    for _ in 0..plays * TURNS {
-        let (gave, mine) = (Instant::now(), guard.token());
-        drop(guard);
-        guard = ball.lock().wait()?;
-        let ns = gave.elapsed().as_nanos() as f64;
-        // Every grant counts one.
-        if guard.token() == mine + 2 {
-            times.push(ns / 2.0);
-        }
-    }
-    Ok(times)
 }
 
 /// What a process costs that waits for a second.
