@@ -116,8 +116,7 @@ pub(super) fn handover(place: &Place, runs: &Runs) -> Result<Option<Row>> {
     });
     let Some(&(ns, other_ns)) = rounds.get(rounds.len() / 2) else { return Ok(None) };
     let (what, against) = ("handover between processes", "a cache line between cores");
-    let made_of =
-        "the lock's line there and back, a look at the clock, and whoever queues two messages more";
+    let made_of = "the lock's line there and back, a look at the clock, and whoever queues two messages more";
     Ok(Some(Row { what, ns, against, other_ns, bound: Bound::AtMost(6.0), made_of }))
 }
 
