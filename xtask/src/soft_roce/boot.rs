@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// A machine that has not powered off by then hangs.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(1500);
 
 /// Runs the machine to its end, or to the end of patience.
 ///

@@ -13,7 +13,7 @@ use super::Program;
 const MODULES: [&str; 6] = ["crc32_generic", "crc32c_intel", "ib_uverbs", "rdma_cm", "rdma_rxe", "veth"];
 
 /// How long one program may take inside the machine, in seconds.
-const PATIENCE: u32 = 240;
+const PATIENCE: u32 = 600;
 
 /// Makes the disk and returns its path.
 ///
