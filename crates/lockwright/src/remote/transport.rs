@@ -57,12 +57,13 @@ impl Transport {
             let session = match self {
                 Self::Tcp(options) => {
                     let session = TcpEndpoint::connect(address, (**options).clone()).await;
-                    session.map(Session::Tcp).map_err(|error| match (&error, secret::left_for(server)) {
-                        (ConnectError::Unproven, Some(file)) => {
+                    session.map(Session::Tcp).map_err(|error| {
+                        let unproven = matches!(error, ConnectError::Unproven);
+                        let file = unproven.then(|| secret::left_for(server)).flatten();
+                        file.map_or(error.to_string(), |file| {
                             let file = file.display();
                             format!("{error}; if it is from {file}, and the server that left it is gone, remove that file")
-                        }
-                        _ => error.to_string(),
+                        })
                     })
                 }
                 #[cfg(feature = "rdma")]
