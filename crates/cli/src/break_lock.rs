@@ -1,8 +1,10 @@
 //! `lockwright break`: takes a lock away from one holder, who is named by its token.
 
-use crate::{SpaceArg, Verdict};
+use crate::SpaceArg;
 use anyhow::{Result, bail};
 use lockwright::inspect::BreakError;
+use lockwright_term::Outcome;
+use lockwright_term::say;
 use serde_json::json;
 use std::io::Write;
 
@@ -29,7 +31,7 @@ pub(crate) struct Args {
     space: SpaceArg,
 }
 
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let Some(inspector) = args.space.look()? else { bail!("there is no lock space: nothing can be broken") };
     let why = match inspector.break_grant(args.name.as_encoded_bytes(), args.token) {
         Ok(()) => None,
@@ -45,5 +47,5 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         None => writeln!(out, "broke {name}, token {token}")?,
         Some(why) => say!("{why}"),
     }
-    Ok(Verdict::clean_if(why.is_none()))
+    Ok(Outcome::clean_if(why.is_none()))
 }

@@ -2,9 +2,9 @@
 //!
 //! It only looks: at files under /proc and /sys, at the CPU, and at one small space of its own that it removes again.
 
-use crate::{Verdict, grid};
 use anyhow::Result;
 use lockwright::Client;
+use lockwright_term::{Outcome, grid};
 use serde_json::json;
 use std::fs;
 use std::io::Write;
@@ -39,7 +39,7 @@ struct Finding {
     detail: String,
 }
 
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let findings = [atomics(), shared_memory(), pidfds(), space(), rdma(), xdp()];
     if args.json {
         for finding in &findings {
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         };
         grid(out, &findings.iter().map(row).collect::<Vec<_>>())?;
     }
-    Ok(Verdict::clean_if(findings.iter().all(|finding| finding.health != Health::Bad)))
+    Ok(Outcome::clean_if(findings.iter().all(|finding| finding.health != Health::Bad)))
 }
 
 const fn word(health: Health) -> &'static str {
@@ -65,7 +65,7 @@ const fn word(health: Health) -> &'static str {
 }
 
 fn atomics() -> Finding {
-    let lock_free = lockwright::fabric::backend::has_wide_atomics();
+    let lock_free = lockwright_fabric::backend::has_wide_atomics();
     let detail = if lock_free {
         "lock-free 16-byte compare-and-swap".to_owned()
     } else {
@@ -127,7 +127,7 @@ fn space() -> Finding {
 /// What libibverbs says of the devices.
 #[cfg(feature = "rdma")]
 fn rdma() -> Finding {
-    use lockwright::fabric::backend::rdma::{DeviceError, look};
+    use lockwright_fabric::backend::rdma::{DeviceError, look};
     let (health, detail) = match look() {
         Err(error) => (Health::Absent, format!("{error}; only rdma: spaces need one")),
         Ok(devices) => {

@@ -1,8 +1,10 @@
 //! `lockwright ls`: who holds what, who waits for what, and since when.
 
-use crate::{SpaceArg, Verdict, grid};
+use crate::SpaceArg;
 use anyhow::Result;
 use lockwright::inspect::{Entry, EntryState, Inspector};
+use lockwright_term::say;
+use lockwright_term::{Outcome, grid};
 use serde_json::json;
 use std::io::Write;
 use std::time::Duration;
@@ -35,32 +37,32 @@ pub(crate) struct Args {
     space: SpaceArg,
 }
 
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let Some(inspector) = args.space.look()? else {
         if !args.json {
             say!("no lock space yet: nobody has taken a lock");
         }
-        return Ok(Verdict::Clean);
+        return Ok(Outcome::Clean);
     };
     let entries = chosen(args, &inspector)?;
     if args.json {
         for entry in &entries {
             writeln!(out, "{}", to_json(entry))?;
         }
-        return Ok(Verdict::Clean);
+        return Ok(Outcome::Clean);
     }
     if entries.is_empty() {
         say!(
             "nobody holds or waits for anything{}",
             if args.stuck.is_some() { " that is stuck" } else { "" }
         );
-        return Ok(Verdict::Clean);
+        return Ok(Outcome::Clean);
     }
     let mut rows =
         vec![["LOCK", "STATE", "MODE", "SINCE", "PID", "HOST", "PROGRAM", "TOKEN"].map(str::to_owned)];
     rows.extend(entries.iter().map(to_row));
     grid(out, &rows)?;
-    Ok(Verdict::Clean)
+    Ok(Outcome::Clean)
 }
 
 fn chosen(args: &Args, inspector: &Inspector) -> Result<Vec<Entry>> {
@@ -106,7 +108,7 @@ fn to_row(entry: &Entry) -> [String; 8] {
         entry.name.to_string(),
         state(entry).to_owned(),
         format!("{}{}", mode(entry), range.unwrap_or_default()),
-        crate::age(entry.age),
+        lockwright_term::age(entry.age),
         entry.pid.to_string(),
         entry.host.clone(),
         entry.program.clone(),

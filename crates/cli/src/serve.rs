@@ -1,8 +1,9 @@
 //! `lockwright serve`: lock spaces for other machines, until it is told to stop.
 
-use crate::Verdict;
 use anyhow::{Context, Result, anyhow};
 use lockwright::server::{DEFAULT_LISTEN, Server, ServerOptions};
+use lockwright_term::Outcome;
+use lockwright_term::say;
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 use std::io::Write;
@@ -54,7 +55,7 @@ pub(crate) struct Args {
     /// RDMA device, as NAME, NAME:PORT or NAME:PORT:GID [default: the first that will do]
     #[cfg(feature = "rdma")]
     #[arg(long, value_name = "DEVICE", env = "LOCKWRIGHT_RDMA_DEVICE")]
-    rdma_device: Option<lockwright::fabric::backend::rdma::DeviceChoice>,
+    rdma_device: Option<lockwright_fabric::backend::rdma::DeviceChoice>,
     /// Where to answer Prometheus
     #[arg(long, value_name = "ADDR", value_parser = address)]
     metrics: Option<SocketAddr>,
@@ -99,7 +100,7 @@ fn lent_name(text: &str) -> Result<String, String> {
     }
 }
 
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     // Before any thread is started: they all inherit the mask, and the signals come to this one.
     let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     signals.thread_block().context("cannot block signals")?;
@@ -138,7 +139,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
     if !args.json {
         say!("stopped by {came}");
     }
-    Ok(Verdict::Clean)
+    Ok(Outcome::Clean)
 }
 
 fn options(args: &Args) -> Result<ServerOptions> {

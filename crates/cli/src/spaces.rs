@@ -1,8 +1,9 @@
 //! `lockwright spaces`: the lock spaces of this user on this host, and how each of them works.
 
-use crate::{Verdict, age, grid};
 use anyhow::Result;
 use lockwright::inspect::{Inspector, SpaceInfo, spaces};
+use lockwright_term::say;
+use lockwright_term::{Outcome, age, grid};
 use serde_json::json;
 use std::io::Write;
 
@@ -20,7 +21,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let mut rows =
         vec![["SPACE", "KEYED", "RANGES", "CLIENTS", "NAMES", "MEMORY", "AGE", "FILE"].map(str::to_owned)];
     let mut trouble = false;
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
             say!("no lock spaces yet: the first `lockwright run` makes one");
         }
     }
-    Ok(Verdict::clean_if(!trouble))
+    Ok(Outcome::clean_if(!trouble))
 }
 
 fn to_row(info: &SpaceInfo) -> [String; 8] {

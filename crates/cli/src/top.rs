@@ -3,9 +3,11 @@
 //! A server counts grants and waits of every lock. On shared memory a lock's own word counts how often it was given back,
 //! and nobody counts waits; who holds and who waits is looked at several times per interval.
 
-use crate::{SpaceArg, Verdict, grid};
+use crate::SpaceArg;
 use anyhow::Result;
 use lockwright::inspect::{Heat, Inspector};
+use lockwright_term::say;
+use lockwright_term::{Outcome, grid};
 use serde_json::json;
 use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
@@ -41,14 +43,14 @@ pub(crate) struct Args {
     space: SpaceArg,
 }
 
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let Some(inspector) = args.space.look()? else {
         if args.json {
             writeln!(out, "{}", json!({ "space": args.space.space, "locks": [] }))?;
         } else {
             say!("no lock space yet: nobody has taken a lock");
         }
-        return Ok(Verdict::Clean);
+        return Ok(Outcome::Clean);
     };
     let live = !args.json && !args.once && std::io::stdout().is_terminal();
     loop {
@@ -64,7 +66,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
         }
         out.flush()?;
         if !live {
-            return Ok(Verdict::Clean);
+            return Ok(Outcome::Clean);
         }
     }
 }
@@ -156,13 +158,17 @@ impl Picture {
         let mut rows =
             vec![["LOCK", "KIND", "HELD", "WAITING", "GRANTS/s", "WAITS/s", "MEAN WAIT"].map(str::to_owned)];
         rows.extend(self.rows.iter().map(|row| {
-            let waits = if counted { crate::units::scaled(row.contended) } else { "-".to_owned() };
+            let waits = if counted { lockwright_term::units::scaled(row.contended) } else { "-".to_owned() };
             [
                 row.heat.name.to_string(),
                 kind(&row.heat).to_owned(),
                 format!("{:.1}", row.held),
                 format!("{:.1}", row.waiting),
-                if grants_counted(args) { crate::units::scaled(row.grants) } else { "-".to_owned() },
+                if grants_counted(args) {
+                    lockwright_term::units::scaled(row.grants)
+                } else {
+                    "-".to_owned()
+                },
                 waits,
                 row.mean_wait.map_or_else(|| "-".to_owned(), |wait| format!("{:.2} ms", wait * 1e3)),
             ]

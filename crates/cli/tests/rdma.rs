@@ -4,7 +4,7 @@
 
 mod lent;
 
-use lockwright::fabric::backend::rdma::has_device;
+use lockwright_fabric::backend::rdma::has_device;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};

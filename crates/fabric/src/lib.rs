@@ -26,7 +26,7 @@ pub mod layer;
 mod message;
 pub mod observe;
 mod pass_on;
-mod random;
+pub mod random;
 mod verb;
 mod wait;
 

@@ -1,43 +1,48 @@
-//! A small generator of repeatable numbers, for backends and layers: SplitMix64 (Steele, Lea, Flood, OOPSLA
+//! A small generator of repeatable numbers, for backends, simulations and tests: SplitMix64 (Steele, Lea, Flood, OOPSLA
 //! 2014). Not for secrets.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A stream of numbers that its seed decides.
 #[derive(Clone, Debug)]
-pub(crate) struct SplitMix(u64);
+pub struct SplitMix(u64);
 
 impl SplitMix {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// The stream of `seed`.
+    pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(crate) const fn next(&mut self) -> u64 {
+    /// The next number.
+    #[expect(clippy::should_implement_trait, reason = "a stream without an end is no iterator")]
+    pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)
     }
 
     /// A number below `limit`, which is not zero.
-    pub(crate) const fn below(&mut self, limit: u64) -> u64 {
+    pub const fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
     /// True with this chance.
-    pub(crate) const fn chance(&mut self, rate: f64) -> bool {
+    pub const fn chance(&mut self, rate: f64) -> bool {
         rate > 0.0 && ((self.next() >> 11) as f64) < rate * (1u64 << 53) as f64
     }
 }
 
 /// The same for clones of an endpoint, which share it.
 #[derive(Debug)]
-pub(crate) struct SharedSplitMix(AtomicU64);
+pub struct SharedSplitMix(AtomicU64);
 
 impl SharedSplitMix {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// The stream of `seed`.
+    pub const fn new(seed: u64) -> Self {
         Self(AtomicU64::new(seed))
     }
 
-    pub(crate) fn next(&self) -> u64 {
+    /// The next number.
+    pub fn next(&self) -> u64 {
         mix(self.0.fetch_add(GOLDEN, Relaxed).wrapping_add(GOLDEN))
     }
 }
@@ -46,7 +51,7 @@ impl SharedSplitMix {
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The number that belongs to a state.
-pub(crate) const fn mix(state: u64) -> u64 {
+pub const fn mix(state: u64) -> u64 {
     let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

@@ -2,8 +2,8 @@
 //! progress bar. Each simulation is single-threaded and repeats from its seed, so running several at once
 //! changes no figure.
 
-use crate::subject::{self, Tunable};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lockwright_proofs::subject::{self, Tunable};
 use lockwright_sim::{Failure, Plan, Report};
 use std::path::PathBuf;
 use std::sync::Mutex;

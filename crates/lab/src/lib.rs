@@ -1,7 +1,6 @@
 //! The lab: every protocol under one roof, and the experiments that hold them against what the papers say.
 //!
-//! [`subject`] turns the catalog of protocols into values that can be listed, picked by name, simulated and
-//! explored; [`Experiment`]s are plans for the simulator plus [`Claim`]s about what comes out. Tables go to CSV,
+//! [`Experiment`]s are plans for the simulator plus [`Claim`]s about what comes out. Tables go to CSV,
 //! pictures to SVG, and everything says whether it is simulated or measured.
 //!
 //! What this crate must not do: know a protocol other than by its name.
@@ -12,7 +11,6 @@ mod experiment;
 pub mod experiments;
 mod plot;
 mod rack;
-pub mod subject;
 mod table;
 mod two_sides;
 mod workload;
@@ -20,6 +18,5 @@ mod workload;
 pub use claim::Claim;
 pub use context::{Context, LabError, Run};
 pub use experiment::{Experiment, Findings, conduct};
-pub use lockwright_sim as sim;
 pub use plot::{Axis, Plot, Series, Style};
 pub use table::Table;

@@ -5,11 +5,11 @@
 //! latencies, and what every single acquire and release cost the network.
 
 use crate::context::LabError;
-use lockwright::fabric::layer::{Counted, Counts};
-use lockwright::fabric::observe::Observation;
-use lockwright::fabric::{AtomicScope, Capabilities, Endpoint, NodeId, Width};
-use lockwright::locks::case::Checks;
-use lockwright::locks::{LockClient, Protocol, Space, Want};
+use lockwright_fabric::layer::{Counted, Counts};
+use lockwright_fabric::observe::Observation;
+use lockwright_fabric::{AtomicScope, Capabilities, Endpoint, NodeId, Width};
+use lockwright_locks::{LockClient, Protocol, Space, Want};
+use lockwright_sim::case::Checks;
 use lockwright_sim::{Cause, Ended, Failure, NicModel, Setup, SimEndpoint, World};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -115,7 +115,7 @@ pub(crate) fn play<P: Protocol>(stage: &Stage, params: &P::Params) -> Result<Out
             protocol: P::INFO.name,
             cause,
             seed: stage.seed,
-            replay: "lockwright lab run".into(),
+            replay: "lockwright-lab lab run".into(),
             timeline: "".into(),
         }),
     };
@@ -182,7 +182,7 @@ async fn work<C: LockClient>(
         ep.observe(Observation::Waiting(want.claim));
         let grant = client.acquire(want).await.expect("a node is never lost here");
         let (between, granted_ns) = (counted.tally().snapshot(), ep.true_now_ns());
-        ep.observe(Observation::Granted(want.claim, lockwright::locks::Grant::token(&grant)));
+        ep.observe(Observation::Granted(want.claim, lockwright_locks::Grant::token(&grant)));
         ep.observe(Observation::Releasing(want.claim));
         client.release(grant).await.expect("a node is never lost here");
         let after = counted.tally().snapshot();

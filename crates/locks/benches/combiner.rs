@@ -10,6 +10,7 @@
 #![expect(clippy::disallowed_methods, reason = "real time and real threads are what is measured here")]
 
 use lockwright_fabric::observe::Mode;
+use lockwright_fabric::random::SplitMix;
 use lockwright_locks::combiner::core::{AsPrinted, ClientId, Core, Limits, Reply, Request, Rules, Shipped};
 use lockwright_locks::combiner::queue::{self, Combining, Handler};
 use std::hint::black_box;
@@ -50,7 +51,7 @@ fn main() {
     // For a profiler, so only if asked for: `profile 1000000`, `profile red-black 1000000`. What is of interest is `batches`.
     if picks.iter().any(|pick| pick == "profile") {
         for held in picks.iter().filter_map(|pick| pick.parse().ok()) {
-            let (mut random, mut replies) = (Random(2), Vec::new());
+            let (mut random, mut replies) = (Random(SplitMix::new(2)), Vec::new());
             if picks.iter().any(|pick| pick == "red-black") {
                 batches(&mut filled::<AsPrinted>(held), 40 * PAIRS, &mut random, &mut replies);
             } else {
@@ -60,15 +61,12 @@ fn main() {
     }
 }
 
-/// SplitMix64.
-struct Random(u64);
+/// Repeatable requests.
+struct Random(SplitMix);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     /// A range of up to 64 units, somewhere.
@@ -82,7 +80,7 @@ impl Random {
 /// A core in which client 0 holds `held` ranges at random places.
 fn filled<R: Rules>(held: u32) -> Core<R> {
     let mut core: Core<R> = Core::new(Limits { ids: held.max(64) + 1, ..Limits::default() });
-    let mut random = Random(1);
+    let mut random = Random(SplitMix::new(1));
     let mut replies = Vec::new();
     let mut id = 0;
     while id < held {
@@ -142,7 +140,7 @@ fn verdict(is_met: bool) -> &'static str {
 
 fn core() {
     let mut core = filled::<Shipped>(HELD);
-    let (mut random, mut replies) = (Random(2), Vec::new());
+    let (mut random, mut replies) = (Random(SplitMix::new(2)), Vec::new());
     let runs = (0..RUNS)
         .map(|_| f64::from(PAIRS) * 1e9 / cpu_ns(|| pairs(&mut core, 1, PAIRS, &mut random, &mut replies)));
     let runs = spread(runs.collect());
@@ -235,7 +233,7 @@ fn two_with_mutex(core: &Mutex<Core>, pairs_at_once: u32) -> Option<f64> {
     let client = |client: u32| {
         move || {
             // Not the seed of what is held: every lock would be found busy.
-            let (mut random, mut replies) = (Random(100 + u64::from(client)), Vec::new());
+            let (mut random, mut replies) = (Random(SplitMix::new(100 + u64::from(client))), Vec::new());
             if let Some(rounds) = (TOGETHER / 2).checked_div(pairs_at_once) {
                 for _ in 0..rounds {
                     let mut core = core.lock().unwrap();
@@ -257,7 +255,7 @@ fn two_with_mutex(core: &Mutex<Core>, pairs_at_once: u32) -> Option<f64> {
 
 fn two_combining(core: &mut Core, handler: &mut Handler, list: &mut Combining) -> Option<f64> {
     let handle = move || {
-        let mut random = Random(101);
+        let mut random = Random(SplitMix::new(101));
         for _ in 0..TOGETHER {
             // A handler that finds several requests in its socket puts them into the list together.
             for request in [random.lock(0), Request::Unlock { id: 0 }] {
@@ -304,7 +302,7 @@ fn growth<R: Rules>(tree: &str, sizes: &[u32]) {
     let mut first = None;
     for held in sizes.iter().copied() {
         let mut core = filled::<R>(held);
-        let (mut random, mut replies) = (Random(2), Vec::new());
+        let (mut random, mut replies) = (Random(SplitMix::new(2)), Vec::new());
         let mut timed = |run: fn(&mut Core<R>, u32, &mut Random, &mut Vec<Reply>)| {
             let runs = (0..7).map(|_| {
                 cpu_ns(|| run(&mut core, 4 * PAIRS, &mut random, &mut replies)) / f64::from(4 * PAIRS)

@@ -83,7 +83,7 @@ where
 
 /// What `batch` finds, executed at once, through an endpoint that [can](Endpoint::IS_AT_ONCE).
 #[inline(always)]
-pub(crate) fn now<E: Endpoint, B: Batch>(ep: &E, batch: B) -> Result<B::Old, FabricError> {
+pub fn now<E: Endpoint, B: Batch>(ep: &E, batch: B) -> Result<B::Old, FabricError> {
     match ep.go_at_once(batch) {
         Ok(outcome) => outcome,
         Err(_) => unreachable!("only asked of endpoints whose verbs take no waiting"),
@@ -240,7 +240,7 @@ impl<'a, S: Future<Output = T> + 'a, T> Quick<Erased<'a, T>, S, T> {
 }
 
 /// What comes out of a fast path, so that it is written once for those who await it and those who block.
-pub(crate) trait Begun<'a, T> {
+pub trait Begun<'a, T> {
     /// It is done.
     fn done(done: T) -> Self;
     /// It is not.
@@ -288,7 +288,7 @@ impl<R, S, T> std::fmt::Debug for Quick<R, S, T> {
 /// Out of line, as [`boxed`].
 #[cold]
 #[inline(never)]
-pub(crate) fn erased<'a, T>(rest: impl Future<Output = T> + 'a) -> Erased<'a, T> {
+pub fn erased<'a, T>(rest: impl Future<Output = T> + 'a) -> Erased<'a, T> {
     Box::pin(rest)
 }
 

@@ -7,25 +7,19 @@
 //! What this crate must not do: open a socket, read a clock, start a thread, draw a random number. All of that
 //! comes from the [`Endpoint`](lockwright_fabric::Endpoint).
 
-pub mod baseline;
-pub mod case;
-pub mod catalog;
 pub mod citron;
 pub mod combiner;
-mod fast;
+pub mod fast;
 pub mod fisslock;
-mod join;
+pub mod join;
 pub mod kept;
-pub mod mutant;
 pub mod orphans;
-mod play;
 mod protocol;
 pub mod qplock;
 pub mod shiftlock;
-mod slots;
+pub mod slots;
 
 pub use fast::{Answer, AtOnce, Either, Erased, Fast, Quick, at_once, fast, finish};
-pub use play::play;
 pub use protocol::{
     Change, Denied, Grant, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space,
     TokenGrant, Want,

@@ -1,6 +1,5 @@
 //! What a lock protocol is: the traits that every one of them implements, and the words they share.
 
-use crate::case::Case;
 use crate::fast::{Answer, AtOnce, erased};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Addr, BoxedRole, Endpoint, FabricError, Needs, NodeId, Time};
@@ -70,15 +69,6 @@ pub trait Protocol: 'static {
     fn message_name(kind: u32) -> &'static str {
         let _ = kind;
         "message"
-    }
-
-    /// What the explorer runs for this protocol.
-    fn cases() -> Vec<Case<Self::Params>>;
-
-    /// What a case becomes when it is asked for with a crash that it does not have by itself. For protocols whose recovery
-    /// is a tunable: here it is turned on. The crash itself is added by the explorer.
-    fn with_recovery(case: Case<Self::Params>) -> Case<Self::Params> {
-        case
     }
 }
 
@@ -204,7 +194,7 @@ impl Want {
     /// can stay in registers; a whole one is copied through memory by every acquire.
     #[inline(always)]
     #[must_use]
-    pub(crate) const fn anew(self) -> Self {
+    pub const fn anew(self) -> Self {
         let Self { claim: Claim { lock, mode, start, end }, patience } = self;
         Self { claim: Claim { lock, mode, start, end }, patience }
     }

@@ -5,11 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Which numbers are in use.
 #[derive(Debug, Default)]
-pub(crate) struct Slots(Mutex<Vec<bool>>);
+pub struct Slots(Mutex<Vec<bool>>);
 
 impl Slots {
     /// The smallest free number, from now on in use.
-    pub(crate) fn take(&self) -> u64 {
+    pub fn take(&self) -> u64 {
         let mut slots = self.slots();
         let place = slots.iter().position(|taken| !taken).unwrap_or(slots.len());
         if place == slots.len() {
@@ -21,12 +21,12 @@ impl Slots {
     }
 
     /// `slot` is free again.
-    pub(crate) fn free(&self, slot: u64) {
+    pub fn free(&self, slot: u64) {
         self.slots()[slot as usize] = false;
     }
 
     /// The numbers in use.
-    pub(crate) fn in_use(&self) -> Vec<u64> {
+    pub fn in_use(&self) -> Vec<u64> {
         let slots = self.slots();
         (0..slots.len()).filter(|slot| slots[*slot]).map(|slot| slot as u64).collect()
     }

@@ -6,10 +6,10 @@
 //! Each thread is a client of its own with names of its own, nobody waits for anybody, and answers are dropped. A round is so
 //! many unlocks and locks at a time, and one pass. Medians with the spread, so that a busy machine disturbs both alike and shows.
 
-use lockwright::fabric::Message;
-use lockwright::fabric::backend::tcp::Inbox;
-use lockwright::fabric::observe::Mode;
 use lockwright::server::Bare;
+use lockwright_fabric::Message;
+use lockwright_fabric::backend::tcp::Inbox;
+use lockwright_fabric::observe::Mode;
 use lockwright_locks::combiner::core::{ClientId, Core, Limits, NAMES, Request};
 use std::hint::black_box;
 use std::sync::Arc;

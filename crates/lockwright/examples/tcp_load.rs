@@ -9,9 +9,9 @@
 mod apart;
 
 use apart::{Apart, serve_until_the_end, this_program};
-use lockwright::fabric::backend::tcp::{ConnectOptions, Fate, Listener, TcpEndpoint};
-use lockwright::fabric::{Message, PeerId};
 use lockwright::server::{Server, ServerOptions};
+use lockwright_fabric::backend::tcp::{ConnectOptions, Fate, Listener, TcpEndpoint};
+use lockwright_fabric::{Message, PeerId};
 use std::cell::RefCell;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -104,7 +104,7 @@ impl ClientOptions {
     ///
     /// ```
     /// let options = lockwright::Client::options().rdma_device("rxe0:1".parse()?);
-    /// # Ok::<(), lockwright::fabric::backend::rdma::DeviceError>(())
+    /// # Ok::<(), lockwright_fabric::backend::rdma::DeviceError>(())
     /// ```
     #[cfg(feature = "rdma")]
     pub fn rdma_device(mut self, device: lockwright_fabric::backend::rdma::DeviceChoice) -> Self {

@@ -21,9 +21,6 @@
 //! - [`inspect`]: who holds what, who waits, and how to break a lock.
 //! - [`fenced`]: how a resource refuses writes from the past.
 //!
-//! Underneath: the [`fabric`] (what one node may do to another, and the backends that do it) and the [`locks`] (the
-//! protocols, each written once and generic over the fabric).
-//!
 //! What this crate must not do: see the simulator. Whoever links it compiles none of that.
 
 mod client;
@@ -48,8 +45,6 @@ pub use lock::{
     Acquire, AcquireSet, Downgrade, Guard, GuardState, LockSet, LostSignal, Mutex, RangeLock, RwLock,
     SetGuard, Unlock, Upgrade,
 };
-pub use lockwright_fabric as fabric;
-pub use lockwright_locks as locks;
 pub use name::{LockName, MAX_NAME_BYTES, NameError};
 
 /// The README's code, compiled and run like any other example.

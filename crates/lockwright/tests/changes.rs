@@ -1,10 +1,10 @@
 //! Held locks that are upgraded, downgraded and given back in part, between threads (`mem:`): the same as behind a server, and
 //! a history of threads at random, shown to the checkers that also judge the explorer.
 
-use lockwright::fabric::PeerId;
-use lockwright::fabric::observe::{Claim, Mode, Observation};
-use lockwright::locks::case::Checks;
 use lockwright::{ChangeError, Client, Guard, LockError, LockSet, RangeLock};
+use lockwright_fabric::PeerId;
+use lockwright_fabric::observe::{Claim, Mode, Observation};
+use lockwright_sim::case::Checks;
 use lockwright_sim::check::Watch;
 use std::pin::pin;
 use std::sync::Mutex;

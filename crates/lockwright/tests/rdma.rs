@@ -9,7 +9,7 @@ mod served;
 #[allow(dead_code, reason = "the parent of the stress on shared memory is not this one")]
 mod stress;
 
-use lockwright::fabric::backend::rdma::has_device;
+use lockwright_fabric::backend::rdma::has_device;
 use served::{Offers, Plan, Stress, Transport, is_child};
 
 /// Where the machine is emulated, the verbs of a lent lock take their time.

@@ -5,10 +5,10 @@
 mod apart;
 
 use apart::{LONG, Scratch, address, client, eventually, options, restart, server};
-use lockwright::fabric::backend::shm::space_path;
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::server::{ServeError, Server, ServerOptions};
 use lockwright::{Client, GuardState, LockError, LockSet, OpenError, TryLockError};
+use lockwright_fabric::backend::shm::space_path;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -287,8 +287,8 @@ fn nonsense_on_the_wire_disturbs_nobody_else() {
 /// A corpus of messages in sound frames: every kind there is and some there are not, with words that mean nothing.
 #[test]
 fn nonsense_in_sound_frames_ends_its_own_session_only() {
-    use lockwright::fabric::backend::tcp::{ConnectOptions, TcpEndpoint};
-    use lockwright::fabric::{Addr, Endpoint, Message, NodeId, PeerId, Word64};
+    use lockwright_fabric::backend::tcp::{ConnectOptions, TcpEndpoint};
+    use lockwright_fabric::{Addr, Endpoint, Message, NodeId, PeerId, Word64};
     let server = server();
     let client = client(&server);
     let guard = client.mutex("a").unwrap().lock().wait().unwrap();

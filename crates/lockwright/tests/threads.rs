@@ -60,7 +60,7 @@ fn a_waiter_that_is_dropped_in_the_queue_loses_nobody_the_lock() {
     let mut last = Box::pin(lock.lock());
     assert!(last.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     drop(held);
-    let guard = lockwright::fabric::backend::block_on(last).unwrap();
+    let guard = lockwright_fabric::backend::block_on(last).unwrap();
     assert_eq!(guard.state(), GuardState::Held);
     drop(guard);
     assert!(client.settle(Duration::from_secs(10)), "the abandoned ones came and went");

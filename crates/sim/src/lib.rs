@@ -1,6 +1,7 @@
 //! Virtual time and exhaustive search: the two fabrics on which protocols are studied, and the checkers that
 //! watch them there.
 
+pub mod case;
 pub mod check;
 pub mod explore;
 mod failure;
@@ -8,6 +9,7 @@ mod latencies;
 mod memory;
 mod nic;
 mod plan;
+mod play;
 mod ranges;
 mod report;
 mod rng;
@@ -20,6 +22,7 @@ pub use failure::{Cause, Failure, replay_line};
 pub use memory::Memory;
 pub use nic::NicModel;
 pub use plan::Plan;
+pub use play::play;
 pub use ranges::{Oltp, Pattern, Ranges};
 pub use report::{Kind, Latency, PerCycle, Report};
 pub use rng::Rng;

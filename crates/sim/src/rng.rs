@@ -1,6 +1,8 @@
 //! Random numbers that are the same on every machine and in every version: xoshiro256++ seeded by splitmix64
 //! (Blackman and Vigna). Ours, because a replay must not depend on a library's choice of generator.
 
+use lockwright_fabric::random::SplitMix;
+
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
 pub struct Rng([u64; 4]);
@@ -8,15 +10,8 @@ pub struct Rng([u64; 4]);
 impl Rng {
     /// Stream number `stream` of `seed`.
     pub fn new(seed: u64, stream: u64) -> Self {
-        let mut state = seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95);
-        let mut next = || {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        };
-        Self([next(), next(), next(), next()])
+        let mut seeds = SplitMix::new(seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95));
+        Self(std::array::from_fn(|_| seeds.next()))
     }
 
     /// 64 random bits.

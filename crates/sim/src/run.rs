@@ -1,5 +1,6 @@
 //! A run: so many clients that acquire and release locks of one protocol until enough has been done.
 
+use crate::case::Checks;
 use crate::failure::{Cause, Failure, replay_line};
 use crate::plan::Plan;
 use crate::ranges::Picker;
@@ -9,7 +10,6 @@ use crate::tally::{Tally, Times};
 use crate::world::{Ended, Progress, Setup, SimEndpoint, World};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Addr, Endpoint, NodeId, Width};
-use lockwright_locks::case::Checks;
 use lockwright_locks::{Grant, LockClient, Lost, Protocol, Space};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -7,15 +7,33 @@ use std::path::Path;
 use std::process::Command;
 
 /// Crate, what it may see, and what its tests may see besides.
-const LAYERS: [(&str, &[&str], &[&str]); 7] = [
+const LAYERS: [(&str, &[&str], &[&str]); 10] = [
     ("lockwright-fabric", &[], &[]),
     // A protocol that could name the simulator would soon have a simulated version.
     ("lockwright-locks", &["lockwright-fabric"], &["lockwright-sim"]),
+    ("lockwright-baselines", &["lockwright-fabric", "lockwright-locks"], &[]),
     ("lockwright-sim", &["lockwright-fabric", "lockwright-locks"], &[]),
-    // Whoever links the library must not compile the simulator.
+    (
+        "lockwright-proofs",
+        &["lockwright-fabric", "lockwright-locks", "lockwright-baselines", "lockwright-sim"],
+        &[],
+    ),
+    // Whoever links the library or the program compiles neither simulator, proofs nor baselines.
     ("lockwright", &["lockwright-fabric", "lockwright-locks"], &["lockwright-sim"]),
-    ("lockwright-lab", &["lockwright", "lockwright-sim"], &[]),
-    ("lockwright-cli", &["lockwright", "lockwright-lab"], &[]),
+    ("lockwright-term", &[], &[]),
+    (
+        "lockwright-lab",
+        &[
+            "lockwright-fabric",
+            "lockwright-locks",
+            "lockwright-baselines",
+            "lockwright-sim",
+            "lockwright-proofs",
+            "lockwright-term",
+        ],
+        &[],
+    ),
+    ("lockwright-cli", &["lockwright", "lockwright-fabric", "lockwright-locks", "lockwright-term"], &[]),
     ("xtask", &[], &[]),
 ];
 

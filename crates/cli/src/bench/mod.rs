@@ -16,8 +16,8 @@ mod rdma;
 mod shm;
 mod tcp;
 
-use crate::{Verdict, grid, spinner};
 use anyhow::{Context, Result};
+use lockwright_term::{Outcome, grid, spinner};
 use serde_json::json;
 use std::io::Write;
 
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// RDMA device, as NAME, NAME:PORT or NAME:PORT:GID [default: the first that will do]
     #[cfg(feature = "rdma")]
     #[arg(long, value_name = "DEVICE", env = "LOCKWRIGHT_RDMA_DEVICE")]
-    rdma_device: Option<lockwright::fabric::backend::rdma::DeviceChoice>,
+    rdma_device: Option<lockwright_fabric::backend::rdma::DeviceChoice>,
     /// What the other process of a bench does, and in which space
     #[arg(long, hide = true, num_args = 2)]
     partner: Option<Vec<String>>,
@@ -139,10 +139,10 @@ fn time(ns: f64) -> String {
     }
 }
 
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     if let Some([what, space]) = args.partner.as_deref() {
         partner::run(what, space)?;
-        return Ok(Verdict::Clean);
+        return Ok(Outcome::Clean);
     }
     let (runs, busy) = (measure::Runs::new(args.quick), measure::busy());
     if args.fabric == Fabric::Rdma {
@@ -176,5 +176,5 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
             writeln!(out, "MISS {} against {}: {reason}", row.what, row.against)?;
         }
     }
-    Ok(Verdict::clean_if(rows.iter().all(Row::holds)))
+    Ok(Outcome::clean_if(rows.iter().all(Row::holds)))
 }

@@ -9,6 +9,7 @@
 //! the lock stays held until they end. What this does not cover: processes that the command starts and leaves behind.
 
 use super::{UNAVAILABLE, os};
+use lockwright_term::say;
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};

@@ -17,6 +17,7 @@ use crate::SpaceArg;
 use clap::ValueEnum;
 use lockwright::inspect::{Entry, EntryState};
 use lockwright::{Acquire, Client, Guard, LockError};
+use lockwright_term::say;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
@@ -199,7 +200,10 @@ fn whom_for(args: &Args) -> String {
     };
     match entries.iter().find(here) {
         Some(Entry { pid, program, age, .. }) => {
-            format!("waiting for {name}: process {pid} ({program}) has had it for {}", crate::age(*age))
+            format!(
+                "waiting for {name}: process {pid} ({program}) has had it for {}",
+                lockwright_term::age(*age)
+            )
         }
         None => format!("waiting for {name}"),
     }

@@ -5,6 +5,7 @@
 use super::signals::{Came, Inbox};
 use super::{Args, OnLost, child, environment, os};
 use lockwright::{Acquire, Client, Guard, LockError};
+use lockwright_term::say;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

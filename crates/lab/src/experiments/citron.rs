@@ -8,8 +8,8 @@
 //! paper's 15 µs are shorter than what it stands for from some 25 clients on, and requests abort for ever.
 
 use crate::context::{Context, Run};
-use crate::subject::Tunable;
 use crate::table::Table;
+use lockwright_proofs::subject::Tunable;
 use lockwright_sim::{NicModel, Pattern, Plan, Ranges, Report};
 
 /// Units of a lock (§4.1: a terabyte in pages of 4 KiB).

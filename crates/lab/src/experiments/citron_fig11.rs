@@ -14,8 +14,8 @@ use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
 use crate::table::Table;
-use lockwright::locks::Space;
-use lockwright::locks::citron::{Params, Shape, split};
+use lockwright_locks::Space;
+use lockwright_locks::citron::{Params, Shape, split};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "citron-fig11",

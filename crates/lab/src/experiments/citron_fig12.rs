@@ -13,8 +13,8 @@ use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
-use crate::subject::Tunable;
 use crate::table::Table;
+use lockwright_proofs::subject::Tunable;
 use lockwright_sim::{Plan, Report};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

@@ -1,8 +1,8 @@
 //! What the combiner's experiments share: the locks compared, and one line of a table for each run.
 
 use crate::context::{Context, LabError, Run};
-use crate::subject::Tunable;
 use crate::table::Table;
+use lockwright_proofs::subject::Tunable;
 use lockwright_sim::{NicModel, Oltp, Pattern, Plan, Ranges, Report};
 
 /// Units of the lock in all of the thesis's experiments.

@@ -5,8 +5,8 @@ use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::table::Table;
-use lockwright::locks::fisslock::pipeline::Switch;
-use lockwright::locks::fisslock::{Decider, Params, Shipped, pipeline::Preference};
+use lockwright_locks::fisslock::pipeline::Switch;
+use lockwright_locks::fisslock::{Decider, Params, Shipped, pipeline::Preference};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "fiss-memory",

@@ -11,7 +11,7 @@ use crate::plot::{Axis, Plot, Series, Style};
 use crate::rack::{MACHINES, RackReport, RackRun, simulate_all};
 use crate::table::Table;
 use crate::workload::Workload;
-use lockwright::fabric::NodeId;
+use lockwright_fabric::NodeId;
 use lockwright_sim::NicModel;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

@@ -11,7 +11,7 @@ use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
 use crate::table::Table;
 use crate::two_sides::{Outcome, Stage, play};
-use lockwright::locks::qplock::{InOrder, QpLock, QpParams};
+use lockwright_locks::qplock::{InOrder, QpLock, QpParams};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "qplock-fairness",

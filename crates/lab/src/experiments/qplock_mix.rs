@@ -12,10 +12,10 @@ use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
 use crate::table::Table;
 use crate::two_sides::{Outcome, Stage, play};
-use lockwright::locks::Protocol;
-use lockwright::locks::baseline::{cas::Cas, filter::Filter, mcs::Mcs, rpc::Rpc};
-use lockwright::locks::qplock::leased::Leased;
-use lockwright::locks::qplock::{AsPrinted, InOrder, QpLock, QpParams};
+use lockwright_baselines::{cas::Cas, filter::Filter, mcs::Mcs, rpc::Rpc};
+use lockwright_locks::Protocol;
+use lockwright_locks::qplock::leased::Leased;
+use lockwright_locks::qplock::{AsPrinted, InOrder, QpLock, QpParams};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "qplock-mix",

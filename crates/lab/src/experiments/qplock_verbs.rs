@@ -10,7 +10,7 @@ use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::table::Table;
 use crate::two_sides::{Cost, Outcome, SideOutcome, Stage, play};
-use lockwright::locks::qplock::{AsPrinted, QpLock, QpParams};
+use lockwright_locks::qplock::{AsPrinted, QpLock, QpParams};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "qplock-verbs",

@@ -7,8 +7,8 @@
 pub(crate) mod tatp;
 pub(crate) mod tpcc;
 
-use lockwright::fabric::observe::Mode;
-use lockwright::locks::Want;
+use lockwright_fabric::observe::Mode;
+use lockwright_locks::Want;
 use lockwright_sim::{Rng, Zipf};
 
 /// What is done under locks.

@@ -19,7 +19,7 @@
 //! transactions each.
 
 use super::{Profile, Txn};
-use lockwright::locks::Want;
+use lockwright_locks::Want;
 use lockwright_sim::Rng;
 
 /// A population and how it is used.

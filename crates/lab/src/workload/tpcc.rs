@@ -15,7 +15,7 @@
 //! Shape of the papers' traces: 8.716 locks per transaction, at most 16, 13.6 % shared; NEW takes 14 and PAY 4.
 
 use super::{Profile, Txn};
-use lockwright::locks::Want;
+use lockwright_locks::Want;
 use lockwright_sim::Rng;
 
 /// A supplier.

@@ -3,11 +3,11 @@
 //! These tests live in the lab because it compiles each protocol for both fabrics once and hands them out as values:
 //! here they are only run.
 
-use lockwright::fabric::AtomicScope;
-use lockwright::locks::catalog::Checker;
-use lockwright_lab::sim::explore::{Options, Outcome};
-use lockwright_lab::sim::{Cause, Plan};
-use lockwright_lab::subject::{self, Subject};
+use lockwright_fabric::AtomicScope;
+use lockwright_proofs::subject::{self, Subject};
+use lockwright_sim::check::Checker;
+use lockwright_sim::explore::{Options, Outcome};
+use lockwright_sim::{Cause, Plan};
 use std::sync::Mutex;
 
 /// Futures within futures, unoptimised, take more than the usual two megabytes.
@@ -44,7 +44,7 @@ fn is_mutant(subject: &Subject) -> bool {
     subject.mutant.is_some()
 }
 
-/// States of one case at most. Everything is seen by `lockwright check --all`, which is optimised; here the largest cases are
+/// States of one case at most. Everything is seen by `lockwright-lab check --all`, which is optimised; here the largest cases are
 /// cut short, so that a test build ends in minutes.
 const MAX_STATES: u64 = 300_000;
 
@@ -155,7 +155,7 @@ fn mutants_that_show_in_a_plain_run_are_caught_in_one() {
                 matches!(failure.cause, Cause::Violation(_) | Cause::Stuck { .. } | Cause::NotFree { .. });
             assert!(seen, "{failure}");
             let text = failure.to_string();
-            assert!(text.contains(&format!("lockwright sim {name} --clients 12")), "{text}");
+            assert!(text.contains(&format!("lockwright-lab sim {name} --clients 12")), "{text}");
             assert!(text.contains(&format!("--seed {}", failure.seed)), "{text}");
             assert!(failure.timeline.lines().count() > 5, "{text}");
         },

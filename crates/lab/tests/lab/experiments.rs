@@ -1,8 +1,9 @@
 //! Experiments and the runs they are made of.
 
 use lockwright_lab::experiments::{ALL, find};
-use lockwright_lab::sim::Plan;
-use lockwright_lab::{Context, Run, subject};
+use lockwright_lab::{Context, Run};
+use lockwright_proofs::subject;
+use lockwright_sim::Plan;
 
 #[test]
 fn an_id_picks_one_experiment_and_can_name_a_file() {

@@ -17,20 +17,17 @@
 mod acquire;
 mod attempt;
 mod below;
-mod cases;
 mod ending;
 mod grow;
 mod handshake;
 mod handshake_leaves;
 mod layout;
 mod leaf;
-pub(crate) mod mutants;
 mod params;
 mod readers;
 mod recover;
 mod release;
 mod rules;
-mod rw_cases;
 mod shape;
 mod shrink;
 mod spill;
@@ -38,7 +35,6 @@ mod split;
 mod tokens;
 mod tree;
 mod tuning;
-mod wait_cases;
 mod wait_mode;
 mod words;
 
@@ -50,7 +46,6 @@ pub use split::{Cover, split};
 pub use tuning::{Stage, Trial, Tuning};
 pub use words::MANY_READERS;
 
-use crate::case::Case;
 use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Protocol, Reason, Space, Want};
 use acquire::OnTree;
 use attempt::Pieces;
@@ -169,14 +164,6 @@ impl<R: Rules> Protocol for Citron<R> {
             _ => return false,
         }
         params.check().is_ok()
-    }
-
-    fn cases() -> Vec<Case<Params>> {
-        R::cases()
-    }
-
-    fn with_recovery(case: Case<Params>) -> Case<Params> {
-        cases::with_recovery(case)
     }
 }
 

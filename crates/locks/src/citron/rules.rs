@@ -1,9 +1,5 @@
 //! Where the mutants of Citron differ from what is shipped: every rule that one of them breaks, by name.
 
-use super::params::Params;
-use super::{cases, rw_cases};
-use crate::case::Case;
-
 /// Where the mutants of Citron differ from it.
 pub trait Rules: std::fmt::Debug + 'static {
     /// The name on the command line.
@@ -44,9 +40,6 @@ pub trait Rules: std::fmt::Debug + 'static {
     const NOTES_SEE_GROWTH: bool = true;
     /// What ends something compares the generation it began in, where the fabric can.
     const ENDINGS_ARE_GUARDED: bool = true;
-
-    /// What the explorer runs.
-    fn cases() -> Vec<Case<Params>>;
 }
 
 /// The rules as they are shipped.
@@ -55,9 +48,6 @@ pub struct Shipped;
 
 impl Rules for Shipped {
     const NAME: &'static str = "citron";
-    fn cases() -> Vec<Case<Params>> {
-        cases::cases()
-    }
 }
 
 /// Reader-writer ranges.
@@ -67,7 +57,4 @@ pub struct ReaderWriter;
 impl Rules for ReaderWriter {
     const NAME: &'static str = "citron-rw";
     const READERS: bool = true;
-    fn cases() -> Vec<Case<Params>> {
-        rw_cases::cases()
-    }
 }

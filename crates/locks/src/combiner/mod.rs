@@ -12,14 +12,12 @@
 //! comes of it is a clear refusal.
 
 pub mod bell;
-mod cases;
 mod changes;
 mod client;
 pub mod core;
 mod flags;
 mod ids;
 mod message;
-pub(crate) mod mutants;
 mod packed;
 pub mod queue;
 #[cfg(test)]
@@ -27,7 +25,6 @@ mod queue_deaths;
 #[cfg(test)]
 mod queue_tests;
 pub(crate) mod records;
-pub(crate) mod redblack;
 mod server;
 mod shards;
 mod sync;
@@ -44,7 +41,6 @@ pub use server::{CombinerServer, Learning};
 pub use thesis::{Thesis, ThesisClient, ThesisServer};
 
 use self::core::{AsPrinted, Rules, Shipped};
-use crate::case::Case;
 use crate::protocol::{Info, Offers, Protocol, Space};
 use lockwright_fabric::{Addr, BoxedRole, Endpoint, Needs, NodeId};
 use std::fmt::Debug;
@@ -80,11 +76,10 @@ pub trait Variant: Debug + 'static {
     const INFO: Info;
     /// How clients of this shard learn of their grants.
     fn learning(params: &Params, shard: u16) -> Learning;
-    /// What the explorer runs.
-    fn cases() -> Vec<Case<Params>>;
 }
 
-const fn info(name: &'static str, summary: &'static str, source: &'static str) -> Info {
+/// Name, summary and source of a kind of combiner: they all offer the same.
+pub const fn info(name: &'static str, summary: &'static str, source: &'static str) -> Info {
     let offers =
         Offers { shared: true, ranges: true, tokens: true, tries: true, timeouts: true, recovery: true };
     Info { name, summary, source, offers }
@@ -104,9 +99,6 @@ impl Variant for Pushed {
     fn learning(_: &Params, _: u16) -> Learning {
         Learning::Pushed
     }
-    fn cases() -> Vec<Case<Params>> {
-        cases::pushed()
-    }
 }
 
 /// Clients poll by RPC.
@@ -122,11 +114,6 @@ impl Variant for PollRpc {
     );
     fn learning(_: &Params, _: u16) -> Learning {
         Learning::PollRpc
-    }
-    fn cases() -> Vec<Case<Params>> {
-        let mut cases = cases::polled(&Params::default());
-        cases.extend([cases::fairness(), cases::fair_queue()]);
-        cases
     }
 }
 
@@ -144,9 +131,6 @@ impl Variant for IntervalTree {
     fn learning(_: &Params, _: u16) -> Learning {
         Learning::AnswerThenPoll
     }
-    fn cases() -> Vec<Case<Params>> {
-        cases::polled(&Params::default())
-    }
 }
 
 /// Clients poll a flag in the server's memory.
@@ -163,12 +147,6 @@ impl Variant for PollFlag {
     fn learning(params: &Params, shard: u16) -> Learning {
         let Params { flag_clients: clients, flags_each: each, padded, .. } = *params;
         Learning::PollFlag(Flags { node: NodeId(shard), clients, each, padded })
-    }
-    fn cases() -> Vec<Case<Params>> {
-        let few = |padded| Params { flag_clients: 3, flags_each: 2, padded, ..Params::default() };
-        let mut cases = cases::polled(&few(false));
-        cases.push(cases::padded(&few(true)));
-        cases
     }
 }
 
@@ -220,34 +198,15 @@ impl<V: Variant> Protocol for Combiner<V> {
     fn message_name(kind: u32) -> &'static str {
         message::name(kind)
     }
-
-    fn cases() -> Vec<Case<Params>> {
-        V::cases()
-    }
 }
 
 #[cfg(test)]
 pub(crate) mod test_random {
-    //! Repeatable numbers for tests: SplitMix64.
+    //! How much random work tests do.
 
     /// How many times as much random work was asked for: `LOCKWRIGHT_RANDOM=50` makes some ten million operations.
     pub(crate) fn more() -> u64 {
         let asked = std::env::var("LOCKWRIGHT_RANDOM").ok();
         asked.map_or(1, |asked| asked.parse().expect("LOCKWRIGHT_RANDOM is a number"))
-    }
-
-    pub(crate) struct Random(u64);
-
-    impl Random {
-        pub(crate) fn new(seed: u64) -> Self {
-            Self(seed)
-        }
-
-        pub(crate) fn below(&mut self, limit: u64) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (z ^ (z >> 31)) % limit
-        }
     }
 }

@@ -4,12 +4,11 @@
 //! The combiner itself is the same: `flip` is the request's id, and the two slots per client of the thesis's `locks`
 //! array (Alg. 2) are a session with two ids.
 
+use super::Params;
 use super::core::{AsPrinted, ClientId, Core, Limits, NAMES, Request, Status};
 use super::message::Kind;
 use super::shards::is_keyed;
 use super::wire::{ThesisRequest, WireError, small};
-use super::{Params, cases};
-use crate::case::Case;
 use crate::protocol::{
     Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, TokenGrant, Want,
 };
@@ -51,10 +50,6 @@ impl Protocol for Thesis {
 
     fn message_name(kind: u32) -> &'static str {
         super::message::name(kind)
-    }
-
-    fn cases() -> Vec<Case<Params>> {
-        cases::thesis()
     }
 }
 

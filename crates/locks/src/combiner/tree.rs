@@ -1,8 +1,8 @@
 //! What the combiner asks of its interval trees: many trees (one for each lock that has ranges, one for all names
 //! together), in which requests stand by their range, held and waiting alike.
 //!
-//! There are two kinds: the thesis's [`RedBlack`](super::redblack::RedBlack), one range a node, and [`Wide`](super::wide::Wide),
-//! several, which touches fewer cache lines and is what is shipped.
+//! [`Wide`](super::wide::Wide) is the one that is shipped. The thesis has a red-black tree, one range a node, which touches
+//! more cache lines.
 //!
 //! What a tree must not do: know who blocks whom. It finds what overlaps; the rest is the combiner's.
 

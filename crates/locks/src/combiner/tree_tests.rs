@@ -1,11 +1,11 @@
 //! Every kind of tree against a naive list: the same operations, the same answers, and the shape it must have.
 
 use super::records::{Record, Records, Slot};
-use super::redblack::RedBlack;
-use super::test_random::{Random, more};
+use super::test_random::more;
 use super::tree::{IntervalTrees, Range};
 use super::wide::Wide;
 use lockwright_fabric::observe::Mode::{Exclusive, Shared};
+use lockwright_fabric::random::SplitMix;
 
 /// A tree that can be looked through.
 pub(super) trait Shape: IntervalTrees {
@@ -15,11 +15,11 @@ pub(super) trait Shape: IntervalTrees {
 
 /// `steps` random insertions, removals and questions on two trees, with up to `most` ranges in `units` units.
 fn agrees_with_a_list<T: Shape>(seed: u64, steps: u32, most: usize, units: u64) {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix::new(seed);
     let (mut trees, mut records) = (T::default(), Records::default());
     let roots = [trees.plant(), trees.plant()];
     let mut list: Vec<(Slot, u32, u64, u64)> = Vec::new();
-    let a_range = |random: &mut Random| {
+    let a_range = |random: &mut SplitMix| {
         let (tree, start) = (roots[random.below(2) as usize], random.below(units));
         // Some are long: they overlap many, and the wide tree notes them in another way.
         let longest = if random.below(64) == 0 { units } else { units.min(1 + units / (1 + most as u64)) };
@@ -146,4 +146,4 @@ macro_rules! kinds {
 }
 
 // The narrow one is as deep with twenty ranges as the shipped one with a hundred.
-kinds!(red_black: RedBlack, wide: Wide, narrow: Wide<4, 4>);
+kinds!(wide: Wide, narrow: Wide<4, 4>);

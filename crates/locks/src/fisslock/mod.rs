@@ -25,14 +25,12 @@
 //! (`coordinator`, `machine::recovery`).
 
 mod agent;
-mod cases;
 mod client;
 mod coordinator;
 mod decider;
 mod directory;
 mod lane;
 mod machine;
-pub(crate) mod mutants;
 mod packet;
 pub mod pipeline;
 mod report;
@@ -43,7 +41,6 @@ pub use decider::Decider;
 pub use machine::Machine;
 
 use self::pipeline::{Checks, Preference, Switch};
-use crate::case::Case;
 use crate::protocol::{Info, Offers, Protocol, Space};
 use lockwright_fabric::{BoxedRole, Endpoint, Needs, PeerId};
 use std::collections::BTreeSet;
@@ -122,9 +119,6 @@ pub trait Rules: Checks {
     const DEPARTURES_WAIT: bool = true;
     /// A decider's stamps go on above all that were given before it lost count.
     const STAMPS_LEAP: bool = true;
-
-    /// What the explorer runs.
-    fn cases() -> Vec<Case<Params>>;
 }
 
 /// The rules that are shipped.
@@ -133,11 +127,7 @@ pub struct Shipped;
 
 impl Checks for Shipped {}
 
-impl Rules for Shipped {
-    fn cases() -> Vec<Case<Params>> {
-        cases::all()
-    }
-}
+impl Rules for Shipped {}
 
 /// Machine number `mid`, counted from 1: zero is nobody.
 fn machine_of(mid: u8) -> PeerId {
@@ -221,9 +211,5 @@ impl<R: Rules> Protocol for FissLock<R> {
 
     fn message_name(kind: u32) -> &'static str {
         packet::name(kind)
-    }
-
-    fn cases() -> Vec<Case<Params>> {
-        R::cases()
     }
 }

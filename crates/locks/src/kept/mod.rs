@@ -23,16 +23,8 @@
 //! Files: `client` is the three rules; [`Book`] is what a space provides; [`verdict`] is how a client is declared dead; `mortal` and `ledger` provide it from plain
 //! memory, for the explorer; `cases`, `mutants` and `explored_ranges` are what it runs. `lockwright` brings the book of a real space.
 
-mod cases;
 mod client;
-mod explored;
-mod explored_ranges;
-mod ledger;
-mod mortal;
-pub(crate) mod mutants;
 pub mod ranges;
 pub mod verdict;
 
 pub use client::{Book, KeptClient, PromptBook, Says, State};
-pub use explored::{Fenced, Kept, KeptGrant, KeptParams};
-pub use explored_ranges::{Believing, KeptRanges, Outside, RangeGrant};

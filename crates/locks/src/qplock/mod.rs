@@ -15,16 +15,13 @@
 //! its own: it recovers from clients that die. docs/protocols/qplock.md says why each is safe and what was explored.
 
 mod acquire;
-mod cases;
 mod fifo;
 mod give_up;
 mod layout;
 pub mod leased;
-pub(crate) mod mutants;
 mod queue;
 mod release;
 
-use crate::case::Case;
 use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Protocol, Reason, Space, Want};
 pub use give_up::GivesUp;
 use layout::{Desc, LockWords, Side, Ticket};
@@ -116,9 +113,6 @@ pub trait Rules: std::fmt::Debug + Send + Sync + 'static {
     const MINDS_TICKETS: bool = true;
     /// Strict order: a head that could enter lets one of the other side go first that came earlier.
     const LETS_EARLIER_GO: bool = true;
-
-    /// The explorer's cases.
-    fn cases() -> Vec<Case<QpParams>>;
 }
 
 /// What is shipped as `qplock`.
@@ -127,9 +121,6 @@ pub struct Shipped;
 
 impl Rules for Shipped {
     const NAME: &'static str = "qplock";
-    fn cases() -> Vec<Case<QpParams>> {
-        cases::mutex()
-    }
 }
 
 /// The paper's lock to the letter.
@@ -140,9 +131,6 @@ impl Rules for AsPrinted {
     const NAME: &'static str = "qplock-printed";
     const SUMMARY: &'static str = "asymmetric lock as its paper prints it: every leader yields first";
     const LOOKS_FIRST: bool = false;
-    fn cases() -> Vec<Case<QpParams>> {
-        cases::mutex()
-    }
 }
 
 /// With shared mode and fencing tokens.
@@ -153,9 +141,6 @@ impl Rules for Extended {
     const NAME: &'static str = "qplock-rw";
     const SUMMARY: &'static str = "asymmetric reader-writer lock with fencing tokens";
     const EXTENDED: bool = true;
-    fn cases() -> Vec<Case<QpParams>> {
-        cases::extended()
-    }
 }
 
 /// First come, first served, across the sides too.
@@ -166,9 +151,6 @@ impl Rules for InOrder {
     const NAME: &'static str = "qplock-fifo";
     const SUMMARY: &'static str = "asymmetric lock that is strictly first come, first served";
     const FIFO: bool = true;
-    fn cases() -> Vec<Case<QpParams>> {
-        cases::in_order()
-    }
 }
 
 impl<R: Rules> Protocol for QpLock<R> {
@@ -216,10 +198,6 @@ impl<R: Rules> Protocol for QpLock<R> {
 
     fn message_name(kind: u32) -> &'static str {
         if kind == queue::SUCCESSOR { "Successor" } else { "Handover" }
-    }
-
-    fn cases() -> Vec<Case<QpParams>> {
-        R::cases()
     }
 }
 

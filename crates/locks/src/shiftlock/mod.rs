@@ -15,14 +15,12 @@
 //! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
 
 mod acquire;
-mod cases;
 pub mod fitting;
 mod give_up;
 mod grant;
 pub mod layout;
 mod members;
 mod messages;
-pub mod mutants;
 pub mod portable;
 pub mod prompt;
 mod recover;
@@ -35,7 +33,6 @@ pub mod witness;
 
 pub use grant::ShiftGrant;
 
-use crate::case::Case;
 use crate::fast::{AtOnce, Begun, Quick};
 use crate::orphans::Orphans;
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
@@ -87,11 +84,6 @@ pub trait Rules: Debug + 'static {
     const GIVING_UP_PASSES_ON: bool = true;
     /// A server that is asked to reset a lock compares RelCnt, besides the era.
     const SERVER_COMPARES_REL_CNT: bool = true;
-
-    /// What the explorer runs.
-    fn cases<L: Layout>() -> Vec<Case<ShiftParams>> {
-        if L::NEEDS.masked { cases::all() } else { cases::common() }
-    }
 }
 
 /// What is shipped.
@@ -218,10 +210,6 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
 
     fn message_name(kind: u32) -> &'static str {
         messages::name(kind)
-    }
-
-    fn cases() -> Vec<Case<ShiftParams>> {
-        R::cases::<L>()
     }
 }
 

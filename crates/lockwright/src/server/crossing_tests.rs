@@ -11,6 +11,7 @@ use crate::remote::table::{Origin, Stage, Table, Upgrade};
 use crate::remote::talk::{Answer, Ask, DESK, RequestId, Units};
 use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, VerbHost};
 use lockwright_fabric::observe::Mode;
+use lockwright_fabric::random::SplitMix;
 use lockwright_fabric::{Message, PeerId};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -20,18 +21,6 @@ const CLIENTS: usize = 4;
 /// Handles: a keyed lock, and a range lock.
 const KEYED: u64 = 0;
 const RANGES: u64 = 1;
-
-/// Repeatable numbers: SplitMix64.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
-    }
-}
 
 /// A lock, as its guard and the future that changes it know it.
 #[derive(Clone, Copy, Debug)]
@@ -105,8 +94,8 @@ impl Far {
     }
 
     /// Does something that a user could do.
-    fn act(&mut self, dice: &mut Dice, seen: &mut Seen) {
-        let some = |dice: &mut Dice, held: &[Held]| dice.below(held.len().max(1) as u64) as usize;
+    fn act(&mut self, dice: &mut SplitMix, seen: &mut Seen) {
+        let some = |dice: &mut SplitMix, held: &[Held]| dice.below(held.len().max(1) as u64) as usize;
         let at = some(dice, &self.held);
         match (dice.below(8), self.held.get(at).copied()) {
             (0 | 1, _) if self.wanted.len() + self.held.len() < 3 => {
@@ -188,7 +177,7 @@ struct World {
     epoch: u64,
     keys: u128,
     clients: Vec<Far>,
-    dice: Dice,
+    dice: SplitMix,
     seen: Seen,
 }
 
@@ -200,7 +189,7 @@ impl World {
         let path = folder.join(format!("lockwright-crossing-{}-{seed}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let clients: Vec<_> = (0..CLIENTS).map(|_| Far::default()).collect();
-        let (dice, seen) = (Dice(seed), Seen::default());
+        let (dice, seen) = (SplitMix::new(seed), Seen::default());
         let mut world = Self { path, desk: None, epoch: 0, keys: 0, clients, dice, seen };
         for client in &mut world.clients {
             for (kind, name) in [(Kind::Keyed, "keyed"), (Kind::Ranges, "ranges")] {

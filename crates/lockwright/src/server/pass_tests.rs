@@ -11,6 +11,7 @@ use crate::remote::talk::{Answer, Ask, DESK, OLDEST, RequestId, Units, VERSION, 
 use lockwright_fabric::PeerId;
 use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, VerbHost};
 use lockwright_fabric::observe::Mode;
+use lockwright_fabric::random::SplitMix;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -150,15 +151,12 @@ fn units(start: u64) -> Units {
     Units { handle: RANGES, mode: Mode::Exclusive, start, end: start + 1 }
 }
 
-/// Repeatable numbers: SplitMix64.
-struct Random(u64);
+/// Repeatable requests.
+struct Random(SplitMix);
 
 impl Random {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
+        self.0.below(limit)
     }
 
     /// Something a client may ask, sensible or not. Ids come from a small set, so that requests meet their like.
@@ -190,7 +188,7 @@ impl Random {
 /// Lets clients ask at random, with `settle` after as many messages as `group` says, and returns what was said.
 fn play(seed: u64, mut group: impl FnMut() -> u64) -> (Vec<(PeerId, Answer)>, Vec<Standing>) {
     const CLIENTS: usize = 4;
-    let (office, mut random) = (Office::new(), Random(seed));
+    let (office, mut random) = (Office::new(), Random(SplitMix::new(seed)));
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| office.come_in()).collect();
     let mut left = group();
     for time in 0..400 {
@@ -233,7 +231,7 @@ fn a_pass_of_several_requests_answers_exactly_as_one_by_one() {
             Answer::Granted { id, .. } if slot(*id) >= 4 => changes[4] += 1,
             _ => {}
         });
-        let mut sizes = Random(!seed);
+        let mut sizes = Random(SplitMix::new(!seed));
         assert_eq!(play(seed, move || 1 + sizes.below(60)), one_by_one, "seed {seed}");
     }
     assert!(changes.iter().all(|seen| *seen > 10), "every kind of change: {changes:?}");

@@ -6,9 +6,9 @@
 
 use crate::stress::child::LETS_GO;
 use crate::stress::{Dice, LOCKS, PATIENCE, TASK, end, ended_by, folder, judge, now_ns};
-use lockwright::fabric::backend::shm::space_path;
 use lockwright::inspect::Inspector;
 use lockwright::server::{Server, ServerOptions};
+use lockwright_fabric::backend::shm::space_path;
 use lockwright_sim::check::history::{History, Log};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

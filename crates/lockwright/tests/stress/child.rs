@@ -2,8 +2,8 @@
 
 use super::changes::Held;
 use super::{Dice, LEASE, now_ns};
-use lockwright::fabric::FabricError;
 use lockwright::{Acquire, Client, Guard, HandleError, LockError, UnlockError};
+use lockwright_fabric::FabricError;
 use lockwright_sim::check::history::Log;
 use std::path::Path;
 use std::time::{Duration, Instant};

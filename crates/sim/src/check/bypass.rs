@@ -1,9 +1,9 @@
 //! Bounded bypass: how often a waiting client sees conflicting claims granted to others.
 
 use super::Violation;
+use crate::check::Checker;
 use lockwright_fabric::PeerId;
 use lockwright_fabric::observe::{Claim, Observation};
-use lockwright_locks::catalog::Checker;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 

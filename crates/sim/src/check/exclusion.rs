@@ -1,9 +1,9 @@
 //! Mutual exclusion over modes and ranges: no two clients hold conflicting claims.
 
 use super::Violation;
+use crate::check::Checker;
 use lockwright_fabric::PeerId;
 use lockwright_fabric::observe::{Claim, Observation};
-use lockwright_locks::catalog::Checker;
 use std::collections::BTreeMap;
 
 /// Who holds what.

@@ -24,10 +24,10 @@
 //! next one written, so that two who are in at once write the same.
 
 use super::{Violation, Watch};
+use crate::case::Checks;
+use crate::check::Checker;
 use lockwright_fabric::PeerId;
 use lockwright_fabric::observe::{Claim, Mode, Observation};
-use lockwright_locks::case::Checks;
-use lockwright_locks::catalog::Checker;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};

@@ -4,18 +4,19 @@
 //! state, which is why it is small, comparable and hashable; a [`history`] merged from what real processes noted is
 //! replayed through it afterwards.
 
+use crate::case::Checks;
 use lockwright_fabric::PeerId;
 use lockwright_fabric::observe::{Claim, Observation};
-use lockwright_locks::case::Checks;
-use lockwright_locks::catalog::Checker;
 use std::fmt;
 
 mod bypass;
+mod checker;
 mod exclusion;
 pub mod history;
 mod tokens;
 
 pub use bypass::Bypass;
+pub use checker::Checker;
 pub use exclusion::Exclusion;
 pub use tokens::Tokens;
 

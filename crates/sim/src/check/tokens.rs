@@ -1,9 +1,9 @@
 //! Fencing tokens: every grant's is larger than that of every earlier conflicting grant.
 
 use super::Violation;
+use crate::check::Checker;
 use lockwright_fabric::PeerId;
 use lockwright_fabric::observe::{Claim, Observation};
-use lockwright_locks::catalog::Checker;
 use std::collections::BTreeMap;
 
 /// The highest token seen, by claim: claims that differ in mode or range conflict in different ways.

@@ -11,8 +11,8 @@ use super::automaton::{Kind, Stimulus};
 use super::endpoint::Pending;
 use super::state::{DEAD, FaultWord};
 use super::world::{Step, Turn, World};
+use crate::case::Clock;
 use lockwright_fabric::{Deadline, Time};
-use lockwright_locks::case::Clock;
 
 /// How long a pause is, for those who ask.
 const LONGER_THAN_ANY_LEASE_NS: u64 = 1 << 50;

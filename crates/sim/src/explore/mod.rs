@@ -24,13 +24,14 @@ mod world;
 pub use endpoint::StepEndpoint;
 pub use trace::{Row, Trace};
 
+use crate::case::{Case, Round, Timeouts};
+use crate::check::Checker;
 use crate::check::Violation;
+use crate::play;
 use automaton::Automaton;
 use endpoint::Traits;
 use lockwright_fabric::{Addr, AtomicScope, NodeId, PeerId};
-use lockwright_locks::case::{Case, Round, Timeouts};
-use lockwright_locks::catalog::Checker;
-use lockwright_locks::{Protocol, play};
+use lockwright_locks::Protocol;
 use roles::Roles;
 use search::{Limits, search};
 use std::fmt;
@@ -177,7 +178,6 @@ fn adapted<P: Protocol>(case: &Case<P::Params>, options: &Options) -> Case<P::Pa
         case.checks.bypass = None;
     }
     if options.crash && case.faults.crashes == 0 {
-        case = P::with_recovery(case);
         case.faults.crashes = 1;
         case.checks.finish &= P::INFO.offers.recovery;
         if P::INFO.offers.recovery {

@@ -3,10 +3,10 @@
 use super::state::FaultWord;
 use super::world::{Step, World};
 use super::{OnProgress, Progress};
+use crate::case::Checks;
+use crate::check::Checker;
 use crate::check::Violation;
 use hashbrown::HashTable;
-use lockwright_locks::case::Checks;
-use lockwright_locks::catalog::Checker;
 
 /// All states seen, each once, in the order they were found.
 pub(super) struct States {

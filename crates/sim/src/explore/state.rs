@@ -12,8 +12,8 @@
 //! | watch | – | what the checkers remember, in `Tables::watches` |
 //! | faults | – | a [`FaultWord`] |
 
+use crate::case::Faults;
 use lockwright_fabric::Addr;
-use lockwright_locks::case::Faults;
 use std::ops::Range;
 
 /// Where a crashed client is, and a lost role.

@@ -4,9 +4,9 @@ use super::automaton::{Automaton, Kind, Stimulus};
 use super::roles::Roles;
 use super::state::{DEAD, FaultWord, Shape};
 use super::tables::{Letter, Tables};
+use crate::case::{Checks, Clock, Faults, Timeouts};
 use crate::check::{Violation, Watch};
 use lockwright_fabric::{Addr, Message, PeerId, Time, Width};
-use lockwright_locks::case::{Checks, Clock, Faults, Timeouts};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 

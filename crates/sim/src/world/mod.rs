@@ -16,13 +16,13 @@ pub use endpoint::SimEndpoint;
 pub use stats::Counters;
 
 use self::core::{Core, LOOK_EVERY, Stop};
+use crate::case::Checks;
 use crate::check::Violation;
 use crate::memory::Memory;
 use crate::nic::NicModel;
 use crate::rng::Rng;
 use lockwright_fabric::fault::FaultPlan;
 use lockwright_fabric::{Addr, BoxedRole, NodeId, PeerId, Width};
-use lockwright_locks::case::Checks;
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;

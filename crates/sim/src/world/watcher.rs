@@ -17,11 +17,11 @@
 
 use super::interest::{Interest, Interests};
 use super::overtaken::Overtaken;
+use crate::case::Checks;
+use crate::check::Checker;
 use crate::check::{Tokens, Violation, Watch};
 use lockwright_fabric::PeerId;
 use lockwright_fabric::observe::{Claim, Mode, Observation};
-use lockwright_locks::case::Checks;
-use lockwright_locks::catalog::Checker;
 use std::collections::BTreeSet;
 
 /// Tokens are checked for locks below this: a table of all would outgrow the lock memory.

@@ -31,7 +31,6 @@ pub use request::{Answer, ClientId, Limits, NAMES, Refusal, Reply, Request};
 pub use state::{Holding, Status};
 
 use super::records::{NIL, Record, Records, Slot, State};
-use super::redblack::RedBlack;
 use super::tree::IntervalTrees;
 use super::wide::Wide;
 use lockwright_fabric::observe::Mode;
@@ -67,7 +66,7 @@ impl Rules for Shipped {
 pub struct AsPrinted;
 
 impl Rules for AsPrinted {
-    type Trees = RedBlack;
+    type Trees = Wide;
 }
 
 /// The combiner's state.

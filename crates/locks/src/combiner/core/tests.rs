@@ -3,8 +3,9 @@
 
 use super::*;
 use crate::combiner::queue;
-use crate::combiner::test_random::{Random, more};
+use crate::combiner::test_random::more;
 use Mode::{Exclusive, Shared};
+use lockwright_fabric::random::SplitMix;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
@@ -175,7 +176,7 @@ impl Naive {
     }
 }
 
-fn random_request(random: &mut Random, units: u64) -> Request {
+fn random_request(random: &mut SplitMix, units: u64) -> Request {
     let id = random.below(4) as u32;
     let start = random.below(units);
     let end = start + random.below(1 + units / 2);
@@ -202,7 +203,7 @@ impl Rules for Narrow {
 }
 
 fn agrees_with_the_definition<R: Rules>(seed: u64, steps: u32, clients: u64, units: u64) {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix::new(seed);
     let mut combiner: Core<R> = Core::new(Limits::default());
     let mut naive = Naive::default();
     for step in 0..steps {
@@ -248,7 +249,7 @@ fn with_many_ranges_it_answers_as_its_definition_does() {
 /// What waits is served in batches, with hundreds of ranges held.
 fn batches_are_answered_as_one_after_the_other<R: Rules>() {
     for seed in 0..8 * more() {
-        let mut random = Random::new(seed);
+        let mut random = SplitMix::new(seed);
         let (mut one_by_one, mut batched): (Core<R>, Core<R>) =
             (Core::new(Limits::default()), Core::new(Limits::default()));
         let units = 1 << (6 + seed % 12);
@@ -264,13 +265,13 @@ fn batches_are_answered_as_one_after_the_other<R: Rules>() {
             assert_eq!(replies, expected, "seed {seed} step {step}");
         }
         assert_eq!(one_by_one, batched);
-        assert!(batched.len() > RedBlack::MANY, "small trees are not prepared");
+        assert!(batched.len() > <R::Trees as IntervalTrees>::MANY, "small trees are not prepared");
     }
 }
 
 /// Ranges that come and go between `held` others, served one by one, as batches and out of a list.
 fn passes_are_alike(seed: u64, held: u64) {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix::new(seed);
     let mut one_by_one: Core = Core::new(Limits::default());
     let (mut handlers, mut list) = queue::list(1, 64);
     // Half of them far apart, half of them side by side.

@@ -2,9 +2,9 @@
 
 use super::leaf::fewest;
 use super::*;
-use crate::combiner::test_random::Random;
 use crate::combiner::tree_tests::Shape;
 use lockwright_fabric::observe::Mode;
+use lockwright_fabric::random::SplitMix;
 
 impl<const L: usize, const N: usize> Wide<L, N> {
     /// Checks the node and everything below it; adds how many nodes and ranges that is, and how many came over others.
@@ -94,7 +94,7 @@ fn filled(ranges: u64, mut start: impl FnMut(u64) -> u64) -> (Wide, Records) {
 
 #[test]
 fn a_range_takes_less_than_a_hundred_bytes_in_whatever_order_ranges_come() {
-    let mut random = Random::new(1);
+    let mut random = SplitMix::new(1);
     let count = 50_000;
     for (order, (trees, records)) in [
         ("at random", filled(count, |_| random.below(1 << 32))),
@@ -165,7 +165,7 @@ fn short_cuts(trees: &mut Wide, mut start: impl FnMut() -> u64) -> u32 {
 #[test]
 fn where_ranges_lie_evenly_nearly_every_start_has_a_short_cut() {
     for (count, units) in [(5_000, 1 << 32), (50_000, 1 << 32), (50_000, 1 << 50)] {
-        let mut random = Random::new(count);
+        let mut random = SplitMix::new(count);
         let (mut trees, _) = filled(count, |_| random.below(units));
         let found = short_cuts(&mut trees, || random.below(units));
         assert!(found >= 98, "{found} of a hundred starts, {count} ranges in {units} units");
@@ -174,7 +174,7 @@ fn where_ranges_lie_evenly_nearly_every_start_has_a_short_cut() {
 
 #[test]
 fn a_few_ranges_that_are_far_away_leave_the_others_their_short_cuts() {
-    let mut random = Random::new(1);
+    let mut random = SplitMix::new(1);
     let (mut trees, _) =
         filled(
             10_000,
@@ -200,14 +200,14 @@ fn ranges_that_move_on_take_their_short_cuts_along() {
         }
     }
     trees.check_all(&records);
-    let mut random = Random::new(1);
+    let mut random = SplitMix::new(1);
     let found = short_cuts(&mut trees, || 100 * (45_000 + random.below(5_000)));
     assert!(found >= 70, "{found} of a hundred starts");
 }
 
 #[test]
 fn where_ranges_lie_very_unevenly_nobody_looks_for_short_cuts() {
-    let mut random = Random::new(1);
+    let mut random = SplitMix::new(1);
     let (mut trees, mut records) = filled(10_000, |range| ((range % 2) << 50) + random.below(1 << 20));
     assert!(!trees.shortcuts[0].exist());
     // Until it is otherwise.
@@ -221,7 +221,7 @@ fn where_ranges_lie_very_unevenly_nobody_looks_for_short_cuts() {
 
 #[test]
 fn short_cuts_that_lead_astray_change_nothing() {
-    let mut random = Random::new(1);
+    let mut random = SplitMix::new(1);
     let (mut trees, mut records) = filled(10_000, |range| 10 * range);
     let mut others = Vec::new();
     for step in 0..10_000 {

@@ -21,17 +21,14 @@
 //! What it must not do: believe anything that is not of its generation, or addressed to this very acquisition.
 
 mod acquire;
-mod cases;
 mod layout;
 mod link;
-pub(crate) mod mutants;
 mod peterson;
 mod recover;
 mod release;
 
 use super::layout::{MAX_SLOTS, Side};
 use super::queue::Slots;
-use crate::case::Case;
 use crate::protocol::{
     Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
 };
@@ -117,20 +114,13 @@ pub trait Rules: std::fmt::Debug + Send + Sync + 'static {
     const ASKS_FOR_THE_HOLDER: bool = true;
     /// A victim of an older generation says nothing.
     const CHECKS_VICTIM: bool = true;
-
-    /// The explorer's cases.
-    fn cases() -> Vec<Case<LeasedParams>>;
 }
 
 /// What is shipped as `qplock-leased`.
 #[derive(Debug)]
 pub struct Shipped;
 
-impl Rules for Shipped {
-    fn cases() -> Vec<Case<LeasedParams>> {
-        cases::all()
-    }
-}
+impl Rules for Shipped {}
 
 impl<R: Rules> Protocol for Leased<R> {
     type Params = LeasedParams;
@@ -176,10 +166,6 @@ impl<R: Rules> Protocol for Leased<R> {
 
     fn message_name(kind: u32) -> &'static str {
         if kind == link::SUCCESSOR { "Successor" } else { "Handover" }
-    }
-
-    fn cases() -> Vec<Case<LeasedParams>> {
-        R::cases()
     }
 }
 

@@ -1,0 +1,165 @@
+//! `lockwright-lab check`: drives protocols through every interleaving of their cases, and mutants into the
+//! checkers that must catch them.
+//!
+//! This file picks what is explored and decides the verdict; [`list`] lists, [`report`] shows.
+
+mod list;
+mod report;
+
+use crate::names;
+use anyhow::{Result, bail};
+use lockwright_proofs::subject::{self, Subject};
+use lockwright_sim::explore::Options;
+use lockwright_term::{Outcome, spinner};
+use report::{CaseReport, Report, SubjectReport};
+use std::io::Write;
+
+/// Explore every interleaving of a protocol's cases and report what the checkers find
+///
+/// Exits with 1 and a step-by-step trace if a checker objects. With --all every protocol must be clean, and
+/// every mutant (a deliberately broken lock) must be caught by the checker that is there for it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockwright-lab check --list                       what there is to explore
+  lockwright-lab check mcs                          all cases of one protocol
+  lockwright-lab check mcs --case two-writers --clients 3
+  lockwright-lab check fisslock --loss --dup --reorder --max-states 2000000
+  lockwright-lab check --mutant mcs-jumps-queue     watch a broken lock fail, step by step
+  lockwright-lab check --all                        everything, as continuous integration does")]
+pub(crate) struct Args {
+    /// The protocol
+    #[arg(conflicts_with_all = ["all", "mutant", "list"])]
+    protocol: Option<String>,
+    /// All protocols, then all mutants
+    #[arg(long, conflicts_with_all = ["mutant", "list", "case"])]
+    all: bool,
+    /// Only this case
+    #[arg(long, value_name = "NAME", conflicts_with = "list")]
+    case: Option<String>,
+    /// Name every protocol, case and mutant, and explore nothing
+    #[arg(long)]
+    list: bool,
+    /// A broken lock: its cases, until one is caught
+    #[arg(long, value_name = "NAME", conflicts_with = "list")]
+    mutant: Option<String>,
+    /// So many clients in every case, instead of the case's own number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    clients: Option<u8>,
+    /// Add one crash to every case
+    #[arg(long)]
+    crash: bool,
+    /// Let one packet be lost in every case: of protocols over unreliable packets, anywhere
+    #[arg(long)]
+    loss: bool,
+    /// Let one packet arrive twice in every case
+    #[arg(long)]
+    dup: bool,
+    /// Let packets overtake each other in every case
+    #[arg(long)]
+    reorder: bool,
+    /// Stop a case after so many states and say that it was not exhaustive
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_states: Option<u64>,
+    /// Print one JSON document instead of lines
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
+    if args.list {
+        return list::run(args.json, out);
+    }
+    let (protocols, mutants) = choose(args)?;
+    let mut report = Report::default();
+    for subject in &protocols {
+        report.protocols.push(explore(subject, args, out)?);
+    }
+    for subject in &mutants {
+        report.mutants.push(explore(subject, args, out)?);
+    }
+    report.ok = report.protocols.iter().all(|subject| subject.violations == 0)
+        && report.mutants.iter().all(SubjectReport::is_caught_as_expected);
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else if args.all {
+        report.summary(out)?;
+    }
+    // A mutant asked for by name is treated like any lock: to be caught is to be broken.
+    let clean = if args.all { report.ok } else { report.violations() == 0 };
+    Ok(Outcome::clean_if(clean))
+}
+
+/// The protocols and the mutants to explore.
+fn choose(args: &Args) -> Result<(Vec<Subject>, Vec<Subject>)> {
+    let (mutants, protocols): (Vec<_>, Vec<_>) =
+        subject::all().into_iter().partition(|subject| subject.mutant.is_some());
+    if args.all {
+        return Ok((protocols, mutants));
+    }
+    if let Some(name) = &args.mutant {
+        return Ok((Vec::new(), vec![pick("mutant", name, mutants, args)?]));
+    }
+    let Some(name) = &args.protocol else {
+        bail!("name a protocol, or say --all, --mutant NAME or --list");
+    };
+    if mutants.iter().any(|mutant| mutant.info.name == name) {
+        bail!("{name} is a mutant: lockwright-lab check --mutant {name}");
+    }
+    Ok((vec![pick("protocol", name, protocols, args)?], Vec::new()))
+}
+
+/// The subject called `name`, if it has the case that is asked for.
+fn pick(what: &str, name: &str, mut subjects: Vec<Subject>, args: &Args) -> Result<Subject> {
+    let Some(index) = subjects.iter().position(|subject| subject.info.name == name) else {
+        return Err(names::unknown(what, name, subjects.iter().map(|subject| subject.info.name)));
+    };
+    let subject = subjects.swap_remove(index);
+    if let Some(case) = &args.case
+        && subject.cases.iter().all(|known| known.name != case)
+    {
+        let what = format!("case of {name}");
+        return Err(names::unknown(&what, case, subject.cases.iter().map(|case| case.name)));
+    }
+    Ok(subject)
+}
+
+/// Explores the cases of `subject`; those of a mutant only until one is caught.
+fn explore(subject: &Subject, args: &Args, out: &mut impl Write) -> Result<SubjectReport> {
+    let mut report = SubjectReport::new(subject);
+    // With --all a mutant is there to test its checker: no trace, and its cases stay as they are.
+    let as_recorded = args.all && subject.mutant.is_some();
+    for (index, case) in subject.cases.iter().enumerate() {
+        if args.case.as_ref().is_some_and(|wanted| wanted != case.name) {
+            continue;
+        }
+        let bar = spinner(format!("{} {}", subject.info.name, case.name));
+        let drawn = bar.clone();
+        let mut options = Options {
+            clients: args.clients.filter(|_| !as_recorded).map(usize::from),
+            crash: args.crash && !as_recorded,
+            loss: args.loss && !as_recorded,
+            dup: args.dup && !as_recorded,
+            reorder: args.reorder && !as_recorded,
+            max_states: args.max_states.filter(|_| !as_recorded),
+            progress: Some(Box::new(move |progress| {
+                drawn.set_message(format!("{} states, depth {}", progress.states, progress.depth));
+            })),
+        };
+        let outcome = subject.explore(index, &mut options);
+        bar.finish_and_clear();
+        let case = CaseReport::new(&outcome);
+        if !args.json && !as_recorded {
+            case.print(subject.info.name, outcome.violation.as_ref(), out)?;
+        }
+        report.add(case);
+        if subject.mutant.is_some() && report.violations > 0 {
+            break;
+        }
+    }
+    if !args.json {
+        report.print(out)?;
+        out.flush()?;
+    }
+    Ok(report)
+}

@@ -1,0 +1,180 @@
+//! `lockwright-lab lab`: the experiments.
+
+use crate::names;
+use crate::version;
+use anyhow::{Result, bail};
+use lockwright_lab::{Claim, Context, Experiment, LabError, conduct, experiments};
+use lockwright_term::{Outcome, say};
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Run the papers' experiments on the simulator and hold the figures against theirs
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockwright-lab lab list
+  lockwright-lab lab run shift-sec2-3
+  lockwright-lab lab run --all --quick --out figures")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List the experiments
+    #[command(after_help = "Examples:\n  lockwright-lab lab list\n  lockwright-lab lab list --json")]
+    List {
+        /// Print the list as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    Run(RunArgs),
+}
+
+/// Run experiments; exits with 1 if a claim does not hold
+///
+/// Writes tables (CSV), pictures (SVG) and claims (JSON) into the folder given with --out.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockwright-lab lab run shift-sec2-3
+  lockwright-lab lab run --all --quick --json")]
+struct RunArgs {
+    /// Which experiments
+    #[arg(value_name = "EXPERIMENT", required_unless_present = "all", conflicts_with = "all")]
+    experiments: Vec<String>,
+    /// All of them
+    #[arg(long)]
+    all: bool,
+    /// Fewer points, shorter runs
+    #[arg(long)]
+    quick: bool,
+    /// Where tables and pictures go
+    #[arg(long, value_name = "DIR", default_value = "out")]
+    out: PathBuf,
+    /// Simulations that run side by side [default: one per core]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Print the claims as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// An experiment as `list --json` shows it.
+#[derive(Serialize)]
+struct Listed {
+    id: &'static str,
+    title: &'static str,
+    source: &'static str,
+}
+
+/// What came of one experiment, as `run --json` shows it.
+#[derive(Serialize)]
+struct Done {
+    id: &'static str,
+    fabric: &'static str,
+    build: &'static str,
+    quick: bool,
+    ok: bool,
+    claims: Vec<Claim>,
+    files: Vec<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
+    match &args.command {
+        Command::List { json } => list(*json, out),
+        Command::Run(args) => run_experiments(args, out),
+    }
+}
+
+fn list(json: bool, out: &mut impl Write) -> Result<Outcome> {
+    let all = experiments::ALL.iter();
+    if json {
+        let list: Vec<_> =
+            all.map(|Experiment { id, title, source, .. }| Listed { id, title, source }).collect();
+        writeln!(out, "{}", serde_json::to_string_pretty(&list)?)?;
+    } else {
+        for Experiment { id, title, source, .. } in all {
+            writeln!(out, "{id:<16} {title} ({source})")?;
+        }
+    }
+    Ok(Outcome::Clean)
+}
+
+fn run_experiments(args: &RunArgs, out: &mut impl Write) -> Result<Outcome> {
+    let chosen = choose(args)?;
+    let threads = match args.jobs {
+        Some(0) => bail!("--jobs is at least 1"),
+        Some(jobs) => jobs,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let mut context = Context::new(args.quick, threads);
+    let mut done = Vec::new();
+    for experiment in chosen {
+        let (findings, files) = match conduct(experiment, &mut context, &args.out, version()) {
+            Ok(done) => done,
+            // A checker's objection is a finding, not a failure to look.
+            Err(error @ LabError::Failed { .. }) => {
+                out.flush()?;
+                say!("{}: {}", experiment.id, error.to_string().trim_end());
+                return Ok(Outcome::Found);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let ok = findings.claims.iter().all(Claim::holds);
+        if !args.json {
+            writeln!(
+                out,
+                "{}: {} (simulated)\nsource: {}\n",
+                experiment.id, experiment.title, experiment.source
+            )?;
+            for table in &findings.tables {
+                writeln!(out, "{}:\n{table}", table.name)?;
+            }
+            for claim in &findings.claims {
+                writeln!(out, "{claim}")?;
+                // A miss says it already.
+                if claim.holds() && !claim.note.is_empty() {
+                    writeln!(out, "  note: {}", claim.note)?;
+                }
+            }
+            for file in &files {
+                writeln!(out, "wrote {}", file.display())?;
+            }
+            out.flush()?;
+        }
+        let (claims, build) = (findings.claims, version());
+        done.push(Done {
+            id: experiment.id,
+            fabric: "simulated",
+            build,
+            quick: args.quick,
+            ok,
+            claims,
+            files,
+        });
+    }
+    let ok = done.iter().all(|done| done.ok);
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&done)?)?;
+    } else {
+        let claims = || done.iter().flat_map(|done| &done.claims);
+        let misses = claims().filter(|claim| !claim.holds()).count();
+        writeln!(out, "lab: experiments={} claims={} misses={misses}", done.len(), claims().count())?;
+    }
+    Ok(Outcome::clean_if(ok))
+}
+
+fn choose(args: &RunArgs) -> Result<Vec<&'static Experiment>> {
+    if args.all {
+        return Ok(experiments::ALL.iter().collect());
+    }
+    let pick = |id: &String| {
+        experiments::find(id).ok_or_else(|| {
+            names::unknown("experiment", id, experiments::ALL.iter().map(|experiment| experiment.id))
+        })
+    };
+    args.experiments.iter().map(pick).collect()
+}

@@ -1,0 +1,36 @@
+//! Cases and mutants of Citron: handshake mode, wait mode, and readers and writers.
+
+mod cases;
+mod mutants;
+mod rw_cases;
+mod wait_cases;
+
+use crate::{Case, Proof, Visitor};
+use lockwright_locks::citron::{Citron, CitronRw, Params};
+
+/// Shows the protocols and their mutants to `visitor`.
+pub(crate) fn visit(visitor: &mut impl Visitor) {
+    visitor.protocol::<Citron>();
+    visitor.protocol::<CitronRw>();
+    mutants::visit(visitor);
+}
+
+impl Proof for Citron {
+    fn cases() -> Vec<Case<Params>> {
+        cases::cases()
+    }
+
+    fn with_recovery(case: Case<Params>) -> Case<Params> {
+        cases::with_recovery(case)
+    }
+}
+
+impl Proof for CitronRw {
+    fn cases() -> Vec<Case<Params>> {
+        rw_cases::cases()
+    }
+
+    fn with_recovery(case: Case<Params>) -> Case<Params> {
+        cases::with_recovery(case)
+    }
+}

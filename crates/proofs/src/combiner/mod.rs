@@ -1,0 +1,52 @@
+//! Cases and mutants of the combiner, as shipped and as the thesis has it.
+
+mod cases;
+mod mutants;
+
+use crate::{Case, Proof, Visitor};
+use lockwright_locks::combiner::{Combiner, IntervalTree, Params, PollFlag, PollRpc, Thesis};
+
+/// Shows the protocols and their mutants to `visitor`.
+pub(crate) fn visit(visitor: &mut impl Visitor) {
+    visitor.protocol::<Combiner>();
+    visitor.protocol::<Combiner<PollRpc>>();
+    visitor.protocol::<Combiner<PollFlag>>();
+    visitor.protocol::<Thesis>();
+    visitor.protocol::<Combiner<IntervalTree>>();
+    mutants::visit(visitor);
+}
+
+impl Proof for Combiner {
+    fn cases() -> Vec<Case<Params>> {
+        cases::pushed()
+    }
+}
+
+impl Proof for Combiner<PollRpc> {
+    fn cases() -> Vec<Case<Params>> {
+        let mut cases = cases::polled(&Params::default());
+        cases.extend([cases::fairness(), cases::fair_queue()]);
+        cases
+    }
+}
+
+impl Proof for Combiner<IntervalTree> {
+    fn cases() -> Vec<Case<Params>> {
+        cases::polled(&Params::default())
+    }
+}
+
+impl Proof for Combiner<PollFlag> {
+    fn cases() -> Vec<Case<Params>> {
+        let few = |padded| Params { flag_clients: 3, flags_each: 2, padded, ..Params::default() };
+        let mut cases = cases::polled(&few(false));
+        cases.push(cases::padded(&few(true)));
+        cases
+    }
+}
+
+impl Proof for Thesis {
+    fn cases() -> Vec<Case<Params>> {
+        cases::thesis()
+    }
+}

@@ -1,0 +1,75 @@
+//! Combiners with one thing wrong. Each must be caught.
+
+use super::cases;
+use crate::{Checker, Mutant, Proof, Visitor};
+use lockwright_locks::Info;
+use lockwright_locks::combiner::core::{Rules, Shipped};
+use lockwright_locks::combiner::{Combiner, Learning, Params, Variant, info};
+use lockwright_sim::case::Case;
+
+/// Shows every mutant to `visitor`.
+pub(crate) fn visit(visitor: &mut impl Visitor) {
+    let mutant = |caught_by, why| Mutant { of: "combiner", caught_by, why };
+    visitor.mutant::<Combiner<Overtaking>>(mutant(
+        Checker::Bypass,
+        "a request with nobody but waiters before it is granted at once",
+    ));
+    visitor.coarse_mutant::<Combiner<LosesCount>>(mutant(
+        Checker::Deadlock,
+        "a release lowers the count of one of those who wait for it, not of all (Alg. 4 line 15)",
+    ));
+    visitor.mutant::<Combiner<UpgradeLetsGo>>(mutant(
+        Checker::Exclusion,
+        "an upgrade gives up the shared lock and queues again, so that a writer comes in between",
+    ));
+    visitor.mutant::<Combiner<ForgetsDead>>(mutant(
+        Checker::Deadlock,
+        "what a client held when it died stays held",
+    ));
+}
+
+macro_rules! mutant {
+    ($doc:literal $name:ident $on_the_command_line:literal { $($rule:ident = $value:literal),+ } $learning:expr, $case:expr) => {
+        #[doc = $doc]
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub(crate) struct $name;
+
+        impl Rules for $name {
+            type Trees = <Shipped as Rules>::Trees;
+            $(const $rule: bool = $value;)+
+        }
+
+        impl Variant for $name {
+            type Rules = Self;
+            const INFO: Info = info($on_the_command_line, "a combiner with one thing wrong", "here");
+            fn learning(_: &Params, _: u16) -> Learning {
+                $learning
+            }
+        }
+
+        impl Proof for Combiner<$name> {
+            fn cases() -> Vec<Case<Params>> {
+                vec![$case]
+            }
+        }
+    };
+}
+
+mutant!(
+    "Lets requests go before others that wait."
+    Overtaking "combiner-overtaking" { FIFO = false } Learning::PollRpc, cases::fairness()
+);
+mutant!(
+    "Forgets some of those who wait."
+    LosesCount "combiner-loses-count" { LOWERS_ALL = false } Learning::Pushed, cases::all_wait()
+);
+mutant!(
+    "Lets go of the lock while it upgrades."
+    UpgradeLetsGo "combiner-upgrade-lets-go" { UPGRADE_HOLDS = false } Learning::Pushed, cases::upgrades()
+);
+mutant!(
+    "Does not release what the dead held."
+    ForgetsDead "combiner-forgets-dead" { BURIES_DEAD = false } Learning::Pushed, cases::crash()
+);
+
+const _: () = assert!(Shipped::FIFO && Shipped::LOWERS_ALL && Shipped::UPGRADE_HOLDS && Shipped::BURIES_DEAD);

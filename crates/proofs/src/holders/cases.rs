@@ -1,0 +1,89 @@
+//! What the explorer runs for kept locks: somebody is killed, or stopped and declared dead, between any two steps of
+//! everything that has to do with cards and resets.
+
+use super::KeptParams;
+use lockwright_locks::shiftlock::ShiftParams;
+use lockwright_locks::{Patience, Want};
+use lockwright_sim::case::{Case, Timeouts};
+
+pub(crate) const WRITE: Want = Want::exclusive(0);
+pub(crate) const READ: Want = Want::shared(0);
+pub(crate) const TRY_WRITE: Want = WRITE.with(Patience::Try);
+const TRY_READ: Want = READ.with(Patience::Try);
+
+/// Each of these once, with a card for everybody.
+pub(crate) fn mixed(name: &'static str, wants: &[Want], threshold: u32) -> Case<KeptParams> {
+    let shift = ShiftParams { threshold, ..ShiftParams::default() };
+    let params = KeptParams { shift, clients: wants.len() as u64, ..KeptParams::default() };
+    wants.iter().fold(Case::new(name).params(params).tokens(), |case, want| case.clients(1, &[*want]))
+}
+
+/// The same, and whoever waits has not tried before.
+pub(crate) fn without_tries(mut case: Case<KeptParams>) -> Case<KeptParams> {
+    case.params.tries_first = false;
+    case
+}
+
+/// The same, and the lock was left behind by somebody who is dead.
+pub(crate) fn left_by_the_dead(mut case: Case<KeptParams>) -> Case<KeptParams> {
+    case.params.left_by_the_dead = true;
+    case.checks.quiet = false;
+    case
+}
+
+/// Waiters ask at any time, as often as they like, and reset what they find dead, once: nothing rests on how patient they
+/// are. After that nobody recovers any more, so somebody may wait for ever.
+pub(crate) fn hasty(mut case: Case<KeptParams>) -> Case<KeptParams> {
+    case.params.shift.last_generation = 1;
+    case.timeouts(Timeouts::Any).may_hang()
+}
+
+/// Waiters ask when nothing moves any more: then everybody comes to an end.
+pub(crate) fn patient(case: Case<KeptParams>) -> Case<KeptParams> {
+    case.timeouts(Timeouts::WhenStuck)
+}
+
+/// One of them is killed.
+pub(crate) fn killed(case: Case<KeptParams>) -> Case<KeptParams> {
+    case.crashes(1)
+}
+
+/// One of them is stopped, may be declared dead meanwhile, and goes on. What a zombie's last verb leaves behind when
+/// everybody else is done, the next to come finds and resets; here nobody comes, so memory need not be free in the end.
+pub(crate) fn stopped(mut case: Case<KeptParams>) -> Case<KeptParams> {
+    case.checks.quiet = false;
+    case.pauses(1)
+}
+
+pub(crate) fn all() -> Vec<Case<KeptParams>> {
+    vec![
+        patient(mixed("healthy", &[WRITE, WRITE, READ], 1)),
+        hasty(mixed("healthy-and-hasty", &[WRITE, WRITE], 1)),
+        hasty(mixed("tries", &[WRITE, TRY_WRITE, TRY_READ], 1)),
+        patient(killed(mixed("killed", &[WRITE, WRITE, READ], 1))),
+        patient(killed(mixed("killed-writer", &[WRITE, WRITE, WRITE], 2))),
+        patient(killed(mixed("killed-reader", &[READ, READ, WRITE], 1))),
+        hasty(killed(mixed("killed-and-hasty", &[WRITE, WRITE], 2))),
+        hasty(killed(mixed("killed-and-tried", &[READ, TRY_READ, TRY_WRITE], 1))),
+        patient(stopped(mixed("stopped", &[WRITE, WRITE, READ], 1))),
+        patient(stopped(mixed("stopped-reader", &[READ, READ, WRITE], 1))),
+        hasty(stopped(mixed("stopped-writers-hasty", &[WRITE, WRITE], 2))),
+        hasty(stopped(mixed("stopped-reader-hasty", &[WRITE, READ], 1))),
+        hasty(stopped(mixed("stopped-and-tried", &[READ, TRY_READ, TRY_WRITE], 1))),
+        stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2))),
+    ]
+}
+
+/// Of a fabric that destroys a dead client's connection before anybody hears of its death: whoever is killed does nothing any
+/// more.
+pub(crate) fn fenced() -> Vec<Case<KeptParams>> {
+    vec![
+        patient(mixed("healthy", &[WRITE, WRITE, READ], 1)),
+        hasty(mixed("healthy-and-hasty", &[WRITE, WRITE], 1)),
+        hasty(mixed("tries", &[WRITE, TRY_WRITE, TRY_READ], 1)),
+        patient(killed(mixed("killed", &[WRITE, WRITE, READ], 1))),
+        patient(killed(mixed("killed-reader", &[READ, READ, WRITE], 1))),
+        hasty(killed(mixed("killed-and-hasty", &[WRITE, WRITE], 2))),
+        hasty(killed(mixed("killed-and-tried", &[READ, TRY_READ, TRY_WRITE], 1))),
+    ]
+}

@@ -1,0 +1,36 @@
+//! The checkers, by name.
+
+/// The checkers, by what they find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Checker {
+    /// Two conflicting claims were held at once.
+    Exclusion,
+    /// Somebody can never finish, and nothing moves any more.
+    Deadlock,
+    /// Somebody can never finish, though things still move.
+    Livelock,
+    /// Somebody was overtaken too often.
+    Bypass,
+    /// A token did not rise.
+    Tokens,
+    /// Lock memory was not free when all was quiet.
+    Quiet,
+}
+
+impl Checker {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Exclusion, Self::Deadlock, Self::Livelock, Self::Bypass, Self::Tokens, Self::Quiet];
+
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Checker::Exclusion => "mutual exclusion",
+            Checker::Deadlock => "deadlock",
+            Checker::Livelock => "livelock",
+            Checker::Bypass => "bypass bound",
+            Checker::Tokens => "token order",
+            Checker::Quiet => "lock memory free when quiet",
+        }
+    }
+}
