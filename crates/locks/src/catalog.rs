@@ -12,6 +12,7 @@ use crate::kept::{self, Fenced, Kept, KeptRanges};
 use crate::mutant;
 use crate::protocol::Protocol;
 use crate::qplock::{self, QpLock};
+use crate::shiftlock::narrow::Narrow;
 use crate::shiftlock::{ShiftLock, layout::Wide, portable::Portable, stirred_portable::StirredPortable};
 
 /// Somebody who wants to do something with every protocol, each as its own type.
@@ -95,6 +96,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<ShiftLock<Portable>>();
     visitor.protocol::<Kept>();
     visitor.protocol::<Kept<Fenced, StirredPortable>>();
+    visitor.protocol::<Kept<kept::Ending, Narrow>>();
     visitor.protocol::<KeptRanges>();
 
     visitor.protocol::<Combiner>();

@@ -34,5 +34,5 @@ pub mod ranges;
 pub mod verdict;
 
 pub use client::{Book, KeptClient, PromptBook, Says, State};
-pub use explored::{Fenced, Kept, KeptGrant, KeptParams};
+pub use explored::{Ending, Fenced, Kept, KeptGrant, KeptParams};
 pub use explored_ranges::{Believing, KeptRanges, Outside, RangeGrant};
