@@ -189,12 +189,12 @@ fn a_process_killed_in_the_directory_wedges_nothing() {
         assert_eq!(names.open(b"kept").unwrap(), kept);
         names.close(kept.id, |_| unreachable!("it is still open")).unwrap();
         assert!(!space.is_alive(process.me));
-        names.drop_all_of(process.me, |_| Reclaim::Reuse { highest_token: 0 }).unwrap();
+        names.drop_all_of(process.me, |_| Reclaim::Reuse { highest_token: 0, own_token: 0 }).unwrap();
         assert_eq!(names.names_of(process.me).unwrap(), []);
         assert!(space.bury(process.me), "round {round}");
     }
     // Nothing has leaked: all the room is there.
-    names.sweep(|_| Reclaim::Reuse { highest_token: 0 }).unwrap();
+    names.sweep(|_| Reclaim::Reuse { highest_token: 0, own_token: 0 }).unwrap();
     assert_eq!(names.len(), 1);
     let opened: Vec<_> = (0..63).map(|n| names.open(name(n).as_bytes()).unwrap().id).collect();
     assert_eq!(
@@ -224,7 +224,7 @@ fn names_of_a_killed_process_are_known_and_dropped() {
     let mut asked = Vec::new();
     let dropped = names.drop_all_of(process.me, |id| {
         asked.push(id);
-        Reclaim::Reuse { highest_token: 41 }
+        Reclaim::Reuse { highest_token: 41, own_token: 0 }
     });
     assert_eq!(dropped.unwrap(), ids);
     assert_eq!(asked, ids[..1], "the other is still in use");

@@ -260,6 +260,9 @@ pub enum Denied {
     /// Nonsense was asked for; nothing was changed.
     #[error("{0}")]
     BadRequest(&'static Reason),
+    /// The lock has given out all its tokens: they only rise, and there is no room for more.
+    #[error("this lock has given out all its tokens; use another name")]
+    Exhausted,
     /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),

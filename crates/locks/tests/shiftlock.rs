@@ -143,19 +143,38 @@ fn a_dead_holders_lock_is_recovered_and_its_token_stays_behind() {
 }
 
 #[test]
-fn a_count_that_is_half_full_goes_on_to_the_next_generation_and_tokens_still_rise() {
+fn a_lock_whose_count_is_at_its_limit_lets_nobody_in_and_stays_as_it_is() {
     let fabric = fabric::<Portable>();
     let (client, _) = counted::<Portable>(&fabric, 0);
     let word = Word64::at(Addr::new(NodeId(0), 0));
-    fabric.poke(word, Portable::REL_CNT.put(1 << (Portable::COUNT_BITS - 1)) as u64);
-    let mut last = None;
-    for generation in [1, 1] {
-        let grant = block_on(client.acquire(Want::exclusive(0))).unwrap();
-        assert!(grant.token() > last);
-        last = grant.token();
-        block_on(client.release(grant)).unwrap();
-        assert_eq!(Portable::GENERATION.get(u128::from(fabric.peek(word))), generation);
+    fabric.poke(word, Portable::REL_CNT.put(u128::from(Portable::LIMIT) - 1) as u64);
+    let last = block_on(client.acquire(Want::exclusive(0))).unwrap();
+    assert_eq!(last.token(), Some(Portable::LIMIT));
+    block_on(client.release(last)).unwrap();
+    let spent = fabric.peek(word);
+    for want in [Want::exclusive(0), Want::shared(0)] {
+        for patience in [Patience::Forever, Patience::Try, Patience::Until(Time(1))] {
+            assert_eq!(block_on(client.acquire(want.with(patience))), Err(Denied::Exhausted), "{want:?}");
+            assert_eq!(fabric.peek(word), spent, "{want:?}");
+        }
     }
+}
+
+#[test]
+fn tokens_rise_through_more_recoveries_than_there_are_generations() {
+    let fabric = fabric::<Portable>();
+    let params = ShiftParams::default().with_lease(1);
+    let client =
+        |index| ShiftLock::<Portable>::client(fabric.endpoint(PeerId::client(index)), &Space::of(4), &params);
+    let clients = [client(0), client(1)];
+    let mut last = None;
+    for turn in 0..2 * Portable::GENERATION.max() as usize {
+        // It never releases: the next takes the lock away.
+        let grant = block_on(clients[turn % 2].acquire(Want::exclusive(0))).unwrap();
+        assert!(grant.token() > last, "turn {turn}: {:?} after {last:?}", grant.token());
+        last = grant.token();
+    }
+    assert!(last < Some(1 << 53), "{last:?}");
 }
 
 #[test]

@@ -108,6 +108,9 @@ pub enum LockError {
     /// The space's protocol cannot do this.
     #[error("this space cannot do that: {0}")]
     Unsupported(&'static str),
+    /// The lock has given out all its tokens: they only rise, and there is no room for more.
+    #[error("this lock has given out all its tokens; use another name")]
+    Exhausted,
     /// The space cannot be reached, or is full.
     #[error("the space cannot be used: {0}")]
     Space(#[from] FabricError),
@@ -131,6 +134,7 @@ impl LockError {
             Denied::Busy | Denied::TimedOut => Self::TimedOut,
             Denied::Unsupported(reason) => Self::Unsupported(reason.0),
             Denied::BadRequest(reason) => Self::BadRange { start: claim.0, end: claim.1, why: reason.0 },
+            Denied::Exhausted => Self::Exhausted,
             Denied::Fabric(lost) => Self::Space(lost),
         }
     }

@@ -222,10 +222,9 @@ fn shiftlock() {
             let (old, _) = update(lock, &|old| Some((old & !Wide::TAIL.mask()) | tail));
             let entry = Entry::<Wide>::of(old);
             assert!(entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0, "nobody else is here");
-            let held = Wide::TAIL.mask() | Wide::REL_CNT.mask();
-            let mine = tail | Wide::REL_CNT.put(u128::from(entry.rel_cnt()));
-            let freed = Wide::REL_CNT.put(u128::from(entry.rel_cnt()) + 1)
-                | Wide::EPOCH.put(u128::from(!entry.epoch()));
+            let held = Wide::TAIL.mask() | Wide::STAMP;
+            let mine = tail | Wide::put(entry.stamp());
+            let freed = Wide::put(entry.stamp().plus(1)) | Wide::EPOCH.put(u128::from(!entry.epoch()));
             let release =
                 |old: u128| (old & held == mine).then_some((old & !held & !Wide::EPOCH.mask()) | freed);
             assert!(update(black_box(lock), &release).1, "it is still ours");

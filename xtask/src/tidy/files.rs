@@ -71,7 +71,10 @@ fn look_at(name: &str, text: &str) -> Vec<String> {
             complaints.push(format!("{name}: {lines} lines, more than {MAX_LINES}: split it by idea"));
         }
     }
-    if name.starts_with(UNTESTED) && !TESTED.iter().any(|tested| name.starts_with(tested)) && text.contains("#[cfg(test)]") {
+    if name.starts_with(UNTESTED)
+        && !TESTED.iter().any(|tested| name.starts_with(tested))
+        && text.contains("#[cfg(test)]")
+    {
         complaints.push(format!("{name}: unit tests here never run: they belong in crates/lab/tests"));
     }
     for (number, line) in text.lines().enumerate() {

@@ -192,7 +192,11 @@ fn serve(space: &ShmSpace, ep: &ShmEndpoint, request: &[u64]) -> Vec<u64> {
                     (0..5).map(|n| names.open(name(round % 7 + n).as_bytes()).unwrap()).collect();
                 for lock in opened {
                     let end = |_| {
-                        if round % 3 == 0 { Reclaim::Keep } else { Reclaim::Reuse { highest_token: round } }
+                        if round % 3 == 0 {
+                            Reclaim::Keep
+                        } else {
+                            Reclaim::Reuse { highest_token: round, own_token: 0 }
+                        }
                     };
                     names.close(lock.id, end).unwrap();
                 }

@@ -1,6 +1,6 @@
 //! Taking and giving back a kept lock: the order in which cards, entry and standing are written and read.
 
-use crate::protocol::{Denied, Grant, Lost, Space};
+use crate::protocol::{Denied, Lost, Space};
 use crate::shiftlock::prompt::Prompt;
 use crate::shiftlock::shared::SharedClient;
 use crate::shiftlock::stirred::{Stir, Stirred};
@@ -42,10 +42,10 @@ pub trait Book: Witness {
     /// Writes on a card of this client's; `None` wipes it. Others see it before they see anything this client does later.
     fn write(&self, card: u8, says: Option<Says>) -> impl Future<Output = Result<(), FabricError>>;
 
-    /// After the verb that brought the lock: adds the grant's token to the card, for others to read, and looks whether
-    /// this client is still in. An error if it has been declared dead. Whoever was about to declare it dead for what it
+    /// After the verb that brought the lock: adds the grant's [mark](ShiftGrant::mark) to the card, for others to read, and
+    /// looks whether this client is still in. An error if it has been declared dead. Whoever was about to declare it dead for what it
     /// did before this (slept, mostly) cannot do so any more.
-    fn granted(&self, card: u8, token: u64) -> impl Future<Output = Result<(), FabricError>>;
+    fn granted(&self, card: u8, mark: u64) -> impl Future<Output = Result<(), FabricError>>;
 
     /// How often somebody looks whether a lock that is taken becomes free before it queues: where a look is a load, a
     /// holder that runs is mostly done within a few of them, and a place in the queue costs more.
@@ -66,7 +66,7 @@ pub trait PromptBook: Book {
     ///
     /// # Errors
     /// If this client is out.
-    fn granted_now(&self, card: u8, token: u64) -> Result<(), FabricError>;
+    fn granted_now(&self, card: u8, mark: u64) -> Result<(), FabricError>;
 }
 
 /// Taking a lock that is free, step by step: once for those who have to wait for each step, as the explorer does, and once
@@ -182,7 +182,7 @@ impl<E: Endpoint, B: Book, R: Rules, L: Stir> KeptClient<E, B, R, L> {
     #[inline(always)]
     async fn believe(&self, card: u8, grant: ShiftGrant) -> Result<ShiftGrant, Denied> {
         if R::GRANTED_ARE_ALIVE {
-            self.book().granted(card, grant.token().unwrap_or_default()).await?;
+            self.book().granted(card, grant.mark()).await?;
         }
         Ok(grant)
     }
@@ -251,7 +251,7 @@ impl<E: Endpoint, B: PromptBook, R: Rules, L: Stir> KeptClient<E, B, R, L> {
     #[inline(always)]
     fn believe_now(&self, card: u8, grant: Prompt) -> Result<Prompt, Denied> {
         if R::GRANTED_ARE_ALIVE {
-            self.book().granted_now(card, grant.token())?;
+            self.book().granted_now(card, grant.mark())?;
         }
         Ok(grant)
     }

@@ -11,24 +11,32 @@ use crate::protocol::{Denied, Reason, Want};
 use lockwright_fabric::observe::{Mode, Observation};
 use lockwright_fabric::{Cond, Endpoint, FabricError, MaskedCas, Time, Verb, Word};
 
-/// Alg. 2 lines 7–10: fetch-and-store of the tail.
+/// Alg. 2 lines 7–10: fetch-and-store of the tail, as long as there are tokens.
 #[inline(always)]
-pub(super) fn enqueue<L: Layout>(me: Member) -> MaskedCas {
-    MaskedCas { compare: 0, compare_mask: 0, swap: L::TAIL.put(u128::from(me.0)), swap_mask: L::TAIL.mask() }
+pub(super) fn enqueue<L: Layout, R: Rules>(me: Member) -> MaskedCas {
+    let (compare_mask, swap) = (unspent::<L, R>(), L::TAIL.put(u128::from(me.0)));
+    MaskedCas { compare: 0, compare_mask, swap, swap_mask: L::TAIL.mask() }
+}
+
+/// The bit of RelCnt that must not be set for anybody to be let in, where verbs can compare it.
+#[inline(always)]
+const fn unspent<L: Layout, R: Rules>() -> u128 {
+    if R::TOKENS_END { L::SPENT } else { 0 }
 }
 
 /// The same, but only if nobody is there.
 #[inline(always)]
-pub(super) fn enqueue_if_free<L: Layout>(me: Member) -> MaskedCas {
-    MaskedCas { compare_mask: L::TAIL.mask() | L::RDR_CNT.mask(), ..enqueue::<L>(me) }
+pub(super) fn enqueue_if_free<L: Layout, R: Rules>(me: Member) -> MaskedCas {
+    let free = L::TAIL.mask() | L::RDR_CNT.mask();
+    MaskedCas { compare_mask: free | unspent::<L, R>(), ..enqueue::<L, R>(me) }
 }
 
 /// A reader comes, if no writer is there and so many readers are.
 #[inline(always)]
-pub(super) fn enter_if_no_writer<L: Layout>(readers: u64) -> MaskedCas {
+pub(super) fn enter_if_no_writer<L: Layout, R: Rules>(readers: u64) -> MaskedCas {
     MaskedCas {
         compare: L::RDR_CNT.put(u128::from(readers)),
-        compare_mask: L::TAIL.mask() | L::RDR_CNT.mask(),
+        compare_mask: L::TAIL.mask() | L::RDR_CNT.mask() | unspent::<L, R>(),
         swap: L::RDR_CNT.put(u128::from(readers) + 1),
         swap_mask: L::RDR_CNT.mask(),
     }
@@ -42,7 +50,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     pub(super) async fn begin(&self, want: Want) -> Beginning<L> {
         let (lock, began) = (want.claim.lock, self.last_look());
         if want.claim.mode == Mode::Shared {
-            return Self::entered(lock, began, self.ep.go(self.enter(lock)).await);
+            return self.entered(lock, began, self.ep.go(self.enter(lock)).await);
         }
         let Some(me) = self.members.join_alone::<L>(lock) else { return Ok(self.no_room()) };
         self.queued(lock, me, began, self.ep.go(self.enqueue(lock, me)).await)
@@ -52,7 +60,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     #[inline(always)]
     pub(super) fn read_at_once(&self, lock: u64) -> Beginning<L> {
         let began = self.last_look();
-        Self::entered(lock, began, now(&self.ep, self.enter(lock)))
+        self.entered(lock, began, now(&self.ep, self.enter(lock)))
     }
 
     /// WRITER-ACQUIRE, likewise.
@@ -67,16 +75,21 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
 impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// A reader comes (READER-ACQUIRE line 2).
     #[inline(always)]
-    fn enter(&self, lock: u64) -> Verb<L::Word> {
-        L::add(self.word(lock), Delta::ENTER, None)
+    pub(super) fn enter(&self, lock: u64) -> Verb<L::Word> {
+        L::add(self.word(lock), Delta::ENTER, self.unspent())
     }
 
     /// What a reader found when it came.
     #[inline(always)]
-    fn entered(lock: u64, began: Time, old: Result<L::Word, FabricError>) -> Beginning<L> {
-        match old.map(Entry::<L>::of) {
-            Ok(entry) if entry.tail() == Member::NOBODY => Ok(Ok(Self::reader(lock, entry))), // lines 3, 4
-            Ok(entry) => Err(Begun::Reader(entry, began)),
+    fn entered(&self, lock: u64, began: Time, old: Result<L::Word, FabricError>) -> Beginning<L> {
+        match old {
+            Ok(old) => {
+                let entry = Entry::<L>::of(old);
+                if entry.tail() == Member::NOBODY && !Self::is_spent(entry) {
+                    return Ok(Ok(Self::reader(lock, entry))); // lines 3, 4
+                }
+                Err(Begun::Reader(entry, happened(self.enter(lock), old), began))
+            }
             Err(lost) => Ok(Err(lost.into())),
         }
     }
@@ -84,7 +97,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// A writer queues (WRITER-ACQUIRE lines 7–10).
     #[inline(always)]
     fn enqueue(&self, lock: u64, me: Member) -> Verb<L::Word> {
-        L::change(self.word(lock), enqueue::<L>(me), None)
+        L::change(self.word(lock), enqueue::<L, R>(me), None)
     }
 
     /// What a writer found when it queued, if it did.
@@ -113,33 +126,56 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
 
     #[inline(always)]
     pub(super) fn reader(lock: u64, entry: Entry<L>) -> ShiftGrant {
-        ShiftGrant::reader(lock, entry.rel_cnt())
+        ShiftGrant::reader(lock, entry.stamp())
     }
 
     /// Of a writer that found nobody.
     #[inline(always)]
     pub(super) fn first_writer(lock: u64, member: Member, entry: Entry<L>) -> ShiftGrant {
-        ShiftGrant::writer(lock, entry.rel_cnt(), member, 0, entry.epoch())
+        ShiftGrant::writer(lock, entry.stamp(), member, 0, entry.epoch())
     }
 
-    /// Line 5: wait until a writer gives the lock to the readers; `entry` is what was there when this one came, some time
-    /// after `began`. Starts again if the lock is recovered meanwhile.
+    /// Line 5: wait until a writer gives the lock to the readers; `entry` is what was there when this one came, or would have,
+    /// some time after `began`. Starts again if the lock is recovered meanwhile.
     pub(super) async fn wait_for_writers(
         &self,
         want: Want,
         mut entry: Entry<L>,
+        mut came: bool,
         mut began: Time,
     ) -> Result<ShiftGrant, Denied> {
         let lock = want.claim.lock;
-        while entry.tail() != Member::NOBODY {
+        loop {
+            if Self::is_spent(entry) {
+                if came {
+                    self.ep.go(L::add(self.word(lock), Delta::LEAVE, self.guard(entry.stamp()))).await?;
+                }
+                return Err(Denied::Exhausted);
+            }
+            if entry.tail() == Member::NOBODY {
+                return Ok(Self::reader(lock, entry));
+            }
             if let Some(seen) = self.epoch_flips(want, entry, began).await? {
                 return Ok(Self::reader(lock, seen));
             }
             self.ep.mark("shiftlock: reader starts again", &[self.last_look().0]);
             began = self.look().await;
-            entry = Entry::of(self.ep.go(L::add(self.word(lock), Delta::ENTER, None)).await?);
+            self.look_for_tokens(lock).await?;
+            let enter = self.enter(lock);
+            let old = self.ep.go(enter).await?;
+            (entry, came) = (Entry::of(old), happened(enter, old));
         }
-        Ok(Self::reader(lock, entry))
+    }
+
+    /// Before a reader comes by a verb that compares nothing: whether there are tokens. A reader that came adds to RelCnt when
+    /// it leaves, so at the limit it must not come. Not where nobody makes sure of its grants: that is for simulations, and
+    /// would cost a round trip.
+    pub(super) async fn look_for_tokens(&self, lock: u64) -> Result<(), Denied> {
+        if !W::KNOWS || self.unspent().is_some() {
+            return Ok(());
+        }
+        let entry = Entry::<L>::of(self.ep.go(self.word(lock).read()).await?);
+        if Self::is_spent(entry) { Err(Denied::Exhausted) } else { Ok(()) }
     }
 
     /// The entry after its epoch flipped; `None` if the reader has to start again.
@@ -151,7 +187,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     ) -> Result<Option<Entry<L>>, FabricError> {
         let word = self.word(want.claim.lock);
         let mask = L::EPOCH.mask() | L::GENERATION.mask();
-        let mut vigil = self.vigil(entry.rel_cnt(), began).await;
+        let mut vigil = self.vigil(entry.stamp(), began).await;
         loop {
             let flipped = word.until(Cond::Ne { mask, value: entry.bits & mask });
             let waited = self.ep.wait_until(flipped.by(self.give_up(&vigil))).await?;
@@ -162,7 +198,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
                 }
                 if self.doubts(&vigil).await {
                     // Others may be about to take the lock for dead. Leaving counts as a release, and stops them.
-                    let leave = L::add(word, Delta::LEAVE, self.guard(entry.rel_cnt()));
+                    let leave = L::add(word, Delta::LEAVE, self.guard(entry.stamp()));
                     self.ep.go(leave).await?;
                     return Ok(None);
                 }
@@ -172,7 +208,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
                 return Ok(None);
             }
             let [low, high] = entry.halves();
-            self.again("shiftlock: reader waits on", &[low, high, vigil.rel_cnt]);
+            self.again("shiftlock: reader waits on", &[low, high, vigil.stamp.0]);
         }
     }
 
@@ -189,7 +225,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         if granted.is_err() {
             self.members.leave(want.claim.lock, me);
         }
-        Ok(granted?)
+        granted
     }
 
     async fn wait_in_queue(
@@ -199,29 +235,29 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         first: Entry<L>,
         queued: bool,
         mut began: Time,
-    ) -> Result<ShiftGrant, FabricError> {
+    ) -> Result<ShiftGrant, Denied> {
         let lock = want.claim.lock;
         let word = self.word(lock);
         let mut entry =
-            if queued { first } else { self.insist_on(word, enqueue::<L>(me), Some(first)).await? };
+            if queued { first } else { self.insist_on(word, enqueue::<L, R>(me), Some(first)).await? };
         loop {
-            let (rel_cnt, epoch) = (entry.rel_cnt(), entry.epoch());
+            let (stamp, epoch) = (entry.stamp(), entry.epoch());
             let head = if entry.tail() != Member::NOBODY {
                 self.wait_for_handover(want, me, entry, began).await? // lines 13–22
             } else if entry.rdr_cnt() != 0 {
-                let expected = rel_cnt + entry.rdr_cnt(); // lines 23–25
-                let head = Pass { rel_cnt: expected, cons_wrt: 0, epoch, after_readers: true };
-                let vigil = self.vigil(rel_cnt, began).await;
+                let expected = stamp.plus(entry.rdr_cnt()); // lines 23–25
+                let head = Pass { stamp: expected, cons_wrt: 0, epoch, after_readers: true };
+                let vigil = self.vigil(stamp, began).await;
                 self.readers_left(want, me, head, vigil).await?
             } else {
-                Some(Pass { rel_cnt, cons_wrt: 0, epoch, after_readers: false })
+                Some(Pass { stamp, cons_wrt: 0, epoch, after_readers: false })
             };
             if let Some(head) = head {
-                return Ok(ShiftGrant::writer(lock, head.rel_cnt, me, head.cons_wrt, head.epoch)); // line 26
+                return Ok(ShiftGrant::writer(lock, head.stamp, me, head.cons_wrt, head.epoch)); // line 26
             }
             self.ep.mark("shiftlock: writer starts again", &[me.0, self.last_look().0]);
             began = self.look().await;
-            entry = self.insist_on(word, enqueue::<L>(me), None).await?;
+            entry = self.insist_on(word, enqueue::<L, R>(me), None).await?;
         }
     }
 
@@ -234,7 +270,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         began: Time,
     ) -> Result<Option<Pass>, FabricError> {
         let lock = want.claim.lock;
-        let mut vigil = self.vigil(entry.rel_cnt(), began).await;
+        let mut vigil = self.vigil(entry.stamp(), began).await;
         let here = Successor { member: me, generation: entry.generation() };
         let told = self.ep.send(entry.tail().peer::<L>(), here.to(lock, entry.tail())).await;
         self.tolerate(told)?;
@@ -242,13 +278,13 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
             let pass =
                 self.ep.recv_by(self.give_up(&vigil), |_, message| Pass::read(lock, me, message)).await;
             match pass {
-                Some(pass) if L::generation(pass.rel_cnt) != entry.generation() => {} // from before a recovery
+                Some(pass) if pass.stamp.generation() != entry.generation() => {} // from before a recovery
                 Some(mut pass) => {
                     if !R::EPOCH_IS_CARRIED {
                         pass.epoch = entry.epoch() ^ pass.after_readers; // line 20 as printed
                     }
                     if pass.after_readers {
-                        let vigil = self.vigil(vigil.rel_cnt, began).await;
+                        let vigil = self.vigil(vigil.stamp, began).await;
                         return self.readers_left(want, me, pass, vigil).await; // lines 17–20
                     }
                     return self.assure(lock, me, pass, &vigil).await;
@@ -256,14 +292,14 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
                 None if self.is_recovered(want.claim, &mut vigil, me).await? => return Ok(None),
                 None => {
                     let [low, high] = entry.halves();
-                    self.again("shiftlock: writer waits on", &[me.0, low, high, vigil.rel_cnt]);
+                    self.again("shiftlock: writer waits on", &[me.0, low, high, vigil.stamp.0]);
                 }
             }
         }
     }
 
     /// Lines 18 and 24: wait until RelCnt says that the readers before this writer left. `None` if the lock was
-    /// recovered instead, which makes RelCnt leap past it.
+    /// recovered instead, which raises RelCnt past that.
     async fn readers_left(
         &self,
         want: Want,
@@ -273,11 +309,11 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     ) -> Result<Option<Pass>, FabricError> {
         let word = self.word(want.claim.lock);
         loop {
-            let left = word.until(Cond::AtLeast(L::REL_CNT, u128::from(head.rel_cnt)));
+            let left = word.until(Cond::AtLeast(L::REL_CNT, u128::from(head.stamp.rel_cnt())));
             let waited = self.ep.wait_until(left.by(self.give_up(&vigil))).await?;
             if waited.met {
                 let seen = Entry::<L>::of(waited.value);
-                if seen.rel_cnt() != head.rel_cnt {
+                if seen.stamp() != head.stamp {
                     return Ok(None);
                 }
                 return self.assure(want.claim.lock, me, head, &vigil).await;
@@ -286,29 +322,33 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
                 return Ok(None);
             }
             let Pass { cons_wrt, epoch, .. } = head;
-            let locals = [me.0, head.rel_cnt, u64::from(cons_wrt), u64::from(epoch), vigil.rel_cnt];
+            let locals = [me.0, head.stamp.0, u64::from(cons_wrt), u64::from(epoch), vigil.stamp.0];
             self.again("shiftlock: writer waits for readers", &locals);
         }
     }
 
-    /// Makes `change`, which compares nothing, however often the word changes meanwhile. One verb where they are masked.
+    /// Makes `change`, which compares nothing but that there are tokens, however often the word changes meanwhile. One verb
+    /// where they are masked.
     async fn insist_on(
         &self,
         word: Word<L::Word>,
         change: MaskedCas,
-        seen: Option<Entry<L>>,
-    ) -> Result<Entry<L>, FabricError> {
-        let mut seen = seen.map(Entry::word);
+        mut seen: Option<Entry<L>>,
+    ) -> Result<Entry<L>, Denied> {
         loop {
-            let verb = L::change(word, change, seen);
+            if seen.is_some_and(Self::is_spent) {
+                return Err(Denied::Exhausted);
+            }
+            let verb = L::change(word, change, seen.map(Entry::word));
             let old = self.ep.go(verb).await?;
             if happened(verb, old) {
                 return Ok(Entry::of(old));
             }
-            let [low, high] = Entry::<L>::of(old).halves();
+            let entry = Entry::<L>::of(old);
+            let [low, high] = entry.halves();
             let locals = [change.swap as u64, low, high, self.last_look().0];
             self.ep.mark("shiftlock: writer queues again", &locals);
-            seen = Some(old);
+            seen = Some(entry);
         }
     }
 
@@ -339,7 +379,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
             return Quick::all(self.try_on(want, me));
         };
         let lock = want.claim.lock;
-        let verb = L::change(self.word(lock), enqueue_if_free::<L>(me), None);
+        let verb = L::change(self.word(lock), enqueue_if_free::<L, R>(me), None);
         match now(&self.ep, verb) {
             Ok(old) if happened(verb, old) => Quick::done(Ok(Self::first_writer(lock, me, Entry::of(old)))),
             Ok(old) if Entry::<L>::of(old).is_taken() => Quick::done(Err(Denied::Busy)),
@@ -360,7 +400,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         let lock = want.claim.lock;
         let mut seen = None;
         loop {
-            let verb = L::change(self.word(lock), enqueue_if_free::<L>(me), seen);
+            let verb = L::change(self.word(lock), enqueue_if_free::<L, R>(me), seen);
             let old = self.ep.go(verb).await?;
             let entry = Entry::<L>::of(old);
             if entry.is_taken() {
@@ -368,6 +408,9 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
             }
             if happened(verb, old) {
                 return Ok(Self::first_writer(lock, me, entry));
+            }
+            if Self::is_spent(entry) {
+                return Err(Denied::Exhausted);
             }
             let [low, high] = entry.halves();
             self.ep.mark("shiftlock: writer tries again", &[me.0, low, high]);
@@ -385,7 +428,10 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
             if entry.tail() != Member::NOBODY {
                 return Err(Denied::Busy);
             }
-            let verb = L::change(word, enter_if_no_writer::<L>(entry.rdr_cnt()), Some(seen));
+            if Self::is_spent(entry) {
+                return Err(Denied::Exhausted);
+            }
+            let verb = L::change(word, enter_if_no_writer::<L, R>(entry.rdr_cnt()), Some(seen));
             let old = self.ep.go(verb).await?;
             if happened(verb, old) {
                 return Ok(Self::reader(want.claim.lock, Entry::of(old)));

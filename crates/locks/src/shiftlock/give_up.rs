@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 /// How far an acquire came with its first verb.
 pub(super) enum Begun<L> {
-    /// A reader that found this entry, with a writer in it, some time after the time.
-    Reader(Entry<L>, Time),
+    /// A reader that found this entry, with a writer in it or without tokens, some time after the time; and whether it came.
+    Reader(Entry<L>, bool, Time),
     /// A writer that found this entry, and whether it queued itself, likewise.
     Writer(Member, Entry<L>, bool, Time),
 }
@@ -80,7 +80,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// The rest of an acquire, however long it takes.
     pub(super) async fn finish(&self, want: Want, begun: Begun<L>) -> Result<ShiftGrant, Denied> {
         match begun {
-            Begun::Reader(entry, began) => self.wait_for_writers(want, entry, began).await,
+            Begun::Reader(entry, came, began) => self.wait_for_writers(want, entry, came, began).await,
             Begun::Writer(me, entry, queued, began) => self.queue(want, me, entry, queued, began).await,
         }
     }

@@ -3,7 +3,7 @@
 //! A grant in pieces of other sizes (a bool beside a u32, say) is stored in those pieces and copied in larger ones, and
 //! the CPU then waits for the stores: that cost an uncontended lock more than its atomics.
 
-use super::layout::Member;
+use super::layout::{Member, Stamp};
 use crate::fast::Answer;
 use crate::protocol::Grant;
 use std::fmt;
@@ -12,22 +12,28 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShiftGrant {
     pub(super) lock: u64,
-    /// RelCnt at the time of the grant. For a writer, what its release finds there.
-    pub(super) rel_cnt: u64,
+    /// RelCnt and generation at the time of the grant. For a writer, what its release finds there.
+    pub(super) stamp: Stamp,
     turn: Turn,
 }
 
 impl ShiftGrant {
     /// A reader's.
     #[inline(always)]
-    pub(super) const fn reader(lock: u64, rel_cnt: u64) -> Self {
-        Self { lock, rel_cnt, turn: Turn(0) }
+    pub(super) const fn reader(lock: u64, stamp: Stamp) -> Self {
+        Self { lock, stamp, turn: Turn(0) }
     }
 
     /// A writer's: its place in the queue, how many writers in a row came before it, and the lock's epoch.
     #[inline(always)]
-    pub(super) const fn writer(lock: u64, rel_cnt: u64, member: Member, cons_wrt: u32, epoch: bool) -> Self {
-        Self { lock, rel_cnt, turn: Turn::new(member, cons_wrt, epoch) }
+    pub(super) const fn writer(lock: u64, stamp: Stamp, member: Member, cons_wrt: u32, epoch: bool) -> Self {
+        Self { lock, stamp, turn: Turn::new(member, cons_wrt, epoch) }
+    }
+
+    /// What names this grant among those of its lock, for whoever takes it away: its token, and the generation above it.
+    #[inline(always)]
+    pub const fn mark(&self) -> u64 {
+        self.stamp.mark()
     }
 
     /// Whether it is a reader's.
@@ -60,14 +66,14 @@ impl Grant for ShiftGrant {
     /// reader's is above every earlier writer's, and its own release comes before the next writer's grant.
     #[inline(always)]
     fn token(&self) -> Option<u64> {
-        Some(self.rel_cnt.saturating_add(1))
+        Some(self.stamp.token())
     }
 }
 
 impl Answer for ShiftGrant {
     #[inline(always)]
     fn anew(&self) -> Self {
-        Self { lock: self.lock, rel_cnt: self.rel_cnt, turn: Turn(self.turn.0) }
+        Self { lock: self.lock, stamp: Stamp(self.stamp.0), turn: Turn(self.turn.0) }
     }
 }
 
@@ -133,16 +139,16 @@ mod tests {
         let last = Member((1 << MEMBER_BITS) - 1);
         for (member, cons_wrt, epoch) in [(Member(1), 0, true), (last, 15, false), (last, LONGEST_ROW, true)]
         {
-            let grant = ShiftGrant::writer(3, 9, member, cons_wrt, epoch);
+            let grant = ShiftGrant::writer(3, Stamp(9), member, cons_wrt, epoch);
             assert_eq!((grant.member(), grant.cons_wrt(), grant.epoch()), (member, cons_wrt, epoch));
             assert!(!grant.is_shared());
         }
-        assert!(ShiftGrant::reader(3, 9).is_shared());
+        assert!(ShiftGrant::reader(3, Stamp(9)).is_shared());
     }
 
     #[test]
     fn a_row_that_is_too_long_to_count_stays_as_long_as_can_be_counted() {
-        let grant = ShiftGrant::writer(0, 0, Member(1), u32::MAX, false);
+        let grant = ShiftGrant::writer(0, Stamp(0), Member(1), u32::MAX, false);
         assert_eq!((grant.cons_wrt(), grant.member(), grant.epoch()), (LONGEST_ROW, Member(1), false));
     }
 }

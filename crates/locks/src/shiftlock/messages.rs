@@ -1,9 +1,9 @@
 //! What writers tell each other (§3.3, §3.5.2), and how it goes into a message.
 //!
 //! Every message names the queue member it is for, since one client can stand in a queue twice, and carries the
-//! generation (within RelCnt, or alone): a message from before a recovery is dropped by whoever gets it.
+//! generation (with RelCnt, or alone): a message from before a recovery is dropped by whoever gets it.
 
-use super::layout::Member;
+use super::layout::{Member, Stamp};
 use lockwright_fabric::Message;
 
 const SUCCESSOR: u32 = 1;
@@ -46,8 +46,8 @@ impl Successor {
 /// "It is yours": a writer to the next (Alg. 3 lines 18, 23).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pass {
-    /// What RelCnt is, or will be, when the receiver may enter.
-    pub(super) rel_cnt: u64,
+    /// What RelCnt is, or will be, when the receiver may enter, and in which generation.
+    pub(super) stamp: Stamp,
     /// Writers in a row so far.
     pub(super) cons_wrt: u32,
     /// The lock's epoch. Not in the paper: without it a writer that queued before a change of mode goes by a stale
@@ -60,14 +60,14 @@ pub(super) struct Pass {
 impl Pass {
     pub(super) fn to(self, lock: u64, to: Member) -> Message {
         let kind = if self.after_readers { MODE_CHANGED } else { HANDOVER };
-        Message::new(lock, kind, &[to.0, self.rel_cnt, u64::from(self.cons_wrt), u64::from(self.epoch)])
+        Message::new(lock, kind, &[to.0, self.stamp.0, u64::from(self.cons_wrt), u64::from(self.epoch)])
     }
 
     pub(super) fn read(lock: u64, me: Member, message: &Message) -> Option<Self> {
-        let [to, rel_cnt, cons_wrt, epoch] = message.words;
+        let [to, stamp, cons_wrt, epoch] = message.words;
         let mine = message.lock == lock && matches!(message.kind, HANDOVER | MODE_CHANGED) && to == me.0;
         mine.then_some(Self {
-            rel_cnt,
+            stamp: Stamp(stamp),
             cons_wrt: cons_wrt as u32,
             epoch: epoch == 1,
             after_readers: message.kind == MODE_CHANGED,
@@ -80,18 +80,18 @@ impl Pass {
 pub(super) struct Reset {
     /// The era in which the lock was found dead.
     pub(super) era: u64,
-    /// The RelCnt that did not move.
-    pub(super) rel_cnt: u64,
+    /// The RelCnt that did not move, and its generation.
+    pub(super) stamp: Stamp,
 }
 
 impl Reset {
     pub(super) fn to_server(self, lock: u64) -> Message {
-        Message::new(lock, RESET, &[self.era, self.rel_cnt])
+        Message::new(lock, RESET, &[self.era, self.stamp.0])
     }
 
     pub(super) fn read(message: &Message) -> Option<Self> {
-        let [era, rel_cnt, ..] = message.words;
-        (message.kind == RESET).then_some(Self { era, rel_cnt })
+        let [era, stamp, ..] = message.words;
+        (message.kind == RESET).then_some(Self { era, stamp: Stamp(stamp) })
     }
 
     /// The server's answer: whether it was done, or the era was over.
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(Successor::read(5, other, &message), None, "another acquisition of the same client");
         assert_eq!(Successor::read(6, me, &message), None, "another lock");
         for after_readers in [false, true] {
-            let pass = Pass { rel_cnt: 1 << 50, cons_wrt: 3, epoch: true, after_readers };
+            let pass = Pass { stamp: Stamp::new(1 << 50, 7), cons_wrt: 3, epoch: true, after_readers };
             assert_eq!(Pass::read(5, me, &pass.to(5, me)), Some(pass));
             assert_eq!(Successor::read(5, me, &pass.to(5, me)), None);
         }

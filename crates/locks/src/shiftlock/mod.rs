@@ -6,7 +6,7 @@
 //! two halves leave together, any waiter recovers a lock with one verb, and every grant has a fencing token.
 //!
 //! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them, [`stirred`] and
-//! [`stirred_portable`] are those of [kept](crate::kept) locks; `acquire` and `release` are
+//! [`stirred_portable`] are those of [kept](crate::kept) locks, [`narrow`] one that is soon used up; `acquire` and `release` are
 //! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for those who
 //! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue;
 //! [`prompt`] is the fast path where no verb has to be waited for; [`witness`] is for spaces that
@@ -21,6 +21,7 @@ mod grant;
 pub mod layout;
 mod members;
 mod messages;
+pub mod narrow;
 pub mod portable;
 pub mod prompt;
 mod recover;
@@ -36,7 +37,7 @@ pub use grant::ShiftGrant;
 use crate::fast::{AtOnce, Begun, Quick};
 use crate::orphans::Orphans;
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
-use layout::{Layout, Wide};
+use layout::{Entry, Guard, Layout, Stamp, Wide};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Addr, BoxedRole, Endpoint, Needs, Value, Word};
 use members::Members;
@@ -64,8 +65,16 @@ pub trait Rules: Debug + 'static {
     const MODE_CHANGE_COMPARES_REL_CNT: bool = true;
     /// A handover counts as a release.
     const HANDOVER_COUNTS: bool = true;
-    /// A recovery goes to the next generation.
+    /// A recovery goes to the next generation, and leaves a larger RelCnt.
     const RECOVERY_LEAPS: bool = true;
+    /// A recovery goes to the next generation.
+    const RECOVERY_IS_A_GENERATION: bool = true;
+    /// A recovery leaves a larger RelCnt.
+    const RECOVERY_COUNTS: bool = true;
+    /// A recovery counts the readers that may be waited for.
+    const RECOVERY_COUNTS_READERS: bool = true;
+    /// Nobody is let in when RelCnt is at its limit.
+    const TOKENS_END: bool = true;
     /// A reader's release and a handover's FAA happen only in the generation they began in, where the fabric can.
     const ADDS_ARE_GUARDED: bool = true;
     /// Whoever waited for long makes sure of its grant.
@@ -74,6 +83,8 @@ pub trait Rules: Debug + 'static {
     const RESET_COMPARES_ALL: bool = true;
     /// A kept lock: whoever was handed it stirs the entry before it believes that.
     const GRANTS_ARE_MADE_SURE: bool = true;
+    /// A kept lock: whoever was handed it waits until that has been counted.
+    const GRANTS_ARE_COUNTED: bool = true;
     /// A kept lock: after the verb that grants it, its client looks whether it is still in.
     const GRANTED_ARE_ALIVE: bool = true;
     /// A kept range: it is written down before the gate is given back.
@@ -108,7 +119,7 @@ pub struct ShiftParams {
     /// more, that nobody takes the lock for dead just then. At most two leases. 0: always makes sure (and readers only
     /// ever get in when no writer is there).
     pub trust_ns: u64,
-    /// Locks of this generation are recovered no more. The field's width is the natural end.
+    /// Locks of this generation are recovered no more. For the explorer: generations wrap, so this is for few of them.
     pub last_generation: u64,
     /// Who resets a dead lock.
     pub resets: Resets,
@@ -337,9 +348,21 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         Word::at(self.space.place(lock, L::Word::WIDTH.bytes()))
     }
 
-    /// The generation an addition is guarded by.
+    /// What an addition is guarded by that belongs to the generation of `stamp`.
     #[inline(always)]
-    fn guard(&self, rel_cnt: u64) -> Option<u64> {
-        self.guards.then(|| L::generation(rel_cnt))
+    fn guard(&self, stamp: Stamp) -> Option<Guard> {
+        self.guards.then(|| Guard::generation::<L>(stamp))
+    }
+
+    /// What a reader's coming is guarded by: that RelCnt is not at its limit.
+    #[inline(always)]
+    fn unspent(&self) -> Option<Guard> {
+        (self.guards && R::TOKENS_END && L::SPENT != 0).then_some(Guard { mask: L::SPENT, value: 0 })
+    }
+
+    /// Whether nobody new is let in.
+    #[inline(always)]
+    fn is_spent(entry: Entry<L>) -> bool {
+        R::TOKENS_END && entry.is_spent()
     }
 }

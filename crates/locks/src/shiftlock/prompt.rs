@@ -4,7 +4,7 @@
 //! beyond the claim and the slot is two whole words, so that it can lie anywhere without being put together from pieces.
 
 use super::acquire::{enqueue_if_free, enter_if_no_writer};
-use super::layout::{Delta, Entry, Layout, Member, happened};
+use super::layout::{Delta, Entry, Layout, Member, Stamp, happened};
 use super::shared::SharedClient;
 use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
@@ -15,7 +15,7 @@ use lockwright_fabric::{Endpoint, Value, Word64};
 /// A lock that was free and was taken with one verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    rel_cnt: u64,
+    stamp: Stamp,
     /// 0 or 1.
     epoch: u64,
 }
@@ -24,7 +24,13 @@ impl Prompt {
     /// The fencing token.
     #[inline(always)]
     pub const fn token(&self) -> u64 {
-        self.rel_cnt.saturating_add(1)
+        self.stamp.token()
+    }
+
+    /// As [`ShiftGrant::mark`].
+    #[inline(always)]
+    pub const fn mark(&self) -> u64 {
+        self.stamp.mark()
     }
 }
 
@@ -40,19 +46,19 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         let go = |verb| core.ep.go_at_once(verb).unwrap_or(Ok(L::Word::narrow(u128::MAX)));
         if claim.mode == Mode::Shared {
             let seen = Entry::<L>::of(go(word.read())?);
-            if seen.tail() != Member::NOBODY {
+            if seen.tail() != Member::NOBODY || Core::<E, L, R, (), W>::is_spent(seen) {
                 return Err(Denied::Busy);
             }
-            let enter = L::change(word, enter_if_no_writer::<L>(seen.rdr_cnt()), Some(seen.word()));
+            let enter = L::change(word, enter_if_no_writer::<L, R>(seen.rdr_cnt()), Some(seen.word()));
             let old = go(enter)?;
-            let prompt = Prompt { rel_cnt: Entry::<L>::of(old).rel_cnt(), epoch: 0 };
+            let prompt = Prompt { stamp: Entry::<L>::of(old).stamp(), epoch: 0 };
             return if happened(enter, old) { Ok(prompt) } else { Err(Denied::Busy) };
         }
         let me = Member::new::<L>(core.ep.me(), u64::from(slot)).ok_or(Denied::Busy)?;
-        let enqueue = L::change(word, enqueue_if_free::<L>(me), None);
+        let enqueue = L::change(word, enqueue_if_free::<L, R>(me), None);
         let old = go(enqueue)?;
         let entry = Entry::<L>::of(old);
-        let prompt = Prompt { rel_cnt: entry.rel_cnt(), epoch: u64::from(entry.epoch()) };
+        let prompt = Prompt { stamp: entry.stamp(), epoch: u64::from(entry.epoch()) };
         if happened(enqueue, old) { Ok(prompt) } else { Err(Denied::Busy) }
     }
 
@@ -73,9 +79,9 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         let me = Member::new::<L>(self.core.ep.me(), u64::from(slot));
         match (claim.mode, me) {
             (Mode::Exclusive, Some(me)) => {
-                ShiftGrant::writer(claim.lock, prompt.rel_cnt, me, 0, prompt.epoch != 0)
+                ShiftGrant::writer(claim.lock, prompt.stamp, me, 0, prompt.epoch != 0)
             }
-            _ => ShiftGrant::reader(claim.lock, prompt.rel_cnt),
+            _ => ShiftGrant::reader(claim.lock, prompt.stamp),
         }
     }
 
@@ -85,7 +91,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         let (core, word) = (&self.core, self.core.word(claim.lock));
         // Two calls and not one: which verb it is must be known where it is executed.
         if claim.mode == Mode::Shared {
-            let leave = L::add(word, Delta::LEAVE, core.guard(prompt.rel_cnt));
+            let leave = L::add(word, Delta::LEAVE, core.guard(prompt.stamp));
             return matches!(core.ep.go_at_once(leave), Ok(Ok(old)) if happened(leave, old));
         }
         let free = Core::<E, L, R, (), W>::freed(self.grant(slot, claim, prompt));

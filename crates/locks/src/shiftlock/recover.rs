@@ -2,9 +2,10 @@
 //!
 //! Every waiter keeps a [`Vigil`]: RelCnt rises with every release, so a lock whose RelCnt is the same after three
 //! leases has lost somebody. The waiter then resets the entry with one verb that compares RelCnt, zeroes everything
-//! else and goes on to the next generation. No era and no server: after a reset the comparison can never hold again,
-//! and RelCnt still only rises. Whoever began in an older generation can do no harm: writers compare RelCnt, additions
-//! are guarded by the generation, messages of an older generation are dropped.
+//! else, raises RelCnt past everything that anybody waits for (`layout`) and goes on to the next generation. No era and no
+//! server: after a reset the comparison can never hold again, for RelCnt only rises. Whoever began in an older generation
+//! can do no harm: writers compare RelCnt, additions are guarded by the generation, messages of an older generation are
+//! dropped.
 //!
 //! A *grant* does not change RelCnt, so a waiter that slept through its grant could begin to use the lock just when
 //! others are about to reset it. Whoever waited longer than [`trust_ns`](super::ShiftParams::trust_ns) therefore counts
@@ -13,7 +14,7 @@
 //! The client whose lock is taken away is told so by its release. What time still decides: a living client releases
 //! within its lease, and what it does in one step (post a handover's two halves, say) it does within a lease.
 
-use super::layout::{Entry, Layout, Member, happened};
+use super::layout::{Entry, Layout, Member, Stamp, happened};
 use super::messages::Pass;
 use super::release::Changed;
 use super::server::Resets;
@@ -31,8 +32,8 @@ const LEASES_TO_DEATH: u64 = 3;
 /// A waiter's watch over RelCnt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Vigil {
-    /// RelCnt as last seen.
-    pub(super) rel_cnt: u64,
+    /// RelCnt as last seen, and its generation.
+    pub(super) stamp: Stamp,
     /// A time when it was already there: three leases count from here.
     since: Time,
     /// A time before this waiter came, and so before it can have been granted the lock: doubt counts from here. Not
@@ -42,21 +43,33 @@ pub(super) struct Vigil {
     pub(super) by_me: bool,
 }
 
-/// What frees a dead lock: everything zero, and the next generation, if RelCnt still is `rel_cnt`.
-pub(super) fn reset<L: Layout, R: Rules>(rel_cnt: u64) -> MaskedCas {
-    let leap = if R::RECOVERY_LEAPS { L::leap(rel_cnt) } else { rel_cnt };
-    MaskedCas {
-        compare: L::REL_CNT.put(u128::from(rel_cnt)),
-        compare_mask: L::REL_CNT.mask(),
-        swap: L::REL_CNT.put(u128::from(leap)),
-        swap_mask: L::EPOCH.mask() | L::RDR_CNT.mask() | L::TAIL.mask() | L::REL_CNT.mask(),
-    }
+/// What a recovery leaves that adds `more` to RelCnt: one more than the readers that may be waited for, and than the
+/// handovers that may not have been counted yet. `None` if RelCnt has no room for that.
+pub(super) fn recovered<L: Layout, R: Rules>(stamp: Stamp, more: u64) -> Option<Stamp> {
+    let next = L::next(stamp, more)?;
+    let rel_cnt = if R::RECOVERY_LEAPS && R::RECOVERY_COUNTS { next.rel_cnt() } else { stamp.rel_cnt() };
+    let rises = R::RECOVERY_LEAPS && R::RECOVERY_IS_A_GENERATION;
+    let generation = if rises { next.generation() } else { stamp.generation() };
+    Some(Stamp::new(rel_cnt, generation))
+}
+
+/// What frees a dead lock whose RelCnt still is that of `stamp`: everything zero, and the next generation. How many readers
+/// there are by then is not compared, so it is taken for as many as there can be.
+pub(super) fn reset<L: Layout, R: Rules>(stamp: Stamp) -> Option<MaskedCas> {
+    let readers = if R::RECOVERY_COUNTS_READERS { L::RDR_CNT.max() as u64 } else { 0 };
+    let after = recovered::<L, R>(stamp, readers + L::STRAGGLERS + 1)?;
+    Some(MaskedCas {
+        compare: L::put(stamp),
+        compare_mask: L::STAMP,
+        swap: L::put(after),
+        swap_mask: L::EPOCH.mask() | L::RDR_CNT.mask() | L::TAIL.mask() | L::STAMP,
+    })
 }
 
 impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
-    /// Begins to watch: RelCnt is `rel_cnt` now, and this waiter came after `began`.
-    pub(super) async fn vigil(&self, rel_cnt: u64, began: Time) -> Vigil {
-        Vigil { rel_cnt, since: self.look().await, began, by_me: false }
+    /// Begins to watch: RelCnt is that of `stamp` now, and this waiter came after `began`.
+    pub(super) async fn vigil(&self, stamp: Stamp, began: Time) -> Vigil {
+        Vigil { stamp, since: self.look().await, began, by_me: false }
     }
 
     /// Looks at the clock, if there are leases.
@@ -78,8 +91,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
 
     /// When a waiter stops to believe that the lock is alive.
     pub(super) fn give_up(&self, vigil: &Vigil) -> Deadline {
-        let last = self.params.last_generation.min(L::GENERATION.max() as u64);
-        if self.params.lease_ns == 0 || L::generation(vigil.rel_cnt) >= last {
+        if self.params.lease_ns == 0 || vigil.stamp.generation() >= self.params.last_generation {
             return Deadline::Never;
         }
         Deadline::At(vigil.since.plus(LEASES_TO_DEATH * self.params.lease_ns))
@@ -104,7 +116,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
 
     /// Resets the lock if nothing has moved since the vigil began.
     pub(super) async fn reset(&self, claim: Claim, vigil: &mut Vigil) -> Result<bool, FabricError> {
-        let reset = reset::<L, R>(vigil.rel_cnt);
+        let Some(reset) = reset::<L, R>(vigil.stamp) else { return Ok(false) };
         let word = self.word(claim.lock);
         let mut seen = None;
         loop {
@@ -116,11 +128,11 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
                 return Ok(true);
             }
             let entry = Entry::<L>::of(old);
-            if entry.generation() != L::generation(vigil.rel_cnt) {
+            if entry.generation() != vigil.stamp.generation() {
                 return Ok(true);
             }
-            if entry.rel_cnt() != vigil.rel_cnt {
-                *vigil = self.vigil(entry.rel_cnt(), vigil.began).await;
+            if entry.stamp() != vigil.stamp {
+                *vigil = self.vigil(entry.stamp(), vigil.began).await;
                 return Ok(false);
             }
             seen = Some(old);
@@ -155,16 +167,16 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         if !self.doubts(vigil).await {
             return Ok(Some(head));
         }
-        let Pass { rel_cnt, cons_wrt, epoch, .. } = head;
-        let grant = ShiftGrant::writer(lock, rel_cnt, member, cons_wrt, epoch);
+        let Pass { stamp, cons_wrt, epoch, .. } = head;
+        let grant = ShiftGrant::writer(lock, stamp, member, cons_wrt, epoch);
         let count = MaskedCas {
-            compare: L::REL_CNT.put(u128::from(rel_cnt)),
-            compare_mask: L::REL_CNT.mask(),
-            swap: L::REL_CNT.put(u128::from(rel_cnt) + 1),
-            swap_mask: L::REL_CNT.mask(),
+            compare: L::put(stamp),
+            compare_mask: L::STAMP,
+            swap: L::put(stamp.plus(1)),
+            swap_mask: L::STAMP,
         };
         match self.change(grant, count, Member::NOBODY, None).await {
-            Ok(Changed::Made(_)) => Ok(Some(Pass { rel_cnt: rel_cnt + 1, ..head })),
+            Ok(Changed::Made(_)) => Ok(Some(Pass { stamp: stamp.plus(1), ..head })),
             Ok(Changed::Overtaken | Changed::Recovered) | Err(Lost::Recovered) => Ok(None),
             Err(Lost::Fabric(lost)) => Err(lost),
         }

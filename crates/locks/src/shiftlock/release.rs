@@ -49,7 +49,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
             .recv_by(Deadline::Now, |_, message| Successor::read(grant.lock, grant.member(), message))
             .await;
         if let Some(next) = known
-            && next.generation == L::generation(grant.rel_cnt)
+            && next.generation == grant.stamp.generation()
         {
             return self.pass_on(grant, Some(next.member)).await;
         }
@@ -62,7 +62,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// READER-RELEASE line 2.
     #[inline(always)]
     fn leave(&self, grant: ShiftGrant) -> Verb<L::Word> {
-        L::add(self.word(grant.lock), Delta::LEAVE, self.guard(grant.rel_cnt))
+        L::add(self.word(grant.lock), Delta::LEAVE, self.guard(grant.stamp))
     }
 
     /// Whether a reader had anything to leave.
@@ -94,19 +94,15 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         }
     }
 
-    /// Lines 7–9, and RelCnt compared. A count that is half full goes on to the next generation, which makes readers
-    /// that wait start again.
+    /// Lines 7–9, and RelCnt compared.
     #[inline(always)]
     pub(super) fn freed(grant: ShiftGrant) -> MaskedCas {
-        let full = (grant.rel_cnt >> (L::COUNT_BITS - 1)) & 1 == 1;
-        let rel_cnt = if full { L::leap(grant.rel_cnt) } else { grant.rel_cnt + 1 };
-        let readers = if full { L::RDR_CNT.mask() } else { 0 };
-        let compared = if R::RELEASE_COMPARES_REL_CNT { L::REL_CNT.mask() } else { 0 };
+        let compared = if R::RELEASE_COMPARES_REL_CNT { L::STAMP } else { 0 };
         MaskedCas {
-            compare: L::TAIL.put(u128::from(grant.member().0)) | L::REL_CNT.put(u128::from(grant.rel_cnt)),
+            compare: L::TAIL.put(u128::from(grant.member().0)) | L::put(grant.stamp),
             compare_mask: L::TAIL.mask() | compared,
-            swap: L::REL_CNT.put(u128::from(rel_cnt)) | L::EPOCH.put(u128::from(!grant.epoch())),
-            swap_mask: L::TAIL.mask() | L::REL_CNT.mask() | L::EPOCH.mask() | readers,
+            swap: L::put(grant.stamp.plus(1)) | L::EPOCH.put(u128::from(!grant.epoch())),
+            swap_mask: L::TAIL.mask() | L::STAMP | L::EPOCH.mask(),
         }
     }
 
@@ -143,13 +139,13 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
 
     /// Lines 13, 14. `None` if none came forward, and the lock was recovered for that.
     async fn successor(&self, grant: ShiftGrant) -> Result<Option<Member>, Lost> {
-        let mut vigil = self.vigil(grant.rel_cnt, Time(0)).await;
+        let mut vigil = self.vigil(grant.stamp, Time(0)).await;
         loop {
             let said = self.ep.recv_by(self.give_up(&vigil), |_, message| {
                 Successor::read(grant.lock, grant.member(), message)
             });
             match said.await {
-                Some(next) if next.generation == L::generation(grant.rel_cnt) => {
+                Some(next) if next.generation == grant.stamp.generation() => {
                     return Ok(Some(next.member));
                 }
                 Some(_) => {} // from before a recovery
@@ -162,13 +158,13 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// Lines 20–23: count the release and tell the next, both at once.
     async fn hand_over(&self, grant: ShiftGrant, next: Member) -> Result<(), Lost> {
         let (lock, epoch) = (grant.lock, grant.epoch());
-        let rel_cnt = grant.rel_cnt + u64::from(R::HANDOVER_COUNTS);
-        let pass = Pass { rel_cnt, cons_wrt: grant.cons_wrt() + 1, epoch, after_readers: false };
+        let stamp = grant.stamp.plus(u64::from(R::HANDOVER_COUNTS));
+        let pass = Pass { stamp, cons_wrt: grant.cons_wrt() + 1, epoch, after_readers: false };
         let tell = self.ep.send(next.peer::<L>(), pass.to(lock, next));
         if !R::HANDOVER_COUNTS {
             return Ok(self.tolerate(tell.await)?);
         }
-        let count = L::add(self.word(lock), Delta::HAND_OVER, self.guard(rel_cnt));
+        let count = L::add(self.word(lock), Delta::HAND_OVER, self.guard(stamp));
         let (counted, told) = join(self.ep.go(count), tell).await;
         self.tolerate(told)?;
         if happened(count, counted?) { Ok(()) } else { Err(Lost::Recovered) }
@@ -177,26 +173,26 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// Lines 16–18: give the lock to the readers that wait; the next writer comes after them. If none waits, the next
     /// writer need not look for them.
     async fn change_mode(&self, grant: ShiftGrant, next: Member) -> Result<(), Lost> {
-        let (lock, rel_cnt, epoch) = (grant.lock, grant.rel_cnt, grant.epoch());
-        let (rel_cnt, readers) = if R::MODE_CHANGE_COMPARES_REL_CNT {
+        let (lock, stamp, epoch) = (grant.lock, grant.stamp, grant.epoch());
+        let (stamp, readers) = if R::MODE_CHANGE_COMPARES_REL_CNT {
             let flip = MaskedCas {
-                compare: L::REL_CNT.put(u128::from(rel_cnt)),
-                compare_mask: L::REL_CNT.mask(),
-                swap: L::REL_CNT.put(u128::from(rel_cnt) + 1) | L::EPOCH.put(u128::from(!epoch)),
-                swap_mask: L::REL_CNT.mask() | L::EPOCH.mask(),
+                compare: L::put(stamp),
+                compare_mask: L::STAMP,
+                swap: L::put(stamp.plus(1)) | L::EPOCH.put(u128::from(!epoch)),
+                swap_mask: L::STAMP | L::EPOCH.mask(),
             };
             match self.change(grant, flip, next, None).await? {
-                Changed::Made(entry) => (rel_cnt, entry.rdr_cnt()),
+                Changed::Made(entry) => (stamp, entry.rdr_cnt()),
                 Changed::Overtaken => unreachable!("the tail is not compared"),
                 Changed::Recovered => return Ok(()),
             }
         } else {
-            let flip = L::add(self.word(lock), Delta::CHANGE_MODE, self.guard(rel_cnt));
+            let flip = L::add(self.word(lock), Delta::CHANGE_MODE, self.guard(stamp));
             let entry = Entry::<L>::of(self.ep.go(flip).await?);
-            (entry.rel_cnt(), entry.rdr_cnt())
+            (entry.stamp(), entry.rdr_cnt())
         };
         let after_readers = readers > 0 || !self.params.skips_idle_readers;
-        let pass = Pass { rel_cnt: rel_cnt + readers + 1, cons_wrt: 0, epoch: !epoch, after_readers };
+        let pass = Pass { stamp: stamp.plus(readers + 1), cons_wrt: 0, epoch: !epoch, after_readers };
         Ok(self.tolerate(self.ep.send(next.peer::<L>(), pass.to(lock, next)).await)?)
     }
 
@@ -212,14 +208,14 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         let word = self.word(grant.lock);
         loop {
             if let Some(entry) = seen {
-                if entry.generation() != L::generation(grant.rel_cnt) {
+                if entry.generation() != grant.stamp.generation() {
                     return Err(Lost::Recovered);
                 }
                 if (entry.bits ^ change.compare) & change.compare_mask & L::TAIL.mask() != 0 {
                     return Ok(Changed::Overtaken);
                 }
                 if R::RELEASE_COMPARES_REL_CNT
-                    && entry.rel_cnt() != grant.rel_cnt
+                    && entry.stamp() != grant.stamp
                     && !self.catches_up(grant, entry).await?
                 {
                     return Ok(Changed::Recovered);
@@ -232,21 +228,20 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
             }
             let entry = Entry::<L>::of(old);
             let [low, high] = entry.halves();
-            let (rel_cnt, cons_wrt, epoch) = (grant.rel_cnt, grant.cons_wrt(), grant.epoch());
+            let (stamp, cons_wrt, epoch) = (grant.stamp.0, grant.cons_wrt(), grant.epoch());
             let (member, last_look) = (grant.member().0, self.last_look().0);
-            let locals =
-                [next.0, low, high, rel_cnt, u64::from(cons_wrt), u64::from(epoch), member, last_look];
+            let locals = [next.0, low, high, stamp, u64::from(cons_wrt), u64::from(epoch), member, last_look];
             self.ep.mark("shiftlock: change again", &locals);
             seen = Some(entry);
         }
     }
 
     /// Waits for the FAA of the writer before this one. Says whether it came; else the lock was recovered.
-    async fn catches_up(&self, grant: ShiftGrant, entry: Entry<L>) -> Result<bool, Lost> {
+    pub(super) async fn catches_up(&self, grant: ShiftGrant, entry: Entry<L>) -> Result<bool, Lost> {
         let word = self.word(grant.lock);
-        let mut vigil = self.vigil(entry.rel_cnt(), Time(0)).await;
+        let mut vigil = self.vigil(entry.stamp(), Time(0)).await;
         loop {
-            let there = word.until(Cond::AtLeast(L::REL_CNT, u128::from(grant.rel_cnt)));
+            let there = word.until(Cond::AtLeast(L::REL_CNT, u128::from(grant.stamp.rel_cnt())));
             if self.ep.wait_until(there.by(self.give_up(&vigil))).await?.met {
                 return Ok(true);
             }
@@ -260,7 +255,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// A vigil that begins again, for the explorer.
     fn still(&self, label: &'static str, grant: ShiftGrant, vigil: Vigil) {
         let (cons_wrt, epoch) = (u64::from(grant.cons_wrt()), u64::from(grant.epoch()));
-        let locals = [grant.rel_cnt, cons_wrt, epoch, grant.member().0, vigil.rel_cnt];
+        let locals = [grant.stamp.0, cons_wrt, epoch, grant.member().0, vigil.stamp.0];
         self.again(label, &locals);
     }
 

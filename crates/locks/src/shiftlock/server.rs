@@ -6,8 +6,8 @@
 //! batch, a message each way and one more look, where the waiter's own reset takes one verb (see `recover`).
 //!
 //! Two things differ from the paper. The request carries RelCnt and the server compares it: the era alone does not
-//! protect a lock that came back to life between the look and the reset (`shiftlock-blind-server`). And RelCnt goes on to
-//! the next generation instead of leaping by 2⁶³, which would be back where it was after two recoveries.
+//! protect a lock that came back to life between the look and the reset (`shiftlock-blind-server`). And RelCnt only rises,
+//! instead of leaping by 2⁶³, which would be back where it was after two recoveries.
 
 use super::layout::{Entry, Layout};
 use super::messages::Reset;
@@ -62,10 +62,9 @@ impl<L: Layout, R: Rules> Role for Server<L, R> {
         let Some(asked) = Reset::read(message) else { return };
         let ours = lock < self.space.locks && self.space.node_of(lock) == self.node;
         let done = ours && asked.era == self.era;
-        if done {
+        if done && let Some(mut reset) = reset::<L, R>(asked.stamp) {
             self.era += 1;
             let width = L::Word::WIDTH;
-            let mut reset = reset::<L, R>(asked.rel_cnt);
             if !R::SERVER_COMPARES_REL_CNT {
                 reset.compare_mask = 0;
             }
@@ -88,17 +87,17 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         loop {
             let (era, seen) = self.ep.go(look).await?;
             let entry = Entry::<L>::of(seen);
-            if entry.generation() != L::generation(vigil.rel_cnt) {
+            if entry.generation() != vigil.stamp.generation() {
                 if vigil.by_me {
                     self.ep.observe(Observation::Recovered(claim));
                 }
                 return Ok(true);
             }
-            if entry.rel_cnt() != vigil.rel_cnt {
-                *vigil = self.vigil(entry.rel_cnt(), vigil.began).await;
+            if entry.stamp() != vigil.stamp {
+                *vigil = self.vigil(entry.stamp(), vigil.began).await;
                 return Ok(false);
             }
-            let ask = Reset { era, rel_cnt: vigil.rel_cnt };
+            let ask = Reset { era, stamp: vigil.stamp };
             self.ep.send(server, ask.to_server(lock)).await?;
             let patience = Deadline::At(self.ep.now().await.plus(self.params.lease_ns));
             vigil.by_me =

@@ -2,14 +2,14 @@
 
 use super::acquire::enqueue;
 use super::give_up::Begun;
-use super::layout::{Delta, Entry, Layout, Member, Wide, happened};
+use super::layout::{Entry, Guard, Layout, Member, Stamp, Wide, happened};
 use super::stirred::Stir;
 use super::witness::{Nobody, Witness};
 use super::{Core, Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use crate::fast::Quick;
 use crate::protocol::{Denied, Lost, Patience, Space, Want};
 use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_fabric::{Endpoint, FabricError, Time};
+use lockwright_fabric::{Endpoint, FabricError, MaskedCas, Time};
 use std::fmt::Debug;
 
 impl<L: Layout, R: Rules> ShiftLock<L, R> {
@@ -44,17 +44,18 @@ impl<E: Debug, L, R, W> Debug for SharedClient<E, L, R, W> {
 impl<E: Endpoint, L: Layout, R: Rules, W: Witness> Core<E, L, R, (), W> {
     /// READER-ACQUIRE without its fast path, for those who have tried before.
     async fn read_patiently(&self, want: Want) -> Result<ShiftGrant, Denied> {
-        let word = self.word(want.claim.lock);
         let began = self.last_look();
-        let entry = Entry::of(self.ep.go(L::add(word, Delta::ENTER, None)).await?);
-        self.finish(want, Begun::Reader(entry, began)).await
+        self.look_for_tokens(want.claim.lock).await?;
+        let enter = self.enter(want.claim.lock);
+        let old = self.ep.go(enter).await?;
+        self.finish(want, Begun::Reader(Entry::of(old), happened(enter, old), began)).await
     }
 
     /// WRITER-ACQUIRE, likewise.
     async fn write_patiently(&self, want: Want, me: Member) -> Result<ShiftGrant, Denied> {
         let lock = want.claim.lock;
         let began = self.last_look();
-        let change = L::change(self.word(lock), enqueue::<L>(me), None);
+        let change = L::change(self.word(lock), enqueue::<L, R>(me), None);
         match self.ep.go(change).await {
             Ok(old) => {
                 let begun = Begun::Writer(me, Entry::of(old), happened(change, old), began);
@@ -149,20 +150,34 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     where
         L: Stir,
     {
-        let (core, generation) = (&self.core, L::generation(grant.rel_cnt));
+        let core = &self.core;
+        // A handover that is not counted yet would be missing from what a recovery goes by: the next would have this token.
+        let counted = R::GRANTS_ARE_COUNTED && !grant.is_shared();
+        let guard =
+            if counted { Guard::stamp::<L>(grant.stamp) } else { Guard::generation::<L>(grant.stamp) };
         let mut seen = None;
         loop {
-            let stir = L::stir(core.word(grant.lock), generation, seen);
+            let stir = L::stir(core.word(grant.lock), guard, seen);
             let old = core.ep.go(stir).await?;
             if happened(stir, old) {
                 return Ok(true);
             }
             let entry = Entry::<L>::of(old);
-            if entry.generation() != generation {
+            if entry.generation() != grant.stamp.generation() {
                 return Ok(false);
             }
+            if counted && entry.rel_cnt() != grant.stamp.rel_cnt() {
+                if entry.rel_cnt() > grant.stamp.rel_cnt() {
+                    return Ok(false); // reset, so often that the generation is the same
+                }
+                match core.catches_up(*grant, entry).await {
+                    Ok(true) => {}
+                    Ok(false) | Err(Lost::Recovered) => return Ok(false),
+                    Err(Lost::Fabric(lost)) => return Err(lost),
+                }
+            }
             let ([low, high], turn) = (entry.halves(), [grant.cons_wrt().into(), grant.epoch().into()]);
-            let locals = [low, high, grant.rel_cnt, grant.member().0, turn[0], turn[1], core.last_look().0];
+            let locals = [low, high, grant.stamp.0, grant.member().0, turn[0], turn[1], core.last_look().0];
             core.ep.mark("shiftlock: stirs again", &locals);
             seen = Some(old);
         }
@@ -174,7 +189,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     /// If the lock's memory cannot be reached.
     pub async fn holds(&self, grant: &ShiftGrant) -> Result<bool, FabricError> {
         let entry = Entry::<L>::of(self.core.ep.go(self.core.word(grant.lock).read()).await?);
-        Ok(entry.generation() == L::generation(grant.rel_cnt))
+        Ok(entry.generation() == grant.stamp.generation())
     }
 
     /// Resets `lock` if somebody is in it and nobody of them is alive: what a waiter does after its vigil, for locks that
@@ -188,51 +203,80 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         if entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
             return Ok(true);
         }
-        let mut vigil = core.vigil(entry.rel_cnt(), Time(0)).await;
+        let mut vigil = core.vigil(entry.stamp(), Time(0)).await;
         let claim = Claim { lock, mode: Mode::Exclusive, start: 0, end: u64::MAX };
         core.reset_if_dead(claim, &mut vigil, Member::NOBODY).await?;
         Ok(vigil.by_me)
     }
 
-    /// How often `lock` was given back since it was last reset.
+    /// How often `lock` was given back, or reset.
     ///
     /// # Errors
     /// If the lock's memory cannot be reached.
     pub async fn releases(&self, lock: u64) -> Result<u64, FabricError> {
         let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
-        Ok(entry.rel_cnt() & ((1 << L::COUNT_BITS) - 1))
+        Ok(entry.rel_cnt())
     }
 
-    /// The largest token that was given out for `lock`, if the lock is free and was never reset.
+    /// The largest token that was given out for any of `locks`, if they are free, have tokens left and stay so meanwhile:
+    /// from now on each of them gives out larger ones.
     ///
     /// # Errors
-    /// If the lock's memory cannot be reached.
-    pub async fn last_token_if_pristine(&self, lock: u64) -> Result<Option<u64>, FabricError> {
-        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
-        let quiet = entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 && entry.generation() == 0;
-        Ok(quiet.then(|| entry.rel_cnt().saturating_add(1)))
-    }
-
-    /// Takes `lock` away from whoever holds it with `token`, as a recovery would. `false`: that grant is over.
-    ///
-    /// A shared lock is taken from all who share it; any of their tokens names it.
-    ///
-    /// # Errors
-    /// If the lock's memory cannot be reached.
-    pub async fn take_away(&self, lock: u64, mode: Mode, token: u64) -> Result<bool, FabricError> {
-        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
-        let granted = token.wrapping_sub(1);
-        let holds = match mode {
-            Mode::Exclusive => entry.rel_cnt() == granted,
-            // Readers that left since have raised the count.
-            Mode::Shared => L::generation(granted) == entry.generation() && granted <= entry.rel_cnt(),
-        };
-        if !holds {
-            return Ok(false);
+    /// If the locks' memory cannot be reached.
+    pub async fn level_tokens<const N: usize>(&self, locks: [u64; N]) -> Result<Option<u64>, FabricError> {
+        let core = &self.core;
+        let mut entries = [None; N];
+        for (lock, entry) in locks.iter().zip(&mut entries) {
+            let seen = Entry::<L>::of(core.ep.go(core.word(*lock).read()).await?);
+            *entry = (!seen.is_taken() && !seen.is_spent()).then_some((*lock, seen));
         }
-        let mut vigil = self.core.vigil(entry.rel_cnt(), Time(0)).await;
+        // The last holder of a free lock, or its recovery, raised RelCnt to its token.
+        let last = entries.iter().flatten().map(|(_, entry)| entry.rel_cnt()).max();
+        for entry in entries {
+            let (Some((lock, seen)), Some(last)) = (entry, last) else { return Ok(None) };
+            if seen.rel_cnt() == last {
+                continue;
+            }
+            let raise = MaskedCas {
+                compare: seen.bits,
+                compare_mask: u128::MAX,
+                swap: L::put(Stamp::new(last, seen.generation())),
+                swap_mask: L::STAMP,
+            };
+            let verb = L::change(core.word(lock), raise, Some(seen.word()));
+            if !happened(verb, core.ep.go(verb).await?) {
+                return Ok(None);
+            }
+        }
+        Ok(last)
+    }
+
+    /// Takes `lock` away from whoever holds it by the grant with this [mark](ShiftGrant::mark), as a recovery would. `false`:
+    /// that grant is over.
+    ///
+    /// A shared lock is taken from all who share it; any of their grants names it.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn take_away(&self, lock: u64, mode: Mode, mark: u64) -> Result<bool, FabricError> {
         let claim = Claim { lock, mode, start: 0, end: u64::MAX };
-        self.core.reset(claim, &mut vigil).await?;
-        Ok(vigil.by_me)
+        let Some(granted) = mark.checked_sub(1).map(Stamp) else { return Ok(false) };
+        loop {
+            let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
+            let holds = match mode {
+                Mode::Exclusive => entry.tail() != Member::NOBODY && entry.stamp() == granted,
+                // Readers that left since have raised the count.
+                Mode::Shared => {
+                    let same = entry.generation() == granted.generation();
+                    same && entry.rdr_cnt() > 0 && granted.rel_cnt() <= entry.rel_cnt()
+                }
+            };
+            if !holds || entry.after_recovery().is_none() {
+                return Ok(false);
+            }
+            if self.core.reset_what_was_seen(claim, entry).await? {
+                return Ok(true);
+            }
+        }
     }
 }

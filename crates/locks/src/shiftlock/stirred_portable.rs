@@ -7,7 +7,7 @@
 //! connection first.
 
 use super::grant::has_room_for;
-use super::layout::Layout;
+use super::layout::{Guard, Layout, counts_end_well};
 use super::stirred::Stir;
 use lockwright_fabric::{Field, Needs, Verb, Word};
 
@@ -20,8 +20,13 @@ use lockwright_fabric::{Field, Needs, Verb, Word};
 /// | 9–17 | RdrCnt | at most 508 readers at a time: four of every client |
 /// | 18–26 | Stir | rises when somebody makes sure of its grant, and wraps |
 /// | 27 | Epoch | |
-/// | 28–55 | RelCnt, low | count of releases |
-/// | 56–63 | RelCnt, high | generation: count of recoveries |
+/// | 28–59 | RelCnt | releases so far |
+/// | 60–63 | generation | recoveries so far, modulo 16 |
+///
+/// Nobody is let in from 2³² - 2¹² releases on, of which a recovery takes one, and one per reader inside: on a lock that is
+/// never idle, some hours. The generation tells nothing of the dead, whose connections are destroyed before a reset; it tells
+/// a reader that waits, and did not look once while the lock was reset, that it is not counted any more. A writer is told by
+/// RelCnt.
 ///
 /// Stir is as wide as RdrCnt, so the entry never comes back to what it was between a look and a reset: every release changes
 /// RelCnt, so those who stir meanwhile are all inside, each of them stirs once, and there are not enough of them to get
@@ -47,16 +52,25 @@ impl Layout for StirredPortable {
     const PEER: Field = Field { shift: 2, bits: 7 };
     const RDR_CNT: Field = Field { shift: 9, bits: 9 };
     const EPOCH: Field = Field { shift: 27, bits: 1 };
-    const REL_CNT: Field = Field { shift: 28, bits: 36 };
-    const COUNT_BITS: u32 = 28;
-    const TOPS: u128 =
-        Self::EPOCH.top() | Self::RDR_CNT.top() | Self::STIR.top() | Self::TAIL.top() | Self::REL_CNT.top();
+    const REL_CNT: Field = Field { shift: 28, bits: 32 };
+    const GENERATION: Field = Field { shift: 60, bits: 4 };
+    const LIMIT: u64 = (1 << 32) - (1 << 12);
+    /// Half of the field is too much to keep for a bit that plain verbs do not compare: readers look before they come.
+    const SPENT: u128 = 0;
+    /// Whoever was handed the lock makes sure of it.
+    const STRAGGLERS: u64 = 0;
+    const TOPS: u128 = Self::EPOCH.top()
+        | Self::RDR_CNT.top()
+        | Self::STIR.top()
+        | Self::TAIL.top()
+        | Self::REL_CNT.top()
+        | Self::GENERATION.top();
 }
 
 impl Stir for StirredPortable {
     #[inline(always)]
-    fn stir(word: Word<u64>, generation: u64, seen: Option<u64>) -> Verb<u64> {
-        match seen.filter(|seen| Self::GENERATION.get(u128::from(*seen)) == u128::from(generation)) {
+    fn stir(word: Word<u64>, guard: Guard, seen: Option<u64>) -> Verb<u64> {
+        match seen.filter(|seen| u128::from(*seen) & guard.mask == guard.value) {
             None => word.read(),
             Some(seen) => {
                 let (mask, one) = (Self::STIR.mask() as u64, Self::STIR.put(1) as u64);
@@ -68,19 +82,19 @@ impl Stir for StirredPortable {
 
 const _: () = {
     type L = StirredPortable;
-    let fields = [L::EPOCH, L::RDR_CNT, L::STIR, L::TAIL, L::REL_CNT];
+    let fields = [L::EPOCH, L::RDR_CNT, L::STIR, L::TAIL, L::REL_CNT, L::GENERATION];
     assert!(Field::fill(&fields, 64), "the fields fill the word and do not overlap");
     assert!(has_room_for(L::TAIL.bits), "a grant has room for a queue member");
     assert!(L::STIR.bits >= L::RDR_CNT.bits, "stirring never gets around");
     assert!(L::PER_CLIENT as u128 * L::PEER.max() <= L::RDR_CNT.max(), "RdrCnt has room for everybody");
     assert!(L::PER_CLIENT as u128 - 1 <= L::SLOT.max(), "and TailPtr for every slot");
-    assert!(L::REL_CNT.shift + L::REL_CNT.bits == 64, "RelCnt's carry falls off the end");
+    assert!(counts_end_well::<L>());
 };
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shiftlock::layout::{Delta, Entry, happened};
+    use crate::shiftlock::layout::{Delta, Entry, Stamp, happened};
     use lockwright_fabric::{Addr, NodeId, Width};
 
     type L = StirredPortable;
@@ -88,17 +102,18 @@ mod tests {
     #[test]
     fn stirring_changes_the_entry_and_no_field_that_anybody_goes_by() {
         let word = Word::<u64>::at(Addr::new(NodeId(0), 0));
-        let before = L::RDR_CNT.mask() | L::TAIL.put(7) | L::REL_CNT.put(3 << 28 | 9);
+        let before = L::RDR_CNT.mask() | L::TAIL.put(7) | L::put(Stamp::new(9, 3));
+        let guard = |generation| Guard::generation::<L>(Stamp::new(0, generation));
         for stirs in [0, L::STIR.max()] {
             let before = (before | L::STIR.put(stirs)) as u64;
-            assert!(!happened(L::stir(word, 3, None), before), "it looks first");
-            let verb = L::stir(word, 3, Some(before));
+            assert!(!happened(L::stir(word, guard(3), None), before), "it looks first");
+            let verb = L::stir(word, guard(3), Some(before));
             let after = verb.raw().op.apply(Width::W64, before.into()).unwrap() as u64;
             let (old, new) = (Entry::<L>::of(before), Entry::<L>::of(after));
             assert_ne!(before, after);
             assert_eq!((old.epoch(), old.rdr_cnt(), old.tail()), (new.epoch(), new.rdr_cnt(), new.tail()));
-            assert_eq!(old.rel_cnt(), new.rel_cnt());
-            assert!(!happened(L::stir(word, 2, Some(before)), before), "only in its generation");
+            assert_eq!(old.stamp(), new.stamp());
+            assert!(!happened(L::stir(word, guard(2), Some(before)), before), "only in its generation");
         }
     }
 
@@ -107,13 +122,14 @@ mod tests {
         let word = Word::<u64>::at(Addr::new(NodeId(0), 0));
         let before =
             L::STIR.mask() | L::RDR_CNT.put(1) | L::TAIL.mask() | L::EPOCH.put(1) | L::REL_CNT.put(7);
-        for (generation, delta, readers, releases) in [
+        let first = Guard::generation::<L>(Stamp::new(0, 0));
+        for (guard, delta, readers, releases) in [
             (None, Delta::LEAVE, 0, 8),
-            (Some(0), Delta::LEAVE, 0, 8),
+            (Some(first), Delta::LEAVE, 0, 8),
             (None, Delta::ENTER, 2, 7),
             (None, Delta::HAND_OVER, 1, 8),
         ] {
-            let op = L::add(word, delta, generation).raw().op;
+            let op = L::add(word, delta, guard).raw().op;
             let after = Entry::<L>::of(op.apply(Width::W64, before).unwrap() as u64);
             assert_eq!((after.rdr_cnt(), after.rel_cnt(), after.epoch()), (readers, releases, true));
             let rest = L::STIR.mask() | L::TAIL.mask();

@@ -11,7 +11,7 @@
 //! [`kept`](crate::kept) is such a space; the explorer runs it.
 
 use super::layout::{Entry, Layout, Member, happened};
-use super::recover::Vigil;
+use super::recover::{Vigil, recovered};
 use super::{Core, Rules};
 use lockwright_fabric::observe::{Claim, Observation};
 use lockwright_fabric::{Endpoint, FabricError, MaskedCas};
@@ -57,26 +57,39 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     ) -> Result<bool, FabricError> {
         let word = self.word(claim.lock);
         let seen = Entry::<L>::of(self.ep.go(word.read()).await?);
-        if seen.generation() != L::generation(vigil.rel_cnt) {
+        if seen.generation() != vigil.stamp.generation() {
             return Ok(true);
         }
-        let still = seen.rel_cnt() == vigil.rel_cnt;
-        if still && !self.witness.is_held(claim.lock, except).await? {
-            let leap = if R::RECOVERY_LEAPS { L::leap(seen.rel_cnt()) } else { seen.rel_cnt() };
-            let reset = MaskedCas {
-                compare: seen.bits,
-                compare_mask: if R::RESET_COMPARES_ALL { u128::MAX } else { L::REL_CNT.mask() },
-                swap: L::REL_CNT.put(u128::from(leap)),
-                swap_mask: u128::MAX,
-            };
-            let verb = L::change(word, reset, Some(seen.word()));
-            if happened(verb, self.ep.go(verb).await?) {
-                self.ep.observe(Observation::Recovered(claim));
-                vigil.by_me = true;
-                return Ok(true);
-            }
+        if seen.stamp() == vigil.stamp
+            && !self.witness.is_held(claim.lock, except).await?
+            && self.reset_what_was_seen(claim, seen).await?
+        {
+            vigil.by_me = true;
+            return Ok(true);
         }
-        *vigil = self.vigil(seen.rel_cnt(), vigil.began).await;
+        *vigil = self.vigil(seen.stamp(), vigil.began).await;
         Ok(false)
+    }
+
+    /// Resets the lock if its entry still is as `seen`.
+    pub(super) async fn reset_what_was_seen(
+        &self,
+        claim: Claim,
+        seen: Entry<L>,
+    ) -> Result<bool, FabricError> {
+        let readers = if R::RECOVERY_COUNTS_READERS { seen.rdr_cnt() } else { 0 };
+        let Some(after) = recovered::<L, R>(seen.stamp(), readers + 1) else { return Ok(false) };
+        let reset = MaskedCas {
+            compare: seen.bits,
+            compare_mask: if R::RESET_COMPARES_ALL { u128::MAX } else { L::STAMP },
+            swap: L::put(after),
+            swap_mask: u128::MAX,
+        };
+        let verb = L::change(self.word(claim.lock), reset, Some(seen.word()));
+        let reset = happened(verb, self.ep.go(verb).await?);
+        if reset {
+            self.ep.observe(Observation::Recovered(claim));
+        }
+        Ok(reset)
     }
 }

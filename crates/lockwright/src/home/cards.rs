@@ -18,7 +18,7 @@
 //! | card, byte | holds |
 //! |---|---|
 //! | 0 | state (bits 0..4), shared (4), range lock (5), lock id (8..) |
-//! | 8 | token |
+//! | 8 | what names the grant: its token, and for keyed locks the generation above it (`ShiftGrant::mark`) |
 //! | 16 | since when it is in this state, to within a few signs of life |
 //! | 24, 32 | the range, if it is a range lock's card |
 //! | 40 | since which turn it waits for that; 0: not yet |
@@ -39,6 +39,7 @@ use lockwright_fabric::backend::shm::{Lines, ShmEndpoint, ShmSpace};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
 use lockwright_locks::kept::{self, ranges::Entered, verdict::Verdict};
+use lockwright_locks::shiftlock::layout::Stamp;
 
 /// Client slots of a space.
 pub(crate) const SLOTS: u64 = 1024;
@@ -103,6 +104,8 @@ pub(crate) struct Card {
     pub(crate) kind: Kind,
     pub(crate) claim: Claim,
     pub(crate) token: u64,
+    /// The token, and what else names the grant of a keyed lock; 0: not granted.
+    pub(crate) mark: u64,
     pub(crate) since: Time,
     pub(crate) turn: u64,
 }
@@ -258,10 +261,10 @@ impl Pen {
         self.sheet.write(at, first(entered.state.into(), Kind::Ranges, claim));
     }
 
-    /// Adds the token of a grant to a card.
+    /// Adds to a card what names its grant.
     #[inline(always)]
-    pub(crate) fn granted(&self, card: u64, token: u64) {
-        self.sheet.write(at(card) + TOKEN, token);
+    pub(crate) fn granted(&self, card: u64, mark: u64) {
+        self.sheet.write(at(card) + TOKEN, mark);
     }
 
     /// Whether a card still says that a range is held.
@@ -377,12 +380,13 @@ impl Sheets {
 impl Card {
     /// The card made of these words, in the order of the table above; none if it is free.
     pub(crate) fn of(peer: PeerId, card: u64, words: [u64; 6]) -> Option<Self> {
-        let [first, token, since, start, end, turn] = words;
+        let [first, mark, since, start, end, turn] = words;
+        let token = Stamp::token_of(mark);
         let state = State::ALL.into_iter().find(|state| *state as u64 == first & 0xf)?;
         let mode = if first >> 4 & 1 == 1 { Mode::Shared } else { Mode::Exclusive };
         let kind = if first >> 5 & 1 == 1 { Kind::Ranges } else { Kind::Keyed };
         let claim = Claim { lock: first >> 8, mode, start, end };
-        Some(Self { peer, card, state, kind, claim, token, since: Time(since), turn })
+        Some(Self { peer, card, state, kind, claim, token, mark, since: Time(since), turn })
     }
 }
 

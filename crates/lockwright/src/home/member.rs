@@ -8,7 +8,7 @@ use super::{AnyGrant, Kind, Seat, Ticket};
 use crate::error::LockError;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Names, ShmEndpoint, ShmSpace};
-use lockwright_fabric::observe::{Claim, Mode};
+use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{Endpoint, FabricError, PeerId};
 use lockwright_locks::Denied;
 use lockwright_locks::kept::KeptClient;
@@ -148,9 +148,10 @@ impl Member {
         }
     }
 
-    /// Takes a keyed lock away from whoever holds it with `token`.
-    pub(crate) fn take_away(&self, lock: u64, mode: Mode, token: u64) -> Result<bool, FabricError> {
-        block_on(self.client.lock().take_away(lock, mode, token))
+    /// Takes a keyed lock away from whoever holds it by `card`.
+    pub(crate) fn take_away(&self, card: &Card) -> Result<bool, FabricError> {
+        let Claim { lock, mode, .. } = card.claim;
+        block_on(self.client.lock().take_away(lock, mode, card.mark))
     }
 
     /// Takes a range away from whoever holds it by `card`.

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What a space of ours is called; raised when the meaning of its memory changes.
-const TAG: &str = "lockwright 3, kept shiftlock";
+const TAG: &str = "lockwright 4, kept shiftlock";
 /// Bits of a peer's number that ShiftLock has room for.
 const PEER_BITS: u32 = 24;
 
@@ -96,19 +96,20 @@ impl ShmHome {
     }
 }
 
-/// Whether an unused name can go. One whose lock was ever reset stays: its tokens have leapt, and every name that took
-/// over its id would have to leap as far again.
-///
-/// Nor can one go that somebody alive has a card for: a client that was declared dead as the user of a name may be alive as
-/// the holder of a range of it, by another membership.
+/// Names whose tokens would begin above this are not made: with what a lock adds by itself, tokens stay below 2⁵³, from where
+/// on readers of JSON may round them.
+const HIGHEST_BASE: u64 = 1 << 52;
+
+/// Whether an unused name can go. Not one that somebody alive has a card for: a client that was declared dead as the user of
+/// a name may be alive as the holder of a range of it, by another membership.
 fn reclaim(member: &Member, id: u64, token_base: u64) -> Reclaim {
     if member.book.is_wanted(id) {
         return Reclaim::Keep;
     }
-    let last = |lock| block_on(member.client.lock().last_token_if_pristine(lock)).ok().flatten();
-    match (last(id), last(gate(id))) {
-        (Some(keyed), Some(ranges)) => {
-            Reclaim::Reuse { highest_token: keyed.max(ranges).saturating_add(token_base) }
+    // Both go on from the same token, so that the next name's can begin just there.
+    match block_on(member.client.lock().level_tokens([id, gate(id)])) {
+        Ok(Some(own_token)) if own_token.saturating_add(token_base) < HIGHEST_BASE => {
+            Reclaim::Reuse { highest_token: own_token + token_base, own_token }
         }
         _ => Reclaim::Keep,
     }
@@ -248,7 +249,7 @@ mod tests {
     #[test]
     fn a_space_that_an_older_version_made_is_refused_with_what_can_be_done_about_it() {
         let path = std::env::temp_dir().join(format!("lockwright-old-{}.space", std::process::id()));
-        let old = "lockwright 2, kept shiftlock";
+        let old = "lockwright 3, kept shiftlock";
         drop(ShmSpace::open(&path, &SpaceOptions::default().tag(old).create(true)).unwrap());
         let refused = open(&path, true).unwrap_err().to_string();
         let _ = std::fs::remove_file(&path);

@@ -139,8 +139,8 @@ impl Book for Cards {
         self.write_now(card, says)
     }
 
-    async fn granted(&self, card: u8, token: u64) -> Result<(), FabricError> {
-        self.granted_now(card, token)
+    async fn granted(&self, card: u8, mark: u64) -> Result<(), FabricError> {
+        self.granted_now(card, mark)
     }
 
     fn looks(&self) -> u32 {
@@ -161,8 +161,8 @@ impl PromptBook for Cards {
     }
 
     #[inline(always)]
-    fn granted_now(&self, card: u8, token: u64) -> Result<(), FabricError> {
-        self.pen.granted(u64::from(card), token);
+    fn granted_now(&self, card: u8, mark: u64) -> Result<(), FabricError> {
+        self.pen.granted(u64::from(card), mark);
         self.is_in_after_all()
     }
 }

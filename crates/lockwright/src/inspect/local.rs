@@ -93,7 +93,7 @@ impl Local {
         let Some(card) = card else { return Err(not_held) };
         let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
         let broken = match card.kind {
-            Kind::Keyed => member.take_away(card.claim.lock, card.claim.mode, own),
+            Kind::Keyed => member.take_away(&card),
             Kind::Ranges => member.strike(&card),
         };
         if broken.map_err(InspectError::from)? { Ok(()) } else { Err(not_held) }

@@ -3,6 +3,8 @@
 
 use super::KeptParams;
 use lockwright_locks::shiftlock::ShiftParams;
+use lockwright_locks::shiftlock::layout::Layout;
+use lockwright_locks::shiftlock::narrow::Narrow;
 use lockwright_locks::{Patience, Want};
 use lockwright_sim::case::{Case, Timeouts};
 
@@ -28,6 +30,19 @@ pub(crate) fn without_tries(mut case: Case<KeptParams>) -> Case<KeptParams> {
 pub(crate) fn left_by_the_dead(mut case: Case<KeptParams>) -> Case<KeptParams> {
     case.params.left_by_the_dead = true;
     case.checks.quiet = false;
+    case
+}
+
+/// The same, and the lock was left behind by so many dead readers.
+pub(crate) fn left_by_readers(readers: u64, mut case: Case<KeptParams>) -> Case<KeptParams> {
+    case.params.left_by_readers = readers;
+    case.checks.quiet = false;
+    case
+}
+
+/// The same, and the lock has been released so often.
+pub(crate) fn after(released: u64, mut case: Case<KeptParams>) -> Case<KeptParams> {
+    case.params.released = released;
     case
 }
 
@@ -71,6 +86,39 @@ pub(crate) fn all() -> Vec<Case<KeptParams>> {
         hasty(stopped(mixed("stopped-reader-hasty", &[WRITE, READ], 1))),
         hasty(stopped(mixed("stopped-and-tried", &[READ, TRY_READ, TRY_WRITE], 1))),
         stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2))),
+    ]
+}
+
+/// A writer waits for three readers who are dead, and sleeps through two recoveries: it is the same generation again.
+pub(crate) fn wrapping() -> Case<KeptParams> {
+    let case = mixed("sleeps-through-all-generations", &[TRY_WRITE], 1).rounds(2);
+    let case = case.clients(1, &[TRY_WRITE]).clients(1, &[WRITE]);
+    let mut case = without_tries(left_by_readers(3, case));
+    case.params.clients = 3;
+    patient(killed(case))
+}
+
+/// There are no tokens left.
+pub(crate) fn spent() -> Case<KeptParams> {
+    let last = Narrow::REL_CNT.max() as u64 - 1;
+    patient(after(last, mixed("spent", &[WRITE, WRITE, READ], 1)))
+}
+
+/// Of an entry whose counts end soon: generations wrap, and tokens run out while somebody is killed or stopped.
+pub(crate) fn ending() -> Vec<Case<KeptParams>> {
+    let last = Narrow::LIMIT;
+    vec![
+        wrapping(),
+        spent(),
+        patient(after(last - 1, mixed("one-token-left", &[WRITE, WRITE, READ], 1))),
+        patient(after(last - 2, mixed("two-tokens-left", &[READ, READ, WRITE], 1))),
+        patient(killed(after(last - 2, mixed("killed", &[WRITE, WRITE, READ], 2)))),
+        patient(killed(after(last - 1, mixed("killed-reader", &[READ, READ, WRITE], 1)))),
+        patient(killed(after(last - 1, mixed("killed-and-tried", &[READ, TRY_READ, TRY_WRITE], 1)))),
+        patient(stopped(after(last - 2, mixed("stopped", &[WRITE, WRITE, READ], 1)))),
+        patient(stopped(after(last - 1, mixed("stopped-reader", &[READ, READ, WRITE], 1)))),
+        patient(killed(mixed("killed-twice", &[WRITE, WRITE, WRITE], 2)).crashes(2)),
+        patient(killed(mixed("killed-twice-among-readers", &[WRITE, READ, READ], 1)).crashes(2)),
     ]
 }
 

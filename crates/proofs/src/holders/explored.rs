@@ -6,7 +6,7 @@ use super::mortal::Mortal;
 use crate::Proof;
 use lockwright_fabric::{Addr, Endpoint, Needs, NodeId, PeerId, Value};
 use lockwright_locks::kept::KeptClient;
-use lockwright_locks::shiftlock::layout::{Layout, Member};
+use lockwright_locks::shiftlock::layout::{Layout, Member, Stamp};
 use lockwright_locks::shiftlock::stirred::{Stir, Stirred};
 use lockwright_locks::shiftlock::{Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use lockwright_locks::{
@@ -36,6 +36,20 @@ impl KeptRules for Fenced {
     }
 }
 
+/// Kept locks whose generations and tokens come to their ends.
+#[derive(Debug)]
+pub struct Ending;
+
+impl Rules for Ending {
+    const NAME: Option<&'static str> = Some("kept-narrow");
+}
+
+impl KeptRules for Ending {
+    fn kept_cases() -> Vec<Case<KeptParams>> {
+        cases::ending()
+    }
+}
+
 /// What a mutant says of itself, beside the rule it breaks.
 pub trait KeptRules: Rules {
     /// What the explorer runs.
@@ -61,12 +75,24 @@ pub struct KeptParams {
     pub looks: u32,
     /// Whether the first lock was left behind by somebody who held it and is long dead.
     pub left_by_the_dead: bool,
+    /// By how many dead readers, likewise.
+    pub left_by_readers: u64,
+    /// How often the first lock has been released.
+    pub released: u64,
 }
 
 impl Default for KeptParams {
     fn default() -> Self {
         let shift = ShiftParams::default();
-        Self { shift, clients: 64, tries_first: true, looks: u32::MAX, left_by_the_dead: false }
+        Self {
+            shift,
+            clients: 64,
+            tries_first: true,
+            looks: u32::MAX,
+            left_by_the_dead: false,
+            left_by_readers: 0,
+            released: 0,
+        }
     }
 }
 
@@ -121,8 +147,12 @@ impl<R: KeptRules, L: Stir> Protocol for Kept<R, L> {
     fn initial_memory(_: &Space, params: &KeptParams) -> Vec<(Addr, u64)> {
         // Somebody without a card: whoever looks finds nobody alive who holds it.
         let dead = Member::new::<L>(PeerId::client(params.clients as usize), 0);
-        let word = dead.map_or(0, |dead| L::TAIL.put(dead.0.into()) as u64);
-        if params.left_by_the_dead { vec![(Addr::new(NodeId(0), 0), word)] } else { Vec::new() }
+        let tail = dead.filter(|_| params.left_by_the_dead).map_or(0, |dead| dead.0);
+        let bits = L::TAIL.put(tail.into())
+            | L::RDR_CNT.put(params.left_by_readers.into())
+            | L::put(Stamp::new(params.released, 0));
+        let halves = [(0, bits as u64), (8, (bits >> 64) as u64)].into_iter();
+        halves.filter(|(_, half)| *half != 0).map(|(at, half)| (Addr::new(NodeId(0), at), half)).collect()
     }
 
     /// Cards are wiped; verdicts and counts are wherever they came to.

@@ -1,10 +1,14 @@
 //! Mutants of kept locks: each breaks one of the three rules.
 
-use super::cases::{READ, TRY_WRITE, WRITE, hasty, left_by_the_dead, mixed, stopped, without_tries};
+use super::cases::{
+    READ, TRY_WRITE, WRITE, hasty, killed, left_by_the_dead, mixed, patient, spent, stopped, without_tries,
+    wrapping,
+};
 use super::explored::{Kept, KeptParams, KeptRules};
 use crate::{Checker, Mutant, Visitor};
 use lockwright_locks::Patience;
 use lockwright_locks::shiftlock::Rules;
+use lockwright_locks::shiftlock::narrow::Narrow;
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 use lockwright_sim::case::Case;
 
@@ -23,6 +27,22 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
         caught_by: Checker::Exclusion,
         why: "a client that was declared dead comes back, and its addition lands in the next generation",
     });
+    let mutant = |of, caught_by, why| Mutant { of, caught_by, why };
+    visitor.mutant::<Kept<Uncounted>>(mutant(
+        "kept",
+        Checker::Tokens,
+        "whoever was handed the lock uses it before that is counted, and a recovery goes by what is",
+    ));
+    visitor.mutant::<Kept<ForgetsReaders, Narrow>>(mutant(
+        "kept-narrow",
+        Checker::Tokens,
+        "a recovery raises RelCnt by one, however many readers are waited for",
+    ));
+    visitor.mutant::<Kept<Endless, Narrow>>(mutant(
+        "kept-narrow",
+        Checker::Tokens,
+        "RelCnt is given out to its very end, and begins again",
+    ));
     super::explored_ranges::visit_mutants(visitor);
 }
 
@@ -57,6 +77,13 @@ mutants! {
     /// The fabric does not fence it: what a reader gives back late was somebody else's by then.
     Unfenced = "kept-portable-unfenced", ADDS_ARE_GUARDED,
         hasty(stopped(mixed("stopped-reader", &[READ, READ, TRY_WRITE], 1)));
+    /// The one that handed it over died before it counted that.
+    Uncounted = "kept-uncounted-grant", GRANTS_ARE_COUNTED,
+        patient(killed(mixed("killed-between-halves", &[WRITE, WRITE, WRITE], 2)));
+    /// Two recoveries later RelCnt comes to what it waits for, in what looks like the same generation.
+    ForgetsReaders = "kept-forgets-readers", RECOVERY_COUNTS_READERS, wrapping();
+    /// The next token is the smallest.
+    Endless = "kept-endless", TOKENS_END, spent();
     /// A zombie takes a lock, by then free, with its last verb, and others reset what the dead hold.
     Blind = "kept-blind", GRANTED_ARE_ALIVE,
         stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2)));

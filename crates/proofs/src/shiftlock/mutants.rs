@@ -29,7 +29,15 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     ));
     visitor.mutant::<ShiftLock<Wide, NoLeap>>(mutant(
         Checker::Exclusion,
-        "a recovery stays in the same generation",
+        "a recovery leaves generation and RelCnt as they were",
+    ));
+    visitor.mutant::<ShiftLock<Wide, SameGeneration>>(mutant(
+        Checker::Exclusion,
+        "a recovery raises RelCnt, but stays in the same generation",
+    ));
+    visitor.mutant::<ShiftLock<Wide, UncountedRecovery>>(mutant(
+        Checker::Tokens,
+        "a recovery goes to the next generation, but leaves RelCnt as it was",
     ));
     visitor.mutant::<ShiftLock<Wide, UnguardedReader>>(mutant(
         Checker::Exclusion,
@@ -94,6 +102,12 @@ mutants! {
     /// A zombie's verbs hit a lock that looks as it did before the recovery.
     NoLeap = "shiftlock-no-leap", RECOVERY_LEAPS,
         zombie(Case::new("zombie").params(wary(2)).clients(3, &[WRITE]));
+    /// What a zombie reader gives back is somebody else's.
+    SameGeneration = "shiftlock-same-generation", RECOVERY_IS_A_GENERATION,
+        zombie(Case::new("zombie").params(wary(1)).clients(1, &[READ]).clients(2, &[WRITE]));
+    /// The next has the token of the dead one.
+    UncountedRecovery = "shiftlock-uncounted-recovery", RECOVERY_COUNTS,
+        mixed("crash", 2, 0, params(1)).crashes(1);
     /// RdrCnt goes below zero, and the next reader makes it zero again.
     UnguardedReader = "shiftlock-zombie-reader", ADDS_ARE_GUARDED,
         zombie(Case::new("zombie").params(wary(1)).clients(1, &[READ]).clients(2, &[WRITE]));

@@ -8,7 +8,7 @@
 //! | 16 | state: 0 free, 1 live (4 bytes) |
 //! | 20 | length (4 bytes) |
 //! | 24 | token base |
-//! | 32 | when it was made |
+//! | 32 | when it was made; of a free one, with the top bit set, where its lock's own tokens have come to |
 //! | 40..295 | the name |
 //!
 //! | use, byte | holds (4 bytes each) |
@@ -75,10 +75,12 @@ pub struct NamedLock {
 pub enum Reclaim {
     /// It stays, with its id: the lock's words are not as they were in the beginning.
     Keep,
-    /// Its id may go to another name. No token of it, base included, was larger than this.
+    /// Its id may go to another name, whose tokens begin above all those of this one.
     Reuse {
-        /// The largest token.
+        /// No token of it, base included, was larger.
         highest_token: u64,
+        /// The lock's own tokens, without a base, will be larger: 0 if that is not known.
+        own_token: u64,
     },
 }
 
@@ -226,8 +228,9 @@ impl Names {
 
 /// An unused name stays or goes; whether it went.
 fn settle(table: &Table<'_>, id: u64, reclaim: impl FnOnce(u64) -> Reclaim) -> bool {
-    let Reclaim::Reuse { highest_token } = reclaim(id) else { return false };
+    let Reclaim::Reuse { highest_token, own_token } = reclaim(id) else { return false };
     table.shared().map.u64(AT_TOKEN_FLOOR).fetch_max(highest_token, SeqCst);
+    table.note_tokens(id, own_token);
     table.remove(id);
     true
 }

@@ -79,7 +79,7 @@ mod tests {
         die(table);
         assert_eq!(names.names_of(ep.me()).unwrap(), [kept.id]);
         assert_eq!(client.shared.refs_of(client.joined.slot).load(SeqCst), 1);
-        assert_eq!(names.sweep(|_| Reclaim::Reuse { highest_token: 0 }).unwrap(), 1);
+        assert_eq!(names.sweep(|_| Reclaim::Reuse { highest_token: 0, own_token: 0 }).unwrap(), 1);
 
         // Nothing is lost: all eight are there.
         for n in 0..7u8 {

@@ -21,6 +21,8 @@ pub(super) const FIRST_USE: u64 = 12;
 pub(super) const STATE: u64 = 16;
 const LEN: u64 = 20;
 const BASE: u64 = 24;
+/// In place of when a name was made: it is free, and this is where its lock's own tokens have come to.
+const COUNTED: u64 = 1 << 63;
 const MADE: u64 = 32;
 const NAME: u64 = 40;
 const _: () = assert!(NAME as usize + NAME_MAX.next_multiple_of(8) <= ENTRY_BYTES as usize);
@@ -148,7 +150,7 @@ impl<'a> Table<'a> {
         NameInfo {
             name: self.name(id),
             lock: self.lock_of(id),
-            created: Time(self.word(self.name_at(id) + MADE).load(SeqCst)),
+            created: Time(self.word(self.name_at(id) + MADE).load(SeqCst) & !COUNTED),
             users: users.collect(),
         }
     }
@@ -163,7 +165,11 @@ impl<'a> Table<'a> {
         let at = self.name_at(id);
         let chain = self.chain(hash);
         self.word(at + HASH).store(hash, SeqCst);
-        self.word(at + BASE).store(self.word(AT_TOKEN_FLOOR).load(SeqCst), SeqCst);
+        // Together with what the lock counts by itself it goes on just where all names so far have come to.
+        let counted = self.word(at + MADE).load(SeqCst);
+        let counted = if counted & COUNTED == 0 { 0 } else { counted & !COUNTED };
+        let floor = self.word(AT_TOKEN_FLOOR).load(SeqCst);
+        self.word(at + BASE).store(floor.saturating_sub(counted), SeqCst);
         self.word(at + MADE).store(process::now().0, SeqCst);
         self.link(id, FIRST_USE).store(0, SeqCst);
         self.link(id, LEN).store(name.len() as u32, SeqCst);
@@ -174,6 +180,11 @@ impl<'a> Table<'a> {
         // Now it is there.
         chain.store(id as u32 + 1, SeqCst);
         Ok(id)
+    }
+
+    /// Notes, for whoever gets the id of an unused name next, where its lock's own tokens have come to.
+    pub(super) fn note_tokens(&self, id: u64, counted: u64) {
+        self.word(self.name_at(id) + MADE).store(COUNTED | counted, SeqCst);
     }
 
     /// Takes a name that nobody uses out.
