@@ -3,23 +3,25 @@
 //! Two threads of a process, started when somebody first asks to be told, do the watching. One waits for the pidfds of
 //! all processes in the client table and marks the clients of those that end. The other waits for the space's event word,
 //! which rises when anybody joins, leaves, is marked or declared dead; it wakes this process's tasks and tells the first
-//! thread that there may be new processes. Neither polls, except where the system gives out no pidfds.
+//! thread that there may be new processes. Neither polls, except where the system gives out no descriptors for that.
 
 use super::clients::ClientInfo;
-use super::process::{Found, Identity, has_ended};
+use super::process::{Process, ProcessState, state_by_pidfd};
 use super::shared::{Handle, Shared};
 use crate::addr::PeerId;
 use crate::backend::wakers::{Wakers, wake_all};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// How often processes are looked at that have no pidfd.
-const POLL_NS: i64 = 20_000_000;
+const POLL: Duration = Duration::from_millis(20);
 /// Pidfds that senders keep, at most.
 const MAX_CACHED: usize = 256;
 
@@ -27,6 +29,8 @@ const MAX_CACHED: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     stop: AtomicBool,
+    /// An eventfd that interrupts the thread which waits for pidfds. That thread makes it, as soon as there is a descriptor.
+    interrupt: OnceLock<OwnedFd>,
     tasks: Mutex<Tasks>,
     /// Pidfds of peers that were written to.
     cached: Mutex<HashMap<PeerId, OwnedFd>>,
@@ -35,18 +39,30 @@ pub(super) struct Watch {
 #[derive(Debug, Default)]
 struct Tasks {
     wakers: Wakers,
-    /// There once the threads run: pokes the one that waits for pidfds.
-    poke: Option<Arc<OwnedFd>>,
+    /// The threads run.
+    started: bool,
 }
 
 impl Watch {
     fn tasks(&self) -> MutexGuard<'_, Tasks> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-fn poke(fd: &OwnedFd) {
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+    fn open_interrupt(&self) -> Option<&OwnedFd> {
+        if self.interrupt.get().is_none()
+            && let Ok(fd) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        {
+            let _ = self.interrupt.set(fd);
+        }
+        self.interrupt.get()
+    }
+
+    /// Without an eventfd the thread looks by itself, every [`POLL`].
+    fn interrupt(&self) {
+        if let Some(fd) = self.interrupt.get() {
+            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        }
+    }
 }
 
 impl Shared {
@@ -54,11 +70,15 @@ impl Shared {
     pub(super) fn still_alive(&self, peer: PeerId) -> bool {
         let mut cached = self.watch.cached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pidfd) = cached.get(&peer) {
-            if self.find_alive(peer).is_some() && !has_ended(pidfd) {
+            let state = state_by_pidfd(pidfd);
+            if state == ProcessState::Alive && self.find_alive(peer).is_some() {
                 return true;
             }
             cached.remove(&peer);
-        } else if let Some(Found::Open(pidfd)) = self.process_of(peer).map(Identity::pidfd) {
+            if state == ProcessState::Ended {
+                self.declare_dead(peer);
+            }
+        } else if let Some(pidfd) = self.process_of(peer).and_then(Process::pidfd) {
             if cached.len() >= MAX_CACHED {
                 cached.clear();
             }
@@ -70,20 +90,19 @@ impl Shared {
 
     pub(super) fn stop_watching(&self) {
         self.watch.stop.store(true, SeqCst);
-        let fd = self.watch.tasks().poke.take();
-        if let Some(fd) = fd {
-            poke(&fd);
+        if self.watch.tasks().started {
+            self.watch.interrupt();
             self.event();
         }
     }
 
     /// Tells of events until the space is closed.
-    fn watch_events(&self, fd: &OwnedFd) {
+    fn watch_events(&self) {
         while !self.watch.stop.load(SeqCst) {
             let seen = self.events();
             let wakers = self.watch.tasks().wakers.take();
             wake_all(wakers);
-            poke(fd);
+            self.watch.interrupt();
             if !self.watch.stop.load(SeqCst) {
                 self.await_event(seen);
             }
@@ -91,38 +110,44 @@ impl Shared {
     }
 
     /// Waits for processes to end until the space is closed.
-    fn watch_processes(&self, fd: &OwnedFd) {
-        let mut open: HashMap<Identity, OwnedFd> = HashMap::new();
+    fn watch_processes(&self) {
+        let mut open: HashMap<Process, OwnedFd> = HashMap::new();
         while !self.watch.stop.load(SeqCst) {
+            let interrupt = self.watch.open_interrupt();
             let alive = self.marked_alive();
             open.retain(|process, _| alive.iter().any(|(_, other)| other == process));
-            let mut unknown = false;
+            let mut unwatched = interrupt.is_none();
             for (peer, process) in alive {
                 if process == self.own || open.contains_key(&process) {
                     continue;
                 }
                 match process.pidfd() {
-                    Found::Open(pidfd) => drop(open.insert(process, pidfd)),
-                    Found::Gone => drop(self.is_alive(peer)),
-                    Found::Unknown => unknown |= self.is_alive(peer),
+                    Some(pidfd) => drop(open.insert(process, pidfd)),
+                    None => unwatched |= self.is_alive(peer),
                 }
             }
             let mut fds: Vec<_> = open.values().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)).collect();
-            fds.push(PollFd::new(fd, PollFlags::IN));
-            let limit = Timespec { tv_sec: 0, tv_nsec: POLL_NS };
-            let ready = poll(&mut fds, unknown.then_some(&limit));
-            let poked = fds.pop().is_some_and(|fd| !fd.revents().is_empty());
-            if poked {
+            fds.extend(interrupt.map(|fd| PollFd::new(fd, PollFlags::IN)));
+            let limit = Timespec { tv_sec: 0, tv_nsec: POLL.subsec_nanos().into() };
+            if poll(&mut fds, unwatched.then_some(&limit)).is_err_and(|error| error != Errno::INTR) {
+                // More descriptors than the system lets this process poll now: look at the processes one by one.
+                drop(fds);
+                open.clear();
+                std::thread::sleep(POLL);
+                continue;
+            }
+            if let Some(fd) = interrupt {
+                // It does not block, and holds nothing if it was not what ended the poll.
                 let _ = rustix::io::read(fd, &mut [0; 8]);
             }
-            if ready.is_ok_and(|ready| ready > usize::from(poked)) {
-                drop(fds);
-                open.retain(|_, pidfd| !has_ended(pidfd));
-                // Marks whoever's process is gone; the others cost a look.
-                for (peer, process) in self.marked_alive() {
-                    if process != self.own && !open.contains_key(&process) {
-                        self.is_alive(peer);
-                    }
+            let readable = fds.iter().map(|fd| fd.revents().contains(PollFlags::IN));
+            let ended: Vec<_> =
+                open.keys().copied().zip(readable).filter(|(_, readable)| *readable).collect();
+            for (process, _) in ended {
+                open.remove(&process);
+                // By what the pidfd said, not by another look, for which there may be no descriptor.
+                for (peer, _) in self.marked_alive().into_iter().filter(|(_, other)| *other == process) {
+                    self.declare_dead(peer);
                 }
             }
         }
@@ -132,18 +157,12 @@ impl Shared {
 impl Handle {
     /// Starts the threads, if they do not run yet.
     fn watch(&self) {
-        let mut tasks = self.watch.tasks();
-        if tasks.poke.is_some() {
+        if std::mem::replace(&mut self.watch.tasks().started, true) {
             return;
         }
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let fd = Arc::new(eventfd(0, flags).expect("the system can make an eventfd"));
-        tasks.poke = Some(Arc::clone(&fd));
-        drop(tasks);
-        let start = |name: &str, run: fn(&Shared, &OwnedFd)| {
-            let (shared, fd) = (self.share(), Arc::clone(&fd));
-            let thread = std::thread::Builder::new().name(name.to_owned());
-            thread.spawn(move || run(&shared, &fd)).expect("the system can start a thread that watches");
+        let start = |name: &str, run: fn(&Shared)| {
+            let (shared, thread) = (self.share(), std::thread::Builder::new().name(name.to_owned()));
+            thread.spawn(move || run(&shared)).expect("the system can start a thread that watches");
         };
         start("lockwright-event", Shared::watch_events);
         start("lockwright-death", Shared::watch_processes);
