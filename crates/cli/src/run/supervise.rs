@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args, client: &Client, guard: &Guard, inbox: &mut Inbox
     let lost = guard.lost();
     let mut child = child::start(&args.command, environment(guard))?;
     // Ended already: then there is nothing to protect.
-    client.set_ward(child.id());
+    client.hold_while_process_lives(child.id());
     let mut watch = Loss::Held;
     loop {
         while let Some(came) = inbox.next()? {
