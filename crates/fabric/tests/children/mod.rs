@@ -11,13 +11,15 @@ pub use remote::Remote;
 pub use words::{decode_error, encode_verb, encode_wait};
 
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{Reclaim, ShmEndpoint, ShmSpace, SpaceOptions};
+use lockwright_fabric::backend::shm::{Died, Reclaim, ShmEndpoint, ShmSpace, SpaceOptions};
 use lockwright_fabric::*;
+use std::fs::File;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread::JoinHandle;
 use words::{COND, VERB, decode_cond, decode_deadline, decode_verb, encode_error, halves, receive, send};
 
 const SOCKET: &str = "LOCKWRIGHT_TEST_SOCKET";
@@ -51,11 +53,22 @@ pub struct Process {
 impl Process {
     /// Starts one that joins the space at `path`; `test` is the name of the test that calls [`serve_if_child`].
     pub fn start(path: &Path, test: &str) -> Self {
+        Self::start_by(Command::new(std::env::current_exe().unwrap()), path, test)
+    }
+
+    /// The same, with room for few file descriptors; [`EXHAUST`] takes those that are left.
+    pub fn start_with_few_descriptors(path: &Path, test: &str) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", r#"ulimit -n 32; exec "$0" "$@""#]).arg(std::env::current_exe().unwrap());
+        Self::start_by(shell, path, test)
+    }
+
+    fn start_by(mut command: Command, path: &Path, test: &str) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("lockwright-test-{}-{}.sock", std::process::id(), NEXT.fetch_add(1, SeqCst));
         let socket = std::env::temp_dir().join(name);
         let listener = UnixListener::bind(&socket).unwrap();
-        let child = Command::new(std::env::current_exe().unwrap())
+        let child = command
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(SOCKET, &socket)
             .env(SPACE, path)
@@ -122,6 +135,17 @@ pub const FLOOD: u64 = 10;
 /// Opens a name and keeps it.
 pub const OPEN: u64 = 11;
 
+/// Takes all file descriptors that are left.
+pub const EXHAUST: u64 = 12;
+/// Whether the process of a client is alive.
+pub const IS_ALIVE: u64 = 13;
+/// Begins to watch for the death of a client.
+pub const WATCH: u64 = 14;
+/// Waits for a death that is watched for.
+pub const SEEN: u64 = 15;
+/// Looks for the dead.
+pub const DEAD: u64 = 16;
+
 /// In a child process: does what it is told until the socket is closed. Elsewhere: nothing.
 pub fn serve_if_child() {
     let (Some(socket), Some(path)) = (std::env::var_os(SOCKET), std::env::var_os(SPACE)) else { return };
@@ -129,12 +153,41 @@ pub fn serve_if_child() {
     let space = ShmSpace::open(path, &SpaceOptions::default()).unwrap();
     let ep = space.endpoint().unwrap();
     send(&mut line, &[ep.me().0.into()]);
+    let mut hoard = Hoard::default();
     while let Some(request) = receive(&mut line) {
-        let answer = serve(&space, &ep, &request);
+        let answer = match request[0] {
+            EXHAUST => hoard.exhaust(),
+            WATCH => hoard.watch(space.died(PeerId(request[1] as u32))),
+            SEEN => hoard.seen(),
+            _ => serve(&space, &ep, &request),
+        };
         send(&mut line, &answer);
     }
     drop(ep);
     std::process::exit(0);
+}
+
+/// What a child keeps from one request to the next.
+#[derive(Default)]
+struct Hoard {
+    files: Vec<File>,
+    watcher: Option<JoinHandle<()>>,
+}
+
+impl Hoard {
+    fn exhaust(&mut self) -> Vec<u64> {
+        self.files.extend(std::iter::from_fn(|| File::open("/dev/null").ok()));
+        vec![self.files.len() as u64]
+    }
+
+    fn watch(&mut self, died: Died) -> Vec<u64> {
+        self.watcher = Some(std::thread::spawn(move || block_on(died)));
+        vec![]
+    }
+
+    fn seen(&mut self) -> Vec<u64> {
+        vec![self.watcher.take().unwrap().join().is_ok().into()]
+    }
 }
 
 fn serve(space: &ShmSpace, ep: &ShmEndpoint, request: &[u64]) -> Vec<u64> {
@@ -183,6 +236,8 @@ fn serve(space: &ShmSpace, ep: &ShmEndpoint, request: &[u64]) -> Vec<u64> {
             block_on(ep.sleep(word()));
             vec![]
         }
+        IS_ALIVE => vec![space.is_alive(PeerId(word() as u32)).into()],
+        DEAD => space.dead_clients().iter().map(|client| client.peer.0.into()).collect(),
         IS_IN => vec![ep.is_in().into()],
         GROWN => vec![space.bytes(NodeId(0), RegionId(0))],
         CHURN => {

@@ -28,7 +28,7 @@
 use super::error::SpaceError;
 use super::file::{read_bytes, write_bytes};
 use super::layout::{AT_CURSOR, AT_DEATHS, AT_EVENTS, SLOT_BYTES, Section};
-use super::process::{self, Found, Identity};
+use super::process::{self, Process, ProcessState};
 use super::shared::Shared;
 use crate::addr::PeerId;
 use crate::wait::Time;
@@ -220,32 +220,30 @@ impl Shared {
     }
 
     /// The process of a slot whose standing is `standing`; `None` if the slot has changed since.
-    fn identity(&self, slot: u64, standing: Standing) -> Option<Identity> {
+    fn process(&self, slot: u64, standing: Standing) -> Option<Process> {
         let start = self.map.u64(self.slot_at(slot) + AT_START).load(SeqCst);
-        (self.standing(slot) == standing).then_some(Identity { pid: standing.pid(), start })
+        (self.standing(slot) == standing).then_some(Process { pid: standing.pid(), start })
     }
 
     /// The process of `peer`.
-    pub(super) fn process_of(&self, peer: PeerId) -> Option<Identity> {
+    pub(super) fn process_of(&self, peer: PeerId) -> Option<Process> {
         let (slot, standing) = self.find(peer)?;
-        self.identity(slot, standing)
+        self.process(slot, standing)
     }
 
-    /// Whether the client in `slot` is alive; marks it dead if its process has ended.
+    /// Whether the client in `slot` is alive; marks it dead if its process is known to have ended.
     fn look(&self, slot: u64, standing: Standing) -> bool {
-        let gone = match standing.state() {
-            ALIVE => self.identity(slot, standing).is_none_or(Identity::is_gone),
+        let ended = match standing.state() {
+            // A slot whose standing has changed since is not that client's any more.
+            ALIVE => self.process(slot, standing).is_none_or(Process::has_ended),
             // It may not have written its start time yet.
-            JOINING => match (Identity { pid: standing.pid(), start: 0 }).pidfd() {
-                Found::Gone => !std::path::Path::new(&format!("/proc/{}", standing.pid())).exists(),
-                Found::Open(_) | Found::Unknown => false,
-            },
+            JOINING => process::state_of_pid(standing.pid()) == ProcessState::Ended,
             _ => true,
         };
-        if gone {
+        if ended {
             self.mark_dead(slot, standing);
         }
-        !gone
+        !ended
     }
 
     fn mark_dead(&self, slot: u64, standing: Standing) -> bool {
@@ -259,7 +257,7 @@ impl Shared {
         marked
     }
 
-    /// Whether `peer` is in the space and its process alive.
+    /// Whether `peer` is in the space and its process not known to have ended.
     pub(super) fn is_alive(&self, peer: PeerId) -> bool {
         match self.find(peer) {
             Some((slot, standing)) if standing.state() == ALIVE => self.look(slot, standing),
@@ -277,7 +275,7 @@ impl Shared {
         let Some((slot, standing)) = self.find(peer) else { return true };
         let untouched = match standing.state() {
             GONE => true,
-            DEAD => self.identity(slot, standing).is_some_and(Identity::is_gone),
+            DEAD => self.process(slot, standing).is_some_and(Process::has_ended),
             _ => false,
         };
         untouched && self.refs_of(slot).load(SeqCst) == 0 && self.change(slot, standing, standing.freed())
@@ -316,10 +314,10 @@ impl Shared {
     }
 
     /// The peers that are marked alive, with their processes: no system call.
-    pub(super) fn marked_alive(&self) -> Vec<(PeerId, Identity)> {
+    pub(super) fn marked_alive(&self) -> Vec<(PeerId, Process)> {
         let alive = |slot| {
             let standing = self.standing(slot);
-            let process = (standing.state() == ALIVE).then(|| self.identity(slot, standing)).flatten()?;
+            let process = (standing.state() == ALIVE).then(|| self.process(slot, standing)).flatten()?;
             Some((self.peer_of(slot, standing), process))
         };
         (0..self.slots()).filter_map(alive).collect()

@@ -12,7 +12,7 @@ use super::layout::{
 };
 use super::map::Map;
 use super::options::SpaceOptions;
-use super::process::{self, Identity};
+use super::process::{self, Process};
 use crate::addr::Width;
 use crate::verb::Op;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -173,7 +173,7 @@ impl Unnamed {
 
 /// A temporary file whose name says whose it is; those of dead processes are swept away.
 fn temporary(path: &Path, mode: Mode) -> Result<(OwnedFd, PathBuf), SpaceError> {
-    let own = Identity::own()?;
+    let own = Process::own()?;
     let base = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let prefix = format!(".{base}.");
     for entry in
@@ -183,7 +183,7 @@ fn temporary(path: &Path, mode: Mode) -> Result<(OwnedFd, PathBuf), SpaceError> 
         let maker = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".tmp"));
         let mut numbers = maker.into_iter().flat_map(|maker| maker.split('.')).map(str::parse::<u64>);
         if let (Some(Ok(pid)), Some(Ok(start))) = (numbers.next(), numbers.next())
-            && u32::try_from(pid).is_ok_and(|pid| Identity { pid, start }.is_gone())
+            && u32::try_from(pid).is_ok_and(|pid| Process { pid, start }.has_ended())
         {
             let _ = std::fs::remove_file(entry.path());
         }

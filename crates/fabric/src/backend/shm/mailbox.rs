@@ -23,7 +23,7 @@
 
 use super::clients::{AT_HEAD, AT_TAIL, Joined};
 use super::layout::{CELL_BYTES, Section};
-use super::process::Identity;
+use super::process::Process;
 use super::shared::Shared;
 use crate::addr::PeerId;
 use crate::message::Message;
@@ -247,7 +247,7 @@ impl Inbox {
 
 /// Whether the process of a peer that is out has ended, too.
 fn process_gone(shared: &Shared, peer: PeerId) -> bool {
-    shared.process_of(peer).is_none_or(Identity::is_gone)
+    shared.process_of(peer).is_none_or(Process::has_ended)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::file::open_or_make;
 use super::layout::{Layout, Section};
 use super::map::Map;
 use super::options::SpaceOptions;
-use super::process::{self, Identity};
+use super::process::{self, Process};
 use super::watch::Watch;
 use crate::addr::{Addr, Width};
 use crate::backend::clock::Clock;
@@ -26,7 +26,7 @@ pub(super) struct Shared {
     pub(super) hints: Words,
     pub(super) path: PathBuf,
     pub(super) clock: Clock,
-    pub(super) own: Identity,
+    pub(super) own: Process,
     pub(super) watch: Watch,
 }
 
@@ -65,7 +65,7 @@ impl Shared {
         if !AtomicU128::is_lock_free() {
             return Err(SpaceError::NoWideAtomics);
         }
-        let own = Identity::own()?;
+        let own = Process::own()?;
         let (map, layout) = open_or_make(path, options)?;
         let area = |index| Area::new(&map, layout.area(index), Layout::limit_at(index));
         let areas = (0..layout.areas()).map(area).collect();

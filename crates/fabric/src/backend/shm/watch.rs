@@ -6,20 +6,22 @@
 //! thread that there may be new processes. Neither polls, except where the system gives out no pidfds.
 
 use super::clients::ClientInfo;
-use super::process::{Found, Identity, has_ended};
+use super::process::{Process, ProcessState, state_by_pidfd};
 use super::shared::{Handle, Shared};
 use crate::addr::PeerId;
 use crate::backend::wakers::{Wakers, wake_all};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// How often processes are looked at that have no pidfd.
-const POLL_NS: i64 = 20_000_000;
+const POLL: Duration = Duration::from_millis(20);
 /// Pidfds that senders keep, at most.
 const MAX_CACHED: usize = 256;
 
@@ -54,11 +56,15 @@ impl Shared {
     pub(super) fn still_alive(&self, peer: PeerId) -> bool {
         let mut cached = self.watch.cached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pidfd) = cached.get(&peer) {
-            if self.find_alive(peer).is_some() && !has_ended(pidfd) {
+            let state = state_by_pidfd(pidfd);
+            if state == ProcessState::Alive && self.find_alive(peer).is_some() {
                 return true;
             }
             cached.remove(&peer);
-        } else if let Some(Found::Open(pidfd)) = self.process_of(peer).map(Identity::pidfd) {
+            if state == ProcessState::Ended {
+                self.declare_dead(peer);
+            }
+        } else if let Some(pidfd) = self.process_of(peer).and_then(Process::pidfd) {
             if cached.len() >= MAX_CACHED {
                 cached.clear();
             }
@@ -92,37 +98,41 @@ impl Shared {
 
     /// Waits for processes to end until the space is closed.
     fn watch_processes(&self, fd: &OwnedFd) {
-        let mut open: HashMap<Identity, OwnedFd> = HashMap::new();
+        let mut open: HashMap<Process, OwnedFd> = HashMap::new();
         while !self.watch.stop.load(SeqCst) {
             let alive = self.marked_alive();
             open.retain(|process, _| alive.iter().any(|(_, other)| other == process));
-            let mut unknown = false;
+            let mut unwatched = false;
             for (peer, process) in alive {
                 if process == self.own || open.contains_key(&process) {
                     continue;
                 }
                 match process.pidfd() {
-                    Found::Open(pidfd) => drop(open.insert(process, pidfd)),
-                    Found::Gone => drop(self.is_alive(peer)),
-                    Found::Unknown => unknown |= self.is_alive(peer),
+                    Some(pidfd) => drop(open.insert(process, pidfd)),
+                    None => unwatched |= self.is_alive(peer),
                 }
             }
             let mut fds: Vec<_> = open.values().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)).collect();
             fds.push(PollFd::new(fd, PollFlags::IN));
-            let limit = Timespec { tv_sec: 0, tv_nsec: POLL_NS };
-            let ready = poll(&mut fds, unknown.then_some(&limit));
-            let poked = fds.pop().is_some_and(|fd| !fd.revents().is_empty());
-            if poked {
+            let limit = Timespec { tv_sec: 0, tv_nsec: POLL.subsec_nanos().into() };
+            if poll(&mut fds, unwatched.then_some(&limit)).is_err_and(|error| error != Errno::INTR) {
+                // More descriptors than the system lets this process poll now: look at the processes one by one.
+                drop(fds);
+                open.clear();
+                std::thread::sleep(POLL);
+                continue;
+            }
+            if fds.pop().is_some_and(|fd| !fd.revents().is_empty()) {
                 let _ = rustix::io::read(fd, &mut [0; 8]);
             }
-            if ready.is_ok_and(|ready| ready > usize::from(poked)) {
-                drop(fds);
-                open.retain(|_, pidfd| !has_ended(pidfd));
-                // Marks whoever's process is gone; the others cost a look.
-                for (peer, process) in self.marked_alive() {
-                    if process != self.own && !open.contains_key(&process) {
-                        self.is_alive(peer);
-                    }
+            let readable = fds.iter().map(|fd| fd.revents().contains(PollFlags::IN));
+            let ended: Vec<_> =
+                open.keys().copied().zip(readable).filter(|(_, readable)| *readable).collect();
+            for (process, _) in ended {
+                open.remove(&process);
+                // By what the pidfd said, not by another look, for which there may be no descriptor.
+                for (peer, _) in self.marked_alive().into_iter().filter(|(_, other)| *other == process) {
+                    self.declare_dead(peer);
                 }
             }
         }

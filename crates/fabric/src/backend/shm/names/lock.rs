@@ -7,7 +7,7 @@
 use super::super::client::Client;
 use super::super::error::SpaceError;
 use super::super::layout::AT_NAMES_LOCK;
-use super::super::process::Identity;
+use super::super::process::Process;
 use super::super::shared::Shared;
 use super::table::Table;
 use crate::addr::PeerId;
@@ -58,8 +58,8 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Whether the owner's process has ended. A client that is alive is never buried, so an owner that is not in the table
+/// Whether the owner's process is known to have ended. A client that is alive is never buried, so an owner that is not in the table
 /// any more has ended as well.
 fn is_gone(shared: &Shared, owner: PeerId) -> bool {
-    shared.process_of(owner).is_none_or(Identity::is_gone)
+    shared.process_of(owner).is_none_or(Process::has_ended)
 }
