@@ -79,6 +79,16 @@ fn a_client_without_descriptors_notices_a_death() {
 }
 
 #[test]
+fn a_client_without_descriptors_can_watch_for_a_death() {
+    let scene = Scene::new();
+    let (mut other, bystander, poor) = (scene.client(), scene.client(), scene.without_descriptors());
+    poor.ask(&[WATCH, peer(&other)]);
+    kill(&mut other);
+    assert_eq!(poor.ask(&[SEEN]), [1], "the watcher was told, and did not panic");
+    assert_eq!(bystander.ask(&[IS_IN]), [1]);
+}
+
+#[test]
 fn a_zombie_is_noticed_by_the_pidfd_that_was_opened_while_there_were_descriptors() {
     let scene = Scene::new();
     let mut other = scene.client();

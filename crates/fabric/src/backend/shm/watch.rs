@@ -3,7 +3,7 @@
 //! Two threads of a process, started when somebody first asks to be told, do the watching. One waits for the pidfds of
 //! all processes in the client table and marks the clients of those that end. The other waits for the space's event word,
 //! which rises when anybody joins, leaves, is marked or declared dead; it wakes this process's tasks and tells the first
-//! thread that there may be new processes. Neither polls, except where the system gives out no pidfds.
+//! thread that there may be new processes. Neither polls, except where the system gives out no descriptors for that.
 
 use super::clients::ClientInfo;
 use super::process::{Process, ProcessState, state_by_pidfd};
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ const MAX_CACHED: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     stop: AtomicBool,
+    /// An eventfd that interrupts the thread which waits for pidfds. That thread makes it, as soon as there is a descriptor.
+    interrupt: OnceLock<OwnedFd>,
     tasks: Mutex<Tasks>,
     /// Pidfds of peers that were written to.
     cached: Mutex<HashMap<PeerId, OwnedFd>>,
@@ -37,18 +39,30 @@ pub(super) struct Watch {
 #[derive(Debug, Default)]
 struct Tasks {
     wakers: Wakers,
-    /// There once the threads run: pokes the one that waits for pidfds.
-    poke: Option<Arc<OwnedFd>>,
+    /// The threads run.
+    started: bool,
 }
 
 impl Watch {
     fn tasks(&self) -> MutexGuard<'_, Tasks> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-fn poke(fd: &OwnedFd) {
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+    fn open_interrupt(&self) -> Option<&OwnedFd> {
+        if self.interrupt.get().is_none()
+            && let Ok(fd) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        {
+            let _ = self.interrupt.set(fd);
+        }
+        self.interrupt.get()
+    }
+
+    /// Without an eventfd the thread looks by itself, every [`POLL`].
+    fn interrupt(&self) {
+        if let Some(fd) = self.interrupt.get() {
+            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        }
+    }
 }
 
 impl Shared {
@@ -76,20 +90,19 @@ impl Shared {
 
     pub(super) fn stop_watching(&self) {
         self.watch.stop.store(true, SeqCst);
-        let fd = self.watch.tasks().poke.take();
-        if let Some(fd) = fd {
-            poke(&fd);
+        if self.watch.tasks().started {
+            self.watch.interrupt();
             self.event();
         }
     }
 
     /// Tells of events until the space is closed.
-    fn watch_events(&self, fd: &OwnedFd) {
+    fn watch_events(&self) {
         while !self.watch.stop.load(SeqCst) {
             let seen = self.events();
             let wakers = self.watch.tasks().wakers.take();
             wake_all(wakers);
-            poke(fd);
+            self.watch.interrupt();
             if !self.watch.stop.load(SeqCst) {
                 self.await_event(seen);
             }
@@ -97,12 +110,13 @@ impl Shared {
     }
 
     /// Waits for processes to end until the space is closed.
-    fn watch_processes(&self, fd: &OwnedFd) {
+    fn watch_processes(&self) {
         let mut open: HashMap<Process, OwnedFd> = HashMap::new();
         while !self.watch.stop.load(SeqCst) {
+            let interrupt = self.watch.open_interrupt();
             let alive = self.marked_alive();
             open.retain(|process, _| alive.iter().any(|(_, other)| other == process));
-            let mut unwatched = false;
+            let mut unwatched = interrupt.is_none();
             for (peer, process) in alive {
                 if process == self.own || open.contains_key(&process) {
                     continue;
@@ -113,7 +127,7 @@ impl Shared {
                 }
             }
             let mut fds: Vec<_> = open.values().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)).collect();
-            fds.push(PollFd::new(fd, PollFlags::IN));
+            fds.extend(interrupt.map(|fd| PollFd::new(fd, PollFlags::IN)));
             let limit = Timespec { tv_sec: 0, tv_nsec: POLL.subsec_nanos().into() };
             if poll(&mut fds, unwatched.then_some(&limit)).is_err_and(|error| error != Errno::INTR) {
                 // More descriptors than the system lets this process poll now: look at the processes one by one.
@@ -122,7 +136,8 @@ impl Shared {
                 std::thread::sleep(POLL);
                 continue;
             }
-            if fds.pop().is_some_and(|fd| !fd.revents().is_empty()) {
+            if let Some(fd) = interrupt {
+                // It does not block, and holds nothing if it was not what ended the poll.
                 let _ = rustix::io::read(fd, &mut [0; 8]);
             }
             let readable = fds.iter().map(|fd| fd.revents().contains(PollFlags::IN));
@@ -142,18 +157,12 @@ impl Shared {
 impl Handle {
     /// Starts the threads, if they do not run yet.
     fn watch(&self) {
-        let mut tasks = self.watch.tasks();
-        if tasks.poke.is_some() {
+        if std::mem::replace(&mut self.watch.tasks().started, true) {
             return;
         }
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let fd = Arc::new(eventfd(0, flags).expect("the system can make an eventfd"));
-        tasks.poke = Some(Arc::clone(&fd));
-        drop(tasks);
-        let start = |name: &str, run: fn(&Shared, &OwnedFd)| {
-            let (shared, fd) = (self.share(), Arc::clone(&fd));
-            let thread = std::thread::Builder::new().name(name.to_owned());
-            thread.spawn(move || run(&shared, &fd)).expect("the system can start a thread that watches");
+        let start = |name: &str, run: fn(&Shared)| {
+            let (shared, thread) = (self.share(), std::thread::Builder::new().name(name.to_owned()));
+            thread.spawn(move || run(&shared)).expect("the system can start a thread that watches");
         };
         start("lockwright-event", Shared::watch_events);
         start("lockwright-death", Shared::watch_processes);
