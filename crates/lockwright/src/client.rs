@@ -385,19 +385,25 @@ impl Client {
     }
 
     /// Lets the locks that this client holds now stay held while process `pid` lives, even if this process dies: for a
-    /// child that works under them. `false` if there is no such process. There can be one at a time.
+    /// child that works under them. `false` if there is no such process, or this client has been declared dead and holds
+    /// nothing any more. There can be one at a time.
     ///
     /// It has no effect on a lease that runs out, and none on `mem:`, which dies with this process.
+    ///
+    /// # Errors
+    /// If the system does not say which process that is, for example because this process has no file descriptor left.
+    /// Then nothing has changed.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").unwrap();
     /// let _guard = client.mutex("a").unwrap().lock().wait().unwrap();
     /// let mut child = std::process::Command::new("true").spawn().unwrap();
-    /// client.set_ward(child.id());
-    /// child.wait().unwrap();
+    /// client.set_dependent_process(child.id())?;
+    /// child.wait()?;
+    /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn set_ward(&self, pid: u32) -> bool {
-        self.shared.home.set_ward(pid)
+    pub fn set_dependent_process(&self, pid: u32) -> std::io::Result<bool> {
+        self.shared.home.set_dependent_process(pid)
     }
 
     /// Waits until whatever was given up half-way is done, for at most `patience`; says whether it is. Worth a call

@@ -244,10 +244,11 @@ pub(crate) trait Home: Send + Sync + Debug {
     /// Whether the grant is still good.
     fn standing(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing;
 
-    /// Lets the locks that this client has now stay held while process `pid` lives. `false` if there is no such process.
-    fn set_ward(&self, pid: u32) -> bool {
+    /// Lets the locks that this client has now stay held while process `pid` lives. `false` if there is no such process,
+    /// or the client was declared dead; an error if the system does not say which process that is.
+    fn set_dependent_process(&self, pid: u32) -> std::io::Result<bool> {
         let _ = pid;
-        true
+        Ok(true)
     }
 
     /// The membership that looked a name up, where the space is in this host's memory: a way to keyed locks without a

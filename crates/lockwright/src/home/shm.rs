@@ -5,7 +5,6 @@
 //!
 //! What this file must not do: keep anything about a lock outside the space.
 
-use super::cards::Ward;
 use super::member::Member;
 use super::members::{self, Members, NAMES, token};
 use super::ranges::gate;
@@ -14,10 +13,11 @@ use crate::error::{HandleError, LockError, OpenError};
 use crate::name::LockName;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{Reclaim, ShmSpace, SpaceError, SpaceOptions};
+use lockwright_fabric::backend::shm::{Process, Reclaim, ShmSpace, SpaceError, SpaceOptions};
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,11 +74,13 @@ impl ShmHome {
         let Ok(member) = self.members.any() else { return };
         let names = member.names();
         for dead in self.space().dead_clients() {
-            if member.book.sheets.of(dead.peer).is_some_and(|sheet| sheet.ward.lives()) {
+            if member.book.sheets.of(dead.peer).is_some_and(|sheet| sheet.has_dependent()) {
                 continue;
             }
+            // Without the directory it is not known which locks it had: later, or another process.
+            let Ok(ids) = names.names_of(dead.peer) else { continue };
             let mut bases = HashMap::new();
-            for id in names.names_of(dead.peer).unwrap_or_default() {
+            for id in ids {
                 for lock in [id, gate(id)] {
                     let _ = block_on(member.client.lock().recover(lock));
                 }
@@ -226,9 +228,10 @@ impl Home for ShmHome {
         }
     }
 
-    fn set_ward(&self, pid: u32) -> bool {
-        let Some(ward) = Ward::of(pid) else { return false };
-        self.members.all().iter().all(|member| member.book.pen.ward(&member.book.ep, ward).is_ok())
+    fn set_dependent_process(&self, pid: u32) -> io::Result<bool> {
+        let Some(process) = Process::with_pid(pid).map_err(io::Error::other)? else { return Ok(false) };
+        let set = |member: &Arc<Member>| member.book.pen.set_dependent(&member.book.ep, process).is_ok();
+        Ok(self.members.all().iter().all(set))
     }
 
     fn nearby(&self, bound: &Bound) -> Option<&Arc<Member>> {

@@ -87,11 +87,11 @@ impl Cards {
         if self.ep.is_in() { Ok(()) } else { Err(FabricError::Expelled) }
     }
 
-    /// Whether the client of `sheet` lives, by its process, its ward and its lease. Whoever has been silent for longer
-    /// than its lease is declared dead here.
+    /// Whether the client of `sheet` lives, by its process, its dependent process and its lease. One that has been silent
+    /// for longer than its lease is declared dead here.
     pub(crate) fn is_alive(&self, sheet: &Sheet, now: Time) -> bool {
         if !self.space.is_alive(sheet.peer) {
-            return sheet.ward.lives();
+            return sheet.has_dependent();
         }
         if !sheet.is_out() && !sheet.is_silent(None, now) {
             return true;
