@@ -46,7 +46,7 @@ fn child() {
             "lock" => format!("token {}", held.insert(lock().lock().wait().unwrap()).token()),
             "depend" => {
                 let pid = object.parse().unwrap();
-                match client.as_ref().unwrap().set_dependent_process(pid) {
+                match client.as_ref().unwrap().hold_while_process_lives(pid) {
                     Ok(set) => set.to_string(),
                     Err(error) => error.to_string(),
                 }

@@ -85,7 +85,7 @@ fn no_descriptor(error: io::Error) -> io::Error {
 /// Keeps the lock held until the command has ended, should this process be killed.
 fn protect(args: &Args, client: &Client, child: &Child) -> io::Result<()> {
     // `false`: the command has ended already, or the lock is lost; both are seen later.
-    client.set_dependent_process(child.id()).map(drop).map_err(|error| {
+    client.hold_while_process_lives(child.id()).map(drop).map_err(|error| {
         let command = args.command[0].display();
         io::Error::other(format!("{command} was ended, since its process could not be recorded: {error}"))
     })

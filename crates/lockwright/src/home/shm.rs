@@ -8,8 +8,8 @@
 use super::member::Member;
 use super::members::{self, Members, NAMES, token};
 use super::ranges::gate;
-use super::{Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards};
-use crate::error::{HandleError, LockError, OpenError};
+use super::{Bound, BoxFuture, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing, cards};
+use crate::error::{HandleError, LockError, LostReason, OpenError};
 use crate::name::LockName;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
@@ -18,6 +18,7 @@ use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
 use std::collections::HashMap;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,13 +30,14 @@ const PEER_BITS: u32 = 24;
 
 /// An opened space of this host.
 #[derive(Debug)]
-pub(crate) struct ShmHome {
+pub(crate) struct ShmBackend {
+    identity: SpaceIdentity,
     pub(super) members: Arc<Members>,
 }
 
 /// Opens the space at `path`, and looks whether it is one of ours.
 pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
-    let refuse = |why: String| OpenError::Space { space: path.display().to_string(), why };
+    let refuse = |why: String| OpenError::Failed { space: path.display().to_string(), why };
     let options = SpaceOptions::default()
         .clients(cards::SLOTS)
         .peer_bits(PEER_BITS)
@@ -44,7 +46,7 @@ pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
         .tag(TAG)
         .create(create);
     let space = ShmSpace::open(path, &options).map_err(|error| match error {
-        SpaceError::Missing(path) => OpenError::Missing(path.display().to_string()),
+        SpaceError::Missing(path) => OpenError::NotFound(path.display().to_string()),
         error => refuse(error.to_string()),
     })?;
     if space.tag() != TAG {
@@ -57,10 +59,13 @@ pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
     Ok(space)
 }
 
-impl ShmHome {
+impl ShmBackend {
     pub(crate) fn new(space: ShmSpace, lease: Duration) -> Result<Self, LockError> {
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
-        let home = Self { members: Arc::new(Members::new(space, lease_ns)?) };
+        let file =
+            std::fs::metadata(space.path()).map_err(|error| LockError::Disconnected(error.to_string()))?;
+        let identity = SpaceIdentity::Shm { device: file.dev(), inode: file.ino() };
+        let home = Self { identity, members: Arc::new(Members::new(space, lease_ns)?) };
         home.bury();
         Ok(home)
     }
@@ -93,6 +98,16 @@ impl ShmHome {
         }
     }
 
+    /// Acquires a keyed lock that was busy, if all clients that hold it or wait for it are dead: a try would never outwait
+    /// them.
+    fn try_acquire_from_the_dead(&self, claim: Claim) -> Result<Granted, Refused> {
+        let is_free = self.members.any().is_ok_and(|member| {
+            !member.book.is_wanted(claim.lock)
+                && block_on(member.client.lock().recover(claim.lock)) == Ok(true)
+        });
+        if is_free { self.members.try_take(claim) } else { Err(Refused::Busy) }
+    }
+
     pub(super) fn by_lease(&self, member: &Member) -> Standing {
         if member.book.life.is_in_doubt(self.space().now()) { Standing::Uncertain } else { Standing::Held }
     }
@@ -120,15 +135,19 @@ fn reclaim(member: &Member, id: u64, token_base: u64) -> Reclaim {
 fn handle_error(error: SpaceError) -> HandleError {
     match error {
         SpaceError::TooManyNames(_) | SpaceError::TooManyRefs(_) => {
-            HandleError::Full { why: error.to_string() }
+            HandleError::TooManyLocks(error.to_string())
         }
-        error => HandleError::Space { why: error.to_string() },
+        error => HandleError::Disconnected(error.to_string()),
     }
 }
 
-impl Home for ShmHome {
+impl Space for ShmBackend {
+    fn identity(&self) -> SpaceIdentity {
+        self.identity.clone()
+    }
+
     fn bind(&self, name: &LockName, _: Kind) -> Result<Bound, HandleError> {
-        let member = self.members.any().map_err(|error| HandleError::Space { why: error.to_string() })?;
+        let member = self.members.any().map_err(|error| HandleError::Disconnected(error.to_string()))?;
         let names = member.names();
         let lock = match names.open(name.as_bytes()) {
             Err(SpaceError::TooManyNames(_)) => {
@@ -160,81 +179,13 @@ impl Home for ShmHome {
         }
     }
 
-    /// Ranges have a gate, for which one may have to wait.
-    fn try_now(&self, kind: Kind, claim: Claim) -> Option<Result<Ticket, Refused>> {
-        match kind {
-            Kind::Keyed => Some(self.members.try_take(claim).map_err(|denied| Refused::new(denied, claim))),
-            Kind::Ranges => self.try_range_now(claim),
-        }
-    }
-
-    fn try_soon(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        self.range(claim, false)
-    }
-
-    fn try_patience(&self) -> Option<Duration> {
-        Some(super::ranges::TRY)
-    }
-
-    fn rescue(&self, kind: Kind, claim: Claim) -> bool {
-        // Ranges of the dead do not count anyway.
-        kind == Kind::Keyed
-            && self.members.any().is_ok_and(|member| {
-                !member.book.is_wanted(claim.lock)
-                    && block_on(member.client.lock().recover(claim.lock)) == Ok(true)
-            })
-    }
-
-    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        match kind {
-            Kind::Keyed => {
-                let members = Arc::clone(&self.members);
-                Box::pin(
-                    async move { members.take(claim).await.map_err(|denied| Refused::new(denied, claim)) },
-                )
-            }
-            Kind::Ranges => self.range(claim, true),
-        }
-    }
-
-    #[inline]
-    fn release_at_once(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
-        match kind {
-            Kind::Keyed => self.members.give_back_at_once(claim, ticket),
-            Kind::Ranges => Some(self.release_range(claim, ticket)),
-        }
-    }
-
-    fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        match kind {
-            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(claim, ticket)),
-            Kind::Ranges => Box::pin(std::future::ready(self.release_range(claim, &ticket))),
-        }
-    }
-
-    fn token(&self, ticket: &Ticket) -> u64 {
-        token(&ticket.grant)
-    }
-
-    fn standing(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing {
-        if kind == Kind::Ranges {
-            return self.range_standing(claim, ticket);
-        }
-        let member = self.members.member(ticket.seat);
-        match block_on(member.client.lock().holds(&member.grant(claim, ticket))) {
-            Ok(true) => self.by_lease(&member),
-            Ok(false) | Err(FabricError::Expelled) => Standing::Lost,
-            Err(_) => Standing::Uncertain,
-        }
-    }
-
-    fn set_dependent_process(&self, pid: u32) -> io::Result<bool> {
+    fn hold_while_process_lives(&self, pid: u32) -> io::Result<bool> {
         let Some(process) = Process::with_pid(pid).map_err(io::Error::other)? else { return Ok(false) };
         let set = |member: &Arc<Member>| member.book.pen.set_dependent(&member.book.ep, process).is_ok();
         Ok(self.members.all().iter().all(set))
     }
 
-    fn nearby(&self, bound: &Bound) -> Option<&Arc<Member>> {
+    fn local_member(&self, bound: &Bound) -> Option<&Arc<Member>> {
         self.members.that_stays(bound.by)
     }
 
@@ -242,6 +193,70 @@ impl Home for ShmHome {
         self.members.beat();
         self.bury();
         Duration::from_nanos(self.members.lease_ns) / cards::BEATS
+    }
+}
+
+impl Locker for ShmBackend {
+    /// Ranges have a gate, for which one may have to wait.
+    fn try_acquire_fast(&self, kind: Kind, claim: Claim) -> Option<Result<Granted, Refused>> {
+        match kind {
+            Kind::Keyed => Some(self.members.try_take(claim)),
+            Kind::Ranges => self.try_range_now(claim),
+        }
+    }
+
+    fn try_acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
+        match kind {
+            Kind::Keyed => Box::pin(std::future::ready(self.try_acquire_from_the_dead(claim))),
+            // Ranges of the dead do not count anyway.
+            Kind::Ranges => self.range(claim, false),
+        }
+    }
+
+    fn try_limit(&self) -> Option<Duration> {
+        Some(super::ranges::TRY)
+    }
+
+    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
+        match kind {
+            Kind::Keyed => {
+                let members = Arc::clone(&self.members);
+                Box::pin(members.take(claim))
+            }
+            Kind::Ranges => self.range(claim, true),
+        }
+    }
+
+    #[inline]
+    fn release_fast(&self, kind: Kind, claim: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
+        match kind {
+            Kind::Keyed => self.members.give_back_at_once(claim, granted),
+            Kind::Ranges => Some(self.release_range(claim, granted)),
+        }
+    }
+
+    fn release(&self, kind: Kind, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
+        match kind {
+            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(claim, granted)),
+            Kind::Ranges => Box::pin(std::future::ready(self.release_range(claim, &granted))),
+        }
+    }
+
+    fn token(&self, granted: &Granted) -> u64 {
+        token(&granted.grant)
+    }
+
+    fn standing(&self, kind: Kind, claim: Claim, granted: &Granted) -> Standing {
+        if kind == Kind::Ranges {
+            return self.range_standing(claim, granted);
+        }
+        let member = self.members.member(granted.record);
+        match block_on(member.client.lock().holds(&member.grant(claim, granted))) {
+            Ok(true) => self.by_lease(&member),
+            Ok(false) => Standing::Lost(member.lost_reason()),
+            Err(FabricError::Expelled) => Standing::Lost(LostReason::Evicted),
+            Err(_) => Standing::Uncertain,
+        }
     }
 }
 

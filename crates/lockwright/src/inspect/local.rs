@@ -25,13 +25,13 @@ impl Local {
         /// Whoever looks holds nothing that could be lost.
         const LEASE_NS: u64 = u64::MAX;
         let space = shm::open(path, false)?;
-        let refuse = |why: String| OpenError::Space { space: path.display().to_string(), why };
+        let refuse = |why: String| OpenError::Failed { space: path.display().to_string(), why };
         let members = Members::new(space.clone(), LEASE_NS).map_err(|error| refuse(error.to_string()))?;
         Ok(Self { space, members })
     }
 
     fn names(&self) -> Result<Vec<NameInfo>, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         Ok(member.names().all()?)
     }
 
@@ -59,7 +59,7 @@ impl Local {
 
     /// What is seen of holders and waiters, and how often locks were given back. Also of locks that nobody holds now.
     pub(super) fn heat(&self) -> Result<Vec<Heat>, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         let mut seen: HashMap<_, _> = Heat::of(&self.entries()?)
             .into_iter()
             .map(|heat| ((heat.name.clone(), heat.ranges), heat))
@@ -92,7 +92,7 @@ impl Local {
         let sheets = Sheets::new(&self.space);
         let card = sheets.all().find_map(|sheet| sheets.cards(sheet).find(holds));
         let Some(card) = card else { return Err(not_held) };
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         let broken = match card.kind {
             Kind::Keyed => member.take_away(&card),
             Kind::Ranges => member.strike(&card),
@@ -101,7 +101,7 @@ impl Local {
     }
 
     pub(super) fn info(&self) -> Result<SpaceInfo, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         let path = self.space.path().to_owned();
         let now = self.space.now();
         // Not this one, which only looks.

@@ -9,6 +9,7 @@ use super::table::{Origin, Table};
 use super::talk::{Answer, Ask, DESK};
 use super::transport::{Session, Transport};
 use crate::error::{LockError, OpenError};
+use crate::home::SpaceIdentity;
 use lockwright_fabric::backend::tcp::{Fate, Listener, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
@@ -108,7 +109,7 @@ impl Line {
     /// Why nothing can be asked any more.
     pub(crate) fn refusal(&self) -> Option<LockError> {
         let why = self.table.fatal.clone().or_else(|| self.closed.then(|| "the client is closed".to_owned()));
-        why.map(LockError::Server)
+        why.map(LockError::Disconnected)
     }
 }
 
@@ -125,7 +126,7 @@ impl Remote {
     pub(crate) fn open(options: RemoteOptions) -> Result<Arc<Self>, OpenError> {
         let scheme = options.transport.scheme();
         let name = format!("{scheme}://{}/{}", options.server, String::from_utf8_lossy(&options.space));
-        let refuse = |why: String| OpenError::Space { space: name.clone(), why };
+        let refuse = |why: String| OpenError::Failed { space: name.clone(), why };
         let patience = options.transport.timeout();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new()
@@ -168,6 +169,12 @@ impl Remote {
     /// Sees `future`, which waits for this server, through on the calling thread.
     pub(super) fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
         self.driver.drive(future, || self.line().readable());
+    }
+
+    /// Which space this is.
+    pub(super) fn identity(&self) -> SpaceIdentity {
+        let RemoteOptions { server, space, .. } = &self.options;
+        SpaceIdentity::Served { server: server.to_ascii_lowercase(), space: space.clone() }
     }
 
     /// The space's name.
