@@ -42,7 +42,7 @@ impl Member {
     /// Whether nobody has declared it dead.
     #[inline(always)]
     pub(super) fn is_in(&self) -> bool {
-        self.book.ep.is_in()
+        self.book.ep.is_member()
     }
 
     #[inline(always)]

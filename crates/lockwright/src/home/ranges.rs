@@ -83,7 +83,7 @@ impl ShmHome {
         let given = block_on(member.client.give_range_back(card, claim));
         member.stand_up(card);
         match given {
-            Err(Lost::Fabric(FabricError::Expelled)) => Err(Lost::Recovered),
+            Err(Lost::Fabric(FabricError::Evicted)) => Err(Lost::Recovered),
             given => given,
         }
     }
@@ -91,7 +91,7 @@ impl ShmHome {
     pub(super) fn range_standing(&self, claim: Claim, ticket: &Ticket) -> Standing {
         let member = self.members.member(ticket.seat);
         let book = &member.book;
-        let held = book.pen.says_held(u64::from(ticket.seat.card()), &claim) && book.ep.is_in_by_now();
+        let held = book.pen.says_held(u64::from(ticket.seat.card()), &claim) && book.ep.is_member_seq_cst();
         if held { self.by_lease(&member) } else { Standing::Lost }
     }
 }

@@ -61,7 +61,7 @@ impl ShmHome {
     pub(crate) fn new(space: ShmSpace, lease: Duration) -> Result<Self, LockError> {
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let home = Self { members: Arc::new(Members::new(space, lease_ns)?) };
-        home.bury();
+        home.reap();
         Ok(home)
     }
 
@@ -70,7 +70,7 @@ impl ShmHome {
     }
 
     /// Recovers the locks of dead clients, drops their names, and lets their slots be used again.
-    fn bury(&self) {
+    fn reap(&self) {
         let Ok(member) = self.members.any() else { return };
         let names = member.names();
         for dead in self.space().dead_clients() {
@@ -86,7 +86,7 @@ impl ShmHome {
             }
             let settle = |id| bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base));
             if names.drop_all_of(dead.peer, settle).is_ok() {
-                self.space().bury(dead.peer);
+                self.space().reap(dead.peer);
             }
         }
     }
@@ -221,7 +221,7 @@ impl Home for ShmHome {
         let member = self.members.member(ticket.seat);
         match block_on(member.client.lock().holds(&member.grant(claim, ticket))) {
             Ok(true) => self.by_lease(&member),
-            Ok(false) | Err(FabricError::Expelled) => Standing::Lost,
+            Ok(false) | Err(FabricError::Evicted) => Standing::Lost,
             Err(_) => Standing::Uncertain,
         }
     }
@@ -237,7 +237,7 @@ impl Home for ShmHome {
 
     fn heartbeat(&self) -> Duration {
         self.members.beat();
-        self.bury();
+        self.reap();
         Duration::from_nanos(self.members.lease_ns) / cards::BEATS
     }
 }

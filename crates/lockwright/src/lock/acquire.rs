@@ -154,7 +154,7 @@ impl Acquire {
                 }
                 Ok(ticket) => Ok(Guard::new(Arc::clone(core), bound.token_base, claim, ticket)),
                 Err(Refused::Busy) => Err(TryLockError::Busy),
-                Err(Refused::Error(LockError::Space(FabricError::Expelled))) if expelled < RETURNS => {
+                Err(Refused::Error(LockError::Space(FabricError::Evicted))) if expelled < RETURNS => {
                     expelled += 1;
                     continue;
                 }
@@ -240,7 +240,7 @@ impl Acquire {
         match outcome {
             Ok(ticket) if !self.core.leads(bound, &ticket) => {
                 self.core.give_away(self.claim, ticket);
-                Err(LockError::Space(FabricError::Expelled))
+                Err(LockError::Space(FabricError::Evicted))
             }
             Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), bound.token_base, self.claim, ticket)),
             Err(Refused::Busy) => Err(LockError::TimedOut),
@@ -294,7 +294,7 @@ impl Future for Acquire {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             let polled = self.poll_once(cx);
-            if !matches!(polled, Poll::Ready(Err(LockError::Space(FabricError::Expelled))))
+            if !matches!(polled, Poll::Ready(Err(LockError::Space(FabricError::Evicted))))
                 || self.returns == RETURNS
             {
                 return polled;
