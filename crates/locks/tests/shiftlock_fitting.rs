@@ -20,7 +20,7 @@ const PLAIN: Capabilities = Capabilities { masked: false, wide: false, guarded: 
 struct PlainNic(InProcEndpoint);
 
 impl Endpoint for PlainNic {
-    lockwright_fabric::pass_on!(0: me home send send_datagram recv_by now sleep random observe);
+    lockwright_fabric::delegate!(0: me home send send_datagram recv_by now sleep random observe);
 
     fn capabilities(&self) -> Capabilities {
         PLAIN

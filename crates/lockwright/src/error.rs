@@ -158,7 +158,7 @@ impl LockError {
     #[cfg(target_os = "linux")]
     pub(crate) fn from_fabric(error: FabricError) -> Self {
         match error {
-            FabricError::Expelled => Self::Evicted,
+            FabricError::Evicted => Self::Evicted,
             error => Self::Disconnected(error.to_string()),
         }
     }

@@ -110,7 +110,7 @@ impl Role for ThesisServer {
         }
     }
 
-    fn hears_departures(&self) -> bool {
+    fn wants_departures(&self) -> bool {
         true
     }
 }

@@ -259,7 +259,7 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
 
     #[inline(always)]
     fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        if !E::IS_AT_ONCE {
+        if !E::IS_IMMEDIATE {
             return Quick::all(self.core.acquire(want, None));
         }
         self.begin(want)
@@ -272,7 +272,7 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
 
     #[inline(always)]
     fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        if !E::IS_AT_ONCE {
+        if !E::IS_IMMEDIATE {
             return Quick::all(self.core.release(grant, None));
         }
         self.begin_release(grant)
@@ -299,7 +299,7 @@ impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
     #[inline(always)]
     fn begin<'a, B: Begun<'a, Result<ShiftGrant, Denied>>>(&'a self, want: Want) -> B {
         let core = &self.core;
-        if !E::IS_AT_ONCE || want.patience == Patience::Try || !core.orphans.is_empty() {
+        if !E::IS_IMMEDIATE || want.patience == Patience::Try || !core.orphans.is_empty() {
             return B::rest(core.acquire(want.anew(), None));
         }
         let begun = match want.claim.mode {
@@ -316,7 +316,7 @@ impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
     #[inline(always)]
     fn begin_release<'a, B: Begun<'a, Result<(), Lost>>>(&'a self, grant: ShiftGrant) -> B {
         let core = &self.core;
-        if !E::IS_AT_ONCE || !core.orphans.is_empty() {
+        if !E::IS_IMMEDIATE || !core.orphans.is_empty() {
             return B::rest(core.release(grant, None));
         }
         match core.give_back_at_once(grant) {

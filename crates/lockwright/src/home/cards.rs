@@ -35,7 +35,7 @@
 
 use super::Kind;
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{Lines, Process, ShmEndpoint, ShmSpace};
+use lockwright_fabric::backend::shm::{Process, ShmEndpoint, ShmSpace, WordSlice};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
 use lockwright_locks::kept::{self, ranges::Entered, verdict::Verdict};
@@ -143,12 +143,12 @@ fn roster(slot: u64) -> Word64 {
 #[derive(Clone, Debug)]
 pub(crate) struct Pen {
     slot: u64,
-    sheet: Lines,
+    sheet: WordSlice,
 }
 
 impl Pen {
     pub(crate) fn new(space: &ShmSpace, me: PeerId) -> Self {
-        let sheet = space.lines(word(sheet_at(slot(me))), SHEET_BYTES / 8);
+        let sheet = space.word_slice(word(sheet_at(slot(me))), SHEET_BYTES / 8);
         Self { slot: slot(me), sheet }
     }
 
@@ -280,11 +280,11 @@ pub(crate) const fn first(state: State, kind: Kind, claim: &Claim) -> u64 {
 
 /// All sheets, as everybody may read them.
 #[derive(Clone, Debug)]
-pub(crate) struct Sheets(Lines);
+pub(crate) struct Sheets(WordSlice);
 
 impl Sheets {
     pub(crate) fn new(space: &ShmSpace) -> Self {
-        Self(space.lines(word(0), BYTES / 8))
+        Self(space.word_slice(word(0), BYTES / 8))
     }
 
     #[inline(always)]

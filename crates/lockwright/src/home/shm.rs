@@ -66,7 +66,7 @@ impl ShmBackend {
             std::fs::metadata(space.path()).map_err(|error| LockError::Disconnected(error.to_string()))?;
         let identity = SpaceIdentity::Shm { device: file.dev(), inode: file.ino() };
         let home = Self { identity, members: Arc::new(Members::new(space, lease_ns)?) };
-        home.bury();
+        home.reap();
         Ok(home)
     }
 
@@ -75,7 +75,7 @@ impl ShmBackend {
     }
 
     /// Recovers the locks of dead clients, drops their names, and lets their slots be used again.
-    fn bury(&self) {
+    fn reap(&self) {
         let Ok(member) = self.members.any() else { return };
         let names = member.names();
         for dead in self.space().dead_clients() {
@@ -93,7 +93,7 @@ impl ShmBackend {
             }
             let settle = |id| bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base));
             if names.drop_all_of(dead.peer, settle).is_ok() {
-                self.space().bury(dead.peer);
+                self.space().reap(dead.peer);
             }
         }
     }
@@ -191,7 +191,7 @@ impl Space for ShmBackend {
 
     fn heartbeat(&self) -> Duration {
         self.members.beat();
-        self.bury();
+        self.reap();
         Duration::from_nanos(self.members.lease_ns) / cards::BEATS
     }
 }
@@ -254,7 +254,7 @@ impl Locker for ShmBackend {
         match block_on(member.client.lock().holds(&member.grant(claim, granted))) {
             Ok(true) => self.by_lease(&member),
             Ok(false) => Standing::Lost(member.lost_reason()),
-            Err(FabricError::Expelled) => Standing::Lost(LostReason::Evicted),
+            Err(FabricError::Evicted) => Standing::Lost(LostReason::Evicted),
             Err(_) => Standing::Uncertain,
         }
     }

@@ -10,7 +10,7 @@ use super::talk::{Answer, Ask, DESK};
 use super::transport::{Session, Transport};
 use crate::error::{LockError, OpenError};
 use crate::home::SpaceIdentity;
-use lockwright_fabric::backend::tcp::{Fate, Listener, TcpEndpoint};
+use lockwright_fabric::backend::tcp::{CloseReason, SessionHandler, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -213,8 +213,8 @@ impl Remote {
 
     /// Goes on with a new session.
     fn begin(&self, ep: Session) {
-        let listener: Weak<dyn Listener> = self.me.clone();
-        ep.listen(listener);
+        let listener: Weak<dyn SessionHandler> = self.me.clone();
+        ep.set_handler(listener);
         let mut line = self.line();
         if line.closed || line.table.fatal.is_some() {
             ep.close();
@@ -225,12 +225,12 @@ impl Remote {
         for message in line.table.begin_session(origin, &self.options.space) {
             ep.tell(DESK, &message);
         }
-        let fate = ep.fate();
+        let fate = ep.close_reason();
         line.ep = Some(ep);
         drop(line);
         // Over before anybody could be told.
         if let Some(fate) = fate {
-            self.over(&fate);
+            self.closed(&fate);
         }
     }
 
@@ -261,7 +261,7 @@ impl Remote {
     }
 }
 
-impl Listener for Remote {
+impl SessionHandler for Remote {
     fn message(&self, from: PeerId, message: Message) -> Option<Message> {
         if from != DESK {
             // For the protocol that this client runs as a guest.
@@ -292,7 +292,7 @@ impl Listener for Remote {
         }
     }
 
-    fn over(&self, fate: &Fate) {
+    fn closed(&self, fate: &CloseReason) {
         let mut line = self.line();
         let Some(ep) = line.ep.take() else { return };
         line.heard = Instant::now().checked_sub(ep.silence()).unwrap_or_else(Instant::now);
@@ -300,9 +300,9 @@ impl Listener for Remote {
             return;
         }
         match fate {
-            Fate::Refused(why) => return self.fail(&mut line, why),
-            Fate::Overrun => return self.fail(&mut line, "too many answers piled up unread"),
-            Fate::Closed | Fate::Expired | Fate::Restarted { .. } => {}
+            CloseReason::Refused(why) => return self.fail(&mut line, why),
+            CloseReason::Overrun => return self.fail(&mut line, "too many answers piled up unread"),
+            CloseReason::Closed | CloseReason::Expired | CloseReason::Restarted { .. } => {}
         }
         wake(line.table.end_session());
         drop(line);

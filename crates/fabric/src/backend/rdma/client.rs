@@ -17,7 +17,7 @@ use super::station::{Keeper, Station};
 use super::wire::Wire;
 use crate::addr::PeerId;
 use crate::backend::clock::Clock;
-use crate::backend::tcp::{Fate, Token};
+use crate::backend::tcp::{CloseReason, Token};
 use crate::endpoint::FabricError;
 use crate::message::Message;
 use crate::random::SharedSplitMix;
@@ -254,8 +254,12 @@ impl Client {
     }
 
     /// How the session ended, if it did.
-    pub(super) fn fate(&self) -> Option<Fate> {
-        if self.closed.load(Relaxed) { Some(Fate::Closed) } else { self.is_lost().then_some(Fate::Expired) }
+    pub(super) fn close_reason(&self) -> Option<CloseReason> {
+        if self.closed.load(Relaxed) {
+            Some(CloseReason::Closed)
+        } else {
+            self.is_lost().then_some(CloseReason::Expired)
+        }
     }
 
     pub(super) fn say(&self, frame: &Frame) {
@@ -278,7 +282,7 @@ impl Client {
         let _ = control.shutdown(Shutdown::Both);
         drop(control);
         if let (Some(listener), false) = (self.post.listener(), self.closed.load(Relaxed)) {
-            listener.over(&Fate::Expired);
+            listener.closed(&CloseReason::Expired);
         }
     }
 

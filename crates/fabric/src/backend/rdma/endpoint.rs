@@ -7,7 +7,7 @@ use super::mlx5::{Extended, Size};
 use super::work::WorkKind;
 use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width};
 use crate::backend::inproc::mailbox::Receive;
-use crate::backend::tcp::{Fate, Listener};
+use crate::backend::tcp::{CloseReason, SessionHandler};
 use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;
@@ -142,8 +142,8 @@ impl RdmaEndpoint {
     }
 
     /// Calls `listener` with every message from now on, instead of keeping them for `recv`. Only the first counts.
-    pub fn listen(&self, listener: Weak<dyn Listener>) {
-        self.client.post.listen(listener);
+    pub fn set_handler(&self, listener: Weak<dyn SessionHandler>) {
+        self.client.post.set_handler(listener);
     }
 
     /// How long nothing has come from the host. It says something at every heartbeat.
@@ -167,8 +167,8 @@ impl RdmaEndpoint {
     }
 
     /// How the session ended, if it did.
-    pub fn fate(&self) -> Option<Fate> {
-        self.client.fate()
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.client.close_reason()
     }
 
     /// Ends the session, for all clones.

@@ -114,7 +114,7 @@ impl RdmaHost {
         options: HostOptions,
         on_lost: impl Fn(PeerId) + Send + Sync + 'static,
     ) -> Result<Self, RdmaConnectError> {
-        let hears = roles.iter().enumerate().filter(|(_, role)| role.hears_departures());
+        let hears = roles.iter().enumerate().filter(|(_, role)| role.wants_departures());
         let hearers = hears.map(|(index, _)| PeerId::role(index)).collect();
         let cpus = options.first_client > 0 || !roles.is_empty();
         Self::open(fabric, options, None, cpus, hearers, Box::new(on_lost), |fabric| fabric.serve(roles))

@@ -9,7 +9,7 @@ use super::letter;
 use super::station::Owner;
 use crate::addr::PeerId;
 use crate::backend::inproc::mailbox::Mailbox;
-use crate::backend::tcp::Listener;
+use crate::backend::tcp::SessionHandler;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -25,7 +25,7 @@ pub(super) struct Post {
     /// By what a letter that came by DC says: whose it is.
     passes: RwLock<HashMap<u64, PeerId>>,
     pub(super) client: OnceLock<Weak<Client>>,
-    ear: OnceLock<Weak<dyn Listener>>,
+    ear: OnceLock<Weak<dyn SessionHandler>>,
 }
 
 impl fmt::Debug for Post {
@@ -70,11 +70,11 @@ impl Post {
     }
 
     /// From now on `listener` hears every letter. Only the first counts.
-    pub(super) fn listen(&self, listener: Weak<dyn Listener>) {
+    pub(super) fn set_handler(&self, listener: Weak<dyn SessionHandler>) {
         let _ = self.ear.set(listener);
     }
 
-    pub(super) fn listener(&self) -> Option<Arc<dyn Listener>> {
+    pub(super) fn listener(&self) -> Option<Arc<dyn SessionHandler>> {
         self.ear.get().and_then(Weak::upgrade)
     }
 }
