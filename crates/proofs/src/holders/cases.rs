@@ -4,7 +4,7 @@
 use super::KeptParams;
 use lockwright_locks::shiftlock::ShiftParams;
 use lockwright_locks::shiftlock::layout::Layout;
-use lockwright_locks::shiftlock::narrow::Narrow;
+use crate::shiftlock::narrow::Narrow;
 use lockwright_locks::{Patience, Want};
 use lockwright_sim::case::{Case, Timeouts};
 

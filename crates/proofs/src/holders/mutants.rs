@@ -8,7 +8,7 @@ use super::explored::{Kept, KeptParams, KeptRules};
 use crate::{Checker, Mutant, Visitor};
 use lockwright_locks::Patience;
 use lockwright_locks::shiftlock::Rules;
-use lockwright_locks::shiftlock::narrow::Narrow;
+use crate::shiftlock::narrow::Narrow;
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 use lockwright_sim::case::Case;
 
