@@ -22,9 +22,7 @@ pub enum OpenError {
     )]
     Address(String),
     /// The build does not know RDMA.
-    #[error(
-        "this build has no RDMA: `cargo build --features rdma` makes one that has (it needs cmake and libclang)"
-    )]
+    #[error("this build has no RDMA: `cargo build --features rdma` makes one that has")]
     NoRdma,
     /// The token or the certificates are no good.
     #[error("{0}")]
