@@ -59,9 +59,8 @@ impl OpenError {
     /// ```
     /// assert!(lockwright::OpenError::NO_RDMA.to_string().contains("--features rdma"));
     /// ```
-    pub const NO_RDMA: Self = Self::Unsupported(
-        "this build has no RDMA: `cargo build --features rdma` makes one that has (it needs cmake and libclang)",
-    );
+    pub const NO_RDMA: Self =
+        Self::Unsupported("this build has no RDMA: `cargo build --features rdma` makes one that has");
 }
 
 /// Why a handle for a lock could not be made.

@@ -340,7 +340,7 @@ impl Inner {
             regions.push(RegionInfo { node, region, addr, key, bytes });
             lent.push(piece);
         }
-        let pair = station.pair(guested.pair.transport(), true)?;
+        let pair = station.pair(true)?;
         pair.connect(&guested.pair)?;
         let system = |error| DeviceError::System {
             what: "greeting a client",
@@ -405,21 +405,6 @@ impl Inner {
             Frame::Nobody { peer: caller } => {
                 if let Some(caller) = self.guest(caller) {
                     caller.say(&Frame::Nobody { peer });
-                }
-            }
-            Frame::Ask { peer: asked } => match self.guest(asked) {
-                Some(other) => other.say(&Frame::Ask { peer }),
-                None if self.fabric.knows(asked) => guest.say(&Frame::AtHost { peer: asked }),
-                None => guest.say(&Frame::Nobody { peer: asked }),
-            },
-            Frame::Told { peer: asking, pair, pass } => {
-                if let Some(asking) = self.guest(asking) {
-                    asking.say(&Frame::Told { peer, pair, pass });
-                }
-            }
-            Frame::NoDynamic { peer: asking } => {
-                if let Some(asking) = self.guest(asking) {
-                    asking.say(&Frame::NoDynamic { peer });
                 }
             }
             Frame::HangUp { peer: other } => {
