@@ -1,6 +1,6 @@
 //! A space whose locks this client takes as a guest: its names, and whichever membership there is now.
 //!
-//! What a guest does not take itself goes the way of every other client of the server, through [`RemoteHome`].
+//! Names go the way of every other client of the server, through [`RemoteHome`].
 
 use super::super::RemoteHome;
 use super::super::driver::{self, Elsewhere};
@@ -23,7 +23,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct GuestHome<W: Way> {
     remote: Arc<Remote>,
-    /// For names, and for what the server takes. It ends the session when it goes, so whatever is under way keeps it.
+    /// For names. It ends the session when it goes, so whatever is under way keeps it.
     plain: Arc<RemoteHome>,
     guest: Mutex<Option<Arc<Guest<W>>>>,
     /// The handle by which the server knows a lock, for every lock that is bound.
@@ -34,11 +34,6 @@ impl<W: Way> GuestHome<W> {
     pub(crate) fn new(remote: Arc<Remote>) -> Self {
         let plain = Arc::new(RemoteHome::new(Arc::clone(&remote)));
         Self { remote, plain, guest: Mutex::default(), handles: Mutex::default() }
-    }
-
-    /// Whether a guest takes it. Else the server does.
-    fn takes(kind: Kind) -> bool {
-        kind == Kind::Keyed || W::TAKES_RANGES
     }
 
     /// Who we are in the space now.
@@ -100,11 +95,8 @@ impl<T> Future for Attended<T> {
 }
 
 impl<W: Way> Home for GuestHome<W> {
-    /// Blocks for one round trip, if a guest takes the lock.
+    /// Blocks for one round trip.
     fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError> {
-        if !Self::takes(kind) {
-            return self.plain.bind(name, kind);
-        }
         let why = |why: String| HandleError::Space { why };
         let by = self.guest().map_err(|error| why(error.to_string()))?.number;
         let plain = self.plain.bind(name, kind)?;
@@ -123,9 +115,6 @@ impl<W: Way> Home for GuestHome<W> {
     }
 
     fn unbind(&self, name: &LockName, bound: Bound, kind: Kind) {
-        if !Self::takes(kind) {
-            return self.plain.unbind(name, bound, kind);
-        }
         if let Some(handle) = self.handles().remove(&(kind, bound.lock)) {
             self.plain.unbind(name, Bound { lock: handle, ..bound }, kind);
         }
@@ -136,9 +125,6 @@ impl<W: Way> Home for GuestHome<W> {
     }
 
     fn try_soon(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        if !Self::takes(kind) {
-            return self.plain.try_soon(kind, claim);
-        }
         self.take(kind, claim, false)
     }
 
@@ -151,24 +137,18 @@ impl<W: Way> Home for GuestHome<W> {
     }
 
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        if !Self::takes(kind) {
-            return self.plain.acquire(kind, claim);
-        }
         self.take(kind, claim, true)
     }
 
-    fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        if is_servers(&ticket) {
-            return self.plain.release(kind, claim, ticket);
-        }
+    fn release(&self, _: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
         match self.granted(&ticket) {
             Some(guest) => self.attended(W::give_back(guest, claim, ticket)),
             None => Box::pin(ready(Err(Lost::Recovered))),
         }
     }
 
-    fn release_unheard(&self, ticket: &Ticket) -> bool {
-        is_servers(ticket) && self.plain.release_unheard(ticket)
+    fn release_unheard(&self, _: &Ticket) -> bool {
+        false
     }
 
     fn is(&self) -> &'static str {
@@ -179,14 +159,11 @@ impl<W: Way> Home for GuestHome<W> {
         match &ticket.grant {
             AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
             AnyGrant::Range { token } => *token,
-            _ => self.plain.token(ticket),
+            _ => unreachable!("a space gets back the grants that it gave out"),
         }
     }
 
-    fn standing(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing {
-        if is_servers(ticket) {
-            return self.plain.standing(kind, claim, ticket);
-        }
+    fn standing(&self, _: Kind, claim: Claim, ticket: &Ticket) -> Standing {
         let Some(guest) = self.granted(ticket) else { return Standing::Lost };
         let line = self.remote.line();
         let (reachable, expired) = (line.is_reachable(), line.is_expired());
@@ -204,9 +181,4 @@ impl<W: Way> Home for GuestHome<W> {
     fn heartbeat(&self) -> Duration {
         self.plain.heartbeat()
     }
-}
-
-/// Whether the server took the lock.
-const fn is_servers(ticket: &Ticket) -> bool {
-    matches!(ticket.grant, AnyGrant::Remote(_))
 }
