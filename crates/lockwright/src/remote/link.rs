@@ -31,6 +31,8 @@ pub(crate) struct RemoteOptions {
     /// `host:port`.
     pub(crate) server: String,
     pub(crate) space: Vec<u8>,
+    /// Whether this client takes the locks of the space by verbs of its own.
+    pub(crate) one_sided: bool,
     pub(crate) lease: Duration,
     pub(crate) transport: Transport,
 }
@@ -222,7 +224,7 @@ impl Remote {
         }
         line.expire();
         let origin = Origin { epoch: ep.epoch(), key: key() };
-        for message in line.table.begin_session(origin, &self.options.space) {
+        for message in line.table.begin_session(origin, &self.options.space, self.options.one_sided) {
             ep.tell(DESK, &message);
         }
         let fate = ep.close_reason();
@@ -264,7 +266,7 @@ impl Remote {
 impl SessionHandler for Remote {
     fn message(&self, from: PeerId, message: Message) -> Option<Message> {
         if from != DESK {
-            // For the protocol that this client runs as a guest.
+            // For the protocol that this client runs itself.
             return Some(message);
         }
         let (taken, answer) = Answer::decode(&message)?;

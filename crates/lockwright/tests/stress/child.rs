@@ -3,7 +3,6 @@
 use super::changes::Held;
 use super::{Dice, LEASE, now_ns};
 use lockwright::{Acquire, Client, Guard, HandleError, LockError, UnlockError};
-use lockwright_fabric::FabricError;
 use lockwright_sim::check::history::Log;
 use std::path::Path;
 use std::time::{Duration, Instant};
