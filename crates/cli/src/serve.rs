@@ -71,9 +71,8 @@ pub(crate) struct Args {
     /// Space of this host's shared memory to offer to clients that know the secret; may be given several times
     #[arg(long, value_name = "SPACE")]
     export: Vec<String>,
-    /// Lend memory for a space, lent:NAME, whose locks clients take by verbs of their own: of the NIC with --rdma, and
-    /// else over TCP; may be given several times
-    #[arg(long, value_name = "NAME", value_parser = lent_name)]
+    /// Lend memory for a space, lent:NAME, whose locks clients take by the verbs of their NICs; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = lent_name, requires = "rdma")]
     lend: Vec<String>,
     /// Threads that read connections [default: one for every two cores, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -121,10 +120,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         if let Some((rdma, device)) = server.rdma() {
             writeln!(out, "RDMA by {device}; clients say --space rdma://{rdma}/NAME")?;
         }
-        let by =
-            server.rdma().map_or_else(|| format!("tcp://{address}"), |(rdma, _)| format!("rdma://{rdma}"));
-        for name in &args.lend {
-            writeln!(out, "lends memory to clients that say --space {by}/lent:{name}")?;
+        for (name, (rdma, _)) in args.lend.iter().zip(server.rdma().into_iter().cycle()) {
+            writeln!(out, "lends memory to clients that say --space rdma://{rdma}/lent:{name}")?;
         }
         if let Some(metrics) = metrics {
             writeln!(out, "metrics on http://{metrics}/metrics")?;

@@ -9,13 +9,9 @@ use crate::lock::{Mutex, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::progress::Progress;
 #[cfg(target_os = "linux")]
-use crate::remote::guest::GuestBackend;
-#[cfg(target_os = "linux")]
 use crate::remote::lent;
 #[cfg(target_os = "linux")]
 use crate::remote::transport::Transport;
-#[cfg(target_os = "linux")]
-use crate::remote::verbs::{SUFFIX, Verbs};
 #[cfg(target_os = "linux")]
 use crate::remote::{Remote, RemoteBackend, RemoteOptions, address, secret};
 use lockwright_fabric::backend::tcp;
@@ -115,18 +111,24 @@ impl ClientOptions {
 
     /// How to reach the space `space` of the server at `server`.
     #[cfg(target_os = "linux")]
-    pub(crate) fn remote(&self, by: By, server: String, space: Vec<u8>) -> Result<RemoteOptions, OpenError> {
+    pub(crate) fn remote(
+        &self,
+        by: By,
+        server: String,
+        space: Vec<u8>,
+        one_sided: bool,
+    ) -> Result<RemoteOptions, OpenError> {
         let transport = match by {
             By::Tcp => self.tcp(&server)?,
             #[cfg(feature = "rdma")]
             By::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
                 device: self.device.clone(),
                 token: self.token.clone().or_else(|| secret::of(&server)),
-                name: wish(&space),
+                name: wish(&space, one_sided),
                 ..lockwright_fabric::backend::rdma::RdmaOptions::default()
             })),
         };
-        Ok(RemoteOptions { server, space, lease: self.lease, transport })
+        Ok(RemoteOptions { server, space, one_sided, lease: self.lease, transport })
     }
 
     #[cfg(target_os = "linux")]
@@ -164,29 +166,15 @@ impl ClientOptions {
             #[cfg(target_os = "linux")]
             Address::Served { by, server, space } => {
                 if let Some(space) = lent::wanted(&space) {
-                    let remote = Remote::open(self.remote(by, server, space)?)?;
+                    let remote = Remote::open(self.remote(by, server, space, true)?)?;
                     return Client::at(Arc::new(lent::open(remote, address)?), address);
                 }
-                let verbs = space.ends_with(SUFFIX.as_bytes());
-                if verbs && by != By::Tcp {
-                    return Err(OpenError::Failed { space: address.to_owned(), why: UNSOUND.to_owned() });
-                }
-                let remote = Remote::open(self.remote(by, server, space)?)?;
-                if verbs {
-                    Arc::new(GuestBackend::<Verbs>::new(remote))
-                } else {
-                    Arc::new(RemoteBackend::new(remote))
-                }
+                Arc::new(RemoteBackend::new(Remote::open(self.remote(by, server, space, false)?)?))
             }
         };
         Client::at(home, address)
     }
 }
-
-/// Why a NIC must not be let at words that CPUs change.
-#[cfg(target_os = "linux")]
-const UNSOUND: &str = "atomics of a NIC and of a CPU do not exclude each other, so words of shared memory cannot be changed \
-                       over rdma: leave ?verbs out and the server takes the lock, or use lent:NAME (`serve --lend`)";
 
 /// Where a space is.
 pub(crate) enum Address {
@@ -210,13 +198,12 @@ pub(crate) enum By {
     Rdma,
 }
 
-/// The same, and below it the space whose memory it wants to be lent, if it is such a one.
+/// The same, and below it the space whose memory it wants to be lent, if it does.
 #[cfg(feature = "rdma")]
-fn wish(space: &[u8]) -> String {
-    let lent = space.strip_suffix(SUFFIX.as_bytes()).filter(|space| lent::wanted(space).is_some());
-    match lent {
-        Some(space) => format!("{}\n{}", label(), String::from_utf8_lossy(space)),
-        None => label(),
+fn wish(space: &[u8], one_sided: bool) -> String {
+    match one_sided {
+        true => format!("{}\n{}", label(), String::from_utf8_lossy(space)),
+        false => label(),
     }
 }
 
@@ -291,7 +278,6 @@ impl Client {
     /// | `shm:/PATH` | the one in that file, which should lie in shared memory |
     /// | `tcp://HOST:PORT/NAME` | the one of that name in that [server](crate::server); without a name, its default one |
     /// | `tcp://HOST:PORT/shm:` | the one of that server's host, if the server exports it |
-    /// | `tcp://HOST:PORT/shm:?verbs` | the same, whose protocol this client then runs itself |
     /// | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA, in builds with the feature `rdma` |
     /// | `rdma://HOST:PORT/lent:NAME` | one in memory that the server lends, whose locks this client takes by verbs of its own |
     /// | `mem:` | a new one inside this process |
@@ -386,18 +372,24 @@ impl Client {
     }
 
     /// Lets the locks that this client holds now stay held while process `pid` lives, even if this process dies: for a
-    /// child that works under them. `false` if there is no such process. There can be one at a time.
+    /// child that works under them. `false` if there is no such process, or this client has been declared dead and holds
+    /// nothing any more. There can be one at a time.
     ///
     /// It has no effect on a lease that runs out, and none on `mem:`, which dies with this process.
+    ///
+    /// # Errors
+    /// If the system does not say which process that is, for example because this process has no file descriptor left.
+    /// Then nothing has changed.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").unwrap();
     /// let _guard = client.mutex("a").unwrap().lock().wait().unwrap();
     /// let mut child = std::process::Command::new("true").spawn().unwrap();
-    /// client.hold_while_process_lives(child.id());
-    /// child.wait().unwrap();
+    /// client.hold_while_process_lives(child.id())?;
+    /// child.wait()?;
+    /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn hold_while_process_lives(&self, pid: u32) -> bool {
+    pub fn hold_while_process_lives(&self, pid: u32) -> std::io::Result<bool> {
         self.shared.home.hold_while_process_lives(pid)
     }
 

@@ -59,9 +59,8 @@ impl OpenError {
     /// ```
     /// assert!(lockwright::OpenError::NO_RDMA.to_string().contains("--features rdma"));
     /// ```
-    pub const NO_RDMA: Self = Self::Unsupported(
-        "this build has no RDMA: `cargo build --features rdma` makes one that has (it needs cmake and libclang)",
-    );
+    pub const NO_RDMA: Self =
+        Self::Unsupported("this build has no RDMA: `cargo build --features rdma` makes one that has");
 }
 
 /// Why a handle for a lock could not be made.
@@ -158,7 +157,7 @@ impl LockError {
     #[cfg(target_os = "linux")]
     pub(crate) fn from_fabric(error: FabricError) -> Self {
         match error {
-            FabricError::Expelled => Self::Evicted,
+            FabricError::Evicted => Self::Evicted,
             error => Self::Disconnected(error.to_string()),
         }
     }

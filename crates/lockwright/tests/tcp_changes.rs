@@ -395,7 +395,6 @@ fn where_changes_are_not_offered_that_is_said_and_the_lock_is_as_it_was() {
     for (space, what) in [
         (space.clone(), "shared memory"),
         (far(&space), "shared memory"),
-        (far(&format!("{space}?verbs")), "shared memory"),
         (far("lent:loan"), "memory that is lent"),
     ] {
         let client = Client::open(&space).unwrap();

@@ -25,6 +25,7 @@ enum Source {
     /// Counted from here.
     Since(Instant),
     /// Asked for.
+    #[cfg_attr(not(feature = "shm"), expect(dead_code, reason = "shared memory has a clock of its own"))]
     By(fn() -> Time),
 }
 

@@ -42,12 +42,12 @@ impl Member {
     /// Whether nobody has declared it dead.
     #[inline(always)]
     pub(super) fn is_in(&self) -> bool {
-        self.book.ep.is_in()
+        self.book.ep.is_member()
     }
 
     /// Why a lock that it had is gone: with the whole membership, or by itself.
     pub(super) fn lost_reason(&self) -> LostReason {
-        if self.book.ep.is_in_by_now() { LostReason::Broken } else { LostReason::Evicted }
+        if self.book.ep.is_member_seq_cst() { LostReason::Broken } else { LostReason::Evicted }
     }
 
     #[inline(always)]

@@ -264,7 +264,7 @@ impl Members {
 /// Declared dead: the lock is gone with the client.
 fn told(lost: Lost) -> Lost {
     match lost {
-        Lost::Fabric(FabricError::Expelled) => Lost::Recovered,
+        Lost::Fabric(FabricError::Evicted) => Lost::Recovered,
         lost => lost,
     }
 }

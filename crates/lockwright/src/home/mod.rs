@@ -187,10 +187,11 @@ pub(crate) trait Space: Send + Sync + Debug {
         lockwright_fabric::backend::block_on(future);
     }
 
-    /// Lets the locks that this client holds now stay held while process `pid` lives. `false` if there is no such process.
-    fn hold_while_process_lives(&self, pid: u32) -> bool {
+    /// Lets the locks that this client holds now stay held while process `pid` lives. `false` if there is no such process,
+    /// or the client was evicted; an error if the system does not say which process that is.
+    fn hold_while_process_lives(&self, pid: u32) -> std::io::Result<bool> {
         let _ = pid;
-        true
+        Ok(true)
     }
 
     /// The membership that looked a name up, where the space is in this host's memory: the fast path to keyed locks,

@@ -83,7 +83,7 @@ impl ShmBackend {
         let given = block_on(member.client.give_range_back(card, claim));
         member.stand_up(card);
         match given {
-            Err(Lost::Fabric(FabricError::Expelled)) => Err(Lost::Recovered),
+            Err(Lost::Fabric(FabricError::Evicted)) => Err(Lost::Recovered),
             given => given,
         }
     }
@@ -91,7 +91,8 @@ impl ShmBackend {
     pub(super) fn range_standing(&self, claim: Claim, granted: &Granted) -> Standing {
         let member = self.members.member(granted.record);
         let book = &member.book;
-        let held = book.pen.says_held(u64::from(granted.record.index()), &claim) && book.ep.is_in_by_now();
+        let held =
+            book.pen.says_held(u64::from(granted.record.index()), &claim) && book.ep.is_member_seq_cst();
         if held { self.by_lease(&member) } else { Standing::Lost(member.lost_reason()) }
     }
 }

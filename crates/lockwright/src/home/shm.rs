@@ -5,7 +5,6 @@
 //!
 //! What this file must not do: keep anything about a lock outside the space.
 
-use super::cards::Ward;
 use super::member::Member;
 use super::members::{self, Members, NAMES, token};
 use super::ranges::gate;
@@ -14,10 +13,11 @@ use crate::error::{HandleError, LockError, LostReason, OpenError};
 use crate::name::LockName;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{Reclaim, ShmSpace, SpaceError, SpaceOptions};
+use lockwright_fabric::backend::shm::{Process, Reclaim, ShmSpace, SpaceError, SpaceOptions};
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
 use std::collections::HashMap;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl ShmBackend {
             std::fs::metadata(space.path()).map_err(|error| LockError::Disconnected(error.to_string()))?;
         let identity = SpaceIdentity::Shm { device: file.dev(), inode: file.ino() };
         let home = Self { identity, members: Arc::new(Members::new(space, lease_ns)?) };
-        home.bury();
+        home.reap();
         Ok(home)
     }
 
@@ -75,15 +75,17 @@ impl ShmBackend {
     }
 
     /// Recovers the locks of dead clients, drops their names, and lets their slots be used again.
-    fn bury(&self) {
+    fn reap(&self) {
         let Ok(member) = self.members.any() else { return };
         let names = member.names();
         for dead in self.space().dead_clients() {
-            if member.book.sheets.of(dead.peer).is_some_and(|sheet| sheet.ward.lives()) {
+            if member.book.sheets.of(dead.peer).is_some_and(|sheet| sheet.has_dependent()) {
                 continue;
             }
+            // Without the directory it is not known which locks it had: later, or another process.
+            let Ok(ids) = names.names_of(dead.peer) else { continue };
             let mut bases = HashMap::new();
-            for id in names.names_of(dead.peer).unwrap_or_default() {
+            for id in ids {
                 for lock in [id, gate(id)] {
                     let _ = block_on(member.client.lock().recover(lock));
                 }
@@ -91,7 +93,7 @@ impl ShmBackend {
             }
             let settle = |id| bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base));
             if names.drop_all_of(dead.peer, settle).is_ok() {
-                self.space().bury(dead.peer);
+                self.space().reap(dead.peer);
             }
         }
     }
@@ -177,9 +179,10 @@ impl Space for ShmBackend {
         }
     }
 
-    fn hold_while_process_lives(&self, pid: u32) -> bool {
-        let Some(ward) = Ward::of(pid) else { return false };
-        self.members.all().iter().all(|member| member.book.pen.ward(&member.book.ep, ward).is_ok())
+    fn hold_while_process_lives(&self, pid: u32) -> io::Result<bool> {
+        let Some(process) = Process::with_pid(pid).map_err(io::Error::other)? else { return Ok(false) };
+        let set = |member: &Arc<Member>| member.book.pen.set_dependent(&member.book.ep, process).is_ok();
+        Ok(self.members.all().iter().all(set))
     }
 
     fn local_member(&self, bound: &Bound) -> Option<&Arc<Member>> {
@@ -188,7 +191,7 @@ impl Space for ShmBackend {
 
     fn heartbeat(&self) -> Duration {
         self.members.beat();
-        self.bury();
+        self.reap();
         Duration::from_nanos(self.members.lease_ns) / cards::BEATS
     }
 }
@@ -251,7 +254,7 @@ impl Locker for ShmBackend {
         match block_on(member.client.lock().holds(&member.grant(claim, granted))) {
             Ok(true) => self.by_lease(&member),
             Ok(false) => Standing::Lost(member.lost_reason()),
-            Err(FabricError::Expelled) => Standing::Lost(LostReason::Evicted),
+            Err(FabricError::Evicted) => Standing::Lost(LostReason::Evicted),
             Err(_) => Standing::Uncertain,
         }
     }

@@ -196,7 +196,7 @@ impl Inspector {
         match Address::parse(address)? {
             Address::Shm(path) => Local::open(&path).map(Looks::Local).map(Self),
             Address::Served { by, server, space } => {
-                Looker::open(options.remote(by, server, space)?).map(Looks::Remote).map(Self)
+                Looker::open(options.remote(by, server, space, false)?).map(Looks::Remote).map(Self)
             }
             Address::Mem => Err(OpenError::Address(address.to_owned())),
         }

@@ -10,7 +10,7 @@ use super::talk::{Answer, Ask, DESK};
 use super::transport::{Session, Transport};
 use crate::error::{LockError, OpenError};
 use crate::home::SpaceIdentity;
-use lockwright_fabric::backend::tcp::{Fate, Listener, TcpEndpoint};
+use lockwright_fabric::backend::tcp::{CloseReason, SessionHandler, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -31,6 +31,8 @@ pub(crate) struct RemoteOptions {
     /// `host:port`.
     pub(crate) server: String,
     pub(crate) space: Vec<u8>,
+    /// Whether this client takes the locks of the space by verbs of its own.
+    pub(crate) one_sided: bool,
     pub(crate) lease: Duration,
     pub(crate) transport: Transport,
 }
@@ -213,8 +215,8 @@ impl Remote {
 
     /// Goes on with a new session.
     fn begin(&self, ep: Session) {
-        let listener: Weak<dyn Listener> = self.me.clone();
-        ep.listen(listener);
+        let listener: Weak<dyn SessionHandler> = self.me.clone();
+        ep.set_handler(listener);
         let mut line = self.line();
         if line.closed || line.table.fatal.is_some() {
             ep.close();
@@ -222,15 +224,15 @@ impl Remote {
         }
         line.expire();
         let origin = Origin { epoch: ep.epoch(), key: key() };
-        for message in line.table.begin_session(origin, &self.options.space) {
+        for message in line.table.begin_session(origin, &self.options.space, self.options.one_sided) {
             ep.tell(DESK, &message);
         }
-        let fate = ep.fate();
+        let fate = ep.close_reason();
         line.ep = Some(ep);
         drop(line);
         // Over before anybody could be told.
         if let Some(fate) = fate {
-            self.over(&fate);
+            self.closed(&fate);
         }
     }
 
@@ -261,10 +263,10 @@ impl Remote {
     }
 }
 
-impl Listener for Remote {
+impl SessionHandler for Remote {
     fn message(&self, from: PeerId, message: Message) -> Option<Message> {
         if from != DESK {
-            // For the protocol that this client runs as a guest.
+            // For the protocol that this client runs itself.
             return Some(message);
         }
         let (taken, answer) = Answer::decode(&message)?;
@@ -292,7 +294,7 @@ impl Listener for Remote {
         }
     }
 
-    fn over(&self, fate: &Fate) {
+    fn closed(&self, fate: &CloseReason) {
         let mut line = self.line();
         let Some(ep) = line.ep.take() else { return };
         line.heard = Instant::now().checked_sub(ep.silence()).unwrap_or_else(Instant::now);
@@ -300,9 +302,9 @@ impl Listener for Remote {
             return;
         }
         match fate {
-            Fate::Refused(why) => return self.fail(&mut line, why),
-            Fate::Overrun => return self.fail(&mut line, "too many answers piled up unread"),
-            Fate::Closed | Fate::Expired | Fate::Restarted { .. } => {}
+            CloseReason::Refused(why) => return self.fail(&mut line, why),
+            CloseReason::Overrun => return self.fail(&mut line, "too many answers piled up unread"),
+            CloseReason::Closed | CloseReason::Expired | CloseReason::Restarted { .. } => {}
         }
         wake(line.table.end_session());
         drop(line);

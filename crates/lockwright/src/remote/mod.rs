@@ -13,7 +13,6 @@
 //! | `look` | listings and breaking locks |
 //! | `listing` | listings as bytes |
 //! | `guest/` | clients that take locks by verbs of their own |
-//! | `verbs/` | the guests of exported spaces |
 //! | `lent/` | the guests of lent spaces |
 //! | `secret` | what a user's own server and clients know of each other |
 //!
@@ -33,7 +32,6 @@ pub(crate) mod secret;
 pub(crate) mod table;
 pub(crate) mod talk;
 pub(crate) mod transport;
-pub(crate) mod verbs;
 
 pub(crate) use link::{Remote, RemoteOptions};
 

@@ -253,11 +253,12 @@ impl Table {
 
     /// A new session begins. What is held is claimed if the server was restarted, and lost if it was not.
     #[must_use]
-    pub(crate) fn begin_session(&mut self, origin: Origin, space: &[u8]) -> Vec<Message> {
+    pub(crate) fn begin_session(&mut self, origin: Origin, space: &[u8], one_sided: bool) -> Vec<Message> {
         let restarted = self.origin.epoch != origin.epoch;
         (self.origin, self.seq, self.is_open) = (origin, 0, false);
         self.unacked.clear();
-        let mut asks = vec![Ask::Open { version: VERSION, key: origin.key, space: space.to_vec() }];
+        let (key, space) = (origin.key, space.to_vec());
+        let mut asks = vec![Ask::Open { version: VERSION, key, space, one_sided }];
         let mut handles: Vec<_> = self.handles.iter().collect();
         handles.sort_by_key(|(handle, _)| **handle);
         asks.extend(handles.into_iter().map(|(handle, (kind, name))| Ask::Name {

@@ -6,7 +6,7 @@
 //!
 //! | field of a request | holds |
 //! |---|---|
-//! | `kind` | which (bits 0..8), exclusive (8), wait or answer (9), range lock (10) |
+//! | `kind` | which (bits 0..8), exclusive (8), wait, answer or one-sided (9), range lock (10) |
 //! | `lock` | the request, or the name's handle |
 //! | `words[0]` | its number in the session, from 1 |
 //! | `words[1..4]` | start, end, and the handle, or the request that a second piece is to be |
@@ -30,15 +30,14 @@
 //!
 //! What this file must not do: trust a word of what it decodes. Whatever is no request comes out as `None`.
 
-use crate::home::cards::CARDS;
-use crate::home::{Kind, whole};
+use crate::home::Kind;
 use crate::name::LockName;
-use lockwright_fabric::observe::{Claim, Mode};
+use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Message, PeerId};
-use lockwright_locks::kept::{Says, State};
 
-/// Raised when the meaning of a message changes, or there are new ones: 2 has changes of what is held.
-pub(crate) const VERSION: u64 = 2;
+/// Raised when the meaning of a message changes, or there are new ones: 2 has changes of what is held; in 3 `Open` says whether the
+/// client takes the locks by verbs of its own.
+pub(crate) const VERSION: u64 = 3;
 /// The oldest version that a server still understands: nothing that was said in it has another meaning now.
 pub(crate) const OLDEST: u64 = 1;
 /// Whom clients write to.
@@ -76,6 +75,8 @@ pub(crate) enum Ask {
         version: u64,
         key: u128,
         space: Vec<u8>,
+        /// Whether the client takes the locks of the space by verbs of its own.
+        one_sided: bool,
     },
     /// From now on `handle` stands for this lock.
     Name {
@@ -136,27 +137,10 @@ pub(crate) enum Ask {
         token: u64,
         name: LockName,
     },
-    /// Of a guest, who runs the space's own protocol: where in the space the handle's lock is.
+    /// Of a one-sided client: where in the space the handle's lock is.
     Find {
         id: RequestId,
         handle: u64,
-    },
-    /// Of a guest: what is to be written on one of its cards, in the words of the space; `None` wipes it.
-    Card {
-        card: u8,
-        says: Option<Says>,
-    },
-    /// Of a guest: the token of what the card now holds. Answered whether the guest is still in the space.
-    Granted {
-        id: RequestId,
-        card: u8,
-        token: u64,
-    },
-    /// Of a guest: whether somebody alive, but for this member, holds the lock.
-    Witness {
-        id: RequestId,
-        lock: u64,
-        except: u64,
     },
 }
 
@@ -209,7 +193,7 @@ pub(crate) enum Answer {
         lock: u64,
         token_base: u64,
     },
-    /// The session's client is a guest of the space, under this number.
+    /// The session's client is in the space, under this number.
     Guest {
         peer: PeerId,
     },
@@ -251,9 +235,9 @@ impl Ask {
     /// The message that says this, as number `seq` of the session.
     pub(crate) fn encode(&self, seq: u64) -> Message {
         match self {
-            Ask::Open { version, key, space } => {
+            Ask::Open { version, key, space, one_sided } => {
                 let [low, high] = halves(*key);
-                message(1, *version, [seq, low, high, 0], pack(space))
+                message(1 | flag(*one_sided, FLAG), *version, [seq, low, high, 0], pack(space))
             }
             Ask::Name { handle, kind, name } => {
                 let kind = 2 | flag(*kind == Kind::Ranges, RANGES);
@@ -275,17 +259,6 @@ impl Ask {
             Ask::Heat { id } => message(9, *id, [seq, 0, 0, 0], Vec::new()),
             Ask::Break { id, token, name } => message(10, *id, [seq, *token, 0, 0], pack(name.as_bytes())),
             Ask::Find { id, handle } => message(11, *id, [seq, *handle, 0, 0], Vec::new()),
-            Ask::Card { card, says } => {
-                let (state, lock, exclusive) = says.map_or((0, 0, false), |Says { state, claim }| {
-                    (state as u64, claim.lock, claim.mode == Mode::Exclusive)
-                });
-                let kind = 12 | flag(exclusive, EXCLUSIVE);
-                message(kind, u64::from(*card), [seq, lock, state, 0], Vec::new())
-            }
-            Ask::Granted { id, card, token } => {
-                message(13, *id, [seq, *token, u64::from(*card), 0], Vec::new())
-            }
-            Ask::Witness { id, lock, except } => message(14, *id, [seq, *lock, *except, 0], Vec::new()),
         }
     }
 
@@ -301,7 +274,7 @@ impl Ask {
         let ask = match kind & 0xff {
             1 => {
                 let space = unpack(tail).filter(|space| space.len() <= MAX_SPACE)?;
-                Ask::Open { version: lock, key: key(a, b), space }
+                Ask::Open { version: lock, key: key(a, b), space, one_sided: has(FLAG) }
             }
             2 => {
                 let kind = if has(RANGES) { Kind::Ranges } else { Kind::Keyed };
@@ -318,12 +291,6 @@ impl Ask {
             9 => Ask::Heat { id: lock },
             10 => Ask::Break { id: lock, token: a, name: name_in(tail)? },
             11 => Ask::Find { id: lock, handle: a },
-            12 => {
-                let mode = if has(EXCLUSIVE) { Mode::Exclusive } else { Mode::Shared };
-                Ask::Card { card: card_in(lock)?, says: says_in(b, a, mode)? }
-            }
-            13 => Ask::Granted { id: lock, card: card_in(b)?, token: a },
-            14 => Ask::Witness { id: lock, lock: a, except: b },
             15 => Ask::Upgrade { id: lock, wait: has(FLAG) },
             16 => Ask::Downgrade { id: lock, gives_up: has(FLAG) },
             17 => Ask::Part { id: lock, start: a, end: b, rest: c },
@@ -392,22 +359,6 @@ impl Answer {
         };
         Some((taken, answer))
     }
-}
-
-/// A card of those that there are.
-fn card_in(word: u64) -> Option<u8> {
-    u8::try_from(word).ok().filter(|card| u64::from(*card) < CARDS)
-}
-
-/// What is on a card; outer `None` if it makes no sense.
-fn says_in(state: u64, lock: u64, mode: Mode) -> Option<Option<Says>> {
-    let states = [State::Taking, State::Waiting, State::Held];
-    if (state, lock, mode) == (0, 0, Mode::Shared) {
-        return Some(None);
-    }
-    let state = states.into_iter().find(|known| *known as u64 == state)?;
-    let claim = Claim { lock, ..whole(mode) };
-    Some(Some(Says { state, claim }))
 }
 
 fn name_in(tail: &[u64]) -> Option<LockName> {

@@ -189,9 +189,6 @@ impl Books {
                 eprintln!("lockwright: {why}");
             }
         }
-        if let Some(guest) = &session.guest {
-            guest.depart(how);
-        }
         if let Some(guest) = &session.lent {
             guest.depart(how);
         }

@@ -241,7 +241,7 @@ impl World {
         let origin = Origin { epoch: self.epoch, key: self.keys };
         let client = &mut self.clients[at];
         client.peer = Some(peer);
-        client.to_server = client.table.begin_session(origin, b"").into();
+        client.to_server = client.table.begin_session(origin, b"", false).into();
     }
 
     /// The server dies, and another one takes its place.

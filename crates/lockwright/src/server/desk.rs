@@ -1,13 +1,11 @@
 //! The desk: takes what clients send, puts it into the tray, and hands what comes out of it to the books.
 //!
-//! It is the server's "memory" towards the tcp fabric, and has none but for guests of an exported space: any other client
-//! that asks for words is refused. So nobody else has to be trusted with them.
+//! It is the server's "memory" towards the tcp fabric, and has none but for clients of a lent space: any other client that asks
+//! for words is refused. So nobody else has to be trusted with them.
 
 use super::books::Books;
 use super::combine::Counter;
 use super::exported::Exported;
-use super::guest::Guest;
-use super::guests;
 use super::lent::Lent;
 use super::lents;
 use super::session::{MAX_HANDLES, Name, Place};
@@ -16,8 +14,7 @@ use crate::home::Kind;
 use crate::lent::layout::SCHEME;
 use crate::name::LockName;
 use crate::remote::talk::{Answer, Ask, DESK, OLDEST, PAGE, RequestId, Units, VERSION};
-use crate::remote::verbs::SUFFIX;
-use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, Watch};
+use lockwright_fabric::backend::tcp::{HostError, Inbox, RawWait, SessionEnd, VerbHost};
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, Time};
 use lockwright_locks::combiner::bell::Bell;
 use std::collections::HashMap;
@@ -169,11 +166,9 @@ impl Desk {
                 );
                 books.refuse(peer, 0, why);
             }
-            Ask::Open { key, space, .. } => {
-                let (space, verbs) =
-                    space.strip_suffix(SUFFIX.as_bytes()).map_or((&*space, false), |s| (s, true));
-                let opened = match self.place(books, space) {
-                    Ok(place) => self.enter(books, peer, key, place, verbs),
+            Ask::Open { key, space, one_sided, .. } => {
+                let opened = match self.place(books, &space) {
+                    Ok(place) => Self::enter(books, peer, key, place, one_sided),
                     Err(why) => Err(why),
                 };
                 if let Err(why) = opened {
@@ -209,37 +204,21 @@ impl Desk {
                 Ok(held) => books.say(peer, &Answer::Unlocked { id, held }),
                 Err(why) => books.refuse(peer, id, why),
             },
-            of_guest @ (Ask::Find { .. } | Ask::Card { .. } | Ask::Granted { .. } | Ask::Witness { .. }) => {
-                guests::handle(books, peer, &of_guest);
-            }
+            Ask::Find { .. } => lents::handle(books, peer, &ask),
         }
     }
 
-    /// Lets a session into a space, as a guest if it runs the protocol itself.
-    fn enter(
-        &self,
-        books: &mut Books,
-        peer: u32,
-        key: u128,
-        place: Place,
-        verbs: bool,
-    ) -> Result<(), String> {
+    /// Lets a session into a space.
+    fn enter(books: &mut Books, peer: u32, key: u128, place: Place, one_sided: bool) -> Result<(), String> {
         let Some(session) = books.session(peer) else { return Ok(()) };
         if session.place.is_some() {
             return Err("a session has one space only".to_owned());
         }
         let mut answer = Answer::Ack;
-        match (&place, verbs) {
+        match (&place, one_sided) {
             (_, false) => {}
-            (Place::Own(_), true) => {
-                let why =
-                    "only spaces of shared memory, and those that are lent, have words: leave ?verbs out";
-                return Err(why.to_owned());
-            }
-            (Place::Exported(space), true) => {
-                let guest = guests::join(self, session, peer, space.space()?)?;
-                answer = Answer::Guest { peer: guest.peer() };
-                session.guest = Some(guest);
+            (Place::Own(_) | Place::Exported(_), true) => {
+                return Err("only spaces that are lent have words for clients".to_owned());
             }
             (Place::Lent(space), true) => {
                 answer = Answer::Guest { peer: lents::enter(session, space)? };
@@ -261,17 +240,12 @@ impl Desk {
         Some(peer)
     }
 
-    /// The client of a lent space that the session of `peer` is, if it is one.
+    /// The client of a lent space that the session of `peer` is, if it is one. All that it has said before has happened.
     fn lent(&self, peer: PeerId) -> Option<Arc<super::lent::Guest>> {
         if self.lends().is_empty() {
             return None;
         }
         self.books_up_to_date().session(seat(peer)?)?.lent.clone()
-    }
-
-    /// The guest that the session of `peer` is, if it is one. All that it has said before has happened.
-    fn guest(&self, peer: PeerId) -> Option<Arc<Guest>> {
-        self.books_up_to_date().session(seat(peer)?)?.guest.clone()
     }
 
     fn name(books: &mut Books, peer: u32, handle: u64, kind: Kind, name: &LockName) {
@@ -338,23 +312,17 @@ impl VerbHost for Desk {
         Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Only guests have words.
+    /// Only clients of lent spaces have words.
     fn execute(&self, from: PeerId, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError> {
-        if let Some(guest) = self.lent(from) {
-            return guest.execute(verbs, olds);
-        }
-        match (self.guest(from), verbs.first()) {
+        match (self.lent(from), verbs.first()) {
             (Some(guest), _) => guest.execute(verbs, olds),
             (None, None) => Ok(()),
             (None, Some(verb)) => Err(HostError::NoSuchWord { addr: verb.addr, width: verb.width }),
         }
     }
 
-    async fn watch(&self, from: PeerId, watch: Watch) -> Result<u128, HostError> {
-        if let Some(guest) = self.lent(from) {
-            return guest.watch(watch).await;
-        }
-        match self.guest(from) {
+    async fn watch(&self, from: PeerId, watch: RawWait) -> Result<u128, HostError> {
+        match self.lent(from) {
             Some(guest) => guest.watch(watch).await,
             None => Err(HostError::NoSuchWord { addr: watch.addr, width: watch.width }),
         }
@@ -377,10 +345,7 @@ impl VerbHost for Desk {
             self.hear(seat, message);
             return true;
         }
-        match self.lent(from) {
-            Some(guest) => guest.send(to, message.clone()),
-            None => self.guest(from).is_some_and(|guest| guest.send(to, message.clone())),
-        }
+        self.lent(from).is_some_and(|guest| guest.send(to, message.clone()))
     }
 
     fn on_session_lost(&self, peer: PeerId, how: SessionEnd) {
@@ -395,8 +360,8 @@ impl VerbHost for Desk {
     }
 }
 
-/// Sessions have numbers of their own, above all those of clients in shared memory: a guest's messages to the latter are
-/// not for a session that happens to have the same one.
+/// Sessions have numbers of their own, above all those of clients in lent spaces: a message to one of the latter is not for a
+/// session that happens to have the same one.
 const FIRST_PEER: u32 = 1 << 26;
 
 /// A session's number in the books.

@@ -7,16 +7,14 @@
 use super::books::Books;
 use super::desk::Desk;
 use super::session::{Request, Stage};
-use crate::client::{Address, Client};
+use crate::client::Client;
 use crate::error::{HandleError, LockError, OpenError};
-use crate::home::{Bound, Kind, shm};
+use crate::home::Kind;
 use crate::lock::{Acquire, Guard, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::remote::talk::{Answer, RequestId, Units};
-use lockwright_fabric::backend::shm::ShmSpace;
 use lockwright_fabric::observe::Mode;
 use std::pin::Pin;
-use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
@@ -26,8 +24,6 @@ use tokio::task::AbortHandle;
 pub(super) struct Exported {
     pub(super) address: String,
     client: Client,
-    /// Once a guest has come.
-    space: OnceLock<ShmSpace>,
 }
 
 /// A lock of it.
@@ -71,19 +67,7 @@ impl Drop for Task {
 impl Exported {
     /// Opens the space at `address`, and makes it if it is not there.
     pub(super) fn open(address: &str) -> Result<Self, OpenError> {
-        Ok(Self { address: address.to_owned(), client: Client::open(address)?, space: OnceLock::new() })
-    }
-
-    /// The space itself, for clients that run its protocol.
-    pub(super) fn space(&self) -> Result<&ShmSpace, String> {
-        if let Some(space) = self.space.get() {
-            return Ok(space);
-        }
-        let opened = match Address::parse(&self.address) {
-            Ok(Address::Shm(path)) => shm::open(&path, false).map_err(|error| error.to_string())?,
-            _ => return Err("only spaces of shared memory have words".to_owned()),
-        };
-        Ok(self.space.get_or_init(|| opened))
+        Ok(Self { address: address.to_owned(), client: Client::open(address)? })
     }
 
     pub(super) fn handle(&self, kind: Kind, name: &LockName) -> Result<Handle, HandleError> {
@@ -95,21 +79,6 @@ impl Exported {
 }
 
 impl Handle {
-    /// Where in the space it is; none if it is not the kind of lock whose protocol guests run.
-    pub(super) fn bound(&self) -> Option<Bound> {
-        match self {
-            Handle::Keyed(lock) => lock.bound().ok(),
-            Handle::Ranges(_) => None,
-        }
-    }
-
-    pub(super) fn name(&self) -> &LockName {
-        match self {
-            Handle::Keyed(lock) => lock.name(),
-            Handle::Ranges(lock) => lock.name(),
-        }
-    }
-
     fn acquire(&self, units: &Units, wait: bool) -> Acquire {
         let patience = (!wait).then_some(Duration::ZERO);
         match (self, patience, units.mode) {

@@ -73,15 +73,14 @@ pub(super) fn name(space: &Lent, name: &LockName) -> Option<Name> {
 
 /// What only clients of lent spaces say.
 pub(super) fn handle(books: &mut Books, peer: u32, ask: &Ask) {
-    let Ask::Find { id, handle } = *ask else {
-        return books.refuse(peer, 0, BY_ITSELF);
-    };
+    let Ask::Find { id, handle } = *ask else { unreachable!("the desk sends only what they ask") };
     let Some(session) = books.session(peer) else { return };
     match session.handles.get(&handle) {
         Some(Name::Lent(_, bound)) => {
             let (lock, token_base) = (bound.lock, bound.token_base);
             session.say(&Answer::Found { id, lock, token_base });
         }
+        _ if session.lent.is_none() => books.refuse(peer, 0, "only clients of lent spaces can ask that"),
         _ => books.refuse(peer, id, "the name was refused: the space has room for 65536 that are in use"),
     }
 }

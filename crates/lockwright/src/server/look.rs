@@ -5,7 +5,7 @@
 
 use super::books::Books;
 use super::desk::Desk;
-use super::guests;
+use super::exported::Held;
 use super::lent::By;
 use super::lents;
 use super::session::{Place, Request, Session, Stage};
@@ -16,6 +16,7 @@ use crate::remote::listing::Writer;
 use crate::remote::talk::RequestId;
 use lockwright_fabric::backend::tcp::VerbHost;
 use lockwright_fabric::observe::Mode;
+use std::collections::HashMap;
 use std::time::Instant;
 
 /// Locks in one answer about what locks have seen: the hottest.
@@ -63,7 +64,7 @@ impl Desk {
                     .map_err(|error| error.to_string())?
                     .entries()
                     .map_err(|error| error.to_string())?;
-                guests::name_sessions(books, &mut entries);
+                name_sessions(books, &mut entries);
                 entries
             }
             Some(Place::Lent(space)) => space.entries(match space.by {
@@ -142,6 +143,25 @@ impl Desk {
                     Err(error) => Err(error.to_string()),
                 }
             }
+        }
+    }
+}
+
+/// What this process holds in shared memory, it holds for sessions: they are who people want to see.
+fn name_sessions(books: &Books, entries: &mut [Entry]) {
+    let mut holders = HashMap::new();
+    for session in books.sessions.iter().flatten() {
+        for request in session.slots.iter().flatten() {
+            if let Stage::Exported(Held::Granted(guard)) = &request.stage {
+                holders.insert((guard.name().clone(), guard.token()), &session.label);
+            }
+        }
+    }
+    for entry in entries.iter_mut().filter(|entry| entry.pid == std::process::id()) {
+        let held = entry.token.and_then(|token| holders.get(&(entry.name.clone(), token)));
+        if let Some(of) = held {
+            let (pid, host, program) = label(of);
+            (entry.pid, entry.host, entry.program) = (pid, host.to_owned(), program.to_owned());
         }
     }
 }

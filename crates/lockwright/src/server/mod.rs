@@ -14,7 +14,6 @@
 //! | `directory`, `handles` | names, and what sessions call them |
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
-//! | `guests`, `guest` | clients that run the protocol of such a space themselves |
 //! | `lent`, `lents`, `undertaker` | spaces in memory whose locks clients take by verbs of their own |
 //! | `rdma` | the same desk behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
@@ -29,8 +28,6 @@ mod desk;
 mod directory;
 mod durable;
 mod exported;
-mod guest;
-mod guests;
 mod handles;
 mod lent;
 mod lents;

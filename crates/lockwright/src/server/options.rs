@@ -172,8 +172,9 @@ impl ServerOptions {
     }
 
     /// Lends memory for a space called `name`, whose locks clients take by verbs of their own: `lent:NAME` of this server.
-    /// With RDMA the NIC executes them and clients come by `rdma://`, else the server does and they come by `tcp://`; never
-    /// both, since a NIC and a CPU do not exclude each other. It can be called several times.
+    /// It is meant for servers with RDMA, where the NIC executes the verbs and clients come by `rdma://`. Without, the
+    /// server's CPU executes them, and clients come by `tcp://`: that is slower than a space of the server's own, and there
+    /// for tests on machines without a NIC. It can be called several times.
     ///
     /// Clients can write anything into the words of such locks, so nobody is let in who does not know the server's secret, as
     /// with [`export`](Self::export).

@@ -58,7 +58,7 @@ impl Office {
             }),
         );
         let mut visitor = Visitor { peer, seq: 0 };
-        self.say(&mut visitor, &Ask::Open { version: VERSION, key: 1, space: Vec::new() });
+        self.say(&mut visitor, &Ask::Open { version: VERSION, key: 1, space: Vec::new(), one_sided: false });
         for handle in 0..=NAMES {
             let kind = if handle == RANGES { Kind::Ranges } else { Kind::Keyed };
             let name = LockName::new(format!("lock {handle}")).unwrap();
@@ -352,7 +352,7 @@ fn older_clients_are_served_and_those_of_the_future_refused_in_one_line() {
         };
         office.desk.attach(peer, Inbox::new(hear));
         let mut visitor = Visitor { peer, seq: 0 };
-        office.say(&mut visitor, &Ask::Open { version, key: 1, space: Vec::new() });
+        office.say(&mut visitor, &Ask::Open { version, key: 1, space: Vec::new(), one_sided: false });
         office.desk.settle();
         let said = std::mem::take(&mut *office.said.lock().unwrap());
         match &said[..] {
@@ -386,7 +386,7 @@ fn threads_that_ask_at_once_are_all_answered_whoever_has_the_books_open() {
                     seq += 1;
                     desk.deliver(peer, DESK, &ask.encode(seq));
                 };
-                say(&Ask::Open { version: VERSION, key: 1, space: Vec::new() });
+                say(&Ask::Open { version: VERSION, key: 1, space: Vec::new(), one_sided: false });
                 say(&Ask::Name { handle: 0, kind: Kind::Keyed, name: LockName::new("a").unwrap() });
                 desk.settle();
                 for round in 0..ROUNDS {

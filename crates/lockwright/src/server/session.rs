@@ -2,7 +2,6 @@
 
 use super::directory::SpaceNumber;
 use super::exported::{Exported, Held};
-use super::guest::Guest;
 use super::handles::Secretly;
 use super::lent::{self, Lent};
 use crate::home::Bound;
@@ -101,9 +100,7 @@ pub(super) struct Session {
     pub(super) label: String,
     pub(super) key: u128,
     pub(super) place: Option<Place>,
-    /// Its place in an exported space, if its client runs the protocol itself.
-    pub(super) guest: Option<Arc<Guest>>,
-    /// Its place in a lent space, likewise.
+    /// Its place in a lent space, if its client takes the locks there by itself.
     pub(super) lent: Option<Arc<lent::Guest>>,
     pub(super) handles: HashMap<u64, Name, Secretly>,
     pub(super) slots: Vec<Option<Request>>,

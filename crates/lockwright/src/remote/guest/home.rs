@@ -1,6 +1,6 @@
 //! A space whose locks this client takes as a guest: its names, and whichever membership there is now.
 //!
-//! What a guest does not take itself goes the way of every other client of the server, through [`RemoteBackend`].
+//! Names go the way of every other client of the server, through [`RemoteBackend`].
 
 use super::super::RemoteBackend;
 use super::super::driver::{self, Elsewhere};
@@ -25,7 +25,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct GuestBackend<W: Way> {
     remote: Arc<Remote>,
-    /// For names, and for what the server takes. It ends the session when it goes, so whatever is under way keeps it.
+    /// For names. It ends the session when it goes, so whatever is under way keeps it.
     plain: Arc<RemoteBackend>,
     guest: Mutex<Option<Arc<Guest<W>>>>,
     /// The handle by which the server knows a lock, for every lock that is bound.
@@ -36,11 +36,6 @@ impl<W: Way> GuestBackend<W> {
     pub(crate) fn new(remote: Arc<Remote>) -> Self {
         let plain = Arc::new(RemoteBackend::new(Arc::clone(&remote)));
         Self { remote, plain, guest: Mutex::default(), handles: Mutex::default() }
-    }
-
-    /// Whether a guest takes it. Else the server does.
-    fn takes(kind: Kind) -> bool {
-        kind == Kind::Keyed || W::TAKES_RANGES
     }
 
     /// Who we are in the space now.
@@ -106,11 +101,8 @@ impl<W: Way> Space for GuestBackend<W> {
         self.plain.identity()
     }
 
-    /// Blocks for one round trip, if a guest takes the lock.
+    /// Blocks for one round trip.
     fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError> {
-        if !Self::takes(kind) {
-            return self.plain.bind(name, kind);
-        }
         let why = |why: String| HandleError::Disconnected(why);
         let by = self.guest().map_err(|error| why(error.to_string()))?.number;
         let plain = self.plain.bind(name, kind)?;
@@ -129,9 +121,6 @@ impl<W: Way> Space for GuestBackend<W> {
     }
 
     fn unbind(&self, name: &LockName, bound: Bound, kind: Kind) {
-        if !Self::takes(kind) {
-            return self.plain.unbind(name, bound, kind);
-        }
         if let Some(handle) = self.handles().remove(&(kind, bound.lock)) {
             self.plain.unbind(name, Bound { lock: handle, ..bound }, kind);
         }
@@ -152,31 +141,22 @@ impl<W: Way> Locker for GuestBackend<W> {
     }
 
     fn try_acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
-        if !Self::takes(kind) {
-            return self.plain.try_acquire(kind, claim);
-        }
         self.take(kind, claim, false)
     }
 
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
-        if !Self::takes(kind) {
-            return self.plain.acquire(kind, claim);
-        }
         self.take(kind, claim, true)
     }
 
-    fn release(&self, kind: Kind, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
-        if is_servers(&granted) {
-            return self.plain.release(kind, claim, granted);
-        }
+    fn release(&self, _: Kind, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
         match self.granted(&granted) {
             Some(guest) => self.attended(W::give_back(guest, claim, granted)),
             None => Box::pin(ready(Err(Lost::Recovered))),
         }
     }
 
-    fn release_unobserved(&self, kind: Kind, claim: Claim, granted: &Granted) -> bool {
-        is_servers(granted) && self.plain.release_unobserved(kind, claim, granted)
+    fn release_unobserved(&self, _: Kind, _: Claim, _: &Granted) -> bool {
+        false
     }
 
     fn description(&self) -> &'static str {
@@ -187,14 +167,11 @@ impl<W: Way> Locker for GuestBackend<W> {
         match &granted.grant {
             ProtocolGrant::Shift(grant) => grant.token().unwrap_or_default(),
             ProtocolGrant::Range { token } => *token,
-            _ => self.plain.token(granted),
+            _ => unreachable!("a space gets back the grants that it gave out"),
         }
     }
 
-    fn standing(&self, kind: Kind, claim: Claim, granted: &Granted) -> Standing {
-        if is_servers(granted) {
-            return self.plain.standing(kind, claim, granted);
-        }
+    fn standing(&self, _: Kind, claim: Claim, granted: &Granted) -> Standing {
         let Some(guest) = self.granted(granted) else { return Standing::Lost(LostReason::Evicted) };
         let line = self.remote.line();
         let (reachable, expired) = (line.is_reachable(), line.is_expired());
@@ -208,9 +185,4 @@ impl<W: Way> Locker for GuestBackend<W> {
             Err(_) => Standing::Uncertain,
         }
     }
-}
-
-/// Whether the server took the lock.
-const fn is_servers(granted: &Granted) -> bool {
-    matches!(granted.grant, ProtocolGrant::Remote(_))
 }

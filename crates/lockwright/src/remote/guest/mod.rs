@@ -1,13 +1,8 @@
 //! Guests: clients that take locks behind a server by verbs of their own.
 //!
 //! The server lets a client in, turns names into ids, and says when its session is over; taking and giving back locks,
-//! waiting, and clearing away after the dead is the client's own doing. There are two ways, and a [`Way`] is all that differs
-//! between them: which words the verbs change, who writes the book, and which cards may be used together.
-//!
-//! | way | what the verbs change | the book is written | ranges are taken by |
-//! |---|---|---|---|
-//! | [`verbs`](super::verbs) | the host's shared memory, which its processes change too | by the server, in the order of the verbs | the server |
-//! | [`lent`](super::lent) | memory that the server lends | by the guest, with WRITEs | the guest |
+//! waiting, and clearing away after the dead is the client's own doing. The one [`Way`] there is, is [`lent`](super::lent): the
+//! verbs change memory that the server lends, and the guest writes the book with WRITEs.
 //!
 //! A membership lives as long as its session: what it holds is free as soon as the session is over, whatever the reason, and
 //! nothing is claimed. A guest is trusted: it could write anything into any lock's word.
@@ -42,8 +37,6 @@ pub(crate) trait Way: Debug + Default + Send + Sync + Sized + 'static {
     type Book: Book + Debug + Send + Sync;
     /// The entry of a lock.
     type Layout: Stir + Send + Sync;
-    /// Whether ranges are taken by verbs too. Else they are the server's.
-    const TAKES_RANGES: bool;
     /// What the space is, in an error's words.
     const IS: &'static str;
 

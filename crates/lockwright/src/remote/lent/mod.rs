@@ -10,7 +10,6 @@ use self::rooms::Rooms;
 use super::guest::endpoint::GuestEndpoint;
 use super::guest::{Client, Guest, GuestBackend, Way, full};
 use super::link::Remote;
-use super::verbs::SUFFIX;
 use crate::error::OpenError;
 use crate::home::{BoxFuture, Granted, Kind, ProtocolGrant, Refused};
 use crate::lent::book::{self, LentBook};
@@ -25,10 +24,9 @@ use std::sync::Arc;
 
 /// The space as the server is asked for it, if `space` is a lent one.
 pub(crate) fn wanted(space: &[u8]) -> Option<Vec<u8>> {
-    let space = space.strip_suffix(SUFFIX.as_bytes()).unwrap_or(space);
     let name = space.strip_prefix(SCHEME.as_bytes())?;
     let name = if name.is_empty() { &b"default"[..] } else { name };
-    Some([SCHEME.as_bytes(), name, SUFFIX.as_bytes()].concat())
+    Some([SCHEME.as_bytes(), name].concat())
 }
 
 /// The lent space that `remote` has entered, if its session can do what the locks take.
@@ -68,7 +66,6 @@ pub(crate) struct Lent(Rooms);
 impl Way for Lent {
     type Book = LentBook<GuestEndpoint>;
     type Layout = StirredPortable;
-    const TAKES_RANGES: bool = true;
     const IS: &'static str = "memory that is lent";
 
     fn client(_: &Arc<Remote>, _: u32, ep: GuestEndpoint) -> Client<Self> {
@@ -151,12 +148,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lent_space_is_asked_for_by_its_name_however_its_address_ends() {
+    fn a_lent_space_is_asked_for_by_its_name() {
         let of = |space: &str| wanted(space.as_bytes()).map(|space| String::from_utf8(space).unwrap());
-        assert_eq!(of("lent:stock").as_deref(), Some("lent:stock?verbs"));
-        assert_eq!(of("lent:stock?verbs").as_deref(), Some("lent:stock?verbs"));
-        assert_eq!(of("lent:").as_deref(), Some("lent:default?verbs"));
+        assert_eq!(of("lent:stock").as_deref(), Some("lent:stock"));
+        assert_eq!(of("lent:").as_deref(), Some("lent:default"));
         assert_eq!(of("stock"), None);
-        assert_eq!(of("shm:?verbs"), None);
+        assert_eq!(of("shm:"), None);
     }
 }

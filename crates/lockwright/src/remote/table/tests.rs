@@ -20,7 +20,7 @@ fn origin(epoch: u64) -> Origin {
 /// A table with one lock held and one wanted.
 fn table() -> (Table, RequestId, RequestId) {
     let mut table = Table::default();
-    assert_eq!(table.begin_session(origin(1), b"").len(), 1);
+    assert_eq!(table.begin_session(origin(1), b"", false).len(), 1);
     let (handle, _) = table.name(Kind::Keyed, &LockName::new("a").unwrap());
     let held = table.open(units(handle), Stage::Wanted { wait: true });
     let wanted = table.open(units(handle), Stage::Wanted { wait: true });
@@ -34,7 +34,7 @@ fn after_a_restart_what_is_held_is_claimed_and_what_is_wanted_is_asked_for_again
     let (mut table, held, wanted) = table();
     table.end_session();
     for run in [2, 3] {
-        let asks = asks(&table.begin_session(origin(run), b"stock"));
+        let asks = asks(&table.begin_session(origin(run), b"stock", false));
         assert!(
             matches!(&asks[0], Ask::Open { key, space, .. } if *key == u128::from(run) && space == b"stock")
         );
@@ -55,7 +55,7 @@ fn after_a_restart_what_is_held_is_claimed_and_what_is_wanted_is_asked_for_again
 fn what_is_held_is_lost_with_the_session_if_the_server_goes_on() {
     let (mut table, held, _) = table();
     table.end_session();
-    let asks = asks(&table.begin_session(origin(1), b""));
+    let asks = asks(&table.begin_session(origin(1), b"", false));
     assert!(!asks.iter().any(|ask| matches!(ask, Ask::Claim { .. })));
     assert!(matches!(table.stage(held), Some(Stage::Lost(_))));
 }
@@ -168,19 +168,19 @@ fn after_a_restart_what_was_changed_is_claimed_as_it_is_and_an_upgrade_asked_for
         asks.iter().filter_map(of).collect()
     };
     table.end_session();
-    let said = asks(&table.begin_session(origin(2), b""));
+    let said = asks(&table.begin_session(origin(2), b"", false));
     assert_eq!(claims(&said), [(id, Mode::Shared, 0, 4), (rest, Mode::Shared, 6, 10)]);
     assert!(matches!(table.downgrade(id, 5), Some(Ok(5))), "the claim is all there is to it");
     table.hear(4, Answer::Granted { id, token: 5 });
     assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Said(_)));
     table.end_session();
-    let said = asks(&table.begin_session(origin(3), b""));
+    let said = asks(&table.begin_session(origin(3), b"", false));
     assert_eq!(claims(&said).len(), 2);
     assert_eq!(said.last(), Some(&Ask::Upgrade { id, wait: true }));
     assert!(matches!(table.upgrade(id, 5), Upgrade::Waiting));
     // Lost with the session, if the server goes on.
     table.end_session();
-    let _ = table.begin_session(origin(3), b"");
+    let _ = table.begin_session(origin(3), b"", false);
     assert!(matches!(table.upgrade(id, 5), Upgrade::Failed(ChangeError::Lost { token: 5 })));
     assert!(table.begin_downgrade(rest).is_none() && table.cut(rest, 6, 7).is_none());
 }

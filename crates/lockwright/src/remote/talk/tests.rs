@@ -6,8 +6,8 @@ fn asks() -> Vec<Ask> {
     let name = LockName::new("orders/42").unwrap();
     let units = |mode| Units { handle: 7, mode, start: 3, end: u64::MAX };
     vec![
-        Ask::Open { version: VERSION, key: u128::MAX - 5, space: b"stock".to_vec() },
-        Ask::Open { version: 9, key: 1, space: Vec::new() },
+        Ask::Open { version: VERSION, key: u128::MAX - 5, space: b"stock".to_vec(), one_sided: false },
+        Ask::Open { version: 9, key: 1, space: Vec::new(), one_sided: true },
         Ask::Name { handle: 1, kind: Kind::Keyed, name: name.clone() },
         Ask::Name { handle: u64::MAX, kind: Kind::Ranges, name: LockName::new([7; 255]).unwrap() },
         Ask::Forget { handle: 4 },
@@ -20,13 +20,6 @@ fn asks() -> Vec<Ask> {
         Ask::Heat { id: 12 },
         Ask::Break { id: 13, token: 99, name },
         Ask::Find { id: 14, handle: 3 },
-        Ask::Card { card: 63, says: None },
-        Ask::Card {
-            card: 1,
-            says: Some(Says { state: State::Held, claim: Claim { lock: 1 << 19, ..whole(Mode::Exclusive) } }),
-        },
-        Ask::Granted { id: 16, card: 2, token: u64::MAX },
-        Ask::Witness { id: 15, lock: 5, except: 6 },
         Ask::Upgrade { id: 17, wait: true },
         Ask::Upgrade { id: 17, wait: false },
         Ask::Downgrade { id: 18, gives_up: false },

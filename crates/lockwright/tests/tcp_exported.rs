@@ -1,4 +1,4 @@
-//! Clients that run the protocol of an exported space themselves, over tcp verbs, beside processes of the host.
+//! Clients of an exported space, for whom the server takes the locks, beside processes of the host.
 #![cfg(target_os = "linux")]
 
 mod apart;
@@ -6,7 +6,7 @@ mod apart;
 use apart::{LONG, TASK, eventually, holder};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::server::{Server, ServerOptions};
-use lockwright::{Client, GuardState, LockSet, OpenError};
+use lockwright::{Client, GuardState, LockSet};
 use std::io::Write;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Host {
     }
 
     fn at(name: &str, listen: &str) -> Self {
-        let file = format!("/dev/shm/lockwright-test-verbs-{name}-{}", std::process::id());
+        let file = format!("/dev/shm/lockwright-test-exported-{name}-{}", std::process::id());
         let _ = std::fs::remove_file(&file);
         let mut host = Self { file, server: None };
         host.server = Some(Server::start(host.options(listen)).unwrap());
@@ -50,8 +50,8 @@ impl Host {
         Client::open(&self.space()).unwrap()
     }
 
-    fn guest(&self) -> Client {
-        Client::open(&format!("{}?verbs", self.address())).unwrap()
+    fn remote(&self) -> Client {
+        Client::open(&self.address()).unwrap()
     }
 }
 
@@ -82,35 +82,34 @@ fn hands_over(host: &Host, first: &Client, then: &Client) {
 }
 
 #[test]
-fn guests_and_local_processes_are_in_one_queue() {
+fn remote_clients_and_local_processes_are_in_one_queue() {
     let host = Host::new("queue");
-    let (local, guest, other) = (host.local(), host.guest(), host.guest());
-    hands_over(&host, &guest, &local);
-    hands_over(&host, &local, &guest);
-    hands_over(&host, &guest, &other);
+    let (local, remote, other) = (host.local(), host.remote(), host.remote());
+    hands_over(&host, &remote, &local);
+    hands_over(&host, &local, &remote);
+    hands_over(&host, &remote, &other);
     // Readers share.
-    let mine = guest.rwlock("b").unwrap().read().wait().unwrap();
+    let mine = remote.rwlock("b").unwrap().read().wait().unwrap();
     let theirs = local.rwlock("b").unwrap().try_read().unwrap();
     assert!(other.mutex("b").unwrap().try_lock().is_err());
     drop((mine, theirs));
     let both = other.mutex("b").unwrap().lock().wait().unwrap();
     assert_eq!(both.state(), GuardState::Held);
     drop(both);
-    // Ranges, which the server takes.
     let held = local.range_lock("r").unwrap().write(0..5).wait().unwrap();
-    assert!(guest.range_lock("r").unwrap().try_read(4..6).is_err());
+    assert!(remote.range_lock("r").unwrap().try_read(4..6).is_err());
     drop(held);
-    drop(guest.range_lock("r").unwrap().read(4..6).wait().unwrap());
-    let (c, d) = (guest.mutex("c").unwrap(), guest.mutex("d").unwrap());
+    drop(remote.range_lock("r").unwrap().read(4..6).wait().unwrap());
+    let (c, d) = (remote.mutex("c").unwrap(), remote.mutex("d").unwrap());
     let set = LockSet::new().lock(&d).lock(&c).acquire().wait().unwrap();
     assert!(local.mutex("c").unwrap().try_lock().is_err() && local.mutex("d").unwrap().try_lock().is_err());
     drop(set);
 }
 
 #[test]
-fn many_threads_of_guests_and_locals_lose_no_update() {
+fn threads_of_remote_and_local_clients_lose_no_update() {
     let host = Host::new("threads");
-    let clients = [host.local(), host.guest(), host.guest(), host.local()];
+    let clients = [host.local(), host.remote(), host.remote(), host.local()];
     let counter = std::sync::atomic::AtomicU64::new(0);
     let (mine, rounds) = (&counter, 150);
     std::thread::scope(|threads| {
@@ -135,20 +134,20 @@ fn many_threads_of_guests_and_locals_lose_no_update() {
 #[test]
 fn a_waiter_that_is_dropped_does_not_keep_the_lock_from_others() {
     let host = Host::new("dropped");
-    let (local, guest) = (host.local(), host.guest());
+    let (local, remote) = (host.local(), host.remote());
     let held = local.mutex("a").unwrap().lock().wait().unwrap();
-    let given_up = guest.mutex("a").unwrap().lock_timeout(Duration::from_millis(50)).wait();
+    let given_up = remote.mutex("a").unwrap().lock_timeout(Duration::from_millis(50)).wait();
     assert!(given_up.is_err());
     drop(held);
     drop(local.mutex("a").unwrap().lock().wait().unwrap());
-    drop(guest.mutex("a").unwrap().lock().wait().unwrap());
+    drop(remote.mutex("a").unwrap().lock().wait().unwrap());
 }
 
 #[test]
-fn a_guest_is_listed_as_itself_and_can_lose_its_lock() {
+fn a_remote_client_is_listed_as_itself_and_can_lose_its_lock() {
     let host = Host::new("listed");
-    let guest = host.guest();
-    let guard = guest.mutex("a").unwrap().lock().wait().unwrap();
+    let remote = host.remote();
+    let guard = remote.mutex("a").unwrap().lock().wait().unwrap();
     let inspector = Inspector::open(&host.address()).unwrap();
     let entries = inspector.entries().unwrap();
     let [entry] = &entries[..] else { panic!("{entries:?}") };
@@ -166,18 +165,6 @@ fn a_guest_is_listed_as_itself_and_can_lose_its_lock() {
     drop(host.local().mutex("a").unwrap().try_lock().unwrap());
 }
 
-#[test]
-fn only_spaces_of_shared_memory_have_guests() {
-    let host = Host::new("own");
-    let server = host.server.as_ref().unwrap().address();
-    let why = |space: &str| match Client::open(&format!("tcp://{server}/{space}")) {
-        Err(OpenError::Failed { why, .. }) => why,
-        other => panic!("{other:?}"),
-    };
-    assert!(why("stock?verbs").contains("?verbs"));
-    assert!(why("shm:other?verbs").contains("--export"));
-}
-
 /// The process that is killed: holds a lock and says so.
 fn hold(address: &str) {
     let client = Client::open(address).unwrap();
@@ -188,15 +175,15 @@ fn hold(address: &str) {
 }
 
 #[test]
-fn the_locks_of_a_guest_that_is_killed_go_to_who_waits() {
+fn the_locks_of_a_killed_client_go_to_the_next_waiter() {
     if let Ok(address) = std::env::var(TASK) {
         return hold(&address);
     }
     let host = Host::new("killed");
-    let test = "the_locks_of_a_guest_that_is_killed_go_to_who_waits";
-    let (local, other) = (host.local(), host.guest());
+    let test = "the_locks_of_a_killed_client_go_to_the_next_waiter";
+    let (local, other) = (host.local(), host.remote());
     for next in [&local, &other] {
-        let (mut child, token) = holder(&format!("{}?verbs", host.address()), test);
+        let (mut child, token) = holder(&host.address(), test);
         assert!(next.mutex("a").unwrap().try_lock().is_err());
         child.kill().unwrap();
         child.wait().unwrap();
@@ -212,21 +199,21 @@ fn the_locks_of_a_guest_that_is_killed_go_to_who_waits() {
 }
 
 #[test]
-fn a_guest_whose_server_goes_has_lost_its_locks_and_comes_back_as_another() {
+fn a_client_whose_server_goes_has_lost_its_locks_and_comes_back() {
     // Clients come back to a port that was named, not to one that was any: this one was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let listen = format!("127.0.0.1:{port}");
     let mut host = Host::at("restarted", &listen);
-    let (local, guest) = (host.local(), host.guest());
-    let held = guest.mutex("a").unwrap().lock().wait().unwrap();
+    let (local, remote) = (host.local(), host.remote());
+    let held = remote.mutex("a").unwrap().lock().wait().unwrap();
     host.server = None;
     let token = local.mutex("a").unwrap().lock().wait().unwrap().token();
     assert!(token > held.token());
     host.server = Some(Server::start(host.options(&listen)).unwrap());
     eventually("the loss", || held.state() == GuardState::Lost);
-    eventually("another lock", || guest.mutex("a").unwrap().lock().wait().is_ok());
+    eventually("another lock", || remote.mutex("a").unwrap().lock().wait().is_ok());
     assert!(held.unlock().wait().is_err());
-    assert!(guest.mutex("a").unwrap().lock().wait().unwrap().token() > token);
+    assert!(remote.mutex("a").unwrap().lock().wait().unwrap().token() > token);
     // Such a server leaves its secret for its successor.
     let user = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
     let _ = std::fs::remove_file(format!("/dev/shm/lockwright-{user}-serve-{port}.secret"));
