@@ -18,7 +18,8 @@ mod changes;
 use changes::Change;
 pub(crate) use changes::Upgrade;
 
-use super::talk::{Answer, Ask, RequestId, Units, VERSION, slot};
+use super::talk::{Answer, Ask, RequestId, Units, VERSION, WORDS_VERSION, slot};
+use super::verbs::SUFFIX;
 use crate::error::LockError;
 use crate::home::{Kind, Refused};
 use crate::name::LockName;
@@ -256,7 +257,8 @@ impl Table {
         let restarted = self.origin.epoch != origin.epoch;
         (self.origin, self.seq, self.is_open) = (origin, 0, false);
         self.unacked.clear();
-        let mut asks = vec![Ask::Open { version: VERSION, key: origin.key, space: space.to_vec() }];
+        let version = if space.ends_with(SUFFIX.as_bytes()) { WORDS_VERSION } else { VERSION };
+        let mut asks = vec![Ask::Open { version, key: origin.key, space: space.to_vec() }];
         let mut handles: Vec<_> = self.handles.iter().collect();
         handles.sort_by_key(|(handle, _)| **handle);
         asks.extend(handles.into_iter().map(|(handle, (kind, name))| Ask::Name {

@@ -39,6 +39,9 @@ use lockwright_locks::kept::{Says, State};
 
 /// Raised when the meaning of a message changes, or there are new ones: 2 has changes of what is held.
 pub(crate) const VERSION: u64 = 2;
+/// What clients say instead that take locks by verbs of their own: raised when the lock words change, too. Since 3 tokens and
+/// generations are fields of their own.
+pub(crate) const WORDS_VERSION: u64 = 3;
 /// The oldest version that a server still understands: nothing that was said in it has another meaning now.
 pub(crate) const OLDEST: u64 = 1;
 /// Whom clients write to.

@@ -15,7 +15,7 @@ use super::tray::{Note, Tray};
 use crate::home::Kind;
 use crate::lent::layout::SCHEME;
 use crate::name::LockName;
-use crate::remote::talk::{Answer, Ask, DESK, OLDEST, PAGE, RequestId, Units, VERSION};
+use crate::remote::talk::{Answer, Ask, DESK, OLDEST, PAGE, RequestId, Units, VERSION, WORDS_VERSION};
 use crate::remote::verbs::SUFFIX;
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, Watch};
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, Time};
@@ -163,16 +163,19 @@ impl Desk {
     /// What is asked for less often. Everything before it is decided.
     fn handle(&self, books: &mut Books, peer: u32, ask: Ask) {
         match ask {
-            Ask::Open { version, .. } if !(OLDEST..=VERSION).contains(&version) => {
+            Ask::Open { version, .. } if !(OLDEST..=WORDS_VERSION).contains(&version) => {
                 let why = format!(
                     "this server speaks version {VERSION} of lock spaces, the client version {version}"
                 );
                 books.refuse(peer, 0, why);
             }
-            Ask::Open { key, space, .. } => {
+            Ask::Open { version, key, space } => {
                 let (space, verbs) =
                     space.strip_suffix(SUFFIX.as_bytes()).map_or((&*space, false), |s| (s, true));
                 let opened = match self.place(books, space) {
+                    Ok(_) if verbs && version != WORDS_VERSION => Err(format!(
+                        "this server's lock words are of version {WORDS_VERSION}, the client knows version {version}"
+                    )),
                     Ok(place) => self.enter(books, peer, key, place, verbs),
                     Err(why) => Err(why),
                 };

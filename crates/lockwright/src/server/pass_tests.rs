@@ -7,7 +7,9 @@ use super::durable::Durable;
 use super::session::Stage;
 use crate::home::Kind;
 use crate::name::LockName;
-use crate::remote::talk::{Answer, Ask, DESK, OLDEST, RequestId, Units, VERSION, Why, slot};
+use crate::remote::talk::{
+    Answer, Ask, DESK, OLDEST, RequestId, Units, VERSION, WORDS_VERSION, Why, slot,
+};
 use lockwright_fabric::PeerId;
 use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, VerbHost};
 use lockwright_fabric::observe::Mode;
@@ -345,7 +347,7 @@ fn who_dies_with_the_books_open_loses_nothing_for_those_whose_notes_it_had_taken
 #[test]
 fn older_clients_are_served_and_those_of_the_future_refused_in_one_line() {
     let office = Office::new();
-    for (version, served) in [(0, false), (OLDEST, true), (VERSION, true), (VERSION + 1, false)] {
+    for (version, served) in [(0, false), (OLDEST, true), (VERSION, true), (WORDS_VERSION + 1, false)] {
         let peer = office.desk.admit("1 here test").unwrap();
         let said = Arc::clone(&office.said);
         let hear = move |_, message| {
