@@ -13,7 +13,7 @@ use crate::protocol::{
 };
 use crate::shiftlock::layout::{Layout, Member};
 use crate::shiftlock::stirred::Stirred;
-use crate::shiftlock::witness::Witness;
+use crate::shiftlock::witness::{Fate, Witness};
 use crate::shiftlock::{Rules, ShiftLock, Shipped};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Addr, Endpoint, FabricError, Field, Needs, NodeId, PeerId, Word, Word64};
@@ -173,8 +173,8 @@ impl<E: Endpoint> RangeLedger<E> {
 }
 
 impl<E: Endpoint> Witness for RangeLedger<E> {
-    async fn is_held(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
-        self.gates.is_held(lock, except).await
+    async fn fate(&self, lock: u64, except: Member) -> Result<Fate, FabricError> {
+        self.gates.fate(lock, except).await
     }
 }
 

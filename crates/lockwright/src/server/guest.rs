@@ -20,7 +20,7 @@ use lockwright_fabric::{
 };
 use lockwright_locks::kept::{PromptBook, Says};
 use lockwright_locks::shiftlock::layout::Member;
-use lockwright_locks::shiftlock::witness::Witness;
+use lockwright_locks::shiftlock::witness::{Fate, Witness};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
@@ -143,7 +143,7 @@ impl Guest {
 
     /// Whether somebody alive holds `lock`, but for the member that asks.
     pub(super) fn is_held(&self, lock: u64, except: u64) -> bool {
-        block_on(self.book.is_held(lock, Member(except))).unwrap_or(true)
+        block_on(self.book.fate(lock, Member(except))).map_or(true, |fate| fate == Fate::Held)
     }
 
     /// What it holds: lock and token.

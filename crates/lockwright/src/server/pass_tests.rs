@@ -7,9 +7,7 @@ use super::durable::Durable;
 use super::session::Stage;
 use crate::home::Kind;
 use crate::name::LockName;
-use crate::remote::talk::{
-    Answer, Ask, DESK, OLDEST, RequestId, Units, VERSION, WORDS_VERSION, Why, slot,
-};
+use crate::remote::talk::{Answer, Ask, DESK, OLDEST, RequestId, Units, VERSION, WORDS_VERSION, Why, slot};
 use lockwright_fabric::PeerId;
 use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, VerbHost};
 use lockwright_fabric::observe::Mode;

@@ -16,7 +16,7 @@ use crate::lent::reach::Reach;
 use lockwright_fabric::{FabricError, NodeId};
 use lockwright_locks::kept::{Book, Says};
 use lockwright_locks::shiftlock::layout::Member;
-use lockwright_locks::shiftlock::witness::Witness;
+use lockwright_locks::shiftlock::witness::{Fate, Witness};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -56,8 +56,10 @@ impl GuestBook {
 }
 
 impl Witness for GuestBook {
-    async fn is_held(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
-        self.ask(|id| Ask::Witness { id, lock, except: except.0 }).await
+    /// A guest that is alive may have left the lock taken without a card, if its connection broke: nobody is waited for.
+    async fn fate(&self, lock: u64, except: Member) -> Result<Fate, FabricError> {
+        let held = self.ask(|id| Ask::Witness { id, lock, except: except.0 }).await?;
+        Ok(if held { Fate::Held } else { Fate::Dead })
     }
 }
 
