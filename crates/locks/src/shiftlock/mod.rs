@@ -121,6 +121,9 @@ pub struct ShiftParams {
     pub last_generation: u64,
     /// Who resets a dead lock.
     pub resets: Resets,
+    /// With a witness: how often in a row it must say that a lock may be on its way to somebody alive, before the lock is
+    /// reset all the same.
+    pub asks: u32,
 }
 
 impl Default for ShiftParams {
@@ -141,6 +144,7 @@ impl ShiftParams {
             trust_ns: LEASE_NS,
             last_generation: u64::MAX,
             resets: Resets::ByWaiter,
+            asks: 1,
         }
     }
 

@@ -35,10 +35,12 @@ pub(super) struct Vigil {
     /// RelCnt as last seen, and its generation.
     pub(super) stamp: Stamp,
     /// A time when it was already there: three leases count from here.
-    since: Time,
+    pub(super) since: Time,
     /// A time before this waiter came, and so before it can have been granted the lock: doubt counts from here. Not
     /// `since`, for a client can be stopped between its first verb and its look at the clock.
     pub(super) began: Time,
+    /// How often in a row a witness said that the lock may be on its way to somebody who is alive.
+    pub(super) wanted: u32,
     /// This waiter made the reset.
     pub(super) by_me: bool,
 }
@@ -69,7 +71,7 @@ pub(super) fn reset<L: Layout, R: Rules>(stamp: Stamp) -> Option<MaskedCas> {
 impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// Begins to watch: RelCnt is that of `stamp` now, and this waiter came after `began`.
     pub(super) async fn vigil(&self, stamp: Stamp, began: Time) -> Vigil {
-        Vigil { stamp, since: self.look().await, began, by_me: false }
+        Vigil { stamp, since: self.look().await, began, wanted: 0, by_me: false }
     }
 
     /// Looks at the clock, if there are leases.

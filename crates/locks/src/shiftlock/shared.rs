@@ -209,6 +209,15 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         Ok(vigil.by_me)
     }
 
+    /// How often `lock` was reset, modulo the width of its generation.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn generation(&self, lock: u64) -> Result<u64, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
+        Ok(entry.generation())
+    }
+
     /// How often `lock` was given back, or reset.
     ///
     /// # Errors

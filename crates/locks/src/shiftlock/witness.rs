@@ -16,14 +16,25 @@ use super::{Core, Rules};
 use lockwright_fabric::observe::{Claim, Observation};
 use lockwright_fabric::{Endpoint, FabricError, MaskedCas};
 
+/// What is known of a lock that does not move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// A client that is alive holds it, or is about to.
+    Held,
+    /// Nobody who is alive holds it, but others who are wait for it, and nobody is known to have died over it: it may be on
+    /// its way to one of them that is slow. A reset would cost that one its place, and nothing else.
+    Wanted,
+    /// Nobody who is alive holds it, and it can only be the dead who left it so.
+    Dead,
+}
+
 /// Somebody who knows whether a lock's holder is alive.
 pub trait Witness {
     /// Whether it knows anything.
     const KNOWS: bool = true;
 
-    /// Whether somebody who is alive is known to hold `lock`, or to be about to, other than `except`: a writer that asks
-    /// because it cannot pass the lock on.
-    fn is_held(&self, lock: u64, except: Member) -> impl Future<Output = Result<bool, FabricError>>;
+    /// What is known of `lock`, but for `except`: a writer that asks because the lock does not come, or cannot be passed on.
+    fn fate(&self, lock: u64, except: Member) -> impl Future<Output = Result<Fate, FabricError>>;
 }
 
 /// Nobody to ask: who does not release within its lease is dead.
@@ -33,8 +44,8 @@ pub struct Nobody;
 impl Witness for Nobody {
     const KNOWS: bool = false;
 
-    async fn is_held(&self, _: u64, _: Member) -> Result<bool, FabricError> {
-        Ok(false)
+    async fn fate(&self, _: u64, _: Member) -> Result<Fate, FabricError> {
+        Ok(Fate::Dead)
     }
 }
 
@@ -60,14 +71,22 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         if seen.generation() != vigil.stamp.generation() {
             return Ok(true);
         }
-        if seen.stamp() == vigil.stamp
-            && !self.witness.is_held(claim.lock, except).await?
-            && self.reset_what_was_seen(claim, seen).await?
-        {
-            vigil.by_me = true;
-            return Ok(true);
+        let mut wanted = 0;
+        if seen.stamp() == vigil.stamp {
+            let is_dead = match self.witness.fate(claim.lock, except).await? {
+                Fate::Held => false,
+                Fate::Wanted => {
+                    wanted = vigil.wanted + 1;
+                    wanted >= self.params.asks
+                }
+                Fate::Dead => true,
+            };
+            if is_dead && self.reset_what_was_seen(claim, seen).await? {
+                vigil.by_me = true;
+                return Ok(true);
+            }
         }
-        *vigil = self.vigil(seen.stamp(), vigil.began).await;
+        *vigil = Vigil { wanted, ..self.vigil(seen.stamp(), vigil.began).await };
         Ok(false)
     }
 

@@ -274,4 +274,35 @@ mod tests {
         assert!(refused.contains(old) && refused.contains(TAG), "{refused}");
         assert!(refused.ends_with("when nobody uses it any more, remove it"), "{refused}");
     }
+
+    /// Nobody has died, so nobody may be taken for dead: who gives up while it waits is handed the lock all the same.
+    #[test]
+    fn waits_that_are_given_up_reset_no_lock() {
+        const THREADS: usize = 6;
+        let path = std::env::temp_dir().join(format!("lockwright-given-up-{}.space", std::process::id()));
+        let address = format!("shm:{}", path.display());
+        let clients = [crate::Client::open(&address).unwrap(), crate::Client::open(&address).unwrap()];
+        std::thread::scope(|threads| {
+            for thread in 0..THREADS {
+                let lock = clients[thread % clients.len()].rwlock("a").unwrap();
+                threads.spawn(move || {
+                    for turn in 0..3_000_u64 {
+                        let patience = Duration::from_micros(turn % 7 * 30);
+                        let reads = (turn as usize + thread).is_multiple_of(5);
+                        let wait =
+                            if reads { lock.read_timeout(patience) } else { lock.write_timeout(patience) };
+                        if let Ok(guard) = wait.wait() {
+                            std::thread::sleep(Duration::from_micros(20));
+                            drop(guard);
+                        }
+                    }
+                });
+            }
+        });
+        let home = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
+        let id = home.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
+        let resets = block_on(home.members.any().unwrap().client.lock().generation(id));
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(resets, Ok(0));
+    }
 }
