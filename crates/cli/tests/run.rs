@@ -246,7 +246,10 @@ fn a_run_without_descriptors_gets_a_lock_whose_holder_was_killed() {
         let said = String::from_utf8(output.stdout).unwrap();
         match code {
             Some(0) => assert_eq!((said.as_str(), err.as_str()), ("B\n", "")),
-            _ => assert!(code == Some(70) && err.lines().count() == 1, "{descriptors}: {code:?} {err}"),
+            _ => {
+                assert!(code == Some(70) && err.lines().count() == 1, "{descriptors}: {code:?} {err}");
+                assert_eq!(said, "", "{descriptors}: the command has not begun");
+            }
         }
         assert!(code == Some(0) || descriptors < *FEW_DESCRIPTORS.end(), "{err}");
     }

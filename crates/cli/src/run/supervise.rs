@@ -64,7 +64,10 @@ pub(super) fn run(args: &Args, client: &Client, guard: &Guard, inbox: &mut Inbox
     let rope = Arc::clone(&bell.rope);
     guard.on_lost(move || rope.wake_by_ref());
     let lost = guard.lost();
+    // To look up the command's process takes a descriptor: without one it is not started.
+    let spare = bell.ear.try_clone().map_err(|error| no_descriptor(&error))?;
     let mut child = child::start(&args.command, environment(guard))?;
+    drop(spare);
     let code = protect(args, client, &child).and_then(|()| watch(args, &lost, &bell, inbox, &mut child));
     if code.is_err() {
         // The lock is given back next: the command must not run any more by then. (One of another user cannot be killed.)
@@ -72,6 +75,10 @@ pub(super) fn run(args: &Args, client: &Client, guard: &Guard, inbox: &mut Inbox
         let _ = child.wait();
     }
     code
+}
+
+fn no_descriptor(error: &io::Error) -> io::Error {
+    io::Error::other(format!("cannot watch over a command: {error}"))
 }
 
 /// Keeps the lock held until the command has ended, should this process be killed.
@@ -174,7 +181,7 @@ struct Rope(UnixStream);
 
 impl Bell {
     fn new() -> io::Result<Self> {
-        let (ear, rope) = UnixStream::pair()?;
+        let (ear, rope) = UnixStream::pair().map_err(|error| no_descriptor(&error))?;
         ear.set_nonblocking(true)?;
         rope.set_nonblocking(true)?;
         Ok(Self { ear, rope: Arc::new(Rope(rope)) })
