@@ -1,7 +1,7 @@
 //! `lockwright spaces`: the lock spaces of this user on this host, and how each of them works.
 
 use crate::{Verdict, age, grid};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use lockwright::inspect::{Inspector, SpaceInfo, spaces};
 use serde_json::json;
 use std::io::Write;
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict> {
     let mut rows =
         vec![["SPACE", "KEYED", "RANGES", "CLIENTS", "NAMES", "MEMORY", "AGE", "FILE"].map(str::to_owned)];
     let mut trouble = false;
-    for address in spaces() {
+    for address in spaces().context("cannot list the lock spaces")? {
         let info = Inspector::open(&address).map_err(anyhow::Error::from);
         match info.and_then(|inspector| Ok(inspector.info()?)) {
             Ok(info) if args.json => writeln!(out, "{}", to_json(&info))?,

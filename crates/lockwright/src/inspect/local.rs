@@ -9,6 +9,7 @@ use crate::name::LockName;
 use lockwright_fabric::backend::shm::{ClientInfo, NameInfo, ShmSpace, space_path};
 use lockwright_fabric::observe::Mode;
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -145,20 +146,29 @@ fn entry(card: &Card, info: &NameInfo, client: &ClientInfo, alive: bool, age_ns:
 
 /// The spaces of this user on this host, by address.
 ///
+/// # Errors
+/// If their folder cannot be read.
+///
 /// ```
-/// for address in lockwright::inspect::spaces() {
+/// for address in lockwright::inspect::spaces()? {
 ///     println!("{address}");
 /// }
+/// # Ok::<_, std::io::Error>(())
 /// ```
-pub fn spaces() -> Vec<String> {
-    let Some((folder, prefix, suffix)) = usual_place() else { return Vec::new() };
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = files.filter_map(|file| file.file_name().into_string().ok());
-    let mut spaces: Vec<_> = names
-        .filter_map(|name| Some(format!("shm:{}", name.strip_prefix(&prefix)?.strip_suffix(&suffix)?)))
-        .collect();
+pub fn spaces() -> io::Result<Vec<String>> {
+    let Some((folder, prefix, suffix)) = usual_place() else { return Ok(Vec::new()) };
+    let files = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files?,
+    };
+    let mut spaces = Vec::new();
+    for file in files {
+        let name = file?.file_name();
+        let name = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(&suffix));
+        spaces.extend(name.map(|name| format!("shm:{name}")));
+    }
     spaces.sort();
-    spaces
+    Ok(spaces)
 }
 
 fn address_of(path: &Path) -> String {
