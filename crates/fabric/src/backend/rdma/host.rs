@@ -226,7 +226,11 @@ impl Drop for RdmaHost {
 fn accept(listener: &TcpListener, inner: &Weak<Inner>) {
     for control in listener.incoming() {
         let Some(inner) = inner.upgrade().filter(|inner| !inner.closing.load(Relaxed)) else { return };
-        let Ok(control) = control else { continue };
+        let Ok(control) = control else {
+            // Out of file descriptors, most likely: a client has to hang up first.
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
         let serve = move || {
             // Whatever a stranger does wrong ends its own connection only.
             let _ = inner.serve(control);
