@@ -213,7 +213,7 @@ impl Endpoint for ShmEndpoint {
         Now::new(self.client.shared.clock.now())
     }
 
-    /// Whether its process has ended, or it was declared dead. One system call.
+    /// Whether its process is known to have ended, or it was declared dead. One system call.
     fn is_gone(&self, peer: PeerId) -> impl Future<Output = bool> {
         std::future::ready(!self.client.shared.still_alive(peer))
     }

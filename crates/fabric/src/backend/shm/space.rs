@@ -145,7 +145,7 @@ impl ShmSpace {
         self.clients().into_iter().filter(|client| !client.alive).collect()
     }
 
-    /// Whether `peer` is in the space and its process alive. Looks at the process: a few system calls.
+    /// Whether `peer` is in the space and its process not known to have ended. Looks at the process: a few system calls.
     pub fn is_alive(&self, peer: PeerId) -> bool {
         self.handle.is_alive(peer)
     }
