@@ -44,7 +44,7 @@ struct Lock {
 ///
 /// ```
 /// use lockwright_fabric::{PeerId, observe::Mode};
-/// use lockwright_locks::baseline::srvlock::LockTable;
+/// use lockwright_baselines::srvlock::LockTable;
 /// let (a, b) = ((PeerId::client(0), 0), (PeerId::client(1), 0));
 /// let mut table = LockTable::default();
 /// assert!(table.lock(7, a, Mode::Exclusive));

@@ -5,12 +5,13 @@
 //! latencies, and what every single acquire and release cost the network.
 
 use crate::context::LabError;
+use crate::rack::quantile_us;
 use lockwright_fabric::layer::{Counted, Counts};
 use lockwright_fabric::observe::Observation;
-use lockwright_fabric::{AtomicScope, Capabilities, Endpoint, NodeId, Width};
+use lockwright_fabric::{AtomicScope, Capabilities, Endpoint, NodeId};
 use lockwright_locks::{LockClient, Protocol, Space, Want};
 use lockwright_sim::case::Checks;
-use lockwright_sim::{Cause, Ended, Failure, NicModel, Setup, SimEndpoint, World};
+use lockwright_sim::{NicModel, Setup, SimEndpoint, Simulation};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -72,9 +73,7 @@ impl SideOutcome {
 
     /// A quantile of the acquire's latency in microseconds; not a number if there was none.
     pub(crate) fn quantile_us(&self, quantile: f64) -> f64 {
-        let last = self.acquire_ns.len().wrapping_sub(1);
-        let at = (self.acquire_ns.len() as f64 * quantile) as usize;
-        self.acquire_ns.get(at.min(last)).map_or(f64::NAN, |ns| *ns as f64 / 1e3)
+        quantile_us(&self.acquire_ns, quantile)
     }
 }
 
@@ -109,15 +108,8 @@ impl Outcome {
 /// # Errors
 /// What a checker objects to, or that clients never finished.
 pub(crate) fn play<P: Protocol>(stage: &Stage, params: &P::Params) -> Result<Outcome, LabError> {
-    let fail = |cause| LabError::Failed {
-        run: format!("{} on {stage:?}", P::INFO.name),
-        failure: Box::new(Failure {
-            protocol: P::INFO.name,
-            cause,
-            seed: stage.seed,
-            replay: "lockwright-lab lab run".into(),
-            timeline: "".into(),
-        }),
+    let fail = |cause| {
+        LabError::failed(format!("{} on {stage:?}", P::INFO.name), P::INFO.name, cause, stage.seed)
     };
     let scope = if stage.loopback { AtomicScope::Global } else { AtomicScope::Nic };
     let nic = NicModel { offers: Capabilities { scope, ..Capabilities::CPU }, ..NicModel::default() };
@@ -125,21 +117,14 @@ pub(crate) fn play<P: Protocol>(stage: &Stage, params: &P::Params) -> Result<Out
     // Locks go round robin over the nodes; those that the number of nodes divides are here.
     let nodes = 1 + stage.remotes as u16;
     let space = Space::of(u64::from(nodes) * stage.locks).over(nodes);
-    let mut world = World::new(Setup {
+    let setup = Setup {
         seed: stage.seed,
         clients: stage.locals + stage.remotes,
-        nodes,
-        bytes_per_node: P::bytes_per_node(&space, params),
         nic,
         checks: Checks { finish: true, quiet: true, tokens: P::INFO.offers.tokens, bypass: None },
         ..Setup::default()
-    });
-    for (addr, word) in P::initial_memory(&space, params) {
-        world.write(addr, Width::W64, u128::from(word));
-    }
-    for (index, role) in P::roles(&space, params).into_iter().enumerate() {
-        world.install_role(NodeId(index as u16), role);
-    }
+    };
+    let mut simulation = Simulation::<P>::new(space, params, setup, None);
     let sides = [Rc::default(), Rc::default()];
     for index in 0..stage.locals + stage.remotes {
         let (home, side) = match index.checked_sub(stage.locals) {
@@ -148,19 +133,15 @@ pub(crate) fn play<P: Protocol>(stage: &Stage, params: &P::Params) -> Result<Out
         };
         let home = (!stage.loopback).then_some(home);
         let (stage, side) = (*stage, Rc::clone(side));
-        world.spawn(home, |ep| {
+        simulation.spawn(home, |ep, space, params| {
             let counted = Counted::new(ep.clone());
-            let client = P::client(counted.clone(), &space, params);
+            let client = P::client(counted.clone(), space, params);
             work(ep, counted, client, stage, side)
         });
     }
-    let ended = world.run(stage.until_ns * 20).map_err(|violation| fail(Cause::Violation(violation)))?;
-    if ended != Ended::AllDone {
-        let moving = ended == Ended::TimeUp;
-        return Err(fail(Cause::Stuck { at_ns: world.now_ns(), clients: world.unfinished(), moving }));
-    }
-    let (ns, longest_bypass) = (world.now_ns(), world.longest_bypass());
-    drop(world);
+    simulation.run(stage.until_ns * 20).map_err(fail)?;
+    let (ns, longest_bypass) = (simulation.world.now_ns(), simulation.world.longest_bypass());
+    drop(simulation);
     let [local, remote] = sides.map(|side| {
         let mut side: SideOutcome = side.take();
         side.acquire_ns.sort_unstable();

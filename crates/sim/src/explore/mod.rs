@@ -116,7 +116,9 @@ pub struct Found {
 /// Explores `case` of protocol `P`.
 ///
 /// ```
-/// use lockwright_locks::{Want, baseline::mcs::Mcs, case::Case};
+/// use lockwright_baselines::mcs::Mcs;
+/// use lockwright_locks::Want;
+/// use lockwright_sim::case::Case;
 /// use lockwright_sim::explore::{Options, explore};
 ///
 /// let case = Case::new("two").clients(2, &[Want::exclusive(0)]).rounds(2);

@@ -21,6 +21,7 @@ use crate::check::Violation;
 use crate::memory::Memory;
 use crate::nic::NicModel;
 use crate::rng::Rng;
+use crate::simulation::ServerCores;
 use lockwright_fabric::fault::FaultPlan;
 use lockwright_fabric::{Addr, BoxedRole, NodeId, PeerId, Width};
 use std::cell::RefCell;
@@ -168,29 +169,19 @@ impl<'a> World<'a> {
             let model = &self.core.borrow().model;
             (model.role_service_ns, model.role_threads)
         };
-        self.install_role_on(node, role, service_ns, threads)
+        self.install_role_on(node, role, service_ns, &[threads])
     }
 
-    /// Adds a role on `node` with `threads` threads that spend `service_ns` on every message.
+    /// Adds a role on `node` with groups of so many threads, each of which spends `service_ns` on a message. A role that has
+    /// several groups says to which of them a message goes.
     pub fn install_role_on(
         &mut self,
         node: NodeId,
         role: BoxedRole,
         service_ns: u64,
-        threads: usize,
+        groups: &[usize],
     ) -> PeerId {
-        self.install_role_at(node, role, service_ns, &[threads])
-    }
-
-    /// Adds a role on `node` with several groups of threads, each for the messages that the role sends to its desk.
-    pub fn install_role_at(
-        &mut self,
-        node: NodeId,
-        role: BoxedRole,
-        service_ns: u64,
-        desks: &[usize],
-    ) -> PeerId {
-        self.core.borrow_mut().add_role(Some(node), role, service_ns, desks)
+        self.core.borrow_mut().add_role(Some(node), role, service_ns, groups)
     }
 
     /// Adds a role in the network: a switch, half the way from everybody, that takes no time for a packet.
@@ -198,15 +189,19 @@ impl<'a> World<'a> {
         self.core.borrow_mut().add_role(None, role, 0, &[1])
     }
 
-    /// Adds the server side of a protocol: role `i` on node `i`, but for its `switches` last ones.
-    pub fn install_roles(&mut self, roles: Vec<BoxedRole>, switches: usize) {
+    /// Adds the server side of a protocol: role `i` on node `i`, but for its `switches` last ones. Those on nodes have these
+    /// `cores`, or what the network model says.
+    pub fn install_roles(&mut self, roles: Vec<BoxedRole>, switches: usize, cores: Option<ServerCores>) {
         let on_nodes = roles.len() - switches;
         for (index, role) in roles.into_iter().enumerate() {
-            if index < on_nodes {
-                self.install_role(NodeId(index as u16), role);
-            } else {
-                self.install_switch(role);
-            }
+            let node = NodeId(index as u16);
+            match cores {
+                _ if index >= on_nodes => self.install_switch(role),
+                None => self.install_role(node, role),
+                Some(ServerCores { service_ns, groups }) => {
+                    self.install_role_on(node, role, service_ns, groups)
+                }
+            };
         }
     }
 
