@@ -9,7 +9,7 @@
 
 pub mod citron;
 pub mod combiner;
-pub mod fast;
+mod fast;
 pub mod fisslock;
 pub mod join;
 pub mod kept;
@@ -19,7 +19,6 @@ pub mod qplock;
 pub mod shiftlock;
 pub mod slots;
 
-pub use fast::{Answer, AtOnce, Either, Erased, Fast, Quick, at_once, fast, finish};
 pub use protocol::{
     Change, Denied, Grant, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space,
     TokenGrant, Want,

@@ -4,7 +4,6 @@
 //! of the client, is driven on beside whatever the client does next, and gives the lock back as soon as it has it. Its
 //! descriptor stays its own until then.
 
-use crate::fast::Either;
 use crate::orphans::Orphans;
 use crate::protocol::{Denied, LockClient, Lost, Patience, Want};
 use lockwright_fabric::Endpoint;
@@ -40,20 +39,18 @@ impl<E: Endpoint, C: LockClient + 'static> GivesUp<E, C> {
 impl<E: Endpoint, C: LockClient + 'static> LockClient for GivesUp<E, C> {
     type Grant = C::Grant;
 
-    #[inline(always)]
-    fn acquire(&self, want: Want) -> impl Future<Output = Result<C::Grant, Denied>> {
+    async fn acquire(&self, want: Want) -> Result<C::Grant, Denied> {
         if self.orphans.is_empty() && !matches!(want.patience, Patience::Until(_)) {
-            return Either::left(self.client.acquire(want));
+            return self.client.acquire(want).await;
         }
-        Either::right(self.acquire_slow(want))
+        self.acquire_slow(want).await
     }
 
-    #[inline(always)]
-    fn release(&self, grant: C::Grant) -> impl Future<Output = Result<(), Lost>> {
+    async fn release(&self, grant: C::Grant) -> Result<(), Lost> {
         if self.orphans.is_empty() {
-            return Either::left(self.client.release(grant));
+            return self.client.release(grant).await;
         }
-        Either::right(self.orphans.beside(self.client.release(grant)))
+        self.orphans.beside(self.client.release(grant)).await
     }
 
     async fn settle(&self) {

@@ -55,21 +55,6 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
         let Some(me) = self.members.join_alone::<L>(lock) else { return Ok(self.no_room()) };
         self.queued(lock, me, began, self.ep.go(self.enqueue(lock, me)).await)
     }
-
-    /// READER-ACQUIRE, where a verb is an instruction.
-    #[inline(always)]
-    pub(super) fn read_at_once(&self, lock: u64) -> Beginning<L> {
-        let began = self.last_look();
-        self.entered(lock, began, now(&self.ep, self.enter(lock)))
-    }
-
-    /// WRITER-ACQUIRE, likewise.
-    #[inline(always)]
-    pub(super) fn write_at_once(&self, lock: u64) -> Beginning<L> {
-        let Some(me) = self.members.join_alone::<L>(lock) else { return Ok(self.no_room()) };
-        let began = self.last_look();
-        self.queued(lock, me, began, now(&self.ep, self.enqueue(lock, me)))
-    }
 }
 
 impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
@@ -383,7 +368,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         match now(&self.ep, verb) {
             Ok(old) if happened(verb, old) => Quick::done(Ok(Self::first_writer(lock, me, Entry::of(old)))),
             Ok(old) if Entry::<L>::of(old).is_taken() => Quick::done(Err(Denied::Busy)),
-            Ok(_) => Quick::typed_rest(self.try_on(want.anew(), Some(me))),
+            Ok(_) => Quick::rest(self.try_on(want.anew(), Some(me))),
             Err(lost) => Quick::done(Err(lost.into())),
         }
     }

@@ -44,15 +44,8 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
         orphans.unless(rest, self.ep.alarm(deadline), heir).await.unwrap_or(Err(Denied::TimedOut))
     }
 
-    /// An acquire that has come so far, or has not begun.
-    pub(super) async fn acquire(
-        self: &Rc<Self>,
-        want: Want,
-        begun: Option<Begun<L>>,
-    ) -> Result<ShiftGrant, Denied> {
-        if let Some(begun) = begun {
-            return self.wait(want, begun).await;
-        }
+    /// An acquire, beside those that were given up before.
+    pub(super) async fn acquire(self: &Rc<Self>, want: Want) -> Result<ShiftGrant, Denied> {
         if want.patience == Patience::Try || !self.orphans.is_empty() {
             return self.orphans.beside(Heir(self.clone()).acquire(want)).await;
         }
@@ -62,17 +55,12 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
         }
     }
 
-    /// A release whose first verb has found the entry so, or which has not begun.
-    pub(super) async fn release(
-        self: &Rc<Self>,
-        grant: ShiftGrant,
-        seen: Option<Entry<L>>,
-    ) -> Result<(), Lost> {
-        match seen {
-            Some(seen) => self.free_or_pass_on(grant, seen).await,
-            None if self.orphans.is_empty() => self.give_back(grant).await,
-            None => self.orphans.beside(Heir(self.clone()).release(grant)).await,
+    /// A release, likewise.
+    pub(super) async fn release(self: &Rc<Self>, grant: ShiftGrant) -> Result<(), Lost> {
+        if self.orphans.is_empty() {
+            return self.give_back(grant).await;
         }
+        self.orphans.beside(Heir(self.clone()).release(grant)).await
     }
 }
 

@@ -32,11 +32,9 @@ pub mod witness;
 
 pub use grant::ShiftGrant;
 
-use crate::fast::{AtOnce, Begun, Quick};
 use crate::orphans::Orphans;
-use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
+use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, Want};
 use layout::{Entry, Guard, Layout, Stamp, Wide};
-use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Addr, BoxedRole, Endpoint, Needs, Value, Word};
 use members::Members;
 use server::Resets;
@@ -255,30 +253,12 @@ struct Core<E, L, R, O = Orphans, W = Nobody> {
 impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
     type Grant = ShiftGrant;
 
-    #[inline(always)]
-    fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        if !E::IS_AT_ONCE {
-            return Quick::all(self.core.acquire(want, None));
-        }
-        self.begin(want)
+    async fn acquire(&self, want: Want) -> Result<ShiftGrant, Denied> {
+        self.core.acquire(want).await
     }
 
-    #[inline(always)]
-    fn acquire_at_once(&self, want: Want) -> AtOnce<'_, Result<ShiftGrant, Denied>> {
-        self.begin(want)
-    }
-
-    #[inline(always)]
-    fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        if !E::IS_AT_ONCE {
-            return Quick::all(self.core.release(grant, None));
-        }
-        self.begin_release(grant)
-    }
-
-    #[inline(always)]
-    fn release_at_once(&self, grant: ShiftGrant) -> AtOnce<'_, Result<(), Lost>> {
-        self.begin_release(grant)
+    async fn release(&self, grant: ShiftGrant) -> Result<(), Lost> {
+        self.core.release(grant).await
     }
 
     async fn settle(&self) {
@@ -289,38 +269,6 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
         let mut locals = self.core.members.locals();
         locals.push(self.core.last_look().0);
         locals
-    }
-}
-
-impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
-    /// An acquire's first verb, where it takes no waiting.
-    #[inline(always)]
-    fn begin<'a, B: Begun<'a, Result<ShiftGrant, Denied>>>(&'a self, want: Want) -> B {
-        let core = &self.core;
-        if !E::IS_AT_ONCE || want.patience == Patience::Try || !core.orphans.is_empty() {
-            return B::rest(core.acquire(want.anew(), None));
-        }
-        let begun = match want.claim.mode {
-            Mode::Shared => core.read_at_once(want.claim.lock),
-            Mode::Exclusive => core.write_at_once(want.claim.lock),
-        };
-        match begun {
-            Ok(done) => B::done(done),
-            Err(begun) => B::rest(core.acquire(want.anew(), Some(begun))),
-        }
-    }
-
-    /// A release's, likewise.
-    #[inline(always)]
-    fn begin_release<'a, B: Begun<'a, Result<(), Lost>>>(&'a self, grant: ShiftGrant) -> B {
-        let core = &self.core;
-        if !E::IS_AT_ONCE || !core.orphans.is_empty() {
-            return B::rest(core.release(grant, None));
-        }
-        match core.give_back_at_once(grant) {
-            Ok(done) => B::done(done),
-            Err(seen) => B::rest(core.release(grant, seen)),
-        }
     }
 }
 

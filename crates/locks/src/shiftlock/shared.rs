@@ -116,7 +116,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
         }
         match self.core.give_back_at_once(grant) {
             Ok(done) => Quick::done(done),
-            Err(seen) => Quick::typed_rest(self.give_back_on(grant, seen)),
+            Err(seen) => Quick::rest(self.give_back_on(grant, seen)),
         }
     }
 
