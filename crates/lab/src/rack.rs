@@ -13,11 +13,14 @@
 
 use crate::context::{LabError, side_by_side};
 use crate::workload::{Stream, Txn, Workload};
+use lockwright_baselines::{
+    cas_backoff::CasBackoff, dslr::Dslr, mcs::Mcs, netlock::NetLock, parlock::ParLock, rma_rw::RmaRw,
+    srvlock::SrvLock,
+};
 use lockwright_fabric::fault::FaultPlan;
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Endpoint, NodeId, Time};
-use lockwright_locks::{Grant, LockClient, Patience, Protocol, Space};
-use lockwright_proofs::catalog::{self, Mutant, Visitor};
+use lockwright_locks::{Grant, LockClient, Patience, Protocol, Space, fisslock::FissLock, shiftlock::ShiftLock};
 use lockwright_proofs::subject::Tunable;
 use lockwright_sim::case::Checks;
 use lockwright_sim::{Cause, ServerCores, Setup, SimEndpoint, Simulation};
@@ -39,7 +42,7 @@ const ABORT_NS: u64 = 10_000_000;
 /// One simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct RackRun {
-    /// The protocol's name in the catalog.
+    /// The protocol's name, one of those in [`simulate`].
     pub(crate) protocol: &'static str,
     pub(crate) tunables: Vec<Tunable>,
     pub(crate) workload: Workload,
@@ -134,29 +137,23 @@ pub(crate) fn simulate_all(runs: &[RackRun], threads: usize) -> Result<Vec<RackR
 /// Simulates `run`.
 ///
 /// # Errors
-/// If there is no such protocol, a checker objects, or clients get stuck.
+/// If no rack runs that protocol, a checker objects, or clients get stuck.
 pub(crate) fn simulate(run: &RackRun) -> Result<RackReport, LabError> {
-    let mut one = One { run, outcome: None };
-    catalog::visit(&mut one);
-    let outcome = one.outcome.ok_or_else(|| LabError::UnknownProtocol(run.protocol.to_owned()))?;
+    let outcome = match run.protocol {
+        "fisslock" => once::<FissLock>(run),
+        "netlock" => once::<NetLock>(run),
+        "srvlock" => once::<SrvLock>(run),
+        "parlock" => once::<ParLock>(run),
+        "shiftlock" => once::<ShiftLock>(run),
+        "cas-backoff" => once::<CasBackoff>(run),
+        "dslr" => once::<Dslr>(run),
+        "mcs" => once::<Mcs>(run),
+        "rma-rw" => once::<RmaRw>(run),
+        other => return Err(LabError::UnknownProtocol(other.to_owned())),
+    };
     outcome.map_err(|cause| {
         LabError::failed(format!("{} with {} clients", run.protocol, run.clients), run.protocol, cause, run.seed)
     })
-}
-
-struct One<'a> {
-    run: &'a RackRun,
-    outcome: Option<Result<RackReport, Cause>>,
-}
-
-impl Visitor for One<'_> {
-    fn protocol<P: Protocol>(&mut self) {
-        if P::INFO.name == self.run.protocol {
-            self.outcome = Some(once::<P>(self.run));
-        }
-    }
-
-    fn mutant<P: Protocol>(&mut self, _: Mutant) {}
 }
 
 /// Where things are, for one kind of lock manager.
