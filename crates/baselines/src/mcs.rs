@@ -102,7 +102,8 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
         }
         self.ep.send(PeerId(prev as u32), Message::new(lock, SUCCESSOR, &[self.me()])).await?; // lines 3, 4
         if R::WAITS_FOR_HANDOVER {
-            let handover = |_, message: &Message| (message.lock == lock && message.kind == HANDOVER).then_some(());
+            let handover =
+                |_, message: &Message| (message.lock == lock && message.kind == HANDOVER).then_some(());
             self.ep.recv(handover).await; // line 5
         }
         Ok(Held { lock })

@@ -20,7 +20,9 @@ use lockwright_baselines::{
 use lockwright_fabric::fault::FaultPlan;
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Endpoint, NodeId, Time};
-use lockwright_locks::{Grant, LockClient, Patience, Protocol, Space, fisslock::FissLock, shiftlock::ShiftLock};
+use lockwright_locks::{
+    Grant, LockClient, Patience, Protocol, Space, fisslock::FissLock, shiftlock::ShiftLock,
+};
 use lockwright_proofs::subject::Tunable;
 use lockwright_sim::case::Checks;
 use lockwright_sim::{Cause, ServerCores, Setup, SimEndpoint, Simulation};
@@ -152,7 +154,12 @@ pub(crate) fn simulate(run: &RackRun) -> Result<RackReport, LabError> {
         other => return Err(LabError::UnknownProtocol(other.to_owned())),
     };
     outcome.map_err(|cause| {
-        LabError::failed(format!("{} with {} clients", run.protocol, run.clients), run.protocol, cause, run.seed)
+        LabError::failed(
+            format!("{} with {} clients", run.protocol, run.clients),
+            run.protocol,
+            cause,
+            run.seed,
+        )
     })
 }
 
@@ -266,7 +273,7 @@ impl Worker {
         let aborts_at = Time(ep.true_now_ns() + ABORT_NS);
         let mut held = Vec::with_capacity(txn.wants.len());
         for want in &txn.wants {
-            // Whoever waits for one lock only cannot be in a circle.
+            // A client that waits for one lock only cannot be in a circle.
             let patience = if self.gives_up && txn.wants.len() > 1 {
                 Patience::Until(aborts_at)
             } else {

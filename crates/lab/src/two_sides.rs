@@ -1,4 +1,4 @@
-//! A stage with two sides: locks on one node, clients at home there, and clients each at home on a node of its own.
+//! A run_plan with two sides: locks on one node, clients at home there, and clients each at home on a node of its own.
 //!
 //! [`lockwright_sim::run`] knows clients that are at home on a node and clients that are at home nowhere. Here the
 //! remote ones have memory of their own, as in the asymmetric lock's paper, and everything is counted by side: grants,
@@ -17,11 +17,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Where the locks are.
-const HERE: NodeId = NodeId(0);
+const LOCK_NODE: NodeId = NodeId(0);
 
 /// Who plays, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stage {
+pub(crate) struct SidesRun {
     /// Clients on the locks' own node.
     pub(crate) locals: usize,
     /// Clients elsewhere, each on a node of its own.
@@ -40,7 +40,7 @@ pub(crate) struct Stage {
 
 /// What happened on one side.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SideOutcome {
+pub(crate) struct SideReport {
     /// Nanoseconds of every acquire, sorted.
     pub(crate) acquire_ns: Vec<u64>,
     /// How often an acquire cost what.
@@ -66,7 +66,7 @@ impl From<Counts> for Cost {
     }
 }
 
-impl SideOutcome {
+impl SideReport {
     pub(crate) fn grants(&self) -> u64 {
         self.acquire_ns.len() as u64
     }
@@ -79,23 +79,23 @@ impl SideOutcome {
 
 /// What happened.
 #[derive(Clone, Debug)]
-pub(crate) struct Outcome {
-    pub(crate) local: SideOutcome,
-    pub(crate) remote: SideOutcome,
+pub(crate) struct SidesReport {
+    pub(crate) local: SideReport,
+    pub(crate) remote: SideReport,
     /// The most conflicting grants that overtook one waiting client.
     pub(crate) longest_bypass: u32,
     /// Virtual nanoseconds.
     pub(crate) ns: u64,
 }
 
-impl Outcome {
+impl SidesReport {
     /// Grants of both sides, in thousands per second.
     pub(crate) fn kops(&self) -> f64 {
         (self.local.grants() + self.remote.grants()) as f64 * 1e6 / self.ns as f64
     }
 
     /// Both sides as one.
-    pub(crate) fn together(&self) -> SideOutcome {
+    pub(crate) fn together(&self) -> SideReport {
         let mut all = self.local.clone();
         all.acquire_ns.extend(&self.remote.acquire_ns);
         all.acquire_ns.sort_unstable();
@@ -103,62 +103,65 @@ impl Outcome {
     }
 }
 
-/// Plays `P` on `stage`. CPU and NIC atomics do not exclude each other there, unless everybody uses the NIC.
+/// Plays `P` on `run_plan`. CPU and NIC atomics do not exclude each other there, unless everybody uses the NIC.
 ///
 /// # Errors
 /// What a checker objects to, or that clients never finished.
-pub(crate) fn play<P: Protocol>(stage: &Stage, params: &P::Params) -> Result<Outcome, LabError> {
+pub(crate) fn simulate_sides<P: Protocol>(
+    run_plan: &SidesRun,
+    params: &P::Params,
+) -> Result<SidesReport, LabError> {
     let fail = |cause| {
-        LabError::failed(format!("{} on {stage:?}", P::INFO.name), P::INFO.name, cause, stage.seed)
+        LabError::failed(format!("{} on {run_plan:?}", P::INFO.name), P::INFO.name, cause, run_plan.seed)
     };
-    let scope = if stage.loopback { AtomicScope::Global } else { AtomicScope::Nic };
+    let scope = if run_plan.loopback { AtomicScope::Global } else { AtomicScope::Nic };
     let nic = NicModel { offers: Capabilities { scope, ..Capabilities::CPU }, ..NicModel::default() };
     P::needs(params).met_by(P::INFO.name, nic.offers).map_err(|mismatch| fail(mismatch.into()))?;
     // Locks go round robin over the nodes; those that the number of nodes divides are here.
-    let nodes = 1 + stage.remotes as u16;
-    let space = Space::of(u64::from(nodes) * stage.locks).over(nodes);
+    let nodes = 1 + run_plan.remotes as u16;
+    let space = Space::of(u64::from(nodes) * run_plan.locks).over(nodes);
     let setup = Setup {
-        seed: stage.seed,
-        clients: stage.locals + stage.remotes,
+        seed: run_plan.seed,
+        clients: run_plan.locals + run_plan.remotes,
         nic,
         checks: Checks { finish: true, quiet: true, tokens: P::INFO.offers.tokens, bypass: None },
         ..Setup::default()
     };
     let mut simulation = Simulation::<P>::new(space, params, setup, None);
     let sides = [Rc::default(), Rc::default()];
-    for index in 0..stage.locals + stage.remotes {
-        let (home, side) = match index.checked_sub(stage.locals) {
-            None => (HERE, &sides[0]),
+    for index in 0..run_plan.locals + run_plan.remotes {
+        let (home, side) = match index.checked_sub(run_plan.locals) {
+            None => (LOCK_NODE, &sides[0]),
             Some(remote) => (NodeId(1 + remote as u16), &sides[1]),
         };
-        let home = (!stage.loopback).then_some(home);
-        let (stage, side) = (*stage, Rc::clone(side));
+        let home = (!run_plan.loopback).then_some(home);
+        let (run_plan, side) = (*run_plan, Rc::clone(side));
         simulation.spawn(home, |ep, space, params| {
             let counted = Counted::new(ep.clone());
             let client = P::client(counted.clone(), space, params);
-            work(ep, counted, client, stage, side)
+            work(ep, counted, client, run_plan, side)
         });
     }
-    simulation.run(stage.until_ns * 20).map_err(fail)?;
+    simulation.run(run_plan.until_ns * 20).map_err(fail)?;
     let (ns, longest_bypass) = (simulation.world.now_ns(), simulation.world.longest_bypass());
     drop(simulation);
     let [local, remote] = sides.map(|side| {
-        let mut side: SideOutcome = side.take();
+        let mut side: SideReport = side.take();
         side.acquire_ns.sort_unstable();
         side
     });
-    Ok(Outcome { local, remote, longest_bypass, ns })
+    Ok(SidesReport { local, remote, longest_bypass, ns })
 }
 
 async fn work<C: LockClient>(
     ep: SimEndpoint,
     counted: Counted<SimEndpoint>,
     client: C,
-    stage: Stage,
-    side: Rc<RefCell<SideOutcome>>,
+    run_plan: SidesRun,
+    side: Rc<RefCell<SideReport>>,
 ) {
-    while ep.true_now_ns() < stage.until_ns {
-        let want = Want::exclusive((1 + stage.remotes as u64) * (ep.random() % stage.locks));
+    while ep.true_now_ns() < run_plan.until_ns {
+        let want = Want::exclusive((1 + run_plan.remotes as u64) * (ep.random() % run_plan.locks));
         let (before, wanted_ns) = (counted.tally().snapshot(), ep.true_now_ns());
         ep.observe(Observation::Waiting(want.claim));
         let grant = client.acquire(want).await.expect("a node is never lost here");
@@ -172,6 +175,6 @@ async fn work<C: LockClient>(
         *side.acquires.entry((between - before).into()).or_default() += 1;
         *side.releases.entry((after - between).into()).or_default() += 1;
         drop(side);
-        ep.spend(stage.think_ns);
+        ep.spend(run_plan.think_ns);
     }
 }

@@ -7,13 +7,13 @@
 //! What this crate must not do: open a socket, read a clock, start a thread, draw a random number. All of that
 //! comes from the [`Endpoint`](lockwright_fabric::Endpoint).
 
+pub mod abandoned;
 pub mod citron;
 pub mod combiner;
 mod fast;
 pub mod fisslock;
 pub mod join;
 pub mod kept;
-pub mod orphans;
 mod protocol;
 pub mod qplock;
 pub mod shiftlock;

@@ -57,7 +57,7 @@ pub trait Protocol: 'static {
         u64::MAX
     }
 
-    /// Sets the tunable called `name`, for whoever knows a protocol only by its name. False if there is none, or if
+    /// Sets the tunable called `name`, for callers that know a protocol only by its name. False if there is none, or if
     /// `value` is nothing for it.
     fn tune(params: &mut Self::Params, name: &str, value: u64) -> bool {
         let _ = (params, name, value);

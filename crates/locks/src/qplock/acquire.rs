@@ -1,4 +1,4 @@
-//! Acquire: into the own side's queue (Alg. 2 qLock), then, for whoever leads it, through Peterson's lock (Alg. 1).
+//! Acquire: into the own side's queue (Alg. 2 qLock), then, for a client that leads it, through Peterson's lock (Alg. 1).
 //!
 //! Ordering. A client's awaited verbs take effect in program order, and so do the verbs of a batch: the fabric
 //! promises it. So the store of the own tail is visible before the other tail is looked at, which is the store-load

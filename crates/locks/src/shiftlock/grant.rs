@@ -29,7 +29,7 @@ impl ShiftGrant {
         Self { lock, stamp, turn: Turn::new(member, cons_wrt, epoch) }
     }
 
-    /// What names this grant among those of its lock, for whoever takes it away: its token, and the generation above it.
+    /// What names this grant among those of its lock, for a client that takes it away: its token, and the generation above it.
     #[inline(always)]
     pub const fn mark(&self) -> u64 {
         self.stamp.mark()

@@ -1,8 +1,8 @@
 //! An entry whose counts come to their ends within a few steps: for the explorer, which could not get there otherwise.
 
+use lockwright_fabric::{Field, Needs, Verb, Word};
 use lockwright_locks::shiftlock::layout::{Guard, Layout, counts_end_well};
 use lockwright_locks::shiftlock::stirred::Stir;
-use lockwright_fabric::{Field, Needs, Verb, Word};
 
 /// [`Stirred`](lockwright_locks::shiftlock::stirred::Stirred) with fewer bits.
 ///

@@ -92,7 +92,7 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 type ProgressFn<'a> = Box<dyn FnMut(Progress) + 'a>;
 
 /// A checker objected; the core knows what it said.
-struct Objected;
+struct Violated;
 
 /// A simulated world.
 ///
@@ -217,7 +217,7 @@ impl<'a> World<'a> {
             match self.step(until_ns) {
                 Ok(None) => {}
                 Ok(Some(ended)) => return Ok(ended),
-                Err(Objected) => return Err(self.objection()),
+                Err(Violated) => return Err(self.objection()),
             }
         }
     }
@@ -232,7 +232,7 @@ impl<'a> World<'a> {
                 Ok(None) => {}
                 Ok(Some(Ended::Stuck)) if self.running == 0 => return Ok(Ended::AllDone),
                 Ok(Some(ended)) => return Ok(ended),
-                Err(Objected) => return Err(self.objection()),
+                Err(Violated) => return Err(self.objection()),
             }
         }
     }
@@ -255,7 +255,7 @@ impl<'a> World<'a> {
 
     /// Lets things happen up to the next turn of a client, or up to something that has to be looked at.
     #[inline]
-    fn step(&mut self, until_ns: u64) -> Result<Option<Ended>, Objected> {
+    fn step(&mut self, until_ns: u64) -> Result<Option<Ended>, Violated> {
         let stop = self.core.borrow_mut().advance(until_ns);
         match stop {
             Stop::Ready(client) => self.poll(client),
@@ -267,7 +267,7 @@ impl<'a> World<'a> {
     }
 
     #[cold]
-    fn look(&mut self) -> Result<Option<Ended>, Objected> {
+    fn look(&mut self) -> Result<Option<Ended>, Violated> {
         let (virtual_ns, events, taken) = {
             let mut core = self.core.borrow_mut();
             (core.now_ns, core.events, std::mem::take(&mut core.taken))
@@ -281,7 +281,7 @@ impl<'a> World<'a> {
             taken.into_iter().for_each(|client| self.end(client));
             return Ok(None);
         }
-        if self.core.borrow().watcher.objection.is_some() { Err(Objected) } else { Ok(None) }
+        if self.core.borrow().watcher.objection.is_some() { Err(Violated) } else { Ok(None) }
     }
 
     #[inline]
@@ -336,7 +336,7 @@ impl<'a> World<'a> {
         self.core.borrow().watcher.longest_bypass()
     }
 
-    /// What every role knows, for whoever looks for the reason why clients are stuck.
+    /// What every role knows, to find out why clients are stuck.
     pub fn role_states(&self) -> Vec<String> {
         self.core.borrow().role_states()
     }

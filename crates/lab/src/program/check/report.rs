@@ -131,7 +131,10 @@ impl SubjectReport {
             if !unchecked.is_empty() {
                 unchecked.push_str(": it has no recovery");
             }
-            writeln!(out, "{name}: states={states} exhaustive={exhaustive} violations={violations}{unchecked}")?;
+            writeln!(
+                out,
+                "{name}: states={states} exhaustive={exhaustive} violations={violations}{unchecked}"
+            )?;
             return Ok(());
         };
         let expected = mutant.expected;
