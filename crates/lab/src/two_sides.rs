@@ -1,4 +1,4 @@
-//! A run_plan with two sides: locks on one node, clients at home there, and clients each at home on a node of its own.
+//! A run with two sides: locks on one node, clients at home there, and clients each at home on a node of its own.
 //!
 //! [`lockwright_sim::run`] knows clients that are at home on a node and clients that are at home nowhere. Here the
 //! remote ones have memory of their own, as in the asymmetric lock's paper, and everything is counted by side: grants,
@@ -19,7 +19,7 @@ use std::rc::Rc;
 /// Where the locks are.
 const LOCK_NODE: NodeId = NodeId(0);
 
-/// Who plays, and for how long.
+/// One simulation: who takes part, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SidesRun {
     /// Clients on the locks' own node.
@@ -103,46 +103,45 @@ impl SidesReport {
     }
 }
 
-/// Plays `P` on `run_plan`. CPU and NIC atomics do not exclude each other there, unless everybody uses the NIC.
+/// Simulates `run` with `P`. CPU and NIC atomics do not exclude each other there, unless everybody uses the NIC.
 ///
 /// # Errors
 /// What a checker objects to, or that clients never finished.
 pub(crate) fn simulate_sides<P: Protocol>(
-    run_plan: &SidesRun,
+    run: &SidesRun,
     params: &P::Params,
 ) -> Result<SidesReport, LabError> {
-    let fail = |cause| {
-        LabError::failed(format!("{} on {run_plan:?}", P::INFO.name), P::INFO.name, cause, run_plan.seed)
-    };
-    let scope = if run_plan.loopback { AtomicScope::Global } else { AtomicScope::Nic };
+    let fail =
+        |cause| LabError::failed(format!("{} on {run:?}", P::INFO.name), P::INFO.name, cause, run.seed);
+    let scope = if run.loopback { AtomicScope::Global } else { AtomicScope::Nic };
     let nic = NicModel { offers: Capabilities { scope, ..Capabilities::CPU }, ..NicModel::default() };
     P::needs(params).met_by(P::INFO.name, nic.offers).map_err(|mismatch| fail(mismatch.into()))?;
     // Locks go round robin over the nodes; those that the number of nodes divides are here.
-    let nodes = 1 + run_plan.remotes as u16;
-    let space = Space::of(u64::from(nodes) * run_plan.locks).over(nodes);
+    let nodes = 1 + run.remotes as u16;
+    let space = Space::of(u64::from(nodes) * run.locks).over(nodes);
     let setup = Setup {
-        seed: run_plan.seed,
-        clients: run_plan.locals + run_plan.remotes,
+        seed: run.seed,
+        clients: run.locals + run.remotes,
         nic,
         checks: Checks { finish: true, quiet: true, tokens: P::INFO.offers.tokens, bypass: None },
         ..Setup::default()
     };
     let mut simulation = Simulation::<P>::new(space, params, setup, None);
     let sides = [Rc::default(), Rc::default()];
-    for index in 0..run_plan.locals + run_plan.remotes {
-        let (home, side) = match index.checked_sub(run_plan.locals) {
+    for index in 0..run.locals + run.remotes {
+        let (home, side) = match index.checked_sub(run.locals) {
             None => (LOCK_NODE, &sides[0]),
             Some(remote) => (NodeId(1 + remote as u16), &sides[1]),
         };
-        let home = (!run_plan.loopback).then_some(home);
-        let (run_plan, side) = (*run_plan, Rc::clone(side));
+        let home = (!run.loopback).then_some(home);
+        let (run, side) = (*run, Rc::clone(side));
         simulation.spawn(home, |ep, space, params| {
             let counted = Counted::new(ep.clone());
             let client = P::client(counted.clone(), space, params);
-            work(ep, counted, client, run_plan, side)
+            work(ep, counted, client, run, side)
         });
     }
-    simulation.run(run_plan.until_ns * 20).map_err(fail)?;
+    simulation.run(run.until_ns * 20).map_err(fail)?;
     let (ns, longest_bypass) = (simulation.world.now_ns(), simulation.world.longest_bypass());
     drop(simulation);
     let [local, remote] = sides.map(|side| {
@@ -157,11 +156,11 @@ async fn work<C: LockClient>(
     ep: SimEndpoint,
     counted: Counted<SimEndpoint>,
     client: C,
-    run_plan: SidesRun,
+    run: SidesRun,
     side: Rc<RefCell<SideReport>>,
 ) {
-    while ep.true_now_ns() < run_plan.until_ns {
-        let want = Want::exclusive((1 + run_plan.remotes as u64) * (ep.random() % run_plan.locks));
+    while ep.true_now_ns() < run.until_ns {
+        let want = Want::exclusive((1 + run.remotes as u64) * (ep.random() % run.locks));
         let (before, wanted_ns) = (counted.tally().snapshot(), ep.true_now_ns());
         ep.observe(Observation::Waiting(want.claim));
         let grant = client.acquire(want).await.expect("a node is never lost here");
@@ -175,6 +174,6 @@ async fn work<C: LockClient>(
         *side.acquires.entry((between - before).into()).or_default() += 1;
         *side.releases.entry((after - between).into()).or_default() += 1;
         drop(side);
-        ep.spend(run_plan.think_ns);
+        ep.spend(run.think_ns);
     }
 }

@@ -1,8 +1,7 @@
 //! The lock protocols. Each is written once, generic over the fabric, and reads like its paper's pseudocode.
 //!
-//! A protocol is a folder (or, for a baseline, a file) with three things: a type that implements [`Protocol`],
-//! a client that implements [`LockClient`], and cases for the explorer. [`catalog`] names them all; nothing else
-//! has to be told about a new one.
+//! A protocol is a folder with a type that implements [`Protocol`] and a client that implements [`LockClient`]. What the
+//! papers compare with is in the crate `lockwright-baselines`; cases, mutants and the catalog are in `lockwright-proofs`.
 //!
 //! What this crate must not do: open a socket, read a clock, start a thread, draw a random number. All of that
 //! comes from the [`Endpoint`](lockwright_fabric::Endpoint).

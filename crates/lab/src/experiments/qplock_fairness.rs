@@ -27,7 +27,7 @@ const OUR_FIGURE: &str =
 fn run(context: &Context) -> Result<Findings, LabError> {
     let budgets: &[u16] = context.pick(&[1, 2, 3, 4, 8, 16, 32, 64], &[1, 3, 8]);
     let until_ns = context.pick(50_000_000, 3_000_000);
-    let run_plan = |locals, remotes| SidesRun {
+    let sides = |locals, remotes| SidesRun {
         locals,
         remotes,
         loopback: false,
@@ -50,8 +50,8 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let (mut kops, mut shares, mut claims) = (Vec::new(), Vec::new(), Vec::new());
     for &budget in budgets {
         let params = QpParams { budget, swap: true, ..QpParams::default() };
-        let crowd = simulate_sides::<QpLock>(&run_plan(8, 8), &params)?;
-        let lone = simulate_sides::<QpLock>(&run_plan(2, 1), &params)?;
+        let crowd = simulate_sides::<QpLock>(&sides(8, 8), &params)?;
+        let lone = simulate_sides::<QpLock>(&sides(2, 1), &params)?;
         rows(&mut table, &budget.to_string(), &crowd, &lone);
         kops.push((f64::from(budget), crowd.kops()));
         shares.push((f64::from(budget), remote_share(&crowd)));
@@ -73,8 +73,8 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     }
     // Strict order knows no budget.
     let defaults = QpParams::default();
-    let crowd = simulate_sides::<QpLock<InOrder>>(&run_plan(8, 8), &defaults)?;
-    rows(&mut table, "fifo", &crowd, &simulate_sides::<QpLock<InOrder>>(&run_plan(2, 1), &defaults)?);
+    let crowd = simulate_sides::<QpLock<InOrder>>(&sides(8, 8), &defaults)?;
+    rows(&mut table, "fifo", &crowd, &simulate_sides::<QpLock<InOrder>>(&sides(2, 1), &defaults)?);
     claims.push(
         Claim::new("remote-share-in-strict-order", 50.0, remote_share(&crowd))
             .within_points(5.0)

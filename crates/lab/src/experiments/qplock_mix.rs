@@ -27,23 +27,23 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 /// Clients of both sides together.
 const CLIENTS: usize = 16;
 
-type Play = fn(&SidesRun) -> Result<SidesReport, LabError>;
+type Simulate = fn(&SidesRun) -> Result<SidesReport, LabError>;
 
-fn with_defaults<P: Protocol>(run_plan: &SidesRun) -> Result<SidesReport, LabError> {
-    simulate_sides::<P>(run_plan, &P::Params::default())
+fn with_defaults<P: Protocol>(sides: &SidesRun) -> Result<SidesReport, LabError> {
+    simulate_sides::<P>(sides, &P::Params::default())
 }
 
 /// The asymmetric lock where the NIC has fetch-and-store.
-fn with_swap(run_plan: &SidesRun) -> Result<SidesReport, LabError> {
-    simulate_sides::<QpLock>(run_plan, &QpParams { swap: true, ..QpParams::default() })
+fn with_swap(sides: &SidesRun) -> Result<SidesReport, LabError> {
+    simulate_sides::<QpLock>(sides, &QpParams { swap: true, ..QpParams::default() })
 }
 
 /// A lock whose local clients use their NIC.
-fn by_loopback<P: Protocol>(run_plan: &SidesRun) -> Result<SidesReport, LabError> {
-    simulate_sides::<P>(&SidesRun { loopback: true, ..*run_plan }, &P::Params::default())
+fn by_loopback<P: Protocol>(sides: &SidesRun) -> Result<SidesReport, LabError> {
+    simulate_sides::<P>(&SidesRun { loopback: true, ..*sides }, &P::Params::default())
 }
 
-const LOCKS: [(&str, Play); 9] = [
+const LOCKS: [(&str, Simulate); 9] = [
     ("qplock", with_defaults::<QpLock>),
     ("qplock, swap", with_swap),
     ("qplock-printed", with_defaults::<QpLock<AsPrinted>>),
@@ -77,7 +77,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         for (name, lock) in LOCKS {
             let mut curve = Vec::new();
             for &locals in locals {
-                let run_plan = SidesRun {
+                let sides = SidesRun {
                     locals,
                     remotes: CLIENTS - locals,
                     loopback: false,
@@ -86,7 +86,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
                     until_ns,
                     seed: 1,
                 };
-                let outcome = lock(&run_plan)?;
+                let outcome = lock(&sides)?;
                 let percent = 100.0 * locals as f64 / CLIENTS as f64;
                 curve.push((percent, outcome.kops()));
                 row(&mut table, name, locks, percent, &outcome);

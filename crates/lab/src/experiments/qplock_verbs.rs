@@ -21,7 +21,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let until_ns = context.pick(20_000_000, 2_000_000);
-    let run_plan = |locals, remotes| SidesRun {
+    let sides = |locals, remotes| SidesRun {
         locals,
         remotes,
         loopback: false,
@@ -33,12 +33,12 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let (cas, swap) = (QpParams::default(), QpParams { swap: true, ..QpParams::default() });
     // A budget that is never used up keeps Peterson's lock out of the queue's figures.
     let queue_only = QpParams { budget: 60_000, ..swap };
-    let lone_printed = simulate_sides::<QpLock<AsPrinted>>(&run_plan(0, 1), &cas)?;
-    let lone = simulate_sides::<QpLock>(&run_plan(0, 1), &cas)?;
-    let queue = simulate_sides::<QpLock<AsPrinted>>(&run_plan(0, 8), &queue_only)?;
-    let mixed = simulate_sides::<QpLock>(&run_plan(8, 8), &cas)?;
-    let mixed_swap = simulate_sides::<QpLock>(&run_plan(8, 8), &swap)?;
-    let mixed_printed = simulate_sides::<QpLock<AsPrinted>>(&run_plan(8, 8), &cas)?;
+    let lone_printed = simulate_sides::<QpLock<AsPrinted>>(&sides(0, 1), &cas)?;
+    let lone = simulate_sides::<QpLock>(&sides(0, 1), &cas)?;
+    let queue = simulate_sides::<QpLock<AsPrinted>>(&sides(0, 8), &queue_only)?;
+    let mixed = simulate_sides::<QpLock>(&sides(8, 8), &cas)?;
+    let mixed_swap = simulate_sides::<QpLock>(&sides(8, 8), &swap)?;
+    let mixed_printed = simulate_sides::<QpLock<AsPrinted>>(&sides(8, 8), &cas)?;
 
     let mut table = Table::new(
         "costs",
