@@ -1,7 +1,7 @@
 //! What a space that knows who holds what adds to recovery: somebody to ask before a lock is reset.
 //!
 //! Without a witness a holder must release within its lease, as in the paper: three leases without a release, and any
-//! waiter resets the lock. With one, a holder may hold for hours: the waiter whose vigil ran out asks the witness, and
+//! waiter resets the lock. With one, a holder may hold for hours: the waiter whose timer ran out asks the witness, and
 //! resets the lock only if nobody who is alive is known to hold it. The lease of [`ShiftParams`](super::ShiftParams)
 //! then says how often waiters ask, not how long a lock may be held.
 //!
@@ -11,7 +11,7 @@
 //! [`kept`](crate::kept) is such a space; the explorer runs it.
 
 use super::layout::{Entry, Layout, Member, happened};
-use super::recover::{Vigil, recovered};
+use super::recover::{StallTimer, recovered};
 use super::{Core, Rules};
 use lockwright_fabric::observe::{Claim, Observation};
 use lockwright_fabric::{Endpoint, FabricError, MaskedCas};
@@ -50,43 +50,43 @@ impl Witness for Nobody {
 }
 
 impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
-    /// A vigil that begins again, as often as the witness says that the lock is held: for the explorer. Without a witness
-    /// vigils go by the clock, which a mark does not know.
+    /// A stall timer that begins again, as often as the witness says that the lock is held: for the explorer. Without a witness
+    /// stall timers go by the clock, which a mark does not know.
     pub(super) fn again(&self, label: &'static str, locals: &[u64]) {
         if W::KNOWS {
             self.ep.mark(label, locals);
         }
     }
 
-    /// Resets the lock if nothing has moved since the vigil began and nobody who is alive holds it. Says whether it is of
-    /// a new generation now. If not, the vigil begins again.
+    /// Resets the lock if nothing has moved since the stall timer began and nobody who is alive holds it. Says whether it is of
+    /// a new generation now. If not, the stall timer begins again.
     pub(super) async fn reset_if_dead(
         &self,
         claim: Claim,
-        vigil: &mut Vigil,
+        timer: &mut StallTimer,
         except: Member,
     ) -> Result<bool, FabricError> {
         let word = self.word(claim.lock);
         let seen = Entry::<L>::of(self.ep.go(word.read()).await?);
-        if seen.generation() != vigil.stamp.generation() {
+        if seen.generation() != timer.stamp.generation() {
             return Ok(true);
         }
         let mut wanted = 0;
-        if seen.stamp() == vigil.stamp {
+        if seen.stamp() == timer.stamp {
             let is_dead = match self.witness.fate(claim.lock, except).await? {
                 Fate::Held => false,
                 Fate::Wanted => {
-                    wanted = vigil.wanted + 1;
+                    wanted = timer.wanted + 1;
                     wanted >= self.params.asks
                 }
                 Fate::Dead => true,
             };
             if is_dead && self.reset_what_was_seen(claim, seen).await? {
-                vigil.by_me = true;
+                timer.by_me = true;
                 return Ok(true);
             }
         }
-        *vigil = Vigil { wanted, ..self.vigil(seen.stamp(), vigil.began).await };
+        *timer = StallTimer { wanted, ..self.stall_timer(seen.stamp(), timer.began).await };
         Ok(false)
     }
 

@@ -1,7 +1,7 @@
 //! Getting a lock: one future, to be awaited on any executor or waited for by a thread.
 //!
 //! An attempt tries once without queueing, and only then allocates what it needs to wait. Given up
-//! while it waits, it is adopted: finished, then released, on the client's own thread.
+//! while it waits, it is pending: finished, then released, on the client's own thread.
 
 use super::core::Core;
 use super::guard::Guard;
@@ -267,7 +267,7 @@ impl Drop for Waiting {
         progress.adopt(Box::pin(async move {
             let Core { space: home, kind, .. } = &*core;
             let give_back = |granted| home.release(*kind, claim, granted);
-            lockwright_locks::orphans::finish_then_release(future, give_back).await;
+            lockwright_locks::abandoned::finish_then_release(future, give_back).await;
         }));
     }
 }

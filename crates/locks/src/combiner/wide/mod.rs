@@ -334,7 +334,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
 
     fn free_leaf(&mut self, number: Number) {
         let free = self.leaves.free;
-        // Whoever found this place before it was free sees that it fits nobody.
+        // A request that found this place before it was free sees that it fits nobody.
         let leaf = self.leaf_mut(number);
         (leaf.tree, leaf.parent) = (leaf::NOWHERE, free);
         self.leaves.free = number;
