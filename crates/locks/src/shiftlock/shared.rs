@@ -189,7 +189,11 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     /// If the lock's memory cannot be reached.
     pub async fn holds(&self, grant: &ShiftGrant) -> Result<bool, FabricError> {
         let entry = Entry::<L>::of(self.core.ep.go(self.core.word(grant.lock).read()).await?);
-        Ok(entry.generation() == grant.stamp.generation())
+        if grant.is_shared() {
+            return Ok(entry.generation() == grant.stamp.generation());
+        }
+        // Nobody but its holder changes RelCnt, or whoever takes the lock away.
+        Ok(entry.stamp() == grant.stamp)
     }
 
     /// Resets `lock` if somebody is in it and nobody of them is alive: what a waiter does after its timer, for locks that
