@@ -59,7 +59,7 @@ impl<R: Rules> Machine<R> {
                 self.move_on(lid, out);
             }
             Some(AgentState::Leaving { parked, .. }) if R::RELEASES_WAIT => {
-                parked.push(Parked::Released(ticket))
+                parked.push(Parked::Released(ticket));
             }
             Some(AgentState::Leaving { agent, .. }) => agent.release(ticket),
             None => self.post(Packet::new(Kind::Release, lid, ticket, Mode::Shared), out),
