@@ -1,7 +1,7 @@
 //! `lockwright serve`: lock spaces for other machines, until it is told to stop.
 
 use anyhow::{Context, Result, anyhow};
-use lockwright::server::{DEFAULT_LISTEN, Server, ServerOptions};
+use lockwright_server::{DEFAULT_LISTEN, Server, ServerOptions};
 use lockwright_term::Outcome;
 use lockwright_term::say;
 use nix::sys::signal::{SigSet, Signal};

@@ -275,7 +275,7 @@ impl Client {
     /// | `shm:` | the default one of this user on this host |
     /// | `shm:NAME` | another one of this user, kept apart from the first |
     /// | `shm:/PATH` | the one in that file, which should lie in shared memory |
-    /// | `tcp://HOST:PORT/NAME` | the one of that name in that [server](crate::server); without a name, its default one |
+    /// | `tcp://HOST:PORT/NAME` | the one of that name in that server; without a name, its default one |
     /// | `tcp://HOST:PORT/shm:` | the one of that server's host, if the server exports it |
     /// | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA, in builds with the feature `rdma` |
     /// | `rdma://HOST:PORT/lent:NAME` | one in memory that the server lends, whose locks this client takes by verbs of its own |

@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 /// Test programs that run inside the machine, in this order: all are called `rdma`.
-const TESTS: [&str; 4] = ["lockwright-fabric", "lockwright-locks", "lockwright", "lockwright-cli"];
+const TESTS: [&str; 4] = ["lockwright-fabric", "lockwright-locks", "lockwright-server", "lockwright-cli"];
 
 /// The command, for the tests that run it.
 const COMMAND: &str = "lockwright";

@@ -7,6 +7,7 @@
 //! What this file must not do: know a fabric or a protocol by name, except in [`Ticket`].
 
 #[cfg(target_os = "linux")]
+#[allow(missing_docs, reason = "what the server sees of them is no API")]
 pub(crate) mod cards;
 pub(crate) mod mem;
 mod mem_locks;
@@ -110,7 +111,7 @@ pub(crate) struct Bound {
 
 /// The two tables of locks that a space has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Mutexes and reader-writer locks: one lock per name.
     Keyed,
     /// Range locks: many units under one name.
@@ -127,7 +128,7 @@ pub(crate) enum Standing {
 
 /// Why a lock was not granted, as far as the seam is concerned.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub enum Refused {
     /// Somebody has it, and it was only tried.
     Busy,
     /// Everything else.

@@ -3,9 +3,9 @@
 use super::driver::{self, Elsewhere};
 use super::link::Remote;
 use super::table::Stage;
-use super::talk::{Ask, RequestId};
 use crate::error::LockError;
 use crate::home::Refused;
+use crate::wire::{Ask, RequestId};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -6,9 +6,9 @@
 use super::driver::Driver;
 use super::guest::endpoint::GuestEndpoint;
 use super::table::{Origin, Table};
-use super::talk::{Answer, Ask, DESK};
 use super::transport::{Session, Transport};
 use crate::error::{LockError, OpenError};
+use crate::wire::{Answer, Ask, DESK};
 use lockwright_fabric::backend::tcp::{Fate, Listener, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
@@ -182,7 +182,7 @@ impl Remote {
     }
 
     /// Gives a request up, whether it waits or was granted, and waits for nothing.
-    pub(crate) fn give_up(&self, id: super::talk::RequestId) {
+    pub(crate) fn give_up(&self, id: crate::wire::RequestId) {
         let mut line = self.line();
         if line.table.take(id).is_some() {
             line.say(&Ask::Unlock { id, answer: false });
@@ -308,7 +308,7 @@ impl Listener for Remote {
 }
 
 /// A number that no other session has.
-pub(crate) fn key() -> u128 {
+pub fn key() -> u128 {
     let random = || RandomState::new().hash_one(Instant::now());
     u128::from(random()) << 64 | u128::from(random())
 }

@@ -2,11 +2,11 @@
 
 use super::inquiry::Inquiry;
 use super::link::{Remote, RemoteOptions};
-use super::listing::Reader;
-use super::talk::{Ask, RequestId};
 use crate::error::{LockError, OpenError};
 use crate::inspect::{BreakError, Entry, Heat, InspectError};
 use crate::name::LockName;
+use crate::wire::listing::Reader;
+use crate::wire::{Ask, RequestId};
 use std::sync::Arc;
 
 /// A client that only looks.

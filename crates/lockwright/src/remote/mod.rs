@@ -3,7 +3,6 @@
 //! | file | |
 //! |---|---|
 //! | `address` | where servers are |
-//! | `talk` | what is said, as messages |
 //! | `table` | what was asked for and is held, whatever becomes of sessions |
 //! | `changes` | upgrades, downgrades and parts of what is held, on their way |
 //! | `driver` | which thread reads |
@@ -11,7 +10,6 @@
 //! | `inquiry` | questions that are answered with bytes |
 //! | `transport` | what sessions run over |
 //! | `look` | listings and breaking locks |
-//! | `listing` | listings as bytes |
 //! | `guest/` | clients that take locks by verbs of their own |
 //! | `lent/` | the guests of lent spaces |
 //! | `secret` | what a user's own server and clients know of each other |
@@ -26,21 +24,19 @@ pub(crate) mod guest;
 mod inquiry;
 pub(crate) mod lent;
 pub(crate) mod link;
-pub(crate) mod listing;
 pub(crate) mod look;
 pub(crate) mod secret;
 pub(crate) mod table;
-pub(crate) mod talk;
 pub(crate) mod transport;
 
 pub(crate) use link::{Remote, RemoteOptions};
 
 use self::driver::Elsewhere;
 use self::table::Stage;
-use self::talk::{Ask, RequestId, Units};
 use crate::error::{ChangeError, HandleError};
 use crate::home::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Seat, Standing, Ticket};
 use crate::name::LockName;
+use crate::wire::{self, Ask, RequestId, Units};
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
@@ -297,7 +293,7 @@ impl Future for Unlocking {
                 // The server frees what nobody claims.
                 _ => {
                     line.table.take(id);
-                    return Poll::Ready(Err(Lost::Fabric(FabricError::PeerLost(talk::DESK))));
+                    return Poll::Ready(Err(Lost::Fabric(FabricError::PeerLost(wire::DESK))));
                 }
             }
         }
@@ -310,7 +306,7 @@ impl Future for Unlocking {
         Poll::Ready(match line.table.take(id) {
             Some(Stage::Unlocked { held: true }) => Ok(()),
             Some(Stage::Unlocked { held: false } | Stage::Lost) => Err(Lost::Recovered),
-            _ => Err(Lost::Fabric(FabricError::PeerLost(talk::DESK))),
+            _ => Err(Lost::Fabric(FabricError::PeerLost(wire::DESK))),
         })
     }
 }

@@ -16,12 +16,12 @@
 mod changes;
 
 use changes::Change;
-pub(crate) use changes::Upgrade;
+pub use changes::Upgrade;
 
-use super::talk::{Answer, Ask, RequestId, Units, VERSION, slot};
 use crate::error::LockError;
 use crate::home::{Kind, Refused};
 use crate::name::LockName;
+use crate::wire::{Answer, Ask, RequestId, Units, VERSION, slot};
 use lockwright_fabric::{Message, PeerId};
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
@@ -29,14 +29,14 @@ use std::time::{Duration, Instant};
 
 /// In which session something was granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Origin {
-    pub(crate) epoch: u64,
-    pub(crate) key: u128,
+pub struct Origin {
+    pub epoch: u64,
+    pub key: u128,
 }
 
 /// Where a request stands.
 #[derive(Debug)]
-pub(crate) enum Stage {
+pub enum Stage {
     Wanted {
         wait: bool,
     },
@@ -83,9 +83,9 @@ pub(crate) struct Request {
 
 /// Everything a client knows.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub struct Table {
     /// The session's: where it is said, how much was said, and what the server may not have taken.
-    pub(crate) origin: Origin,
+    pub origin: Origin,
     seq: u64,
     unacked: VecDeque<(u64, Message)>,
     handles: HashMap<u64, (Kind, LockName)>,
@@ -94,18 +94,18 @@ pub(crate) struct Table {
     free: Vec<u32>,
     next_id: u64,
     /// Whether the server has let us into the space.
-    pub(crate) is_open: bool,
+    pub is_open: bool,
     /// Who we are in the space, if we run its protocol ourselves, and for which time; guests so far.
-    pub(crate) guest: Option<(u32, PeerId)>,
+    pub guest: Option<(u32, PeerId)>,
     guests: u32,
     /// Why the server wants nothing to do with us.
-    pub(crate) fatal: Option<String>,
+    pub fatal: Option<String>,
 }
 
 impl Table {
     /// The message that says `ask`. It is kept until the server has taken it.
     #[must_use]
-    pub(crate) fn say(&mut self, ask: &Ask) -> Message {
+    pub fn say(&mut self, ask: &Ask) -> Message {
         self.seq += 1;
         let message = ask.encode(self.seq);
         self.unacked.push_back((self.seq, message.clone()));
@@ -113,12 +113,12 @@ impl Table {
     }
 
     /// What has to be said again after a break.
-    pub(crate) fn unacked(&self) -> impl Iterator<Item = &Message> {
+    pub fn unacked(&self) -> impl Iterator<Item = &Message> {
         self.unacked.iter().map(|(_, message)| message)
     }
 
     /// A new handle for a name.
-    pub(crate) fn name(&mut self, kind: Kind, name: &LockName) -> (u64, Ask) {
+    pub fn name(&mut self, kind: Kind, name: &LockName) -> (u64, Ask) {
         let handle = self.next_handle;
         self.next_handle += 1;
         self.handles.insert(handle, (kind, name.clone()));
@@ -126,13 +126,13 @@ impl Table {
     }
 
     /// The handle is of no more use.
-    pub(crate) fn forget(&mut self, handle: u64) -> Ask {
+    pub fn forget(&mut self, handle: u64) -> Ask {
         self.handles.remove(&handle);
         Ask::Forget { handle }
     }
 
     /// A new request.
-    pub(crate) fn open(&mut self, units: Option<Units>, stage: Stage) -> RequestId {
+    pub fn open(&mut self, units: Option<Units>, stage: Stage) -> RequestId {
         let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -148,12 +148,12 @@ impl Table {
         self.slots.get_mut(slot(id) as usize)?.as_mut().filter(|request| request.id == id)
     }
 
-    pub(crate) fn stage(&mut self, id: RequestId) -> Option<&mut Stage> {
+    pub fn stage(&mut self, id: RequestId) -> Option<&mut Stage> {
         self.request(id).map(|request| &mut request.stage)
     }
 
     /// Leaves a waker with a request.
-    pub(crate) fn keep(&mut self, id: RequestId, waker: &Waker) {
+    pub fn keep(&mut self, id: RequestId, waker: &Waker) {
         if let Some(request) = self.request(id) {
             match &mut request.waker {
                 Some(kept) => kept.clone_from(waker),
@@ -163,14 +163,14 @@ impl Table {
     }
 
     /// Takes a request out.
-    pub(crate) fn take(&mut self, id: RequestId) -> Option<Stage> {
+    pub fn take(&mut self, id: RequestId) -> Option<Stage> {
         let taken = self.slots.get_mut(slot(id) as usize)?.take_if(|request| request.id == id)?;
         self.free.push(slot(id));
         Some(taken.stage)
     }
 
     /// What the server says. Returns whom to wake.
-    pub(crate) fn hear(&mut self, taken: u64, answer: Answer) -> Option<Waker> {
+    pub fn hear(&mut self, taken: u64, answer: Answer) -> Option<Waker> {
         while self.unacked.front().is_some_and(|(seq, _)| *seq <= taken) {
             self.unacked.pop_front();
         }
@@ -232,7 +232,7 @@ impl Table {
     }
 
     /// The session is over; what only it could answer fails. Returns whom to wake.
-    pub(crate) fn end_session(&mut self) -> Vec<Waker> {
+    pub fn end_session(&mut self) -> Vec<Waker> {
         (self.is_open, self.guest) = (false, None);
         self.unacked.clear();
         let unreachable = || LockError::Server("the connection was lost before it answered".to_owned());
@@ -252,7 +252,7 @@ impl Table {
 
     /// A new session begins. What is held is claimed if the server was restarted, and lost if it was not.
     #[must_use]
-    pub(crate) fn begin_session(&mut self, origin: Origin, space: &[u8], one_sided: bool) -> Vec<Message> {
+    pub fn begin_session(&mut self, origin: Origin, space: &[u8], one_sided: bool) -> Vec<Message> {
         let restarted = self.origin.epoch != origin.epoch;
         (self.origin, self.seq, self.is_open) = (origin, 0, false);
         self.unacked.clear();
@@ -294,7 +294,7 @@ impl Table {
 
     /// Nothing was heard for `silent`, and others may have been let in: held locks are lost, and whoever has waited for
     /// that long is told. Returns whom to wake.
-    pub(crate) fn expire(&mut self, silent: Duration, lease: Duration) -> Vec<Waker> {
+    pub fn expire(&mut self, silent: Duration, lease: Duration) -> Vec<Waker> {
         if silent <= lease {
             return Vec::new();
         }
@@ -315,7 +315,7 @@ impl Table {
     }
 
     /// The server wants nothing to do with us: everything fails. Returns whom to wake.
-    pub(crate) fn fail(&mut self, why: &str) -> Vec<Waker> {
+    pub fn fail(&mut self, why: &str) -> Vec<Waker> {
         self.fatal = Some(why.to_owned());
         let mut woken = self.end_session();
         for request in self.slots.iter_mut().flatten() {

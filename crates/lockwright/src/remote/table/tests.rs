@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::ChangeError;
-use crate::remote::talk::Why;
+use crate::wire::Why;
 use lockwright_fabric::observe::Mode;
 
 fn units(handle: u64) -> Option<Units> {
