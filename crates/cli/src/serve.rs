@@ -10,6 +10,9 @@ use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Serve lock spaces over TCP and RDMA: its own, and those of this host's shared memory
 #[derive(Debug, clap::Args)]
@@ -77,6 +80,9 @@ pub(crate) struct Args {
     /// Threads that read connections [default: one for every two cores, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
+    /// What to log on standard error: error, warn, info, debug or trace, or that of a crate, as lockwright_server=debug
+    #[arg(long, value_name = "LEVEL", env = "RUST_LOG", default_value = "warn")]
+    log: Targets,
     /// Say where it listens as a JSON object
     #[arg(long)]
     json: bool,
@@ -100,6 +106,8 @@ fn lent_name(text: &str) -> Result<String, String> {
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(lines).with(args.log.clone()).init();
     // Before any thread is started: they all inherit the mask, and the signals come to this one.
     let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     signals.thread_block().context("cannot block signals")?;

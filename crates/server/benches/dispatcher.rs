@@ -1,4 +1,4 @@
-//! What a server could do if reading and writing cost nothing: pairs of lock and unlock per second at one desk, against the
+//! What a server could do if reading and writing cost nothing: pairs of lock and unlock per second at one dispatcher, against the
 //! combiner's core alone on the same locks, in turns in the same run.
 //!
 //! `cargo bench -p lockwright-server --bench dispatcher`; with `profile THREADS AT_A_TIME SECONDS` one row for a profiler.
@@ -30,24 +30,24 @@ fn main() {
         let number = |arg: &str| arg.parse::<u64>().expect("a number");
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(number(seconds)) {
-            desk(number(threads), number(at_a_time));
+            dispatcher(number(threads), number(at_a_time));
         }
         return;
     }
     println!("million pairs of lock and unlock per second: medians of {RUNS}, least and most");
     for threads in [1, 2] {
         for at_a_time in [1, 8, 64] {
-            let (mut desks, mut cores, mut pass) = (Vec::new(), Vec::new(), 0.0);
+            let (mut dispatchers, mut cores, mut pass) = (Vec::new(), Vec::new(), 0.0);
             for _ in 0..RUNS {
-                let (per_second, a_pass) = desk(threads, at_a_time);
-                desks.push(per_second);
+                let (per_second, a_pass) = dispatcher(threads, at_a_time);
+                dispatchers.push(per_second);
                 cores.push(core(at_a_time));
                 pass = a_pass;
             }
-            let ratio = median(&mut desks) / median(&mut cores);
+            let ratio = median(&mut dispatchers) / median(&mut cores);
             println!(
-                "{threads} at the desk, {at_a_time:>2} at a time: {}, {pass:>5.1} messages a pass; the core alone {}: {ratio:.2} of it",
-                spread(&mut desks),
+                "{threads} threads, {at_a_time:>2} at a time: {}, {pass:>5.1} messages a pass; the core alone {}: {ratio:.2} of it",
+                spread(&mut dispatchers),
                 spread(&mut cores),
             );
         }
@@ -63,9 +63,9 @@ fn spread(all: &mut [f64]) -> String {
     format!("{:>5.2} ({:.2} to {:.2})", median(all), all[0], all[all.len() - 1])
 }
 
-/// Million pairs per second at one desk, and messages in a pass.
-fn desk(threads: u64, at_a_time: u64) -> (f64, f64) {
-    let server = Bare::new(threads as usize).expect("a server");
+/// Million pairs per second at one dispatcher, and messages in a pass.
+fn dispatcher(threads: u64, at_a_time: u64) -> (f64, f64) {
+    let server = Bare::new().expect("a server");
     let grants = Arc::default();
     let began = Instant::now();
     std::thread::scope(|scope| {

@@ -1,26 +1,26 @@
 //! A server without connections: what clients say goes in by function calls, and answers come out the same way. It is there to
-//! measure what a server does beside reading and writing (`benches/desk.rs`), and for nothing else.
+//! measure what a server does beside reading and writing (`benches/dispatcher.rs`), and for nothing else.
 
-use super::books::Books;
-use super::desk::Desk;
+use super::dispatcher::Dispatcher;
 use super::durable::Durable;
-use lockwright::wire::DESK;
+use super::lock_table::LockTable;
+use lockwright::wire::SERVER;
 use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, VerbHost};
 use lockwright_fabric::{Message, PeerId};
 use std::io;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Bare(Desk);
+pub struct Bare(Dispatcher);
 
 impl Bare {
-    /// A server that so many threads will speak to, and that remembers nothing.
+    /// A server that remembers nothing.
     ///
     /// # Errors
     /// If there is no randomness to be had.
-    pub fn new(threads: usize) -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let (durable, recovering) = Durable::begin(None)?;
-        Ok(Self(Desk::new(Books::new(durable, recovering), vec![], vec![], threads)))
+        Ok(Self(Dispatcher::new(LockTable::new(durable, recovering, vec![], vec![]))))
     }
 
     /// Lets a client in, which is told what there is to be told by way of `inbox`.
@@ -33,14 +33,14 @@ impl Bare {
         peer
     }
 
-    /// A client says something, in the words of `remote/talk.rs`. It is heard with the next [`settle`](Self::settle).
+    /// A client says something, in the messages of `lockwright::wire`. It is heard with the next [`settle`](Self::settle).
     pub fn say(&self, from: PeerId, message: &Message) {
-        self.0.deliver(from, DESK, message);
+        self.0.deliver(from, SERVER, message);
     }
 
     /// All that was said is served, here or by another thread that is at it.
     pub fn settle(&self) {
-        self.0.settle();
+        self.0.drain();
     }
 
     /// A client leaves.
@@ -50,7 +50,7 @@ impl Bare {
 
     /// Passes so far, and messages that were served in them.
     pub fn passes(&self) -> (u64, u64) {
-        let totals = &self.0.books().totals;
-        (totals.passes, totals.notes)
+        let totals = &self.0.lock_table().totals;
+        (totals.passes, totals.messages)
     }
 }

@@ -1,14 +1,14 @@
-//! Clients' tables and a desk, with everything that they say on its way for as long as chance has it: upgrades and downgrades that
+//! Clients' tables and a dispatcher, with everything that they say on its way for as long as chance has it: upgrades and downgrades that
 //! are given up cross their answers, connections break, sessions are lost, locks are broken, the server dies and hears claims.
 //! At no time may two clients believe what cannot be true together, and in the end nothing may be left.
 
-use super::books::Books;
-use super::desk::Desk;
+use super::dispatcher::{Dispatcher, client_of};
 use super::durable::Durable;
+use super::lock_table::LockTable;
 use lockwright::LockName;
 use lockwright::internal::{Origin, Stage, Table, Upgrade};
 use lockwright::wire::Kind;
-use lockwright::wire::{Answer, Ask, DESK, RequestId, Units};
+use lockwright::wire::{Request, RequestId, Response, SERVER, Units};
 use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, VerbHost};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::random::SplitMix;
@@ -44,7 +44,7 @@ struct Far {
 }
 
 impl Far {
-    fn say(&mut self, ask: &Ask) {
+    fn say(&mut self, ask: &Request) {
         if self.peer.is_some() {
             let message = self.table.say(ask);
             self.to_server.push_back(message);
@@ -89,7 +89,7 @@ impl Far {
     fn unlock(&mut self, id: RequestId) {
         self.held.retain(|held| held.id != id);
         if self.table.take(id).is_some() {
-            self.say(&Ask::Unlock { id, answer: false });
+            self.say(&Request::Unlock { id, answer: false });
         }
     }
 
@@ -108,13 +108,13 @@ impl Far {
                 };
                 let wait = dice.below(4) > 0;
                 let id = self.table.open(Some(units), Stage::Wanted { wait });
-                self.say(&Ask::Lock { id, units, wait });
+                self.say(&Request::Lock { id, units, wait });
                 self.wanted.push((id, units));
             }
             (2, _) if !self.wanted.is_empty() => {
                 let (id, _) = self.wanted.swap_remove(0);
                 self.table.take(id);
-                self.say(&Ask::Unlock { id, answer: false });
+                self.say(&Request::Unlock { id, answer: false });
             }
             (3, Some(held)) if !held.upgrades => self.unlock(held.id),
             (4..7, Some(held)) if held.upgrades => {
@@ -173,7 +173,7 @@ struct Seen {
 
 struct World {
     path: PathBuf,
-    desk: Option<Desk>,
+    dispatcher: Option<Dispatcher>,
     epoch: u64,
     keys: u128,
     clients: Vec<Far>,
@@ -190,7 +190,7 @@ impl World {
         let _ = std::fs::remove_file(&path);
         let clients: Vec<_> = (0..CLIENTS).map(|_| Far::default()).collect();
         let (dice, seen) = (SplitMix::new(seed), Seen::default());
-        let mut world = Self { path, desk: None, epoch: 0, keys: 0, clients, dice, seen };
+        let mut world = Self { path, dispatcher: None, epoch: 0, keys: 0, clients, dice, seen };
         for client in &mut world.clients {
             for (kind, name) in [(Kind::Keyed, "keyed"), (Kind::Ranges, "ranges")] {
                 client.table.name(kind, &LockName::new(name).unwrap());
@@ -201,14 +201,14 @@ impl World {
     }
 
     fn start(&mut self) {
-        self.desk = None;
+        self.dispatcher = None;
         let (durable, recovering) = Durable::begin(Some(&self.path)).unwrap();
         self.epoch = durable.epoch;
-        self.desk = Some(Desk::new(Books::new(durable, recovering), vec![], vec![], 1));
+        self.dispatcher = Some(Dispatcher::new(LockTable::new(durable, recovering, vec![], vec![])));
     }
 
-    fn desk(&self) -> &Desk {
-        self.desk.as_ref().expect("there is one but for a moment")
+    fn dispatcher(&self) -> &Dispatcher {
+        self.dispatcher.as_ref().expect("there is one but for a moment")
     }
 
     /// A client's session is over; both sides know, or only the client does, and the server has died.
@@ -218,8 +218,8 @@ impl World {
             client.to_server.clear();
             client.to_client = Arc::default();
             client.table.end_session();
-            if let Some(desk) = &self.desk {
-                desk.on_session_lost(peer, SessionEnd::Lost);
+            if let Some(dispatcher) = &self.dispatcher {
+                dispatcher.on_session_lost(peer, SessionEnd::Lost);
             }
         }
     }
@@ -228,9 +228,9 @@ impl World {
         if self.clients[at].peer.is_some() {
             return;
         }
-        let peer = self.desk().admit("1 here test").unwrap();
+        let peer = self.dispatcher().admit("1 here test").unwrap();
         let inbox = Arc::clone(&self.clients[at].to_client);
-        self.desk().attach(
+        self.dispatcher().attach(
             peer,
             Inbox::new(move |_, message| {
                 inbox.lock().unwrap().push_back(message);
@@ -246,7 +246,7 @@ impl World {
 
     /// The server dies, and another one takes its place.
     fn restart(&mut self) {
-        self.desk = None;
+        self.dispatcher = None;
         (0..CLIENTS).for_each(|at| self.end_session(at));
         self.start();
         self.seen.restarts += 1;
@@ -257,9 +257,9 @@ impl World {
         let Some(peer) = self.clients[at].peer else { return };
         for _ in 0..count {
             let Some(message) = self.clients[at].to_server.pop_front() else { break };
-            self.desk().deliver(peer, DESK, &message);
+            self.dispatcher().deliver(peer, SERVER, &message);
         }
-        self.desk().settle();
+        self.dispatcher().drain();
     }
 
     /// Something that was answered is heard.
@@ -267,8 +267,8 @@ impl World {
         let client = &mut self.clients[at];
         for _ in 0..count {
             let Some(message) = client.to_client.lock().unwrap().pop_front() else { break };
-            let (taken, answer) = Answer::decode(&message).unwrap();
-            if let Answer::Refused { id: 0, why } = &answer {
+            let (taken, answer) = Response::decode(&message).unwrap();
+            if let Response::Refused { id: 0, why } = &answer {
                 panic!("a sound client was refused: {why}");
             }
             client.table.hear(taken, answer);
@@ -296,16 +296,16 @@ impl World {
                     && let Some(token) = self.clients[at].table.token(id)
                 {
                     let name = LockName::new(if handle == KEYED { "keyed" } else { "ranges" }).unwrap();
-                    self.clients[at].say(&Ask::Break { id: 1 << 63, token, name });
+                    self.clients[at].say(&Request::Break { id: 1 << 63, token, name });
                 }
             }
             4..12 => self.begin_session(at),
             12..16 => {
-                let open = self.desk().books().is_recovering();
+                let open = self.dispatcher().lock_table().is_recovering();
                 if open {
-                    let claimed = self.desk().books().totals.claimed;
+                    let claimed = self.dispatcher().lock_table().totals.claimed;
                     self.seen.claims += claimed;
-                    self.desk().books().open();
+                    self.dispatcher().lock_table().open();
                 }
             }
             16..70 => {
@@ -336,7 +336,7 @@ impl World {
                         && a.1.start < b.1.end
                         && b.1.start < a.1.end;
                     // One of them may have lost it, and not have heard.
-                    let gone = |peer: PeerId, id: RequestId| !self.is_in_the_books(peer, id);
+                    let gone = |peer: PeerId, id: RequestId| !self.is_in_the_table(peer, id);
                     assert!(!conflict || gone(*me, a.0) || gone(*peer, b.0), "{a:x?} and {b:x?}");
                 }
             }
@@ -344,9 +344,9 @@ impl World {
     }
 
     /// Whether the server knows a request of this client.
-    fn is_in_the_books(&self, peer: PeerId, id: RequestId) -> bool {
-        let mut books = self.desk().books();
-        super::desk::seat(peer).and_then(|seat| books.session(seat)?.request(id)).is_some()
+    fn is_in_the_table(&self, peer: PeerId, id: RequestId) -> bool {
+        let mut table = self.dispatcher().lock_table();
+        client_of(peer).and_then(|client| table.session(client)?.request(id)).is_some()
     }
 
     /// Everybody says what it has to say, gives everything back, and goes.
@@ -357,8 +357,8 @@ impl World {
                 self.deliver(at, 100);
                 self.hear(at, 100);
             }
-            if self.desk().books().is_recovering() {
-                self.desk().books().open();
+            if self.dispatcher().lock_table().is_recovering() {
+                self.dispatcher().lock_table().open();
             }
             for client in &mut self.clients {
                 let idle: Vec<_> =
@@ -371,10 +371,10 @@ impl World {
             assert!(client.wanted.is_empty() && client.held.is_empty(), "somebody waits for ever");
             assert!(client.table.believes().is_empty());
         }
-        assert_eq!(self.desk().books().requests(), 0);
-        let now = self.desk().books().totals.now;
+        assert_eq!(self.dispatcher().lock_table().requests(), 0);
+        let now = self.dispatcher().lock_table().totals.now;
         assert_eq!((now.holders, now.waiters), (0, 0));
-        self.desk = None;
+        self.dispatcher = None;
         let _ = std::fs::remove_file(&self.path);
         let _ = std::fs::remove_file(format!("{}.lock", self.path.display()));
         self.seen
@@ -416,7 +416,7 @@ impl World {
     fn take(&mut self, at: usize, units: Units) -> Held {
         let client = &mut self.clients[at];
         let id = client.table.open(Some(units), Stage::Wanted { wait: true });
-        client.say(&Ask::Lock { id, units, wait: true });
+        client.say(&Request::Lock { id, units, wait: true });
         client.wanted.push((id, units));
         self.exchange(at);
         *self.clients[at].held.last().expect("it was free")
@@ -435,9 +435,9 @@ fn a_lock_that_was_broken_before_its_holder_heard_of_its_upgrade_cannot_be_claim
     world.deliver(0, 1);
     let name = LockName::new("keyed").unwrap();
     let token = held.token + 1;
-    world.clients[1].say(&Ask::Break { id: 1 << 63, token, name });
+    world.clients[1].say(&Request::Break { id: 1 << 63, token, name });
     world.deliver(1, 9);
-    assert_eq!(world.desk().books().requests(), 0, "it had that token by then");
+    assert_eq!(world.dispatcher().lock_table().requests(), 0, "it had that token by then");
     // Its holder has heard neither of the upgrade nor of the loss.
     assert_eq!(world.clients[0].table.token(held.id), Some(held.token));
     world.restart();
@@ -461,14 +461,14 @@ fn a_false_claim_that_was_downgraded_gives_way_to_the_true_one() {
     world.restart();
     world.begin_session(0);
     let Origin { epoch, key } = origin;
-    let lies = Ask::Claim { id: past.id, units: alone, token: past.token, epoch, key };
+    let lies = Request::Claim { id: past.id, units: alone, token: past.token, epoch, key };
     world.clients[0].say(&lies);
-    world.clients[0].say(&Ask::Downgrade { id: past.id, gives_up: false });
+    world.clients[0].say(&Request::Downgrade { id: past.id, gives_up: false });
     world.exchange(0);
-    assert_eq!(world.desk().books().requests(), 1, "nobody knows better yet");
+    assert_eq!(world.dispatcher().lock_table().requests(), 1, "nobody knows better yet");
     world.begin_session(1);
     world.exchange(1);
     assert_eq!(world.clients[1].table.token(held.id), Some(held.token));
-    assert_eq!(world.desk().books().requests(), 1, "only the true holder is left");
+    assert_eq!(world.dispatcher().lock_table().requests(), 1, "only the true holder is left");
     world.finish();
 }

@@ -6,7 +6,6 @@ use super::totals::Now;
 use lockwright::LockName;
 use lockwright::wire::Kind;
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Duration;
 
 /// Names in use at a time.
@@ -37,31 +36,13 @@ pub(super) struct Lock {
     pub(super) waited: Duration,
 }
 
-/// Ids are this server's choice, one after the other, so nobody can make them collide; a lock and its unlock ask for one four times.
-#[derive(Debug, Default)]
-struct ById(u64);
-
-impl Hasher for ById {
-    fn write_u64(&mut self, id: u64) {
-        // Odd, so that the lower bits stay apart; the upper ones are mixed.
-        self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("ids are numbers");
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 /// All names.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     spaces: HashMap<Vec<u8>, SpaceNumber>,
     ids: HashMap<Key, u64>,
-    locks: HashMap<u64, Lock, BuildHasherDefault<ById>>,
+    /// Ids are this server's choice, one after the other, so nobody can make them collide.
+    locks: HashMap<u64, Lock, foldhash::fast::RandomState>,
     /// Out of use, the longest first; some may be in use again.
     idle: VecDeque<(u64, u64)>,
     in_use: usize,

@@ -4,19 +4,20 @@
 //! other, which holds what its sessions hold: it uses the client library itself. A session's locks are released when the
 //! session is lost; when the server dies, its locks are free at once, as those of any process that dies.
 
-use super::books::Books;
-use super::desk::Desk;
-use super::session::{Request, Stage};
+use crate::dispatcher::{Event, EventSender};
+use crate::lock_table::LockTable;
+use crate::session::{RequestRecord, Stage};
 use lockwright::Client;
 use lockwright::LockName;
 use lockwright::wire::Kind;
-use lockwright::wire::{Answer, RequestId, Units};
+use lockwright::wire::{RequestId, Response, Units};
 use lockwright::{Acquire, Guard, RangeLock, RwLock};
 use lockwright::{HandleError, LockError, OpenError};
 use lockwright_fabric::observe::Mode;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle as Runtime;
 use tokio::task::AbortHandle;
 
 /// A space of this host.
@@ -51,12 +52,6 @@ impl Held {
 /// A task that ends when nobody wants to know its outcome any more.
 #[derive(Debug)]
 pub(super) struct Task(AbortHandle);
-
-impl Task {
-    pub(super) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(tokio::spawn(future).abort_handle())
-    }
-}
 
 impl Drop for Task {
     fn drop(&mut self) {
@@ -98,94 +93,106 @@ impl Handle {
     }
 
     /// Takes the lock for a session: at once, or by a task that waits for it.
-    pub(super) fn lock(
-        &self,
-        desk: &Desk,
-        open: &mut Books,
-        peer: u32,
-        (id, units, wait): (RequestId, Units, bool),
-    ) {
-        let Some(serial) = open.session(peer).map(|session| session.serial) else { return };
+    pub(super) fn lock(&self, table: &mut LockTable, peer: u32, (id, units, wait): (RequestId, Units, bool)) {
+        let (Some(session), Some(runtime)) =
+            (table.session(peer).map(|session| session.serial), table.runtime.clone())
+        else {
+            return;
+        };
+        let waiter = Waiter { events: table.events.clone(), peer, session, id };
         let mut acquire = Box::pin(self.acquire(&units, wait));
         let began = Instant::now();
-        let tried = acquire.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        let outcome = match tried {
-            Poll::Ready(outcome) => Some(outcome),
-            Poll::Pending => None,
-        };
-        let stage = match outcome {
-            Some(Ok(guard)) => {
-                Stage::Exported(Held::Granted(Box::new(watched(guard, desk, peer, serial, id))))
-            }
-            Some(Err(error)) => return refuse(open, peer, id, &error),
-            None => Stage::Exported(Held::Waiting(wait_for(acquire, desk, peer, serial, id))),
-        };
-        let token =
-            if let Stage::Exported(Held::Granted(guard)) = &stage { Some(guard.token()) } else { None };
-        let request = Request::new(id, None, units, began, stage, token.is_none());
-        let Some(session) = open.session(peer) else { return };
-        match session.put(request) {
-            Err(why) => open.refuse(peer, id, why),
-            Ok(()) => {
-                if let Some(token) = token {
-                    open.totals.exported_grants += 1;
-                    open.say(peer, &Answer::Granted { id, token });
-                }
-            }
-        }
-    }
-}
-
-fn refuse(open: &mut Books, peer: u32, id: RequestId, error: &LockError) {
-    if *error == LockError::TimedOut {
-        open.totals.busy += 1;
-        open.say(peer, &Answer::Busy { id });
-    } else {
-        open.refuse(peer, id, error.to_string());
-    }
-}
-
-/// Waits for the lock without holding anybody up.
-fn wait_for(acquire: Pin<Box<Acquire>>, desk: &Desk, peer: u32, serial: u64, id: RequestId) -> Task {
-    let desk = desk.clone();
-    Task::spawn(async move {
-        let outcome = acquire.await;
-        let mut open = desk.books();
-        let Some(session) = open.session(peer).filter(|session| session.serial == serial) else { return };
-        match outcome {
-            Ok(guard) => {
-                // Given up meanwhile: the guard is dropped, and the lock goes on.
-                let Some(request) = session.request(id) else { return };
+        let (held, token) = match acquire.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(guard)) => {
                 let token = guard.token();
-                request.since = Instant::now();
-                request.stage =
-                    Stage::Exported(Held::Granted(Box::new(watched(guard, &desk, peer, serial, id))));
-                open.totals.exported_grants += 1;
-                open.say(peer, &Answer::Granted { id, token });
+                (Held::Granted(Box::new(waiter.watched(guard))), Some(token))
             }
-            Err(error) => {
-                if session.take(id).is_some() {
-                    refuse(&mut open, peer, id, &error);
-                }
-            }
+            Poll::Ready(Err(error)) => return refuse(table, peer, id, &error),
+            Poll::Pending => (Held::Waiting(waiter.wait_for(acquire, &runtime)), None),
+        };
+        let record = RequestRecord::new(id, None, units, began, Stage::Exported(held), token.is_none());
+        let Some(session) = table.session(peer) else { return };
+        match (session.put(record), token) {
+            (Err(why), _) => table.refuse(peer, id, why),
+            (Ok(()), Some(token)) => granted(table, peer, id, token),
+            (Ok(()), None) => {}
         }
-    })
+    }
 }
 
-/// Tells the session if the lock is taken away.
-fn watched(guard: Guard, desk: &Desk, peer: u32, serial: u64, id: RequestId) -> Guard {
-    let desk = desk.downgrade();
-    guard.on_lost(move || {
-        let Some(desk) = Desk::upgrade(&desk) else { return };
-        let mut open = desk.books();
-        let Some(session) = open.session(peer).filter(|session| session.serial == serial) else { return };
-        let lost = session.take(id);
-        if lost.is_some() {
-            open.totals.lost += 1;
-            open.say(peer, &Answer::Lost { id });
+fn granted(table: &mut LockTable, peer: u32, id: RequestId, token: u64) {
+    table.totals.exported_grants += 1;
+    table.say(peer, &Response::Granted { id, token });
+}
+
+fn refuse(table: &mut LockTable, peer: u32, id: RequestId, error: &LockError) {
+    if *error == LockError::TimedOut {
+        table.totals.busy += 1;
+        table.say(peer, &Response::Busy { id });
+    } else {
+        table.refuse(peer, id, error.to_string());
+    }
+}
+
+/// Whose request it is.
+struct Waiter {
+    events: EventSender,
+    peer: u32,
+    session: u64,
+    id: RequestId,
+}
+
+impl Waiter {
+    /// Waits for the lock in a task. What comes of it is told through the queue.
+    fn wait_for(self, acquire: Pin<Box<Acquire>>, runtime: &Runtime) -> Task {
+        let Self { events, peer, session, id } = self;
+        let task = async move {
+            let outcome = acquire.await.map(Box::new);
+            events.send(peer, Event::Acquired { session, id, outcome });
+        };
+        Task(runtime.spawn(task).abort_handle())
+    }
+
+    /// If the lock is taken away, that is told through the queue.
+    fn watched(self, guard: Guard) -> Guard {
+        let Self { events, peer, session, id } = self;
+        guard.on_lost(move || events.send(peer, Event::Revoked { session, id }));
+        guard
+    }
+}
+
+/// A task has got the lock that a session waited for, or was refused it.
+pub(super) fn acquired(
+    table: &mut LockTable,
+    peer: u32,
+    session: u64,
+    id: RequestId,
+    outcome: Result<Box<Guard>, LockError>,
+) {
+    let events = table.events.clone();
+    let Some(of) = table.session(peer).filter(|of| of.serial == session) else { return };
+    match outcome {
+        Ok(guard) => {
+            // Given up meanwhile: the guard is dropped, and the lock goes on.
+            let Some(record) = of.request(id) else { return };
+            let (waiter, token) = (Waiter { events, peer, session, id }, guard.token());
+            record.since = Instant::now();
+            record.stage = Stage::Exported(Held::Granted(Box::new(waiter.watched(*guard))));
+            granted(table, peer, id, token);
         }
-        drop(open);
-        drop(lost);
-    });
-    guard
+        Err(error) => {
+            if of.take(id).is_some() {
+                refuse(table, peer, id, &error);
+            }
+        }
+    }
+}
+
+/// A lock was taken away from a session.
+pub(super) fn revoked(table: &mut LockTable, peer: u32, session: u64, id: RequestId) {
+    let Some(of) = table.session(peer).filter(|of| of.serial == session) else { return };
+    if of.take(id).is_some() {
+        table.totals.lost += 1;
+        table.say(peer, &Response::Lost { id });
+    }
 }

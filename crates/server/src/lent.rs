@@ -250,7 +250,7 @@ impl Lent {
         };
         let mut entries = Vec::new();
         for guest in &guests {
-            let (pid, host, program) = super::look::label(&guest.label);
+            let (pid, host, program) = super::inspection::label(&guest.label);
             for card in self.cards(guest.number) {
                 // Those who only look for a range are in its gate.
                 let Some((name, base)) = names.get(&card.claim.lock) else { continue };

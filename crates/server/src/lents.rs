@@ -1,12 +1,12 @@
-//! Sessions that are in a lent space, as the desk sees them: how they come in, and the little they ask.
+//! Sessions that are in a lent space, as the lock table sees them: how they come in, and the little they ask.
 
 use super::ServeError;
-use super::books::Books;
 use super::lent::{By, Lent};
-use super::session::{Name, Session};
+use super::lock_table::LockTable;
+use super::session::{Session, Target};
 use super::undertaker::Undertaker;
 use lockwright::LockName;
-use lockwright::wire::{Answer, Ask};
+use lockwright::wire::{RequestId, Response};
 use lockwright_fabric::PeerId;
 use std::sync::Arc;
 
@@ -65,18 +65,19 @@ pub(super) fn full() -> String {
 }
 
 /// A name of the space.
-pub(super) fn name(space: &Lent, name: &LockName) -> Option<Name> {
+pub(super) fn name(space: &Lent, name: &LockName) -> Option<Target> {
     let (lock, token_base) = space.open(name)?;
-    Some(Name::Lent { name: name.clone(), lock, token_base })
+    Some(Target::Lent { name: name.clone(), lock, token_base })
 }
 
-/// What only clients of lent spaces say.
-pub(super) fn handle(books: &mut Books, peer: u32, ask: &Ask) {
-    let Ask::Find { id, handle } = *ask else { unreachable!("the desk sends only what they ask") };
-    let Some(session) = books.session(peer) else { return };
+/// Tells a client of a lent space where in it the lock is that `handle` stands for.
+pub(super) fn find(table: &mut LockTable, peer: u32, id: RequestId, handle: u64) {
+    let Some(session) = table.session(peer) else { return };
     match session.handles.get(&handle) {
-        Some(&Name::Lent { lock, token_base, .. }) => session.say(&Answer::Found { id, lock, token_base }),
-        _ if session.lent.is_none() => books.refuse(peer, 0, "only clients of lent spaces can ask that"),
-        _ => books.refuse(peer, id, "the name was refused: the space has room for 65536 that are in use"),
+        Some(&Target::Lent { lock, token_base, .. }) => {
+            session.say(&Response::Found { id, lock, token_base })
+        }
+        _ if session.lent.is_none() => table.refuse(peer, 0, "only clients of lent spaces can ask that"),
+        _ => table.refuse(peer, id, "the name was refused: the space has room for 65536 that are in use"),
     }
 }

@@ -7,33 +7,33 @@
 //! |---|---|
 //! | `options` | what it is told before it starts |
 //! | `workers` | the threads that read connections |
-//! | `desk` | takes what clients send |
-//! | `look` | who holds and waits, for people |
-//! | `tray`, `combine` | the combiner's list of what they sent, and who serves it |
-//! | `books`, `session` | sessions, requests, grants, claims |
-//! | `directory`, `handles` | names, and what sessions call them |
+//! | `dispatcher` | receives requests, queues them, and applies them in batches |
+//! | `lock_table`, `session` | decides who holds what: sessions, requests, grants, claims |
+//! | `directory` | names |
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
+//! | `inspection` | who holds and waits, for people |
 //! | `lent`, `lents`, `undertaker` | spaces in memory whose locks clients take by verbs of their own |
-//! | `rdma` | the same desk behind queue pairs |
+//! | `rdma` | the same dispatcher behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
 //! | `bare` | all this without connections, to be measured |
+//!
+//! A request's way: `tcp::Server` reads a frame, `dispatcher` decodes it (`lockwright::wire`), queues and drains it,
+//! `lock_table` applies it and encodes the response into the connection's buffer.
 
 #![cfg(target_os = "linux")]
 
 mod bare;
-mod books;
-mod combine;
 #[cfg(test)]
 mod crossing_tests;
-mod desk;
 mod directory;
+mod dispatcher;
 mod durable;
 mod exported;
-mod handles;
+mod inspection;
 mod lent;
 mod lents;
-mod look;
+mod lock_table;
 mod metrics;
 mod options;
 #[cfg(test)]
@@ -42,7 +42,6 @@ mod pass_tests;
 mod rdma;
 mod session;
 mod totals;
-mod tray;
 mod undertaker;
 mod workers;
 
@@ -50,10 +49,10 @@ mod workers;
 pub use self::bare::Bare;
 pub use self::options::{DEFAULT_LISTEN, ServeError, ServerOptions};
 
-use self::books::Books;
-use self::desk::Desk;
+use self::dispatcher::Dispatcher;
 use self::durable::Durable;
 use self::lent::Lent;
+use self::lock_table::LockTable;
 use self::workers::Workers;
 use lockwright::internal::secret::{self, Left};
 use lockwright_fabric::backend::tcp;
@@ -196,7 +195,7 @@ async fn serve(
             return;
         }
     };
-    let Started { server, desk, workers, metrics, recovering, left } = started.tcp;
+    let Started { server, dispatcher, workers, metrics, recovering, left } = started.tcp;
     #[cfg(feature = "rdma")]
     let rdma = started.rdma.as_ref().map(|host| (host.address(), host.device().to_owned()));
     #[cfg(not(feature = "rdma"))]
@@ -208,13 +207,13 @@ async fn serve(
         recovering: recovering.is_some(),
     };
     if let Some(listener) = metrics {
-        tokio::spawn(metrics::answer(listener, desk.clone()));
+        tokio::spawn(metrics::answer(listener, dispatcher.clone()));
     }
     if let Some(grace) = recovering {
-        let desk = desk.clone();
+        let dispatcher = dispatcher.clone();
         tokio::spawn(async move {
             tokio::time::sleep(grace).await;
-            desk.books().open();
+            dispatcher.lock_table().open();
         });
     }
     let _ = tell.send(Ok(up));
@@ -225,10 +224,10 @@ async fn serve(
     drop(started.rdma);
     // Nothing is granted any more once they have ended.
     drop(workers);
-    let mut books = desk.books();
-    let lent = desk.lends().iter().any(|space| space.is_in_use());
-    let clean = books.requests() == 0 && !books.is_recovering() && !lent;
-    books.durable.end(clean);
+    let mut table = dispatcher.lock_table();
+    let lent = dispatcher.lends().iter().any(|space| space.is_in_use());
+    let clean = table.requests() == 0 && !table.is_recovering() && !lent;
+    table.durable.end(clean);
 }
 
 /// A server that is up.
@@ -239,8 +238,8 @@ struct Both {
 }
 
 struct Started {
-    server: tcp::Server<Desk>,
-    desk: Desk,
+    server: tcp::Server<Dispatcher>,
+    dispatcher: Dispatcher,
     workers: Workers,
     /// The secrets for this user's clients, if there are some.
     left: Vec<Option<Left>>,
@@ -279,7 +278,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         grace,
         grace_closed: Some(grace.min(GRACE_CLOSED)),
         epoch: Some(durable.epoch),
-        max_sessions: books::MAX_SESSIONS,
+        max_sessions: lock_table::MAX_SESSIONS,
         workers: workers.handles(),
         ..tcp::ServerOptions::default()
     };
@@ -288,19 +287,23 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     #[cfg(not(feature = "rdma"))]
     let by = lent::By::Cpu;
     let lends = lends.iter().map(|name| Lent::new(name, by, durable.epoch)).collect();
-    let desk = Desk::new(Books::new(durable, recovering), exports, lends, workers.threads());
-    lents::employ(desk.lends())?;
-    let server =
-        tcp::Server::bind(listen, desk.clone(), vec![], tcp_options).await.map_err(|error| match error {
+    if recovering {
+        tracing::info!(?grace, "restarted: waiting for those who held locks");
+    }
+    let dispatcher = Dispatcher::new(LockTable::new(durable, recovering, exports, lends));
+    lents::employ(dispatcher.lends())?;
+    let server = tcp::Server::bind(listen, dispatcher.clone(), vec![], tcp_options).await.map_err(
+        |error| match error {
             tcp::BindError::Exposed(address) => ServeError::Exposed(address),
             tcp::BindError::Io { address, error } => ServeError::Listen { address, why: error.to_string() },
-        })?;
+        },
+    )?;
     // What the killed left behind is in nobody's way: a sweep that fails is no reason not to serve.
     let _ = secret::sweep();
     #[cfg_attr(not(feature = "rdma"), expect(unused_mut, reason = "the RDMA side has a port of its own"))]
     let mut left = vec![leave(secret.as_deref(), listen.port(), server.address().port())?];
     #[cfg(feature = "rdma")]
-    let rdma = options.rdma.as_ref().map(|side| rdma::open(side, &desk, shared)).transpose()?;
+    let rdma = options.rdma.as_ref().map(|side| rdma::open(side, &dispatcher, shared)).transpose()?;
     #[cfg(feature = "rdma")]
     if let (Some(host), Some(side)) = (&rdma, &options.rdma) {
         left.push(leave(secret.as_deref(), side.listen.port(), host.address().port())?);
@@ -308,7 +311,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     Ok(Both {
         #[cfg(feature = "rdma")]
         rdma,
-        tcp: Started { server, desk, workers, metrics, recovering: recovering.then_some(grace), left },
+        tcp: Started { server, dispatcher, workers, metrics, recovering: recovering.then_some(grace), left },
     })
 }
 

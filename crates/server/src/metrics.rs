@@ -2,7 +2,7 @@
 //!
 //! What this file must not do: keep anybody's connection, or read more than a request's head.
 
-use super::desk::Desk;
+use super::dispatcher::Dispatcher;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,15 +17,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 16;
 
 /// Answers until the server ends.
-pub(super) async fn answer(listener: TcpListener, desk: Desk) {
+pub(super) async fn answer(listener: TcpListener, dispatcher: Dispatcher) {
     let room = Arc::new(Semaphore::new(AT_ONCE));
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let desk = desk.clone();
+                let dispatcher = dispatcher.clone();
                 tokio::spawn(async move {
-                    let _ = tokio::time::timeout(PATIENCE, one(stream, &desk)).await;
+                    let _ = tokio::time::timeout(PATIENCE, one(stream, &dispatcher)).await;
                     drop(permit);
                 });
             }
@@ -35,7 +35,7 @@ pub(super) async fn answer(listener: TcpListener, desk: Desk) {
     }
 }
 
-async fn one(mut stream: TcpStream, desk: &Desk) -> std::io::Result<()> {
+async fn one(mut stream: TcpStream, dispatcher: &Dispatcher) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
         if head.len() > MOST || stream.read_buf(&mut head).await? == 0 {
@@ -45,7 +45,7 @@ async fn one(mut stream: TcpStream, desk: &Desk) -> std::io::Result<()> {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ');
     let (status, body) = match (words.next(), words.next()) {
-        (Some(b"GET"), Some(b"/metrics")) => ("200 OK", desk.metrics()),
+        (Some(b"GET"), Some(b"/metrics")) => ("200 OK", dispatcher.metrics()),
         (Some(b"GET"), Some(_)) => ("404 Not Found", "see /metrics\n".to_owned()),
         _ => ("405 Method Not Allowed", "only GET\n".to_owned()),
     };

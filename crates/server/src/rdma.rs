@@ -1,13 +1,13 @@
-//! The server's RDMA side: the same desk, behind queue pairs.
+//! The server's RDMA side: the same dispatcher, behind queue pairs.
 //!
 //! Clients ask by SEND and are answered by SEND, and grants are pushed. Memory is lent to clients of lent spaces only, who say
 //! so when they come: behind what they call themselves, on a line of its own, stands the space. To everybody else nothing is
-//! registered. A client that is gone has its queue pair destroyed before the books hear of it and free what it held.
+//! registered. A client that is gone has its queue pair destroyed before the lock table hears of it and frees what it held.
 
-use super::desk::Desk;
+use super::dispatcher::Dispatcher;
 use super::lent::Lent;
 use super::undertaker::Undertaker;
-use super::{ServeError, books};
+use super::{ServeError, lock_table};
 use lockwright::internal;
 use lockwright::internal::layout::{NUMBERS, SCHEME};
 use lockwright_fabric::backend::inproc::InProc;
@@ -20,7 +20,6 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::runtime::Handle;
 
 /// Where and how.
 #[derive(Clone, Debug)]
@@ -37,12 +36,10 @@ pub(super) struct Shared {
     pub(super) epoch: u64,
 }
 
-/// The desk, as the fabric's threads see it.
+/// The dispatcher, as the fabric's threads see it.
 struct Door {
-    desk: Desk,
-    /// The desk starts tasks for spaces of shared memory.
-    runtime: Handle,
-    /// Clients of lent spaces: what the fabric calls them, what the desk calls them, and which space it is.
+    dispatcher: Dispatcher,
+    /// Clients of lent spaces: what the fabric calls them, what the dispatcher calls them, and which space it is.
     lent: Mutex<HashMap<PeerId, (PeerId, usize)>>,
     /// What the server calls itself when it comes to a lent space of its own.
     own: String,
@@ -59,7 +56,7 @@ impl Door {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the desk calls a client.
+    /// What the dispatcher calls a client.
     fn session(&self, peer: PeerId) -> PeerId {
         self.lent().get(&peer).map_or(peer, |(session, _)| *session)
     }
@@ -67,12 +64,12 @@ impl Door {
     /// Lets `session` into the lent space at `index`. The fabric knows it by its number there, so that clients can write to
     /// each other by what stands in the words of locks.
     fn lend(&self, session: PeerId, label: &str, index: usize) -> Option<PeerId> {
-        let lent = &self.desk.lends()[index];
+        let lent = &self.dispatcher.lends()[index];
         // Those who were in before a restart may not have noticed it yet.
-        while label != self.own && self.desk.books().is_recovering() {
+        while label != self.own && self.dispatcher.lock_table().is_recovering() {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let peer = self.desk.lend(session, lent, label)?;
+        let peer = self.dispatcher.lend(session, lent, label)?;
         let peer = PeerId(index as u32 * NEXT_SPACE + peer.0);
         self.lent().insert(peer, (session, index));
         Some(peer)
@@ -85,50 +82,48 @@ const NEXT_SPACE: u32 = NUMBERS as u32 + 1;
 impl Reception for Door {
     fn admit(&self, name: &str) -> Option<PeerId> {
         let (label, space) = wish(name);
-        let session = VerbHost::admit(&self.desk, label)?;
-        // One that is not there is refused by the desk, in words.
-        let index = space.and_then(|space| self.desk.lends().iter().position(|lent| lent.name == space));
+        let session = VerbHost::admit(&self.dispatcher, label)?;
+        // One that is not there is refused by the lock table, in words.
+        let index =
+            space.and_then(|space| self.dispatcher.lends().iter().position(|lent| lent.name == space));
         let Some(index) = index else { return Some(session) };
         let lent = self.lend(session, label, index);
         if lent.is_none() {
-            VerbHost::on_session_lost(&self.desk, session, SessionEnd::Lost);
+            VerbHost::on_session_lost(&self.dispatcher, session, SessionEnd::Lost);
         }
         lent
     }
 
     fn memory(&self, peer: PeerId) -> Option<Arc<InProc>> {
         let (_, index) = *self.lent().get(&peer)?;
-        Some(Arc::clone(&self.desk.lends()[index].memory))
+        Some(Arc::clone(&self.dispatcher.lends()[index].memory))
     }
 
     fn attach(&self, peer: PeerId, inbox: Inbox) {
-        VerbHost::attach(&self.desk, self.session(peer), inbox);
+        VerbHost::attach(&self.dispatcher, self.session(peer), inbox);
     }
 
     fn deliver(&self, from: PeerId, to: PeerId, message: &Message) {
-        let _tasks = self.runtime.enter();
-        VerbHost::deliver(&self.desk, self.session(from), to, message);
+        VerbHost::deliver(&self.dispatcher, self.session(from), to, message);
     }
 
     fn settle(&self) {
-        let _tasks = self.runtime.enter();
-        VerbHost::settle(&self.desk);
+        VerbHost::settle(&self.dispatcher);
     }
 
     fn on_lost(&self, peer: PeerId, how: SessionEnd) {
-        let _tasks = self.runtime.enter();
         let session = self.lent().remove(&peer).map_or(peer, |(session, _)| session);
-        VerbHost::on_session_lost(&self.desk, session, how);
+        VerbHost::on_session_lost(&self.dispatcher, session, how);
     }
 }
 
-/// Opens the RDMA side of `desk`.
-pub(super) fn open(side: &Side, desk: &Desk, shared: Shared) -> Result<RdmaHost, ServeError> {
+/// Opens the RDMA side of `dispatcher`.
+pub(super) fn open(side: &Side, dispatcher: &Dispatcher, shared: Shared) -> Result<RdmaHost, ServeError> {
     let Shared { token, heartbeat, grace, epoch } = shared;
     let options = HostOptions {
         device: side.device.clone(),
         listen: side.listen,
-        max_clients: books::MAX_SESSIONS,
+        max_clients: lock_table::MAX_SESSIONS,
         token,
         heartbeat,
         grace,
@@ -136,8 +131,7 @@ pub(super) fn open(side: &Side, desk: &Desk, shared: Shared) -> Result<RdmaHost,
         ..HostOptions::default()
     };
     let own = format!("{} - undertaker-{:032x}", std::process::id(), internal::key());
-    let door =
-        Door { desk: desk.clone(), runtime: Handle::current(), lent: Mutex::default(), own: own.clone() };
+    let door = Door { dispatcher: dispatcher.clone(), lent: Mutex::default(), own: own.clone() };
     let token = options.token.clone();
     let host = RdmaHost::receive(Arc::new(door), options).map_err(|error| match error {
         RdmaConnectError::Unreachable { host, error } => {
@@ -145,7 +139,7 @@ pub(super) fn open(side: &Side, desk: &Desk, shared: Shared) -> Result<RdmaHost,
         }
         error => ServeError::Rdma(error.to_string()),
     })?;
-    for lent in desk.lends() {
+    for lent in dispatcher.lends() {
         employ(lent, &host, side, token.clone(), &own)?;
     }
     Ok(host)

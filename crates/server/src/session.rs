@@ -1,12 +1,12 @@
-//! A client, as the books know it: what it calls itself, the names it uses, what it holds and wants.
+//! A client, as the lock table knows it: what it calls itself, the names it uses, what it holds and wants.
 
 use super::directory::SpaceNumber;
 use super::exported::{Exported, Held};
-use super::handles::Secretly;
 use super::lent::{self, Lent};
+use foldhash::quality::RandomState;
 use lockwright::LockName;
 pub(super) use lockwright::wire::MAX_REQUESTS;
-use lockwright::wire::{Answer, DESK, RequestId, Units, slot};
+use lockwright::wire::{RequestId, Response, SERVER, Units, slot};
 use lockwright_fabric::backend::tcp::Inbox;
 use lockwright_fabric::observe::Mode;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ pub(super) const MAX_HANDLES: usize = 1 << 18;
 
 /// Where a session's locks are.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum Space {
     /// In this server.
     Own(SpaceNumber),
     /// In this host's shared memory.
@@ -29,7 +29,7 @@ pub(super) enum Place {
 
 /// What a handle stands for.
 #[derive(Debug)]
-pub(super) enum Name {
+pub(super) enum Target {
     Own(u64),
     Exported(super::exported::Handle),
     Lent { name: LockName, lock: u64, token_base: u64 },
@@ -61,7 +61,7 @@ pub(super) enum Change {
 
 /// A request that waits or is held.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct RequestRecord {
     pub(super) id: RequestId,
     /// Of a server's own spaces.
     pub(super) lock: Option<u64>,
@@ -78,7 +78,7 @@ pub(super) struct Request {
     pub(super) before: Option<u64>,
 }
 
-impl Request {
+impl RequestRecord {
     pub(super) const fn new(
         id: RequestId,
         lock: Option<u64>,
@@ -98,11 +98,12 @@ pub(super) struct Session {
     /// What it calls itself.
     pub(super) label: String,
     pub(super) key: u128,
-    pub(super) place: Option<Place>,
+    pub(super) space: Option<Space>,
     /// Its place in a lent space, if its client takes the locks there by itself.
     pub(super) lent: Option<Arc<lent::Guest>>,
-    pub(super) handles: HashMap<u64, Name, Secretly>,
-    pub(super) slots: Vec<Option<Request>>,
+    /// By a hash with a random seed: clients choose the handles, and must not be able to make them collide.
+    pub(super) handles: HashMap<u64, Target, RandomState>,
+    pub(super) slots: Vec<Option<RequestRecord>>,
     /// Requests taken, and how many of them it knows to be.
     pub(super) taken: u64,
     pub(super) told: u64,
@@ -111,21 +112,21 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn say(&mut self, answer: &Answer) {
+    pub(super) fn say(&mut self, response: &Response) {
         self.told = self.taken;
         if let Some(inbox) = &self.inbox {
             // A session that takes no more is over, or about to be.
-            inbox.deliver(DESK, answer.encode(self.taken));
+            inbox.deliver(SERVER, response.encode(self.taken));
         }
     }
 
     /// The request with this id.
-    pub(super) fn request(&mut self, id: RequestId) -> Option<&mut Request> {
+    pub(super) fn request(&mut self, id: RequestId) -> Option<&mut RequestRecord> {
         self.slots.get_mut(slot(id) as usize)?.as_mut().filter(|request| request.id == id)
     }
 
     /// Takes the request with this id out.
-    pub(super) fn take(&mut self, id: RequestId) -> Option<Request> {
+    pub(super) fn take(&mut self, id: RequestId) -> Option<RequestRecord> {
         self.slots.get_mut(slot(id) as usize)?.take_if(|request| request.id == id)
     }
 
@@ -135,7 +136,7 @@ impl Session {
     }
 
     /// Puts a request into its slot, which must be free.
-    pub(super) fn put(&mut self, request: Request) -> Result<(), &'static str> {
+    pub(super) fn put(&mut self, request: RequestRecord) -> Result<(), &'static str> {
         let at = slot(request.id) as usize;
         if at >= MAX_REQUESTS as usize {
             return Err("a client can hold and want 65536 locks at a time, not more");

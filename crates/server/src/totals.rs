@@ -85,9 +85,9 @@ pub(super) struct Totals {
     pub(super) downgrades: u64,
     pub(super) parts: u64,
     pub(super) exported_grants: u64,
-    /// Passes of the combiner, and what was taken in them.
+    /// Batches of the combiner, and the requests in them.
     pub(super) passes: u64,
-    pub(super) notes: u64,
+    pub(super) messages: u64,
     wait: Histogram,
     pub(super) hold: Histogram,
 }
@@ -152,7 +152,7 @@ impl Totals {
                 self.exported_grants,
             ),
             ("lockwright_passes_total", "Times that what waited was served together.", self.passes),
-            ("lockwright_messages_total", "Messages of clients that were served.", self.notes),
+            ("lockwright_messages_total", "Messages of clients that were served.", self.messages),
             ("lockwright_claims_total", "Grants claimed again after a restart.", self.claimed),
         ] {
             put(name, "counter", help, plain(name, value));

@@ -3,7 +3,6 @@
 //! Each has a runtime of its own, and a connection stays where it was dealt to: nobody steals work, so whoever reads a request
 //! on an idle server answers it, and wakes nobody.
 
-use super::tray::Tray;
 use std::io;
 use std::thread::JoinHandle;
 use tokio::runtime::{Builder, Handle};
@@ -29,13 +28,7 @@ impl Workers {
         let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         // Whoever asks may be on this machine too: threads that outnumber the cores keep each other waiting.
         let threads = threads.unwrap_or_else(|| (cores() / 2).clamp(1, MOST));
-        Tray::take_end(0);
         (1..threads).map(Worker::start).collect::<io::Result<_>>().map(Self)
-    }
-
-    /// How many there are with the first.
-    pub(super) fn threads(&self) -> usize {
-        self.0.len() + 1
     }
 
     pub(super) fn handles(&self) -> Vec<Handle> {
@@ -48,7 +41,6 @@ impl Worker {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (handle, (stop, stopped)) = (runtime.handle().clone(), oneshot::channel());
         let work = move || {
-            Tray::take_end(number);
             let _ = runtime.block_on(stopped);
         };
         let thread = std::thread::Builder::new().name(format!("lockwright-io-{number}")).spawn(work)?;

@@ -8,7 +8,7 @@ use super::guest::endpoint::GuestEndpoint;
 use super::table::{Origin, Table};
 use super::transport::{Session, Transport};
 use crate::error::{LockError, OpenError};
-use crate::wire::{Answer, Ask, DESK};
+use crate::wire::{Request, Response, SERVER};
 use lockwright_fabric::backend::tcp::{Fate, Listener, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
@@ -66,10 +66,10 @@ impl std::fmt::Debug for Remote {
 
 impl Line {
     /// Says `ask` to the server; without a session, what matters of it is said when there is one.
-    pub(crate) fn say(&mut self, ask: &Ask) {
+    pub(crate) fn say(&mut self, ask: &Request) {
         if let Some(ep) = &self.ep {
             let message = self.table.say(ask);
-            ep.tell(DESK, &message);
+            ep.tell(SERVER, &message);
         }
     }
 
@@ -185,7 +185,7 @@ impl Remote {
     pub(crate) fn give_up(&self, id: crate::wire::RequestId) {
         let mut line = self.line();
         if line.table.take(id).is_some() {
-            line.say(&Ask::Unlock { id, answer: false });
+            line.say(&Request::Unlock { id, answer: false });
         }
     }
 
@@ -218,7 +218,7 @@ impl Remote {
         line.expire();
         let origin = Origin { epoch: ep.epoch(), key: key() };
         for message in line.table.begin_session(origin, &self.options.space, self.options.one_sided) {
-            ep.tell(DESK, &message);
+            ep.tell(SERVER, &message);
         }
         let fate = ep.fate();
         line.ep = Some(ep);
@@ -258,13 +258,13 @@ impl Remote {
 
 impl Listener for Remote {
     fn message(&self, from: PeerId, message: Message) -> Option<Message> {
-        if from != DESK {
+        if from != SERVER {
             // For the protocol that this client runs itself.
             return Some(message);
         }
-        let (taken, answer) = Answer::decode(&message)?;
+        let (taken, answer) = Response::decode(&message)?;
         let mut line = self.line();
-        if let Answer::Refused { id: 0, why } = &answer {
+        if let Response::Refused { id: 0, why } = &answer {
             self.fail(&mut line, why);
             return None;
         }
@@ -282,7 +282,7 @@ impl Listener for Remote {
         let line = self.line();
         if let Some(ep) = &line.ep {
             for message in line.table.unacked() {
-                ep.tell(DESK, message);
+                ep.tell(SERVER, message);
             }
         }
     }

@@ -36,7 +36,7 @@ use self::table::Stage;
 use crate::error::{ChangeError, HandleError};
 use crate::home::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Seat, Standing, Ticket};
 use crate::name::LockName;
-use crate::wire::{self, Ask, RequestId, Units};
+use crate::wire::{self, Request, RequestId, Units};
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
@@ -222,7 +222,7 @@ impl Future for Asking {
                 let (units, wait) = (this.units, this.wait);
                 let id = line.table.open(Some(units), Stage::Wanted { wait });
                 line.table.keep(id, cx.waker());
-                line.say(&Ask::Lock { id, units, wait });
+                line.say(&Request::Lock { id, units, wait });
                 *this.id.insert(id)
             }
         };
@@ -284,7 +284,7 @@ impl Future for Unlocking {
             match line.table.stage(id) {
                 Some(stage @ (Stage::Held { .. } | Stage::Claimed { .. })) if in_session => {
                     *stage = Stage::Unlocking;
-                    line.say(&Ask::Unlock { id, answer: true });
+                    line.say(&Request::Unlock { id, answer: true });
                 }
                 Some(Stage::Lost) | None => {
                     line.table.take(id);
@@ -293,7 +293,7 @@ impl Future for Unlocking {
                 // The server frees what nobody claims.
                 _ => {
                     line.table.take(id);
-                    return Poll::Ready(Err(Lost::Fabric(FabricError::PeerLost(wire::DESK))));
+                    return Poll::Ready(Err(Lost::Fabric(FabricError::PeerLost(wire::SERVER))));
                 }
             }
         }
@@ -306,7 +306,7 @@ impl Future for Unlocking {
         Poll::Ready(match line.table.take(id) {
             Some(Stage::Unlocked { held: true }) => Ok(()),
             Some(Stage::Unlocked { held: false } | Stage::Lost) => Err(Lost::Recovered),
-            _ => Err(Lost::Fabric(FabricError::PeerLost(wire::DESK))),
+            _ => Err(Lost::Fabric(FabricError::PeerLost(wire::SERVER))),
         })
     }
 }
@@ -316,7 +316,7 @@ impl Drop for Unlocking {
         // Not begun: the lock must not stay held. Half-way: nobody wants the answer any more.
         let mut line = self.remote.line();
         if !self.begun && line.table.take(self.id).is_some() {
-            line.say(&Ask::Unlock { id: self.id, answer: false });
+            line.say(&Request::Unlock { id: self.id, answer: false });
         } else if self.begun {
             line.table.take(self.id);
         }

@@ -21,7 +21,7 @@ pub use changes::Upgrade;
 use crate::error::LockError;
 use crate::home::{Kind, Refused};
 use crate::name::LockName;
-use crate::wire::{Answer, Ask, RequestId, Units, VERSION, slot};
+use crate::wire::{Request, RequestId, Response, Units, VERSION, slot};
 use lockwright_fabric::{Message, PeerId};
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
@@ -71,7 +71,7 @@ pub enum Stage {
 
 /// One request.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct PendingRequest {
     id: RequestId,
     units: Option<Units>,
     stage: Stage,
@@ -90,7 +90,7 @@ pub struct Table {
     unacked: VecDeque<(u64, Message)>,
     handles: HashMap<u64, (Kind, LockName)>,
     next_handle: u64,
-    slots: Vec<Option<Request>>,
+    slots: Vec<Option<PendingRequest>>,
     free: Vec<u32>,
     next_id: u64,
     /// Whether the server has let us into the space.
@@ -105,7 +105,7 @@ pub struct Table {
 impl Table {
     /// The message that says `ask`. It is kept until the server has taken it.
     #[must_use]
-    pub fn say(&mut self, ask: &Ask) -> Message {
+    pub fn say(&mut self, ask: &Request) -> Message {
         self.seq += 1;
         let message = ask.encode(self.seq);
         self.unacked.push_back((self.seq, message.clone()));
@@ -118,17 +118,17 @@ impl Table {
     }
 
     /// A new handle for a name.
-    pub fn name(&mut self, kind: Kind, name: &LockName) -> (u64, Ask) {
+    pub fn name(&mut self, kind: Kind, name: &LockName) -> (u64, Request) {
         let handle = self.next_handle;
         self.next_handle += 1;
         self.handles.insert(handle, (kind, name.clone()));
-        (handle, Ask::Name { handle, kind, name: name.clone() })
+        (handle, Request::Name { handle, kind, name: name.clone() })
     }
 
     /// The handle is of no more use.
-    pub fn forget(&mut self, handle: u64) -> Ask {
+    pub fn forget(&mut self, handle: u64) -> Request {
         self.handles.remove(&handle);
-        Ask::Forget { handle }
+        Request::Forget { handle }
     }
 
     /// A new request.
@@ -140,11 +140,11 @@ impl Table {
         self.next_id += 1;
         let id = self.next_id << 32 | u64::from(at);
         let (change, since) = (Change::None, Instant::now());
-        self.slots[at as usize] = Some(Request { id, units, stage, change, since, waker: None });
+        self.slots[at as usize] = Some(PendingRequest { id, units, stage, change, since, waker: None });
         id
     }
 
-    fn request(&mut self, id: RequestId) -> Option<&mut Request> {
+    fn request(&mut self, id: RequestId) -> Option<&mut PendingRequest> {
         self.slots.get_mut(slot(id) as usize)?.as_mut().filter(|request| request.id == id)
     }
 
@@ -170,13 +170,13 @@ impl Table {
     }
 
     /// What the server says. Returns whom to wake.
-    pub fn hear(&mut self, taken: u64, answer: Answer) -> Option<Waker> {
+    pub fn hear(&mut self, taken: u64, answer: Response) -> Option<Waker> {
         while self.unacked.front().is_some_and(|(seq, _)| *seq <= taken) {
             self.unacked.pop_front();
         }
         let origin = self.origin;
         let (id, next) = match answer {
-            Answer::Granted { id, token } => match self.stage(id)? {
+            Response::Granted { id, token } => match self.stage(id)? {
                 Stage::Wanted { .. } => (id, Stage::Granted { token }),
                 // Claimed, or a piece of what was: with its token, or with one of a later change.
                 Stage::Claimed { token: held, .. } if *held <= token => (id, Stage::Held { token, origin }),
@@ -184,9 +184,9 @@ impl Table {
                 // Given up meanwhile, which the server will hear.
                 _ => return None,
             },
-            Answer::Busy { id } => (id, Stage::Failed(Refused::Busy)),
-            Answer::Refused { id, why } => (id, Stage::Failed(Refused::Error(LockError::Server(why)))),
-            Answer::Lost { id } => match self.stage(id)? {
+            Response::Busy { id } => (id, Stage::Failed(Refused::Busy)),
+            Response::Refused { id, why } => (id, Stage::Failed(Refused::Error(LockError::Server(why)))),
+            Response::Lost { id } => match self.stage(id)? {
                 Stage::Held { .. } | Stage::Claimed { .. } => (id, Stage::Lost),
                 // Taken away before anybody saw it.
                 Stage::Granted { .. } => (
@@ -195,12 +195,12 @@ impl Table {
                 ),
                 _ => return None,
             },
-            Answer::Unlocked { id, held } => match self.stage(id)? {
+            Response::Unlocked { id, held } => match self.stage(id)? {
                 Stage::Unlocking => (id, Stage::Unlocked { held }),
                 Stage::Looking { .. } => (id, Stage::Looked { bytes: vec![u8::from(held)] }),
                 _ => return None,
             },
-            Answer::Page { id, more, bytes: page } => match self.stage(id)? {
+            Response::Page { id, more, bytes: page } => match self.stage(id)? {
                 Stage::Looking { bytes } => {
                     bytes.extend(page);
                     if more {
@@ -210,21 +210,21 @@ impl Table {
                 }
                 _ => return None,
             },
-            Answer::Found { id, lock, token_base } => match self.stage(id)? {
+            Response::Found { id, lock, token_base } => match self.stage(id)? {
                 Stage::Looking { .. } => {
                     let bytes = [lock, token_base].iter().flat_map(|word| word.to_le_bytes()).collect();
                     (id, Stage::Looked { bytes })
                 }
                 _ => return None,
             },
-            Answer::Guest { peer } => {
+            Response::Joined { peer } => {
                 self.guests += 1;
                 self.guest = Some((self.guests, peer));
                 return None;
             }
-            Answer::Changed { id, token, mode } => return self.changed(id, token, mode),
-            Answer::Unchanged { id, why } => return self.unchanged(id, why),
-            Answer::Ack => return None,
+            Response::Changed { id, token, mode } => return self.changed(id, token, mode),
+            Response::Unchanged { id, why } => return self.unchanged(id, why),
+            Response::Ack => return None,
         };
         let request = self.request(id)?;
         request.stage = next;
@@ -257,21 +257,21 @@ impl Table {
         (self.origin, self.seq, self.is_open) = (origin, 0, false);
         self.unacked.clear();
         let (key, space) = (origin.key, space.to_vec());
-        let mut asks = vec![Ask::Open { version: VERSION, key, space, one_sided }];
+        let mut asks = vec![Request::Open { version: VERSION, key, space, one_sided }];
         let mut handles: Vec<_> = self.handles.iter().collect();
         handles.sort_by_key(|(handle, _)| **handle);
-        asks.extend(handles.into_iter().map(|(handle, (kind, name))| Ask::Name {
+        asks.extend(handles.into_iter().map(|(handle, (kind, name))| Request::Name {
             handle: *handle,
             kind: *kind,
             name: name.clone(),
         }));
         let (mut upgrades, mut wanted) = (Vec::new(), Vec::new());
-        for Request { id, units, stage, change, since, waker } in self.slots.iter_mut().flatten() {
+        for PendingRequest { id, units, stage, change, since, waker } in self.slots.iter_mut().flatten() {
             let Some(units) = *units else { continue };
             match *stage {
                 Stage::Held { token, origin } | Stage::Claimed { token, origin } if restarted => {
                     let Origin { epoch, key } = origin;
-                    asks.push(Ask::Claim { id: *id, units, token, epoch, key });
+                    asks.push(Request::Claim { id: *id, units, token, epoch, key });
                     *stage = Stage::Claimed { token, origin };
                     upgrades.extend(change.ask_again(*id));
                     if change.is_settled() {
@@ -282,7 +282,7 @@ impl Table {
                     *stage = Stage::Lost;
                     waker.take().into_iter().for_each(Waker::wake);
                 }
-                Stage::Wanted { wait } => wanted.push((*since, Ask::Lock { id: *id, units, wait })),
+                Stage::Wanted { wait } => wanted.push((*since, Request::Lock { id: *id, units, wait })),
                 _ => {}
             }
         }

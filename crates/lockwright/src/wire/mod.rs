@@ -43,7 +43,7 @@ pub const VERSION: u64 = 3;
 /// The oldest version that a server still understands: nothing that was said in it has another meaning now.
 pub const OLDEST: u64 = 1;
 /// Whom clients write to.
-pub const DESK: PeerId = PeerId::role(0);
+pub const SERVER: PeerId = PeerId::role(0);
 /// Requests of one client at a time, held or waiting.
 pub const MAX_REQUESTS: u32 = 1 << 16;
 /// The longest name of a space.
@@ -70,7 +70,7 @@ pub struct Units {
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum Request {
     /// The first of a session: which space it is about, and under which key the client will claim what it holds if the
     /// server should be restarted.
     Open {
@@ -148,7 +148,7 @@ pub enum Ask {
 
 /// What a server answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Response {
     Granted {
         id: RequestId,
         token: u64,
@@ -179,7 +179,7 @@ pub enum Answer {
     /// An upgrade or downgrade came to nothing: it is held as it was, if it was.
     Unchanged {
         id: RequestId,
-        why: Why,
+        why: DenyReason,
     },
     /// A piece of a listing.
     Page {
@@ -196,14 +196,14 @@ pub enum Answer {
         token_base: u64,
     },
     /// The session's client is in the space, under this number.
-    Guest {
+    Joined {
         peer: PeerId,
     },
 }
 
 /// Why a held lock was not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum DenyReason {
     /// Others read, and it was only tried.
     Busy,
     /// Another reader already waits for the same.
@@ -233,34 +233,40 @@ fn halves(key: u128) -> [u64; 2] {
     [key as u64, (key >> 64) as u64]
 }
 
-impl Ask {
+impl Request {
     /// The message that says this, as number `seq` of the session.
     pub fn encode(&self, seq: u64) -> Message {
         match self {
-            Ask::Open { version, key, space, one_sided } => {
+            Request::Open { version, key, space, one_sided } => {
                 let [low, high] = halves(*key);
                 message(1 | flag(*one_sided, FLAG), *version, [seq, low, high, 0], pack(space))
             }
-            Ask::Name { handle, kind, name } => {
+            Request::Name { handle, kind, name } => {
                 let kind = 2 | flag(*kind == Kind::Ranges, RANGES);
                 message(kind, *handle, [seq, 0, 0, 0], pack(name.as_bytes()))
             }
-            Ask::Forget { handle } => message(3, *handle, [seq, 0, 0, 0], Vec::new()),
-            Ask::Lock { id, units, wait } => of_units(4 | flag(*wait, FLAG), *id, seq, units, Vec::new()),
-            Ask::Unlock { id, answer } => message(5 | flag(*answer, FLAG), *id, [seq, 0, 0, 0], Vec::new()),
-            Ask::Upgrade { id, wait } => message(15 | flag(*wait, FLAG), *id, [seq, 0, 0, 0], Vec::new()),
-            Ask::Downgrade { id, gives_up } => {
+            Request::Forget { handle } => message(3, *handle, [seq, 0, 0, 0], Vec::new()),
+            Request::Lock { id, units, wait } => of_units(4 | flag(*wait, FLAG), *id, seq, units, Vec::new()),
+            Request::Unlock { id, answer } => {
+                message(5 | flag(*answer, FLAG), *id, [seq, 0, 0, 0], Vec::new())
+            }
+            Request::Upgrade { id, wait } => message(15 | flag(*wait, FLAG), *id, [seq, 0, 0, 0], Vec::new()),
+            Request::Downgrade { id, gives_up } => {
                 message(16 | flag(*gives_up, FLAG), *id, [seq, 0, 0, 0], Vec::new())
             }
-            Ask::Part { id, start, end, rest } => message(17, *id, [seq, *start, *end, *rest], Vec::new()),
-            Ask::Claim { id, units, token, epoch, key } => {
+            Request::Part { id, start, end, rest } => {
+                message(17, *id, [seq, *start, *end, *rest], Vec::new())
+            }
+            Request::Claim { id, units, token, epoch, key } => {
                 let [low, high] = halves(*key);
                 of_units(7, *id, seq, units, vec![*token, *epoch, low, high])
             }
-            Ask::List { id } => message(8, *id, [seq, 0, 0, 0], Vec::new()),
-            Ask::Heat { id } => message(9, *id, [seq, 0, 0, 0], Vec::new()),
-            Ask::Break { id, token, name } => message(10, *id, [seq, *token, 0, 0], pack(name.as_bytes())),
-            Ask::Find { id, handle } => message(11, *id, [seq, *handle, 0, 0], Vec::new()),
+            Request::List { id } => message(8, *id, [seq, 0, 0, 0], Vec::new()),
+            Request::Heat { id } => message(9, *id, [seq, 0, 0, 0], Vec::new()),
+            Request::Break { id, token, name } => {
+                message(10, *id, [seq, *token, 0, 0], pack(name.as_bytes()))
+            }
+            Request::Find { id, handle } => message(11, *id, [seq, *handle, 0, 0], Vec::new()),
         }
     }
 
@@ -276,57 +282,57 @@ impl Ask {
         let ask = match kind & 0xff {
             1 => {
                 let space = unpack(tail).filter(|space| space.len() <= MAX_SPACE)?;
-                Ask::Open { version: lock, key: key(a, b), space, one_sided: has(FLAG) }
+                Request::Open { version: lock, key: key(a, b), space, one_sided: has(FLAG) }
             }
             2 => {
                 let kind = if has(RANGES) { Kind::Ranges } else { Kind::Keyed };
-                Ask::Name { handle: lock, kind, name: name_in(tail)? }
+                Request::Name { handle: lock, kind, name: name_in(tail)? }
             }
-            3 => Ask::Forget { handle: lock },
-            4 => Ask::Lock { id: lock, units: units(), wait: has(FLAG) },
-            5 => Ask::Unlock { id: lock, answer: has(FLAG) },
+            3 => Request::Forget { handle: lock },
+            4 => Request::Lock { id: lock, units: units(), wait: has(FLAG) },
+            5 => Request::Unlock { id: lock, answer: has(FLAG) },
             7 => {
                 let [token, epoch, low, high] = *tail.first_chunk()?;
-                Ask::Claim { id: lock, units: units(), token, epoch, key: key(low, high) }
+                Request::Claim { id: lock, units: units(), token, epoch, key: key(low, high) }
             }
-            8 => Ask::List { id: lock },
-            9 => Ask::Heat { id: lock },
-            10 => Ask::Break { id: lock, token: a, name: name_in(tail)? },
-            11 => Ask::Find { id: lock, handle: a },
-            15 => Ask::Upgrade { id: lock, wait: has(FLAG) },
-            16 => Ask::Downgrade { id: lock, gives_up: has(FLAG) },
-            17 => Ask::Part { id: lock, start: a, end: b, rest: c },
+            8 => Request::List { id: lock },
+            9 => Request::Heat { id: lock },
+            10 => Request::Break { id: lock, token: a, name: name_in(tail)? },
+            11 => Request::Find { id: lock, handle: a },
+            15 => Request::Upgrade { id: lock, wait: has(FLAG) },
+            16 => Request::Downgrade { id: lock, gives_up: has(FLAG) },
+            17 => Request::Part { id: lock, start: a, end: b, rest: c },
             _ => return None,
         };
         Some((seq, ask))
     }
 }
 
-impl Answer {
+impl Response {
     /// The message that says this, and that requests up to number `taken` were taken.
     pub fn encode(&self, taken: u64) -> Message {
         let plain = |kind, id, word| message(kind, id, [word, 0, 0, taken], Vec::new());
         match self {
-            Answer::Granted { id, token } => plain(65, *id, *token),
-            Answer::Busy { id } => plain(66, *id, 0),
-            Answer::Refused { id, why } => message(67, *id, [0, 0, 0, taken], pack(why.as_bytes())),
-            Answer::Lost { id } => plain(68, *id, 0),
-            Answer::Unlocked { id, held } => plain(69, *id, u64::from(*held)),
-            Answer::Page { id, more, bytes } => {
+            Response::Granted { id, token } => plain(65, *id, *token),
+            Response::Busy { id } => plain(66, *id, 0),
+            Response::Refused { id, why } => message(67, *id, [0, 0, 0, taken], pack(why.as_bytes())),
+            Response::Lost { id } => plain(68, *id, 0),
+            Response::Unlocked { id, held } => plain(69, *id, u64::from(*held)),
+            Response::Page { id, more, bytes } => {
                 message(70, *id, [u64::from(*more), 0, 0, taken], pack(bytes))
             }
-            Answer::Ack => plain(71, 0, 0),
-            Answer::Found { id, lock, token_base } => {
+            Response::Ack => plain(71, 0, 0),
+            Response::Found { id, lock, token_base } => {
                 message(72, *id, [*lock, *token_base, 0, taken], Vec::new())
             }
-            Answer::Guest { peer } => plain(73, u64::from(peer.0), 0),
-            Answer::Changed { id, token, mode } => {
+            Response::Joined { peer } => plain(73, u64::from(peer.0), 0),
+            Response::Changed { id, token, mode } => {
                 message(74, *id, [*token, u64::from(*mode == Mode::Exclusive), 0, taken], Vec::new())
             }
-            Answer::Unchanged { id, why } => match why {
-                Why::Busy => plain(75, *id, 1),
-                Why::Deadlock => plain(75, *id, 2),
-                Why::Refused(why) => message(75, *id, [0, 0, 0, taken], pack(why.as_bytes())),
+            Response::Unchanged { id, why } => match why {
+                DenyReason::Busy => plain(75, *id, 1),
+                DenyReason::Deadlock => plain(75, *id, 2),
+                DenyReason::Refused(why) => message(75, *id, [0, 0, 0, taken], pack(why.as_bytes())),
             },
         }
     }
@@ -335,27 +341,27 @@ impl Answer {
     pub fn decode(message: &Message) -> Option<(u64, Self)> {
         let Message { lock: id, kind, words: [a, b, _, taken], ref tail } = *message;
         let answer = match kind {
-            65 => Answer::Granted { id, token: a },
-            66 => Answer::Busy { id },
-            67 => Answer::Refused { id, why: String::from_utf8_lossy(&unpack(tail)?).into_owned() },
-            68 => Answer::Lost { id },
-            69 => Answer::Unlocked { id, held: a == 1 },
-            70 => Answer::Page { id, more: a == 1, bytes: unpack(tail)? },
-            71 => Answer::Ack,
-            72 => Answer::Found { id, lock: a, token_base: b },
-            73 => Answer::Guest { peer: PeerId(u32::try_from(id).ok()?) },
+            65 => Response::Granted { id, token: a },
+            66 => Response::Busy { id },
+            67 => Response::Refused { id, why: String::from_utf8_lossy(&unpack(tail)?).into_owned() },
+            68 => Response::Lost { id },
+            69 => Response::Unlocked { id, held: a == 1 },
+            70 => Response::Page { id, more: a == 1, bytes: unpack(tail)? },
+            71 => Response::Ack,
+            72 => Response::Found { id, lock: a, token_base: b },
+            73 => Response::Joined { peer: PeerId(u32::try_from(id).ok()?) },
             74 => {
                 let mode = if b == 1 { Mode::Exclusive } else { Mode::Shared };
-                Answer::Changed { id, token: a, mode }
+                Response::Changed { id, token: a, mode }
             }
             75 => {
                 let why = match a {
-                    0 => Why::Refused(String::from_utf8_lossy(&unpack(tail)?).into_owned()),
-                    1 => Why::Busy,
-                    2 => Why::Deadlock,
+                    0 => DenyReason::Refused(String::from_utf8_lossy(&unpack(tail)?).into_owned()),
+                    1 => DenyReason::Busy,
+                    2 => DenyReason::Deadlock,
                     _ => return None,
                 };
-                Answer::Unchanged { id, why }
+                Response::Unchanged { id, why }
             }
             _ => return None,
         };

@@ -2,60 +2,60 @@
 
 use super::*;
 
-fn asks() -> Vec<Ask> {
+fn asks() -> Vec<Request> {
     let name = LockName::new("orders/42").unwrap();
     let units = |mode| Units { handle: 7, mode, start: 3, end: u64::MAX };
     vec![
-        Ask::Open { version: VERSION, key: u128::MAX - 5, space: b"stock".to_vec(), one_sided: false },
-        Ask::Open { version: 9, key: 1, space: Vec::new(), one_sided: true },
-        Ask::Name { handle: 1, kind: Kind::Keyed, name: name.clone() },
-        Ask::Name { handle: u64::MAX, kind: Kind::Ranges, name: LockName::new([7; 255]).unwrap() },
-        Ask::Forget { handle: 4 },
-        Ask::Lock { id: 5 << 32 | 6, units: units(Mode::Exclusive), wait: false },
-        Ask::Lock { id: 1, units: units(Mode::Shared), wait: true },
-        Ask::Unlock { id: 9, answer: true },
-        Ask::Unlock { id: 9, answer: false },
-        Ask::Claim { id: 2, units: units(Mode::Shared), token: 77, epoch: 5, key: 1 << 100 },
-        Ask::List { id: 11 },
-        Ask::Heat { id: 12 },
-        Ask::Break { id: 13, token: 99, name },
-        Ask::Find { id: 14, handle: 3 },
-        Ask::Upgrade { id: 17, wait: true },
-        Ask::Upgrade { id: 17, wait: false },
-        Ask::Downgrade { id: 18, gives_up: false },
-        Ask::Downgrade { id: 18, gives_up: true },
-        Ask::Part { id: 19, start: 3, end: u64::MAX, rest: 1 << 40 | 2 },
+        Request::Open { version: VERSION, key: u128::MAX - 5, space: b"stock".to_vec(), one_sided: false },
+        Request::Open { version: 9, key: 1, space: Vec::new(), one_sided: true },
+        Request::Name { handle: 1, kind: Kind::Keyed, name: name.clone() },
+        Request::Name { handle: u64::MAX, kind: Kind::Ranges, name: LockName::new([7; 255]).unwrap() },
+        Request::Forget { handle: 4 },
+        Request::Lock { id: 5 << 32 | 6, units: units(Mode::Exclusive), wait: false },
+        Request::Lock { id: 1, units: units(Mode::Shared), wait: true },
+        Request::Unlock { id: 9, answer: true },
+        Request::Unlock { id: 9, answer: false },
+        Request::Claim { id: 2, units: units(Mode::Shared), token: 77, epoch: 5, key: 1 << 100 },
+        Request::List { id: 11 },
+        Request::Heat { id: 12 },
+        Request::Break { id: 13, token: 99, name },
+        Request::Find { id: 14, handle: 3 },
+        Request::Upgrade { id: 17, wait: true },
+        Request::Upgrade { id: 17, wait: false },
+        Request::Downgrade { id: 18, gives_up: false },
+        Request::Downgrade { id: 18, gives_up: true },
+        Request::Part { id: 19, start: 3, end: u64::MAX, rest: 1 << 40 | 2 },
     ]
 }
 
-fn answers() -> Vec<Answer> {
+fn answers() -> Vec<Response> {
     vec![
-        Answer::Granted { id: 1, token: u64::MAX },
-        Answer::Busy { id: 2 },
-        Answer::Refused { id: 3, why: "no room".to_owned() },
-        Answer::Lost { id: 4 },
-        Answer::Unlocked { id: 5, held: true },
-        Answer::Unlocked { id: 5, held: false },
-        Answer::Page { id: 6, more: true, bytes: vec![1; PAGE] },
-        Answer::Page { id: 6, more: false, bytes: Vec::new() },
-        Answer::Ack,
-        Answer::Found { id: 7, lock: 8, token_base: 9 },
-        Answer::Guest { peer: PeerId(77) },
-        Answer::Changed { id: 8, token: u64::MAX, mode: Mode::Exclusive },
-        Answer::Changed { id: 8, token: 1, mode: Mode::Shared },
-        Answer::Unchanged { id: 9, why: Why::Busy },
-        Answer::Unchanged { id: 9, why: Why::Deadlock },
-        Answer::Unchanged { id: 9, why: Why::Refused("not held".to_owned()) },
+        Response::Granted { id: 1, token: u64::MAX },
+        Response::Busy { id: 2 },
+        Response::Refused { id: 3, why: "no room".to_owned() },
+        Response::Lost { id: 4 },
+        Response::Unlocked { id: 5, held: true },
+        Response::Unlocked { id: 5, held: false },
+        Response::Page { id: 6, more: true, bytes: vec![1; PAGE] },
+        Response::Page { id: 6, more: false, bytes: Vec::new() },
+        Response::Ack,
+        Response::Found { id: 7, lock: 8, token_base: 9 },
+        Response::Joined { peer: PeerId(77) },
+        Response::Changed { id: 8, token: u64::MAX, mode: Mode::Exclusive },
+        Response::Changed { id: 8, token: 1, mode: Mode::Shared },
+        Response::Unchanged { id: 9, why: DenyReason::Busy },
+        Response::Unchanged { id: 9, why: DenyReason::Deadlock },
+        Response::Unchanged { id: 9, why: DenyReason::Refused("not held".to_owned()) },
     ]
 }
 
 #[test]
 fn everything_comes_out_as_it_went_in() {
     for ask in asks() {
-        assert_eq!(Ask::decode(&ask.encode(8)), Some((8, ask)));
+        assert_eq!(Request::decode(&ask.encode(8)), Some((8, ask)));
     }
     for answer in answers() {
-        assert_eq!(Answer::decode(&answer.encode(9)), Some((9, answer)));
+        assert_eq!(Response::decode(&answer.encode(9)), Some((9, answer)));
     }
 }
 
@@ -104,10 +104,10 @@ fn whatever_comes_is_decoded_or_refused() {
 }
 
 fn try_both(message: &Message) {
-    if let Some((seq, ask)) = Ask::decode(message) {
-        assert_eq!(Ask::decode(&ask.encode(seq)), Some((seq, ask)));
+    if let Some((seq, ask)) = Request::decode(message) {
+        assert_eq!(Request::decode(&ask.encode(seq)), Some((seq, ask)));
     }
-    if let Some((taken, answer)) = Answer::decode(message) {
-        assert_eq!(Answer::decode(&answer.encode(taken)), Some((taken, answer)));
+    if let Some((taken, answer)) = Response::decode(message) {
+        assert_eq!(Response::decode(&answer.encode(taken)), Some((taken, answer)));
     }
 }

@@ -15,7 +15,7 @@
 
 use super::{Origin, Stage, Table};
 use crate::error::ChangeError;
-use crate::wire::{Ask, MAX_REQUESTS, RequestId, Units, Why};
+use crate::wire::{DenyReason, MAX_REQUESTS, Request, RequestId, Units};
 use lockwright_fabric::observe::Mode;
 use std::task::Waker;
 
@@ -37,9 +37,9 @@ impl Change {
     }
 
     /// After a restart: the claim is said as of a shared lock, which is all there is to a downgrade. An upgrade is said again.
-    pub(super) fn ask_again(&mut self, id: RequestId) -> Option<Ask> {
+    pub(super) fn ask_again(&mut self, id: RequestId) -> Option<Request> {
         match *self {
-            Change::Upgrading { wait } => Some(Ask::Upgrade { id, wait }),
+            Change::Upgrading { wait } => Some(Request::Upgrade { id, wait }),
             Change::Settling => {
                 *self = Change::None;
                 None
@@ -53,7 +53,7 @@ impl Change {
 #[derive(Debug)]
 pub enum Upgrade {
     /// It is to be said; or it waits until what was said before is settled.
-    Said(Ask),
+    Said(Request),
     Waiting,
     Done {
         token: u64,
@@ -80,7 +80,7 @@ impl Table {
         match request.change {
             Change::None => {
                 request.change = Change::Upgrading { wait };
-                Upgrade::Said(Ask::Upgrade { id, wait })
+                Upgrade::Said(Request::Upgrade { id, wait })
             }
             _ => Upgrade::Waiting,
         }
@@ -103,7 +103,7 @@ impl Table {
     }
 
     /// Gives an upgrade up. It is shared from now on, whatever the server has made of it.
-    pub fn give_up_upgrade(&mut self, id: RequestId) -> Option<Ask> {
+    pub fn give_up_upgrade(&mut self, id: RequestId) -> Option<Request> {
         self.token(id)?;
         let request = self.request(id)?;
         match request.change {
@@ -116,18 +116,18 @@ impl Table {
             Change::Upgrading { .. } | Change::None => {
                 request.change = Change::Settling;
                 request.units.as_mut()?.mode = Mode::Shared;
-                Some(Ask::Downgrade { id, gives_up: true })
+                Some(Request::Downgrade { id, gives_up: true })
             }
         }
     }
 
     /// Makes it shared, from now on. `None` if it is lost.
-    pub fn begin_downgrade(&mut self, id: RequestId) -> Option<Ask> {
+    pub fn begin_downgrade(&mut self, id: RequestId) -> Option<Request> {
         self.token(id)?;
         let request = self.request(id)?;
         request.change = Change::Settling;
         request.units.as_mut()?.mode = Mode::Shared;
-        Some(Ask::Downgrade { id, gives_up: false })
+        Some(Request::Downgrade { id, gives_up: false })
     }
 
     /// Whether a downgrade is settled, and with which token; an error if it is lost.
@@ -140,7 +140,7 @@ impl Table {
 
     /// Gives back a part of a range, which is neither empty nor all of it nor outside. Says what is to be said, and which
     /// request the second piece is, if there are two. `None` if it is lost.
-    pub fn cut(&mut self, id: RequestId, start: u64, end: u64) -> Option<(Ask, Option<RequestId>)> {
+    pub fn cut(&mut self, id: RequestId, start: u64, end: u64) -> Option<(Request, Option<RequestId>)> {
         self.token(id)?;
         let request = self.request(id)?;
         let units = request.units.as_mut()?;
@@ -158,7 +158,7 @@ impl Table {
         } else {
             None
         };
-        Some((Ask::Part { id, start, end, rest: rest.unwrap_or(id) }, rest))
+        Some((Request::Part { id, start, end, rest: rest.unwrap_or(id) }, rest))
     }
 
     /// What this client believes to hold, for sure.
@@ -194,13 +194,13 @@ impl Table {
     }
 
     /// The server has not changed it.
-    pub(super) fn unchanged(&mut self, id: RequestId, why: Why) -> Option<Waker> {
+    pub(super) fn unchanged(&mut self, id: RequestId, why: DenyReason) -> Option<Waker> {
         let request = self.request(id)?;
         let Change::Upgrading { .. } = request.change else { return None };
         request.change = Change::Failed(match why {
-            Why::Busy => ChangeError::Busy,
-            Why::Deadlock => ChangeError::WouldDeadlock,
-            Why::Refused(why) => ChangeError::Server(why),
+            DenyReason::Busy => ChangeError::Busy,
+            DenyReason::Deadlock => ChangeError::WouldDeadlock,
+            DenyReason::Refused(why) => ChangeError::Server(why),
         });
         request.waker.take()
     }

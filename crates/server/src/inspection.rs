@@ -1,20 +1,18 @@
 //! What people ask a server about its locks: who holds and waits (`ls`), what each has seen (`top`), and to take one away from its
 //! holder (`break`).
 //!
-//! What this file must not do: answer from anything but the books, or from the space that was asked about.
+//! What this file must not do: answer from anything but the table, or from the space that was asked about.
 
-use super::books::Books;
-use super::desk::Desk;
 use super::exported::Held;
 use super::lent::By;
 use super::lents;
-use super::session::{Place, Request, Session, Stage};
+use super::session::{RequestRecord, Session, Space, Stage};
+use crate::lock_table::LockTable;
 use lockwright::LockName;
 use lockwright::inspect::{Entry, EntryState, Heat, Inspector};
 use lockwright::wire::Kind;
 use lockwright::wire::RequestId;
 use lockwright::wire::listing::Writer;
-use lockwright_fabric::backend::tcp::VerbHost;
 use lockwright_fabric::observe::Mode;
 use std::collections::HashMap;
 use std::time::Instant;
@@ -22,32 +20,32 @@ use std::time::Instant;
 /// Locks in one answer about what locks have seen: the hottest.
 const HOTTEST: usize = 1000;
 
-impl Desk {
+impl LockTable {
     /// Who holds and waits, as it is sent.
-    pub(super) fn list(&self, books: &mut Books, peer: u32) -> Result<Vec<u8>, String> {
+    pub(super) fn list(&mut self, peer: u32) -> Result<Vec<u8>, String> {
         let mut out = Writer::default();
-        self.entries(books, peer)?.iter().for_each(|entry| out.entry(entry));
+        self.entries(peer)?.iter().for_each(|entry| out.entry(entry));
         Ok(out.0)
     }
 
     /// What locks have seen, as it is sent.
-    pub(super) fn list_heat(&self, books: &mut Books, peer: u32) -> Result<Vec<u8>, String> {
+    pub(super) fn list_heat(&mut self, peer: u32) -> Result<Vec<u8>, String> {
         let mut out = Writer::default();
-        self.heat(books, peer)?.iter().for_each(|heat| out.heat(heat));
+        self.heat(peer)?.iter().for_each(|heat| out.heat(heat));
         Ok(out.0)
     }
 
     /// Everybody who holds or waits in the session's space; holders first, then those who have waited longest.
-    fn entries(&self, books: &mut Books, peer: u32) -> Result<Vec<Entry>, String> {
-        let mut entries: Vec<_> = match books.session(peer).and_then(|session| session.place.clone()) {
+    fn entries(&mut self, peer: u32) -> Result<Vec<Entry>, String> {
+        let mut entries: Vec<_> = match self.session(peer).and_then(|session| session.space.clone()) {
             None => return Err("the session has no space".to_owned()),
-            Some(Place::Own(space)) => {
+            Some(Space::Own(space)) => {
                 let now = Instant::now();
-                let requests = books.sessions.iter().flatten().flat_map(|session| {
+                let requests = self.sessions.iter().flatten().flat_map(|session| {
                     session.slots.iter().flatten().map(move |request| (session, request))
                 });
                 let own = requests.flat_map(|(session, request)| {
-                    let lock = request.lock.map(|lock| books.directory.lock(lock));
+                    let lock = request.lock.map(|lock| self.directory.lock(lock));
                     let lock = lock.filter(|lock| lock.space == space);
                     let entry = lock.map(|lock| {
                         let units = request.units.start..request.units.end;
@@ -59,16 +57,16 @@ impl Desk {
                 });
                 own.collect()
             }
-            Some(Place::Exported(space)) => {
+            Some(Space::Exported(space)) => {
                 let mut entries = Inspector::open(&space.address)
                     .map_err(|error| error.to_string())?
                     .entries()
                     .map_err(|error| error.to_string())?;
-                name_sessions(books, &mut entries);
+                name_sessions(self, &mut entries);
                 entries
             }
-            Some(Place::Lent(space)) => space.entries(match space.by {
-                By::Cpu => VerbHost::now(self),
+            Some(Space::Lent(space)) => space.entries(match space.by {
+                By::Cpu => self.clock(),
                 #[cfg(feature = "rdma")]
                 By::Nic => space.memory.now(),
             }),
@@ -80,11 +78,11 @@ impl Desk {
         Ok(entries)
     }
 
-    fn heat(&self, books: &mut Books, peer: u32) -> Result<Vec<Heat>, String> {
-        match books.session(peer).and_then(|session| session.place.clone()) {
+    fn heat(&mut self, peer: u32) -> Result<Vec<Heat>, String> {
+        match self.session(peer).and_then(|session| session.space.clone()) {
             None => Err("the session has no space".to_owned()),
-            Some(Place::Own(space)) => {
-                let mut heat: Vec<_> = books
+            Some(Space::Own(space)) => {
+                let mut heat: Vec<_> = self
                     .directory
                     .of(space)
                     .map(|lock| {
@@ -99,31 +97,26 @@ impl Desk {
                 heat.truncate(HOTTEST);
                 Ok(heat)
             }
-            Some(Place::Exported(_) | Place::Lent(_)) => Ok(Heat::of(&self.entries(books, peer)?)),
+            Some(Space::Exported(_) | Space::Lent(_)) => Ok(Heat::of(&self.entries(peer)?)),
         }
     }
 
     /// Takes a lock away from whoever holds it with `token`. `false` if nobody does.
-    pub(super) fn break_grant(
-        books: &mut Books,
-        peer: u32,
-        name: &LockName,
-        token: u64,
-    ) -> Result<bool, String> {
-        match books.session(peer).and_then(|session| session.place.clone()) {
+    pub(super) fn break_grant(&mut self, peer: u32, name: &LockName, token: u64) -> Result<bool, String> {
+        match self.session(peer).and_then(|session| session.space.clone()) {
             None => Err("the session has no space".to_owned()),
-            Some(Place::Own(space)) => {
+            Some(Space::Own(space)) => {
                 for kind in [Kind::Keyed, Kind::Ranges] {
-                    let Some(lock) = books.directory.open(space, kind, name.clone()) else { continue };
+                    let Some(lock) = self.directory.open(space, kind, name.clone()) else { continue };
                     // The pieces of what was once one range have one token.
-                    let holders = books.holders(lock).filter(|(_, _, held)| *held == token);
+                    let holders = self.holders(lock).filter(|(_, _, held)| *held == token);
                     let found: Vec<_> =
                         holders.map(|(holder, request, _)| (holder, request.id, request.before)).collect();
-                    let broken = note_broken(books, token, &found);
+                    let broken = note_broken(self, token, &found);
                     if broken.is_ok() {
-                        found.iter().for_each(|(holder, id, _)| books.take_away(*holder, *id));
+                        found.iter().for_each(|(holder, id, _)| self.take_away(*holder, *id));
                     }
-                    books.directory.close(lock);
+                    self.directory.close(lock);
                     broken?;
                     if !found.is_empty() {
                         return Ok(true);
@@ -131,8 +124,8 @@ impl Desk {
                 }
                 Ok(false)
             }
-            Some(Place::Lent(_)) => Err(lents::NO_BREAKING.to_owned()),
-            Some(Place::Exported(space)) => {
+            Some(Space::Lent(_)) => Err(lents::NO_BREAKING.to_owned()),
+            Some(Space::Exported(space)) => {
                 use lockwright::inspect::BreakError::{NoSuchLock, NotHeld};
                 let inspector = Inspector::open(&space.address).map_err(|error| error.to_string())?;
                 match inspector.break_grant(name.as_bytes(), token) {
@@ -146,9 +139,9 @@ impl Desk {
 }
 
 /// What this process holds in shared memory, it holds for sessions: they are who people want to see.
-fn name_sessions(books: &Books, entries: &mut [Entry]) {
+fn name_sessions(table: &LockTable, entries: &mut [Entry]) {
     let mut holders = HashMap::new();
-    for session in books.sessions.iter().flatten() {
+    for session in table.sessions.iter().flatten() {
         for request in session.slots.iter().flatten() {
             if let Stage::Exported(Held::Granted(guard)) = &request.stage {
                 holders.insert((guard.name().clone(), guard.token()), &session.label);
@@ -165,16 +158,20 @@ fn name_sessions(books: &Books, entries: &mut [Entry]) {
 }
 
 /// Notes that the grants found are over. Their holders may not have heard of their last change, and claim what was before.
-fn note_broken(books: &mut Books, token: u64, found: &[(u32, RequestId, Option<u64>)]) -> Result<(), String> {
+fn note_broken(
+    table: &mut LockTable,
+    token: u64,
+    found: &[(u32, RequestId, Option<u64>)],
+) -> Result<(), String> {
     let mut over: Vec<_> =
         found.iter().flat_map(|(_, _, before)| before.iter().copied().chain([token])).collect();
     over.sort_unstable();
     over.dedup();
-    over.into_iter().try_for_each(|token| books.durable.broken(token))
+    over.into_iter().try_for_each(|token| table.durable.broken(token))
 }
 
 /// The upgrade that a holder waits for, as a line of its own.
-fn upgrade(request: &Request, held: &Entry, now: Instant) -> Option<Entry> {
+fn upgrade(request: &RequestRecord, held: &Entry, now: Instant) -> Option<Entry> {
     let age = now - request.upgrades?;
     let mut entry = held.clone();
     (entry.state, entry.shared, entry.token, entry.age) = (EntryState::Waiting, false, None, age);
@@ -190,7 +187,7 @@ pub(super) fn label(label: &str) -> (u32, &str, &str) {
 
 fn entry(
     session: &Session,
-    request: &Request,
+    request: &RequestRecord,
     name: LockName,
     range: Option<std::ops::Range<u64>>,
     now: Instant,

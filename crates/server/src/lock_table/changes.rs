@@ -5,55 +5,56 @@
 //! |---|---|---|
 //! | upgrade | once what was noted about the request before is decided | when the combiner grants it, or says why not |
 //! | downgrade, or an upgrade given up | likewise | with the token from then on |
-//! | part | at once, and the books are cut as the combiner will cut | only about a second piece: both sides cut alike |
+//! | part | at once, and the table is cut as the combiner will cut | only about a second piece: both sides cut alike |
 //!
 //! While claims are heard nothing is upgraded, since other readers may still claim. What is downgraded then keeps its token,
 //! since of two claims the one with the larger token wins.
 //!
 //! What this file must not do: say that a lock is exclusive before its token is promised on the disk.
 
-use super::{Asked, Books, ClientId, Kind, Request, Stage, Units, slot, why_not};
+use super::{ClientId, CoreRequest, Kind, LockTable, RequestRecord, Stage, Units, slot, why_not};
 use crate::session::Change;
 use crate::totals::Now;
-use lockwright::wire::{Answer, RequestId, Why};
+use lockwright::wire::{DenyReason, RequestId, Response};
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::combiner::core::Refusal;
 
-impl Books {
+impl LockTable {
     /// Decides about what was noted of a request before, if anything was: what can be done depends on it.
     fn decide_about(&mut self, peer: u32, id: RequestId) {
-        let open =
-            |request: &&mut Request| matches!(request.stage, Stage::Waiting) || request.change.is_some();
+        let open = |request: &&mut RequestRecord| {
+            matches!(request.stage, Stage::Waiting) || request.change.is_some()
+        };
         if self.session(peer).and_then(|session| session.request(id)).filter(open).is_some() {
             self.decide();
         }
     }
 
-    fn request(&mut self, peer: u32, id: RequestId) -> Option<&mut Request> {
+    fn request(&mut self, peer: u32, id: RequestId) -> Option<&mut RequestRecord> {
         self.session(peer)?.request(id)
     }
 
-    fn at(&mut self, peer: u32, place: u32) -> Option<&mut Request> {
+    fn at(&mut self, peer: u32, place: u32) -> Option<&mut RequestRecord> {
         self.session(peer)?.slots.get_mut(place as usize)?.as_mut()
     }
 
     /// Says that nothing comes of a change.
-    fn unchanged(&mut self, peer: u32, id: RequestId, why: Why) {
-        if why == Why::Busy {
+    fn unchanged(&mut self, peer: u32, id: RequestId, why: DenyReason) {
+        if why == DenyReason::Busy {
             self.totals.busy += 1;
         } else {
             self.totals.refused += 1;
         }
-        self.say(peer, &Answer::Unchanged { id, why });
+        self.say(peer, &Response::Unchanged { id, why });
     }
 
     /// A held lock of the server's own, its mode and its token; else why it cannot be changed.
-    fn changeable(&mut self, peer: u32, id: RequestId) -> Result<(Mode, u64), Why> {
+    fn changeable(&mut self, peer: u32, id: RequestId) -> Result<(Mode, u64), DenyReason> {
         let request = self.request(peer, id).ok_or(why_not(Refusal::NotHeld))?;
         match request.stage {
             Stage::Held { token } => Ok((request.units.mode, token)),
             Stage::HeldBack | Stage::Waiting => Err(why_not(Refusal::StillWaiting)),
-            Stage::Exported(_) => Err(Why::Refused("not offered by shared memory".to_owned())),
+            Stage::Exported(_) => Err(DenyReason::Refused("not offered by shared memory".to_owned())),
         }
     }
 
@@ -72,7 +73,7 @@ impl Books {
         }
         if recovering && !wait {
             // Somebody may still claim to read.
-            return self.unchanged(peer, id, Why::Busy);
+            return self.unchanged(peer, id, DenyReason::Busy);
         }
         let lock = request.lock;
         let change = if recovering { Change::HeldBack } else { Change::Asked(Mode::Exclusive) };
@@ -81,7 +82,7 @@ impl Books {
         self.counts(lock).for_each(|now| now.asked());
         match &mut self.held_back {
             Some(held_back) => held_back.push((peer, id)),
-            None => self.asked.push((ClientId(peer), Asked::Upgrade { id: slot(id), wait })),
+            None => self.asked.push((ClientId(peer), CoreRequest::Upgrade { id: slot(id), wait })),
         }
     }
 
@@ -98,20 +99,20 @@ impl Books {
             Some(Change::HeldBack) => {
                 request.change = None;
                 self.waits_no_more(peer, slot(id));
-                return self.say(peer, &Answer::Changed { id, token, mode: Mode::Shared });
+                return self.say(peer, &Response::Changed { id, token, mode: Mode::Shared });
             }
             Some(Change::Asked(Mode::Exclusive)) => {}
             Some(_) => return self.unchanged(peer, id, why_not(Refusal::StillWaiting)),
             None if mode == Mode::Exclusive => {}
             // It was refused, busy, or undone before the client had given up.
-            None if gives_up => return self.say(peer, &Answer::Changed { id, token, mode }),
+            None if gives_up => return self.say(peer, &Response::Changed { id, token, mode }),
             None => return self.unchanged(peer, id, why_not(Refusal::SameMode)),
         }
         if !gives_up {
             request.before = Some(token);
         }
         request.change = Some(Change::Asked(Mode::Shared));
-        self.asked.push((ClientId(peer), Asked::Downgrade { id: slot(id) }));
+        self.asked.push((ClientId(peer), CoreRequest::Downgrade { id: slot(id) }));
     }
 
     /// Claims are over: an upgrade that waited for that is asked for.
@@ -119,7 +120,7 @@ impl Books {
         let Some(request) = self.request(peer, id) else { return };
         if request.change == Some(Change::HeldBack) {
             request.change = Some(Change::Asked(Mode::Exclusive));
-            let asked = Asked::Upgrade { id: slot(id), wait: true };
+            let asked = CoreRequest::Upgrade { id: slot(id), wait: true };
             self.core.handle(ClientId(peer), asked, &mut self.replies);
         }
     }
@@ -136,7 +137,7 @@ impl Books {
         let Some(request) = self.request(peer, id) else {
             // It was taken away before the client had heard of that, and so was every piece of it.
             if rest != id {
-                self.say(peer, &Answer::Lost { id: rest });
+                self.say(peer, &Response::Lost { id: rest });
             }
             return;
         };
@@ -162,7 +163,7 @@ impl Books {
             }
             let stage = Stage::Held { token };
             let right = Units { start: end, ..units };
-            let mut right = Request::new(rest, Some(lock), right, since, stage, false);
+            let mut right = RequestRecord::new(rest, Some(lock), right, since, stage, false);
             right.before = before;
             let Some(session) = self.session(peer) else { return };
             if let Err(why) = session.put(right) {
@@ -176,9 +177,9 @@ impl Books {
         (request.units.start, request.units.end) = kept;
         self.totals.parts += 1;
         let second = if two { slot(rest) } else { slot(id) };
-        self.asked.push((ClientId(peer), Asked::UnlockPart { id: slot(id), start, end, rest: second }));
+        self.asked.push((ClientId(peer), CoreRequest::UnlockPart { id: slot(id), start, end, rest: second }));
         if two {
-            self.say(peer, &Answer::Granted { id: rest, token });
+            self.say(peer, &Response::Granted { id: rest, token });
         }
     }
 
@@ -201,7 +202,7 @@ impl Books {
             }
         }
         if let Some(session) = self.session(peer) {
-            session.say(&Answer::Changed { id, token, mode: Mode::Exclusive });
+            session.say(&Response::Changed { id, token, mode: Mode::Exclusive });
         }
     }
 
@@ -219,13 +220,13 @@ impl Books {
         if told {
             self.totals.downgrades += 1;
             if let Some(session) = self.session(peer) {
-                session.say(&Answer::Changed { id, token, mode: Mode::Shared });
+                session.say(&Response::Changed { id, token, mode: Mode::Shared });
             }
         }
     }
 
     /// The combiner has not upgraded it. `false` if the request was not to be changed at all.
-    pub(super) fn stays(&mut self, peer: u32, place: u32, why: &Why) -> bool {
+    pub(super) fn stays(&mut self, peer: u32, place: u32, why: &DenyReason) -> bool {
         let Some(request) = self.at(peer, place).filter(|request| request.change.is_some()) else {
             return false;
         };
@@ -233,7 +234,7 @@ impl Books {
         let id = request.id;
         self.waits_no_more(peer, place);
         if let Some(session) = self.session(peer) {
-            session.say(&Answer::Unchanged { id, why: why.clone() });
+            session.say(&Response::Unchanged { id, why: why.clone() });
         }
         true
     }
@@ -246,9 +247,9 @@ impl Books {
         request.change = Some(Change::Undone);
         let id = request.id;
         self.waits_no_more(peer, place);
-        self.core.handle(ClientId(peer), Asked::Downgrade { id: place }, &mut self.replies);
+        self.core.handle(ClientId(peer), CoreRequest::Downgrade { id: place }, &mut self.replies);
         if let Some(session) = self.session(peer) {
-            session.say(&Answer::Unchanged { id, why: Why::Refused(why.to_owned()) });
+            session.say(&Response::Unchanged { id, why: DenyReason::Refused(why.to_owned()) });
         }
         true
     }
