@@ -23,16 +23,16 @@ Examples:
   lockwright serve --export shm:                            also the locks of this user's shared memory:
   lockwright run --space tcp://127.0.0.1/shm: job -- cmd    contends with `lockwright run job -- cmd`
   head -c 32 /dev/urandom | base64 > secret                 for other machines, with a secret that clients must know:
-  lockwright serve --listen 0.0.0.0:5625 --token-file secret
+  lockwright serve --listen 0.0.0.0:5625 --secret-file secret
   lockwright serve --listen 0.0.0.0:5625 --tls-cert cert.pem --tls-key key.pem
   lockwright serve --metrics 127.0.0.1:9464                 answers Prometheus on /metrics
-  lockwright serve --rdma 10.0.0.7:5626 --token-file secret over RDMA too (builds with the feature `rdma`)
+  lockwright serve --rdma 10.0.0.7:5626 --secret-file secret over RDMA too (builds with the feature `rdma`)
   lockwright serve --rdma --lend stock                      also memory whose locks clients take by verbs of their own:
   lockwright run --space rdma://127.0.0.1/lent:stock job -- cmd
 
-It refuses to listen where other machines can reach it without --token-file or --tls-cert/--tls-key. On loopback,
+It refuses to listen where other machines can reach it without --secret-file or --tls-cert/--tls-key. On loopback,
 every user of this machine can use it; but with --export or --lend only those who know its secret: that of
---token-file, or one that it makes and that clients of the same user find by themselves.
+--secret-file, or one that it makes and that clients of the same user find by themselves.
 
 Restarted, it waits for those who held locks to claim them (--grace) before it grants anything. What it must remember
 for that is in --state; unless told otherwise that is lockwright/serve-PORT.state in $STATE_DIRECTORY,
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     listen: SocketAddr,
     /// File with a secret that clients must know, of 16 bytes or more
     #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    secret_file: Option<PathBuf>,
     /// Certificate chain (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -152,8 +152,8 @@ fn options(args: &Args) -> Result<ServerOptions> {
         |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let mut options =
         ServerOptions::default().listen(args.listen).grace(args.grace).heartbeat(args.heartbeat);
-    if let Some(path) = &args.token_file {
-        options = options.token(read(path)?)?;
+    if let Some(path) = &args.secret_file {
+        options = options.secret(read(path)?)?;
     }
     if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
         options = options.tls(&read(cert)?, &read(key)?)?;

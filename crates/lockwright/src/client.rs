@@ -32,7 +32,7 @@ use std::time::Duration;
 #[must_use]
 pub struct ClientOptions {
     lease: Duration,
-    token: Option<tcp::Token>,
+    secret: Option<tcp::Secret>,
     roots: Option<Vec<u8>>,
     #[cfg(feature = "rdma")]
     device: lockwright_fabric::backend::rdma::DeviceChoice,
@@ -47,7 +47,7 @@ impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             lease: LEASE,
-            token: None,
+            secret: None,
             roots: None,
             #[cfg(feature = "rdma")]
             device: lockwright_fabric::backend::rdma::DeviceChoice::default(),
@@ -75,10 +75,10 @@ impl ClientOptions {
     /// If it is too short to be one.
     ///
     /// ```
-    /// assert!(lockwright::Client::options().token("short").is_err());
+    /// assert!(lockwright::Client::options().secret("short").is_err());
     /// ```
-    pub fn token(mut self, secret: impl AsRef<[u8]>) -> Result<Self, OpenError> {
-        self.token = Some(tcp::Token::new(secret).map_err(|error| OpenError::Trust(error.to_string()))?);
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Result<Self, OpenError> {
+        self.secret = Some(tcp::Secret::new(secret).map_err(|error| OpenError::Trust(error.to_string()))?);
         Ok(self)
     }
 
@@ -122,7 +122,7 @@ impl ClientOptions {
             #[cfg(feature = "rdma")]
             By::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
                 device: self.device.clone(),
-                token: self.token.clone().or_else(|| secret::of(&server)),
+                secret: self.secret.clone().or_else(|| secret::of(&server)),
                 name: wish(&space, one_sided),
                 ..lockwright_fabric::backend::rdma::RdmaOptions::default()
             })),
@@ -135,7 +135,7 @@ impl ClientOptions {
         let tls = self.roots.as_ref().map(|roots| tcp::TlsClient::from_pem(roots, address::host(server)));
         let tls = tls.transpose().map_err(|error| OpenError::Trust(error.to_string()))?;
         let connect = tcp::ConnectOptions {
-            token: self.token.clone().or_else(|| secret::of(server)),
+            secret: self.secret.clone().or_else(|| secret::of(server)),
             tls,
             name: label(),
             ..tcp::ConnectOptions::default()

@@ -249,13 +249,13 @@ struct Started {
 
 async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     let ServerOptions {
-        listen, token, tls, metrics, state, grace, heartbeat, exports, lends, threads, ..
+        listen, secret, tls, metrics, state, grace, heartbeat, exports, lends, threads, ..
     } = options;
-    let exposed = !listen.ip().to_canonical().is_loopback() && token.is_none() && tls.is_none();
+    let exposed = !listen.ip().to_canonical().is_loopback() && secret.is_none() && tls.is_none();
     if exposed {
         return Err(ServeError::Exposed(listen));
     }
-    let (token, secret) = admission(&exports, &lends, token, listen)?;
+    let (secret, made) = admission(&exports, &lends, secret, listen)?;
     let (durable, recovering) = Durable::begin(state.as_deref()).map_err(|error| ServeError::State {
         path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
         why: error.to_string(),
@@ -269,10 +269,10 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         None => None,
     };
     #[cfg(feature = "rdma")]
-    let shared = rdma::Shared { token: token.clone(), heartbeat, grace, epoch: durable.epoch };
+    let shared = rdma::Shared { secret: secret.clone(), heartbeat, grace, epoch: durable.epoch };
     let workers = Workers::start(threads).map_err(|error| ServeError::System(error.to_string()))?;
     let tcp_options = tcp::ServerOptions {
-        token,
+        secret,
         tls,
         heartbeat,
         grace,
@@ -301,12 +301,12 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     // What the killed left behind is in nobody's way: a sweep that fails is no reason not to serve.
     let _ = secret::sweep();
     #[cfg_attr(not(feature = "rdma"), expect(unused_mut, reason = "the RDMA side has a port of its own"))]
-    let mut left = vec![leave(secret.as_deref(), listen.port(), server.address().port())?];
+    let mut left = vec![leave(made.as_deref(), listen.port(), server.address().port())?];
     #[cfg(feature = "rdma")]
     let rdma = options.rdma.as_ref().map(|side| rdma::open(side, &dispatcher, shared)).transpose()?;
     #[cfg(feature = "rdma")]
     if let (Some(host), Some(side)) = (&rdma, &options.rdma) {
-        left.push(leave(secret.as_deref(), side.listen.port(), host.address().port())?);
+        left.push(leave(made.as_deref(), side.listen.port(), host.address().port())?);
     }
     Ok(Both {
         #[cfg(feature = "rdma")]
@@ -331,24 +331,24 @@ fn leave(secret: Option<&str>, asked: u16, port: u16) -> Result<Option<Left>, Se
 fn admission(
     exports: &[String],
     lends: &[String],
-    token: Option<tcp::Token>,
+    secret: Option<tcp::Secret>,
     listen: SocketAddr,
-) -> Result<(Option<tcp::Token>, Option<String>), ServeError> {
-    if exports.is_empty() && lends.is_empty() || token.is_some() {
-        return Ok((token, None));
+) -> Result<(Option<tcp::Secret>, Option<String>), ServeError> {
+    if exports.is_empty() && lends.is_empty() || secret.is_some() {
+        return Ok((secret, None));
     }
     if !listen.ip().to_canonical().is_loopback() {
         let lent = lends.iter().map(|name| format!("lent:{name}"));
         let offered: Vec<_> = exports.iter().cloned().chain(lent).collect();
         return Err(ServeError::Trust(format!(
-            "refusing to export {} to other machines without a secret that clients must know: give --token-file",
+            "refusing to export {} to other machines without a secret that clients must know: give --secret-file",
             offered.join(", ")
         )));
     }
     let trust = |error: &dyn std::fmt::Display| ServeError::Trust(format!("no secret can be made: {error}"));
-    let secret = secret::make(listen.port()).map_err(|error| trust(&error))?;
-    let token = tcp::Token::new(&secret).map_err(|error| trust(&error))?;
-    Ok((Some(token), Some(secret)))
+    let made = secret::make(listen.port()).map_err(|error| trust(&error))?;
+    let secret = tcp::Secret::new(&made).map_err(|error| trust(&error))?;
+    Ok((Some(secret), Some(made)))
 }
 
 /// The code of the page about servers, compiled and run like any other example.

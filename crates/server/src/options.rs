@@ -20,7 +20,7 @@ pub const DEFAULT_LISTEN: &str = "127.0.0.1:5625";
 #[must_use]
 pub struct ServerOptions {
     pub(super) listen: SocketAddr,
-    pub(super) token: Option<tcp::Token>,
+    pub(super) secret: Option<tcp::Secret>,
     pub(super) tls: Option<tcp::TlsServer>,
     pub(super) metrics: Option<SocketAddr>,
     pub(super) state: Option<PathBuf>,
@@ -40,7 +40,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             listen: DEFAULT_LISTEN.parse().expect("it is an address"),
-            token: None,
+            secret: None,
             tls: None,
             metrics: None,
             state: None,
@@ -56,7 +56,7 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// Where to listen. Port 0 is any free one. Addresses that other machines can reach need a token or TLS.
+    /// Where to listen. Port 0 is any free one. Addresses that other machines can reach need a secret or TLS.
     ///
     /// ```
     /// # use lockwright_server::ServerOptions;
@@ -74,10 +74,10 @@ impl ServerOptions {
     ///
     /// ```
     /// # use lockwright_server::ServerOptions;
-    /// assert!(ServerOptions::default().token("short").is_err());
+    /// assert!(ServerOptions::default().secret("short").is_err());
     /// ```
-    pub fn token(mut self, secret: impl AsRef<[u8]>) -> Result<Self, ServeError> {
-        self.token = Some(tcp::Token::new(secret).map_err(|error| ServeError::Trust(error.to_string()))?);
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Result<Self, ServeError> {
+        self.secret = Some(tcp::Secret::new(secret).map_err(|error| ServeError::Trust(error.to_string()))?);
         Ok(self)
     }
 
@@ -148,7 +148,7 @@ impl ServerOptions {
     /// called several times.
     ///
     /// Such a space is its user's alone, so a server that offers one lets nobody in who does not know its secret. Without a
-    /// [token](Self::token) it makes one that only processes of this user can read; they find it by themselves.
+    /// [secret](Self::secret) it makes one that only processes of this user can read; they find it by themselves.
     ///
     /// ```
     /// # use lockwright_server::ServerOptions;
@@ -189,7 +189,7 @@ impl ServerOptions {
     }
 
     /// Offers the same spaces over RDMA too, as `rdma://host:port/NAME`: `listen` is where clients and server meet, by TCP,
-    /// before they talk over queue pairs of `device`. Addresses that other machines can reach need a token.
+    /// before they talk over queue pairs of `device`. Addresses that other machines can reach need a secret.
     ///
     /// ```
     /// # use lockwright_server::ServerOptions;
@@ -220,7 +220,7 @@ pub enum ServeError {
     /// Strangers could reach it.
     #[error(
         "refusing to listen on {0}: other machines could reach it, and nothing would keep them out. Give \
-         --tls-cert and --tls-key, or --token-file with a secret that clients must know; or listen on 127.0.0.1"
+         --tls-cert and --tls-key, or --secret-file with a secret that clients must know; or listen on 127.0.0.1"
     )]
     Exposed(SocketAddr),
     /// The address cannot be had.
@@ -231,7 +231,7 @@ pub enum ServeError {
         /// Why.
         why: String,
     },
-    /// The token, certificate or key is no good.
+    /// The secret, certificate or key is no good.
     #[error("{0}")]
     Trust(String),
     /// There is no RDMA device, or it cannot be used.

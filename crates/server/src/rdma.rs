@@ -14,7 +14,7 @@ use lockwright_fabric::backend::inproc::InProc;
 use lockwright_fabric::backend::rdma::{
     DeviceChoice, HostOptions, RdmaConnectError, RdmaEndpoint, RdmaHost, RdmaOptions, Reception,
 };
-use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, Token, VerbHost};
+use lockwright_fabric::backend::tcp::{Inbox, Secret, SessionEnd, VerbHost};
 use lockwright_fabric::{Message, PeerId};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ pub(super) struct Side {
 
 /// What it shares with the tcp side.
 pub(super) struct Shared {
-    pub(super) token: Option<Token>,
+    pub(super) secret: Option<Secret>,
     pub(super) heartbeat: Duration,
     pub(super) grace: Duration,
     pub(super) epoch: u64,
@@ -119,12 +119,12 @@ impl Reception for Door {
 
 /// Opens the RDMA side of `dispatcher`.
 pub(super) fn open(side: &Side, dispatcher: &Dispatcher, shared: Shared) -> Result<RdmaHost, ServeError> {
-    let Shared { token, heartbeat, grace, epoch } = shared;
+    let Shared { secret, heartbeat, grace, epoch } = shared;
     let options = HostOptions {
         device: side.device.clone(),
         listen: side.listen,
         max_clients: lock_table::MAX_SESSIONS,
-        token,
+        secret,
         heartbeat,
         grace,
         epoch,
@@ -132,7 +132,7 @@ pub(super) fn open(side: &Side, dispatcher: &Dispatcher, shared: Shared) -> Resu
     };
     let own = format!("{} - undertaker-{:032x}", std::process::id(), internal::key());
     let door = Door { dispatcher: dispatcher.clone(), lent: Mutex::default(), own: own.clone() };
-    let token = options.token.clone();
+    let secret = options.secret.clone();
     let host = RdmaHost::receive(Arc::new(door), options).map_err(|error| match error {
         RdmaConnectError::Unreachable { host, error } => {
             ServeError::Listen { address: host, why: error.to_string() }
@@ -140,7 +140,7 @@ pub(super) fn open(side: &Side, dispatcher: &Dispatcher, shared: Shared) -> Resu
         error => ServeError::Rdma(error.to_string()),
     })?;
     for lent in dispatcher.lends() {
-        employ(lent, &host, side, token.clone(), &own)?;
+        employ(lent, &host, side, secret.clone(), &own)?;
     }
     Ok(host)
 }
@@ -150,7 +150,7 @@ fn employ(
     lent: &Arc<Lent>,
     host: &RdmaHost,
     side: &Side,
-    token: Option<Token>,
+    secret: Option<Secret>,
     own: &str,
 ) -> Result<(), ServeError> {
     let mut address = host.address();
@@ -158,7 +158,7 @@ fn employ(
         address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
     }
     let (device, name) = (side.device.clone(), format!("{own}\n{SCHEME}{}", lent.name));
-    let options = RdmaOptions { device, token, name, ..RdmaOptions::default() };
+    let options = RdmaOptions { device, secret, name, ..RdmaOptions::default() };
     let wrong = |why: String| {
         ServeError::Rdma(format!("it cannot reach its own memory over {} to lend it: {why}", host.device()))
     };

@@ -255,16 +255,16 @@ fn strangers_are_kept_out_and_told_why() {
     assert!(matches!(exposed, ServeError::Exposed(_)));
     let text = exposed.to_string();
     assert!(
-        text.contains("--token-file") && text.contains("--tls-cert") && text.contains("127.0.0.1"),
+        text.contains("--secret-file") && text.contains("--tls-cert") && text.contains("127.0.0.1"),
         "{text}"
     );
     let secret = "a long and random line of text";
-    let server = Server::start(options().token(secret).unwrap()).unwrap();
+    let server = Server::start(options().secret(secret).unwrap()).unwrap();
     let without = Client::open(&address(&server)).unwrap_err().to_string();
-    assert!(without.contains("wants a token"), "{without}");
-    let wrong = Client::options().token("another line of text, as long").unwrap().open(&address(&server));
-    assert!(wrong.unwrap_err().to_string().contains("token is not the server's"));
-    let client = Client::options().token(secret).unwrap().open(&address(&server)).unwrap();
+    assert!(without.contains("wants a secret"), "{without}");
+    let wrong = Client::options().secret("another line of text, as long").unwrap().open(&address(&server));
+    assert!(wrong.unwrap_err().to_string().contains("secret is not the server's"));
+    let client = Client::options().secret(secret).unwrap().open(&address(&server)).unwrap();
     assert!(client.mutex("a").unwrap().lock().wait().is_ok());
 }
 

@@ -18,7 +18,7 @@
 
 use super::address;
 use lockwright_fabric::backend::shm::space_path;
-use lockwright_fabric::backend::tcp::Token;
+use lockwright_fabric::backend::tcp::Secret;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -70,8 +70,8 @@ fn port_here(server: &str) -> Option<u16> {
 }
 
 /// What the client of the server at `server` (`host:port`) should know if it was told nothing.
-pub(crate) fn of(server: &str) -> Option<Token> {
-    Token::new(read(port_here(server)?).ok()?).ok()
+pub(crate) fn of(server: &str) -> Option<Secret> {
+    Secret::new(read(port_here(server)?).ok()?).ok()
 }
 
 /// The file that [`of`] reads: a server that was killed may have left it, and something else listens there now.
@@ -86,7 +86,7 @@ pub(crate) fn left_for(server: &str) -> Option<PathBuf> {
 /// If there is no randomness to be had.
 pub fn make(port: u16) -> io::Result<String> {
     if let Ok(secret) = path(port, KEPT).and_then(|path| read_file(&path))
-        && Token::new(&secret).is_ok()
+        && Secret::new(&secret).is_ok()
     {
         return Ok(secret);
     }
