@@ -17,7 +17,7 @@ pub(crate) const SLIM: &str = "lockwright-fabric";
 
 /// Packages with tests on real queue pairs, in the order in which they run; the test is called `rdma` in each.
 pub(crate) const RDMA_TESTS: [&str; 4] =
-    ["lockwright-fabric", "lockwright-proofs", "lockwright", "lockwright-cli"];
+    ["lockwright-fabric", "lockwright-proofs", "lockwright-server", "lockwright-cli"];
 
 /// The package of the RDMA backend, whose unit tests need no device.
 pub(crate) const RDMA_BACKEND: &str = "lockwright-fabric";

@@ -1,9 +1,9 @@
 //! The tcp backend under the conformance suite: server and clients of one process over the loopback interface, with
-//! clients as threads, as tasks of one thread, and behind TLS and a token.
+//! clients as threads, as tasks of one thread, and behind TLS and a secret.
 
 use lockwright_fabric::backend::inproc::{InProc, block_on};
 use lockwright_fabric::backend::tcp::{
-    ConnectOptions, InProcHost, Server, ServerOptions, TcpEndpoint, TlsClient, TlsServer, Token,
+    ConnectOptions, InProcHost, Secret, Server, ServerOptions, TcpEndpoint, TlsClient, TlsServer,
 };
 use lockwright_fabric::conformance::{Rig, Shape, Task};
 use lockwright_fabric::{Endpoint, NodeId, PeerId};
@@ -101,17 +101,17 @@ mod all_on_one_thread {
     lockwright_fabric::conformance_tests!(|shape| OneThread(Net::plain(shape, one_thread())));
 }
 
-mod behind_tls_and_a_token {
+mod behind_tls_and_a_secret {
     use super::*;
 
     fn net(shape: Shape) -> OneThread {
         let made = rcgen::generate_simple_self_signed(vec!["lock.test".to_owned()]).unwrap();
         let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-        let token = Some(Token::new("a token that only the tests know").unwrap());
+        let secret = Some(Secret::new("a secret that only the tests know").unwrap());
         let tls = Some(TlsServer::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap());
-        let served = ServerOptions { token: token.clone(), tls, ..ServerOptions::default() };
+        let served = ServerOptions { secret: secret.clone(), tls, ..ServerOptions::default() };
         let tls = Some(TlsClient::from_pem(certificate.as_bytes(), "lock.test").unwrap());
-        let connect = ConnectOptions { token, tls, ..ConnectOptions::default() };
+        let connect = ConnectOptions { secret, tls, ..ConnectOptions::default() };
         OneThread(Net::new(shape, one_thread(), served, &connect))
     }
 

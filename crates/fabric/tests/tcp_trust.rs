@@ -4,8 +4,8 @@ mod nets;
 
 use lockwright_fabric::backend::tcp::frame::{Decoded, Frame, Hello, MAX_VERBS, Refusal, Welcome, decode};
 use lockwright_fabric::backend::tcp::{
-    BindError, CloseReason, ConnectError, ConnectOptions, Server, ServerOptions, TcpEndpoint, TlsClient,
-    TlsServer, Token,
+    BindError, CloseReason, ConnectError, ConnectOptions, Secret, Server, ServerOptions, TcpEndpoint,
+    TlsClient, TlsServer,
 };
 use lockwright_fabric::{Addr, Cond, Endpoint, FabricError, NodeId, Op, RawVerb, RegionId, Width, Word64};
 use nets::{HERE, connect, host, quick, serve, until, word};
@@ -15,11 +15,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-fn token(text: &str) -> Option<Token> {
-    Some(Token::new(text).unwrap())
+fn secret(text: &str) -> Option<Secret> {
+    Some(Secret::new(text).unwrap())
 }
 
-const SECRET: &str = "a token that only the tests know";
+const SECRET: &str = "a secret that only the tests know";
 
 fn bytes_of(frame: &Frame) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -60,23 +60,24 @@ async fn a_server_does_not_listen_to_other_machines_unguarded() {
     let error = Server::bind(everywhere, host().0, vec![], quick()).await.unwrap_err();
     assert!(matches!(error, BindError::Exposed(address) if address == everywhere));
     let text = error.to_string();
-    assert!(text.contains("TLS") && text.contains("token") && text.contains("127.0.0.1"), "{text}");
+    assert!(text.contains("TLS") && text.contains("secret") && text.contains("127.0.0.1"), "{text}");
     assert!(Server::bind("[::]:0".parse().unwrap(), host().0, vec![], quick()).await.is_err());
     let mapped = "[::ffff:10.0.0.1]:0".parse().unwrap();
     assert!(matches!(Server::bind(mapped, host().0, vec![], quick()).await, Err(BindError::Exposed(_))));
-    let options = ServerOptions { token: token(SECRET), ..quick() };
+    let options = ServerOptions { secret: secret(SECRET), ..quick() };
     assert!(Server::bind(everywhere, host().0, vec![], options).await.is_ok());
 }
 
 #[tokio::test]
-async fn only_those_who_know_the_token_come_in() {
-    let (server, _) = serve(ServerOptions { token: token(SECRET), ..quick() }).await;
-    let with =
-        |token| TcpEndpoint::connect(server.address(), ConnectOptions { token, ..ConnectOptions::default() });
-    let ep = with(token(SECRET)).await.unwrap();
+async fn only_those_who_know_the_secret_come_in() {
+    let (server, _) = serve(ServerOptions { secret: secret(SECRET), ..quick() }).await;
+    let with = |secret| {
+        TcpEndpoint::connect(server.address(), ConnectOptions { secret, ..ConnectOptions::default() })
+    };
+    let ep = with(secret(SECRET)).await.unwrap();
     assert_eq!(ep.go(word(0).fetch_add(1)).await, Ok(0));
-    assert!(matches!(with(None).await, Err(ConnectError::TokenWanted)));
-    let wrong = with(token("another token of the same kind!!")).await.unwrap_err();
+    assert!(matches!(with(None).await, Err(ConnectError::SecretWanted)));
+    let wrong = with(secret("another secret of the same kind!!")).await.unwrap_err();
     assert!(matches!(wrong, ConnectError::Refused { why: Refusal::Unauthorised, .. }), "{wrong}");
     // Without a proof nothing is executed, whatever follows.
     let verbs = vec![word(0).write(99).raw()];
@@ -86,9 +87,9 @@ async fn only_those_who_know_the_token_come_in() {
 }
 
 #[tokio::test]
-async fn a_client_with_a_token_does_not_trust_a_server_without() {
+async fn a_client_with_a_secret_does_not_trust_a_server_without() {
     let (server, _) = serve(quick()).await;
-    let options = ConnectOptions { token: token(SECRET), ..ConnectOptions::default() };
+    let options = ConnectOptions { secret: secret(SECRET), ..ConnectOptions::default() };
     assert!(matches!(TcpEndpoint::connect(server.address(), options).await, Err(ConnectError::Unproven)));
 }
 

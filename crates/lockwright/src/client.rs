@@ -32,7 +32,7 @@ use std::time::Duration;
 #[must_use]
 pub struct ClientOptions {
     lease: Duration,
-    token: Option<tcp::Token>,
+    secret: Option<tcp::Secret>,
     roots: Option<Vec<u8>>,
     #[cfg(feature = "rdma")]
     device: lockwright_fabric::backend::rdma::DeviceChoice,
@@ -47,7 +47,7 @@ impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             lease: LEASE,
-            token: None,
+            secret: None,
             roots: None,
             #[cfg(feature = "rdma")]
             device: lockwright_fabric::backend::rdma::DeviceChoice::default(),
@@ -75,11 +75,11 @@ impl ClientOptions {
     /// If it is too short to be one.
     ///
     /// ```
-    /// assert!(lockwright::Client::options().token("short").is_err());
+    /// assert!(lockwright::Client::options().secret("short").is_err());
     /// ```
-    pub fn token(mut self, secret: impl AsRef<[u8]>) -> Result<Self, OpenError> {
-        self.token =
-            Some(tcp::Token::new(secret).map_err(|error| OpenError::Credentials(error.to_string()))?);
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Result<Self, OpenError> {
+        self.secret =
+            Some(tcp::Secret::new(secret).map_err(|error| OpenError::Credentials(error.to_string()))?);
         Ok(self)
     }
 
@@ -123,7 +123,7 @@ impl ClientOptions {
             #[cfg(feature = "rdma")]
             By::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
                 device: self.device.clone(),
-                token: self.token.clone().or_else(|| secret::of(&server)),
+                secret: self.secret.clone().or_else(|| secret::of(&server)),
                 name: wish(&space, one_sided),
                 ..lockwright_fabric::backend::rdma::RdmaOptions::default()
             })),
@@ -136,7 +136,7 @@ impl ClientOptions {
         let tls = self.roots.as_ref().map(|roots| tcp::TlsClient::from_pem(roots, address::host(server)));
         let tls = tls.transpose().map_err(|error| OpenError::Credentials(error.to_string()))?;
         let connect = tcp::ConnectOptions {
-            token: self.token.clone().or_else(|| secret::of(server)),
+            secret: self.secret.clone().or_else(|| secret::of(server)),
             tls,
             name: label(),
             ..tcp::ConnectOptions::default()
@@ -276,7 +276,7 @@ impl Client {
     /// | `shm:` | the default one of this user on this host |
     /// | `shm:NAME` | another one of this user, kept apart from the first |
     /// | `shm:/PATH` | the one in that file, which should lie in shared memory |
-    /// | `tcp://HOST:PORT/NAME` | the one of that name in that [server](crate::server); without a name, its default one |
+    /// | `tcp://HOST:PORT/NAME` | the one of that name in that server; without a name, its default one |
     /// | `tcp://HOST:PORT/shm:` | the one of that server's host, if the server exports it |
     /// | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA, in builds with the feature `rdma` |
     /// | `rdma://HOST:PORT/lent:NAME` | one in memory that the server lends, whose locks this client takes by verbs of its own |

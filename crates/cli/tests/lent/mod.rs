@@ -1,5 +1,5 @@
 //! Locks in memory that a server lends over RDMA, taken by the verbs of `lockwright run` and of the library. The stress of them
-//! is in `crates/lockwright/tests/rdma.rs`.
+//! is in `crates/server/tests/rdma.rs`.
 
 use super::{Served, err, has_device, holder, lockwright, out, output};
 use lockwright::{Client, LockError};

@@ -62,14 +62,14 @@ const BEAT: u64 = 1;
 const VERDICT: u64 = 6;
 /// Words of a card.
 pub(crate) const TOKEN: u64 = 1;
-pub(crate) const SINCE: u64 = 2;
-pub(crate) const START: u64 = 3;
+pub const SINCE: u64 = 2;
+pub const START: u64 = 3;
 pub(crate) const END: u64 = 4;
-pub(crate) const TURN: u64 = 5;
+pub const TURN: u64 = 5;
 
 /// What a card says its owner is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum State {
     Taking = kept::State::Taking as isize,
     Waiting = kept::State::Waiting as isize,
     Held = kept::State::Held as isize,
@@ -79,7 +79,7 @@ pub(crate) enum State {
 impl State {
     const ALL: [Self; 4] = [Self::Taking, Self::Waiting, Self::Held, Self::Struck];
 
-    pub(crate) const fn holds(self) -> bool {
+    pub const fn holds(self) -> bool {
         matches!(self, Self::Taking | Self::Held)
     }
 }
@@ -97,17 +97,17 @@ impl From<kept::State> for State {
 
 /// A card as somebody else reads it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Card {
-    pub(crate) peer: PeerId,
-    pub(crate) card: u64,
-    pub(crate) state: State,
-    pub(crate) kind: Kind,
-    pub(crate) claim: Claim,
-    pub(crate) token: u64,
+pub struct Card {
+    pub peer: PeerId,
+    pub card: u64,
+    pub state: State,
+    pub kind: Kind,
+    pub claim: Claim,
+    pub token: u64,
     /// The token, and what else names the grant of a keyed lock; 0: not granted.
-    pub(crate) mark: u64,
-    pub(crate) since: Time,
-    pub(crate) turn: u64,
+    pub mark: u64,
+    pub since: Time,
+    pub turn: u64,
 }
 
 /// A sheet's first line.
@@ -352,7 +352,7 @@ impl Sheets {
 
 impl Card {
     /// The card made of these words, in the order of the table above; none if it is free.
-    pub(crate) fn of(peer: PeerId, card: u64, words: [u64; 6]) -> Option<Self> {
+    pub fn of(peer: PeerId, card: u64, words: [u64; 6]) -> Option<Self> {
         let [first, mark, since, start, end, turn] = words;
         let token = Stamp::token_of(mark);
         let state = State::ALL.into_iter().find(|state| *state as u64 == first & 0xf)?;

@@ -8,6 +8,7 @@
 //! This file knows no fabric and no protocol by name, except in [`ProtocolGrant`].
 
 #[cfg(target_os = "linux")]
+#[allow(missing_docs, reason = "what the server sees of them is no API")]
 pub(crate) mod cards;
 pub(crate) mod mem;
 mod mem_locks;
@@ -113,7 +114,7 @@ pub(crate) struct Bound {
 
 /// The two tables of locks that a space has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Mutexes and reader-writer locks: one lock per name.
     Keyed,
     /// Range locks: many units under one name.
@@ -143,7 +144,7 @@ pub(crate) enum Standing {
 
 /// Why a lock was not granted.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub enum Refused {
     /// Another client holds it, and it was only tried.
     Busy,
     /// Everything else.

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A client of the locks of a lent space.
-pub(crate) type Kept<E> = KeptClient<E, LentBook<E>, Shipped, StirredPortable>;
+pub type Kept<E> = KeptClient<E, LentBook<E>, Shipped, StirredPortable>;
 
 /// Pause before somebody looks again whether there is room to post, or a sign of life was answered.
 const PAUSE_NS: u64 = 100_000;
@@ -34,7 +34,7 @@ const GONE: FabricError = FabricError::NodeLost(NodeId(0));
 
 /// One client's view of the book.
 #[derive(Debug)]
-pub(crate) struct LentBook<E> {
+pub struct LentBook<E> {
     ep: E,
     shared: Arc<Written>,
 }
@@ -49,7 +49,7 @@ struct Written {
 }
 
 impl<E: Reach> LentBook<E> {
-    pub(crate) fn new(ep: E) -> Self {
+    pub fn new(ep: E) -> Self {
         let at = [const { AtomicU64::new(0) }; CARDS as usize];
         Self { ep, shared: Arc::new(Written { at, used: Mutex::new((0, 0)) }) }
     }
@@ -245,7 +245,7 @@ impl<E: Reach> RangeBook for LentBook<E> {
 }
 
 /// A client of the locks that are lent to `ep`.
-pub(crate) fn client<E: Reach + Clone>(ep: E) -> Kept<E> {
+pub fn client<E: Reach + Clone>(ep: E) -> Kept<E> {
     let book = LentBook::new(ep.clone());
     KeptClient::new(ep, &layout::SHAPE, &layout::params(), book)
 }

@@ -21,15 +21,15 @@ use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
 use lockwright_locks::{Protocol, Space};
 
 /// Names of a lent space, and therefore lock ids.
-pub(crate) const NAMES: u64 = 1 << 16;
+pub const NAMES: u64 = 1 << 16;
 /// Every name has a lock of its own, and a gate for its ranges.
-pub(crate) const SHAPE: Space = Space::of(2 * NAMES);
+pub const SHAPE: Space = Space::of(2 * NAMES);
 /// The highest number of a client.
-pub(crate) const NUMBERS: u64 = StirredPortable::PEER.max() as u64;
+pub const NUMBERS: u64 = StirredPortable::PEER.max() as u64;
 /// How long a lock may stand still before a waiter asks whether its holder lives: three of these.
 const ASK_NS: u64 = 10_000_000;
 /// What the space is called in an address, before its name.
-pub(crate) const SCHEME: &str = "lent:";
+pub const SCHEME: &str = "lent:";
 
 const ROSTER: RegionId = RegionId(1);
 const CHANGES: RegionId = RegionId(2);
@@ -38,12 +38,12 @@ const SHEETS: u64 = (NUMBERS + 1) * LINE;
 const SHEET: u64 = CARDS * LINE;
 
 /// ShiftLock's parameters, the same for everybody.
-pub(crate) fn params() -> ShiftParams {
+pub fn params() -> ShiftParams {
     ShiftParams::default().with_lease(ASK_NS)
 }
 
 /// How large the regions are.
-pub(crate) fn regions() -> [u64; 3] {
+pub fn regions() -> [u64; 3] {
     let locks = ShiftLock::<StirredPortable>::bytes_per_node(&SHAPE, &params());
     [locks, SHEETS + (NUMBERS + 1) * SHEET, NAMES * 8]
 }
@@ -53,47 +53,47 @@ const fn at(region: RegionId, offset: u64) -> Word64 {
 }
 
 /// The highest number that ever was in.
-pub(crate) const fn top() -> Word64 {
+pub const fn top() -> Word64 {
     at(ROSTER, 0)
 }
 
 /// Whether a client is in.
-pub(crate) const fn is_in(number: u64) -> Word64 {
+pub const fn is_in(number: u64) -> Word64 {
     at(ROSTER, number * LINE)
 }
 
 /// Which of its cards have been in use.
-pub(crate) const fn used(number: u64) -> Word64 {
+pub const fn used(number: u64) -> Word64 {
     at(ROSTER, number * LINE + 8)
 }
 
 /// A word of a card.
-pub(crate) const fn card(number: u64, card: u64, word: u64) -> Word64 {
+pub const fn card(number: u64, card: u64, word: u64) -> Word64 {
     at(ROSTER, SHEETS + number * SHEET + card * LINE + word * 8)
 }
 
 /// The entry of a keyed lock, or of a gate.
-pub(crate) const fn entry(lock: u64) -> Word64 {
+pub const fn entry(lock: u64) -> Word64 {
     Word64::at(SHAPE.place(lock, 8))
 }
 
 /// The gate of a name's ranges.
-pub(crate) const fn gate(lock: u64) -> u64 {
+pub const fn gate(lock: u64) -> u64 {
     NAMES + lock
 }
 
 /// The count of changes of a name's ranges.
-pub(crate) const fn changes(lock: u64) -> Word64 {
+pub const fn changes(lock: u64) -> Word64 {
     at(CHANGES, lock * 8)
 }
 
 /// The client with this number, as lock words know it.
-pub(crate) const fn peer(number: u64) -> PeerId {
+pub const fn peer(number: u64) -> PeerId {
     PeerId(number as u32)
 }
 
 /// The bits of a word that are set, from the lowest.
-pub(crate) fn bits(mut mask: u64) -> impl Iterator<Item = u64> {
+pub fn bits(mut mask: u64) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
         let bit = (mask != 0).then(|| u64::from(mask.trailing_zeros()))?;
         mask &= mask - 1;

@@ -6,7 +6,7 @@ use lockwright_fabric::backend::tcp::TcpEndpoint;
 use lockwright_fabric::{Endpoint, RawVerb};
 
 /// A fabric by which lent memory is reached.
-pub(crate) trait Reach: Endpoint {
+pub trait Reach: Endpoint {
     /// Executes `verbs` before all that are issued later, and waits for nothing. `false` if there is no room just now: then
     /// nothing has happened.
     fn post(&self, verbs: &[RawVerb]) -> bool;

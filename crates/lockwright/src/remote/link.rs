@@ -6,10 +6,10 @@
 use super::driver::Driver;
 use super::guest::endpoint::GuestEndpoint;
 use super::table::{Origin, Table};
-use super::talk::{Answer, Ask, DESK};
 use super::transport::{Session, Transport};
 use crate::error::{LockError, OpenError};
 use crate::home::SpaceIdentity;
+use crate::wire::{Request, Response, SERVER};
 use lockwright_fabric::backend::tcp::{CloseReason, SessionHandler, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
@@ -67,10 +67,10 @@ impl std::fmt::Debug for Remote {
 
 impl Line {
     /// Says `ask` to the server; without a session, what matters of it is said when there is one.
-    pub(crate) fn say(&mut self, ask: &Ask) {
+    pub(crate) fn say(&mut self, ask: &Request) {
         if let Some(ep) = &self.ep {
             let message = self.table.say(ask);
-            ep.tell(DESK, &message);
+            ep.tell(SERVER, &message);
         }
     }
 
@@ -189,10 +189,10 @@ impl Remote {
     }
 
     /// Gives a request up, whether it waits or was granted, and waits for nothing.
-    pub(crate) fn give_up(&self, id: super::talk::RequestId) {
+    pub(crate) fn give_up(&self, id: crate::wire::RequestId) {
         let mut line = self.line();
         if line.table.take(id).is_some() {
-            line.say(&Ask::Unlock { id, answer: false });
+            line.say(&Request::Unlock { id, answer: false });
         }
     }
 
@@ -225,7 +225,7 @@ impl Remote {
         line.expire();
         let origin = Origin { epoch: ep.epoch(), key: key() };
         for message in line.table.begin_session(origin, &self.options.space, self.options.one_sided) {
-            ep.tell(DESK, &message);
+            ep.tell(SERVER, &message);
         }
         let fate = ep.close_reason();
         line.ep = Some(ep);
@@ -265,13 +265,13 @@ impl Remote {
 
 impl SessionHandler for Remote {
     fn message(&self, from: PeerId, message: Message) -> Option<Message> {
-        if from != DESK {
+        if from != SERVER {
             // For the protocol that this client runs itself.
             return Some(message);
         }
-        let (taken, answer) = Answer::decode(&message)?;
+        let (taken, answer) = Response::decode(&message)?;
         let mut line = self.line();
-        if let Answer::Refused { id: 0, why } = &answer {
+        if let Response::Refused { id: 0, why } = &answer {
             self.fail(&mut line, why);
             return None;
         }
@@ -289,7 +289,7 @@ impl SessionHandler for Remote {
         let line = self.line();
         if let Some(ep) = &line.ep {
             for message in line.table.unacked() {
-                ep.tell(DESK, message);
+                ep.tell(SERVER, message);
             }
         }
     }
@@ -315,7 +315,7 @@ impl SessionHandler for Remote {
 }
 
 /// A number that no other session has.
-pub(crate) fn key() -> u128 {
+pub fn key() -> u128 {
     let random = || RandomState::new().hash_one(Instant::now());
     u128::from(random()) << 64 | u128::from(random())
 }

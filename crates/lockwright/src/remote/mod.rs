@@ -3,7 +3,6 @@
 //! | file | |
 //! |---|---|
 //! | `address` | where servers are |
-//! | `talk` | what is said, as messages |
 //! | `table` | what was asked for and is held, whatever becomes of sessions |
 //! | `changes` | upgrades, downgrades and parts of what is held, on their way |
 //! | `driver` | which thread reads |
@@ -11,7 +10,6 @@
 //! | `inquiry` | questions that are answered with bytes |
 //! | `transport` | what sessions run over |
 //! | `look` | listings and breaking locks |
-//! | `listing` | listings as bytes |
 //! | `guest/` | clients that take locks by verbs of their own |
 //! | `lent/` | the guests of lent spaces |
 //! | `secret` | what a user's own server and clients know of each other |
@@ -26,23 +24,21 @@ pub(crate) mod guest;
 mod inquiry;
 pub(crate) mod lent;
 pub(crate) mod link;
-pub(crate) mod listing;
 pub(crate) mod look;
 pub(crate) mod secret;
 pub(crate) mod table;
-pub(crate) mod talk;
 pub(crate) mod transport;
 
 pub(crate) use link::{Remote, RemoteOptions};
 
 use self::driver::Elsewhere;
 use self::table::Stage;
-use self::talk::{Ask, RequestId, Units};
 use crate::error::{ChangeError, HandleError, LostReason};
 use crate::home::{
     Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
 };
 use crate::name::LockName;
+use crate::wire::{self, Request, RequestId, Units};
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
@@ -231,7 +227,7 @@ impl Future for Asking {
                 let (units, wait) = (this.units, this.wait);
                 let id = line.table.open(Some(units), Stage::Wanted { wait });
                 line.table.keep(id, cx.waker());
-                line.say(&Ask::Lock { id, units, wait });
+                line.say(&Request::Lock { id, units, wait });
                 *this.id.insert(id)
             }
         };
@@ -293,7 +289,7 @@ impl Future for Unlocking {
             match line.table.stage(id) {
                 Some(stage @ (Stage::Held { .. } | Stage::Claimed { .. })) if in_session => {
                     *stage = Stage::Unlocking;
-                    line.say(&Ask::Unlock { id, answer: true });
+                    line.say(&Request::Unlock { id, answer: true });
                 }
                 Some(Stage::Lost(_)) | None => {
                     line.table.take(id);
@@ -302,7 +298,7 @@ impl Future for Unlocking {
                 // The server frees what nobody claims.
                 _ => {
                     line.table.take(id);
-                    return Poll::Ready(Err(Lost::Fabric(FabricError::PeerLost(talk::DESK))));
+                    return Poll::Ready(Err(Lost::Fabric(FabricError::PeerLost(wire::SERVER))));
                 }
             }
         }
@@ -315,7 +311,7 @@ impl Future for Unlocking {
         Poll::Ready(match line.table.take(id) {
             Some(Stage::Unlocked { held: true }) => Ok(()),
             Some(Stage::Unlocked { held: false } | Stage::Lost(_)) => Err(Lost::Recovered),
-            _ => Err(Lost::Fabric(FabricError::PeerLost(talk::DESK))),
+            _ => Err(Lost::Fabric(FabricError::PeerLost(wire::SERVER))),
         })
     }
 }
@@ -325,7 +321,7 @@ impl Drop for Unlocking {
         // Not begun: the lock must not stay held. Half-way: nobody wants the answer any more.
         let mut line = self.remote.line();
         if !self.begun && line.table.take(self.id).is_some() {
-            line.say(&Ask::Unlock { id: self.id, answer: false });
+            line.say(&Request::Unlock { id: self.id, answer: false });
         } else if self.begun {
             line.table.take(self.id);
         }

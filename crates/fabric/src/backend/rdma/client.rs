@@ -16,7 +16,7 @@ use super::station::{Keeper, Station};
 use super::wire::Wire;
 use crate::addr::PeerId;
 use crate::backend::clock::Clock;
-use crate::backend::tcp::{CloseReason, Token};
+use crate::backend::tcp::{CloseReason, Secret};
 use crate::endpoint::FabricError;
 use crate::message::Message;
 use crate::random::SharedSplitMix;
@@ -40,7 +40,7 @@ pub struct RdmaOptions {
     /// Nanoseconds between two READs of a wait, where the protocol does not say.
     pub pace_ns: u64,
     /// The secret that the host wants.
-    pub token: Option<Token>,
+    pub secret: Option<Secret>,
     /// What the client calls itself; whoever receives it there may read more out of it.
     pub name: String,
     /// How long the host may take to answer.
@@ -54,7 +54,7 @@ impl Default for RdmaOptions {
             emulate_masks: false,
             max_peers: 64,
             pace_ns: 2_000,
-            token: None,
+            secret: None,
             name: String::new(),
             timeout: Duration::from_secs(10),
         }
@@ -92,7 +92,7 @@ pub enum RdmaConnectError {
         what: &'static str,
     },
     /// The host's address would be open to strangers.
-    #[error("{0} can be reached by other machines, and nothing would keep them out: a token is needed")]
+    #[error("{0} can be reached by other machines, and nothing would keep them out: a secret is needed")]
     Exposed(SocketAddr),
     /// The host lends nothing of that size.
     #[error(

@@ -6,7 +6,7 @@
 //! ```text
 //!   client                                       host
 //!   Hello (version, queue pair, name, nonce) ──►
-//!                                            ◄── Challenge (nonce)      if it has a token
+//!                                            ◄── Challenge (nonce)      if it has a secret
 //!   Proof                                    ──►
 //!                                            ◄── Welcome (queue pair, keys, proof), or Refused
 //!   Beat                                     ──► Beat                   at every heartbeat
@@ -40,7 +40,7 @@ pub(super) struct RegionInfo {
 pub(super) enum Frame {
     /// A client introduces itself. Of another version nothing but the version is understood.
     Hello { version: u32, pair: PairInfo, nonce: [u8; 32], name: String },
-    /// The host wants to see that the client knows the token.
+    /// The host wants to see that the client knows the secret.
     Challenge { nonce: [u8; 32] },
     /// It does.
     Proof { proof: [u8; 32] },
@@ -81,7 +81,7 @@ pub(super) struct Welcome {
     pub(super) grace_ms: u32,
     pub(super) scope: AtomicScope,
     pub(super) pair: PairInfo,
-    /// That the host knows the token, too. Zeros without one.
+    /// That the host knows the secret, too. Zeros without one.
     pub(super) proof: [u8; 32],
     pub(super) regions: Vec<RegionInfo>,
 }

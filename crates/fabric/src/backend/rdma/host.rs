@@ -20,7 +20,7 @@ use crate::addr::{NodeId, PeerId};
 use crate::backend::clock::Clock;
 use crate::backend::inproc::InProc;
 use crate::backend::inproc::mailbox::Mailbox;
-use crate::backend::tcp::{self, SessionEnd, Token};
+use crate::backend::tcp::{self, Secret, SessionEnd};
 use crate::capability::AtomicScope;
 use crate::message::{BoxedRole, Message};
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ pub struct HostOptions {
     pub grace: Duration,
     /// A secret that clients must know. It keeps strangers from being let in; it does nothing against those who can forge
     /// packets of others.
-    pub token: Option<Token>,
+    pub secret: Option<Secret>,
     /// Which run of the host this is.
     pub epoch: u64,
 }
@@ -68,7 +68,7 @@ impl Default for HostOptions {
             handshake: Duration::from_secs(10),
             heartbeat: Duration::from_secs(1),
             grace: Duration::from_secs(5),
-            token: None,
+            secret: None,
             epoch: 0,
         }
     }
@@ -124,9 +124,9 @@ impl RdmaHost {
     /// registered, and no client can reach it by itself.
     ///
     /// # Errors
-    /// If there is no device, or the address cannot be listened at, or strangers could reach it and there is no token.
+    /// If there is no device, or the address cannot be listened at, or strangers could reach it and there is no secret.
     pub fn receive(reception: Arc<dyn Reception>, options: HostOptions) -> Result<Self, RdmaConnectError> {
-        if !options.listen.ip().to_canonical().is_loopback() && options.token.is_none() {
+        if !options.listen.ip().to_canonical().is_loopback() && options.secret.is_none() {
             return Err(RdmaConnectError::Exposed(options.listen));
         }
         let nothing = InProc::new(0, 0);
@@ -253,7 +253,7 @@ impl Inner {
         control.set_nodelay(true)?;
         control.set_read_timeout(Some(self.options.handshake))?;
         control.set_write_timeout(Some(self.options.handshake))?;
-        let Some(guested) = hello::meet(&mut control, self.options.token.as_ref())? else { return Ok(()) };
+        let Some(guested) = hello::meet(&mut control, self.options.secret.as_ref())? else { return Ok(()) };
         let (peer, guest) = match self.admit(&guested, &control) {
             Ok(admitted) => admitted,
             Err(text) => return Frame::Refused { text }.write(&mut control),

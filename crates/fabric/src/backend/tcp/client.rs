@@ -1,6 +1,6 @@
 //! A client's connection: the handshake, the task that reads, and what it does to come back after a break.
 
-use super::auth::{Exchange, Side, Token, secret};
+use super::auth::{Exchange, Secret, Side, random_bytes};
 use super::close_reason::CloseReason;
 use super::connection::MISSED_BEATS;
 use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, Welcome};
@@ -27,12 +27,12 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// ```
 /// use lockwright_fabric::backend::tcp::ConnectOptions;
 /// let options = ConnectOptions { name: "billing on db7".to_owned(), ..ConnectOptions::default() };
-/// assert!(options.token.is_none());
+/// assert!(options.secret.is_none());
 /// ```
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// What the server must know too.
-    pub token: Option<Token>,
+    pub secret: Option<Secret>,
     /// Whom to trust; without it nothing is encrypted.
     #[cfg(feature = "tls")]
     pub tls: Option<TlsClient>,
@@ -47,7 +47,7 @@ pub struct ConnectOptions {
 impl Default for ConnectOptions {
     fn default() -> Self {
         Self {
-            token: None,
+            secret: None,
             #[cfg(feature = "tls")]
             tls: None,
             name: format!("process {}", std::process::id()),
@@ -76,11 +76,11 @@ pub enum ConnectError {
         /// Why, for people.
         text: String,
     },
-    /// The server wants a token.
-    #[error("the server wants a token, and none was given")]
-    TokenWanted,
-    /// The server does not know our token: it may be somebody else.
-    #[error("the server did not prove that it knows the token: it is not the one this token is for")]
+    /// The server wants a secret.
+    #[error("the server wants a secret, and none was given")]
+    SecretWanted,
+    /// The server does not know our secret: it may be somebody else.
+    #[error("the server did not prove that it knows the secret: it is not the one this secret is for")]
     Unproven,
     /// What it says makes no sense.
     #[error("this is not a Lockwright server: {0}")]
@@ -116,7 +116,7 @@ pub(super) async fn open(
     epoch: u64,
     seen: u64,
 ) -> Result<Line, ConnectError> {
-    let nonce = secret();
+    let nonce = random_bytes();
     let hello = Hello { features: 0, session, epoch, seen, nonce, name: options.name.clone() };
     let opening = async {
         let (mut incoming, out) = dial(address, options).await?;
@@ -155,21 +155,21 @@ async fn shake_hands(
 ) -> Result<Welcome, ConnectError> {
     let mut exchange = Exchange { client: hello.nonce, server: [0; 32], session: hello.session };
     out.push(|bytes| Frame::Hello(hello).encode(bytes));
-    let mut proven = options.token.is_none();
+    let mut proven = options.secret.is_none();
     loop {
         match incoming.frame().await? {
             Frame::Challenge(nonce) => {
-                let token = options.token.as_ref().ok_or(ConnectError::TokenWanted)?;
+                let secret = options.secret.as_ref().ok_or(ConnectError::SecretWanted)?;
                 exchange.server = nonce;
-                let proof = token.prove(Side::Client, &exchange);
+                let proof = secret.prove(Side::Client, &exchange);
                 out.push(|bytes| Frame::Proof(proof).encode(bytes));
                 proven = true;
             }
             Frame::Welcome(welcome) => {
                 let known = options
-                    .token
+                    .secret
                     .as_ref()
-                    .is_none_or(|token| token.accepts(Side::Server, &exchange, &welcome.proof));
+                    .is_none_or(|secret| secret.accepts(Side::Server, &exchange, &welcome.proof));
                 return if proven && known { Ok(welcome) } else { Err(ConnectError::Unproven) };
             }
             Frame::Refused { why, epoch, text } => return Err(ConnectError::Refused { why, epoch, text }),

@@ -3,7 +3,7 @@
 //! Frames of a connection are executed in the order in which they came, and all answers to what arrived together leave
 //! together. Whatever a client does wrong ends its own connection, with one frame that says why.
 
-use super::auth::{Exchange, Side, secret};
+use super::auth::{Exchange, Side, random_bytes};
 use super::encode::put_done;
 use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, WaitFrame, Welcome};
 use super::host::{HostError, RawWait, SessionEnd, VerbHost};
@@ -168,21 +168,21 @@ fn unknown_session() -> End {
     End::Refused(Refusal::UnknownSession, text.to_owned())
 }
 
-/// Lets the client prove that it knows the token, and returns the server's own proof.
+/// Lets the client prove that it knows the secret, and returns the server's own proof.
 async fn challenge<H: VerbHost>(
     board: &Arc<Switchboard<H>>,
     incoming: &mut Incoming,
     out: &Outgoing,
     hello: &Hello,
 ) -> Result<[u8; 32], End> {
-    let Some(token) = &board.options.token else { return Ok([0; 32]) };
-    let exchange = Exchange { client: hello.nonce, server: secret(), session: hello.session };
+    let Some(secret) = &board.options.secret else { return Ok([0; 32]) };
+    let exchange = Exchange { client: hello.nonce, server: random_bytes(), session: hello.session };
     out.push(|out| Frame::Challenge(exchange.server).encode(out));
     match incoming.frame().await? {
-        Frame::Proof(proof) if token.accepts(Side::Client, &exchange, &proof) => {
-            Ok(token.prove(Side::Server, &exchange))
+        Frame::Proof(proof) if secret.accepts(Side::Client, &exchange, &proof) => {
+            Ok(secret.prove(Side::Server, &exchange))
         }
-        _ => Err(End::Refused(Refusal::Unauthorised, "the token is not the server's".to_owned())),
+        _ => Err(End::Refused(Refusal::Unauthorised, "the secret is not the server's".to_owned())),
     }
 }
 

@@ -54,7 +54,7 @@ impl TcpEndpoint {
     /// Connects to the server at `address` and begins a session. Must be called on a tokio runtime.
     ///
     /// # Errors
-    /// If the server cannot be reached, refuses, or is not the one the token is for.
+    /// If the server cannot be reached, refuses, or is not the one the secret is for.
     pub async fn connect(address: SocketAddr, options: ConnectOptions) -> Result<Self, ConnectError> {
         let line = open(address, &options, SessionId::default(), 0, 0).await?;
         let session = u128::from_le_bytes(line.welcome.session);

@@ -98,7 +98,7 @@ pub enum Refusal {
     BadFrame = 1,
     /// The client speaks another version.
     Version = 2,
-    /// The client does not know the token.
+    /// The client does not know the secret.
     Unauthorised = 3,
     /// The session is not, or no longer, known: the server restarted, or the grace period is over.
     UnknownSession = 4,
@@ -171,7 +171,7 @@ pub struct Welcome {
     pub max_waits: u32,
     /// Whether the session went on, or began.
     pub resumed: bool,
-    /// That the server knows the token too; zeros without one.
+    /// That the server knows the secret too; zeros without one.
     pub proof: [u8; 32],
 }
 
@@ -195,7 +195,7 @@ pub struct WaitFrame {
 pub enum Frame {
     /// \[01\] A client opens a connection.
     Hello(Hello),
-    /// \[02\] A client proves that it knows the token.
+    /// \[02\] A client proves that it knows the secret.
     Proof([u8; 32]),
     /// \[03\] Execute verbs in order.
     Go {
@@ -241,7 +241,7 @@ pub enum Frame {
     },
     /// \[09\] The session is over.
     Goodbye,
-    /// \[81\] Prove that you know the token.
+    /// \[81\] Prove that you know the secret.
     Challenge([u8; 32]),
     /// \[82\] Come in.
     Welcome(Welcome),

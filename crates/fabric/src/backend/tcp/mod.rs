@@ -19,7 +19,7 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | what is said | `frame`, `encode`, `decode`, `wire` (their parts), `auth` (the token), `tls` |
+//! | what is said | `frame`, `encode`, `decode`, `wire` (their parts), `auth` (the secret), `tls` |
 //! | both ends of a connection | `incoming`, `outgoing` |
 //! | client | `endpoint`, `call` (futures), `link/` (the session, its requests), `listener`, `client` (the connection, coming back), `bell` (threads that wait) |
 //! | server | `server` (listening), `connection`, `session`, `roles`, `switchboard` (who is reached how) |
@@ -53,7 +53,7 @@ mod switchboard;
 mod tls;
 mod wire;
 
-pub use auth::{Token, WeakToken};
+pub use auth::{Secret, WeakSecret};
 #[cfg(target_os = "linux")]
 pub use blocking::EventfdWaker;
 pub use client::{ConnectError, ConnectOptions};

@@ -1,9 +1,9 @@
 //! The server: listens, lets clients in, and executes their verbs on its host's memory.
 //!
-//! It refuses to be reached from other machines without TLS or a token. Everything a client can make it keep is
+//! It refuses to be reached from other machines without TLS or a secret. Everything a client can make it keep is
 //! bounded, see [`ServerOptions`].
 
-use super::auth::Token;
+use super::auth::Secret;
 use super::connection::serve;
 use super::host::VerbHost;
 use super::incoming::Incoming;
@@ -25,15 +25,15 @@ use tokio::task::{JoinHandle, JoinSet};
 /// How a server behaves.
 ///
 /// ```
-/// use lockwright_fabric::backend::tcp::{ServerOptions, Token};
-/// let token = Token::new("a long and random line of text").unwrap();
-/// let options = ServerOptions { token: Some(token), max_sessions: 100, ..ServerOptions::default() };
+/// use lockwright_fabric::backend::tcp::{ServerOptions, Secret};
+/// let secret = Secret::new("a long and random line of text").unwrap();
+/// let options = ServerOptions { secret: Some(secret), max_sessions: 100, ..ServerOptions::default() };
 /// assert!(options.grace > options.heartbeat);
 /// ```
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// What clients must know.
-    pub token: Option<Token>,
+    pub secret: Option<Secret>,
     /// The certificate and key with which the server proves who it is.
     #[cfg(feature = "tls")]
     pub tls: Option<TlsServer>,
@@ -65,7 +65,7 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         Self {
-            token: None,
+            secret: None,
             #[cfg(feature = "tls")]
             tls: None,
             heartbeat: Duration::from_secs(1),
@@ -89,7 +89,7 @@ impl ServerOptions {
         if self.tls.is_some() {
             return true;
         }
-        self.token.is_some()
+        self.secret.is_some()
     }
 }
 
@@ -99,7 +99,7 @@ pub enum BindError {
     /// Strangers could reach the lock memory.
     #[error(
         "refusing to listen on {0}: other machines could reach it, and nothing would keep them out. Give the server a \
-         certificate and key (TLS) or a token that clients must know, or listen on a loopback address such as 127.0.0.1"
+         certificate and key (TLS) or a secret that clients must know, or listen on a loopback address such as 127.0.0.1"
     )]
     Exposed(SocketAddr),
     /// The address cannot be had.
@@ -137,7 +137,7 @@ impl<H: VerbHost> Server<H> {
     /// Must be called on a tokio runtime, whose tasks do the work.
     ///
     /// # Errors
-    /// If the address cannot be had, or is open to other machines while `options` has neither TLS nor a token.
+    /// If the address cannot be had, or is open to other machines while `options` has neither TLS nor a secret.
     pub async fn bind(
         address: SocketAddr,
         host: H,

@@ -1,6 +1,6 @@
 //! Who is reached how: sessions, roles, and the peers that the host knows by itself.
 
-use super::auth::secret;
+use super::auth::random_bytes;
 use super::frame::SessionId;
 use super::host::{Inbox, SessionEnd, VerbHost};
 use super::roles::Seat;
@@ -73,7 +73,7 @@ impl<H: VerbHost> Switchboard<H> {
             return None;
         }
         let peer = self.host.admit(name)?;
-        let session = Arc::new(Session::new(peer, secret(), self.options.kept));
+        let session = Arc::new(Session::new(peer, random_bytes(), self.options.kept));
         sessions.by_peer.insert(peer, Arc::clone(&session));
         sessions.by_id.insert(session.id, Arc::clone(&session));
         drop(sessions);
