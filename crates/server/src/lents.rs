@@ -75,7 +75,7 @@ pub(super) fn find(table: &mut LockTable, peer: u32, id: RequestId, handle: u64)
     let Some(session) = table.session(peer) else { return };
     match session.handles.get(&handle) {
         Some(&Target::Lent { lock, token_base, .. }) => {
-            session.say(&Response::Found { id, lock, token_base })
+            session.say(&Response::Found { id, lock, token_base });
         }
         _ if session.lent.is_none() => table.refuse(peer, 0, "only clients of lent spaces can ask that"),
         _ => table.refuse(peer, id, "the name was refused: the space has room for 65536 that are in use"),
