@@ -13,13 +13,13 @@
 
 use crate::context::{LabError, side_by_side};
 use crate::workload::{Stream, Txn, Workload};
-use lockwright_fabric::fault::FaultPlan;
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Endpoint, NodeId, Time, Width};
 use lockwright_locks::{Grant, LockClient, Patience, Protocol, Space};
 use lockwright_proofs::catalog::{self, Mutant, Visitor};
 use lockwright_proofs::subject::Tunable;
 use lockwright_sim::case::Checks;
+use lockwright_sim::fault::FaultPlan;
 use lockwright_sim::{Ended, NicModel, Setup, SimEndpoint, World};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@
 //! latencies, and what every single acquire and release cost the network.
 
 use crate::context::LabError;
-use lockwright_fabric::layer::{Counted, Counts};
+use lockwright_fabric::count::{Counted, Counts};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{AtomicScope, Capabilities, Endpoint, NodeId, Width};
 use lockwright_locks::{LockClient, Protocol, Space, Want};

@@ -318,7 +318,7 @@ fn nonsense_in_sound_frames_ends_its_own_session_only() {
         let ep = connect().await.unwrap();
         let word = Word64::at(Addr::new(NodeId(0), 0));
         assert!(ep.go(word.read()).await.is_err(), "there is no memory to be had");
-        assert!(ep.lost().await.to_string().contains("no word"), "and the client is told so");
+        assert!(ep.closed().await.to_string().contains("no word"), "and the client is told so");
     });
     assert_eq!(guard.state(), GuardState::Held);
     assert!(client.mutex("b").unwrap().try_lock().is_ok());

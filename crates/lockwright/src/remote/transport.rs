@@ -106,7 +106,7 @@ impl Session {
         let _ = each!(self, ep => ep.tell(to, message));
     }
 
-    pub(crate) fn listen(&self, listener: Weak<dyn SessionHandler>) {
+    pub(crate) fn set_handler(&self, listener: Weak<dyn SessionHandler>) {
         each!(self, ep => ep.set_handler(listener));
     }
 

@@ -14,9 +14,10 @@ use crate::home::vitals::{Cards, Life};
 use crate::home::{BoxFuture, Kind};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace};
-use lockwright_fabric::backend::tcp::{HostError, Inbox, RawWait, SessionEnd};
+use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd};
 use lockwright_fabric::{
-    Addr, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, RegionId, Wait, Width, Word64, Word128,
+    Addr, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, RawWait, RegionId, Wait, Width, Word64,
+    Word128,
 };
 use lockwright_locks::kept::{PromptBook, Says};
 use lockwright_locks::shiftlock::layout::Member;

@@ -5,7 +5,7 @@ use super::client::{RdmaConnectError, RdmaOptions};
 use super::control::{Frame, VERSION, Welcome, version_name};
 use super::pair::PairInfo;
 use crate::backend::tcp::Token;
-use crate::backend::tcp::auth::{Exchange, Side, secret};
+use crate::backend::tcp::auth::{Exchange, Side, random_bytes};
 use std::io;
 use std::net::SocketAddr;
 
@@ -33,7 +33,7 @@ pub(super) fn enter(
         RdmaConnectError::Unreachable { host, error }
     };
     let trust = |what| RdmaConnectError::Trust { host, what };
-    let nonce = secret();
+    let nonce = random_bytes();
     let hello = Frame::Hello { version: VERSION, pair: *pair, nonce, name: options.name.clone() };
     hello.write(control).map_err(unreachable)?;
     let mut asked = None;
@@ -91,7 +91,7 @@ pub(super) fn meet(
         return Ok(None);
     }
     let Some(token) = token else { return Ok(Some(Guested { pair, name, proof: [0; 32] })) };
-    let ours = secret();
+    let ours = random_bytes();
     Frame::Challenge { nonce: ours }.write(control)?;
     let exchange = exchange(nonce, ours, &pair);
     match Frame::read(control)? {
