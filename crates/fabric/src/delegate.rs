@@ -1,9 +1,9 @@
-//! Endpoints around an endpoint: the methods that only pass on to the one inside, written once.
+//! [`delegate!`](crate::delegate): methods of an endpoint that wraps another one and only call it.
 //!
-//! An endpoint that wraps another changes a method or two and passes on the rest. Written by hand, the rest is a page, and
-//! a method forgotten there silently becomes the trait's default. What this file must not do: decide what is passed on.
+//! A wrapper changes a method or two. Written by hand, the others fill a page, and a forgotten one silently becomes the
+//! trait's default.
 
-/// Inside an `impl Endpoint`, writes the named methods so that each is that of the endpoint in the field given first.
+/// Inside an `impl Endpoint`, implements the named methods by calling the endpoint in the given field.
 ///
 /// ```
 /// use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint};
@@ -142,8 +142,8 @@ macro_rules! delegate {
     };
     (@ observe $inner:tt) => {
         #[inline(always)]
-        fn observe(&self, what: $crate::observe::Observation) {
-            self.$inner.observe(what);
+        fn observe(&self, observation: $crate::observe::Observation) {
+            self.$inner.observe(observation);
         }
     };
 }

@@ -3,7 +3,7 @@
 
 use lockwright_fabric::backend::inproc::{InProc, block_on};
 use lockwright_fabric::backend::tcp::{
-    ConnectOptions, InProcHost, Secret, Server, ServerOptions, TcpEndpoint, TlsClient, TlsServer,
+    Backlog, ConnectOptions, InProcHost, Secret, Server, ServerOptions, TcpEndpoint, TlsClient, TlsServer,
 };
 use lockwright_fabric::conformance::{Rig, Shape, Task};
 use lockwright_fabric::{Endpoint, NodeId, PeerId};
@@ -19,7 +19,7 @@ struct Net {
 
 impl Net {
     fn new(shape: Shape, runtime: Runtime, served: ServerOptions, connect: &ConnectOptions) -> Self {
-        let host = InProcHost::new(InProc::new(shape.nodes, shape.bytes), 0);
+        let host = InProcHost::new(InProc::new(shape.nodes, shape.bytes), 0).relay(Backlog::RELAY);
         let (server, endpoints) = runtime.block_on(async {
             let here = "127.0.0.1:0".parse().unwrap();
             let server = Server::bind(here, host, vec![], served).await.unwrap();

@@ -17,7 +17,6 @@ use lockwright_baselines::{
     cas_backoff::CasBackoff, dslr::Dslr, mcs::Mcs, netlock::NetLock, parlock::ParLock, rma_rw::RmaRw,
     srvlock::SrvLock,
 };
-use lockwright_fabric::fault::FaultPlan;
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Endpoint, NodeId, Time};
 use lockwright_locks::{
@@ -25,6 +24,7 @@ use lockwright_locks::{
 };
 use lockwright_proofs::subject::Tunable;
 use lockwright_sim::case::Checks;
+use lockwright_sim::fault::FaultPlan;
 use lockwright_sim::{Cause, ServerCores, Setup, SimEndpoint, Simulation};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

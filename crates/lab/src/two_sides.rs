@@ -6,7 +6,7 @@
 
 use crate::context::LabError;
 use crate::rack::quantile_us;
-use lockwright_fabric::layer::{Counted, Counts};
+use lockwright_fabric::count::{Counted, Counts};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{AtomicScope, Capabilities, Endpoint, NodeId};
 use lockwright_locks::{LockClient, Protocol, Space, Want};

@@ -3,7 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "real threads are what is tested here")]
 
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
-use lockwright_fabric::layer::{Counted, Counts};
+use lockwright_fabric::count::{Counted, Counts};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{PeerId, Time};
 use lockwright_locks::citron::{Citron, CitronRw, Growth, Params, Synchrony, Timing};

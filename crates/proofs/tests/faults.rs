@@ -1,13 +1,13 @@
 //! Every kind of fault happens when asked for, does what it says, and is treated fairly by the checkers.
 
 use lockwright_baselines::cas::Cas;
-use lockwright_fabric::fault::{ClientFault, CrashPoint, FaultPlan, NetworkFaults, Pause};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{
     Addr, AtomicScope, Cond, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, Time, Width, Word64,
 };
 use lockwright_locks::Want;
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
+use lockwright_sim::fault::{ClientFault, CrashPoint, FaultPlan, NetworkFaults, Pause};
 use lockwright_sim::{Cause, Ended, Plan, Setup, SimEndpoint, World, run};
 use std::cell::RefCell;
 use std::rc::Rc;

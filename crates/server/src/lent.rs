@@ -12,10 +12,10 @@ use lockwright::internal::{Card, SINCE, START, TURN};
 use lockwright::wire::Kind;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint};
-use lockwright_fabric::backend::tcp::{HostError, Inbox, RawWait, SessionEnd};
+use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{
-    Addr, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, Time, Wait, Width, Word64,
+    Addr, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, RawWait, Time, Wait, Width, Word64,
 };
 use lockwright_locks::shiftlock::layout::{Entry as Word, Layout};
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;

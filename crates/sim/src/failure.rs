@@ -1,8 +1,8 @@
 //! How a run fails: what was wrong, the seed, how to see it again, and what happened just before.
 
 use crate::check::Violation;
+use crate::fault::{ClientFault, CrashPoint, FaultPlan};
 use crate::plan::Plan;
-use lockwright_fabric::fault::{ClientFault, CrashPoint, FaultPlan};
 use lockwright_fabric::{Addr, Mismatch, PeerId};
 use std::fmt::Write;
 

@@ -5,6 +5,7 @@ pub mod case;
 pub mod check;
 pub mod explore;
 mod failure;
+pub mod fault;
 mod memory;
 mod nic;
 mod plan;

@@ -12,7 +12,7 @@ use lockwright_fabric::backend::inproc::InProc;
 use lockwright_fabric::backend::rdma::{
     DeviceChoice, HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, port_counters, posted,
 };
-use lockwright_fabric::layer::{Counted, Counts};
+use lockwright_fabric::count::{Counted, Counts};
 use lockwright_fabric::{Addr, Endpoint, Message, NodeId, PeerId, Word64};
 use lockwright_locks::shiftlock::{ShiftLock, portable::Portable};
 use lockwright_locks::{LockClient, Protocol, Space, Want};

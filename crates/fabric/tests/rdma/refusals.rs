@@ -6,7 +6,7 @@ use lockwright_fabric::backend::inproc::InProc;
 use lockwright_fabric::backend::rdma::{
     DeviceChoice, HostOptions, RdmaHost, devices, has_device, port_counters,
 };
-use lockwright_fabric::layer::Counted;
+use lockwright_fabric::count::Counted;
 use lockwright_fabric::{Endpoint, Message};
 use std::io::{Read, Write};
 use std::net::TcpStream;

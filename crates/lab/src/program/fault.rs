@@ -1,7 +1,7 @@
 //! `--fault SPEC`: what goes wrong in a simulated run, one thing per flag.
 
-use lockwright_fabric::fault::{ClientFault, CrashPoint, FaultPlan, Pause};
 use lockwright_fabric::{NodeId, PeerId};
+use lockwright_sim::fault::{ClientFault, CrashPoint, FaultPlan, Pause};
 use lockwright_term::units::{duration_ns, rate};
 use std::str::FromStr;
 

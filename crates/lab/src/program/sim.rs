@@ -262,7 +262,7 @@ mod tests {
     use super::*;
     use clap::Parser;
     use lockwright_fabric::NodeId;
-    use lockwright_fabric::fault::{ClientFault, CrashPoint, FaultPlan, NetworkFaults, Pause};
+    use lockwright_sim::fault::{ClientFault, CrashPoint, FaultPlan, NetworkFaults, Pause};
     use lockwright_sim::replay_line;
 
     #[derive(Parser)]

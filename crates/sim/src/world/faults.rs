@@ -1,8 +1,8 @@
 //! Who stops when: the fault plan, asked at every verb and message of every client.
 
+use crate::fault::{ClientFault, CrashPoint, FaultPlan};
 use crate::rng::Rng;
 use lockwright_fabric::PeerId;
-use lockwright_fabric::fault::{ClientFault, CrashPoint, FaultPlan};
 
 /// What happens to a client at one of its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -369,7 +369,7 @@ impl Inner {
             let mailbox: Arc<Mailbox> = Arc::clone(mailbox);
             // The carrier is woken once all that is said together is there.
             let put =
-                move |from, message| mailbox.put_quietly(from, message).map(tcp::wake_together).is_some();
+                move |from, message| mailbox.put_quietly(from, message).map(tcp::wake_coalesced).is_some();
             reception.attach(peer, tcp::Inbox::new(put));
         }
         let guest = Arc::new(Guest {

@@ -1,17 +1,17 @@
-//! The shared secret: how a client and a server show each other that they know it, without ever sending it.
+//! Authentication by a shared secret: both sides prove that they know it, without sending it.
 //!
-//! Client and server each throw in 32 random bytes. A proof is HMAC-SHA256, keyed with the secret, over the side's
-//! name, both sides' bytes and the session asked for; so a proof is good for one connection and one direction only,
-//! and nobody learns the secret from it. Proofs are compared in constant time.
+//! Each side sends a nonce of 32 random bytes. A proof is HMAC-SHA256, keyed with the secret, over the side's name, both
+//! nonces and the session id: it is valid for one connection and one direction, and does not reveal the secret. Proofs are
+//! compared in constant time.
 //!
-//! A secret keeps strangers out. It does not hide or protect what is said afterwards: that takes TLS.
+//! A secret authenticates; it neither encrypts nor protects the traffic. That takes TLS.
 
 use super::frame::SessionId;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use std::fmt;
 
-/// Shorter secrets could be guessed by whoever recorded a proof.
+/// Shorter secrets could be guessed from a recorded proof.
 const MIN_SECRET: usize = 16;
 
 /// A secret that server and clients share.
@@ -25,7 +25,7 @@ const MIN_SECRET: usize = 16;
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
-/// The secret is too short to keep anybody out.
+/// The secret is too short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a secret needs at least {MIN_SECRET} bytes, this one has {0}: `head -c 32 /dev/urandom | base64` makes a good one"
@@ -71,25 +71,25 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Who proves.
+/// The side that proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend) enum Side {
     Client,
     Server,
 }
 
-/// What a proof is about.
+/// What a proof covers.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::backend) struct Exchange {
-    /// The client's random bytes.
+    /// The client's nonce.
     pub(in crate::backend) client: [u8; 32],
     /// The server's.
     pub(in crate::backend) server: [u8; 32],
-    /// The session the client asked for.
+    /// The session that the client asked for.
     pub(in crate::backend) session: SessionId,
 }
 
-/// Random bytes that nobody can guess.
+/// Random bytes for nonces and session ids.
 pub(in crate::backend) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::getrandom(&mut bytes).expect("the system has random bytes");

@@ -1,21 +1,20 @@
-//! A thread that blocks until the server answers reads the connection itself.
+//! A thread that blocks on an answer reads the connection itself.
 //!
-//! If the runtime's thread takes an answer from the socket, whoever waits for it has to be woken, which costs more than the
-//! answer. So a thread that has nothing else to do waits for the socket itself, and for its bell: the runtime's thread may
-//! have been faster, and then it is the waker that rings.
+//! If the runtime's thread reads the answer, it has to wake the waiting thread, which costs more than the answer. So a thread
+//! that has nothing else to do polls the socket, and its own eventfd: the runtime's thread may read first, and then wakes it.
 //!
-//! | bell | meaning |
+//! | state | meaning |
 //! |---|---|
-//! | awake | the thread is at work, and looks at its bell before it sleeps: ringing costs no system call |
-//! | asleep | the thread waits for the socket and for the bell's file |
-//! | rung | it has been woken, and does not know yet |
+//! | awake | the thread runs, and checks the state before it sleeps: waking it takes no system call |
+//! | asleep | the thread polls the socket and the eventfd |
+//! | woken | woken, and has not noticed yet |
 //!
-//! Before it sleeps, the thread looks at the socket for a moment: where the server has a core of its own, the answer is often
-//! there before a sleep and a wake-up would be over. Where looking was in vain a few times, it is left alone for a while.
+//! Before it sleeps, the thread spins on the socket: if the server runs on a core of its own, the answer often arrives sooner
+//! than a sleep and a wake-up take. After a few spins in vain it sleeps at once for a while.
 //!
-//! What this file must not do: keep a connection alive. Whoever waits for long leaves that to the runtime.
+//! This does not send heartbeats: the runtime does.
 
-use super::client::take_in;
+use super::client::process;
 use super::incoming::{Incoming, ReadError};
 use super::link::Link;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -29,67 +28,67 @@ use std::task::Wake;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
-/// How long a thread looks before it sleeps.
-const LOOKS: Duration = Duration::from_micros(30);
-/// After so many looks in vain, this many sleeps come without one.
-const IN_VAIN: u32 = 4;
-const REST: u32 = 128;
+/// How long a thread spins before it sleeps.
+const SPIN: Duration = Duration::from_micros(30);
+/// After so many spins in vain in a row, this many sleeps come without one.
+const MAX_VAIN_SPINS: u32 = 4;
+const SLEEPS_WITHOUT_SPIN: u32 = 128;
 
 const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
-const RUNG: u8 = 2;
+const WOKEN: u8 = 2;
 
-/// Wakes a thread that [hears](super::TcpEndpoint::read_blocking) a server: a waker for the futures that it waits for.
+/// The waker of a thread in [`read_blocking`](super::TcpEndpoint::read_blocking), for the futures that it waits for.
 ///
 /// ```
 /// use lockwright_fabric::backend::tcp::EventfdWaker;
 /// use std::sync::Arc;
-/// let bell = Arc::new(EventfdWaker::new()?);
-/// std::task::Waker::from(Arc::clone(&bell)).wake();
+/// let waker = Arc::new(EventfdWaker::new()?);
+/// std::task::Waker::from(Arc::clone(&waker)).wake();
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct EventfdWaker {
     state: AtomicU8,
-    /// Looks in vain in a row; from [`IN_VAIN`] on, sleeps since.
+    /// Spins in vain in a row; from [`MAX_VAIN_SPINS`] on, sleeps since.
     vain: AtomicU32,
-    file: OwnedFd,
+    eventfd: OwnedFd,
 }
 
 impl EventfdWaker {
-    /// A bell for one thread.
+    /// A waker for one thread.
     ///
     /// # Errors
     /// If the process has no file descriptor left.
     pub fn new() -> io::Result<Self> {
-        let file = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { state: AtomicU8::new(AWAKE), vain: AtomicU32::new(0), file })
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { state: AtomicU8::new(AWAKE), vain: AtomicU32::new(0), eventfd })
     }
 
-    /// Whether it may pay to look before sleeping.
-    fn may_look(&self) -> bool {
+    /// Whether to spin before sleeping.
+    fn may_spin(&self) -> bool {
         let vain = self.vain.load(Relaxed);
-        if vain >= IN_VAIN + REST {
-            // One more in vain, and it is left alone again.
-            self.vain.store(IN_VAIN - 1, Relaxed);
-        } else if vain >= IN_VAIN {
+        if vain >= MAX_VAIN_SPINS + SLEEPS_WITHOUT_SPIN {
+            // One more in vain, and it does not spin again for a while.
+            self.vain.store(MAX_VAIN_SPINS - 1, Relaxed);
+        } else if vain >= MAX_VAIN_SPINS {
             self.vain.store(vain + 1, Relaxed);
         }
-        vain < IN_VAIN
+        vain < MAX_VAIN_SPINS
     }
 
-    /// Looks with `look` for a moment; what it found, if anything.
-    fn look<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-        if !self.may_look() {
+    /// Calls `check` until it finds something, at most for [`SPIN`].
+    fn spin<T>(&self, mut check: impl FnMut() -> Option<T>) -> Option<T> {
+        if !self.may_spin() {
             return None;
         }
         let began = Instant::now();
         loop {
-            if let Some(found) = look() {
+            if let Some(found) = check() {
                 self.vain.store(0, Relaxed);
                 return Some(found);
             }
-            if self.state.load(Relaxed) == RUNG || began.elapsed() > LOOKS {
+            if self.state.load(Relaxed) == WOKEN || began.elapsed() > SPIN {
                 self.vain.fetch_add(1, Relaxed);
                 return None;
             }
@@ -97,21 +96,21 @@ impl EventfdWaker {
         }
     }
 
-    /// Sleeps until `socket` can be read (`Some(true)`) or the bell rings (`Some(false)`), at most for `limit`.
+    /// Sleeps until `socket` is readable (`Some(true)`) or the thread is woken (`Some(false)`), at most for `limit`.
     fn sleep(&self, socket: impl AsFd, limit: Duration) -> Option<bool> {
         if self.state.compare_exchange(AWAKE, ASLEEP, SeqCst, SeqCst).is_err() {
             self.state.store(AWAKE, SeqCst);
             return Some(false);
         }
-        let mut files = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&self.file, PollFlags::IN)];
+        let mut files = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&self.eventfd, PollFlags::IN)];
         let limit = Timespec::try_from(limit).ok();
         let ready = poll(&mut files, limit.as_ref());
         let readable = !files[0].revents().is_empty();
-        if self.state.swap(AWAKE, SeqCst) == RUNG || !files[1].revents().is_empty() {
-            let _ = rustix::io::read(&self.file, &mut [0; 8]);
+        if self.state.swap(AWAKE, SeqCst) == WOKEN || !files[1].revents().is_empty() {
+            let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
             return Some(readable);
         }
-        // A signal that came in between is as good as a bell: whoever waits looks again.
+        // A signal counts as a wake-up: the caller polls its future again.
         match ready {
             Ok(0) => None,
             _ => Some(readable),
@@ -125,41 +124,40 @@ impl Wake for EventfdWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.state.swap(RUNG, SeqCst) == ASLEEP {
-            let _ = rustix::io::write(&self.file, &1_u64.to_ne_bytes());
+        if self.state.swap(WOKEN, SeqCst) == ASLEEP {
+            let _ = rustix::io::write(&self.eventfd, &1_u64.to_ne_bytes());
         }
     }
 }
 
 impl Link {
     /// See [`TcpEndpoint::read_blocking`](super::TcpEndpoint::read_blocking).
-    pub(super) fn read_blocking(&self, bell: &EventfdWaker, limit: Duration) -> bool {
-        let Some((out, incoming)) = self.line() else { return false };
+    pub(super) fn read_blocking(&self, waker: &EventfdWaker, limit: Duration) -> bool {
+        let Some((out, incoming)) = self.connection() else { return false };
         let Some(socket) = out.socket() else { return false };
-        if let Some(heard) = bell.look(|| self.take_in_from(socket, &incoming)) {
-            return heard;
+        if let Some(received) = waker.spin(|| self.read_available(socket, &incoming)) {
+            return received;
         }
-        match bell.sleep(socket, limit) {
+        match waker.sleep(socket, limit) {
             None => false,
             Some(false) => true,
-            // If nothing is there, the runtime's thread was faster.
-            Some(true) => self.take_in_from(socket, &incoming).unwrap_or(true),
+            // If there is nothing, the runtime's thread has read it.
+            Some(true) => self.read_available(socket, &incoming).unwrap_or(true),
         }
     }
 
-    /// Takes in what has come: `None` if nothing has, `false` if the connection is broken, which is for the runtime to see
-    /// to.
-    fn take_in_from(&self, socket: &TcpStream, incoming: &Mutex<Incoming>) -> Option<bool> {
+    /// Processes what has arrived: `None` if nothing has, `false` if the connection is broken, which the runtime will notice.
+    fn read_available(&self, socket: &TcpStream, incoming: &Mutex<Incoming>) -> Option<bool> {
         let mut incoming = incoming.lock().unwrap_or_else(PoisonError::into_inner);
         match incoming.fill_now(&mut &*SockRef::from(socket)) {
             Ok(()) => {}
             Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => return None,
             Err(_) => return Some(false),
         }
-        self.hear();
-        if let Err(fate) = take_in(self, &mut incoming) {
+        self.note_received();
+        if let Err(reason) = process(self, &mut incoming) {
             drop(incoming);
-            self.end(fate);
+            self.end(reason);
         }
         Some(true)
     }
@@ -181,48 +179,48 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_that_rang_before_the_sleep_is_heard_and_heard_once() {
+    fn a_wake_before_the_sleep_counts_once() {
         let (socket, _other) = pair();
-        let bell = Arc::new(EventfdWaker::new().unwrap());
-        bell.wake_by_ref();
-        bell.wake_by_ref();
-        assert_eq!(bell.sleep(&socket, LONG), Some(false));
-        assert_eq!(bell.sleep(&socket, SHORT), None);
+        let waker = Arc::new(EventfdWaker::new().unwrap());
+        waker.wake_by_ref();
+        waker.wake_by_ref();
+        assert_eq!(waker.sleep(&socket, LONG), Some(false));
+        assert_eq!(waker.sleep(&socket, SHORT), None);
     }
 
     #[test]
-    fn looking_that_was_in_vain_a_few_times_is_left_alone_for_a_while() {
-        let bell = EventfdWaker::new().unwrap();
-        let looked = |bell: &EventfdWaker| {
-            let mut looked = false;
-            bell.look(|| {
-                looked = true;
+    fn a_thread_that_spun_in_vain_a_few_times_does_not_spin_for_a_while() {
+        let waker = EventfdWaker::new().unwrap();
+        let spun = |waker: &EventfdWaker| {
+            let mut spun = false;
+            waker.spin(|| {
+                spun = true;
                 None::<()>
             });
-            looked
+            spun
         };
-        assert!((0..IN_VAIN).all(|_| looked(&bell)));
-        assert!((0..REST).all(|_| !looked(&bell)), "it rests");
-        assert!(!looked(&bell) && looked(&bell) && !looked(&bell), "one look, and it rests again");
-        bell.vain.store(IN_VAIN - 1, Relaxed);
-        assert_eq!(bell.look(|| Some(1)), Some(1));
-        assert!((0..IN_VAIN).all(|_| looked(&bell)), "a look that was not in vain makes up for all others");
+        assert!((0..MAX_VAIN_SPINS).all(|_| spun(&waker)));
+        assert!((0..SLEEPS_WITHOUT_SPIN).all(|_| !spun(&waker)), "no spins");
+        assert!(!spun(&waker) && spun(&waker) && !spun(&waker), "one spin, and then none for a while");
+        waker.vain.store(MAX_VAIN_SPINS - 1, Relaxed);
+        assert_eq!(waker.spin(|| Some(1)), Some(1));
+        assert!((0..MAX_VAIN_SPINS).all(|_| spun(&waker)), "a successful spin resets the count");
     }
 
     #[test]
-    fn a_sleeper_wakes_by_its_bell_and_by_its_socket() {
+    fn a_sleeper_is_woken_by_its_waker_and_by_its_socket() {
         let (socket, mut other) = pair();
-        let bell = Arc::new(EventfdWaker::new().unwrap());
-        let rings = Arc::clone(&bell);
-        let ringer = std::thread::spawn(move || {
-            while rings.state.load(SeqCst) != ASLEEP {
+        let waker = Arc::new(EventfdWaker::new().unwrap());
+        let other_end = Arc::clone(&waker);
+        let other_thread = std::thread::spawn(move || {
+            while other_end.state.load(SeqCst) != ASLEEP {
                 std::thread::yield_now();
             }
-            rings.wake();
+            other_end.wake();
         });
-        assert_eq!(bell.sleep(&socket, LONG), Some(false));
-        ringer.join().unwrap();
+        assert_eq!(waker.sleep(&socket, LONG), Some(false));
+        other_thread.join().unwrap();
         other.write_all(b"x").unwrap();
-        assert_eq!(bell.sleep(&socket, LONG), Some(true));
+        assert_eq!(waker.sleep(&socket, LONG), Some(true));
     }
 }

@@ -1,24 +1,24 @@
-//! How sessions end.
+//! Why a client's session ended.
 
-/// How a client's session ended. Its endpoint is of no more use; another can be connected.
+/// Why a client's session ended. Its endpoint is of no more use; another can be connected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// The client itself ended it.
+    /// The client closed it.
     #[error("the session was closed")]
     Closed,
-    /// The server could not be reached within the grace period, or has given the session up.
+    /// The server could not be reached within the grace period, or has ended the session.
     #[error("the session expired while the server could not be reached")]
     Expired,
-    /// The server was restarted. What the old one knew of this client is gone.
+    /// The server was restarted. It knows nothing of this client any more.
     #[error("the server was restarted")]
     Restarted {
         /// The new run.
         epoch: u64,
     },
-    /// The server refused something this client did.
+    /// The server refused a request of this client.
     #[error("the server ended the session: {0}")]
     Refused(String),
-    /// More messages came than anybody took.
+    /// The mailbox is full: messages arrived faster than the client received them.
     #[error("too many messages piled up unread")]
     Overrun,
 }

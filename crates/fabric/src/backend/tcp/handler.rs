@@ -1,6 +1,4 @@
-//! Somebody who is called when a client's session has news, where it would cost a task and a wake-up to wait for it.
-//!
-//! What it must not do: block. It is called by the task that reads the connection.
+//! Callbacks for a client's session: cheaper than a task that waits for a message.
 
 use super::close_reason::CloseReason;
 use crate::addr::PeerId;
@@ -8,24 +6,24 @@ use crate::message::Message;
 use std::fmt;
 use std::sync::Weak;
 
-/// Hears what comes for a client: see [`TcpEndpoint::set_handler`](super::TcpEndpoint::set_handler).
+/// Called with the events of a session: see [`TcpEndpoint::set_handler`](super::TcpEndpoint::set_handler). Called by the
+/// task that reads the connection, so no method may block.
 pub trait SessionHandler: Send + Sync {
-    /// A message came. What is given back goes into the mailbox.
+    /// A message arrived. What is returned goes into the mailbox.
     fn message(&self, from: PeerId, message: Message) -> Option<Message>;
 
-    /// The session goes on over a new connection. What was [told](super::TcpEndpoint::tell) on the old one may not
-    /// have arrived.
+    /// The session was resumed on a new connection. What was [told](super::TcpEndpoint::tell) on the old one may be lost.
     fn reconnected(&self);
 
-    /// The session is over, by whatever but [`TcpEndpoint::close`](super::TcpEndpoint::close).
-    fn closed(&self, fate: &CloseReason);
+    /// The session is over, for any reason but [`TcpEndpoint::close`](super::TcpEndpoint::close).
+    fn closed(&self, reason: &CloseReason);
 }
 
-/// A listener, which may be gone.
-pub(super) struct Ear(pub(super) Weak<dyn SessionHandler>);
+/// A handler that may have been dropped.
+pub(super) struct HandlerRef(pub(super) Weak<dyn SessionHandler>);
 
-impl fmt::Debug for Ear {
+impl fmt::Debug for HandlerRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Ear(…)")
+        f.write_str("HandlerRef(…)")
     }
 }

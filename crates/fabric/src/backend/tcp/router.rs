@@ -1,9 +1,9 @@
-//! Who is reached how: sessions, roles, and the peers that the host knows by itself.
+//! Message routing: to sessions, to roles, and to the peers that the host knows.
 
 use super::auth::random_bytes;
 use super::frame::SessionId;
 use super::host::{Inbox, SessionEnd, VerbHost};
-use super::roles::Seat;
+use super::roles::RoleRunner;
 use super::server::ServerOptions;
 use super::session::Session;
 use crate::addr::PeerId;
@@ -13,12 +13,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// What the connections of a server share.
 #[derive(Debug)]
-pub(super) struct Switchboard<H> {
+pub(super) struct Router<H> {
     pub(super) host: Arc<H>,
     pub(super) options: ServerOptions,
     /// This run of the server.
     pub(super) epoch: u64,
-    roles: Vec<Arc<Seat>>,
+    roles: Vec<Arc<RoleRunner>>,
     sessions: RwLock<Sessions>,
 }
 
@@ -28,28 +28,28 @@ struct Sessions {
     by_id: HashMap<SessionId, Arc<Session>>,
 }
 
-impl<H: VerbHost> Switchboard<H> {
+impl<H: VerbHost> Router<H> {
     pub(super) fn new(host: Arc<H>, roles: Vec<BoxedRole>, options: ServerOptions, epoch: u64) -> Arc<Self> {
-        let roles = roles.into_iter().enumerate().map(|(index, role)| Arc::new(Seat::new(index, role)));
-        let board = Self { host, options, epoch, roles: roles.collect(), sessions: RwLock::default() };
-        let board = Arc::new(board);
-        for (index, seat) in board.roles.iter().enumerate() {
-            let (seat, weak) = (Arc::downgrade(seat), Arc::downgrade(&board));
-            let inbox = Inbox::new(move |from, message| match (seat.upgrade(), weak.upgrade()) {
-                (Some(seat), Some(board)) => seat.deliver(&board, from, message),
+        let roles = roles.into_iter().enumerate().map(|(index, role)| Arc::new(RoleRunner::new(index, role)));
+        let router =
+            Arc::new(Self { host, options, epoch, roles: roles.collect(), sessions: RwLock::default() });
+        for (index, role) in router.roles.iter().enumerate() {
+            let (role, weak) = (Arc::downgrade(role), Arc::downgrade(&router));
+            let inbox = Inbox::new(move |from, message| match (role.upgrade(), weak.upgrade()) {
+                (Some(role), Some(router)) => role.deliver(&router, from, message),
                 _ => false,
             });
-            board.host.attach(PeerId::role(index), inbox);
+            router.host.attach(PeerId::role(index), inbox);
         }
-        board
+        router
     }
 
-    /// Passes a message on. `false` if there is nobody to get it.
-    pub(super) fn post(self: &Arc<Self>, from: PeerId, to: PeerId, message: Message) -> bool {
+    /// Delivers a message of a role; `false` if there is no such peer.
+    pub(super) fn deliver(self: &Arc<Self>, from: PeerId, to: PeerId, message: Message) -> bool {
         if let (index, true) = to.index()
-            && let Some(seat) = self.roles.get(index)
+            && let Some(role) = self.roles.get(index)
         {
-            return seat.deliver(self, from, message);
+            return role.deliver(self, from, message);
         }
         match self.session_of(to) {
             Some(session) => session.deliver(from, message),
@@ -57,11 +57,20 @@ impl<H: VerbHost> Switchboard<H> {
         }
     }
 
+    /// Delivers a message of a client; `false` if there is no such peer, or it is a client and the host does not relay.
+    pub(super) fn forward(self: &Arc<Self>, from: PeerId, to: PeerId, message: Message) -> bool {
+        let is_role = to.index().1;
+        match if is_role { None } else { self.session_of(to) } {
+            Some(session) => self.host.relay().is_some_and(|limit| session.relay(from, message, limit)),
+            None => self.deliver(from, to, message),
+        }
+    }
+
     fn session_of(&self, peer: PeerId) -> Option<Arc<Session>> {
         self.sessions.read().unwrap_or_else(PoisonError::into_inner).by_peer.get(&peer).cloned()
     }
 
-    /// The session with this name.
+    /// The session with this id.
     pub(super) fn session(&self, id: &SessionId) -> Option<Arc<Session>> {
         self.sessions.read().unwrap_or_else(PoisonError::into_inner).by_id.get(id).cloned()
     }
@@ -73,7 +82,7 @@ impl<H: VerbHost> Switchboard<H> {
             return None;
         }
         let peer = self.host.admit(name)?;
-        let session = Arc::new(Session::new(peer, random_bytes(), self.options.kept));
+        let session = Arc::new(Session::new(peer, random_bytes(), self.options.backlog));
         sessions.by_peer.insert(peer, Arc::clone(&session));
         sessions.by_id.insert(session.id, Arc::clone(&session));
         drop(sessions);
@@ -93,10 +102,10 @@ impl<H: VerbHost> Switchboard<H> {
         sessions.by_peer.remove(&session.peer);
         drop(sessions);
         if known {
-            // Behind everything the client sent, and before the host may give its number to somebody else.
-            session.say_last(|| {
-                for seat in &self.roles {
-                    seat.deliver(self, session.peer, Message::new(0, Message::DEPARTED, &[]));
+            // After everything that the client sent, and before the host may reuse its id.
+            session.send_last(|| {
+                for role in &self.roles {
+                    role.deliver(self, session.peer, Message::new(0, Message::DEPARTED, &[]));
                 }
             });
             self.host.on_session_lost(session.peer, how);

@@ -1,4 +1,4 @@
-//! Counting: verbs, round trips, messages and bytes, as the papers count them.
+//! [`Counted`]: an endpoint that counts verbs, round trips, messages and bytes, as the papers count them.
 
 use crate::addr::{NodeId, PeerId, Value};
 use crate::endpoint::{Endpoint, FabricError};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 ///
 /// ```
 /// use lockwright_fabric::backend::inproc::{InProc, block_on};
-/// use lockwright_fabric::layer::Counted;
+/// use lockwright_fabric::count::Counted;
 /// use lockwright_fabric::{Addr, Endpoint, NodeId, PeerId, Word64};
 ///
 /// let fabric = InProc::new(1, 64);
@@ -43,7 +43,7 @@ impl<E: Endpoint> Counted<E> {
         Self { inner, tally }
     }
 
-    /// The tally, to be read by anybody at any time.
+    /// The counters; any thread may read them.
     pub fn tally(&self) -> &Arc<Tally> {
         &self.tally
     }
@@ -55,14 +55,13 @@ impl<E: Endpoint> Counted<E> {
 
 macro_rules! counters {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// Running totals of one client. Written by that client alone, so that counting needs no locked
-        /// instruction.
+        /// Counters of one client. Only that client writes them, so that counting needs no locked instruction.
         #[derive(Debug, Default)]
         pub struct Tally {
             $($name: AtomicU64,)+
         }
 
-        /// What a [`Tally`] said at some moment, or the difference between two moments.
+        /// The values of a [`Tally`] at one time, or the difference between two times.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub struct Counts {
             $($(#[$doc])+ pub $name: u64,)+
@@ -100,9 +99,9 @@ counters! {
     round_trips,
     /// Messages sent reliably.
     sent,
-    /// Packets sent.
+    /// Datagrams sent.
     datagrams,
-    /// Messages and packets received.
+    /// Messages and datagrams received.
     received,
     /// Operands and results of verbs, and messages sent, in bytes and without headers.
     payload_bytes,
@@ -115,7 +114,7 @@ impl Counts {
     }
 }
 
-/// One writer: a load and a store do.
+/// There is one writer, so a load and a store suffice.
 #[inline(always)]
 fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed) + by, Relaxed);

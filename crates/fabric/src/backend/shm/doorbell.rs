@@ -1,8 +1,8 @@
-//! Doorbells: one futex word per client, rung by whoever has something for it.
+//! Doorbells: one futex word per client, rung by other clients that have something for it.
 //!
-//! A client that is about to sleep raises its count of listeners, *then* looks once more for what it waits for. Whoever
-//! brings something puts it there, *then* looks at the count, and rings only if it is not zero: as long as nobody
-//! sleeps, a bell costs one load. Both orders are sequentially consistent, so at least one of the two sees the other.
+//! A client that is about to sleep raises its listener count, *then* checks once more for what it waits for. A client
+//! that brings something stores it, *then* reads the count, and rings only if it is not zero: while nobody sleeps, a
+//! doorbell costs one load. Both are sequentially consistent, so at least one of the two sees the other.
 
 use super::clients::{AT_LISTENERS, AT_RINGS};
 use super::shared::Shared;
@@ -19,14 +19,14 @@ impl Shared {
         self.map.u32(self.slot_at(slot) + AT_LISTENERS)
     }
 
-    /// Rings if somebody listens.
+    /// Rings if a thread listens; whether one did.
     #[inline]
     pub(super) fn ring(&self, slot: u64) -> bool {
-        let heard = self.listeners(slot).load(SeqCst) != 0;
-        if heard {
+        let has_listener = self.listeners(slot).load(SeqCst) != 0;
+        if has_listener {
             self.ring_always(slot);
         }
-        heard
+        has_listener
     }
 
     pub(super) fn ring_always(&self, slot: u64) {
@@ -39,13 +39,13 @@ impl Shared {
         self.rings_word(slot).load(SeqCst)
     }
 
-    /// Sleeps until the bell rings, unless it has done so since it had rung `rings` times.
-    pub(super) fn sleep_on_bell(&self, slot: u64, rings: u32, limit: Option<Duration>) {
+    /// Sleeps until the doorbell rings, unless its count is not `rings` any more.
+    pub(super) fn wait_doorbell(&self, slot: u64, rings: u32, limit: Option<Duration>) {
         let limit = limit.map(|limit| Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
-        // A signal or a change of the word ends it early; callers look and come back.
+        // May return early (a signal); callers check and come back.
         let _ = futex::wait(self.rings_word(slot), futex::Flags::empty(), rings, limit.as_ref());
     }
 }

@@ -1,7 +1,7 @@
 //! The futures of a client's requests.
 
 use super::close_reason::CloseReason;
-use super::frame::{MAX_VERBS, WaitFrame};
+use super::frame::MAX_VERBS;
 use super::link::{Answer, Link};
 use crate::addr::{PeerId, Value};
 use crate::endpoint::FabricError;
@@ -25,7 +25,7 @@ pub(super) fn verbs_of<B: Batch>(batch: B) -> Vec<RawVerb> {
     verbs
 }
 
-/// A request that was issued; abandoned when dropped.
+/// An issued request; abandoned when dropped.
 #[derive(Debug)]
 struct Issued<'a> {
     link: &'a Link,
@@ -53,7 +53,7 @@ impl Drop for Issued<'_> {
     }
 }
 
-/// The future of `go`. Once polled, the verbs happen, whether or not it is dropped.
+/// The future of `go`. Once polled, the verbs are executed, whether or not the future is dropped.
 pub(super) struct Go<'a, B> {
     link: &'a Link,
     batch: B,
@@ -95,7 +95,7 @@ impl<B: Batch> Future for Go<'_, B> {
     }
 }
 
-/// The future of `send`. Once polled, the message is on its way, whether or not it is dropped.
+/// The future of `send`. Once polled, the message is sent, whether or not the future is dropped.
 pub(super) struct Send<'a> {
     link: &'a Link,
     to: PeerId,
@@ -129,13 +129,13 @@ impl Future for Send<'_> {
 pub(super) struct Waiting<'a, T> {
     link: &'a Link,
     wait: Wait<T>,
-    seat: Option<u64>,
+    key: Option<u64>,
     issued: Option<Issued<'a>>,
 }
 
 impl<'a, T> Waiting<'a, T> {
     pub(super) const fn new(link: &'a Link, wait: Wait<T>) -> Self {
-        Self { link, wait, seat: None, issued: None }
+        Self { link, wait, key: None, issued: None }
     }
 }
 
@@ -147,17 +147,16 @@ impl<T: Value> Future for Waiting<'_, T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let Wait { word, cond, or, deadline, .. } = this.wait;
         let issued = match &mut this.issued {
             Some(issued) => issued,
             none => {
-                let frame = WaitFrame { addr: word.addr(), width: T::WIDTH, cond, or, timeout_ns: 0 };
-                let id = ready!(this.link.poll_wait(frame, deadline, &mut this.seat, cx))?;
+                let Wait { deadline, .. } = this.wait;
+                let id = ready!(this.link.poll_wait(this.wait.raw(), deadline, &mut this.key, cx))?;
                 none.insert(Issued::new(this.link, id))
             }
         };
         Poll::Ready(match ready!(issued.poll(cx)) {
-            // One round trip, however long it took: the server looked.
+            // One round trip, however long it took: the server waited.
             Answer::Waited { met, value } => Ok(Waited { value: T::narrow(value), met, polls: 1 }),
             Answer::Failed(lost) => Err(lost),
             Answer::Done(_) => unreachable!("a wait is not answered like verbs"),
@@ -167,21 +166,21 @@ impl<T: Value> Future for Waiting<'_, T> {
 
 impl<T> Drop for Waiting<'_, T> {
     fn drop(&mut self) {
-        if self.seat.is_some() {
-            self.link.leave_room(&mut self.seat);
+        if self.key.is_some() {
+            self.link.leave_wait_queue(&mut self.key);
         }
     }
 }
 
-/// The future of `lost`.
+/// The future of `closed`.
 pub(super) struct End<'a> {
     link: &'a Link,
-    seat: Option<u64>,
+    key: Option<u64>,
 }
 
 impl<'a> End<'a> {
     pub(super) const fn new(link: &'a Link) -> Self {
-        Self { link, seat: None }
+        Self { link, key: None }
     }
 }
 
@@ -190,14 +189,14 @@ impl Future for End<'_> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CloseReason> {
         let this = self.get_mut();
-        this.link.poll_fate(&mut this.seat, cx)
+        this.link.poll_closed(&mut this.key, cx)
     }
 }
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        if self.seat.is_some() {
-            self.link.leave_end(&mut self.seat);
+        if self.key.is_some() {
+            self.link.leave_end(&mut self.key);
         }
     }
 }

@@ -1,7 +1,6 @@
-//! What goes wrong, as data: by plan (this client, at that verb) or by rate and seed. The fault layer and the
-//! simulator both take their orders from here.
+//! What goes wrong in a simulation, as data: by plan (this client, at that verb) or by rate and seed.
 
-use crate::addr::{NodeId, PeerId};
+use lockwright_fabric::{NodeId, PeerId};
 
 /// Everything that will go wrong in a run.
 #[derive(Clone, Debug, Default, PartialEq)]
