@@ -23,7 +23,7 @@ use std::time::Duration;
 /// ```
 /// use lockwright::{Client, inspect::Inspector};
 /// # let address = format!("shm:/dev/shm/lockwright-doc-inspect-{}", std::process::id());
-/// let client = Client::open(&address)?;
+/// let client = Client::open(&address).wait()?;
 /// let guard = client.mutex("orders/42")?.lock().wait()?;
 /// let entries = Inspector::open(&address)?.entries()?;
 /// assert_eq!(entries[0].name.to_string(), "orders/42");
@@ -209,7 +209,7 @@ impl Inspector {
     ///
     /// ```
     /// # let address = format!("shm:/dev/shm/lockwright-doc-entries-{}", std::process::id());
-    /// # let client = lockwright::Client::open(&address).unwrap();
+    /// # let client = lockwright::Client::open(&address).wait().unwrap();
     /// assert!(lockwright::inspect::Inspector::open(&address)?.entries()?.is_empty());
     /// # std::fs::remove_file(&address["shm:".len()..])?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -231,7 +231,7 @@ impl Inspector {
     /// # use lockwright::server::{Server, ServerOptions};
     /// # let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap()))?;
     /// # let address = format!("tcp://{}", server.address());
-    /// # let client = lockwright::Client::open(&address)?;
+    /// # let client = lockwright::Client::open(&address).wait()?;
     /// drop(client.mutex("a")?.lock().wait()?);
     /// let heat = lockwright::inspect::Inspector::open(&address)?.heat()?;
     /// assert_eq!((heat[0].name.to_string(), heat[0].grants), ("a".to_owned(), 1));
@@ -254,7 +254,7 @@ impl Inspector {
     /// ```
     /// use lockwright::{Client, GuardState, inspect::Inspector};
     /// # let address = format!("shm:/dev/shm/lockwright-doc-break-{}", std::process::id());
-    /// let client = Client::open(&address)?;
+    /// let client = Client::open(&address).wait()?;
     /// let guard = client.mutex("stuck")?.lock().wait()?;
     /// let inspector = Inspector::open(&address)?;
     /// assert!(inspector.break_grant("stuck", guard.token() + 1).is_err());
@@ -277,7 +277,7 @@ impl Inspector {
     ///
     /// ```
     /// # let address = format!("shm:/dev/shm/lockwright-doc-info-{}", std::process::id());
-    /// # let client = lockwright::Client::open(&address).unwrap();
+    /// # let client = lockwright::Client::open(&address).wait().unwrap();
     /// let info = lockwright::inspect::Inspector::open(&address)?.info()?;
     /// assert_eq!(info.keyed, "kept"); // ShiftLock whose holders are written down
     /// # std::fs::remove_file(&address["shm:".len()..])?;

@@ -10,7 +10,7 @@ use super::session::{Request, Stage};
 use crate::client::Client;
 use crate::error::{HandleError, LockError, OpenError};
 use crate::home::Kind;
-use crate::lock::{Acquire, Guard, RangeLock, RwLock};
+use crate::lock::{Acquire, AnyGuard, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::remote::talk::{Answer, RequestId, Units};
 use lockwright_fabric::observe::Mode;
@@ -39,7 +39,7 @@ pub(super) enum Held {
     /// Waited for by a task, which ends with this.
     Waiting(#[expect(dead_code, reason = "it is there to be dropped")] Task),
     /// Not in place: most requests are for the server's own locks, and would be twice the size.
-    Granted(Box<Guard>),
+    Granted(Box<AnyGuard>),
 }
 
 impl Held {
@@ -67,7 +67,7 @@ impl Drop for Task {
 impl Exported {
     /// Opens the space at `address`, and makes it if it is not there.
     pub(super) fn open(address: &str) -> Result<Self, OpenError> {
-        Ok(Self { address: address.to_owned(), client: Client::open(address)? })
+        Ok(Self { address: address.to_owned(), client: Client::open(address).wait()? })
     }
 
     pub(super) fn handle(&self, kind: Kind, name: &LockName) -> Result<Handle, HandleError> {
@@ -79,20 +79,20 @@ impl Exported {
 }
 
 impl Handle {
-    fn acquire(&self, units: &Units, wait: bool) -> Acquire {
+    fn acquire(&self, units: &Units, wait: bool) -> Acquire<AnyGuard> {
         let patience = (!wait).then_some(Duration::ZERO);
         match (self, patience, units.mode) {
-            (Handle::Keyed(lock), None, Mode::Exclusive) => lock.write(),
-            (Handle::Keyed(lock), None, Mode::Shared) => lock.read(),
-            (Handle::Keyed(lock), Some(patience), Mode::Exclusive) => lock.write_timeout(patience),
-            (Handle::Keyed(lock), Some(patience), Mode::Shared) => lock.read_timeout(patience),
-            (Handle::Ranges(lock), None, Mode::Exclusive) => lock.write(units.start..units.end),
-            (Handle::Ranges(lock), None, Mode::Shared) => lock.read(units.start..units.end),
+            (Handle::Keyed(lock), None, Mode::Exclusive) => lock.write().into_any(),
+            (Handle::Keyed(lock), None, Mode::Shared) => lock.read().into_any(),
+            (Handle::Keyed(lock), Some(patience), Mode::Exclusive) => lock.write_timeout(patience).into_any(),
+            (Handle::Keyed(lock), Some(patience), Mode::Shared) => lock.read_timeout(patience).into_any(),
+            (Handle::Ranges(lock), None, Mode::Exclusive) => lock.write(units.start..units.end).into_any(),
+            (Handle::Ranges(lock), None, Mode::Shared) => lock.read(units.start..units.end).into_any(),
             (Handle::Ranges(lock), Some(patience), Mode::Exclusive) => {
-                lock.write_timeout(units.start..units.end, patience)
+                lock.write_timeout(units.start..units.end, patience).into_any()
             }
             (Handle::Ranges(lock), Some(patience), Mode::Shared) => {
-                lock.read_timeout(units.start..units.end, patience)
+                lock.read_timeout(units.start..units.end, patience).into_any()
             }
         }
     }
@@ -146,7 +146,13 @@ fn refuse(open: &mut Books, peer: u32, id: RequestId, error: &LockError) {
 }
 
 /// Waits for the lock without holding anybody up.
-fn wait_for(acquire: Pin<Box<Acquire>>, desk: &Desk, peer: u32, serial: u64, id: RequestId) -> Task {
+fn wait_for(
+    acquire: Pin<Box<Acquire<AnyGuard>>>,
+    desk: &Desk,
+    peer: u32,
+    serial: u64,
+    id: RequestId,
+) -> Task {
     let desk = desk.clone();
     Task::spawn(async move {
         let outcome = acquire.await;
@@ -173,9 +179,9 @@ fn wait_for(acquire: Pin<Box<Acquire>>, desk: &Desk, peer: u32, serial: u64, id:
 }
 
 /// Tells the session if the lock is taken away.
-fn watched(guard: Guard, desk: &Desk, peer: u32, serial: u64, id: RequestId) -> Guard {
+fn watched(guard: AnyGuard, desk: &Desk, peer: u32, serial: u64, id: RequestId) -> AnyGuard {
     let desk = desk.downgrade();
-    guard.on_lost(move || {
+    guard.on_lost(move |_| {
         let Some(desk) = Desk::upgrade(&desk) else { return };
         let mut open = desk.books();
         let Some(session) = open.session(peer).filter(|session| session.serial == serial) else { return };
