@@ -106,15 +106,6 @@ fn lock_sets_in_opposite_orders_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_lock_named_twice_in_a_set_is_taken_once_in_the_stronger_mode() {
-    let client = client();
-    let lock = client.rwlock("a").unwrap();
-    let guards = LockSet::new().read(&lock).write(&lock).read(&lock).acquire().wait().unwrap();
-    assert_eq!(guards.len(), 1);
-    assert!(!guards.iter().next().unwrap().is_shared());
-}
-
-#[test]
 fn an_unlock_that_is_never_awaited_still_unlocks() {
     let client = client();
     let lock = client.mutex("a").unwrap();
