@@ -81,9 +81,16 @@ impl Need {
             ),
             Self::Deny => install_tool(root, &["cargo-deny@0.20.2"]),
             Self::Miri => {
-                let mut rustup = Command::new("rustup");
-                rustup.args(["toolchain", "install", "nightly", "--profile", "minimal"]);
-                done(rustup.args(["--component", "miri,rust-src"]))
+                let rustup = |args: &[&str]| done(Command::new("rustup").args(args));
+                // A nightly that is there stays as it is.
+                if succeeds(&mut nightly(root, &["--version"])) {
+                    rustup(&["component", "add", "--toolchain", "nightly", "miri", "rust-src"])
+                } else {
+                    let components = ["--profile", "minimal", "--component", "miri,rust-src"];
+                    rustup(
+                        &[&["toolchain", "install", "nightly", "--no-self-update"][..], &components].concat(),
+                    )
+                }
             }
             Self::Compiler => {
                 let mut apt = Command::new("apt-get");

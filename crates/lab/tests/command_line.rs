@@ -93,7 +93,7 @@ fn every_command_explains_itself_with_examples() {
 fn the_version_is_the_packages() {
     let output = lockwright(&["--version"]);
     assert_eq!(code(&output), 0);
-    assert!(stdout(&output).starts_with(&format!("lockwright {}", env!("CARGO_PKG_VERSION"))));
+    assert!(stdout(&output).starts_with(&format!("lockwright-lab {}", env!("CARGO_PKG_VERSION"))));
 }
 
 #[test]
@@ -154,8 +154,8 @@ fn a_crash_without_recovery_says_what_was_not_checked() {
     assert_eq!(code(&mcs), 0, "{}{}", stdout(&mcs), stderr(&mcs));
     let last = last_line(&mcs);
     assert!(last.ends_with("violations=0, deadlock and livelock NOT checked: it has no recovery"), "{last}");
-    let dslr = check("dslr");
-    assert!(last_line(&dslr).ends_with("violations=0"), "it recovers: {}", last_line(&dslr));
+    let shiftlock = check("shiftlock");
+    assert!(last_line(&shiftlock).ends_with("violations=0"), "it recovers: {}", last_line(&shiftlock));
 }
 
 #[test]

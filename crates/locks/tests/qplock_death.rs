@@ -103,7 +103,7 @@ impl Player {
     }
 
     fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.process.id().to_string()]).status();
+        let sent = Command::new("sh").args(["-c", &format!("kill {signal} {}", self.process.id())]).status();
         assert!(sent.is_ok_and(|status| status.success()));
     }
 }

@@ -90,7 +90,7 @@ impl ClientOptions {
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let options = lockwright::Client::options().tls(std::fs::read("ca.pem")?);
-    /// let client = options.open("tcp://locks.example.org/stock")?;
+    /// let client = options.open("tcp://locks.example.org/stock").wait()?;
     /// # Ok(()) }
     /// ```
     pub fn tls(mut self, roots: impl Into<Vec<u8>>) -> Self {

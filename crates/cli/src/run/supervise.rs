@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args, client: &Client, guard: &AnyGuard, inbox: &mut In
     guard.on_lost(move |_| rope.wake_by_ref());
     let lost = guard.lost();
     // To look up the command's process takes a descriptor: without one it is not started.
-    let spare = bell.ear.try_clone().map_err(no_descriptor)?;
+    let spare = bell.ear.try_clone().map_err(|error| no_descriptor(&error))?;
     let mut child = child::start(&args.command, environment(guard))?;
     drop(spare);
     let code = protect(args, client, &child).and_then(|()| watch(args, &lost, &bell, inbox, &mut child));
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args, client: &Client, guard: &AnyGuard, inbox: &mut In
     code
 }
 
-fn no_descriptor(error: io::Error) -> io::Error {
+fn no_descriptor(error: &io::Error) -> io::Error {
     io::Error::other(format!("cannot watch over a command: {error}"))
 }
 
@@ -189,7 +189,7 @@ struct Rope(UnixStream);
 
 impl Bell {
     fn new() -> io::Result<Self> {
-        let (ear, rope) = UnixStream::pair().map_err(no_descriptor)?;
+        let (ear, rope) = UnixStream::pair().map_err(|error| no_descriptor(&error))?;
         ear.set_nonblocking(true)?;
         rope.set_nonblocking(true)?;
         Ok(Self { ear, rope: Arc::new(Rope(rope)) })

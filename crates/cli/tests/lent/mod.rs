@@ -50,7 +50,7 @@ fn a_holder_that_is_stopped_for_too_long_loses_its_lent_lock_and_learns_it() {
     let (_served, space) = server();
     let mut held = holder(&space, "job");
     let signal = |name: &str, child: &Child| {
-        let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
+        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", child.id())]).status();
         assert!(sent.unwrap().success());
     };
     signal("STOP", &held);

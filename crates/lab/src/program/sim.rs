@@ -110,6 +110,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     };
     if !subject.can_be_simulated() {
         let name = subject.info.name;
+        if subject.mutant.is_none() {
+            bail!("{name} is for the explorer alone: `lockwright check {name}`");
+        }
         bail!(
             "what is wrong with {name} does not show in a plain run; `lockwright-lab check --mutant {name}` shows it"
         );

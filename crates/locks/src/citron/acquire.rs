@@ -1,16 +1,16 @@
-//! Acquiring a range (Citron Alg. 2): split it, lock the nodes from left to right, and get out of the way of whoever
+//! Acquiring a range (Citron Alg. 2): split it, lock the nodes from left to right, and get out of the way of a client that
 //! came first.
 //!
 //! Three rules keep k > 1 nodes free of deadlock; the printed algorithm has only the first (see
 //! `docs/protocols/citron.md`, and the mutants that leave the others out):
 //! 1. Nodes are locked in ascending order (Alg. 2 line 6).
 //! 2. A request at an ancestor of a node we already hold waits for us, so we do not wait for it: *common ancestors*
-//!    are told, but not looked at. Nobody can have been granted one meanwhile.
-//! 3. Whoever has to wait for an ancestor does not keep its turn at its own node: somebody behind it in that queue may
+//!    are notified, but not looked at. Nobody can have been granted one meanwhile.
+//! 3. A client that has to wait for an ancestor does not keep its turn at its own node: somebody behind it in that queue may
 //!    be the one the ancestor waits for.
 
 use super::attempt::{Attempt, Obstacle, Piece, Pieces};
-use super::ending::{Begun, LOCALS};
+use super::ending::{Generations, LOCALS};
 use super::params::Synchrony;
 use super::recover::{End, Queue};
 use super::shape::Node;
@@ -208,7 +208,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// One attempt at the next node, or the next few.
     pub(super) async fn attempt(&self, request: &Request) -> Result<Attempt, FabricError> {
         match self.params.synchrony {
-            Synchrony::Handshake => self.shake_hands(request).await,
+            Synchrony::Handshake => self.handshake(request).await,
             Synchrony::Wait(timing) => {
                 let pace = Pace { limit_ns: timing.limit_ns(), wait_ns: timing.t_wait_ns };
                 self.lock_node_in_time(request, pace).await
@@ -283,10 +283,16 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// A mark inside an attempt, where `begun` matters, too.
-    pub(super) fn mark_begun(&self, label: &'static str, request: &Request, begun: &[Begun], more: [u64; 4]) {
+    pub(super) fn mark_begun(
+        &self,
+        label: &'static str,
+        request: &Request,
+        begun: &[Generations],
+        more: [u64; 4],
+    ) {
         let mut locals: ArrayVec<u64, { LOCALS * super::MAX_K + 4 }> = more.into_iter().collect();
         if self.recovers() || self.shape.grows() {
-            locals.extend(begun.iter().flat_map(Begun::locals));
+            locals.extend(begun.iter().flat_map(Generations::locals));
         }
         self.mark(label, request, &locals);
     }

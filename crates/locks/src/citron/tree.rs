@@ -59,7 +59,7 @@ impl Tree {
     }
 
     /// The ancestors that a request at `node` tells of itself, the parent first.
-    pub(crate) fn told(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
+    pub(crate) fn notified(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
         let (top, m) = (self.root().level, self.view.m);
         self.above(node).filter(move |above| node.notifies(above.level, top, m))
     }

@@ -145,14 +145,14 @@ pub(super) fn encode_answer(id: u32, answer: Answer) -> Message {
 
 /// What a client finds in a message about its request `id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum ServerAnswer {
     Answer(Answer),
     Noted,
     NotYet,
 }
 
 /// What `message` says about the request `id`, if it is about that.
-pub(super) fn decode_answer(id: u32, message: &Message) -> Option<Heard> {
+pub(super) fn decode_answer(id: u32, message: &Message) -> Option<ServerAnswer> {
     let [about, what, ..] = message.words;
     if about != u64::from(id) {
         return None;
@@ -163,11 +163,11 @@ pub(super) fn decode_answer(id: u32, message: &Message) -> Option<Heard> {
         Kind::Busy => Answer::Busy,
         Kind::Cancelled => Answer::Cancelled,
         Kind::Refused => Answer::Refused(*Refusal::ALL.get(what as usize)?),
-        Kind::Noted => return Some(Heard::Noted),
-        Kind::NotYet => return Some(Heard::NotYet),
+        Kind::Noted => return Some(ServerAnswer::Noted),
+        Kind::NotYet => return Some(ServerAnswer::NotYet),
         _ => return None,
     };
-    Some(Heard::Answer(answer))
+    Some(ServerAnswer::Answer(answer))
 }
 
 #[cfg(test)]
@@ -204,7 +204,7 @@ mod tests {
         ];
         for answer in refusals.into_iter().chain(others) {
             let message = encode_answer(8, answer);
-            assert_eq!(decode_answer(8, &message), Some(Heard::Answer(answer)));
+            assert_eq!(decode_answer(8, &message), Some(ServerAnswer::Answer(answer)));
             assert_eq!(decode_answer(9, &message), None);
         }
     }

@@ -12,7 +12,7 @@
 //! | RdrCnt | readers that hold the lock or wait for it |
 //! | TailPtr | the last writer in the queue, or the one that holds the lock; 0: none |
 //! | RelCnt | releases so far; it only rises, across recoveries too, so it is the fencing token |
-//! | generation | recoveries so far, modulo its width: tells those who were inside before a recovery from those after |
+//! | generation | recoveries so far, modulo its width: tells clients that were inside before a recovery from those after |
 //!
 //! # Why RelCnt never falls, and what a recovery adds to it
 //!
@@ -33,7 +33,7 @@
 //!
 //! # Where RelCnt ends
 //!
-//! From [`Layout::LIMIT`] on nobody new is let in ([`Denied::Exhausted`](crate::protocol::Denied)). Whoever is inside by then
+//! From [`Layout::LIMIT`] on nobody new is let in ([`Denied::Exhausted`](crate::protocol::Denied)). A client that is inside by then
 //! adds at most two, and a recovery needs somebody inside: what is left of the field above the limit has room for all of
 //! that (`counts_end_well`), so RelCnt neither wraps nor carries into its neighbour.
 

@@ -28,12 +28,14 @@ pub(crate) const NAMES: u64 = 1 << 20;
 pub(crate) const SHAPE: Space = Space::of(2 * NAMES);
 /// How long a lock may stand still before a waiter asks whether its holder lives: three of these.
 const ASK_NS: u64 = 10_000_000;
+/// How often a waiter asks before it resets a lock that may be on its way to a living client: for about a second.
+const ASKS: u32 = 32;
 /// Memberships that are reached without a lock. They stay as long as the client does.
 const NEAR: usize = 8;
 
 /// ShiftLock's parameters, the same for everybody.
 pub(crate) fn params() -> ShiftParams {
-    ShiftParams::default().with_lease(ASK_NS)
+    ShiftParams { asks: ASKS, ..ShiftParams::default().with_lease(ASK_NS) }
 }
 
 /// All memberships of this client.

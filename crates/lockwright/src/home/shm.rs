@@ -263,6 +263,10 @@ impl Locker for ShmBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::TryLockError;
+    use lockwright_fabric::{Addr, Endpoint, Word64};
+    use lockwright_locks::shiftlock::layout::Layout;
+    use lockwright_locks::shiftlock::stirred::Stirred;
 
     #[test]
     fn a_space_that_an_older_version_made_is_refused_with_what_can_be_done_about_it() {
@@ -273,5 +277,69 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         assert!(refused.contains(old) && refused.contains(TAG), "{refused}");
         assert!(refused.ends_with("when nobody uses it any more, remove it"), "{refused}");
+    }
+
+    /// Nobody has died, so nobody may be taken for dead: who gives up while it waits is handed the lock all the same.
+    #[test]
+    fn waits_that_are_given_up_reset_no_lock() {
+        const THREADS: usize = 6;
+        let path = std::env::temp_dir().join(format!("lockwright-given-up-{}.space", std::process::id()));
+        let address = format!("shm:{}", path.display());
+        let clients = [crate::Client::open(&address).unwrap(), crate::Client::open(&address).unwrap()];
+        std::thread::scope(|threads| {
+            for thread in 0..THREADS {
+                let lock = clients[thread % clients.len()].rwlock("a").unwrap();
+                threads.spawn(move || {
+                    for turn in 0..3_000_u64 {
+                        let patience = Duration::from_micros(turn % 7 * 30);
+                        let reads = (turn as usize + thread).is_multiple_of(5);
+                        let wait =
+                            if reads { lock.read_timeout(patience) } else { lock.write_timeout(patience) };
+                        if let Ok(guard) = wait.wait() {
+                            std::thread::sleep(Duration::from_micros(20));
+                            drop(guard);
+                        }
+                    }
+                });
+            }
+        });
+        let home = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
+        let id = home.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
+        let resets = block_on(home.members.any().unwrap().client.lock().generation(id));
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(resets, Ok(0));
+    }
+
+    #[test]
+    fn a_lock_that_has_given_out_all_its_tokens_says_so_and_stays_as_it_is() {
+        let path = std::env::temp_dir().join(format!("lockwright-spent-{}.space", std::process::id()));
+        let client = crate::Client::open(&format!("shm:{}", path.display())).unwrap();
+        let (lock, ranges) = (client.rwlock("a").unwrap(), client.range_lock("a").unwrap());
+        let home = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
+        let id = home.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
+        let ep = &home.members.any().unwrap().book.ep;
+        let stamps = [id, gate(id)].map(|lock| {
+            let Addr { node, offset, region } = members::SHAPE.place(lock, 16);
+            Word64::at(Addr { node, offset: offset + 8, region })
+        });
+        for stamp in stamps {
+            block_on(ep.go(stamp.write(Stirred::LIMIT - 1))).unwrap();
+        }
+        let last = lock.write().wait().unwrap();
+        assert_eq!(last.token(), Stirred::LIMIT);
+        last.unlock().wait().unwrap();
+        drop(ranges.write(0..1).wait().unwrap());
+        let (spent, soon) = (Err(LockError::TokensExhausted), Duration::from_millis(1));
+        for _ in 0..3 {
+            assert_eq!(lock.write().wait().map(drop), spent);
+            assert_eq!(lock.read().wait().map(drop), spent);
+            assert_eq!(lock.write_timeout(soon).wait().map(drop), spent);
+            assert_eq!(lock.try_write().map(drop), Err(TryLockError::Failed(LockError::TokensExhausted)));
+            assert_eq!(lock.try_read().map(drop), Err(TryLockError::Failed(LockError::TokensExhausted)));
+            assert_eq!(ranges.read(0..1).wait().map(drop), spent);
+        }
+        let left = stamps.map(|stamp| block_on(ep.go(stamp.read())));
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(left, [Ok(Stirred::LIMIT); 2]);
     }
 }

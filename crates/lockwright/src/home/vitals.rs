@@ -14,7 +14,7 @@ use lockwright_locks::kept::verdict::{self, Verdict};
 use lockwright_locks::kept::{Book, PromptBook, Says};
 use lockwright_locks::shiftlock::layout::Member;
 use lockwright_locks::shiftlock::stirred::Stirred;
-use lockwright_locks::shiftlock::witness::Witness;
+use lockwright_locks::shiftlock::witness::{Fate, Witness};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -125,12 +125,24 @@ impl Cards {
 }
 
 impl Witness for Cards {
-    async fn is_held(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
-        let holds = |card: &Card| card.kind == Kind::Keyed && card.claim.lock == lock && card.state.holds();
+    async fn fate(&self, lock: u64, except: Member) -> Result<Fate, FabricError> {
         let asks = |card: &Card| Member::new::<Stirred>(card.peer, card.card) == Some(except);
-        let held = self.has_card(|card| holds(card) && !asks(card));
-        // Somebody who is out may not have been able to condemn the dead; but it cannot reset anything either.
-        Ok(held)
+        let is_of = |card: &Card| card.kind == Kind::Keyed && card.claim.lock == lock && !asks(card);
+        let (now, mut wanted, mut died) = (self.space.now(), false, false);
+        for sheet in self.sheets.all() {
+            let mut cards = self.sheets.cards(sheet).filter(is_of).peekable();
+            if cards.peek().is_none() {
+                continue;
+            }
+            let holds = cards.any(|card| card.state.holds());
+            // Somebody who is out may not be able to condemn the dead; but it cannot reset anything either.
+            match self.is_alive(&sheet, now) {
+                true if holds => return Ok(Fate::Held),
+                true => wanted = true,
+                false => died = true,
+            }
+        }
+        Ok(if wanted && !died { Fate::Wanted } else { Fate::Dead })
     }
 }
 

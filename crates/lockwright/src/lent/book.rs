@@ -16,7 +16,7 @@ use lockwright_locks::kept::{self, Book, KeptClient, Says};
 use lockwright_locks::shiftlock::Shipped;
 use lockwright_locks::shiftlock::layout::{Layout, Member};
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
-use lockwright_locks::shiftlock::witness::Witness;
+use lockwright_locks::shiftlock::witness::{Fate, Witness};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -158,7 +158,8 @@ const fn is_of(first: u64, kind: Kind, lock: u64) -> bool {
 }
 
 impl<E: Reach> Witness for LentBook<E> {
-    async fn is_held(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
+    /// A client that is alive may have left the lock taken without a card, if its connection broke: nobody is waited for.
+    async fn fate(&self, lock: u64, except: Member) -> Result<Fate, FabricError> {
         let holds =
             |first: u64| [State::Taking, State::Held].iter().any(|state| *state as u64 == first & 0xf);
         let asks = |number, card| {
@@ -167,7 +168,7 @@ impl<E: Reach> Witness for LentBook<E> {
         };
         let held =
             |number, card, first| is_of(first, Kind::Keyed, lock) && holds(first) && !asks(number, card);
-        Ok(!self.find(held).await?.is_empty())
+        Ok(if self.find(held).await?.is_empty() { Fate::Dead } else { Fate::Held })
     }
 }
 

@@ -359,7 +359,7 @@ impl Drop for Waiting {
         progress.adopt(Box::pin(async move {
             let Core { space, kind, .. } = &*core;
             let give_back = |granted| space.release(*kind, claim, granted);
-            lockwright_locks::orphans::finish_then_release(future, give_back).await;
+            lockwright_locks::abandoned::finish_then_release(future, give_back).await;
         }));
     }
 }

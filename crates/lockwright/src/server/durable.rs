@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const HEAD: &str = "lockwright serve 1";
-/// Tokens per second of the clock: more grants than a server can give.
-const TOKENS_PER_SECOND: u64 = 1 << 22;
+/// Tokens per second of the clock: more grants than a server can give, or a NIC on one lock. Below 2^53 until 2038.
+pub(super) const TOKENS_PER_SECOND: u64 = 1 << 22;
 /// Tokens promised at a time: as many grants per write to the disk.
 const BLOCK: u64 = 1 << 22;
 

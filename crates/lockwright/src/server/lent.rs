@@ -3,6 +3,7 @@
 //! Clients take the locks by verbs of their own, and this file hears nothing of it. The CPU only loads words here, and stores
 //! those of the roster and of the cards of clients that are gone; the words of locks belong to verbs. `crate::lent` has the rest.
 
+use super::durable::TOKENS_PER_SECOND;
 use super::undertaker::Undertaker;
 use crate::home::Kind;
 use crate::home::cards::{Card, SINCE, START, TURN};
@@ -16,7 +17,7 @@ use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{
     Addr, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, Time, Wait, Width, Word64,
 };
-use lockwright_locks::shiftlock::layout::Entry as Word;
+use lockwright_locks::shiftlock::layout::{Entry as Word, Layout};
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
@@ -82,10 +83,11 @@ pub(super) struct Guest {
 }
 
 impl Lent {
-    /// A space of the run `epoch`, which is when it began, in nanoseconds: its tokens are above those of earlier runs, of
-    /// which no lock can have been reset 15 times a second, nor released four times a nanosecond.
+    /// A space of the run `epoch`, which is when it began, in nanoseconds: its tokens are above those of earlier runs, as a
+    /// server's own are (`durable`).
     pub(super) fn new(name: &str, by: By, epoch: u64) -> Arc<Self> {
-        let first_token = epoch.saturating_mul(4);
+        let first_token = u128::from(epoch) * u128::from(TOKENS_PER_SECOND) / 1_000_000_000;
+        let first_token = u64::try_from(first_token).unwrap_or(u64::MAX);
         let seats = (0..=NUMBERS).map(|_| Seat::Free).collect();
         let inside = Inside { seats, names: HashMap::new(), next: 0, highest: first_token };
         Arc::new(Self {
@@ -188,6 +190,11 @@ impl Lent {
     /// opened.
     pub(super) fn open(&self, name: &LockName) -> Option<(u64, u64)> {
         let mut inside = self.inside();
+        let worn = |named: &Named| named.handles == 0 && self.is_free(named.id) && !self.has_room(named.id);
+        if let Some(named) = inside.names.get(name).copied().filter(worn) {
+            inside.highest = inside.highest.max(self.highest_of(&named));
+            inside.names.remove(name);
+        }
         if !inside.names.contains_key(name) && inside.next == NAMES {
             self.sweep(&mut inside);
         }
@@ -200,9 +207,9 @@ impl Lent {
             inside.next - 1
         } else {
             let taken: std::collections::HashSet<_> = inside.names.values().map(|named| named.id).collect();
-            (0..NAMES).find(|id| !taken.contains(id) && self.is_quiet(*id))?
+            (0..NAMES).find(|id| !taken.contains(id) && self.is_free(*id) && self.has_room(*id))?
         };
-        let token_base = inside.highest.saturating_sub(self.last_token(id));
+        let token_base = inside.highest.saturating_sub(self.least_token(id));
         inside.names.insert(name.clone(), Named { id, token_base, handles: 1 });
         Some((id, token_base))
     }
@@ -217,9 +224,9 @@ impl Lent {
     fn sweep(&self, inside: &mut Inside) {
         let mut highest = inside.highest;
         inside.names.retain(|_, named| {
-            let goes = named.handles == 0 && self.is_quiet(named.id);
+            let goes = named.handles == 0 && self.is_free(named.id);
             if goes {
-                highest = highest.max(named.token_base.saturating_add(self.last_token(named.id)));
+                highest = highest.max(self.highest_of(named));
             }
             !goes
         });
@@ -227,17 +234,28 @@ impl Lent {
     }
 
     /// Nobody is in the lock, nor in its gate. Of one that nobody has a handle for, that stays so.
-    fn is_quiet(&self, id: u64) -> bool {
-        [id, layout::gate(id)].iter().all(|lock| {
-            let word = self.word(*lock);
-            // What was reset often has no room for many more; there are other ids.
-            !word.is_taken() && word.generation() < 128
-        })
+    fn is_free(&self, id: u64) -> bool {
+        [id, layout::gate(id)].iter().all(|lock| !self.word(*lock).is_taken())
+    }
+
+    /// Whether it has given out less than half of its tokens. There are other ids.
+    fn has_room(&self, id: u64) -> bool {
+        [id, layout::gate(id)].iter().all(|lock| self.word(*lock).rel_cnt() < StirredPortable::LIMIT / 2)
+    }
+
+    /// No token of the name is larger.
+    fn highest_of(&self, named: &Named) -> u64 {
+        named.token_base.saturating_add(self.last_token(named.id))
+    }
+
+    /// Every token that will be given out for it, by itself, is larger.
+    fn least_token(&self, id: u64) -> u64 {
+        [id, layout::gate(id)].iter().map(|lock| self.word(*lock).rel_cnt()).min().unwrap_or(0)
     }
 
     /// The largest token that was given out for it, by itself.
     fn last_token(&self, id: u64) -> u64 {
-        [id, layout::gate(id)].iter().map(|lock| self.word(*lock).rel_cnt() + 1).max().unwrap_or(0)
+        [id, layout::gate(id)].iter().map(|lock| self.word(*lock).stamp().token()).max().unwrap_or(0)
     }
 
     /// Everybody who holds or waits. `now` is the time by the clock that clients were given.
@@ -340,5 +358,51 @@ fn lost(error: FabricError) -> HostError {
     match error {
         FabricError::NodeLost(node) => HostError::NodeLost(node),
         FabricError::PeerLost(_) | FabricError::Evicted => HostError::NodeLost(NodeId(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockwright_locks::shiftlock::layout::Stamp;
+
+    const NOW_NS: u64 = 1_790_000_000_000_000_000;
+    /// From here on readers of JSON may round.
+    const EXACT: u64 = 1 << 53;
+
+    fn name(name: &str) -> LockName {
+        LockName::new(name).unwrap()
+    }
+
+    /// As if the lock had been given back so often.
+    fn release(lent: &Lent, lock: u64, times: u64) {
+        lent.memory.poke(layout::entry(lock), StirredPortable::put(Stamp::new(times, 3)) as u64);
+    }
+
+    #[test]
+    fn a_name_whose_lock_is_used_up_goes_on_with_another_when_nobody_has_it_open() {
+        let lent = Lent::new("a", By::Cpu, NOW_NS);
+        let (id, base) = lent.open(&name("a")).unwrap();
+        release(&lent, id, StirredPortable::LIMIT);
+        assert_eq!(lent.open(&name("a")), Some((id, base)), "somebody has it open");
+        lent.close(&name("a"));
+        lent.close(&name("a"));
+        let (other, above) = lent.open(&name("a")).unwrap();
+        assert_ne!(other, id);
+        assert!(above >= base + StirredPortable::LIMIT, "{above} after {base}");
+        assert!(above + StirredPortable::LIMIT < EXACT, "{above}");
+    }
+
+    #[test]
+    fn an_id_that_goes_to_another_name_gives_out_larger_tokens_for_keys_and_for_ranges() {
+        let lent = Lent::new("a", By::Cpu, NOW_NS);
+        let (id, base) = lent.open(&name("a")).unwrap();
+        release(&lent, id, 7);
+        release(&lent, layout::gate(id), 1000);
+        lent.close(&name("a"));
+        lent.inside().next = NAMES;
+        let (reused, above) = lent.open(&name("b")).unwrap();
+        assert_eq!(reused, id);
+        assert!(above + 7 >= base + 1000, "{above} after {base}");
     }
 }

@@ -214,7 +214,7 @@ pub(crate) fn growing(name: &'static str, m: u32) -> Case<Params> {
     case(name, params).space(Space::of(1).units(4 << (2 * m)))
 }
 
-/// A client lets the tree grow, shrink and grow again, under whoever is added.
+/// A client lets the tree grow, shrink and grow again, under the clients that are added.
 pub(crate) fn regrowing(name: &'static str, m: u32) -> Case<Params> {
     let mut case = growing(name, m);
     case.params.growth = Growth::Elastic;
@@ -270,7 +270,7 @@ pub(crate) fn dying(case: Case<Params>) -> Case<Params> {
     with_leases(case).crashes(1)
 }
 
-/// Whoever lets the tree grow or shrink dies, at any point; or somebody else does meanwhile.
+/// A client that lets the tree grow or shrink dies, at any point; or somebody else does meanwhile.
 fn growth_and_death() -> Vec<Case<Params>> {
     vec![
         dying(growing("grow-crash-leaf", 1)).clients(1, &[LEAF]).clients(1, &[ROOT]),

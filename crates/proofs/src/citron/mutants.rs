@@ -21,7 +21,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<Citron<ClosesLate>>(mutant(
         "citron",
         Checker::Exclusion,
-        "whoever waited for its turn looks for notes before it closes the gap that let requests below in",
+        "a client that waited for its turn looks for notes before it closes the gap that let requests below in",
     ));
     visitor.mutant::<Citron<ForgetsCount>>(mutant(
         "citron",
@@ -71,12 +71,12 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<Citron<HalfGrown>>(mutant(
         "citron",
         Checker::Exclusion,
-        "whoever goes on for a dead grower trusts that it left all notes of the nodes that it had swept",
+        "a client that goes on for a dead grower trusts that it left all notes of the nodes that it had swept",
     ));
     visitor.mutant::<Citron<IgnoresEra>>(mutant(
         "citron",
         Checker::Exclusion,
-        "whoever was taken for dead while it acquired does not see the new era",
+        "a client that was taken for dead while it acquired does not see the new era",
     ));
     visitor.mutant::<Citron<RecoversAtOnce>>(mutant(
         "citron",
@@ -91,12 +91,12 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<Citron<SpillKeepsMutex>>(mutant(
         "citron",
         Checker::Exclusion,
-        "whoever has the spillover mutex and waits at a node does not see that others took the mutex away",
+        "a client that has the spillover mutex and waits at a node does not see that others took the mutex away",
     ));
     visitor.mutant::<Citron<SpillTakenAtOnce>>(mutant(
         "citron",
         Checker::Exclusion,
-        "the spillover mutex is taken away from whoever seems dead without a new era",
+        "the spillover mutex is taken away from a client that seems dead without a new era",
     ));
     visitor.mutant::<Citron<SpillEndsAnyway>>(mutant(
         "citron",
@@ -106,7 +106,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<Citron<WaitIgnoresGrowth>>(mutant(
         "citron",
         Checker::Exclusion,
-        "wait mode: whoever left its notes does not look whether the tree had grown past the highest",
+        "wait mode: a client that left its notes does not look whether the tree had grown past the highest",
     ));
     visitor.mutant::<Citron<WaitForgetsTheRoot>>(mutant(
         "citron",
@@ -116,7 +116,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<Citron<WaitIgnoresEra>>(mutant(
         "citron",
         Checker::Exclusion,
-        "wait mode: whoever was taken for dead while it acquired does not see the new era",
+        "wait mode: a client that was taken for dead while it acquired does not see the new era",
     ));
     visitor.mutant::<Citron<WaitEndsAnyway>>(mutant(
         "citron",
@@ -131,7 +131,7 @@ pub(crate) struct LooksFirst;
 
 impl Rules for LooksFirst {
     const NAME: &'static str = "citron-looks-first";
-    const LOOKS_AFTER_TELLING: bool = false;
+    const LOOKS_AFTER_NOTIFYING: bool = false;
 }
 
 impl Proof for Citron<LooksFirst> {
@@ -276,7 +276,7 @@ impl Proof for Citron<IgnoresReadersBelow> {
     }
 }
 
-/// Growing forgets those who hold or want the root.
+/// Growing forgets clients that hold or want the root.
 #[derive(Debug)]
 pub(crate) struct ForgetsTheRoot;
 
@@ -322,7 +322,7 @@ impl Proof for Citron<HalfGrown> {
     }
 }
 
-/// Whoever was taken for dead while it acquired goes on.
+/// A client that was taken for dead while it acquired goes on.
 #[derive(Debug)]
 pub(crate) struct IgnoresEra;
 
@@ -367,7 +367,7 @@ impl Proof for Citron<EndsAnyway> {
     }
 }
 
-/// Whoever has the spillover mutex goes by the era of its nodes alone.
+/// A client that has the spillover mutex goes by the era of its nodes alone.
 #[derive(Debug)]
 pub(crate) struct SpillKeepsMutex;
 
@@ -427,7 +427,7 @@ impl Proof for Citron<WaitIgnoresGrowth> {
     }
 }
 
-/// Growing in wait mode forgets those who hold or want the root.
+/// Growing in wait mode forgets clients that hold or want the root.
 #[derive(Debug)]
 pub(crate) struct WaitForgetsTheRoot;
 
@@ -442,7 +442,7 @@ impl Proof for Citron<WaitForgetsTheRoot> {
     }
 }
 
-/// Wait mode: whoever was taken for dead while it acquired goes on.
+/// Wait mode: a client that was taken for dead while it acquired goes on.
 #[derive(Debug)]
 pub(crate) struct WaitIgnoresEra;
 

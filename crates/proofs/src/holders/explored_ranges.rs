@@ -11,7 +11,7 @@ use lockwright_locks::kept::ranges::{Entered, RangeBook, RangeCards};
 use lockwright_locks::kept::{Book, KeptClient, Says, State};
 use lockwright_locks::shiftlock::layout::{Layout, Member};
 use lockwright_locks::shiftlock::stirred::Stirred;
-use lockwright_locks::shiftlock::witness::Witness;
+use lockwright_locks::shiftlock::witness::{Fate, Witness};
 use lockwright_locks::shiftlock::{Rules, ShiftLock, Shipped};
 use lockwright_locks::{
     Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
@@ -175,8 +175,8 @@ impl<E: Endpoint> RangeLedger<E> {
 }
 
 impl<E: Endpoint> Witness for RangeLedger<E> {
-    async fn is_held(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
-        self.gates.is_held(lock, except).await
+    async fn fate(&self, lock: u64, except: Member) -> Result<Fate, FabricError> {
+        self.gates.fate(lock, except).await
     }
 }
 

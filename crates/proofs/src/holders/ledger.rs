@@ -10,7 +10,7 @@ use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, Word64};
 use lockwright_locks::kept::{Book, Says, State};
 use lockwright_locks::shiftlock::layout::{Layout, Member};
 use lockwright_locks::shiftlock::stirred::Stirred;
-use lockwright_locks::shiftlock::witness::Witness;
+use lockwright_locks::shiftlock::witness::{Fate, Witness};
 use std::marker::PhantomData;
 
 /// One client's view of all cards.
@@ -39,15 +39,17 @@ const fn holds(word: u64, lock: u64) -> bool {
 }
 
 impl<E: Endpoint, L: Layout> Witness for Ledger<E, L> {
-    async fn is_held(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
+    /// What may be on its way to somebody alive counts as left by the dead: nothing rests on the difference, and resets are
+    /// what is explored here.
+    async fn fate(&self, lock: u64, except: Member) -> Result<Fate, FabricError> {
         for peer in (0..self.clients as usize).map(PeerId::client) {
             let says = self.ep.go(self.card(peer).read()).await?;
             let asks = except != Member::NOBODY && except.peer::<L>() == peer;
             if holds(says, lock) && !asks && !self.ep.is_out(peer).await? {
-                return Ok(true);
+                return Ok(Fate::Held);
             }
         }
-        Ok(false)
+        Ok(Fate::Dead)
     }
 }
 

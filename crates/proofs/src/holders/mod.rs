@@ -19,7 +19,7 @@ use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Kept>();
     visitor.protocol::<Kept<Fenced, StirredPortable>>();
-    visitor.protocol::<Kept<Ending, Narrow>>();
+    visitor.model::<Kept<Ending, Narrow>>();
     visitor.protocol::<KeptRanges>();
     mutants::visit(visitor);
 }

@@ -53,14 +53,14 @@ impl World {
         }
     }
 
-    /// A switch is restarted; a node is lost. Packets under way stay under way: whoever is restarted may find them, and
+    /// A switch is restarted; a node is lost. Packets under way stay under way: the restarted switch may find them, and
     /// what a lost node has sent may still arrive.
     fn roles_that_fail(&mut self, state: &[u32], faults: FaultWord) {
         let on_nodes = self.shape.roles - self.switches;
         if faults.left(Budget::Restarts) > 0 {
             for role in on_nodes..self.shape.roles {
                 let place = self.shape.role(role);
-                // Whoever sees to it that others are put right is reliable.
+                // The role that recovers others is reliable.
                 if self.roles.wants_role_departures(state[place]) {
                     continue;
                 }

@@ -56,7 +56,7 @@ pub struct Options {
     pub progress: Option<OnProgress>,
 }
 
-/// Somebody who hears how far an exploration has come.
+/// Called with how far an exploration has come.
 pub type OnProgress = Box<dyn FnMut(&Progress)>;
 
 impl fmt::Debug for Options {
@@ -116,7 +116,9 @@ pub struct Found {
 /// Explores `case` of protocol `P`.
 ///
 /// ```
-/// use lockwright_locks::{Want, baseline::mcs::Mcs, case::Case};
+/// use lockwright_baselines::mcs::Mcs;
+/// use lockwright_locks::Want;
+/// use lockwright_sim::case::Case;
 /// use lockwright_sim::explore::{Options, explore};
 ///
 /// let case = Case::new("two").clients(2, &[Want::exclusive(0)]).rounds(2);
@@ -186,7 +188,7 @@ fn adapted<P: Protocol>(case: &Case<P::Params>, options: &Options) -> Case<P::Pa
         if P::INFO.offers.recovery {
             // A recovery sends everybody back to the end of the line.
             case.checks.bypass = None;
-            // And whoever waits for a dead lock cannot keep its lease of another: one at a time.
+            // And a client that waits for a dead lock cannot keep its lease of another: one at a time.
             for script in &mut case.clients {
                 script.rounds = script.rounds.iter().flat_map(one_by_one).collect();
             }

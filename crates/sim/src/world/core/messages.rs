@@ -1,8 +1,8 @@
 //! Messages between clients and roles, and the roles that answer them.
 
 use super::event::EventKind;
-use super::said::Said;
-use super::{Core, What};
+use super::observations::PendingObservations;
+use super::{Core, TraceEvent};
 use hashbrown::HashMap;
 use lockwright_fabric::{BoxedRole, FabricError, Message, NodeId, Outbox, PeerId, Time};
 use rustc_hash::FxBuildHasher;
@@ -14,7 +14,7 @@ pub(super) struct Flight {
     pub(super) from: Option<PeerId>,
     pub(super) to: Option<PeerId>,
     pub(super) message: Message,
-    pub(super) said: Said,
+    pub(super) pending: PendingObservations,
     /// How often its sender had told something with an operation.
     pub(super) told: u32,
     /// The thread of the role that deals with it.
@@ -149,7 +149,7 @@ impl Core {
         }
         self.counters.message(&message);
         if self.trace.is_some() {
-            self.note(client, What::Sent { to, message: message.clone() });
+            self.note(client, TraceEvent::Sent { to, message: message.clone() });
         }
         self.send(PeerId::client(client as usize), to, message, leaves_ns, datagram);
         (!self.clients[client as usize].crashed).then_some(Ok(()))
@@ -197,7 +197,7 @@ impl Core {
         if let (client, false) = from.index() {
             let state = &mut self.clients[client];
             let flight = &mut self.flights[flight as usize];
-            flight.said.take_from(&mut state.said);
+            flight.pending.take_from(&mut state.pending);
             flight.told = state.told;
         }
     }
@@ -230,14 +230,14 @@ impl Core {
     }
 
     /// A message arrives that `client` sent when it had told something with `told` operations. If the last of them is still
-    /// under way, what it tells is in effect all the same: whoever gets the message may go by it, and should the
+    /// under way, what it tells is in effect all the same: a client that gets the message may go by it, and should the
     /// operation's node be dead it is never executed.
     #[inline]
     fn told_before(&mut self, client: u32, told: u32) {
         let state = &self.clients[client as usize];
         if state.told == told
             && let op = state.told_with
-            && self.ops.get(op as usize).is_some_and(|slot| slot.client == client && !slot.said.is_empty())
+            && self.ops.get(op as usize).is_some_and(|slot| slot.client == client && !slot.pending.is_empty())
         {
             self.take_effect(op);
         }
@@ -247,9 +247,9 @@ impl Core {
         let (from, to) = self.ends(flight);
         if let (client, false) = from.index() {
             let flight = &mut self.flights[flight as usize];
-            let (said, told) = (flight.said.take(), flight.told);
+            let (pending, told) = (flight.pending.take(), flight.told);
             self.told_before(client as u32, told);
-            self.saw_all(client as u32, said);
+            self.saw_all(client as u32, pending);
         }
         match to.index() {
             (role, true) => {
@@ -277,7 +277,7 @@ impl Core {
                     return None;
                 }
                 if self.trace.is_some() {
-                    self.note(client as u32, What::Got { from, message: message.clone() });
+                    self.note(client as u32, TraceEvent::Got { from, message: message.clone() });
                 }
                 let state = &mut self.clients[client];
                 state.mail_seq += 1;

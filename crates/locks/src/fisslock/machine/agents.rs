@@ -4,14 +4,14 @@ use super::super::Rules;
 use super::super::agent::Agent;
 use super::super::packet::{Flags, Kind, Packet, Ticket, Waiter};
 use super::super::pipeline::Preference;
-use super::{Machine, Parked, Seat};
+use super::{AgentState, Machine, Parked};
 use lockwright_fabric::Outbox;
 use lockwright_fabric::observe::Mode;
 
 impl<R: Rules> Machine<R> {
     /// A request that nobody has decided yet, for the agent here.
     pub(super) fn ask(&mut self, lid: u64, waiter: Waiter, out: &mut Outbox) {
-        let Some(Seat::Here(agent)) = self.seats.get_mut(&lid) else { return };
+        let Some(AgentState::Here(agent)) = self.agents.get_mut(&lid) else { return };
         let token = agent.token;
         if agent.ask(waiter) {
             self.grant_to(lid, waiter.ticket, token, out);
@@ -28,7 +28,7 @@ impl<R: Rules> Machine<R> {
     pub(super) fn bar(&mut self, lid: u64, out: &mut Outbox) {
         let preference = self.params.preference;
         let stays = self.resident(lid).is_some();
-        let Some(Seat::Here(agent)) = self.seats.get_mut(&lid) else { return };
+        let Some(AgentState::Here(agent)) = self.agents.get_mut(&lid) else { return };
         if agent.barred || agent.mode == Mode::Exclusive || !agent.writer_waits() {
             return;
         }
@@ -65,7 +65,7 @@ impl<R: Rules> Machine<R> {
     /// Once nobody holds the lock: it goes to the next in the queue, or is free (workflows 7 and 8).
     pub(super) fn move_on(&mut self, lid: u64, out: &mut Outbox) {
         let (me, stays, paused) = (self.me, self.resident(lid).is_some(), self.is_paused(lid));
-        let Some(Seat::Here(agent)) = self.seats.get_mut(&lid) else { return };
+        let Some(AgentState::Here(agent)) = self.agents.get_mut(&lid) else { return };
         if !agent.is_idle() {
             return;
         }
@@ -81,7 +81,7 @@ impl<R: Rules> Machine<R> {
         agent.queue.pop_front();
         if stays {
             match next {
-                None => drop(self.seats.remove(&lid)),
+                None => drop(self.agents.remove(&lid)),
                 Some(next) => self.hand_on_here(lid, next, out),
             }
             return;
@@ -106,10 +106,10 @@ impl<R: Rules> Machine<R> {
             }
         };
         let packet = Packet { held: mode, inca: agent.inca, ..packet };
-        if let Some(Seat::Here(agent)) = self.seats.remove(&lid)
+        if let Some(AgentState::Here(agent)) = self.agents.remove(&lid)
             && mode == Mode::Shared
         {
-            self.seats.insert(lid, Seat::Leaving { agent, next, parked: Vec::new() });
+            self.agents.insert(lid, AgentState::Leaving { agent, next, parked: Vec::new() });
         }
         self.post(packet, out);
     }
@@ -118,14 +118,14 @@ impl<R: Rules> Machine<R> {
     pub(super) fn take_seat(&mut self, lid: u64, waiter: Waiter, out: &mut Outbox) {
         self.stamp += u64::from(self.params.tokens);
         let agent = Agent::new(waiter.mode, 0, self.stamp, waiter.ticket, Vec::new());
-        self.seats.insert(lid, Seat::Here(agent));
+        self.agents.insert(lid, AgentState::Here(agent));
         self.grant_to(lid, waiter.ticket, self.stamp, out);
     }
 
     /// Hands on the lock of an agent that stays.
     fn hand_on_here(&mut self, lid: u64, next: Waiter, out: &mut Outbox) {
         let preference = self.params.preference;
-        let Some(Seat::Here(agent)) = self.seats.get_mut(&lid) else { return };
+        let Some(AgentState::Here(agent)) = self.agents.get_mut(&lid) else { return };
         self.stamp += u64::from(self.params.tokens);
         let queue = std::mem::take(&mut agent.queue).into();
         *agent = Agent::new(next.mode, 0, self.stamp, next.ticket, queue);
@@ -137,9 +137,9 @@ impl<R: Rules> Machine<R> {
         }
     }
 
-    /// A departure that has not been sent is taken back: whoever came in the meantime is better served here.
+    /// A departure that has not been sent is taken back: tasks that came in the meantime are better served here.
     pub(super) fn recall(&mut self, lid: u64, out: &mut Outbox) {
-        if !matches!(self.seats.get(&lid), Some(Seat::Leaving { .. })) {
+        if !matches!(self.agents.get(&lid), Some(AgentState::Leaving { .. })) {
             return;
         }
         let lane = self.lane_of_lock(lid);
@@ -151,10 +151,10 @@ impl<R: Rules> Machine<R> {
     /// The decider has let the agent go.
     pub(super) fn left(&mut self, lid: u64, out: &mut Outbox) {
         // A later departure may be on its way already; this one was of an agent before.
-        if self.departs(lid) || !matches!(self.seats.get(&lid), Some(Seat::Leaving { .. })) {
+        if self.departs(lid) || !matches!(self.agents.get(&lid), Some(AgentState::Leaving { .. })) {
             return;
         }
-        if let Some(Seat::Leaving { parked, .. }) = self.seats.remove(&lid) {
+        if let Some(AgentState::Leaving { parked, .. }) = self.agents.remove(&lid) {
             self.unpark(lid, parked, out);
         }
     }
@@ -165,15 +165,15 @@ impl<R: Rules> Machine<R> {
     }
 
     fn sit_down_again(&mut self, lid: u64, refused: bool, out: &mut Outbox) {
-        if !matches!(self.seats.get(&lid), Some(Seat::Leaving { .. })) {
+        if !matches!(self.agents.get(&lid), Some(AgentState::Leaving { .. })) {
             return;
         }
-        let Some(Seat::Leaving { mut agent, next, parked }) = self.seats.remove(&lid) else { return };
+        let Some(AgentState::Leaving { mut agent, next, parked }) = self.agents.remove(&lid) else { return };
         if let Some(next) = next {
             agent.queue.push_front(next);
         }
         agent.refused_at = refused.then_some(agent.inca);
-        self.seats.insert(lid, Seat::Here(agent));
+        self.agents.insert(lid, AgentState::Here(agent));
         self.unpark(lid, parked, out);
     }
 

@@ -1,7 +1,7 @@
 //! Cancellation that is safe for every protocol: finish acquiring, then release.
 //!
 //! A waiter that sits in somebody's queue cannot simply vanish: the lock would be handed to nobody. So when a user
-//! gives up, the acquire's future is not dropped but adopted: it is driven on beside whatever the client does next,
+//! gives up, the acquire's future is not dropped but kept: it is driven on beside whatever the client does next,
 //! and when the grant comes, it is given back at once. This also covers a verb that was in flight.
 
 use crate::protocol::{Denied, LockClient, Want};
@@ -11,7 +11,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-type Orphan = Pin<Box<dyn Future<Output = ()>>>;
+type AbandonedAcquire = Pin<Box<dyn Future<Output = ()>>>;
 
 /// An acquire that owns its client, so that it can outlive the call that began it.
 pub type OwnedAcquire<G> = Pin<Box<dyn Future<Output = Result<G, Denied>>>>;
@@ -27,27 +27,27 @@ pub async fn finish_then_release<G, D, R: Future>(
     }
 }
 
-/// The abandoned acquires of one client on one thread. Whoever owns it must keep polling: see
-/// [`beside`](Self::beside).
+/// The abandoned acquires of one client on one thread. Its owner must keep polling: see
+/// [`drive_with`](Self::drive_with).
 #[derive(Default)]
-pub struct Orphans {
-    adopted: RefCell<Vec<Orphan>>,
+pub struct AbandonedAcquires {
+    pending: RefCell<Vec<AbandonedAcquire>>,
 }
 
-impl std::fmt::Debug for Orphans {
+impl std::fmt::Debug for AbandonedAcquires {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Orphans({})", self.adopted.borrow().len())
+        write!(f, "AbandonedAcquires({})", self.pending.borrow().len())
     }
 }
 
-impl Orphans {
+impl AbandonedAcquires {
     /// An acquire that owns its client.
     pub fn owned<C: LockClient + 'static>(client: Rc<C>, want: Want) -> OwnedAcquire<C::Grant> {
         Box::pin(async move { client.acquire(want).await })
     }
 
-    /// `acquire`'s outcome, unless `give_up` is done first: then the acquire is adopted and `None` returned.
-    pub async fn unless<C: LockClient + 'static>(
+    /// `acquire`'s outcome, unless `give_up` is done first: then the acquire is abandoned and `None` returned.
+    pub async fn acquire_or_abandon<C: LockClient + 'static>(
         &self,
         acquire: OwnedAcquire<C::Grant>,
         give_up: impl Future<Output = ()>,
@@ -65,13 +65,13 @@ impl Orphans {
         let outcome = outcome.await;
         if outcome.is_none() {
             let acquire = waiting.take().expect("only taken here");
-            self.adopt(acquire, client);
+            self.abandon(acquire, client);
         }
         outcome
     }
 
-    fn adopt<C: LockClient + 'static>(&self, acquire: OwnedAcquire<C::Grant>, client: Rc<C>) {
-        self.adopted.borrow_mut().push(Box::pin(finish_then_release(acquire, async move |grant| {
+    fn abandon<C: LockClient + 'static>(&self, acquire: OwnedAcquire<C::Grant>, client: Rc<C>) {
+        self.pending.borrow_mut().push(Box::pin(finish_then_release(acquire, async move |grant| {
             // Whether the release found the lock lost is nobody's concern any more.
             let _ = client.release(grant).await;
         })));
@@ -80,11 +80,11 @@ impl Orphans {
     /// Whether there are none.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.adopted.borrow().is_empty()
+        self.pending.borrow().is_empty()
     }
 
-    /// Runs `future`, and the orphans beside it.
-    pub async fn beside<T>(&self, future: impl Future<Output = T>) -> T {
+    /// Runs `future`, and the abandoned acquires beside it.
+    pub async fn drive_with<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         poll_fn(|cx| {
             self.poll_all(cx);
@@ -93,15 +93,15 @@ impl Orphans {
         .await
     }
 
-    /// Runs the orphans to their ends.
+    /// Runs the abandoned acquires to their ends.
     pub async fn finish(&self) {
         poll_fn(|cx| if self.poll_all(cx) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
-    /// Polls every orphan once. Says whether none is left.
+    /// Polls every abandoned acquire once. Says whether none is left.
     fn poll_all(&self, cx: &mut Context<'_>) -> bool {
-        let mut adopted = self.adopted.borrow_mut();
-        adopted.retain_mut(|orphan| orphan.as_mut().poll(cx).is_pending());
-        adopted.is_empty()
+        let mut pending = self.pending.borrow_mut();
+        pending.retain_mut(|acquire| acquire.as_mut().poll(cx).is_pending());
+        pending.is_empty()
     }
 }
