@@ -349,7 +349,8 @@ fn a_case_without_leases_gets_them_with_the_crash_that_is_added() {
     let case = Case::new("two").params(params).space(Space::of(1).units(16));
     let case = case.clients(1, &[range(4)]).clients(1, &[range(1)]);
     let with_crash = || Options { crash: true, ..Options::default() };
-    let outcome = explore::<citron::Citron>(&<citron::Citron>::with_recovery(case.clone()), &mut with_crash());
+    let outcome =
+        explore::<citron::Citron>(&<citron::Citron>::with_recovery(case.clone()), &mut with_crash());
     assert!(outcome.exhaustive && outcome.violation.is_none());
     assert_eq!(violated::<citron::Citron>(&case.clone().crashes(1)), Checker::Deadlock, "nobody recovers");
     // A user's deadline still comes at any moment; that is not what leases wait for.
