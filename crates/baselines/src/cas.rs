@@ -61,7 +61,7 @@ impl<E: Endpoint> LockClient for CasClient<E> {
 
     #[inline(always)]
     fn acquire_at_once(&self, want: Want) -> AtOnce<'_, Result<Held, Denied>> {
-        if !E::IS_AT_ONCE {
+        if !E::IS_IMMEDIATE {
             return Err(erased(self.acquire(want)));
         }
         let old = now(&self.ep, attempt(&self.ep, lock_word(&self.space, want)));
@@ -76,7 +76,7 @@ impl<E: Endpoint> LockClient for CasClient<E> {
 
     #[inline(always)]
     fn release_at_once(&self, grant: Held) -> AtOnce<'_, Result<(), Lost>> {
-        if !E::IS_AT_ONCE {
+        if !E::IS_IMMEDIATE {
             return Err(erased(self.release(grant)));
         }
         let (me, word) = (u64::from(self.ep.me().0), Word64::at(self.space.place(grant.lock, 8)));

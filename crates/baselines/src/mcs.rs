@@ -85,7 +85,7 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
     // Alg. 1, MCS-ACQUIRE
     #[inline(always)]
     fn acquire(&self, want: Want) -> impl Future<Output = Result<Held, Denied>> {
-        if !E::IS_AT_ONCE {
+        if !E::IS_IMMEDIATE {
             return Quick::all(self.acquire_on(want, None));
         }
         self.begin(want)
@@ -99,7 +99,7 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
     // Alg. 1, MCS-RELEASE
     #[inline(always)]
     fn release(&self, grant: Held) -> impl Future<Output = Result<(), Lost>> {
-        if !E::IS_AT_ONCE {
+        if !E::IS_IMMEDIATE {
             return Quick::all(self.release_on(grant.lock, None));
         }
         self.begin_release(grant)
@@ -115,7 +115,7 @@ impl<E: Endpoint, R: Rules> McsClient<E, R> {
     /// An acquire's first verb, where it takes no waiting.
     #[inline(always)]
     fn begin<'a, B: Begun<'a, Result<Held, Denied>>>(&'a self, want: Want) -> B {
-        if !E::IS_AT_ONCE {
+        if !E::IS_IMMEDIATE {
             return B::rest(self.acquire_on(want, None));
         }
         match now(&self.ep, self.enqueue(want)) {
@@ -129,7 +129,7 @@ impl<E: Endpoint, R: Rules> McsClient<E, R> {
     fn begin_release<'a, B: Begun<'a, Result<(), Lost>>>(&'a self, grant: Held) -> B {
         let lock = grant.lock;
         // Line 7, as one load.
-        if !E::IS_AT_ONCE || !self.ep.has_no_mail() {
+        if !E::IS_IMMEDIATE || !self.ep.has_no_mail() {
             return B::rest(self.release_on(lock, None));
         }
         match now(&self.ep, self.free(lock)) {

@@ -165,7 +165,7 @@ impl Role for LockServer {
         self.0.serve(from, message, out);
     }
 
-    fn hears_departures(&self) -> bool {
+    fn wants_departures(&self) -> bool {
         true
     }
 }

@@ -91,7 +91,7 @@ impl SpaceArg {
     fn look(&self) -> anyhow::Result<Option<lockwright::inspect::Inspector>> {
         match lockwright::inspect::Inspector::open_with(&self.space, &self.trust.options()?) {
             Ok(inspector) => Ok(Some(inspector)),
-            Err(lockwright::OpenError::Missing(_)) => Ok(None),
+            Err(lockwright::OpenError::NotFound(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -159,7 +159,7 @@ fn options(args: &Args) -> Result<ServerOptions> {
             options = options.rdma(listen, args.rdma_device.clone().unwrap_or_default());
         }
         #[cfg(not(feature = "rdma"))]
-        return Err(anyhow::Error::from(lockwright::OpenError::NoRdma)
+        return Err(anyhow::Error::from(lockwright::OpenError::NO_RDMA)
             .context(format!("cannot serve at {listen} over RDMA")));
     }
     if let Some(threads) = args.threads {

@@ -3,10 +3,12 @@
 
 mod started;
 
+use lockwright::TryLockError;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use started::Started;
+use started::{Started, limited};
 use std::fs;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -273,5 +275,38 @@ fn an_exported_space_is_for_its_user_and_those_who_know_the_secret() {
     let (code, text) = with(&mut { far });
     assert!(code == 2 && text.contains("--token-file"), "{text}");
     drop(process);
+    let _ = fs::remove_dir_all(folder);
+}
+
+#[test]
+fn a_server_without_descriptors_takes_no_lock_from_a_local_process() {
+    const DESCRIPTORS: u32 = 48;
+    const SECRET: &str = "a long and random line of text";
+    let folder = folder("descriptors");
+    let secret = folder.join("secret");
+    fs::write(&secret, SECRET).unwrap();
+    let with_folder = |mut command: Command| {
+        command.env("LOCKWRIGHT_DIR", &folder);
+        command
+    };
+    let serve = ["serve", "--json", "--listen", "127.0.0.1:0", "--export", "shm:", "--token-file"];
+    let serve = with_folder(lockwright(&[&serve[..], &[secret.to_str().unwrap()]].concat()));
+    let server = Started::new(limited(DESCRIPTORS, &serve));
+    let said: Value = serde_json::from_str(&server.line).unwrap();
+    let address = said["listening"].as_str().unwrap();
+    let run = ["run", "--space", "shm:", "h", "--", "sh", "-c", "echo in; exec sleep 60"];
+    let holder = Started::new(with_folder(lockwright(&run)));
+    let options = lockwright::Client::options().token(SECRET).unwrap();
+    let lock = options.open(&format!("tcp://{address}/shm:")).unwrap().mutex("h").unwrap();
+    assert!(matches!(lock.try_lock(), Err(TryLockError::Busy)));
+    // More than it has room for: some wait to be accepted.
+    let crowd: Vec<_> = (0..2 * DESCRIPTORS).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let open = || fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
+    eventually("a server without descriptors", || open() >= DESCRIPTORS as usize);
+    assert!(matches!(lock.try_lock(), Err(TryLockError::Busy)));
+    drop(crowd);
+    holder.send(Signal::SIGTERM);
+    let (code, _, err) = holder.end();
+    assert_eq!((code, err.as_str()), (Some(128 + 15), ""), "it held the lock until the end");
     let _ = fs::remove_dir_all(folder);
 }

@@ -23,7 +23,7 @@ pub enum FabricError {
     /// This client was declared dead by others, who may have taken its locks: it is out, and nothing it asks for is
     /// done any more.
     #[error("this client was declared dead by others and is out of the lock space")]
-    Expelled,
+    Evicted,
 }
 
 /// One client's access to the fabric.
@@ -40,9 +40,9 @@ pub enum FabricError {
 /// `Send` is left out on purpose: futures of a backend for threads come out `Send` by themselves, and the
 /// simulator stays single-threaded.
 pub trait Endpoint: Clone + 'static {
-    /// Whether verbs take no waiting: they are instructions of this CPU, and [`go_at_once`](Endpoint::go_at_once) never
+    /// Whether verbs take no waiting: they are instructions of this CPU, and [`try_go`](Endpoint::try_go) never
     /// hands them back.
-    const IS_AT_ONCE: bool = false;
+    const IS_IMMEDIATE: bool = false;
 
     /// Who this is.
     fn me(&self) -> PeerId;
@@ -65,7 +65,7 @@ pub trait Endpoint: Clone + 'static {
     /// # Errors
     /// The batch, untouched, where it would have to be waited for.
     #[inline(always)]
-    fn go_at_once<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
+    fn try_go<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
         Err(batch)
     }
 

@@ -34,12 +34,12 @@ pub struct ClientFault {
     /// At which of its verbs.
     pub verb: u64,
     /// Before or after the verb.
-    pub when: When,
+    pub when: CrashPoint,
 }
 
 /// Which side of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum CrashPoint {
     /// The verb never leaves.
     Before,
     /// The verb takes effect, but the client never learns of it.

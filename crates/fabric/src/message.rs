@@ -107,13 +107,13 @@ pub trait Role: Clone + Eq + Hash + Debug + Send + 'static {
     }
 
     /// Whether it wants a message of kind [`Message::DEPARTED`] from every peer that is gone.
-    fn hears_departures(&self) -> bool {
+    fn wants_departures(&self) -> bool {
         false
     }
 
     /// Whether it wants a message of kind [`Message::DEPARTED`] from every role that is lost with its node, or was
     /// restarted: for whoever has to put things right then.
-    fn hears_of_roles(&self) -> bool {
+    fn wants_role_departures(&self) -> bool {
         false
     }
 
@@ -123,7 +123,7 @@ pub trait Role: Clone + Eq + Hash + Debug + Send + 'static {
 
     /// Which of its groups of threads takes `message`, where whoever drives it has several: a model of time, never a
     /// matter of what happens.
-    fn desk(&self, message: &Message) -> usize {
+    fn thread_group(&self, message: &Message) -> usize {
         let _ = message;
         0
     }
@@ -136,10 +136,10 @@ pub struct BoxedRole(Box<dyn AnyRole>);
 trait AnyRole: Debug + Send {
     fn on_message(&mut self, now: Time, from: PeerId, message: &Message, out: &mut Outbox);
     fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox);
-    fn hears_departures(&self) -> bool;
-    fn hears_of_roles(&self) -> bool;
+    fn wants_departures(&self) -> bool;
+    fn wants_role_departures(&self) -> bool;
     fn restart(&mut self);
-    fn desk(&self, message: &Message) -> usize;
+    fn thread_group(&self, message: &Message) -> usize;
     fn boxed_clone(&self) -> Box<dyn AnyRole>;
     fn key(&self) -> Vec<u8>;
 }
@@ -151,17 +151,17 @@ impl<R: Role> AnyRole for R {
     fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox) {
         Role::on_timer(self, now, id, out);
     }
-    fn hears_departures(&self) -> bool {
-        Role::hears_departures(self)
+    fn wants_departures(&self) -> bool {
+        Role::wants_departures(self)
     }
-    fn hears_of_roles(&self) -> bool {
-        Role::hears_of_roles(self)
+    fn wants_role_departures(&self) -> bool {
+        Role::wants_role_departures(self)
     }
     fn restart(&mut self) {
         Role::restart(self);
     }
-    fn desk(&self, message: &Message) -> usize {
-        Role::desk(self, message)
+    fn thread_group(&self, message: &Message) -> usize {
+        Role::thread_group(self, message)
     }
     fn boxed_clone(&self) -> Box<dyn AnyRole> {
         Box::new(self.clone())
@@ -189,14 +189,14 @@ impl BoxedRole {
         self.0.on_timer(now, id, out);
     }
 
-    /// See [`Role::hears_departures`].
-    pub fn hears_departures(&self) -> bool {
-        self.0.hears_departures()
+    /// See [`Role::wants_departures`].
+    pub fn wants_departures(&self) -> bool {
+        self.0.wants_departures()
     }
 
-    /// See [`Role::hears_of_roles`].
-    pub fn hears_of_roles(&self) -> bool {
-        self.0.hears_of_roles()
+    /// See [`Role::wants_role_departures`].
+    pub fn wants_role_departures(&self) -> bool {
+        self.0.wants_role_departures()
     }
 
     /// See [`Role::restart`].
@@ -204,9 +204,9 @@ impl BoxedRole {
         self.0.restart();
     }
 
-    /// See [`Role::desk`].
-    pub fn desk(&self, message: &Message) -> usize {
-        self.0.desk(message)
+    /// See [`Role::thread_group`].
+    pub fn thread_group(&self, message: &Message) -> usize {
+        self.0.thread_group(message)
     }
 
     /// The role's type and everything its `Hash` covers, byte for byte: two roles with one key are the same state.

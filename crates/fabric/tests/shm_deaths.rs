@@ -90,9 +90,9 @@ fn a_killed_client_is_seen_at_once() {
     let ep = space.endpoint().unwrap();
     let lost = Err(FabricError::PeerLost(victim.me));
     assert_eq!(block_on(ep.send(victim.me, Message::default())), lost);
-    assert!(space.bury(victim.me));
+    assert!(space.reap(victim.me));
     assert!(space.dead_clients().is_empty());
-    assert!(!space.bury(bystander.me), "the living are not buried");
+    assert!(!space.reap(bystander.me), "the living are not buried");
     victim.child.wait().unwrap();
 }
 
@@ -125,13 +125,13 @@ fn a_client_declared_dead_learns_it_on_waking() {
     waiting.tell(&for_ever());
     asleep(&waiting);
     assert!(space.is_alive(stopped.me), "a stopped process is not dead");
-    assert!(space.declare_dead(stopped.me) && space.declare_dead(waiting.me));
-    assert!(!space.declare_dead(stopped.me), "it is already");
+    assert!(space.evict(stopped.me) && space.evict(waiting.me));
+    assert!(!space.evict(stopped.me), "it is already");
     assert!(!space.is_alive(stopped.me));
-    let learned = |answer: &[u64]| assert_eq!(decode_error(answer), FabricError::Expelled);
+    let learned = |answer: &[u64]| assert_eq!(decode_error(answer), FabricError::Evicted);
     learned(&waiting.answer().unwrap());
     stopped.tell(&go);
-    assert!(!space.bury(stopped.me), "its process may still touch what is its");
+    assert!(!space.reap(stopped.me), "its process may still touch what is its");
     stopped.signal("-CONT");
     learned(&stopped.answer().unwrap());
     assert_eq!(stopped.ask(&[IS_IN]), [0]);
@@ -191,7 +191,7 @@ fn a_process_killed_in_the_directory_wedges_nothing() {
         assert!(!space.is_alive(process.me));
         names.drop_all_of(process.me, |_| Reclaim::Reuse { highest_token: 0, own_token: 0 }).unwrap();
         assert_eq!(names.names_of(process.me).unwrap(), []);
-        assert!(space.bury(process.me), "round {round}");
+        assert!(space.reap(process.me), "round {round}");
     }
     // Nothing has leaked: all the room is there.
     names.sweep(|_| Reclaim::Reuse { highest_token: 0, own_token: 0 }).unwrap();
@@ -219,7 +219,7 @@ fn names_of_a_killed_process_are_known_and_dropped() {
     process.child.kill().unwrap();
     process.child.wait().unwrap();
     assert!(!space.is_alive(process.me));
-    assert!(!space.bury(process.me), "its names say which locks it may hold");
+    assert!(!space.reap(process.me), "its names say which locks it may hold");
     assert_eq!(names.names_of(process.me).unwrap(), ids);
     let mut asked = Vec::new();
     let dropped = names.drop_all_of(process.me, |id| {
@@ -230,7 +230,7 @@ fn names_of_a_killed_process_are_known_and_dropped() {
     assert_eq!(asked, ids[..1], "the other is still in use");
     assert_eq!(names.find(name(1).as_bytes()).unwrap(), None);
     assert_eq!(names.open(name(1).as_bytes()).unwrap().token_base, 41, "tokens of the name go on rising");
-    assert!(space.bury(process.me));
+    assert!(space.reap(process.me));
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_sender_killed_while_it_writes_stops_nobody() {
         process.child.wait().unwrap();
         block_on(ep.send(ep.me(), Message { words: [1, 2, 3, 4], ..Message::default() })).unwrap();
         while block_on(ep.recv(|from, _| Some(from))) != ep.me() {}
-        assert!(!space.is_alive(process.me) && space.bury(process.me));
+        assert!(!space.is_alive(process.me) && space.reap(process.me));
     }
 }
 

@@ -131,7 +131,7 @@ fn futures_are_send() {
         drop(is_send(ep.wait_until(word.until(Cond::Eq { mask: 1, value: 1 }))));
         drop(is_send(ep.send(PeerId::client(0), Message::default())));
         drop(is_send(ep.recv(|_, _| Some(()))));
-        drop(is_send(ep.lost()));
+        drop(is_send(ep.closed()));
         drop(is_send(ep.sleep(1)));
     }
     let _ = all;

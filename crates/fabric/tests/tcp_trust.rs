@@ -4,8 +4,8 @@ mod nets;
 
 use lockwright_fabric::backend::tcp::frame::{Decoded, Frame, Hello, MAX_VERBS, Refusal, Welcome, decode};
 use lockwright_fabric::backend::tcp::{
-    BindError, ConnectError, ConnectOptions, Fate, Server, ServerOptions, TcpEndpoint, TlsClient, TlsServer,
-    Token,
+    BindError, CloseReason, ConnectError, ConnectOptions, Server, ServerOptions, TcpEndpoint, TlsClient,
+    TlsServer, Token,
 };
 use lockwright_fabric::{Addr, Cond, Endpoint, FabricError, NodeId, Op, RawVerb, RegionId, Width, Word64};
 use nets::{HERE, connect, host, quick, serve, until, word};
@@ -202,7 +202,7 @@ async fn a_verb_on_a_word_that_does_not_exist_ends_the_session_of_who_asked() {
         let ep = connect(server.address()).await;
         // Nothing of the batch is executed.
         assert_eq!(ep.go((word(0).fetch_add(1), Word64::at(addr).write(1))).await.map(drop), lost(0));
-        let Fate::Refused(text) = ep.lost().await else { panic!("{:?}", ep.fate()) };
+        let CloseReason::Refused(text) = ep.closed().await else { panic!("{:?}", ep.close_reason()) };
         assert!(text.contains("no word"), "{text}");
     }
     let askew = RawVerb { addr: Addr::new(NodeId(0), 12), width: Width::W64, op: Op::Read };

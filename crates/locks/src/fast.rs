@@ -72,7 +72,7 @@ where
     D: FnOnce(Result<B::Old, FabricError>) -> Result<T, S>,
     S: Future<Output = T>,
 {
-    if !E::IS_AT_ONCE {
+    if !E::IS_IMMEDIATE {
         return fast(ep.go(batch), decide);
     }
     match decide(now(ep, batch)) {
@@ -81,10 +81,10 @@ where
     }
 }
 
-/// What `batch` finds, executed at once, through an endpoint that [can](Endpoint::IS_AT_ONCE).
+/// What `batch` finds, executed at once, through an endpoint that [can](Endpoint::IS_IMMEDIATE).
 #[inline(always)]
 pub fn now<E: Endpoint, B: Batch>(ep: &E, batch: B) -> Result<B::Old, FabricError> {
-    match ep.go_at_once(batch) {
+    match ep.try_go(batch) {
         Ok(outcome) => outcome,
         Err(_) => unreachable!("only asked of endpoints whose verbs take no waiting"),
     }
@@ -129,7 +129,7 @@ where
 pin_project_lite::pin_project! {
     /// What is done, or the rest of it.
     ///
-    /// For a protocol that executes its first verb [at once](Endpoint::IS_AT_ONCE) where it can: usually it is done by
+    /// For a protocol that executes its first verb [at once](Endpoint::IS_IMMEDIATE) where it can: usually it is done by
     /// then, and all that this holds is the answer. If it is not, the rest is an ordinary future, boxed out of the way of
     /// the next that is. Where nothing is done at once, the rest is all there is, and lies here.
     ///

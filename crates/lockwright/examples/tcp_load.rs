@@ -10,7 +10,7 @@ mod apart;
 
 use apart::{Apart, serve_until_the_end, this_program};
 use lockwright::server::{Server, ServerOptions};
-use lockwright_fabric::backend::tcp::{ConnectOptions, Fate, Listener, TcpEndpoint};
+use lockwright_fabric::backend::tcp::{CloseReason, ConnectOptions, SessionHandler, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::cell::RefCell;
 use std::process::Child;
@@ -88,8 +88,8 @@ fn turn(server: &str, clients: usize, window: u64, time: Duration) -> Figures {
         for number in 0..clients {
             let ep = TcpEndpoint::connect(address, ConnectOptions::default()).await.unwrap();
             let client = Arc::new(Client { ep, said: Mutex::default(), stop: AtomicBool::new(false) });
-            let listener: Arc<dyn Listener> = Arc::<Client>::clone(&client);
-            client.ep.listen(Arc::downgrade(&listener));
+            let listener: Arc<dyn SessionHandler> = Arc::<Client>::clone(&client);
+            client.ep.set_handler(Arc::downgrade(&listener));
             client.begin(number as u64, window);
             all.push(client);
         }
@@ -157,7 +157,7 @@ impl Client {
     }
 }
 
-impl Listener for Client {
+impl SessionHandler for Client {
     fn message(&self, _: PeerId, message: Message) -> Option<Message> {
         if message.kind != GRANTED || self.stop.load(Relaxed) {
             assert!(message.kind == GRANTED || message.kind == 71, "refused: {message:?}");
@@ -178,7 +178,7 @@ impl Listener for Client {
         panic!("the connection broke");
     }
 
-    fn over(&self, fate: &Fate) {
+    fn closed(&self, fate: &CloseReason) {
         assert!(self.stop.load(Relaxed), "{fate:?}");
     }
 }

@@ -2,14 +2,14 @@
 
 use crate::error::{HandleError, LockError, OpenError};
 #[cfg(target_os = "linux")]
-use crate::home::shm::{self, ShmHome};
-use crate::home::{Home, Kind, mem::MemHome};
+use crate::home::shm::{self, ShmBackend};
+use crate::home::{Backend, Kind, mem::MemBackend};
 use crate::lock::core::Core;
 use crate::lock::{Mutex, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::progress::Progress;
 #[cfg(target_os = "linux")]
-use crate::remote::guest::GuestHome;
+use crate::remote::guest::GuestBackend;
 #[cfg(target_os = "linux")]
 use crate::remote::lent;
 #[cfg(target_os = "linux")]
@@ -17,7 +17,7 @@ use crate::remote::transport::Transport;
 #[cfg(target_os = "linux")]
 use crate::remote::verbs::{SUFFIX, Verbs};
 #[cfg(target_os = "linux")]
-use crate::remote::{Remote, RemoteHome, RemoteOptions, address, secret};
+use crate::remote::{Remote, RemoteBackend, RemoteOptions, address, secret};
 use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -82,7 +82,8 @@ impl ClientOptions {
     /// assert!(lockwright::Client::options().token("short").is_err());
     /// ```
     pub fn token(mut self, secret: impl AsRef<[u8]>) -> Result<Self, OpenError> {
-        self.token = Some(tcp::Token::new(secret).map_err(|error| OpenError::Trust(error.to_string()))?);
+        self.token =
+            Some(tcp::Token::new(secret).map_err(|error| OpenError::Credentials(error.to_string()))?);
         Ok(self)
     }
 
@@ -131,7 +132,7 @@ impl ClientOptions {
     #[cfg(target_os = "linux")]
     fn tcp(&self, server: &str) -> Result<Transport, OpenError> {
         let tls = self.roots.as_ref().map(|roots| tcp::TlsClient::from_pem(roots, address::host(server)));
-        let tls = tls.transpose().map_err(|error| OpenError::Trust(error.to_string()))?;
+        let tls = tls.transpose().map_err(|error| OpenError::Credentials(error.to_string()))?;
         let connect = tcp::ConnectOptions {
             token: self.token.clone().or_else(|| secret::of(server)),
             tls,
@@ -150,15 +151,15 @@ impl ClientOptions {
     /// assert!(lockwright::Client::options().open("nonsense").is_err());
     /// ```
     pub fn open(&self, address: &str) -> Result<Client, OpenError> {
-        let home: Arc<dyn Home> = match Address::parse(address)? {
-            Address::Mem => Arc::new(MemHome::new()),
+        let home: Arc<dyn Backend> = match Address::parse(address)? {
+            Address::Mem => Arc::new(MemBackend::new()),
             #[cfg(target_os = "linux")]
             Address::Shm(path) => {
-                let refuse = |error: LockError| OpenError::Space {
+                let refuse = |error: LockError| OpenError::Failed {
                     space: path.display().to_string(),
                     why: error.to_string(),
                 };
-                Arc::new(ShmHome::new(shm::open(&path, true)?, self.lease).map_err(refuse)?)
+                Arc::new(ShmBackend::new(shm::open(&path, true)?, self.lease).map_err(refuse)?)
             }
             #[cfg(target_os = "linux")]
             Address::Served { by, server, space } => {
@@ -168,13 +169,13 @@ impl ClientOptions {
                 }
                 let verbs = space.ends_with(SUFFIX.as_bytes());
                 if verbs && by != By::Tcp {
-                    return Err(OpenError::Space { space: address.to_owned(), why: UNSOUND.to_owned() });
+                    return Err(OpenError::Failed { space: address.to_owned(), why: UNSOUND.to_owned() });
                 }
                 let remote = Remote::open(self.remote(by, server, space)?)?;
                 if verbs {
-                    Arc::new(GuestHome::<Verbs>::new(remote))
+                    Arc::new(GuestBackend::<Verbs>::new(remote))
                 } else {
-                    Arc::new(RemoteHome::new(remote))
+                    Arc::new(RemoteBackend::new(remote))
                 }
             }
         };
@@ -249,7 +250,7 @@ impl Address {
                 #[cfg(feature = "rdma")]
                 Some((server, space)) => Ok(Self::Served { by: By::Rdma, server, space }),
                 #[cfg(not(feature = "rdma"))]
-                Some(_) => Err(OpenError::NoRdma),
+                Some(_) => Err(OpenError::NO_RDMA),
                 None => Err(OpenError::Address(text.to_owned())),
             },
             _ => Err(OpenError::Address(text.to_owned())),
@@ -274,7 +275,7 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Shared {
-    home: Arc<dyn Home>,
+    home: Arc<dyn Backend>,
     progress: Arc<Progress>,
     /// Locks that somebody of this client has a handle for: one [`Core`] each.
     cores: std::sync::Mutex<HashMap<(LockName, Kind), Weak<Core>>>,
@@ -316,10 +317,10 @@ impl Client {
         ClientOptions::default()
     }
 
-    fn at(home: Arc<dyn Home>, address: &str) -> Result<Self, OpenError> {
+    fn at(home: Arc<dyn Backend>, address: &str) -> Result<Self, OpenError> {
         let beating = Arc::clone(&home);
         let progress = Progress::start(move || beating.heartbeat())
-            .map_err(|error| OpenError::Space { space: address.to_owned(), why: error.to_string() })?;
+            .map_err(|error| OpenError::Failed { space: address.to_owned(), why: error.to_string() })?;
         let shared = Shared { home, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -385,19 +386,25 @@ impl Client {
     }
 
     /// Lets the locks that this client holds now stay held while process `pid` lives, even if this process dies: for a
-    /// child that works under them. `false` if there is no such process. There can be one at a time.
+    /// child that works under them. `false` if there is no such process, or this client has been declared dead and holds
+    /// nothing any more. There can be one at a time.
     ///
     /// It has no effect on a lease that runs out, and none on `mem:`, which dies with this process.
+    ///
+    /// # Errors
+    /// If the system does not say which process that is, for example because this process has no file descriptor left.
+    /// Then nothing has changed.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").unwrap();
     /// let _guard = client.mutex("a").unwrap().lock().wait().unwrap();
     /// let mut child = std::process::Command::new("true").spawn().unwrap();
-    /// client.set_ward(child.id());
-    /// child.wait().unwrap();
+    /// client.hold_while_process_lives(child.id())?;
+    /// child.wait()?;
+    /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn set_ward(&self, pid: u32) -> bool {
-        self.shared.home.set_ward(pid)
+    pub fn hold_while_process_lives(&self, pid: u32) -> std::io::Result<bool> {
+        self.shared.home.hold_while_process_lives(pid)
     }
 
     /// Waits until whatever was given up half-way is done, for at most `patience`; says whether it is. Worth a call

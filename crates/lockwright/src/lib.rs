@@ -40,7 +40,7 @@ mod remote;
 pub mod server;
 
 pub use client::{Client, ClientOptions};
-pub use error::{ChangeError, HandleError, LockError, OpenError, TryLockError, UnlockError};
+pub use error::{ChangeError, HandleError, LockError, LostReason, OpenError, TryLockError, UnlockError};
 pub use lock::{
     Acquire, AcquireSet, Downgrade, Guard, GuardState, LockSet, LostSignal, Mutex, RangeLock, RwLock,
     SetGuard, Unlock, Upgrade,

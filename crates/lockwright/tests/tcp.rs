@@ -318,7 +318,7 @@ fn nonsense_in_sound_frames_ends_its_own_session_only() {
         let ep = connect().await.unwrap();
         let word = Word64::at(Addr::new(NodeId(0), 0));
         assert!(ep.go(word.read()).await.is_err(), "there is no memory to be had");
-        assert!(ep.lost().await.to_string().contains("no word"), "and the client is told so");
+        assert!(ep.closed().await.to_string().contains("no word"), "and the client is told so");
     });
     assert_eq!(guard.state(), GuardState::Held);
     assert!(client.mutex("b").unwrap().try_lock().is_ok());
@@ -329,7 +329,7 @@ fn nonsense_in_sound_frames_ends_its_own_session_only() {
 fn what_is_not_exported_cannot_be_opened() {
     let server = server();
     let error = Client::open(&format!("{}/shm:", address(&server))).unwrap_err();
-    assert!(matches!(&error, OpenError::Space { why, .. } if why.contains("--export")), "{error}");
+    assert!(matches!(&error, OpenError::Failed { why, .. } if why.contains("--export")), "{error}");
     let nobody = Client::open("tcp://127.0.0.1:1").unwrap_err().to_string();
     assert!(nobody.contains("cannot reach the server") && !nobody.contains('\n'), "{nobody}");
 }

@@ -241,7 +241,7 @@ fn parts_that_are_none_are_refused_and_nothing_changes() {
     #[allow(clippy::reversed_empty_ranges, reason = "nonsense is the point")]
     let bad = [5..12, 15..25, 0..5, 12..12, 14..12, 10..20, 0..u64::MAX];
     for part in bad {
-        assert!(matches!(guard.unlock_part(part.clone()), Err(ChangeError::BadPart { .. })), "{part:?}");
+        assert!(matches!(guard.unlock_part(part.clone()), Err(ChangeError::BadRange { .. })), "{part:?}");
     }
     assert_eq!((guard.range(), guard.state()), (Some(10..20), GuardState::Held));
     let mut named = rwlock(&server).write().wait().unwrap();
@@ -402,7 +402,7 @@ fn where_changes_are_not_offered_that_is_said_and_the_lock_is_as_it_was() {
         let mut read = client.rwlock("a").unwrap().read().wait().unwrap();
         let mut written = client.rwlock("b").unwrap().write().wait().unwrap();
         let mut range = client.range_lock("c").unwrap().write(0..10).wait().unwrap();
-        let why = ChangeError::NotOffered(what);
+        let why = ChangeError::Unsupported(what);
         assert!(why.to_string().starts_with(&format!("not offered by {what};")));
         let no = Err(why);
         assert_eq!(read.upgrade().wait(), no, "{space}");

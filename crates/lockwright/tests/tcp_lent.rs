@@ -153,7 +153,7 @@ fn holders_are_listed_as_themselves_and_cannot_be_broken() {
 fn what_cannot_be_had_is_refused_in_words() {
     let server = server();
     let why = |space: &str| match Client::open(&format!("tcp://{}/{space}", server.address())) {
-        Err(OpenError::Space { why, .. }) => why,
+        Err(OpenError::Failed { why, .. }) => why,
         other => panic!("{other:?}"),
     };
     assert!(why("lent:nothing").contains("lends no space called nothing"));

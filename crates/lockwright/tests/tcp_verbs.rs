@@ -171,7 +171,7 @@ fn only_spaces_of_shared_memory_have_guests() {
     let host = Host::new("own");
     let server = host.server.as_ref().unwrap().address();
     let why = |space: &str| match Client::open(&format!("tcp://{server}/{space}")) {
-        Err(OpenError::Space { why, .. }) => why,
+        Err(OpenError::Failed { why, .. }) => why,
         other => panic!("{other:?}"),
     };
     assert!(why("stock?verbs").contains("?verbs"));

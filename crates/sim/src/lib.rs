@@ -5,7 +5,6 @@ pub mod case;
 pub mod check;
 pub mod explore;
 mod failure;
-mod latencies;
 mod memory;
 mod nic;
 mod plan;

@@ -158,7 +158,7 @@ impl<S: Store> Role for Server<S> {
         out.send(from, Message::new(lock, REPLY, &[u64::from(done), range.0]));
     }
 
-    fn hears_departures(&self) -> bool {
+    fn wants_departures(&self) -> bool {
         true
     }
 }

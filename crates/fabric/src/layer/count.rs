@@ -135,7 +135,7 @@ impl Tally {
 }
 
 impl<E: Endpoint> Endpoint for Counted<E> {
-    crate::pass_on!(inner: me home capabilities now passed alarm is_gone sleep suspects random mark checkpoint observe);
+    crate::delegate!(inner: me home capabilities now passed alarm is_gone sleep suspects random mark checkpoint observe);
 
     #[inline(always)]
     fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>> {

@@ -12,7 +12,7 @@
 use super::{shape, verbs_of};
 use crate::addr::{NodeId, PeerId, Value};
 use crate::endpoint::{Endpoint, FabricError};
-use crate::fault::{ClientFault, FaultPlan, When};
+use crate::fault::{ClientFault, CrashPoint, FaultPlan};
 use crate::message::Message;
 use crate::random::{SplitMix, mix};
 use crate::verb::{Batch, Olds, RawVerb};
@@ -75,8 +75,8 @@ enum Until {
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    Crash(When),
-    Pause(When, u64),
+    Crash(CrashPoint),
+    Pause(CrashPoint, u64),
 }
 
 impl<E: Endpoint> Faulty<E> {
@@ -185,7 +185,7 @@ impl State {
             return Some(Fault::Pause(pause.at.when, pause.ns));
         }
         let FaultPlan { crash_rate, pause_rate, pause_ns, .. } = *self.plan;
-        let either = |coin: bool| if coin { When::Before } else { When::After };
+        let either = |coin: bool| if coin { CrashPoint::Before } else { CrashPoint::After };
         if self.chance(crash_rate) {
             return Some(Fault::Crash(either(self.random().chance(0.5))));
         }
@@ -220,7 +220,7 @@ fn scale(ns: u64, by: i64, over: i64) -> u64 {
 }
 
 impl<E: Endpoint> Endpoint for Faulty<E> {
-    crate::pass_on!(inner: me home capabilities suspects random mark checkpoint observe);
+    crate::delegate!(inner: me home capabilities suspects random mark checkpoint observe);
 
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
         self.begin().await;
@@ -230,7 +230,7 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
         for (index, number) in (first..).take(verbs.len()).enumerate() {
             let Some(fault) = self.state.fault_at(self.me(), number) else { continue };
             let (Fault::Crash(when) | Fault::Pause(when, _)) = fault;
-            let cut = if when == When::Before { index } else { index + 1 };
+            let cut = if when == CrashPoint::Before { index } else { index + 1 };
             let lost = self.part(&verbs[done..cut], &mut olds).await;
             done = cut;
             match fault {

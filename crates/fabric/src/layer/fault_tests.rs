@@ -20,13 +20,13 @@ fn pends(future: impl Future) -> bool {
     pin!(future).poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
-fn crash_at(verb: u64, when: When) -> FaultPlan {
+fn crash_at(verb: u64, when: CrashPoint) -> FaultPlan {
     FaultPlan { crashes: vec![ClientFault { client: ME, verb, when }], ..FaultPlan::default() }
 }
 
 #[test]
 fn a_client_crashes_on_either_side_of_its_verb() {
-    for (when, left_behind) in [(When::Before, 1), (When::After, 2)] {
+    for (when, left_behind) in [(CrashPoint::Before, 1), (CrashPoint::After, 2)] {
         let fabric = InProc::new(1, 64);
         let ep = faulty(&fabric, crash_at(1, when));
         assert_eq!(block_on(ep.go(A.fetch_add(1))), Ok(0));
@@ -42,7 +42,7 @@ fn a_client_crashes_on_either_side_of_its_verb() {
 #[test]
 fn a_client_can_crash_in_the_middle_of_a_batch() {
     let fabric = InProc::new(1, 64);
-    let ep = faulty(&fabric, crash_at(1, When::Before));
+    let ep = faulty(&fabric, crash_at(1, CrashPoint::Before));
     assert!(pends(ep.go((A.write(1), B.write(1)))));
     assert_eq!((fabric.peek(A), fabric.peek(B)), (1, 0));
 }
@@ -50,7 +50,7 @@ fn a_client_can_crash_in_the_middle_of_a_batch() {
 #[test]
 fn a_crash_of_somebody_else_is_not_mine() {
     let fabric = InProc::new(1, 64);
-    let mut plan = crash_at(0, When::Before);
+    let mut plan = crash_at(0, CrashPoint::Before);
     plan.crashes[0].client = PeerId::client(1);
     assert_eq!(block_on(faulty(&fabric, plan).go(A.fetch_add(1))), Ok(0));
 }
@@ -58,7 +58,7 @@ fn a_crash_of_somebody_else_is_not_mine() {
 #[test]
 fn a_paused_client_comes_back() {
     let fabric = InProc::new(1, 64);
-    let at = ClientFault { client: ME, verb: 1, when: When::After };
+    let at = ClientFault { client: ME, verb: 1, when: CrashPoint::After };
     let ep = faulty(&fabric, FaultPlan { pauses: vec![Pause { at, ns: 400_000 }], ..FaultPlan::default() });
     block_on(async {
         let before = ep.now().await;

@@ -236,7 +236,7 @@ impl fmt::Display for Letter<'_> {
 }
 
 impl<E: Endpoint> Endpoint for Traced<E> {
-    crate::pass_on!(inner: me home capabilities now passed alarm is_gone suspects random checkpoint);
+    crate::delegate!(inner: me home capabilities now passed alarm is_gone suspects random checkpoint);
 
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
         let verbs = verbs_of(batch);

@@ -238,7 +238,7 @@ fn serve(space: &ShmSpace, ep: &ShmEndpoint, request: &[u64]) -> Vec<u64> {
         }
         IS_ALIVE => vec![space.is_alive(PeerId(word() as u32)).into()],
         DEAD => space.dead_clients().iter().map(|client| client.peer.0.into()).collect(),
-        IS_IN => vec![ep.is_in().into()],
+        IS_IN => vec![ep.is_member().into()],
         GROWN => vec![space.bytes(NodeId(0), RegionId(0))],
         CHURN => {
             let names = ep.names();

@@ -11,13 +11,13 @@
 
 use super::attempt::{Attempt, Obstacle, Piece, Pieces};
 use super::ending::{Begun, LOCALS};
-use super::params::{Synchrony, Timing};
+use super::params::Synchrony;
 use super::recover::{End, Queue};
 use super::shape::Node;
 use super::spill::Spill;
 use super::split::{Cover, split};
 use super::tokens::Proof;
-use super::tree::{Tree, View};
+use super::tree::Tree;
 use super::wait_mode::Pace;
 use super::words::Words;
 use super::{CitronClient, CitronGrant, Rules};
@@ -210,9 +210,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         match self.params.synchrony {
             Synchrony::Handshake => self.shake_hands(request).await,
             Synchrony::Wait(timing) => {
-                let View { abort_ns, wait_ns, .. } = request.tree.view;
-                let limit_ns = Timing { t_wait_ns: abort_ns, ..timing }.limit_ns();
-                self.lock_node_in_time(request, Pace { limit_ns, wait_ns }).await
+                let pace = Pace { limit_ns: timing.limit_ns(), wait_ns: timing.t_wait_ns };
+                self.lock_node_in_time(request, pace).await
             }
         }
     }
@@ -222,7 +221,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let expires = goes_by_clock.then(|| proof.posted.plus(self.params.lease_ns));
         let Request { claim, words, held, tree, .. } = request;
         let (token, view) = (proof.token, tree.view);
-        CitronGrant { lock: claim.lock, words, pieces: held, token, expires, view, spill: None, stage: None }
+        CitronGrant { lock: claim.lock, words, pieces: held, token, expires, view, spill: None }
     }
 
     async fn give_up(&self, request: &Request) -> Result<Denied, FabricError> {

@@ -276,8 +276,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             plan.verbs.push(request.words.note(tree.word(above)).raw());
         }
         if R::LOOKS_AFTER_TELLING {
-            let (top, tell) = (tree.root().level, tree.view.tell);
-            for above in tree.above(node).filter(|above| !node.notifies(above.level, top, tell)) {
+            let (top, m) = (tree.root().level, tree.view.m);
+            for above in tree.above(node).filter(|above| !node.notifies(above.level, top, m)) {
                 if !request.is_common::<R>(above) {
                     plan.looks.push((plan.verbs.len(), 0, above));
                     plan.verbs.push(tree.word(above).read().raw());

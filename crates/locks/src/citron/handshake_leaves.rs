@@ -144,7 +144,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 plan.verbs.push(request.words.take_units(tree.word(*node), piece.mask).raw());
             }
             for above in tree.above(*node) {
-                if node.notifies(above.level, tree.root().level, tree.view.tell) {
+                if node.notifies(above.level, tree.root().level, tree.view.m) {
                     if R::LOOKS_AFTER_TELLING && !is_common(above) {
                         plan.looks.push((plan.verbs.len(), mine, above));
                     }

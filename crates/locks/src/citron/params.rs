@@ -1,6 +1,5 @@
 //! Citron's tunables.
 
-use super::tuning::Trial;
 use crate::protocol::Reason;
 
 /// Tunables of a Citron space, the same for all its clients.
@@ -41,10 +40,6 @@ pub struct Params {
     pub start_units: u64,
     /// When the tree grows.
     pub growth: Growth,
-    /// Whether m and T_wait may be changed while locks are in use ([`CitronClient::prepare`](super::CitronClient::prepare)).
-    pub tunable: bool,
-    /// A change of m that stands still, for the explorer.
-    pub trial: Option<Trial>,
 }
 
 /// When a tree grows.
@@ -107,8 +102,6 @@ impl Default for Params {
             fast_path: true,
             start_units: 0,
             growth: Growth::Asked,
-            tunable: false,
-            trial: None,
         }
     }
 }

@@ -7,7 +7,6 @@
 //! | UnlockPart | server | start, end, id ∣ rest << 32 |
 //! | Upgrade | server | id ∣ wait << 32 |
 //! | Raise | server | token |
-//! | Thesis | server | an eight-byte request of [`wire`](super::wire) |
 //! | Granted, Downgraded | client | id, token |
 //! | Busy, Cancelled, Noted, NotYet | client | id |
 //! | Refused | client | id, number of the refusal |
@@ -37,11 +36,10 @@ pub(super) enum Kind {
     /// The request was taken; the grant is to be looked for.
     Noted,
     NotYet,
-    Thesis,
 }
 
 impl Kind {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 15] = [
         Self::Lock,
         Self::Unlock,
         Self::UnlockPart,
@@ -57,7 +55,6 @@ impl Kind {
         Self::Refused,
         Self::Noted,
         Self::NotYet,
-        Self::Thesis,
     ];
 
     pub(super) fn of(kind: u32) -> Option<Self> {
@@ -72,7 +69,7 @@ impl Kind {
 
 /// The name of a kind, for traces.
 pub(super) fn name(kind: u32) -> &'static str {
-    const NAMES: [&str; 16] = [
+    const NAMES: [&str; 15] = [
         "Lock",
         "Unlock",
         "UnlockPart",
@@ -88,7 +85,6 @@ pub(super) fn name(kind: u32) -> &'static str {
         "Refused",
         "Noted",
         "NotYet",
-        "Thesis",
     ];
     if kind == Message::DEPARTED {
         return "Departed";

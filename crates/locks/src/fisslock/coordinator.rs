@@ -234,7 +234,7 @@ impl<R: Rules> Role for Coordinator<R> {
         }
     }
 
-    fn hears_of_roles(&self) -> bool {
+    fn wants_role_departures(&self) -> bool {
         true
     }
 }

@@ -69,11 +69,11 @@ impl Verdict {
 /// otherwise.
 ///
 /// # Errors
-/// [`FabricError::Expelled`] if it is out.
+/// [`FabricError::Evicted`] if it is out.
 pub async fn defend<E: Endpoint>(ep: &E, word: Word64, mut seen: Verdict) -> Result<(), FabricError> {
     while !seen.is_in() {
         if seen.is_out() {
-            return Err(FabricError::Expelled);
+            return Err(FabricError::Evicted);
         }
         let found = Verdict(ep.go(word.cas(seen.0, seen.cleared().0)).await?);
         if found == seen {

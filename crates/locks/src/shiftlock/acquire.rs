@@ -375,7 +375,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         want: Want,
         me: Option<Member>,
     ) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        let (true, Mode::Exclusive, Some(me)) = (E::IS_AT_ONCE, want.claim.mode, me) else {
+        let (true, Mode::Exclusive, Some(me)) = (E::IS_IMMEDIATE, want.claim.mode, me) else {
             return Quick::all(self.try_on(want, me));
         };
         let lock = want.claim.lock;

@@ -431,7 +431,7 @@ pub(super) const fn is_sound<L: Layout>(bits: u32) -> bool {
 /// RelCnt and generation fit into a stamp, and above the limit there is room for everybody who can be inside by then
 /// (readers, writers between the halves of a handover, and one that holds the lock): for two additions by each, and for the
 /// recovery from each, which adds one, and one per reader; or all that could be inside, where nobody makes sure of its grant.
-pub(super) const fn counts_end_well<L: Layout>() -> bool {
+pub const fn counts_end_well<L: Layout>() -> bool {
     let inside = L::RDR_CNT.max() + L::STRAGGLERS as u128 + 1;
     let above = L::REL_CNT.max() - L::LIMIT as u128;
     let recoveries = if L::STRAGGLERS == 0 { 2 * inside } else { inside * inside };

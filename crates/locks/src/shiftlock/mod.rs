@@ -5,23 +5,21 @@
 //! from the paper, and why, stands in `docs/protocols/shiftlock.md`; in short: messages carry the epoch, the handover's
 //! two halves leave together, any waiter recovers a lock with one verb, and every grant has a fencing token.
 //!
-//! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them, [`stirred`] and
-//! [`stirred_portable`] are those of [kept](crate::kept) locks, [`narrow`] one that is soon used up; `acquire` and `release` are
+//! Files: [`layout`] and [`portable`] are the entry's bits, [`stirred`] and
+//! [`stirred_portable`] are those of [kept](crate::kept) locks; `acquire` and `release` are
 //! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for those who
 //! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue;
 //! [`prompt`] is the fast path where no verb has to be waited for; [`witness`] is for spaces that
-//! know their clients; `cases` and [`mutants`] are for the explorer.
+//! know their clients.
 //!
 //! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
 
 mod acquire;
-pub mod fitting;
 mod give_up;
 mod grant;
 pub mod layout;
 mod members;
 mod messages;
-pub mod narrow;
 pub mod portable;
 pub mod prompt;
 mod recover;
@@ -259,7 +257,7 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
 
     #[inline(always)]
     fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        if !E::IS_AT_ONCE {
+        if !E::IS_IMMEDIATE {
             return Quick::all(self.core.acquire(want, None));
         }
         self.begin(want)
@@ -272,7 +270,7 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
 
     #[inline(always)]
     fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        if !E::IS_AT_ONCE {
+        if !E::IS_IMMEDIATE {
             return Quick::all(self.core.release(grant, None));
         }
         self.begin_release(grant)
@@ -299,7 +297,7 @@ impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
     #[inline(always)]
     fn begin<'a, B: Begun<'a, Result<ShiftGrant, Denied>>>(&'a self, want: Want) -> B {
         let core = &self.core;
-        if !E::IS_AT_ONCE || want.patience == Patience::Try || !core.orphans.is_empty() {
+        if !E::IS_IMMEDIATE || want.patience == Patience::Try || !core.orphans.is_empty() {
             return B::rest(core.acquire(want.anew(), None));
         }
         let begun = match want.claim.mode {
@@ -316,7 +314,7 @@ impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
     #[inline(always)]
     fn begin_release<'a, B: Begun<'a, Result<(), Lost>>>(&'a self, grant: ShiftGrant) -> B {
         let core = &self.core;
-        if !E::IS_AT_ONCE || !core.orphans.is_empty() {
+        if !E::IS_IMMEDIATE || !core.orphans.is_empty() {
             return B::rest(core.release(grant, None));
         }
         match core.give_back_at_once(grant) {

@@ -111,7 +111,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     /// Gives the lock back.
     #[inline(always)]
     pub fn give_back(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        if !E::IS_AT_ONCE {
+        if !E::IS_IMMEDIATE {
             return Quick::all(self.give_back_on(grant, None));
         }
         match self.core.give_back_at_once(grant) {

@@ -11,7 +11,7 @@
 //! | 8 | its last sign of life, CLOCK_MONOTONIC, nanoseconds |
 //! | 16 | its lease, nanoseconds: silent for longer, it can be declared dead |
 //! | 24 | bit n: card n has been in use; the others need not be looked at |
-//! | 32, 40 | its ward: pid and start time of a process that must be gone too before its locks are free; 0: none |
+//! | 32, 40 | its dependent process, which must have ended too before its locks are free: pid (0: none) and start time |
 //! | 48 | the [verdict](kept::verdict) on it |
 //! | 64.. | 64 cards of 64 bytes |
 //!
@@ -35,7 +35,7 @@
 
 use super::Kind;
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{Lines, ShmEndpoint, ShmSpace};
+use lockwright_fabric::backend::shm::{Process, ShmEndpoint, ShmSpace, WordSlice};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
 use lockwright_locks::kept::{self, ranges::Entered, verdict::Verdict};
@@ -118,7 +118,8 @@ pub(crate) struct Sheet {
     lease_ns: u64,
     used: u64,
     verdict: Verdict,
-    pub(crate) ward: Ward,
+    /// A process that works under the client's locks, and may outlive the client by a moment.
+    dependent: Option<Process>,
 }
 
 const fn slot(peer: PeerId) -> u64 {
@@ -138,46 +139,16 @@ fn roster(slot: u64) -> Word64 {
     word(BITS_BYTES + slot * 8)
 }
 
-/// A process that works under a client's locks, and may outlive the client by a moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ward {
-    pid: u64,
-    /// Clock ticks from boot to its start: with the pid, it names one process.
-    start: u64,
-}
-
-impl Ward {
-    /// The process that has this pid now.
-    pub(crate) fn of(pid: u32) -> Option<Self> {
-        let (start, ended) = Self::look(pid.into())?;
-        (!ended).then_some(Self { pid: pid.into(), start })
-    }
-
-    /// Whether there is one, and it has not ended.
-    pub(crate) fn lives(self) -> bool {
-        self.pid != 0 && Self::look(self.pid) == Some((self.start, false))
-    }
-
-    /// When the process was started, and whether it has ended and only waits to be buried.
-    fn look(pid: u64) -> Option<(u64, bool)> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The program's name, in brackets, may hold anything.
-        let fields: Vec<_> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
-        let ended = matches!(*fields.first()?, "Z" | "X" | "x");
-        Some((fields.get(19)?.parse().ok()?, ended))
-    }
-}
-
 /// The pen: how a client writes its own sheet.
 #[derive(Clone, Debug)]
 pub(crate) struct Pen {
     slot: u64,
-    sheet: Lines,
+    sheet: WordSlice,
 }
 
 impl Pen {
     pub(crate) fn new(space: &ShmSpace, me: PeerId) -> Self {
-        let sheet = space.lines(word(sheet_at(slot(me))), SHEET_BYTES / 8);
+        let sheet = space.word_slice(word(sheet_at(slot(me))), SHEET_BYTES / 8);
         Self { slot: slot(me), sheet }
     }
 
@@ -211,11 +182,11 @@ impl Pen {
         block_on(ep.go((roster(self.slot).write(0), bits.fetch_add(bit.wrapping_neg())))).map(drop)
     }
 
-    /// Names the client's ward. Its start time comes first: a pid without it would be somebody else's.
-    pub(crate) fn ward(&self, ep: &ShmEndpoint, ward: Ward) -> Result<(), FabricError> {
-        let sheet = sheet_at(self.slot);
+    /// Names the client's dependent process. Its start time comes first: a pid without it would be another process's.
+    pub(crate) fn set_dependent(&self, ep: &ShmEndpoint, process: Process) -> Result<(), FabricError> {
+        let (sheet, pid) = (sheet_at(self.slot), process.pid.into());
         let words =
-            [(32, 0), (40, ward.start), (32, ward.pid)].map(|(byte, value)| word(sheet + byte).write(value));
+            [(32, 0), (40, process.start), (32, pid)].map(|(byte, value)| word(sheet + byte).write(value));
         block_on(ep.go(words)).map(drop)
     }
 
@@ -309,11 +280,11 @@ pub(crate) const fn first(state: State, kind: Kind, claim: &Claim) -> u64 {
 
 /// All sheets, as everybody may read them.
 #[derive(Clone, Debug)]
-pub(crate) struct Sheets(Lines);
+pub(crate) struct Sheets(WordSlice);
 
 impl Sheets {
     pub(crate) fn new(space: &ShmSpace) -> Self {
-        Self(space.lines(word(0), BYTES / 8))
+        Self(space.word_slice(word(0), BYTES / 8))
     }
 
     #[inline(always)]
@@ -342,8 +313,10 @@ impl Sheets {
     pub(crate) fn of(&self, peer: PeerId) -> Option<Sheet> {
         let at = sheet_at(slot(peer));
         let [beat, lease_ns, used, pid, start] = [8, 16, 24, 32, 40].map(|byte| self.peek(at + byte));
-        let (ward, verdict) = (Ward { pid, start }, Verdict(self.peek(verdict_word(slot(peer)))));
-        let sheet = Sheet { peer, beat, lease_ns, used, verdict, ward };
+        let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0);
+        let dependent = pid.map(|pid| Process { pid, start });
+        let verdict = Verdict(self.peek(verdict_word(slot(peer))));
+        let sheet = Sheet { peer, beat, lease_ns, used, verdict, dependent };
         (self.peek(BITS_BYTES + slot(peer) * 8) == u64::from(peer.0)).then_some(sheet)
     }
 
@@ -399,6 +372,11 @@ impl Sheet {
             used &= used - 1;
             Some((card, at + LINE * (1 + card)))
         })
+    }
+
+    /// Whether the client has a dependent process that is not known to have ended.
+    pub(crate) fn has_dependent(&self) -> bool {
+        self.dependent.is_some_and(|process| !process.has_ended())
     }
 
     /// Whether its client was declared dead.

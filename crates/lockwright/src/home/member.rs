@@ -4,8 +4,8 @@ use super::cards::{self, Card, Pen, Sheets};
 use super::members::{SHAPE, params};
 use super::seats::Seats;
 use super::vitals::{Cards, Life};
-use super::{AnyGrant, Kind, Seat, Ticket};
-use crate::error::LockError;
+use super::{Granted, Kind, ProtocolGrant, RecordId};
+use crate::error::{LockError, LostReason};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Names, ShmEndpoint, ShmSpace};
 use lockwright_fabric::observe::Claim;
@@ -30,9 +30,9 @@ pub(crate) struct Member {
 
 impl Member {
     pub(super) fn join(space: &ShmSpace, lease_ns: u64, number: u32) -> Result<Self, LockError> {
-        let ep = space.endpoint().map_err(|error| LockError::NoSeat(error.to_string()))?;
+        let ep = space.endpoint().map_err(|error| LockError::TooManyClients(error.to_string()))?;
         let (pen, now) = (Pen::new(space, ep.me()), space.now());
-        pen.begin(&ep, lease_ns, now)?;
+        pen.begin(&ep, lease_ns, now).map_err(LockError::from_fabric)?;
         let (sheets, life) = (Sheets::new(space), Arc::new(Life::new(now, lease_ns)));
         let book = Cards { space: space.clone(), ep: ep.clone(), pen, sheets, life };
         let client = KeptClient::new(ep, &SHAPE, &params(), book.clone());
@@ -42,21 +42,26 @@ impl Member {
     /// Whether nobody has declared it dead.
     #[inline(always)]
     pub(super) fn is_in(&self) -> bool {
-        self.book.ep.is_in()
+        self.book.ep.is_member()
+    }
+
+    /// Why a lock that it had is gone: with the whole membership, or by itself.
+    pub(super) fn lost_reason(&self) -> LostReason {
+        if self.book.ep.is_member_seq_cst() { LostReason::Broken } else { LostReason::Evicted }
     }
 
     #[inline(always)]
-    pub(super) fn ticket(&self, card: u8, grant: AnyGrant) -> Ticket {
-        Ticket { grant, seat: Seat::new(self.number, card) }
+    pub(super) fn granted(&self, card: u8, grant: ProtocolGrant) -> Granted {
+        Granted { grant, record: RecordId::new(self.number, card) }
     }
 
-    /// What the protocol gave out for a keyed lock's ticket.
+    /// What the protocol gave out for a keyed lock's granted.
     #[inline(always)]
-    pub(super) fn grant(&self, claim: Claim, ticket: &Ticket) -> ShiftGrant {
-        match ticket.grant {
-            AnyGrant::Shift(grant) => grant,
-            AnyGrant::Prompt(grant) => self.client.lock().grant(ticket.seat.card(), claim, grant),
-            AnyGrant::Range { .. } | AnyGrant::Remote(_) => unreachable!("a keyed lock's ticket"),
+    pub(super) fn grant(&self, claim: Claim, granted: &Granted) -> ShiftGrant {
+        match granted.grant {
+            ProtocolGrant::Shift(grant) => grant,
+            ProtocolGrant::Prompt(grant) => self.client.lock().grant(granted.record.index(), claim, grant),
+            ProtocolGrant::Range { .. } | ProtocolGrant::Remote(_) => unreachable!("a keyed lock's granted"),
         }
     }
 
@@ -90,21 +95,21 @@ impl Member {
 impl Member {
     /// Takes a keyed lock if it is free and the calling thread has a card for it here. `None`: nothing has happened.
     #[inline(always)]
-    pub(crate) fn take_quickly(&self, claim: Claim) -> Option<Ticket> {
+    pub(crate) fn take_quickly(&self, claim: Claim) -> Option<Granted> {
         let card = self.sit(Seats::take_own)?;
         self.taken_quickly(card, self.client.try_take_now(card, claim))
     }
 
     /// The same, if it becomes free within a moment.
-    pub(crate) fn take_soon(&self, claim: Claim) -> Option<Ticket> {
+    pub(crate) fn take_soon(&self, claim: Claim) -> Option<Granted> {
         let card = self.sit(Seats::take_own)?;
         self.taken_quickly(card, self.client.take_soon_now(card, claim))
     }
 
     #[inline(always)]
-    fn taken_quickly(&self, card: u8, taken: Result<Prompt, Denied>) -> Option<Ticket> {
+    fn taken_quickly(&self, card: u8, taken: Result<Prompt, Denied>) -> Option<Granted> {
         match taken {
-            Ok(grant) => Some(self.ticket(card, AnyGrant::Prompt(grant))),
+            Ok(grant) => Some(self.granted(card, ProtocolGrant::Prompt(grant))),
             Err(_) => {
                 self.stand_up(card);
                 None
@@ -114,9 +119,11 @@ impl Member {
 
     /// Gives a keyed lock back that was taken so, if nobody waits for it. `false`: nothing has happened.
     #[inline(always)]
-    pub(crate) fn give_back_quickly(&self, claim: Claim, ticket: &Ticket) -> bool {
-        let (AnyGrant::Prompt(grant), card) = (ticket.grant, ticket.seat.card()) else { return false };
-        let given = ticket.seat.member() == self.number && self.client.give_back_now(card, claim, grant);
+    pub(crate) fn give_back_quickly(&self, claim: Claim, granted: &Granted) -> bool {
+        let (ProtocolGrant::Prompt(grant), card) = (granted.grant, granted.record.index()) else {
+            return false;
+        };
+        let given = granted.record.member() == self.number && self.client.give_back_now(card, claim, grant);
         if given {
             self.stand_up(card);
         }

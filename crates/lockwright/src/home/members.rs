@@ -9,7 +9,7 @@
 use super::cards;
 use super::member::Member;
 use super::seats::Seats;
-use super::{AnyGrant, Seat, Ticket};
+use super::{Granted, ProtocolGrant, RecordId, Refused};
 use crate::error::LockError;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
@@ -18,7 +18,7 @@ use lockwright_fabric::observe::Claim;
 use lockwright_locks::kept::ranges::RangeCards;
 use lockwright_locks::shiftlock::stirred::Stirred;
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
-use lockwright_locks::{Denied, Grant, Lost, Protocol, Space};
+use lockwright_locks::{Grant, Lost, Protocol, Space};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
@@ -203,8 +203,8 @@ impl Members {
     }
 
     #[inline(always)]
-    pub(super) fn member(&self, seat: Seat) -> Which<'_> {
-        self.find(seat.member()).expect("a membership stays as long as one of its cards is in use")
+    pub(super) fn member(&self, record: RecordId) -> Which<'_> {
+        self.find(record.member()).expect("a membership stays as long as one of its cards is in use")
     }
 
     /// A sign of life for all of them.
@@ -217,45 +217,45 @@ impl Members {
 
     /// Takes a keyed lock if it is free.
     #[inline(always)]
-    pub(super) fn try_take(&self, claim: Claim) -> Result<Ticket, Denied> {
-        let (member, card) = self.sit().map_err(no_seat)?;
+    pub(super) fn try_take(&self, claim: Claim) -> Result<Granted, Refused> {
+        let (member, card) = self.sit().map_err(Refused::Error)?;
         match block_on(member.client.try_take(card, claim)) {
-            Ok(grant) => Ok(member.ticket(card, AnyGrant::Shift(grant))),
+            Ok(grant) => Ok(member.granted(card, ProtocolGrant::Shift(grant))),
             Err(denied) => {
                 member.stand_up(card);
-                Err(denied)
+                Err(Refused::new(denied, claim))
             }
         }
     }
 
     /// Takes a keyed lock, however long it takes. Nothing is done before the first poll.
-    pub(super) async fn take(self: Arc<Self>, claim: Claim) -> Result<Ticket, Denied> {
+    pub(super) async fn take(self: Arc<Self>, claim: Claim) -> Result<Granted, Refused> {
         let (member, card) = {
-            let (member, card) = self.sit().map_err(no_seat)?;
+            let (member, card) = self.sit().map_err(Refused::Error)?;
             (member.share(), card)
         };
         match member.client.take(card, claim).await {
-            Ok(grant) => Ok(member.ticket(card, AnyGrant::Shift(grant))),
+            Ok(grant) => Ok(member.granted(card, ProtocolGrant::Shift(grant))),
             Err(denied) => {
                 member.stand_up(card);
-                Err(denied)
+                Err(Refused::new(denied, claim))
             }
         }
     }
 
     /// Gives a keyed lock back if nobody has to be waited for; else nothing has happened.
     #[inline(always)]
-    pub(super) fn give_back_at_once(&self, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
-        let (member, card) = (self.member(ticket.seat), ticket.seat.card());
-        let given = block_on(member.client.give_back_at_once(card, member.grant(claim, ticket)))?;
+    pub(super) fn give_back_at_once(&self, claim: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
+        let (member, card) = (self.member(granted.record), granted.record.index());
+        let given = block_on(member.client.give_back_at_once(card, member.grant(claim, granted)))?;
         member.stand_up(card);
         Some(given.map_err(told))
     }
 
     /// Gives a keyed lock back.
-    pub(super) async fn give_back(self: Arc<Self>, claim: Claim, ticket: Ticket) -> Result<(), Lost> {
-        let (member, card) = (self.member(ticket.seat).share(), ticket.seat.card());
-        let given = member.client.give_back(card, member.grant(claim, &ticket)).await;
+    pub(super) async fn give_back(self: Arc<Self>, claim: Claim, granted: Granted) -> Result<(), Lost> {
+        let (member, card) = (self.member(granted.record).share(), granted.record.index());
+        let given = member.client.give_back(card, member.grant(claim, &granted)).await;
         member.stand_up(card);
         given.map_err(told)
     }
@@ -264,29 +264,18 @@ impl Members {
 /// Declared dead: the lock is gone with the client.
 fn told(lost: Lost) -> Lost {
     match lost {
-        Lost::Fabric(FabricError::Expelled) => Lost::Recovered,
+        Lost::Fabric(FabricError::Evicted) => Lost::Recovered,
         lost => lost,
     }
 }
 
-/// What a protocol would say of a space without room.
-#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
-fn no_seat(error: LockError) -> Denied {
-    const FULL: &lockwright_locks::Reason =
-        &lockwright_locks::Reason("the space has no room for another client");
-    match error {
-        LockError::Space(error) => Denied::Fabric(error),
-        _ => Denied::Unsupported(FULL),
-    }
-}
-
 #[inline(always)]
-pub(super) fn token(grant: &AnyGrant) -> u64 {
+pub(super) fn token(grant: &ProtocolGrant) -> u64 {
     match grant {
-        AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
-        AnyGrant::Prompt(grant) => grant.token(),
-        AnyGrant::Range { token } => *token,
-        AnyGrant::Remote(_) => unreachable!("a space gets back the grants that it gave out"),
+        ProtocolGrant::Shift(grant) => grant.token().unwrap_or_default(),
+        ProtocolGrant::Prompt(grant) => grant.token(),
+        ProtocolGrant::Range { token } => *token,
+        ProtocolGrant::Remote(_) => unreachable!("a space gets back the grants that it gave out"),
     }
 }
 

@@ -6,9 +6,9 @@
 use super::cards::{Card, State};
 use super::member::Member;
 use super::members::NAMES;
-use super::shm::ShmHome;
+use super::shm::ShmBackend;
 use super::vitals::Cards;
-use super::{AnyGrant, BoxFuture, Kind, Refused, Standing, Ticket};
+use super::{BoxFuture, Granted, Kind, ProtocolGrant, Refused, Standing};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::ShmEndpoint;
 use lockwright_fabric::observe::Claim;
@@ -45,9 +45,9 @@ pub(crate) const fn gate(lock: u64) -> u64 {
     NAMES + lock
 }
 
-impl ShmHome {
+impl ShmBackend {
     /// Takes the range if nobody is in its way. `None`: others look just now, and one would have to wait for the gate.
-    pub(super) fn try_range_now(&self, claim: Claim) -> Option<Result<Ticket, Refused>> {
+    pub(super) fn try_range_now(&self, claim: Claim) -> Option<Result<Granted, Refused>> {
         let (member, cards) = match self.members.sit_twice() {
             Ok(seats) => seats,
             Err(error) => return Some(Err(Refused::Error(error))),
@@ -62,7 +62,7 @@ impl ShmHome {
 
     /// Takes the range, however long it takes; without `wait`, if nobody is in its way. Either may have to wait for the gate,
     /// so neither blocks a thread: whoever has the gate may be a future of that thread.
-    pub(super) fn range(&self, claim: Claim, wait: bool) -> BoxFuture<Result<Ticket, Refused>> {
+    pub(super) fn range(&self, claim: Claim, wait: bool) -> BoxFuture<Result<Granted, Refused>> {
         let (member, cards): (Arc<Member>, _) = match self.members.sit_twice() {
             Ok((member, cards)) => (member.share(), cards),
             Err(error) => return Box::pin(async { Err(Refused::Error(error)) }),
@@ -78,30 +78,31 @@ impl ShmHome {
         })
     }
 
-    pub(super) fn release_range(&self, claim: Claim, ticket: &Ticket) -> Result<(), Lost> {
-        let (member, card) = (self.members.member(ticket.seat), ticket.seat.card());
+    pub(super) fn release_range(&self, claim: Claim, granted: &Granted) -> Result<(), Lost> {
+        let (member, card) = (self.members.member(granted.record), granted.record.index());
         let given = block_on(member.client.give_range_back(card, claim));
         member.stand_up(card);
         match given {
-            Err(Lost::Fabric(FabricError::Expelled)) => Err(Lost::Recovered),
+            Err(Lost::Fabric(FabricError::Evicted)) => Err(Lost::Recovered),
             given => given,
         }
     }
 
-    pub(super) fn range_standing(&self, claim: Claim, ticket: &Ticket) -> Standing {
-        let member = self.members.member(ticket.seat);
+    pub(super) fn range_standing(&self, claim: Claim, granted: &Granted) -> Standing {
+        let member = self.members.member(granted.record);
         let book = &member.book;
-        let held = book.pen.says_held(u64::from(ticket.seat.card()), &claim) && book.ep.is_in_by_now();
-        if held { self.by_lease(&member) } else { Standing::Lost }
+        let held =
+            book.pen.says_held(u64::from(granted.record.index()), &claim) && book.ep.is_member_seq_cst();
+        if held { self.by_lease(&member) } else { Standing::Lost(member.lost_reason()) }
     }
 }
 
 impl Member {
     /// What came of a request by these cards.
-    fn range(&self, cards: RangeCards, claim: Claim, token: Result<u64, Denied>) -> Result<Ticket, Refused> {
+    fn range(&self, cards: RangeCards, claim: Claim, token: Result<u64, Denied>) -> Result<Granted, Refused> {
         self.stand_up(cards.gate);
         match token {
-            Ok(token) => Ok(self.ticket(cards.range, AnyGrant::Range { token })),
+            Ok(token) => Ok(self.granted(cards.range, ProtocolGrant::Range { token })),
             Err(denied) => {
                 self.stand_up(cards.range);
                 Err(Refused::new(denied, claim))
@@ -168,7 +169,7 @@ impl RangeBook for Cards {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Home;
+    use super::super::Space;
     use super::super::shm::open;
     use super::*;
     use crate::Client;
@@ -185,10 +186,10 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lockwright-gate-{}.space", std::process::id()));
         let client = Client::open(&format!("shm:{}", path.display())).unwrap();
         let ranges = client.range_lock("a").unwrap();
-        let other = ShmHome::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
+        let other = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
         let lock = other.bind(&LockName::new("a").unwrap(), Kind::Ranges).unwrap().lock;
         let inside = Claim { lock: gate(lock), mode: Mode::Exclusive, start: 0, end: u64::MAX };
-        let ticket = other.members.try_take(inside).unwrap();
+        let granted = other.members.try_take(inside).unwrap();
         let (done, told) = mpsc::channel();
         let asks = std::thread::spawn(move || {
             let mut context = Context::from_waker(Waker::noop());
@@ -202,7 +203,7 @@ mod tests {
         });
         told.recv_timeout(Duration::from_secs(60)).expect("nobody waits for a future of its own thread");
         let (waits, tries) = asks.join().unwrap();
-        block_on(Arc::clone(&other.members).give_back(inside, ticket)).unwrap();
+        block_on(Arc::clone(&other.members).give_back(inside, granted)).unwrap();
         let granted = [waits.wait(), tries.wait()].map(|granted| granted.map(drop));
         let _ = std::fs::remove_file(path);
         assert_eq!(granted, [Ok(()), Ok(())]);

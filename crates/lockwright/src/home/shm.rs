@@ -5,19 +5,20 @@
 //!
 //! What this file must not do: keep anything about a lock outside the space.
 
-use super::cards::Ward;
 use super::member::Member;
 use super::members::{self, Members, NAMES, token};
 use super::ranges::gate;
-use super::{Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards};
-use crate::error::{HandleError, LockError, OpenError};
+use super::{Bound, BoxFuture, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing, cards};
+use crate::error::{HandleError, LockError, LostReason, OpenError};
 use crate::name::LockName;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{Reclaim, ShmSpace, SpaceError, SpaceOptions};
+use lockwright_fabric::backend::shm::{Process, Reclaim, ShmSpace, SpaceError, SpaceOptions};
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
 use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,13 +30,14 @@ const PEER_BITS: u32 = 24;
 
 /// An opened space of this host.
 #[derive(Debug)]
-pub(crate) struct ShmHome {
+pub(crate) struct ShmBackend {
+    identity: SpaceIdentity,
     pub(super) members: Arc<Members>,
 }
 
 /// Opens the space at `path`, and looks whether it is one of ours.
 pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
-    let refuse = |why: String| OpenError::Space { space: path.display().to_string(), why };
+    let refuse = |why: String| OpenError::Failed { space: path.display().to_string(), why };
     let options = SpaceOptions::default()
         .clients(cards::SLOTS)
         .peer_bits(PEER_BITS)
@@ -44,7 +46,7 @@ pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
         .tag(TAG)
         .create(create);
     let space = ShmSpace::open(path, &options).map_err(|error| match error {
-        SpaceError::Missing(path) => OpenError::Missing(path.display().to_string()),
+        SpaceError::Missing(path) => OpenError::NotFound(path.display().to_string()),
         error => refuse(error.to_string()),
     })?;
     if space.tag() != TAG {
@@ -57,11 +59,14 @@ pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
     Ok(space)
 }
 
-impl ShmHome {
+impl ShmBackend {
     pub(crate) fn new(space: ShmSpace, lease: Duration) -> Result<Self, LockError> {
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
-        let home = Self { members: Arc::new(Members::new(space, lease_ns)?) };
-        home.bury();
+        let file =
+            std::fs::metadata(space.path()).map_err(|error| LockError::Disconnected(error.to_string()))?;
+        let identity = SpaceIdentity::Shm { device: file.dev(), inode: file.ino() };
+        let home = Self { identity, members: Arc::new(Members::new(space, lease_ns)?) };
+        home.reap();
         Ok(home)
     }
 
@@ -70,15 +75,17 @@ impl ShmHome {
     }
 
     /// Recovers the locks of dead clients, drops their names, and lets their slots be used again.
-    fn bury(&self) {
+    fn reap(&self) {
         let Ok(member) = self.members.any() else { return };
         let names = member.names();
         for dead in self.space().dead_clients() {
-            if member.book.sheets.of(dead.peer).is_some_and(|sheet| sheet.ward.lives()) {
+            if member.book.sheets.of(dead.peer).is_some_and(|sheet| sheet.has_dependent()) {
                 continue;
             }
+            // Without the directory it is not known which locks it had: later, or another process.
+            let Ok(ids) = names.names_of(dead.peer) else { continue };
             let mut bases = HashMap::new();
-            for id in names.names_of(dead.peer).unwrap_or_default() {
+            for id in ids {
                 for lock in [id, gate(id)] {
                     let _ = block_on(member.client.lock().recover(lock));
                 }
@@ -86,9 +93,19 @@ impl ShmHome {
             }
             let settle = |id| bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base));
             if names.drop_all_of(dead.peer, settle).is_ok() {
-                self.space().bury(dead.peer);
+                self.space().reap(dead.peer);
             }
         }
+    }
+
+    /// Acquires a keyed lock that was busy, if all clients that hold it or wait for it are dead: a try would never outwait
+    /// them.
+    fn try_acquire_from_the_dead(&self, claim: Claim) -> Result<Granted, Refused> {
+        let is_free = self.members.any().is_ok_and(|member| {
+            !member.book.is_wanted(claim.lock)
+                && block_on(member.client.lock().recover(claim.lock)) == Ok(true)
+        });
+        if is_free { self.members.try_take(claim) } else { Err(Refused::Busy) }
     }
 
     pub(super) fn by_lease(&self, member: &Member) -> Standing {
@@ -118,15 +135,19 @@ fn reclaim(member: &Member, id: u64, token_base: u64) -> Reclaim {
 fn handle_error(error: SpaceError) -> HandleError {
     match error {
         SpaceError::TooManyNames(_) | SpaceError::TooManyRefs(_) => {
-            HandleError::Full { why: error.to_string() }
+            HandleError::TooManyLocks(error.to_string())
         }
-        error => HandleError::Space { why: error.to_string() },
+        error => HandleError::Disconnected(error.to_string()),
     }
 }
 
-impl Home for ShmHome {
+impl Space for ShmBackend {
+    fn identity(&self) -> SpaceIdentity {
+        self.identity.clone()
+    }
+
     fn bind(&self, name: &LockName, _: Kind) -> Result<Bound, HandleError> {
-        let member = self.members.any().map_err(|error| HandleError::Space { why: error.to_string() })?;
+        let member = self.members.any().map_err(|error| HandleError::Disconnected(error.to_string()))?;
         let names = member.names();
         let lock = match names.open(name.as_bytes()) {
             Err(SpaceError::TooManyNames(_)) => {
@@ -158,87 +179,84 @@ impl Home for ShmHome {
         }
     }
 
+    fn hold_while_process_lives(&self, pid: u32) -> io::Result<bool> {
+        let Some(process) = Process::with_pid(pid).map_err(io::Error::other)? else { return Ok(false) };
+        let set = |member: &Arc<Member>| member.book.pen.set_dependent(&member.book.ep, process).is_ok();
+        Ok(self.members.all().iter().all(set))
+    }
+
+    fn local_member(&self, bound: &Bound) -> Option<&Arc<Member>> {
+        self.members.that_stays(bound.by)
+    }
+
+    fn heartbeat(&self) -> Duration {
+        self.members.beat();
+        self.reap();
+        Duration::from_nanos(self.members.lease_ns) / cards::BEATS
+    }
+}
+
+impl Locker for ShmBackend {
     /// Ranges have a gate, for which one may have to wait.
-    fn try_now(&self, kind: Kind, claim: Claim) -> Option<Result<Ticket, Refused>> {
+    fn try_acquire_fast(&self, kind: Kind, claim: Claim) -> Option<Result<Granted, Refused>> {
         match kind {
-            Kind::Keyed => Some(self.members.try_take(claim).map_err(|denied| Refused::new(denied, claim))),
+            Kind::Keyed => Some(self.members.try_take(claim)),
             Kind::Ranges => self.try_range_now(claim),
         }
     }
 
-    fn try_soon(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        self.range(claim, false)
+    fn try_acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
+        match kind {
+            Kind::Keyed => Box::pin(std::future::ready(self.try_acquire_from_the_dead(claim))),
+            // Ranges of the dead do not count anyway.
+            Kind::Ranges => self.range(claim, false),
+        }
     }
 
-    fn try_patience(&self) -> Option<Duration> {
+    fn try_limit(&self) -> Option<Duration> {
         Some(super::ranges::TRY)
     }
 
-    fn rescue(&self, kind: Kind, claim: Claim) -> bool {
-        // Ranges of the dead do not count anyway.
-        kind == Kind::Keyed
-            && self.members.any().is_ok_and(|member| {
-                !member.book.is_wanted(claim.lock)
-                    && block_on(member.client.lock().recover(claim.lock)) == Ok(true)
-            })
-    }
-
-    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
+    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
         match kind {
             Kind::Keyed => {
                 let members = Arc::clone(&self.members);
-                Box::pin(
-                    async move { members.take(claim).await.map_err(|denied| Refused::new(denied, claim)) },
-                )
+                Box::pin(members.take(claim))
             }
             Kind::Ranges => self.range(claim, true),
         }
     }
 
     #[inline]
-    fn release_at_once(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
+    fn release_fast(&self, kind: Kind, claim: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
         match kind {
-            Kind::Keyed => self.members.give_back_at_once(claim, ticket),
-            Kind::Ranges => Some(self.release_range(claim, ticket)),
+            Kind::Keyed => self.members.give_back_at_once(claim, granted),
+            Kind::Ranges => Some(self.release_range(claim, granted)),
         }
     }
 
-    fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
+    fn release(&self, kind: Kind, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
         match kind {
-            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(claim, ticket)),
-            Kind::Ranges => Box::pin(std::future::ready(self.release_range(claim, &ticket))),
+            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(claim, granted)),
+            Kind::Ranges => Box::pin(std::future::ready(self.release_range(claim, &granted))),
         }
     }
 
-    fn token(&self, ticket: &Ticket) -> u64 {
-        token(&ticket.grant)
+    fn token(&self, granted: &Granted) -> u64 {
+        token(&granted.grant)
     }
 
-    fn standing(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing {
+    fn standing(&self, kind: Kind, claim: Claim, granted: &Granted) -> Standing {
         if kind == Kind::Ranges {
-            return self.range_standing(claim, ticket);
+            return self.range_standing(claim, granted);
         }
-        let member = self.members.member(ticket.seat);
-        match block_on(member.client.lock().holds(&member.grant(claim, ticket))) {
+        let member = self.members.member(granted.record);
+        match block_on(member.client.lock().holds(&member.grant(claim, granted))) {
             Ok(true) => self.by_lease(&member),
-            Ok(false) | Err(FabricError::Expelled) => Standing::Lost,
+            Ok(false) => Standing::Lost(member.lost_reason()),
+            Err(FabricError::Evicted) => Standing::Lost(LostReason::Evicted),
             Err(_) => Standing::Uncertain,
         }
-    }
-
-    fn set_ward(&self, pid: u32) -> bool {
-        let Some(ward) = Ward::of(pid) else { return false };
-        self.members.all().iter().all(|member| member.book.pen.ward(&member.book.ep, ward).is_ok())
-    }
-
-    fn nearby(&self, bound: &Bound) -> Option<&Arc<Member>> {
-        self.members.that_stays(bound.by)
-    }
-
-    fn heartbeat(&self) -> Duration {
-        self.members.beat();
-        self.bury();
-        Duration::from_nanos(self.members.lease_ns) / cards::BEATS
     }
 }
 

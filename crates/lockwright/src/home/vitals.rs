@@ -68,37 +68,37 @@ impl Cards {
     #[inline(always)]
     fn is_in_after_all(&self) -> Result<(), FabricError> {
         let verdict = self.pen.verdict();
-        if verdict.is_in() && self.ep.is_in_by_now() { Ok(()) } else { self.defend(verdict) }
+        if verdict.is_in() && self.ep.is_member_seq_cst() { Ok(()) } else { self.defend(verdict) }
     }
 
     #[cold]
     fn defend(&self, seen: Verdict) -> Result<(), FabricError> {
         let in_time = block_on(verdict::defend(&self.ep, self.pen.verdict_word(), seen));
         if in_time.is_err() {
-            self.space.declare_dead(self.ep.me());
+            self.space.evict(self.ep.me());
         }
         in_time?;
-        if self.ep.is_in_by_now() { Ok(()) } else { Err(FabricError::Expelled) }
+        if self.ep.is_member_seq_cst() { Ok(()) } else { Err(FabricError::Evicted) }
     }
 
     /// An error if this client is out.
     #[inline(always)]
     pub(crate) fn if_in(&self) -> Result<(), FabricError> {
-        if self.ep.is_in() { Ok(()) } else { Err(FabricError::Expelled) }
+        if self.ep.is_member() { Ok(()) } else { Err(FabricError::Evicted) }
     }
 
-    /// Whether the client of `sheet` lives, by its process, its ward and its lease. Whoever has been silent for longer
-    /// than its lease is declared dead here.
+    /// Whether the client of `sheet` lives, by its process, its dependent process and its lease. One that has been silent
+    /// for longer than its lease is declared dead here.
     pub(crate) fn is_alive(&self, sheet: &Sheet, now: Time) -> bool {
         if !self.space.is_alive(sheet.peer) {
-            return sheet.ward.lives();
+            return sheet.has_dependent();
         }
         if !sheet.is_out() && !sheet.is_silent(None, now) {
             return true;
         }
         let out = sheet.is_out() || self.judge(sheet);
         if out {
-            self.space.declare_dead(sheet.peer);
+            self.space.evict(sheet.peer);
         }
         !out
     }

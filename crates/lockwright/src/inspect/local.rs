@@ -9,6 +9,7 @@ use crate::name::LockName;
 use lockwright_fabric::backend::shm::{ClientInfo, NameInfo, ShmSpace, space_path};
 use lockwright_fabric::observe::Mode;
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,13 +25,13 @@ impl Local {
         /// Whoever looks holds nothing that could be lost.
         const LEASE_NS: u64 = u64::MAX;
         let space = shm::open(path, false)?;
-        let refuse = |why: String| OpenError::Space { space: path.display().to_string(), why };
+        let refuse = |why: String| OpenError::Failed { space: path.display().to_string(), why };
         let members = Members::new(space.clone(), LEASE_NS).map_err(|error| refuse(error.to_string()))?;
         Ok(Self { space, members })
     }
 
     fn names(&self) -> Result<Vec<NameInfo>, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         Ok(member.names().all()?)
     }
 
@@ -58,7 +59,7 @@ impl Local {
 
     /// What is seen of holders and waiters, and how often locks were given back. Also of locks that nobody holds now.
     pub(super) fn heat(&self) -> Result<Vec<Heat>, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         let mut seen: HashMap<_, _> = Heat::of(&self.entries()?)
             .into_iter()
             .map(|heat| ((heat.name.clone(), heat.ranges), heat))
@@ -91,7 +92,7 @@ impl Local {
         let sheets = Sheets::new(&self.space);
         let card = sheets.all().find_map(|sheet| sheets.cards(sheet).find(holds));
         let Some(card) = card else { return Err(not_held) };
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         let broken = match card.kind {
             Kind::Keyed => member.take_away(&card),
             Kind::Ranges => member.strike(&card),
@@ -100,7 +101,7 @@ impl Local {
     }
 
     pub(super) fn info(&self) -> Result<SpaceInfo, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         let path = self.space.path().to_owned();
         let now = self.space.now();
         // Not this one, which only looks.
@@ -145,20 +146,29 @@ fn entry(card: &Card, info: &NameInfo, client: &ClientInfo, alive: bool, age_ns:
 
 /// The spaces of this user on this host, by address.
 ///
+/// # Errors
+/// If their folder cannot be read.
+///
 /// ```
-/// for address in lockwright::inspect::spaces() {
+/// for address in lockwright::inspect::spaces()? {
 ///     println!("{address}");
 /// }
+/// # Ok::<_, std::io::Error>(())
 /// ```
-pub fn spaces() -> Vec<String> {
-    let Some((folder, prefix, suffix)) = usual_place() else { return Vec::new() };
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = files.filter_map(|file| file.file_name().into_string().ok());
-    let mut spaces: Vec<_> = names
-        .filter_map(|name| Some(format!("shm:{}", name.strip_prefix(&prefix)?.strip_suffix(&suffix)?)))
-        .collect();
+pub fn spaces() -> io::Result<Vec<String>> {
+    let Some((folder, prefix, suffix)) = usual_place() else { return Ok(Vec::new()) };
+    let files = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files?,
+    };
+    let mut spaces = Vec::new();
+    for file in files {
+        let name = file?.file_name();
+        let name = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(&suffix));
+        spaces.extend(name.map(|name| format!("shm:{name}")));
+    }
     spaces.sort();
-    spaces
+    Ok(spaces)
 }
 
 fn address_of(path: &Path) -> String {

@@ -132,7 +132,7 @@ pub enum InspectError {
     Space(String),
     /// It has no room for one who looks.
     #[error("the space has no room for another client: {0}")]
-    NoSeat(String),
+    TooManyClients(String),
 }
 
 /// Why a lock was not broken.

@@ -195,7 +195,7 @@ impl<E: Reach> Book for LentBook<E> {
         let word = |word, value| layout::card(self.me(), u64::from(card), word).write(value).raw();
         self.post(&[word(TOKEN, token), word(SINCE, self.now().await)]).await?;
         while !self.ep.is_fresh() {
-            self.pause().await.map_err(|_| FabricError::Expelled)?;
+            self.pause().await.map_err(|_| FabricError::Evicted)?;
         }
         let written = self.shared.at[usize::from(card)].load(SeqCst);
         if written == self.ep.breaks() && !self.ep.is_over() { Ok(()) } else { Err(GONE) }

@@ -57,7 +57,7 @@ impl Reach for TcpEndpoint {
     }
 
     fn is_over(&self) -> bool {
-        self.fate().is_some()
+        self.close_reason().is_some()
     }
 }
 

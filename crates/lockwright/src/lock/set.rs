@@ -179,7 +179,7 @@ fn in_order(mut wants: Vec<(Arc<Core>, Claim)>) -> Result<Vec<(Arc<Core>, Claim)
                 }
             }
             Some((last, held)) if Arc::ptr_eq(last, &core) && claim.start < held.end => {
-                return Err(LockError::Overlap { name: core.name.clone() });
+                return Err(LockError::Duplicate { name: core.name.clone(), overlap: true });
             }
             _ => ordered.push((core, claim)),
         }

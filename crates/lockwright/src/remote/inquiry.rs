@@ -35,7 +35,7 @@ impl<F: FnOnce(RequestId) -> Ask + Unpin> Future for Inquiry<F> {
                 return Poll::Ready(Err(why));
             }
             if !line.is_in_session() {
-                return Poll::Ready(Err(LockError::Server("the server cannot be reached".to_owned())));
+                return Poll::Ready(Err(LockError::Disconnected("the server cannot be reached".to_owned())));
             }
             let id = line.table.open(None, Stage::Looking { bytes: Vec::new() });
             this.id = Some(id);
@@ -52,7 +52,7 @@ impl<F: FnOnce(RequestId) -> Ask + Unpin> Future for Inquiry<F> {
         Poll::Ready(match line.table.take(id) {
             Some(Stage::Looked { bytes }) => Ok(bytes),
             Some(Stage::Failed(Refused::Error(error))) => Err(error),
-            _ => Err(LockError::Server("the server gave no answer".to_owned())),
+            _ => Err(LockError::Disconnected("the server gave no answer".to_owned())),
         })
     }
 }

@@ -9,7 +9,8 @@ use super::table::{Origin, Table};
 use super::talk::{Answer, Ask, DESK};
 use super::transport::{Session, Transport};
 use crate::error::{LockError, OpenError};
-use lockwright_fabric::backend::tcp::{Fate, Listener, TcpEndpoint};
+use crate::home::SpaceIdentity;
+use lockwright_fabric::backend::tcp::{CloseReason, SessionHandler, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -108,7 +109,7 @@ impl Line {
     /// Why nothing can be asked any more.
     pub(crate) fn refusal(&self) -> Option<LockError> {
         let why = self.table.fatal.clone().or_else(|| self.closed.then(|| "the client is closed".to_owned()));
-        why.map(LockError::Server)
+        why.map(LockError::Disconnected)
     }
 }
 
@@ -125,7 +126,7 @@ impl Remote {
     pub(crate) fn open(options: RemoteOptions) -> Result<Arc<Self>, OpenError> {
         let scheme = options.transport.scheme();
         let name = format!("{scheme}://{}/{}", options.server, String::from_utf8_lossy(&options.space));
-        let refuse = |why: String| OpenError::Space { space: name.clone(), why };
+        let refuse = |why: String| OpenError::Failed { space: name.clone(), why };
         let patience = options.transport.timeout();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new()
@@ -170,6 +171,12 @@ impl Remote {
         self.driver.drive(future, || self.line().readable());
     }
 
+    /// Which space this is.
+    pub(super) fn identity(&self) -> SpaceIdentity {
+        let RemoteOptions { server, space, .. } = &self.options;
+        SpaceIdentity::Served { server: server.to_ascii_lowercase(), space: space.clone() }
+    }
+
     /// The space's name.
     pub(super) fn space(&self) -> &[u8] {
         &self.options.space
@@ -206,8 +213,8 @@ impl Remote {
 
     /// Goes on with a new session.
     fn begin(&self, ep: Session) {
-        let listener: Weak<dyn Listener> = self.me.clone();
-        ep.listen(listener);
+        let listener: Weak<dyn SessionHandler> = self.me.clone();
+        ep.set_handler(listener);
         let mut line = self.line();
         if line.closed || line.table.fatal.is_some() {
             ep.close();
@@ -218,12 +225,12 @@ impl Remote {
         for message in line.table.begin_session(origin, &self.options.space) {
             ep.tell(DESK, &message);
         }
-        let fate = ep.fate();
+        let fate = ep.close_reason();
         line.ep = Some(ep);
         drop(line);
         // Over before anybody could be told.
         if let Some(fate) = fate {
-            self.over(&fate);
+            self.closed(&fate);
         }
     }
 
@@ -254,7 +261,7 @@ impl Remote {
     }
 }
 
-impl Listener for Remote {
+impl SessionHandler for Remote {
     fn message(&self, from: PeerId, message: Message) -> Option<Message> {
         if from != DESK {
             // For the protocol that this client runs as a guest.
@@ -285,7 +292,7 @@ impl Listener for Remote {
         }
     }
 
-    fn over(&self, fate: &Fate) {
+    fn closed(&self, fate: &CloseReason) {
         let mut line = self.line();
         let Some(ep) = line.ep.take() else { return };
         line.heard = Instant::now().checked_sub(ep.silence()).unwrap_or_else(Instant::now);
@@ -293,9 +300,9 @@ impl Listener for Remote {
             return;
         }
         match fate {
-            Fate::Refused(why) => return self.fail(&mut line, why),
-            Fate::Overrun => return self.fail(&mut line, "too many answers piled up unread"),
-            Fate::Closed | Fate::Expired | Fate::Restarted { .. } => {}
+            CloseReason::Refused(why) => return self.fail(&mut line, why),
+            CloseReason::Overrun => return self.fail(&mut line, "too many answers piled up unread"),
+            CloseReason::Closed | CloseReason::Expired | CloseReason::Restarted { .. } => {}
         }
         wake(line.table.end_session());
         drop(line);

@@ -19,7 +19,7 @@ use changes::Change;
 pub(crate) use changes::Upgrade;
 
 use super::talk::{Answer, Ask, RequestId, Units, VERSION, slot};
-use crate::error::LockError;
+use crate::error::{LockError, LostReason};
 use crate::home::{Kind, Refused};
 use crate::name::LockName;
 use lockwright_fabric::{Message, PeerId};
@@ -53,7 +53,7 @@ pub(crate) enum Stage {
         token: u64,
         origin: Origin,
     },
-    Lost,
+    Lost(LostReason),
     Failed(Refused),
     /// Given back; the server will say whether it was held.
     Unlocking,
@@ -185,13 +185,14 @@ impl Table {
                 _ => return None,
             },
             Answer::Busy { id } => (id, Stage::Failed(Refused::Busy)),
-            Answer::Refused { id, why } => (id, Stage::Failed(Refused::Error(LockError::Server(why)))),
+            Answer::Refused { id, why } => (id, Stage::Failed(Refused::Error(LockError::Refused(why)))),
             Answer::Lost { id } => match self.stage(id)? {
-                Stage::Held { .. } | Stage::Claimed { .. } => (id, Stage::Lost),
+                Stage::Held { .. } => (id, Stage::Lost(LostReason::Broken)),
+                Stage::Claimed { .. } => (id, Stage::Lost(LostReason::ServerRestarted)),
                 // Taken away before anybody saw it.
                 Stage::Granted { .. } => (
                     id,
-                    Stage::Failed(Refused::Error(LockError::Server("the lock was taken away".to_owned()))),
+                    Stage::Failed(Refused::Error(LockError::Refused("the lock was taken away".to_owned()))),
                 ),
                 _ => return None,
             },
@@ -235,7 +236,7 @@ impl Table {
     pub(crate) fn end_session(&mut self) -> Vec<Waker> {
         (self.is_open, self.guest) = (false, None);
         self.unacked.clear();
-        let unreachable = || LockError::Server("the connection was lost before it answered".to_owned());
+        let unreachable = || LockError::Disconnected("the connection was lost before it answered".to_owned());
         let mut woken = Vec::new();
         for request in self.slots.iter_mut().flatten() {
             match request.stage {
@@ -278,7 +279,7 @@ impl Table {
                     }
                 }
                 Stage::Held { .. } | Stage::Claimed { .. } => {
-                    *stage = Stage::Lost;
+                    *stage = Stage::Lost(LostReason::Evicted);
                     waker.take().into_iter().for_each(Waker::wake);
                 }
                 Stage::Wanted { wait } => wanted.push((*since, Ask::Lock { id: *id, units, wait })),
@@ -299,12 +300,14 @@ impl Table {
         }
         let why = || {
             let secs = silent.as_secs_f64();
-            Refused::Error(LockError::Server(format!("the server could not be reached for {secs:.1} s")))
+            Refused::Error(LockError::Disconnected(format!(
+                "the server could not be reached for {secs:.1} s"
+            )))
         };
         let mut woken = Vec::new();
         for request in self.slots.iter_mut().flatten() {
             request.stage = match request.stage {
-                Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost,
+                Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost(LostReason::Disconnected),
                 Stage::Wanted { .. } if request.since.elapsed() > lease => Stage::Failed(why()),
                 _ => continue,
             };
@@ -319,8 +322,10 @@ impl Table {
         let mut woken = self.end_session();
         for request in self.slots.iter_mut().flatten() {
             request.stage = match request.stage {
-                Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost,
-                Stage::Wanted { .. } => Stage::Failed(Refused::Error(LockError::Server(why.to_owned()))),
+                Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost(LostReason::Disconnected),
+                Stage::Wanted { .. } => {
+                    Stage::Failed(Refused::Error(LockError::Disconnected(why.to_owned())))
+                }
                 _ => continue,
             };
             woken.extend(request.waker.take());

@@ -17,7 +17,7 @@
 use super::books::Books;
 use super::desk::Desk;
 use super::tray::Note;
-use lockwright_fabric::backend::tcp::together;
+use lockwright_fabric::backend::tcp::coalesce_writes;
 use lockwright_locks::combiner::bell::{Clerk, Turn};
 use lockwright_locks::combiner::core::ClientId;
 use lockwright_locks::combiner::queue::Combining;
@@ -150,6 +150,6 @@ impl Clerk for Desk {
     }
 
     fn turn(&self, serve: impl FnOnce()) {
-        together(serve);
+        coalesce_writes(serve);
     }
 }

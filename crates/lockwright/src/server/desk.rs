@@ -17,7 +17,7 @@ use crate::lent::layout::SCHEME;
 use crate::name::LockName;
 use crate::remote::talk::{Answer, Ask, DESK, OLDEST, PAGE, RequestId, Units, VERSION};
 use crate::remote::verbs::SUFFIX;
-use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, Watch};
+use lockwright_fabric::backend::tcp::{HostError, Inbox, RawWait, SessionEnd, VerbHost};
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, Time};
 use lockwright_locks::combiner::bell::Bell;
 use std::collections::HashMap;
@@ -350,7 +350,7 @@ impl VerbHost for Desk {
         }
     }
 
-    async fn watch(&self, from: PeerId, watch: Watch) -> Result<u128, HostError> {
+    async fn watch(&self, from: PeerId, watch: RawWait) -> Result<u128, HostError> {
         if let Some(guest) = self.lent(from) {
             return guest.watch(watch).await;
         }

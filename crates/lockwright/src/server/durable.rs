@@ -58,6 +58,13 @@ struct Past {
     broken: HashSet<u64>,
 }
 
+impl Past {
+    /// What still counts of a run that nobody has to be waited for: its tokens.
+    fn without_holders(self) -> Self {
+        Self { run: self.run, tokens: self.tokens, open: true, clean: true, ..Self::default() }
+    }
+}
+
 impl Durable {
     /// Begins a run. Without a path nothing is remembered, and nothing can be claimed. Also says whether there may be
     /// holders who have to be waited for.
@@ -75,7 +82,7 @@ impl Durable {
             Err(error) => return Err(error),
         };
         let awaited = past.as_ref().is_some_and(|past| !past.clean && (past.granted || !past.open));
-        let mut next = Self::next(past.filter(|_| awaited).or_else(|| parse_tokens(path)));
+        let mut next = Self::next(past.map(|past| if awaited { past } else { past.without_holders() }));
         next._alone = Some(alone);
         let text = next.text(!awaited);
         let fresh = path.with_extension("new");
@@ -217,12 +224,6 @@ fn alone(path: &Path) -> io::Result<File> {
         std::fs::TryLockError::Error(error) => error,
     })?;
     Ok(file)
-}
-
-/// Of a run that nobody has to be waited for, the tokens still count.
-fn parse_tokens(path: &Path) -> Option<Past> {
-    let past = parse(&std::fs::read_to_string(path).ok()?)?;
-    Some(Past { run: past.run, tokens: past.tokens, open: true, clean: true, ..Past::default() })
 }
 
 /// `None` if it is something else. A last line without its end was not yet true when it was written.

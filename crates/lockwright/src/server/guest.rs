@@ -14,7 +14,7 @@ use crate::home::vitals::{Cards, Life};
 use crate::home::{BoxFuture, Kind};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace};
-use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, Watch};
+use lockwright_fabric::backend::tcp::{HostError, Inbox, RawWait, SessionEnd};
 use lockwright_fabric::{
     Addr, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, RegionId, Wait, Width, Word64, Word128,
 };
@@ -95,8 +95,8 @@ impl Guest {
         Ok(())
     }
 
-    pub(super) async fn watch(&self, watch: Watch) -> Result<u128, HostError> {
-        let Watch { addr, width, cond, or } = watch;
+    pub(super) async fn watch(&self, watch: RawWait) -> Result<u128, HostError> {
+        let RawWait { addr, width, cond, or } = watch;
         self.check(addr, width)?;
         match width {
             Width::W64 => {
@@ -159,7 +159,7 @@ impl Guest {
         let sheets = &self.book.sheets;
         let in_use = sheets.of(self.peer()).is_some_and(|sheet| sheets.cards(sheet).next().is_some());
         if how == SessionEnd::Lost || in_use {
-            self.space.declare_dead(self.peer());
+            self.space.evict(self.peer());
         } else {
             let _ = self.book.pen.end(self.ep());
         }
@@ -170,7 +170,7 @@ impl Guest {
 fn lost(error: FabricError) -> HostError {
     match error {
         FabricError::NodeLost(node) => HostError::NodeLost(node),
-        FabricError::PeerLost(_) | FabricError::Expelled => HostError::NodeLost(LOCKS.0),
+        FabricError::PeerLost(_) | FabricError::Evicted => HostError::NodeLost(LOCKS.0),
     }
 }
 

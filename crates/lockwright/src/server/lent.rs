@@ -11,7 +11,7 @@ use crate::lent::layout::{self, NAMES, NUMBERS};
 use crate::name::LockName;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint};
-use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, Watch};
+use lockwright_fabric::backend::tcp::{HostError, Inbox, RawWait, SessionEnd};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{
     Addr, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, Time, Wait, Width, Word64,
@@ -299,8 +299,8 @@ impl Guest {
         Ok(())
     }
 
-    pub(super) async fn watch(&self, watch: Watch) -> Result<u128, HostError> {
-        let Watch { addr, width, cond, or } = watch;
+    pub(super) async fn watch(&self, watch: RawWait) -> Result<u128, HostError> {
+        let RawWait { addr, width, cond, or } = watch;
         self.check(addr, width)?;
         let ep = self.ep.as_ref().ok_or(HostError::NodeLost(NodeId(0)))?;
         let wait = Wait { or, ..Word64::at(addr).until(cond) };
@@ -339,6 +339,6 @@ impl Guest {
 fn lost(error: FabricError) -> HostError {
     match error {
         FabricError::NodeLost(node) => HostError::NodeLost(node),
-        FabricError::PeerLost(_) | FabricError::Expelled => HostError::NodeLost(NodeId(0)),
+        FabricError::PeerLost(_) | FabricError::Evicted => HostError::NodeLost(NodeId(0)),
     }
 }

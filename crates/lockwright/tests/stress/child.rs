@@ -49,7 +49,7 @@ impl Want {
             match self.acquire(client).map(Acquire::wait) {
                 Ok(Ok(guard)) => return Some(guard),
                 // Stopped past its lease time and again while it waited.
-                Ok(Err(LockError::Space(FabricError::Expelled))) => {}
+                Ok(Err(LockError::Evicted)) => {}
                 Ok(Err(_)) | Err(_) if served => std::thread::sleep(Duration::from_millis(5)),
                 Ok(Err(error)) => panic!("{}: {error}", self.lock),
                 Err(error) => panic!("{}: {error}", self.lock),
@@ -93,7 +93,7 @@ pub(crate) fn work(task: &str) {
             }
             Err(UnlockError::Lost { .. }) => log.write("U lost"),
             // The server went before it answered.
-            Err(UnlockError::Space(_)) if served => log.write("U lost"),
+            Err(UnlockError::Disconnected(_)) if served => log.write("U lost"),
             Err(error) => panic!("{lock}: {error}"),
         }
     }

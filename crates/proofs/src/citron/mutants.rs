@@ -2,12 +2,11 @@
 
 use super::cases::{
     INNER, INNER_AND_LEAF, LEAF, ROOT, case, dying, growing, range, regrowing, sleeping, small, spilling,
-    trial, zombie,
+    zombie,
 };
 use super::rw_cases::read;
 use super::wait_cases::{self, HOLDING_INNER, HOLDING_LEAF, held, in_ticks, timed};
 use crate::{Checker, Mutant, Proof, Visitor};
-use lockwright_locks::citron::Stage;
 use lockwright_locks::citron::{Citron, Params, Rules};
 use lockwright_sim::case::{Case, Clock};
 
@@ -58,11 +57,6 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
         "citron-rw",
         Checker::Exclusion,
         "an upper writer does not wait for lower readers",
-    ));
-    visitor.mutant::<Citron<OnePhase>>(mutant(
-        "citron",
-        Checker::Exclusion,
-        "m is changed in one phase: old and new clients meet, or a lock from before is still held",
     ));
     visitor.mutant::<Citron<ForgetsTheRoot>>(mutant(
         "citron",
@@ -279,20 +273,6 @@ impl Rules for IgnoresReadersBelow {
 impl Proof for Citron<IgnoresReadersBelow> {
     fn cases() -> Vec<Case<Params>> {
         vec![case("reader-below-a-writer", small(1)).clients(1, &[read(LEAF)]).clients(1, &[INNER])]
-    }
-}
-
-/// The new m without the phase in between.
-#[derive(Debug)]
-pub(crate) struct OnePhase;
-
-impl Rules for OnePhase {
-    const NAME: &'static str = "citron-one-phase";
-}
-
-impl Proof for Citron<OnePhase> {
-    fn cases() -> Vec<Case<Params>> {
-        vec![trial("m-falls-at-once", (2, 1), Stage::Old, Stage::New)]
     }
 }
 

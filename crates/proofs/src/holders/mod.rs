@@ -12,7 +12,7 @@ pub use explored::{Ending, Fenced, Kept, KeptGrant, KeptParams};
 pub use explored_ranges::{Believing, KeptRanges, Outside, RangeGrant};
 
 use crate::Visitor;
-use lockwright_locks::shiftlock::narrow::Narrow;
+use crate::shiftlock::narrow::Narrow;
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 
 /// Shows the protocols and their mutants to `visitor`.

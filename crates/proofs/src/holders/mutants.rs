@@ -5,10 +5,10 @@ use super::cases::{
     wrapping,
 };
 use super::explored::{Kept, KeptParams, KeptRules};
+use crate::shiftlock::narrow::Narrow;
 use crate::{Checker, Mutant, Visitor};
 use lockwright_locks::Patience;
 use lockwright_locks::shiftlock::Rules;
-use lockwright_locks::shiftlock::narrow::Narrow;
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 use lockwright_sim::case::Case;
 

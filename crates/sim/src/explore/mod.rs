@@ -24,7 +24,7 @@ mod world;
 pub use endpoint::StepEndpoint;
 pub use trace::{Row, Trace};
 
-use crate::case::{Case, Round, Timeouts};
+use crate::case::{Case, Checks, Round, Timeouts};
 use crate::check::Checker;
 use crate::check::Violation;
 use crate::play;
@@ -94,6 +94,8 @@ pub struct Outcome {
     pub depth: u32,
     /// Points in the clients' own histories, all clients together.
     pub local_nodes: u64,
+    /// What was checked besides mutual exclusion. Without recovery, nobody checks that everybody finishes after a crash.
+    pub checks: Checks,
     /// Whether every reachable state was visited. Never true when a limit was hit or a violation ended the search.
     pub exhaustive: bool,
     /// Wall-clock time.
@@ -134,6 +136,7 @@ pub fn explore<P: Protocol>(case: &Case<P::Params>, options: &mut Options) -> Ou
         transitions: 0,
         depth: 0,
         local_nodes: 0,
+        checks: case.checks,
         exhaustive: false,
         seconds: 0.0,
         violation: None,

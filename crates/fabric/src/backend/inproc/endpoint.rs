@@ -182,7 +182,7 @@ impl Executor for Direct<'_> {
 }
 
 impl Endpoint for InProcEndpoint {
-    const IS_AT_ONCE: bool = true;
+    const IS_IMMEDIATE: bool = true;
 
     #[inline(always)]
     fn me(&self) -> PeerId {
@@ -206,7 +206,7 @@ impl Endpoint for InProcEndpoint {
     }
 
     #[inline(always)]
-    fn go_at_once<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
+    fn try_go<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
         let mut direct = Direct { ep: self, lost: None };
         let olds = batch.run(&mut direct);
         Ok(match direct.lost {

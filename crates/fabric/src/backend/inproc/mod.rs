@@ -165,7 +165,7 @@ impl InProc {
             let peer = PeerId::role(index);
             let presence = self.presence(peer);
             let client = Arc::clone(&presence.client);
-            if role.hears_departures() {
+            if role.wants_departures() {
                 self.tell_of_departures(peer);
             }
             let node = NodeId(index as u16);

@@ -114,7 +114,7 @@ impl RdmaHost {
         options: HostOptions,
         on_lost: impl Fn(PeerId) + Send + Sync + 'static,
     ) -> Result<Self, RdmaConnectError> {
-        let hears = roles.iter().enumerate().filter(|(_, role)| role.hears_departures());
+        let hears = roles.iter().enumerate().filter(|(_, role)| role.wants_departures());
         let hearers = hears.map(|(index, _)| PeerId::role(index)).collect();
         let cpus = options.first_client > 0 || !roles.is_empty();
         Self::open(fabric, options, None, cpus, hearers, Box::new(on_lost), |fabric| fabric.serve(roles))
@@ -226,7 +226,11 @@ impl Drop for RdmaHost {
 fn accept(listener: &TcpListener, inner: &Weak<Inner>) {
     for control in listener.incoming() {
         let Some(inner) = inner.upgrade().filter(|inner| !inner.closing.load(Relaxed)) else { return };
-        let Ok(control) = control else { continue };
+        let Ok(control) = control else {
+            // Out of file descriptors, most likely: a client has to hang up first.
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
         let serve = move || {
             // Whatever a stranger does wrong ends its own connection only.
             let _ = inner.serve(control);
@@ -336,7 +340,7 @@ impl Inner {
             regions.push(RegionInfo { node, region, addr, key, bytes });
             lent.push(piece);
         }
-        let pair = station.pair(guested.pair.transport(), true)?;
+        let pair = station.pair(true)?;
         pair.connect(&guested.pair)?;
         let system = |error| DeviceError::System {
             what: "greeting a client",
@@ -401,21 +405,6 @@ impl Inner {
             Frame::Nobody { peer: caller } => {
                 if let Some(caller) = self.guest(caller) {
                     caller.say(&Frame::Nobody { peer });
-                }
-            }
-            Frame::Ask { peer: asked } => match self.guest(asked) {
-                Some(other) => other.say(&Frame::Ask { peer }),
-                None if self.fabric.knows(asked) => guest.say(&Frame::AtHost { peer: asked }),
-                None => guest.say(&Frame::Nobody { peer: asked }),
-            },
-            Frame::Told { peer: asking, pair, pass } => {
-                if let Some(asking) = self.guest(asking) {
-                    asking.say(&Frame::Told { peer, pair, pass });
-                }
-            }
-            Frame::NoDynamic { peer: asking } => {
-                if let Some(asking) = self.guest(asking) {
-                    asking.say(&Frame::NoDynamic { peer });
                 }
             }
             Frame::HangUp { peer: other } => {

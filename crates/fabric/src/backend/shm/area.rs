@@ -1,6 +1,6 @@
 //! Lock memory as a process sees it: where an area begins in this process, and the shared word that says how far it
 //! reaches. Also [`Words`]: a few words of the file that every verb looks at, reached without a check of the mapping; and
-//! [`Lines`]: words of an area that are looked up once.
+//! [`WordSlice`]: words of an area that are looked up once.
 
 #![allow(unsafe_code)]
 
@@ -50,11 +50,11 @@ impl Area {
     }
 
     /// The `len` words from byte `offset` on, if they are all there.
-    pub(super) fn lines(&self, offset: u64, len: u64) -> Option<Lines> {
+    pub(super) fn word_slice(&self, offset: u64, len: u64) -> Option<WordSlice> {
         let last = offset.checked_add(len.checked_sub(1)?.checked_mul(8)?)?;
         self.cell::<AtomicU64>(last)?;
         let first = NonNull::from(self.cell::<AtomicU64>(offset)?);
-        Some(Lines { first, len, _map: Arc::clone(&self._map) })
+        Some(WordSlice { first, len, _map: Arc::clone(&self._map) })
     }
 
     #[inline(always)]
@@ -106,22 +106,22 @@ impl Words {
 /// A write is seen by others before anything that this thread changes later with a verb. A *read* of this thread's that
 /// comes later, with no verb in between, may still come first.
 #[derive(Clone, Debug)]
-pub struct Lines {
+pub struct WordSlice {
     first: NonNull<AtomicU64>,
     len: u64,
     _map: Arc<Map>,
 }
 
 // SAFETY: as for `Area`.
-unsafe impl Send for Lines {}
+unsafe impl Send for WordSlice {}
 // SAFETY: as for `Area`.
-unsafe impl Sync for Lines {}
+unsafe impl Sync for WordSlice {}
 
-impl Lines {
+impl WordSlice {
     #[inline(always)]
     fn get(&self, index: u64) -> &AtomicU64 {
         assert!(index < self.len, "these lines have {} words, and none with index {index}", self.len);
-        // SAFETY: `lines` looked up the first and the last of them, and an area never shrinks.
+        // SAFETY: `word_slice` looked up the first and the last of them, and an area never shrinks.
         unsafe { self.first.add(index as usize).as_ref() }
     }
 

@@ -68,8 +68,8 @@ impl Client {
         }))
     }
 
-    pub(super) fn is_in(&self) -> bool {
-        self.shared.is_in(&self.joined)
+    pub(super) fn is_member(&self) -> bool {
+        self.shared.is_member(&self.joined)
     }
 
     /// A number for the next message of several cells.
@@ -152,7 +152,7 @@ impl Dozing {
     fn keep_awake(&self, shared: &Shared, joined: &Joined) {
         while !self.stop.load(SeqCst) {
             let rings = shared.rings(joined.slot);
-            let out = !shared.is_in(joined);
+            let out = !shared.is_member(joined);
             let mut tasks = self.tasks();
             let look = |addr, width| shared.reach(addr, width, &Op::Read).map(|(word, _)| word);
             let over = |dozer: &mut Dozer| out || dozer.sought.is_none_or(|sought| sought.is_over(look));

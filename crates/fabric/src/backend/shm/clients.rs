@@ -185,7 +185,7 @@ impl Shared {
         write_bytes(&self.map, at + AT_LABEL, &label);
         let standing = joining.with(ALIVE);
         if !self.change(slot, joining, standing) {
-            return Err(SpaceError::Expelled);
+            return Err(SpaceError::Evicted);
         }
         self.event();
         Ok(Joined { slot, peer: self.peer_of(slot, standing), standing })
@@ -265,13 +265,13 @@ impl Shared {
         }
     }
 
-    pub(super) fn declare_dead(&self, peer: PeerId) -> bool {
+    pub(super) fn evict(&self, peer: PeerId) -> bool {
         let alive = self.find(peer).filter(|(_, standing)| standing.state() == ALIVE);
         alive.is_some_and(|(slot, standing)| self.mark_dead(slot, standing))
     }
 
     /// Lets the number of a dead peer be used again, unless it still uses names or may still touch its slot.
-    pub(super) fn bury(&self, peer: PeerId) -> bool {
+    pub(super) fn reap(&self, peer: PeerId) -> bool {
         let Some((slot, standing)) = self.find(peer) else { return true };
         let untouched = match standing.state() {
             GONE => true,
@@ -286,7 +286,7 @@ impl Shared {
         for slot in 0..self.slots() {
             let standing = self.standing(slot);
             if standing.state() != FREE && !self.look(slot, standing) {
-                self.bury(self.peer_of(slot, standing));
+                self.reap(self.peer_of(slot, standing));
             }
         }
     }
@@ -351,7 +351,7 @@ impl Shared {
     }
 
     /// The word a client compares with its standing before every verb.
-    pub(super) fn is_in(&self, joined: &Joined) -> bool {
+    pub(super) fn is_member(&self, joined: &Joined) -> bool {
         self.map.u64(self.slot_at(joined.slot)).load(Relaxed) == joined.standing.0
     }
 }

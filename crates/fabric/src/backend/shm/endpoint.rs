@@ -75,13 +75,13 @@ impl ShmEndpoint {
 
     /// Whether this client is still in: nobody has declared it dead.
     #[inline(always)]
-    pub fn is_in(&self) -> bool {
+    pub fn is_member(&self) -> bool {
         self.standing.get(0).load(Relaxed) == self.expected
     }
 
-    /// [`is_in`](Self::is_in), looked at after everything this thread did before.
+    /// [`is_member`](Self::is_member), looked at after everything this thread did before.
     #[inline(always)]
-    pub fn is_in_by_now(&self) -> bool {
+    pub fn is_member_seq_cst(&self) -> bool {
         self.standing.get(0).load(SeqCst) == self.expected
     }
 
@@ -143,7 +143,7 @@ impl Executor for Direct<'_> {
 }
 
 impl Endpoint for ShmEndpoint {
-    const IS_AT_ONCE: bool = true;
+    const IS_IMMEDIATE: bool = true;
 
     #[inline(always)]
     fn me(&self) -> PeerId {
@@ -162,15 +162,15 @@ impl Endpoint for ShmEndpoint {
 
     #[inline(always)]
     fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>> {
-        let out = !self.is_in();
+        let out = !self.is_member();
         let olds = batch.run(&mut Direct { ep: self, out });
-        Done::new(olds, if out { Some(FabricError::Expelled) } else { None })
+        Done::new(olds, if out { Some(FabricError::Evicted) } else { None })
     }
 
     #[inline(always)]
-    fn go_at_once<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
-        if !self.is_in() {
-            return Ok(Err(FabricError::Expelled));
+    fn try_go<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
+        if !self.is_member() {
+            return Ok(Err(FabricError::Evicted));
         }
         Ok(Ok(batch.run(&mut Direct { ep: self, out: false })))
     }
@@ -213,7 +213,7 @@ impl Endpoint for ShmEndpoint {
         Now::new(self.client.shared.clock.now())
     }
 
-    /// Whether its process has ended, or it was declared dead. One system call.
+    /// Whether its process is known to have ended, or it was declared dead. One system call.
     fn is_gone(&self, peer: PeerId) -> impl Future<Output = bool> {
         std::future::ready(!self.client.shared.still_alive(peer))
     }

@@ -78,7 +78,7 @@ pub enum SpaceError {
     },
     /// This client was declared dead by others.
     #[error("this client was declared dead by others and is out of the space")]
-    Expelled,
+    Evicted,
     /// This CPU cannot do it.
     #[error("this CPU has no lock-free 16-byte atomics (cmpxchg16b on x86-64), which lock memory needs")]
     NoWideAtomics,

@@ -55,7 +55,7 @@ mod space;
 mod wait;
 mod watch;
 
-pub use area::Lines;
+pub use area::WordSlice;
 pub use clients::ClientInfo;
 pub use endpoint::ShmEndpoint;
 pub use error::SpaceError;

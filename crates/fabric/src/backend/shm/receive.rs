@@ -130,7 +130,9 @@ impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Receive<'_, P> {
                 return Poll::Ready(Some(answer));
             }
             Err(_) if clock.reached(self.deadline) => return Poll::Ready(None),
-            Err(_) if self.deadline != Deadline::Never && !self.client.is_in() => return Poll::Ready(None),
+            Err(_) if self.deadline != Deadline::Never && !self.client.is_member() => {
+                return Poll::Ready(None);
+            }
             Err(half_written) => {
                 let soon = half_written.then(|| now.plus(HALF_WRITTEN_LOOK_NS));
                 let until = soon.into_iter().chain(limit).min();

@@ -40,8 +40,8 @@ pub(super) struct Stuck<'a> {
 
 impl<'a> Sending<'a> {
     pub(super) fn new(client: &'a Arc<Client>, to: PeerId, message: &Message) -> Self {
-        if !client.is_in() {
-            return Self::Done(Err(FabricError::Expelled));
+        if !client.is_member() {
+            return Self::Done(Err(FabricError::Evicted));
         }
         let number = if message.tail.is_empty() { 0 } else { client.number() };
         for (sent, cell) in cut(to, message, number).enumerate() {
@@ -89,8 +89,8 @@ fn deliver(client: &Client, to: PeerId, cell: &Payload) -> Result<Option<u64>, F
 impl Stuck<'_> {
     fn go_on(&mut self, cx: &Context<'_>) -> Poll<Result<(), FabricError>> {
         let shared = &self.client.shared;
-        if !self.client.is_in() {
-            return Poll::Ready(Err(FabricError::Expelled));
+        if !self.client.is_member() {
+            return Poll::Ready(Err(FabricError::Evicted));
         }
         // Perhaps it is this client's own mailbox, or the reader is stuck on it.
         drop(self.client.pump(false));

@@ -1,6 +1,6 @@
 //! A space as its users hold it.
 
-use super::area::Lines;
+use super::area::WordSlice;
 use super::clients::ClientInfo;
 use super::endpoint::ShmEndpoint;
 use super::error::SpaceError;
@@ -140,29 +140,29 @@ impl ShmSpace {
     }
 
     /// Those who are dead and not yet buried: lock words may still name them, and somebody must recover those locks,
-    /// drop their [names](super::Names::drop_all_of), and [`bury`](Self::bury) them.
+    /// drop their [names](super::Names::drop_all_of), and [`reap`](Self::reap) them.
     pub fn dead_clients(&self) -> Vec<ClientInfo> {
         self.clients().into_iter().filter(|client| !client.alive).collect()
     }
 
-    /// Whether `peer` is in the space and its process alive. Looks at the process: a few system calls.
+    /// Whether `peer` is in the space and its process not known to have ended. Looks at the process: a few system calls.
     pub fn is_alive(&self, peer: PeerId) -> bool {
         self.handle.is_alive(peer)
     }
 
     /// Declares `peer` dead, though its process may only be stopped or slow: its lease ran out. From then on its verbs
-    /// fail with [`FabricError::Expelled`](crate::FabricError::Expelled). At most one verb, of which it had begun to
+    /// fail with [`FabricError::Evicted`](crate::FabricError::Evicted). At most one verb, of which it had begun to
     /// execute the instruction, can still take effect, as with a client that dies for real. `false` if it was out
     /// already.
-    pub fn declare_dead(&self, peer: PeerId) -> bool {
-        self.handle.declare_dead(peer)
+    pub fn evict(&self, peer: PeerId) -> bool {
+        self.handle.evict(peer)
     }
 
     /// Lets the slot of a dead client be used again, once no lock word names it any more. `false` if it is alive, still
     /// uses names, or was only declared dead and its process has neither ended nor dropped the endpoint: try again
     /// later.
-    pub fn bury(&self, peer: PeerId) -> bool {
-        self.handle.bury(peer)
+    pub fn reap(&self, peer: PeerId) -> bool {
+        self.handle.reap(peer)
     }
 
     /// Done when `peer` is out: dead, declared dead, or gone in peace. Seen at once, by a pidfd.
@@ -190,10 +190,10 @@ impl ShmSpace {
     ///
     /// # Panics
     /// If they are not all there.
-    pub fn lines(&self, first: Word64, words: u64) -> Lines {
+    pub fn word_slice(&self, first: Word64, words: u64) -> WordSlice {
         let addr = first.addr();
         let area = self.handle.area_index(addr).map(|index| &self.handle.areas[index]);
-        let lines = area.and_then(|area| area.lines(addr.offset, words));
+        let lines = area.and_then(|area| area.word_slice(addr.offset, words));
         lines.unwrap_or_else(|| self.handle.refuse(addr, Width::W64))
     }
 }

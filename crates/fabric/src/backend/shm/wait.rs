@@ -35,8 +35,8 @@ impl<'a, T: Value> Waiting<'a, T> {
     /// The wait's end, if it has come.
     fn look(&self) -> Poll<Result<Waited<T>, FabricError>> {
         let shared = &self.client.shared;
-        if !self.client.is_in() {
-            return Poll::Ready(Err(FabricError::Expelled));
+        if !self.client.is_member() {
+            return Poll::Ready(Err(FabricError::Evicted));
         }
         let addr = self.wait.word.addr();
         let Some((wide, _)) = shared.reach(addr, T::WIDTH, &Op::Read) else { shared.refuse(addr, T::WIDTH) };

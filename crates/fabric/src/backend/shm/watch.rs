@@ -76,7 +76,7 @@ impl Shared {
             }
             cached.remove(&peer);
             if state == ProcessState::Ended {
-                self.declare_dead(peer);
+                self.evict(peer);
             }
         } else if let Some(pidfd) = self.process_of(peer).and_then(Process::pidfd) {
             if cached.len() >= MAX_CACHED {
@@ -147,7 +147,7 @@ impl Shared {
                 open.remove(&process);
                 // By what the pidfd said, not by another look, for which there may be no descriptor.
                 for (peer, _) in self.marked_alive().into_iter().filter(|(_, other)| *other == process) {
-                    self.declare_dead(peer);
+                    self.evict(peer);
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! The futures of a client's requests.
 
-use super::fate::Fate;
+use super::close_reason::CloseReason;
 use super::frame::{MAX_VERBS, WaitFrame};
 use super::link::{Answer, Link};
 use crate::addr::{PeerId, Value};
@@ -186,9 +186,9 @@ impl<'a> End<'a> {
 }
 
 impl Future for End<'_> {
-    type Output = Fate;
+    type Output = CloseReason;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Fate> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CloseReason> {
         let this = self.get_mut();
         this.link.poll_fate(&mut this.seat, cx)
     }

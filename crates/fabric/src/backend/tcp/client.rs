@@ -1,8 +1,8 @@
 //! A client's connection: the handshake, the task that reads, and what it does to come back after a break.
 
 use super::auth::{Exchange, Side, Token, secret};
+use super::close_reason::CloseReason;
 use super::connection::MISSED_BEATS;
-use super::fate::Fate;
 use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, Welcome};
 use super::incoming::{Incoming, ReadError};
 use super::link::Link;
@@ -208,12 +208,12 @@ pub(super) struct Keeper(pub(super) Arc<Link>);
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.0.end(Fate::Expired);
+        self.0.end(CloseReason::Expired);
     }
 }
 
 /// Takes in what the server says until the connection breaks. The session's fate, if that was it.
-async fn read(link: &Link, line: Line) -> Option<Fate> {
+async fn read(link: &Link, line: Line) -> Option<CloseReason> {
     let Line { incoming, out, .. } = line;
     let _close = CloseAtDrop(&out);
     let beat = Duration::from_nanos(link.welcome.heartbeat_ns.max(1_000_000));
@@ -252,7 +252,7 @@ fn poll_read(
     link: &Link,
     incoming: &Mutex<Incoming>,
     cx: &mut Context<'_>,
-) -> Poll<Result<Option<Fate>, ReadError>> {
+) -> Poll<Result<Option<CloseReason>, ReadError>> {
     let mut incoming = incoming.lock().unwrap_or_else(PoisonError::into_inner);
     ready!(incoming.poll_fill(cx))?;
     link.hear();
@@ -260,12 +260,12 @@ fn poll_read(
 }
 
 /// Takes in every frame that has come completely.
-pub(super) fn take_in(link: &Link, incoming: &mut Incoming) -> Result<(), Fate> {
+pub(super) fn take_in(link: &Link, incoming: &mut Incoming) -> Result<(), CloseReason> {
     loop {
         match incoming.next() {
             Ok(Some(frame)) => link.take_in(frame)?,
             Ok(None) => return Ok(()),
-            Err(error) => return Err(Fate::Refused(format!("it sent nonsense: {error}"))),
+            Err(error) => return Err(CloseReason::Refused(format!("it sent nonsense: {error}"))),
         }
     }
 }
@@ -279,25 +279,27 @@ impl Drop for CloseAtDrop<'_> {
 }
 
 /// Tries to go on with the session until the server will have given it up.
-async fn come_back(link: &Link, address: SocketAddr, options: &ConnectOptions) -> Result<Line, Fate> {
+async fn come_back(link: &Link, address: SocketAddr, options: &ConnectOptions) -> Result<Line, CloseReason> {
     let Welcome { session, epoch, grace_ns, .. } = link.welcome;
     let until = Instant::now() + Duration::from_nanos(grace_ns);
     let mut pause = FIRST_PAUSE;
-    while link.fate().is_none() {
+    while link.close_reason().is_none() {
         let attempt = open(address, options, session, epoch, link.seen());
         match timeout_at(until, attempt).await {
             Ok(Ok(line)) => return Ok(line),
             Ok(Err(ConnectError::Refused { why: Refusal::UnknownSession, epoch: new, .. }))
                 if new != epoch =>
             {
-                return Err(Fate::Restarted { epoch: new });
+                return Err(CloseReason::Restarted { epoch: new });
             }
-            Ok(Err(ConnectError::Refused { why: Refusal::UnknownSession, .. })) => return Err(Fate::Expired),
-            Ok(Err(ConnectError::Refused { text, .. })) => return Err(Fate::Refused(text)),
+            Ok(Err(ConnectError::Refused { why: Refusal::UnknownSession, .. })) => {
+                return Err(CloseReason::Expired);
+            }
+            Ok(Err(ConnectError::Refused { text, .. })) => return Err(CloseReason::Refused(text)),
             Ok(Err(_)) if Instant::now() + pause < until => sleep(pause).await,
-            Ok(Err(_)) | Err(_) => return Err(Fate::Expired),
+            Ok(Err(_)) | Err(_) => return Err(CloseReason::Expired),
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-    Err(Fate::Closed)
+    Err(CloseReason::Closed)
 }

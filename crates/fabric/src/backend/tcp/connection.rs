@@ -6,9 +6,9 @@
 use super::auth::{Exchange, Side, secret};
 use super::encode::put_done;
 use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, WaitFrame, Welcome};
-use super::host::{HostError, SessionEnd, VerbHost, Watch};
+use super::host::{HostError, RawWait, SessionEnd, VerbHost};
 use super::incoming::{Incoming, ReadError};
-use super::outgoing::{Outgoing, together};
+use super::outgoing::{Outgoing, coalesce_writes};
 use super::server::ServerOptions;
 use super::session::Session;
 use super::switchboard::Switchboard;
@@ -217,7 +217,7 @@ impl<H: VerbHost> Connection<'_, H> {
         let mut silence = pin!(sleep_until(heard + patience));
         loop {
             self.out.cork();
-            let handled = together(|| {
+            let handled = coalesce_writes(|| {
                 let _settles = Settles(&self.board.host);
                 self.handle_all(incoming)
             });
@@ -307,7 +307,7 @@ impl<H: VerbHost> Connection<'_, H> {
     }
 
     fn wait(&self, id: u64, wait: &WaitFrame) -> Result<(), End> {
-        let watch = Watch::from(wait);
+        let watch = RawWait::from(wait);
         // Most waits that are over at once need no task.
         let answer = match look(&*self.board.host, self.session.peer, &watch) {
             Ok(value) if watch.met_by(value) || wait.timeout_ns == 0 => {
@@ -321,7 +321,7 @@ impl<H: VerbHost> Connection<'_, H> {
         Ok(())
     }
 
-    fn wait_long(&self, id: u64, watch: Watch, timeout_ns: u64) -> Result<(), End> {
+    fn wait_long(&self, id: u64, watch: RawWait, timeout_ns: u64) -> Result<(), End> {
         let mut running = self.waits.running();
         if running.len() >= self.board.options.max_waits as usize {
             return Err(End::Refused(Refusal::TooMany, "too many waits at once".to_owned()));
@@ -357,7 +357,7 @@ fn no_such_word(error: HostError) -> End {
 }
 
 /// What the word holds.
-fn look<H: VerbHost>(host: &H, from: PeerId, watch: &Watch) -> Result<u128, HostError> {
+fn look<H: VerbHost>(host: &H, from: PeerId, watch: &RawWait) -> Result<u128, HostError> {
     let (addr, width): (_, Width) = (watch.addr, watch.width);
     let mut olds = Vec::with_capacity(1);
     host.execute(from, &[RawVerb { addr, width, op: Op::Read }], &mut olds)?;

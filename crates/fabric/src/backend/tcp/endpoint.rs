@@ -1,13 +1,13 @@
 //! A client's endpoint over tcp.
 
 #[cfg(target_os = "linux")]
-use super::bell::Bell;
+use super::blocking::EventfdWaker;
 use super::call::{End, Go, Send, Waiting, verbs_of};
 use super::client::{ConnectError, ConnectOptions, Keeper, keep_going, open};
-use super::fate::Fate;
+use super::close_reason::CloseReason;
 use super::frame::SessionId;
+use super::handler::SessionHandler;
 use super::link::Link;
-use super::listener::Listener;
 use super::wire::MAX_TAIL;
 use crate::addr::{PeerId, Value};
 use crate::backend::inproc::mailbox::Receive;
@@ -31,7 +31,7 @@ use std::time::Duration;
 /// When the connection breaks, verbs and messages that were under way fail ([`FabricError`]): whether they happened is
 /// not known. Waits go on over the next connection, and so do messages for this client. If there is none within the
 /// grace period, or the server was restarted, the session is over: everything fails from then on, a receive without
-/// deadline never ends, and [`TcpEndpoint::lost`] says why.
+/// deadline never ends, and [`TcpEndpoint::closed`] says why.
 ///
 /// Clones are the same client. Dropping the last one ends the session.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ struct Owner(Arc<Link>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.end(Fate::Closed);
+        self.0.end(CloseReason::Closed);
     }
 }
 
@@ -85,8 +85,8 @@ impl TcpEndpoint {
     }
 
     /// Calls `listener` with every message from now on; only what it gives back is kept for `recv`. The first one counts.
-    pub fn listen(&self, listener: Weak<dyn Listener>) {
-        self.link.listen(listener);
+    pub fn set_handler(&self, listener: Weak<dyn SessionHandler>) {
+        self.link.set_handler(listener);
     }
 
     /// Waits on the calling thread until something comes from the server, and takes it in; also done when `bell` rings.
@@ -94,8 +94,8 @@ impl TcpEndpoint {
     /// For a thread that blocks anyway: it saves the wake-up that it costs if the runtime's thread does the reading. That
     /// may go on beside it, and keeps the connection alive; this does not.
     #[cfg(target_os = "linux")]
-    pub fn hear(&self, bell: &Bell, limit: Duration) -> bool {
-        self.link.hear_here(bell, limit)
+    pub fn read_blocking(&self, bell: &EventfdWaker, limit: Duration) -> bool {
+        self.link.read_blocking(bell, limit)
     }
 
     /// Whether there is a connection. A network that hangs is noticed after three heartbeats.
@@ -130,18 +130,18 @@ impl TcpEndpoint {
     }
 
     /// How the session ended, if it did.
-    pub fn fate(&self) -> Option<Fate> {
-        self.link.fate()
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.link.close_reason()
     }
 
     /// Done when the session is over, and says why.
-    pub fn lost(&self) -> impl Future<Output = Fate> + use<'_> {
+    pub fn closed(&self) -> impl Future<Output = CloseReason> + use<'_> {
         End::new(&self.link)
     }
 
     /// Ends the session, for all clones.
     pub fn close(&self) {
-        self.link.end(Fate::Closed);
+        self.link.end(CloseReason::Closed);
     }
 }
 

@@ -30,7 +30,7 @@ pub enum HostError {
 
 /// A word to be watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Watch {
+pub struct RawWait {
     /// Where it is.
     pub addr: Addr,
     /// How wide it is.
@@ -41,14 +41,14 @@ pub struct Watch {
     pub or: Option<Cond>,
 }
 
-impl Watch {
+impl RawWait {
     /// Whether `word` ends the wait.
     pub fn met_by(&self, word: u128) -> bool {
         self.cond.holds(word) || self.or.is_some_and(|or| or.holds(word))
     }
 }
 
-impl From<&WaitFrame> for Watch {
+impl From<&WaitFrame> for RawWait {
     fn from(wait: &WaitFrame) -> Self {
         Self { addr: wait.addr, width: wait.width, cond: wait.cond, or: wait.or }
     }
@@ -110,7 +110,7 @@ pub trait VerbHost: Send + Sync + 'static {
 
     /// Waits for `from` until a word meets a condition and returns it. The server drops the future when the client gives
     /// up.
-    fn watch(&self, from: PeerId, watch: Watch) -> impl Future<Output = Result<u128, HostError>> + Send;
+    fn watch(&self, from: PeerId, watch: RawWait) -> impl Future<Output = Result<u128, HostError>> + Send;
 
     /// Gives a new client its id, or `None` if there is no room for another. `name` is what it calls itself.
     fn admit(&self, name: &str) -> Option<PeerId>;

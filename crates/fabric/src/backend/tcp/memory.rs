@@ -1,6 +1,6 @@
 //! The host whose lock memory is the server's own: an in-process fabric that remote clients share with local ones.
 
-use super::host::{HostError, Inbox, SessionEnd, VerbHost, Watch};
+use super::host::{HostError, Inbox, RawWait, SessionEnd, VerbHost};
 use crate::addr::{PeerId, Width, Word64, Word128};
 use crate::backend::inproc::{InProc, InProcEndpoint};
 use crate::capability::Capabilities;
@@ -75,7 +75,7 @@ impl From<FabricError> for HostError {
         match error {
             FabricError::NodeLost(node) => Self::NodeLost(node),
             FabricError::PeerLost(peer) => unreachable!("a verb has nothing to do with peer {peer}"),
-            FabricError::Expelled => unreachable!("nobody is expelled from a process of his own"),
+            FabricError::Evicted => unreachable!("nobody is expelled from a process of his own"),
         }
     }
 }
@@ -99,8 +99,8 @@ impl VerbHost for InProcHost {
         Ok(())
     }
 
-    async fn watch(&self, _: PeerId, watch: Watch) -> Result<u128, HostError> {
-        let Watch { addr, width, cond, or } = watch;
+    async fn watch(&self, _: PeerId, watch: RawWait) -> Result<u128, HostError> {
+        let RawWait { addr, width, cond, or } = watch;
         self.check(addr, width)?;
         match width {
             Width::W64 => {
@@ -163,7 +163,7 @@ impl<H: VerbHost> VerbHost for Arc<H> {
     fn execute(&self, from: PeerId, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError> {
         H::execute(self, from, verbs, olds)
     }
-    fn watch(&self, from: PeerId, watch: Watch) -> impl Future<Output = Result<u128, HostError>> + Send {
+    fn watch(&self, from: PeerId, watch: RawWait) -> impl Future<Output = Result<u128, HostError>> + Send {
         H::watch(self, from, watch)
     }
     fn admit(&self, name: &str) -> Option<PeerId> {

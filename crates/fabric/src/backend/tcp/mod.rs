@@ -30,19 +30,19 @@
 
 pub(in crate::backend) mod auth;
 #[cfg(target_os = "linux")]
-mod bell;
+mod blocking;
 mod call;
 mod client;
+mod close_reason;
 mod connection;
 mod decode;
 mod encode;
 mod endpoint;
-mod fate;
 pub mod frame;
+mod handler;
 mod host;
 mod incoming;
 mod link;
-mod listener;
 mod memory;
 mod outgoing;
 mod roles;
@@ -55,14 +55,14 @@ mod wire;
 
 pub use auth::{Token, WeakToken};
 #[cfg(target_os = "linux")]
-pub use bell::Bell;
+pub use blocking::EventfdWaker;
 pub use client::{ConnectError, ConnectOptions};
+pub use close_reason::CloseReason;
 pub use endpoint::TcpEndpoint;
-pub use fate::Fate;
-pub use host::{HostError, Inbox, SessionEnd, VerbHost, Watch};
-pub use listener::Listener;
+pub use handler::SessionHandler;
+pub use host::{HostError, Inbox, RawWait, SessionEnd, VerbHost};
 pub use memory::InProcHost;
-pub use outgoing::together;
+pub use outgoing::coalesce_writes;
 #[cfg(feature = "rdma")]
 pub(in crate::backend) use outgoing::wake_together;
 pub use server::{BindError, Server, ServerOptions};

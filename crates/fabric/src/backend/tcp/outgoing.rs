@@ -2,7 +2,7 @@
 //! where the socket is full or TLS is in between.
 //!
 //! Frames that are put in while the buffer is corked, or by [`Outgoing::gather`], leave in one write; so do those for one
-//! client that [come of](together) what arrived together from another. A buffer that grows past its limit belongs to somebody
+//! client that [come of](coalesce_writes) what arrived together from another. A buffer that grows past its limit belongs to somebody
 //! who does not read: it is closed, and with it the connection.
 
 use socket2::SockRef;
@@ -32,17 +32,17 @@ struct Then {
 /// Whatever `act` sends to clients of a server in this process leaves when it is done: one write for each of them.
 ///
 /// ```
-/// use lockwright_fabric::backend::tcp::{Inbox, together};
+/// use lockwright_fabric::backend::tcp::{Inbox, coalesce_writes};
 /// use lockwright_fabric::{Message, PeerId};
 /// # fn example(inbox: &Inbox) {
-/// together(|| {
+/// coalesce_writes(|| {
 ///     for kind in 0..10 {
 ///         inbox.deliver(PeerId::role(0), Message::new(0, kind, &[]));
 ///     }
 /// });
 /// # }
 /// ```
-pub fn together<T>(act: impl FnOnce() -> T) -> T {
+pub fn coalesce_writes<T>(act: impl FnOnce() -> T) -> T {
     /// Also out of a panic.
     struct Leave;
     impl Drop for Leave {
@@ -60,7 +60,7 @@ pub fn together<T>(act: impl FnOnce() -> T) -> T {
     act()
 }
 
-/// Wakes those who take letters for clients: when all is there that is to leave [together], or at once.
+/// Wakes those who take letters for clients: when all is there that is to leave [coalesced](coalesce_writes), or at once.
 #[cfg(feature = "rdma")]
 pub(in crate::backend) fn wake_together(wakers: Vec<Waker>) {
     let wakers = TOGETHER.with_borrow_mut(|then| match then {
@@ -137,7 +137,7 @@ impl Outgoing {
         true
     }
 
-    /// As [`Outgoing::push`], but what is put in while something is handled [together] leaves with the rest of it.
+    /// As [`Outgoing::push`], but what is put in while something is handled [coalesced](coalesce_writes) leaves with the rest of it.
     pub(super) fn pass_on(self: &Arc<Self>, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut queue = self.queue();
         if !self.put(&mut queue, fill) {
@@ -322,11 +322,11 @@ mod tests {
         let (far, _) = listener.accept().await.unwrap();
         near.writable().await.unwrap();
         let out = Outgoing::new(Some(near.into_split().1), 1 << 10);
-        together(|| {
+        coalesce_writes(|| {
             for _ in 0..3 {
                 assert!(out.pass_on(|bytes| bytes.extend(b"abc")));
             }
-            assert_eq!(together(|| out.queue().len()), 9, "nothing has left");
+            assert_eq!(coalesce_writes(|| out.queue().len()), 9, "nothing has left");
         });
         assert_eq!(out.queue().len(), 0);
         out.pass_on(|bytes| bytes.extend(b"d"));
@@ -335,7 +335,7 @@ mod tests {
         far.readable().await.unwrap();
         assert_eq!(far.try_read(&mut bytes).unwrap(), 10);
         let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            together(|| {
+            coalesce_writes(|| {
                 out.pass_on(|bytes| bytes.extend(b"e"));
                 panic!("somebody's role");
             })

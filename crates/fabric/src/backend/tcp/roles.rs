@@ -22,7 +22,7 @@ const CAPACITY: usize = 1 << 20;
 pub(super) struct Seat {
     me: PeerId,
     /// Whether the role wants to know who is gone.
-    hears_departures: bool,
+    wants_departures: bool,
     inside: Mutex<Inside>,
 }
 
@@ -46,9 +46,9 @@ impl fmt::Debug for Seat {
 
 impl Seat {
     pub(super) fn new(index: usize, role: BoxedRole) -> Self {
-        let hears_departures = role.hears_departures();
+        let wants_departures = role.wants_departures();
         let inside = Inside { role: Some(role), at_work: false, queue: VecDeque::new() };
-        Self { me: PeerId::role(index), hears_departures, inside: Mutex::new(inside) }
+        Self { me: PeerId::role(index), wants_departures, inside: Mutex::new(inside) }
     }
 
     fn inside(&self) -> MutexGuard<'_, Inside> {
@@ -62,7 +62,7 @@ impl Seat {
         from: PeerId,
         message: Message,
     ) -> bool {
-        if message.kind == Message::DEPARTED && !self.hears_departures {
+        if message.kind == Message::DEPARTED && !self.wants_departures {
             return true;
         }
         self.bring(board, Event::Letter(from, message))

@@ -61,14 +61,6 @@ impl Rules for Shipped {
     type Trees = Wide;
 }
 
-/// The same with the thesis's red-black tree.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct AsPrinted;
-
-impl Rules for AsPrinted {
-    type Trees = Wide;
-}
-
 /// The combiner's state.
 #[derive(Clone, Debug)]
 pub struct Core<R: Rules = Shipped> {
@@ -243,7 +235,7 @@ impl<R: Rules> Core<R> {
         let readers_only = mode == Mode::Shared && writers_before == 0;
         let blocking = if alone || readers_only {
             0
-        } else if R::Trees::IS_SURE && mode == Mode::Exclusive && !wait {
+        } else if mode == Mode::Exclusive && !wait {
             // Whoever only tries, and to be alone, need not know how many there are.
             1
         } else {

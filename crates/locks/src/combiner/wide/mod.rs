@@ -95,8 +95,6 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
     /// The second-level cache: what is in there is as soon read as asked for.
     const MANY: usize = 1 << 14;
 
-    const IS_SURE: bool = true;
-
     fn plant(&mut self) -> u32 {
         let tree = self.roots.len() as u32;
         let node = self.take_leaf(Leaf::empty(tree, 0, NEVER));

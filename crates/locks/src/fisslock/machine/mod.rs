@@ -215,12 +215,12 @@ impl<R: Rules> Role for Machine<R> {
         }
     }
 
-    fn hears_departures(&self) -> bool {
+    fn wants_departures(&self) -> bool {
         true
     }
 
     /// Requests of others are the agent pool's; calls, grants and acknowledgements are the application threads' (§7.1).
-    fn desk(&self, message: &Message) -> usize {
+    fn thread_group(&self, message: &Message) -> usize {
         usize::from(message.kind != Kind::Acquire as u32 && message.kind != Kind::Release as u32)
     }
 }

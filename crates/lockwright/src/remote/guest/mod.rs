@@ -20,13 +20,13 @@
 pub(super) mod endpoint;
 mod home;
 
-pub(crate) use home::GuestHome;
+pub(crate) use home::GuestBackend;
 
 use self::endpoint::GuestEndpoint;
 use super::link::Remote;
 use crate::error::LockError;
 use crate::home::cards::CARDS;
-use crate::home::{AnyGrant, BoxFuture, Kind, Refused, Seat, Ticket};
+use crate::home::{BoxFuture, Granted, Kind, ProtocolGrant, RecordId, Refused};
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::kept::{Book, KeptClient};
@@ -63,13 +63,14 @@ pub(crate) trait Way: Debug + Default + Send + Sync + Sized + 'static {
         kind: Kind,
         claim: Claim,
         wait: bool,
-    ) -> BoxFuture<Result<Ticket, Refused>>;
+    ) -> BoxFuture<Result<Granted, Refused>>;
 
     /// Gives a lock or a range back.
-    fn give_back(guest: Arc<Guest<Self>>, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>>;
+    fn give_back(guest: Arc<Guest<Self>>, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>>;
 
     /// Whether a grant is still good: one READ.
-    fn holds(guest: Arc<Guest<Self>>, claim: Claim, ticket: Ticket) -> BoxFuture<Result<bool, FabricError>>;
+    fn holds(guest: Arc<Guest<Self>>, claim: Claim, granted: Granted)
+    -> BoxFuture<Result<bool, FabricError>>;
 }
 
 /// A guest's client of kept locks.
@@ -90,7 +91,7 @@ impl<W: Way> Guest<W> {
     }
 
     /// Takes a keyed lock: now or never, or however long it takes.
-    pub(super) async fn take_lock(&self, claim: Claim, wait: bool) -> Result<Ticket, Refused> {
+    pub(super) async fn take_lock(&self, claim: Claim, wait: bool) -> Result<Granted, Refused> {
         let card = self.cards.sit(claim.lock, wait).await?;
         let client = &self.client;
         let granted = match client.try_take(card, claim).await {
@@ -99,7 +100,7 @@ impl<W: Way> Guest<W> {
             tried => tried,
         };
         match granted {
-            Ok(grant) => Ok(self.ticket(card, AnyGrant::Shift(grant))),
+            Ok(grant) => Ok(self.granted(card, ProtocolGrant::Shift(grant))),
             Err(denied) => {
                 // Whatever the attempt left in the lock's word, nobody's card says that it is held.
                 let _ = client.book().write(card, None).await;
@@ -116,12 +117,14 @@ impl<W: Way> Guest<W> {
         given
     }
 
-    pub(super) fn ticket(&self, card: u8, grant: AnyGrant) -> Ticket {
-        Ticket { grant, seat: Seat::new(self.number, card) }
+    pub(super) fn granted(&self, card: u8, grant: ProtocolGrant) -> Granted {
+        Granted { grant, record: RecordId::new(self.number, card) }
     }
 }
 
 /// There is no card left.
 pub(super) fn full() -> Refused {
-    Refused::Error(LockError::NoSeat(format!("a guest can hold and want {CARDS} locks at a time, not more")))
+    Refused::Error(LockError::TooManyLocks(format!(
+        "a guest can hold and want {CARDS} locks at a time, not more"
+    )))
 }

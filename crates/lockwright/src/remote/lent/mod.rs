@@ -8,11 +8,11 @@ mod rooms;
 
 use self::rooms::Rooms;
 use super::guest::endpoint::GuestEndpoint;
-use super::guest::{Client, Guest, GuestHome, Way, full};
+use super::guest::{Client, Guest, GuestBackend, Way, full};
 use super::link::Remote;
 use super::verbs::SUFFIX;
 use crate::error::OpenError;
-use crate::home::{AnyGrant, BoxFuture, Kind, Refused, Ticket};
+use crate::home::{BoxFuture, Granted, Kind, ProtocolGrant, Refused};
 use crate::lent::book::{self, LentBook};
 use crate::lent::layout::{self, SCHEME};
 use lockwright_fabric::observe::Claim;
@@ -35,11 +35,11 @@ pub(crate) fn wanted(space: &[u8]) -> Option<Vec<u8>> {
 ///
 /// # Errors
 /// In words.
-pub(crate) fn open(remote: Arc<Remote>, address: &str) -> Result<GuestHome<Lent>, OpenError> {
+pub(crate) fn open(remote: Arc<Remote>, address: &str) -> Result<GuestBackend<Lent>, OpenError> {
     let reach = remote.line().reach();
-    let home = GuestHome::new(remote);
+    let home = GuestBackend::new(remote);
     if let Some(ep) = reach {
-        let refuse = |why: String| OpenError::Space { space: address.to_owned(), why };
+        let refuse = |why: String| OpenError::Failed { space: address.to_owned(), why };
         is_large_enough(&ep).map_err(refuse)?;
         let fits = StirredPortable::NEEDS.met_by("kept-portable", ep.capabilities());
         fits.map_err(|error| refuse(error.to_string()))?;
@@ -88,32 +88,36 @@ impl Way for Lent {
         kind: Kind,
         claim: Claim,
         wait: bool,
-    ) -> BoxFuture<Result<Ticket, Refused>> {
+    ) -> BoxFuture<Result<Granted, Refused>> {
         match kind {
             Kind::Keyed => Box::pin(async move { guest.take_lock(claim, wait).await }),
             Kind::Ranges => Box::pin(async move { guest.take_range(claim, wait).await }),
         }
     }
 
-    fn give_back(guest: Arc<Guest<Self>>, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        let card = ticket.seat.card();
-        match ticket.grant {
-            AnyGrant::Shift(grant) => Box::pin(async move { guest.give_lock_back(card, grant).await }),
+    fn give_back(guest: Arc<Guest<Self>>, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
+        let card = granted.record.index();
+        match granted.grant {
+            ProtocolGrant::Shift(grant) => Box::pin(async move { guest.give_lock_back(card, grant).await }),
             _ => Box::pin(async move { guest.give_range_back(card, claim).await }),
         }
     }
 
-    fn holds(guest: Arc<Guest<Self>>, claim: Claim, ticket: Ticket) -> BoxFuture<Result<bool, FabricError>> {
-        match ticket.grant {
-            AnyGrant::Shift(grant) => Box::pin(async move { guest.client.lock().holds(&grant).await }),
-            _ => Box::pin(async move { guest.client.book().is_entered(ticket.seat.card(), claim).await }),
+    fn holds(
+        guest: Arc<Guest<Self>>,
+        claim: Claim,
+        granted: Granted,
+    ) -> BoxFuture<Result<bool, FabricError>> {
+        match granted.grant {
+            ProtocolGrant::Shift(grant) => Box::pin(async move { guest.client.lock().holds(&grant).await }),
+            _ => Box::pin(async move { guest.client.book().is_entered(granted.record.index(), claim).await }),
         }
     }
 }
 
 impl Guest<Lent> {
     /// Takes a range, under the lock that is its gate.
-    async fn take_range(&self, claim: Claim, wait: bool) -> Result<Ticket, Refused> {
+    async fn take_range(&self, claim: Claim, wait: bool) -> Result<Granted, Refused> {
         let Lent(rooms) = &self.cards;
         let gate = rooms.sit(layout::gate(claim.lock), wait).await?;
         let Some(range) = rooms.spare() else {
@@ -127,7 +131,7 @@ impl Guest<Lent> {
         };
         rooms.stand_up(gate);
         match taken {
-            Ok(token) => Ok(self.ticket(range, AnyGrant::Range { token })),
+            Ok(token) => Ok(self.granted(range, ProtocolGrant::Range { token })),
             Err(denied) => {
                 rooms.stand_up(range);
                 Err(Refused::new(denied, claim))

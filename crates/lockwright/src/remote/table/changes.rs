@@ -201,7 +201,7 @@ impl Table {
         request.change = Change::Failed(match why {
             Why::Busy => ChangeError::Busy,
             Why::Deadlock => ChangeError::WouldDeadlock,
-            Why::Refused(why) => ChangeError::Server(why),
+            Why::Refused(why) => ChangeError::Refused(why),
         });
         request.waker.take()
     }

@@ -57,7 +57,7 @@ fn what_is_held_is_lost_with_the_session_if_the_server_goes_on() {
     table.end_session();
     let asks = asks(&table.begin_session(origin(1), b""));
     assert!(!asks.iter().any(|ask| matches!(ask, Ask::Claim { .. })));
-    assert!(matches!(table.stage(held), Some(Stage::Lost)));
+    assert!(matches!(table.stage(held), Some(Stage::Lost(_))));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn silence_beyond_the_lease_ends_everything() {
     let (mut table, held, wanted) = table();
     assert!(table.expire(Duration::from_secs(1), Duration::from_secs(2)).is_empty());
     table.expire(Duration::from_secs(3), Duration::ZERO);
-    assert!(matches!(table.stage(held), Some(Stage::Lost)));
+    assert!(matches!(table.stage(held), Some(Stage::Lost(_))));
     assert!(matches!(table.stage(wanted), Some(Stage::Failed(_))));
 }
 

@@ -69,7 +69,7 @@ impl Book for GuestBook {
 
     async fn granted(&self, card: u8, token: u64) -> Result<(), FabricError> {
         if !self.ask(|id| Ask::Granted { id, card, token }).await? {
-            return Err(FabricError::Expelled);
+            return Err(FabricError::Evicted);
         }
         let written = self.written[usize::from(card)].load(SeqCst);
         if written == self.ep.breaks() { Ok(()) } else { Err(GONE) }

@@ -12,7 +12,7 @@ use super::guest::endpoint::GuestEndpoint;
 use super::guest::{Client, Guest, Way, full};
 use super::link::Remote;
 use crate::home::members::{SHAPE, params};
-use crate::home::{AnyGrant, BoxFuture, Kind, Refused, Ticket};
+use crate::home::{BoxFuture, Granted, Kind, ProtocolGrant, Refused};
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
@@ -55,22 +55,22 @@ impl Way for Verbs {
         _: Kind,
         claim: Claim,
         wait: bool,
-    ) -> BoxFuture<Result<Ticket, Refused>> {
+    ) -> BoxFuture<Result<Granted, Refused>> {
         Box::pin(async move { guest.take_lock(claim, wait).await })
     }
 
-    fn give_back(guest: Arc<Guest<Self>>, _: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        Box::pin(async move { guest.give_lock_back(ticket.seat.card(), shift(&ticket)).await })
+    fn give_back(guest: Arc<Guest<Self>>, _: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
+        Box::pin(async move { guest.give_lock_back(granted.record.index(), shift(&granted)).await })
     }
 
-    fn holds(guest: Arc<Guest<Self>>, _: Claim, ticket: Ticket) -> BoxFuture<Result<bool, FabricError>> {
-        Box::pin(async move { guest.client.lock().holds(&shift(&ticket)).await })
+    fn holds(guest: Arc<Guest<Self>>, _: Claim, granted: Granted) -> BoxFuture<Result<bool, FabricError>> {
+        Box::pin(async move { guest.client.lock().holds(&shift(&granted)).await })
     }
 }
 
-fn shift(ticket: &Ticket) -> ShiftGrant {
-    match ticket.grant {
-        AnyGrant::Shift(grant) => grant,
+fn shift(granted: &Granted) -> ShiftGrant {
+    match granted.grant {
+        ProtocolGrant::Shift(grant) => grant,
         _ => unreachable!("a space gets back the grants that it gave out"),
     }
 }

@@ -94,7 +94,7 @@ impl RoleState {
 
     /// The threads that take `message`.
     fn threads_for(&self, message: &Message) -> std::ops::Range<usize> {
-        let desk = self.role.desk(message).min(self.desks.len() - 1);
+        let desk = self.role.thread_group(message).min(self.desks.len() - 1);
         let first = if desk == 0 { 0 } else { self.desks[desk - 1] };
         first..self.desks[desk]
     }
@@ -293,7 +293,7 @@ impl Core {
     pub(super) fn tell_roles_of_departure(&mut self, client: u32) {
         let from = PeerId::client(client as usize);
         for role in 0..self.roles.len() {
-            if self.roles[role].role.hears_departures() {
+            if self.roles[role].role.wants_departures() {
                 let to = PeerId::role(role);
                 let sent_ns = self.clients[client as usize].sent.last_ns(to);
                 let at_ns = sent_ns.max(self.now_ns + self.model.node_lost_ns);
@@ -307,7 +307,7 @@ impl Core {
     pub(super) fn tell_of_role(&mut self, lost: usize) {
         let at_ns = self.now_ns + self.model.node_lost_ns;
         for role in 0..self.roles.len() {
-            if self.roles[role].role.hears_of_roles() {
+            if self.roles[role].role.wants_role_departures() {
                 let message = Message::new(0, Message::DEPARTED, &[]);
                 self.fly(PeerId::role(lost), PeerId::role(role), message, at_ns);
             }

@@ -27,8 +27,8 @@ impl<'a> Table<'a> {
         let word = shared.map.u64(AT_NAMES_LOCK);
         let began = shared.clock.now();
         for look in 0.. {
-            if !client.is_in() {
-                return Err(SpaceError::Expelled);
+            if !client.is_member() {
+                return Err(SpaceError::Evicted);
             }
             match word.compare_exchange(0, me.0.into(), SeqCst, SeqCst) {
                 Ok(_) => return Ok(Self::new(shared)),

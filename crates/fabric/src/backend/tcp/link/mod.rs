@@ -15,10 +15,10 @@ pub(super) use requests::Answer;
 
 use self::requests::{About, Call};
 use super::client::Line;
-use super::fate::Fate;
+use super::close_reason::CloseReason;
 use super::frame::{Frame, Welcome};
+use super::handler::{Ear, SessionHandler};
 use super::incoming::Incoming;
-use super::listener::{Ear, Listener};
 use super::outgoing::Outgoing;
 use crate::addr::{NodeId, PeerId};
 use crate::backend::clock::Clock;
@@ -42,7 +42,7 @@ const ACK_EVERY: u64 = 32;
 enum Phase {
     Up(Arc<Outgoing>, Arc<Mutex<Incoming>>),
     Down,
-    Over(Fate),
+    Over(CloseReason),
 }
 
 #[derive(Debug)]
@@ -113,14 +113,14 @@ impl Link {
     }
 
     /// How the session ended, if it did.
-    pub(super) fn fate(&self) -> Option<Fate> {
+    pub(super) fn close_reason(&self) -> Option<CloseReason> {
         match &self.state().phase {
             Phase::Over(fate) => Some(fate.clone()),
             _ => None,
         }
     }
 
-    pub(super) fn poll_fate(&self, seat: &mut Option<u64>, cx: &Context<'_>) -> Poll<Fate> {
+    pub(super) fn poll_fate(&self, seat: &mut Option<u64>, cx: &Context<'_>) -> Poll<CloseReason> {
         let mut state = self.state();
         if let Phase::Over(fate) = &state.phase {
             return Poll::Ready(fate.clone());
@@ -134,11 +134,11 @@ impl Link {
     }
 
     /// From now on messages go to `listener`.
-    pub(super) fn listen(&self, listener: Weak<dyn Listener>) {
+    pub(super) fn set_handler(&self, listener: Weak<dyn SessionHandler>) {
         let _ = self.listener.set(Ear(listener));
     }
 
-    fn listener(&self) -> Option<Arc<dyn Listener>> {
+    fn listener(&self) -> Option<Arc<dyn SessionHandler>> {
         self.listener.get()?.0.upgrade()
     }
 
@@ -181,7 +181,7 @@ impl Link {
     }
 
     /// Takes in one frame of the server. `Err` if it ends the session.
-    pub(super) fn take_in(&self, frame: Frame) -> Result<(), Fate> {
+    pub(super) fn take_in(&self, frame: Frame) -> Result<(), CloseReason> {
         match frame {
             Frame::Done { id, olds } => self.answer(id, Answer::Done(olds)),
             Frame::Waited { id, met, value } => self.answer(id, Answer::Waited { met, value }),
@@ -193,13 +193,13 @@ impl Link {
             }
             Frame::Deliver { seq, from, message } => return self.letter(seq, from, message),
             Frame::Pong => {}
-            Frame::Refused { text, .. } => return Err(Fate::Refused(text)),
-            other => return Err(Fate::Refused(format!("it sent a frame out of place: {other:?}"))),
+            Frame::Refused { text, .. } => return Err(CloseReason::Refused(text)),
+            other => return Err(CloseReason::Refused(format!("it sent a frame out of place: {other:?}"))),
         }
         Ok(())
     }
 
-    fn letter(&self, seq: u64, from: PeerId, message: Message) -> Result<(), Fate> {
+    fn letter(&self, seq: u64, from: PeerId, message: Message) -> Result<(), CloseReason> {
         let mut state = self.state();
         if seq <= state.seen {
             return Ok(());
@@ -217,7 +217,7 @@ impl Link {
             None => Some(message),
         };
         let Some(message) = message else { return Ok(()) };
-        if self.mailbox.put(from, message) { Ok(()) } else { Err(Fate::Overrun) }
+        if self.mailbox.put(from, message) { Ok(()) } else { Err(CloseReason::Overrun) }
     }
 
     /// The connection broke: what was sent and not answered fails, waits stay. `false` if the session is over.
@@ -268,11 +268,11 @@ impl Link {
     }
 
     /// The end: everything fails. The first reason given counts.
-    pub(super) fn end(&self, fate: Fate) {
+    pub(super) fn end(&self, fate: CloseReason) {
         let mut state = self.state();
         match &state.phase {
             Phase::Over(_) => return,
-            Phase::Up(out, _) if fate == Fate::Closed => {
+            Phase::Up(out, _) if fate == CloseReason::Closed => {
                 out.push(|bytes| Frame::Goodbye.encode(bytes));
                 out.finish();
             }
@@ -287,8 +287,8 @@ impl Link {
         wakers.extend(state.end.take());
         drop(state);
         wake_all(wakers);
-        if let Some(listener) = self.listener().filter(|_| news != Fate::Closed) {
-            listener.over(&news);
+        if let Some(listener) = self.listener().filter(|_| news != CloseReason::Closed) {
+            listener.closed(&news);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! An entry whose counts come to their ends within a few steps: for the explorer, which could not get there otherwise.
 
-use super::layout::{Guard, Layout, counts_end_well};
-use super::stirred::Stir;
 use lockwright_fabric::{Field, Needs, Verb, Word};
+use lockwright_locks::shiftlock::layout::{Guard, Layout, counts_end_well};
+use lockwright_locks::shiftlock::stirred::Stir;
 
-/// [`Stirred`](super::stirred::Stirred) with fewer bits.
+/// [`Stirred`](lockwright_locks::shiftlock::stirred::Stirred) with fewer bits.
 ///
 /// | bits | field | holds |
 /// |---|---|---|
@@ -15,7 +15,7 @@ use lockwright_fabric::{Field, Needs, Verb, Word};
 /// | 64–69 | RelCnt | nobody is let in from 32 releases on |
 /// | 70 | generation | recoveries so far, modulo 2 |
 #[derive(Debug)]
-pub struct Narrow;
+pub(crate) struct Narrow;
 
 impl Narrow {
     const STIR: Field = Field { shift: 18, bits: 2 };

@@ -7,7 +7,7 @@
 ///
 /// ```
 /// use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint};
-/// use lockwright_fabric::{Capabilities, Endpoint, PeerId, pass_on};
+/// use lockwright_fabric::{Capabilities, Endpoint, PeerId, delegate};
 ///
 /// /// Cannot do more than eight bytes at a time.
 /// #[derive(Clone)]
@@ -16,8 +16,8 @@
 /// }
 ///
 /// impl Endpoint for Narrow {
-///     pass_on!(inner: me home go wait_until send send_datagram recv_by);
-///     pass_on!(inner: now passed alarm is_gone sleep suspects random mark checkpoint observe);
+///     delegate!(inner: me home go wait_until send send_datagram recv_by);
+///     delegate!(inner: now passed alarm is_gone sleep suspects random mark checkpoint observe);
 ///
 ///     fn capabilities(&self) -> Capabilities {
 ///         Capabilities { wide: false, ..self.inner.capabilities() }
@@ -28,9 +28,9 @@
 /// assert_eq!(narrow.me(), PeerId::client(3));
 /// ```
 #[macro_export]
-macro_rules! pass_on {
+macro_rules! delegate {
     ($inner:tt: $($method:ident)+) => {
-        $($crate::pass_on!(@ $method $inner);)+
+        $($crate::delegate!(@ $method $inner);)+
     };
     (@ me $inner:tt) => {
         #[inline(always)]

@@ -39,24 +39,24 @@ const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
 const RUNG: u8 = 2;
 
-/// Wakes a thread that [hears](super::TcpEndpoint::hear) a server: a waker for the futures that it waits for.
+/// Wakes a thread that [hears](super::TcpEndpoint::read_blocking) a server: a waker for the futures that it waits for.
 ///
 /// ```
-/// use lockwright_fabric::backend::tcp::Bell;
+/// use lockwright_fabric::backend::tcp::EventfdWaker;
 /// use std::sync::Arc;
-/// let bell = Arc::new(Bell::new()?);
+/// let bell = Arc::new(EventfdWaker::new()?);
 /// std::task::Waker::from(Arc::clone(&bell)).wake();
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Bell {
+pub struct EventfdWaker {
     state: AtomicU8,
     /// Looks in vain in a row; from [`IN_VAIN`] on, sleeps since.
     vain: AtomicU32,
     file: OwnedFd,
 }
 
-impl Bell {
+impl EventfdWaker {
     /// A bell for one thread.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Bell {
     }
 }
 
-impl Wake for Bell {
+impl Wake for EventfdWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -132,8 +132,8 @@ impl Wake for Bell {
 }
 
 impl Link {
-    /// See [`TcpEndpoint::hear`](super::TcpEndpoint::hear).
-    pub(super) fn hear_here(&self, bell: &Bell, limit: Duration) -> bool {
+    /// See [`TcpEndpoint::read_blocking`](super::TcpEndpoint::read_blocking).
+    pub(super) fn read_blocking(&self, bell: &EventfdWaker, limit: Duration) -> bool {
         let Some((out, incoming)) = self.line() else { return false };
         let Some(socket) = out.socket() else { return false };
         if let Some(heard) = bell.look(|| self.take_in_from(socket, &incoming)) {
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_bell_that_rang_before_the_sleep_is_heard_and_heard_once() {
         let (socket, _other) = pair();
-        let bell = Arc::new(Bell::new().unwrap());
+        let bell = Arc::new(EventfdWaker::new().unwrap());
         bell.wake_by_ref();
         bell.wake_by_ref();
         assert_eq!(bell.sleep(&socket, LONG), Some(false));
@@ -192,8 +192,8 @@ mod tests {
 
     #[test]
     fn looking_that_was_in_vain_a_few_times_is_left_alone_for_a_while() {
-        let bell = Bell::new().unwrap();
-        let looked = |bell: &Bell| {
+        let bell = EventfdWaker::new().unwrap();
+        let looked = |bell: &EventfdWaker| {
             let mut looked = false;
             bell.look(|| {
                 looked = true;
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_sleeper_wakes_by_its_bell_and_by_its_socket() {
         let (socket, mut other) = pair();
-        let bell = Arc::new(Bell::new().unwrap());
+        let bell = Arc::new(EventfdWaker::new().unwrap());
         let rings = Arc::clone(&bell);
         let ringer = std::thread::spawn(move || {
             while rings.state.load(SeqCst) != ASLEEP {

@@ -2,7 +2,7 @@
 
 /// How a client's session ended. Its endpoint is of no more use; another can be connected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fate {
+pub enum CloseReason {
     /// The client itself ended it.
     #[error("the session was closed")]
     Closed,

@@ -2,14 +2,14 @@
 //!
 //! What it must not do: block. It is called by the task that reads the connection.
 
-use super::fate::Fate;
+use super::close_reason::CloseReason;
 use crate::addr::PeerId;
 use crate::message::Message;
 use std::fmt;
 use std::sync::Weak;
 
-/// Hears what comes for a client: see [`TcpEndpoint::listen`](super::TcpEndpoint::listen).
-pub trait Listener: Send + Sync {
+/// Hears what comes for a client: see [`TcpEndpoint::set_handler`](super::TcpEndpoint::set_handler).
+pub trait SessionHandler: Send + Sync {
     /// A message came. What is given back goes into the mailbox.
     fn message(&self, from: PeerId, message: Message) -> Option<Message>;
 
@@ -18,11 +18,11 @@ pub trait Listener: Send + Sync {
     fn reconnected(&self);
 
     /// The session is over, by whatever but [`TcpEndpoint::close`](super::TcpEndpoint::close).
-    fn over(&self, fate: &Fate);
+    fn closed(&self, fate: &CloseReason);
 }
 
 /// A listener, which may be gone.
-pub(super) struct Ear(pub(super) Weak<dyn Listener>);
+pub(super) struct Ear(pub(super) Weak<dyn SessionHandler>);
 
 impl fmt::Debug for Ear {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
