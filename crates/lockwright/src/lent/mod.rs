@@ -4,7 +4,7 @@
 //! take. Whoever is in the space writes its cards there itself, with WRITEs that go ahead of the verb that takes the lock on
 //! the same queue pair. The server only says who is in: it is the one that lets clients in and destroys the queue pairs of
 //! those who are gone, and it does so *before* it strikes them off the roster. So nobody is ever a zombie: what somebody
-//! who is off the roster has not done by then, it will never do. `docs/decisions/0025-spaces-in-lent-memory.md` says why it
+//! who is off the roster has not done by then, it will never do. `docs/decisions/0014-one-sided-spaces.md` says why it
 //! is this way.
 //!
 //! The server's CPU loads and stores words of the roster and of cards, and never changes the word of a lock: an atomic of
