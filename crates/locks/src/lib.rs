@@ -12,7 +12,7 @@ pub mod combiner;
 pub mod fast;
 pub mod fisslock;
 pub mod join;
-pub mod kept;
+pub mod holders;
 pub mod orphans;
 mod protocol;
 pub mod qplock;

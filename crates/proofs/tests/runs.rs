@@ -47,7 +47,7 @@ fn a_plan_without_clients_is_refused() {
 fn more_clients_than_a_lock_has_room_for_are_refused() {
     let plan = Plan { clients: 65, ..Plan::default() };
     let failure = run::<Kept>(&plan, &KeptParams::default()).unwrap_err();
-    assert!(failure.to_string().contains("kept has room for 64 clients, not for 65"), "{failure}");
+    assert!(failure.to_string().contains("holders has room for 64 clients, not for 65"), "{failure}");
 }
 
 #[test]

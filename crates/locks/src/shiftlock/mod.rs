@@ -6,10 +6,10 @@
 //! two halves leave together, any waiter recovers a lock with one verb, and every grant has a fencing token.
 //!
 //! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them, [`stirred`] and
-//! [`stirred_portable`] are those of [kept](crate::kept) locks, [`narrow`] one that is soon used up; `acquire` and `release` are
+//! [`stirred_portable`] are those of [kept](crate::holders) locks, [`narrow`] one that is soon used up; `acquire` and `release` are
 //! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for those who
 //! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue;
-//! [`prompt`] is the fast path where no verb has to be waited for; [`witness`] is for spaces that
+//! [`prompt`] is the fast path where no verb has to be waited for; [`lookup`] is for spaces that
 //! know their clients; `cases` and [`mutants`] are for the explorer.
 //!
 //! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
@@ -30,7 +30,7 @@ pub mod server;
 pub mod shared;
 pub mod stirred;
 pub mod stirred_portable;
-pub mod witness;
+pub mod lookup;
 
 pub use grant::ShiftGrant;
 
@@ -46,7 +46,7 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
-use witness::{Nobody, Witness};
+use lookup::{HolderLookup, NoLookup};
 
 /// ShiftLock with the entry `L` and the rules of `R`: those shipped, or a mutant's.
 #[derive(Debug)]
@@ -188,7 +188,7 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
     }
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &ShiftParams) -> ShiftClient<E, L, R> {
-        ShiftClient { core: Rc::new(Core::new(ep, space, params, Nobody)) }
+        ShiftClient { core: Rc::new(Core::new(ep, space, params, NoLookup)) }
     }
 
     fn roles(space: &Space, params: &ShiftParams) -> Vec<BoxedRole> {
@@ -237,7 +237,7 @@ impl<E: Debug, L, R> Debug for ShiftClient<E, L, R> {
 
 /// What a client and the acquires it left behind share. `O` keeps those; the client for several threads, whose user keeps
 /// them, has none (`shared`).
-struct Core<E, L, R, O = Orphans, W = Nobody> {
+struct Core<E, L, R, O = Orphans, W = NoLookup> {
     ep: E,
     space: Space,
     params: ShiftParams,
@@ -250,7 +250,7 @@ struct Core<E, L, R, O = Orphans, W = Nobody> {
     /// Acquires that were given up, which must still take their handover and pass it on.
     orphans: O,
     /// Asked before a lock is reset.
-    witness: W,
+    lookup: W,
     of: PhantomData<(L, R)>,
 }
 
@@ -326,8 +326,8 @@ impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O: Default, W: Witness> Core<E, L, R, O, W> {
-    fn new(ep: E, space: &Space, params: &ShiftParams, witness: W) -> Self {
+impl<E: Endpoint, L: Layout, R: Rules, O: Default, W: HolderLookup> Core<E, L, R, O, W> {
+    fn new(ep: E, space: &Space, params: &ShiftParams, lookup: W) -> Self {
         Self {
             space: *space,
             params: params.clone(),
@@ -335,14 +335,14 @@ impl<E: Endpoint, L: Layout, R: Rules, O: Default, W: Witness> Core<E, L, R, O, 
             members: Members::new::<L>(ep.me()),
             last_look: AtomicU64::new(0),
             orphans: O::default(),
-            witness,
+            lookup,
             of: PhantomData,
             ep,
         }
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     #[inline(always)]
     fn word(&self, lock: u64) -> Word<L::Word> {
         Word::at(self.space.place(lock, L::Word::WIDTH.bytes()))

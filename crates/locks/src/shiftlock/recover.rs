@@ -18,7 +18,7 @@ use super::layout::{Entry, Layout, Member, Stamp, happened};
 use super::messages::Pass;
 use super::release::Changed;
 use super::server::Resets;
-use super::witness::Witness;
+use super::lookup::HolderLookup;
 use super::{Core, Rules, ShiftGrant};
 use crate::protocol::Lost;
 use lockwright_fabric::observe::{Claim, Observation};
@@ -66,7 +66,7 @@ pub(super) fn reset<L: Layout, R: Rules>(stamp: Stamp) -> Option<MaskedCas> {
     })
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// Begins to watch: RelCnt is that of `stamp` now, and this waiter came after `began`.
     pub(super) async fn vigil(&self, stamp: Stamp, began: Time) -> Vigil {
         Vigil { stamp, since: self.look().await, began, by_me: false }

@@ -4,7 +4,7 @@ use super::acquire::enqueue;
 use super::give_up::Begun;
 use super::layout::{Entry, Guard, Layout, Member, Stamp, Wide, happened};
 use super::stirred::Stir;
-use super::witness::{Nobody, Witness};
+use super::lookup::{HolderLookup, NoLookup};
 use super::{Core, Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use crate::fast::Quick;
 use crate::protocol::{Denied, Lost, Patience, Space, Want};
@@ -15,13 +15,13 @@ use std::fmt::Debug;
 impl<L: Layout, R: Rules> ShiftLock<L, R> {
     /// A client that several threads can use at once, that asks `witness` before it resets a lock, and leaves it to its user which
     /// slot an acquisition has.
-    pub(crate) fn kept_client<E: Endpoint, W: Witness>(
+    pub(crate) fn recorded_client<E: Endpoint, W: HolderLookup>(
         ep: E,
         space: &Space,
         params: &ShiftParams,
-        witness: W,
+        lookup: W,
     ) -> SharedClient<E, L, R, W> {
-        let mut core = Core::new(ep, space, params, witness);
+        let mut core = Core::new(ep, space, params, lookup);
         core.members.leave_to_user();
         SharedClient { core }
     }
@@ -31,7 +31,7 @@ impl<L: Layout, R: Rules> ShiftLock<L, R> {
 ///
 /// It keeps no orphans: whoever gives up on an acquire must see its future through to the end and release what it brings
 /// (see [`finish_then_release`](crate::orphans::finish_then_release)). So it knows no deadlines either.
-pub struct SharedClient<E, L = Wide, R = Shipped, W = Nobody> {
+pub struct SharedClient<E, L = Wide, R = Shipped, W = NoLookup> {
     pub(super) core: Core<E, L, R, (), W>,
 }
 
@@ -41,7 +41,7 @@ impl<E: Debug, L, R, W> Debug for SharedClient<E, L, R, W> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, W: Witness> Core<E, L, R, (), W> {
+impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> Core<E, L, R, (), W> {
     /// READER-ACQUIRE without its fast path, for those who have tried before.
     async fn read_patiently(&self, want: Want) -> Result<ShiftGrant, Denied> {
         let began = self.last_look();
@@ -70,7 +70,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> Core<E, L, R, (), W> {
 }
 
 /// For whoever gives every acquisition a slot of its own.
-impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
+impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W> {
     /// Takes the lock if it is free, as the acquisition `slot`.
     #[inline(always)]
     pub(crate) fn try_as(&self, slot: u8, claim: Claim) -> impl Future<Output = Result<ShiftGrant, Denied>> {
@@ -128,11 +128,11 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
+impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W> {
     /// Who is asked before a lock is reset.
     #[inline(always)]
-    pub fn witness(&self) -> &W {
-        &self.core.witness
+    pub fn lookup(&self) -> &W {
+        &self.core.lookup
     }
 
     /// The client's endpoint.

@@ -7,7 +7,7 @@
 //! What this file must not do: know a fabric or a protocol by name, except in [`Ticket`].
 
 #[cfg(target_os = "linux")]
-pub(crate) mod cards;
+pub(crate) mod holders;
 pub(crate) mod mem;
 mod mem_locks;
 #[cfg(target_os = "linux")]
@@ -17,13 +17,11 @@ pub(crate) mod members;
 #[cfg(target_os = "linux")]
 pub(crate) mod ranges;
 #[cfg(target_os = "linux")]
-mod seats;
+mod slots;
 #[cfg(target_os = "linux")]
 pub(crate) mod shm;
 #[cfg(target_os = "linux")]
 mod threads;
-#[cfg(target_os = "linux")]
-pub(crate) mod vitals;
 
 use crate::error::{ChangeError, HandleError, LockError};
 use crate::name::LockName;

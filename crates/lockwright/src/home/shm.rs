@@ -1,18 +1,18 @@
 //! `shm:`, a space in this host's shared memory: any process of this user, no server.
 //!
-//! Before a waiter takes a lock away from somebody it asks the [`cards`] whether a living process holds it:
+//! Before a waiter takes a lock away from somebody it looks at the [`holders`] whether a living process holds it:
 //! dead processes are seen at once, stopped ones after their lease.
 //!
 //! What this file must not do: keep anything about a lock outside the space.
 
-use super::cards::Ward;
+use super::holders::{self, DependentProcess};
 use super::member::Member;
 use super::members::{self, Members, NAMES, token};
 use super::ranges::gate;
-use super::{Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket, cards};
+use super::{Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket};
 use crate::error::{HandleError, LockError, OpenError};
 use crate::name::LockName;
-use lockwright_fabric::FabricError;
+use lockwright_fabric::{FabricError, PeerId};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Reclaim, ShmSpace, SpaceError, SpaceOptions};
 use lockwright_fabric::observe::Claim;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What a space of ours is called; raised when the meaning of its memory changes.
-const TAG: &str = "lockwright 4, kept shiftlock";
+const TAG: &str = "lockwright 5, shiftlock with holder records";
 /// Bits of a peer's number that ShiftLock has room for.
 const PEER_BITS: u32 = 24;
 
@@ -37,7 +37,7 @@ pub(crate) struct ShmHome {
 pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
     let refuse = |why: String| OpenError::Space { space: path.display().to_string(), why };
     let options = SpaceOptions::default()
-        .clients(cards::SLOTS)
+        .clients(holders::SLOTS)
         .peer_bits(PEER_BITS)
         .names(NAMES)
         .memory(1, &members::regions())
@@ -61,7 +61,7 @@ impl ShmHome {
     pub(crate) fn new(space: ShmSpace, lease: Duration) -> Result<Self, LockError> {
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let home = Self { members: Arc::new(Members::new(space, lease_ns)?) };
-        home.bury();
+        home.reap();
         Ok(home)
     }
 
@@ -70,11 +70,11 @@ impl ShmHome {
     }
 
     /// Recovers the locks of dead clients, drops their names, and lets their slots be used again.
-    fn bury(&self) {
+    fn reap(&self) {
         let Ok(member) = self.members.any() else { return };
         let names = member.names();
         for dead in self.space().dead_clients() {
-            if member.book.sheets.of(dead.peer).is_some_and(|sheet| sheet.ward.lives()) {
+            if is_survived(&member, dead.peer) {
                 continue;
             }
             let mut bases = HashMap::new();
@@ -92,18 +92,24 @@ impl ShmHome {
     }
 
     pub(super) fn by_lease(&self, member: &Member) -> Standing {
-        if member.book.life.is_in_doubt(self.space().now()) { Standing::Uncertain } else { Standing::Held }
+        if member.holders().is_late(self.space().now()) { Standing::Uncertain } else { Standing::Held }
     }
+}
+
+/// Whether the dependent process of a client that is dead still runs.
+fn is_survived(member: &Member, dead: PeerId) -> bool {
+    let client = member.holders().reader().client(dead);
+    client.is_some_and(|client| DependentProcess::of_client(&client).is_running())
 }
 
 /// Names whose tokens would begin above this are not made: with what a lock adds by itself, tokens stay below 2⁵³, from where
 /// on readers of JSON may round them.
 const HIGHEST_BASE: u64 = 1 << 52;
 
-/// Whether an unused name can go. Not one that somebody alive has a card for: a client that was declared dead as the user of
+/// Whether an unused name can go. Not one that a client which is alive has a record for: a client that was evicted as the user of
 /// a name may be alive as the holder of a range of it, by another membership.
 fn reclaim(member: &Member, id: u64, token_base: u64) -> Reclaim {
-    if member.book.is_wanted(id) {
+    if member.table().is_wanted_now(id) {
         return Reclaim::Keep;
     }
     // Both go on from the same token, so that the next name's can begin just there.
@@ -152,7 +158,7 @@ impl Home for ShmHome {
     }
 
     fn unbind(&self, _: &LockName, bound: Bound, _: Kind) {
-        // A member that was declared dead has lost its names with everything else.
+        // A member that was evicted has lost its names with everything else.
         if let Some(member) = self.members.all().into_iter().find(|member| member.number == bound.by) {
             let _ = member.names().close(bound.lock, |id| reclaim(&member, id, bound.token_base));
         }
@@ -178,7 +184,7 @@ impl Home for ShmHome {
         // Ranges of the dead do not count anyway.
         kind == Kind::Keyed
             && self.members.any().is_ok_and(|member| {
-                !member.book.is_wanted(claim.lock)
+                !member.table().is_wanted_now(claim.lock)
                     && block_on(member.client.lock().recover(claim.lock)) == Ok(true)
             })
     }
@@ -227,8 +233,8 @@ impl Home for ShmHome {
     }
 
     fn set_ward(&self, pid: u32) -> bool {
-        let Some(ward) = Ward::of(pid) else { return false };
-        self.members.all().iter().all(|member| member.book.pen.ward(&member.book.ep, ward).is_ok())
+        let Some(process) = DependentProcess::of(pid) else { return false };
+        self.members.all().iter().all(|member| member.holders().set_dependent(process).is_ok())
     }
 
     fn nearby(&self, bound: &Bound) -> Option<&Arc<Member>> {
@@ -237,8 +243,8 @@ impl Home for ShmHome {
 
     fn heartbeat(&self) -> Duration {
         self.members.beat();
-        self.bury();
-        Duration::from_nanos(self.members.lease_ns) / cards::BEATS
+        self.reap();
+        Duration::from_nanos(holders::period_ns(self.members.lease_ns))
     }
 }
 
@@ -249,7 +255,7 @@ mod tests {
     #[test]
     fn a_space_that_an_older_version_made_is_refused_with_what_can_be_done_about_it() {
         let path = std::env::temp_dir().join(format!("lockwright-old-{}.space", std::process::id()));
-        let old = "lockwright 3, kept shiftlock";
+        let old = "lockwright 4, kept shiftlock";
         drop(ShmSpace::open(&path, &SpaceOptions::default().tag(old).create(true)).unwrap());
         let refused = open(&path, true).unwrap_err().to_string();
         let _ = std::fs::remove_file(&path);

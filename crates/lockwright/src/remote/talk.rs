@@ -30,12 +30,12 @@
 //!
 //! What this file must not do: trust a word of what it decodes. Whatever is no request comes out as `None`.
 
-use crate::home::cards::CARDS;
+use crate::home::holders::RECORDS;
 use crate::home::{Kind, whole};
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Message, PeerId};
-use lockwright_locks::kept::{Says, State};
+use lockwright_locks::holders::{Holding, State};
 
 /// Raised when the meaning of a message changes, or there are new ones: 2 has changes of what is held.
 pub(crate) const VERSION: u64 = 2;
@@ -144,7 +144,7 @@ pub(crate) enum Ask {
     /// Of a guest: what is to be written on one of its cards, in the words of the space; `None` wipes it.
     Card {
         card: u8,
-        says: Option<Says>,
+        says: Option<Holding>,
     },
     /// Of a guest: the token of what the card now holds. Answered whether the guest is still in the space.
     Granted {
@@ -276,7 +276,7 @@ impl Ask {
             Ask::Break { id, token, name } => message(10, *id, [seq, *token, 0, 0], pack(name.as_bytes())),
             Ask::Find { id, handle } => message(11, *id, [seq, *handle, 0, 0], Vec::new()),
             Ask::Card { card, says } => {
-                let (state, lock, exclusive) = says.map_or((0, 0, false), |Says { state, claim }| {
+                let (state, lock, exclusive) = says.map_or((0, 0, false), |Holding { state, claim, .. }| {
                     (state as u64, claim.lock, claim.mode == Mode::Exclusive)
                 });
                 let kind = 12 | flag(exclusive, EXCLUSIVE);
@@ -396,18 +396,18 @@ impl Answer {
 
 /// A card of those that there are.
 fn card_in(word: u64) -> Option<u8> {
-    u8::try_from(word).ok().filter(|card| u64::from(*card) < CARDS)
+    u8::try_from(word).ok().filter(|card| u64::from(*card) < RECORDS)
 }
 
 /// What is on a card; outer `None` if it makes no sense.
-fn says_in(state: u64, lock: u64, mode: Mode) -> Option<Option<Says>> {
+fn says_in(state: u64, lock: u64, mode: Mode) -> Option<Option<Holding>> {
     let states = [State::Taking, State::Waiting, State::Held];
     if (state, lock, mode) == (0, 0, Mode::Shared) {
         return Some(None);
     }
     let state = states.into_iter().find(|known| *known as u64 == state)?;
     let claim = Claim { lock, ..whole(mode) };
-    Some(Some(Says { state, claim }))
+    Some(Some(Holding::keyed(state, claim)))
 }
 
 fn name_in(tail: &[u64]) -> Option<LockName> {

@@ -9,18 +9,17 @@
 //! What this file must not do: know the protocol.
 
 use super::exported::Task;
-use crate::home::cards::{BEATS, Pen, Sheets};
-use crate::home::vitals::{Cards, Life};
-use crate::home::{BoxFuture, Kind};
+use crate::home::holders::{ShmHolders, ShmTable};
+use crate::home::BoxFuture;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace};
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, Watch};
 use lockwright_fabric::{
     Addr, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, RegionId, Wait, Width, Word64, Word128,
 };
-use lockwright_locks::kept::{PromptBook, Says};
+use lockwright_locks::holders::record::HEARTBEATS;
+use lockwright_locks::holders::{DirectRecorder, HolderRecord, Holding, Kind};
 use lockwright_locks::shiftlock::layout::Member;
-use lockwright_locks::shiftlock::witness::Witness;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
@@ -38,7 +37,7 @@ const LOCKS: (NodeId, RegionId) = (NodeId(0), RegionId(0));
 #[derive(Debug)]
 pub(super) struct Guest {
     space: ShmSpace,
-    book: Cards,
+    table: ShmTable,
     /// Bit n: card n has been in use.
     used: AtomicU64,
     /// Messages that a full mailbox holds up, in order, and how many.
@@ -55,26 +54,28 @@ impl Guest {
         expelled: impl FnOnce() + Send + 'static,
     ) -> Result<Self, String> {
         let ep = space.endpoint().map_err(|error| error.to_string())?;
-        let (pen, now, lease_ns) = (Pen::new(space, ep.me()), space.now(), LEASE.as_nanos() as u64);
-        pen.begin(&ep, lease_ns, now).map_err(|error| error.to_string())?;
-        let (sheets, life) = (Sheets::new(space), Arc::new(Life::new(now, lease_ns)));
-        let book = Cards { space: space.clone(), ep: ep.clone(), pen, sheets, life };
+        let holders = ShmHolders::join(space, ep.clone(), LEASE.as_nanos() as u64);
+        let holders = holders.map_err(|error| error.to_string())?;
         let (held_up, waiting) = (mpsc::unbounded_channel(), Arc::new(AtomicUsize::new(0)));
         let tasks = [
             Task::spawn(carry(ep, inbox)),
             Task::spawn(catch_up(held_up.1, Arc::clone(&waiting))),
-            Task::spawn(live(book.clone(), expelled)),
+            Task::spawn(live(holders.clone(), expelled)),
         ];
         let (space, used, held_up) = (space.clone(), AtomicU64::new(0), held_up.0);
-        Ok(Self { space, book, used, held_up, waiting, _tasks: tasks })
+        Ok(Self { space, table: ShmTable::new(holders), used, held_up, waiting, _tasks: tasks })
     }
 
     pub(super) fn peer(&self) -> PeerId {
-        self.book.ep.me()
+        self.ep().me()
+    }
+
+    const fn holders(&self) -> &ShmHolders {
+        self.table.space()
     }
 
     const fn ep(&self) -> &ShmEndpoint {
-        &self.book.ep
+        &self.holders().ep
     }
 
     /// Guests reach the words of locks, and no others.
@@ -127,41 +128,44 @@ impl Guest {
         self.held_up.send(Box::pin(async move { sending.await.unwrap_or(()) })).is_ok()
     }
 
-    /// Writes on a card.
-    pub(super) fn card(&self, card: u8, says: Option<Says>) {
+    /// Fills in a record, or clears it.
+    pub(super) fn card(&self, card: u8, says: Option<Holding>) {
         if self.used.fetch_or(1 << card, SeqCst) >> card & 1 == 0 {
-            let _ = self.book.pen.uses(self.ep(), u64::from(card));
+            let _ = self.holders().use_record(card);
         }
-        // Whoever is out has no cards, and finds out when it is granted something.
-        let _ = self.book.write_now(card, says);
+        // A guest that was evicted has no records, and finds out when it is granted something.
+        let _ = self.table.write_now(card, says);
     }
 
     /// Writes down the token of a grant; `false` if the guest is out of the space, and the grant does not count.
     pub(super) fn granted(&self, card: u8, token: u64) -> bool {
-        self.book.granted_now(card, token).is_ok()
+        self.table.granted_now(card, token).is_ok()
     }
 
     /// Whether somebody alive holds `lock`, but for the member that asks.
     pub(super) fn is_held(&self, lock: u64, except: u64) -> bool {
-        block_on(self.book.is_held(lock, Member(except))).unwrap_or(true)
+        self.table.is_held_now(lock, Member(except))
+    }
+
+    fn records(&self) -> Vec<HolderRecord> {
+        let reader = self.holders().reader();
+        let client = reader.client(self.peer());
+        client.map(|client| reader.records(&client).collect()).unwrap_or_default()
     }
 
     /// What it holds: lock and token.
     pub(super) fn holds(&self) -> Vec<(u64, u64)> {
-        let sheets = &self.book.sheets;
-        let cards = sheets.of(self.peer()).map(|sheet| sheets.cards(sheet));
-        let held = cards.into_iter().flatten().filter(|card| card.state.holds() && card.kind == Kind::Keyed);
-        held.map(|card| (card.claim.lock, card.token)).collect()
+        let held = self.records().into_iter();
+        let held = held.filter(|record| record.state.holds() && record.kind == Kind::Keyed);
+        held.map(|record| (record.claim.lock, record.token())).collect()
     }
 
     /// The session is over. What it still held or wanted is cleared away as what the dead leave behind.
     pub(super) fn depart(&self, how: SessionEnd) {
-        let sheets = &self.book.sheets;
-        let in_use = sheets.of(self.peer()).is_some_and(|sheet| sheets.cards(sheet).next().is_some());
-        if how == SessionEnd::Lost || in_use {
+        if how == SessionEnd::Lost || !self.records().is_empty() {
             self.space.declare_dead(self.peer());
         } else {
-            let _ = self.book.pen.end(self.ep());
+            let _ = self.holders().leave();
         }
     }
 }
@@ -193,10 +197,10 @@ async fn catch_up(mut held_up: mpsc::UnboundedReceiver<BoxFuture<()>>, waiting: 
 }
 
 /// Shows life for the guest.
-async fn live(book: Cards, expelled: impl FnOnce()) {
+async fn live(holders: ShmHolders, expelled: impl FnOnce()) {
     loop {
-        tokio::time::sleep(LEASE / BEATS).await;
-        if book.beat().is_err() {
+        tokio::time::sleep(LEASE / HEARTBEATS).await;
+        if holders.beat().is_err() {
             return expelled();
         }
     }

@@ -4,7 +4,7 @@ use super::ServeError;
 use super::books::Books;
 use super::lent::{By, Lent};
 use super::session::{Name, Session};
-use super::undertaker::Undertaker;
+use super::reaper::Reaper;
 use crate::home::Bound;
 use crate::name::LockName;
 use crate::remote::talk::{Answer, Ask};
@@ -55,8 +55,8 @@ pub(super) fn enter(session: &mut Session, space: &Arc<Lent>) -> Result<PeerId, 
 pub(super) fn employ(lends: &[Arc<Lent>]) -> Result<(), ServeError> {
     for lent in lends.iter().filter(|lent| lent.by == By::Cpu) {
         let ep = lent.memory.endpoint(PeerId::role(0));
-        let undertaker = Undertaker::start(lent, ep, false);
-        lent.employ(undertaker.map_err(|error| ServeError::System(error.to_string()))?);
+        let reaper = Reaper::start(lent, ep, false);
+        lent.employ(reaper.map_err(|error| ServeError::System(error.to_string()))?);
     }
     Ok(())
 }

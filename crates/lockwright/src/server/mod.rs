@@ -15,7 +15,7 @@
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
 //! | `guests`, `guest` | clients that run the protocol of such a space themselves |
-//! | `lent`, `lents`, `undertaker` | spaces in memory whose locks clients take by verbs of their own |
+//! | `lent`, `lents`, `reaper` | spaces in memory whose locks clients take by verbs of their own |
 //! | `rdma` | the same desk behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
 //! | `bare` | all this without connections, to be measured |
@@ -44,7 +44,7 @@ mod rdma;
 mod session;
 mod totals;
 mod tray;
-mod undertaker;
+mod reaper;
 mod workers;
 
 #[doc(hidden)]

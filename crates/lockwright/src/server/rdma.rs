@@ -6,7 +6,7 @@
 
 use super::desk::Desk;
 use super::lent::Lent;
-use super::undertaker::Undertaker;
+use super::reaper::Reaper;
 use super::{ServeError, books};
 use crate::lent::layout::{NUMBERS, SCHEME};
 use crate::remote::link;
@@ -135,7 +135,7 @@ pub(super) fn open(side: &Side, desk: &Desk, shared: Shared) -> Result<RdmaHost,
         epoch,
         ..HostOptions::default()
     };
-    let own = format!("{} - undertaker-{:032x}", std::process::id(), link::key());
+    let own = format!("{} - reaper-{:032x}", std::process::id(), link::key());
     let door =
         Door { desk: desk.clone(), runtime: Handle::current(), lent: Mutex::default(), own: own.clone() };
     let token = options.token.clone();
@@ -169,7 +169,7 @@ fn employ(
         ServeError::Rdma(format!("it cannot reach its own memory over {} to lend it: {why}", host.device()))
     };
     let ep = RdmaEndpoint::connect(address, options).map_err(|error| wrong(error.to_string()))?;
-    let undertaker = Undertaker::start(lent, ep, true).map_err(|error| wrong(error.to_string()))?;
-    lent.employ(undertaker);
+    let reaper = Reaper::start(lent, ep, true).map_err(|error| wrong(error.to_string()))?;
+    lent.employ(reaper);
     Ok(())
 }

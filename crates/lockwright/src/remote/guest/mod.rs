@@ -25,11 +25,11 @@ pub(crate) use home::GuestHome;
 use self::endpoint::GuestEndpoint;
 use super::link::Remote;
 use crate::error::LockError;
-use crate::home::cards::CARDS;
+use crate::home::holders::RECORDS;
 use crate::home::{AnyGrant, BoxFuture, Kind, Refused, Seat, Ticket};
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
-use lockwright_locks::kept::{Book, KeptClient};
+use lockwright_locks::holders::{HolderClient, Recorder};
 use lockwright_locks::shiftlock::stirred::Stir;
 use lockwright_locks::shiftlock::{ShiftGrant, Shipped};
 use lockwright_locks::{Denied, Lost};
@@ -39,7 +39,7 @@ use std::sync::Arc;
 /// What differs between guests. The value is which of one membership's cards are in use.
 pub(crate) trait Way: Debug + Default + Send + Sync + Sized + 'static {
     /// How others learn what a guest holds.
-    type Book: Book + Debug + Send + Sync;
+    type Book: Recorder + Debug + Send + Sync;
     /// The entry of a lock.
     type Layout: Stir + Send + Sync;
     /// Whether ranges are taken by verbs too. Else they are the server's.
@@ -51,10 +51,10 @@ pub(crate) trait Way: Debug + Default + Send + Sync + Sized + 'static {
     fn client(remote: &Arc<Remote>, number: u32, ep: GuestEndpoint) -> Client<Self>;
 
     /// A card by which `lock` can be taken; waited for only if one should.
-    fn sit(&self, lock: u64, wait: bool) -> impl Future<Output = Result<u8, Refused>>;
+    fn claim(&self, lock: u64, wait: bool) -> impl Future<Output = Result<u8, Refused>>;
 
     /// The card is free again.
-    fn stand_up(&self, card: u8);
+    fn free(&self, card: u8);
 
     /// Takes a lock or a range: now or never, or however long it takes. Written out for each way, as are those below: only
     /// there does the compiler see that the future can be sent to another thread.
@@ -72,8 +72,8 @@ pub(crate) trait Way: Debug + Default + Send + Sync + Sized + 'static {
     fn holds(guest: Arc<Guest<Self>>, claim: Claim, ticket: Ticket) -> BoxFuture<Result<bool, FabricError>>;
 }
 
-/// A guest's client of kept locks.
-pub(crate) type Client<W> = KeptClient<GuestEndpoint, <W as Way>::Book, Shipped, <W as Way>::Layout>;
+/// A guest's lock client.
+pub(crate) type Client<W> = HolderClient<GuestEndpoint, <W as Way>::Book, Shipped, <W as Way>::Layout>;
 
 /// One membership of a space. It ends with its session, and everything it held with it.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl<W: Way> Guest<W> {
 
     /// Takes a keyed lock: now or never, or however long it takes.
     pub(super) async fn take_lock(&self, claim: Claim, wait: bool) -> Result<Ticket, Refused> {
-        let card = self.cards.sit(claim.lock, wait).await?;
+        let card = self.cards.claim(claim.lock, wait).await?;
         let client = &self.client;
         let granted = match client.try_take(card, claim).await {
             Err(Denied::Busy) if wait => client.take(card, claim).await,
@@ -102,8 +102,8 @@ impl<W: Way> Guest<W> {
             Ok(grant) => Ok(self.ticket(card, AnyGrant::Shift(grant))),
             Err(denied) => {
                 // Whatever the attempt left in the lock's word, nobody's card says that it is held.
-                let _ = client.book().write(card, None).await;
-                self.cards.stand_up(card);
+                let _ = client.recorder().write(card, None).await;
+                self.cards.free(card);
                 Err(Refused::new(denied, claim))
             }
         }
@@ -112,7 +112,7 @@ impl<W: Way> Guest<W> {
     /// Gives a keyed lock back.
     pub(super) async fn give_lock_back(&self, card: u8, grant: ShiftGrant) -> Result<(), Lost> {
         let given = self.client.give_back(card, grant).await;
-        self.cards.stand_up(card);
+        self.cards.free(card);
         given
     }
 
@@ -123,5 +123,5 @@ impl<W: Way> Guest<W> {
 
 /// There is no card left.
 pub(super) fn full() -> Refused {
-    Refused::Error(LockError::NoSeat(format!("a guest can hold and want {CARDS} locks at a time, not more")))
+    Refused::Error(LockError::NoSeat(format!("a guest can hold and want {RECORDS} locks at a time, not more")))
 }

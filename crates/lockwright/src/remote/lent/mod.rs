@@ -13,12 +13,12 @@ use super::link::Remote;
 use super::verbs::SUFFIX;
 use crate::error::OpenError;
 use crate::home::{AnyGrant, BoxFuture, Kind, Refused, Ticket};
-use crate::lent::book::{self, LentBook};
+use crate::lent::holders::{self, LentTable};
 use crate::lent::layout::{self, SCHEME};
 use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{Endpoint, FabricError, RegionId};
 use lockwright_locks::Lost;
-use lockwright_locks::kept::ranges::{RangeBook, RangeCards};
+use lockwright_locks::holders::ranges::{RangeRecorder, RangeRecords};
 use lockwright_locks::shiftlock::layout::Layout;
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) fn open(remote: Arc<Remote>, address: &str) -> Result<GuestHome<Lent>
     if let Some(ep) = reach {
         let refuse = |why: String| OpenError::Space { space: address.to_owned(), why };
         is_large_enough(&ep).map_err(refuse)?;
-        let fits = StirredPortable::NEEDS.met_by("kept-portable", ep.capabilities());
+        let fits = StirredPortable::NEEDS.met_by("holders-portable", ep.capabilities());
         fits.map_err(|error| refuse(error.to_string()))?;
     }
     Ok(home)
@@ -66,21 +66,21 @@ fn is_large_enough(ep: &GuestEndpoint) -> Result<(), String> {
 pub(crate) struct Lent(Rooms);
 
 impl Way for Lent {
-    type Book = LentBook<GuestEndpoint>;
+    type Book = LentTable<GuestEndpoint>;
     type Layout = StirredPortable;
     const TAKES_RANGES: bool = true;
     const IS: &'static str = "memory that is lent";
 
     fn client(_: &Arc<Remote>, _: u32, ep: GuestEndpoint) -> Client<Self> {
-        book::client(ep)
+        holders::client(ep)
     }
 
-    async fn sit(&self, lock: u64, wait: bool) -> Result<u8, Refused> {
-        self.0.sit(lock, wait).await
+    async fn claim(&self, lock: u64, wait: bool) -> Result<u8, Refused> {
+        self.0.claim(lock, wait).await
     }
 
-    fn stand_up(&self, card: u8) {
-        self.0.stand_up(card);
+    fn free(&self, card: u8) {
+        self.0.free(card);
     }
 
     fn take(
@@ -106,7 +106,7 @@ impl Way for Lent {
     fn holds(guest: Arc<Guest<Self>>, claim: Claim, ticket: Ticket) -> BoxFuture<Result<bool, FabricError>> {
         match ticket.grant {
             AnyGrant::Shift(grant) => Box::pin(async move { guest.client.lock().holds(&grant).await }),
-            _ => Box::pin(async move { guest.client.book().is_entered(ticket.seat.card(), claim).await }),
+            _ => Box::pin(async move { guest.client.recorder().is_range_held(ticket.seat.card(), claim).await }),
         }
     }
 }
@@ -115,21 +115,21 @@ impl Guest<Lent> {
     /// Takes a range, under the lock that is its gate.
     async fn take_range(&self, claim: Claim, wait: bool) -> Result<Ticket, Refused> {
         let Lent(rooms) = &self.cards;
-        let gate = rooms.sit(layout::gate(claim.lock), wait).await?;
+        let gate = rooms.claim(layout::gate(claim.lock), wait).await?;
         let Some(range) = rooms.spare() else {
-            rooms.stand_up(gate);
+            rooms.free(gate);
             return Err(full());
         };
-        let cards = RangeCards { gate, range };
+        let cards = RangeRecords { gate, range };
         let taken = match wait {
             true => self.client.take_range(cards, claim).await,
             false => self.client.try_range(cards, claim).await,
         };
-        rooms.stand_up(gate);
+        rooms.free(gate);
         match taken {
             Ok(token) => Ok(self.ticket(range, AnyGrant::Range { token })),
             Err(denied) => {
-                rooms.stand_up(range);
+                rooms.free(range);
                 Err(Refused::new(denied, claim))
             }
         }
@@ -137,7 +137,7 @@ impl Guest<Lent> {
 
     async fn give_range_back(&self, card: u8, claim: Claim) -> Result<(), Lost> {
         let given = self.client.give_range_back(card, claim).await;
-        self.cards.stand_up(card);
+        self.cards.free(card);
         given
     }
 }

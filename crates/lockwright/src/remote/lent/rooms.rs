@@ -5,7 +5,7 @@
 
 use super::super::guest::full;
 use crate::home::Refused;
-use crate::home::cards::CARDS;
+use crate::home::holders::RECORDS;
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ impl Desk {
     /// A free card, in the first place that has one.
     fn take(&mut self, places: impl IntoIterator<Item = u64>) -> Option<u8> {
         for place in places {
-            let free = (place..CARDS).step_by(PLACES as usize).find(|card| self.cards >> card & 1 == 0);
+            let free = (place..RECORDS).step_by(PLACES as usize).find(|card| self.cards >> card & 1 == 0);
             if let Some(card) = free {
                 self.cards |= 1 << card;
                 return Some(card as u8);
@@ -84,7 +84,7 @@ impl Rooms {
     }
 
     /// A card with a place in `lock`; waited for only if one should.
-    pub(super) async fn sit(&self, lock: u64, wait: bool) -> Result<u8, Refused> {
+    pub(super) async fn claim(&self, lock: u64, wait: bool) -> Result<u8, Refused> {
         let free = {
             let mut desk = self.desk();
             let new = || Room { taken: 0, free: Arc::new(Semaphore::new(PLACES as usize)), users: 0 };
@@ -112,7 +112,7 @@ impl Rooms {
     }
 
     /// The card is free again, and its place.
-    pub(super) fn stand_up(&self, card: u8) {
+    pub(super) fn free(&self, card: u8) {
         let mut desk = self.desk();
         desk.cards &= !(1 << card);
         let Some((lock, permit)) = desk.permits.remove(&card) else { return };
@@ -124,4 +124,4 @@ impl Rooms {
     }
 }
 
-const _: () = assert!(CARDS.is_multiple_of(PLACES), "every place has as many cards");
+const _: () = assert!(RECORDS.is_multiple_of(PLACES), "every place has as many cards");

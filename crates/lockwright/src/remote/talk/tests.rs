@@ -23,7 +23,7 @@ fn asks() -> Vec<Ask> {
         Ask::Card { card: 63, says: None },
         Ask::Card {
             card: 1,
-            says: Some(Says { state: State::Held, claim: Claim { lock: 1 << 19, ..whole(Mode::Exclusive) } }),
+            says: Some(Holding::keyed(State::Held, Claim { lock: 1 << 19, ..whole(Mode::Exclusive) })),
         },
         Ask::Granted { id: 16, card: 2, token: u64::MAX },
         Ask::Witness { id: 15, lock: 5, except: 6 },

@@ -1,6 +1,6 @@
 //! The space's book as a guest has it: the server writes it, in the order of the guest's verbs.
 //!
-//! `lockwright_locks::kept` rests on a card being written before the verb that takes the lock. Cards go to the server as
+//! `lockwright_locks::holders` rests on a card being written before the verb that takes the lock. Cards go to the server as
 //! messages, verbs as verbs, over one connection, and the server handles both in the order in which they came; so a card
 //! need not be waited for. If the connection breaks in between, that order is lost: the verb may be executed on the next
 //! connection before the card is written. So a grant counts only if no connection broke since its card was written, which
@@ -11,12 +11,12 @@ use super::super::guest::endpoint::GuestEndpoint;
 use super::super::inquiry::Inquiry;
 use super::super::link::Remote;
 use super::super::talk::{Ask, RequestId};
-use crate::home::cards::CARDS;
+use crate::home::holders::RECORDS;
 use crate::lent::reach::Reach;
 use lockwright_fabric::{FabricError, NodeId};
-use lockwright_locks::kept::{Book, Says};
+use lockwright_locks::holders::{Holding, Recorder};
 use lockwright_locks::shiftlock::layout::Member;
-use lockwright_locks::shiftlock::witness::Witness;
+use lockwright_locks::shiftlock::lookup::HolderLookup;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -31,12 +31,12 @@ pub(crate) struct GuestBook {
     /// Which guest this is: the server may know another by now.
     number: u32,
     /// Connections that had broken when a card was last written.
-    written: [AtomicU64; CARDS as usize],
+    written: [AtomicU64; RECORDS as usize],
 }
 
 impl GuestBook {
     pub(super) fn new(remote: &Arc<Remote>, ep: GuestEndpoint, number: u32) -> Self {
-        let written = [const { AtomicU64::new(0) }; CARDS as usize];
+        let written = [const { AtomicU64::new(0) }; RECORDS as usize];
         Self { remote: Arc::clone(remote), ep, number, written }
     }
 
@@ -55,14 +55,14 @@ impl GuestBook {
     }
 }
 
-impl Witness for GuestBook {
+impl HolderLookup for GuestBook {
     async fn is_held(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
         self.ask(|id| Ask::Witness { id, lock, except: except.0 }).await
     }
 }
 
-impl Book for GuestBook {
-    async fn write(&self, card: u8, says: Option<Says>) -> Result<(), FabricError> {
+impl Recorder for GuestBook {
+    async fn write(&self, card: u8, says: Option<Holding>) -> Result<(), FabricError> {
         self.written[usize::from(card)].store(self.ep.breaks(), SeqCst);
         self.say(&Ask::Card { card, says })
     }

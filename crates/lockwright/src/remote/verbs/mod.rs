@@ -16,7 +16,7 @@ use crate::home::{AnyGrant, BoxFuture, Kind, Refused, Ticket};
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
-use lockwright_locks::kept::KeptClient;
+use lockwright_locks::holders::HolderClient;
 use lockwright_locks::shiftlock::ShiftGrant;
 use lockwright_locks::shiftlock::stirred::Stirred;
 use std::sync::Arc;
@@ -37,16 +37,16 @@ impl Way for Verbs {
 
     fn client(remote: &Arc<Remote>, number: u32, ep: GuestEndpoint) -> Client<Self> {
         let book = GuestBook::new(remote, ep.clone(), number);
-        KeptClient::new(ep, &SHAPE, &params(), book)
+        HolderClient::new(ep, &SHAPE, &params(), book)
     }
 
-    async fn sit(&self, _: u64, _: bool) -> Result<u8, Refused> {
+    async fn claim(&self, _: u64, _: bool) -> Result<u8, Refused> {
         let free = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
         let before = self.0.fetch_update(SeqCst, SeqCst, free).map_err(|_| full())?;
         Ok(before.trailing_ones() as u8)
     }
 
-    fn stand_up(&self, card: u8) {
+    fn free(&self, card: u8) {
         self.0.fetch_and(!(1 << card), SeqCst);
     }
 
