@@ -44,11 +44,7 @@ impl Holding {
 /// Writes down what one client does, where others can read it. [`HolderTable`](super::HolderTable) does.
 pub trait Recorder: HolderLookup {
     /// Fills in a record of this client's; `None` clears it. Others see it before they see anything this client does later.
-    fn write(
-        &self,
-        record: u8,
-        holding: Option<Holding>,
-    ) -> impl Future<Output = Result<(), FabricError>>;
+    fn write(&self, record: u8, holding: Option<Holding>) -> impl Future<Output = Result<(), FabricError>>;
 
     /// After the verb that brought the lock: adds the grant's [mark](ShiftGrant::mark) to the record, for others to read, and
     /// looks whether this client is still in. An error if it was evicted. Nobody evicts it any more for what it did before

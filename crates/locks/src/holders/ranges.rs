@@ -77,7 +77,11 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: Stir> HolderClien
     /// Takes the range if nobody is in its way, without a place in the queue for the gate: whoever waits there needs to be polled.
     /// `None` if others look just now, for longer than a moment; nothing has happened.
     #[inline(always)]
-    pub async fn try_range_at_once(&self, records: RangeRecords, claim: Claim) -> Option<Result<u64, Denied>> {
+    pub async fn try_range_at_once(
+        &self,
+        records: RangeRecords,
+        claim: Claim,
+    ) -> Option<Result<u64, Denied>> {
         let looked = match self.take_gate_soon(records, claim).await {
             Ok(inside) => self.look_inside(records, claim, &mut None, inside).await,
             Err(Denied::Busy) => return None,
@@ -176,7 +180,9 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: Stir> HolderClien
         let given = self.give_gate_back(records.gate, inside).await;
         let free = free?;
         if !R::RANGES_ARE_WRITTEN_INSIDE && free {
-            self.recorder().write_range(records.range, Some(Holding { state: State::Held, claim, turn: 0 })).await?;
+            self.recorder()
+                .write_range(records.range, Some(Holding { state: State::Held, claim, turn: 0 }))
+                .await?;
         }
         match (free, given) {
             (true, Ok(())) => {

@@ -302,7 +302,8 @@ impl First {
     /// Whether the record is in use for this lock.
     #[inline(always)]
     pub const fn is_for(self, kind: Kind, lock: u64) -> bool {
-        let wanted = Self::new(State::Held, kind, &Claim { lock, mode: Mode::Exclusive, start: 0, end: 0 }, 0);
+        let wanted =
+            Self::new(State::Held, kind, &Claim { lock, mode: Mode::Exclusive, start: 0, end: 0 }, 0);
         let mask = (Self::RANGE.mask() | Self::LOCK.mask()) as u64;
         (self.0 ^ wanted.0) & mask == 0 && self.0 & Self::STATE.mask() as u64 != 0
     }

@@ -221,7 +221,10 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
         let (space, layout) = (self.space(), self.space().layout());
         let directory: Vec<_> = (0..layout.directory_words()).map(|index| layout.directory(index)).collect();
         let directory = self.load_all(&directory).await?;
-        let slots = directory.into_iter().zip(0_u64..).flat_map(|(word, index)| bits(word).map(move |bit| index * 64 + bit));
+        let slots = directory
+            .into_iter()
+            .zip(0_u64..)
+            .flat_map(|(word, index)| bits(word).map(move |bit| index * 64 + bit));
         let slots: Vec<_> = slots.collect();
         let clients = |slot: &u64| [layout.owner(*slot), layout.client(*slot, ClientWord::Used)];
         let clients = self.load_all(&slots.iter().flat_map(clients).collect::<Vec<_>>()).await?;

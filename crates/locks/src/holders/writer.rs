@@ -92,9 +92,7 @@ impl<S: HolderSpace, R: RecordRules> RecordWriter<S, R> {
         match kind {
             Kind::Keyed => space.store(record, keyed::<R>(at, since, first), Order::Verbs).await,
             // A range is held without a verb on its word: what follows may be a message.
-            Kind::Range => {
-                space.store(record, range::<R>(at, holding, since, first), Order::Messages).await
-            }
+            Kind::Range => space.store(record, range::<R>(at, holding, since, first), Order::Messages).await,
         }
     }
 

@@ -6,7 +6,7 @@
 //! two halves leave together, any waiter recovers a lock with one verb, and every grant has a fencing token.
 //!
 //! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them, [`stirred`] and
-//! [`stirred_portable`] are those of [kept](crate::holders) locks, [`narrow`] one that is soon used up; `acquire` and `release` are
+//! [`stirred_portable`] are those of locks with [holder records](crate::holders), [`narrow`] one that is soon used up; `acquire` and `release` are
 //! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for those who
 //! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue;
 //! [`prompt`] is the fast path where no verb has to be waited for; [`lookup`] is for spaces that
@@ -79,15 +79,15 @@ pub trait Rules: Debug + 'static {
     const ADDS_ARE_GUARDED: bool = true;
     /// Whoever waited for long makes sure of its grant.
     const SLEEPERS_MAKE_SURE: bool = true;
-    /// Who resets a lock after asking a witness compares all of the entry, not only RelCnt.
+    /// Who resets a lock after a look at the holder records compares all of the entry, not only RelCnt.
     const RESET_COMPARES_ALL: bool = true;
-    /// A kept lock: whoever was handed it stirs the entry before it believes that.
+    /// With holder records: a client that was handed the lock bumps the entry's version before it believes that.
     const GRANTS_ARE_MADE_SURE: bool = true;
-    /// A kept lock: whoever was handed it waits until that has been counted.
+    /// With holder records: a client that was handed the lock waits until that has been counted.
     const GRANTS_ARE_COUNTED: bool = true;
-    /// A kept lock: after the verb that grants it, its client looks whether it is still in.
+    /// With holder records: after the verb that grants the lock, its client looks whether it was evicted.
     const GRANTED_ARE_ALIVE: bool = true;
-    /// A kept range: it is written down before the gate is given back.
+    /// Of ranges by holder records: they are written down before the gate is given back.
     const RANGES_ARE_WRITTEN_INSIDE: bool = true;
     /// How long somebody waited counts from before its first verb, not from when it next looked at the clock.
     const WAITS_COUNT_FROM_BEFORE: bool = true;

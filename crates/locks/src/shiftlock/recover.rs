@@ -142,7 +142,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// Whether this waiter came too long ago to believe that the lock is its.
     pub(super) async fn doubts(&self, vigil: &Vigil) -> bool {
         if W::KNOWS {
-            return false; // whoever asks a witness makes sure of its grants by it, too
+            return false; // with holder records, grants are made sure of by those
         }
         match (self.params.lease_ns, self.params.trust_ns) {
             _ if !R::SLEEPERS_MAKE_SURE => false,

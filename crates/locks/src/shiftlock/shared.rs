@@ -13,7 +13,7 @@ use lockwright_fabric::{Endpoint, FabricError, MaskedCas, Time};
 use std::fmt::Debug;
 
 impl<L: Layout, R: Rules> ShiftLock<L, R> {
-    /// A client that several threads can use at once, that asks `witness` before it resets a lock, and leaves it to its user which
+    /// A client that several threads can use at once, that asks `lookup` before it resets a lock, and leaves it to its user which
     /// slot an acquisition has.
     pub(crate) fn recorded_client<E: Endpoint, W: HolderLookup>(
         ep: E,
@@ -142,7 +142,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
     }
 
     /// Makes sure of a grant that was handed over: false if the lock was reset meanwhile. If it is true, whoever is about
-    /// to reset the lock will not, unless it asks the witness again.
+    /// to reset the lock will not, unless it looks at the records again.
     ///
     /// # Errors
     /// If the lock's memory cannot be reached.

@@ -6,8 +6,8 @@
 //!
 //! The first few memberships are reached without a lock: most clients never have more than one.
 
-use super::member::Member;
 use super::holders::LAYOUT;
+use super::member::Member;
 use super::slots::SlotPool;
 use super::{AnyGrant, Seat, Ticket};
 use crate::error::LockError;
@@ -168,8 +168,7 @@ impl Members {
     pub(super) fn claim_two(&self) -> Result<(Which<'_>, RangeRecords), LockError> {
         self.claim_by(|member| {
             let range = claim_shared(member)?;
-            let gate =
-                member.claim(SlotPool::claim_own).or_else(|| member.claim(SlotPool::claim_shared));
+            let gate = member.claim(SlotPool::claim_own).or_else(|| member.claim(SlotPool::claim_shared));
             if gate.is_none() {
                 member.free(range);
             }

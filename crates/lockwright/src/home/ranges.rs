@@ -94,7 +94,12 @@ impl ShmHome {
 
 impl Member {
     /// What came of a request by these records.
-    fn range(&self, records: RangeRecords, claim: Claim, token: Result<u64, Denied>) -> Result<Ticket, Refused> {
+    fn range(
+        &self,
+        records: RangeRecords,
+        claim: Claim,
+        token: Result<u64, Denied>,
+    ) -> Result<Ticket, Refused> {
         self.free(records.gate);
         match token {
             Ok(token) => Ok(self.ticket(records.range, AnyGrant::Range { token })),
@@ -108,8 +113,8 @@ impl Member {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Home, Kind};
     use super::super::shm::open;
+    use super::super::{Home, Kind};
     use super::*;
     use crate::Client;
     use crate::error::TryLockError;

@@ -124,7 +124,13 @@ impl Local {
     }
 }
 
-fn entry(record: &HolderRecord, info: &NameInfo, client: &ClientInfo, alive: bool, age_ns: u64) -> Option<Entry> {
+fn entry(
+    record: &HolderRecord,
+    info: &NameInfo,
+    client: &ClientInfo,
+    alive: bool,
+    age_ns: u64,
+) -> Option<Entry> {
     let (state, token) = match record.state {
         State::Taking if record.mark == 0 => return None,
         State::Taking | State::Held => (EntryState::Held, Some(info.lock.token_base + record.token())),

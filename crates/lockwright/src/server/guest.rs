@@ -9,8 +9,8 @@
 //! What this file must not do: know the protocol.
 
 use super::exported::Task;
-use crate::home::holders::{ShmHolders, ShmTable};
 use crate::home::BoxFuture;
+use crate::home::holders::{ShmHolders, ShmTable};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace};
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, Watch};

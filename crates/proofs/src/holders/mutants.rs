@@ -4,9 +4,9 @@ use super::cases::{
     READ, TRY_WRITE, WRITE, hasty, killed, left_by_the_dead, mixed, patient, spent, stopped, without_tries,
     wrapping,
 };
-use super::explored::{Holders, HolderParams, KeyedRules};
-use crate::{Checker, Mutant, Visitor};
+use super::explored::{HolderParams, Holders, KeyedRules};
 use super::memory::{Explored, InBatches};
+use crate::{Checker, Mutant, Visitor};
 use lockwright_fabric::Endpoint;
 use lockwright_locks::Patience;
 use lockwright_locks::holders::RecordRules;
@@ -18,7 +18,9 @@ use lockwright_sim::case::Case;
 /// Shows them all to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     let mutant = |why| Mutant { of: "holders", caught_by: Checker::Exclusion, why };
-    visitor.mutant::<Holders<Unbumped>>(mutant("a client that was handed the lock does not bump the entry's version"));
+    visitor.mutant::<Holders<Unbumped>>(mutant(
+        "a client that was handed the lock does not bump the entry's version",
+    ));
     visitor.mutant::<Holders<HalfCompared>>(mutant(
         "a reset compares RelCnt only: a reader came in beside a dead one",
     ));

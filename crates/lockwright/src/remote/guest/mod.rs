@@ -123,5 +123,7 @@ impl<W: Way> Guest<W> {
 
 /// There is no card left.
 pub(super) fn full() -> Refused {
-    Refused::Error(LockError::NoSeat(format!("a guest can hold and want {RECORDS} locks at a time, not more")))
+    Refused::Error(LockError::NoSeat(format!(
+        "a guest can hold and want {RECORDS} locks at a time, not more"
+    )))
 }

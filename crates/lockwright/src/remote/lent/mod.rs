@@ -106,7 +106,9 @@ impl Way for Lent {
     fn holds(guest: Arc<Guest<Self>>, claim: Claim, ticket: Ticket) -> BoxFuture<Result<bool, FabricError>> {
         match ticket.grant {
             AnyGrant::Shift(grant) => Box::pin(async move { guest.client.lock().holds(&grant).await }),
-            _ => Box::pin(async move { guest.client.recorder().is_range_held(ticket.seat.card(), claim).await }),
+            _ => Box::pin(
+                async move { guest.client.recorder().is_range_held(ticket.seat.card(), claim).await },
+            ),
         }
     }
 }
