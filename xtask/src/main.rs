@@ -1,11 +1,14 @@
-//! The project's own chores: `cargo xtask test` is what everybody runs before a commit and what CI runs, and
-//! `cargo xtask tidy` is the part of it that needs no compiler.
+//! The project's own chores: `cargo xtask test` is what everybody runs before a commit and what CI runs; the others are
+//! parts of it.
 //!
 //! This file only picks a chore. It must not know what one does.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod check;
+mod names;
+mod setup;
 mod soft_roce;
 mod steps;
 mod tidy;
@@ -13,15 +16,26 @@ mod tidy;
 const USAGE: &str = "\
 usage: cargo xtask <CHORE>
 
-  test   everything CI checks: format, lints, tests, doc tests, documentation, tidiness, dependencies
-  soft-roce  the RDMA backend on real queue pairs, in a virtual machine with soft-RoCE
-  tidy   only the checks that need no compiler: file headers, file sizes, layers, machine paths";
+  test [--install]   everything CI checks: format, lints, tests, proofs, documentation, tidiness, dependencies
+  setup [--install]  what the test command needs of this machine, and what is missing
+  check              every protocol in every interleaving of its cases, and every mutant caught
+  soft-roce          the RDMA backend on real queue pairs, in a virtual machine with soft-RoCE
+  tidy               only the checks that need no compiler: file headers, file sizes, layers, machine paths
+
+--install gets what is missing: cargo's tools into the user's cache folder, a C compiler by apt. Root gets it without.";
 
 fn main() -> ExitCode {
-    let root = root();
+    let Some(root) = root() else {
+        eprintln!("this is no folder of the project: run `cargo xtask` inside of it");
+        return ExitCode::from(2);
+    };
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["test"] => steps::test(&root),
+        ["test"] => steps::test(&root, setup::is_root()),
+        ["test", "--install"] => steps::test(&root, true),
+        ["setup"] => setup::report(&root, false),
+        ["setup", "--install"] => setup::report(&root, true),
+        ["check"] => check::report(&root),
         ["soft-roce"] => soft_roce::report(&root),
         ["tidy"] => tidy::report(&root),
         ["help" | "-h" | "--help"] => {
@@ -35,8 +49,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// The workspace's folder: the parent of this crate's.
-fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
+/// The workspace's folder: cargo says at run time where this crate is, so that a copied target folder works. Without cargo,
+/// the nearest folder above that holds this crate.
+fn root() -> Option<PathBuf> {
+    let is_root = |folder: &Path| folder.join("xtask/Cargo.toml").is_file();
+    let said = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let said = said.as_deref().and_then(Path::parent).filter(|folder| is_root(folder)).map(Path::to_path_buf);
+    let above =
+        || Some(std::env::current_dir().ok()?.ancestors().find(|folder| is_root(folder))?.to_path_buf());
+    said.or_else(above)
 }

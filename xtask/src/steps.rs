@@ -1,11 +1,13 @@
 //! `cargo xtask test`: the steps, in the order in which they are likely to fail, and a closing count.
 //!
-//! A step that fails does not stop the others: one run shows everything that is wrong. A step whose tool is
-//! not installed is skipped loudly, with the command that installs it, and counted as skipped. The virtual machine emulates
+//! A step that fails does not stop the others: one run shows everything that is wrong. A step whose tool is missing and
+//! may not or cannot be installed is skipped loudly, with the reason, and counted as skipped. The virtual machine emulates
 //! one processor: it runs beside the steps that keep another one busy, and what it says is shown when it has ended.
 
-use crate::soft_roce::{Tools, with_rdma};
-use crate::tidy;
+use crate::names::{MIRI, SLIM};
+use crate::setup::{self, Need};
+use crate::soft_roce::with_rdma;
+use crate::{check, tidy};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -19,8 +21,8 @@ enum Ended {
     Skipped,
 }
 
-/// Runs every step and prints `N passed, N failed, N skipped` as the last line.
-pub(crate) fn test(root: &Path) -> ExitCode {
+/// Runs every step and prints `N passed, N failed, N skipped` as the last line. What is missing is installed if it `may`.
+pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
     let all = ["--workspace", "--all-targets"];
     // The targets that Cargo tests by itself: naming them would add the lab's library, which opts out.
     let tests = ["--workspace"];
@@ -32,42 +34,46 @@ pub(crate) fn test(root: &Path) -> ExitCode {
             let args = [&["clippy"][..], &all, &["--", "-D", "warnings"]].concat();
             cargo(root, &args, "rustup component add clippy")
         }),
-        step("lints of the locks alone", || {
-            let alone = ["clippy", "--package", "lockwright-cli", "--all-targets", "--no-default-features"];
-            cargo(root, &[&alone[..], &["--", "-D", "warnings"]].concat(), "")
+        step("lints of the fabric without backends", || {
+            let alone = ["clippy", "--package", SLIM, "--all-targets", "--no-default-features"];
+            run(&mut command(root, &[&alone[..], &["--", "-D", "warnings"]].concat()))
         }),
-        step("lints with rdma", || match Tools::get(root) {
-            Ok(tools) => {
-                let mut clippy = tools.command(root, &["clippy"]);
-                run(clippy.args(with_rdma()).args(["--all-targets", "--", "-D", "warnings"]))
-            }
-            Err(why) => {
-                println!("skipped: {why}");
-                Ended::Skipped
-            }
+        step("lints with rdma", || {
+            run(command(root, &["clippy"]).args(with_rdma()).args(["--all-targets", "--", "-D", "warnings"]))
         }),
         step("tests", || {
             // nextest runs the binaries side by side; plain `cargo test` gives the same answers more slowly.
-            let runner: &[&str] = if has(root, "nextest") {
-                &["nextest", "run", "--no-tests=pass", "--no-fail-fast"]
-            } else {
-                &["test", "--no-fail-fast"]
+            let runner: &[&str] = match Need::Nextest.get(root, may) {
+                Ok(()) => &["nextest", "run", "--no-tests=pass", "--no-fail-fast"],
+                Err(why) => {
+                    println!("by `cargo test`: {why}");
+                    &["test", "--no-fail-fast"]
+                }
             };
             run(in_memory(&mut command(root, &[runner, &tests].concat()), &files))
         }),
     ];
+    // Built by the tests. Here, before something else holds the build folder.
+    let explorer = check::build(root);
     // Not beside the tests: theirs is a machine to themselves, for what waits and what is killed in them.
     let machine = Beside::start(root, "soft-roce");
     ended.extend([
-        // First, since it has a build folder of its own and need not wait for the machine's programs to be compiled.
-        step("miri", || miri(root)),
+        // First, since they need not wait for the machine's programs to be compiled.
+        step("check", || match explorer.and_then(|explorer| check::run(root, &explorer)) {
+            Ok(()) => Ended::Passed,
+            Err(why) => {
+                println!("{why}");
+                Ended::Failed
+            }
+        }),
+        step("miri", || miri(root, may)),
         step("doc tests", || run(in_memory(&mut command(root, &["test", "--workspace", "--doc"]), &files))),
         step("documentation", || {
             let mut doc = command(root, &["doc", "--workspace", "--no-deps", "--document-private-items"]);
             run(doc.env("RUSTDOCFLAGS", "-D warnings"))
         }),
-        step("dependencies", || deny(root, &["bans", "licenses", "sources"])),
-        step("advisories", || deny(root, &["advisories"])),
+        step("dependencies", || deny(root, may, &["bans", "licenses", "sources"])),
+        step("advisories", || deny(root, may, &["advisories"])),
         step("soft-roce", || machine.map_or(Ended::Failed, Beside::ended)),
     ]);
     let count = |what| ended.iter().filter(|ended| **ended == what).count();
@@ -159,9 +165,10 @@ impl Beside {
     }
 }
 
-/// A cargo subcommand as a step. `install` says how to get it if it can be missing.
+/// A cargo subcommand as a step. `install` says how to get it.
 fn cargo(root: &Path, args: &[&str], install: &str) -> Ended {
-    if !install.is_empty() && !has(root, args[0]) {
+    let mut version = command(root, &[args[0], "--version"]);
+    if !version.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
         println!("cargo {} is missing; `{install}` gets it", args[0]);
         return Ended::Failed;
     }
@@ -169,27 +176,22 @@ fn cargo(root: &Path, args: &[&str], install: &str) -> Ended {
 }
 
 /// The asymmetric lock's kernel, local threads against a NIC without atomics, under Miri: it runs the very code and backend,
-/// and objects to data races and to what the memory model does not allow. Skipped where there is no Miri.
-fn miri(root: &Path) -> Ended {
-    // Miri comes with nightly toolchains only, and `+nightly` is understood by rustup's cargo, not by a toolchain's own.
-    let cargo = |args: &[&str]| {
-        let mut command = Command::new("cargo");
-        command.current_dir(root).env_remove("CARGO").env("MIRIFLAGS", "-Zmiri-disable-isolation");
-        command.arg("+nightly").args(args);
-        command
-    };
-    let mut version = cargo(&["miri", "--version"]);
-    if !version.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
-        println!("skipped: there is no Miri; `rustup toolchain install nightly -c miri,rust-src` gets it");
+/// and objects to data races and to what the memory model does not allow. Skipped where there is no Miri: it comes with
+/// nightly toolchains only.
+fn miri(root: &Path, may: bool) -> Ended {
+    if let Err(why) = Need::Miri.get(root, may) {
+        println!("skipped: {why}");
         return Ended::Skipped;
     }
-    run(&mut cargo(&["miri", "test", "-p", "lockwright-locks", "--test", "qplock_threads"]))
+    let (package, test) = MIRI;
+    let mut miri = setup::nightly(root, &["miri", "test", "--package", package, "--test", test]);
+    run(miri.env("MIRIFLAGS", "-Zmiri-disable-isolation"))
 }
 
-/// `cargo deny check`. Skipped if it is not installed, or if it cannot get the list of advisories.
-fn deny(root: &Path, checks: &[&str]) -> Ended {
-    if !has(root, "deny") {
-        println!("skipped: cargo-deny is not installed; `cargo install --locked cargo-deny` gets it");
+/// `cargo deny check`. Skipped if it is not to be had, or if it cannot get the list of advisories.
+fn deny(root: &Path, may: bool, checks: &[&str]) -> Ended {
+    if let Err(why) = Need::Deny.get(root, may) {
+        println!("skipped: {why}");
         return Ended::Skipped;
     }
     let args = [&["deny", "--all-features", "check"], checks].concat();
@@ -220,15 +222,6 @@ fn run(command: &mut Command) -> Ended {
     }
 }
 
-/// Whether cargo has the subcommand `name`.
-fn has(root: &Path, name: &str) -> bool {
-    command(root, &[name, "--version"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-}
-
 /// A command of cargo's, as if it had been given in a shell.
 pub(crate) fn command(root: &Path, args: &[&str]) -> Command {
     // The cargo that runs this: the toolchain that rust-toolchain.toml names.
@@ -240,6 +233,10 @@ pub(crate) fn command(root: &Path, args: &[&str]) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(own)) {
         command.env_remove(name);
     }
-    command.current_dir(root).args(args);
+    // Subcommands are looked for among the user's own first.
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":");
+    path.push(setup::tools(root).join("bin"));
+    command.current_dir(root).env("PATH", path).args(args);
     command
 }

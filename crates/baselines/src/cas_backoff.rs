@@ -9,7 +9,6 @@
 use super::cas::{attempt, give_back, lock_word, out_of_patience};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{Endpoint, Needs, Word64};
-use lockwright_locks::fast::at_once;
 use lockwright_locks::{Denied, Held, Info, LockClient, Lost, Offers, Protocol, Space, Want};
 use std::cell::Cell;
 
@@ -94,43 +93,28 @@ struct Pace {
 impl<E: Endpoint> LockClient for CasBackoffClient<E> {
     type Grant = Held;
 
-    #[inline(always)]
-    fn acquire(&self, want: Want) -> impl Future<Output = Result<Held, Denied>> {
+    async fn acquire(&self, want: Want) -> Result<Held, Denied> {
         let word = lock_word(&self.space, want);
-        let granted = Held { lock: want.claim.lock };
-        at_once(&self.ep, attempt(&self.ep, word), move |old| match old {
-            Ok(0) => {
-                self.acquired();
-                Ok(Ok(granted))
-            }
-            Ok(_) => Err(self.retry(word, want)),
-            Err(lost) => Ok(Err(lost.into())),
-        })
-    }
-
-    #[inline(always)]
-    fn release(&self, grant: Held) -> impl Future<Output = Result<(), Lost>> {
-        give_back(&self.ep, Word64::at(self.space.place(grant.lock, 8)))
-    }
-}
-
-impl<E: Endpoint> CasBackoffClient<E> {
-    async fn retry(&self, word: Word64, want: Want) -> Result<Held, Denied> {
-        for failures in 0.. {
+        let mut failures = 0;
+        while self.ep.go(attempt(&self.ep, word)).await? != 0 {
             self.ep.mark("cas-backoff retry", &[]);
             out_of_patience(&self.ep, want).await?;
             let delay_ns = self.delay_ns(failures);
             self.retried(delay_ns);
             self.ep.sleep(delay_ns).await;
             self.ep.observe(Observation::Retried(want.claim));
-            if self.ep.go(attempt(&self.ep, word)).await? == 0 {
-                break;
-            }
+            failures += 1;
         }
         self.acquired();
         Ok(Held { lock: want.claim.lock })
     }
 
+    async fn release(&self, grant: Held) -> Result<(), Lost> {
+        give_back(&self.ep, Word64::at(self.space.place(grant.lock, 8))).await
+    }
+}
+
+impl<E: Endpoint> CasBackoffClient<E> {
     /// The truncated exponential, and a random part of a unit.
     fn delay_ns(&self, failures: u32) -> u64 {
         let doublings = failures.min(self.pace.get().doublings);

@@ -8,7 +8,7 @@
 //! | 9–63 | 0 | | when the lease ends, in nanoseconds |
 //!
 //! A reader takes a lease with one CAS, and any number of others share it: none of them counts itself in or out, so
-//! that releasing it costs nothing. A writer waits until the lease is over. No queue: whoever is refused tries again at
+//! that releasing it costs nothing. A writer waits until the lease is over. No queue: a client that is refused tries again at
 //! once. No recovery of a writer's lock.
 //!
 //! Safety rests on clocks that differ by at most `drift_ns`, and on nobody who reads holding on for longer than

@@ -8,9 +8,11 @@
 //! The queue is spread over the clients: each knows its successor from a message, and hands the lock over with
 //! another. Fetch-and-store is a masked CAS that compares nothing. A mutex: shared wants are served as
 //! exclusive ones. No timeouts and no recovery: a waiter that leaves breaks the queue.
+//!
+//! This file is the model for new protocols (CONTRIBUTING.md): rules that mutants turn off, the protocol, its client, and
+//! acquire and release beside the lines of the paper. Its cases and mutants are in `proofs/src/baselines/mcs.rs`.
 
-use lockwright_fabric::{Deadline, Endpoint, FabricError, Message, Needs, PeerId, Verb, Word64};
-use lockwright_locks::fast::{AtOnce, Begun, Quick, now};
+use lockwright_fabric::{Deadline, Endpoint, Message, Needs, PeerId, Word64};
 use lockwright_locks::{
     Denied, Held, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
 };
@@ -83,146 +85,64 @@ impl<E: Endpoint, R: Rules> LockClient for McsClient<E, R> {
     type Grant = Held;
 
     // Alg. 1, MCS-ACQUIRE
-    #[inline(always)]
-    fn acquire(&self, want: Want) -> impl Future<Output = Result<Held, Denied>> {
-        if !E::IS_AT_ONCE {
-            return Quick::all(self.acquire_on(want, None));
-        }
-        self.begin(want)
-    }
-
-    #[inline(always)]
-    fn acquire_at_once(&self, want: Want) -> AtOnce<'_, Result<Held, Denied>> {
-        self.begin(want)
-    }
-
-    // Alg. 1, MCS-RELEASE
-    #[inline(always)]
-    fn release(&self, grant: Held) -> impl Future<Output = Result<(), Lost>> {
-        if !E::IS_AT_ONCE {
-            return Quick::all(self.release_on(grant.lock, None));
-        }
-        self.begin_release(grant)
-    }
-
-    #[inline(always)]
-    fn release_at_once(&self, grant: Held) -> AtOnce<'_, Result<(), Lost>> {
-        self.begin_release(grant)
-    }
-}
-
-impl<E: Endpoint, R: Rules> McsClient<E, R> {
-    /// An acquire's first verb, where it takes no waiting.
-    #[inline(always)]
-    fn begin<'a, B: Begun<'a, Result<Held, Denied>>>(&'a self, want: Want) -> B {
-        if !E::IS_AT_ONCE {
-            return B::rest(self.acquire_on(want, None));
-        }
-        match now(&self.ep, self.enqueue(want)) {
-            Ok(0) => B::done(Ok(Held { lock: want.claim.lock })),
-            prev => B::rest(self.acquire_on(want.anew(), Some(prev))),
-        }
-    }
-
-    /// A release's, likewise.
-    #[inline(always)]
-    fn begin_release<'a, B: Begun<'a, Result<(), Lost>>>(&'a self, grant: Held) -> B {
-        let lock = grant.lock;
-        // Line 7, as one load.
-        if !E::IS_AT_ONCE || !self.ep.has_no_mail() {
-            return B::rest(self.release_on(lock, None));
-        }
-        match now(&self.ep, self.free(lock)) {
-            Ok(tail) if tail == self.me() => B::done(Ok(())),
-            tail => B::rest(self.release_on(lock, Some(tail))),
-        }
-    }
-
-    /// An acquire whose first verb has found this, or which has to execute it yet.
-    async fn acquire_on(&self, want: Want, found: Option<Result<u64, FabricError>>) -> Result<Held, Denied> {
-        let prev = match found {
-            Some(prev) => prev?,
-            None => self.ep.go(self.enqueue(want)).await?,
+    async fn acquire(&self, want: Want) -> Result<Held, Denied> {
+        let (lock, tail) = (want.claim.lock, self.tail(want.claim.lock));
+        let prev = match want.patience {
+            Patience::Forever => self.ep.go(tail.swap(self.me())).await?, // line 2
+            // A client that does not wait to the end must not join the queue: it takes the lock only if that is empty.
+            Patience::Try | Patience::Until(_) => self.ep.go(tail.cas(0, self.me())).await?,
         };
-        let lock = want.claim.lock;
-        if prev != 0 {
-            self.queue(want, PeerId(prev as u32)).await?;
-        }
-        Ok(Held { lock })
-    }
-
-    /// Line 2.
-    #[inline(always)]
-    fn enqueue(&self, want: Want) -> Verb<u64> {
-        let (tail, me) = (self.tail(want.claim.lock), self.me());
         match want.patience {
-            Patience::Forever => tail.swap(me),
-            Patience::Try | Patience::Until(_) => tail.cas(0, me),
-        }
-    }
-
-    /// Lines 3–5: tell the predecessor, wait for the handover.
-    async fn queue(&self, want: Want, prev: PeerId) -> Result<(), Denied> {
-        match want.patience {
+            _ if prev == 0 => return Ok(Held { lock }),
             Patience::Forever => {}
             Patience::Try => return Err(Denied::Busy),
             Patience::Until(_) => {
                 return Err(Denied::Unsupported(&Reason("a queued MCS client cannot give up")));
             }
         }
-        let lock = want.claim.lock;
-        self.ep.send(prev, Message::new(lock, SUCCESSOR, &[self.me()])).await?;
+        self.ep.send(PeerId(prev as u32), Message::new(lock, SUCCESSOR, &[self.me()])).await?; // lines 3, 4
         if R::WAITS_FOR_HANDOVER {
-            self.ep.recv(|_, message| (message.lock == lock && message.kind == HANDOVER).then_some(())).await;
+            let handover =
+                |_, message: &Message| (message.lock == lock && message.kind == HANDOVER).then_some(());
+            self.ep.recv(handover).await; // line 5
         }
-        Ok(())
+        Ok(Held { lock })
     }
 
-    /// A release whose verb has found this, or which has to look for a successor first (line 7).
-    async fn release_on(&self, lock: u64, found: Option<Result<u64, FabricError>>) -> Result<(), Lost> {
-        let tail = match found {
-            Some(tail) => tail?,
-            None => {
-                if let Some(next) = self.successor(lock, Deadline::Now).await {
-                    return self.hand_over(lock, Some(next)).await;
-                }
-                self.ep.go(self.free(lock)).await?
+    // Alg. 1, MCS-RELEASE
+    async fn release(&self, Held { lock }: Held) -> Result<(), Lost> {
+        let mut next = self.successor(lock, Deadline::Now).await; // line 7
+        if next.is_none() {
+            // WordSlice 8, 9: nobody is known to be behind; free the lock if that is true.
+            if self.ep.go(self.tail(lock).cas(self.me(), 0)).await? == self.me() {
+                return Ok(());
             }
-        };
-        if tail == self.me() { Ok(()) } else { self.hand_over(lock, None).await }
-    }
-
-    /// Lines 8, 9: nobody is known to be behind; free the lock if that is true.
-    #[inline(always)]
-    fn free(&self, lock: u64) -> Verb<u64> {
-        self.tail(lock).cas(self.me(), 0)
-    }
-
-    /// Lines 10, 11: learn who is next, if that is not known yet, and hand the lock over.
-    async fn hand_over(&self, lock: u64, mut next: Option<PeerId>) -> Result<(), Lost> {
-        if next.is_none() && R::WAITS_FOR_SUCCESSOR {
-            next = self.successor(lock, Deadline::Never).await;
+            if R::WAITS_FOR_SUCCESSOR {
+                next = self.successor(lock, Deadline::Never).await; // line 10
+            }
         }
         if let Some(next) = next {
-            self.ep.send(next, Message::new(lock, HANDOVER, &[])).await?;
+            self.ep.send(next, Message::new(lock, HANDOVER, &[])).await?; // line 11
         }
         Ok(())
     }
+}
 
-    #[inline(always)]
+impl<E: Endpoint, R: Rules> McsClient<E, R> {
     fn me(&self) -> u64 {
         u64::from(self.ep.me().0)
     }
 
-    #[inline(always)]
-    fn successor(&self, lock: u64, deadline: Deadline) -> impl Future<Output = Option<PeerId>> {
-        self.ep.recv_by(deadline, move |_, message| {
-            (message.lock == lock && message.kind == SUCCESSOR).then(|| PeerId(message.words[0] as u32))
-        })
-    }
-
-    #[inline(always)]
+    /// The lock's word.
     fn tail(&self, lock: u64) -> Word64 {
         Word64::at(self.space.place(lock, 8))
+    }
+
+    /// The client that said it is behind this one, if it has said so by `deadline`.
+    async fn successor(&self, lock: u64, deadline: Deadline) -> Option<PeerId> {
+        let successor = move |_, message: &Message| {
+            (message.lock == lock && message.kind == SUCCESSOR).then(|| PeerId(message.words[0] as u32))
+        };
+        self.ep.recv_by(deadline, successor).await
     }
 }

@@ -191,7 +191,7 @@ impl Role for NetSwitch {
         }
     }
 
-    fn hears_departures(&self) -> bool {
+    fn wants_departures(&self) -> bool {
         true
     }
 }

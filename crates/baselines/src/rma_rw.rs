@@ -24,7 +24,7 @@
 //! No timeouts and no recovery.
 //!
 //! Here a reader that finds the limit reached and no writer in the queue sets the counters back with a CAS. In
-//! ShiftLock's artifact it is an unconditional subtraction by whoever saw exactly the limit: it can meet a writer that has
+//! ShiftLock's artifact it is an unconditional subtraction by a client that saw exactly the limit: it can meet a writer that has
 //! come meanwhile, and take its write mode away.
 
 use super::cas::out_of_patience;
@@ -128,7 +128,7 @@ fn departed(counters: u64) -> u64 {
     DEPART.get(u128::from(counters)) as u64
 }
 
-/// Those who left, taken out of both counts.
+/// Clients that left, taken out of both counts.
 fn without_the_departed(counters: u64) -> u64 {
     let gone = departed(counters);
     counters - gone * (ONE_ARRIVES + ONE_DEPARTS)
@@ -234,7 +234,7 @@ impl<E: Endpoint, R: Rules> RmaRwClient<E, R> {
         }
     }
 
-    /// Takes those who left out of the counts, which were `found` when no writer queued.
+    /// Takes the clients that left out of the counts, which were `found` when no writer queued.
     async fn set_back(&self, counters: Word64, found: u64) -> Result<(), FabricError> {
         if R::SETS_BACK_BY_CAS {
             self.ep.go(counters.cas(found, without_the_departed(found))).await?;
@@ -283,7 +283,7 @@ impl<E: Endpoint, R: Rules> RmaRwClient<E, R> {
         }
     }
 
-    /// Waits for the readers, sets write mode, and looks again for those who came in between.
+    /// Waits for the readers, sets write mode, and looks again for clients that came in between.
     async fn begin_to_write(&self, lock: u64) -> Result<(), FabricError> {
         let counters = self.counters(lock);
         self.ep.wait_until(nobody_reads(counters)).await?;
@@ -307,7 +307,7 @@ impl<E: Endpoint, R: Rules> RmaRwClient<E, R> {
                 return Ok(0);
             }
         }
-        // Not to be had: out of the queue again. Whoever came behind meanwhile waits for the readers itself.
+        // Not to be had: out of the queue again. A client that came behind meanwhile waits for the readers itself.
         if self.ep.go(tail.cas(me, 0)).await? != me {
             self.tell_successor(lock, None, Message::new(lock, MODE_CHANGED, &[])).await?;
         }
@@ -332,7 +332,7 @@ impl<E: Endpoint, R: Rules> RmaRwClient<E, R> {
         self.tell_successor(lock, next, Message::new(lock, MODE_CHANGED, &[])).await
     }
 
-    /// Takes write mode away, and with it the counts of those who left. Readers may come and look meanwhile, so
+    /// Takes write mode away, and with it the counts of clients that left. Readers may come and look meanwhile, so
     /// only what is known is subtracted.
     async fn back_to_read_mode(&self, lock: u64) -> Result<(), FabricError> {
         let counters = self.counters(lock);

@@ -44,7 +44,7 @@ struct Lock {
 ///
 /// ```
 /// use lockwright_fabric::{PeerId, observe::Mode};
-/// use lockwright_locks::baseline::srvlock::LockTable;
+/// use lockwright_baselines::srvlock::LockTable;
 /// let (a, b) = ((PeerId::client(0), 0), (PeerId::client(1), 0));
 /// let mut table = LockTable::default();
 /// assert!(table.lock(7, a, Mode::Exclusive));
@@ -72,7 +72,7 @@ impl LockTable {
         joins
     }
 
-    /// A holder lets go, or a waiter goes away. Returns those who hold the lock now and did not before.
+    /// A holder lets go, or a waiter goes away. Returns the clients that hold the lock now and did not before.
     pub fn unlock(&mut self, lid: u64, who: (PeerId, u64)) -> Vec<(PeerId, u64)> {
         let Some(lock) = self.locks.get_mut(&lid) else { return Vec::new() };
         lock.holders.retain(|holder| *holder != who);
@@ -143,7 +143,7 @@ impl LockTable {
     }
 }
 
-/// Who asks: the sender, or whoever a switch passed on.
+/// Who asks: the sender, or the client whose request a switch passed on.
 pub(super) fn participant(from: PeerId, message: &Message) -> Participant {
     let client = match message.words[2] {
         0 => from,
@@ -165,7 +165,7 @@ impl Role for LockServer {
         self.0.serve(from, message, out);
     }
 
-    fn hears_departures(&self) -> bool {
+    fn wants_departures(&self) -> bool {
         true
     }
 }
@@ -229,7 +229,7 @@ impl<E: Endpoint> LockClient for ServedClient<E> {
 
     async fn acquire(&self, want: Want) -> Result<ServedGrant, Denied> {
         if want.patience == Patience::Try {
-            return Err(Denied::Unsupported(&Reason("these servers queue whoever is not granted")));
+            return Err(Denied::Unsupported(&Reason("these servers queue what is not granted")));
         }
         let lock = want.claim.lock;
         let (server, slot) = (self.route.server(lock), self.slots.take());

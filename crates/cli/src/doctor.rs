@@ -91,7 +91,14 @@ fn shared_memory() -> Finding {
 }
 
 fn pidfds() -> Finding {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let what = "pidfd";
+    let release = match fs::read_to_string("/proc/sys/kernel/osrelease") {
+        Ok(release) => release,
+        Err(error) => {
+            let detail = format!("the kernel's version cannot be read: {error}");
+            return Finding { what, health: Health::Absent, detail };
+        }
+    };
     let mut numbers = release.trim().split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     let (health, detail) = if version >= (5, 3) {
@@ -99,7 +106,7 @@ fn pidfds() -> Finding {
     } else {
         (Health::Absent, format!("Linux {}: deaths are seen by looking every 20 ms", release.trim()))
     };
-    Finding { what: "pidfd", health, detail }
+    Finding { what, health, detail }
 }
 
 /// Takes a lock, in a space of its own.

@@ -56,8 +56,8 @@ struct SpaceArg {
 #[derive(Clone, Debug, clap::Args)]
 struct TrustArgs {
     /// File with the secret that the server wants
-    #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_TOKEN_FILE")]
-    token_file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_SECRET_FILE")]
+    secret_file: Option<PathBuf>,
     /// Certificates (PEM) by which the server is known; the connection is encrypted
     #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_TLS_CA")]
     tls_ca: Option<PathBuf>,
@@ -72,8 +72,8 @@ impl TrustArgs {
         let read =
             |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut options = lockwright::Client::options();
-        if let Some(path) = &self.token_file {
-            options = options.token(read(path)?)?;
+        if let Some(path) = &self.secret_file {
+            options = options.secret(read(path)?)?;
         }
         if let Some(path) = &self.tls_ca {
             options = options.tls(read(path)?);
@@ -91,7 +91,7 @@ impl SpaceArg {
     fn look(&self) -> anyhow::Result<Option<lockwright::inspect::Inspector>> {
         match lockwright::inspect::Inspector::open_with(&self.space, &self.trust.options()?) {
             Ok(inspector) => Ok(Some(inspector)),
-            Err(lockwright::OpenError::Missing(_)) => Ok(None),
+            Err(lockwright::OpenError::NotFound(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -1,7 +1,7 @@
 //! `lockwright serve`: lock spaces for other machines, until it is told to stop.
 
 use anyhow::{Context, Result, anyhow};
-use lockwright::server::{DEFAULT_LISTEN, Server, ServerOptions};
+use lockwright_server::{DEFAULT_LISTEN, Server, ServerOptions};
 use lockwright_term::Outcome;
 use lockwright_term::say;
 use nix::sys::signal::{SigSet, Signal};
@@ -10,6 +10,9 @@ use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Serve lock spaces over TCP and RDMA: its own, and those of this host's shared memory
 #[derive(Debug, clap::Args)]
@@ -20,16 +23,16 @@ Examples:
   lockwright serve --export shm:                            also the locks of this user's shared memory:
   lockwright run --space tcp://127.0.0.1/shm: job -- cmd    contends with `lockwright run job -- cmd`
   head -c 32 /dev/urandom | base64 > secret                 for other machines, with a secret that clients must know:
-  lockwright serve --listen 0.0.0.0:5625 --token-file secret
+  lockwright serve --listen 0.0.0.0:5625 --secret-file secret
   lockwright serve --listen 0.0.0.0:5625 --tls-cert cert.pem --tls-key key.pem
   lockwright serve --metrics 127.0.0.1:9464                 answers Prometheus on /metrics
-  lockwright serve --rdma 10.0.0.7:5626 --token-file secret over RDMA too (builds with the feature `rdma`)
+  lockwright serve --rdma 10.0.0.7:5626 --secret-file secret over RDMA too (builds with the feature `rdma`)
   lockwright serve --rdma --lend stock                      also memory whose locks clients take by verbs of their own:
   lockwright run --space rdma://127.0.0.1/lent:stock job -- cmd
 
-It refuses to listen where other machines can reach it without --token-file or --tls-cert/--tls-key. On loopback,
+It refuses to listen where other machines can reach it without --secret-file or --tls-cert/--tls-key. On loopback,
 every user of this machine can use it; but with --export or --lend only those who know its secret: that of
---token-file, or one that it makes and that clients of the same user find by themselves.
+--secret-file, or one that it makes and that clients of the same user find by themselves.
 
 Restarted, it waits for those who held locks to claim them (--grace) before it grants anything. What it must remember
 for that is in --state; unless told otherwise that is lockwright/serve-PORT.state in $STATE_DIRECTORY,
@@ -42,7 +45,7 @@ pub(crate) struct Args {
     listen: SocketAddr,
     /// File with a secret that clients must know, of 16 bytes or more
     #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    secret_file: Option<PathBuf>,
     /// Certificate chain (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -71,13 +74,15 @@ pub(crate) struct Args {
     /// Space of this host's shared memory to offer to clients that know the secret; may be given several times
     #[arg(long, value_name = "SPACE")]
     export: Vec<String>,
-    /// Lend memory for a space, lent:NAME, whose locks clients take by verbs of their own: of the NIC with --rdma, and
-    /// else over TCP; may be given several times
-    #[arg(long, value_name = "NAME", value_parser = lent_name)]
+    /// Lend memory for a space, lent:NAME, whose locks clients take by the verbs of their NICs; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = lent_name, requires = "rdma")]
     lend: Vec<String>,
     /// Threads that read connections [default: one for every two cores, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
+    /// What to log on standard error: error, warn, info, debug or trace, or that of a crate, as lockwright_server=debug
+    #[arg(long, value_name = "LEVEL", env = "RUST_LOG", default_value = "warn")]
+    log: Targets,
     /// Say where it listens as a JSON object
     #[arg(long)]
     json: bool,
@@ -101,6 +106,8 @@ fn lent_name(text: &str) -> Result<String, String> {
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(lines).with(args.log.clone()).init();
     // Before any thread is started: they all inherit the mask, and the signals come to this one.
     let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     signals.thread_block().context("cannot block signals")?;
@@ -121,10 +128,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         if let Some((rdma, device)) = server.rdma() {
             writeln!(out, "RDMA by {device}; clients say --space rdma://{rdma}/NAME")?;
         }
-        let by =
-            server.rdma().map_or_else(|| format!("tcp://{address}"), |(rdma, _)| format!("rdma://{rdma}"));
-        for name in &args.lend {
-            writeln!(out, "lends memory to clients that say --space {by}/lent:{name}")?;
+        for (name, (rdma, _)) in args.lend.iter().zip(server.rdma().into_iter().cycle()) {
+            writeln!(out, "lends memory to clients that say --space rdma://{rdma}/lent:{name}")?;
         }
         if let Some(metrics) = metrics {
             writeln!(out, "metrics on http://{metrics}/metrics")?;
@@ -147,8 +152,8 @@ fn options(args: &Args) -> Result<ServerOptions> {
         |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let mut options =
         ServerOptions::default().listen(args.listen).grace(args.grace).heartbeat(args.heartbeat);
-    if let Some(path) = &args.token_file {
-        options = options.token(read(path)?)?;
+    if let Some(path) = &args.secret_file {
+        options = options.secret(read(path)?)?;
     }
     if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
         options = options.tls(&read(cert)?, &read(key)?)?;
@@ -159,7 +164,7 @@ fn options(args: &Args) -> Result<ServerOptions> {
             options = options.rdma(listen, args.rdma_device.clone().unwrap_or_default());
         }
         #[cfg(not(feature = "rdma"))]
-        return Err(anyhow::Error::from(lockwright::OpenError::NoRdma)
+        return Err(anyhow::Error::from(lockwright::OpenError::NO_RDMA)
             .context(format!("cannot serve at {listen} over RDMA")));
     }
     if let Some(threads) = args.threads {

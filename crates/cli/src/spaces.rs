@@ -1,6 +1,6 @@
 //! `lockwright spaces`: the lock spaces of this user on this host, and how each of them works.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use lockwright::inspect::{Inspector, SpaceInfo, spaces};
 use lockwright_term::say;
 use lockwright_term::{Outcome, age, grid};
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let mut rows =
         vec![["SPACE", "KEYED", "RANGES", "CLIENTS", "NAMES", "MEMORY", "AGE", "FILE"].map(str::to_owned)];
     let mut trouble = false;
-    for address in spaces() {
+    for address in spaces().context("cannot list the lock spaces")? {
         let info = Inspector::open(&address).map_err(anyhow::Error::from);
         match info.and_then(|inspector| Ok(inspector.info()?)) {
             Ok(info) if args.json => writeln!(out, "{}", to_json(&info))?,

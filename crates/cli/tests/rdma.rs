@@ -173,7 +173,7 @@ fn a_killed_server_that_comes_back_gives_held_locks_back_to_their_holders() {
 }
 
 #[test]
-fn a_token_keeps_strangers_out() {
+fn a_secret_keeps_strangers_out() {
     if !has_device() {
         return;
     }
@@ -183,14 +183,14 @@ fn a_token_keeps_strangers_out() {
         path.to_str().unwrap().to_owned()
     };
     let (right, wrong) = (file("right", "0123456789abcdef0123"), file("wrong", "3210fedcba9876543210"));
-    let served = Served::start(&["--token-file", &right]);
+    let served = Served::start(&["--secret-file", &right]);
     let space = served.space();
-    let with = output(&["run", "--space", &space, "--token-file", &right, "job", "--", "echo", "in"]);
+    let with = output(&["run", "--space", &space, "--secret-file", &right, "job", "--", "echo", "in"]);
     assert_eq!(out(&with), "in\n", "{}", err(&with));
-    for args in [&["run", "--space", &space][..], &["run", "--space", &space, "--token-file", &wrong]] {
+    for args in [&["run", "--space", &space][..], &["run", "--space", &space, "--secret-file", &wrong]] {
         let without = output(&[args, &["job", "--", "true"]].concat());
         assert_eq!(without.status.code(), Some(70));
-        assert!(err(&without).contains("token") && err(&without).lines().count() == 1, "{}", err(&without));
+        assert!(err(&without).contains("secret") && err(&without).lines().count() == 1, "{}", err(&without));
     }
     let exposed = output(&["serve", "--listen", "127.0.0.1:0", "--state", "none", "--rdma", "0.0.0.0:0"]);
     assert_eq!(exposed.status.code(), Some(2));

@@ -5,7 +5,7 @@ mod started;
 
 use lockwright::fenced::FencedFile;
 use nix::sys::signal::Signal;
-use started::Started;
+use started::{Started, limited};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -209,6 +209,50 @@ fn a_killed_holder_takes_its_command_along_and_the_next_gets_the_lock() {
     println!("from kill to the next one's exit: {:?}", killed.elapsed());
     assert!(!is_running(command), "the command dies with whoever held the lock for it");
     holder.child.wait().unwrap();
+}
+
+/// With so few the program starts, and opens some of the files that it needs, or nearly all of them.
+const FEW_DESCRIPTORS: std::ops::RangeInclusive<u32> = 4..=14;
+
+#[test]
+fn a_run_without_descriptors_takes_no_lock_from_a_living_holder() {
+    let scratch = Scratch::new("descriptors");
+    let holder = scratch.start(&["run", "h", "--", "sh", "-c", "echo in; exec sleep 60"]);
+    for descriptors in FEW_DESCRIPTORS {
+        let run = scratch.lockwright(&["run", "-n", "h", "--", "echo", "B"]);
+        let output = limited(descriptors, &run).output().unwrap();
+        let (code, err) = (output.status.code(), String::from_utf8(output.stderr).unwrap());
+        assert!(output.stdout.is_empty(), "{descriptors}: it got the lock");
+        // Busy, or one line about what could not be opened.
+        assert!(matches!((code, err.lines().count()), (Some(1), 0) | (Some(70), 1)), "{descriptors}: {err}");
+        assert!(code == Some(1) || descriptors < *FEW_DESCRIPTORS.end(), "{err}");
+    }
+    assert_eq!(scratch.listed("h").len(), 1);
+    holder.send(Signal::SIGTERM);
+    let (code, _, err) = holder.end();
+    assert_eq!((code, err.as_str()), (Some(128 + 15), ""), "it held the lock until the end");
+}
+
+#[test]
+fn a_run_without_descriptors_gets_a_lock_whose_holder_was_killed() {
+    let scratch = Scratch::new("descriptors-killed");
+    for descriptors in FEW_DESCRIPTORS {
+        let mut holder = scratch.start(&["run", "h", "--", "sh", "-c", "echo in; exec sleep 60"]);
+        holder.child.kill().unwrap();
+        holder.child.wait().unwrap();
+        let run = scratch.lockwright(&["run", "-w", "60", "h", "--", "echo", "B"]);
+        let output = limited(descriptors, &run).output().unwrap();
+        let (code, err) = (output.status.code(), String::from_utf8(output.stderr).unwrap());
+        let said = String::from_utf8(output.stdout).unwrap();
+        match code {
+            Some(0) => assert_eq!((said.as_str(), err.as_str()), ("B\n", "")),
+            _ => {
+                assert!(code == Some(70) && err.lines().count() == 1, "{descriptors}: {code:?} {err}");
+                assert_eq!(said, "", "{descriptors}: the command has not begun");
+            }
+        }
+        assert!(code == Some(0) || descriptors < *FEW_DESCRIPTORS.end(), "{err}");
+    }
 }
 
 #[test]

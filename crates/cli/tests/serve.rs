@@ -3,10 +3,12 @@
 
 mod started;
 
+use lockwright::TryLockError;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use started::Started;
+use started::{Started, limited};
 use std::fs;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +17,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 fn lockwright(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockwright"));
-    command.args(args).env_remove("LOCKWRIGHT_SPACE").env_remove("LOCKWRIGHT_TOKEN_FILE");
+    command.args(args).env_remove("LOCKWRIGHT_SPACE").env_remove("LOCKWRIGHT_SECRET_FILE");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -167,21 +169,21 @@ fn who_may_come_in_is_said_in_one_line() {
     };
     let refused = lockwright(&["serve", "--listen", "0.0.0.0:0", "--state", "none"]).output().unwrap();
     let (code, text) = one_line(&refused);
-    assert!(code == 2 && text.contains("--token-file") && text.contains("--tls-cert"), "{text}");
+    assert!(code == 2 && text.contains("--secret-file") && text.contains("--tls-cert"), "{text}");
     let folder = folder("token");
     let secret = folder.join("secret");
     fs::write(&secret, "too short\n").unwrap();
-    let weak = lockwright(&["serve", "--token-file", secret.to_str().unwrap()]).output().unwrap();
+    let weak = lockwright(&["serve", "--secret-file", secret.to_str().unwrap()]).output().unwrap();
     assert!(one_line(&weak).1.contains("16 bytes"));
     fs::write(&secret, "a long and random line of text\n").unwrap();
-    // Reachable from elsewhere, and so with a token only.
-    let served = Served::start("0.0.0.0:0", &["--token-file", secret.to_str().unwrap()]);
+    // Reachable from elsewhere, and so with a secret only.
+    let served = Served::start("0.0.0.0:0", &["--secret-file", secret.to_str().unwrap()]);
     let port = served.address().rsplit_once(':').unwrap().1.to_owned();
     let space = format!("tcp://127.0.0.1:{port}/stock");
     let run = ["run", "--space", &space, "a", "--", "true"];
     let (code, text) = one_line(&lockwright(&run).output().unwrap());
-    assert!(code == 70 && text.contains("wants a token"), "{text}");
-    let with = ["run", "--space", &space, "--token-file", secret.to_str().unwrap(), "a", "--", "true"];
+    assert!(code == 70 && text.contains("wants a secret"), "{text}");
+    let with = ["run", "--space", &space, "--secret-file", secret.to_str().unwrap(), "a", "--", "true"];
     assert_eq!(lockwright(&with).output().unwrap().status.code(), Some(0));
     for (space, code) in [("tcp://", 64), ("tcp://127.0.0.1:1/x", 70), ("tcp://no.such.host.invalid:1/x", 70)]
     {
@@ -212,7 +214,7 @@ fn tls_and_a_secret_from_end_to_end() {
     };
     let (right, wrong) =
         (secret("right", "a long and random line of text"), secret("wrong", "another line that is long"));
-    let guarded = ["--tls-cert", &cert, "--tls-key", &key, "--token-file", &right];
+    let guarded = ["--tls-cert", &cert, "--tls-key", &key, "--secret-file", &right];
     let served = Served::start("0.0.0.0:0", &guarded);
     let port = served.address().rsplit_once(':').unwrap().1.to_owned();
     let run = |host: &str, trust: &[&str]| {
@@ -221,14 +223,14 @@ fn tls_and_a_secret_from_end_to_end() {
         let output = lockwright(&args).output().unwrap();
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     };
-    let both = ["--tls-ca", &cert, "--token-file", &right];
+    let both = ["--tls-ca", &cert, "--secret-file", &right];
     assert_eq!(run("localhost", &both), (0, String::new()));
     for (host, trust, why) in [
-        ("localhost", &["--tls-ca", &cert][..], "token"),
-        ("localhost", &["--tls-ca", &cert, "--token-file", &wrong][..], "token"),
-        ("localhost", &["--tls-ca", &other, "--token-file", &right][..], "certificate"),
+        ("localhost", &["--tls-ca", &cert][..], "secret"),
+        ("localhost", &["--tls-ca", &cert, "--secret-file", &wrong][..], "secret"),
+        ("localhost", &["--tls-ca", &other, "--secret-file", &right][..], "certificate"),
         ("127.0.0.1", &both[..], "certificate"),
-        ("localhost", &["--token-file", &right][..], ""),
+        ("localhost", &["--secret-file", &right][..], ""),
     ] {
         let (code, text) = run(host, trust);
         assert!(code == 70 && text.contains(why) && text.lines().count() == 1, "{trust:?} at {host}: {text}");
@@ -253,7 +255,7 @@ fn an_exported_space_is_for_its_user_and_those_who_know_the_secret() {
     let process = Started::new(serve);
     let said: Value = serde_json::from_str(&process.line).unwrap();
     let space = format!("tcp://{}/shm:", said["listening"].as_str().unwrap());
-    for space in [&space, &format!("{space}?verbs"), &"shm:".to_owned()] {
+    for space in [&space, &"shm:".to_owned()] {
         let inner = ["run", "-n", "--space", "shm:", "a", "--", "true"];
         let tries =
             [&["run", "--space", space, "a", "--", env!("CARGO_BIN_EXE_lockwright")], &inner[..]].concat();
@@ -268,10 +270,43 @@ fn an_exported_space_is_for_its_user_and_those_who_know_the_secret() {
     // Somebody else: a user who does not find the secret.
     let strange = lockwright(&run).env("LOCKWRIGHT_DIR", folder.join("nowhere")).output().unwrap();
     let text = String::from_utf8(strange.stderr).unwrap();
-    assert!(strange.status.code() == Some(70) && text.contains("wants a token"), "{text}");
+    assert!(strange.status.code() == Some(70) && text.contains("wants a secret"), "{text}");
     let far = lockwright(&["serve", "--listen", "0.0.0.0:0", "--export", "shm:", "--state", "none"]);
     let (code, text) = with(&mut { far });
-    assert!(code == 2 && text.contains("--token-file"), "{text}");
+    assert!(code == 2 && text.contains("--secret-file"), "{text}");
     drop(process);
+    let _ = fs::remove_dir_all(folder);
+}
+
+#[test]
+fn a_server_without_descriptors_takes_no_lock_from_a_local_process() {
+    const DESCRIPTORS: u32 = 48;
+    const SECRET: &str = "a long and random line of text";
+    let folder = folder("descriptors");
+    let secret = folder.join("secret");
+    fs::write(&secret, SECRET).unwrap();
+    let with_folder = |mut command: Command| {
+        command.env("LOCKWRIGHT_DIR", &folder);
+        command
+    };
+    let serve = ["serve", "--json", "--listen", "127.0.0.1:0", "--export", "shm:", "--secret-file"];
+    let serve = with_folder(lockwright(&[&serve[..], &[secret.to_str().unwrap()]].concat()));
+    let server = Started::new(limited(DESCRIPTORS, &serve));
+    let said: Value = serde_json::from_str(&server.line).unwrap();
+    let address = said["listening"].as_str().unwrap();
+    let run = ["run", "--space", "shm:", "h", "--", "sh", "-c", "echo in; exec sleep 60"];
+    let holder = Started::new(with_folder(lockwright(&run)));
+    let options = lockwright::Client::options().secret(SECRET).unwrap();
+    let lock = options.open(&format!("tcp://{address}/shm:")).unwrap().mutex("h").unwrap();
+    assert!(matches!(lock.try_lock(), Err(TryLockError::Busy)));
+    // More than it has room for: some wait to be accepted.
+    let crowd: Vec<_> = (0..2 * DESCRIPTORS).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let open = || fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
+    eventually("a server without descriptors", || open() >= DESCRIPTORS as usize);
+    assert!(matches!(lock.try_lock(), Err(TryLockError::Busy)));
+    drop(crowd);
+    holder.send(Signal::SIGTERM);
+    let (code, _, err) = holder.end();
+    assert_eq!((code, err.as_str()), (Some(128 + 15), ""), "it held the lock until the end");
     let _ = fs::remove_dir_all(folder);
 }

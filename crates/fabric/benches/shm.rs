@@ -5,8 +5,6 @@
 //! Every figure is the median of many short runs, and the members of a group take turns, so that a busy machine disturbs
 //! all alike. Ping-pong is between two processes (the bare one: two threads), pinned to cores 0 and 1.
 
-#![allow(unsafe_code, reason = "open-file-description locks have no safe wrapper here")]
-
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{ShmEndpoint, ShmSpace, SpaceOptions};
 use lockwright_fabric::{Addr, Cond, Endpoint, Message, NodeId, PeerId, Word64, Word128};
@@ -15,12 +13,11 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::File;
 use std::hint::{black_box, spin_loop};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const RUNS: usize = 41;
 const CYCLES: u32 = 20_000;
@@ -72,8 +69,8 @@ fn pin(core: usize) {
 fn uncontended(space: &ShmSpace, path: &Path) {
     let ep = space.endpoint().expect("there is room");
     let bare = AtomicU128::new(0);
-    let (file, other) = (File::open(path).expect("it is there"), File::open(path).expect("it is there"));
-    let (mut shm, mut blocking, mut cas, mut flocks, mut ofds) = (vec![], vec![], vec![], vec![], vec![]);
+    let file = File::open(path).expect("it is there");
+    let (mut shm, mut blocking, mut cas, mut flocks) = (vec![], vec![], vec![], vec![]);
     for _ in 0..RUNS {
         let me = black_box(u128::from(ep.me().0));
         cas.push(time(CYCLES.into(), || {
@@ -102,27 +99,11 @@ fn uncontended(space: &ShmSpace, path: &Path) {
                 flock(&file, FlockOperation::Unlock).expect("held");
             }
         }));
-        ofds.push(time(CALLS.into(), || {
-            for _ in 0..CALLS {
-                ofd(&other, libc::F_RDLCK);
-                ofd(&other, libc::F_UNLCK);
-            }
-        }));
     }
-    let [shm, blocking, cas, flocks, ofds] = [shm, blocking, cas, flocks, ofds].map(median);
+    let [shm, blocking, cas, flocks] = [shm, blocking, cas, flocks].map(median);
     row("uncontended lock + unlock", shm, "two bare 16-byte CAS", cas);
     row("the same, each in its own block_on", blocking, "two bare 16-byte CAS", cas);
     row("flock + unlock", flocks, "shm", shm);
-    row("fcntl OFD lock + unlock", ofds, "shm", shm);
-}
-
-/// One open-file-description lock on the first byte. A read lock: the file is opened for reading.
-fn ofd(file: &File, kind: libc::c_int) {
-    let kind = kind as libc::c_short;
-    let lock = libc::flock { l_type: kind, l_whence: 0, l_start: 0, l_len: 1, l_pid: 0 };
-    // SAFETY: the descriptor is open and the argument is a valid `flock` that outlives the call.
-    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
-    assert_eq!(locked, 0, "nobody else locks it");
 }
 
 /// The other process: hits the ball back, by word until it is told to stop, then by message.
@@ -132,9 +113,11 @@ fn opponent(path: &Path) {
     let ep = space.endpoint().expect("there is room");
     let other = PeerId(space.peek(Word64::at(Addr::new(NodeId(0), 256))) as u32);
     // Does not outlive the bench, however that ends.
-    let gone = space.died(other);
+    let watched = space.clone();
     std::thread::spawn(move || {
-        block_on(gone);
+        while watched.is_alive(other) {
+            std::thread::sleep(Duration::from_millis(500));
+        }
         std::process::exit(1);
     });
     let hello = Message { words: [u64::from(ep.me().0), 0, 0, 0], ..Message::default() };

@@ -1,13 +1,13 @@
-//! Where things are: nodes, regions, addresses, words, and the peers that talk to each other.
+//! Nodes, regions, addresses, words, and peers.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A machine that owns memory other machines can reach.
+/// A machine whose memory other machines can access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u16);
 
-/// A registered piece of one node's memory.
+/// A registered memory region of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionId(pub u16);
 
@@ -23,13 +23,13 @@ pub struct Addr {
 }
 
 impl Addr {
-    /// Region 0 of `node`, at `offset`: where lock tables live unless a space says otherwise.
+    /// Region 0 of `node`, at `offset`.
     #[inline(always)]
     pub const fn new(node: NodeId, offset: u64) -> Self {
         Self { offset, node, region: RegionId(0) }
     }
 
-    /// The same region, `bytes` further on.
+    /// `bytes` further in the same region.
     #[inline(always)]
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Self {
@@ -46,9 +46,9 @@ impl fmt::Display for Addr {
     }
 }
 
-/// Somebody who sends and receives messages: a client, or a server-side role.
+/// The id of a client or server-side role: what messages are sent to.
 ///
-/// Never 0, so that protocols can store a peer in a lock word with 0 for "nobody".
+/// Never 0, so that a lock word can use 0 for "none".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
@@ -119,7 +119,7 @@ mod sealed {
     impl Sealed for u128 {}
 }
 
-/// What a word can hold: `u64` or `u128`. Verbs travel as `u128`; this trait goes there and back.
+/// The type of a word: `u64` or `u128`. Verbs carry their operands as `u128`; this trait converts.
 pub trait Value: sealed::Sealed + Copy + Eq + fmt::Debug + fmt::LowerHex + Send + Sync + 'static {
     /// The width of a word of this type.
     const WIDTH: Width;
@@ -153,12 +153,12 @@ impl Value for u128 {
     }
 }
 
-/// An address that holds an aligned word of type `T`: the thing verbs are made of.
+/// The address of an aligned word of type `T`, from which verbs are made.
 ///
 /// ```
 /// use lockwright_fabric::{Addr, NodeId, Word64};
 /// let tail = Word64::at(Addr::new(NodeId(0), 64));
-/// let swap = tail.swap(7); // a verb is a value: nothing has happened yet
+/// let swap = tail.swap(7); // a verb is a value: nothing is executed yet
 /// assert_eq!(swap.raw().addr.offset, 64);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -176,7 +176,7 @@ impl<T: Value> Word<T> {
     /// The word at `addr`.
     ///
     /// # Panics
-    /// If `addr` is not aligned to the word's size: NICs refuse such atomics, so no backend has to.
+    /// If `addr` is not aligned to the word's size.
     #[inline(always)]
     pub const fn at(addr: Addr) -> Self {
         assert!(addr.offset.is_multiple_of(T::WIDTH.bytes()), "an atomic word is aligned to its size");

@@ -1,14 +1,14 @@
-//! What a fabric can do, and what a protocol needs: compared once, when a space is opened.
+//! What a fabric offers and what a protocol needs: compared once, when a space is opened.
 
 use std::fmt;
 
-/// Who sees an atomic verb as one step.
+/// Which accesses an atomic verb is atomic to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AtomicScope {
-    /// Everybody: CPUs of the owning node and remote clients alike.
+    /// All: those of the owning node's CPUs and of remote clients.
     Global,
-    /// Only verbs that pass the same NIC. To a CPU of the owning node a remote read-modify-write is a read and
-    /// a later write, and its own atomics can fall in between.
+    /// Only verbs through the same NIC. To a CPU of the owning node a remote read-modify-write is a read and a later write,
+    /// and its own atomics can fall in between.
     Nic,
 }
 
@@ -21,14 +21,14 @@ pub struct Capabilities {
     pub wide: bool,
     /// The conditional masked fetch-and-add: only where a CPU executes the verb.
     pub guarded: bool,
-    /// Messages from client to client.
+    /// Messages to roles, and to clients unless a server's host does not relay them.
     pub messages: bool,
-    /// Who sees an atomic verb as one step.
+    /// Which accesses an atomic verb is atomic to.
     pub scope: AtomicScope,
 }
 
 impl Capabilities {
-    /// What fabrics offer whose verbs a CPU executes: everything.
+    /// A fabric whose verbs a CPU executes: everything.
     pub const CPU: Self =
         Self { masked: true, wide: true, guarded: true, messages: true, scope: AtomicScope::Global };
 }
@@ -42,7 +42,7 @@ pub struct Needs {
     pub wide: bool,
     /// The conditional masked fetch-and-add.
     pub guarded: bool,
-    /// Messages from client to client.
+    /// Messages.
     pub messages: bool,
     /// CPU and NIC atomics on one word exclude each other.
     pub global_scope: bool,

@@ -1,8 +1,9 @@
-//! What one node may do to another: one-sided verbs, messages, time, and what a fabric is capable of.
+//! The fabric: what one node may do to another (one-sided verbs, messages, time), and the backends that do it.
 //!
-//! Lock protocols are written against [`Endpoint`] and nothing else, so the same code runs on the explorer, in
-//! the simulator, on threads of one process, and over real networks. Verbs are values made from a [`Word`];
-//! [`Endpoint::go`] executes one, or a batch of them in one round trip, and returns the whole old words:
+//! Lock protocols use [`Endpoint`] and nothing else, so the same code runs in the explorer, in the simulator, on threads of
+//! one process, and over real networks. A *verb* is an operation on one word of a node's memory, as RDMA NICs execute it:
+//! READ, WRITE, compare-and-swap, fetch-and-add. Verbs are values made from a [`Word`]; [`Endpoint::go`] executes one, or a
+//! batch in one round trip, and returns the old words:
 //!
 //! ```
 //! use lockwright_fabric::*;
@@ -13,19 +14,18 @@
 //! }
 //! ```
 //!
-//! What this crate must not do: know what a lock is. [`observe`] carries a lock user's words to whoever checks
-//! them, and that is all.
+//! This crate must not know what a lock is; [`observe`] only carries a lock client's events to checkers.
 
 mod addr;
 pub mod backend;
 mod capability;
 pub mod conformance;
+pub mod count;
+mod delegate;
 mod endpoint;
-pub mod fault;
-pub mod layer;
+
 mod message;
 pub mod observe;
-mod pass_on;
 pub mod random;
 mod verb;
 mod wait;
@@ -35,4 +35,4 @@ pub use capability::{AtomicScope, Capabilities, Mismatch, Missing, Needs};
 pub use endpoint::{Endpoint, FabricError};
 pub use message::{BoxedRole, Message, Outbox, Role};
 pub use verb::{Batch, Executor, Fields, MAX_BATCH, MaskedCas, Olds, Op, RawVerb, Verb, VerbKind};
-pub use wait::{Cond, Deadline, Field, Time, Wait, Waited};
+pub use wait::{Cond, Deadline, Field, RawWait, Time, Wait, Waited};

@@ -6,25 +6,25 @@ use crate::wait::Time;
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
 
-/// A message: which lock it is about, what kind it is, and its words.
+/// A message: a lock, a kind, and words.
 ///
-/// Protocols turn their own message types into this and back; `recv` filters on `(lock, kind)`, since one
-/// client can wait for several locks at once.
+/// Protocols convert their own message types to this and back; receivers filter by `(lock, kind)`, since one client can wait
+/// for several locks at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Message {
-    /// The lock (or whatever the protocol keys its messages by).
+    /// The lock, or another key of the protocol's.
     pub lock: u64,
-    /// The protocol's own number for the kind of message.
+    /// The protocol's number for the kind of message.
     pub kind: u32,
     /// Fixed payload.
     pub words: [u64; 4],
-    /// Payload of variable length; empty (and then free) for most protocols.
+    /// Payload of variable length; empty for most protocols.
     pub tail: Vec<u64>,
 }
 
 impl Message {
-    /// The kind of the message that a role finds from a peer that is gone, after everything that peer sent: its
-    /// connection was closed, or whoever watches over it gave it up. Only for roles that hear of departures.
+    /// The kind of the message that announces a departed peer, after everything that peer sent: its session ended, or its
+    /// endpoint was dropped. Only for roles that [want departures](Role::wants_departures).
     pub const DEPARTED: u32 = u32::MAX;
 
     /// A message of `kind` about `lock` with up to four words.
@@ -44,20 +44,20 @@ impl Message {
     }
 }
 
-/// What a role wants done after it handled an event.
+/// What the fabric is to do after a role handled an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outbox {
     /// Messages to send, in order.
     pub messages: Vec<(PeerId, Message)>,
-    /// Packets that may be lost, doubled, delayed or overtaken, sent after the messages.
+    /// Datagrams, which may be lost, duplicated, delayed or reordered; sent after the messages.
     pub datagrams: Vec<(PeerId, Message)>,
     /// Verbs on the role's own node, executed in order before the messages leave.
     pub verbs: Vec<RawVerb>,
-    /// Timers to start: (delay in nanoseconds, id given back to `on_timer`).
+    /// Timers to start: (delay in nanoseconds, id passed to `on_timer`).
     pub timers: Vec<(u64, u64)>,
-    /// Cache lines that were fetched from other cores on the way: what the event cost, for fabrics that charge for it.
+    /// Cache lines fetched from other cores: the cost of the event, charged by the simulator.
     pub lines: u64,
-    /// As [`Outbox::lines`], under a lock that the role's threads share: one of them at a time.
+    /// As [`Outbox::lines`], fetched under a lock that the role's threads share.
     pub lines_alone: u64,
 }
 
@@ -67,7 +67,7 @@ impl Outbox {
         self.messages.push((to, message));
     }
 
-    /// Sends `message` to `to` as a packet that may not arrive.
+    /// Sends `message` to `to` as a datagram, which may be lost.
     pub fn send_datagram(&mut self, to: PeerId, message: Message) {
         self.datagrams.push((to, message));
     }
@@ -77,12 +77,12 @@ impl Outbox {
         self.verbs.push(verb);
     }
 
-    /// Says that `lines` cache lines had to be fetched from other cores. Only the simulator takes note.
+    /// Charges `lines` cache lines fetched from other cores. Only the simulator takes note.
     pub fn touch(&mut self, lines: u64) {
         self.lines += lines;
     }
 
-    /// As [`Outbox::touch`], for work that the role's threads do one after the other.
+    /// As [`Outbox::touch`], for work under a lock that the role's threads share.
     pub fn touch_alone(&mut self, lines: u64) {
         self.lines_alone += lines;
     }
@@ -93,53 +93,51 @@ impl Outbox {
     }
 }
 
-/// A server-side part of a protocol: a plain state machine without I/O, time or threads of its own.
+/// The server side of a protocol: a state machine without I/O, clock or threads.
 ///
-/// The simulator, the explorer and real server loops drive the same code. `Clone`, `Eq` and `Hash` let the
-/// explorer keep its states apart.
+/// The simulator, the explorer and real servers run the same code. `Clone`, `Eq` and `Hash` let the explorer compare
+/// states.
 pub trait Role: Clone + Eq + Hash + Debug + Send + 'static {
     /// A message arrived.
     fn on_message(&mut self, now: Time, from: PeerId, message: &Message, out: &mut Outbox);
 
-    /// A timer that was armed by `Outbox::arm` ran out.
+    /// A timer armed by [`Outbox::arm`] expired.
     fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox) {
         let _ = (now, id, out);
     }
 
-    /// Whether it wants a message of kind [`Message::DEPARTED`] from every peer that is gone.
-    fn hears_departures(&self) -> bool {
+    /// Whether it wants a message of kind [`Message::DEPARTED`] from every departed client.
+    fn wants_departures(&self) -> bool {
         false
     }
 
-    /// Whether it wants a message of kind [`Message::DEPARTED`] from every role that is lost with its node, or was
-    /// restarted: for whoever has to put things right then.
-    fn hears_of_roles(&self) -> bool {
+    /// Whether it wants a message of kind [`Message::DEPARTED`] from every role that was lost with its node or restarted: for
+    /// a role that coordinates recovery.
+    fn wants_role_departures(&self) -> bool {
         false
     }
 
-    /// Its power was cut and is back: what it kept in volatile memory is gone. A role that loses nothing by that has
-    /// nothing to do here.
+    /// A restart: the role loses its volatile memory. The default loses nothing.
     fn restart(&mut self) {}
 
-    /// Which of its groups of threads takes `message`, where whoever drives it has several: a model of time, never a
-    /// matter of what happens.
-    fn desk(&self, message: &Message) -> usize {
+    /// Which of the role's thread groups handles `message`. Used by the simulator to model time; never changes the outcome.
+    fn thread_group(&self, message: &Message) -> usize {
         let _ = message;
         0
     }
 }
 
-/// Any role, boxed: what a protocol hands to whoever drives its server side.
+/// A boxed role.
 #[derive(Debug)]
 pub struct BoxedRole(Box<dyn AnyRole>);
 
 trait AnyRole: Debug + Send {
     fn on_message(&mut self, now: Time, from: PeerId, message: &Message, out: &mut Outbox);
     fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox);
-    fn hears_departures(&self) -> bool;
-    fn hears_of_roles(&self) -> bool;
+    fn wants_departures(&self) -> bool;
+    fn wants_role_departures(&self) -> bool;
     fn restart(&mut self);
-    fn desk(&self, message: &Message) -> usize;
+    fn thread_group(&self, message: &Message) -> usize;
     fn boxed_clone(&self) -> Box<dyn AnyRole>;
     fn key(&self) -> Vec<u8>;
 }
@@ -151,17 +149,17 @@ impl<R: Role> AnyRole for R {
     fn on_timer(&mut self, now: Time, id: u64, out: &mut Outbox) {
         Role::on_timer(self, now, id, out);
     }
-    fn hears_departures(&self) -> bool {
-        Role::hears_departures(self)
+    fn wants_departures(&self) -> bool {
+        Role::wants_departures(self)
     }
-    fn hears_of_roles(&self) -> bool {
-        Role::hears_of_roles(self)
+    fn wants_role_departures(&self) -> bool {
+        Role::wants_role_departures(self)
     }
     fn restart(&mut self) {
         Role::restart(self);
     }
-    fn desk(&self, message: &Message) -> usize {
-        Role::desk(self, message)
+    fn thread_group(&self, message: &Message) -> usize {
+        Role::thread_group(self, message)
     }
     fn boxed_clone(&self) -> Box<dyn AnyRole> {
         Box::new(self.clone())
@@ -189,14 +187,14 @@ impl BoxedRole {
         self.0.on_timer(now, id, out);
     }
 
-    /// See [`Role::hears_departures`].
-    pub fn hears_departures(&self) -> bool {
-        self.0.hears_departures()
+    /// See [`Role::wants_departures`].
+    pub fn wants_departures(&self) -> bool {
+        self.0.wants_departures()
     }
 
-    /// See [`Role::hears_of_roles`].
-    pub fn hears_of_roles(&self) -> bool {
-        self.0.hears_of_roles()
+    /// See [`Role::wants_role_departures`].
+    pub fn wants_role_departures(&self) -> bool {
+        self.0.wants_role_departures()
     }
 
     /// See [`Role::restart`].
@@ -204,12 +202,12 @@ impl BoxedRole {
         self.0.restart();
     }
 
-    /// See [`Role::desk`].
-    pub fn desk(&self, message: &Message) -> usize {
-        self.0.desk(message)
+    /// See [`Role::thread_group`].
+    pub fn thread_group(&self, message: &Message) -> usize {
+        self.0.thread_group(message)
     }
 
-    /// The role's type and everything its `Hash` covers, byte for byte: two roles with one key are the same state.
+    /// The role's type and all bytes that its `Hash` feeds: equal keys mean equal states.
     pub fn key(&self) -> Vec<u8> {
         self.0.key()
     }
@@ -221,7 +219,7 @@ impl Clone for BoxedRole {
     }
 }
 
-/// Not a hash: keeps every byte it is fed, so that equal records mean equal states.
+/// A hasher that keeps every byte it is fed.
 struct KeyRecorder(Vec<u8>);
 
 impl Hasher for KeyRecorder {

@@ -1,23 +1,22 @@
-//! The side door: what a client tells whoever watches. Checkers and recorders live behind it; nothing on the
-//! path of a lock depends on it.
+//! Observations: what a client reports to checkers and recorders. No lock depends on them.
 
 use std::fmt;
 
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
-    /// Alone.
+    /// By one holder.
     Exclusive,
-    /// Together with other shared holders.
+    /// By any number of shared holders.
     Shared,
 }
 
-/// Something that can be held: a lock, a mode, and the units `start..end` of it.
+/// What a client acquires: a lock, a mode, and its units `start..end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Claim {
-    /// Which lock.
+    /// The lock.
     pub lock: u64,
-    /// How.
+    /// The mode.
     pub mode: Mode,
     /// First unit.
     pub start: u64,
@@ -52,7 +51,7 @@ impl fmt::Display for Claim {
 
 /// What a client does with a claim.
 ///
-/// The tag has a byte of its own, so that the claim lies in the same place whatever is done with it.
+/// The tag has a byte of its own, so that the claim has the same offset in all variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Observation {
@@ -64,18 +63,18 @@ pub enum Observation {
     Releasing(Claim),
     /// It no longer waits: denied, timed out, or cancelled.
     GaveUp(Claim),
-    /// It knows that the grant it had is void (its lease ran out and others may hold the lock).
+    /// It knows that its grant is void: its lease ran out and other clients may hold the lock.
     Lost(Claim),
     /// It tried to acquire, failed, and tries again: counted, never checked.
     Retried(Claim),
     /// It undid a half-made acquire and starts over (Citron's aborts): counted, never checked.
     Aborted(Claim),
-    /// It reset the lock after somebody's crash: counted, never checked.
+    /// It reset the lock after another client's crash: counted, never checked.
     Recovered(Claim),
 }
 
 impl Observation {
-    /// What it is about.
+    /// Its claim.
     #[inline]
     pub const fn claim(&self) -> &Claim {
         match self {

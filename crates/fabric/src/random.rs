@@ -1,9 +1,9 @@
-//! A small generator of repeatable numbers, for backends, simulations and tests: SplitMix64 (Steele, Lea, Flood, OOPSLA
-//! 2014). Not for secrets.
+//! SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): repeatable random numbers for backends, simulations and tests. Not for
+//! secrets.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A stream of numbers that its seed decides.
+/// A stream of random numbers, determined by its seed.
 #[derive(Clone, Debug)]
 pub struct SplitMix(u64);
 
@@ -31,7 +31,7 @@ impl SplitMix {
     }
 }
 
-/// The same for clones of an endpoint, which share it.
+/// The same, shared by threads.
 #[derive(Debug)]
 pub struct SharedSplitMix(AtomicU64);
 

@@ -1,21 +1,20 @@
-//! Verbs as values: what is done to a word, what it leaves there, and how several go in one round trip.
+//! Verbs as values: operations on a word, and batches of them.
 //!
-//! [`Op::apply`] is the meaning of every verb, in one place. The simulator, the explorer, servers that execute
-//! verbs for others and the conformance suite's reference model all call it; backends with real atomics are
-//! tested against it.
+//! [`Op::apply`] defines the meaning of every verb. The simulator, the explorer, servers and the conformance
+//! suite's reference model call it; backends with real atomics are tested against it.
 
 use crate::addr::{Addr, Value, Width, Word};
 
-/// What a verb does to its word. Operands sit in the low bits; a 64-bit verb ignores the high ones.
+/// The operation of a verb. Operands are in the low bits; a 64-bit verb ignores the high ones.
 ///
-/// The tag is one byte because it would be sixteen beside such operands: enums that hold a verb borrow it, and a tag that
-/// is written in two pieces and read in one stalls the CPU.
+/// The tag is one byte: beside 16-byte operands it would be sixteen, written in two stores and read by one load, which
+/// stalls the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Op {
     /// Return the word.
     Read,
-    /// Replace the word. Also returns what was there on fabrics that can say; nobody may rely on it.
+    /// Replace the word. Some fabrics return the old word; no protocol may rely on it.
     Write(u128),
     /// Replace the word by `new` if it is `expect`.
     Cas {
@@ -73,7 +72,7 @@ impl Fields {
 }
 
 impl Op {
-    /// What the word becomes, or `None` where the verb leaves it alone.
+    /// The new word, or `None` if the verb does not change it.
     #[inline(always)]
     pub const fn apply(&self, width: Width, old: u128) -> Option<u128> {
         let new = match *self {
@@ -121,7 +120,7 @@ impl Op {
     }
 }
 
-/// The classes verbs are counted in, as the papers count them.
+/// The classes in which the papers count verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VerbKind {
     /// READ.
@@ -158,7 +157,7 @@ impl RawVerb {
     }
 }
 
-/// A verb on a word of type `T`. Nothing happens until an endpoint is told to go.
+/// A verb on a word of type `T`: executed by [`Endpoint::go`](crate::Endpoint::go).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Verb<T> {
     word: Word<T>,
@@ -261,16 +260,16 @@ pub trait Batch: Copy {
     /// Hands every verb to `executor` in order and shapes what it returns.
     fn run(self, executor: &mut impl Executor) -> Self::Old;
 
-    /// [`Batch::run`] with a closure. Backends that cannot answer at once call it twice: first to list the verbs,
-    /// then to shape the answers.
+    /// [`Batch::run`] with a closure. Backends that cannot answer at once call it twice: to list the verbs, and to shape the
+    /// answers.
     #[inline(always)]
     fn each(self, run: &mut impl FnMut(RawVerb) -> u128) -> Self::Old {
         self.run(&mut ByClosure(run))
     }
 }
 
-/// Somebody who executes verbs one by one. A trait beside the closure of [`Batch::each`] because a closure cannot be
-/// told to inline, and a backend on atomics must: then a verb's constants decide at compile time what is executed.
+/// Executes verbs one by one. A trait beside the closure of [`Batch::each`], because a closure cannot be forced inline, and
+/// a backend on atomics must be: then a verb's constants select its instruction at compile time.
 pub trait Executor {
     /// Executes `verb` and returns the old word.
     fn execute(&mut self, verb: RawVerb) -> u128;

@@ -1,8 +1,8 @@
-//! What a waiting protocol waits for, as data, so that a server or a parked waiter can check it too.
+//! Conditions on words as data: a protocol names what it waits for, and the backend (a server, a waking verb) checks it.
 
-use crate::addr::{Value, Word};
+use crate::addr::{Addr, Value, Width, Word};
 
-/// Nanoseconds since the fabric's beginning.
+/// Nanoseconds on the fabric's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time(pub u64);
 
@@ -19,15 +19,15 @@ impl Time {
     }
 }
 
-/// Until when somebody is ready to wait.
+/// How long a caller is willing to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Deadline {
-    /// As long as it takes.
+    /// No limit.
     #[default]
     Never,
-    /// Look once.
+    /// Check once, do not wait.
     Now,
-    /// Until then.
+    /// Until this time.
     At(Time),
 }
 
@@ -102,7 +102,7 @@ pub enum Cond {
     },
     /// Two fields of the word hold the same number (Citron: DCnt = DMax).
     FieldsEq(Field, Field),
-    /// A field has come to `value` or past it, for counters that only rise.
+    /// A field is at least `value`: for counters that only rise.
     AtLeast(Field, u128),
 }
 
@@ -119,7 +119,7 @@ impl Cond {
     }
 }
 
-/// A wait for a word: ends when any of its conditions holds, or at its deadline.
+/// A wait on a word: ends when one of its conditions holds, or at its deadline.
 ///
 /// ```
 /// # use lockwright_fabric::*;
@@ -129,20 +129,20 @@ impl Cond {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Wait<T> {
-    /// The word looked at.
+    /// The word.
     pub word: Word<T>,
-    /// What is waited for.
+    /// Ends the wait when it holds.
     pub cond: Cond,
-    /// A second way to be done.
+    /// Also ends the wait when it holds.
     pub or: Option<Cond>,
-    /// When to give up.
+    /// When the wait gives up.
     pub deadline: Deadline,
-    /// Nanoseconds to let pass between two looks, where looking costs a round trip. Zero: the fabric's own pace.
+    /// Nanoseconds between two READs on fabrics that poll. Zero: the fabric's default.
     pub pace_ns: u64,
 }
 
 impl<T: Value> Word<T> {
-    /// A wait for this word to meet `cond`.
+    /// A wait until this word meets `cond`.
     #[inline(always)]
     pub const fn until(self, cond: Cond) -> Wait<T> {
         Wait { word: self, cond, or: None, deadline: Deadline::Never, pace_ns: 0 }
@@ -150,25 +150,31 @@ impl<T: Value> Word<T> {
 }
 
 impl<T: Value> Wait<T> {
-    /// Be done when `cond` holds, too.
+    /// Also ends when `cond` holds.
     #[must_use]
     pub const fn or(mut self, cond: Cond) -> Self {
         self.or = Some(cond);
         self
     }
 
-    /// Give up at `deadline`.
+    /// Gives up at `deadline`.
     #[must_use]
     pub const fn by(mut self, deadline: Deadline) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Let `ns` pass between two looks.
+    /// Polls every `ns` nanoseconds, where the fabric polls.
     #[must_use]
     pub const fn pace(mut self, ns: u64) -> Self {
         self.pace_ns = ns;
         self
+    }
+
+    /// The wait without its type and deadline.
+    #[inline(always)]
+    pub fn raw(&self) -> RawWait {
+        RawWait { addr: self.word.addr(), width: T::WIDTH, cond: self.cond, or: self.or }
     }
 
     /// Whether `word` ends the wait.
@@ -179,13 +185,38 @@ impl<T: Value> Wait<T> {
     }
 }
 
+/// A [`Wait`] as backends see it: without its type and deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawWait {
+    /// The word.
+    pub addr: Addr,
+    /// Its width.
+    pub width: Width,
+    /// Ends the wait when it holds.
+    pub cond: Cond,
+    /// Also ends the wait when it holds.
+    pub or: Option<Cond>,
+}
+
+impl RawWait {
+    /// Whether `word` ends the wait.
+    pub fn met_by(&self, word: u128) -> bool {
+        self.cond.holds(word) || self.or.is_some_and(|or| or.holds(word))
+    }
+
+    /// Whether the wait is over: the word meets a condition, or `read` cannot reach it any more.
+    pub(crate) fn is_over(&self, read: impl FnOnce(Addr, Width) -> Option<u128>) -> bool {
+        read(self.addr, self.width).is_none_or(|word| self.met_by(word))
+    }
+}
+
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Waited<T> {
-    /// The word as last seen.
+    /// The word as last read.
     pub value: T,
-    /// Whether a condition holds for it; if not, the deadline passed.
+    /// Whether a condition holds; if not, the deadline passed.
     pub met: bool,
-    /// READs it took: one round trip each on fabrics that poll, none where somebody wakes the waiter.
+    /// READs it took: one round trip each on fabrics that poll, zero where verbs wake their waiters.
     pub polls: u32,
 }

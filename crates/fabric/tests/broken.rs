@@ -94,7 +94,7 @@ struct Broken<F> {
 }
 
 impl<F: Flaw> Endpoint for Broken<F> {
-    lockwright_fabric::pass_on!(ep: me capabilities wait_until send send_datagram recv_by now sleep random);
+    lockwright_fabric::delegate!(ep: me capabilities wait_until send send_datagram recv_by now sleep random);
 
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
         let mut verbs = Vec::new();

@@ -1,5 +1,5 @@
-//! The in-process backend under the conformance suite: its clients as threads, as tasks of one thread, and
-//! with all layers around it, which must change nothing.
+//! The in-process backend under the conformance suite: its clients as threads, as tasks of one thread, and with counting
+//! around it, which must change nothing.
 
 mod rigs;
 
@@ -13,17 +13,9 @@ mod one_thread {
     lockwright_fabric::conformance_tests!(|shape| OneThread::new(shape, 1, |ep| ep));
 }
 
-mod layers {
+mod counted {
     use crate::rigs::Threads;
-    use lockwright_fabric::fault::FaultPlan;
-    use lockwright_fabric::layer::{Counted, Faulty, Timeline, Traced};
-    use std::sync::Arc;
+    use lockwright_fabric::count::Counted;
 
-    lockwright_fabric::conformance_tests!(|shape| {
-        let timeline = Timeline::of(100);
-        let plan = Arc::new(FaultPlan::default());
-        Threads::new(shape, move |ep| {
-            Counted::new(Traced::new(Faulty::new(ep, plan.clone(), 1), timeline.clone()))
-        })
-    });
+    lockwright_fabric::conformance_tests!(|shape| Threads::new(shape, Counted::new));
 }

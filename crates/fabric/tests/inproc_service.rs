@@ -145,7 +145,7 @@ fn regions_are_apart_and_home_is_known() {
 }
 
 #[test]
-#[should_panic(expected = "n0+0x40 is no place for a word of 8 bytes: the region has 64 bytes")]
+#[should_panic(expected = "no word of 8 bytes at n0+0x40: the region has 64 bytes")]
 fn a_word_beyond_its_region_panics() {
     let fabric = InProc::new(1, 64);
     let _ = block_on(fabric.endpoint(CLIENT).go(Word64::at(Addr::new(NodeId(0), 64)).read()));
@@ -188,7 +188,7 @@ fn endpoints_and_their_futures_can_go_to_other_threads() {
     drop(check(ep.send(CLIENT, Message::default())));
     drop(check(ep.sleep(1)));
     drop(check(ep.passed(Time(0))));
-    let layered = lockwright_fabric::layer::Counted::new(ep);
+    let layered = lockwright_fabric::count::Counted::new(ep);
     drop(check(layered.go(COUNTER.read())));
     drop(check(layered.recv(|_, _| Some(()))));
 }

@@ -24,7 +24,7 @@ struct Processes {
 impl Processes {
     fn new(shape: Shape) -> Self {
         let place = Place::new();
-        let options = SpaceOptions::default().memory(shape.nodes, &[shape.bytes]).reserve(1 << 20);
+        let options = SpaceOptions::default().memory(shape.nodes, &[shape.bytes]);
         // Nobody has it open while the children come: a space is its file.
         drop(ShmSpace::open(&place.0, &options).unwrap());
         let clients = (0..shape.clients).map(|_| Remote::new(Process::start(&place.0, "child"))).collect();

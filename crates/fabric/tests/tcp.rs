@@ -1,9 +1,9 @@
 //! The tcp backend under the conformance suite: server and clients of one process over the loopback interface, with
-//! clients as threads, as tasks of one thread, and behind TLS and a token.
+//! clients as threads, as tasks of one thread, and behind TLS and a secret.
 
 use lockwright_fabric::backend::inproc::{InProc, block_on};
 use lockwright_fabric::backend::tcp::{
-    ConnectOptions, InProcHost, Server, ServerOptions, TcpEndpoint, TlsClient, TlsServer, Token,
+    Backlog, ConnectOptions, InProcHost, Secret, Server, ServerOptions, TcpEndpoint, TlsClient, TlsServer,
 };
 use lockwright_fabric::conformance::{Rig, Shape, Task};
 use lockwright_fabric::{Endpoint, NodeId, PeerId};
@@ -19,7 +19,7 @@ struct Net {
 
 impl Net {
     fn new(shape: Shape, runtime: Runtime, served: ServerOptions, connect: &ConnectOptions) -> Self {
-        let host = InProcHost::new(InProc::new(shape.nodes, shape.bytes), 0);
+        let host = InProcHost::new(InProc::new(shape.nodes, shape.bytes), 0).relay(Backlog::RELAY);
         let (server, endpoints) = runtime.block_on(async {
             let here = "127.0.0.1:0".parse().unwrap();
             let server = Server::bind(here, host, vec![], served).await.unwrap();
@@ -101,17 +101,17 @@ mod all_on_one_thread {
     lockwright_fabric::conformance_tests!(|shape| OneThread(Net::plain(shape, one_thread())));
 }
 
-mod behind_tls_and_a_token {
+mod behind_tls_and_a_secret {
     use super::*;
 
     fn net(shape: Shape) -> OneThread {
         let made = rcgen::generate_simple_self_signed(vec!["lock.test".to_owned()]).unwrap();
         let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-        let token = Some(Token::new("a token that only the tests know").unwrap());
+        let secret = Some(Secret::new("a secret that only the tests know").unwrap());
         let tls = Some(TlsServer::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap());
-        let served = ServerOptions { token: token.clone(), tls, ..ServerOptions::default() };
+        let served = ServerOptions { secret: secret.clone(), tls, ..ServerOptions::default() };
         let tls = Some(TlsClient::from_pem(certificate.as_bytes(), "lock.test").unwrap());
-        let connect = ConnectOptions { token, tls, ..ConnectOptions::default() };
+        let connect = ConnectOptions { secret, tls, ..ConnectOptions::default() };
         OneThread(Net::new(shape, one_thread(), served, &connect))
     }
 
@@ -131,7 +131,7 @@ fn futures_are_send() {
         drop(is_send(ep.wait_until(word.until(Cond::Eq { mask: 1, value: 1 }))));
         drop(is_send(ep.send(PeerId::client(0), Message::default())));
         drop(is_send(ep.recv(|_, _| Some(()))));
-        drop(is_send(ep.lost()));
+        drop(is_send(ep.closed()));
         drop(is_send(ep.sleep(1)));
     }
     let _ = all;

@@ -2,10 +2,10 @@
 //! with is an error or another frame, and nothing makes it panic, loop or ask for more than a frame may have.
 
 use lockwright_fabric::backend::tcp::frame::{
-    Decoded, Frame, FrameError, HEADER, Hello, MAX_BODY, MAX_VERBS, Refusal, WaitFrame, Welcome, decode,
+    Decoded, Frame, FrameError, HEADER, Hello, MAX_BODY, MAX_VERBS, Refusal, Welcome, decode,
 };
 use lockwright_fabric::{
-    Addr, Cond, Field, Fields, MaskedCas, Message, NodeId, Op, PeerId, RawVerb, RegionId, Width,
+    Addr, Cond, Field, Fields, MaskedCas, Message, NodeId, Op, PeerId, RawVerb, RawWait, RegionId, Width,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -59,9 +59,13 @@ fn cond() -> impl Strategy<Value = Cond> {
     ]
 }
 
-fn wait() -> impl Strategy<Value = WaitFrame> {
-    (addr(), width(), cond(), proptest::option::of(cond()), any::<u64>())
-        .prop_map(|(addr, width, cond, or, timeout_ns)| WaitFrame { addr, width, cond, or, timeout_ns })
+fn wait() -> impl Strategy<Value = RawWait> {
+    (addr(), width(), cond(), proptest::option::of(cond())).prop_map(|(addr, width, cond, or)| RawWait {
+        addr,
+        width,
+        cond,
+        or,
+    })
 }
 
 fn message() -> impl Strategy<Value = Message> {
@@ -118,7 +122,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         hello(),
         any::<[u8; 32]>().prop_map(Frame::Proof),
         (id, any::<bool>(), vec(verb(), 0..20)).prop_map(|(id, quiet, verbs)| Frame::Go { id, quiet, verbs }),
-        (id, wait()).prop_map(|(id, wait)| Frame::Wait { id, wait }),
+        (id, wait(), any::<u64>()).prop_map(|(id, wait, timeout_ns)| Frame::Wait { id, wait, timeout_ns }),
         id.prop_map(|id| Frame::Cancel { id }),
         (id, any::<bool>(), peer(), message()).prop_map(|(id, quiet, to, message)| Frame::Send {
             id,
@@ -248,8 +252,8 @@ fn errors_say_what_is_wrong() {
 fn a_field_outside_its_word_is_refused() {
     let field = Field { shift: 120, bits: 9 };
     let addr = Addr::new(NodeId(0), 0);
-    let wait = WaitFrame { addr, width: Width::W64, cond: Cond::AtLeast(field, 1), or: None, timeout_ns: 0 };
-    let bytes = bytes_of(&Frame::Wait { id: 1, wait });
+    let wait = RawWait { addr, width: Width::W64, cond: Cond::AtLeast(field, 1), or: None };
+    let bytes = bytes_of(&Frame::Wait { id: 1, wait, timeout_ns: 0 });
     assert_eq!(decode(&bytes), Err(FrameError::Field { shift: 120, bits: 9 }));
 }
 
@@ -306,7 +310,10 @@ fn bless(folder: &std::path::Path) {
     ];
     let low = Field { shift: 0, bits: 16 };
     let high = Field { shift: 64, bits: 64 };
-    let wait = |cond, or| WaitFrame { addr: word, width: Width::W128, cond, or, timeout_ns: 1_000_000 };
+    let wait = |id, cond, or| {
+        let wait = RawWait { addr: word, width: Width::W128, cond, or };
+        Frame::Wait { id, wait, timeout_ns: 1_000_000 }
+    };
     let message = Message { lock: 3, kind: 2, words: [1, 2, 3, 4], tail: vec![5, 6, 7] };
     let hello = Hello {
         features: 0,
@@ -335,11 +342,8 @@ fn bless(folder: &std::path::Path) {
         ("go", Frame::Go { id: 1, quiet: false, verbs: verbs.clone() }),
         ("go-quiet", Frame::Go { id: 0, quiet: true, verbs: verbs[..1].to_vec() }),
         ("go-empty", Frame::Go { id: 2, quiet: false, verbs: vec![] }),
-        ("wait", Frame::Wait { id: 3, wait: wait(Cond::Eq { mask: 1, value: 1 }, None) }),
-        (
-            "wait-fields",
-            Frame::Wait { id: 4, wait: wait(Cond::FieldsEq(low, high), Some(Cond::AtLeast(high, 8))) },
-        ),
+        ("wait", wait(3, Cond::Eq { mask: 1, value: 1 }, None)),
+        ("wait-fields", wait(4, Cond::FieldsEq(low, high), Some(Cond::AtLeast(high, 8)))),
         ("cancel", Frame::Cancel { id: 4 }),
         ("send", Frame::Send { id: 5, quiet: false, to: PeerId::role(0), message: message.clone() }),
         ("ping", Frame::Ping { seen: 6 }),

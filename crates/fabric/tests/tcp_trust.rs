@@ -1,25 +1,30 @@
-//! Who is let in, and what happens to those who misbehave: one clear answer to them, and nothing to anybody else.
+//! Which clients a server accepts, and what happens to those that misbehave: one clear answer to them, and no effect on
+//! other clients.
 
 mod nets;
 
+use lockwright_fabric::backend::inproc::InProc;
 use lockwright_fabric::backend::tcp::frame::{Decoded, Frame, Hello, MAX_VERBS, Refusal, Welcome, decode};
 use lockwright_fabric::backend::tcp::{
-    BindError, ConnectError, ConnectOptions, Fate, Server, ServerOptions, TcpEndpoint, TlsClient, TlsServer,
-    Token,
+    Backlog, BindError, CloseReason, ConnectError, ConnectOptions, InProcHost, MAX_TAIL, Secret, Server,
+    ServerOptions, TcpEndpoint, TlsClient, TlsServer,
 };
-use lockwright_fabric::{Addr, Cond, Endpoint, FabricError, NodeId, Op, RawVerb, RegionId, Width, Word64};
-use nets::{HERE, connect, host, quick, serve, until, word};
+use lockwright_fabric::{
+    Addr, Cond, Deadline, Endpoint, FabricError, Message, NodeId, Op, RawVerb, RawWait, RegionId, Width,
+    Word64,
+};
+use nets::{HERE, Network, Weather, connect, host, quick, serve, until, word};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-fn token(text: &str) -> Option<Token> {
-    Some(Token::new(text).unwrap())
+fn secret(text: &str) -> Option<Secret> {
+    Some(Secret::new(text).unwrap())
 }
 
-const SECRET: &str = "a token that only the tests know";
+const SECRET: &str = "a secret that only the tests know";
 
 fn bytes_of(frame: &Frame) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -60,23 +65,24 @@ async fn a_server_does_not_listen_to_other_machines_unguarded() {
     let error = Server::bind(everywhere, host().0, vec![], quick()).await.unwrap_err();
     assert!(matches!(error, BindError::Exposed(address) if address == everywhere));
     let text = error.to_string();
-    assert!(text.contains("TLS") && text.contains("token") && text.contains("127.0.0.1"), "{text}");
+    assert!(text.contains("TLS") && text.contains("secret") && text.contains("127.0.0.1"), "{text}");
     assert!(Server::bind("[::]:0".parse().unwrap(), host().0, vec![], quick()).await.is_err());
     let mapped = "[::ffff:10.0.0.1]:0".parse().unwrap();
     assert!(matches!(Server::bind(mapped, host().0, vec![], quick()).await, Err(BindError::Exposed(_))));
-    let options = ServerOptions { token: token(SECRET), ..quick() };
+    let options = ServerOptions { secret: secret(SECRET), ..quick() };
     assert!(Server::bind(everywhere, host().0, vec![], options).await.is_ok());
 }
 
 #[tokio::test]
-async fn only_those_who_know_the_token_come_in() {
-    let (server, _) = serve(ServerOptions { token: token(SECRET), ..quick() }).await;
-    let with =
-        |token| TcpEndpoint::connect(server.address(), ConnectOptions { token, ..ConnectOptions::default() });
-    let ep = with(token(SECRET)).await.unwrap();
+async fn only_those_who_know_the_secret_come_in() {
+    let (server, _) = serve(ServerOptions { secret: secret(SECRET), ..quick() }).await;
+    let with = |secret| {
+        TcpEndpoint::connect(server.address(), ConnectOptions { secret, ..ConnectOptions::default() })
+    };
+    let ep = with(secret(SECRET)).await.unwrap();
     assert_eq!(ep.go(word(0).fetch_add(1)).await, Ok(0));
-    assert!(matches!(with(None).await, Err(ConnectError::TokenWanted)));
-    let wrong = with(token("another token of the same kind!!")).await.unwrap_err();
+    assert!(matches!(with(None).await, Err(ConnectError::SecretRequired)));
+    let wrong = with(secret("another secret of the same kind!!")).await.unwrap_err();
     assert!(matches!(wrong, ConnectError::Refused { why: Refusal::Unauthorised, .. }), "{wrong}");
     // Without a proof nothing is executed, whatever follows.
     let verbs = vec![word(0).write(99).raw()];
@@ -86,9 +92,9 @@ async fn only_those_who_know_the_token_come_in() {
 }
 
 #[tokio::test]
-async fn a_client_with_a_token_does_not_trust_a_server_without() {
+async fn a_client_with_a_secret_does_not_trust_a_server_without() {
     let (server, _) = serve(quick()).await;
-    let options = ConnectOptions { token: token(SECRET), ..ConnectOptions::default() };
+    let options = ConnectOptions { secret: secret(SECRET), ..ConnectOptions::default() };
     assert!(matches!(TcpEndpoint::connect(server.address(), options).await, Err(ConnectError::Unproven)));
 }
 
@@ -135,26 +141,20 @@ async fn nonsense_gets_one_answer_and_disturbs_nobody() {
 }
 
 #[tokio::test]
-async fn frames_out_of_place_are_refused() {
+async fn unexpected_frames_are_refused() {
     let (server, _) = serve(ServerOptions { max_waits: 2, ..quick() }).await;
     let wait = |id, index: u64| {
         let (addr, width) = (word(index).addr(), Width::W64);
         let cond = Cond::Eq { mask: 1, value: 1 };
-        let wait = lockwright_fabric::backend::tcp::frame::WaitFrame {
-            addr,
-            width,
-            cond,
-            or: None,
-            timeout_ns: u64::MAX,
-        };
-        bytes_of(&Frame::Wait { id, wait })
+        let wait = RawWait { addr, width, cond, or: None };
+        bytes_of(&Frame::Wait { id, wait, timeout_ns: u64::MAX })
     };
     let cases = [
-        (vec![bytes_of(&Frame::Goodbye)], Refusal::OutOfPlace),
-        (vec![hello(), hello()], Refusal::OutOfPlace),
-        (vec![hello(), bytes_of(&Frame::Pong)], Refusal::OutOfPlace),
-        (vec![hello(), bytes_of(&Frame::Ack { seen: 1 })], Refusal::OutOfPlace),
-        (vec![hello(), wait(1, 0), wait(1, 0)], Refusal::OutOfPlace),
+        (vec![bytes_of(&Frame::Goodbye)], Refusal::Unexpected),
+        (vec![hello(), hello()], Refusal::Unexpected),
+        (vec![hello(), bytes_of(&Frame::Pong)], Refusal::Unexpected),
+        (vec![hello(), bytes_of(&Frame::Ack { seen: 1 })], Refusal::Unexpected),
+        (vec![hello(), wait(1, 0), wait(1, 0)], Refusal::Unexpected),
         (vec![hello(), wait(1, 0), wait(2, 0), wait(3, 0)], Refusal::TooMany),
         (vec![hello(), wait(1, 1 << 40)], Refusal::NoSuchWord),
     ];
@@ -202,7 +202,7 @@ async fn a_verb_on_a_word_that_does_not_exist_ends_the_session_of_who_asked() {
         let ep = connect(server.address()).await;
         // Nothing of the batch is executed.
         assert_eq!(ep.go((word(0).fetch_add(1), Word64::at(addr).write(1))).await.map(drop), lost(0));
-        let Fate::Refused(text) = ep.lost().await else { panic!("{:?}", ep.fate()) };
+        let CloseReason::Refused(text) = ep.closed().await else { panic!("{:?}", ep.close_reason()) };
         assert!(text.contains("no word"), "{text}");
     }
     let askew = RawVerb { addr: Addr::new(NodeId(0), 12), width: Width::W64, op: Op::Read };
@@ -226,7 +226,7 @@ async fn the_longest_batch_passes_and_a_longer_one_is_refused() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
-    let (server, ended) = serve(ServerOptions { max_unread: 64 << 10, ..quick() }).await;
+    let (server, ended) = serve(ServerOptions { max_unwritten: 64 << 10, ..quick() }).await;
     let ep = connect(server.address()).await;
     let address = server.address();
     let verbs = vec![word(0).read().raw(); MAX_VERBS];
@@ -252,7 +252,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
 
 #[tokio::test]
 async fn strangers_who_say_nothing_are_shown_out() {
-    let options = ServerOptions { handshake: Duration::from_millis(50), max_strangers: 2, ..quick() };
+    let options = ServerOptions { handshake: Duration::from_millis(50), max_unauthenticated: 2, ..quick() };
     let (server, _) = serve(options).await;
     let silent = [(); 3].map(|()| TcpStream::connect(server.address()));
     let mut crowd = Vec::new();
@@ -263,7 +263,7 @@ async fn strangers_who_say_nothing_are_shown_out() {
         let mut said = Vec::new();
         let _ = stream.read_to_end(&mut said).await;
         // The third was not even listened to.
-        assert!(said.is_empty() || refusal_of(&said) == Refusal::OutOfPlace);
+        assert!(said.is_empty() || refusal_of(&said) == Refusal::Unexpected);
     }
     // Their places are free again once they have taken note.
     let mut ep = TcpEndpoint::connect(server.address(), ConnectOptions::default()).await;
@@ -301,4 +301,46 @@ async fn a_server_of_something_else_is_recognised() {
     });
     let error = TcpEndpoint::connect(address, ConnectOptions::default()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Foreign(_)), "{error}");
+}
+
+/// As many words as a message can have.
+fn large() -> Message {
+    Message { tail: vec![7; MAX_TAIL], ..Message::default() }
+}
+
+#[tokio::test]
+async fn a_client_cannot_send_to_another_unless_the_host_relays() {
+    let host = InProcHost::new(InProc::new(1, 4096), 0);
+    let server = Server::bind(HERE, host, vec![], quick()).await.unwrap();
+    let (sender, victim) = (connect(server.address()).await, connect(server.address()).await);
+    assert_eq!(sender.send(victim.me(), large()).await, Err(FabricError::PeerLost(victim.me())));
+    for _ in 0..1000 {
+        sender.tell(victim.me(), &large()).unwrap();
+    }
+    assert_eq!(sender.go(word(0).fetch_add(1)).await, Ok(0), "the server has handled all of it");
+    assert_eq!(victim.go(word(0).read()).await, Ok(1));
+    assert_eq!(victim.recv_by(Deadline::Now, |_, _| Some(())).await, None);
+    assert_eq!(victim.close_reason(), None);
+}
+
+#[tokio::test]
+async fn a_client_that_floods_another_is_refused_and_the_other_goes_on() {
+    let limit = Backlog { messages: 20, ..Backlog::RELAY };
+    let host = InProcHost::new(InProc::new(1, 4096), 0).relay(limit);
+    let server = Server::bind(HERE, host, vec![], quick()).await.unwrap();
+    let network = Network::before(server.address()).await;
+    let (sender, victim) = (connect(server.address()).await, connect(network.address).await);
+    network.turn(Weather::Mute);
+    let mut sent = 0;
+    while sender.send(victim.me(), Message::new(0, 1, &[sent])).await.is_ok() {
+        sent += 1;
+    }
+    assert_eq!(sent, 20, "what the victim has not acknowledged is bounded");
+    assert!(sender.send(victim.me(), large()).await.is_err());
+    network.turn(Weather::Cut);
+    network.turn(Weather::Fair);
+    for n in 0..20 {
+        assert_eq!(victim.recv(|_, message| Some(message.words[0])).await, n);
+    }
+    assert_eq!((victim.close_reason(), victim.go(word(0).read()).await), (None, Ok(0)));
 }

@@ -4,7 +4,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lockwright_proofs::subject::{self, Tunable};
-use lockwright_sim::{Failure, Plan, Report};
+use lockwright_sim::{Cause, Failure, Plan, Report};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,14 +23,6 @@ pub enum LabError {
         /// What it said.
         failure: Box<Failure>,
     },
-    /// A simulation of a rack failed.
-    #[error("{run}: {why}")]
-    Stuck {
-        /// Which one.
-        run: String,
-        /// What a checker said, or who is stuck.
-        why: String,
-    },
     /// A result could not be written.
     #[error("cannot write {path}: {error}")]
     Write {
@@ -39,6 +31,14 @@ pub enum LabError {
         /// What the system said.
         error: std::io::Error,
     },
+}
+
+impl LabError {
+    /// A simulation with clients of an experiment's own failed. It repeats when the experiment does.
+    pub(crate) fn failed(run: String, protocol: &'static str, cause: Cause, seed: u64) -> Self {
+        let (replay, timeline) = ("lockwright-lab lab run".into(), "".into());
+        Self::Failed { run, failure: Box::new(Failure { protocol, cause, seed, replay, timeline }) }
+    }
 }
 
 /// One simulation of an experiment.

@@ -3,7 +3,8 @@
 //! [`Experiment`]s are plans for the simulator plus [`Claim`]s about what comes out. Tables go to CSV,
 //! pictures to SVG, and everything says whether it is simulated or measured.
 //!
-//! What this crate must not do: know a protocol other than by its name.
+//! What this crate must not do: know what a protocol does. Most experiments name one as the catalog does; those that bring
+//! clients of their own name its type.
 
 mod claim;
 mod context;

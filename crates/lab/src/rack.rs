@@ -13,14 +13,19 @@
 
 use crate::context::{LabError, side_by_side};
 use crate::workload::{Stream, Txn, Workload};
-use lockwright_fabric::fault::FaultPlan;
+use lockwright_baselines::{
+    cas_backoff::CasBackoff, dslr::Dslr, mcs::Mcs, netlock::NetLock, parlock::ParLock, rma_rw::RmaRw,
+    srvlock::SrvLock,
+};
 use lockwright_fabric::observe::Observation;
-use lockwright_fabric::{Endpoint, NodeId, Time, Width};
-use lockwright_locks::{Grant, LockClient, Patience, Protocol, Space};
-use lockwright_proofs::catalog::{self, Mutant, Visitor};
+use lockwright_fabric::{Endpoint, NodeId, Time};
+use lockwright_locks::{
+    Grant, LockClient, Patience, Protocol, Space, fisslock::FissLock, shiftlock::ShiftLock,
+};
 use lockwright_proofs::subject::Tunable;
 use lockwright_sim::case::Checks;
-use lockwright_sim::{Ended, NicModel, Setup, SimEndpoint, World};
+use lockwright_sim::fault::FaultPlan;
+use lockwright_sim::{Cause, ServerCores, Setup, SimEndpoint, Simulation};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -39,7 +44,7 @@ const ABORT_NS: u64 = 10_000_000;
 /// One simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct RackRun {
-    /// The protocol's name in the catalog.
+    /// The protocol's name, one of those in [`simulate`].
     pub(crate) protocol: &'static str,
     pub(crate) tunables: Vec<Tunable>,
     pub(crate) workload: Workload,
@@ -134,28 +139,28 @@ pub(crate) fn simulate_all(runs: &[RackRun], threads: usize) -> Result<Vec<RackR
 /// Simulates `run`.
 ///
 /// # Errors
-/// If there is no such protocol, a checker objects, or clients get stuck.
+/// If no rack runs that protocol, a checker objects, or clients get stuck.
 pub(crate) fn simulate(run: &RackRun) -> Result<RackReport, LabError> {
-    let mut one = One { run, outcome: None };
-    catalog::visit(&mut one);
-    let outcome = one.outcome.ok_or_else(|| LabError::UnknownProtocol(run.protocol.to_owned()))?;
-    outcome
-        .map_err(|why| LabError::Stuck { run: format!("{} with {} clients", run.protocol, run.clients), why })
-}
-
-struct One<'a> {
-    run: &'a RackRun,
-    outcome: Option<Result<RackReport, String>>,
-}
-
-impl Visitor for One<'_> {
-    fn protocol<P: Protocol>(&mut self) {
-        if P::INFO.name == self.run.protocol {
-            self.outcome = Some(once::<P>(self.run));
-        }
-    }
-
-    fn mutant<P: Protocol>(&mut self, _: Mutant) {}
+    let outcome = match run.protocol {
+        "fisslock" => once::<FissLock>(run),
+        "netlock" => once::<NetLock>(run),
+        "srvlock" => once::<SrvLock>(run),
+        "parlock" => once::<ParLock>(run),
+        "shiftlock" => once::<ShiftLock>(run),
+        "cas-backoff" => once::<CasBackoff>(run),
+        "dslr" => once::<Dslr>(run),
+        "mcs" => once::<Mcs>(run),
+        "rma-rw" => once::<RmaRw>(run),
+        other => return Err(LabError::UnknownProtocol(other.to_owned())),
+    };
+    outcome.map_err(|cause| {
+        LabError::failed(
+            format!("{} with {} clients", run.protocol, run.clients),
+            run.protocol,
+            cause,
+            run.seed,
+        )
+    })
 }
 
 /// Where things are, for one kind of lock manager.
@@ -179,36 +184,23 @@ fn layout(protocol: &str) -> Layout {
     }
 }
 
-fn once<P: Protocol>(run: &RackRun) -> Result<RackReport, String> {
+fn once<P: Protocol>(run: &RackRun) -> Result<RackReport, Cause> {
     let mut params = P::Params::default();
     for (name, value) in &run.tunables {
         assert!(P::tune(&mut params, name, *value), "{} has no {name} to be {value}", P::INFO.name);
     }
     let layout = layout(run.protocol);
     let space = Space::of(run.workload.locks()).over(layout.nodes);
-    let mut world = World::new(Setup {
+    let setup = Setup {
         seed: run.seed,
         clients: run.clients,
-        nodes: layout.nodes,
-        bytes_per_node: P::bytes_per_node(&space, &params),
-        nic: NicModel::default(),
         faults: run.faults.clone(),
         checks: Checks { finish: true, quiet: false, tokens: P::INFO.offers.tokens, bypass: None },
         recovers: P::INFO.offers.recovery,
         ..Setup::default()
-    });
-    for (addr, word) in P::initial_memory(&space, &params) {
-        world.write(addr, Width::W64, u128::from(word));
-    }
-    let roles = P::roles(&space, &params);
-    let on_nodes = roles.len() - P::switches(&space, &params);
-    for (index, role) in roles.into_iter().enumerate() {
-        if index < on_nodes {
-            world.install_role_at(NodeId(index as u16), role, SERVICE_NS, layout.cores);
-        } else {
-            world.install_switch(role);
-        }
-    }
+    };
+    let cores = ServerCores { service_ns: SERVICE_NS, groups: layout.cores };
+    let mut simulation = Simulation::<P>::new(space, &params, setup, Some(cores));
     let tally = Rc::new(RefCell::new(Tally::default()));
     for index in 0..run.clients {
         let home = (layout.home)(index);
@@ -224,20 +216,13 @@ fn once<P: Protocol>(run: &RackRun) -> Result<RackReport, String> {
             slice_ns: run.slice_ns,
             tally: Rc::clone(&tally),
         };
-        world.spawn(home.map(|node| NodeId(node as u16)), |ep| {
-            let client = P::client(ep.clone(), &space, &params);
+        simulation.spawn(home.map(|node| NodeId(node as u16)), |ep, space, params| {
+            let client = P::client(ep.clone(), space, params);
             worker.run(ep, client)
         });
     }
-    let limit_ns = run.warmup_ns + 10 * run.duration_ns + 1_000_000_000;
-    match world.run(limit_ns) {
-        Err(violation) => return Err(violation.to_string()),
-        Ok(Ended::AllDone) => {}
-        Ok(_) => {
-            return Err(format!("{} clients are stuck at {} ns", world.unfinished().len(), world.now_ns()));
-        }
-    }
-    let counters = world.counters();
+    simulation.run(run.warmup_ns + 10 * run.duration_ns + 1_000_000_000)?;
+    let counters = simulation.world.counters();
     let mut tally = tally.borrow_mut();
     let mut report = std::mem::take(&mut tally.report);
     report.acquire_ns.sort_unstable();
@@ -288,7 +273,7 @@ impl Worker {
         let aborts_at = Time(ep.true_now_ns() + ABORT_NS);
         let mut held = Vec::with_capacity(txn.wants.len());
         for want in &txn.wants {
-            // Whoever waits for one lock only cannot be in a circle.
+            // A client that waits for one lock only cannot be in a circle.
             let patience = if self.gives_up && txn.wants.len() > 1 {
                 Patience::Until(aborts_at)
             } else {

@@ -93,7 +93,7 @@ fn every_command_explains_itself_with_examples() {
 fn the_version_is_the_packages() {
     let output = lockwright(&["--version"]);
     assert_eq!(code(&output), 0);
-    assert!(stdout(&output).starts_with(&format!("lockwright {}", env!("CARGO_PKG_VERSION"))));
+    assert!(stdout(&output).starts_with(&format!("lockwright-lab {}", env!("CARGO_PKG_VERSION"))));
 }
 
 #[test]
@@ -119,9 +119,59 @@ fn a_clean_protocol_ends_with_its_states_and_exit_0() {
 }
 
 #[test]
-fn a_mutant_is_caught_with_a_trace_and_exit_1() {
+fn the_examples_of_check_name_what_there_is() {
+    let list: serde_json::Value =
+        serde_json::from_str(&stdout(&lockwright(&["check", "--list", "--json"]))).unwrap();
+    let find = |name: &str| {
+        let found = list.as_array().unwrap().iter().find(|listed| listed["name"] == name);
+        found.unwrap_or_else(|| panic!("the help names {name}, which there is not"))
+    };
+    let help = stdout(&lockwright(&["check", "--help"]));
+    let examples = help.lines().filter_map(|line| line.trim().strip_prefix("lockwright-lab check "));
+    let mut cases = 0;
+    for example in examples {
+        let words: Vec<&str> = example.split("  ").next().unwrap().split(' ').collect();
+        let after = |option| words.iter().position(|word| *word == option).map(|at| words[at + 1]);
+        if let Some(mutant) = after("--mutant") {
+            find(mutant);
+        }
+        if !words[0].starts_with("--") {
+            let protocol = find(words[0]);
+            if let Some(case) = after("--case") {
+                cases += 1;
+                let known = protocol["cases"].as_array().unwrap();
+                assert!(known.iter().any(|known| known["name"] == case), "{example}: no such case");
+            }
+        }
+    }
+    assert!(cases > 0, "an example with a case");
+}
+
+#[test]
+fn a_crash_without_recovery_says_what_was_not_checked() {
+    let check = |protocol| lockwright(&["check", protocol, "--case", "tries", "--crash"]);
+    let mcs = check("mcs");
+    assert_eq!(code(&mcs), 0, "{}{}", stdout(&mcs), stderr(&mcs));
+    let last = last_line(&mcs);
+    assert!(last.ends_with("violations=0, deadlock and livelock NOT checked: it has no recovery"), "{last}");
+    let shiftlock = check("shiftlock");
+    assert!(last_line(&shiftlock).ends_with("violations=0"), "it recovers: {}", last_line(&shiftlock));
+}
+
+#[test]
+fn a_mutant_that_is_caught_exits_0_unless_it_was_to_be_clean() {
+    assert_eq!(code(&lockwright(&["check", "--mutant", "mcs-jumps-queue"])), 0);
+    assert_eq!(code(&lockwright(&["check", "--mutant", "mcs-jumps-queue", "--expect-clean"])), 1);
+    // One client alone cannot go wrong: the mutant is not caught, and that is what is wrong.
+    let alone = lockwright(&["check", "--mutant", "mcs-jumps-queue", "--clients", "1"]);
+    assert_eq!(code(&alone), 1, "{}", stdout(&alone));
+    assert!(last_line(&alone).contains("NOT CAUGHT"), "{}", last_line(&alone));
+}
+
+#[test]
+fn a_mutant_is_caught_with_a_trace() {
     let output = lockwright(&["check", "--mutant", "mcs-jumps-queue"]);
-    assert_eq!(code(&output), 1, "{}{}", stdout(&output), stderr(&output));
+    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
     assert!(stdout(&output).contains("VIOLATION of mutual exclusion"));
     let last = last_line(&output);
     assert!(last.starts_with("mutant mcs-jumps-queue: caught by mutual exclusion"), "{last}");

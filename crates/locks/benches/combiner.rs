@@ -11,7 +11,7 @@
 
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::random::SplitMix;
-use lockwright_locks::combiner::core::{AsPrinted, ClientId, Core, Limits, Reply, Request, Rules, Shipped};
+use lockwright_locks::combiner::core::{ClientId, Core, Limits, Reply, Request, Rules, Shipped};
 use lockwright_locks::combiner::queue::{self, Combining, Handler};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,26 +37,16 @@ fn main() {
         let only: Vec<u32> = picks.iter().filter_map(|pick| pick.parse().ok()).collect();
         let sizes = [10_000, 30_000, 100_000, 300_000, 1_000_000];
         let sizes = if only.is_empty() { &sizes[..] } else { &only };
-        let only = ["wide", "red-black"].into_iter().find(|tree| picks.iter().any(|pick| pick == tree));
-        if only != Some("red-black") {
-            growth::<Shipped>("the wide tree", sizes);
-        }
-        if only != Some("wide") {
-            growth::<AsPrinted>("the thesis's red-black tree", sizes);
-        }
+        growth::<Shipped>("the wide tree", sizes);
     }
     if wanted("flags") {
         flags();
     }
-    // For a profiler, so only if asked for: `profile 1000000`, `profile red-black 1000000`. What is of interest is `batches`.
+    // For a profiler, so only if asked for: `profile 1000000`. What is of interest is `batches`.
     if picks.iter().any(|pick| pick == "profile") {
         for held in picks.iter().filter_map(|pick| pick.parse().ok()) {
             let (mut random, mut replies) = (Random(SplitMix::new(2)), Vec::new());
-            if picks.iter().any(|pick| pick == "red-black") {
-                batches(&mut filled::<AsPrinted>(held), 40 * PAIRS, &mut random, &mut replies);
-            } else {
-                batches(&mut filled::<Shipped>(held), 40 * PAIRS, &mut random, &mut replies);
-            }
+            batches(&mut filled::<Shipped>(held), 40 * PAIRS, &mut random, &mut replies);
         }
     }
 }

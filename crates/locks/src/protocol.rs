@@ -1,6 +1,5 @@
 //! What a lock protocol is: the traits that every one of them implements, and the words they share.
 
-use crate::fast::{Answer, AtOnce, erased};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Addr, BoxedRole, Endpoint, FabricError, Needs, NodeId, Time};
 use std::fmt::{self, Debug};
@@ -58,7 +57,7 @@ pub trait Protocol: 'static {
         u64::MAX
     }
 
-    /// Sets the tunable called `name`, for whoever knows a protocol only by its name. False if there is none, or if
+    /// Sets the tunable called `name`, for callers that know a protocol only by its name. False if there is none, or if
     /// `value` is nothing for it.
     fn tune(params: &mut Self::Params, name: &str, value: u64) -> bool {
         let _ = (params, name, value);
@@ -82,19 +81,6 @@ pub trait LockClient {
 
     /// Gives the lock back.
     fn release(&self, grant: Self::Grant) -> impl Future<Output = Result<(), Lost>>;
-
-    /// As [`acquire`](Self::acquire), for blocking code: an answer that takes no waiting is handed out as it is, and
-    /// only what is left otherwise is a future ([`finish`](crate::finish) runs it).
-    #[inline(always)]
-    fn acquire_at_once(&self, want: Want) -> AtOnce<'_, Result<Self::Grant, Denied>> {
-        Err(erased(self.acquire(want)))
-    }
-
-    /// As [`release`](Self::release), likewise.
-    #[inline(always)]
-    fn release_at_once(&self, grant: Self::Grant) -> AtOnce<'_, Result<(), Lost>> {
-        Err(erased(self.release(grant)))
-    }
 
     /// Drives on what the client left behind when it gave up ([`Patience::Until`]), until nothing is left. A client that
     /// is about to be dropped must do this, or others may wait for it for ever (where nobody recovers).
@@ -131,13 +117,6 @@ pub struct Held {
 }
 
 impl Grant for Held {}
-
-impl Answer for Held {
-    #[inline(always)]
-    fn anew(&self) -> Self {
-        Self { lock: self.lock }
-    }
-}
 
 const _: () = assert!(size_of::<Result<Held, Denied>>() <= 16, "an acquire's result fits into two registers");
 

@@ -1,5 +1,5 @@
 //! A client's numbers for what it wants and holds: the smallest that is free, one per acquisition. Two acquisitions of
-//! one lock by one client (one of them abandoned, say) are two to whoever serves them.
+//! one lock by one client (one of them abandoned, say) are two to the server.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

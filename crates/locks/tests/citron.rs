@@ -3,10 +3,10 @@
 #![expect(clippy::disallowed_methods, reason = "real threads are what is tested here")]
 
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
-use lockwright_fabric::layer::{Counted, Counts};
+use lockwright_fabric::count::{Counted, Counts};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{PeerId, Time};
-use lockwright_locks::citron::{Citron, CitronRw, Growth, Params, Synchrony, Timing, Tuning};
+use lockwright_locks::citron::{Citron, CitronRw, Growth, Params, Synchrony, Timing};
 use lockwright_locks::{Denied, Grant, LockClient, Lost, Patience, Protocol, Space, Want};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -321,66 +321,4 @@ fn grows_and_shrinks(params: &Params) {
     assert!(block_on(two.shrink(0)).expect("reached"), "nobody uses it");
     let again = block_on(one.acquire(range(0, 64).with(Patience::Try))).expect("free");
     block_on(one.release(again)).expect("ours");
-}
-
-#[test]
-fn a_change_of_m_waits_for_locks_from_before() {
-    let params = Params { tunable: true, ..Params::default() };
-    let fabric = fabric::<Citron>(&params);
-    let client = <Citron>::client(fabric.endpoint(PeerId::client(0)), &space(), &params);
-    let held = block_on(client.acquire(range(0, 1))).expect("free");
-    client.prepare(Tuning { m: 2, t_wait_ns: 0 }).expect("it makes sense");
-    assert!(client.prepare(Tuning { m: 3, t_wait_ns: 0 }).is_err(), "one at a time");
-    assert!(!client.is_prepared() && !client.commit(), "a lock from before is held");
-    let later = block_on(client.acquire(range(5, 6))).expect("free");
-    block_on(client.release(held)).expect("ours");
-    assert!(client.is_prepared() && client.commit());
-    block_on(client.release(later)).expect("ours");
-    assert!(client.prepare(Tuning { m: 0, t_wait_ns: 0 }).is_err());
-}
-
-#[test]
-fn m_changes_under_threads_that_lose_no_update() {
-    let params = Params { tunable: true, ..Params::default() };
-    let space = Space::of(1).units(4096);
-    let fabric = InProc::new(1, <Citron>::bytes_per_node(&space, &params));
-    let clients: Vec<_> =
-        (0..3).map(|i| <Citron>::client(fabric.endpoint(PeerId::client(i)), &space, &params)).collect();
-    let units: Vec<AtomicU64> = (0..4096).map(|_| AtomicU64::new(0)).collect();
-    let added: u64 = std::thread::scope(|scope| {
-        let threads: Vec<_> = (1_u64..)
-            .zip(clients.clone())
-            .map(|(seed, client)| {
-                let units = &units;
-                scope.spawn(move || {
-                    let (mut random, mut added) = (seed, 0);
-                    for _ in 0..800 {
-                        random = random
-                            .wrapping_mul(6_364_136_223_846_793_005)
-                            .wrapping_add(1_442_695_040_888_963_407);
-                        let length = [1, 60, 256, 1024][(random >> 60) as usize % 4];
-                        let start = (random >> 33) % (4096 - length);
-                        let grant = block_on(client.acquire(range(start, start + length))).expect("granted");
-                        for unit in &units[start as usize..(start + length) as usize] {
-                            unit.store(unit.load(Relaxed) + 1, Relaxed);
-                        }
-                        added += length;
-                        block_on(client.release(grant)).expect("released");
-                    }
-                    added
-                })
-            })
-            .collect();
-        for m in [1, 3, 2, 4] {
-            for client in &clients {
-                client.prepare(Tuning { m, t_wait_ns: 0 }).expect("it makes sense");
-            }
-            while !clients.iter().all(|client| client.is_prepared()) {
-                std::thread::yield_now();
-            }
-            assert!(clients.iter().all(|client| client.commit()));
-        }
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
-    });
-    assert_eq!(units.iter().map(|unit| unit.load(Relaxed)).sum::<u64>(), added);
 }

@@ -49,7 +49,7 @@ impl Scene {
     fn new(test: &'static str, lease_ns: u64) -> Self {
         let path = Path::new("/dev/shm").join(format!("lockwright-test-{}-{test}.space", std::process::id()));
         let memory = <Leased>::bytes_per_node(&SPACE, &params(lease_ns));
-        let options = SpaceOptions::default().memory(1, &[memory]).reserve(1 << 30);
+        let options = SpaceOptions::default().memory(1, &[memory]);
         Self { space: ShmSpace::open(&path, &options).expect("a space can be made"), path, lease_ns, test }
     }
 
@@ -103,7 +103,7 @@ impl Player {
     }
 
     fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.process.id().to_string()]).status();
+        let sent = Command::new("sh").args(["-c", &format!("kill {signal} {}", self.process.id())]).status();
         assert!(sent.is_ok_and(|status| status.success()));
     }
 }

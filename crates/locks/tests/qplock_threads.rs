@@ -38,7 +38,7 @@ impl ByWeakNic {
 }
 
 impl Endpoint for ByWeakNic {
-    lockwright_fabric::pass_on!(inner: me home wait_until send send_datagram recv_by now sleep random);
+    lockwright_fabric::delegate!(inner: me home wait_until send send_datagram recv_by now sleep random);
 
     fn capabilities(&self) -> Capabilities {
         Capabilities { scope: AtomicScope::Nic, ..self.inner.capabilities() }

@@ -4,7 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "real threads are what is tested here")]
 
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
-use lockwright_fabric::layer::{Counted, Counts};
+use lockwright_fabric::count::{Counted, Counts};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Addr, Endpoint, NodeId, PeerId, Time, Word64};
 use lockwright_locks::shiftlock::layout::{Layout, Wide};
@@ -167,12 +167,15 @@ fn tokens_rise_through_more_recoveries_than_there_are_generations() {
     let client =
         |index| ShiftLock::<Portable>::client(fabric.endpoint(PeerId::client(index)), &Space::of(4), &params);
     let clients = [client(0), client(1)];
-    let mut last = None;
+    let (mut last, mut stale) = (None, None);
     for turn in 0..2 * Portable::GENERATION.max() as usize {
-        // It never releases: the next takes the lock away.
+        // Nobody releases before the next has taken the lock away.
         let grant = block_on(clients[turn % 2].acquire(Want::exclusive(0))).unwrap();
         assert!(grant.token() > last, "turn {turn}: {:?} after {last:?}", grant.token());
         last = grant.token();
+        if let Some(stale) = stale.replace(grant) {
+            assert_eq!(block_on(clients[(turn + 1) % 2].release(stale)), Err(Lost::Recovered));
+        }
     }
     assert!(last < Some(1 << 53), "{last:?}");
 }

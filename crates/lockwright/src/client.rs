@@ -2,22 +2,18 @@
 
 use crate::error::{HandleError, LockError, OpenError};
 #[cfg(target_os = "linux")]
-use crate::home::shm::{self, ShmHome};
-use crate::home::{Home, Kind, mem::MemHome};
+use crate::home::shm::{self, ShmBackend};
+use crate::home::{Backend, Kind, mem::MemBackend};
 use crate::lock::core::Core;
 use crate::lock::{Mutex, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::progress::Progress;
 #[cfg(target_os = "linux")]
-use crate::remote::guest::GuestHome;
-#[cfg(target_os = "linux")]
 use crate::remote::lent;
 #[cfg(target_os = "linux")]
 use crate::remote::transport::Transport;
 #[cfg(target_os = "linux")]
-use crate::remote::verbs::{SUFFIX, Verbs};
-#[cfg(target_os = "linux")]
-use crate::remote::{Remote, RemoteHome, RemoteOptions, address, secret};
+use crate::remote::{Remote, RemoteBackend, RemoteOptions, address, secret};
 use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -36,7 +32,7 @@ use std::time::Duration;
 #[must_use]
 pub struct ClientOptions {
     lease: Duration,
-    token: Option<tcp::Token>,
+    secret: Option<tcp::Secret>,
     roots: Option<Vec<u8>>,
     #[cfg(feature = "rdma")]
     device: lockwright_fabric::backend::rdma::DeviceChoice,
@@ -51,7 +47,7 @@ impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             lease: LEASE,
-            token: None,
+            secret: None,
             roots: None,
             #[cfg(feature = "rdma")]
             device: lockwright_fabric::backend::rdma::DeviceChoice::default(),
@@ -79,10 +75,11 @@ impl ClientOptions {
     /// If it is too short to be one.
     ///
     /// ```
-    /// assert!(lockwright::Client::options().token("short").is_err());
+    /// assert!(lockwright::Client::options().secret("short").is_err());
     /// ```
-    pub fn token(mut self, secret: impl AsRef<[u8]>) -> Result<Self, OpenError> {
-        self.token = Some(tcp::Token::new(secret).map_err(|error| OpenError::Trust(error.to_string()))?);
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Result<Self, OpenError> {
+        self.secret =
+            Some(tcp::Secret::new(secret).map_err(|error| OpenError::Credentials(error.to_string()))?);
         Ok(self)
     }
 
@@ -114,26 +111,32 @@ impl ClientOptions {
 
     /// How to reach the space `space` of the server at `server`.
     #[cfg(target_os = "linux")]
-    pub(crate) fn remote(&self, by: By, server: String, space: Vec<u8>) -> Result<RemoteOptions, OpenError> {
+    pub(crate) fn remote(
+        &self,
+        by: By,
+        server: String,
+        space: Vec<u8>,
+        one_sided: bool,
+    ) -> Result<RemoteOptions, OpenError> {
         let transport = match by {
             By::Tcp => self.tcp(&server)?,
             #[cfg(feature = "rdma")]
             By::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
                 device: self.device.clone(),
-                token: self.token.clone().or_else(|| secret::of(&server)),
-                name: wish(&space),
+                secret: self.secret.clone().or_else(|| secret::of(&server)),
+                name: wish(&space, one_sided),
                 ..lockwright_fabric::backend::rdma::RdmaOptions::default()
             })),
         };
-        Ok(RemoteOptions { server, space, lease: self.lease, transport })
+        Ok(RemoteOptions { server, space, one_sided, lease: self.lease, transport })
     }
 
     #[cfg(target_os = "linux")]
     fn tcp(&self, server: &str) -> Result<Transport, OpenError> {
         let tls = self.roots.as_ref().map(|roots| tcp::TlsClient::from_pem(roots, address::host(server)));
-        let tls = tls.transpose().map_err(|error| OpenError::Trust(error.to_string()))?;
+        let tls = tls.transpose().map_err(|error| OpenError::Credentials(error.to_string()))?;
         let connect = tcp::ConnectOptions {
-            token: self.token.clone().or_else(|| secret::of(server)),
+            secret: self.secret.clone().or_else(|| secret::of(server)),
             tls,
             name: label(),
             ..tcp::ConnectOptions::default()
@@ -150,42 +153,28 @@ impl ClientOptions {
     /// assert!(lockwright::Client::options().open("nonsense").is_err());
     /// ```
     pub fn open(&self, address: &str) -> Result<Client, OpenError> {
-        let home: Arc<dyn Home> = match Address::parse(address)? {
-            Address::Mem => Arc::new(MemHome::new()),
+        let home: Arc<dyn Backend> = match Address::parse(address)? {
+            Address::Mem => Arc::new(MemBackend::new()),
             #[cfg(target_os = "linux")]
             Address::Shm(path) => {
-                let refuse = |error: LockError| OpenError::Space {
+                let refuse = |error: LockError| OpenError::Failed {
                     space: path.display().to_string(),
                     why: error.to_string(),
                 };
-                Arc::new(ShmHome::new(shm::open(&path, true)?, self.lease).map_err(refuse)?)
+                Arc::new(ShmBackend::new(shm::open(&path, true)?, self.lease).map_err(refuse)?)
             }
             #[cfg(target_os = "linux")]
             Address::Served { by, server, space } => {
                 if let Some(space) = lent::wanted(&space) {
-                    let remote = Remote::open(self.remote(by, server, space)?)?;
+                    let remote = Remote::open(self.remote(by, server, space, true)?)?;
                     return Client::at(Arc::new(lent::open(remote, address)?), address);
                 }
-                let verbs = space.ends_with(SUFFIX.as_bytes());
-                if verbs && by != By::Tcp {
-                    return Err(OpenError::Space { space: address.to_owned(), why: UNSOUND.to_owned() });
-                }
-                let remote = Remote::open(self.remote(by, server, space)?)?;
-                if verbs {
-                    Arc::new(GuestHome::<Verbs>::new(remote))
-                } else {
-                    Arc::new(RemoteHome::new(remote))
-                }
+                Arc::new(RemoteBackend::new(Remote::open(self.remote(by, server, space, false)?)?))
             }
         };
         Client::at(home, address)
     }
 }
-
-/// Why a NIC must not be let at words that CPUs change.
-#[cfg(target_os = "linux")]
-const UNSOUND: &str = "atomics of a NIC and of a CPU do not exclude each other, so words of shared memory cannot be changed \
-                       over rdma: leave ?verbs out and the server takes the lock, or use lent:NAME (`serve --lend`)";
 
 /// Where a space is.
 pub(crate) enum Address {
@@ -209,13 +198,12 @@ pub(crate) enum By {
     Rdma,
 }
 
-/// The same, and below it the space whose memory it wants to be lent, if it is such a one.
+/// The same, and below it the space whose memory it wants to be lent, if it does.
 #[cfg(feature = "rdma")]
-fn wish(space: &[u8]) -> String {
-    let lent = space.strip_suffix(SUFFIX.as_bytes()).filter(|space| lent::wanted(space).is_some());
-    match lent {
-        Some(space) => format!("{}\n{}", label(), String::from_utf8_lossy(space)),
-        None => label(),
+fn wish(space: &[u8], one_sided: bool) -> String {
+    match one_sided {
+        true => format!("{}\n{}", label(), String::from_utf8_lossy(space)),
+        false => label(),
     }
 }
 
@@ -249,7 +237,7 @@ impl Address {
                 #[cfg(feature = "rdma")]
                 Some((server, space)) => Ok(Self::Served { by: By::Rdma, server, space }),
                 #[cfg(not(feature = "rdma"))]
-                Some(_) => Err(OpenError::NoRdma),
+                Some(_) => Err(OpenError::NO_RDMA),
                 None => Err(OpenError::Address(text.to_owned())),
             },
             _ => Err(OpenError::Address(text.to_owned())),
@@ -274,7 +262,7 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Shared {
-    home: Arc<dyn Home>,
+    home: Arc<dyn Backend>,
     progress: Arc<Progress>,
     /// Locks that somebody of this client has a handle for: one [`Core`] each.
     cores: std::sync::Mutex<HashMap<(LockName, Kind), Weak<Core>>>,
@@ -288,9 +276,8 @@ impl Client {
     /// | `shm:` | the default one of this user on this host |
     /// | `shm:NAME` | another one of this user, kept apart from the first |
     /// | `shm:/PATH` | the one in that file, which should lie in shared memory |
-    /// | `tcp://HOST:PORT/NAME` | the one of that name in that [server](crate::server); without a name, its default one |
+    /// | `tcp://HOST:PORT/NAME` | the one of that name in that server; without a name, its default one |
     /// | `tcp://HOST:PORT/shm:` | the one of that server's host, if the server exports it |
-    /// | `tcp://HOST:PORT/shm:?verbs` | the same, whose protocol this client then runs itself |
     /// | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA, in builds with the feature `rdma` |
     /// | `rdma://HOST:PORT/lent:NAME` | one in memory that the server lends, whose locks this client takes by verbs of its own |
     /// | `mem:` | a new one inside this process |
@@ -316,10 +303,10 @@ impl Client {
         ClientOptions::default()
     }
 
-    fn at(home: Arc<dyn Home>, address: &str) -> Result<Self, OpenError> {
+    fn at(home: Arc<dyn Backend>, address: &str) -> Result<Self, OpenError> {
         let beating = Arc::clone(&home);
         let progress = Progress::start(move || beating.heartbeat())
-            .map_err(|error| OpenError::Space { space: address.to_owned(), why: error.to_string() })?;
+            .map_err(|error| OpenError::Failed { space: address.to_owned(), why: error.to_string() })?;
         let shared = Shared { home, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -385,19 +372,25 @@ impl Client {
     }
 
     /// Lets the locks that this client holds now stay held while process `pid` lives, even if this process dies: for a
-    /// child that works under them. `false` if there is no such process. There can be one at a time.
+    /// child that works under them. `false` if there is no such process, or this client has been declared dead and holds
+    /// nothing any more. There can be one at a time.
     ///
     /// It has no effect on a lease that runs out, and none on `mem:`, which dies with this process.
+    ///
+    /// # Errors
+    /// If the system does not say which process that is, for example because this process has no file descriptor left.
+    /// Then nothing has changed.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").unwrap();
     /// let _guard = client.mutex("a").unwrap().lock().wait().unwrap();
     /// let mut child = std::process::Command::new("true").spawn().unwrap();
-    /// client.set_ward(child.id());
-    /// child.wait().unwrap();
+    /// client.hold_while_process_lives(child.id())?;
+    /// child.wait()?;
+    /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn set_ward(&self, pid: u32) -> bool {
-        self.shared.home.set_ward(pid)
+    pub fn hold_while_process_lives(&self, pid: u32) -> std::io::Result<bool> {
+        self.shared.home.hold_while_process_lives(pid)
     }
 
     /// Waits until whatever was given up half-way is done, for at most `patience`; says whether it is. Worth a call

@@ -1,6 +1,19 @@
-//! What can go wrong, one narrow enum per operation.
+//! What can go wrong, one narrow enum per operation, and the same word for the same thing in all of them.
+//!
+//! | word | means | what to do |
+//! |---|---|---|
+//! | `TimedOut` | the time given was over first | try again, or give up |
+//! | `Busy` | another holder is in the way, and it was only tried | try again later, or wait |
+//! | `Lost` | the lock was held and has been taken away | stop; redo the work under a new lock |
+//! | `Evicted` | this process was silent for longer than its lease, again and again | a longer lease, or a less busy host |
+//! | `Disconnected` | the space, or the server that has it, cannot be reached | see the text; try again |
+//! | `Refused` | the server said no | see the text |
+//! | `Unsupported` | this space, or this build, cannot do it | another address, or another call |
+//! | `TooManyClients`, `TooManyLocks` | the space is full | end clients, drop handles or guards |
+//! | `BadRange` | the range cannot be locked | another range |
 
 use crate::name::{LockName, NameError};
+#[cfg(target_os = "linux")]
 use lockwright_fabric::FabricError;
 #[cfg(target_os = "linux")]
 use lockwright_locks::Denied;
@@ -12,7 +25,7 @@ use std::ops::Range;
 /// use lockwright::{Client, OpenError};
 /// assert!(matches!(Client::open("carrier-pigeon:"), Err(OpenError::Address(_))));
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// No kind of space is written like that.
@@ -21,20 +34,18 @@ pub enum OpenError {
          `mem:`"
     )]
     Address(String),
-    /// The build does not know RDMA.
-    #[error(
-        "this build has no RDMA: `cargo build --features rdma` makes one that has (it needs cmake and libclang)"
-    )]
-    NoRdma,
-    /// The token or the certificates are no good.
+    /// This build cannot do it.
     #[error("{0}")]
-    Trust(String),
+    Unsupported(&'static str),
+    /// The secret or the certificates cannot be used.
+    #[error("{0}")]
+    Credentials(String),
     /// There is no such space, and it was not to be made.
     #[error("there is no lock space {0}")]
-    Missing(String),
-    /// The space is there but cannot be used, or it cannot be made.
+    NotFound(String),
+    /// The space is there but cannot be used, or it cannot be made, or its server cannot be reached.
     #[error("the space {space} cannot be opened: {why}")]
-    Space {
+    Failed {
         /// Which space.
         space: String,
         /// Why, in words.
@@ -42,42 +53,46 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// What builds without the feature `rdma` say of `rdma://`.
+    ///
+    /// ```
+    /// assert!(lockwright::OpenError::NO_RDMA.to_string().contains("--features rdma"));
+    /// ```
+    pub const NO_RDMA: Self =
+        Self::Unsupported("this build has no RDMA: `cargo build --features rdma` makes one that has");
+}
+
 /// Why a handle for a lock could not be made.
 ///
 /// ```
-/// use lockwright::{Client, HandleError};
-/// let client = Client::open("mem:").unwrap();
+/// # let client = lockwright::Client::open("mem:").unwrap();
+/// use lockwright::HandleError;
 /// assert!(matches!(client.mutex(""), Err(HandleError::Name(_))));
 /// ```
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
     /// The name cannot be one.
     #[error(transparent)]
     Name(#[from] NameError),
     /// The space has no room for another lock.
-    #[error("the space has no room for another lock: {why}")]
-    Full {
-        /// What it has no room for.
-        why: String,
-    },
+    #[error("the space has no room for another lock: {0}")]
+    TooManyLocks(String),
     /// The space does not offer this kind of lock.
     #[error("this space has no {0}")]
     Unsupported(&'static str),
-    /// The space cannot be reached or is broken.
-    #[error("the space cannot be used: {why}")]
-    Space {
-        /// Why, in words.
-        why: String,
-    },
+    /// The space, or its server, cannot be used any more.
+    #[error("the space cannot be used: {0}")]
+    Disconnected(String),
 }
 
 /// Why a lock was not granted.
 ///
 /// ```
-/// use lockwright::{Client, LockError};
+/// # let client = lockwright::Client::open("mem:").unwrap();
+/// use lockwright::LockError;
 /// use std::time::Duration;
-/// let client = Client::open("mem:").unwrap();
 /// let lock = client.mutex("a").unwrap();
 /// let _held = lock.lock().wait().unwrap();
 /// let late = lock.lock_timeout(Duration::from_millis(1)).wait();
@@ -86,10 +101,10 @@ pub enum HandleError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// It could not be had in time.
-    #[error("the lock could not be had in time")]
+    /// The lock was not granted in time.
+    #[error("the lock was not granted in time")]
     TimedOut,
-    /// The range is empty, reversed or out of bounds. Nothing was changed.
+    /// The range is empty, reversed or out of bounds. Nothing was locked.
     #[error("{start}..{end} is not a range that can be locked: {why}")]
     BadRange {
         /// Where it starts.
@@ -99,43 +114,63 @@ pub enum LockError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// Two parts of a lock set overlap. Nothing was locked.
-    #[error("the lock set names {name} twice with ranges that overlap")]
-    Overlap {
+    /// A lock set names the same lock twice, or two ranges of one lock that overlap: it would wait for itself. Nothing was
+    /// locked.
+    #[error("the lock set names {name} twice{}, and would wait for itself", if *.overlap { ", with ranges that overlap" } else { "" })]
+    Duplicate {
         /// The lock.
         name: LockName,
+        /// Two ranges overlap.
+        overlap: bool,
     },
-    /// The space's protocol cannot do this.
+    /// The space cannot do this.
     #[error("this space cannot do that: {0}")]
     Unsupported(&'static str),
     /// The lock has given out all its tokens: they only rise, and there is no room for more.
     #[error("this lock has given out all its tokens; use another name")]
-    Exhausted,
-    /// The space cannot be reached, or is full.
-    #[error("the space cannot be used: {0}")]
-    Space(#[from] FabricError),
+    TokensExhausted,
     /// No further client fits into the space.
     #[error("the space has no room for another client: {0}")]
-    NoSeat(String),
-    /// The server refused, or cannot be reached.
+    TooManyClients(String),
+    /// This client holds and wants as many locks as it may.
+    #[error("this client has too many locks: {0}")]
+    TooManyLocks(String),
+    /// This process was stopped for longer than its lease, and declared dead, several times while it waited. It holds
+    /// nothing. Ask for a longer [lease](crate::ClientOptions::lease).
+    #[error(
+        "this process was declared dead while it waited: it gave no sign of life for longer than its lease"
+    )]
+    Evicted,
+    /// The server refused.
     #[error("{0}")]
-    Server(String),
+    Refused(String),
+    /// The space, or its server, cannot be used.
+    #[error("the space cannot be used: {0}")]
+    Disconnected(String),
 }
 
 impl LockError {
-    pub(crate) fn bad_range(range: &Range<u64>, why: &'static str) -> Self {
+    pub(crate) const fn bad_range(range: &Range<u64>, why: &'static str) -> Self {
         Self::BadRange { start: range.start, end: range.end, why }
     }
 
-    /// What a protocol's refusal means to a user; `Busy` only comes to those who tried.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn from_fabric(error: FabricError) -> Self {
+        match error {
+            FabricError::Evicted => Self::Evicted,
+            error => Self::Disconnected(error.to_string()),
+        }
+    }
+
+    /// What a protocol says of a claim on `start..end`, if it is not [busy](TryLockError::Busy).
     #[cfg(target_os = "linux")]
     pub(crate) fn from_denied(denied: Denied, claim: (u64, u64)) -> Self {
         match denied {
             Denied::Busy | Denied::TimedOut => Self::TimedOut,
             Denied::Unsupported(reason) => Self::Unsupported(reason.0),
             Denied::BadRequest(reason) => Self::BadRange { start: claim.0, end: claim.1, why: reason.0 },
-            Denied::Exhausted => Self::Exhausted,
-            Denied::Fabric(lost) => Self::Space(lost),
+            Denied::Exhausted => Self::TokensExhausted,
+            Denied::Fabric(error) => Self::from_fabric(error),
         }
     }
 }
@@ -143,8 +178,8 @@ impl LockError {
 /// Why a lock could not be taken at once.
 ///
 /// ```
-/// use lockwright::{Client, TryLockError};
-/// let client = Client::open("mem:").unwrap();
+/// # let client = lockwright::Client::open("mem:").unwrap();
+/// use lockwright::TryLockError;
 /// let lock = client.mutex("a").unwrap();
 /// let _held = lock.try_lock().unwrap();
 /// assert!(matches!(lock.try_lock(), Err(TryLockError::Busy)));
@@ -152,8 +187,8 @@ impl LockError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TryLockError {
-    /// Somebody else has it.
-    #[error("the lock is held by somebody else")]
+    /// Another holder has it.
+    #[error("the lock is held by another holder")]
     Busy,
     /// Something else is wrong.
     #[error(transparent)]
@@ -163,31 +198,29 @@ pub enum TryLockError {
 /// What an unlock found out.
 ///
 /// ```
-/// use lockwright::Client;
-/// let client = Client::open("mem:").unwrap();
+/// # let client = lockwright::Client::open("mem:").unwrap();
 /// let guard = client.mutex("a").unwrap().lock().wait().unwrap();
 /// assert_eq!(guard.unlock().wait(), Ok(()));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnlockError {
-    /// The lock had been taken away: its lease ran out, or somebody broke it. Others may have held it since, so what
-    /// was done under it may have been overwritten.
+    /// The lock had been taken away. Others may have held it since, so what was done under it may have been overwritten.
     #[error("the lock was taken away before it was unlocked (its token was {token})")]
     Lost {
         /// The token of the lost grant.
         token: u64,
     },
-    /// The space cannot be reached; it will free the lock itself.
+    /// The space, or its server, cannot be used; the lock is freed without this client.
     #[error("the space cannot be used: {0}")]
-    Space(#[from] FabricError),
+    Disconnected(String),
 }
 
-/// Why a held lock was not changed. It is held as it was, unless the error says that it was lost.
+/// Why a held lock was not changed.
 ///
 /// ```
-/// use lockwright::{ChangeError, Client};
-/// let client = Client::open("mem:").unwrap();
+/// # let client = lockwright::Client::open("mem:").unwrap();
+/// use lockwright::ChangeError;
 /// let lock = client.rwlock("a").unwrap();
 /// let (mut one, _two) = (lock.read().wait().unwrap(), lock.read().wait().unwrap());
 /// assert_eq!(one.try_upgrade(), Err(ChangeError::Busy));
@@ -203,11 +236,13 @@ pub enum ChangeError {
     #[error("the lock could not be upgraded in time")]
     TimedOut,
     /// Another reader of the same already waits to upgrade, and each would wait for the other. Unlock, and lock again.
-    #[error("another reader already waits to upgrade, and each would wait for the other")]
+    #[error(
+        "another reader already waits to upgrade, and each would wait for the other: unlock, and lock again"
+    )]
     WouldDeadlock,
     /// These units cannot be given back. Nothing was.
     #[error("{start}..{end} cannot be given back: {why}")]
-    BadPart {
+    BadRange {
         /// Where the part starts.
         start: u64,
         /// Where it ends.
@@ -215,12 +250,15 @@ pub enum ChangeError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// Two pieces would be left, and this client may have no further lock.
+    #[error("this client has too many locks: {0}")]
+    TooManyLocks(String),
     /// Spaces of this kind cannot change what is held.
     #[error(
         "not offered by {0}; spaces of a server's own (tcp://HOST/NAME, rdma://HOST/NAME) and mem: can change a held lock"
     )]
-    NotOffered(&'static str),
-    /// The lock had been taken away: its lease ran out, or somebody broke it.
+    Unsupported(&'static str),
+    /// The lock had been taken away.
     #[error("the lock was taken away before it was changed (its token was {token})")]
     Lost {
         /// The token of the lost grant.
@@ -228,5 +266,33 @@ pub enum ChangeError {
     },
     /// The server refused.
     #[error("{0}")]
-    Server(String),
+    Refused(String),
+}
+
+/// Why a lock was lost, as far as the space can tell.
+///
+/// ```
+/// use lockwright::LostReason;
+/// assert_eq!(LostReason::Broken.to_string(), "an administrator broke it");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// This process gave no sign of life for longer than its lease (it was stopped, or could not run), so others freed its
+    /// locks.
+    #[error("this process gave no sign of life for longer than its lease")]
+    Evicted,
+    /// It was taken away while this process was alive and well: `lockwright break`, or
+    /// [`Inspector::break_lock`](crate::inspect::Inspector::break_lock).
+    #[error("an administrator broke it")]
+    Broken,
+    /// The server could not be reached for longer than the lease, or ended the session.
+    #[error("the server could not be reached for longer than the lease")]
+    Disconnected,
+    /// The server was restarted, and did not let this client keep the lock.
+    #[error("the server was restarted and did not confirm it")]
+    ServerRestarted,
+    /// Nothing is known.
+    #[error("the reason is not known")]
+    Unknown,
 }

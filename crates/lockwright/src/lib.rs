@@ -17,7 +17,7 @@
 //! - [`Acquire`]: await it on any executor, or `.wait()` without one; drop it to give up.
 //! - [`Guard`]: the held lock, its [token](Guard::token) and its [state](Guard::state). It can be
 //!   [upgraded](Guard::upgrade), [downgraded](Guard::downgrade), and [given back in part](Guard::unlock_part).
-//! - [`server`]: locks for other machines, over TCP.
+//! - Locks for other machines are served by the crate `lockwright-server`.
 //! - [`inspect`]: who holds what, who waits, and how to break a lock.
 //! - [`fenced`]: how a resource refuses writes from the past.
 //!
@@ -30,17 +30,24 @@ mod home;
 #[cfg(target_os = "linux")]
 pub mod inspect;
 #[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub mod internal;
+#[cfg(target_os = "linux")]
+#[allow(missing_docs, reason = "what the server sees of it is no API")]
 mod lent;
 mod lock;
 mod name;
 mod progress;
 #[cfg(target_os = "linux")]
+#[allow(missing_docs, reason = "what the server sees of it is no API")]
 mod remote;
 #[cfg(target_os = "linux")]
-pub mod server;
+#[doc(hidden)]
+#[allow(missing_docs, reason = "for the project's own server; its files say what is what")]
+pub mod wire;
 
 pub use client::{Client, ClientOptions};
-pub use error::{ChangeError, HandleError, LockError, OpenError, TryLockError, UnlockError};
+pub use error::{ChangeError, HandleError, LockError, LostReason, OpenError, TryLockError, UnlockError};
 pub use lock::{
     Acquire, AcquireSet, Downgrade, Guard, GuardState, LockSet, LostSignal, Mutex, RangeLock, RwLock,
     SetGuard, Unlock, Upgrade,
@@ -56,8 +63,3 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide.md")]
 struct Guide;
-
-/// And the page about servers.
-#[cfg(all(doctest, target_os = "linux"))]
-#[doc = include_str!("../../../docs/serve.md")]
-struct Serve;

@@ -81,7 +81,7 @@ fn parts_are_given_back_one_after_the_other_until_single_units_are_left() {
         let free = [3, 4, 6].contains(&unit);
         assert_eq!(lock.try_write(unit..unit + 1).is_ok(), free, "unit {unit}");
     }
-    assert!(matches!(second.unlock_part(5..6), Err(ChangeError::BadPart { .. })));
+    assert!(matches!(second.unlock_part(5..6), Err(ChangeError::BadRange { .. })));
     drop((first, second, third));
     assert!(lock.try_write(0..9).is_ok());
 }

@@ -1,7 +1,7 @@
 //! What the abstraction costs: an uncontended lock and unlock through the generic protocol code on the
 //! in-process fabric, against the same atomics written by hand, in the same run.
 //!
-//! `cargo bench -p lockwright-locks --bench uncontended`
+//! `cargo bench -p lockwright-proofs --bench uncontended`
 //!
 //! Every figure is the median of many short runs, and the two of a pair take turns, so that a busy machine
 //! disturbs both alike. The goal is a ratio of at most 1.5.
@@ -15,7 +15,7 @@ use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Addr, Endpoint, NodeId, PeerId, Value, Word128};
 use lockwright_locks::shiftlock::layout::{Delta, Entry, Layout, Member, Wide};
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
-use lockwright_locks::{Answer, LockClient, Protocol, Space, Want, finish};
+use lockwright_locks::{LockClient, Protocol, Space, Want};
 use portable_atomic::AtomicU128;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -93,22 +93,7 @@ fn through_memory<C: LockClient>(client: &C) {
     });
 }
 
-/// Acquire and release, each from blocking code.
-fn blocking<C: LockClient<Grant: Answer>>(client: &C) {
-    blocking_in(Mode::Exclusive, client);
-}
-
-#[inline(always)]
-fn blocking_in<C: LockClient<Grant: Answer>>(mode: Mode, client: &C) {
-    for _ in 0..CYCLES {
-        let Ok(grant) = finish(client.acquire_at_once(Want::whole(black_box(3), mode)), block_on) else {
-            panic!("nobody else is here")
-        };
-        finish(client.release_at_once(grant), block_on).expect("nothing fails");
-    }
-}
-
-/// As [`blocking`], but each call is a future that is blocked on.
+/// Acquire and release, each a future that is blocked on.
 fn blocked_on<C: LockClient>(client: &C) {
     for _ in 0..CYCLES {
         let Ok(grant) = block_on(client.acquire(Want::exclusive(black_box(3)))) else {
@@ -130,7 +115,6 @@ fn cas() {
         }
     };
     compare("cas, awaited", || awaited(&client), by_hand);
-    compare("cas, blocking", || blocking(&client), by_hand);
     compare("cas, awaited, through memory", || through_memory(&client), by_hand);
 }
 
@@ -152,7 +136,6 @@ fn mcs() {
         }
     };
     compare("mcs, awaited", || awaited(&client), by_hand);
-    compare("mcs, blocking", || blocking(&client), by_hand);
     compare("mcs, block_on", || blocked_on(&client), by_hand);
     compare("mcs, awaited, through memory", || through_memory(&client), by_hand);
 }
@@ -242,8 +225,6 @@ fn shiftlock() {
         }
     };
     compare("shiftlock writer, awaited", || awaited(&client), writer);
-    compare("shiftlock writer, blocking", || blocking(&client), writer);
     compare("shiftlock writer, block_on", || blocked_on(&client), writer);
     compare("shiftlock reader, awaited", || awaited_in(Mode::Shared, &client), reader);
-    compare("shiftlock reader, blocking", || blocking_in(Mode::Shared, &client), reader);
 }

@@ -7,6 +7,8 @@ use lockwright_sim::check::Checker;
 pub trait Visitor {
     /// A protocol.
     fn protocol<P: Proof>(&mut self);
+    /// A variant of a shipped protocol whose words are small enough to run over: for the explorer alone.
+    fn model<P: Proof>(&mut self) {}
     /// A broken protocol, and what the checkers must say of it.
     fn mutant<P: Proof>(&mut self, mutant: Mutant);
     /// A mutant so coarse that it shows in a plain run. What is wrong with the others shows only after faults, with clocks that

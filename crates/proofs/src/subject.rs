@@ -75,7 +75,7 @@ impl Subject {
         Self { simulate: Some(simulate), ..Self::explored::<P>(mutant) }
     }
 
-    /// Whether it can be simulated: every protocol can, and the mutants that show in a plain run.
+    /// Whether it can be simulated: every protocol can but models for the explorer, and the mutants that show in a plain run.
     pub fn can_be_simulated(&self) -> bool {
         self.simulate.is_some()
     }
@@ -156,6 +156,10 @@ struct Collect(Vec<Subject>);
 impl Visitor for Collect {
     fn protocol<P: Proof>(&mut self) {
         self.0.push(Subject::simulated::<P>(None));
+    }
+
+    fn model<P: Proof>(&mut self) {
+        self.0.push(Subject::explored::<P>(None));
     }
 
     fn mutant<P: Proof>(&mut self, mutant: Mutant) {

@@ -1,13 +1,13 @@
 //! Every kind of fault happens when asked for, does what it says, and is treated fairly by the checkers.
 
 use lockwright_baselines::cas::Cas;
-use lockwright_fabric::fault::{ClientFault, FaultPlan, NetworkFaults, Pause, When};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{
     Addr, AtomicScope, Cond, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, Time, Width, Word64,
 };
 use lockwright_locks::Want;
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
+use lockwright_sim::fault::{ClientFault, CrashPoint, FaultPlan, NetworkFaults, Pause};
 use lockwright_sim::{Cause, Ended, Plan, Setup, SimEndpoint, World, run};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ fn world(faults: FaultPlan) -> World<'static> {
     World::new(Setup { clients: 2, faults, ..Setup::default() })
 }
 
-fn at(client: usize, verb: u64, when: When) -> ClientFault {
+fn at(client: usize, verb: u64, when: CrashPoint) -> ClientFault {
     ClientFault { client: PeerId::client(client), verb, when }
 }
 
@@ -36,7 +36,7 @@ async fn add_twice(ep: SimEndpoint) {
 
 #[test]
 fn a_crash_before_a_verb_leaves_it_undone_and_one_after_does_not() {
-    for (when, left) in [(When::Before, 1), (When::After, 11)] {
+    for (when, left) in [(CrashPoint::Before, 1), (CrashPoint::After, 11)] {
         let mut world = world(FaultPlan { crashes: vec![at(0, 1, when)], ..FaultPlan::default() });
         world.spawn(None, add_twice);
         assert_eq!(world.run(FAR), Ok(Ended::AllDone));
@@ -48,7 +48,7 @@ fn a_crash_before_a_verb_leaves_it_undone_and_one_after_does_not() {
 
 #[test]
 fn a_crash_inside_a_batch_cuts_it_in_two() {
-    let mut world = world(FaultPlan { crashes: vec![at(0, 1, When::Before)], ..FaultPlan::default() });
+    let mut world = world(FaultPlan { crashes: vec![at(0, 1, CrashPoint::Before)], ..FaultPlan::default() });
     world.spawn(None, |ep| async move {
         ep.go([WORD.fetch_add(1), WORD.fetch_add(10)]).await.unwrap();
         unreachable!("a crashed client goes nowhere");
@@ -61,8 +61,8 @@ fn a_crash_inside_a_batch_cuts_it_in_two() {
 #[test]
 fn a_client_that_polls_can_crash_or_pause_at_any_of_its_reads() {
     let never = Cond::Eq { mask: u128::MAX, value: 1 };
-    for (when, reads) in [(When::Before, 5), (When::After, 6)] {
-        let pause = Pause { at: at(0, 2, When::Before), ns: 1_000_000 };
+    for (when, reads) in [(CrashPoint::Before, 5), (CrashPoint::After, 6)] {
+        let pause = Pause { at: at(0, 2, CrashPoint::Before), ns: 1_000_000 };
         let faults = FaultPlan { crashes: vec![at(0, 5, when)], pauses: vec![pause], ..FaultPlan::default() };
         let mut world = world(faults);
         world.spawn(None, move |ep| async move {
@@ -77,12 +77,12 @@ fn a_client_that_polls_can_crash_or_pause_at_any_of_its_reads() {
 
 #[test]
 fn a_paused_client_comes_back_as_if_nothing_had_happened() {
-    for when in [When::Before, When::After] {
+    for when in [CrashPoint::Before, CrashPoint::After] {
         let pause = Pause { at: at(0, 1, when), ns: 1_000_000 };
         let mut world = world(FaultPlan { pauses: vec![pause], ..FaultPlan::default() });
         world.spawn(None, add_twice);
         world.run(500_000).unwrap();
-        let meanwhile = if when == When::Before { 1 } else { 11 };
+        let meanwhile = if when == CrashPoint::Before { 1 } else { 11 };
         assert_eq!(world.read(WORD.addr(), Width::W64), meanwhile, "{when:?}");
         assert_eq!(world.run(FAR), Ok(Ended::AllDone));
         assert_eq!(world.read(WORD.addr(), Width::W64), 11);
@@ -252,7 +252,7 @@ fn takes_over(recovers: bool, says_so: bool) -> Result<(), String> {
     let setup = Setup {
         clients: 2,
         recovers,
-        faults: FaultPlan { crashes: vec![at(0, 1, When::Before)], ..FaultPlan::default() },
+        faults: FaultPlan { crashes: vec![at(0, 1, CrashPoint::Before)], ..FaultPlan::default() },
         ..Setup::default()
     };
     let mut world = World::new(setup);

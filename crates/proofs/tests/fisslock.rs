@@ -2,9 +2,9 @@
 //! fail, under the checkers' eyes.
 
 use lockwright_fabric::NodeId;
-use lockwright_fabric::fault::{FaultPlan, NetworkFaults};
 use lockwright_locks::fisslock::pipeline::Preference;
 use lockwright_locks::fisslock::{FissLock, Params};
+use lockwright_sim::fault::{FaultPlan, NetworkFaults};
 use lockwright_sim::{Plan, run};
 
 /// Eight machines with four clients each on a few locks, so that everybody meets everybody.

@@ -97,7 +97,6 @@ impl Parent {
         ));
         let options = SpaceOptions::default()
             .memory(1, &[P::bytes_per_node(&SPACE, params), 64 * SPACE.locks + 64])
-            .reserve(1 << 30)
             .initial(&P::initial_memory(&SPACE, params));
         let space = ShmSpace::open(&path, &options).expect("a space can be made");
         let start = |_| {

@@ -92,7 +92,7 @@ impl Role for Busy {
 /// When each of three clients, who all ask at the same time, has its answer.
 fn answers_ns(alone: bool, threads: usize) -> Vec<u64> {
     let mut world = World::new(Setup { clients: 3, ..Setup::default() });
-    let server = world.install_role_on(NodeId(0), BoxedRole::new(Busy { alone }), 200, threads);
+    let server = world.install_role_on(NodeId(0), BoxedRole::new(Busy { alone }), 200, &[threads]);
     let answers = Rc::new(RefCell::new(Vec::new()));
     for _ in 0..3 {
         let answers = Rc::clone(&answers);

@@ -5,7 +5,9 @@
 
 use lockwright_baselines::{cas::Cas, cas_backoff::CasBackoff, mcs::Mcs, rpc::Rpc};
 use lockwright_fabric::backend::inproc::{InProc, block_on};
-use lockwright_fabric::backend::tcp::{ConnectOptions, InProcHost, Server, ServerOptions, TcpEndpoint};
+use lockwright_fabric::backend::tcp::{
+    Backlog, ConnectOptions, InProcHost, Server, ServerOptions, TcpEndpoint,
+};
 use lockwright_fabric::{Endpoint, Word64};
 use lockwright_locks::{LockClient, Protocol, Space, Want};
 use std::path::{Path, PathBuf};
@@ -30,7 +32,9 @@ async fn serve<P: Protocol>() -> Server<InProcHost> {
     }
     let roles = P::roles(&SPACE, &params);
     let here = "127.0.0.1:0".parse().expect("an address");
-    Server::bind(here, InProcHost::new(fabric, 0), roles, ServerOptions::default()).await.expect("a server")
+    Server::bind(here, InProcHost::new(fabric, 0).relay(Backlog::RELAY), roles, ServerOptions::default())
+        .await
+        .expect("a server")
 }
 
 /// The folder of a test, gone with it.

@@ -32,7 +32,7 @@ pub struct Case<P> {
     /// Gives the explorer a clock, for protocols whose safety rests on time. Deadlines then go by it, and
     /// `timeouts` is not asked.
     pub clock: Option<Clock>,
-    /// Without a clock: whoever was paused finds, when it asks for the time, that more of it has passed than any lease.
+    /// Without a clock: a client that was paused finds, when it asks for the time, that more of it has passed than any lease.
     pub sleepers_know: bool,
     /// States after which the explorer stops and says that it is not exhaustive.
     pub max_states: u64,
@@ -65,7 +65,7 @@ pub struct Faults {
     pub crashes: u8,
     /// Clients that stop for longer than any lease, and come back.
     pub pauses: u8,
-    /// With a clock: the most ticks that a pause lasts. Then a pause is the only way to be late: whoever waits for
+    /// With a clock: the most ticks that a pause lasts. Then a pause is the only way to be late: a client that waits for
     /// something that has happened takes note of it in time, too, and the search can be exhaustive.
     pub pause_ticks: Option<u32>,
     /// Datagrams that are lost.
@@ -184,7 +184,7 @@ impl<P> Case<P> {
         self
     }
 
-    /// Whoever waits in the rounds so far may give up at any moment.
+    /// A client that waits in the rounds so far may give up at any moment.
     #[must_use]
     pub fn cancellable(mut self) -> Self {
         self.clients

@@ -1,8 +1,8 @@
 //! How a run fails: what was wrong, the seed, how to see it again, and what happened just before.
 
 use crate::check::Violation;
+use crate::fault::{ClientFault, CrashPoint, FaultPlan};
 use crate::plan::Plan;
-use lockwright_fabric::fault::{ClientFault, FaultPlan, When};
 use lockwright_fabric::{Addr, Mismatch, PeerId};
 use std::fmt::Write;
 
@@ -143,8 +143,8 @@ fn faults(plan: &FaultPlan) -> Vec<String> {
 /// `CLIENT@STEP:before` or `:after`.
 fn place(at: &ClientFault) -> String {
     let when = match at.when {
-        When::Before => "before",
-        When::After => "after",
+        CrashPoint::Before => "before",
+        CrashPoint::After => "after",
     };
     format!("{}@{}:{when}", at.client.index().0, at.verb)
 }

@@ -1,8 +1,8 @@
 //! What a simulated run is asked to do.
 
+use crate::fault::FaultPlan;
 use crate::nic::NicModel;
 use crate::ranges::Ranges;
-use lockwright_fabric::fault::FaultPlan;
 
 /// A run: so many clients, each acquiring and releasing locks at random until enough has been done.
 #[derive(Clone, Debug, PartialEq)]

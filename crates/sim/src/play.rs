@@ -3,15 +3,15 @@
 use crate::case::Script;
 use lockwright_fabric::observe::{Claim, Mode, Observation};
 use lockwright_fabric::{Endpoint, Time};
-use lockwright_locks::orphans::Orphans;
+use lockwright_locks::abandoned::AbandonedAcquires;
 use lockwright_locks::{Change, Grant, LockClient};
 use std::rc::Rc;
 
 /// Runs `script` to its end. Every round takes its locks in order and gives them back in reverse. A client that
-/// gives up while it waits leaves its acquire to [`Orphans`] and goes on.
+/// gives up while it waits leaves its acquire to [`AbandonedAcquires`] and goes on.
 pub async fn play<E: Endpoint, C: LockClient + 'static>(ep: E, client: C, script: Script) {
     let client = Rc::new(client);
-    let orphans = Orphans::default();
+    let abandoned = AbandonedAcquires::default();
     for (number, round) in script.rounds.iter().enumerate() {
         let mut locals = client.locals();
         locals.push(number as u64);
@@ -21,10 +21,12 @@ pub async fn play<E: Endpoint, C: LockClient + 'static>(ep: E, client: C, script
         for want in &round.wants {
             ep.observe(Observation::Waiting(want.claim));
             let acquired = if round.cancellable {
-                let acquire = Orphans::owned(client.clone(), *want);
-                orphans.beside(orphans.unless(acquire, ep.alarm(Time(1)), client.clone())).await
+                let acquire = AbandonedAcquires::owned(client.clone(), *want);
+                abandoned
+                    .drive_with(abandoned.acquire_or_abandon(acquire, ep.alarm(Time(1)), client.clone()))
+                    .await
             } else {
-                Some(orphans.beside(client.acquire(*want)).await)
+                Some(abandoned.drive_with(client.acquire(*want)).await)
             };
             let Some(Ok(grant)) = acquired else {
                 ep.observe(Observation::GaveUp(want.claim));
@@ -35,17 +37,17 @@ pub async fn play<E: Endpoint, C: LockClient + 'static>(ep: E, client: C, script
         }
         if held.len() == round.wants.len() {
             for (place, change) in &round.changes {
-                orphans.beside(make_change(&ep, &*client, &mut held[*place], *change)).await;
+                abandoned.drive_with(make_change(&ep, &*client, &mut held[*place], *change)).await;
             }
         }
         for (claims, grant) in held.into_iter().rev() {
             claims.iter().for_each(|claim| ep.observe(Observation::Releasing(*claim)));
-            if orphans.beside(client.release(grant)).await.is_err() {
+            if abandoned.drive_with(client.release(grant)).await.is_err() {
                 claims.iter().for_each(|claim| ep.observe(Observation::Lost(*claim)));
             }
         }
     }
-    orphans.finish().await;
+    abandoned.finish().await;
     client.settle().await;
     ep.checkpoint("done", &client.locals());
 }

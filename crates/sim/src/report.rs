@@ -1,5 +1,6 @@
 //! What a simulated run found out.
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 /// The figures of one run. All times are virtual: simulated, not measured.
@@ -79,6 +80,22 @@ pub struct Latency {
     pub p999_ns: u64,
     /// Largest.
     pub max_ns: u64,
+}
+
+impl Latency {
+    pub(crate) fn of(samples: &Histogram<u64>) -> Self {
+        if samples.is_empty() {
+            return Self::default();
+        }
+        Self {
+            count: samples.len(),
+            mean_ns: samples.mean(),
+            p50_ns: samples.value_at_quantile(0.5),
+            p99_ns: samples.value_at_quantile(0.99),
+            p999_ns: samples.value_at_quantile(0.999),
+            max_ns: samples.max(),
+        }
+    }
 }
 
 /// Mean virtual nanoseconds from the call to the answer of its first verb or, if it has none, to its end.

@@ -6,13 +6,13 @@ use crate::plan::Plan;
 use crate::ranges::Picker;
 use crate::report::Report;
 use crate::rng::Rng;
+use crate::simulation::Simulation;
 use crate::tally::{Tally, Times};
-use crate::world::{Ended, Progress, Setup, SimEndpoint, World};
+use crate::world::{Progress, Setup, SimEndpoint};
 use lockwright_fabric::observe::Observation;
-use lockwright_fabric::{Addr, Endpoint, NodeId, Width};
+use lockwright_fabric::{Addr, Endpoint, NodeId};
 use lockwright_locks::{Grant, LockClient, Lost, Protocol, Space};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// After the last client is done, what is still under way has this long to arrive before memory is looked at.
@@ -24,7 +24,7 @@ const SETTLE_NS: u64 = 50_000_000;
 /// timeline before the failure is handed back.
 ///
 /// ```
-/// use lockwright_locks::baseline::mcs::Mcs;
+/// use lockwright_baselines::mcs::Mcs;
 /// use lockwright_sim::{Plan, run};
 ///
 /// let plan = Plan { clients: 8, locks: 10, ops: 1_000, ..Plan::default() };
@@ -113,11 +113,9 @@ fn once<P: Protocol>(
     let units = plan.ranges.as_ref().map_or(1, |ranges| ranges.units);
     let space = Space::of(plan.locks).over(plan.nodes).units(units);
     let offers = P::INFO.offers;
-    let mut world = World::new(Setup {
+    let setup = Setup {
         seed: plan.seed,
         clients: plan.clients,
-        nodes: plan.nodes,
-        bytes_per_node: P::bytes_per_node(&space, params),
         nic: plan.nic.clone(),
         faults: plan.faults.clone(),
         // Every range that was ever granted would have to be looked at for every grant.
@@ -129,59 +127,48 @@ fn once<P: Protocol>(
         },
         recovers: offers.recovery,
         trace,
-    });
-    world.on_progress(progress);
-    let initial: BTreeMap<Addr, u64> = P::initial_memory(&space, params).into_iter().collect();
-    for (addr, word) in &initial {
-        world.write(*addr, Width::W64, u128::from(*word));
-    }
-    world.install_roles(P::roles(&space, params), P::switches(&space, params));
+        ..Setup::default()
+    };
+    let mut simulation = Simulation::<P>::new(space, params, setup, None);
+    simulation.world.on_progress(progress);
     let job = Rc::new(Job::new(plan));
     for (index, picker) in Picker::all(plan).into_iter().enumerate() {
         let home = (index < plan.local_clients).then(|| NodeId(index as u16 % plan.nodes));
         let rng = Rng::new(plan.seed, 1_000_000 + index as u64);
         let work = Work { picker, rng, job: Rc::clone(&job) };
-        world.spawn(home, |ep| {
-            let client = P::client(ep.clone(), &space, params);
+        simulation.spawn(home, |ep, space, params| {
+            let client = P::client(ep.clone(), space, params);
             work.run(ep, client)
         });
     }
     let watched = match plan.duration_ns.filter(|_| plan.cut_off) {
-        Some(duration_ns) => world.run(duration_ns).map(|_| ()).map_err(Cause::Violation),
-        None => watch_to_the_end::<P>(&mut world, plan)
-            .and_then(|()| all_free::<P>(&mut world, plan, &space, params, &initial)),
+        Some(duration_ns) => simulation.world.run(duration_ns).map(|_| ()).map_err(Cause::Violation),
+        None => watch_to_the_end(&mut simulation, plan).and_then(|()| all_free(&mut simulation, plan)),
     };
     match watched {
-        Ok(()) => Ok(job.tally.borrow().report::<P>(plan, &world)),
+        Ok(()) => Ok(job.tally.borrow().report::<P>(plan, &simulation.world)),
         Err(cause) => {
             let word = if let Cause::NotFree { addr, .. } = cause { Some(addr) } else { None };
-            Err((cause, world.timeline(word)))
+            Err((cause, simulation.world.timeline(word)))
         }
     }
 }
 
-fn watch_to_the_end<P: Protocol>(world: &mut World<'_>, plan: &Plan) -> Result<(), Cause> {
-    let ended = world.run(plan.max_virtual_ns).map_err(Cause::Violation)?;
-    if ended != Ended::AllDone {
-        // Who cannot recover may hang when somebody crashed: that is no news. Anything else is.
-        let excused = !P::INFO.offers.recovery && world.counters().crashes > 0;
-        if !excused {
-            let moving = ended == Ended::TimeUp;
-            return Err(Cause::Stuck { at_ns: world.now_ns(), clients: world.unfinished(), moving });
-        }
+fn watch_to_the_end<P: Protocol>(simulation: &mut Simulation<'_, P>, plan: &Plan) -> Result<(), Cause> {
+    let ended = simulation.run(plan.max_virtual_ns);
+    let world = &mut simulation.world;
+    // A lock without recovery may hang after a crash: that is no news. Anything else is.
+    let may_hang = !P::INFO.offers.recovery && world.counters().crashes > 0;
+    if !(may_hang && matches!(ended, Err(Cause::Stuck { .. }))) {
+        ended?;
     }
     world.drain(world.now_ns().saturating_add(SETTLE_NS)).map_err(Cause::Violation)?;
     world.finish().map_err(Cause::Violation)
 }
 
 /// After a run without faults, lock memory is as it was in the beginning.
-fn all_free<P: Protocol>(
-    world: &mut World<'_>,
-    plan: &Plan,
-    space: &Space,
-    params: &P::Params,
-    initial: &BTreeMap<Addr, u64>,
-) -> Result<(), Cause> {
+fn all_free<P: Protocol>(simulation: &mut Simulation<'_, P>, plan: &Plan) -> Result<(), Cause> {
+    let Simulation { world, space, params, initial } = simulation;
     let counters = world.counters();
     if counters.crashes + counters.pauses > 0
         || plan.abandon_rate > 0.0

@@ -1,11 +1,11 @@
 //! What the clients of a run share and what is measured of them: how much is left to do, how long everything took, and the
 //! report that comes of it.
 
-use crate::latencies::Latencies;
 use crate::plan::Plan;
 use crate::ranges::{Done, Ranges};
-use crate::report::{FirstVerb, Kind, PerCycle, Report};
+use crate::report::{FirstVerb, Kind, Latency, PerCycle, Report};
 use crate::world::{Counters, World};
+use hdrhistogram::Histogram;
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::Protocol;
 
@@ -19,11 +19,11 @@ pub(crate) struct Tally {
     cycles: u64,
     began_ns: u64,
     ended_ns: u64,
-    exclusive: Latencies,
-    shared: Latencies,
-    release: Latencies,
+    exclusive: Histogram<u64>,
+    shared: Histogram<u64>,
+    release: Histogram<u64>,
     /// Acquires by kind of client.
-    kinds: Vec<Latencies>,
+    kinds: Vec<Histogram<u64>>,
     /// What the groups of clients have done, for those whose turns depend on it.
     pub(crate) done: Done,
     /// The first verb of an acquire, exclusive and shared, and of a release: sums, which are all that is asked for.
@@ -34,7 +34,8 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new(plan: &Plan) -> Self {
-        let latencies = || Latencies::up_to(plan.max_virtual_ns);
+        let longest_ns = plan.max_virtual_ns.max(1_000_000);
+        let latencies = || Histogram::new_with_bounds(1, longest_ns, 3).expect("bounds are in order");
         Self {
             to_start: if plan.duration_ns.is_some() { u64::MAX } else { plan.ops + plan.warmup_ops },
             ends_ns: plan.duration_ns.unwrap_or(u64::MAX),
@@ -70,13 +71,13 @@ impl Tally {
             Mode::Exclusive => &mut self.exclusive,
             Mode::Shared => &mut self.shared,
         };
-        acquire.record(granted_ns - wanted_ns);
+        acquire.saturating_record(granted_ns - wanted_ns);
         if let Some(kind) = self.kinds.get_mut(kind) {
-            kind.record(granted_ns - wanted_ns);
+            kind.saturating_record(granted_ns - wanted_ns);
         }
         self.first[usize::from(mode == Mode::Shared)].add(first_ns - wanted_ns);
         self.first[2].add(released_first_ns - releasing_ns);
-        self.release.record(released_ns - releasing_ns);
+        self.release.saturating_record(released_ns - releasing_ns);
         false
     }
 
@@ -91,7 +92,7 @@ impl Tally {
         let (cas, fetch_adds) = (per(all.cas, before.cas), per(all.fetch_adds, before.fetch_adds));
         let retries = all.retries - before.retries;
         let mut acquire = self.exclusive.clone();
-        acquire.add(&self.shared);
+        acquire.add(&self.shared).expect("both have the same bounds");
         Report {
             protocol: P::INFO.name.to_owned(),
             clients: plan.clients,
@@ -100,10 +101,10 @@ impl Tally {
             virtual_ns,
             cycles: self.cycles,
             goodput_per_s: self.cycles as f64 * 1e9 / virtual_ns.max(1) as f64,
-            acquire: acquire.summary(),
-            acquire_exclusive: self.exclusive.summary(),
-            acquire_shared: self.shared.summary(),
-            release: self.release.summary(),
+            acquire: Latency::of(&acquire),
+            acquire_exclusive: Latency::of(&self.exclusive),
+            acquire_shared: Latency::of(&self.shared),
+            release: Latency::of(&self.release),
             first_verb: FirstVerb {
                 exclusive_ns: self.first[0].mean_ns(),
                 shared_ns: self.first[1].mean_ns(),
@@ -167,10 +168,10 @@ impl FirstVerbs {
 
 fn kinds(plan: &Plan, tally: &Tally, virtual_ns: u64) -> Vec<Kind> {
     let names = plan.ranges.iter().flat_map(Ranges::kinds);
-    let kind = |(name, acquires): (String, &Latencies)| Kind {
+    let kind = |(name, acquires): (String, &Histogram<u64>)| Kind {
         name,
         goodput_per_s: acquires.len() as f64 * 1e9 / virtual_ns.max(1) as f64,
-        acquire: acquires.summary(),
+        acquire: Latency::of(acquires),
     };
     names.zip(&tally.kinds).map(kind).collect()
 }

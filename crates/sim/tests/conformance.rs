@@ -2,7 +2,7 @@
 
 use lockwright_fabric::NodeId;
 use lockwright_fabric::conformance::{Rig, Shape, Task};
-use lockwright_fabric::fault::FaultPlan;
+use lockwright_sim::fault::FaultPlan;
 use lockwright_sim::{Ended, Memory, Setup, SimEndpoint, World};
 
 /// A fresh world for every run; memory goes from one to the next.

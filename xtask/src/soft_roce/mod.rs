@@ -1,22 +1,18 @@
 //! `cargo xtask soft-roce`: the RDMA backend on real queue pairs, in a small virtual machine with soft-RoCE.
 //!
-//! Nothing of the host is touched: Debian's packages are unpacked into the target folder, a kernel and an initial RAM
-//! disk are made from them, and qemu boots the two without KVM. What runs inside is listed in [`TESTS`]; the last line
+//! Nothing of the host is touched: Debian's packages are unpacked into the user's cache folder, a kernel and an initial RAM
+//! disk are made from them, and qemu boots the two without KVM. What runs inside is listed in [`RDMA_TESTS`]; the last line
 //! is `N passed, N failed`. Where something is missing (not Linux on x86-64, no apt) the chore says so and skips.
 
 mod boot;
 mod image;
 mod packages;
 
+use crate::names::{COMMAND, RDMA_BACKEND, RDMA_TESTS, SIMULATOR};
+use crate::{setup, steps};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
-
-/// Test programs that run inside the machine, in this order: all are called `rdma`.
-const TESTS: [&str; 4] = ["lockwright-fabric", "lockwright-locks", "lockwright", "lockwright-cli"];
-
-/// The command, for the tests that run it.
-const COMMAND: &str = "lockwright";
 
 /// A program for the machine, and what it is called there.
 pub(crate) struct Program {
@@ -62,81 +58,56 @@ pub(crate) fn report(root: &Path) -> ExitCode {
 /// Builds the machine and what runs in it, boots it, and counts.
 fn run(root: &Path) -> Outcome {
     let start = Instant::now();
-    let tools = match Tools::get(root) {
-        Ok(tools) => tools,
+    let tree = prerequisites().and_then(|()| packages::unpack(&setup::cache(root).join("soft-roce")));
+    let tree = match tree {
+        Ok(tree) => tree,
         Err(why) => return Outcome::Skipped(why),
     };
     took("packages", start);
-    let (cache, tree) = (folder(root), &tools.tree);
+    let cache = root.join("target").join("soft-roce");
+    if let Err(error) = std::fs::create_dir_all(&cache) {
+        return Outcome::Broken(format!("{}: {error}", cache.display()));
+    }
     let run = || -> Result<Outcome, String> {
         let start = Instant::now();
-        let programs = build(root, &tools)?;
+        let programs = build(root)?;
         took("building", start);
         let start = Instant::now();
-        let units = units(root, &tools)?;
+        let units = units(root, &tree)?;
         took("what needs no device", start);
         let start = Instant::now();
-        let initrd = image::make(&cache, tree, &programs)?;
+        let initrd = image::make(&cache, &tree, &programs)?;
         took("the disk", start);
         let start = Instant::now();
-        let log = boot::boot(&cache, tree, &initrd)?;
+        let log = boot::boot(&cache, &tree, &initrd)?;
         took("the machine", start);
-        Ok(count(&(units + &log), 1 + TESTS.len()))
+        Ok(count(&(units + &log), 1 + RDMA_TESTS.len()))
     };
     run().unwrap_or_else(Outcome::Broken)
 }
 
-fn folder(root: &Path) -> PathBuf {
-    root.join("target").join("soft-roce")
-}
-
-/// Debian's packages. Among them are what the machine is made of, and what the bindings to libibverbs are built with.
-pub(crate) struct Tools {
-    tree: PathBuf,
-}
-
-impl Tools {
-    /// Fetches them on first use.
-    ///
-    /// # Errors
-    /// In one line, if they cannot be had here.
-    pub(crate) fn get(root: &Path) -> Result<Self, String> {
-        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-            return Err("the machine is made for Linux on x86-64".to_owned());
-        }
-        for (tool, package) in [("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("ldd", "libc-bin"), ("cc", "gcc")]
-        {
-            if !has(tool) {
-                return Err(format!("{tool} is missing; `apt-get install {package}` gets it"));
-            }
-        }
-        let tree = packages::unpack(&packages::cache(&folder(root)))?;
-        Ok(Self { tree })
+/// What the chore does not fetch by itself.
+///
+/// # Errors
+/// In one line, if something is missing.
+pub(crate) fn prerequisites() -> Result<(), String> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Err("the machine is made for Linux on x86-64".to_owned());
     }
-
-    /// A command of cargo's that can build with RDMA. Everybody who does has to ask here: with other tools, or the same ones
-    /// from elsewhere, the bindings and all that depends on them would be built again.
-    pub(crate) fn command(&self, root: &Path, args: &[&str]) -> Command {
-        let mut cargo = crate::steps::command(root, args);
-        // The host's own come first.
-        if !has("cmake") {
-            let path = std::env::var("PATH").unwrap_or_default();
-            cargo.env("PATH", format!("{path}:{}", self.tree.join("usr/bin").display()));
-            cargo.env("LD_LIBRARY_PATH", image::library_path(&self.tree));
+    for (tool, package) in [("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("ldd", "libc-bin"), ("cc", "gcc")] {
+        if !has(tool) {
+            return Err(format!("{tool} is missing; `apt-get install {package}` gets it"));
         }
-        if std::env::var_os("LIBCLANG_PATH").is_none() {
-            cargo.env("LIBCLANG_PATH", self.tree.join("usr/lib/llvm-14/lib"));
-        }
-        cargo
     }
+    Ok(())
 }
 
 /// The packages that have something over RDMA, as cargo wants them: with it, and without the lab, which compiles every protocol for
 /// two fabrics.
 pub(crate) fn with_rdma() -> Vec<String> {
-    let features: Vec<_> = TESTS.iter().map(|package| format!("{package}/rdma")).collect();
+    let features: Vec<_> = RDMA_TESTS.iter().map(|package| format!("{package}/rdma")).collect();
     let mut args = vec!["--no-default-features".to_owned(), "--features".to_owned(), features.join(",")];
-    args.extend(TESTS.iter().flat_map(|package| ["--package".to_owned(), (*package).to_owned()]));
+    args.extend(RDMA_TESTS.iter().flat_map(|package| ["--package".to_owned(), (*package).to_owned()]));
     args
 }
 
@@ -152,17 +123,18 @@ fn took(what: &str, start: Instant) {
 /// As quickly as can be: what explores is not used to explore here, and nobody debugs in the machine. The fabric stays as it is,
 /// since the machine is slow enough; and what the tests outside have compiled of other projects is used as it is.
 fn soon() -> Vec<String> {
-    let own = TESTS.iter().chain(&["lockwright-sim"]);
+    let own = RDMA_TESTS.iter().chain(&[SIMULATOR]);
     let profile = |package: &str, what: &str| format!("--config=profile.dev.package.{package}.{what}");
     let mut args: Vec<_> = own.map(|package| profile(package, "debug=false")).collect();
-    args.push(profile("lockwright-sim", "opt-level=0"));
+    args.push(profile(SIMULATOR, "opt-level=0"));
     args
 }
 
-/// The unit tests of the backend, which need no device: what is encoded for NICs that nobody has here, and what is called.
-fn units(root: &Path, tools: &Tools) -> Result<String, String> {
-    let args = ["--package", "lockwright-fabric", "--features", "rdma", "--lib", "backend::rdma::"];
-    let mut cargo = tools.command(root, &["test"]);
+/// The unit tests of the backend, which need no device. Its bindings are held against the header among the packages.
+fn units(root: &Path, tree: &Path) -> Result<String, String> {
+    let args = ["--package", RDMA_BACKEND, "--features", "rdma", "--lib", "backend::rdma::"];
+    let mut cargo = steps::command(root, &["test"]);
+    cargo.env("LOCKWRIGHT_VERBS_INCLUDE", tree.join("usr/include"));
     let output = cargo.args(soon()).args(args).stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cannot start cargo: {error}"))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -171,8 +143,9 @@ fn units(root: &Path, tools: &Tools) -> Result<String, String> {
 }
 
 /// Compiles the programs, in one go so that nothing is compiled twice, and returns where they are.
-fn build(root: &Path, tools: &Tools) -> Result<Vec<Program>, String> {
-    let mut cargo = tools.command(root, &["test", "--no-run", "--message-format", "json-render-diagnostics"]);
+fn build(root: &Path) -> Result<Vec<Program>, String> {
+    let mut cargo =
+        steps::command(root, &["test", "--no-run", "--message-format", "json-render-diagnostics"]);
     cargo.args(soon()).args(with_rdma()).args(["--test", "rdma"]);
     let output =
         cargo.stderr(Stdio::inherit()).output().map_err(|error| format!("cannot start cargo: {error}"))?;
@@ -181,7 +154,7 @@ fn build(root: &Path, tools: &Tools) -> Result<Vec<Program>, String> {
     }
     let said = String::from_utf8_lossy(&output.stdout);
     let mut programs = Vec::new();
-    for package in TESTS {
+    for package in RDMA_TESTS {
         let name = format!("{}-rdma", package.trim_start_matches("lockwright-"));
         let path = executable(&said, &format!("{package}#"), "rdma").or_else(|| {
             // Older cargos write a package's folder, and not its name.

@@ -5,30 +5,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What the machine is made of, and what the bindings to libibverbs are built with. The cloud kernel has no soft-RoCE, so
-/// it is the plain one.
-const PACKAGES: [&str; 13] = [
+/// What the machine is made of, and the header that the bindings to libibverbs are held against. The cloud kernel has no
+/// soft-RoCE, so it is the plain one.
+const PACKAGES: [&str; 10] = [
     "qemu-system-x86",
     "linux-image-amd64",
     "rdma-core",
     "ibverbs-providers",
     "libibverbs1",
+    "libibverbs-dev",
     "iproute2",
     "busybox-static",
     "kmod",
     "cpio",
-    "cmake",
-    "cmake-data",
-    "libclang1-14",
-    "libclang-common-14-dev",
 ];
-
-/// Where the packages are kept: with the user's caches, so that a fresh clone does not fetch them again; or else in `folder`.
-pub(super) fn cache(folder: &Path) -> PathBuf {
-    let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let caches = var("XDG_CACHE_HOME").or_else(|| Some(var("HOME")?.join(".cache")));
-    caches.map_or_else(|| folder.to_path_buf(), |caches| caches.join("lockwright").join("soft-roce"))
-}
 
 /// The folder with everything unpacked, made on first use.
 ///

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Crate, what it may see, and what its tests may see besides.
-const LAYERS: [(&str, &[&str], &[&str]); 10] = [
+const LAYERS: [(&str, &[&str], &[&str]); 11] = [
     ("lockwright-fabric", &[], &[]),
     // A protocol that could name the simulator would soon have a simulated version.
     ("lockwright-locks", &["lockwright-fabric"], &["lockwright-sim"]),
@@ -20,6 +20,7 @@ const LAYERS: [(&str, &[&str], &[&str]); 10] = [
     ),
     // Whoever links the library or the program compiles neither simulator, proofs nor baselines.
     ("lockwright", &["lockwright-fabric", "lockwright-locks"], &["lockwright-sim"]),
+    ("lockwright-server", &["lockwright", "lockwright-fabric", "lockwright-locks"], &["lockwright-sim"]),
     ("lockwright-term", &[], &[]),
     (
         "lockwright-lab",
@@ -33,7 +34,11 @@ const LAYERS: [(&str, &[&str], &[&str]); 10] = [
         ],
         &[],
     ),
-    ("lockwright-cli", &["lockwright", "lockwright-fabric", "lockwright-locks", "lockwright-term"], &[]),
+    (
+        "lockwright-cli",
+        &["lockwright", "lockwright-fabric", "lockwright-locks", "lockwright-server", "lockwright-term"],
+        &[],
+    ),
     ("xtask", &[], &[]),
 ];
 
@@ -102,6 +107,7 @@ mod tests {
     fn nothing_points_back_up() {
         assert_eq!(depends("lockwright-fabric", "lockwright-locks", None).len(), 1);
         assert_eq!(depends("lockwright", "lockwright-sim", None).len(), 1);
+        assert_eq!(depends("lockwright", "lockwright-server", None).len(), 1);
     }
 
     #[test]

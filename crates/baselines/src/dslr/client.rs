@@ -188,7 +188,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
         }
     }
 
-    /// Whoever left the word full with every ticket served sets it back to zero. If somebody overshot meanwhile, that
+    /// A client that left the word full with every ticket served sets it back to zero. If somebody overshot meanwhile, that
     /// one will come here too, when it has taken back what it added.
     async fn set_back_if_spent(&self, word: Word64, after: Counters) -> Result<(), FabricError> {
         let limit = self.params.limit;
@@ -212,7 +212,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
             let mine = ticket.map_or([u64::MAX; 2], |ticket| [ticket.x, ticket.s]);
             self.ep.mark("dslr clears", &[at(word), mine[0], mine[1], seen.word()]);
             let new = if seen.is_cleared(limit) {
-                // Two leases ago: whoever had a ticket has seen it, and whoever overshot has taken it back.
+                // Two leases ago: a client that had a ticket has seen it, and a client that overshot has taken it back.
                 Counters::default()
             } else {
                 R::cleared(ticket, seen, limit)

@@ -8,8 +8,8 @@
 //!
 //! What can go wrong, and what is done:
 //!
-//! - **Counters fill up.** Whoever finds the word full takes its increment back and waits. Whoever leaves the word
-//!   full and with every ticket served sets it back to zero. (Elsewhere that is the task of whoever has the
+//! - **Counters fill up.** A client that finds the word full takes its increment back and waits. A client that leaves the word
+//!   full and with every ticket served sets it back to zero. (Elsewhere that is the task of a client that has the
 //!   last ticket, who has to wait for the others to be gone; here nobody waits.)
 //! - **Somebody crashes.** A holder whose lease has run out does not touch the word any more. A waiter that saw nobody
 //!   served for two leases clears the lock: everybody who has a ticket is passed over, sees it, and takes another.
@@ -17,7 +17,7 @@
 //! In ShiftLock's artifact, which is where we have the step from, the waiter that clears passes over only itself and
 //! those before it. For a writer that is safe, for a reader it is not: readers with the same writers before them cannot tell that they were counted as served,
 //! and enter (see [`rules`], and the mutant `dslr-reader-clears-own`). So here all are passed over, at the price of
-//! the order among those who waited.
+//! the order among the clients that waited.
 //!
 //! Assumed: a verb takes effect within a lease of being issued, and clocks run at the same speed.
 //! A client that is paused between the look at its lease and the verb that gives the lock back breaks this.

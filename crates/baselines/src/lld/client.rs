@@ -97,7 +97,7 @@ impl<E: Endpoint, R: Rules> LldClient<E, R> {
                 return Err(Denied::Unsupported(&Reason("this client holds as many ranges as it has nodes")));
             };
             let (Met::Room(place) | Met::Holder(place, _)) = self.walk(old, None, None).await?;
-            // Whoever holds a part of the old range now came after it was taken out: linked nodes do not overlap.
+            // A client that holds a part of the old range now came after it was taken out: linked nodes do not overlap.
             self.slots.passed(memory_node, old.lock, old.start + 1, place.began);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The list is that of Kogan, Dice and Issa ("Scalable range locks for scalable address spaces and beyond", EuroSys
 //! 2020, §4): what is held, by its start. A client walks from the head to its place, one READ a node, waits where it
-//! meets an overlapping range, and puts its node in with a CAS; release marks the node, and whoever walks by takes
+//! meets an overlapping range, and puts its node in with a CAS; release marks the node, and a client that walks by takes
 //! marked ones out. On a CPU that is pointer chasing; here every step of it is a round trip, which is what it is
 //! compared for.
 //!

@@ -12,7 +12,7 @@
 //! | 21–40 | version of the next node |
 //! | 41–63 | number of the next node, counted from one; zero: the list ends here |
 //!
-//! A lock's head is a link alone; its own version is always zero. A version keeps those who stand on a node, or are
+//! A lock's head is a link alone; its own version is always zero. A version keeps clients that stand on a node, or are
 //! about to change its link, from taking its next life for the one they know.
 
 use lockwright_fabric::Field;

@@ -2,7 +2,7 @@
 //!
 //! One server and one client for all of them; what differs is the [`Store`] in which the server keeps what is held:
 //! a linked list ([`list`], LLC), an interval tree ([`interval`], IT), a B-tree in the maple tree's manner ([`maple`], MT).
-//! The server answers at once. Whoever is refused asks again: a server thread that waited for a range would keep
+//! The server answers at once. A client that is refused asks again: a server thread that waited for a range would keep
 //! everybody else from being served, the one who holds it included.
 //!
 //! | message | words |
@@ -158,7 +158,7 @@ impl<S: Store> Role for Server<S> {
         out.send(from, Message::new(lock, REPLY, &[u64::from(done), range.0]));
     }
 
-    fn hears_departures(&self) -> bool {
+    fn wants_departures(&self) -> bool {
         true
     }
 }
@@ -260,7 +260,7 @@ mod tests {
         for (start, end) in held {
             store.give(start, end);
         }
-        // The list is tidied up by whoever walks by.
+        // The list is tidied up by a client that walks by.
         assert!(store.take(0, u64::MAX).0, "{}", S::NAME);
     }
 

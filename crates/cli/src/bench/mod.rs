@@ -149,7 +149,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         #[cfg(feature = "rdma")]
         return rdma::run(&runs, &args.rdma_device.clone().unwrap_or_default(), args.json, out);
         #[cfg(not(feature = "rdma"))]
-        return Err(lockwright::OpenError::NoRdma.into());
+        return Err(lockwright::OpenError::NO_RDMA.into());
     }
     let place = shm::Place::new().context("the bench needs a lock space of its own")?;
     let bar = spinner("bench".to_owned());

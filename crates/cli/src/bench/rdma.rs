@@ -7,16 +7,16 @@ use super::measure::{Runs, median};
 use super::time;
 use anyhow::{Context, Result};
 use lockwright::Client;
-use lockwright::server::{Server, ServerOptions};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::InProc;
 use lockwright_fabric::backend::rdma::{
     DeviceChoice, HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, port_counters, posted,
 };
-use lockwright_fabric::layer::{Counted, Counts};
+use lockwright_fabric::count::{Counted, Counts};
 use lockwright_fabric::{Addr, Endpoint, Message, NodeId, PeerId, Word64};
 use lockwright_locks::shiftlock::{ShiftLock, portable::Portable};
 use lockwright_locks::{LockClient, Protocol, Space, Want};
+use lockwright_server::{Server, ServerOptions};
 use lockwright_term::{Outcome, grid};
 use serde_json::json;
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@ use super::measure::Runs;
 use super::{Bound, Row};
 use anyhow::{Context, Result, bail};
 use lockwright::Client;
-use lockwright::server::{Server, ServerOptions};
+use lockwright_server::{Server, ServerOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};

@@ -4,7 +4,8 @@
 //! to it. It must not go on unprotected:
 //!
 //! - if the lock is lost while it runs, it gets SIGTERM, and SIGKILL after a grace period (or we only warn, if told to);
-//! - if we die, the kernel kills it ([`child`] says how), and the lock stays held until it is gone: it is our client's ward.
+//! - if we die, the kernel kills it ([`child`] says how), and the lock stays held until it is gone: it is our client's
+//!   dependent process.
 //!
 //! Exit codes: the command's own, 128+n if signal n killed it; 1 (or `-E`) if the lock was not to be had in time; 64 for
 //! a wrong command line; 69 if the command cannot be executed; 70 if the space cannot be used.

@@ -4,7 +4,7 @@
 
 use super::signals::{Came, Inbox};
 use super::{Args, OnLost, child, environment, os};
-use lockwright::{Acquire, Client, Guard, LockError};
+use lockwright::{Acquire, Client, Guard, LockError, LostSignal};
 use lockwright_term::say;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
@@ -65,14 +65,45 @@ pub(super) fn run(args: &Args, client: &Client, guard: &Guard, inbox: &mut Inbox
     let rope = Arc::clone(&bell.rope);
     guard.on_lost(move || rope.wake_by_ref());
     let lost = guard.lost();
+    // To look up the command's process takes a descriptor: without one it is not started.
+    let spare = bell.ear.try_clone().map_err(|error| no_descriptor(&error))?;
     let mut child = child::start(&args.command, environment(guard))?;
-    // Ended already: then there is nothing to protect.
-    client.set_ward(child.id());
-    let mut watch = Loss::Held;
+    drop(spare);
+    let code = protect(args, client, &child).and_then(|()| watch(args, &lost, &bell, inbox, &mut child));
+    if code.is_err() {
+        // The lock is given back next: the command must not run any more by then. (One of another user cannot be killed.)
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    code
+}
+
+fn no_descriptor(error: &io::Error) -> io::Error {
+    io::Error::other(format!("cannot watch over a command: {error}"))
+}
+
+/// Keeps the lock held until the command has ended, should this process be killed.
+fn protect(args: &Args, client: &Client, child: &Child) -> io::Result<()> {
+    // `false`: the command has ended already, or the lock is lost; both are seen later.
+    client.hold_while_process_lives(child.id()).map(drop).map_err(|error| {
+        let command = args.command[0].display();
+        io::Error::other(format!("{command} was ended, since its process could not be recorded: {error}"))
+    })
+}
+
+/// Waits for the command, passes signals on to it, and ends it if the lock is lost.
+fn watch(
+    args: &Args,
+    lost: &LostSignal,
+    bell: &Bell,
+    inbox: &mut Inbox,
+    child: &mut Child,
+) -> io::Result<u8> {
+    let mut loss = Loss::Held;
     loop {
         while let Some(came) = inbox.next()? {
             if let Came::Signal { signal, from_terminal: false } = came {
-                send(&child, signal);
+                send(child, signal);
             }
         }
         if let Some(status) = child.try_wait()? {
@@ -81,9 +112,9 @@ pub(super) fn run(args: &Args, client: &Client, guard: &Guard, inbox: &mut Inbox
         }
         bell.hush()?;
         if lost.is_lost() {
-            watch = watch.next(args, &child);
+            loss = loss.next(args, child);
         }
-        sleep(&bell, inbox, watch.deadline())?;
+        sleep(bell, inbox, loss.deadline())?;
     }
 }
 
@@ -151,7 +182,7 @@ struct Rope(UnixStream);
 
 impl Bell {
     fn new() -> io::Result<Self> {
-        let (ear, rope) = UnixStream::pair()?;
+        let (ear, rope) = UnixStream::pair().map_err(|error| no_descriptor(&error))?;
         ear.set_nonblocking(true)?;
         rope.set_nonblocking(true)?;
         Ok(Self { ear, rope: Arc::new(Rope(rope)) })

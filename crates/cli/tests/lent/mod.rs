@@ -1,5 +1,5 @@
 //! Locks in memory that a server lends over RDMA, taken by the verbs of `lockwright run` and of the library. The stress of them
-//! is in `crates/lockwright/tests/rdma.rs`.
+//! is in `crates/server/tests/rdma.rs`.
 
 use super::{Served, err, has_device, holder, lockwright, out, output};
 use lockwright::{Client, LockError};
@@ -50,7 +50,7 @@ fn a_holder_that_is_stopped_for_too_long_loses_its_lent_lock_and_learns_it() {
     let (_served, space) = server();
     let mut held = holder(&space, "job");
     let signal = |name: &str, child: &Child| {
-        let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status();
+        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", child.id())]).status();
         assert!(sent.unwrap().success());
     };
     signal("STOP", &held);
@@ -104,12 +104,6 @@ fn what_would_be_unsound_or_is_not_there_is_refused_in_words() {
     // The server's CPU would have to change words that its NIC changes.
     let said = refused(&format!("tcp://{tcp}/lent:stock"));
     assert!(said.contains("come by rdma://"), "{said}");
-    // And the NIC words that CPUs change.
-    let said = refused(&format!("rdma://{rdma}/shm:rdma-test?verbs"));
-    assert!(said.contains("do not exclude each other"), "{said}");
-    // Words are nobody's business who did not ask for them when it came.
-    let said = refused(&format!("rdma://{rdma}/stock?verbs"));
-    assert!(said.contains("?verbs"), "{said}");
     let broken = output(&["break", "--space", &format!("rdma://{rdma}/lent:stock"), "job", "--token", "1"]);
     assert!(err(&broken).contains("cannot be broken"), "{}", err(&broken));
     let plain = Served::start(&[]);

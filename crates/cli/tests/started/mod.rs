@@ -3,7 +3,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Command};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// See the module.
 pub(crate) struct Started {
@@ -11,6 +11,22 @@ pub(crate) struct Started {
     /// What it said first.
     pub(crate) line: String,
     pub(crate) stdout: BufReader<ChildStdout>,
+}
+
+/// `command` with room for so many file descriptors.
+#[allow(dead_code, reason = "not every test program needs it")]
+pub(crate) fn limited(descriptors: u32, command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!(r#"ulimit -n {descriptors}; exec "$0" "$@""#)]);
+    shell.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell
 }
 
 impl Started {

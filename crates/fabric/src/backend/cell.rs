@@ -1,8 +1,7 @@
-//! The kernel that executes one verb on one atomic word: what all backends on a CPU's own memory share.
+//! Executes one verb on one atomic word: shared by all backends on CPU memory.
 //!
-//! Every access is sequentially consistent: a WRITE is a swap and not a store, so that a protocol may write
-//! its flag and then read the other's (Peterson), and so that the check for parked waiters that follows it is
-//! ordered too.
+//! Every access is sequentially consistent. A WRITE is a swap, not a store, so that a protocol may write its flag and then
+//! read the other's (Peterson), and so that the check for parked waiters that follows is ordered too.
 //!
 //! **Mixed sizes.** Protocols read 8-byte halves of 16-byte words. The language gives no meaning to racing
 //! atomics of different sizes; the hardware does (x86-64 and AArch64 order them like any others within one
@@ -20,16 +19,16 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 pub(super) trait Cell {
     type Value: Value;
     fn load(&self) -> Self::Value;
-    /// What is probably there: cheap, and to be believed only if a compare-and-swap does.
+    /// A cheap guess of the value, to be confirmed by a compare-and-swap.
     fn guess(&self) -> Self::Value;
     fn swap(&self, new: Self::Value) -> Self::Value;
     fn add(&self, add: Self::Value) -> Self::Value;
-    /// What was there; the swap happened if that is `expect`.
+    /// Returns the old value; the swap happened if that is `expect`.
     fn cas(&self, expect: Self::Value, new: Self::Value) -> Self::Value;
 }
 
-/// Two halves, which may be of different times. A 16-byte load is a call where the CPU's features are asked for at run
-/// time, and costs as much as half of an uncontended lock.
+/// Two halves, perhaps read at different times. With run-time feature detection a 16-byte load is a function call, and
+/// costs as much as half of an uncontended lock.
 #[inline(always)]
 fn guess_wide(cell: &AtomicU128) -> u128 {
     if cfg!(miri) {
@@ -77,9 +76,8 @@ macro_rules! cell {
 cell!(AtomicU64, u64, Cell::load);
 cell!(AtomicU128, u128, guess_wide);
 
-/// The kernel: one verb, one word. Verbs that a single instruction can do are told apart here; their operands
-/// are mostly constants where this is inlined, so the choice is made at compile time. Everything else is a
-/// compare-and-swap loop around [`Op::apply`].
+/// Executes a verb: by a single instruction if there is one, else by a compare-and-swap loop around [`Op::apply`]. Operands
+/// are mostly constants where this is inlined, so the choice is made at compile time.
 #[inline(always)]
 pub(super) fn execute<C: Cell>(cell: &C, op: &Op) -> (u128, bool) {
     let narrow = <C::Value as Value>::narrow;
@@ -119,7 +117,7 @@ fn retry<C: Cell>(cell: &C, op: &Op) -> (C::Value, bool) {
             found if found == seen => return (seen, true),
             found => found,
         },
-        // A guess can be wrong about whether there is anything to do.
+        // The guess may be wrong about whether the verb changes the word.
         None => cell.load(),
     };
     retry_from(cell, op, known)

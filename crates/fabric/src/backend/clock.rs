@@ -1,6 +1,6 @@
-//! Time: a monotonic clock that starts with the fabric (or one that all processes of a host share), and a thread,
-//! started when first needed, that wakes those whose time has come.
+//! Time: a monotonic clock, and a timer thread, started on first use, that wakes tasks at their deadlines.
 
+use super::run::park_on;
 use super::wakers::wake_all;
 use crate::wait::{Deadline, Time};
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Up to here a sleeper spins: putting a thread to sleep and waking it takes longer.
+/// Shorter sleeps spin: putting a thread to sleep and waking it takes longer.
 const SPIN_NS: u64 = 10_000;
 
-/// The fabric's clock and its alarms.
+/// The fabric's clock and its timers.
 #[derive(Debug)]
 pub(super) struct Clock {
     source: Source,
@@ -22,30 +22,31 @@ pub(super) struct Clock {
 /// Where the time comes from.
 #[derive(Clone, Copy, Debug)]
 enum Source {
-    /// Counted from here.
+    /// Time since this instant.
     Since(Instant),
-    /// Asked for.
-    By(fn() -> Time),
+    /// The time that a function returns.
+    #[cfg_attr(not(feature = "shm"), expect(dead_code, reason = "shared memory has a clock of its own"))]
+    Function(fn() -> Time),
 }
 
 impl Source {
     fn now(self) -> Time {
         match self {
             Source::Since(start) => Time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)),
-            Source::By(ask) => ask(),
+            Source::Function(now) => now(),
         }
     }
 }
 
 #[derive(Debug, Default)]
 struct Alarms {
-    book: Mutex<Book>,
+    timers: Mutex<Timers>,
     changed: Condvar,
 }
 
-/// Who is to be woken when, in order of time; the second number keeps equal times apart.
+/// Wakers by the time at which they are due; the second number keeps equal times apart.
 #[derive(Debug, Default)]
-struct Book {
+struct Timers {
     due: BTreeMap<(u64, u64), Waker>,
     next: u64,
     running: bool,
@@ -57,13 +58,13 @@ impl Clock {
         Self { source: Source::Since(Instant::now()), alarms: Arc::default() }
     }
 
-    /// A clock that shows what `ask` answers.
+    /// A clock that reads `now`.
     #[cfg(all(feature = "shm", target_os = "linux"))]
-    pub(super) fn by(ask: fn() -> Time) -> Self {
-        Self { source: Source::By(ask), alarms: Arc::default() }
+    pub(super) fn from_fn(now: fn() -> Time) -> Self {
+        Self { source: Source::Function(now), alarms: Arc::default() }
     }
 
-    /// A clock that shows `time` now: that of a client whose fabric began elsewhere.
+    /// A clock that reads `time` now: for a client whose server started the clock.
     #[cfg(feature = "tcp")]
     pub(super) fn showing(time: Time) -> Self {
         let now = Instant::now();
@@ -75,7 +76,7 @@ impl Clock {
         self.source.now()
     }
 
-    /// Whether `deadline` has come. `Deadline::Now` always has.
+    /// Whether `deadline` has passed. `Deadline::Now` always has.
     pub(in crate::backend) fn reached(&self, deadline: Deadline) -> bool {
         match deadline {
             Deadline::Never => false,
@@ -84,21 +85,21 @@ impl Clock {
         }
     }
 
-    /// Wakes `waker` at `time`, unless the alarm is dropped before.
+    /// Wakes `waker` at `time`, unless the alarm is dropped first.
     fn alarm(&self, time: Time, waker: &Waker) -> Alarm {
-        let mut book = self.alarms.book.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (time.0, book.next);
-        book.next += 1;
-        book.due.insert(key, waker.clone());
-        if !book.running {
-            book.running = true;
+        let mut timers = self.alarms.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (time.0, timers.next);
+        timers.next += 1;
+        timers.due.insert(key, waker.clone());
+        if !timers.running {
+            timers.running = true;
             let (alarms, source) = (Arc::clone(&self.alarms), self.source);
             std::thread::Builder::new()
                 .name("lockwright-clock".to_owned())
                 .spawn(move || alarms.run(source))
                 .expect("the system can start a thread for the clock");
         }
-        drop(book);
+        drop(timers);
         self.alarms.changed.notify_one();
         Alarm { alarms: Arc::clone(&self.alarms), key, waker: waker.clone() }
     }
@@ -116,42 +117,50 @@ impl Clock {
         }
     }
 
-    /// A future that is done `ns` nanoseconds from now.
+    /// A future that is ready `ns` nanoseconds from now.
     pub(in crate::backend) fn sleep(&self, ns: u64) -> Sleep<'_> {
-        Sleep { clock: self, until: if ns == 0 { Time(0) } else { self.now().plus(ns) }, ns, alarm: None }
+        Sleep {
+            clock: self,
+            until: if ns == 0 { Time(0) } else { self.now().plus(ns) },
+            ns,
+            polled: false,
+            alarm: None,
+        }
     }
 }
 
 impl Drop for Clock {
     fn drop(&mut self) {
-        self.alarms.book.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
+        self.alarms.timers.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
         self.alarms.changed.notify_one();
     }
 }
 
 impl Alarms {
     fn run(&self, source: Source) {
-        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        while !book.stop {
+        let mut timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
+        while !timers.stop {
             let now = source.now().0;
-            let later = book.due.split_off(&(now.saturating_add(1), 0));
-            let due = std::mem::replace(&mut book.due, later);
+            let later = timers.due.split_off(&(now.saturating_add(1), 0));
+            let due = std::mem::replace(&mut timers.due, later);
             if !due.is_empty() {
-                drop(book);
+                drop(timers);
                 wake_all(due.into_values());
-                book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+                timers = self.timers.lock().unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let first = book.due.first_key_value().map(|((time, _), _)| Duration::from_nanos(time - now));
-            book = match first {
-                Some(wait) => self.changed.wait_timeout(book, wait).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.changed.wait(book).unwrap_or_else(PoisonError::into_inner),
+            let first = timers.due.first_key_value().map(|((time, _), _)| Duration::from_nanos(time - now));
+            timers = match first {
+                Some(wait) => {
+                    self.changed.wait_timeout(timers, wait).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(timers).unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
 }
 
-/// A wake-up call; dropping it cancels it.
+/// A pending wake-up; dropping it cancels it.
 #[derive(Debug)]
 pub(in crate::backend) struct Alarm {
     alarms: Arc<Alarms>,
@@ -161,7 +170,7 @@ pub(in crate::backend) struct Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        self.alarms.book.lock().unwrap_or_else(PoisonError::into_inner).due.remove(&self.key);
+        self.alarms.timers.lock().unwrap_or_else(PoisonError::into_inner).due.remove(&self.key);
     }
 }
 
@@ -171,6 +180,7 @@ pub(in crate::backend) struct Sleep<'a> {
     clock: &'a Clock,
     until: Time,
     ns: u64,
+    polled: bool,
     alarm: Option<Alarm>,
 }
 
@@ -182,13 +192,22 @@ impl Future for Sleep<'_> {
         if this.ns == 0 {
             return Poll::Ready(());
         }
-        while this.clock.now() < this.until {
-            if this.ns > SPIN_NS {
-                this.clock.keep_alarm(&mut this.alarm, Deadline::At(this.until), cx);
-                return Poll::Pending;
+        loop {
+            let left = this.until.since(this.clock.now());
+            if left == 0 {
+                return Poll::Ready(());
             }
-            std::hint::spin_loop();
+            if this.ns <= SPIN_NS {
+                std::hint::spin_loop();
+                continue;
+            }
+            if !std::mem::replace(&mut this.polled, true) {
+                // The first poll may come from a `block_on` that has no waker yet.
+                cx.waker().wake_by_ref();
+            } else if !park_on(cx.waker(), None, Some(left)) {
+                this.clock.keep_alarm(&mut this.alarm, Deadline::At(this.until), cx);
+            }
+            return Poll::Pending;
         }
-        Poll::Ready(())
     }
 }

@@ -1,8 +1,5 @@
-//! The backends that execute verbs for real.
-//!
-//! Each is a folder that offers an [`Endpoint`](crate::Endpoint) and instantiates the
-//! [`conformance`](crate::conformance) suite. None may give a verb a meaning of its own: that is
-//! [`Op::apply`](crate::Op::apply)'s.
+//! The backends: each implements [`Endpoint`](crate::Endpoint) and passes the [`conformance`](crate::conformance) suite.
+//! [`Op::apply`](crate::Op::apply) defines what a verb means, for all of them.
 
 mod cell;
 mod clock;
@@ -15,7 +12,6 @@ pub mod rdma;
 mod run;
 #[cfg(all(feature = "shm", target_os = "linux"))]
 pub mod shm;
-mod sought;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 mod wakers;

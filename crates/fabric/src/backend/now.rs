@@ -1,7 +1,5 @@
-//! A future that has its answer: what every verb of this backend returns.
-//!
-//! `std::future::Ready` does the same, but its poll is not sure to inline, which costs more than the atomics
-//! of an uncontended lock.
+//! Futures that are ready at once. `std::future::Ready` is one too, but its poll is not always inlined, which costs more than
+//! the atomics of an uncontended lock.
 
 use crate::endpoint::FabricError;
 use std::pin::Pin;
@@ -31,8 +29,7 @@ impl<T> Future for Now<T> {
     }
 }
 
-/// The old words of a batch, or why there are none. Its tag is one byte: beside a 16-byte word it would be sixteen, which
-/// are written in two pieces and read in one, and every enum around it would borrow them.
+/// The old words of a batch, or its error. The tag is one byte: see [`Op`](crate::Op).
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 #[repr(u8)]

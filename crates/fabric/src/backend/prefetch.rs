@@ -1,14 +1,12 @@
-//! A hint to the CPU that a word will be needed soon.
-//!
-//! For whoever knows an address long before its turn: the simulator, a server with a queue of verbs. A plain early
-//! load would not do, because it must finish before anything after it can retire.
+//! Prefetch hints, for code that knows an address long before it needs it (the simulator, a server's queue). An early load
+//! would not do: it must complete before later instructions retire.
 
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
-/// Starts to bring `value` into the nearest cache, and waits for nothing. Does nothing where there is no such instruction.
+/// Prefetches `value` into the L1 cache. No-op without such an instruction.
 #[inline(always)]
 pub fn prefetch<T>(value: &T) {
     // SAFETY: a prefetch is a hint without architectural effect, valid for any address; this one comes from a
@@ -21,8 +19,7 @@ pub fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// The same, into the second-level cache, which can wait for more lines at once than the nearest: for what is far away, and
-/// many at a time.
+/// Prefetches `value` into the L2 cache, which can have more misses in flight: for many lines at a time.
 #[inline(always)]
 pub fn prefetch_far<T>(value: &T) {
     // SAFETY: as above.

@@ -1,8 +1,7 @@
-//! Runs a future on the calling thread, so that nobody needs an async runtime to use a backend.
+//! `block_on`: runs a future on the calling thread, so that a backend can be used without an async runtime.
 //!
-//! A future of this crate that is about to wait may find that it runs under [`block_on`], and then lets the thread
-//! itself sleep on what it waits for (a [`Doorbell`]) instead of asking somebody else to wake it: one switch between
-//! threads less on the way of a handover.
+//! A future of this crate that has to wait checks whether it runs under [`block_on`]. If so, the thread itself sleeps on
+//! the future's [`Doorbell`], and a handover needs one thread switch less than a wake-up through a helper thread.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -13,9 +12,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// Runs `future` to its end; the thread sleeps while there is nothing to do.
+/// Runs `future` to completion; the thread sleeps while the future is pending.
 ///
-/// The first poll comes without a waker to make: most acquires end with it.
+/// The first poll has a no-op waker: most acquires are ready at it.
 ///
 /// ```
 /// use lockwright_fabric::backend::block_on;
@@ -36,13 +35,13 @@ fn park_until_ready<F: Future>(mut future: Pin<&mut F>) -> F::Output {
     let parker = Arc::new(Parker {
         thread: thread::current(),
         woken: AtomicBool::new(false),
-        rest: Mutex::new(Rest::default()),
+        target: Mutex::new(ParkTarget::default()),
     });
     let waker = Waker::from(Arc::clone(&parker));
-    let _at_the_end = IgnoreAtEnd(&parker);
+    let _guard = StopListening(&parker);
     let mut cx = Context::from_waker(&waker);
     loop {
-        parker.begin();
+        parker.before_poll();
         let poll = {
             let _current = Current::set(&parker, &waker);
             future.as_mut().poll(&mut cx)
@@ -50,45 +49,41 @@ fn park_until_ready<F: Future>(mut future: Pin<&mut F>) -> F::Output {
         if let Poll::Ready(output) = poll {
             return output;
         }
-        parker.sleep();
+        parker.park();
     }
 }
 
-/// Something outside this process's own wakers that a thread can sleep on.
+/// Something that other processes can wake a thread by.
 pub(super) trait Doorbell: Debug + Send + Sync {
-    /// From now on, whoever rings must wake the sleepers.
-    fn listen(&self);
-    /// Takes one `listen` back.
-    fn ignore(&self);
+    /// Registers a sleeper: from now on [`ring`](Self::ring) must wake it.
+    fn add_listener(&self);
+    /// Undoes one `add_listener`.
+    fn remove_listener(&self);
     /// How often it has rung.
     fn rings(&self) -> u32;
-    /// Sleeps unless it has rung since it had rung `rings` times, at most for `limit`.
-    fn sleep(&self, rings: u32, limit: Option<Duration>);
-    /// Rings.
+    /// Sleeps until it rings, at most for `limit`. Returns at once if its count is not `rings` any more.
+    fn wait(&self, rings: u32, limit: Option<Duration>);
+    /// Wakes all sleepers.
     fn ring(&self);
 }
 
-/// Lets the thread of [`block_on`] sleep on `bell`, or at least not longer than `limit_ns`. `false` if `waker` is not
-/// that of a `block_on` on this thread, or the thread sleeps on another bell already: then the caller sees to its own
-/// waking. The caller must look once more at what it waits for after this.
-#[cfg_attr(
-    not(all(feature = "shm", target_os = "linux")),
-    expect(dead_code, reason = "only shm has doorbells")
-)]
-pub(super) fn rest_on(waker: &Waker, bell: Option<&Arc<dyn Doorbell>>, limit_ns: Option<u64>) -> bool {
+/// Makes the thread of [`block_on`] sleep on `doorbell` (if given) and no longer than `limit_ns`. False if `waker` does
+/// not belong to a `block_on` of this thread, or the thread already sleeps on another doorbell: then the caller has to
+/// arrange its own wake-up. The caller must check its condition once more after this call.
+pub(super) fn park_on(waker: &Waker, doorbell: Option<&Arc<dyn Doorbell>>, limit_ns: Option<u64>) -> bool {
     CURRENT.with_borrow(|current| {
-        // A combinator may poll with wakers of its own and only those it was woken for: it needs a real wake.
+        // A combinator may poll with wakers of its own and poll only what was woken: that needs a real wake.
         let own = current.as_ref().filter(|(_, own)| own.will_wake(waker));
-        own.is_some_and(|(parker, _)| parker.rest_on(bell, limit_ns))
+        own.is_some_and(|(parker, _)| parker.park_on(doorbell, limit_ns))
     })
 }
 
 thread_local! {
-    /// The `block_on` that polls on this thread right now.
+    /// The `block_on` that is polling on this thread.
     static CURRENT: RefCell<Option<(Arc<Parker>, Waker)>> = const { RefCell::new(None) };
 }
 
-/// Puts the outer `block_on` back when the inner one is done.
+/// Restores the outer `block_on` when a nested one is done.
 struct Current(Option<(Arc<Parker>, Waker)>);
 
 impl Current {
@@ -105,69 +100,69 @@ impl Drop for Current {
 
 struct Parker {
     thread: Thread,
-    /// A flag of its own beside the thread's token: other code on this thread may park too.
+    /// A flag beside the thread's park token: other code on this thread may park too.
     woken: AtomicBool,
-    rest: Mutex<Rest>,
+    target: Mutex<ParkTarget>,
 }
 
 /// What the thread will sleep on.
 #[derive(Debug, Default)]
-struct Rest {
-    bell: Option<Arc<dyn Doorbell>>,
-    /// How often the bell had rung before the last look.
+struct ParkTarget {
+    doorbell: Option<Arc<dyn Doorbell>>,
+    /// The doorbell's count before the last poll.
     rings: u32,
     until: Option<Instant>,
 }
 
 impl Parker {
-    fn rest(&self) -> MutexGuard<'_, Rest> {
-        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    fn target(&self) -> MutexGuard<'_, ParkTarget> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before a poll: nobody has asked for a time yet.
-    fn begin(&self) {
-        let mut rest = self.rest();
-        rest.until = None;
-        rest.rings = rest.bell.as_ref().map_or(0, |bell| bell.rings());
+    /// Forgets the last poll's time limit.
+    fn before_poll(&self) {
+        let mut target = self.target();
+        target.until = None;
+        target.rings = target.doorbell.as_ref().map_or(0, |doorbell| doorbell.rings());
     }
 
-    fn rest_on(&self, bell: Option<&Arc<dyn Doorbell>>, limit_ns: Option<u64>) -> bool {
-        let mut rest = self.rest();
-        if let Some(bell) = bell {
-            match &rest.bell {
-                Some(mine) if !Arc::ptr_eq(mine, bell) => return false,
+    fn park_on(&self, doorbell: Option<&Arc<dyn Doorbell>>, limit_ns: Option<u64>) -> bool {
+        let mut target = self.target();
+        if let Some(doorbell) = doorbell {
+            match &target.doorbell {
+                Some(mine) if !Arc::ptr_eq(mine, doorbell) => return false,
                 Some(_) => {}
                 None => {
-                    bell.listen();
-                    rest.rings = bell.rings();
-                    rest.bell = Some(Arc::clone(bell));
+                    doorbell.add_listener();
+                    target.rings = doorbell.rings();
+                    target.doorbell = Some(Arc::clone(doorbell));
                 }
             }
         }
         if let Some(ns) = limit_ns {
             let until = Instant::now() + Duration::from_nanos(ns);
-            rest.until = Some(rest.until.map_or(until, |earlier| earlier.min(until)));
+            target.until = Some(target.until.map_or(until, |earlier| earlier.min(until)));
         }
         true
     }
 
-    fn sleep(&self) {
+    fn park(&self) {
         loop {
-            // Whoever wakes sets the flag first and then looks for a bell; the bell is there before this looks at
-            // the flag. So either this sees the flag, or the waker sees the bell.
+            // A waker sets the flag, then reads the doorbell; this thread has set the doorbell before it reads the flag.
+            // So either this thread sees the flag, or the waker sees the doorbell.
             if self.woken.swap(false, SeqCst) {
                 return;
             }
-            let (bell, rings, until) = {
-                let rest = self.rest();
-                (rest.bell.clone(), rest.rings, rest.until)
+            let (doorbell, rings, until) = {
+                let target = self.target();
+                (target.doorbell.clone(), target.rings, target.until)
             };
             let limit = until.map(|until| until.saturating_duration_since(Instant::now()));
             if limit == Some(Duration::ZERO) {
                 return;
             }
-            match (bell, limit) {
-                (Some(bell), limit) => return bell.sleep(rings, limit),
+            match (doorbell, limit) {
+                (Some(doorbell), limit) => return doorbell.wait(rings, limit),
                 (None, Some(limit)) => thread::park_timeout(limit),
                 (None, None) => thread::park(),
             }
@@ -182,22 +177,22 @@ impl Wake for Parker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.woken.store(true, SeqCst);
-        let bell = self.rest().bell.clone();
-        match bell {
-            Some(bell) => bell.ring(),
+        let doorbell = self.target().doorbell.clone();
+        match doorbell {
+            Some(doorbell) => doorbell.ring(),
             None => self.thread.unpark(),
         }
     }
 }
 
-/// A waker may outlive its `block_on`; the bell must not be listened to that long.
-struct IgnoreAtEnd<'a>(&'a Parker);
+/// A waker may outlive its `block_on`; the registration at the doorbell must not.
+struct StopListening<'a>(&'a Parker);
 
-impl Drop for IgnoreAtEnd<'_> {
+impl Drop for StopListening<'_> {
     fn drop(&mut self) {
-        let bell = self.0.rest().bell.take();
-        if let Some(bell) = bell {
-            bell.ignore();
+        let doorbell = self.0.target().doorbell.take();
+        if let Some(doorbell) = doorbell {
+            doorbell.remove_listener();
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The tasks that wait for one thing, and how they are woken.
+//! A list of wakers from which a task can remove itself.
 
 use std::task::Waker;
 
-/// Tasks that wait, each under a number of its own so that it can leave again.
+/// Wakers of tasks, each under a key.
 #[derive(Debug, Default)]
 pub(in crate::backend) struct Wakers {
     waiting: Vec<(u64, Waker)>,
@@ -10,7 +10,7 @@ pub(in crate::backend) struct Wakers {
 }
 
 impl Wakers {
-    /// Puts `waker` in, under the number in `slot` if it has one already.
+    /// Adds `waker`, or replaces the one under the key in `slot`.
     pub(in crate::backend) fn keep(&mut self, slot: &mut Option<u64>, waker: &Waker) {
         let number = *slot.get_or_insert_with(|| {
             self.next += 1;
@@ -22,20 +22,20 @@ impl Wakers {
         }
     }
 
-    /// Takes the task with the number in `slot` out, if it is there.
+    /// Removes the waker under the key in `slot`, if it is still there.
     pub(in crate::backend) fn leave(&mut self, slot: &mut Option<u64>) {
         if let Some(number) = slot.take() {
             self.waiting.retain(|(other, _)| *other != number);
         }
     }
 
-    /// Takes everybody out, to be woken once no lock is held.
+    /// Removes all wakers, to be woken once no lock is held.
     pub(in crate::backend) fn take(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.waiting).into_iter().map(|(_, waker)| waker).collect()
     }
 }
 
-/// Wakes them. Never call it under a lock: a waker may run anything.
+/// Wakes all. Not to be called under a lock: a waker may run any code.
 pub(in crate::backend) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
         waker.wake();

@@ -5,7 +5,7 @@
 //! changed the word is an edge from the old value to the new one, and an order that explains everything is a
 //! path from the first value to the last that uses **every edge once**: an Euler path. It exists if and only
 //! if the edges hang together and every value was entered as often as it was left, but for the two ends. A
-//! lost update leaves a value twice; a carry that crosses a field enters a value that nobody leaves.
+//! lost update leaves a value twice; a carry that crosses a field enters a value that no verb leaves.
 //!
 //! Where no value comes twice (with wide random operands that is the rule) there is only one such path, and
 //! then every client must also have seen its own verbs in the order in which it issued them.
@@ -83,7 +83,7 @@ pub enum Violation {
 }
 
 impl History {
-    /// Whether one order of all verbs explains what everybody saw.
+    /// Whether one order of all verbs explains what all clients saw.
     ///
     /// # Errors
     /// The first thing that no order explains.

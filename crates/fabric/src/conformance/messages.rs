@@ -170,7 +170,7 @@ pub fn many_senders_lose_nothing<R: Rig>(make: &impl Fn(Shape) -> R) {
     make(Shape::of(SENDERS + 1)).run(tasks);
 }
 
-/// A send to nobody is an error. A packet to nobody is not missed.
+/// A send to a peer that does not exist is an error, a datagram is not.
 pub fn an_unknown_peer_is_reported_as_lost<R: Rig>(make: &impl Fn(Shape) -> R) {
     alone(&mut make(Shape::of(1)), |ep| async move {
         let nobody = PeerId::client(1000);
@@ -179,7 +179,7 @@ pub fn an_unknown_peer_is_reported_as_lost<R: Rig>(make: &impl Fn(Shape) -> R) {
     });
 }
 
-/// Without faults a packet arrives.
+/// Without faults a datagram arrives.
 pub fn datagrams_arrive_when_nothing_is_wrong<R: Rig>(make: &impl Fn(Shape) -> R) {
     make(Shape::of(2)).run(vec![
         task(|ep: R::E| async move {

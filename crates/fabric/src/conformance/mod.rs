@@ -1,4 +1,4 @@
-//! The conformance suite: what every backend must do alike, written once.
+//! The conformance suite: one set of checks for every backend.
 //!
 //! A backend describes how its clients are run, by a [`Rig`], and calls
 //! [`conformance_tests!`](crate::conformance_tests) from its tests, which makes one `#[test]` of every check.
@@ -6,7 +6,7 @@
 //! each other is checked by [`history`].
 //!
 //! The checks are plain library code so that backends in other crates can call them. They must not assume
-//! threads (a simulator runs everybody on one), nor that time passes by itself, nor how long anything takes.
+//! threads (a simulator runs all clients on one), nor that time passes by itself, nor how long anything takes.
 //!
 //! ```
 //! use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
@@ -71,7 +71,7 @@ pub trait Rig {
     /// until the last has ended. May be called again: memory stays as it is.
     fn run(&mut self, tasks: Vec<Task<Self::E>>);
 
-    /// Lets a node's memory die, before a run. `false` if this backend has no way to do that.
+    /// Kills a node's memory, before a run. `false` if this backend cannot.
     fn kill(&mut self, node: NodeId) -> bool {
         let _ = node;
         false

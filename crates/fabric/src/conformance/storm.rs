@@ -1,5 +1,5 @@
-//! Many clients at once on a few words, with verbs whose fields overlap; what they saw is judged by
-//! [`history`](super::history).
+//! Stress: many clients at once on a few words, with verbs whose fields overlap; [`history`](super::history) checks what they
+//! saw.
 
 use super::history::{History, Seen};
 use super::{Rig, Shape, Task, alone, task, verbs::random_op};
@@ -11,7 +11,7 @@ use crate::verb::{MaskedCas, Op, RawVerb};
 use crate::wait::{Cond, Deadline, Field};
 use std::sync::{Arc, Mutex};
 
-/// How hard it blows.
+/// Parameters of a stress run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storm {
     /// Clients.
@@ -32,8 +32,7 @@ impl Default for Storm {
 
 type Log = Arc<Mutex<Vec<Vec<Vec<Seen>>>>>;
 
-/// Blows over words of type `T` and returns what was seen, word by word. Where the fabric lacks 16-byte
-/// words, nothing.
+/// Runs random verbs on words of type `T` and returns the history of each word. None if the fabric lacks 16-byte words.
 ///
 /// # Panics
 /// If a verb fails.
@@ -110,12 +109,12 @@ fn weather<R: Rig, T: Value>(make: &impl Fn(Shape) -> R) {
     }
 }
 
-/// Random verbs on shared 8-byte words: one order explains what everybody saw.
+/// Random verbs on shared 8-byte words: one order explains what all clients saw.
 pub fn narrow_words_have_one_history<R: Rig>(make: &impl Fn(Shape) -> R) {
     weather::<R, u64>(make);
 }
 
-/// Random verbs on shared 16-byte words: one order explains what everybody saw.
+/// Random verbs on shared 16-byte words: one order explains what all clients saw.
 pub fn wide_words_have_one_history<R: Rig>(make: &impl Fn(Shape) -> R) {
     weather::<R, u128>(make);
 }
@@ -167,7 +166,7 @@ fn sums<R: Rig, T: Value>(make: &impl Fn(Shape) -> R, fields: &[Field; 5]) {
     }
 }
 
-/// Peterson's lock rests on nothing but this: a WRITE is done before the READ that follows it.
+/// Peterson's lock depends on this only: a WRITE is executed before the READ that follows it.
 pub fn peterson_keeps_two_clients_apart<R: Rig>(make: &impl Fn(Shape) -> R) {
     const ROUNDS: u64 = 400;
     let (flags, turn, counter) = ([word::<u64>(0), word(1)], word::<u64>(2), word::<u64>(3));
@@ -183,7 +182,7 @@ pub fn peterson_keeps_two_clients_apart<R: Rig>(make: &impl Fn(Shape) -> R) {
                         break;
                     }
                     if look % 64 == 63 {
-                        // Lets the other run where everybody shares one thread.
+                        // Lets the other client run if all share one thread.
                         ep.sleep(50_000).await;
                     }
                 }

@@ -49,8 +49,8 @@ async fn against_apply<E: Endpoint, T: Value>(ep: &E, word: Word<T>) {
         let op = random_op::<T>(&mut random, ep.capabilities(), model);
         let verb = RawVerb { addr: word.addr(), width: T::WIDTH, op };
         // Where verbs take no waiting, every other one is not waited for.
-        let done = if E::IS_AT_ONCE && step % 2 == 1 {
-            ep.go_at_once(&[verb][..]).expect("verbs take no waiting")
+        let done = if E::IS_IMMEDIATE && step % 2 == 1 {
+            ep.try_go(&[verb][..]).expect("verbs take no waiting")
         } else {
             ep.go(&[verb][..]).await
         };

@@ -11,7 +11,7 @@ pub use remote::Remote;
 pub use words::{decode_error, encode_verb, encode_wait};
 
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{Died, Reclaim, ShmEndpoint, ShmSpace, SpaceOptions};
+use lockwright_fabric::backend::shm::{Reclaim, ShmEndpoint, ShmSpace, SpaceOptions};
 use lockwright_fabric::*;
 use std::fs::File;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::thread::JoinHandle;
 use words::{COND, VERB, decode_cond, decode_deadline, decode_verb, encode_error, halves, receive, send};
 
 const SOCKET: &str = "LOCKWRIGHT_TEST_SOCKET";
@@ -100,7 +99,9 @@ impl Process {
     }
 
     pub fn signal(&self, signal: &str) {
-        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        // The shell's own: not every system has the program.
+        let kill = format!("kill {signal} {}", self.child.id());
+        let sent = Command::new("sh").args(["-c", &kill]).status().unwrap();
         assert!(sent.success());
     }
 
@@ -126,8 +127,7 @@ pub const SEND: u64 = 3;
 pub const RECV: u64 = 4;
 pub const NOW: u64 = 5;
 pub const SLEEP: u64 = 6;
-pub const IS_IN: u64 = 7;
-pub const GROWN: u64 = 8;
+pub const IS_MEMBER: u64 = 7;
 /// Opens and closes names until it is killed.
 pub const CHURN: u64 = 9;
 /// Sends to a peer until it is killed.
@@ -139,12 +139,8 @@ pub const OPEN: u64 = 11;
 pub const EXHAUST: u64 = 12;
 /// Whether the process of a client is alive.
 pub const IS_ALIVE: u64 = 13;
-/// Begins to watch for the death of a client.
-pub const WATCH: u64 = 14;
-/// Waits for a death that is watched for.
-pub const SEEN: u64 = 15;
-/// Looks for the dead.
-pub const DEAD: u64 = 16;
+/// The dead clients.
+pub const DEAD: u64 = 14;
 
 /// In a child process: does what it is told until the socket is closed. Elsewhere: nothing.
 pub fn serve_if_child() {
@@ -153,41 +149,20 @@ pub fn serve_if_child() {
     let space = ShmSpace::open(path, &SpaceOptions::default()).unwrap();
     let ep = space.endpoint().unwrap();
     send(&mut line, &[ep.me().0.into()]);
-    let mut hoard = Hoard::default();
+    // Files that the child keeps open.
+    let mut files: Vec<File> = Vec::new();
     while let Some(request) = receive(&mut line) {
         let answer = match request[0] {
-            EXHAUST => hoard.exhaust(),
-            WATCH => hoard.watch(space.died(PeerId(request[1] as u32))),
-            SEEN => hoard.seen(),
+            EXHAUST => {
+                files.extend(std::iter::from_fn(|| File::open("/dev/null").ok()));
+                vec![files.len() as u64]
+            }
             _ => serve(&space, &ep, &request),
         };
         send(&mut line, &answer);
     }
     drop(ep);
     std::process::exit(0);
-}
-
-/// What a child keeps from one request to the next.
-#[derive(Default)]
-struct Hoard {
-    files: Vec<File>,
-    watcher: Option<JoinHandle<()>>,
-}
-
-impl Hoard {
-    fn exhaust(&mut self) -> Vec<u64> {
-        self.files.extend(std::iter::from_fn(|| File::open("/dev/null").ok()));
-        vec![self.files.len() as u64]
-    }
-
-    fn watch(&mut self, died: Died) -> Vec<u64> {
-        self.watcher = Some(std::thread::spawn(move || block_on(died)));
-        vec![]
-    }
-
-    fn seen(&mut self) -> Vec<u64> {
-        vec![self.watcher.take().unwrap().join().is_ok().into()]
-    }
 }
 
 fn serve(space: &ShmSpace, ep: &ShmEndpoint, request: &[u64]) -> Vec<u64> {
@@ -238,8 +213,7 @@ fn serve(space: &ShmSpace, ep: &ShmEndpoint, request: &[u64]) -> Vec<u64> {
         }
         IS_ALIVE => vec![space.is_alive(PeerId(word() as u32)).into()],
         DEAD => space.dead_clients().iter().map(|client| client.peer.0.into()).collect(),
-        IS_IN => vec![ep.is_in().into()],
-        GROWN => vec![space.bytes(NodeId(0), RegionId(0))],
+        IS_MEMBER => vec![ep.is_member().into()],
         CHURN => {
             let names = ep.names();
             for round in word().. {

@@ -115,7 +115,7 @@ pub(super) fn encode_error(error: FabricError) -> Vec<u64> {
     match error {
         FabricError::NodeLost(node) => vec![1, node.0.into()],
         FabricError::PeerLost(peer) => vec![2, peer.0.into()],
-        FabricError::Expelled => vec![3],
+        FabricError::Evicted => vec![3],
     }
 }
 
@@ -123,6 +123,6 @@ pub fn decode_error(words: &[u64]) -> FabricError {
     match words[0] {
         1 => FabricError::NodeLost(NodeId(words[1] as u16)),
         2 => FabricError::PeerLost(PeerId(words[1] as u32)),
-        _ => FabricError::Expelled,
+        _ => FabricError::Evicted,
     }
 }

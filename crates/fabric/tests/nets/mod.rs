@@ -4,7 +4,7 @@
 
 use lockwright_fabric::backend::inproc::InProc;
 use lockwright_fabric::backend::tcp::{
-    ConnectOptions, InProcHost, Server, ServerOptions, SessionEnd, TcpEndpoint,
+    Backlog, ConnectOptions, InProcHost, Server, ServerOptions, SessionEnd, TcpEndpoint,
 };
 use lockwright_fabric::{Addr, BoxedRole, NodeId, PeerId, Word64};
 use std::net::SocketAddr;
@@ -38,6 +38,7 @@ pub fn host() -> (Arc<InProcHost>, Ended) {
     let ended = Ended::default();
     let log = Arc::clone(&ended);
     let host = InProcHost::new(InProc::new(1, 4096), 0)
+        .relay(Backlog::RELAY)
         .on_lost(move |peer, how| log.lock().unwrap().push((peer, how)));
     (Arc::new(host), ended)
 }

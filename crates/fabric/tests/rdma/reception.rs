@@ -6,7 +6,7 @@ use lockwright_fabric::backend::inproc::InProc;
 use lockwright_fabric::backend::rdma::{
     HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, Reception, has_device,
 };
-use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, together};
+use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, coalesce_writes};
 use lockwright_fabric::{AtomicScope, Endpoint, Message, NodeId, PeerId, RegionId};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -89,7 +89,7 @@ impl Reception for Echo {
     fn settle(&self) {
         self.settled.fetch_add(1, Relaxed);
         let inbox = self.inbox.lock().unwrap().clone().unwrap();
-        together(|| {
+        coalesce_writes(|| {
             // Not let go of in between: another thread may settle what came next, and must not be first.
             let mut heard = self.heard.lock().unwrap();
             heard.drain(..).for_each(|message| assert!(inbox.deliver(PeerId::role(0), message)));

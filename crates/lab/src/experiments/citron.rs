@@ -106,7 +106,7 @@ fn segments(units: u64) -> Vec<Tunable> {
     vec![("segment-units", units)]
 }
 
-/// The paper's mode. It has no fencing tokens, and its recovery costs those who are well no verb.
+/// The paper's mode. It has no fencing tokens, and its recovery costs clients that are well no verb.
 pub(super) fn wait_mode(t_wait_ns: u64) -> Vec<Tunable> {
     vec![("t-wait-ns", t_wait_ns), ("token-level", 0), ("lease-ns", 0)]
 }

@@ -1,12 +1,12 @@
 //! Citron Fig. 10: the locks of IO500's hard write, 64 writers side by side in one growing file.
 //!
-//! Records of 47008 bytes on units of 4 KiB: neighbours share a page, and whoever writes the next record waits for it. In
-//! the figure the tree begins with 2¹⁰ units and grows with the file; whoever finds it too small lets it grow here, where
+//! Records of 47008 bytes on units of 4 KiB: neighbours share a page, and a client that writes the next record waits for it. In
+//! the figure the tree begins with 2¹⁰ units and grows with the file; a client that finds it too small lets it grow here, where
 //! the paper has a thread that looks every 10 ms; in handshake mode. Beside it, the same writers on trees of several sizes, of
 //! which each would be the right one for a while.
 
 use super::citron::{Handshake, Lock, NOTE, Wait, WaitShort, kops, micros, row, table, timed};
-use super::shift::{but, so};
+use super::shift::{explained, statement};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -69,15 +69,15 @@ fn claims(by_lock: &[&[Report]], grown: &Report, alone: &Report) -> Vec<Claim> {
         Claim::new("smaller-tree-gains-percent", 7.4, gain(wait))
             .within_points(10.0)
             .note("published is the advantage of a tree that has grown six times; ours is one level"),
-        but(so("smaller-tree-is-faster", gain(wait) > 0.0), NOTE),
-        so("ours-handshake-smaller-tree-is-faster", gain(handshake) > 0.0),
+        explained(statement("smaller-tree-is-faster", gain(wait) > 0.0), NOTE),
+        statement("ours-handshake-smaller-tree-is-faster", gain(handshake) > 0.0),
         Claim::new("scale-up-throughput-of-large-tree", 1.0, kops(grown) / kops(&handshake[most]))
             .within_percent(10.0)
             .note("in handshake mode"),
         Claim { band: (10.0, 100.0), ..Claim::new("scale-up-us", 50.0, micros(alone.acquire.max_ns)) }
             .note(grows),
         Claim::new("ours-handshake-aborts", 0.0, aborts as f64),
-        so("ours-handshake-ahead-of-wait", kops(&handshake[most]) > kops(&wait[most])),
+        statement("ours-handshake-ahead-of-wait", kops(&handshake[most]) > kops(&wait[most])),
     ]
 }
 

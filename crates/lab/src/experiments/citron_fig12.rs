@@ -8,7 +8,7 @@
 //! such verbs, so that few clients never abort here.
 
 use super::citron::{NOTE, micro, micros, t_wait_ns, wait_mode};
-use super::shift::{but, so};
+use super::shift::{explained, statement};
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
 use crate::experiment::{Experiment, Findings};
@@ -107,9 +107,9 @@ fn claims(wait: &[Report], handshake: &[Report], alone: &[Report]) -> Vec<Claim>
         Claim::new("wait-abort-rate-3-clients", 1e-5, abort_rate(&wait[0]))
             .within_factor(10.0)
             .note("the paper gives the level, not the figure; the NIC model has no long-lasting verbs"),
-        so("wait-aborts-rise-with-clients", wait.is_sorted_by(|a, b| abort_rate(a) <= abort_rate(b))),
+        statement("wait-aborts-rise-with-clients", wait.is_sorted_by(|a, b| abort_rate(a) <= abort_rate(b))),
         // "does not drop ... after reaching the maximum"
-        but(so("wait-goodput-does-not-drop", most.goodput_per_s > 0.9 * peak), NOTE),
+        explained(statement("wait-goodput-does-not-drop", most.goodput_per_s > 0.9 * peak), NOTE),
     ]
 }
 
@@ -118,12 +118,12 @@ fn tuning_claims(by_m: &[Report], by_wait: &[Report]) -> Vec<Claim> {
     let last = by_wait.len() - 1;
     let papers = &by_m[by_m.len().min(3) - 1];
     let claims = [
-        so("small-m-costs-goodput", by_m[0].goodput_per_s < papers.goodput_per_s),
-        so("small-m-aborts-more", abort_rate(&by_m[0]) > abort_rate(papers)),
-        so("long-wait-aborts-less", abort_rate(&by_wait[last]) < abort_rate(&by_wait[0])),
-        so("long-wait-costs-goodput", by_wait[last].goodput_per_s < by_wait[0].goodput_per_s),
+        statement("small-m-costs-goodput", by_m[0].goodput_per_s < papers.goodput_per_s),
+        statement("small-m-aborts-more", abort_rate(&by_m[0]) > abort_rate(papers)),
+        statement("long-wait-aborts-less", abort_rate(&by_wait[last]) < abort_rate(&by_wait[0])),
+        statement("long-wait-costs-goodput", by_wait[last].goodput_per_s < by_wait[0].goodput_per_s),
     ];
-    claims.into_iter().map(|claim| but(claim, NOTE)).collect()
+    claims.into_iter().map(|claim| explained(claim, NOTE)).collect()
 }
 
 fn plot(wait: &[Report], handshake: &[Report]) -> Plot {

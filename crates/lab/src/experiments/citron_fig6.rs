@@ -8,7 +8,7 @@ use super::citron::{
     Handshake, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, SsOver, SsUnder, Wait, WaitShort, kops, largest,
     mean, micro, p50, p99, row, table,
 };
-use super::shift::{but, so};
+use super::shift::{explained, statement};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -93,11 +93,11 @@ fn claims(reports: &Reports<'_>) -> Vec<Claim> {
     };
     let mut claims = vec![
         ratio("l1-of-ss-exact-on-average", 0.554, reports.on_average(1, (Wait, SsExact), kops)),
-        so("l1-ss-exact-ahead", reports.peak(1, SsExact) > reports.peak(1, Wait)),
+        statement("l1-ss-exact-ahead", reports.peak(1, SsExact) > reports.peak(1, Wait)),
         ratio("l1-p99-of-ss-exact", 1.83, p99_over(1, Wait, SsExact)),
         ratio("l1-ss-over-of-citron", 0.832, 1.0 / over_peak(1, SsOver)),
         ratio("l1-ss-under-of-citron", 0.166, 1.0 / over_peak(1, SsUnder)),
-        so("l1-ss-over-and-under-behind", over_peak(1, SsOver) > 1.0 && over_peak(1, SsUnder) > 1.0),
+        statement("l1-ss-over-and-under-behind", over_peak(1, SsOver) > 1.0 && over_peak(1, SsUnder) > 1.0),
         ratio("l1-p99-ss-over", 3.77, p99_over(1, SsOver, Wait)),
         ratio("l1-p99-ss-under", 4.68, p99_over(1, SsUnder, Wait)),
         ratio("l16-over-best-ss", 1.287, over_ss(16)),
@@ -106,7 +106,10 @@ fn claims(reports: &Reports<'_>) -> Vec<Claim> {
         ratio("l16-over-best-served", 1.76, over_served(16)),
         Claim::new("l256-over-llc", 1.0, over_peak(256, LLC)).within_percent(10.0),
         ratio("l256-p99-of-llc", 0.754, p99_over(256, Wait, LLC)),
-        so("llc-far-above-lld", LENGTHS.iter().all(|l| reports.peak(*l, LLC) > 2.0 * reports.peak(*l, Lld))),
+        statement(
+            "llc-far-above-lld",
+            LENGTHS.iter().all(|l| reports.peak(*l, LLC) > 2.0 * reports.peak(*l, Lld)),
+        ),
         Claim::new("ours-handshake-aborts", 0.0, aborts as f64),
     ];
     for length in LENGTHS {
@@ -124,9 +127,9 @@ fn claims(reports: &Reports<'_>) -> Vec<Claim> {
         claims.push(ahead);
         let last = |lock| p99(&reports.of(length, lock)[most]);
         let tail = SERVED.iter().all(|lock| last(Wait) < last(*lock));
-        claims.push(so(&format!("l{length}-tail-below-served-with-many-clients"), tail));
+        claims.push(statement(&format!("l{length}-tail-below-served-with-many-clients"), tail));
     }
-    claims.into_iter().map(|claim| but(claim, NOTE)).collect()
+    claims.into_iter().map(|claim| explained(claim, NOTE)).collect()
 }
 
 fn plots(reports: &Reports<'_>, length: u64) -> [Plot; 2] {

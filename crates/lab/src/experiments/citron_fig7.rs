@@ -3,7 +3,7 @@
 use super::citron::{
     Handshake, IT, LLC, Lld, Lock, MT, NOTE, Ss, Wait, WaitShort, kops, largest, micro, row, table,
 };
-use super::shift::{but, so};
+use super::shift::{explained, statement};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -48,19 +48,20 @@ fn claims(by_lock: &[&[Report]]) -> Vec<Claim> {
         let over = |lock: usize| kops(&by_lock[lock][place]) / best;
         claims
             .push(Claim::new(&format!("over-best-baseline-{clients}"), *paper, over(0)).within_percent(15.0));
-        claims.push(so(&format!("ahead-of-all-{clients}"), over(0) > 1.0));
-        claims.push(so(&format!("ours-handshake-ahead-of-all-{clients}"), over(1) > 1.0));
+        claims.push(statement(&format!("ahead-of-all-{clients}"), over(0) > 1.0));
+        claims.push(statement(&format!("ours-handshake-ahead-of-all-{clients}"), over(1) > 1.0));
         let parts = |lock: usize| -> Vec<f64> {
             by_lock[lock][place].kinds.iter().map(|kind| kind.goodput_per_s).collect()
         };
         let fair = |parts: &[f64]| parts.is_sorted_by(|a, b| a >= b) && parts.iter().all(|part| *part > 0.0);
-        claims.push(so(&format!("small-first-none-starved-{clients}"), fair(&parts(0))));
-        let ours = so(&format!("ours-handshake-small-first-none-starved-{clients}"), fair(&parts(1)));
-        claims.push(but(ours, "the lower request yields to the upper; see docs/experiments.md, Citron"));
+        claims.push(statement(&format!("small-first-none-starved-{clients}"), fair(&parts(0))));
+        let ours = statement(&format!("ours-handshake-small-first-none-starved-{clients}"), fair(&parts(1)));
+        claims
+            .push(explained(ours, "the lower request yields to the upper; see docs/experiments.md, Citron"));
     }
     let aborts: u64 = by_lock[1].iter().map(|report| report.aborts).sum();
     claims.push(Claim::new("ours-handshake-aborts", 0.0, aborts as f64));
-    let noted = |claim: Claim| if claim.note.is_empty() { but(claim, NOTE) } else { claim };
+    let noted = |claim: Claim| if claim.note.is_empty() { explained(claim, NOTE) } else { claim };
     claims.into_iter().map(noted).collect()
 }
 

@@ -12,7 +12,7 @@ use super::citron::{
     Handshake, IT, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, UNITS, Wait, WaitShort, kops, largest, mean,
     p99, row, table, timed,
 };
-use super::shift::{but, so};
+use super::shift::{explained, statement};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -69,15 +69,15 @@ fn claims(by_lock: &[&[Report]]) -> Vec<Claim> {
         ratio("over-ss-exact-at-most", 2.13, largest(over(Wait, SsExact))),
         ratio("over-ss-exact-on-average", 1.52, mean(over(Wait, SsExact))),
         ratio("p99-of-served-on-average", 0.266, p99_served(Wait)),
-        so("llc-best-of-served", best(LLC) >= best(MT) && best(LLC) >= best(IT)),
-        so("ahead-of-served", SERVED.iter().all(|lock| best(Wait) > best(*lock))),
-        so("ahead-of-lld", best(Wait) > best(Lld)),
-        so("ahead-of-ss-exact", best(Wait) > best(SsExact)),
-        so("ours-handshake-ahead-of-served", SERVED.iter().all(|lock| best(Handshake) > best(*lock))),
-        so("ours-handshake-ahead-of-wait", best(Handshake) > best(Wait)),
+        statement("llc-best-of-served", best(LLC) >= best(MT) && best(LLC) >= best(IT)),
+        statement("ahead-of-served", SERVED.iter().all(|lock| best(Wait) > best(*lock))),
+        statement("ahead-of-lld", best(Wait) > best(Lld)),
+        statement("ahead-of-ss-exact", best(Wait) > best(SsExact)),
+        statement("ours-handshake-ahead-of-served", SERVED.iter().all(|lock| best(Handshake) > best(*lock))),
+        statement("ours-handshake-ahead-of-wait", best(Handshake) > best(Wait)),
         Claim::new("ours-handshake-aborts", 0.0, aborts as f64),
     ];
-    claims.into_iter().map(|claim| but(claim, NOTE)).collect()
+    claims.into_iter().map(|claim| explained(claim, NOTE)).collect()
 }
 
 fn plots(by_lock: &[&[Report]]) -> Vec<Plot> {

@@ -3,7 +3,7 @@
 //! Wait mode with its fast paths, and without (tunable `fast-path`). Handshake mode is its own fast path.
 
 use super::citron::{Handshake, NOTE, Wait, WaitShort, kops, mean, micro, p50, row, table};
-use super::shift::but;
+use super::shift::explained;
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
 use crate::experiment::{Experiment, Findings};
@@ -87,9 +87,9 @@ fn claims(alphas: &[f64], modes: &[&str], curves: &[&[Report]]) -> Vec<Claim> {
         .map(|report| report.aborts)
         .sum();
     vec![
-        but(points("l16-median-percent", -21.5, by(small, 1.0, p50)), NOTE),
-        but(points("l256-throughput-percent", 34.3, by(large, 1.0, kops)), NOTE),
-        but(points("l256-median-percent-to-0.7", -39.4, by(large, 0.7, p50)), NOTE),
+        explained(points("l16-median-percent", -21.5, by(small, 1.0, p50)), NOTE),
+        explained(points("l256-throughput-percent", 34.3, by(large, 1.0, kops)), NOTE),
+        explained(points("l256-median-percent-to-0.7", -39.4, by(large, 0.7, p50)), NOTE),
         below("ours-l16-handshake-median-percent-of-wait", ours(small, p50)),
         above("ours-l256-handshake-throughput-percent-over-wait", ours(large, kops)),
         Claim::new("ours-handshake-aborts", 0.0, aborts as f64),

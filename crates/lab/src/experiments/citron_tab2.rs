@@ -12,7 +12,7 @@
 use super::citron::{
     Handshake, IT, LLC, Lld, Lock, MT, Mutex, NOTE, Ss, Wait, WaitShort, kops, micros, row, table, timed,
 };
-use super::shift::{but, so};
+use super::shift::{explained, statement};
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
 use crate::experiment::{Experiment, Findings};
@@ -87,19 +87,20 @@ fn claims(reports: &[Report]) -> Vec<Claim> {
         let ratio = Claim::new(&id("of-citron"), paper_kops / LOCKS[0].1, of_kops).within_percent(15.0);
         claims.push(ratio);
         let order = if *paper_kops > LOCKS[0].1 { of_kops > 1.0 } else { of_kops < 1.0 };
-        claims.push(so(&id("throughput-order"), order));
+        claims.push(statement(&id("throughput-order"), order));
         let of_p99 = reader_p99(report) / reader_p99(citron);
         claims.push(
             Claim::new(&id("reader-p99-of-citron"), paper_p99 / LOCKS[0].2, of_p99).within_percent(20.0),
         );
         let order = if *paper_p99 > LOCKS[0].2 { of_p99 > 1.0 } else { of_p99 < 1.0 };
-        claims.push(so(&id("reader-p99-order"), order));
+        claims.push(statement(&id("reader-p99-order"), order));
         let of_ours = kops(report) / kops(handshake);
         let order = if *paper_kops > LOCKS[0].1 { of_ours > 1.0 } else { of_ours < 1.0 };
-        claims.push(so(&format!("ours-handshake-{label}-throughput-order"), order));
+        claims.push(statement(&format!("ours-handshake-{label}-throughput-order"), order));
     }
     claims.push(Claim::new("ours-handshake-aborts", 0.0, handshake.aborts as f64));
-    claims.push(so("ours-handshake-ahead-of-wait", kops(handshake) > kops(citron)));
-    claims.push(so("ours-handshake-reader-p99-below-wait", reader_p99(handshake) < reader_p99(citron)));
-    claims.into_iter().map(|claim| but(claim, NOTE)).collect()
+    claims.push(statement("ours-handshake-ahead-of-wait", kops(handshake) > kops(citron)));
+    claims
+        .push(statement("ours-handshake-reader-p99-below-wait", reader_p99(handshake) < reader_p99(citron)));
+    claims.into_iter().map(|claim| explained(claim, NOTE)).collect()
 }

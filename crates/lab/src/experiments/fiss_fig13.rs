@@ -4,7 +4,7 @@
 //! hardly anybody waits, and on skewed ones the median hardly does.
 
 use super::fiss::{FISSLOCK, LOCKS, MANAGERS, WORKLOADS, below, cdf, micro, of};
-use super::shift::{but, so, two};
+use super::shift::{explained, statement, two};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -82,31 +82,31 @@ fn claims(reports: &[Vec<RackReport>]) -> Vec<Claim> {
             .within_percent(10.0),
         Claim::new("parlock-busiest-server-zipf-percent", 56.7, of(&reports[4], "parlock").busiest_percent())
             .within_percent(5.0),
-        so("fisslock-lowest-median-everywhere", fastest(0.5)),
-        so("fisslock-lowest-p90-everywhere", fastest(0.9)),
-        but(so("uniform-p90-at-most-9-42-us", uniform_p90 <= 9.42), CORES),
-        but(
+        statement("fisslock-lowest-median-everywhere", fastest(0.5)),
+        statement("fisslock-lowest-p90-everywhere", fastest(0.9)),
+        explained(statement("uniform-p90-at-most-9-42-us", uniform_p90 <= 9.42), CORES),
+        explained(
             Claim::new("median-below-netlock-most-percent", 79.1, cut("netlock", 0.5)).within_points(10.0),
             SERVERS,
         ),
-        but(Claim::new("median-below-netlock-least-percent", 43.0, least).within_points(15.0), LEAST),
-        but(
+        explained(Claim::new("median-below-netlock-least-percent", 43.0, least).within_points(15.0), LEAST),
+        explained(
             Claim::new("median-below-srvlock-most-percent", 79.5, cut("srvlock", 0.5)).within_points(10.0),
             SERVERS,
         ),
-        but(
+        explained(
             Claim::new("median-below-parlock-most-percent", 96.4, cut("parlock", 0.5)).within_points(10.0),
             SERVERS,
         ),
-        but(
+        explained(
             Claim::new("p90-below-netlock-most-percent", 88.9, cut("netlock", 0.9)).within_points(10.0),
             SERVERS,
         ),
-        but(
+        explained(
             Claim::new("p90-below-srvlock-most-percent", 89.7, cut("srvlock", 0.9)).within_points(10.0),
             SERVERS,
         ),
-        but(
+        explained(
             Claim::new("p90-below-parlock-most-percent", 96.5, cut("parlock", 0.9)).within_points(10.0),
             SERVERS,
         ),

@@ -4,7 +4,7 @@
 //! taken before the run), so here it moves every 20 ms of virtual time.
 
 use super::fiss::{FISSLOCK, below, cdf, of};
-use super::shift::{but, so, two};
+use super::shift::{explained, statement, two};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -105,8 +105,8 @@ fn claims(
     let drop = |manager: &str| below(mean(manager, 1), mean(manager, 0));
     let (fiss, par) = (&scaled[3], &scaled[4]);
     vec![
-        so("fisslock-flat-when-the-hotspot-moves", drop(FISSLOCK).abs() < 3.0),
-        but(
+        statement("fisslock-flat-when-the-hotspot-moves", drop(FISSLOCK).abs() < 3.0),
+        explained(
             Claim::new(
                 "netlock-over-srvlock-before-the-move",
                 4.0 / 3.0,
@@ -117,16 +117,16 @@ fn claims(
         ),
         Claim::new("netlock-over-srvlock-after-the-move", 1.0, mean("netlock", 1) / mean("srvlock", 1))
             .within_percent(10.0),
-        so("netlock-recovers-when-the-hotspot-returns", mean("netlock", 2) > 1.1 * mean("netlock", 1)),
-        so(
+        statement("netlock-recovers-when-the-hotspot-returns", mean("netlock", 2) > 1.1 * mean("netlock", 1)),
+        statement(
             "fisslock-above-netlock-throughout",
             (0..3).all(|stay| mean(FISSLOCK, stay) > mean("netlock", stay)),
         ),
-        so(
+        statement(
             "more-locks-are-slower",
             scaled[..4].is_sorted_by(|a, b| a.grant_us(0.5) <= 1.02 * b.grant_us(0.5)),
         ),
-        but(
+        explained(
             Claim::new(
                 "ten-million-p20-below-parlock-percent",
                 39.9,
@@ -135,7 +135,7 @@ fn claims(
             .within_points(20.0),
             "both are near their capacity, where queues are sensitive to every nanosecond of service",
         ),
-        but(
+        explained(
             Claim::new(
                 "ten-million-p90-below-parlock-percent",
                 9.9,

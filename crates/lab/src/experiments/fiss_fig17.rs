@@ -1,7 +1,7 @@
 //! FissLock Fig. 17 (left): ten million objects behind few locks or many.
 
 use super::fiss::{FISSLOCK, ZIPF};
-use super::shift::{but, so, two};
+use super::shift::{explained, statement, two};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -64,13 +64,16 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     };
     let note = "NetLock's peak is its switch's, which takes no time for a request here";
     let claims = vec![
-        but(
+        explained(
             Claim::new("uniform-fisslock-fine-over-coarse", 5.40, peaks[0] / coarse[0]).within_factor(2.0),
             "contention on a hundred locks depends on how long each is held",
         ),
-        but(Claim::new("uniform-peak-over-netlock", 1.99, peaks[0] / peaks[1]).within_percent(35.0), note),
-        but(Claim::new("zipf-peak-over-netlock", 1.26, peaks[2] / peaks[3]).within_percent(35.0), note),
-        so("fine-locks-beat-coarse-ones", peaks[0] > coarse[0] && peaks[2] > coarse[2]),
+        explained(
+            Claim::new("uniform-peak-over-netlock", 1.99, peaks[0] / peaks[1]).within_percent(35.0),
+            note,
+        ),
+        explained(Claim::new("zipf-peak-over-netlock", 1.26, peaks[2] / peaks[3]).within_percent(35.0), note),
+        statement("fine-locks-beat-coarse-ones", peaks[0] > coarse[0] && peaks[2] > coarse[2]),
     ];
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }

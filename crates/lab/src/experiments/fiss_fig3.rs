@@ -2,7 +2,7 @@
 //! were before.
 
 use super::fiss::{LOCKS, ZIPF, cdf, of};
-use super::shift::{but, so, two};
+use super::shift::{explained, statement, two};
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::rack::{RackReport, RackRun, simulate_all};
@@ -71,14 +71,14 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let waits = all().map(|(_, row)| row[0].grant_us(0.5) / row[4].grant_us(0.5)).fold(0.0, f64::max);
     let uniform = of(&spread[..OLD.len()], "srvlock");
     let claims = vec![
-        so("grant-time-is-a-fifth-or-more-of-every-task", significant),
-        so("waiting-is-negligible-on-uniform-locks", waits < 1.1),
-        but(
-            so("a-grant-takes-a-few-us-at-best", uniform.grant_us(0.0) < 10.0),
+        statement("grant-time-is-a-fifth-or-more-of-every-task", significant),
+        statement("waiting-is-negligible-on-uniform-locks", waits < 1.1),
+        explained(
+            statement("a-grant-takes-a-few-us-at-best", uniform.grant_us(0.0) < 10.0),
             "160 clients in a closed loop always fill the queues of SrvLock's cores here",
         ),
-        but(
-            so("a-grant-takes-over-100-us-at-worst", uniform.grant_us(1.0) > 100.0),
+        explained(
+            statement("a-grant-takes-over-100-us-at-worst", uniform.grant_us(1.0) > 100.0),
             "the testbed's servers take packets in batches, and some wait for several of them; here they queue one by one",
         ),
     ];

@@ -1,6 +1,6 @@
 //! FissLock §7.2: how many locks fit into a switch. Arithmetic over the very register arrays that the decider runs on.
 
-use super::shift::so;
+use super::shift::statement;
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -45,7 +45,7 @@ fn run(_: &Context) -> Result<Findings, LabError> {
         Claim::new("bits-per-lock", 18.0, bits as f64 / switch.capacity() as f64),
         Claim::new("million-locks-in-a-tofino", 1.68, switch.capacity() as f64 / 1e6),
         Claim::new("maus-of-a-tofino", 12.0, switch.maus_for(switch.capacity()) as f64),
-        so("numbering-takes-less-than-one-percent", once * 100 < bits),
+        statement("numbering-takes-less-than-one-percent", once * 100 < bits),
     ];
     Ok(Findings { tables: vec![table], plots: Vec::new(), claims })
 }

@@ -4,7 +4,7 @@
 //! before. The coordinator is on no node and takes no time for a message, but it does for the lines of a report.
 
 use super::fiss::FISSLOCK;
-use super::shift::{but, so, two};
+use super::shift::{explained, statement, two};
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
@@ -70,12 +70,12 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         after > 0.8 * before * (MACHINES - 1) as f64 / MACHINES as f64
     });
     let claims = vec![
-        so("everybody-left-is-back", back),
-        but(
-            so("recovery-grows-with-the-number-of-locks", by_locks[3] > 2.0 * by_locks[0]),
+        statement("everybody-left-is-back", back),
+        explained(
+            statement("recovery-grows-with-the-number-of-locks", by_locks[3] > 2.0 * by_locks[0]),
             "machines keep tables of locks that somebody holds or wants, not of all there are: there is nothing to scan",
         ),
-        so("ours-grows-with-what-is-held", by_clients[1] > by_locks[3]),
+        statement("ours-grows-with-what-is-held", by_clients[1] > by_locks[3]),
     ];
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }

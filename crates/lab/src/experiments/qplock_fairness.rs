@@ -2,7 +2,7 @@
 //! costs in throughput.
 //!
 //! The paper promises a bound by the budget (§3.1) and prints no figures: those in the claims are ours, and are labelled as
-//! expected. The bound, 2 × budget − 1 for whoever comes alone, is what the explorer finds, tight, for budgets up to 3; for
+//! expected. The bound, 2 × budget − 1 for a client that comes alone, is what the explorer finds, tight, for budgets up to 3; for
 //! larger ones it is the same argument, not explored.
 
 use crate::claim::Claim;
@@ -10,7 +10,7 @@ use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
 use crate::table::Table;
-use crate::two_sides::{Outcome, Stage, play};
+use crate::two_sides::{SidesReport, SidesRun, simulate_sides};
 use lockwright_locks::qplock::{InOrder, QpLock, QpParams};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -27,7 +27,7 @@ const OUR_FIGURE: &str =
 fn run(context: &Context) -> Result<Findings, LabError> {
     let budgets: &[u16] = context.pick(&[1, 2, 3, 4, 8, 16, 32, 64], &[1, 3, 8]);
     let until_ns = context.pick(50_000_000, 3_000_000);
-    let stage = |locals, remotes| Stage {
+    let sides = |locals, remotes| SidesRun {
         locals,
         remotes,
         loopback: false,
@@ -50,8 +50,8 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let (mut kops, mut shares, mut claims) = (Vec::new(), Vec::new(), Vec::new());
     for &budget in budgets {
         let params = QpParams { budget, swap: true, ..QpParams::default() };
-        let crowd = play::<QpLock>(&stage(8, 8), &params)?;
-        let lone = play::<QpLock>(&stage(2, 1), &params)?;
+        let crowd = simulate_sides::<QpLock>(&sides(8, 8), &params)?;
+        let lone = simulate_sides::<QpLock>(&sides(2, 1), &params)?;
         rows(&mut table, &budget.to_string(), &crowd, &lone);
         kops.push((f64::from(budget), crowd.kops()));
         shares.push((f64::from(budget), remote_share(&crowd)));
@@ -73,8 +73,8 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     }
     // Strict order knows no budget.
     let defaults = QpParams::default();
-    let crowd = play::<QpLock<InOrder>>(&stage(8, 8), &defaults)?;
-    rows(&mut table, "fifo", &crowd, &play::<QpLock<InOrder>>(&stage(2, 1), &defaults)?);
+    let crowd = simulate_sides::<QpLock<InOrder>>(&sides(8, 8), &defaults)?;
+    rows(&mut table, "fifo", &crowd, &simulate_sides::<QpLock<InOrder>>(&sides(2, 1), &defaults)?);
     claims.push(
         Claim::new("remote-share-in-strict-order", 50.0, remote_share(&crowd))
             .within_points(5.0)
@@ -97,7 +97,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
 }
 
 /// A run of eight against eight, and one of two locals against a lone remote client.
-fn rows(table: &mut Table, budget: &str, crowd: &Outcome, lone: &Outcome) {
+fn rows(table: &mut Table, budget: &str, crowd: &SidesReport, lone: &SidesReport) {
     for (locals, remotes, outcome) in [(8, 8, crowd), (2, 1, lone)] {
         table.row([
             budget.to_owned(),
@@ -112,7 +112,7 @@ fn rows(table: &mut Table, budget: &str, crowd: &Outcome, lone: &Outcome) {
     }
 }
 
-fn remote_share(outcome: &Outcome) -> f64 {
+fn remote_share(outcome: &SidesReport) -> f64 {
     let (local, remote) = (outcome.local.grants() as f64, outcome.remote.grants() as f64);
     100.0 * remote / (local + remote)
 }

@@ -11,7 +11,7 @@ use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
 use crate::table::Table;
-use crate::two_sides::{Outcome, Stage, play};
+use crate::two_sides::{SidesReport, SidesRun, simulate_sides};
 use lockwright_baselines::{cas::Cas, filter::Filter, mcs::Mcs, rpc::Rpc};
 use lockwright_locks::Protocol;
 use lockwright_locks::qplock::leased::Leased;
@@ -27,23 +27,23 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 /// Clients of both sides together.
 const CLIENTS: usize = 16;
 
-type Play = fn(&Stage) -> Result<Outcome, LabError>;
+type Simulate = fn(&SidesRun) -> Result<SidesReport, LabError>;
 
-fn with_defaults<P: Protocol>(stage: &Stage) -> Result<Outcome, LabError> {
-    play::<P>(stage, &P::Params::default())
+fn with_defaults<P: Protocol>(sides: &SidesRun) -> Result<SidesReport, LabError> {
+    simulate_sides::<P>(sides, &P::Params::default())
 }
 
 /// The asymmetric lock where the NIC has fetch-and-store.
-fn with_swap(stage: &Stage) -> Result<Outcome, LabError> {
-    play::<QpLock>(stage, &QpParams { swap: true, ..QpParams::default() })
+fn with_swap(sides: &SidesRun) -> Result<SidesReport, LabError> {
+    simulate_sides::<QpLock>(sides, &QpParams { swap: true, ..QpParams::default() })
 }
 
 /// A lock whose local clients use their NIC.
-fn by_loopback<P: Protocol>(stage: &Stage) -> Result<Outcome, LabError> {
-    play::<P>(&Stage { loopback: true, ..*stage }, &P::Params::default())
+fn by_loopback<P: Protocol>(sides: &SidesRun) -> Result<SidesReport, LabError> {
+    simulate_sides::<P>(&SidesRun { loopback: true, ..*sides }, &P::Params::default())
 }
 
-const LOCKS: [(&str, Play); 9] = [
+const LOCKS: [(&str, Simulate); 9] = [
     ("qplock", with_defaults::<QpLock>),
     ("qplock, swap", with_swap),
     ("qplock-printed", with_defaults::<QpLock<AsPrinted>>),
@@ -77,7 +77,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         for (name, lock) in LOCKS {
             let mut curve = Vec::new();
             for &locals in locals {
-                let stage = Stage {
+                let sides = SidesRun {
                     locals,
                     remotes: CLIENTS - locals,
                     loopback: false,
@@ -86,7 +86,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
                     until_ns,
                     seed: 1,
                 };
-                let outcome = lock(&stage)?;
+                let outcome = lock(&sides)?;
                 let percent = 100.0 * locals as f64 / CLIENTS as f64;
                 curve.push((percent, outcome.kops()));
                 row(&mut table, name, locks, percent, &outcome);
@@ -122,7 +122,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     Ok(findings)
 }
 
-fn row(table: &mut Table, name: &str, locks: u64, percent: f64, outcome: &Outcome) {
+fn row(table: &mut Table, name: &str, locks: u64, percent: f64, outcome: &SidesReport) {
     let all = outcome.together();
     let share = 100.0 * outcome.remote.grants() as f64 / all.grants().max(1) as f64;
     table.row([

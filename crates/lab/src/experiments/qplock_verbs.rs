@@ -9,7 +9,7 @@ use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::table::Table;
-use crate::two_sides::{Cost, Outcome, SideOutcome, Stage, play};
+use crate::two_sides::{Cost, SideReport, SidesReport, SidesRun, simulate_sides};
 use lockwright_locks::qplock::{AsPrinted, QpLock, QpParams};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -21,7 +21,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let until_ns = context.pick(20_000_000, 2_000_000);
-    let stage = |locals, remotes| Stage {
+    let sides = |locals, remotes| SidesRun {
         locals,
         remotes,
         loopback: false,
@@ -33,12 +33,12 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let (cas, swap) = (QpParams::default(), QpParams { swap: true, ..QpParams::default() });
     // A budget that is never used up keeps Peterson's lock out of the queue's figures.
     let queue_only = QpParams { budget: 60_000, ..swap };
-    let lone_printed = play::<QpLock<AsPrinted>>(&stage(0, 1), &cas)?;
-    let lone = play::<QpLock>(&stage(0, 1), &cas)?;
-    let queue = play::<QpLock<AsPrinted>>(&stage(0, 8), &queue_only)?;
-    let mixed = play::<QpLock>(&stage(8, 8), &cas)?;
-    let mixed_swap = play::<QpLock>(&stage(8, 8), &swap)?;
-    let mixed_printed = play::<QpLock<AsPrinted>>(&stage(8, 8), &cas)?;
+    let lone_printed = simulate_sides::<QpLock<AsPrinted>>(&sides(0, 1), &cas)?;
+    let lone = simulate_sides::<QpLock>(&sides(0, 1), &cas)?;
+    let queue = simulate_sides::<QpLock<AsPrinted>>(&sides(0, 8), &queue_only)?;
+    let mixed = simulate_sides::<QpLock>(&sides(8, 8), &cas)?;
+    let mixed_swap = simulate_sides::<QpLock>(&sides(8, 8), &swap)?;
+    let mixed_printed = simulate_sides::<QpLock<AsPrinted>>(&sides(8, 8), &cas)?;
 
     let mut table = Table::new(
         "costs",
@@ -81,20 +81,20 @@ fn total(cost: &Cost) -> u64 {
 }
 
 /// The dearest step of `side`.
-fn most(side: &SideOutcome, what: fn(&Cost) -> u64) -> u64 {
+fn most(side: &SideReport, what: fn(&Cost) -> u64) -> u64 {
     side.acquires.keys().chain(side.releases.keys()).map(what).max().unwrap_or(0)
 }
 
-fn most_acquire(outcome: &Outcome, what: fn(&Cost) -> u64) -> f64 {
+fn most_acquire(outcome: &SidesReport, what: fn(&Cost) -> u64) -> f64 {
     outcome.remote.acquires.keys().map(what).max().map_or(f64::NAN, |most| most as f64)
 }
 
-fn most_release(outcome: &Outcome, what: fn(&Cost) -> u64) -> f64 {
+fn most_release(outcome: &SidesReport, what: fn(&Cost) -> u64) -> f64 {
     outcome.remote.releases.keys().map(what).max().map_or(f64::NAN, |most| most as f64)
 }
 
 /// The ten commonest costs of every step.
-fn rows(table: &mut Table, run: &str, outcome: &Outcome) {
+fn rows(table: &mut Table, run: &str, outcome: &SidesReport) {
     for (side, name) in [(&outcome.local, "local"), (&outcome.remote, "remote")] {
         for (step, costs) in [("acquire", &side.acquires), ("release", &side.releases)] {
             let mut costs: Vec<_> = costs.iter().collect();

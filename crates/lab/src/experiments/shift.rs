@@ -90,12 +90,12 @@ pub(super) fn best_baseline(reports: &[Report]) -> &Report {
 }
 
 /// Something that the paper says is so: an order, a shape.
-pub(super) fn so(id: &str, is_so: bool) -> Claim {
+pub(super) fn statement(id: &str, is_so: bool) -> Claim {
     Claim::new(id, 1.0, f64::from(u8::from(is_so)))
 }
 
 /// `claim` with what is known about it, if it does not hold.
-pub(super) fn but(claim: Claim, why_not: &str) -> Claim {
+pub(super) fn explained(claim: Claim, why_not: &str) -> Claim {
     if claim.holds() { claim } else { claim.note(why_not) }
 }
 

@@ -3,7 +3,7 @@
 //! As in the paper the turn comes whether a reader waits or not; our own optimisation, which asks first, is run beside
 //! it at every N.
 
-use super::shift::{SHIFTLOCK, but, micro, mops, near, so, two, us};
+use super::shift::{SHIFTLOCK, explained, micro, mops, near, statement, two, us};
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
 use crate::experiment::{Experiment, Findings};
@@ -94,16 +94,19 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         .filter(|n| (16..NEVER).contains(n))
         .all(|n| near(mops(at(16)), mops(at(*n)), STABLE_PERCENT));
     let claims = vec![
-        but(so("flat-from-16", flat), FLAT_NOTE),
-        so("small-n-costs-goodput", mops(at(1)) < 0.95 * mops(at(16))),
-        but(so("no-limit-gains-goodput", mops(at(NEVER)) > mops(at(32))), GAIN_NOTE),
-        so("tail-falls-as-n-grows", p99(1) > p99(16)),
-        so("median-stable-up-to-32", near(p50(1), p50(32), STABLE_PERCENT)),
-        but(
+        explained(statement("flat-from-16", flat), FLAT_NOTE),
+        statement("small-n-costs-goodput", mops(at(1)) < 0.95 * mops(at(16))),
+        explained(statement("no-limit-gains-goodput", mops(at(NEVER)) > mops(at(32))), GAIN_NOTE),
+        statement("tail-falls-as-n-grows", p99(1) > p99(16)),
+        statement("median-stable-up-to-32", near(p50(1), p50(32), STABLE_PERCENT)),
+        explained(
             Claim::new("no-limit-median-over-32", 1.365, p50(NEVER) / p50(32)).within_percent(20.0),
             MEDIAN_NOTE,
         ),
-        so("ours-asking-first-costs-nothing", asked(1) >= mops(at(1)) && asked(16) >= 0.98 * mops(at(16))),
+        statement(
+            "ours-asking-first-costs-nothing",
+            asked(1) >= mops(at(1)) && asked(16) >= 0.98 * mops(at(16)),
+        ),
     ];
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }

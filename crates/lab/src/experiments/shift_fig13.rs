@@ -5,7 +5,7 @@
 //! Beside ShiftLock as it ships, where any waiter resets a dead lock, runs the paper's own recovery: the server does it,
 //! once per era.
 
-use super::shift::{SHIFTLOCK, but, micro, mops, so, two, us};
+use super::shift::{SHIFTLOCK, explained, micro, mops, statement, two, us};
 use crate::context::{Context, LabError, Run};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
@@ -92,12 +92,15 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let dslr_leads = pairs().all(|(shiftlock, dslr)| mops(dslr) > mops(shiftlock));
     let ours_leads = shiftlock.iter().zip(served).all(|(ours, served)| mops(ours) >= mops(served));
     let claims = vec![
-        so("both-recover", reports.iter().all(|report| report.recoveries > 0)),
-        so("goodput-falls-with-the-rate", falls(shiftlock) && falls(dslr)),
+        statement("both-recover", reports.iter().all(|report| report.recoveries > 0)),
+        statement("goodput-falls-with-the-rate", falls(shiftlock) && falls(dslr)),
         // Two leases of silence are enough for DSLR, ShiftLock waits for three.
-        but(so("dslr-above-shiftlock", dslr_leads), RARE_NOTE),
-        so("same-order-of-magnitude", pairs().all(|(shiftlock, dslr)| mops(dslr) < 10.0 * mops(shiftlock))),
-        but(so("ours-reset-by-a-waiter-not-below-reset-by-the-server", ours_leads), DRAW_NOTE),
+        explained(statement("dslr-above-shiftlock", dslr_leads), RARE_NOTE),
+        statement(
+            "same-order-of-magnitude",
+            pairs().all(|(shiftlock, dslr)| mops(dslr) < 10.0 * mops(shiftlock)),
+        ),
+        explained(statement("ours-reset-by-a-waiter-not-below-reset-by-the-server", ours_leads), DRAW_NOTE),
     ];
     Ok(Findings { tables: vec![table], plots: vec![plot], claims })
 }

@@ -1,7 +1,8 @@
 //! ShiftLock Fig. 4: goodput of all locks, for three mixes of reads and writes and two choices of lock.
 
 use super::shift::{
-    BASELINES, CAS_B, RI, RO, SHIFTLOCK, WI, ZIPF, all_locks, best_baseline, but, micro, mops, of, so, two,
+    BASELINES, CAS_B, RI, RO, SHIFTLOCK, WI, ZIPF, all_locks, best_baseline, explained, micro, mops, of,
+    statement, two,
 };
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
@@ -37,7 +38,7 @@ pub(super) fn simulate(context: &Context) -> Result<Vec<Vec<Report>>, LabError> 
         for lock in all_locks() {
             runs.push(micro(context, lock, |plan| {
                 (plan.writes_percent, plan.zipf) = (writes, zipf);
-                // DrTM's locks remember their last lease, which costs whoever comes next a second CAS: each must have
+                // DrTM's locks remember their last lease, which costs the next client a second CAS: each must have
                 // been used before it counts, as in a run of ten seconds.
                 if lock == "drtm" && zipf == 0.0 {
                     plan.warmup_ops = context.pick(2 * plan.locks, plan.warmup_ops);
@@ -94,18 +95,21 @@ fn claims(context: &Context, reports: &[Vec<Report>]) -> Vec<Claim> {
         Claim::new("wi-over-rma-rw", 1.27, over(wi, "rma-rw")).within_percent(15.0),
         ri_mcs,
         Claim::new("ri-over-rma-rw", 1.26, over(ri, "rma-rw")).within_percent(15.0),
-        so("wi-shiftlock-highest", highest(wi)),
-        so("ri-shiftlock-highest", highest(ri)),
-        so(
+        statement("wi-shiftlock-highest", highest(wi)),
+        statement("ri-shiftlock-highest", highest(ri)),
+        statement(
             "wi-others-below-rma-rw",
             ["drtm", "dslr", "rpc", CAS_B].iter().all(|lock| over(wi, lock) > over(wi, "rma-rw")),
         ),
-        so("ro-sharing-far-above-mutexes", sharing.iter().all(|mops| *mops > 2.0 * serialised)),
-        so("rpc-low-even-without-contention", mops(of(wi_unif, "rpc")) < 0.5 * fastest_of_rest(wi_unif)),
+        statement("ro-sharing-far-above-mutexes", sharing.iter().all(|mops| *mops > 2.0 * serialised)),
+        statement(
+            "rpc-low-even-without-contention",
+            mops(of(wi_unif, "rpc")) < 0.5 * fastest_of_rest(wi_unif),
+        ),
     ];
     if !context.quick() {
         let four_lead = [wi_unif, ri_unif, ro_unif].iter().all(|reports| four_lead(reports));
-        claims.push(but(so("unif-four-together-above-the-rest", four_lead), UNIFORM_NOTE));
+        claims.push(explained(statement("unif-four-together-above-the-rest", four_lead), UNIFORM_NOTE));
         // The least advantage over a baseline that is not named: CAS with backoff, by the latencies of Table 4.
         claims.push(Claim::new("wi-over-cas-b", 1.56, over(wi, CAS_B)).within_percent(15.0));
     }

@@ -1,6 +1,6 @@
 //! ShiftLock Fig. 5: acquire latencies of all locks, from the runs of Fig. 4.
 
-use super::shift::{CAS_B, SHIFTLOCK, but, of, so, two, us};
+use super::shift::{CAS_B, SHIFTLOCK, explained, of, statement, two, us};
 use super::shift_fig4::{WORKLOADS, simulate};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
@@ -58,12 +58,12 @@ fn claims(context: &Context, reports: &[Vec<Report>]) -> Vec<Claim> {
     let rma_rw =
         Claim::new("unif-rma-rw-p99-over-shiftlock", 2.26, times(unif, "rma-rw")).within_percent(20.0);
     let mut claims = vec![
-        but(so("wi-p99-below-mcs", times(wi, "mcs") > 1.0), MCS_NOTE),
-        so("wi-p99-below-rma-rw", times(wi, "rma-rw") > 1.0),
-        so("ri-p99-below-mcs", times(ri, "mcs") > 1.0),
-        so("ri-p99-below-rma-rw", times(ri, "rma-rw") > 1.0),
-        but(ri_of_mcs, RI_NOTE),
-        but(rma_rw, UNIFORM_NOTE),
+        explained(statement("wi-p99-below-mcs", times(wi, "mcs") > 1.0), MCS_NOTE),
+        statement("wi-p99-below-rma-rw", times(wi, "rma-rw") > 1.0),
+        statement("ri-p99-below-mcs", times(ri, "mcs") > 1.0),
+        statement("ri-p99-below-rma-rw", times(ri, "rma-rw") > 1.0),
+        explained(ri_of_mcs, RI_NOTE),
+        explained(rma_rw, UNIFORM_NOTE),
         // "Together with CAS, DSLR and MCS": within a sixteen-byte atomic's difference from an eight-byte one.
         Claim::new("unif-p50-over-lowest", 1.0, p50(SHIFTLOCK) / lowest).within_percent(20.0),
     ];

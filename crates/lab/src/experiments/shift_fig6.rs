@@ -2,7 +2,7 @@
 //!
 //! Counts are free of hardware, as far as who meets whom is.
 
-use super::shift::{BASELINES, CAS_B, CAS_NB, RI, SHIFTLOCK, WI, but, micro, of, so, two};
+use super::shift::{BASELINES, CAS_B, CAS_NB, RI, SHIFTLOCK, WI, explained, micro, of, statement, two};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -73,14 +73,17 @@ fn claims(context: &Context, wi: &[Report], ri: &[Report]) -> Vec<Claim> {
         Claim::new("wi-rma-rw-reads", 1.61, reads(wi, "rma-rw")).within_percent(35.0),
         // ShiftLock saves 0.80 READs, 79.7 %, of what DSLR takes.
         Claim::new("ri-dslr-reads", 0.80 / 0.797, reads(ri, "dslr")).within_percent(35.0),
-        so("wi-dslr-reads-above-shiftlock", reads(wi, "dslr") > reads(wi, SHIFTLOCK)),
-        but(so("wi-dslr-reads-above-rma-rw", reads(wi, "dslr") > reads(wi, "rma-rw")), DSLR_NOTE),
-        so("wi-drtm-atomics-above-cas-b", atomics(wi, "drtm") > atomics(wi, CAS_B)),
-        so(
+        statement("wi-dslr-reads-above-shiftlock", reads(wi, "dslr") > reads(wi, SHIFTLOCK)),
+        explained(
+            statement("wi-dslr-reads-above-rma-rw", reads(wi, "dslr") > reads(wi, "rma-rw")),
+            DSLR_NOTE,
+        ),
+        statement("wi-drtm-atomics-above-cas-b", atomics(wi, "drtm") > atomics(wi, CAS_B)),
+        statement(
             "wi-fewest-reads-of-those-that-read",
             reads(wi, SHIFTLOCK) < reads(wi, "dslr").min(reads(wi, "rma-rw")),
         ),
-        so(
+        statement(
             "ri-fewest-reads-of-those-that-read",
             reads(ri, SHIFTLOCK) < reads(ri, "dslr").min(reads(ri, "rma-rw")),
         ),
@@ -88,7 +91,7 @@ fn claims(context: &Context, wi: &[Report], ri: &[Report]) -> Vec<Claim> {
     if !context.quick() {
         let saved = 100.0 * (1.0 - atomics(wi, CAS_B) / atomics(wi, CAS_NB));
         claims.push(Claim::new("wi-cas-b-atomics", 2.36, atomics(wi, CAS_B)).within_percent(3.0));
-        claims.push(but(
+        claims.push(explained(
             Claim::new("wi-backoff-saves-percent-of-cas", 73.1, saved).within_percent(3.0),
             CAS_NB_NOTE,
         ));

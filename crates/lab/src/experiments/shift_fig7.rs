@@ -1,7 +1,7 @@
 //! ShiftLock Fig. 7: from a thousand locks to ten million, write-intensive.
 
 use super::shift::{
-    BASELINES, SHIFTLOCK, all_locks, best_baseline, but, micro_in_sweep, mops, of, so, two, us,
+    BASELINES, SHIFTLOCK, all_locks, best_baseline, explained, micro_in_sweep, mops, of, statement, two, us,
 };
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
@@ -72,11 +72,11 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         |reports: &[Report]| of(reports, SHIFTLOCK).goodput_per_s / best_baseline(reports).goodput_per_s;
     let (few, many) = (points[0], points[points.len() - 1]);
     let claims = vec![
-        so("shiftlock-highest-everywhere", points.iter().all(|reports| over(reports) > 1.0)),
-        but(Claim::new("over-best-at-1k", 1.52, over(few)).within_percent(15.0), GROWTH_NOTE),
+        statement("shiftlock-highest-everywhere", points.iter().all(|reports| over(reports) > 1.0)),
+        explained(Claim::new("over-best-at-1k", 1.52, over(few)).within_percent(15.0), GROWTH_NOTE),
         Claim::new("over-best-at-10m", 1.38, over(many)).within_percent(15.0),
-        but(so("advantage-grows-with-contention", over(few) > over(many)), GROWTH_NOTE),
-        so(
+        explained(statement("advantage-grows-with-contention", over(few) > over(many)), GROWTH_NOTE),
+        statement(
             "drtm-p99-above-10-ms",
             points.iter().all(|reports| of(reports, "drtm").acquire.p99_ns > 10_000_000),
         ),

@@ -1,8 +1,8 @@
 //! ShiftLock Fig. 8: from five clients to 240, write-intensive and read-intensive.
 
 use super::shift::{
-    BASELINES, RI, SHIFTLOCK, STABLE_PERCENT, WI, all_locks, best_baseline, but, micro_in_sweep, mops, near,
-    of, so, two, us,
+    BASELINES, RI, SHIFTLOCK, STABLE_PERCENT, WI, all_locks, best_baseline, explained, micro_in_sweep, mops,
+    near, of, statement, two, us,
 };
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -78,12 +78,12 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let highest =
         |reports: &[Report]| of(reports, SHIFTLOCK).goodput_per_s > best_baseline(reports).goodput_per_s;
     let claims = vec![
-        so("wi-scales-to-80", at(wi, 80) > 1.2 * at(wi, 40)),
-        but(so("wi-stable-beyond-80", beyond(wi, 80)), STABLE_NOTE),
-        but(so("ri-scales-to-120", at(ri, 120) > 1.1 * at(ri, 80)), SCALES_NOTE),
-        so("ri-stable-beyond-120", beyond(ri, 120)),
-        so("wi-shiftlock-highest-at-240", highest(&last(wi))),
-        so("ri-shiftlock-highest-at-240", highest(&last(ri))),
+        statement("wi-scales-to-80", at(wi, 80) > 1.2 * at(wi, 40)),
+        explained(statement("wi-stable-beyond-80", beyond(wi, 80)), STABLE_NOTE),
+        explained(statement("ri-scales-to-120", at(ri, 120) > 1.1 * at(ri, 80)), SCALES_NOTE),
+        statement("ri-stable-beyond-120", beyond(ri, 120)),
+        statement("wi-shiftlock-highest-at-240", highest(&last(wi))),
+        statement("ri-shiftlock-highest-at-240", highest(&last(ri))),
     ];
     Ok(Findings {
         tables: vec![table],

@@ -1,6 +1,6 @@
 //! ShiftLock Fig. 9: how ShiftLock scales under more and less skewed choices of lock.
 
-use super::shift::{RI, SHIFTLOCK, STABLE_PERCENT, WI, but, micro, mops, near, so, two, us};
+use super::shift::{RI, SHIFTLOCK, STABLE_PERCENT, WI, explained, micro, mops, near, statement, two, us};
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::{Axis, Plot, Series, Style};
@@ -70,15 +70,15 @@ fn run(context: &Context) -> Result<Findings, LabError> {
             .collect(),
     };
     let claims = vec![
-        so("wi-falls-with-skew", falls(WI)),
-        so("ri-falls-with-skew", falls(RI)),
-        so("writes-cost-under-skew", mops(at(WI, 0.99, 240)) < 0.8 * mops(at(RI, 0.99, 240))),
-        so(
+        statement("wi-falls-with-skew", falls(WI)),
+        statement("ri-falls-with-skew", falls(RI)),
+        statement("writes-cost-under-skew", mops(at(WI, 0.99, 240)) < 0.8 * mops(at(RI, 0.99, 240))),
+        statement(
             "mix-does-not-matter-without-skew",
             near(mops(at(WI, 0.0, 240)), mops(at(RI, 0.0, 240)), STABLE_PERCENT),
         ),
-        but(
-            so(
+        explained(
+            statement(
                 "wi-skewed-is-flat-from-80",
                 near(mops(at(WI, 0.99, 80)), mops(at(WI, 0.99, 240)), STABLE_PERCENT),
             ),

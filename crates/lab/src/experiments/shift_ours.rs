@@ -3,7 +3,7 @@
 //!
 //! No figure of the paper: claims here say what the documentation says, so that it stays true.
 
-use super::shift::{RI, RO, SHIFTLOCK, WI, ZIPF, micro, mops, so, two, us};
+use super::shift::{RI, RO, SHIFTLOCK, WI, ZIPF, micro, mops, statement, two, us};
 use crate::claim::Claim;
 use crate::context::{Context, LabError, Run};
 use crate::experiment::{Experiment, Findings};
@@ -81,8 +81,8 @@ fn asks_first(context: &Context) -> Result<(Table, Vec<Claim>), LabError> {
     let gain =
         |writes, n| gains.iter().find(|gain| (gain.0, gain.1) == (writes, n)).map_or(0.0, |gain| gain.2);
     let claims = vec![
-        so("asking-first-gains-where-nobody-reads", gain(WO, 1) > gain(WO, 16) && gain(WO, 16) > 0.0),
-        so("asking-first-never-costs-more-than-noise", gains.iter().all(|gain| gain.2 > -2.0)),
+        statement("asking-first-gains-where-nobody-reads", gain(WO, 1) > gain(WO, 16) && gain(WO, 16) > 0.0),
+        statement("asking-first-never-costs-more-than-noise", gains.iter().all(|gain| gain.2 > -2.0)),
     ];
     Ok((table, claims))
 }
@@ -123,7 +123,7 @@ fn layouts(context: &Context) -> Result<(Table, Vec<Claim>), LabError> {
         Claim::new("portable-lonely-writer-reads", 2.0, portable(0).per_cycle.reads).within_percent(3.0),
         Claim::new("portable-lonely-writer-atomics", 2.0, portable(0).per_cycle.atomics).within_percent(3.0),
         Claim::new("portable-reader-atomics", 2.0, portable(3).per_cycle.atomics).within_percent(1.0),
-        so("portable-reader-reads-nothing", portable(3).per_cycle.reads == 0.0),
+        statement("portable-reader-reads-nothing", portable(3).per_cycle.reads == 0.0),
     ];
     Ok((table, claims))
 }

@@ -3,7 +3,7 @@
 //! IA is the first verb. What a writer waits after it (the paper's NP, WP and WR) is one figure here, and so is what a
 //! reader waits (WW) and all of a release (IA and NS).
 
-use super::shift::{RI, SHIFTLOCK, WI, but, micro, two, us};
+use super::shift::{RI, SHIFTLOCK, WI, explained, micro, two, us};
 use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::experiment::{Experiment, Findings};
@@ -118,8 +118,8 @@ fn wi_claims(paper: &Row, ours: &Row) -> Vec<Claim> {
     let few = if clients < 40 { SHORT_WAIT } else { KNEE };
     vec![
         claim("write-first-atomic-us", paper.1, ours.1, 20.0),
-        but(claim("write-wait-us", paper.2, ours.2, if clients >= 120 { 20.0 } else { 45.0 }), few),
-        but(claim("read-wait-us", paper.4, ours.4, 20.0), few),
+        explained(claim("write-wait-us", paper.2, ours.2, if clients >= 120 { 20.0 } else { 45.0 }), few),
+        explained(claim("read-wait-us", paper.4, ours.4, 20.0), few),
         claim("release-us", paper.5, ours.5, 20.0),
     ]
 }
@@ -132,8 +132,8 @@ fn ri_claims(paper: &Row, ours: &Row) -> Vec<Claim> {
     let note = if clients <= 20 { ODD } else { LOAD };
     let wait = Claim::new(&format!("ri-{clients}-write-wait-us"), paper.2, ours.2).within_percent(45.0);
     vec![
-        but(wait, RARE),
-        but(claim("read-first-atomic-us", paper.3, ours.3), note),
-        but(claim("release-us", paper.5, ours.5), note),
+        explained(wait, RARE),
+        explained(claim("read-first-atomic-us", paper.3, ours.3), note),
+        explained(claim("release-us", paper.5, ours.5), note),
     ]
 }

@@ -1,7 +1,7 @@
 //! `--fault SPEC`: what goes wrong in a simulated run, one thing per flag.
 
-use lockwright_fabric::fault::{ClientFault, FaultPlan, Pause, When};
 use lockwright_fabric::{NodeId, PeerId};
+use lockwright_sim::fault::{ClientFault, CrashPoint, FaultPlan, Pause};
 use lockwright_term::units::{duration_ns, rate};
 use std::str::FromStr;
 
@@ -103,8 +103,8 @@ fn client_fault(text: &str) -> Result<ClientFault, String> {
     let (client, verb, when) =
         parts().ok_or(format!("{text:?} is not CLIENT@VERB:before or CLIENT@VERB:after"))?;
     let when = match when {
-        "before" => When::Before,
-        "after" => When::After,
+        "before" => CrashPoint::Before,
+        "after" => CrashPoint::After,
         _ => return Err(format!("{when:?} is neither before nor after")),
     };
     let client: u16 = number(client, "a client")?;
@@ -142,8 +142,8 @@ mod tests {
             "delay=5us",
             "drift=100ppm",
         ]);
-        let crash = ClientFault { client: PeerId::client(3), verb: 120, when: When::Before };
-        let pause = ClientFault { client: PeerId::client(2), verb: 50, when: When::After };
+        let crash = ClientFault { client: PeerId::client(3), verb: 120, when: CrashPoint::Before };
+        let pause = ClientFault { client: PeerId::client(2), verb: 50, when: CrashPoint::After };
         assert_eq!(plan.crashes, [crash]);
         assert_eq!(plan.pauses, [Pause { at: pause, ns: 10_000_000 }]);
         assert_eq!((plan.crash_rate, plan.pause_rate, plan.pause_ns), (1e-5, 1e-4, 1_000_000));

@@ -110,6 +110,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     };
     if !subject.can_be_simulated() {
         let name = subject.info.name;
+        if subject.mutant.is_none() {
+            bail!("{name} is for the explorer alone: `lockwright check {name}`");
+        }
         bail!(
             "what is wrong with {name} does not show in a plain run; `lockwright-lab check --mutant {name}` shows it"
         );
@@ -259,7 +262,7 @@ mod tests {
     use super::*;
     use clap::Parser;
     use lockwright_fabric::NodeId;
-    use lockwright_fabric::fault::{ClientFault, FaultPlan, NetworkFaults, Pause, When};
+    use lockwright_sim::fault::{ClientFault, CrashPoint, FaultPlan, NetworkFaults, Pause};
     use lockwright_sim::replay_line;
 
     #[derive(Parser)]
@@ -298,8 +301,8 @@ mod tests {
             seed: 42,
             max_virtual_ns: 1_000_000_007,
             faults: FaultPlan {
-                crashes: vec![at(3, 120, When::Before), at(4, 0, When::After)],
-                pauses: vec![Pause { at: at(2, 50, When::After), ns: 10_000_001 }],
+                crashes: vec![at(3, 120, CrashPoint::Before), at(4, 0, CrashPoint::After)],
+                pauses: vec![Pause { at: at(2, 50, CrashPoint::After), ns: 10_000_001 }],
                 crash_rate: 1e-5,
                 pause_rate: 0.001,
                 pause_ns: 12_345,

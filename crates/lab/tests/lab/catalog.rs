@@ -44,9 +44,8 @@ fn is_mutant(subject: &Subject) -> bool {
     subject.mutant.is_some()
 }
 
-/// States of one case at most. Everything is seen by `lockwright-lab check --all`, which is optimised; here the largest cases are
-/// cut short, so that a test build ends in minutes.
-const MAX_STATES: u64 = 300_000;
+/// States of one case at most: a first look. `cargo xtask check` goes through every case to its end.
+const MAX_STATES: u64 = 5_000;
 
 fn explore(subject: &Subject, case: usize) -> Outcome {
     // A mutant is explored until it is caught.
@@ -99,40 +98,32 @@ fn every_checker_has_a_mutant_it_catches() {
     }
 }
 
-/// The thesis's eight bytes have no room for a server's name: in a space over several, every acquire is denied.
-const ONE_SERVER: [&str; 1] = ["combiner-thesis"];
-
 /// Looks at a card of every client there may be with every request: a matter of loads where it is used, of a hundred round trips
 /// each in the simulator. A tenth of the operations takes it as long as all of them take the others.
 const FOR_ONE_HOST: [&str; 1] = ["holders-ranges"];
 
 #[test]
 fn every_protocol_runs_clean() {
-    each(is_protocol, |subject| {
-        for seed in 1..=5 {
-            for plan in [
-                Plan::small(seed),
-                Plan { locks: 1, ..Plan::small(seed) },
-                Plan { nodes: 3, hold_ns: 3_000, think_ns: 1_000, ..Plan::small(seed) },
-            ] {
-                let name = subject.info.name;
-                let share = if FOR_ONE_HOST.contains(&name) { 10 } else { 1 };
-                let plan = Plan { ops: plan.ops / share, ..plan };
-                let report = subject.simulate(&plan).unwrap_or_else(|failure| panic!("{failure}"));
-                if plan.nodes > 1 && ONE_SERVER.contains(&name) {
-                    assert_eq!(
-                        (report.cycles, report.denied),
-                        (0, plan.ops),
-                        "{name} knows several servers now"
-                    );
-                    continue;
+    each(
+        |subject| is_protocol(subject) && subject.can_be_simulated(),
+        |subject| {
+            for seed in 1..=5 {
+                for plan in [
+                    Plan::small(seed),
+                    Plan { locks: 1, ..Plan::small(seed) },
+                    Plan { nodes: 3, hold_ns: 3_000, think_ns: 1_000, ..Plan::small(seed) },
+                ] {
+                    let name = subject.info.name;
+                    let share = if FOR_ONE_HOST.contains(&name) { 10 } else { 1 };
+                    let plan = Plan { ops: plan.ops / share, ..plan };
+                    let report = subject.simulate(&plan).unwrap_or_else(|failure| panic!("{failure}"));
+                    assert_eq!((report.cycles, report.denied), (plan.ops, 0), "{name}");
+                    assert_eq!(report.acquire.count, plan.ops, "{name}");
+                    assert!(report.goodput_per_s > 0.0, "{name}");
                 }
-                assert_eq!((report.cycles, report.denied), (plan.ops, 0), "{name}");
-                assert_eq!(report.acquire.count, plan.ops, "{name}");
-                assert!(report.goodput_per_s > 0.0, "{name}");
             }
-        }
-    });
+        },
+    );
 }
 
 #[test]

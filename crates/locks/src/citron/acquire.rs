@@ -1,23 +1,23 @@
-//! Acquiring a range (Citron Alg. 2): split it, lock the nodes from left to right, and get out of the way of whoever
+//! Acquiring a range (Citron Alg. 2): split it, lock the nodes from left to right, and get out of the way of a client that
 //! came first.
 //!
 //! Three rules keep k > 1 nodes free of deadlock; the printed algorithm has only the first (see
 //! `docs/protocols/citron.md`, and the mutants that leave the others out):
 //! 1. Nodes are locked in ascending order (Alg. 2 line 6).
 //! 2. A request at an ancestor of a node we already hold waits for us, so we do not wait for it: *common ancestors*
-//!    are told, but not looked at. Nobody can have been granted one meanwhile.
-//! 3. Whoever has to wait for an ancestor does not keep its turn at its own node: somebody behind it in that queue may
+//!    are notified, but not looked at. Nobody can have been granted one meanwhile.
+//! 3. A client that has to wait for an ancestor does not keep its turn at its own node: somebody behind it in that queue may
 //!    be the one the ancestor waits for.
 
 use super::attempt::{Attempt, Obstacle, Piece, Pieces};
-use super::ending::{Begun, LOCALS};
-use super::params::{Synchrony, Timing};
+use super::ending::{Generations, LOCALS};
+use super::params::Synchrony;
 use super::recover::{End, Queue};
 use super::shape::Node;
 use super::spill::Spill;
 use super::split::{Cover, split};
 use super::tokens::Proof;
-use super::tree::{Tree, View};
+use super::tree::Tree;
 use super::wait_mode::Pace;
 use super::words::Words;
 use super::{CitronClient, CitronGrant, Rules};
@@ -208,11 +208,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// One attempt at the next node, or the next few.
     pub(super) async fn attempt(&self, request: &Request) -> Result<Attempt, FabricError> {
         match self.params.synchrony {
-            Synchrony::Handshake => self.shake_hands(request).await,
+            Synchrony::Handshake => self.handshake(request).await,
             Synchrony::Wait(timing) => {
-                let View { abort_ns, wait_ns, .. } = request.tree.view;
-                let limit_ns = Timing { t_wait_ns: abort_ns, ..timing }.limit_ns();
-                self.lock_node_in_time(request, Pace { limit_ns, wait_ns }).await
+                let pace = Pace { limit_ns: timing.limit_ns(), wait_ns: timing.t_wait_ns };
+                self.lock_node_in_time(request, pace).await
             }
         }
     }
@@ -222,7 +221,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let expires = goes_by_clock.then(|| proof.posted.plus(self.params.lease_ns));
         let Request { claim, words, held, tree, .. } = request;
         let (token, view) = (proof.token, tree.view);
-        CitronGrant { lock: claim.lock, words, pieces: held, token, expires, view, spill: None, stage: None }
+        CitronGrant { lock: claim.lock, words, pieces: held, token, expires, view, spill: None }
     }
 
     async fn give_up(&self, request: &Request) -> Result<Denied, FabricError> {
@@ -284,10 +283,16 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// A mark inside an attempt, where `begun` matters, too.
-    pub(super) fn mark_begun(&self, label: &'static str, request: &Request, begun: &[Begun], more: [u64; 4]) {
+    pub(super) fn mark_begun(
+        &self,
+        label: &'static str,
+        request: &Request,
+        begun: &[Generations],
+        more: [u64; 4],
+    ) {
         let mut locals: ArrayVec<u64, { LOCALS * super::MAX_K + 4 }> = more.into_iter().collect();
         if self.recovers() || self.shape.grows() {
-            locals.extend(begun.iter().flat_map(Begun::locals));
+            locals.extend(begun.iter().flat_map(Generations::locals));
         }
         self.mark(label, request, &locals);
     }

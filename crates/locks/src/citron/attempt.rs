@@ -1,7 +1,7 @@
-//! What an attempt to lock nodes leaves: pieces that are locked, or somebody who is in the way.
+//! What an attempt to lock nodes leaves: pieces that are locked, or a client that is in the way.
 
 use super::MAX_K;
-use super::ending::Begun;
+use super::ending::Generations;
 use super::shape::Node;
 use super::tokens::Proof;
 use arrayvec::ArrayVec;
@@ -17,7 +17,7 @@ pub(super) struct Piece {
     /// Whether somebody waits for this node, so that a gap is left for requests below when it is given back.
     pub(super) is_followed: bool,
     /// The generations in which it was locked.
-    pub(super) begun: Begun,
+    pub(super) begun: Generations,
 }
 
 pub(super) type Pieces = ArrayVec<Piece, MAX_K>;

@@ -1,7 +1,7 @@
 //! Waiting for requests below that were there first (Citron Alg. 2 lines 35, 36; the last part of phase (d)).
 //!
 //! A request at an internal node looks at itself and its internal descendants within m levels. Each of them that once
-//! shows DCnt = DMax is done with: whoever comes below it later sees the request above and waits, or holds something
+//! shows DCnt = DMax is done with: a client that comes below it later sees the request above and waits, or holds something
 //! below already, whose note is one of those waited for.
 
 use super::acquire::Request;

@@ -68,13 +68,13 @@ impl Ending {
 
 /// The generations in which a client began what it holds at a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Begun {
+pub(crate) struct Generations {
     /// Of the node itself: of its tickets and readers, or of the leaf.
     pub(crate) here: u32,
     /// Of the four leaves below, sixteen bits each, if they were locked explicitly.
     pub(crate) leaves: u64,
-    /// Of the notes at the ancestors that were told, four bits each, the parent's first.
-    told: u128,
+    /// Of the notes at the ancestors that were notified, four bits each, the parent's first.
+    notified: u128,
     /// The tree had grown past the root, or past the highest of those ancestors, already.
     pub(crate) late: bool,
     /// What Swept was at those ancestors, a bit each, and at the node itself ([`SWEPT_HERE`]).
@@ -87,31 +87,32 @@ const SWEPT_HERE: u32 = 63;
 /// Words of a mark that say when a piece began.
 pub(crate) const LOCALS: usize = 5;
 
-const TOLD_BITS: u32 = 4;
-const _: () = assert!(super::layout::BELOW.bits <= TOLD_BITS && super::words::BELOW.bits <= TOLD_BITS);
+const NOTIFIED_BITS: u32 = 4;
+const _: () =
+    assert!(super::layout::BELOW.bits <= NOTIFIED_BITS && super::words::BELOW.bits <= NOTIFIED_BITS);
 
-impl Begun {
+impl Generations {
     /// At a node of generation `here`.
     pub(crate) fn at(here: u128) -> Self {
         Self { here: here as u32, ..Self::default() }
     }
 
-    /// Takes note of the generation in which the `place`-th ancestor was told.
-    pub(crate) fn told(&mut self, place: usize, generation: u32) {
-        self.told |= u128::from(generation) << (TOLD_BITS * place as u32);
+    /// Takes note of the generation in which the `place`-th ancestor was notified.
+    pub(crate) fn notified(&mut self, place: usize, generation: u32) {
+        self.notified |= u128::from(generation) << (NOTIFIED_BITS * place as u32);
     }
 
-    /// The generation in which the `place`-th ancestor was told.
-    pub(crate) const fn at_told(&self, place: usize) -> u32 {
-        (self.told >> (TOLD_BITS * place as u32)) as u32 & ((1 << TOLD_BITS) - 1)
+    /// The generation in which the `place`-th ancestor was notified.
+    pub(crate) const fn at_notified(&self, place: usize) -> u32 {
+        (self.notified >> (NOTIFIED_BITS * place as u32)) as u32 & ((1 << NOTIFIED_BITS) - 1)
     }
 
-    /// Takes note of what Swept was at the `place`-th ancestor when it was told.
-    pub(crate) fn swept_at_told(&mut self, place: usize, swept: bool) {
+    /// Takes note of what Swept was at the `place`-th ancestor when it was notified.
+    pub(crate) fn swept_at_notified(&mut self, place: usize, swept: bool) {
         self.swept |= u64::from(swept) << place;
     }
 
-    /// What Swept was at the `place`-th ancestor when it was told.
+    /// What Swept was at the `place`-th ancestor when it was notified.
     pub(crate) const fn was_swept_at_told(&self, place: usize) -> bool {
         self.swept >> place & 1 != 0
     }
@@ -139,7 +140,7 @@ impl Begun {
     /// For marks.
     pub(crate) const fn locals(&self) -> [u64; LOCALS] {
         let here = self.here as u64 | (self.late as u64) << 32;
-        [here, self.leaves, self.told as u64, (self.told >> 64) as u64, self.swept]
+        [here, self.leaves, self.notified as u64, (self.notified >> 64) as u64, self.swept]
     }
 }
 
@@ -150,14 +151,14 @@ mod tests {
 
     #[test]
     fn every_generation_comes_back_as_it_was_noted() {
-        let mut begun = Begun::default();
+        let mut begun = Generations::default();
         for place in 0..31 {
-            begun.told(place, (place as u32 * 7) & 15);
+            begun.notified(place, (place as u32 * 7) & 15);
         }
         begun.leaf(3, 0xbeef);
-        begun.swept_at_told(2, true);
+        begun.swept_at_notified(2, true);
         assert!(begun.was_swept_at_told(2) && !begun.was_swept_at_told(3) && !begun.was_swept_here());
-        assert!((0..31).all(|place| begun.at_told(place) == (place as u32 * 7) & 15));
+        assert!((0..31).all(|place| begun.at_notified(place) == (place as u32 * 7) & 15));
         assert_eq!((begun.at_leaf(3), begun.at_leaf(0)), (0xbeef, 0));
     }
 

@@ -16,13 +16,13 @@
 //! 1. Sweep: for every node of the top m levels, the root first, set Exp and change Swept in one verb, and look what was
 //!    there. Every request below has exactly one note in these levels, its highest. Notes that are open are left again at
 //!    every m-th node above, up to the new root.
-//! 2. The old root's open tickets are requests, too, and have told nobody. Notes are left for them at the ancestors they
-//!    would have told in the new tree. (Alg. 4 counts an occupied node among its own notes, for its m-th ancestor and so
+//! 2. The old root's open tickets are requests, too, and have notified nobody. Notes are left for them at the ancestors they
+//!    would have notified in the new tree. (Alg. 4 counts an occupied node among its own notes, for its m-th ancestor and so
 //!    on. Then the root's parent learns nothing of it, and the request never takes those notes back.)
 //! 3. The new root may have been one before the tree shrank: it is no longer retired. Publish.
 //!
-//! Whoever leaves its highest note, or takes its ticket at the root, after that Exp was set sees it, undoes and learns of
-//! the new tree. Whoever did so before has been told of further up, goes on as if nothing had happened, and when it ends
+//! A client that leaves its highest note, or takes its ticket at the root, after that Exp was set sees it, undoes and learns of
+//! the new tree. A client that did so before is known further up, goes on as if nothing had happened, and when it ends
 //! sees that Swept has changed and ends further up, too ([`Span`]).
 //!
 //! Requests that began before the tree shrank may still leave notes and tickets that belong to a larger tree among those
@@ -31,17 +31,17 @@
 //! may be a root. (`citron-regrow-forgets` has the other rule.) While anything that was left again is open, the new root's
 //! window is not quiet and the tree does not shrink, so Swept changes at most once under a note, and one bit is enough.
 //!
-//! **Death of the grower.** Whoever misses the new configuration takes the mutex and goes on ([`finish_growing`]). It
+//! **Death of the grower.** A client that misses the new configuration takes the mutex and goes on ([`finish_growing`]). It
 //! cannot know whether notes of nodes that were swept already were left further up. So it begins a new era and lets a lease
-//! pass: whoever holds anything gives it back. Then it makes the swept nodes' notes and the old root's tickets void, lets a
-//! lease pass for those who saw Swept change just before that, and clears the new root's window of whatever they and the
+//! pass: a client that holds anything gives it back. Then it makes the swept nodes' notes and the old root's tickets void, lets a
+//! lease pass for clients that saw Swept change just before that, and clears the new root's window of whatever they and the
 //! dead have left there.
 //!
 //! [`finish_growing`]: CitronClient::finish_growing
 
 use super::ending::Span;
 use super::layout::{D_CNT, D_MAX, EXP, RETIRED, SWEPT, T_CNT, T_MAX, get, has_grown};
-use super::recover::{End, Left, Vigil};
+use super::recover::{End, LeaseWait, Leftover};
 use super::shape::Node;
 use super::tree::Tree;
 use super::words::Words;
@@ -126,7 +126,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(())
     }
 
-    /// Sweeps the top of the tree. What is to be left further up for those who were there before, and nodes that were
+    /// Sweeps the top of the tree. What is to be left further up for clients that were there before, and nodes that were
     /// swept already.
     async fn sweep(&self, old: &Tree, new: &Tree) -> Result<(Vec<RawVerb>, Vec<Node>), FabricError> {
         let seen = self.each(old.top_nodes(), |node| old.word(node).read().raw()).await?;
@@ -155,7 +155,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 }
                 let tickets = open(get(before, T_MAX), get(before, T_CNT), T_MAX.bits);
                 if *node == old.root() && tickets > 0 && R::GROWTH_COUNTS_THE_ROOT {
-                    verbs.extend(new.told(*node).map(|above| leave(new, above, tickets)));
+                    verbs.extend(new.notified(*node).map(|above| leave(new, above, tickets)));
                 }
             }
         }
@@ -170,14 +170,14 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let words = Words::Exclusive;
         self.let_a_lease_pass(old).await?;
         for node in swept {
-            self.forget(words, old.word(*node), Left::Notes).await?;
+            self.forget(words, old.word(*node), Leftover::Notes).await?;
             if *node == old.root() {
-                self.forget(words, old.word(*node), Left::Tickets).await?;
+                self.forget(words, old.word(*node), Leftover::Tickets).await?;
             }
         }
         self.let_a_lease_pass(old).await?;
         for node in new.top_nodes() {
-            self.forget(words, new.word(node), Left::Notes).await?;
+            self.forget(words, new.word(node), Leftover::Notes).await?;
         }
         Ok(())
     }
@@ -218,7 +218,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             let new = tree.after(grown);
             let above: ArrayVec<Node, MAX_BATCH> = match span {
                 Span::Note(node) => self.further_up(&new, node).collect(),
-                Span::Root(node) => new.told(node).collect(),
+                Span::Root(node) => new.notified(node).collect(),
             };
             // In whatever generation: nobody knows in which these were left.
             let verbs: ArrayVec<RawVerb, MAX_BATCH> =
@@ -239,9 +239,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let flags = GROWING | SHRINKING;
         let another = Cond::Ne { mask: (!flags).into(), value: tree.view.config.into() };
         let deadline = Deadline::Never;
-        let vigil = Vigil { word, cond: another, or: None, moves: u64::MAX, deadline, pace_ns: 0 };
-        if let End::Dead(_) = self.keep(vigil).await? {
-            // Whoever let the tree grow or shrink is dead. The mutex will be recovered; then somebody has to go on.
+        let watch = LeaseWait { word, cond: another, or: None, moves: u64::MAX, deadline, pace_ns: 0 };
+        if let End::Dead(_) = self.wait_watched(watch).await? {
+            // The client that let the tree grow or shrink is dead. The mutex will be recovered; then somebody has to go on.
             if let Some(spill) = self.take_spill(Want::exclusive(tree.lock()), tree, 0).await? {
                 self.finish_change(tree).await?;
                 self.give_spill_back(tree, spill).await?;

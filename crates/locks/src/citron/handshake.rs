@@ -1,4 +1,4 @@
-//! Handshake mode: tell the ancestors, *then* look at them, and yield to whoever is there. Ours, not the paper's.
+//! Handshake mode: tell the ancestors, *then* look at them, and yield to the client that is there. Ours, not the paper's.
 //!
 //! One ordered batch does it all:
 //! 1. take the node: a leaf's bits by masked CAS, an internal node's next ticket by FAA;
@@ -14,14 +14,14 @@
 //! ancestor comes after the upper one's ticket, and it yields. When both see each other, the lower one yields, and the
 //! upper one sees its note gone. So one round trip is enough, no clock is asked, and nothing ever aborts.
 //!
-//! Whoever took a ticket and saw no ancestor occupied needs no second look when its turn comes: from its note on, any
+//! A client that took a ticket and saw no ancestor occupied needs no second look when its turn comes: from its note on, any
 //! request above waits for it. Nor does it look twice for notes below: its ticket holds off everybody new, unless a gap was
 //! left before its turn that lets them in; then it closes that first (`words`).
 
 use super::acquire::Request;
 use super::attempt::{Attempt, Obstacle, Piece};
 use super::below::Below;
-use super::ending::Begun;
+use super::ending::Generations;
 use super::layout::{has_grown, is_another, is_swept};
 use super::recover::End;
 use super::release::Verbs;
@@ -58,12 +58,12 @@ impl Plan {
     }
 
     /// The generations in which piece `piece` began, if it began in `here`.
-    pub(super) fn begun(&self, words: Words, olds: &Olds, piece: usize, here: u128) -> Begun {
-        let mut begun = Begun::at(here);
+    pub(super) fn begun(&self, words: Words, olds: &Olds, piece: usize, here: u128) -> Generations {
+        let mut begun = Generations::at(here);
         let notes = self.notes.iter().filter(|(_, of)| *of == piece);
         for (i, (place, _)) in notes.enumerate() {
-            begun.told(i, words.generation_below().get(olds[*place]) as u32);
-            begun.swept_at_told(i, is_swept(olds[*place] as u64));
+            begun.notified(i, words.generation_below().get(olds[*place]) as u32);
+            begun.swept_at_notified(i, is_swept(olds[*place] as u64));
             // The last one is the highest.
             begun.late = has_grown(olds[*place] as u64);
         }
@@ -80,7 +80,7 @@ impl Plan {
 
 impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// One attempt at the next node; at all of the next leaves, as far as a batch goes.
-    pub(super) async fn shake_hands(&self, request: &Request) -> Result<Attempt, FabricError> {
+    pub(super) async fn handshake(&self, request: &Request) -> Result<Attempt, FabricError> {
         if self.shape.is_leaf(request.todo[0]) {
             self.take_leaves(request).await
         } else if request.words.is_reader() {
@@ -117,7 +117,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let blocked = Ok(Attempt::Blocked(Obstacle::Node(node)));
         let mut free = None;
         if !request.may_queue() {
-            // A ticket cannot be given back before its turn, so whoever may give up takes none that has to wait.
+            // A ticket cannot be given back before its turn, so a client that may give up takes none that has to wait.
             let seen = self.ep.go(word.read()).await?;
             if request.words.has_queue(seen) {
                 return blocked;
@@ -194,7 +194,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         &self,
         request: &Request,
         node: Node,
-        begun: Begun,
+        begun: Generations,
         is_followed: bool,
     ) -> Result<Attempt, FabricError> {
         let close = words::close_gap(request.tree.word(node), begun.here, self.guards);
@@ -228,9 +228,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// The generations in which the only piece of a plan began at an internal node that was `before`.
-    pub(super) fn begun_at(&self, plan: &Plan, request: &Request, olds: &Olds, before: u64) -> Begun {
+    pub(super) fn begun_at(&self, plan: &Plan, request: &Request, olds: &Olds, before: u64) -> Generations {
         if !self.recovers() && !self.shape.grows() {
-            return Begun::default();
+            return Generations::default();
         }
         let here = request.words.generation_here().get(before.into());
         let mut begun = plan.begun(request.words, olds, 0, here);
@@ -246,7 +246,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         &self,
         request: &Request,
         node: Node,
-        begun: &Begun,
+        begun: &Generations,
     ) -> Result<Attempt, FabricError> {
         let mut undo = Verbs::new(self, &request.tree, request.words);
         self.undo_notes(request, node, begun, &mut undo).await?;
@@ -263,21 +263,21 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     ) -> (Plan, usize, Window) {
         let tree = &request.tree;
         let mut plan = self.begin_plan(request);
-        if !R::LOOKS_AFTER_TELLING {
+        if !R::LOOKS_AFTER_NOTIFYING {
             self.look_first(request, node, &mut plan);
         }
         let taken_at = plan.verbs.len();
         plan.verbs.push(take);
-        for above in request.tree.told(node) {
-            if R::LOOKS_AFTER_TELLING && !request.is_common::<R>(above) {
+        for above in request.tree.notified(node) {
+            if R::LOOKS_AFTER_NOTIFYING && !request.is_common::<R>(above) {
                 plan.looks.push((plan.verbs.len(), 0, above));
             }
             plan.notes.push((plan.verbs.len(), 0));
             plan.verbs.push(request.words.note(tree.word(above)).raw());
         }
-        if R::LOOKS_AFTER_TELLING {
-            let (top, tell) = (tree.root().level, tree.view.tell);
-            for above in tree.above(node).filter(|above| !node.notifies(above.level, top, tell)) {
+        if R::LOOKS_AFTER_NOTIFYING {
+            let (top, m) = (tree.root().level, tree.view.m);
+            for above in tree.above(node).filter(|above| !node.notifies(above.level, top, m)) {
                 if !request.is_common::<R>(above) {
                     plan.looks.push((plan.verbs.len(), 0, above));
                     plan.verbs.push(tree.word(above).read().raw());
@@ -350,7 +350,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
     }
 
-    /// A mutant's look at the ancestors, before they are told.
+    /// A mutant's look at the ancestors, before they are notified.
     pub(super) fn look_first(&self, request: &Request, node: Node, plan: &mut Plan) {
         for above in request.tree.above(node).filter(|above| !request.is_common::<R>(*above)) {
             plan.looks.push((plan.verbs.len(), 0, above));
@@ -363,7 +363,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         &self,
         request: &Request,
         node: Node,
-        begun: &Begun,
+        begun: &Generations,
         waits_for: Option<(u128, u64)>,
         above: Option<Node>,
     ) -> Result<(), FabricError> {
@@ -400,7 +400,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         &self,
         request: &Request,
         node: Node,
-        begun: &Begun,
+        begun: &Generations,
         undo: &mut Verbs<'_, E, R>,
     ) -> Result<(), FabricError> {
         if R::UNDO_COUNTS {

@@ -5,7 +5,7 @@
 
 use super::acquire::Request;
 use super::attempt::{Attempt, Obstacle, Piece};
-use super::ending::Begun;
+use super::ending::Generations;
 use super::handshake::Plan;
 use super::release::Verbs;
 use super::shape::Node;
@@ -70,7 +70,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         };
         let freed = pieces[failed..].iter().rev();
         let freed = freed.fold(0, |bits, (piece, cas)| bits << 1 | u64::from(is_marked(piece, *cas)));
-        let begun: ArrayVec<Begun, { super::MAX_K }> = pieces.iter().map(|(piece, _)| piece.begun).collect();
+        let begun: ArrayVec<Generations, { super::MAX_K }> =
+            pieces.iter().map(|(piece, _)| piece.begun).collect();
         let more = [failed as u64, freed, obstacle.local(), pieces.len() as u64];
         self.mark_begun("citron: undo leaves", request, &begun, more);
         // What lies to the left of the failure stays locked; the rest is undone, whether it was had or not, so that
@@ -95,7 +96,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(Attempt::Blocked(obstacle))
     }
 
-    /// Under contention, the next leaf alone, before anybody is told: an attempt that fails leaves nothing to undo.
+    /// Under contention, the next leaf alone, before anybody is notified: an attempt that fails leaves nothing to undo.
     async fn take_first(&self, request: &Request) -> Result<First, FabricError> {
         let (node, words) = (request.todo[0], request.words);
         if !request.is_careful || words.marks_anyway() {
@@ -122,11 +123,11 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let mut plan = if has_first { Plan::default() } else { self.begin_plan(request) };
         let mut pieces = ArrayVec::<(Piece, Option<usize>), { super::MAX_K }>::new();
         let mut reads = ArrayVec::<(usize, Node), MAX_BATCH>::new();
-        if !R::LOOKS_AFTER_TELLING {
+        if !R::LOOKS_AFTER_NOTIFYING {
             self.look_first(request, request.todo[0], &mut plan);
         }
         for node in request.todo.iter().take_while(|node| self.shape.is_leaf(**node)) {
-            // Every ancestor is told or read, so a leaf takes at most as many verbs as there are levels.
+            // Every ancestor is notified or read, so a leaf takes at most as many verbs as there are levels.
             let room = MAX_BATCH - plan.verbs.len() - reads.len();
             if room < self.shape.levels as usize {
                 break;
@@ -137,20 +138,25 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                     || R::SPARES_COMMON_ANCESTORS && pieces.iter().any(|(piece, _)| above.covers(piece.node))
             };
             let mask = self.mask(*node, request.units);
-            let piece =
-                Piece { node: *node, mask, with_leaves: false, is_followed: false, begun: Begun::default() };
+            let piece = Piece {
+                node: *node,
+                mask,
+                with_leaves: false,
+                is_followed: false,
+                begun: Generations::default(),
+            };
             let cas = (mine > 0 || !has_first).then_some(plan.verbs.len());
             if cas.is_some() {
                 plan.verbs.push(request.words.take_units(tree.word(*node), piece.mask).raw());
             }
             for above in tree.above(*node) {
-                if node.notifies(above.level, tree.root().level, tree.view.tell) {
-                    if R::LOOKS_AFTER_TELLING && !is_common(above) {
+                if node.notifies(above.level, tree.root().level, tree.view.m) {
+                    if R::LOOKS_AFTER_NOTIFYING && !is_common(above) {
                         plan.looks.push((plan.verbs.len(), mine, above));
                     }
                     plan.notes.push((plan.verbs.len(), mine));
                     plan.verbs.push(request.words.note(tree.word(above)).raw());
-                } else if R::LOOKS_AFTER_TELLING && !is_common(above) {
+                } else if R::LOOKS_AFTER_NOTIFYING && !is_common(above) {
                     reads.push((mine, above));
                 }
             }

@@ -34,7 +34,6 @@ mod spill;
 mod split;
 mod tokens;
 mod tree;
-mod tuning;
 mod wait_mode;
 mod words;
 
@@ -43,7 +42,6 @@ pub use params::{Growth, MAX_K, MAX_M, Params, Synchrony, Timing};
 pub use rules::{ReaderWriter, Rules, Shipped};
 pub use shape::{Node, Shape};
 pub use split::{Cover, split};
-pub use tuning::{Stage, Trial, Tuning};
 pub use words::MANY_READERS;
 
 use crate::protocol::{Denied, Grant, Info, LockClient, Lost, Offers, Protocol, Reason, Space, Want};
@@ -55,7 +53,6 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tree::{Tree, View};
-use tuning::Tunings;
 use words::Words;
 
 /// The most units of a lock.
@@ -109,7 +106,6 @@ impl<R: Rules> Protocol for Citron<R> {
             shape,
             guards,
             grown: Arc::default(),
-            tunings: Arc::new(Mutex::new(Tunings::new(params))),
             rules: PhantomData,
         }
     }
@@ -188,15 +184,13 @@ pub struct CitronClient<E, R> {
     guards: bool,
     /// The configuration of trees that have grown, as far as this client knows.
     grown: Arc<Mutex<BTreeMap<u64, u64>>>,
-    /// What can be changed while locks are in use.
-    tunings: Arc<Mutex<Tunings>>,
     rules: PhantomData<R>,
 }
 
 impl<E: Clone, R> Clone for CitronClient<E, R> {
-    /// The same client: what it knows of the trees, and its tunings, are shared.
+    /// The same client: what it knows of the trees is shared.
     fn clone(&self) -> Self {
-        let Self { ep, space, params, shape, leaf_generation, guards, grown, tunings, rules } = self;
+        let Self { ep, space, params, shape, leaf_generation, guards, grown, rules } = self;
         Self {
             ep: ep.clone(),
             space: *space,
@@ -205,7 +199,6 @@ impl<E: Clone, R> Clone for CitronClient<E, R> {
             leaf_generation: *leaf_generation,
             guards: *guards,
             grown: Arc::clone(grown),
-            tunings: Arc::clone(tunings),
             rules: *rules,
         }
     }
@@ -224,9 +217,6 @@ pub struct CitronGrant {
     view: View,
     /// The turn at the spillover mutex, for what lies past the tree's end.
     spill: Option<Spill>,
-    /// Holds off a change of parameters (`tuning`).
-    #[expect(dead_code, reason = "as long as it lives, a change waits; nobody reads it")]
-    stage: Option<Arc<()>>,
 }
 
 impl Grant for CitronGrant {
@@ -240,13 +230,12 @@ impl<E: Endpoint, R: Rules> LockClient for CitronClient<E, R> {
 
     async fn acquire(&self, want: Want) -> Result<CitronGrant, Denied> {
         let (start, end) = self.units(&want).map_err(Denied::BadRequest)?;
-        let stage = self.stage();
         if self.shape.grows() {
-            return Ok(CitronGrant { stage, ..self.acquire_or_spill(want, start, end).await? });
+            return self.acquire_or_spill(want, start, end).await;
         }
         let tree = self.tree(want.claim.lock);
         match self.acquire_on_tree(want, tree, (start, end), Some((start, end)), None).await? {
-            OnTree::Granted(grant) => Ok(CitronGrant { stage, ..grant }),
+            OnTree::Granted(grant) => Ok(grant),
             OnTree::Grown | OnTree::Renewed => unreachable!("this tree does not grow"),
         }
     }
@@ -314,7 +303,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     fn tree(&self, lock: u64) -> Tree {
         let config = if self.shape.grows() { self.known().get(&lock).copied().unwrap_or(0) } else { 0 };
         let grown = grow::grown(config);
-        Tree::of(lock, &self.space, self.shape, self.view(grown, config))
+        Tree::of(lock, &self.space, self.shape, View { grown, config, m: self.params.m })
     }
 
     /// Takes note of how far a tree has grown.

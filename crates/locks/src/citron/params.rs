@@ -1,6 +1,5 @@
 //! Citron's tunables.
 
-use super::tuning::Trial;
 use crate::protocol::Reason;
 
 /// Tunables of a Citron space, the same for all its clients.
@@ -26,7 +25,7 @@ pub struct Params {
     pub token_level: u32,
     /// After so many failed attempts at a node, a client locks a larger one, where it can queue; 0: never.
     pub escalate_after: u32,
-    /// The longest that a client may hold a range, and that a step of the protocol takes it (T_lease, §3.10). Whoever
+    /// The longest that a client may hold a range, and that a step of the protocol takes it (T_lease, §3.10). A client that
     /// waits for three of these where nothing moves takes away what the dead have left. 0: nobody recovers anything.
     ///
     /// A client that was taken for dead and was not does no harm on a fabric that can compare before it adds, if leaves
@@ -41,29 +40,25 @@ pub struct Params {
     pub start_units: u64,
     /// When the tree grows.
     pub growth: Growth,
-    /// Whether m and T_wait may be changed while locks are in use ([`CitronClient::prepare`](super::CitronClient::prepare)).
-    pub tunable: bool,
-    /// A change of m that stands still, for the explorer.
-    pub trial: Option<Trial>,
 }
 
 /// When a tree grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Growth {
-    /// When a client is told to let it ([`CitronClient::grow`](super::CitronClient::grow)); a thread in the background,
+    /// When a client is notified to let it ([`CitronClient::grow`](super::CitronClient::grow)); a thread in the background,
     /// say, as in the paper.
     #[default]
     Asked,
-    /// Whoever asks for a range past the end lets the tree grow first.
+    /// A client that asks for a range past the end lets the tree grow first.
     AtOnce,
-    /// The same; and whoever gives such a range back lets it shrink, if nobody else uses it.
+    /// The same; and a client that gives such a range back lets it shrink, if nobody else uses it.
     Elastic,
 }
 
 /// How requests on one path of the tree learn of each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Synchrony {
-    /// Tell the ancestors, then look at them, and yield to whoever is there. Needs no clock.
+    /// Tell the ancestors, then look at them, and yield to the client that is there. Needs no clock.
     #[default]
     Handshake,
     /// As printed: look at the ancestors, then tell them; large requests let time pass, small ones that took too long
@@ -107,8 +102,6 @@ impl Default for Params {
             fast_path: true,
             start_units: 0,
             growth: Growth::Asked,
-            tunable: false,
-            trial: None,
         }
     }
 }

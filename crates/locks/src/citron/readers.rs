@@ -9,7 +9,7 @@
 
 use super::acquire::Request;
 use super::attempt::{Attempt, Obstacle, Piece};
-use super::ending::Begun;
+use super::ending::Generations;
 use super::recover::End;
 use super::release::Verbs;
 use super::shape::Node;
@@ -84,7 +84,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         &self,
         request: &Request,
         node: Node,
-        begun: Begun,
+        begun: Generations,
         proof: Option<Proof>,
         quiet: End,
     ) -> Result<Attempt, FabricError> {
@@ -98,7 +98,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Takes a reader and its notes back.
-    async fn leave(&self, request: &Request, node: Node, begun: &Begun) -> Result<(), FabricError> {
+    async fn leave(&self, request: &Request, node: Node, begun: &Generations) -> Result<(), FabricError> {
         let mut undo = Verbs::new(self, &request.tree, request.words);
         undo.push(words::leave(request.tree.word(node), begun.here, self.guards)).await?;
         self.undo_notes(request, node, begun, &mut undo).await?;

@@ -1,9 +1,9 @@
 //! Recovery (Citron §3.10): who notices that somebody is dead, and how what it left is taken away. Lazily, node by node,
-//! by whoever waits there.
+//! by a client that waits there.
 //!
 //! Three leases. A wait that ends after a lease without what it waited for takes note of the word; if nothing has moved
-//! a lease later, somebody is dead. Then the waiter begins a new **era** (`tokens`) and waits a third lease: whoever was
-//! granted anything before has given it back by then, and whoever is granted nothing yet will see the era and start
+//! a lease later, somebody is dead. Then the waiter begins a new **era** (`tokens`) and waits a third lease: a client that was
+//! granted anything before has given it back by then, and a client that is granted nothing yet will see the era and start
 //! again. What is left in the word now belongs to nobody, and one verb takes it away: it compares that nothing has moved
 //! since before the era began, and goes on to the word's next generation.
 //!
@@ -15,16 +15,16 @@
 //! | line 22, for units | those units | lock the parent for a moment; what is set in its leaves then is nobody's |
 //!
 //! As print has it, but: print knows neither eras nor generations, and rests on the connections of the dead being
-//! destroyed; and in print the first in the queue takes over where the dead one was, which here would let in those who
+//! destroyed; and in print the first in the queue takes over where the dead one was, which here would let in clients that
 //! only seemed dead.
 //!
 //! Readers take nothing away that others may have left below them, for among those are readers who are well: they lock
 //! the node alone for a moment, too.
 //!
 //! **Zombies**, clients that were taken for dead and come back: what they still do to end what they began compares the
-//! generation (`ending`) and does not happen; they learn it, and their release says so. Whoever had not been granted
+//! generation (`ending`) and does not happen; they learn it, and their release says so. A client that had not been granted
 //! anything sees the era and starts again. What time still decides: a living client gives back within a lease, and
-//! whoever takes away does so within a lease of looking.
+//! a client that takes away does so within a lease of looking.
 
 use super::acquire::Request;
 use super::attempt::{Attempt, Obstacle, Piece, Pieces};
@@ -39,7 +39,7 @@ use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError, Word64};
 
 /// What is waited for, and what tells that it may still come.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Vigil {
+pub(super) struct LeaseWait {
     pub(super) word: Word64,
     pub(super) cond: Cond,
     /// What makes waiting pointless.
@@ -66,7 +66,7 @@ pub(super) struct Queue<'a> {
 
 /// What is left at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum Leftover {
     /// By requests below.
     Notes,
     /// By requests at the node.
@@ -93,26 +93,26 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Waits, and watches.
-    pub(super) async fn keep(&self, vigil: Vigil) -> Result<End, FabricError> {
-        self.keep_and_see(vigil).await.map(|(end, _)| end)
+    pub(super) async fn wait_watched(&self, watch: LeaseWait) -> Result<End, FabricError> {
+        self.wait_watched_and_read(watch).await.map(|(end, _)| end)
     }
 
     /// The same, and the word in the end.
-    async fn keep_and_see(&self, vigil: Vigil) -> Result<(End, u64), FabricError> {
+    async fn wait_watched_and_read(&self, watch: LeaseWait) -> Result<(End, u64), FabricError> {
         let mut seen = None;
         loop {
-            let (deadline, is_lease) = self.earlier(vigil.deadline).await;
-            let wait = vigil.word.until(vigil.cond).by(deadline).pace(vigil.pace_ns);
-            let wait = vigil.or.map_or(wait, |or| wait.or(or));
+            let (deadline, is_lease) = self.earlier(watch.deadline).await;
+            let wait = watch.word.until(watch.cond).by(deadline).pace(watch.pace_ns);
+            let wait = watch.or.map_or(wait, |or| wait.or(or));
             let waited = self.ep.wait_until(wait).await?;
             if waited.met {
-                let renewed = vigil.or.is_some_and(|or| or.holds(waited.value.into()));
+                let renewed = watch.or.is_some_and(|or| or.holds(waited.value.into()));
                 return Ok((if renewed { End::Renewed } else { End::Met }, waited.value));
             }
             if !is_lease {
                 return Ok((End::GaveUp, waited.value));
             }
-            let now = waited.value & vigil.moves;
+            let now = waited.value & watch.moves;
             if seen == Some(now) {
                 return Ok((End::Dead(waited.value), waited.value));
             }
@@ -133,22 +133,22 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Begins a new era, and lets a lease pass. Says whether still nothing has moved since `seen`.
-    async fn is_dead(&self, tree: &Tree, vigil: Vigil, seen: u64) -> Result<bool, FabricError> {
+    async fn is_dead(&self, tree: &Tree, watch: LeaseWait, seen: u64) -> Result<bool, FabricError> {
         if R::RECOVERY_BEGINS_AN_ERA {
             self.begin_era(tree).await?;
         }
         let lease = self.ep.now().await.plus(self.params.lease_ns);
-        let wait = vigil.word.until(vigil.cond).by(Deadline::At(lease));
-        let waited = self.ep.wait_until(vigil.or.map_or(wait, |or| wait.or(or))).await?;
-        Ok(!waited.met && (waited.value ^ seen) & vigil.moves == 0)
+        let wait = watch.word.until(watch.cond).by(Deadline::At(lease));
+        let waited = self.ep.wait_until(watch.or.map_or(wait, |or| wait.or(or))).await?;
+        Ok(!waited.met && (waited.value ^ seen) & watch.moves == 0)
     }
 
-    /// Whoever is granted nothing yet has to start again.
+    /// A client that is granted nothing yet has to start again.
     async fn begin_era(&self, tree: &Tree) -> Result<(), FabricError> {
         self.ep.go(tree.era_word().fetch_add(1)).await.map(drop)
     }
 
-    /// Lets a lease pass in a new era: whoever was granted anything before has given it back.
+    /// Lets a lease pass in a new era: a client that was granted anything before has given it back.
     pub(super) async fn let_a_lease_pass(&self, tree: &Tree) -> Result<(), FabricError> {
         self.begin_era(tree).await?;
         let lease = self.ep.now().await.plus(self.params.lease_ns);
@@ -174,7 +174,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             if ahead == 0 {
                 return Ok(Some(seen));
             }
-            let vigil = Vigil {
+            let watch = LeaseWait {
                 word: queue.word,
                 cond: words.turn_has_moved(seen),
                 or: None,
@@ -182,10 +182,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 deadline: Deadline::Never,
                 pace_ns: TURN_NS * (ahead - 1),
             };
-            let (end, now) = self.keep_and_see(vigil).await?;
+            let (end, now) = self.wait_watched_and_read(watch).await?;
             match end {
-                // Whoever does it, the tickets are void then.
-                End::Dead(dead) => self.take_away(queue, vigil, dead).await?,
+                // Whichever client does it, the tickets are void then.
+                End::Dead(dead) => self.take_away(queue, watch, dead).await?,
                 End::Met | End::Renewed | End::GaveUp => seen = now,
             }
         }
@@ -202,7 +202,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         deadline: Deadline,
     ) -> Result<End, FabricError> {
         let words = request.words;
-        let vigil = Vigil {
+        let watch = LeaseWait {
             word: request.tree.word(node),
             cond,
             // Void if the node was recovered, or if it was the root and the tree has shrunk.
@@ -212,9 +212,9 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             pace_ns: 0,
         };
         loop {
-            let end = self.keep(vigil).await?;
+            let end = self.wait_watched(watch).await?;
             let End::Dead(seen) = end else { return Ok(end) };
-            self.take_away(request.queue(node), vigil, seen).await?;
+            self.take_away(request.queue(node), watch, seen).await?;
         }
     }
 
@@ -223,15 +223,15 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     pub(super) async fn take_away(
         &self,
         queue: Queue<'_>,
-        vigil: Vigil,
+        watch: LeaseWait,
         mut seen: u64,
     ) -> Result<(), FabricError> {
-        if !self.is_dead(queue.tree, vigil, seen).await? {
+        if !self.is_dead(queue.tree, watch, seen).await? {
             return Ok(());
         }
         loop {
             let old = self.ep.go(queue.words.forget_here(queue.word, seen)).await?;
-            if (old ^ seen) & vigil.moves != 0 {
+            if (old ^ seen) & watch.moves != 0 {
                 return Ok(());
             }
             if queue.words.same_queue(old, seen) {
@@ -244,12 +244,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Makes what was left at `word` void, whatever it is by now.
-    pub(super) async fn forget(&self, words: Words, word: Word64, what: Left) -> Result<(), FabricError> {
+    pub(super) async fn forget(&self, words: Words, word: Word64, what: Leftover) -> Result<(), FabricError> {
         let mut seen = self.ep.go(word.read()).await?;
         loop {
             let (forget, compared) = match what {
-                Left::Notes => (words.forget_below(word, seen), words.progress_below()),
-                Left::Tickets => (words.forget_here(word, seen), words.progress_here() | words.queue()),
+                Leftover::Notes => (words.forget_below(word, seen), words.progress_below()),
+                Leftover::Tickets => (words.forget_here(word, seen), words.progress_here() | words.queue()),
             };
             let old = self.ep.go(forget).await?;
             if (old ^ seen) & compared == 0 {
@@ -263,7 +263,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// does not ([`End::Dead`]).
     pub(super) async fn wait_below(&self, request: &Request, node: Node) -> Result<End, FabricError> {
         let words = request.words;
-        let vigil = Vigil {
+        let watch = LeaseWait {
             word: request.tree.word(node),
             cond: request.quiet_below::<R>(),
             or: None,
@@ -272,19 +272,19 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             pace_ns: 0,
         };
         loop {
-            let end = self.keep(vigil).await?;
+            let end = self.wait_watched(watch).await?;
             let End::Dead(seen) = end else { return Ok(end) };
             if words.is_reader() {
                 return Ok(end);
             }
-            if self.is_dead(&request.tree, vigil, seen).await? {
-                let old = self.ep.go(words.forget_below(vigil.word, seen)).await?;
-                if (old ^ seen) & vigil.moves == 0 {
+            if self.is_dead(&request.tree, watch, seen).await? {
+                let old = self.ep.go(words.forget_below(watch.word, seen)).await?;
+                if (old ^ seen) & watch.moves == 0 {
                     self.ep.observe(Observation::Recovered(request.claim));
                     for leaf in request.tree.shape.leaves_below(node) {
                         self.clear_leaf(&request.tree, leaf).await?;
                     }
-                    // Once more, for those who left a note after the era began: it was forgotten with the others'.
+                    // Once more, for clients that left a note after the era began: it was forgotten with the others'.
                     self.begin_era(&request.tree).await?;
                 }
             }
@@ -325,10 +325,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let may_slip_in =
             is_below && words == Words::Exclusive && self.params.synchrony == Synchrony::Handshake;
         let or = may_slip_in.then_some(GAP);
-        let vigil = Vigil { word: request.tree.word(node), cond, or, moves, deadline, pace_ns: 0 };
-        let end = self.keep(vigil).await?;
+        let watch = LeaseWait { word: request.tree.word(node), cond, or, moves, deadline, pace_ns: 0 };
+        let end = self.wait_watched(watch).await?;
         if end == End::Met && words == Words::Writer && matches!(obstacle, Obstacle::Node(_)) {
-            return self.keep(Vigil { cond: NO_READERS, ..vigil }).await;
+            return self.wait_watched(LeaseWait { cond: NO_READERS, ..watch }).await;
         }
         Ok(end)
     }
@@ -372,7 +372,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                     }
                 }
                 Attempt::Renewed | Attempt::Aborted => {}
-                // Whoever needs this will start again and learn of it.
+                // A client that needs this will start again and learn of it.
                 Attempt::Grown => return Ok(()),
                 Attempt::GaveUp | Attempt::TooManyReaders | Attempt::Stuck(_) => {
                     unreachable!("a patient writer")
@@ -403,7 +403,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         if any {
             self.ep.observe(Observation::Recovered(cleaner.claim));
-            // For those who were about to take what is clear now, and will tell nobody else.
+            // For clients that were about to take what is clear now, and will tell nobody else.
             self.begin_era(&cleaner.tree).await?;
         }
         self.mark_begun("citron: cleared", cleaner, &[piece.begun], [node.index(), 0, 0, 0]);

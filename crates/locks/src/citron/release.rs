@@ -1,10 +1,10 @@
 //! Giving nodes back (Citron Alg. 3), one batch for all of them; and undoing attempts, which is the same (§3.5.5).
 //!
-//! Units and turns are given back before notes are taken back, always: whoever sees no note at the parent of a leaf may
+//! Units and turns are given back before notes are taken back, always: a client that sees no note at the parent of a leaf may
 //! take units that are still set there for a dead client's (`recover`).
 
 use super::attempt::Piece;
-use super::ending::{Begun, Ending, Span};
+use super::ending::{Ending, Generations, Span};
 use super::layout::is_swept;
 use super::params::Synchrony;
 use super::shape::Node;
@@ -66,13 +66,20 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Passes the turn at `node` on.
-    pub(super) fn pass(&self, tree: &Tree, words: Words, node: Node, gap: Gap, begun: &Begun) -> Ending {
+    pub(super) fn pass(
+        &self,
+        tree: &Tree,
+        words: Words,
+        node: Node,
+        gap: Gap,
+        begun: &Generations,
+    ) -> Ending {
         let pass = words.pass(tree.word(node), gap, begun.here, self.guards);
         self.spanning_here(tree, pass, node, begun)
     }
 
     /// The end of a turn at `node`; if that was the root, the tree may have grown past it.
-    fn spanning_here(&self, tree: &Tree, end: Ending, node: Node, begun: &Begun) -> Ending {
+    fn spanning_here(&self, tree: &Tree, end: Ending, node: Node, begun: &Generations) -> Ending {
         let was_root = if R::EVERY_NOTE_SPANS { self.shape.is_a_root(node) } else { node == tree.root() };
         end.spanning((self.shape.grows() && was_root).then_some(Span::Root(node)), begun.was_swept_here())
     }
@@ -96,13 +103,13 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         tree: &Tree,
         words: Words,
         node: Node,
-        begun: &Begun,
+        begun: &Generations,
         verbs: &mut Verbs<'_, E, R>,
     ) -> Result<(), FabricError> {
-        let highest = if R::EVERY_NOTE_SPANS { None } else { tree.told(node).last() };
+        let highest = if R::EVERY_NOTE_SPANS { None } else { tree.notified(node).last() };
         let spans = |above: Node| self.shape.grows() && highest.is_none_or(|highest| above == highest);
-        for (place, above) in tree.told(node).enumerate() {
-            let unnote = words.unnote(tree.word(above), begun.at_told(place), self.guards);
+        for (place, above) in tree.notified(node).enumerate() {
+            let unnote = words.unnote(tree.word(above), begun.at_notified(place), self.guards);
             let span = spans(above).then_some(Span::Note(above));
             verbs.push(unnote.spanning(span, begun.was_swept_at_told(place))).await?;
         }

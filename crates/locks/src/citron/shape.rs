@@ -112,7 +112,7 @@ impl Shape {
         let leaf_bits = params.leaf_units.clamp(1, 64).ilog2();
         let leaves = space.units.clamp(1, super::MAX_UNITS).div_ceil(1 << leaf_bits);
         let below_root = (u64::BITS - (leaves - 1).leading_zeros()).div_ceil(FANOUT_BITS);
-        // A leaf is recovered by whoever has locked its parent, so there must be one.
+        // A leaf is recovered by a client that has locked its parent, so there must be one.
         let levels = if params.lease_ns > 0 { below_root.max(1) + 1 } else { below_root + 1 };
         let token_level = params.token_level.min(levels);
         let step = params.m.clamp(1, super::MAX_M);

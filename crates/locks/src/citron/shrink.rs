@@ -7,7 +7,7 @@
 //! 3. Take Exp off the smaller tree's top, and publish.
 //!
 //! Retiring comes before publishing. The other way round, a shrinker that died in between would leave two trees in use.
-//! Whoever finds a shrinker dead finishes from 2 on if the root is retired, and else forgets that anything was to happen.
+//! A client that finds a shrinker dead finishes from 2 on if the root is retired, and else forgets that anything was to happen.
 
 use super::acquire::Request;
 use super::attempt::{Attempt, Piece, Pieces};
@@ -64,7 +64,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             || self.ep.go(tree.config_word().cas(config, shrinking)).await? != config
             || !self.retire(tree, root.begun.here).await?
         {
-            // Somebody died here, or took us for dead; whoever comes next sees to it.
+            // Somebody died here, or took us for dead; the next client sees to it.
             self.release_on_tree(tree, Words::Exclusive, &[*root]).await?;
             return Ok(false);
         }

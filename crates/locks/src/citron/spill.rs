@@ -1,23 +1,23 @@
 //! Ranges past the end of a tree that grows: the spillover mutex and the maximizer (Citron §3.3, Alg. 1).
 //!
 //! The tree is for the units that it has by now; everything past them is behind one mutex. A request that needs both takes
-//! the mutex first. How far the tree goes changes only under the mutex (`grow`), so whoever has it and looks knows. Whoever
+//! the mutex first. How far the tree goes changes only under the mutex (`grow`), so a client that has it and looks knows. A client that
 //! had to take it adds the end of its range to the maximizer, bit by bit: a masked CAS that compares nothing is an OR. So
 //! the maximizer is less than twice the largest end.
 //!
 //! The mutex is a bakery by fetch-and-add, DSLR's, as in the paper; and as at every internal node, whose tickets are the
 //! same bakery. So it is a node's word, of which TMax, TCnt and Here are used (`layout`), and what a dead client left of it
 //! is taken away as at a node: nothing has moved for two leases, a new era, a third lease, the next generation (`recover`).
-//! DSLR's own recovery would not do. It trusts that whoever has the mutex is done with it within a lease, and here the
+//! DSLR's own recovery would not do. It trusts that a client that has the mutex is done with it within a lease, and here the
 //! mutex is held while nodes are waited for.
 //!
-//! Hence the **era** of a request past the end is the one from before its ticket at the mutex ([`Spill`]): whoever waits at
+//! Hence the **era** of a request past the end is the one from before its ticket at the mutex ([`Spill`]): a client that waits at
 //! a node while others take the mutex away from it starts again, with the mutex. (`citron-spill-keeps-mutex` looks only at
 //! the era of its nodes.)
 
 use super::acquire::OnTree;
 use super::params::Growth;
-use super::recover::{End, Queue, Vigil};
+use super::recover::{End, LeaseWait, Queue};
 use super::tree::Tree;
 use super::words::{Gap, Words};
 use super::{CitronClient, CitronGrant, Rules};
@@ -119,7 +119,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(None)
     }
 
-    /// A ticket, and its turn. Whoever may give up takes none that it would have to wait for.
+    /// A ticket, and its turn. A client that may give up takes none that it would have to wait for.
     async fn ask_for_spill(&self, want: Want, tree: &Tree, end: u64) -> Result<Asked, FabricError> {
         let (word, words) = (tree.spill_word(), Words::Exclusive);
         let may_queue = matches!(want.patience, Patience::Forever);
@@ -159,7 +159,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let Patience::Until(time) = want.patience else { return Err(Denied::Busy) };
         let words = Words::Exclusive;
         let queue = self.spill_queue(want, tree);
-        let vigil = Vigil {
+        let watch = LeaseWait {
             word: queue.word,
             cond: words.queue_empty(),
             or: None,
@@ -167,10 +167,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             deadline: Deadline::At(time),
             pace_ns: 0,
         };
-        match self.keep(vigil).await? {
+        match self.wait_watched(watch).await? {
             End::Met | End::Renewed => Ok(()),
             End::GaveUp => Err(Denied::TimedOut),
-            End::Dead(seen) => Ok(self.take_away(queue, vigil, seen).await?),
+            End::Dead(seen) => Ok(self.take_away(queue, watch, seen).await?),
         }
     }
 

@@ -29,7 +29,7 @@ pub type Cover = ArrayVec<Node, MAX_K>;
 /// # Panics
 /// If the range is empty, or `k` is 0 or above [`MAX_K`].
 pub fn split(shape: &Shape, start: u64, end: u64, k: usize) -> Cover {
-    assert!(start < end && (1..=MAX_K).contains(&k), "checked by whoever asks");
+    assert!(start < end && (1..=MAX_K).contains(&k), "checked by the caller");
     let top = lowest_over(shape, start, end);
     let mut cover = Cover::new();
     if shape.is_leaf(top) {

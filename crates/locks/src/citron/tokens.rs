@@ -2,7 +2,7 @@
 //! a grant.
 //!
 //! **Tokens.** A counter word for every node of one level of the tree (level 4 by default: 64 of them). A grant adds one
-//! to the words its units belong to, at a moment when it already excludes everybody it conflicts with; so whoever
+//! to the words its units belong to, at a moment when it already excludes everybody it conflicts with; so a client that
 //! conflicts and comes later adds later, and reads more. Two grants that conflict share a unit, and with it a word. The
 //! addition rides in the last batch of an uncontended acquire and costs no round trip. A range over several words takes
 //! the largest of them, and lifts the others to it before it is granted: that is one round trip more, for ranges that

@@ -20,19 +20,15 @@ pub(crate) struct Tree {
     pub(crate) view: View,
 }
 
-/// What may change while locks are in use.
+/// The size of a tree that may grow and shrink while its locks are in use, and what goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     /// How often the tree has grown.
     pub(crate) grown: u32,
     /// The configuration that says so.
     pub(crate) config: u64,
-    /// The meet-in-the-middle distance for telling ancestors, and for looking for notes below (§3.5.5).
-    pub(crate) tell: u32,
-    pub(crate) look: u32,
-    /// Wait mode: after how long a request aborts, and how long it waits for those below.
-    pub(crate) abort_ns: u64,
-    pub(crate) wait_ns: u64,
+    /// The meet-in-the-middle distance.
+    pub(crate) m: u32,
 }
 
 impl Tree {
@@ -63,14 +59,14 @@ impl Tree {
     }
 
     /// The ancestors that a request at `node` tells of itself, the parent first.
-    pub(crate) fn told(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
-        let (top, tell) = (self.root().level, self.view.tell);
-        self.above(node).filter(move |above| node.notifies(above.level, top, tell))
+    pub(crate) fn notified(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
+        let (top, m) = (self.root().level, self.view.m);
+        self.above(node).filter(move |above| node.notifies(above.level, top, m))
     }
 
     /// The internal descendants of `node` where requests below leave their notes, itself left out.
     pub(crate) fn window(&self, node: Node) -> impl Iterator<Item = Node> + use<> {
-        self.shape.window(node, self.view.look)
+        self.shape.window(node, self.view.m)
     }
 
     /// The nodes of the top levels, the root first: in each of them every request below has exactly one note.

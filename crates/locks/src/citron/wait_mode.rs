@@ -5,14 +5,14 @@
 //! internal node waits T_wait between setting Occ and looking for notes, and a request whose notes took longer than
 //! that since its own look aborts (Inequation 1). Safety rests on clocks that run at the same speed.
 //!
-//! Two things differ from print. Whoever finds an ancestor occupied starts over, so the look that counts is always one
+//! Two things differ from print. A client that finds an ancestor occupied starts over, so the look that counts is always one
 //! round trip over all ancestors, and t₁ is when that one was posted. And the turn at the own node is not kept
 //! meanwhile: see `acquire`, rule 3.
 
 use super::acquire::Request;
 use super::attempt::{Attempt, Obstacle, Piece};
 use super::below::Below;
-use super::ending::Begun;
+use super::ending::Generations;
 use super::layout::{NOT_OCC, has_grown, is_another, is_occ, is_swept};
 use super::recover::End;
 use super::release::Verbs;
@@ -56,12 +56,12 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         // Phases (c) and (d) in one batch (§3.8): the notes are taken back if the CAS failed. Where it is likely to, one
         // after the other.
         let take = words.take_units(tree.word(node), mask).raw(); // line 22
-        let notes = request.tree.told(node).map(|above| words.note(tree.word(above)).raw()); // line 31
+        let notes = request.tree.notified(node).map(|above| words.note(tree.word(above)).raw()); // line 31
         let olds = if self.params.fast_path && !request.is_careful {
             let verbs: ArrayVec<RawVerb, MAX_BATCH> = std::iter::once(take).chain(notes).collect();
             let olds = self.ep.go(verbs.as_slice()).await?;
             if words.units_taken(olds[0] as u64, mask) {
-                let begun = Begun::at(self.leaf_generation.get(olds[0]));
+                let begun = Generations::at(self.leaf_generation.get(olds[0]));
                 let begun = self.begun_in_time(request, &olds[1..], begun);
                 self.undo_in_time(request, node, &begun, &[]).await?;
                 return Ok(Attempt::Blocked(Obstacle::Units(node, mask)));
@@ -73,10 +73,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 return Ok(Attempt::Blocked(Obstacle::Units(node, mask)));
             }
             let verbs: ArrayVec<RawVerb, MAX_BATCH> = notes.collect();
-            let told = self.ep.go(verbs.as_slice()).await?;
-            old.into_iter().chain(told).collect()
+            let notified = self.ep.go(verbs.as_slice()).await?;
+            old.into_iter().chain(notified).collect()
         };
-        let begun = Begun::at(self.leaf_generation.get(olds[0]));
+        let begun = Generations::at(self.leaf_generation.get(olds[0]));
         let begun = self.begun_in_time(request, &olds[1..], begun);
         let piece = Piece { node, mask, with_leaves: false, is_followed: false, begun };
         if self.is_outgrown(&begun) {
@@ -116,7 +116,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let mut verbs = ArrayVec::<RawVerb, MAX_BATCH>::new();
         let occupy = words::occupy(word, here, self.guards);
         verbs.push(occupy.verb); // line 28
-        verbs.extend(request.tree.told(node).map(|above| words.note(tree.word(above)).raw())); // line 31
+        verbs.extend(request.tree.notified(node).map(|above| words.note(tree.word(above)).raw())); // line 31
         let leaves_at = verbs.len();
         if self.has_leaves(node) {
             let full = self.shape.full_leaf();
@@ -172,10 +172,10 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// The generations of the notes with these old words, beside what is known of the node itself.
-    fn begun_in_time(&self, request: &Request, notes: &[u128], mut begun: Begun) -> Begun {
+    fn begun_in_time(&self, request: &Request, notes: &[u128], mut begun: Generations) -> Generations {
         for (place, old) in notes.iter().enumerate() {
-            begun.told(place, request.words.generation_below().get(*old) as u32);
-            begun.swept_at_told(place, is_swept(*old as u64));
+            begun.notified(place, request.words.generation_below().get(*old) as u32);
+            begun.swept_at_notified(place, is_swept(*old as u64));
             // The last one is the highest.
             begun.late = has_grown(*old as u64);
         }
@@ -183,7 +183,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Line 33: whether the tree had grown past the highest note already when that was left.
-    fn is_outgrown(&self, begun: &Begun) -> bool {
+    fn is_outgrown(&self, begun: &Generations) -> bool {
         self.shape.grows() && R::NOTES_SEE_GROWTH && begun.late
     }
 
@@ -193,7 +193,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let words = request.words;
         let word = request.tree.word(node);
         let begun_at = |old: u64| {
-            let mut begun = Begun::at(words.generation_here().get(old.into()));
+            let mut begun = Generations::at(words.generation_here().get(old.into()));
             begun.swept_here(is_swept(old));
             begun
         };
@@ -286,8 +286,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     /// Inequation 1: whether the notes took too long. Strictly less is asked for: clocks tick, and two readings of one that
     /// are a time apart may be a tick more than that apart.
     async fn is_late(&self, looked: Time, pace: Pace) -> bool {
-        let told = self.ep.now().await; // t₂
-        R::ABORTS_WHEN_LATE && told.since(looked) >= pace.limit_ns
+        let notified = self.ep.now().await; // t₂
+        R::ABORTS_WHEN_LATE && notified.since(looked) >= pace.limit_ns
     }
 
     /// Whether the children of `node` are leaves, all four of them, and are to be locked explicitly.
@@ -319,7 +319,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         &self,
         request: &Request,
         node: Node,
-        begun: &Begun,
+        begun: &Generations,
         pieces: &[Piece],
     ) -> Result<(), FabricError> {
         let mut verbs = Verbs::new(self, &request.tree, request.words);
@@ -357,7 +357,7 @@ struct Turn {
     /// What was seen of them.
     look: Look,
     /// The generation of the ticket.
-    begun: Begun,
+    begun: Generations,
 }
 
 /// What a look at the ancestors showed.

@@ -17,7 +17,7 @@
 //! D and DR go up and down, where the exclusive tree has pairs of counters that only rise: that makes room for R in
 //! eight bytes. At most 2,047 clients may use one reader-writer tree at a time, and 127 one unit. The bounds on readers
 //! that are refused with an error ([`MANY_READERS`], [`MANY_READERS_OF_A_UNIT`](super::MANY_READERS_OF_A_UNIT)) leave
-//! half of each counter for those who have added themselves and not looked yet.
+//! half of each counter for clients that have added themselves and not looked yet.
 //!
 //! Exclusive-only trees know nothing of all this: their words are in `layout`.
 

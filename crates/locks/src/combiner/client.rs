@@ -9,12 +9,12 @@
 //! order, so nobody waits in a circle. Its token is the largest of the stretches' tokens, and before the lock is handed
 //! to the user the other combiners are told to stay above it.
 //!
-//! **Cancel safety.** An acquire that is dropped must be adopted (see [`orphans`](crate::orphans)). One whose time runs
+//! **Cancel safety.** An acquire that is dropped must be kept as an abandoned one (see [`abandoned`](crate::abandoned)). One whose time runs
 //! out cancels its request and waits for the answer, one round trip: if the grant was under way, it is given back.
 
 use super::core::{Answer, Refusal, Request};
 use super::ids::Ids;
-use super::message::{self, Heard, Kind};
+use super::message::{self, Kind, ServerAnswer};
 use super::server::Learning;
 use super::{Params, Variant};
 use crate::protocol::{Change, Denied, Grant, LockClient, Lost, Patience, Reason, Space, Want};
@@ -192,7 +192,7 @@ impl<E: Endpoint, V: Variant> CombinerClient<E, V> {
                 loop {
                     self.ep.send(Self::server(shard), Kind::Poll.message(0, &[u64::from(id)])).await?;
                     let heard = self.ep.recv(|from, message| Self::about(from, message, shard, id)).await;
-                    if let Heard::Answer(answer) = heard {
+                    if let ServerAnswer::Answer(answer) = heard {
                         return Ok(Some(answer));
                     }
                     self.mark_poll(shard, id, so_far);
@@ -220,7 +220,7 @@ impl<E: Endpoint, V: Variant> CombinerClient<E, V> {
     /// The response to the request itself: nothing where it was only taken note of.
     async fn noted(&self, shard: u16, id: u32) -> Option<Answer> {
         let heard = self.ep.recv(|from, message| Self::about(from, message, shard, id)).await;
-        if let Heard::Answer(answer) = heard { Some(answer) } else { None }
+        if let ServerAnswer::Answer(answer) = heard { Some(answer) } else { None }
     }
 
     pub(super) async fn hear(&self, shard: u16, id: u32) -> Answer {
@@ -228,13 +228,18 @@ impl<E: Endpoint, V: Variant> CombinerClient<E, V> {
     }
 
     async fn hear_by(&self, deadline: Deadline, shard: u16, id: u32) -> Option<Answer> {
-        let answer = |heard| if let Heard::Answer(answer) = heard { Some(answer) } else { None };
+        let answer = |heard| if let ServerAnswer::Answer(answer) = heard { Some(answer) } else { None };
         self.ep
             .recv_by(deadline, |from, message| Self::about(from, message, shard, id).and_then(answer))
             .await
     }
 
-    fn about(from: PeerId, message: &lockwright_fabric::Message, shard: u16, id: u32) -> Option<Heard> {
+    fn about(
+        from: PeerId,
+        message: &lockwright_fabric::Message,
+        shard: u16,
+        id: u32,
+    ) -> Option<ServerAnswer> {
         if from == Self::server(shard) { message::decode_answer(id, message) } else { None }
     }
 

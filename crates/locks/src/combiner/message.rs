@@ -7,7 +7,6 @@
 //! | UnlockPart | server | start, end, id ∣ rest << 32 |
 //! | Upgrade | server | id ∣ wait << 32 |
 //! | Raise | server | token |
-//! | Thesis | server | an eight-byte request of [`wire`](super::wire) |
 //! | Granted, Downgraded | client | id, token |
 //! | Busy, Cancelled, Noted, NotYet | client | id |
 //! | Refused | client | id, number of the refusal |
@@ -37,11 +36,10 @@ pub(super) enum Kind {
     /// The request was taken; the grant is to be looked for.
     Noted,
     NotYet,
-    Thesis,
 }
 
 impl Kind {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 15] = [
         Self::Lock,
         Self::Unlock,
         Self::UnlockPart,
@@ -57,7 +55,6 @@ impl Kind {
         Self::Refused,
         Self::Noted,
         Self::NotYet,
-        Self::Thesis,
     ];
 
     pub(super) fn of(kind: u32) -> Option<Self> {
@@ -72,7 +69,7 @@ impl Kind {
 
 /// The name of a kind, for traces.
 pub(super) fn name(kind: u32) -> &'static str {
-    const NAMES: [&str; 16] = [
+    const NAMES: [&str; 15] = [
         "Lock",
         "Unlock",
         "UnlockPart",
@@ -88,7 +85,6 @@ pub(super) fn name(kind: u32) -> &'static str {
         "Refused",
         "Noted",
         "NotYet",
-        "Thesis",
     ];
     if kind == Message::DEPARTED {
         return "Departed";
@@ -149,14 +145,14 @@ pub(super) fn encode_answer(id: u32, answer: Answer) -> Message {
 
 /// What a client finds in a message about its request `id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum ServerAnswer {
     Answer(Answer),
     Noted,
     NotYet,
 }
 
 /// What `message` says about the request `id`, if it is about that.
-pub(super) fn decode_answer(id: u32, message: &Message) -> Option<Heard> {
+pub(super) fn decode_answer(id: u32, message: &Message) -> Option<ServerAnswer> {
     let [about, what, ..] = message.words;
     if about != u64::from(id) {
         return None;
@@ -167,11 +163,11 @@ pub(super) fn decode_answer(id: u32, message: &Message) -> Option<Heard> {
         Kind::Busy => Answer::Busy,
         Kind::Cancelled => Answer::Cancelled,
         Kind::Refused => Answer::Refused(*Refusal::ALL.get(what as usize)?),
-        Kind::Noted => return Some(Heard::Noted),
-        Kind::NotYet => return Some(Heard::NotYet),
+        Kind::Noted => return Some(ServerAnswer::Noted),
+        Kind::NotYet => return Some(ServerAnswer::NotYet),
         _ => return None,
     };
-    Some(Heard::Answer(answer))
+    Some(ServerAnswer::Answer(answer))
 }
 
 #[cfg(test)]
@@ -208,7 +204,7 @@ mod tests {
         ];
         for answer in refusals.into_iter().chain(others) {
             let message = encode_answer(8, answer);
-            assert_eq!(decode_answer(8, &message), Some(Heard::Answer(answer)));
+            assert_eq!(decode_answer(8, &message), Some(ServerAnswer::Answer(answer)));
             assert_eq!(decode_answer(9, &message), None);
         }
     }

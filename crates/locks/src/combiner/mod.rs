@@ -6,7 +6,7 @@
 //! granted at once; any other counts what stands before it and is granted when that count comes to zero. So nobody
 //! overtakes an earlier request it conflicts with. `server` and `client` carry this over any fabric, in the
 //! thesis's two ways of learning of a grant (polling by RPC, polling a flag) and in ours: the server answers when the
-//! lock is granted. `wire` is the thesis's eight-byte request.
+//! lock is granted.
 //!
 //! What it must not do: rely on clients. They are not trusted with lock words; whatever they send, the worst that
 //! comes of it is a clear refusal.
@@ -28,19 +28,16 @@ pub(crate) mod records;
 mod server;
 mod shards;
 mod sync;
-mod thesis;
 pub(crate) mod tree;
 #[cfg(test)]
 mod tree_tests;
 mod wide;
-pub mod wire;
 
 pub use client::{CombinerClient, CombinerGrant};
 pub use flags::Flags;
 pub use server::{CombinerServer, Learning};
-pub use thesis::{Thesis, ThesisClient, ThesisServer};
 
-use self::core::{AsPrinted, Rules, Shipped};
+use self::core::{Rules, Shipped};
 use crate::protocol::{Info, Offers, Protocol, Space};
 use lockwright_fabric::{Addr, BoxedRole, Endpoint, Needs, NodeId};
 use std::fmt::Debug;
@@ -106,7 +103,7 @@ impl Variant for Pushed {
 pub struct PollRpc;
 
 impl Variant for PollRpc {
-    type Rules = AsPrinted;
+    type Rules = Shipped;
     const INFO: Info = info(
         "combiner-poll-rpc",
         "server-side reader-writer range locks; clients poll by RPC",
@@ -122,7 +119,7 @@ impl Variant for PollRpc {
 pub struct IntervalTree;
 
 impl Variant for IntervalTree {
-    type Rules = AsPrinted;
+    type Rules = Shipped;
     const INFO: Info = info(
         "interval-tree",
         "one server thread with an interval tree answers at once; clients that must wait poll by RPC",
@@ -138,7 +135,7 @@ impl Variant for IntervalTree {
 pub struct PollFlag;
 
 impl Variant for PollFlag {
-    type Rules = AsPrinted;
+    type Rules = Shipped;
     const INFO: Info = info(
         "combiner-poll-flag",
         "server-side reader-writer range locks; clients poll a flag by one-sided reads",

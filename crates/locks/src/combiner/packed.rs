@@ -70,7 +70,7 @@ fn pack(client: ClientId, request: Request, mut put: impl FnMut(usize, u64)) -> 
         Request::Lock { id, lock, mode, start, end, wait } => {
             let how = LOCK << 56 | flag(mode == Mode::Exclusive, EXCLUSIVE) | flag(wait, WAIT);
             put(1, start);
-            // What ends before it begins is refused by whoever serves it, and has to come through as it is.
+            // What ends before it begins is refused by the combiner, and has to come through as it is.
             match end.checked_sub(start) {
                 Some(length) if length.max(lock) <= u64::from(u32::MAX) => {
                     put(2, lock | length << 32);

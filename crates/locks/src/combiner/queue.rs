@@ -14,7 +14,7 @@
 //! | shared word | written by | meaning |
 //! |---|---|---|
 //! | `tail` | handlers | the node appended last |
-//! | `next` of a node | its handler (none), then whoever appends behind it | the node behind it |
+//! | `next` of a node | its handler (none), then the handler that appends behind it | the node behind it |
 //! | `words`, `len` of a node | its handler, before it appends | the requests; how many words they are, and whose |
 //! | `entering` | handler | one more than the number of the node that is about to be appended and linked; 0: none |
 //! | `taken` | combiner | how many of the handler's nodes it has left behind: these can be used again |
@@ -282,7 +282,7 @@ impl<T: Carried> Handler<T> {
         (self.appended, self.filled) = (self.appended + 1, 0);
         // Round and round: its nodes lie one after the other.
         self.filling = self.shared.further(self.number, me, 1);
-        // Seen by whoever sees the exchange that follows.
+        // Seen by a handler that sees the exchange that follows.
         self.shared.seats[self.number as usize].entering.store(self.appended, Relaxed);
         me
     }
@@ -383,7 +383,7 @@ impl<T: Carried> Combining<T> {
 
     /// The list ends before its tail. If that is a dead handler's doing, links the nodes it left behind.
     ///
-    /// Nobody living has this node as a predecessor: whoever has appended behind it was entering, and whoever appends
+    /// Nobody living has this node as a predecessor: a handler that has appended behind it was entering, and a handler that appends
     /// from now on finds another tail. Of the dead, only those count that were certainly appended: they are the tail,
     /// or somebody linked himself to them. (Any other request of theirs is lost with them, as if it had never come.) If
     /// several left pieces behind, the one that ends in the tail comes last; the order of the others is not known.

@@ -137,7 +137,7 @@ impl<R: Rules> Role for CombinerServer<R> {
         }
     }
 
-    fn hears_departures(&self) -> bool {
+    fn wants_departures(&self) -> bool {
         true
     }
 }

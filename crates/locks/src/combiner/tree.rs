@@ -1,8 +1,8 @@
 //! What the combiner asks of its interval trees: many trees (one for each lock that has ranges, one for all names
 //! together), in which requests stand by their range, held and waiting alike.
 //!
-//! [`Wide`](super::wide::Wide) is the one that is shipped. The thesis has a red-black tree, one range a node, which touches
-//! more cache lines.
+//! [`Wide`](super::wide::Wide) is the one that is shipped; tests run the combiner on a narrower one, which is deep with few
+//! ranges. The thesis has a red-black tree, one range a node, which touches more cache lines.
 //!
 //! What a tree must not do: know who blocks whom. It finds what overlaps; the rest is the combiner's.
 
@@ -35,11 +35,7 @@ pub trait IntervalTrees: Clone + Debug + Default + Send + 'static {
     /// With more requests than this they are far enough away to be looked up together.
     const MANY: usize;
 
-    /// Whether what [`insert`](Self::insert) says is always so.
-    const IS_SURE: bool;
-
-    /// Puts a request into the tree that its record names, with the range `start..end`. Says whether nothing there overlaps it;
-    /// where that cannot be seen on the way, the answer may be no, and [`overlapping`](Self::overlapping) finds out.
+    /// Puts a request into the tree that its record names, with the range `start..end`. Says whether nothing there overlaps it.
     fn insert(&mut self, records: &mut Records, slot: Slot, start: u64, end: u64) -> bool;
 
     /// Takes the request out of its tree; its record is good for nothing then but to be given back. Says whether nothing

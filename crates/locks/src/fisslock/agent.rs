@@ -23,7 +23,7 @@ pub(super) struct Agent {
     pub(super) token: u64,
     pub(super) holders: BTreeSet<Ticket>,
     pub(super) queue: VecDeque<Waiter>,
-    /// Whoever released before its ACQUIRE, which the decider granted, arrived (Fig. 9 left).
+    /// Tasks that released before its ACQUIRE, which the decider granted, arrived (Fig. 9 left).
     pub(super) early: BTreeSet<Ticket>,
     /// The incarnation with which the agent was not let go: it tries again only with a larger one.
     pub(super) refused_at: Option<u8>,
@@ -34,7 +34,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// An agent that came with the lock, for `holder`, with those who wait.
+    /// An agent that came with the lock, for `holder`, with the tasks that wait.
     pub(super) fn new(mode: Mode, inca: u8, token: u64, holder: Ticket, queue: Vec<Waiter>) -> Self {
         Self {
             mode,
@@ -90,7 +90,7 @@ impl Agent {
         granted
     }
 
-    /// A holder lets go, or somebody who will turn out to be one.
+    /// A holder lets go, or a task that will turn out to be one.
     pub(super) fn release(&mut self, ticket: Ticket) {
         if !self.holders.remove(&ticket) {
             self.early.insert(ticket);

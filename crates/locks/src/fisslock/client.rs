@@ -2,7 +2,7 @@
 //!
 //! A try is answered by the decider if the lock can be had, and else by its agent, which does not queue it.
 //!
-//! **Cancel safety.** An acquire that is dropped must be adopted (see [`orphans`](crate::orphans)). One whose time runs
+//! **Cancel safety.** An acquire that is dropped must be kept as an abandoned one (see [`abandoned`](crate::abandoned)). One whose time runs
 //! out tells the library, which lets go of the lock if it should still come, and the call returns at once.
 
 use super::directory::Known;
@@ -76,19 +76,19 @@ impl<E: Endpoint, R: Rules> FissClient<E, R> {
     }
 
     /// What the library says about `slot` next: the token of a grant, or that it gave up.
-    async fn hear(&self, lock: u64, slot: u64) -> Heard {
+    async fn hear(&self, lock: u64, slot: u64) -> MachineAnswer {
         let about_slot = |_: PeerId, message: &Message| match message.kind {
             _ if (message.lock, message.words[0]) != (lock, slot) => None,
-            call::LOCKED => Some(Heard::Locked(message.words[1])),
-            call::GAVE_UP => Some(Heard::GaveUp),
-            call::DENIED => Some(Heard::Denied),
+            call::LOCKED => Some(MachineAnswer::Locked(message.words[1])),
+            call::GAVE_UP => Some(MachineAnswer::GaveUp),
+            call::DENIED => Some(MachineAnswer::Denied),
             _ => None,
         };
         self.ep.recv(about_slot).await
     }
 
     /// The same, unless the user's patience ends first. That is an alarm, not a deadline: retransmissions go by those.
-    async fn hear_until(&self, until: Option<Time>, lock: u64, slot: u64) -> Option<Heard> {
+    async fn recv_until(&self, until: Option<Time>, lock: u64, slot: u64) -> Option<MachineAnswer> {
         let mut heard = pin!(self.hear(lock, slot));
         let Some(until) = until else { return Some(heard.await) };
         let mut alarm = pin!(self.ep.alarm(until));
@@ -101,7 +101,7 @@ impl<E: Endpoint, R: Rules> FissClient<E, R> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Heard {
+enum MachineAnswer {
     Locked(u64),
     GaveUp,
     Denied,
@@ -121,20 +121,20 @@ impl<E: Endpoint, R: Rules> LockClient for FissClient<E, R> {
         let urgent = u64::from(self.ep.me().index().0 < self.params.urgent_clients as usize);
         let shared = u64::from(want.claim.mode == Mode::Shared);
         self.ep.send(self.machine, Message::new(lock, call::LOCK, &[slot, shared, urgent, tries])).await?;
-        match self.hear_until(until, lock, slot).await {
-            Some(Heard::Locked(token)) => {
+        match self.recv_until(until, lock, slot).await {
+            Some(MachineAnswer::Locked(token)) => {
                 let token = self.params.tokens.then_some(token);
                 return Ok(FissGrant { held: TokenGrant { lock, token }, slot });
             }
-            Some(Heard::Denied) => {
+            Some(MachineAnswer::Denied) => {
                 self.slots.free(slot);
                 return Err(Denied::Busy);
             }
-            Some(Heard::GaveUp) | None => {}
+            Some(MachineAnswer::GaveUp) | None => {}
         }
         self.ep.send(self.machine, Message::new(lock, call::GIVE_UP, &[slot])).await?;
         // A grant that crossed the call comes before its answer, and is void.
-        while self.hear(lock, slot).await != Heard::GaveUp {}
+        while self.hear(lock, slot).await != MachineAnswer::GaveUp {}
         self.slots.free(slot);
         Err(Denied::TimedOut)
     }

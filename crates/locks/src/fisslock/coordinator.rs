@@ -2,13 +2,13 @@
 //! (§5.3). Reliable, as in the paper: it does not fail, and what it is told of failures is true. It also keeps the
 //! directory of sparse lock ids, which must outlive any server.
 //!
-//! Whoever holds a lock or waits for it is known on its own machine. Everything else about a lock, its agent, its registers
+//! Holders and waiters of a lock are known on their own machines. Everything else about a lock, its agent, its registers
 //! and the packets about it, can be made anew from that. So a recovery is:
 //!
 //! 1. **S1** `pause`: every surviving machine enters a new epoch, sends no packet of the paused racks any more, forgets
 //!    those it has sent, and reports its tasks and agents. Its own tasks go on with agents that are there.
 //! 2. **S2** `restore`: agents that survived hear who holds and waits elsewhere; where a lock has no agent, one is made on
-//!    the machine of a holder, or of whoever waits.
+//!    the machine of a holder, or of a waiter.
 //! 3. **S3** `load`: the decider's registers are written from the agents, in the new epoch, with a new block of stamps.
 //!    Then machines `resume`.
 //!
@@ -17,7 +17,7 @@
 
 use super::directory::Directory;
 use super::packet::{Waiter, call};
-use super::report::{Entry, What};
+use super::report::{Entry, EntryKind};
 use super::{FIRST_EPOCH, Params, Rules, decider};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Message, Outbox, PeerId, Role, Time};
@@ -138,15 +138,15 @@ impl<R: Rules> Coordinator<R> {
         for entry in reports.values().flatten() {
             let known = locks.entry(entry.lid).or_default();
             match entry.what {
-                What::Agent => known.agent = Some(*entry),
-                What::Holds if R::HOLDERS_ARE_GATHERED => known.holders.push(entry.waiter),
-                What::Holds => {}
-                What::Waits => known.waiters.push(entry.waiter),
+                EntryKind::Agent => known.agent = Some(*entry),
+                EntryKind::Holds if R::HOLDERS_ARE_GATHERED => known.holders.push(entry.waiter),
+                EntryKind::Holds => {}
+                EntryKind::Waits => known.waiters.push(entry.waiter),
             }
         }
         let (mut registers, mut restored) = (Vec::new(), BTreeMap::<u8, Vec<Entry>>::new());
         for (lid, known) in &locks {
-            let agent = self.seat(*lid, known);
+            let agent = self.agent_entry(*lid, known);
             if *lid < self.params.switch_locks {
                 registers.push(agent);
             }
@@ -164,7 +164,7 @@ impl<R: Rules> Coordinator<R> {
     }
 
     /// Where the lock's agent is, or will be: with a holder if there is one.
-    fn seat(&self, lid: u64, known: &Known) -> Entry {
+    fn agent_entry(&self, lid: u64, known: &Known) -> Entry {
         if let Some(agent) = known.agent {
             return agent;
         }
@@ -234,7 +234,7 @@ impl<R: Rules> Role for Coordinator<R> {
         }
     }
 
-    fn hears_of_roles(&self) -> bool {
+    fn wants_role_departures(&self) -> bool {
         true
     }
 }

@@ -79,7 +79,7 @@ impl<R: Rules> Decider<R> {
         self.pipeline.peek((lid / self.racks) as usize)
     }
 
-    /// What becomes of `packet`, and the token of whoever is granted something; nothing if it is too old to matter.
+    /// What becomes of `packet`, and the token of the task that is granted something; nothing if it is too old to matter.
     fn decide(&mut self, packet: &Packet) -> Option<(Decision, u64)> {
         let is_checked = if self.once.epoch() == 0 { R::RESTARTED_IS_CLOSED } else { R::EPOCHS_ARE_CHECKED };
         if is_checked && !self.once.is_current(packet.epoch) {

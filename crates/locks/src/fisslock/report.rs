@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | 0 | | lock |
 //! | 1 | 0–49 | a ticket with its mode and priority, as in a queue; of an agent: its machine and the lock's mode |
-//! | 1 | 56–57 | [`What`] |
+//! | 1 | 56–57 | [`EntryKind`] |
 //! | 1 | 58 | of an agent: readers are kept out |
 
 use super::packet::{Ticket, Waiter};
@@ -13,7 +13,7 @@ use lockwright_fabric::observe::Mode;
 
 /// What an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum What {
+pub(super) enum EntryKind {
     /// A task that waits.
     Waits,
     /// A task that holds the lock.
@@ -26,7 +26,7 @@ pub(super) enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
     pub(super) lid: u64,
-    pub(super) what: What,
+    pub(super) what: EntryKind,
     pub(super) waiter: Waiter,
     pub(super) barred: bool,
 }
@@ -34,13 +34,13 @@ pub(super) struct Entry {
 impl Entry {
     /// A task that waits or holds.
     pub(super) fn task(lid: u64, waiter: Waiter, held: bool) -> Self {
-        Self { lid, what: if held { What::Holds } else { What::Waits }, waiter, barred: false }
+        Self { lid, what: if held { EntryKind::Holds } else { EntryKind::Waits }, waiter, barred: false }
     }
 
     /// An agent on machine `mid`.
     pub(super) fn agent(lid: u64, mid: u8, mode: Mode, barred: bool) -> Self {
         let waiter = Waiter { ticket: Ticket { mid, tid: 0 }, mode, priority: 0, tries: false };
-        Self { lid, what: What::Agent, waiter, barred }
+        Self { lid, what: EntryKind::Agent, waiter, barred }
     }
 
     /// As they travel.
@@ -49,9 +49,9 @@ impl Entry {
             .iter()
             .flat_map(|entry| {
                 let what = match entry.what {
-                    What::Waits => 0,
-                    What::Holds => 1,
-                    What::Agent => 2,
+                    EntryKind::Waits => 0,
+                    EntryKind::Holds => 1,
+                    EntryKind::Agent => 2,
                 };
                 [entry.lid, entry.waiter.pack() | what << 56 | u64::from(entry.barred) << 58]
             })
@@ -65,9 +65,9 @@ impl Entry {
             .map(|words| Self {
                 lid: words[0],
                 what: match words[1] >> 56 & 3 {
-                    0 => What::Waits,
-                    1 => What::Holds,
-                    _ => What::Agent,
+                    0 => EntryKind::Waits,
+                    1 => EntryKind::Holds,
+                    _ => EntryKind::Agent,
                 },
                 waiter: Waiter::unpack(words[1]),
                 barred: words[1] >> 58 & 1 != 0,

@@ -68,11 +68,11 @@ impl Liveness {
 /// What a client does that has found `seen` in `word`, its own liveness, after it was granted a lock or wrote a heartbeat.
 ///
 /// # Errors
-/// [`FabricError::Expelled`] if it was evicted.
+/// [`FabricError::Evicted`] if it was evicted.
 pub async fn refute<E: Endpoint>(ep: &E, word: Word64, mut seen: Liveness) -> Result<(), FabricError> {
     while !seen.is_alive() {
         if seen.is_evicted() {
-            return Err(FabricError::Expelled);
+            return Err(FabricError::Evicted);
         }
         let found = Liveness(ep.go(word.cas(seen.0, seen.cleared().0)).await?);
         if found == seen {

@@ -25,6 +25,11 @@ pub trait HolderSpace {
     /// Words that are loaded at a time: more than one where a load is a round trip.
     const LOADS: usize = 1;
 
+    /// Whether a lock that no client alive holds, but some want, is left to them for a while, if none who wanted it has died:
+    /// it may be on its way to one that is slow. Of direct spaces only. Elsewhere a client that is alive may have left the lock
+    /// taken without a record, and a reset costs a waiter its place and nothing else.
+    const WAITERS_ARE_GIVEN_TIME: bool = false;
+
     /// Where the table's words are.
     fn layout(&self) -> &TableLayout;
 

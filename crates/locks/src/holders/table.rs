@@ -13,7 +13,7 @@ use super::space::{HolderSpace, MAX_LOADS, RangeSpace, RecordRules, bits};
 use super::writer::RecordWriter;
 use crate::shiftlock::Shipped;
 use crate::shiftlock::layout::{Layout, Member};
-use crate::shiftlock::lookup::HolderLookup;
+use crate::shiftlock::lookup::{Fate, HolderLookup};
 use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{FabricError, PeerId, Time, Word64};
 use std::fmt::Debug;
@@ -56,13 +56,20 @@ struct IsHeld<L> {
     entry: PhantomData<L>,
 }
 
+impl<L: Layout> IsHeld<L> {
+    /// Whether a record is of the member that asks.
+    #[inline(always)]
+    fn asks(&self, peer: PeerId, record: u64) -> bool {
+        Member::new::<L>(peer, record & L::SLOT.max() as u64) == Some(self.except)
+    }
+}
+
 impl<L: Layout> Query for IsHeld<L> {
     const READS_RANGE: bool = false;
 
     #[inline(always)]
     fn may_match(&self, peer: PeerId, record: u64, first: First) -> bool {
-        let asks = || Member::new::<L>(peer, record & L::SLOT.max() as u64) == Some(self.except);
-        first.holds() && first.is_for(Kind::Keyed, self.lock) && !asks()
+        first.holds() && first.is_for(Kind::Keyed, self.lock) && !self.asks(peer, record)
     }
 
     fn matches(&self, _: First, _: Option<[u64; 3]>) -> bool {
@@ -365,9 +372,22 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
         find_in_steps!(self, query: load_now is_alive_now)
     }
 
-    /// Whether somebody alive is known to hold a keyed lock, but for the queue member that asks.
-    pub fn is_held_now(&self, lock: u64, except: Member) -> bool {
-        self.find_now(IsHeld::<L> { lock, except, entry: PhantomData }).unwrap_or(true)
+    /// Whether clients that are alive have a record for a keyed lock, but for the queue member that asks, and no client that is
+    /// dead has one: after the look that found no holder, for nothing but patience rests on this.
+    fn is_left_to_the_living(&self, lock: u64, except: Member) -> bool {
+        let reader = self.reader();
+        let is_for = |record: &HolderRecord| {
+            let asks = IsHeld::<L> { lock, except, entry: PhantomData }.asks(record.peer, record.record);
+            record.first.is_for(Kind::Keyed, lock) && !asks
+        };
+        let mut wanted = false;
+        for client in reader.clients().filter(|client| reader.records(client).any(|record| is_for(&record))) {
+            if !self.space().is_alive_now(client.peer) {
+                return false;
+            }
+            wanted = true;
+        }
+        wanted
     }
 
     /// Whether somebody alive holds or wants `lock`, keyed or a range of it.
@@ -383,8 +403,13 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
 }
 
 impl<S: HolderSpace, L: Layout, R: RecordRules> HolderLookup for HolderTable<S, L, R> {
-    async fn is_held(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
-        self.find(IsHeld::<L> { lock, except, entry: PhantomData }).await
+    async fn fate(&self, lock: u64, except: Member) -> Result<Fate, FabricError> {
+        let held = self.find(IsHeld::<L> { lock, except, entry: PhantomData }).await?;
+        Ok(match held {
+            true => Fate::Held,
+            false if S::WAITERS_ARE_GIVEN_TIME && self.is_left_to_the_living(lock, except) => Fate::Wanted,
+            false => Fate::Dead,
+        })
     }
 }
 

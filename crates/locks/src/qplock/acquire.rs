@@ -1,4 +1,4 @@
-//! Acquire: into the own side's queue (Alg. 2 qLock), then, for whoever leads it, through Peterson's lock (Alg. 1).
+//! Acquire: into the own side's queue (Alg. 2 qLock), then, for a client that leads it, through Peterson's lock (Alg. 1).
 //!
 //! Ordering. A client's awaited verbs take effect in program order, and so do the verbs of a batch: the fabric
 //! promises it. So the store of the own tail is visible before the other tail is looked at, which is the store-load
@@ -6,11 +6,10 @@
 
 use super::layout::{Desc, Pass, Side, WHO};
 use super::{Place, QpClient, QpGrant, Rules};
-use crate::fast::{Either, fast};
 use crate::protocol::{Denied, Patience, Want};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Cond, Endpoint, FabricError, Verb, Word64};
-use std::future::{poll_fn, ready};
+use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
@@ -28,30 +27,23 @@ pub(super) enum Token {
 
 impl<E: Endpoint, R: Rules> QpClient<E, R> {
     /// One batch: enqueue, look at the other side. Both empty: granted.
-    #[inline(always)]
-    pub(super) fn acquire_fast(&self, want: Want) -> impl Future<Output = Result<QpGrant, Denied>> {
-        let place = match self.begin(want) {
-            Ok(place) => place,
-            Err(denied) => return Either::left(Either::left(ready(Err(denied)))),
-        };
+    pub(super) async fn acquire_fast(&self, want: Want) -> Result<QpGrant, Denied> {
+        let place = self.begin(want)?;
         if R::FIFO {
-            return Either::left(Either::right(self.acquire_in_order(want, place)));
+            return self.acquire_in_order(want, place).await;
         }
         let tail = self.tail(place);
         let me = place.me.to_word();
         let enqueue = if self.swaps(want) { tail.swap(me) } else { tail.cas(0, me) };
-        let first = if R::LOOKS_FIRST && R::FENCED {
-            Either::left(self.ep.go((enqueue, self.rival(place).read())))
+        let (pred, rival) = if R::LOOKS_FIRST && R::FENCED {
+            self.ep.go((enqueue, self.rival(place).read())).await?
         } else {
-            Either::right(self.enqueue_by_other_rules(enqueue, self.rival(place)))
+            self.enqueue_by_other_rules(enqueue, self.rival(place)).await?
         };
-        Either::right(fast(first, move |olds| match olds {
-            Ok((0, 0)) if !R::EXTENDED && R::LEADER_RUNS_PETERSON => {
-                Ok(Ok(self.granted(place, want, self.params.budget, 0)))
-            }
-            Ok((pred, rival)) => Err(self.acquire_slow(want, place, pred, rival)),
-            Err(lost) => Ok(Err(lost.into())),
-        }))
+        if (pred, rival) == (0, 0) && !R::EXTENDED && R::LEADER_RUNS_PETERSON {
+            return Ok(self.granted(place, want, self.params.budget, 0));
+        }
+        self.acquire_slow(want, place, pred, rival).await
     }
 
     /// The paper's first verb, which only enqueues; and a mutant's, which looks before its store is visible.

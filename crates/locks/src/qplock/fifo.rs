@@ -5,7 +5,7 @@
 //! above what it saw there and above its predecessor's. One that is in a queue before another begins to look has the
 //! smaller ticket; of two who do this at the same moment either may be first.
 //!
-//! Safety is Peterson's lock as before, which is safe however often one yields. Tickets only say *when* to yield: whoever
+//! Safety is Peterson's lock as before, which is safe however often one yields. Tickets only say *when* to yield: a client that
 //! releases passes the lock along its own queue unless the other side's head came earlier, and a head that could enter
 //! lets the other one go first if that has the smaller ticket.
 //!

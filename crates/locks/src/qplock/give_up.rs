@@ -1,11 +1,10 @@
 //! Giving up: an acquire whose time is over is finished all the same, out of its user's sight.
 //!
-//! Whoever stands in a queue will be passed the lock, so it cannot just go away. The rest of the acquire becomes an orphan
+//! A client that stands in a queue will be passed the lock, so it cannot just go away. The rest of the acquire becomes an abandoned acquire
 //! of the client, is driven on beside whatever the client does next, and gives the lock back as soon as it has it. Its
 //! descriptor stays its own until then.
 
-use crate::fast::Either;
-use crate::orphans::Orphans;
+use crate::abandoned::AbandonedAcquires;
 use crate::protocol::{Denied, LockClient, Lost, Patience, Want};
 use lockwright_fabric::Endpoint;
 use std::rc::Rc;
@@ -18,46 +17,45 @@ use std::rc::Rc;
 pub struct GivesUp<E, C> {
     ep: E,
     client: Rc<C>,
-    orphans: Rc<Orphans>,
+    abandoned: Rc<AbandonedAcquires>,
 }
 
 impl<E: Endpoint, C: LockClient + 'static> GivesUp<E, C> {
     pub(super) fn new(ep: E, client: C) -> Self {
-        Self { ep, client: Rc::new(client), orphans: Rc::default() }
+        Self { ep, client: Rc::new(client), abandoned: Rc::default() }
     }
 
     /// With a deadline, or beside what was given up before.
     async fn acquire_slow(&self, want: Want) -> Result<C::Grant, Denied> {
         let Patience::Until(deadline) = want.patience else {
-            return self.orphans.beside(self.client.acquire(want)).await;
+            return self.abandoned.drive_with(self.client.acquire(want)).await;
         };
-        let acquire = Orphans::owned(self.client.clone(), want.with(Patience::Forever));
-        let in_time = self.orphans.unless(acquire, self.ep.alarm(deadline), self.client.clone());
-        self.orphans.beside(in_time).await.unwrap_or(Err(Denied::TimedOut))
+        let acquire = AbandonedAcquires::owned(self.client.clone(), want.with(Patience::Forever));
+        let in_time =
+            self.abandoned.acquire_or_abandon(acquire, self.ep.alarm(deadline), self.client.clone());
+        self.abandoned.drive_with(in_time).await.unwrap_or(Err(Denied::TimedOut))
     }
 }
 
 impl<E: Endpoint, C: LockClient + 'static> LockClient for GivesUp<E, C> {
     type Grant = C::Grant;
 
-    #[inline(always)]
-    fn acquire(&self, want: Want) -> impl Future<Output = Result<C::Grant, Denied>> {
-        if self.orphans.is_empty() && !matches!(want.patience, Patience::Until(_)) {
-            return Either::left(self.client.acquire(want));
+    async fn acquire(&self, want: Want) -> Result<C::Grant, Denied> {
+        if self.abandoned.is_empty() && !matches!(want.patience, Patience::Until(_)) {
+            return self.client.acquire(want).await;
         }
-        Either::right(self.acquire_slow(want))
+        self.acquire_slow(want).await
     }
 
-    #[inline(always)]
-    fn release(&self, grant: C::Grant) -> impl Future<Output = Result<(), Lost>> {
-        if self.orphans.is_empty() {
-            return Either::left(self.client.release(grant));
+    async fn release(&self, grant: C::Grant) -> Result<(), Lost> {
+        if self.abandoned.is_empty() {
+            return self.client.release(grant).await;
         }
-        Either::right(self.orphans.beside(self.client.release(grant)))
+        self.abandoned.drive_with(self.client.release(grant)).await
     }
 
     async fn settle(&self) {
-        self.orphans.finish().await;
+        self.abandoned.finish().await;
     }
 
     fn locals(&self) -> Vec<u64> {

@@ -62,7 +62,7 @@ pub struct QpParams {
     /// atomics.
     pub swap: bool,
     /// For the bypass checker, where order is strict: a client counts as waiting from when it has its ticket, not from its
-    /// first verb. Before that, those who share its side may win races for the tail.
+    /// first verb. Before that, clients that share its side may win races for the tail.
     pub waits_from_ticket: bool,
 }
 
@@ -96,7 +96,7 @@ pub trait Rules: std::fmt::Debug + Send + Sync + 'static {
     const TWO_QUEUES: bool = true;
     /// The store of one's own tail takes effect before the look at the other's.
     const FENCED: bool = true;
-    /// Whoever finds its queue empty runs Peterson's lock, and who is passed the lock does not (PlusCal p2). Algorithm
+    /// A client that finds its queue empty runs Peterson's lock, and who is passed the lock does not (PlusCal p2). Algorithm
     /// 1's text has it the other way round.
     const LEADER_RUNS_PETERSON: bool = true;
     /// Writes `victim` before it waits (Alg. 1 line 6).
@@ -205,7 +205,7 @@ impl<R: Rules> Protocol for QpLock<R> {
 ///
 /// # Cancel safety
 /// An acquire that is dropped leaves its descriptor in a queue, and the queue stands still behind it. Give up through
-/// [`Orphans`](crate::orphans::Orphans), or by a deadline ([`GivesUp`]).
+/// [`AbandonedAcquires`](crate::abandoned::AbandonedAcquires), or by a deadline ([`GivesUp`]).
 #[derive(Clone, Debug)]
 pub struct QpClient<E, R = Shipped> {
     ep: E,

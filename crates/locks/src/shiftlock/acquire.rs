@@ -1,10 +1,10 @@
 //! Acquire (Alg. 2): the one verb that usually suffices, and what follows when it does not.
 
-use super::give_up::Begun;
+use super::give_up::PendingAcquire;
 use super::layout::{Delta, Entry, Layout, Member, happened};
-use super::messages::{Pass, Successor};
-use super::recover::Vigil;
 use super::lookup::HolderLookup;
+use super::messages::{Pass, Successor};
+use super::recover::StallTimer;
 use super::{Core, Rules, ShiftGrant};
 use crate::fast::{Quick, now};
 use crate::protocol::{Denied, Reason, Want};
@@ -43,32 +43,17 @@ pub(super) fn enter_if_no_writer<L: Layout, R: Rules>(readers: u64) -> MaskedCas
 }
 
 /// An acquire that is over with its first verb, or has come so far.
-pub(super) type Beginning<L> = Result<Result<ShiftGrant, Denied>, Begun<L>>;
+pub(super) type FirstVerb<L> = Result<Result<ShiftGrant, Denied>, PendingAcquire<L>>;
 
 impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     /// The first verb of an acquire, and what follows from it.
-    pub(super) async fn begin(&self, want: Want) -> Beginning<L> {
+    pub(super) async fn begin(&self, want: Want) -> FirstVerb<L> {
         let (lock, began) = (want.claim.lock, self.last_look());
         if want.claim.mode == Mode::Shared {
             return self.entered(lock, began, self.ep.go(self.enter(lock)).await);
         }
         let Some(me) = self.members.join_alone::<L>(lock) else { return Ok(self.no_room()) };
         self.queued(lock, me, began, self.ep.go(self.enqueue(lock, me)).await)
-    }
-
-    /// READER-ACQUIRE, where a verb is an instruction.
-    #[inline(always)]
-    pub(super) fn read_at_once(&self, lock: u64) -> Beginning<L> {
-        let began = self.last_look();
-        self.entered(lock, began, now(&self.ep, self.enter(lock)))
-    }
-
-    /// WRITER-ACQUIRE, likewise.
-    #[inline(always)]
-    pub(super) fn write_at_once(&self, lock: u64) -> Beginning<L> {
-        let Some(me) = self.members.join_alone::<L>(lock) else { return Ok(self.no_room()) };
-        let began = self.last_look();
-        self.queued(lock, me, began, now(&self.ep, self.enqueue(lock, me)))
     }
 }
 
@@ -81,14 +66,14 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
 
     /// What a reader found when it came.
     #[inline(always)]
-    fn entered(&self, lock: u64, began: Time, old: Result<L::Word, FabricError>) -> Beginning<L> {
+    fn entered(&self, lock: u64, began: Time, old: Result<L::Word, FabricError>) -> FirstVerb<L> {
         match old {
             Ok(old) => {
                 let entry = Entry::<L>::of(old);
                 if entry.tail() == Member::NOBODY && !Self::is_spent(entry) {
                     return Ok(Ok(Self::reader(lock, entry))); // lines 3, 4
                 }
-                Err(Begun::Reader(entry, happened(self.enter(lock), old), began))
+                Err(PendingAcquire::Reader(entry, happened(self.enter(lock), old), began))
             }
             Err(lost) => Ok(Err(lost.into())),
         }
@@ -102,14 +87,14 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
 
     /// What a writer found when it queued, if it did.
     #[inline(always)]
-    fn queued(&self, lock: u64, me: Member, began: Time, old: Result<L::Word, FabricError>) -> Beginning<L> {
+    fn queued(&self, lock: u64, me: Member, began: Time, old: Result<L::Word, FabricError>) -> FirstVerb<L> {
         match old {
             Ok(old) => {
                 let (entry, queued) = (Entry::<L>::of(old), happened(self.enqueue(lock, me), old));
                 if queued && entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
                     return Ok(Ok(Self::first_writer(lock, me, entry)));
                 }
-                Err(Begun::Writer(me, entry, queued, began))
+                Err(PendingAcquire::Writer(me, entry, queued, began))
             }
             Err(lost) => {
                 self.members.leave(lock, me);
@@ -160,7 +145,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
             }
             self.ep.mark("shiftlock: reader starts again", &[self.last_look().0]);
             began = self.look().await;
-            self.look_for_tokens(lock).await?;
+            self.check_tokens_left(lock).await?;
             let enter = self.enter(lock);
             let old = self.ep.go(enter).await?;
             (entry, came) = (Entry::of(old), happened(enter, old));
@@ -170,7 +155,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// Before a reader comes by a verb that compares nothing: whether there are tokens. A reader that came adds to RelCnt when
     /// it leaves, so at the limit it must not come. Not where nobody makes sure of its grants: that is for simulations, and
     /// would cost a round trip.
-    pub(super) async fn look_for_tokens(&self, lock: u64) -> Result<(), Denied> {
+    pub(super) async fn check_tokens_left(&self, lock: u64) -> Result<(), Denied> {
         if !W::KNOWS || self.unspent().is_some() {
             return Ok(());
         }
@@ -187,16 +172,16 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     ) -> Result<Option<Entry<L>>, FabricError> {
         let word = self.word(want.claim.lock);
         let mask = L::EPOCH.mask() | L::GENERATION.mask();
-        let mut vigil = self.vigil(entry.stamp(), began).await;
+        let mut timer = self.stall_timer(entry.stamp(), began).await;
         loop {
             let flipped = word.until(Cond::Ne { mask, value: entry.bits & mask });
-            let waited = self.ep.wait_until(flipped.by(self.give_up(&vigil))).await?;
+            let waited = self.ep.wait_until(flipped.by(self.give_up(&timer))).await?;
             if waited.met {
                 let seen = Entry::<L>::of(waited.value);
                 if seen.generation() != entry.generation() {
                     return Ok(None);
                 }
-                if self.doubts(&vigil).await {
+                if self.must_confirm(&timer).await {
                     // Others may be about to take the lock for dead. Leaving counts as a release, and stops them.
                     let leave = L::add(word, Delta::LEAVE, self.guard(entry.stamp()));
                     self.ep.go(leave).await?;
@@ -204,11 +189,11 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
                 }
                 return Ok(Some(seen));
             }
-            if self.is_recovered(want.claim, &mut vigil, Member::NOBODY).await? {
+            if self.is_recovered(want.claim, &mut timer, Member::NOBODY).await? {
                 return Ok(None);
             }
             let [low, high] = entry.halves();
-            self.again("shiftlock: reader waits on", &[low, high, vigil.stamp.0]);
+            self.again("shiftlock: reader waits on", &[low, high, timer.stamp.0]);
         }
     }
 
@@ -239,7 +224,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         let lock = want.claim.lock;
         let word = self.word(lock);
         let mut entry =
-            if queued { first } else { self.insist_on(word, enqueue::<L, R>(me), Some(first)).await? };
+            if queued { first } else { self.retry_change(word, enqueue::<L, R>(me), Some(first)).await? };
         loop {
             let (stamp, epoch) = (entry.stamp(), entry.epoch());
             let head = if entry.tail() != Member::NOBODY {
@@ -247,8 +232,8 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
             } else if entry.rdr_cnt() != 0 {
                 let expected = stamp.plus(entry.rdr_cnt()); // lines 23–25
                 let head = Pass { stamp: expected, cons_wrt: 0, epoch, after_readers: true };
-                let vigil = self.vigil(stamp, began).await;
-                self.readers_left(want, me, head, vigil).await?
+                let timer = self.stall_timer(stamp, began).await;
+                self.readers_left(want, me, head, timer).await?
             } else {
                 Some(Pass { stamp, cons_wrt: 0, epoch, after_readers: false })
             };
@@ -257,7 +242,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
             }
             self.ep.mark("shiftlock: writer starts again", &[me.0, self.last_look().0]);
             began = self.look().await;
-            entry = self.insist_on(word, enqueue::<L, R>(me), None).await?;
+            entry = self.retry_change(word, enqueue::<L, R>(me), None).await?;
         }
     }
 
@@ -270,13 +255,13 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         began: Time,
     ) -> Result<Option<Pass>, FabricError> {
         let lock = want.claim.lock;
-        let mut vigil = self.vigil(entry.stamp(), began).await;
+        let mut timer = self.stall_timer(entry.stamp(), began).await;
         let here = Successor { member: me, generation: entry.generation() };
         let told = self.ep.send(entry.tail().peer::<L>(), here.to(lock, entry.tail())).await;
         self.tolerate(told)?;
         loop {
             let pass =
-                self.ep.recv_by(self.give_up(&vigil), |_, message| Pass::read(lock, me, message)).await;
+                self.ep.recv_by(self.give_up(&timer), |_, message| Pass::read(lock, me, message)).await;
             match pass {
                 Some(pass) if pass.stamp.generation() != entry.generation() => {} // from before a recovery
                 Some(mut pass) => {
@@ -284,15 +269,15 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
                         pass.epoch = entry.epoch() ^ pass.after_readers; // line 20 as printed
                     }
                     if pass.after_readers {
-                        let vigil = self.vigil(vigil.stamp, began).await;
-                        return self.readers_left(want, me, pass, vigil).await; // lines 17–20
+                        let timer = self.stall_timer(timer.stamp, began).await;
+                        return self.readers_left(want, me, pass, timer).await; // lines 17–20
                     }
-                    return self.assure(lock, me, pass, &vigil).await;
+                    return self.confirm_grant(lock, me, pass, &timer).await;
                 }
-                None if self.is_recovered(want.claim, &mut vigil, me).await? => return Ok(None),
+                None if self.is_recovered(want.claim, &mut timer, me).await? => return Ok(None),
                 None => {
                     let [low, high] = entry.halves();
-                    self.again("shiftlock: writer waits on", &[me.0, low, high, vigil.stamp.0]);
+                    self.again("shiftlock: writer waits on", &[me.0, low, high, timer.stamp.0]);
                 }
             }
         }
@@ -305,31 +290,31 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         want: Want,
         me: Member,
         head: Pass,
-        mut vigil: Vigil,
+        mut timer: StallTimer,
     ) -> Result<Option<Pass>, FabricError> {
         let word = self.word(want.claim.lock);
         loop {
             let left = word.until(Cond::AtLeast(L::REL_CNT, u128::from(head.stamp.rel_cnt())));
-            let waited = self.ep.wait_until(left.by(self.give_up(&vigil))).await?;
+            let waited = self.ep.wait_until(left.by(self.give_up(&timer))).await?;
             if waited.met {
                 let seen = Entry::<L>::of(waited.value);
                 if seen.stamp() != head.stamp {
                     return Ok(None);
                 }
-                return self.assure(want.claim.lock, me, head, &vigil).await;
+                return self.confirm_grant(want.claim.lock, me, head, &timer).await;
             }
-            if self.is_recovered(want.claim, &mut vigil, me).await? {
+            if self.is_recovered(want.claim, &mut timer, me).await? {
                 return Ok(None);
             }
             let Pass { cons_wrt, epoch, .. } = head;
-            let locals = [me.0, head.stamp.0, u64::from(cons_wrt), u64::from(epoch), vigil.stamp.0];
+            let locals = [me.0, head.stamp.0, u64::from(cons_wrt), u64::from(epoch), timer.stamp.0];
             self.again("shiftlock: writer waits for readers", &locals);
         }
     }
 
     /// Makes `change`, which compares nothing but that there are tokens, however often the word changes meanwhile. One verb
     /// where they are masked.
-    async fn insist_on(
+    async fn retry_change(
         &self,
         word: Word<L::Word>,
         change: MaskedCas,
@@ -375,7 +360,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         want: Want,
         me: Option<Member>,
     ) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        let (true, Mode::Exclusive, Some(me)) = (E::IS_AT_ONCE, want.claim.mode, me) else {
+        let (true, Mode::Exclusive, Some(me)) = (E::IS_IMMEDIATE, want.claim.mode, me) else {
             return Quick::all(self.try_on(want, me));
         };
         let lock = want.claim.lock;
@@ -383,7 +368,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         match now(&self.ep, verb) {
             Ok(old) if happened(verb, old) => Quick::done(Ok(Self::first_writer(lock, me, Entry::of(old)))),
             Ok(old) if Entry::<L>::of(old).is_taken() => Quick::done(Err(Denied::Busy)),
-            Ok(_) => Quick::typed_rest(self.try_on(want.anew(), Some(me))),
+            Ok(_) => Quick::rest(self.try_on(want.anew(), Some(me))),
             Err(lost) => Quick::done(Err(lost.into())),
         }
     }

@@ -4,7 +4,6 @@
 //! the CPU then waits for the stores: that cost an uncontended lock more than its atomics.
 
 use super::layout::{Member, Stamp};
-use crate::fast::Answer;
 use crate::protocol::Grant;
 use std::fmt;
 
@@ -30,7 +29,7 @@ impl ShiftGrant {
         Self { lock, stamp, turn: Turn::new(member, cons_wrt, epoch) }
     }
 
-    /// What names this grant among those of its lock, for whoever takes it away: its token, and the generation above it.
+    /// What names this grant among those of its lock, for a client that takes it away: its token, and the generation above it.
     #[inline(always)]
     pub const fn mark(&self) -> u64 {
         self.stamp.mark()
@@ -67,13 +66,6 @@ impl Grant for ShiftGrant {
     #[inline(always)]
     fn token(&self) -> Option<u64> {
         Some(self.stamp.token())
-    }
-}
-
-impl Answer for ShiftGrant {
-    #[inline(always)]
-    fn anew(&self) -> Self {
-        Self { lock: self.lock, stamp: Stamp(self.stamp.0), turn: Turn(self.turn.0) }
     }
 }
 

@@ -12,7 +12,7 @@
 //! | RdrCnt | readers that hold the lock or wait for it |
 //! | TailPtr | the last writer in the queue, or the one that holds the lock; 0: none |
 //! | RelCnt | releases so far; it only rises, across recoveries too, so it is the fencing token |
-//! | generation | recoveries so far, modulo its width: tells those who were inside before a recovery from those after |
+//! | generation | recoveries so far, modulo its width: tells clients that were inside before a recovery from those after |
 //!
 //! # Why RelCnt never falls, and what a recovery adds to it
 //!
@@ -23,7 +23,7 @@
 //!
 //! - beyond what any writer waits for: it finds RelCnt past its mark and starts again, whatever the generation says;
 //! - above every token given out, which is at most one more than RelCnt, as long as the entry's RelCnt does not lag behind a
-//!   holder's. It lags by the additions of handovers that are still under way. A kept lock is not used before its own has
+//!   holder's. It lags by the additions of handovers that are still under way. A lock with holder records is not used before its own has
 //!   landed (`SharedClient::make_sure`); elsewhere a recovery adds [`Layout::STRAGGLERS`] as well.
 //!
 //! No two grants of a writer therefore ever have the same RelCnt, and a verb that compares RelCnt is refused after any
@@ -33,7 +33,7 @@
 //!
 //! # Where RelCnt ends
 //!
-//! From [`Layout::LIMIT`] on nobody new is let in ([`Denied::Exhausted`](crate::protocol::Denied)). Whoever is inside by then
+//! From [`Layout::LIMIT`] on nobody new is let in ([`Denied::Exhausted`](crate::protocol::Denied)). A client that is inside by then
 //! adds at most two, and a recovery needs somebody inside: what is left of the field above the limit has room for all of
 //! that (`counts_end_well`), so RelCnt neither wraps nor carries into its neighbour.
 
@@ -431,7 +431,7 @@ pub(super) const fn is_sound<L: Layout>(bits: u32) -> bool {
 /// RelCnt and generation fit into a stamp, and above the limit there is room for everybody who can be inside by then
 /// (readers, writers between the halves of a handover, and one that holds the lock): for two additions by each, and for the
 /// recovery from each, which adds one, and one per reader; or all that could be inside, where nobody makes sure of its grant.
-pub(super) const fn counts_end_well<L: Layout>() -> bool {
+pub const fn counts_end_well<L: Layout>() -> bool {
     let inside = L::RDR_CNT.max() + L::STRAGGLERS as u128 + 1;
     let above = L::REL_CNT.max() - L::LIMIT as u128;
     let recoveries = if L::STRAGGLERS == 0 { 2 * inside } else { inside * inside };

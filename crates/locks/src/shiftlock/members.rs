@@ -1,6 +1,6 @@
 //! Queue members: which of a client's acquisitions stand in which queue.
 //!
-//! Usually none or one, in slot 0. Whoever comes while that is in use, for whichever lock, takes a higher slot that is free
+//! Usually none or one, in slot 0. A client that comes while that is in use, for whichever lock, takes a higher slot that is free
 //! in this lock's queue, so that predecessor and successor can tell a client's acquisitions of one lock apart.
 
 use super::layout::{Layout, Member};
@@ -33,7 +33,7 @@ impl Members {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on whoever acquires says as which slot.
+    /// From now on a client that acquires says as which slot.
     pub(super) fn leave_to_user(&mut self) {
         self.given = true;
     }

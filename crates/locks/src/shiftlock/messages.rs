@@ -1,7 +1,7 @@
 //! What writers tell each other (§3.3, §3.5.2), and how it goes into a message.
 //!
 //! Every message names the queue member it is for, since one client can stand in a queue twice, and carries the
-//! generation (with RelCnt, or alone): a message from before a recovery is dropped by whoever gets it.
+//! generation (with RelCnt, or alone): a message from before a recovery is dropped by a client that gets it.
 
 use super::layout::{Member, Stamp};
 use lockwright_fabric::Message;

@@ -5,23 +5,22 @@
 //! from the paper, and why, stands in `docs/protocols/shiftlock.md`; in short: messages carry the epoch, the handover's
 //! two halves leave together, any waiter recovers a lock with one verb, and every grant has a fencing token.
 //!
-//! Files: [`layout`] and [`portable`] are the entry's bits, [`fitting`] chooses between them, [`stirred`] and
-//! [`stirred_portable`] are those of locks with [holder records](crate::holders), [`narrow`] one that is soon used up; `acquire` and `release` are
-//! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for those who
+//! Files: [`layout`] and [`portable`] are the entry's bits, [`stirred`] and
+//! [`stirred_portable`] are those of locks with [holder records](crate::holders); `acquire` and `release` are
+//! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for clients that
 //! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue;
 //! [`prompt`] is the fast path where no verb has to be waited for; [`lookup`] is for spaces that
-//! know their clients; `cases` and [`mutants`] are for the explorer.
+//! know their clients.
 //!
 //! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
 
 mod acquire;
-pub mod fitting;
 mod give_up;
 mod grant;
 pub mod layout;
+pub mod lookup;
 mod members;
 mod messages;
-pub mod narrow;
 pub mod portable;
 pub mod prompt;
 mod recover;
@@ -30,23 +29,20 @@ pub mod server;
 pub mod shared;
 pub mod stirred;
 pub mod stirred_portable;
-pub mod lookup;
 
 pub use grant::ShiftGrant;
 
-use crate::fast::{AtOnce, Begun, Quick};
-use crate::orphans::Orphans;
-use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
+use crate::abandoned::AbandonedAcquires;
+use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, Want};
 use layout::{Entry, Guard, Layout, Stamp, Wide};
-use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Addr, BoxedRole, Endpoint, Needs, Value, Word};
+use lookup::{HolderLookup, NoLookup};
 use members::Members;
 use server::Resets;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
-use lookup::{HolderLookup, NoLookup};
 
 /// ShiftLock with the entry `L` and the rules of `R`: those shipped, or a mutant's.
 #[derive(Debug)]
@@ -77,11 +73,11 @@ pub trait Rules: Debug + 'static {
     const TOKENS_END: bool = true;
     /// A reader's release and a handover's FAA happen only in the generation they began in, where the fabric can.
     const ADDS_ARE_GUARDED: bool = true;
-    /// Whoever waited for long makes sure of its grant.
-    const SLEEPERS_MAKE_SURE: bool = true;
+    /// A client that waited for long makes sure of its grant.
+    const LATE_GRANTS_ARE_CONFIRMED: bool = true;
     /// Who resets a lock after a look at the holder records compares all of the entry, not only RelCnt.
     const RESET_COMPARES_ALL: bool = true;
-    /// With holder records: a client that was handed the lock bumps the entry's version before it believes that.
+    /// With holder records: a client that was handed the lock bumps the version of the entry before it believes that.
     const GRANTS_ARE_MADE_SURE: bool = true;
     /// With holder records: a client that was handed the lock waits until that has been counted.
     const GRANTS_ARE_COUNTED: bool = true;
@@ -115,7 +111,7 @@ pub struct ShiftParams {
     /// The longest a client may hold the lock, and the longest a step of the protocol takes it (§3.6). Waiters take a
     /// lock for dead after three of these without a release. 0: nobody recovers anything.
     pub lease_ns: u64,
-    /// Whoever gets the lock after waiting for less than this believes it at once; else it makes sure, with one verb
+    /// A client that gets the lock after waiting for less than this believes it at once; else it makes sure, with one verb
     /// more, that nobody takes the lock for dead just then. At most two leases. 0: always makes sure (and readers only
     /// ever get in when no writer is there).
     pub trust_ns: u64,
@@ -123,6 +119,9 @@ pub struct ShiftParams {
     pub last_generation: u64,
     /// Who resets a dead lock.
     pub resets: Resets,
+    /// With holder records: how often in a row they must say that a lock may be on its way to somebody alive, before the lock is
+    /// reset all the same.
+    pub asks: u32,
 }
 
 impl Default for ShiftParams {
@@ -143,6 +142,7 @@ impl ShiftParams {
             trust_ns: LEASE_NS,
             last_generation: u64::MAX,
             resets: Resets::ByWaiter,
+            asks: 1,
         }
     }
 
@@ -237,7 +237,7 @@ impl<E: Debug, L, R> Debug for ShiftClient<E, L, R> {
 
 /// What a client and the acquires it left behind share. `O` keeps those; the client for several threads, whose user keeps
 /// them, has none (`shared`).
-struct Core<E, L, R, O = Orphans, W = NoLookup> {
+struct Core<E, L, R, O = AbandonedAcquires, W = NoLookup> {
     ep: E,
     space: Space,
     params: ShiftParams,
@@ -248,7 +248,7 @@ struct Core<E, L, R, O = Orphans, W = NoLookup> {
     /// When this client last looked at the clock, in nanoseconds.
     last_look: AtomicU64,
     /// Acquires that were given up, which must still take their handover and pass it on.
-    orphans: O,
+    abandoned: O,
     /// Asked before a lock is reset.
     lookup: W,
     of: PhantomData<(L, R)>,
@@ -257,72 +257,22 @@ struct Core<E, L, R, O = Orphans, W = NoLookup> {
 impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
     type Grant = ShiftGrant;
 
-    #[inline(always)]
-    fn acquire(&self, want: Want) -> impl Future<Output = Result<ShiftGrant, Denied>> {
-        if !E::IS_AT_ONCE {
-            return Quick::all(self.core.acquire(want, None));
-        }
-        self.begin(want)
+    async fn acquire(&self, want: Want) -> Result<ShiftGrant, Denied> {
+        self.core.acquire(want).await
     }
 
-    #[inline(always)]
-    fn acquire_at_once(&self, want: Want) -> AtOnce<'_, Result<ShiftGrant, Denied>> {
-        self.begin(want)
-    }
-
-    #[inline(always)]
-    fn release(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        if !E::IS_AT_ONCE {
-            return Quick::all(self.core.release(grant, None));
-        }
-        self.begin_release(grant)
-    }
-
-    #[inline(always)]
-    fn release_at_once(&self, grant: ShiftGrant) -> AtOnce<'_, Result<(), Lost>> {
-        self.begin_release(grant)
+    async fn release(&self, grant: ShiftGrant) -> Result<(), Lost> {
+        self.core.release(grant).await
     }
 
     async fn settle(&self) {
-        self.core.orphans.finish().await;
+        self.core.abandoned.finish().await;
     }
 
     fn locals(&self) -> Vec<u64> {
         let mut locals = self.core.members.locals();
         locals.push(self.core.last_look().0);
         locals
-    }
-}
-
-impl<E: Endpoint, L: Layout, R: Rules> ShiftClient<E, L, R> {
-    /// An acquire's first verb, where it takes no waiting.
-    #[inline(always)]
-    fn begin<'a, B: Begun<'a, Result<ShiftGrant, Denied>>>(&'a self, want: Want) -> B {
-        let core = &self.core;
-        if !E::IS_AT_ONCE || want.patience == Patience::Try || !core.orphans.is_empty() {
-            return B::rest(core.acquire(want.anew(), None));
-        }
-        let begun = match want.claim.mode {
-            Mode::Shared => core.read_at_once(want.claim.lock),
-            Mode::Exclusive => core.write_at_once(want.claim.lock),
-        };
-        match begun {
-            Ok(done) => B::done(done),
-            Err(begun) => B::rest(core.acquire(want.anew(), Some(begun))),
-        }
-    }
-
-    /// A release's, likewise.
-    #[inline(always)]
-    fn begin_release<'a, B: Begun<'a, Result<(), Lost>>>(&'a self, grant: ShiftGrant) -> B {
-        let core = &self.core;
-        if !E::IS_AT_ONCE || !core.orphans.is_empty() {
-            return B::rest(core.release(grant, None));
-        }
-        match core.give_back_at_once(grant) {
-            Ok(done) => B::done(done),
-            Err(seen) => B::rest(core.release(grant, seen)),
-        }
     }
 }
 
@@ -334,7 +284,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O: Default, W: HolderLookup> Core<E, L, R
             guards: R::ADDS_ARE_GUARDED && ep.capabilities().guarded,
             members: Members::new::<L>(ep.me()),
             last_look: AtomicU64::new(0),
-            orphans: O::default(),
+            abandoned: O::default(),
             lookup,
             of: PhantomData,
             ep,

@@ -5,8 +5,8 @@
 
 use super::acquire::{enqueue_if_free, enter_if_no_writer};
 use super::layout::{Delta, Entry, Layout, Member, Stamp, happened};
-use super::shared::SharedClient;
 use super::lookup::HolderLookup;
+use super::shared::SharedClient;
 use super::{Core, Rules, ShiftGrant};
 use crate::protocol::Denied;
 use lockwright_fabric::observe::{Claim, Mode};
@@ -43,7 +43,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
     pub(crate) fn try_now(&self, slot: u8, claim: Claim) -> Result<Prompt, Denied> {
         let (core, word) = (&self.core, self.core.word(claim.lock));
         // Nothing happens to an entry that looks like this.
-        let go = |verb| core.ep.go_at_once(verb).unwrap_or(Ok(L::Word::narrow(u128::MAX)));
+        let go = |verb| core.ep.try_go(verb).unwrap_or(Ok(L::Word::narrow(u128::MAX)));
         if claim.mode == Mode::Shared {
             let seen = Entry::<L>::of(go(word.read())?);
             if seen.tail() != Member::NOBODY || Core::<E, L, R, (), W>::is_spent(seen) {
@@ -68,7 +68,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
         let readers = if claim.mode == Mode::Shared { 0 } else { L::RDR_CNT.mask() };
         let busy = L::TAIL.mask() | readers;
         let half = Word64::at(self.core.word(claim.lock).addr());
-        let seen = self.core.ep.go_at_once(half.read());
+        let seen = self.core.ep.try_go(half.read());
         // Where it takes the other half, too: try.
         busy > u128::from(u64::MAX) || matches!(seen, Ok(Ok(seen)) if u128::from(seen) & busy == 0)
     }
@@ -92,10 +92,10 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
         // Two calls and not one: which verb it is must be known where it is executed.
         if claim.mode == Mode::Shared {
             let leave = L::add(word, Delta::LEAVE, core.guard(prompt.stamp));
-            return matches!(core.ep.go_at_once(leave), Ok(Ok(old)) if happened(leave, old));
+            return matches!(core.ep.try_go(leave), Ok(Ok(old)) if happened(leave, old));
         }
         let free = Core::<E, L, R, (), W>::freed(self.grant(slot, claim, prompt));
         let free = L::change(word, free, None);
-        matches!(core.ep.go_at_once(free), Ok(Ok(old)) if happened(free, old))
+        matches!(core.ep.try_go(free), Ok(Ok(old)) if happened(free, old))
     }
 }

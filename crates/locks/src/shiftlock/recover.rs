@@ -1,24 +1,24 @@
 //! Recovery (§3.6): who notices that a lock is dead, and what one verb does about it.
 //!
-//! Every waiter keeps a [`Vigil`]: RelCnt rises with every release, so a lock whose RelCnt is the same after three
+//! Every waiter keeps a [`StallTimer`]: RelCnt rises with every release, so a lock whose RelCnt is the same after three
 //! leases has lost somebody. The waiter then resets the entry with one verb that compares RelCnt, zeroes everything
 //! else, raises RelCnt past everything that anybody waits for (`layout`) and goes on to the next generation. No era and no
-//! server: after a reset the comparison can never hold again, for RelCnt only rises. Whoever began in an older generation
+//! server: after a reset the comparison can never hold again, for RelCnt only rises. A client that began in an older generation
 //! can do no harm: writers compare RelCnt, additions are guarded by the generation, messages of an older generation are
 //! dropped.
 //!
 //! A *grant* does not change RelCnt, so a waiter that slept through its grant could begin to use the lock just when
-//! others are about to reset it. Whoever waited longer than [`trust_ns`](super::ShiftParams::trust_ns) therefore counts
-//! a release of its own first: a writer before it enters ([`Core::assure`]), a reader by leaving and coming again.
+//! others are about to reset it. A client that waited longer than [`trust_ns`](super::ShiftParams::trust_ns) therefore counts
+//! a release of its own first: a writer before it enters ([`Core::confirm_grant`]), a reader by leaving and coming again.
 //!
 //! The client whose lock is taken away is told so by its release. What time still decides: a living client releases
 //! within its lease, and what it does in one step (post a handover's two halves, say) it does within a lease.
 
 use super::layout::{Entry, Layout, Member, Stamp, happened};
+use super::lookup::HolderLookup;
 use super::messages::Pass;
 use super::release::Changed;
 use super::server::Resets;
-use super::lookup::HolderLookup;
 use super::{Core, Rules, ShiftGrant};
 use crate::protocol::Lost;
 use lockwright_fabric::observe::{Claim, Observation};
@@ -31,14 +31,16 @@ const LEASES_TO_DEATH: u64 = 3;
 
 /// A waiter's watch over RelCnt.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Vigil {
+pub(super) struct StallTimer {
     /// RelCnt as last seen, and its generation.
     pub(super) stamp: Stamp,
     /// A time when it was already there: three leases count from here.
-    since: Time,
+    pub(super) since: Time,
     /// A time before this waiter came, and so before it can have been granted the lock: doubt counts from here. Not
     /// `since`, for a client can be stopped between its first verb and its look at the clock.
     pub(super) began: Time,
+    /// How often in a row the holder records said that the lock may be on its way to somebody who is alive.
+    pub(super) wanted: u32,
     /// This waiter made the reset.
     pub(super) by_me: bool,
 }
@@ -68,8 +70,8 @@ pub(super) fn reset<L: Layout, R: Rules>(stamp: Stamp) -> Option<MaskedCas> {
 
 impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// Begins to watch: RelCnt is that of `stamp` now, and this waiter came after `began`.
-    pub(super) async fn vigil(&self, stamp: Stamp, began: Time) -> Vigil {
-        Vigil { stamp, since: self.look().await, began, by_me: false }
+    pub(super) async fn stall_timer(&self, stamp: Stamp, began: Time) -> StallTimer {
+        StallTimer { stamp, since: self.look().await, began, wanted: 0, by_me: false }
     }
 
     /// Looks at the clock, if there are leases.
@@ -90,33 +92,33 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     }
 
     /// When a waiter stops to believe that the lock is alive.
-    pub(super) fn give_up(&self, vigil: &Vigil) -> Deadline {
-        if self.params.lease_ns == 0 || vigil.stamp.generation() >= self.params.last_generation {
+    pub(super) fn give_up(&self, timer: &StallTimer) -> Deadline {
+        if self.params.lease_ns == 0 || timer.stamp.generation() >= self.params.last_generation {
             return Deadline::Never;
         }
-        Deadline::At(vigil.since.plus(LEASES_TO_DEATH * self.params.lease_ns))
+        Deadline::At(timer.since.plus(LEASES_TO_DEATH * self.params.lease_ns))
     }
 
-    /// The vigil ran out: reset the lock if nothing has moved. Says whether the lock is of a new generation now, by this
+    /// The stall timer ran out: reset the lock if nothing has moved. Says whether the lock is of a new generation now, by this
     /// client's doing or another's.
     pub(super) async fn is_recovered(
         &self,
         claim: Claim,
-        vigil: &mut Vigil,
+        timer: &mut StallTimer,
         except: Member,
     ) -> Result<bool, FabricError> {
         if W::KNOWS {
-            return self.reset_if_dead(claim, vigil, except).await;
+            return self.reset_if_dead(claim, timer, except).await;
         }
         match self.params.resets {
-            Resets::ByWaiter => self.reset(claim, vigil).await,
-            Resets::ByServer => self.ask_server(claim, vigil).await,
+            Resets::ByWaiter => self.reset(claim, timer).await,
+            Resets::ByServer => self.ask_server(claim, timer).await,
         }
     }
 
-    /// Resets the lock if nothing has moved since the vigil began.
-    pub(super) async fn reset(&self, claim: Claim, vigil: &mut Vigil) -> Result<bool, FabricError> {
-        let Some(reset) = reset::<L, R>(vigil.stamp) else { return Ok(false) };
+    /// Resets the lock if nothing has moved since the stall timer began.
+    pub(super) async fn reset(&self, claim: Claim, timer: &mut StallTimer) -> Result<bool, FabricError> {
+        let Some(reset) = reset::<L, R>(timer.stamp) else { return Ok(false) };
         let word = self.word(claim.lock);
         let mut seen = None;
         loop {
@@ -124,15 +126,15 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
             let old = self.ep.go(verb).await?;
             if happened(verb, old) {
                 self.ep.observe(Observation::Recovered(claim));
-                vigil.by_me = true;
+                timer.by_me = true;
                 return Ok(true);
             }
             let entry = Entry::<L>::of(old);
-            if entry.generation() != vigil.stamp.generation() {
+            if entry.generation() != timer.stamp.generation() {
                 return Ok(true);
             }
-            if entry.stamp() != vigil.stamp {
-                *vigil = self.vigil(entry.stamp(), vigil.began).await;
+            if entry.stamp() != timer.stamp {
+                *timer = self.stall_timer(entry.stamp(), timer.began).await;
                 return Ok(false);
             }
             seen = Some(old);
@@ -140,16 +142,16 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     }
 
     /// Whether this waiter came too long ago to believe that the lock is its.
-    pub(super) async fn doubts(&self, vigil: &Vigil) -> bool {
+    pub(super) async fn must_confirm(&self, timer: &StallTimer) -> bool {
         if W::KNOWS {
             return false; // with holder records, grants are made sure of by those
         }
         match (self.params.lease_ns, self.params.trust_ns) {
-            _ if !R::SLEEPERS_MAKE_SURE => false,
+            _ if !R::LATE_GRANTS_ARE_CONFIRMED => false,
             (0, _) => false,
             (_, 0) => true,
             (_, trust_ns) => {
-                let from = if R::WAITS_COUNT_FROM_BEFORE { vigil.began } else { vigil.since };
+                let from = if R::WAITS_COUNT_FROM_BEFORE { timer.began } else { timer.since };
                 self.ep.passed(from.plus(trust_ns)).await
             }
         }
@@ -157,14 +159,14 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
 
     /// The lock is this writer's, it seems. If it has to doubt that, it counts a release of its own: that fails if the
     /// lock was recovered (`None`: start again), and stops everybody who is about to.
-    pub(super) async fn assure(
+    pub(super) async fn confirm_grant(
         &self,
         lock: u64,
         member: Member,
         head: Pass,
-        vigil: &Vigil,
+        timer: &StallTimer,
     ) -> Result<Option<Pass>, FabricError> {
-        if !self.doubts(vigil).await {
+        if !self.must_confirm(timer).await {
             return Ok(Some(head));
         }
         let Pass { stamp, cons_wrt, epoch, .. } = head;
@@ -182,7 +184,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         }
     }
 
-    /// A message to a lost peer: whoever waits for what the dead should have done will recover the lock.
+    /// A message to a lost peer: a client that waits for what the dead should have done will recover the lock.
     pub(super) fn tolerate(&self, told: Result<(), FabricError>) -> Result<(), FabricError> {
         match told {
             Err(FabricError::PeerLost(_)) if self.params.lease_ns != 0 => Ok(()),

@@ -5,9 +5,9 @@
 //! change that a releasing writer makes therefore compares RelCnt with the carried one, and waits if it lags.
 
 use super::layout::{Delta, Entry, Layout, Member, happened};
-use super::messages::{Pass, Successor};
-use super::recover::Vigil;
 use super::lookup::HolderLookup;
+use super::messages::{Pass, Successor};
+use super::recover::StallTimer;
 use super::{Core, Rules, ShiftGrant};
 use crate::fast::now;
 use crate::join::join;
@@ -139,9 +139,9 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
 
     /// Lines 13, 14. `None` if none came forward, and the lock was recovered for that.
     async fn successor(&self, grant: ShiftGrant) -> Result<Option<Member>, Lost> {
-        let mut vigil = self.vigil(grant.stamp, Time(0)).await;
+        let mut timer = self.stall_timer(grant.stamp, Time(0)).await;
         loop {
-            let said = self.ep.recv_by(self.give_up(&vigil), |_, message| {
+            let said = self.ep.recv_by(self.give_up(&timer), |_, message| {
                 Successor::read(grant.lock, grant.member(), message)
             });
             match said.await {
@@ -149,8 +149,8 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
                     return Ok(Some(next.member));
                 }
                 Some(_) => {} // from before a recovery
-                None if self.recovers(grant, &mut vigil).await? => return Ok(None),
-                None => self.still("shiftlock: no successor yet", grant, vigil),
+                None if self.recovers(grant, &mut timer).await? => return Ok(None),
+                None => self.still("shiftlock: no successor yet", grant, timer),
             }
         }
     }
@@ -239,31 +239,31 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// Waits for the FAA of the writer before this one. Says whether it came; else the lock was recovered.
     pub(super) async fn catches_up(&self, grant: ShiftGrant, entry: Entry<L>) -> Result<bool, Lost> {
         let word = self.word(grant.lock);
-        let mut vigil = self.vigil(entry.stamp(), Time(0)).await;
+        let mut timer = self.stall_timer(entry.stamp(), Time(0)).await;
         loop {
             let there = word.until(Cond::AtLeast(L::REL_CNT, u128::from(grant.stamp.rel_cnt())));
-            if self.ep.wait_until(there.by(self.give_up(&vigil))).await?.met {
+            if self.ep.wait_until(there.by(self.give_up(&timer))).await?.met {
                 return Ok(true);
             }
-            if self.recovers(grant, &mut vigil).await? {
+            if self.recovers(grant, &mut timer).await? {
                 return Ok(false);
             }
-            self.still("shiftlock: does not catch up yet", grant, vigil);
+            self.still("shiftlock: does not catch up yet", grant, timer);
         }
     }
 
-    /// A vigil that begins again, for the explorer.
-    fn still(&self, label: &'static str, grant: ShiftGrant, vigil: Vigil) {
+    /// A stall timer that begins again, for the explorer.
+    fn still(&self, label: &'static str, grant: ShiftGrant, timer: StallTimer) {
         let (cons_wrt, epoch) = (u64::from(grant.cons_wrt()), u64::from(grant.epoch()));
-        let locals = [grant.stamp.0, cons_wrt, epoch, grant.member().0, vigil.stamp.0];
+        let locals = [grant.stamp.0, cons_wrt, epoch, grant.member().0, timer.stamp.0];
         self.again(label, &locals);
     }
 
     /// The lock does not move on: true if this client recovers it, and so is rid of it.
-    async fn recovers(&self, grant: ShiftGrant, vigil: &mut Vigil) -> Result<bool, Lost> {
-        if !self.is_recovered(Want::exclusive(grant.lock).claim, vigil, grant.member()).await? {
+    async fn recovers(&self, grant: ShiftGrant, timer: &mut StallTimer) -> Result<bool, Lost> {
+        if !self.is_recovered(Want::exclusive(grant.lock).claim, timer, grant.member()).await? {
             return Ok(false);
         }
-        if vigil.by_me { Ok(true) } else { Err(Lost::Recovered) }
+        if timer.by_me { Ok(true) } else { Err(Lost::Recovered) }
     }
 }

@@ -1,6 +1,6 @@
 //! The paper's own recovery (§3.6), for comparison: the server resets dead locks, once per era.
 //!
-//! Each memory node has an era, which the server's CPU counts and clients can read. A waiter whose vigil ran out reads the
+//! Each memory node has an era, which the server's CPU counts and clients can read. A waiter whose timer ran out reads the
 //! era and then RelCnt, both in one batch, and asks the server to reset the lock; a server that is in another era by then
 //! refuses, and the waiter comes again a lease later. So one node recovers one lock at a time, and every recovery takes a
 //! batch, a message each way and one more look, where the waiter's own reset takes one verb (see `recover`).
@@ -10,9 +10,9 @@
 //! instead of leaping by 2⁶³, which would be back where it was after two recoveries.
 
 use super::layout::{Entry, Layout};
-use super::messages::Reset;
-use super::recover::{Vigil, reset};
 use super::lookup::HolderLookup;
+use super::messages::Reset;
+use super::recover::{StallTimer, reset};
 use super::{Core, Rules};
 use crate::protocol::Space;
 use lockwright_fabric::observe::{Claim, Observation};
@@ -26,7 +26,7 @@ use std::marker::PhantomData;
 /// Who resets a dead lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resets {
-    /// Whoever waits for it, with one verb.
+    /// A waiter, with one verb.
     #[default]
     ByWaiter,
     /// The server that has its memory, as in the paper. For comparison.
@@ -68,7 +68,7 @@ impl<L: Layout, R: Rules> Role for Server<L, R> {
             if !R::SERVER_COMPARES_REL_CNT {
                 reset.compare_mask = 0;
             }
-            // The era first: whoever finds the lock reset finds the era over.
+            // The era first: a client that finds the lock reset finds the era over.
             out.post(Word64::at(era_at(&self.space, self.node, width)).write(self.era).raw());
             let addr = self.space.place(lock, width.bytes());
             out.post(RawVerb { addr, width, op: Op::MaskedCas(reset) });
@@ -79,7 +79,7 @@ impl<L: Layout, R: Rules> Role for Server<L, R> {
 
 impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// Asks the server to reset the lock, until it is of a new generation (`true`) or moves again.
-    pub(super) async fn ask_server(&self, claim: Claim, vigil: &mut Vigil) -> Result<bool, FabricError> {
+    pub(super) async fn ask_server(&self, claim: Claim, timer: &mut StallTimer) -> Result<bool, FabricError> {
         let lock = claim.lock;
         let node = self.space.node_of(lock);
         let server = PeerId::role(usize::from(node.0));
@@ -87,22 +87,22 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         loop {
             let (era, seen) = self.ep.go(look).await?;
             let entry = Entry::<L>::of(seen);
-            if entry.generation() != vigil.stamp.generation() {
-                if vigil.by_me {
+            if entry.generation() != timer.stamp.generation() {
+                if timer.by_me {
                     self.ep.observe(Observation::Recovered(claim));
                 }
                 return Ok(true);
             }
-            if entry.stamp() != vigil.stamp {
-                *vigil = self.vigil(entry.stamp(), vigil.began).await;
+            if entry.stamp() != timer.stamp {
+                *timer = self.stall_timer(entry.stamp(), timer.began).await;
                 return Ok(false);
             }
-            let ask = Reset { era, stamp: vigil.stamp };
+            let ask = Reset { era, stamp: timer.stamp };
             self.ep.send(server, ask.to_server(lock)).await?;
             let patience = Deadline::At(self.ep.now().await.plus(self.params.lease_ns));
-            vigil.by_me =
+            timer.by_me =
                 self.ep.recv_by(patience, |_, message| ask.read_answer(lock, message)).await == Some(true);
-            if !vigil.by_me {
+            if !timer.by_me {
                 self.ep.sleep(self.params.lease_ns).await; // another lock has its turn
             }
         }

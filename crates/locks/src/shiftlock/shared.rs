@@ -1,10 +1,10 @@
 //! A client for several threads, and what a space needs beyond acquire and release.
 
 use super::acquire::enqueue;
-use super::give_up::Begun;
+use super::give_up::PendingAcquire;
 use super::layout::{Entry, Guard, Layout, Member, Stamp, Wide, happened};
-use super::stirred::Stir;
 use super::lookup::{HolderLookup, NoLookup};
+use super::stirred::Stir;
 use super::{Core, Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use crate::fast::Quick;
 use crate::protocol::{Denied, Lost, Patience, Space, Want};
@@ -29,8 +29,8 @@ impl<L: Layout, R: Rules> ShiftLock<L, R> {
 
 /// A client of ShiftLock that several threads can use at once, where the fabric lets them.
 ///
-/// It keeps no orphans: whoever gives up on an acquire must see its future through to the end and release what it brings
-/// (see [`finish_then_release`](crate::orphans::finish_then_release)). So it knows no deadlines either.
+/// It keeps no abandoned: whoever gives up on an acquire must see its future through to the end and release what it brings
+/// (see [`finish_then_release`](crate::abandoned::finish_then_release)). So it knows no deadlines either.
 pub struct SharedClient<E, L = Wide, R = Shipped, W = NoLookup> {
     pub(super) core: Core<E, L, R, (), W>,
 }
@@ -43,22 +43,22 @@ impl<E: Debug, L, R, W> Debug for SharedClient<E, L, R, W> {
 
 impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> Core<E, L, R, (), W> {
     /// READER-ACQUIRE without its fast path, for those who have tried before.
-    async fn read_patiently(&self, want: Want) -> Result<ShiftGrant, Denied> {
+    async fn acquire_shared_slow(&self, want: Want) -> Result<ShiftGrant, Denied> {
         let began = self.last_look();
-        self.look_for_tokens(want.claim.lock).await?;
+        self.check_tokens_left(want.claim.lock).await?;
         let enter = self.enter(want.claim.lock);
         let old = self.ep.go(enter).await?;
-        self.finish(want, Begun::Reader(Entry::of(old), happened(enter, old), began)).await
+        self.finish(want, PendingAcquire::Reader(Entry::of(old), happened(enter, old), began)).await
     }
 
     /// WRITER-ACQUIRE, likewise.
-    async fn write_patiently(&self, want: Want, me: Member) -> Result<ShiftGrant, Denied> {
+    async fn acquire_exclusive_slow(&self, want: Want, me: Member) -> Result<ShiftGrant, Denied> {
         let lock = want.claim.lock;
         let began = self.last_look();
         let change = L::change(self.word(lock), enqueue::<L, R>(me), None);
         match self.ep.go(change).await {
             Ok(old) => {
-                let begun = Begun::Writer(me, Entry::of(old), happened(change, old), began);
+                let begun = PendingAcquire::Writer(me, Entry::of(old), happened(change, old), began);
                 self.finish(want, begun).await
             }
             Err(lost) => {
@@ -82,11 +82,11 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
     pub(crate) async fn queue_as(&self, slot: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
         let want = Want { claim, patience: Patience::Forever };
         if claim.mode == Mode::Shared {
-            return self.core.read_patiently(want).await;
+            return self.core.acquire_shared_slow(want).await;
         }
         let me = Member::new::<L>(self.core.ep.me(), u64::from(slot));
         let Some(me) = me else { return self.core.no_room() };
-        self.core.write_patiently(want, me).await
+        self.core.acquire_exclusive_slow(want, me).await
     }
 
     /// Whether a try would find the lock free: one READ.
@@ -111,12 +111,12 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
     /// Gives the lock back.
     #[inline(always)]
     pub fn give_back(&self, grant: ShiftGrant) -> impl Future<Output = Result<(), Lost>> {
-        if !E::IS_AT_ONCE {
+        if !E::IS_IMMEDIATE {
             return Quick::all(self.give_back_on(grant, None));
         }
         match self.core.give_back_at_once(grant) {
             Ok(done) => Quick::done(done),
-            Err(seen) => Quick::typed_rest(self.give_back_on(grant, seen)),
+            Err(seen) => Quick::rest(self.give_back_on(grant, seen)),
         }
     }
 
@@ -189,10 +189,14 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
     /// If the lock's memory cannot be reached.
     pub async fn holds(&self, grant: &ShiftGrant) -> Result<bool, FabricError> {
         let entry = Entry::<L>::of(self.core.ep.go(self.core.word(grant.lock).read()).await?);
-        Ok(entry.generation() == grant.stamp.generation())
+        if grant.is_shared() {
+            return Ok(entry.generation() == grant.stamp.generation());
+        }
+        // Nobody but its holder changes RelCnt, or whoever takes the lock away.
+        Ok(entry.stamp() == grant.stamp)
     }
 
-    /// Resets `lock` if somebody is in it and nobody of them is alive: what a waiter does after its vigil, for locks that
+    /// Resets `lock` if somebody is in it and nobody of them is alive: what a waiter does after its timer, for locks that
     /// nobody waits for. `true` if the lock is free now.
     ///
     /// # Errors
@@ -203,10 +207,19 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
         if entry.tail() == Member::NOBODY && entry.rdr_cnt() == 0 {
             return Ok(true);
         }
-        let mut vigil = core.vigil(entry.stamp(), Time(0)).await;
+        let mut timer = core.stall_timer(entry.stamp(), Time(0)).await;
         let claim = Claim { lock, mode: Mode::Exclusive, start: 0, end: u64::MAX };
-        core.reset_if_dead(claim, &mut vigil, Member::NOBODY).await?;
-        Ok(vigil.by_me)
+        core.reset_if_dead(claim, &mut timer, Member::NOBODY).await?;
+        Ok(timer.by_me)
+    }
+
+    /// How often `lock` was reset, modulo the width of its generation.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn generation(&self, lock: u64) -> Result<u64, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
+        Ok(entry.generation())
     }
 
     /// How often `lock` was given back, or reset.

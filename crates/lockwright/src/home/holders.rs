@@ -10,7 +10,7 @@
 use super::members::NAMES;
 use super::ranges;
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{Lines, ShmEndpoint, ShmSpace};
+use lockwright_fabric::backend::shm::{Process, ShmEndpoint, ShmSpace, WordSlice};
 use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
 use lockwright_locks::holders::liveness::{self, Liveness};
 use lockwright_locks::holders::record::{ClientWord, First, HEARTBEATS, MAX_RECORDS, RecordWord};
@@ -39,7 +39,7 @@ pub(crate) type ShmTable = HolderTable<ShmHolders, Stirred>;
 pub(crate) struct ShmHolders {
     pub(crate) space: ShmSpace,
     pub(crate) ep: ShmEndpoint,
-    words: Lines,
+    words: WordSlice,
     heartbeat: Arc<Heartbeat>,
 }
 
@@ -51,8 +51,8 @@ struct Heartbeat {
 }
 
 /// The words of a space's table.
-fn words(space: &ShmSpace) -> Lines {
-    space.lines(LAYOUT.directory(0), LAYOUT.bytes() / 8)
+fn words(space: &ShmSpace) -> WordSlice {
+    space.word_slice(LAYOUT.directory(0), LAYOUT.bytes() / 8)
 }
 
 #[inline(always)]
@@ -114,9 +114,10 @@ impl ShmHolders {
     }
 
     /// Names the client's dependent process. Its start time comes first: a pid without it would be another process's.
-    pub(crate) fn set_dependent(&self, process: DependentProcess) -> Result<(), FabricError> {
+    pub(crate) fn set_dependent(&self, process: Process) -> Result<(), FabricError> {
         let (pid, start) = (self.own(ClientWord::DependentPid), self.own(ClientWord::DependentStart));
-        block_on(self.ep.go([pid.write(0), start.write(process.start), pid.write(process.pid)])).map(drop)
+        block_on(self.ep.go([pid.write(0), start.write(process.start), pid.write(process.pid.into())]))
+            .map(drop)
     }
 
     /// Says, once for every record, that it is in use now and then. An addition, since threads may do this at once.
@@ -141,30 +142,30 @@ impl ShmHolders {
     fn refute(&self, seen: Liveness) -> Result<(), FabricError> {
         let in_time = block_on(liveness::refute(&self.ep, self.own(ClientWord::Liveness), seen));
         if in_time.is_err() {
-            self.space.declare_dead(self.ep.me());
+            self.space.evict(self.ep.me());
         }
         in_time?;
-        if self.ep.is_in_by_now() { Ok(()) } else { Err(FabricError::Expelled) }
+        if self.ep.is_member_seq_cst() { Ok(()) } else { Err(FabricError::Evicted) }
     }
 
     /// An error if this client was evicted.
     #[inline(always)]
     fn check(&self) -> Result<(), FabricError> {
-        if self.ep.is_in() { Ok(()) } else { Err(FabricError::Expelled) }
+        if self.ep.is_member() { Ok(()) } else { Err(FabricError::Evicted) }
     }
 
     /// Whether a client lives, by its process, its dependent process and its lease. One that has been silent for longer than
     /// its lease is evicted here.
     pub(crate) fn lives(&self, client: &ClientRecord) -> bool {
         if !self.space.is_alive(client.peer) {
-            return DependentProcess::of_client(client).is_running();
+            return has_dependent(client);
         }
         if !client.liveness.is_evicted() && !client.is_silent(None, self.space.now()) {
             return true;
         }
         let evicted = client.liveness.is_evicted() || self.evict(client);
         if evicted {
-            self.space.declare_dead(client.peer);
+            self.space.evict(client.peer);
         }
         !evicted
     }
@@ -192,6 +193,7 @@ impl ShmHolders {
 
 impl HolderSpace for ShmHolders {
     const IS_DIRECT: bool = true;
+    const WAITERS_ARE_GIVEN_TIME: bool = true;
 
     #[inline(always)]
     fn layout(&self) -> &TableLayout {
@@ -230,7 +232,7 @@ impl HolderSpace for ShmHolders {
     #[inline(always)]
     fn confirm_now(&self, _: u8) -> Result<(), FabricError> {
         let liveness = Liveness(self.load_now(self.own(ClientWord::Liveness)));
-        if liveness.is_alive() && self.ep.is_in_by_now() { Ok(()) } else { self.refute(liveness) }
+        if liveness.is_alive() && self.ep.is_member_seq_cst() { Ok(()) } else { self.refute(liveness) }
     }
 
     #[inline(always)]
@@ -262,40 +264,11 @@ pub(crate) const fn period_ns(lease_ns: u64) -> u64 {
     lease_ns / HEARTBEATS as u64
 }
 
-/// A process that works under a client's locks, and may outlive the client by a moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DependentProcess {
-    pid: u64,
-    /// Clock ticks from boot to its start: with the pid, it names one process.
-    start: u64,
-}
-
-impl DependentProcess {
-    /// The process that has this pid now.
-    pub(crate) fn of(pid: u32) -> Option<Self> {
-        let (start, ended) = Self::look(pid.into())?;
-        (!ended).then_some(Self { pid: pid.into(), start })
-    }
-
-    /// That of a client, if it has one.
-    pub(crate) const fn of_client(client: &ClientRecord) -> Self {
-        let (pid, start) = client.dependent;
-        Self { pid, start }
-    }
-
-    /// Whether there is one, and it has not ended.
-    pub(crate) fn is_running(self) -> bool {
-        self.pid != 0 && Self::look(self.pid) == Some((self.start, false))
-    }
-
-    /// When the process was started, and whether it has ended and only waits to be reaped.
-    fn look(pid: u64) -> Option<(u64, bool)> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The program's name, in brackets, may hold anything.
-        let fields: Vec<_> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
-        let ended = matches!(*fields.first()?, "Z" | "X" | "x");
-        Some((fields.get(19)?.parse().ok()?, ended))
-    }
+/// Whether a client has a dependent process, one that works under its locks, which is not known to have ended.
+pub(crate) fn has_dependent(client: &ClientRecord) -> bool {
+    let (pid, start) = client.dependent;
+    let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0);
+    pid.is_some_and(|pid| !Process { pid, start }.has_ended())
 }
 
 const _: () = assert!(2 * NAMES <= 1 << 32, "a record has 32 bits for the lock");

@@ -4,22 +4,29 @@
 //! ever taken for dead here: threads do not die alone. Its locks are in `mem_locks`.
 
 use super::mem_locks::{MemLocks, Why};
-use super::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Seat, Standing, Ticket};
+use super::{
+    Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
+};
 use crate::error::{ChangeError, HandleError, LockError};
 use crate::name::LockName;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// The number of the next space.
+static NEXT: AtomicU64 = AtomicU64::new(0);
 /// Locks that a space has room for.
 const LOCKS: u64 = 1 << 16;
 
 /// A space in this process.
 #[derive(Debug)]
-pub(crate) struct MemHome {
+pub(crate) struct MemBackend {
+    /// Which one of this process.
+    number: u64,
     locks: Arc<MemLocks>,
     names: Mutex<Names>,
 }
@@ -33,9 +40,9 @@ struct Names {
     used: u64,
 }
 
-impl MemHome {
+impl MemBackend {
     pub(crate) fn new() -> Self {
-        Self { locks: Arc::default(), names: Mutex::default() }
+        Self { number: NEXT.fetch_add(1, Relaxed), locks: Arc::default(), names: Mutex::default() }
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
@@ -43,23 +50,27 @@ impl MemHome {
     }
 }
 
-/// The request is where the seat is.
-const fn ticket((id, token): (u32, u64)) -> Ticket {
-    Ticket { grant: AnyGrant::Range { token }, seat: Seat::new(id, 0) }
+/// The request's number is in the place of the membership's.
+const fn granted((id, token): (u32, u64)) -> Granted {
+    Granted { grant: ProtocolGrant::Range { token }, record: RecordId::new(id, 0) }
 }
 
-const fn request(ticket: &Ticket) -> u32 {
-    ticket.seat.member()
+const fn request(granted: &Granted) -> u32 {
+    granted.record.member()
 }
 
 fn refused(why: Why) -> Refused {
     match why {
         Why::Busy => Refused::Busy,
-        Why::Refused(why) => Refused::Error(LockError::NoSeat(why.to_string())),
+        Why::Refused(why) => Refused::Error(LockError::Refused(why.to_string())),
     }
 }
 
-impl Home for MemHome {
+impl Space for MemBackend {
+    fn identity(&self) -> SpaceIdentity {
+        SpaceIdentity::Process(self.number)
+    }
+
     fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError> {
         let mut names = self.names();
         let key = (name.clone(), kind);
@@ -73,7 +84,7 @@ impl Home for MemHome {
                 names.used += 1;
                 names.used - 1
             }
-            None => return Err(HandleError::Full { why: format!("{LOCKS} names are in use") }),
+            None => return Err(HandleError::TooManyLocks(format!("{LOCKS} names are in use"))),
         };
         names.ids.insert(key, (id, 1));
         Ok(Bound { lock: id, ..Bound::default() })
@@ -94,62 +105,64 @@ impl Home for MemHome {
         }
     }
 
-    fn try_now(&self, kind: Kind, claim: Claim) -> Option<Result<Ticket, Refused>> {
-        Some(self.locks.try_acquire(kind, &claim).map(ticket).map_err(refused))
+    fn heartbeat(&self) -> Duration {
+        Duration::MAX
+    }
+}
+
+impl Locker for MemBackend {
+    fn try_acquire_fast(&self, kind: Kind, claim: Claim) -> Option<Result<Granted, Refused>> {
+        Some(self.locks.try_acquire(kind, &claim).map(granted).map_err(refused))
     }
 
-    fn cancels_by_drop(&self) -> bool {
+    fn acquire_cancels_on_drop(&self) -> bool {
         true
     }
 
-    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
+    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
         let acquire = self.locks.acquire(kind, claim);
-        Box::pin(async move { acquire.await.map(ticket).map_err(refused) })
+        Box::pin(async move { acquire.await.map(granted).map_err(refused) })
     }
 
-    fn release_at_once(&self, _: Kind, _: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
-        self.locks.release(request(ticket));
+    fn release_fast(&self, _: Kind, _: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
+        self.locks.release(request(granted));
         Some(Ok(()))
     }
 
-    fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        Box::pin(std::future::ready(self.release_at_once(kind, claim, &ticket).unwrap_or(Ok(()))))
+    fn release(&self, kind: Kind, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
+        Box::pin(std::future::ready(self.release_fast(kind, claim, &granted).unwrap_or(Ok(()))))
     }
 
-    fn upgrade(&self, ticket: &Ticket, wait: bool) -> BoxFuture<Result<Ticket, ChangeError>> {
-        let id = request(ticket);
+    fn upgrade(&self, granted: &Granted, wait: bool) -> BoxFuture<Result<Granted, ChangeError>> {
+        let id = request(granted);
         let upgrade = self.locks.upgrade(id, wait);
-        Box::pin(async move { upgrade.await.map(|token| self::ticket((id, token))) })
+        Box::pin(async move { upgrade.await.map(|token| self::granted((id, token))) })
     }
 
-    fn downgrade(&self, ticket: &Ticket) -> BoxFuture<Result<Ticket, ChangeError>> {
-        let (id, locks) = (request(ticket), Arc::clone(&self.locks));
-        Box::pin(async move { Ok(self::ticket((id, locks.downgrade(id)))) })
+    fn downgrade(&self, granted: &Granted) -> BoxFuture<Result<Granted, ChangeError>> {
+        let (id, locks) = (request(granted), Arc::clone(&self.locks));
+        Box::pin(async move { Ok(self::granted((id, locks.downgrade(id)))) })
     }
 
     fn unlock_part(
         &self,
-        ticket: &Ticket,
+        granted: &Granted,
         claim: &Claim,
         part: &Range<u64>,
-    ) -> Result<Option<Ticket>, ChangeError> {
-        let (id, two) = (request(ticket), claim.start < part.start && part.end < claim.end);
+    ) -> Result<Option<Granted>, ChangeError> {
+        let (id, two) = (request(granted), claim.start < part.start && part.end < claim.end);
         let why = "the space has no room for another lock, and two would be left";
-        let no_room = || ChangeError::BadPart { start: part.start, end: part.end, why };
+        let no_room = || ChangeError::TooManyLocks(why.to_owned());
         let rest = self.locks.unlock_part(id, part, two).ok_or_else(no_room)?;
-        Ok(two.then(|| self::ticket((rest, self.locks.token(rest)))))
+        Ok(two.then(|| self::granted((rest, self.locks.token(rest)))))
     }
 
     /// After a change that nobody waited for it is known here only.
-    fn token(&self, ticket: &Ticket) -> u64 {
-        self.locks.token(request(ticket))
+    fn token(&self, granted: &Granted) -> u64 {
+        self.locks.token(request(granted))
     }
 
-    fn standing(&self, _: Kind, _: Claim, _: &Ticket) -> Standing {
+    fn standing(&self, _: Kind, _: Claim, _: &Granted) -> Standing {
         Standing::Held
-    }
-
-    fn heartbeat(&self) -> Duration {
-        Duration::MAX
     }
 }

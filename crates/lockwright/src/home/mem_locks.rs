@@ -291,7 +291,7 @@ impl Future for Upgrading {
                 Err(match why {
                     Why::Busy => ChangeError::Busy,
                     Why::Refused(Refusal::UpgradeConflict) => ChangeError::WouldDeadlock,
-                    Why::Refused(refusal) => ChangeError::Server(refusal.to_string()),
+                    Why::Refused(refusal) => ChangeError::Refused(refusal.to_string()),
                 })
             }
             _ => {

@@ -3,8 +3,8 @@
 use super::holders::{ShmHolders, ShmTable};
 use super::members::{SHAPE, params};
 use super::slots::SlotPool;
-use super::{AnyGrant, Kind, Seat, Ticket};
-use crate::error::LockError;
+use super::{Granted, Kind, ProtocolGrant, RecordId};
+use crate::error::{LockError, LostReason};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Names, ShmEndpoint, ShmSpace};
 use lockwright_fabric::observe::Claim;
@@ -26,9 +26,9 @@ pub(crate) struct Member {
 
 impl Member {
     pub(super) fn join(space: &ShmSpace, lease_ns: u64, number: u32) -> Result<Self, LockError> {
-        let ep = space.endpoint().map_err(|error| LockError::NoSeat(error.to_string()))?;
-        let table = ShmTable::new(ShmHolders::join(space, ep.clone(), lease_ns)?);
-        let client = HolderClient::new(ep, &SHAPE, &params(), table);
+        let ep = space.endpoint().map_err(|error| LockError::TooManyClients(error.to_string()))?;
+        let holders = ShmHolders::join(space, ep.clone(), lease_ns).map_err(LockError::from_fabric)?;
+        let client = HolderClient::new(ep, &SHAPE, &params(), ShmTable::new(holders));
         Ok(Self { number, client, slots: SlotPool::new(), used: AtomicU64::new(0) })
     }
 
@@ -46,21 +46,30 @@ impl Member {
     /// Whether nobody has evicted it.
     #[inline(always)]
     pub(super) fn is_in(&self) -> bool {
-        self.client.lock().endpoint().is_in()
+        self.client.lock().endpoint().is_member()
+    }
+
+    /// Why a lock that it had is gone: with the whole membership, or by itself.
+    pub(super) fn lost_reason(&self) -> LostReason {
+        if self.client.lock().endpoint().is_member_seq_cst() {
+            LostReason::Broken
+        } else {
+            LostReason::Evicted
+        }
     }
 
     #[inline(always)]
-    pub(super) fn ticket(&self, record: u8, grant: AnyGrant) -> Ticket {
-        Ticket { grant, seat: Seat::new(self.number, record) }
+    pub(super) fn granted(&self, record: u8, grant: ProtocolGrant) -> Granted {
+        Granted { grant, record: RecordId::new(self.number, record) }
     }
 
-    /// What the protocol gave out for a keyed lock's ticket.
+    /// What the protocol gave out for a keyed lock's granted.
     #[inline(always)]
-    pub(super) fn grant(&self, claim: Claim, ticket: &Ticket) -> ShiftGrant {
-        match ticket.grant {
-            AnyGrant::Shift(grant) => grant,
-            AnyGrant::Prompt(grant) => self.client.lock().grant(ticket.seat.card(), claim, grant),
-            AnyGrant::Range { .. } | AnyGrant::Remote(_) => unreachable!("a keyed lock's ticket"),
+    pub(super) fn grant(&self, claim: Claim, granted: &Granted) -> ShiftGrant {
+        match granted.grant {
+            ProtocolGrant::Shift(grant) => grant,
+            ProtocolGrant::Prompt(grant) => self.client.lock().grant(granted.record.index(), claim, grant),
+            ProtocolGrant::Range { .. } | ProtocolGrant::Remote(_) => unreachable!("a keyed lock's granted"),
         }
     }
 
@@ -94,21 +103,21 @@ impl Member {
 impl Member {
     /// Takes a keyed lock if it is free and the calling thread has a record for it here. `None`: nothing has happened.
     #[inline(always)]
-    pub(crate) fn take_quickly(&self, claim: Claim) -> Option<Ticket> {
+    pub(crate) fn take_quickly(&self, claim: Claim) -> Option<Granted> {
         let record = self.claim(SlotPool::claim_own)?;
         self.taken_quickly(record, self.client.try_take_now(record, claim))
     }
 
     /// The same, if it becomes free within a moment.
-    pub(crate) fn take_soon(&self, claim: Claim) -> Option<Ticket> {
+    pub(crate) fn take_soon(&self, claim: Claim) -> Option<Granted> {
         let record = self.claim(SlotPool::claim_own)?;
         self.taken_quickly(record, self.client.take_soon_now(record, claim))
     }
 
     #[inline(always)]
-    fn taken_quickly(&self, record: u8, taken: Result<Prompt, Denied>) -> Option<Ticket> {
+    fn taken_quickly(&self, record: u8, taken: Result<Prompt, Denied>) -> Option<Granted> {
         match taken {
-            Ok(grant) => Some(self.ticket(record, AnyGrant::Prompt(grant))),
+            Ok(grant) => Some(self.granted(record, ProtocolGrant::Prompt(grant))),
             Err(_) => {
                 self.free(record);
                 None
@@ -118,9 +127,11 @@ impl Member {
 
     /// Gives a keyed lock back that was taken so, if nobody waits for it. `false`: nothing has happened.
     #[inline(always)]
-    pub(crate) fn give_back_quickly(&self, claim: Claim, ticket: &Ticket) -> bool {
-        let (AnyGrant::Prompt(grant), record) = (ticket.grant, ticket.seat.card()) else { return false };
-        let given = ticket.seat.member() == self.number && self.client.give_back_now(record, claim, grant);
+    pub(crate) fn give_back_quickly(&self, claim: Claim, granted: &Granted) -> bool {
+        let (ProtocolGrant::Prompt(grant), record) = (granted.grant, granted.record.index()) else {
+            return false;
+        };
+        let given = granted.record.member() == self.number && self.client.give_back_now(record, claim, grant);
         if given {
             self.free(record);
         }

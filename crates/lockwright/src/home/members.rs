@@ -9,7 +9,7 @@
 use super::holders::LAYOUT;
 use super::member::Member;
 use super::slots::SlotPool;
-use super::{AnyGrant, Seat, Ticket};
+use super::{Granted, ProtocolGrant, RecordId, Refused};
 use crate::error::LockError;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
@@ -18,7 +18,7 @@ use lockwright_fabric::observe::Claim;
 use lockwright_locks::holders::ranges::RangeRecords;
 use lockwright_locks::shiftlock::stirred::Stirred;
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
-use lockwright_locks::{Denied, Grant, Lost, Protocol, Space};
+use lockwright_locks::{Grant, Lost, Protocol, Space};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
@@ -28,12 +28,14 @@ pub(crate) const NAMES: u64 = 1 << 20;
 pub(crate) const SHAPE: Space = Space::of(2 * NAMES);
 /// How long a lock may stand still before a waiter asks whether its holder lives: three of these.
 const ASK_NS: u64 = 10_000_000;
+/// How often a waiter asks before it resets a lock that may be on its way to a living client: for about a second.
+const ASKS: u32 = 32;
 /// Memberships that are reached without a lock. They stay as long as the client does.
 const NEAR: usize = 8;
 
 /// ShiftLock's parameters, the same for everybody.
 pub(crate) fn params() -> ShiftParams {
-    ShiftParams::default().with_lease(ASK_NS)
+    ShiftParams { asks: ASKS, ..ShiftParams::default().with_lease(ASK_NS) }
 }
 
 /// All memberships of this client.
@@ -203,8 +205,8 @@ impl Members {
     }
 
     #[inline(always)]
-    pub(super) fn member(&self, seat: Seat) -> Which<'_> {
-        self.find(seat.member()).expect("a membership stays as long as one of its records is in use")
+    pub(super) fn member(&self, record: RecordId) -> Which<'_> {
+        self.find(record.member()).expect("a membership stays as long as one of its records is in use")
     }
 
     /// A heartbeat of all of them.
@@ -217,45 +219,45 @@ impl Members {
 
     /// Takes a keyed lock if it is free.
     #[inline(always)]
-    pub(super) fn try_take(&self, claim: Claim) -> Result<Ticket, Denied> {
-        let (member, record) = self.claim().map_err(no_seat)?;
+    pub(super) fn try_take(&self, claim: Claim) -> Result<Granted, Refused> {
+        let (member, record) = self.claim().map_err(Refused::Error)?;
         match block_on(member.client.try_take(record, claim)) {
-            Ok(grant) => Ok(member.ticket(record, AnyGrant::Shift(grant))),
+            Ok(grant) => Ok(member.granted(record, ProtocolGrant::Shift(grant))),
             Err(denied) => {
                 member.free(record);
-                Err(denied)
+                Err(Refused::new(denied, claim))
             }
         }
     }
 
     /// Takes a keyed lock, however long it takes. Nothing is done before the first poll.
-    pub(super) async fn take(self: Arc<Self>, claim: Claim) -> Result<Ticket, Denied> {
+    pub(super) async fn take(self: Arc<Self>, claim: Claim) -> Result<Granted, Refused> {
         let (member, record) = {
-            let (member, record) = self.claim().map_err(no_seat)?;
+            let (member, record) = self.claim().map_err(Refused::Error)?;
             (member.share(), record)
         };
         match member.client.take(record, claim).await {
-            Ok(grant) => Ok(member.ticket(record, AnyGrant::Shift(grant))),
+            Ok(grant) => Ok(member.granted(record, ProtocolGrant::Shift(grant))),
             Err(denied) => {
                 member.free(record);
-                Err(denied)
+                Err(Refused::new(denied, claim))
             }
         }
     }
 
     /// Gives a keyed lock back if nobody has to be waited for; else nothing has happened.
     #[inline(always)]
-    pub(super) fn give_back_at_once(&self, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
-        let (member, record) = (self.member(ticket.seat), ticket.seat.card());
-        let given = block_on(member.client.give_back_at_once(record, member.grant(claim, ticket)))?;
+    pub(super) fn give_back_at_once(&self, claim: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
+        let (member, record) = (self.member(granted.record), granted.record.index());
+        let given = block_on(member.client.give_back_at_once(record, member.grant(claim, granted)))?;
         member.free(record);
         Some(given.map_err(told))
     }
 
     /// Gives a keyed lock back.
-    pub(super) async fn give_back(self: Arc<Self>, claim: Claim, ticket: Ticket) -> Result<(), Lost> {
-        let (member, record) = (self.member(ticket.seat).share(), ticket.seat.card());
-        let given = member.client.give_back(record, member.grant(claim, &ticket)).await;
+    pub(super) async fn give_back(self: Arc<Self>, claim: Claim, granted: Granted) -> Result<(), Lost> {
+        let (member, record) = (self.member(granted.record).share(), granted.record.index());
+        let given = member.client.give_back(record, member.grant(claim, &granted)).await;
         member.free(record);
         given.map_err(told)
     }
@@ -264,7 +266,7 @@ impl Members {
 /// Evicted: the lock is gone with the client.
 fn told(lost: Lost) -> Lost {
     match lost {
-        Lost::Fabric(FabricError::Expelled) => Lost::Recovered,
+        Lost::Fabric(FabricError::Evicted) => Lost::Recovered,
         lost => lost,
     }
 }
@@ -275,24 +277,13 @@ fn claim_shared(member: &Member) -> Option<u8> {
     member.claim(SlotPool::claim_shared).or_else(|| member.claim(SlotPool::claim_own))
 }
 
-/// What a protocol would say of a space without room.
-#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
-fn no_seat(error: LockError) -> Denied {
-    const FULL: &lockwright_locks::Reason =
-        &lockwright_locks::Reason("the space has no room for another client");
-    match error {
-        LockError::Space(error) => Denied::Fabric(error),
-        _ => Denied::Unsupported(FULL),
-    }
-}
-
 #[inline(always)]
-pub(super) fn token(grant: &AnyGrant) -> u64 {
+pub(super) fn token(grant: &ProtocolGrant) -> u64 {
     match grant {
-        AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
-        AnyGrant::Prompt(grant) => grant.token(),
-        AnyGrant::Range { token } => *token,
-        AnyGrant::Remote(_) => unreachable!("a space gets back the grants that it gave out"),
+        ProtocolGrant::Shift(grant) => grant.token().unwrap_or_default(),
+        ProtocolGrant::Prompt(grant) => grant.token(),
+        ProtocolGrant::Range { token } => *token,
+        ProtocolGrant::Remote(_) => unreachable!("a space gets back the grants that it gave out"),
     }
 }
 

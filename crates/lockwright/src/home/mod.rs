@@ -1,10 +1,11 @@
-//! The seam between what users hold and where locks live.
+//! The interface between what users hold and where locks live.
 //!
-//! A [`Home`] is one opened space: it turns names into lock ids, and takes and gives back locks. Everything above it
-//! (handles, guards, lock sets, cancelling) is written once; everything below it is one folder per kind of space.
-//! The protocol is chosen when the space is opened: from the one virtual call on, the code is monomorphic.
+//! A [`Backend`] is one opened space. It has two halves: [`Space`] is about the space and this client's membership of it
+//! (names, heartbeats), [`Locker`] about single locks (acquire, release, change). Handles, guards, lock sets and cancelling
+//! are written once, above it. The protocol is chosen when the space is opened: below one virtual call, all code is
+//! monomorphic.
 //!
-//! What this file must not do: know a fabric or a protocol by name, except in [`Ticket`].
+//! This file knows no fabric and no protocol by name, except in [`ProtocolGrant`].
 
 #[cfg(target_os = "linux")]
 pub(crate) mod holders;
@@ -17,13 +18,13 @@ pub(crate) mod members;
 #[cfg(target_os = "linux")]
 pub(crate) mod ranges;
 #[cfg(target_os = "linux")]
-mod slots;
-#[cfg(target_os = "linux")]
 pub(crate) mod shm;
+#[cfg(target_os = "linux")]
+mod slots;
 #[cfg(target_os = "linux")]
 mod threads;
 
-use crate::error::{ChangeError, HandleError, LockError};
+use crate::error::{ChangeError, HandleError, LockError, LostReason};
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
 #[cfg(target_os = "linux")]
@@ -39,25 +40,25 @@ use std::time::Duration;
 /// A future that can be handed to another thread.
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A granted lock, whatever the space.
+/// A lock that was granted, in any kind of space.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct Granted {
     /// What the protocol wants back.
-    pub(crate) grant: AnyGrant,
-    /// Where the space has written it down.
-    pub(crate) seat: Seat,
+    pub(crate) grant: ProtocolGrant,
+    /// The holder record that says so.
+    pub(crate) record: RecordId,
 }
 
-/// A grant of whatever protocol.
+/// A grant of any protocol.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum AnyGrant {
+pub(crate) enum ProtocolGrant {
     /// ShiftLock's.
     #[cfg(target_os = "linux")]
     Shift(ShiftGrant),
-    /// The same, taken with one verb, and nobody has asked for more yet.
+    /// ShiftLock's, acquired with one verb; no other client has asked for the lock since.
     #[cfg(target_os = "linux")]
     Prompt(Prompt),
-    /// A range's, which is its card; or a lock's of this process, which is its seat.
+    /// A range's, or a lock's in this process: all there is to know is in the holder record.
     Range {
         /// The token.
         token: u64,
@@ -67,15 +68,17 @@ pub(crate) enum AnyGrant {
     Remote(crate::remote::RemoteGrant),
 }
 
-/// A place in a space's list of who holds what: which of this client's memberships, and which line of it. One whole word, as
-/// are the other parts of a ticket: what is stored in pieces and copied as a whole makes the CPU wait.
+/// Which holder record belongs to a grant: the number of this client's membership, and the record's index in it.
+///
+/// One whole word, as are the other parts of [`Granted`]: what is stored in pieces and loaded as a whole makes the CPU
+/// wait (store forwarding fails).
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Seat(u64);
+pub(crate) struct RecordId(u64);
 
-impl Seat {
+impl RecordId {
     #[inline(always)]
-    pub(crate) const fn new(member: u32, card: u8) -> Self {
-        Self((member as u64) << 8 | card as u64)
+    pub(crate) const fn new(member: u32, index: u8) -> Self {
+        Self((member as u64) << 8 | index as u64)
     }
 
     #[inline(always)]
@@ -84,14 +87,14 @@ impl Seat {
     }
 
     #[inline(always)]
-    pub(crate) const fn card(self) -> u8 {
+    pub(crate) const fn index(self) -> u8 {
         self.0 as u8
     }
 }
 
-impl Debug for Seat {
+impl Debug for RecordId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seat").field("member", &self.member()).field("card", &self.card()).finish()
+        f.debug_struct("RecordId").field("member", &self.member()).field("index", &self.index()).finish()
     }
 }
 
@@ -102,17 +105,30 @@ pub(crate) struct Bound {
     pub(crate) lock: u64,
     /// To be added to the protocol's token: a name that was given up and made anew goes on where it was.
     pub(crate) token_base: u64,
-    /// Which membership looked it up.
+    /// The membership that looked it up.
     pub(crate) by: u32,
 }
 
 /// The two tables of locks that a space has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Mutexes and reader-writer locks: one lock per name.
     Keyed,
     /// Range locks: many units under one name.
     Ranges,
+}
+
+/// Identifies a space, alike in every process that can reach it. Lock sets are ordered by it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SpaceIdentity {
+    /// A number given out by this process.
+    Process(u64),
+    /// Device and inode of the file.
+    #[cfg(target_os = "linux")]
+    Shm { device: u64, inode: u64 },
+    /// The server's address as given, and the name of the space.
+    #[cfg(target_os = "linux")]
+    Served { server: String, space: Vec<u8> },
 }
 
 /// What is known about a grant.
@@ -120,13 +136,13 @@ pub(crate) enum Kind {
 pub(crate) enum Standing {
     Held,
     Uncertain,
-    Lost,
+    Lost(LostReason),
 }
 
-/// Why a lock was not granted, as far as the seam is concerned.
+/// Why a lock was not granted.
 #[derive(Debug)]
-pub(crate) enum Refused {
-    /// Somebody has it, and it was only tried.
+pub enum Refused {
+    /// Another client holds it, and it was only tried.
     Busy,
     /// Everything else.
     Error(LockError),
@@ -142,122 +158,123 @@ impl Refused {
     }
 }
 
-/// One opened space.
-pub(crate) trait Home: Send + Sync + Debug {
+/// An opened space.
+pub(crate) trait Backend: Space + Locker {}
+
+impl<T: Space + Locker> Backend for T {}
+
+/// What concerns the space as a whole.
+pub(crate) trait Space: Send + Sync + Debug {
+    /// The same for every client of this space, and different from that of every other space.
+    fn identity(&self) -> SpaceIdentity;
+
     /// The lock called `name`, which keeps its id until it is unbound as often as it was bound.
     fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError>;
 
-    /// Whether a name that was looked up still leads where it did.
+    /// Whether a name that was looked up still leads to the same lock.
     fn is_bound(&self, bound: &Bound) -> bool;
 
-    /// Says that this client has no more use for a lock it had bound.
+    /// This client has no more use for a lock that it had bound.
     fn unbind(&self, name: &LockName, bound: Bound, kind: Kind);
 
-    /// Takes the lock if it is free; neither queues nor waits for anybody. `None`: here that takes a while.
-    fn try_now(&self, kind: Kind, claim: Claim) -> Option<Result<Ticket, Refused>>;
+    /// Renews this client's lease; returns when to do so again.
+    fn heartbeat(&self) -> Duration;
 
-    /// The same, where it takes a while.
-    fn try_soon(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        Box::pin(std::future::ready(self.try_now(kind, claim).unwrap_or(Err(Refused::Busy))))
-    }
-
-    /// How long somebody who blocks its thread until a try is over does so at most.
-    fn try_patience(&self) -> Option<Duration> {
-        None
-    }
-
-    /// Frees a lock that was busy, if all who hold it or wait for it are dead: somebody who only tries would never
-    /// outwait them. Says whether it may be free now.
-    fn rescue(&self, kind: Kind, claim: Claim) -> bool {
-        let _ = (kind, claim);
-        false
-    }
-
-    /// Whether futures of this space need nobody who drives them.
-    fn is_near(&self) -> bool {
-        true
-    }
-
-    /// Sees a future of this space through on the calling thread.
-    fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+    /// Polls `future` to its end on the calling thread.
+    fn block_on(&self, future: Pin<&mut dyn Future<Output = ()>>) {
         lockwright_fabric::backend::block_on(future);
     }
 
-    /// Whether an `acquire` that is dropped gives up by itself. Else it has to be seen through to its end.
-    fn cancels_by_drop(&self) -> bool {
-        false
-    }
-
-    /// Takes the lock, however long it takes.
-    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>>;
-
-    /// Gives the lock back if nobody has to be waited for; `None` if nothing has happened. Allocates nothing.
-    fn release_at_once(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
-        let _ = (kind, claim, ticket);
-        None
-    }
-
-    /// Gives the lock back.
-    fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>>;
-
-    /// Gives the lock back at once where nobody wants to know what came of it; `false` if it takes a `release`.
-    fn release_unheard(&self, ticket: &Ticket) -> bool {
-        let _ = ticket;
-        false
-    }
-
-    /// What this space is, in an error's words.
-    fn is(&self) -> &'static str {
-        "shared memory"
-    }
-
-    /// Makes a shared grant exclusive, without letting go in between; without `wait`, only if that can be had at once.
-    /// Dropped, or refused, it leaves the grant shared.
-    fn upgrade(&self, ticket: &Ticket, wait: bool) -> BoxFuture<Result<Ticket, ChangeError>> {
-        let _ = (ticket, wait);
-        Box::pin(std::future::ready(Err(ChangeError::NotOffered(self.is()))))
-    }
-
-    /// Makes an exclusive grant shared. It counts as that from the first poll on, unless that fails.
-    fn downgrade(&self, ticket: &Ticket) -> BoxFuture<Result<Ticket, ChangeError>> {
-        let _ = ticket;
-        Box::pin(std::future::ready(Err(ChangeError::NotOffered(self.is()))))
-    }
-
-    /// Gives back a part of a granted range that is neither empty nor all of it nor outside. Returns a grant for the second
-    /// piece, if two are left.
-    fn unlock_part(
-        &self,
-        ticket: &Ticket,
-        claim: &Claim,
-        part: &Range<u64>,
-    ) -> Result<Option<Ticket>, ChangeError> {
-        let _ = (ticket, claim, part);
-        Err(ChangeError::NotOffered(self.is()))
-    }
-
-    /// The fencing token of a grant.
-    fn token(&self, ticket: &Ticket) -> u64;
-
-    /// Whether the grant is still good.
-    fn standing(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing;
-
-    /// Lets the locks that this client has now stay held while process `pid` lives. `false` if there is no such process.
-    fn set_ward(&self, pid: u32) -> bool {
+    /// Lets the locks that this client holds now stay held while process `pid` lives. `false` if there is no such process,
+    /// or the client was evicted; an error if the system does not say which process that is.
+    fn hold_while_process_lives(&self, pid: u32) -> std::io::Result<bool> {
         let _ = pid;
-        true
+        Ok(true)
     }
 
-    /// The membership that looked a name up, where the space is in this host's memory: a way to keyed locks without a
-    /// virtual call.
+    /// The membership that looked a name up, where the space is in this host's memory: the fast path to keyed locks,
+    /// without a virtual call.
     #[cfg(target_os = "linux")]
-    fn nearby(&self, bound: &Bound) -> Option<&std::sync::Arc<member::Member>> {
+    fn local_member(&self, bound: &Bound) -> Option<&std::sync::Arc<member::Member>> {
         let _ = bound;
         None
     }
+}
 
-    /// Shows that this client is alive; returns when to do so again.
-    fn heartbeat(&self) -> Duration;
+/// What concerns single locks.
+pub(crate) trait Locker {
+    /// Acquires the lock if it is free, without waiting for anything. `None`: that takes a [`try_acquire`](Self::try_acquire).
+    fn try_acquire_fast(&self, kind: Kind, claim: Claim) -> Option<Result<Granted, Refused>>;
+
+    /// Acquires the lock if no living client holds it; asks the server, or recovers it from the dead, where that is needed.
+    fn try_acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
+        Box::pin(std::future::ready(self.try_acquire_fast(kind, claim).unwrap_or(Err(Refused::Busy))))
+    }
+
+    /// How long a try may take before it counts as [`Refused::Busy`].
+    fn try_limit(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Acquires the lock, however long it takes.
+    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>>;
+
+    /// Whether dropping the future of [`acquire`](Self::acquire) takes the request out of the queue. If not, it has to be
+    /// polled to its end, and the lock released.
+    fn acquire_cancels_on_drop(&self) -> bool {
+        false
+    }
+
+    /// Releases the lock if that waits for nothing; `None` if nothing has happened. Allocates nothing.
+    fn release_fast(&self, kind: Kind, claim: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
+        let _ = (kind, claim, granted);
+        None
+    }
+
+    /// Releases the lock.
+    fn release(&self, kind: Kind, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>>;
+
+    /// Releases the lock without waiting, where nobody wants to know the outcome; `false` if it takes a
+    /// [`release`](Self::release).
+    fn release_unobserved(&self, kind: Kind, claim: Claim, granted: &Granted) -> bool {
+        self.release_fast(kind, claim, granted).is_some()
+    }
+
+    /// What this space is, for the error that says what it cannot do.
+    fn description(&self) -> &'static str {
+        "shared memory"
+    }
+
+    /// Makes a shared grant exclusive, without releasing it in between; without `wait`, only if that can be had at once.
+    /// Dropped, or refused, it leaves the grant shared.
+    fn upgrade(&self, granted: &Granted, wait: bool) -> BoxFuture<Result<Granted, ChangeError>> {
+        let _ = (granted, wait);
+        Box::pin(std::future::ready(Err(ChangeError::Unsupported(self.description()))))
+    }
+
+    /// Makes an exclusive grant shared. It counts as that from the first poll on, unless that fails.
+    fn downgrade(&self, granted: &Granted) -> BoxFuture<Result<Granted, ChangeError>> {
+        let _ = granted;
+        Box::pin(std::future::ready(Err(ChangeError::Unsupported(self.description()))))
+    }
+
+    /// Releases a part of a granted range that is neither empty nor all of it nor outside. Returns a grant for the second
+    /// piece, if two are left.
+    fn unlock_part(
+        &self,
+        granted: &Granted,
+        claim: &Claim,
+        part: &Range<u64>,
+    ) -> Result<Option<Granted>, ChangeError> {
+        let _ = (granted, claim, part);
+        Err(ChangeError::Unsupported(self.description()))
+    }
+
+    /// The fencing token of a grant.
+    fn token(&self, granted: &Granted) -> u64;
+
+    /// Whether the grant is still good.
+    fn standing(&self, kind: Kind, claim: Claim, granted: &Granted) -> Standing;
 }
 
 /// The whole of a lock in `mode`; which lock is filled in later.

@@ -4,8 +4,8 @@
 
 use super::member::Member;
 use super::members::NAMES;
-use super::shm::ShmHome;
-use super::{AnyGrant, BoxFuture, Refused, Standing, Ticket};
+use super::shm::ShmBackend;
+use super::{BoxFuture, Granted, ProtocolGrant, Refused, Standing};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::ShmEndpoint;
 use lockwright_fabric::observe::Claim;
@@ -41,11 +41,11 @@ pub(crate) const fn gate(lock: u64) -> u64 {
     NAMES + lock
 }
 
-impl ShmHome {
+impl ShmBackend {
     /// Takes the range if nobody is in its way. `None`: others look just now, and one would have to wait for the gate.
-    pub(super) fn try_range_now(&self, claim: Claim) -> Option<Result<Ticket, Refused>> {
+    pub(super) fn try_range_now(&self, claim: Claim) -> Option<Result<Granted, Refused>> {
         let (member, records) = match self.members.claim_two() {
-            Ok(seats) => seats,
+            Ok(claimed) => claimed,
             Err(error) => return Some(Err(Refused::Error(error))),
         };
         let tried = block_on(member.client.try_range_at_once(records, claim));
@@ -58,7 +58,7 @@ impl ShmHome {
 
     /// Takes the range, however long it takes; without `wait`, if nobody is in its way. Either may have to wait for the gate,
     /// so neither blocks a thread: whoever has the gate may be a future of that thread.
-    pub(super) fn range(&self, claim: Claim, wait: bool) -> BoxFuture<Result<Ticket, Refused>> {
+    pub(super) fn range(&self, claim: Claim, wait: bool) -> BoxFuture<Result<Granted, Refused>> {
         let (member, records): (Arc<Member>, _) = match self.members.claim_two() {
             Ok((member, records)) => (member.share(), records),
             Err(error) => return Box::pin(async { Err(Refused::Error(error)) }),
@@ -74,21 +74,21 @@ impl ShmHome {
         })
     }
 
-    pub(super) fn release_range(&self, claim: Claim, ticket: &Ticket) -> Result<(), Lost> {
-        let (member, card) = (self.members.member(ticket.seat), ticket.seat.card());
-        let given = block_on(member.client.give_range_back(card, claim));
-        member.free(card);
+    pub(super) fn release_range(&self, claim: Claim, granted: &Granted) -> Result<(), Lost> {
+        let (member, record) = (self.members.member(granted.record), granted.record.index());
+        let given = block_on(member.client.give_range_back(record, claim));
+        member.free(record);
         match given {
-            Err(Lost::Fabric(FabricError::Expelled)) => Err(Lost::Recovered),
+            Err(Lost::Fabric(FabricError::Evicted)) => Err(Lost::Recovered),
             given => given,
         }
     }
 
-    pub(super) fn range_standing(&self, claim: Claim, ticket: &Ticket) -> Standing {
-        let member = self.members.member(ticket.seat);
-        let held = block_on(member.table().is_range_held(ticket.seat.card(), claim)) == Ok(true)
-            && member.holders().ep.is_in_by_now();
-        if held { self.by_lease(&member) } else { Standing::Lost }
+    pub(super) fn range_standing(&self, claim: Claim, granted: &Granted) -> Standing {
+        let member = self.members.member(granted.record);
+        let held = block_on(member.table().is_range_held(granted.record.index(), claim)) == Ok(true)
+            && member.holders().ep.is_member_seq_cst();
+        if held { self.by_lease(&member) } else { Standing::Lost(member.lost_reason()) }
     }
 }
 
@@ -99,10 +99,10 @@ impl Member {
         records: RangeRecords,
         claim: Claim,
         token: Result<u64, Denied>,
-    ) -> Result<Ticket, Refused> {
+    ) -> Result<Granted, Refused> {
         self.free(records.gate);
         match token {
-            Ok(token) => Ok(self.ticket(records.range, AnyGrant::Range { token })),
+            Ok(token) => Ok(self.granted(records.range, ProtocolGrant::Range { token })),
             Err(denied) => {
                 self.free(records.range);
                 Err(Refused::new(denied, claim))
@@ -114,7 +114,7 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::super::shm::open;
-    use super::super::{Home, Kind};
+    use super::super::{Kind, Space};
     use super::*;
     use crate::Client;
     use crate::error::TryLockError;
@@ -130,10 +130,10 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lockwright-gate-{}.space", std::process::id()));
         let client = Client::open(&format!("shm:{}", path.display())).unwrap();
         let ranges = client.range_lock("a").unwrap();
-        let other = ShmHome::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
+        let other = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
         let lock = other.bind(&LockName::new("a").unwrap(), Kind::Ranges).unwrap().lock;
         let inside = Claim { lock: gate(lock), mode: Mode::Exclusive, start: 0, end: u64::MAX };
-        let ticket = other.members.try_take(inside).unwrap();
+        let granted = other.members.try_take(inside).unwrap();
         let (done, told) = mpsc::channel();
         let asks = std::thread::spawn(move || {
             let mut context = Context::from_waker(Waker::noop());
@@ -147,7 +147,7 @@ mod tests {
         });
         told.recv_timeout(Duration::from_secs(60)).expect("nobody waits for a future of its own thread");
         let (waits, tries) = asks.join().unwrap();
-        block_on(Arc::clone(&other.members).give_back(inside, ticket)).unwrap();
+        block_on(Arc::clone(&other.members).give_back(inside, granted)).unwrap();
         let granted = [waits.wait(), tries.wait()].map(|granted| granted.map(drop));
         let _ = std::fs::remove_file(path);
         assert_eq!(granted, [Ok(()), Ok(())]);

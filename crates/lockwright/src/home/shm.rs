@@ -5,19 +5,21 @@
 //!
 //! What this file must not do: keep anything about a lock outside the space.
 
-use super::holders::{self, DependentProcess};
+use super::holders;
 use super::member::Member;
 use super::members::{self, Members, NAMES, token};
 use super::ranges::gate;
-use super::{Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket};
-use crate::error::{HandleError, LockError, OpenError};
+use super::{Bound, BoxFuture, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
+use crate::error::{HandleError, LockError, LostReason, OpenError};
 use crate::name::LockName;
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{Reclaim, ShmSpace, SpaceError, SpaceOptions};
+use lockwright_fabric::backend::shm::{Process, Reclaim, ShmSpace, SpaceError, SpaceOptions};
 use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{FabricError, PeerId};
 use lockwright_locks::Lost;
 use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,13 +31,14 @@ const PEER_BITS: u32 = 24;
 
 /// An opened space of this host.
 #[derive(Debug)]
-pub(crate) struct ShmHome {
+pub(crate) struct ShmBackend {
+    identity: SpaceIdentity,
     pub(super) members: Arc<Members>,
 }
 
 /// Opens the space at `path`, and looks whether it is one of ours.
 pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
-    let refuse = |why: String| OpenError::Space { space: path.display().to_string(), why };
+    let refuse = |why: String| OpenError::Failed { space: path.display().to_string(), why };
     let options = SpaceOptions::default()
         .clients(holders::SLOTS)
         .peer_bits(PEER_BITS)
@@ -44,7 +47,7 @@ pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
         .tag(TAG)
         .create(create);
     let space = ShmSpace::open(path, &options).map_err(|error| match error {
-        SpaceError::Missing(path) => OpenError::Missing(path.display().to_string()),
+        SpaceError::Missing(path) => OpenError::NotFound(path.display().to_string()),
         error => refuse(error.to_string()),
     })?;
     if space.tag() != TAG {
@@ -57,10 +60,13 @@ pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
     Ok(space)
 }
 
-impl ShmHome {
+impl ShmBackend {
     pub(crate) fn new(space: ShmSpace, lease: Duration) -> Result<Self, LockError> {
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
-        let home = Self { members: Arc::new(Members::new(space, lease_ns)?) };
+        let file =
+            std::fs::metadata(space.path()).map_err(|error| LockError::Disconnected(error.to_string()))?;
+        let identity = SpaceIdentity::Shm { device: file.dev(), inode: file.ino() };
+        let home = Self { identity, members: Arc::new(Members::new(space, lease_ns)?) };
         home.reap();
         Ok(home)
     }
@@ -74,11 +80,13 @@ impl ShmHome {
         let Ok(member) = self.members.any() else { return };
         let names = member.names();
         for dead in self.space().dead_clients() {
-            if is_survived(&member, dead.peer) {
+            if has_dependent(&member, dead.peer) {
                 continue;
             }
+            // Without the directory it is not known which locks it had: later, or another process.
+            let Ok(ids) = names.names_of(dead.peer) else { continue };
             let mut bases = HashMap::new();
-            for id in names.names_of(dead.peer).unwrap_or_default() {
+            for id in ids {
                 for lock in [id, gate(id)] {
                     let _ = block_on(member.client.lock().recover(lock));
                 }
@@ -86,9 +94,19 @@ impl ShmHome {
             }
             let settle = |id| bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base));
             if names.drop_all_of(dead.peer, settle).is_ok() {
-                self.space().bury(dead.peer);
+                self.space().reap(dead.peer);
             }
         }
+    }
+
+    /// Acquires a keyed lock that was busy, if all clients that hold it or wait for it are dead: a try would never outwait
+    /// them.
+    fn try_acquire_from_the_dead(&self, claim: Claim) -> Result<Granted, Refused> {
+        let is_free = self.members.any().is_ok_and(|member| {
+            !member.table().is_wanted_now(claim.lock)
+                && block_on(member.client.lock().recover(claim.lock)) == Ok(true)
+        });
+        if is_free { self.members.try_take(claim) } else { Err(Refused::Busy) }
     }
 
     pub(super) fn by_lease(&self, member: &Member) -> Standing {
@@ -96,10 +114,10 @@ impl ShmHome {
     }
 }
 
-/// Whether the dependent process of a client that is dead still runs.
-fn is_survived(member: &Member, dead: PeerId) -> bool {
+/// Whether a client that is dead has a dependent process that is not known to have ended.
+fn has_dependent(member: &Member, dead: PeerId) -> bool {
     let client = member.holders().reader().client(dead);
-    client.is_some_and(|client| DependentProcess::of_client(&client).is_running())
+    client.is_some_and(|client| holders::has_dependent(&client))
 }
 
 /// Names whose tokens would begin above this are not made: with what a lock adds by itself, tokens stay below 2⁵³, from where
@@ -124,15 +142,19 @@ fn reclaim(member: &Member, id: u64, token_base: u64) -> Reclaim {
 fn handle_error(error: SpaceError) -> HandleError {
     match error {
         SpaceError::TooManyNames(_) | SpaceError::TooManyRefs(_) => {
-            HandleError::Full { why: error.to_string() }
+            HandleError::TooManyLocks(error.to_string())
         }
-        error => HandleError::Space { why: error.to_string() },
+        error => HandleError::Disconnected(error.to_string()),
     }
 }
 
-impl Home for ShmHome {
+impl Space for ShmBackend {
+    fn identity(&self) -> SpaceIdentity {
+        self.identity.clone()
+    }
+
     fn bind(&self, name: &LockName, _: Kind) -> Result<Bound, HandleError> {
-        let member = self.members.any().map_err(|error| HandleError::Space { why: error.to_string() })?;
+        let member = self.members.any().map_err(|error| HandleError::Disconnected(error.to_string()))?;
         let names = member.names();
         let lock = match names.open(name.as_bytes()) {
             Err(SpaceError::TooManyNames(_)) => {
@@ -164,80 +186,13 @@ impl Home for ShmHome {
         }
     }
 
-    /// Ranges have a gate, for which one may have to wait.
-    fn try_now(&self, kind: Kind, claim: Claim) -> Option<Result<Ticket, Refused>> {
-        match kind {
-            Kind::Keyed => Some(self.members.try_take(claim).map_err(|denied| Refused::new(denied, claim))),
-            Kind::Ranges => self.try_range_now(claim),
-        }
+    fn hold_while_process_lives(&self, pid: u32) -> io::Result<bool> {
+        let Some(process) = Process::with_pid(pid).map_err(io::Error::other)? else { return Ok(false) };
+        let set = |member: &Arc<Member>| member.holders().set_dependent(process).is_ok();
+        Ok(self.members.all().iter().all(set))
     }
 
-    fn try_soon(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        self.range(claim, false)
-    }
-
-    fn try_patience(&self) -> Option<Duration> {
-        Some(super::ranges::TRY)
-    }
-
-    fn rescue(&self, kind: Kind, claim: Claim) -> bool {
-        // Ranges of the dead do not count anyway.
-        kind == Kind::Keyed
-            && self.members.any().is_ok_and(|member| {
-                !member.table().is_wanted_now(claim.lock)
-                    && block_on(member.client.lock().recover(claim.lock)) == Ok(true)
-            })
-    }
-
-    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        match kind {
-            Kind::Keyed => {
-                let members = Arc::clone(&self.members);
-                Box::pin(
-                    async move { members.take(claim).await.map_err(|denied| Refused::new(denied, claim)) },
-                )
-            }
-            Kind::Ranges => self.range(claim, true),
-        }
-    }
-
-    #[inline]
-    fn release_at_once(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Option<Result<(), Lost>> {
-        match kind {
-            Kind::Keyed => self.members.give_back_at_once(claim, ticket),
-            Kind::Ranges => Some(self.release_range(claim, ticket)),
-        }
-    }
-
-    fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        match kind {
-            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(claim, ticket)),
-            Kind::Ranges => Box::pin(std::future::ready(self.release_range(claim, &ticket))),
-        }
-    }
-
-    fn token(&self, ticket: &Ticket) -> u64 {
-        token(&ticket.grant)
-    }
-
-    fn standing(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing {
-        if kind == Kind::Ranges {
-            return self.range_standing(claim, ticket);
-        }
-        let member = self.members.member(ticket.seat);
-        match block_on(member.client.lock().holds(&member.grant(claim, ticket))) {
-            Ok(true) => self.by_lease(&member),
-            Ok(false) | Err(FabricError::Expelled) => Standing::Lost,
-            Err(_) => Standing::Uncertain,
-        }
-    }
-
-    fn set_ward(&self, pid: u32) -> bool {
-        let Some(process) = DependentProcess::of(pid) else { return false };
-        self.members.all().iter().all(|member| member.holders().set_dependent(process).is_ok())
-    }
-
-    fn nearby(&self, bound: &Bound) -> Option<&Arc<Member>> {
+    fn local_member(&self, bound: &Bound) -> Option<&Arc<Member>> {
         self.members.that_stays(bound.by)
     }
 
@@ -248,9 +203,77 @@ impl Home for ShmHome {
     }
 }
 
+impl Locker for ShmBackend {
+    /// Ranges have a gate, for which one may have to wait.
+    fn try_acquire_fast(&self, kind: Kind, claim: Claim) -> Option<Result<Granted, Refused>> {
+        match kind {
+            Kind::Keyed => Some(self.members.try_take(claim)),
+            Kind::Ranges => self.try_range_now(claim),
+        }
+    }
+
+    fn try_acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
+        match kind {
+            Kind::Keyed => Box::pin(std::future::ready(self.try_acquire_from_the_dead(claim))),
+            // Ranges of the dead do not count anyway.
+            Kind::Ranges => self.range(claim, false),
+        }
+    }
+
+    fn try_limit(&self) -> Option<Duration> {
+        Some(super::ranges::TRY)
+    }
+
+    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
+        match kind {
+            Kind::Keyed => {
+                let members = Arc::clone(&self.members);
+                Box::pin(members.take(claim))
+            }
+            Kind::Ranges => self.range(claim, true),
+        }
+    }
+
+    #[inline]
+    fn release_fast(&self, kind: Kind, claim: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
+        match kind {
+            Kind::Keyed => self.members.give_back_at_once(claim, granted),
+            Kind::Ranges => Some(self.release_range(claim, granted)),
+        }
+    }
+
+    fn release(&self, kind: Kind, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
+        match kind {
+            Kind::Keyed => Box::pin(Arc::clone(&self.members).give_back(claim, granted)),
+            Kind::Ranges => Box::pin(std::future::ready(self.release_range(claim, &granted))),
+        }
+    }
+
+    fn token(&self, granted: &Granted) -> u64 {
+        token(&granted.grant)
+    }
+
+    fn standing(&self, kind: Kind, claim: Claim, granted: &Granted) -> Standing {
+        if kind == Kind::Ranges {
+            return self.range_standing(claim, granted);
+        }
+        let member = self.members.member(granted.record);
+        match block_on(member.client.lock().holds(&member.grant(claim, granted))) {
+            Ok(true) => self.by_lease(&member),
+            Ok(false) => Standing::Lost(member.lost_reason()),
+            Err(FabricError::Evicted) => Standing::Lost(LostReason::Evicted),
+            Err(_) => Standing::Uncertain,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::TryLockError;
+    use lockwright_fabric::{Addr, Endpoint, Word64};
+    use lockwright_locks::shiftlock::layout::Layout;
+    use lockwright_locks::shiftlock::stirred::Stirred;
 
     #[test]
     fn a_space_that_an_older_version_made_is_refused_with_what_can_be_done_about_it() {
@@ -261,5 +284,69 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         assert!(refused.contains(old) && refused.contains(TAG), "{refused}");
         assert!(refused.ends_with("when nobody uses it any more, remove it"), "{refused}");
+    }
+
+    /// Nobody has died, so nobody may be taken for dead: who gives up while it waits is handed the lock all the same.
+    #[test]
+    fn waits_that_are_given_up_reset_no_lock() {
+        const THREADS: usize = 6;
+        let path = std::env::temp_dir().join(format!("lockwright-given-up-{}.space", std::process::id()));
+        let address = format!("shm:{}", path.display());
+        let clients = [crate::Client::open(&address).unwrap(), crate::Client::open(&address).unwrap()];
+        std::thread::scope(|threads| {
+            for thread in 0..THREADS {
+                let lock = clients[thread % clients.len()].rwlock("a").unwrap();
+                threads.spawn(move || {
+                    for turn in 0..3_000_u64 {
+                        let patience = Duration::from_micros(turn % 7 * 30);
+                        let reads = (turn as usize + thread).is_multiple_of(5);
+                        let wait =
+                            if reads { lock.read_timeout(patience) } else { lock.write_timeout(patience) };
+                        if let Ok(guard) = wait.wait() {
+                            std::thread::sleep(Duration::from_micros(20));
+                            drop(guard);
+                        }
+                    }
+                });
+            }
+        });
+        let home = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
+        let id = home.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
+        let resets = block_on(home.members.any().unwrap().client.lock().generation(id));
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(resets, Ok(0));
+    }
+
+    #[test]
+    fn a_lock_that_has_given_out_all_its_tokens_says_so_and_stays_as_it_is() {
+        let path = std::env::temp_dir().join(format!("lockwright-spent-{}.space", std::process::id()));
+        let client = crate::Client::open(&format!("shm:{}", path.display())).unwrap();
+        let (lock, ranges) = (client.rwlock("a").unwrap(), client.range_lock("a").unwrap());
+        let home = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
+        let id = home.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
+        let ep = home.members.any().unwrap().holders().ep.clone();
+        let stamps = [id, gate(id)].map(|lock| {
+            let Addr { node, offset, region } = members::SHAPE.place(lock, 16);
+            Word64::at(Addr { node, offset: offset + 8, region })
+        });
+        for stamp in stamps {
+            block_on(ep.go(stamp.write(Stirred::LIMIT - 1))).unwrap();
+        }
+        let last = lock.write().wait().unwrap();
+        assert_eq!(last.token(), Stirred::LIMIT);
+        last.unlock().wait().unwrap();
+        drop(ranges.write(0..1).wait().unwrap());
+        let (spent, soon) = (Err(LockError::TokensExhausted), Duration::from_millis(1));
+        for _ in 0..3 {
+            assert_eq!(lock.write().wait().map(drop), spent);
+            assert_eq!(lock.read().wait().map(drop), spent);
+            assert_eq!(lock.write_timeout(soon).wait().map(drop), spent);
+            assert_eq!(lock.try_write().map(drop), Err(TryLockError::Failed(LockError::TokensExhausted)));
+            assert_eq!(lock.try_read().map(drop), Err(TryLockError::Failed(LockError::TokensExhausted)));
+            assert_eq!(ranges.read(0..1).wait().map(drop), spent);
+        }
+        let left = stamps.map(|stamp| block_on(ep.go(stamp.read())));
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(left, [Ok(Stirred::LIMIT); 2]);
     }
 }

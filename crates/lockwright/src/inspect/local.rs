@@ -10,6 +10,7 @@ use lockwright_fabric::backend::shm::{ClientInfo, NameInfo, ShmSpace, space_path
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::holders::{self as records, HolderRecord, State};
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,13 +26,13 @@ impl Local {
         /// Whoever looks holds nothing that could be lost.
         const LEASE_NS: u64 = u64::MAX;
         let space = shm::open(path, false)?;
-        let refuse = |why: String| OpenError::Space { space: path.display().to_string(), why };
+        let refuse = |why: String| OpenError::Failed { space: path.display().to_string(), why };
         let members = Members::new(space.clone(), LEASE_NS).map_err(|error| refuse(error.to_string()))?;
         Ok(Self { space, members })
     }
 
     fn names(&self) -> Result<Vec<NameInfo>, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         Ok(member.names().all()?)
     }
 
@@ -59,7 +60,7 @@ impl Local {
 
     /// What is seen of holders and waiters, and how often locks were given back. Also of locks that nobody holds now.
     pub(super) fn heat(&self) -> Result<Vec<Heat>, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         let mut seen: HashMap<_, _> = Heat::of(&self.entries()?)
             .into_iter()
             .map(|heat| ((heat.name.clone(), heat.ranges), heat))
@@ -94,7 +95,7 @@ impl Local {
         let reader = reader(&self.space);
         let record = reader.clients().find_map(|client| reader.records(&client).find(holds));
         let Some(record) = record else { return Err(not_held) };
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         let broken = match record.kind {
             records::Kind::Keyed => member.take_away(&record),
             records::Kind::Range => member.revoke(&record),
@@ -103,7 +104,7 @@ impl Local {
     }
 
     pub(super) fn info(&self) -> Result<SpaceInfo, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::NoSeat(error.to_string()))?;
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         let path = self.space.path().to_owned();
         let now = self.space.now();
         // Not this one, which only looks.
@@ -154,20 +155,29 @@ fn entry(
 
 /// The spaces of this user on this host, by address.
 ///
+/// # Errors
+/// If their folder cannot be read.
+///
 /// ```
-/// for address in lockwright::inspect::spaces() {
+/// for address in lockwright::inspect::spaces()? {
 ///     println!("{address}");
 /// }
+/// # Ok::<_, std::io::Error>(())
 /// ```
-pub fn spaces() -> Vec<String> {
-    let Some((folder, prefix, suffix)) = usual_place() else { return Vec::new() };
-    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = files.filter_map(|file| file.file_name().into_string().ok());
-    let mut spaces: Vec<_> = names
-        .filter_map(|name| Some(format!("shm:{}", name.strip_prefix(&prefix)?.strip_suffix(&suffix)?)))
-        .collect();
+pub fn spaces() -> io::Result<Vec<String>> {
+    let Some((folder, prefix, suffix)) = usual_place() else { return Ok(Vec::new()) };
+    let files = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        files => files?,
+    };
+    let mut spaces = Vec::new();
+    for file in files {
+        let name = file?.file_name();
+        let name = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(&suffix));
+        spaces.extend(name.map(|name| format!("shm:{name}")));
+    }
     spaces.sort();
-    spaces
+    Ok(spaces)
 }
 
 fn address_of(path: &Path) -> String {

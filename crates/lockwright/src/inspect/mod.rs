@@ -67,6 +67,25 @@ pub struct Entry {
     pub alive: bool,
 }
 
+impl Entry {
+    /// An entry of which only the lock and the state are known yet: for the server.
+    #[doc(hidden)]
+    pub fn new(name: LockName, state: EntryState) -> Self {
+        Self {
+            name,
+            state,
+            shared: false,
+            range: None,
+            token: None,
+            age: Duration::ZERO,
+            pid: 0,
+            host: String::new(),
+            program: String::new(),
+            alive: true,
+        }
+    }
+}
+
 /// What a client does with a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -132,7 +151,7 @@ pub enum InspectError {
     Space(String),
     /// It has no room for one who looks.
     #[error("the space has no room for another client: {0}")]
-    NoSeat(String),
+    TooManyClients(String),
 }
 
 /// Why a lock was not broken.
@@ -196,7 +215,7 @@ impl Inspector {
         match Address::parse(address)? {
             Address::Shm(path) => Local::open(&path).map(Looks::Local).map(Self),
             Address::Served { by, server, space } => {
-                Looker::open(options.remote(by, server, space)?).map(Looks::Remote).map(Self)
+                Looker::open(options.remote(by, server, space, false)?).map(Looks::Remote).map(Self)
             }
             Address::Mem => Err(OpenError::Address(address.to_owned())),
         }
@@ -227,14 +246,10 @@ impl Inspector {
     /// # Errors
     /// If the space cannot be used.
     ///
-    /// ```
-    /// # use lockwright::server::{Server, ServerOptions};
-    /// # let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap()))?;
-    /// # let address = format!("tcp://{}", server.address());
-    /// # let client = lockwright::Client::open(&address)?;
-    /// drop(client.mutex("a")?.lock().wait()?);
-    /// let heat = lockwright::inspect::Inspector::open(&address)?.heat()?;
-    /// assert_eq!((heat[0].name.to_string(), heat[0].grants), ("a".to_owned(), 1));
+    /// ```no_run
+    /// for heat in lockwright::inspect::Inspector::open("tcp://127.0.0.1/stock")?.heat()? {
+    ///     println!("{}: {} grants, {} wait", heat.name, heat.grants, heat.waiters);
+    /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn heat(&self) -> Result<Vec<Heat>, InspectError> {
@@ -292,12 +307,14 @@ impl Inspector {
 }
 
 impl Heat {
-    fn none(name: LockName, ranges: bool) -> Self {
+    #[doc(hidden)]
+    pub fn none(name: LockName, ranges: bool) -> Self {
         Self { name, ranges, holders: 0, waiters: 0, grants: 0, contended: 0, waited: Duration::ZERO }
     }
 
     /// What can be seen of locks by who holds them and waits for them.
-    pub(crate) fn of(entries: &[Entry]) -> Vec<Self> {
+    #[doc(hidden)]
+    pub fn of(entries: &[Entry]) -> Vec<Self> {
         let mut heat: Vec<Self> = Vec::new();
         for entry in entries {
             let ranges = entry.range.is_some();

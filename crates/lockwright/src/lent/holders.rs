@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The table of a one-sided space.
-pub(crate) type LentTable<E> = HolderTable<LentHolders<E>, StirredPortable>;
+pub type LentTable<E> = HolderTable<LentHolders<E>, StirredPortable>;
 /// A client of the locks of a one-sided space.
-pub(crate) type LentClient<E> = HolderClient<E, LentTable<E>, Shipped, StirredPortable>;
+pub type LentClient<E> = HolderClient<E, LentTable<E>, Shipped, StirredPortable>;
 
 /// Pause before a client looks again whether there is room to post, or a heartbeat was answered.
 const PAUSE_NS: u64 = 100_000;
@@ -34,7 +34,7 @@ const GONE: FabricError = FabricError::NodeLost(NodeId(0));
 
 /// One client's access to the table.
 #[derive(Debug)]
-pub(crate) struct LentHolders<E> {
+pub struct LentHolders<E> {
     ep: E,
     shared: Arc<Written>,
 }
@@ -148,7 +148,7 @@ impl<E: Reach> HolderSpace for LentHolders<E> {
     /// struck off. What is left to see is that it is not struck off just now for a sleep that lies behind it.
     async fn confirm(&self, record: u8) -> Result<(), FabricError> {
         while !self.ep.is_fresh() {
-            self.pause().await.map_err(|_| FabricError::Expelled)?;
+            self.pause().await.map_err(|_| FabricError::Evicted)?;
         }
         let written = self.shared.at[usize::from(record)].load(SeqCst);
         if written == self.ep.breaks() && !self.ep.is_over() { Ok(()) } else { Err(GONE) }
@@ -174,7 +174,7 @@ impl<E: Reach> RangeSpace for LentHolders<E> {
 }
 
 /// A client of the locks that `ep` reaches.
-pub(crate) fn client<E: Reach + Clone>(ep: E) -> LentClient<E> {
+pub fn client<E: Reach + Clone>(ep: E) -> LentClient<E> {
     let table = HolderTable::new(LentHolders::new(ep.clone()));
     HolderClient::new(ep, &layout::SHAPE, &layout::params(), table)
 }

@@ -18,30 +18,30 @@ use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
 use lockwright_locks::{Protocol, Space};
 
 /// Names of a lent space, and therefore lock ids.
-pub(crate) const NAMES: u64 = 1 << 16;
+pub const NAMES: u64 = 1 << 16;
 /// Every name has a lock of its own, and a gate for its ranges.
-pub(crate) const SHAPE: Space = Space::of(2 * NAMES);
+pub const SHAPE: Space = Space::of(2 * NAMES);
 /// The highest number of a client.
-pub(crate) const NUMBERS: u64 = StirredPortable::PEER.max() as u64;
+pub const NUMBERS: u64 = StirredPortable::PEER.max() as u64;
 /// How long a lock may stand still before a waiter asks whether its holder lives: three of these.
 const ASK_NS: u64 = 10_000_000;
 /// What the space is called in an address, before its name.
-pub(crate) const SCHEME: &str = "lent:";
+pub const SCHEME: &str = "lent:";
 
 const CHANGES: RegionId = RegionId(2);
 /// Records of a client.
-pub(crate) const RECORDS: u64 = MAX_RECORDS;
+pub const RECORDS: u64 = MAX_RECORDS;
 /// The holder table.
-pub(crate) const TABLE: TableLayout =
+pub const TABLE: TableLayout =
     TableLayout::new(Addr { offset: 0, node: NodeId(0), region: RegionId(1) }, NUMBERS, RECORDS);
 
 /// ShiftLock's parameters, the same for everybody.
-pub(crate) fn params() -> ShiftParams {
+pub fn params() -> ShiftParams {
     ShiftParams::default().with_lease(ASK_NS)
 }
 
 /// How large the regions are.
-pub(crate) fn regions() -> [u64; 3] {
+pub fn regions() -> [u64; 3] {
     let locks = ShiftLock::<StirredPortable>::bytes_per_node(&SHAPE, &params());
     [locks, TABLE.bytes(), NAMES * 8]
 }
@@ -51,27 +51,27 @@ const fn at(region: RegionId, offset: u64) -> Word64 {
 }
 
 /// Which records of a client have been in use.
-pub(crate) const fn used(peer: PeerId) -> Word64 {
+pub const fn used(peer: PeerId) -> Word64 {
     TABLE.client(TABLE.slot(peer), ClientWord::Used)
 }
 
 /// The entry of a keyed lock, or of a gate.
-pub(crate) const fn entry(lock: u64) -> Word64 {
+pub const fn entry(lock: u64) -> Word64 {
     Word64::at(SHAPE.place(lock, 8))
 }
 
 /// The gate of a name's ranges.
-pub(crate) const fn gate(lock: u64) -> u64 {
+pub const fn gate(lock: u64) -> u64 {
     NAMES + lock
 }
 
 /// The count of changes of a name's ranges.
-pub(crate) const fn changes(lock: u64) -> Word64 {
+pub const fn changes(lock: u64) -> Word64 {
     at(CHANGES, lock * 8)
 }
 
 /// The client with this number, as lock words know it.
-pub(crate) const fn peer(number: u64) -> PeerId {
+pub const fn peer(number: u64) -> PeerId {
     PeerId(number as u32)
 }
 

@@ -6,7 +6,7 @@ use lockwright_fabric::backend::tcp::TcpEndpoint;
 use lockwright_fabric::{Endpoint, RawVerb};
 
 /// A fabric by which lent memory is reached.
-pub(crate) trait Reach: Endpoint {
+pub trait Reach: Endpoint {
     /// Executes `verbs` before all that are issued later, and waits for nothing. `false` if there is no room just now: then
     /// nothing has happened.
     fn post(&self, verbs: &[RawVerb]) -> bool;
@@ -15,7 +15,7 @@ pub(crate) trait Reach: Endpoint {
     /// were executed, in order.
     fn breaks(&self) -> u64;
 
-    /// Whether the server has heard of this client so lately that it will not strike it off the roster for a while.
+    /// Whether the server has heard of this client so lately that it will not strike it off the directory for a while.
     fn is_fresh(&self) -> bool;
 
     /// Whether the server has given this client up, or is gone itself.
@@ -57,7 +57,7 @@ impl Reach for TcpEndpoint {
     }
 
     fn is_over(&self) -> bool {
-        self.fate().is_some()
+        self.close_reason().is_some()
     }
 }
 

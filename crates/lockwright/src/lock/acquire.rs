@@ -1,15 +1,13 @@
 //! Getting a lock: one future, to be awaited on any executor or waited for by a thread.
 //!
 //! An attempt tries once without queueing, and only then allocates what it needs to wait. Given up
-//! while it waits, it is adopted: finished, then released, on the client's own thread.
+//! while it waits, it is pending: finished, then released, on the client's own thread.
 
 use super::core::Core;
 use super::guard::Guard;
 use crate::error::{LockError, TryLockError};
-use crate::home::{Bound, BoxFuture, Refused, Ticket};
+use crate::home::{Bound, BoxFuture, Granted, Refused};
 use crate::progress::Alarm;
-use lockwright_fabric::FabricError;
-use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::Claim;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -62,7 +60,7 @@ struct Waiting {
     bound: Bound,
     alarm: Option<Alarm>,
     /// `None` once it is done.
-    future: Option<BoxFuture<Result<Ticket, Refused>>>,
+    future: Option<BoxFuture<Result<Granted, Refused>>>,
 }
 
 impl std::fmt::Debug for Waiting {
@@ -99,9 +97,9 @@ impl Acquire {
     pub fn wait(self) -> Result<Guard, LockError> {
         let Self { core, mut claim, step, .. } = self;
         if matches!(step, Step::Start)
-            && let Some((ticket, token_base)) = core.take_quickly(&mut claim)
+            && let Some((granted, token_base)) = core.take_quickly(&mut claim)
         {
-            return Ok(Guard::new(core, token_base, claim, ticket));
+            return Ok(Guard::new(core, token_base, claim, granted));
         }
         Self { core, claim, step, ..self }.wait_slowly()
     }
@@ -111,24 +109,21 @@ impl Acquire {
     fn wait_slowly(mut self) -> Result<Guard, LockError> {
         if matches!(self.step, Step::Start)
             && self.patience != Some(Duration::ZERO)
-            && let Some((ticket, token_base)) = self.core.take_soon(&mut self.claim)
+            && let Some((granted, token_base)) = self.core.take_soon(&mut self.claim)
         {
-            return Ok(Guard::new(self.core, token_base, self.claim, ticket));
-        }
-        if self.core.home.is_near() {
-            return block_on(self);
+            return Ok(Guard::new(self.core, token_base, self.claim, granted));
         }
         let core = Arc::clone(&self.core);
         let mut outcome = None;
-        core.home.drive(pin!(async { outcome = Some(self.await) }));
+        core.space.block_on(pin!(async { outcome = Some(self.await) }));
         outcome.expect("it was seen through")
     }
 
     /// One attempt that never queues.
     #[inline]
     pub(crate) fn at_once(core: &Arc<Core>, mut claim: Claim) -> Result<Guard, TryLockError> {
-        if let Some((ticket, token_base)) = core.take_quickly(&mut claim) {
-            return Ok(Guard::new(Arc::clone(core), token_base, claim, ticket));
+        if let Some((granted, token_base)) = core.take_quickly(&mut claim) {
+            return Ok(Guard::new(Arc::clone(core), token_base, claim, granted));
         }
         Self::at_once_slowly(core, claim)
     }
@@ -136,26 +131,22 @@ impl Acquire {
     #[cold]
     #[inline(never)]
     fn at_once_slowly(core: &Arc<Core>, mut claim: Claim) -> Result<Guard, TryLockError> {
-        let (mut expelled, mut rescued) = (0, false);
+        let mut evicted = 0;
         loop {
             let bound = core.bound()?;
             claim.lock = bound.lock;
-            let Some(outcome) = core.home.try_now(core.kind, claim) else {
+            let Some(outcome) = core.space.try_acquire_fast(core.kind, claim) else {
                 return Self::soon(core, claim, bound);
             };
             return match outcome {
-                Err(Refused::Busy) if !rescued && core.home.rescue(core.kind, claim) => {
-                    rescued = true;
+                Ok(granted) if !core.leads(&bound, &granted) => {
+                    core.give_away(claim, granted);
                     continue;
                 }
-                Ok(ticket) if !core.leads(&bound, &ticket) => {
-                    core.give_away(claim, ticket);
-                    continue;
-                }
-                Ok(ticket) => Ok(Guard::new(Arc::clone(core), bound.token_base, claim, ticket)),
-                Err(Refused::Busy) => Err(TryLockError::Busy),
-                Err(Refused::Error(LockError::Space(FabricError::Expelled))) if expelled < RETURNS => {
-                    expelled += 1;
+                Ok(granted) => Ok(Guard::new(Arc::clone(core), bound.token_base, claim, granted)),
+                Err(Refused::Busy) => Self::soon(core, claim, bound),
+                Err(Refused::Error(LockError::Evicted)) if evicted < RETURNS => {
+                    evicted += 1;
                     continue;
                 }
                 Err(Refused::Error(error)) => Err(error.into()),
@@ -166,8 +157,8 @@ impl Acquire {
     /// One attempt that takes a while.
     fn soon(core: &Arc<Core>, claim: Claim, bound: Bound) -> Result<Guard, TryLockError> {
         let mut this = Self::new(Arc::clone(core), claim, Some(Duration::ZERO));
-        this.deadline = core.home.try_patience().and_then(|patience| Instant::now().checked_add(patience));
-        let future = core.home.try_soon(core.kind, claim);
+        this.deadline = core.space.try_limit().and_then(|patience| Instant::now().checked_add(patience));
+        let future = core.space.try_acquire(core.kind, claim);
         this.step = Step::Waiting(Box::new(Waiting::new(core, claim, bound, future)));
         this.wait_slowly().map_err(|error| match error {
             LockError::TimedOut => TryLockError::Busy,
@@ -177,28 +168,20 @@ impl Acquire {
 
     /// Tries once; queues if that fails.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
-        if let Some((ticket, token_base)) = self.core.take_quickly(&mut self.claim) {
+        if let Some((granted, token_base)) = self.core.take_quickly(&mut self.claim) {
             self.step = Step::Done;
-            return Poll::Ready(Ok(Guard::new(Arc::clone(&self.core), token_base, self.claim, ticket)));
+            return Poll::Ready(Ok(Guard::new(Arc::clone(&self.core), token_base, self.claim, granted)));
         }
         let bound = match self.core.bound() {
             Ok(bound) => bound,
             Err(error) => return Poll::Ready(self.finish(&Bound::default(), Err(Refused::Error(error)))),
         };
         self.claim.lock = bound.lock;
-        let Core { home, kind, .. } = &*self.core;
+        let Core { space: home, kind, .. } = &*self.core;
         let has_patience = self.patience != Some(Duration::ZERO);
-        let future = match home.try_now(*kind, self.claim) {
+        let future = match home.try_acquire_fast(*kind, self.claim) {
             None | Some(Err(Refused::Busy)) if has_patience => home.acquire(*kind, self.claim),
-            None => home.try_soon(*kind, self.claim),
-            // Only the dead were in the way. (Of ranges they never are: nothing here waits for a gate.)
-            Some(Err(Refused::Busy)) if home.rescue(*kind, self.claim) => {
-                self.step = Step::Done;
-                return Poll::Ready(Self::at_once(&self.core, self.claim).map_err(|error| match error {
-                    TryLockError::Busy => LockError::TimedOut,
-                    TryLockError::Failed(error) => error,
-                }));
-            }
+            None | Some(Err(Refused::Busy)) => home.try_acquire(*kind, self.claim),
             Some(outcome) => return Poll::Ready(self.finish(&bound, outcome)),
         };
         self.start_waiting(bound, future, cx)
@@ -207,7 +190,7 @@ impl Acquire {
     fn start_waiting(
         &mut self,
         bound: Bound,
-        future: BoxFuture<Result<Ticket, Refused>>,
+        future: BoxFuture<Result<Granted, Refused>>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Guard, LockError>> {
         self.step = Step::Waiting(Box::new(Waiting::new(&self.core, self.claim, bound, future)));
@@ -235,14 +218,14 @@ impl Acquire {
         }
     }
 
-    fn finish(&mut self, bound: &Bound, outcome: Result<Ticket, Refused>) -> Result<Guard, LockError> {
+    fn finish(&mut self, bound: &Bound, outcome: Result<Granted, Refused>) -> Result<Guard, LockError> {
         self.step = Step::Done;
         match outcome {
-            Ok(ticket) if !self.core.leads(bound, &ticket) => {
-                self.core.give_away(self.claim, ticket);
-                Err(LockError::Space(FabricError::Expelled))
+            Ok(granted) if !self.core.leads(bound, &granted) => {
+                self.core.give_away(self.claim, granted);
+                Err(LockError::Evicted)
             }
-            Ok(ticket) => Ok(Guard::new(Arc::clone(&self.core), bound.token_base, self.claim, ticket)),
+            Ok(granted) => Ok(Guard::new(Arc::clone(&self.core), bound.token_base, self.claim, granted)),
             Err(Refused::Busy) => Err(LockError::TimedOut),
             Err(Refused::Error(error)) => Err(error),
         }
@@ -250,7 +233,12 @@ impl Acquire {
 }
 
 impl Waiting {
-    fn new(core: &Arc<Core>, claim: Claim, bound: Bound, future: BoxFuture<Result<Ticket, Refused>>) -> Self {
+    fn new(
+        core: &Arc<Core>,
+        claim: Claim,
+        bound: Bound,
+        future: BoxFuture<Result<Granted, Refused>>,
+    ) -> Self {
         Self { core: Arc::clone(core), claim, bound, alarm: None, future: Some(future) }
     }
 
@@ -271,15 +259,15 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         self.alarm = None;
         let Some(future) = self.future.take() else { return };
-        if self.core.home.cancels_by_drop() {
+        if self.core.space.acquire_cancels_on_drop() {
             return drop(future);
         }
         let (core, claim) = (Arc::clone(&self.core), self.claim);
         let progress = Arc::clone(&core.progress);
         progress.adopt(Box::pin(async move {
-            let Core { home, kind, .. } = &*core;
-            let give_back = |ticket| home.release(*kind, claim, ticket);
-            lockwright_locks::orphans::finish_then_release(future, give_back).await;
+            let Core { space: home, kind, .. } = &*core;
+            let give_back = |granted| home.release(*kind, claim, granted);
+            lockwright_locks::abandoned::finish_then_release(future, give_back).await;
         }));
     }
 }
@@ -294,9 +282,7 @@ impl Future for Acquire {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             let polled = self.poll_once(cx);
-            if !matches!(polled, Poll::Ready(Err(LockError::Space(FabricError::Expelled))))
-                || self.returns == RETURNS
-            {
+            if !matches!(polled, Poll::Ready(Err(LockError::Evicted))) || self.returns == RETURNS {
                 return polled;
             }
             // Nothing was held, so nothing is lost but the place in the queue.

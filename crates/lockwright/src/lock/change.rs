@@ -6,9 +6,8 @@
 use super::core::Core;
 use super::guard::Guard;
 use crate::error::ChangeError;
-use crate::home::{BoxFuture, Kind, Ticket};
+use crate::home::{BoxFuture, Granted, Kind};
 use crate::progress::Alarm;
-use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::{Claim, Mode};
 use std::fmt;
 use std::ops::Range;
@@ -128,7 +127,7 @@ impl Guard {
     /// ```
     pub fn unlock_part(&mut self, part: Range<u64>) -> Result<Option<Guard>, ChangeError> {
         let claim = self.claim;
-        let bad = |why| ChangeError::BadPart { start: part.start, end: part.end, why };
+        let bad = |why| ChangeError::BadRange { start: part.start, end: part.end, why };
         if self.core.kind != Kind::Ranges {
             return Err(bad("this is no range lock"));
         }
@@ -141,21 +140,18 @@ impl Guard {
         if (part.start, part.end) == (claim.start, claim.end) {
             return Err(bad("that is all that is held: unlock the guard"));
         }
-        let rest = self.core.home.unlock_part(self.ticket(), &claim, &part)?;
+        let rest = self.core.space.unlock_part(self.granted(), &claim, &part)?;
         let (left, right) = (Claim { end: part.start, ..claim }, Claim { start: part.end, ..claim });
         let kept = if left.start < left.end { left } else { right };
-        self.change(kept, *self.ticket());
-        Ok(rest.map(|ticket| Guard::new(Arc::clone(&self.core), self.token_base, right, ticket)))
+        self.change(kept, *self.granted());
+        Ok(rest.map(|granted| Guard::new(Arc::clone(&self.core), self.token_base, right, granted)))
     }
 }
 
 /// Sees a change through on this thread.
 fn drive(core: &Core, future: impl Future<Output = Result<(), ChangeError>>) -> Result<(), ChangeError> {
-    if core.home.is_near() {
-        return block_on(future);
-    }
     let mut outcome = None;
-    core.home.drive(pin!(async { outcome = Some(future.await) }));
+    core.space.block_on(pin!(async { outcome = Some(future.await) }));
     outcome.expect("it was seen through")
 }
 
@@ -174,7 +170,7 @@ pub struct Upgrade<'a> {
     deadline: Option<Instant>,
     alarm: Option<Alarm>,
     /// Once it was asked for. Dropped, it is given up.
-    change: Option<BoxFuture<Result<Ticket, ChangeError>>>,
+    change: Option<BoxFuture<Result<Granted, ChangeError>>>,
     done: bool,
 }
 
@@ -217,14 +213,14 @@ impl<'a> Upgrade<'a> {
         false
     }
 
-    fn finish(&mut self, outcome: Result<Ticket, ChangeError>) -> Result<(), ChangeError> {
+    fn finish(&mut self, outcome: Result<Granted, ChangeError>) -> Result<(), ChangeError> {
         (self.done, self.change, self.alarm) = (true, None, None);
-        let ticket = outcome.map_err(|error| match error {
+        let granted = outcome.map_err(|error| match error {
             // Asked for with a time, even if there was none.
             ChangeError::Busy => ChangeError::TimedOut,
             error => error,
         })?;
-        self.guard.change(Claim { mode: Mode::Exclusive, ..self.guard.claim }, ticket);
+        self.guard.change(Claim { mode: Mode::Exclusive, ..self.guard.claim }, granted);
         Ok(())
     }
 }
@@ -245,7 +241,7 @@ impl Future for Upgrade<'_> {
             this.deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
         }
         let guard = &*this.guard;
-        let ask = || guard.core.home.upgrade(guard.ticket(), patience != Some(Duration::ZERO));
+        let ask = || guard.core.space.upgrade(guard.granted(), patience != Some(Duration::ZERO));
         match this.change.get_or_insert_with(ask).as_mut().poll(cx) {
             Poll::Ready(outcome) => Poll::Ready(this.finish(outcome)),
             Poll::Pending if this.is_late(cx) => Poll::Ready(this.finish(Err(ChangeError::TimedOut))),
@@ -265,7 +261,7 @@ impl Future for Upgrade<'_> {
 #[must_use = "nothing is downgraded before it is awaited, or waited for"]
 pub struct Downgrade<'a> {
     guard: &'a mut Guard,
-    change: Option<BoxFuture<Result<Ticket, ChangeError>>>,
+    change: Option<BoxFuture<Result<Granted, ChangeError>>>,
     done: bool,
 }
 
@@ -306,15 +302,15 @@ impl Future for Downgrade<'_> {
         }
         let guard = &*this.guard;
         let shared = Claim { mode: Mode::Shared, ..guard.claim };
-        let change = this.change.get_or_insert_with(|| guard.core.home.downgrade(guard.ticket()));
+        let change = this.change.get_or_insert_with(|| guard.core.space.downgrade(guard.granted()));
         let polled = change.as_mut().poll(cx);
         if let Poll::Ready(Err(error)) = polled {
             this.done = true;
             return Poll::Ready(Err(error));
         }
         // Asked for: from now on others may read, too.
-        let ticket = if let Poll::Ready(Ok(ticket)) = &polled { *ticket } else { *guard.ticket() };
-        this.guard.change(shared, ticket);
+        let granted = if let Poll::Ready(Ok(granted)) = &polled { *granted } else { *guard.granted() };
+        this.guard.change(shared, granted);
         polled.map(|_| {
             this.done = true;
             Ok(())

@@ -3,7 +3,7 @@
 use crate::error::LockError;
 #[cfg(target_os = "linux")]
 use crate::home::member::Member;
-use crate::home::{Bound, Home, Kind, Ticket};
+use crate::home::{Backend, Bound, Granted, Kind};
 use crate::name::LockName;
 use crate::progress::Progress;
 use lockwright_fabric::observe::Claim;
@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// A lock as one client knows it.
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(crate) home: Arc<dyn Home>,
+    pub(crate) space: Arc<dyn Backend>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) name: LockName,
     pub(crate) kind: Kind,
@@ -27,18 +27,18 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(
-        home: Arc<dyn Home>,
+        space: Arc<dyn Backend>,
         progress: Arc<Progress>,
         name: LockName,
         kind: Kind,
         bound: Bound,
     ) -> Self {
         #[cfg(target_os = "linux")]
-        let near = home.nearby(&bound).filter(|_| kind == Kind::Keyed).cloned();
+        let near = space.local_member(&bound).filter(|_| kind == Kind::Keyed).cloned();
         Self {
             #[cfg(target_os = "linux")]
             near,
-            home,
+            space,
             progress,
             name,
             kind,
@@ -51,7 +51,7 @@ impl Core {
     /// `None`: nothing has happened.
     #[cfg(target_os = "linux")]
     #[inline(always)]
-    pub(crate) fn take_quickly(&self, claim: &mut Claim) -> Option<(Ticket, u64)> {
+    pub(crate) fn take_quickly(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
         let near = self.near.as_ref()?;
         claim.lock = self.first.lock;
         Some((near.take_quickly(*claim)?, self.first.token_base))
@@ -59,7 +59,7 @@ impl Core {
 
     /// The same, if it becomes free within a moment, in which the calling thread is kept busy.
     #[cfg(target_os = "linux")]
-    pub(crate) fn take_soon(&self, claim: &mut Claim) -> Option<(Ticket, u64)> {
+    pub(crate) fn take_soon(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
         let near = self.near.as_ref()?;
         claim.lock = self.first.lock;
         Some((near.take_soon(*claim)?, self.first.token_base))
@@ -68,51 +68,51 @@ impl Core {
     /// Gives the lock back if that is the usual case: nobody waits for it. `false`: nothing has happened.
     #[cfg(target_os = "linux")]
     #[inline(always)]
-    pub(crate) fn give_back_quickly(&self, claim: Claim, ticket: &Ticket) -> bool {
-        self.near.as_ref().is_some_and(|near| near.give_back_quickly(claim, ticket))
+    pub(crate) fn give_back_quickly(&self, claim: Claim, granted: &Granted) -> bool {
+        self.near.as_ref().is_some_and(|near| near.give_back_quickly(claim, granted))
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn take_quickly(&self, _: &mut Claim) -> Option<(Ticket, u64)> {
+    pub(crate) fn take_quickly(&self, _: &mut Claim) -> Option<(Granted, u64)> {
         None
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn take_soon(&self, _: &mut Claim) -> Option<(Ticket, u64)> {
+    pub(crate) fn take_soon(&self, _: &mut Claim) -> Option<(Granted, u64)> {
         None
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn give_back_quickly(&self, _: Claim, _: &Ticket) -> bool {
+    pub(crate) fn give_back_quickly(&self, _: Claim, _: &Granted) -> bool {
         false
     }
 
     /// Where the name leads. Looked up again only if this client was declared dead meanwhile, and has lost its names.
     #[inline]
     pub(crate) fn bound(&self) -> Result<Bound, LockError> {
-        if self.home.is_bound(&self.first) { Ok(self.first) } else { self.bound_later() }
+        if self.space.is_bound(&self.first) { Ok(self.first) } else { self.bound_later() }
     }
 
     #[cold]
     fn bound_later(&self) -> Result<Bound, LockError> {
         let later = *self.later.read().unwrap_or_else(PoisonError::into_inner);
         match later {
-            Some(bound) if self.home.is_bound(&bound) => Ok(bound),
+            Some(bound) if self.space.is_bound(&bound) => Ok(bound),
             _ => self.bind_again(),
         }
     }
 
-    /// Whether the name still led to where `ticket` was granted. A name belongs to one membership; the lock was taken by
+    /// Whether the name still led to where `granted` was granted. A name belongs to one membership; the lock was taken by
     /// that one, which was in after the grant, or by another: then the name may have been given up meanwhile.
     #[inline]
-    pub(crate) fn leads(&self, bound: &Bound, ticket: &Ticket) -> bool {
-        ticket.seat.member() == bound.by || self.home.is_bound(bound)
+    pub(crate) fn leads(&self, bound: &Bound, granted: &Granted) -> bool {
+        granted.record.member() == bound.by || self.space.is_bound(bound)
     }
 
     /// Gives back a lock that nobody is to have.
     #[cold]
-    pub(crate) fn give_away(&self, claim: Claim, ticket: Ticket) {
-        let release = self.home.release(self.kind, claim, ticket);
+    pub(crate) fn give_away(&self, claim: Claim, granted: Granted) {
+        let release = self.space.release(self.kind, claim, granted);
         self.progress.adopt(Box::pin(async move {
             let _ = release.await;
         }));
@@ -122,12 +122,12 @@ impl Core {
     fn bind_again(&self) -> Result<Bound, LockError> {
         let mut later = self.later.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(bound) = *later
-            && self.home.is_bound(&bound)
+            && self.space.is_bound(&bound)
         {
             return Ok(bound);
         }
-        let again = self.home.bind(&self.name, self.kind);
-        let bound = again.map_err(|error| LockError::NoSeat(error.to_string()))?;
+        let again = self.space.bind(&self.name, self.kind);
+        let bound = again.map_err(|error| LockError::Disconnected(error.to_string()))?;
         *later = Some(bound);
         Ok(bound)
     }
@@ -137,6 +137,6 @@ impl Drop for Core {
     fn drop(&mut self) {
         let later = *self.later.get_mut().unwrap_or_else(PoisonError::into_inner);
         let bound = later.unwrap_or(self.first);
-        self.home.unbind(&self.name, bound, self.kind);
+        self.space.unbind(&self.name, bound, self.kind);
     }
 }

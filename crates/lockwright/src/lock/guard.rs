@@ -2,10 +2,9 @@
 
 use super::core::Core;
 use crate::error::UnlockError;
-use crate::home::{BoxFuture, Standing, Ticket};
+use crate::home::{BoxFuture, Granted, Standing};
 use crate::name::LockName;
 use crate::progress::Watched;
-use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_locks::Lost;
 use std::fmt;
@@ -57,26 +56,26 @@ pub struct Guard {
     pub(super) token_base: u64,
     pub(super) claim: Claim,
     /// `None` once it has been given back.
-    ticket: Option<Ticket>,
+    granted: Option<Granted>,
     watch: OnceLock<Arc<Watch>>,
 }
 
 impl Guard {
     #[inline]
-    pub(crate) fn new(core: Arc<Core>, token_base: u64, claim: Claim, ticket: Ticket) -> Self {
-        Self { core, token_base, claim, ticket: Some(ticket), watch: OnceLock::new() }
+    pub(crate) fn new(core: Arc<Core>, token_base: u64, claim: Claim, granted: Granted) -> Self {
+        Self { core, token_base, claim, granted: Some(granted), watch: OnceLock::new() }
     }
 
-    pub(super) fn ticket(&self) -> &Ticket {
-        self.ticket.as_ref().expect("a guard that was unlocked is gone")
+    pub(super) fn granted(&self) -> &Granted {
+        self.granted.as_ref().expect("a guard that was unlocked is gone")
     }
 
     /// It is held like that from now on; whoever listens for its loss hears of this one.
-    pub(super) fn change(&mut self, claim: Claim, ticket: Ticket) {
+    pub(super) fn change(&mut self, claim: Claim, granted: Granted) {
         self.claim = claim;
-        self.ticket = Some(ticket);
+        self.granted = Some(granted);
         if let Some(watch) = self.watch.get() {
-            *watch.held.lock().unwrap_or_else(PoisonError::into_inner) = (claim, ticket);
+            *watch.held.lock().unwrap_or_else(PoisonError::into_inner) = (claim, granted);
         }
     }
 
@@ -89,7 +88,7 @@ impl Guard {
     /// println!("writing under token {}", guard.token());
     /// ```
     pub fn token(&self) -> u64 {
-        self.token_base.saturating_add(self.core.home.token(self.ticket()))
+        self.token_base.saturating_add(self.core.space.token(self.granted()))
     }
 
     /// The lock's name.
@@ -135,7 +134,7 @@ impl Guard {
     /// assert_eq!(guard.state(), GuardState::Held);
     /// ```
     pub fn state(&self) -> GuardState {
-        state(&self.core, self.claim, self.ticket())
+        state(&self.core, self.claim, self.granted())
     }
 
     /// Done when the lock is found to be lost; never, if it is unlocked first. Works on any executor.
@@ -177,7 +176,7 @@ impl Guard {
         self.watch.get_or_init(|| {
             let watch = Arc::new(Watch {
                 core: Arc::clone(&self.core),
-                held: Mutex::new((self.claim, *self.ticket())),
+                held: Mutex::new((self.claim, *self.granted())),
                 lost: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
                 ears: Mutex::default(),
@@ -213,12 +212,12 @@ impl Guard {
     /// Begins to give the lock back; only once. Mostly it is done with that.
     #[inline]
     fn release(&mut self) -> Option<Released> {
-        let ticket = self.ticket.take()?;
+        let granted = self.granted.take()?;
         self.close_watch();
-        let Core { home, kind, .. } = &*self.core;
-        Some(match home.release_at_once(*kind, self.claim, &ticket) {
+        let Core { space: home, kind, .. } = &*self.core;
+        Some(match home.release_fast(*kind, self.claim, &granted) {
             Some(outcome) => Released::Done(outcome),
-            None => Released::Under(home.release(*kind, self.claim, ticket)),
+            None => Released::Under(home.release(*kind, self.claim, granted)),
         })
     }
 }
@@ -238,9 +237,9 @@ enum Released {
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
-        if let Some(ticket) = &self.ticket
+        if let Some(granted) = &self.granted
             && self.watch.get().is_none()
-            && self.core.give_back_quickly(self.claim, ticket)
+            && self.core.give_back_quickly(self.claim, granted)
         {
             return;
         }
@@ -252,8 +251,8 @@ impl Guard {
     #[cold]
     #[inline(never)]
     fn drop_slowly(&mut self) {
-        if let Some(ticket) = &self.ticket
-            && self.core.home.release_unheard(ticket)
+        if let Some(granted) = &self.granted
+            && self.core.space.release_unobserved(self.core.kind, self.claim, granted)
         {
             self.close_watch();
             return;
@@ -269,11 +268,11 @@ impl Guard {
     }
 }
 
-fn state(core: &Core, claim: Claim, ticket: &Ticket) -> GuardState {
-    match core.home.standing(core.kind, claim, ticket) {
+fn state(core: &Core, claim: Claim, granted: &Granted) -> GuardState {
+    match core.space.standing(core.kind, claim, granted) {
         Standing::Held => GuardState::Held,
         Standing::Uncertain => GuardState::Uncertain,
-        Standing::Lost => GuardState::Lost,
+        Standing::Lost(_) => GuardState::Lost,
     }
 }
 
@@ -313,19 +312,16 @@ impl Unlock {
     #[inline]
     pub fn wait(self) -> Result<(), UnlockError> {
         let guard = self.guard.as_ref().expect("an unlock was waited for after it was done");
-        if guard.core.home.is_near() {
-            return block_on(self);
-        }
         let core = Arc::clone(&guard.core);
         let mut outcome = None;
-        core.home.drive(pin!(async { outcome = Some(self.await) }));
+        core.space.block_on(pin!(async { outcome = Some(self.await) }));
         outcome.expect("it was seen through")
     }
 
     fn tell(&self, outcome: Result<(), Lost>) -> Result<(), UnlockError> {
         outcome.map_err(|lost| match lost {
             Lost::Recovered => UnlockError::Lost { token: self.token },
-            Lost::Fabric(error) => UnlockError::Space(error),
+            Lost::Fabric(error) => UnlockError::Disconnected(error.to_string()),
         })
     }
 }
@@ -409,7 +405,7 @@ impl Future for LostSignal {
 struct Watch {
     core: Arc<Core>,
     /// What is held, which can change.
-    held: Mutex<(Claim, Ticket)>,
+    held: Mutex<(Claim, Granted)>,
     lost: AtomicBool,
     closed: AtomicBool,
     ears: Mutex<Ears>,
@@ -441,8 +437,8 @@ impl Watched for Watch {
         if self.closed.load(SeqCst) {
             return false;
         }
-        let (claim, ticket) = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if state(&self.core, claim, &ticket) != GuardState::Lost || self.closed.load(SeqCst) {
+        let (claim, granted) = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if state(&self.core, claim, &granted) != GuardState::Lost || self.closed.load(SeqCst) {
             return true;
         }
         let mut told = Ears::default();

@@ -7,7 +7,7 @@ use super::acquire::Acquire;
 use super::core::Core;
 use super::guard::Guard;
 use crate::error::{LockError, TryLockError};
-use crate::home::{Bound, whole};
+use crate::home::whole;
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
 use std::ops::Range;
@@ -109,11 +109,6 @@ pub struct RwLock {
 }
 
 impl RwLock {
-    /// Where its name leads.
-    pub(crate) fn bound(&self) -> Result<Bound, LockError> {
-        self.core.bound()
-    }
-
     pub(crate) fn new(core: Arc<Core>) -> Self {
         Self { core }
     }

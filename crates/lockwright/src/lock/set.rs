@@ -5,7 +5,7 @@ use super::core::Core;
 use super::guard::Guard;
 use super::handle::{Mutex, RangeLock, RwLock};
 use crate::error::LockError;
-use crate::home::{BoxFuture, Kind, whole};
+use crate::home::{BoxFuture, Kind, SpaceIdentity, whole};
 use crate::name::LockName;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::{Claim, Mode};
@@ -17,11 +17,15 @@ use std::time::{Duration, Instant};
 
 /// Several locks to be taken together.
 ///
-/// They are taken one after the other, ordered by kind, name and range, whatever the order in which they were added.
-/// All processes do the same, so sets cannot deadlock with each other. They can with locks that the same process
+/// They are taken one after the other, ordered by space, kind, name and range, whatever the order in which they were
+/// added. All processes do the same, so sets cannot deadlock with each other. They can with locks that the same process
 /// already holds when it asks for the set: take everything in one set.
 ///
-/// The same lock may be named twice: the stronger mode counts. Ranges of one lock must not overlap.
+/// A space is known by its file (`shm:`) or by its server's address and its name (`tcp:`, `rdma:`), whichever client it is
+/// reached through. Write a server's address alike in all programs: two spellings are two servers to a set.
+///
+/// A set that names the same lock twice, or overlapping ranges of one, would wait for itself: it is refused with
+/// [`LockError::Duplicate`].
 ///
 /// ```
 /// use lockwright::{Client, LockSet};
@@ -157,12 +161,12 @@ impl LockSet {
     }
 }
 
-/// By kind, then name, then range: ids would do within one space, but a set may name locks of several.
-fn key((core, claim): &(Arc<Core>, Claim)) -> (Kind, &LockName, u64) {
-    (core.kind, &core.name, claim.start)
+/// The order is that of these: alike in every process, whatever ids the locks have there.
+fn key((core, claim): &(Arc<Core>, Claim)) -> (SpaceIdentity, Kind, &LockName, u64) {
+    (core.space.identity(), core.kind, &core.name, claim.start)
 }
 
-/// The order in which they are taken; the same lock twice becomes one in the stronger mode.
+/// The locks in the order in which they are taken.
 fn in_order(mut wants: Vec<(Arc<Core>, Claim)>) -> Result<Vec<(Arc<Core>, Claim)>, LockError> {
     for (core, Claim { start, end, .. }) in &wants {
         if core.kind == Kind::Ranges && start >= end {
@@ -170,21 +174,14 @@ fn in_order(mut wants: Vec<(Arc<Core>, Claim)>) -> Result<Vec<(Arc<Core>, Claim)
         }
     }
     wants.sort_by(|a, b| key(a).cmp(&key(b)));
-    let mut ordered: Vec<(Arc<Core>, Claim)> = Vec::with_capacity(wants.len());
-    for (core, claim) in wants {
-        match ordered.last_mut() {
-            Some((last, held)) if Arc::ptr_eq(last, &core) && core.kind == Kind::Keyed => {
-                if claim.mode == Mode::Exclusive {
-                    held.mode = Mode::Exclusive;
-                }
-            }
-            Some((last, held)) if Arc::ptr_eq(last, &core) && claim.start < held.end => {
-                return Err(LockError::Overlap { name: core.name.clone() });
-            }
-            _ => ordered.push((core, claim)),
+    for (one, two) in wants.iter().zip(wants.iter().skip(1)) {
+        let ((space, kind, name, _), (other_space, other_kind, other_name, start)) = (key(one), key(two));
+        // Of a keyed lock every claim is on the whole.
+        if (space, kind, name) == (other_space, other_kind, other_name) && start < one.1.end {
+            return Err(LockError::Duplicate { name: name.clone(), overlap: kind == Kind::Ranges });
         }
     }
-    Ok(ordered)
+    Ok(wants)
 }
 
 /// A lock set on its way: await it, or [`wait`](Self::wait) for it. Dropping it gives everything back.

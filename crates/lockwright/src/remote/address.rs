@@ -1,6 +1,6 @@
 //! Addresses of spaces behind servers: `tcp://host:port/space`, `rdma://host:port/space`.
 
-use super::talk::MAX_SPACE;
+use crate::wire::MAX_SPACE;
 
 /// The port of a server, unless another is named.
 pub(crate) const PORT: u16 = 5625;

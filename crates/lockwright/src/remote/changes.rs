@@ -9,14 +9,14 @@ use super::driver::Elsewhere;
 use super::link::Remote;
 use super::table::Upgrade;
 use crate::error::ChangeError;
-use crate::home::{AnyGrant, Seat, Ticket};
+use crate::home::{Granted, ProtocolGrant, RecordId};
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-fn ticket(grant: RemoteGrant) -> Ticket {
-    Ticket { grant: AnyGrant::Remote(grant), seat: Seat::default() }
+fn granted(grant: RemoteGrant) -> Granted {
+    Granted { grant: ProtocolGrant::Remote(grant), record: RecordId::default() }
 }
 
 /// An upgrade on its way. Dropped, it is given up, and the lock stays shared.
@@ -36,7 +36,7 @@ impl Upgrading {
 }
 
 impl Future for Upgrading {
-    type Output = Result<Ticket, ChangeError>;
+    type Output = Result<Granted, ChangeError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -59,7 +59,7 @@ impl Future for Upgrading {
                 line.table.keep(id, cx.waker());
                 None
             }
-            Upgrade::Done { token } => Some(Ok(ticket(RemoteGrant { id, token }))),
+            Upgrade::Done { token } => Some(Ok(granted(RemoteGrant { id, token }))),
             Upgrade::Failed(why) => Some(Err(why)),
         };
         drop(line);
@@ -102,7 +102,7 @@ impl Downgrading {
 }
 
 impl Future for Downgrading {
-    type Output = Result<Ticket, ChangeError>;
+    type Output = Result<Granted, ChangeError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -117,7 +117,7 @@ impl Future for Downgrading {
             line.say(&ask);
         }
         if let Some(outcome) = line.table.downgrade(id, token) {
-            return Poll::Ready(outcome.map(|token| ticket(RemoteGrant { id, token })));
+            return Poll::Ready(outcome.map(|token| granted(RemoteGrant { id, token })));
         }
         line.table.keep(id, cx.waker());
         drop(line);
@@ -131,17 +131,17 @@ pub(super) fn cut(
     remote: &Remote,
     grant: RemoteGrant,
     part: &Range<u64>,
-) -> Result<Option<Ticket>, ChangeError> {
+) -> Result<Option<Granted>, ChangeError> {
     let mut line = remote.line();
     line.expire();
     if !line.table.has_room() {
         let why = "the server allows this client no further lock, and two would be left";
-        return Err(ChangeError::BadPart { start: part.start, end: part.end, why });
+        return Err(ChangeError::TooManyLocks(why.to_owned()));
     }
     let Some((ask, rest)) = line.table.cut(grant.id, part.start, part.end) else {
         return Err(ChangeError::Lost { token: grant.token });
     };
     line.say(&ask);
     let token = line.table.token(grant.id).unwrap_or(grant.token);
-    Ok(rest.map(|id| ticket(RemoteGrant { id, token })))
+    Ok(rest.map(|id| granted(RemoteGrant { id, token })))
 }

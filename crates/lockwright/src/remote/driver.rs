@@ -10,7 +10,7 @@
 //! What this file must not do: leave a connection unread for longer than twice [`IDLE`].
 
 use super::link::Remote;
-use lockwright_fabric::backend::tcp::{Bell, TcpEndpoint};
+use lockwright_fabric::backend::tcp::{EventfdWaker, TcpEndpoint};
 use std::cell::{Cell, OnceCell};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -51,11 +51,11 @@ thread_local! {
     /// Whether this thread runs some client's tasks right now.
     static DRIVES: Cell<bool> = const { Cell::new(false) };
     /// The bell of this thread; none if the system has no more files to give.
-    static BELL: OnceCell<Option<Arc<Bell>>> = const { OnceCell::new() };
+    static BELL: OnceCell<Option<Arc<EventfdWaker>>> = const { OnceCell::new() };
 }
 
-fn bell() -> Option<Arc<Bell>> {
-    BELL.with(|bell| bell.get_or_init(|| Bell::new().ok().map(Arc::new)).clone())
+fn bell() -> Option<Arc<EventfdWaker>> {
+    BELL.with(|bell| bell.get_or_init(|| EventfdWaker::new().ok().map(Arc::new)).clone())
 }
 
 impl Driver {
@@ -91,7 +91,7 @@ impl Driver {
         }
         let _at_the_end = Leave(self);
         if let (Some(bell), Some(session)) = (bell, session()) {
-            while session.hear(&bell, SOON) {
+            while session.read_blocking(&bell, SOON) {
                 if let Poll::Ready(()) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                     return;
                 }

@@ -3,9 +3,9 @@
 use super::driver::{self, Elsewhere};
 use super::link::Remote;
 use super::table::Stage;
-use super::talk::{Ask, RequestId};
 use crate::error::LockError;
 use crate::home::Refused;
+use crate::wire::{Request, RequestId};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,13 +18,13 @@ pub(super) struct Inquiry<F> {
     elsewhere: Option<Elsewhere>,
 }
 
-impl<F: FnOnce(RequestId) -> Ask> Inquiry<F> {
+impl<F: FnOnce(RequestId) -> Request> Inquiry<F> {
     pub(super) fn new(remote: &Arc<Remote>, ask: F) -> Self {
         Self { remote: Arc::clone(remote), ask: Some(ask), id: None, elsewhere: None }
     }
 }
 
-impl<F: FnOnce(RequestId) -> Ask + Unpin> Future for Inquiry<F> {
+impl<F: FnOnce(RequestId) -> Request + Unpin> Future for Inquiry<F> {
     type Output = Result<Vec<u8>, LockError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -35,7 +35,7 @@ impl<F: FnOnce(RequestId) -> Ask + Unpin> Future for Inquiry<F> {
                 return Poll::Ready(Err(why));
             }
             if !line.is_in_session() {
-                return Poll::Ready(Err(LockError::Server("the server cannot be reached".to_owned())));
+                return Poll::Ready(Err(LockError::Disconnected("the server cannot be reached".to_owned())));
             }
             let id = line.table.open(None, Stage::Looking { bytes: Vec::new() });
             this.id = Some(id);
@@ -52,7 +52,7 @@ impl<F: FnOnce(RequestId) -> Ask + Unpin> Future for Inquiry<F> {
         Poll::Ready(match line.table.take(id) {
             Some(Stage::Looked { bytes }) => Ok(bytes),
             Some(Stage::Failed(Refused::Error(error))) => Err(error),
-            _ => Err(LockError::Server("the server gave no answer".to_owned())),
+            _ => Err(LockError::Disconnected("the server gave no answer".to_owned())),
         })
     }
 }
@@ -67,7 +67,7 @@ impl<F> Drop for Inquiry<F> {
 
 /// Where the server keeps the lock that `handle` stands for, and from where its tokens are counted. Blocks for a round trip.
 pub(super) fn place_of(remote: &Arc<Remote>, handle: u64) -> Result<(u64, u64), String> {
-    let found = driver::outcome(remote, Inquiry::new(remote, move |id| Ask::Find { id, handle }));
+    let found = driver::outcome(remote, Inquiry::new(remote, move |id| Request::Find { id, handle }));
     let found = found.map_err(|error| error.to_string())?;
     let (lock, base) = found.split_first_chunk::<8>().ok_or("it has no place")?;
     Ok((u64::from_le_bytes(*lock), base.try_into().map_or(0, u64::from_le_bytes)))

@@ -6,10 +6,11 @@
 use super::driver::Driver;
 use super::guest::endpoint::GuestEndpoint;
 use super::table::{Origin, Table};
-use super::talk::{Answer, Ask, DESK};
 use super::transport::{Session, Transport};
 use crate::error::{LockError, OpenError};
-use lockwright_fabric::backend::tcp::{Fate, Listener, TcpEndpoint};
+use crate::home::SpaceIdentity;
+use crate::wire::{Request, Response, SERVER};
+use lockwright_fabric::backend::tcp::{CloseReason, SessionHandler, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -30,6 +31,8 @@ pub(crate) struct RemoteOptions {
     /// `host:port`.
     pub(crate) server: String,
     pub(crate) space: Vec<u8>,
+    /// Whether this client takes the locks of the space by verbs of its own.
+    pub(crate) one_sided: bool,
     pub(crate) lease: Duration,
     pub(crate) transport: Transport,
 }
@@ -64,10 +67,10 @@ impl std::fmt::Debug for Remote {
 
 impl Line {
     /// Says `ask` to the server; without a session, what matters of it is said when there is one.
-    pub(crate) fn say(&mut self, ask: &Ask) {
+    pub(crate) fn say(&mut self, ask: &Request) {
         if let Some(ep) = &self.ep {
             let message = self.table.say(ask);
-            ep.tell(DESK, &message);
+            ep.tell(SERVER, &message);
         }
     }
 
@@ -108,7 +111,7 @@ impl Line {
     /// Why nothing can be asked any more.
     pub(crate) fn refusal(&self) -> Option<LockError> {
         let why = self.table.fatal.clone().or_else(|| self.closed.then(|| "the client is closed".to_owned()));
-        why.map(LockError::Server)
+        why.map(LockError::Disconnected)
     }
 }
 
@@ -125,7 +128,7 @@ impl Remote {
     pub(crate) fn open(options: RemoteOptions) -> Result<Arc<Self>, OpenError> {
         let scheme = options.transport.scheme();
         let name = format!("{scheme}://{}/{}", options.server, String::from_utf8_lossy(&options.space));
-        let refuse = |why: String| OpenError::Space { space: name.clone(), why };
+        let refuse = |why: String| OpenError::Failed { space: name.clone(), why };
         let patience = options.transport.timeout();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new()
@@ -170,6 +173,12 @@ impl Remote {
         self.driver.drive(future, || self.line().readable());
     }
 
+    /// Which space this is.
+    pub(super) fn identity(&self) -> SpaceIdentity {
+        let RemoteOptions { server, space, .. } = &self.options;
+        SpaceIdentity::Served { server: server.to_ascii_lowercase(), space: space.clone() }
+    }
+
     /// The space's name.
     pub(super) fn space(&self) -> &[u8] {
         &self.options.space
@@ -180,10 +189,10 @@ impl Remote {
     }
 
     /// Gives a request up, whether it waits or was granted, and waits for nothing.
-    pub(crate) fn give_up(&self, id: super::talk::RequestId) {
+    pub(crate) fn give_up(&self, id: crate::wire::RequestId) {
         let mut line = self.line();
         if line.table.take(id).is_some() {
-            line.say(&Ask::Unlock { id, answer: false });
+            line.say(&Request::Unlock { id, answer: false });
         }
     }
 
@@ -206,8 +215,8 @@ impl Remote {
 
     /// Goes on with a new session.
     fn begin(&self, ep: Session) {
-        let listener: Weak<dyn Listener> = self.me.clone();
-        ep.listen(listener);
+        let listener: Weak<dyn SessionHandler> = self.me.clone();
+        ep.set_handler(listener);
         let mut line = self.line();
         if line.closed || line.table.fatal.is_some() {
             ep.close();
@@ -215,15 +224,15 @@ impl Remote {
         }
         line.expire();
         let origin = Origin { epoch: ep.epoch(), key: key() };
-        for message in line.table.begin_session(origin, &self.options.space) {
-            ep.tell(DESK, &message);
+        for message in line.table.begin_session(origin, &self.options.space, self.options.one_sided) {
+            ep.tell(SERVER, &message);
         }
-        let fate = ep.fate();
+        let fate = ep.close_reason();
         line.ep = Some(ep);
         drop(line);
         // Over before anybody could be told.
         if let Some(fate) = fate {
-            self.over(&fate);
+            self.closed(&fate);
         }
     }
 
@@ -254,15 +263,15 @@ impl Remote {
     }
 }
 
-impl Listener for Remote {
+impl SessionHandler for Remote {
     fn message(&self, from: PeerId, message: Message) -> Option<Message> {
-        if from != DESK {
-            // For the protocol that this client runs as a guest.
+        if from != SERVER {
+            // For the protocol that this client runs itself.
             return Some(message);
         }
-        let (taken, answer) = Answer::decode(&message)?;
+        let (taken, answer) = Response::decode(&message)?;
         let mut line = self.line();
-        if let Answer::Refused { id: 0, why } = &answer {
+        if let Response::Refused { id: 0, why } = &answer {
             self.fail(&mut line, why);
             return None;
         }
@@ -280,12 +289,12 @@ impl Listener for Remote {
         let line = self.line();
         if let Some(ep) = &line.ep {
             for message in line.table.unacked() {
-                ep.tell(DESK, message);
+                ep.tell(SERVER, message);
             }
         }
     }
 
-    fn over(&self, fate: &Fate) {
+    fn closed(&self, fate: &CloseReason) {
         let mut line = self.line();
         let Some(ep) = line.ep.take() else { return };
         line.heard = Instant::now().checked_sub(ep.silence()).unwrap_or_else(Instant::now);
@@ -293,9 +302,9 @@ impl Listener for Remote {
             return;
         }
         match fate {
-            Fate::Refused(why) => return self.fail(&mut line, why),
-            Fate::Overrun => return self.fail(&mut line, "too many answers piled up unread"),
-            Fate::Closed | Fate::Expired | Fate::Restarted { .. } => {}
+            CloseReason::Refused(why) => return self.fail(&mut line, why),
+            CloseReason::Overrun => return self.fail(&mut line, "too many answers piled up unread"),
+            CloseReason::Closed | CloseReason::Expired | CloseReason::Restarted { .. } => {}
         }
         wake(line.table.end_session());
         drop(line);
@@ -306,7 +315,7 @@ impl Listener for Remote {
 }
 
 /// A number that no other session has.
-pub(crate) fn key() -> u128 {
+pub fn key() -> u128 {
     let random = || RandomState::new().hash_one(Instant::now());
     u128::from(random()) << 64 | u128::from(random())
 }

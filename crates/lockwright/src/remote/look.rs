@@ -2,11 +2,11 @@
 
 use super::inquiry::Inquiry;
 use super::link::{Remote, RemoteOptions};
-use super::listing::Reader;
-use super::talk::{Ask, RequestId};
 use crate::error::{LockError, OpenError};
 use crate::inspect::{BreakError, Entry, Heat, InspectError};
 use crate::name::LockName;
+use crate::wire::listing::Reader;
+use crate::wire::{Request, RequestId};
 use std::sync::Arc;
 
 /// A client that only looks.
@@ -19,27 +19,27 @@ impl Looker {
     }
 
     /// Asks something that is answered in pages, and waits for all of them.
-    fn ask(&self, ask: impl FnOnce(RequestId) -> Ask + Unpin) -> Result<Vec<u8>, InspectError> {
+    fn ask(&self, ask: impl FnOnce(RequestId) -> Request + Unpin) -> Result<Vec<u8>, InspectError> {
         let wrong = |error: LockError| InspectError::Space(error.to_string());
         let looked = super::driver::outcome(&self.0, Inquiry::new(&self.0, ask));
         looked.map_err(wrong)
     }
 
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, InspectError> {
-        let bytes = self.ask(|id| Ask::List { id })?;
+        let bytes = self.ask(|id| Request::List { id })?;
         let mut reader = Reader(&bytes);
         Ok(std::iter::from_fn(|| reader.entry()).collect())
     }
 
     pub(crate) fn heat(&self) -> Result<Vec<Heat>, InspectError> {
-        let bytes = self.ask(|id| Ask::Heat { id })?;
+        let bytes = self.ask(|id| Request::Heat { id })?;
         let mut reader = Reader(&bytes);
         Ok(std::iter::from_fn(|| reader.heat()).collect())
     }
 
     pub(crate) fn break_grant(&self, name: LockName, token: u64) -> Result<(), BreakError> {
         let asked = name.clone();
-        let broken = self.ask(|id| Ask::Break { id, token, name: asked })?;
+        let broken = self.ask(|id| Request::Break { id, token, name: asked })?;
         if broken == [1] { Ok(()) } else { Err(BreakError::NotHeld { name, token }) }
     }
 }

@@ -3,7 +3,6 @@
 //! | file | |
 //! |---|---|
 //! | `address` | where servers are |
-//! | `talk` | what is said, as messages |
 //! | `table` | what was asked for and is held, whatever becomes of sessions |
 //! | `changes` | upgrades, downgrades and parts of what is held, on their way |
 //! | `driver` | which thread reads |
@@ -11,9 +10,7 @@
 //! | `inquiry` | questions that are answered with bytes |
 //! | `transport` | what sessions run over |
 //! | `look` | listings and breaking locks |
-//! | `listing` | listings as bytes |
 //! | `guest/` | clients that take locks by verbs of their own |
-//! | `verbs/` | the guests of exported spaces |
 //! | `lent/` | the guests of lent spaces |
 //! | `secret` | what a user's own server and clients know of each other |
 //!
@@ -27,22 +24,21 @@ pub(crate) mod guest;
 mod inquiry;
 pub(crate) mod lent;
 pub(crate) mod link;
-pub(crate) mod listing;
 pub(crate) mod look;
 pub(crate) mod secret;
 pub(crate) mod table;
-pub(crate) mod talk;
 pub(crate) mod transport;
-pub(crate) mod verbs;
 
 pub(crate) use link::{Remote, RemoteOptions};
 
 use self::driver::Elsewhere;
 use self::table::Stage;
-use self::talk::{Ask, RequestId, Units};
-use crate::error::{ChangeError, HandleError};
-use crate::home::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Seat, Standing, Ticket};
+use crate::error::{ChangeError, HandleError, LostReason};
+use crate::home::{
+    Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
+};
 use crate::name::LockName;
+use crate::wire::{self, Request, RequestId, Units};
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
@@ -54,11 +50,11 @@ use std::time::Duration;
 
 /// A space behind a server.
 #[derive(Debug)]
-pub(crate) struct RemoteHome {
+pub(crate) struct RemoteBackend {
     remote: Arc<Remote>,
 }
 
-impl RemoteHome {
+impl RemoteBackend {
     pub(crate) fn new(remote: Arc<Remote>) -> Self {
         Self { remote }
     }
@@ -71,9 +67,9 @@ pub(crate) struct RemoteGrant {
     token: u64,
 }
 
-fn grant(ticket: &Ticket) -> RemoteGrant {
-    match ticket.grant {
-        AnyGrant::Remote(grant) => grant,
+fn grant(granted: &Granted) -> RemoteGrant {
+    match granted.grant {
+        ProtocolGrant::Remote(grant) => grant,
         _ => unreachable!("a space gets back the grants that it gave out"),
     }
 }
@@ -82,17 +78,21 @@ const fn units(claim: &Claim) -> Units {
     Units { handle: claim.lock, mode: claim.mode, start: claim.start, end: claim.end }
 }
 
-impl RemoteHome {
+impl RemoteBackend {
     /// What is exported is shared memory, whoever takes its locks.
     fn offers_changes(&self) -> Result<(), ChangeError> {
         if self.remote.space().starts_with(b"shm:") {
-            return Err(ChangeError::NotOffered(self.is()));
+            return Err(ChangeError::Unsupported(self.description()));
         }
         Ok(())
     }
 }
 
-impl Home for RemoteHome {
+impl Space for RemoteBackend {
+    fn identity(&self) -> SpaceIdentity {
+        self.remote.identity()
+    }
+
     fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError> {
         let mut line = self.remote.line();
         let (handle, ask) = line.table.name(kind, name);
@@ -110,80 +110,8 @@ impl Home for RemoteHome {
         line.say(&ask);
     }
 
-    /// It is a round trip.
-    fn try_now(&self, _: Kind, _: Claim) -> Option<Result<Ticket, Refused>> {
-        None
-    }
-
-    fn try_soon(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        Box::pin(Asking::new(&self.remote, &claim, false))
-    }
-
-    fn is_near(&self) -> bool {
-        false
-    }
-
-    fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+    fn block_on(&self, future: Pin<&mut dyn Future<Output = ()>>) {
         self.remote.drive(future);
-    }
-
-    fn cancels_by_drop(&self) -> bool {
-        true
-    }
-
-    fn acquire(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        Box::pin(Asking::new(&self.remote, &claim, true))
-    }
-
-    fn release(&self, _: Kind, _: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        let remote = Arc::clone(&self.remote);
-        Box::pin(Unlocking { remote, id: grant(&ticket).id, begun: false, elsewhere: None })
-    }
-
-    fn release_unheard(&self, ticket: &Ticket) -> bool {
-        self.remote.give_up(grant(ticket).id);
-        true
-    }
-
-    /// After a change that nobody waited for it is known here first.
-    fn token(&self, ticket: &Ticket) -> u64 {
-        let RemoteGrant { id, token } = grant(ticket);
-        self.remote.line().table.token(id).unwrap_or(token)
-    }
-
-    fn upgrade(&self, ticket: &Ticket, wait: bool) -> BoxFuture<Result<Ticket, ChangeError>> {
-        match self.offers_changes() {
-            Ok(()) => Box::pin(changes::Upgrading::new(&self.remote, grant(ticket), wait)),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
-        }
-    }
-
-    fn downgrade(&self, ticket: &Ticket) -> BoxFuture<Result<Ticket, ChangeError>> {
-        match self.offers_changes() {
-            Ok(()) => Box::pin(changes::Downgrading::new(&self.remote, grant(ticket))),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
-        }
-    }
-
-    fn unlock_part(
-        &self,
-        ticket: &Ticket,
-        _: &Claim,
-        part: &Range<u64>,
-    ) -> Result<Option<Ticket>, ChangeError> {
-        self.offers_changes()?;
-        changes::cut(&self.remote, grant(ticket), part)
-    }
-
-    fn standing(&self, _: Kind, _: Claim, ticket: &Ticket) -> Standing {
-        let mut line = self.remote.line();
-        line.expire();
-        let reachable = line.is_reachable();
-        match line.table.stage(grant(ticket).id) {
-            Some(Stage::Held { .. }) if reachable => Standing::Held,
-            Some(Stage::Held { .. } | Stage::Claimed { .. }) => Standing::Uncertain,
-            _ => Standing::Lost,
-        }
     }
 
     fn heartbeat(&self) -> Duration {
@@ -192,7 +120,78 @@ impl Home for RemoteHome {
     }
 }
 
-impl Drop for RemoteHome {
+impl Locker for RemoteBackend {
+    /// It is a round trip.
+    fn try_acquire_fast(&self, _: Kind, _: Claim) -> Option<Result<Granted, Refused>> {
+        None
+    }
+
+    fn try_acquire(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
+        Box::pin(Asking::new(&self.remote, &claim, false))
+    }
+
+    fn acquire_cancels_on_drop(&self) -> bool {
+        true
+    }
+
+    fn acquire(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
+        Box::pin(Asking::new(&self.remote, &claim, true))
+    }
+
+    fn release(&self, _: Kind, _: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
+        let remote = Arc::clone(&self.remote);
+        Box::pin(Unlocking { remote, id: grant(&granted).id, begun: false, elsewhere: None })
+    }
+
+    fn release_unobserved(&self, _: Kind, _: Claim, granted: &Granted) -> bool {
+        self.remote.give_up(grant(granted).id);
+        true
+    }
+
+    /// After a change that nobody waited for it is known here first.
+    fn token(&self, granted: &Granted) -> u64 {
+        let RemoteGrant { id, token } = grant(granted);
+        self.remote.line().table.token(id).unwrap_or(token)
+    }
+
+    fn upgrade(&self, granted: &Granted, wait: bool) -> BoxFuture<Result<Granted, ChangeError>> {
+        match self.offers_changes() {
+            Ok(()) => Box::pin(changes::Upgrading::new(&self.remote, grant(granted), wait)),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+
+    fn downgrade(&self, granted: &Granted) -> BoxFuture<Result<Granted, ChangeError>> {
+        match self.offers_changes() {
+            Ok(()) => Box::pin(changes::Downgrading::new(&self.remote, grant(granted))),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+
+    fn unlock_part(
+        &self,
+        granted: &Granted,
+        _: &Claim,
+        part: &Range<u64>,
+    ) -> Result<Option<Granted>, ChangeError> {
+        self.offers_changes()?;
+        changes::cut(&self.remote, grant(granted), part)
+    }
+
+    fn standing(&self, _: Kind, _: Claim, granted: &Granted) -> Standing {
+        let mut line = self.remote.line();
+        line.expire();
+        let reachable = line.is_reachable();
+        match line.table.stage(grant(granted).id) {
+            Some(Stage::Held { .. }) if reachable => Standing::Held,
+            Some(Stage::Held { .. } | Stage::Claimed { .. }) => Standing::Uncertain,
+            Some(Stage::Lost(reason)) => Standing::Lost(*reason),
+            _ => Standing::Lost(LostReason::Unknown),
+        }
+    }
+}
+
+impl Drop for RemoteBackend {
     fn drop(&mut self) {
         self.remote.close();
     }
@@ -214,7 +213,7 @@ impl Asking {
 }
 
 impl Future for Asking {
-    type Output = Result<Ticket, Refused>;
+    type Output = Result<Granted, Refused>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -228,7 +227,7 @@ impl Future for Asking {
                 let (units, wait) = (this.units, this.wait);
                 let id = line.table.open(Some(units), Stage::Wanted { wait });
                 line.table.keep(id, cx.waker());
-                line.say(&Ask::Lock { id, units, wait });
+                line.say(&Request::Lock { id, units, wait });
                 *this.id.insert(id)
             }
         };
@@ -244,8 +243,8 @@ impl Future for Asking {
                 let Stage::Granted { token } = *stage else { unreachable!("just seen") };
                 *stage = Stage::Held { token, origin };
                 this.id = None;
-                let grant = AnyGrant::Remote(RemoteGrant { id, token });
-                Poll::Ready(Ok(Ticket { grant, seat: Seat::default() }))
+                let grant = ProtocolGrant::Remote(RemoteGrant { id, token });
+                Poll::Ready(Ok(Granted { grant, record: RecordId::default() }))
             }
             _ => {
                 this.id = None;
@@ -290,16 +289,16 @@ impl Future for Unlocking {
             match line.table.stage(id) {
                 Some(stage @ (Stage::Held { .. } | Stage::Claimed { .. })) if in_session => {
                     *stage = Stage::Unlocking;
-                    line.say(&Ask::Unlock { id, answer: true });
+                    line.say(&Request::Unlock { id, answer: true });
                 }
-                Some(Stage::Lost) | None => {
+                Some(Stage::Lost(_)) | None => {
                     line.table.take(id);
                     return Poll::Ready(Err(Lost::Recovered));
                 }
                 // The server frees what nobody claims.
                 _ => {
                     line.table.take(id);
-                    return Poll::Ready(Err(Lost::Fabric(FabricError::PeerLost(talk::DESK))));
+                    return Poll::Ready(Err(Lost::Fabric(FabricError::PeerLost(wire::SERVER))));
                 }
             }
         }
@@ -311,8 +310,8 @@ impl Future for Unlocking {
         }
         Poll::Ready(match line.table.take(id) {
             Some(Stage::Unlocked { held: true }) => Ok(()),
-            Some(Stage::Unlocked { held: false } | Stage::Lost) => Err(Lost::Recovered),
-            _ => Err(Lost::Fabric(FabricError::PeerLost(talk::DESK))),
+            Some(Stage::Unlocked { held: false } | Stage::Lost(_)) => Err(Lost::Recovered),
+            _ => Err(Lost::Fabric(FabricError::PeerLost(wire::SERVER))),
         })
     }
 }
@@ -322,7 +321,7 @@ impl Drop for Unlocking {
         // Not begun: the lock must not stay held. Half-way: nobody wants the answer any more.
         let mut line = self.remote.line();
         if !self.begun && line.table.take(self.id).is_some() {
-            line.say(&Ask::Unlock { id: self.id, answer: false });
+            line.say(&Request::Unlock { id: self.id, answer: false });
         } else if self.begun {
             line.table.take(self.id);
         }

@@ -18,7 +18,7 @@
 
 use super::address;
 use lockwright_fabric::backend::shm::space_path;
-use lockwright_fabric::backend::tcp::Token;
+use lockwright_fabric::backend::tcp::Secret;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -70,8 +70,8 @@ fn port_here(server: &str) -> Option<u16> {
 }
 
 /// What the client of the server at `server` (`host:port`) should know if it was told nothing.
-pub(crate) fn of(server: &str) -> Option<Token> {
-    Token::new(read(port_here(server)?).ok()?).ok()
+pub(crate) fn of(server: &str) -> Option<Secret> {
+    Secret::new(read(port_here(server)?).ok()?).ok()
 }
 
 /// The file that [`of`] reads: a server that was killed may have left it, and something else listens there now.
@@ -84,9 +84,9 @@ pub(crate) fn left_for(server: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// If there is no randomness to be had.
-pub(crate) fn make(port: u16) -> io::Result<String> {
+pub fn make(port: u16) -> io::Result<String> {
     if let Ok(secret) = path(port, KEPT).and_then(|path| read_file(&path))
-        && Token::new(&secret).is_ok()
+        && Secret::new(&secret).is_ok()
     {
         return Ok(secret);
     }
@@ -110,7 +110,7 @@ fn alone() -> io::Result<File> {
 
 /// A secret that was left for clients. What only this run of the server had a use for goes with it.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub struct Left {
     /// The locked file, and where it is.
     once: Option<(File, PathBuf)>,
 }
@@ -129,7 +129,7 @@ impl Drop for Left {
 ///
 /// # Errors
 /// If somebody else's file is in its place, or there is no room.
-pub(crate) fn leave(port: u16, secret: &str, comes_back: bool) -> io::Result<Left> {
+pub fn leave(port: u16, secret: &str, comes_back: bool) -> io::Result<Left> {
     let kept = path(port, KEPT)?;
     if comes_back && read_file(&kept).is_ok_and(|left| left == secret) {
         return Ok(Left { once: None });
@@ -149,7 +149,7 @@ pub(crate) fn leave(port: u16, secret: &str, comes_back: bool) -> io::Result<Lef
 ///
 /// # Errors
 /// If it is somebody else's.
-pub(crate) fn forget(port: u16) -> io::Result<()> {
+pub fn forget(port: u16) -> io::Result<()> {
     for ending in [KEPT, ONCE] {
         match std::fs::remove_file(path(port, ending)?) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -160,7 +160,7 @@ pub(crate) fn forget(port: u16) -> io::Result<()> {
 }
 
 /// Takes away what servers left that were killed, and to which nobody comes back.
-pub(crate) fn sweep() -> io::Result<()> {
+pub fn sweep() -> io::Result<()> {
     let (of_none, _alone) = (path(0, ONCE)?, alone()?);
     let ending = format!("0.{ONCE}");
     let (Some(folder), Some(name)) = (of_none.parent(), of_none.file_name().and_then(|name| name.to_str()))

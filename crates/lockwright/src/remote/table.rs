@@ -16,12 +16,12 @@
 mod changes;
 
 use changes::Change;
-pub(crate) use changes::Upgrade;
+pub use changes::Upgrade;
 
-use super::talk::{Answer, Ask, RequestId, Units, VERSION, slot};
-use crate::error::LockError;
+use crate::error::{LockError, LostReason};
 use crate::home::{Kind, Refused};
 use crate::name::LockName;
+use crate::wire::{Request, RequestId, Response, Units, VERSION, slot};
 use lockwright_fabric::{Message, PeerId};
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
@@ -29,14 +29,14 @@ use std::time::{Duration, Instant};
 
 /// In which session something was granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Origin {
-    pub(crate) epoch: u64,
-    pub(crate) key: u128,
+pub struct Origin {
+    pub epoch: u64,
+    pub key: u128,
 }
 
 /// Where a request stands.
 #[derive(Debug)]
-pub(crate) enum Stage {
+pub enum Stage {
     Wanted {
         wait: bool,
     },
@@ -53,7 +53,7 @@ pub(crate) enum Stage {
         token: u64,
         origin: Origin,
     },
-    Lost,
+    Lost(LostReason),
     Failed(Refused),
     /// Given back; the server will say whether it was held.
     Unlocking,
@@ -71,7 +71,7 @@ pub(crate) enum Stage {
 
 /// One request.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct PendingRequest {
     id: RequestId,
     units: Option<Units>,
     stage: Stage,
@@ -83,29 +83,29 @@ pub(crate) struct Request {
 
 /// Everything a client knows.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub struct Table {
     /// The session's: where it is said, how much was said, and what the server may not have taken.
-    pub(crate) origin: Origin,
+    pub origin: Origin,
     seq: u64,
     unacked: VecDeque<(u64, Message)>,
     handles: HashMap<u64, (Kind, LockName)>,
     next_handle: u64,
-    slots: Vec<Option<Request>>,
+    slots: Vec<Option<PendingRequest>>,
     free: Vec<u32>,
     next_id: u64,
     /// Whether the server has let us into the space.
-    pub(crate) is_open: bool,
+    pub is_open: bool,
     /// Who we are in the space, if we run its protocol ourselves, and for which time; guests so far.
-    pub(crate) guest: Option<(u32, PeerId)>,
+    pub guest: Option<(u32, PeerId)>,
     guests: u32,
     /// Why the server wants nothing to do with us.
-    pub(crate) fatal: Option<String>,
+    pub fatal: Option<String>,
 }
 
 impl Table {
     /// The message that says `ask`. It is kept until the server has taken it.
     #[must_use]
-    pub(crate) fn say(&mut self, ask: &Ask) -> Message {
+    pub fn say(&mut self, ask: &Request) -> Message {
         self.seq += 1;
         let message = ask.encode(self.seq);
         self.unacked.push_back((self.seq, message.clone()));
@@ -113,26 +113,26 @@ impl Table {
     }
 
     /// What has to be said again after a break.
-    pub(crate) fn unacked(&self) -> impl Iterator<Item = &Message> {
+    pub fn unacked(&self) -> impl Iterator<Item = &Message> {
         self.unacked.iter().map(|(_, message)| message)
     }
 
     /// A new handle for a name.
-    pub(crate) fn name(&mut self, kind: Kind, name: &LockName) -> (u64, Ask) {
+    pub fn name(&mut self, kind: Kind, name: &LockName) -> (u64, Request) {
         let handle = self.next_handle;
         self.next_handle += 1;
         self.handles.insert(handle, (kind, name.clone()));
-        (handle, Ask::Name { handle, kind, name: name.clone() })
+        (handle, Request::Name { handle, kind, name: name.clone() })
     }
 
     /// The handle is of no more use.
-    pub(crate) fn forget(&mut self, handle: u64) -> Ask {
+    pub fn forget(&mut self, handle: u64) -> Request {
         self.handles.remove(&handle);
-        Ask::Forget { handle }
+        Request::Forget { handle }
     }
 
     /// A new request.
-    pub(crate) fn open(&mut self, units: Option<Units>, stage: Stage) -> RequestId {
+    pub fn open(&mut self, units: Option<Units>, stage: Stage) -> RequestId {
         let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -140,20 +140,20 @@ impl Table {
         self.next_id += 1;
         let id = self.next_id << 32 | u64::from(at);
         let (change, since) = (Change::None, Instant::now());
-        self.slots[at as usize] = Some(Request { id, units, stage, change, since, waker: None });
+        self.slots[at as usize] = Some(PendingRequest { id, units, stage, change, since, waker: None });
         id
     }
 
-    fn request(&mut self, id: RequestId) -> Option<&mut Request> {
+    fn request(&mut self, id: RequestId) -> Option<&mut PendingRequest> {
         self.slots.get_mut(slot(id) as usize)?.as_mut().filter(|request| request.id == id)
     }
 
-    pub(crate) fn stage(&mut self, id: RequestId) -> Option<&mut Stage> {
+    pub fn stage(&mut self, id: RequestId) -> Option<&mut Stage> {
         self.request(id).map(|request| &mut request.stage)
     }
 
     /// Leaves a waker with a request.
-    pub(crate) fn keep(&mut self, id: RequestId, waker: &Waker) {
+    pub fn keep(&mut self, id: RequestId, waker: &Waker) {
         if let Some(request) = self.request(id) {
             match &mut request.waker {
                 Some(kept) => kept.clone_from(waker),
@@ -163,20 +163,20 @@ impl Table {
     }
 
     /// Takes a request out.
-    pub(crate) fn take(&mut self, id: RequestId) -> Option<Stage> {
+    pub fn take(&mut self, id: RequestId) -> Option<Stage> {
         let taken = self.slots.get_mut(slot(id) as usize)?.take_if(|request| request.id == id)?;
         self.free.push(slot(id));
         Some(taken.stage)
     }
 
     /// What the server says. Returns whom to wake.
-    pub(crate) fn hear(&mut self, taken: u64, answer: Answer) -> Option<Waker> {
+    pub fn hear(&mut self, taken: u64, answer: Response) -> Option<Waker> {
         while self.unacked.front().is_some_and(|(seq, _)| *seq <= taken) {
             self.unacked.pop_front();
         }
         let origin = self.origin;
         let (id, next) = match answer {
-            Answer::Granted { id, token } => match self.stage(id)? {
+            Response::Granted { id, token } => match self.stage(id)? {
                 Stage::Wanted { .. } => (id, Stage::Granted { token }),
                 // Claimed, or a piece of what was: with its token, or with one of a later change.
                 Stage::Claimed { token: held, .. } if *held <= token => (id, Stage::Held { token, origin }),
@@ -184,23 +184,24 @@ impl Table {
                 // Given up meanwhile, which the server will hear.
                 _ => return None,
             },
-            Answer::Busy { id } => (id, Stage::Failed(Refused::Busy)),
-            Answer::Refused { id, why } => (id, Stage::Failed(Refused::Error(LockError::Server(why)))),
-            Answer::Lost { id } => match self.stage(id)? {
-                Stage::Held { .. } | Stage::Claimed { .. } => (id, Stage::Lost),
+            Response::Busy { id } => (id, Stage::Failed(Refused::Busy)),
+            Response::Refused { id, why } => (id, Stage::Failed(Refused::Error(LockError::Refused(why)))),
+            Response::Lost { id } => match self.stage(id)? {
+                Stage::Held { .. } => (id, Stage::Lost(LostReason::Broken)),
+                Stage::Claimed { .. } => (id, Stage::Lost(LostReason::ServerRestarted)),
                 // Taken away before anybody saw it.
                 Stage::Granted { .. } => (
                     id,
-                    Stage::Failed(Refused::Error(LockError::Server("the lock was taken away".to_owned()))),
+                    Stage::Failed(Refused::Error(LockError::Refused("the lock was taken away".to_owned()))),
                 ),
                 _ => return None,
             },
-            Answer::Unlocked { id, held } => match self.stage(id)? {
+            Response::Unlocked { id, held } => match self.stage(id)? {
                 Stage::Unlocking => (id, Stage::Unlocked { held }),
                 Stage::Looking { .. } => (id, Stage::Looked { bytes: vec![u8::from(held)] }),
                 _ => return None,
             },
-            Answer::Page { id, more, bytes: page } => match self.stage(id)? {
+            Response::Page { id, more, bytes: page } => match self.stage(id)? {
                 Stage::Looking { bytes } => {
                     bytes.extend(page);
                     if more {
@@ -210,21 +211,21 @@ impl Table {
                 }
                 _ => return None,
             },
-            Answer::Found { id, lock, token_base } => match self.stage(id)? {
+            Response::Found { id, lock, token_base } => match self.stage(id)? {
                 Stage::Looking { .. } => {
                     let bytes = [lock, token_base].iter().flat_map(|word| word.to_le_bytes()).collect();
                     (id, Stage::Looked { bytes })
                 }
                 _ => return None,
             },
-            Answer::Guest { peer } => {
+            Response::Joined { peer } => {
                 self.guests += 1;
                 self.guest = Some((self.guests, peer));
                 return None;
             }
-            Answer::Changed { id, token, mode } => return self.changed(id, token, mode),
-            Answer::Unchanged { id, why } => return self.unchanged(id, why),
-            Answer::Ack => return None,
+            Response::Changed { id, token, mode } => return self.changed(id, token, mode),
+            Response::Unchanged { id, why } => return self.unchanged(id, why),
+            Response::Ack => return None,
         };
         let request = self.request(id)?;
         request.stage = next;
@@ -232,10 +233,10 @@ impl Table {
     }
 
     /// The session is over; what only it could answer fails. Returns whom to wake.
-    pub(crate) fn end_session(&mut self) -> Vec<Waker> {
+    pub fn end_session(&mut self) -> Vec<Waker> {
         (self.is_open, self.guest) = (false, None);
         self.unacked.clear();
-        let unreachable = || LockError::Server("the connection was lost before it answered".to_owned());
+        let unreachable = || LockError::Disconnected("the connection was lost before it answered".to_owned());
         let mut woken = Vec::new();
         for request in self.slots.iter_mut().flatten() {
             match request.stage {
@@ -252,25 +253,26 @@ impl Table {
 
     /// A new session begins. What is held is claimed if the server was restarted, and lost if it was not.
     #[must_use]
-    pub(crate) fn begin_session(&mut self, origin: Origin, space: &[u8]) -> Vec<Message> {
+    pub fn begin_session(&mut self, origin: Origin, space: &[u8], one_sided: bool) -> Vec<Message> {
         let restarted = self.origin.epoch != origin.epoch;
         (self.origin, self.seq, self.is_open) = (origin, 0, false);
         self.unacked.clear();
-        let mut asks = vec![Ask::Open { version: VERSION, key: origin.key, space: space.to_vec() }];
+        let (key, space) = (origin.key, space.to_vec());
+        let mut asks = vec![Request::Open { version: VERSION, key, space, one_sided }];
         let mut handles: Vec<_> = self.handles.iter().collect();
         handles.sort_by_key(|(handle, _)| **handle);
-        asks.extend(handles.into_iter().map(|(handle, (kind, name))| Ask::Name {
+        asks.extend(handles.into_iter().map(|(handle, (kind, name))| Request::Name {
             handle: *handle,
             kind: *kind,
             name: name.clone(),
         }));
         let (mut upgrades, mut wanted) = (Vec::new(), Vec::new());
-        for Request { id, units, stage, change, since, waker } in self.slots.iter_mut().flatten() {
+        for PendingRequest { id, units, stage, change, since, waker } in self.slots.iter_mut().flatten() {
             let Some(units) = *units else { continue };
             match *stage {
                 Stage::Held { token, origin } | Stage::Claimed { token, origin } if restarted => {
                     let Origin { epoch, key } = origin;
-                    asks.push(Ask::Claim { id: *id, units, token, epoch, key });
+                    asks.push(Request::Claim { id: *id, units, token, epoch, key });
                     *stage = Stage::Claimed { token, origin };
                     upgrades.extend(change.ask_again(*id));
                     if change.is_settled() {
@@ -278,10 +280,10 @@ impl Table {
                     }
                 }
                 Stage::Held { .. } | Stage::Claimed { .. } => {
-                    *stage = Stage::Lost;
+                    *stage = Stage::Lost(LostReason::Evicted);
                     waker.take().into_iter().for_each(Waker::wake);
                 }
-                Stage::Wanted { wait } => wanted.push((*since, Ask::Lock { id: *id, units, wait })),
+                Stage::Wanted { wait } => wanted.push((*since, Request::Lock { id: *id, units, wait })),
                 _ => {}
             }
         }
@@ -293,18 +295,20 @@ impl Table {
 
     /// Nothing was heard for `silent`, and others may have been let in: held locks are lost, and whoever has waited for
     /// that long is told. Returns whom to wake.
-    pub(crate) fn expire(&mut self, silent: Duration, lease: Duration) -> Vec<Waker> {
+    pub fn expire(&mut self, silent: Duration, lease: Duration) -> Vec<Waker> {
         if silent <= lease {
             return Vec::new();
         }
         let why = || {
             let secs = silent.as_secs_f64();
-            Refused::Error(LockError::Server(format!("the server could not be reached for {secs:.1} s")))
+            Refused::Error(LockError::Disconnected(format!(
+                "the server could not be reached for {secs:.1} s"
+            )))
         };
         let mut woken = Vec::new();
         for request in self.slots.iter_mut().flatten() {
             request.stage = match request.stage {
-                Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost,
+                Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost(LostReason::Disconnected),
                 Stage::Wanted { .. } if request.since.elapsed() > lease => Stage::Failed(why()),
                 _ => continue,
             };
@@ -314,13 +318,15 @@ impl Table {
     }
 
     /// The server wants nothing to do with us: everything fails. Returns whom to wake.
-    pub(crate) fn fail(&mut self, why: &str) -> Vec<Waker> {
+    pub fn fail(&mut self, why: &str) -> Vec<Waker> {
         self.fatal = Some(why.to_owned());
         let mut woken = self.end_session();
         for request in self.slots.iter_mut().flatten() {
             request.stage = match request.stage {
-                Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost,
-                Stage::Wanted { .. } => Stage::Failed(Refused::Error(LockError::Server(why.to_owned()))),
+                Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost(LostReason::Disconnected),
+                Stage::Wanted { .. } => {
+                    Stage::Failed(Refused::Error(LockError::Disconnected(why.to_owned())))
+                }
                 _ => continue,
             };
             woken.extend(request.waker.take());

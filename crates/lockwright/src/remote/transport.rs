@@ -3,7 +3,9 @@
 //! Both carry the same messages, and both tell when the session is over; nothing above this file knows which it is.
 
 use super::secret;
-use lockwright_fabric::backend::tcp::{ConnectError, ConnectOptions, Fate, Listener, TcpEndpoint};
+use lockwright_fabric::backend::tcp::{
+    CloseReason, ConnectError, ConnectOptions, SessionHandler, TcpEndpoint,
+};
 use lockwright_fabric::{Message, PeerId};
 use std::sync::Weak;
 use std::time::Duration;
@@ -104,8 +106,8 @@ impl Session {
         let _ = each!(self, ep => ep.tell(to, message));
     }
 
-    pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
-        each!(self, ep => ep.listen(listener));
+    pub(crate) fn set_handler(&self, listener: Weak<dyn SessionHandler>) {
+        each!(self, ep => ep.set_handler(listener));
     }
 
     /// The connection, if a thread can read it by itself.
@@ -133,8 +135,8 @@ impl Session {
         each!(self, ep => ep.epoch())
     }
 
-    pub(crate) fn fate(&self) -> Option<Fate> {
-        each!(self, ep => ep.fate())
+    pub(crate) fn close_reason(&self) -> Option<CloseReason> {
+        each!(self, ep => ep.close_reason())
     }
 
     pub(crate) fn is_connected(&self) -> bool {

@@ -3,7 +3,6 @@
 use super::changes::Held;
 use super::{Dice, LEASE, now_ns};
 use lockwright::{Acquire, Client, Guard, HandleError, LockError, UnlockError};
-use lockwright_fabric::FabricError;
 use lockwright_sim::check::history::Log;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -49,7 +48,7 @@ impl Want {
             match self.acquire(client).map(Acquire::wait) {
                 Ok(Ok(guard)) => return Some(guard),
                 // Stopped past its lease time and again while it waited.
-                Ok(Err(LockError::Space(FabricError::Expelled))) => {}
+                Ok(Err(LockError::Evicted)) => {}
                 Ok(Err(_)) | Err(_) if served => std::thread::sleep(Duration::from_millis(5)),
                 Ok(Err(error)) => panic!("{}: {error}", self.lock),
                 Err(error) => panic!("{}: {error}", self.lock),
@@ -93,7 +92,7 @@ pub(crate) fn work(task: &str) {
             }
             Err(UnlockError::Lost { .. }) => log.write("U lost"),
             // The server went before it answered.
-            Err(UnlockError::Space(_)) if served => log.write("U lost"),
+            Err(UnlockError::Disconnected(_)) if served => log.write("U lost"),
             Err(error) => panic!("{lock}: {error}"),
         }
     }

@@ -46,7 +46,7 @@ impl<R: Rules> Proof for Drtm<R> {
                 .clients(1, &[read])
                 .params(params)
                 .clock(clock),
-            // Somebody who reads for three ticks, which is more than the drift alone leaves room for.
+            // A client that reads for three ticks, which is more than the drift alone leaves room for.
             Case::new("slow-reader")
                 .clients(1, &[read])
                 .clients(1, &[write])

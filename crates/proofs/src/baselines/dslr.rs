@@ -37,7 +37,7 @@ impl<R: Rules> Proof for Dslr<R> {
         vec![
             Case::new("four-writers").clients(4, &[write]).rounds(2),
             Case::new("readers-and-writers").clients(2, &[write]).clients(2, &[read]).rounds(2),
-            // Whoever's first verb comes later is served later, and every client has one ticket at a time.
+            // A client whose first verb comes later is served later, and every client has one ticket at a time.
             Case::new("fifo").clients(2, &[write]).clients(2, &[read]).rounds(2).bypass(3),
             Case::new("two-locks-in-order").clients(3, &[write, Want::exclusive(1)]).space(Space::of(2)),
             Case::new("two-nodes").clients(3, &[write, Want::exclusive(1)]).space(Space::of(2).over(2)),
@@ -58,7 +58,7 @@ impl<R: Rules> Proof for Dslr<R> {
                 .clients(2, &[read])
                 .rounds(3)
                 .params(few_tickets.clone()),
-            // A grant leaves no trace in the word, so whoever clears it must know that the living have looked: leases
+            // A grant leaves no trace in the word, so a client that clears it must know that the living have looked: leases
             // are longer than everything they do.
             Case::new("crash")
                 .clients(2, &[write])
@@ -99,7 +99,7 @@ impl Rules for ResetsAtOnce {
     const RESET_WAITS: bool = false;
 }
 
-/// Whoever clears the lock counts itself and those before it as served (the step of ShiftLock's artifact).
+/// A client that clears the lock counts itself and those before it as served (the step of ShiftLock's artifact).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReaderClearsOwn;
 

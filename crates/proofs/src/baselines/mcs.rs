@@ -25,7 +25,7 @@ impl<R: Rules> Proof for Mcs<R> {
         let want = Want::exclusive(0);
         vec![
             Case::new("four-clients").clients(4, &[want]).rounds(2),
-            // A queue: whoever's first verb comes later is served later.
+            // A queue: a client whose first verb comes later is served later.
             Case::new("fifo").clients(4, &[want]).rounds(2).bypass(3),
             Case::new("two-locks-in-order").clients(3, &[want, Want::exclusive(1)]).space(Space::of(2)),
             Case::new("two-nodes").clients(3, &[want, Want::exclusive(1)]).space(Space::of(2).over(2)),

@@ -4,7 +4,6 @@ use super::wait_cases::in_ticks;
 use lockwright_fabric::Time;
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::citron::{Growth, Params};
-use lockwright_locks::citron::{Stage, Trial};
 use lockwright_locks::{Patience, Space, Want};
 use lockwright_sim::case::{Case, Timeouts};
 
@@ -44,7 +43,6 @@ pub(crate) fn cases() -> Vec<Case<Params>> {
     cases.extend(recovery());
     cases.extend(growth());
     cases.extend(growth_and_death());
-    cases.extend(tuning());
     cases.extend(super::wait_cases::cases());
     cases
 }
@@ -216,7 +214,7 @@ pub(crate) fn growing(name: &'static str, m: u32) -> Case<Params> {
     case(name, params).space(Space::of(1).units(4 << (2 * m)))
 }
 
-/// A client lets the tree grow, shrink and grow again, under whoever is added.
+/// A client lets the tree grow, shrink and grow again, under the clients that are added.
 pub(crate) fn regrowing(name: &'static str, m: u32) -> Case<Params> {
     let mut case = growing(name, m);
     case.params.growth = Growth::Elastic;
@@ -272,7 +270,7 @@ pub(crate) fn dying(case: Case<Params>) -> Case<Params> {
     with_leases(case).crashes(1)
 }
 
-/// Whoever lets the tree grow or shrink dies, at any point; or somebody else does meanwhile.
+/// A client that lets the tree grow or shrink dies, at any point; or somebody else does meanwhile.
 fn growth_and_death() -> Vec<Case<Params>> {
     vec![
         dying(growing("grow-crash-leaf", 1)).clients(1, &[LEAF]).clients(1, &[ROOT]),
@@ -287,26 +285,5 @@ fn growth_and_death() -> Vec<Case<Params>> {
         dying(regrowing("shrink-crash-leaf", 1)).clients(1, &[LEAF]),
         dying(spilling("spillover-crash")).clients(1, &[range(3, 4)]),
         sleeping(spilling("spillover-zombie")).rounds(2),
-    ]
-}
-
-/// Requests at both ends of the tree while m is being changed: `even` and `odd` are where the two of them are.
-pub(crate) fn trial(name: &'static str, (from, to): (u32, u32), even: Stage, odd: Stage) -> Case<Params> {
-    let params = Params { trial: Some(Trial { m: to, even, odd }), ..small(from) };
-    case(name, params).clients(1, &[LEAF]).clients(1, &[ROOT]).rounds(2)
-}
-
-/// Clients at neighbouring stages of a change of m get along.
-fn tuning() -> Vec<Case<Params>> {
-    use Stage::{New, Old, Prepared};
-    vec![
-        trial("m-falls-old-below", (2, 1), Old, Prepared),
-        trial("m-falls-old-above", (2, 1), Prepared, Old),
-        trial("m-falls-new-below", (2, 1), New, Prepared),
-        trial("m-falls-new-above", (2, 1), Prepared, New),
-        trial("m-rises-old-below", (1, 2), Old, Prepared),
-        trial("m-rises-old-above", (1, 2), Prepared, Old),
-        trial("m-rises-new-below", (1, 2), New, Prepared),
-        trial("m-rises-new-above", (1, 2), Prepared, New),
     ]
 }

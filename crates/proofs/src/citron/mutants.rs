@@ -2,12 +2,11 @@
 
 use super::cases::{
     INNER, INNER_AND_LEAF, LEAF, ROOT, case, dying, growing, range, regrowing, sleeping, small, spilling,
-    trial, zombie,
+    zombie,
 };
 use super::rw_cases::read;
 use super::wait_cases::{self, HOLDING_INNER, HOLDING_LEAF, held, in_ticks, timed};
 use crate::{Checker, Mutant, Proof, Visitor};
-use lockwright_locks::citron::Stage;
 use lockwright_locks::citron::{Citron, Params, Rules};
 use lockwright_sim::case::{Case, Clock};
 
@@ -22,7 +21,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<Citron<ClosesLate>>(mutant(
         "citron",
         Checker::Exclusion,
-        "whoever waited for its turn looks for notes before it closes the gap that let requests below in",
+        "a client that waited for its turn looks for notes before it closes the gap that let requests below in",
     ));
     visitor.mutant::<Citron<ForgetsCount>>(mutant(
         "citron",
@@ -59,11 +58,6 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
         Checker::Exclusion,
         "an upper writer does not wait for lower readers",
     ));
-    visitor.mutant::<Citron<OnePhase>>(mutant(
-        "citron",
-        Checker::Exclusion,
-        "m is changed in one phase: old and new clients meet, or a lock from before is still held",
-    ));
     visitor.mutant::<Citron<ForgetsTheRoot>>(mutant(
         "citron",
         Checker::Exclusion,
@@ -77,12 +71,12 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<Citron<HalfGrown>>(mutant(
         "citron",
         Checker::Exclusion,
-        "whoever goes on for a dead grower trusts that it left all notes of the nodes that it had swept",
+        "a client that goes on for a dead grower trusts that it left all notes of the nodes that it had swept",
     ));
     visitor.mutant::<Citron<IgnoresEra>>(mutant(
         "citron",
         Checker::Exclusion,
-        "whoever was taken for dead while it acquired does not see the new era",
+        "a client that was taken for dead while it acquired does not see the new era",
     ));
     visitor.mutant::<Citron<RecoversAtOnce>>(mutant(
         "citron",
@@ -97,12 +91,12 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<Citron<SpillKeepsMutex>>(mutant(
         "citron",
         Checker::Exclusion,
-        "whoever has the spillover mutex and waits at a node does not see that others took the mutex away",
+        "a client that has the spillover mutex and waits at a node does not see that others took the mutex away",
     ));
     visitor.mutant::<Citron<SpillTakenAtOnce>>(mutant(
         "citron",
         Checker::Exclusion,
-        "the spillover mutex is taken away from whoever seems dead without a new era",
+        "the spillover mutex is taken away from a client that seems dead without a new era",
     ));
     visitor.mutant::<Citron<SpillEndsAnyway>>(mutant(
         "citron",
@@ -112,7 +106,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<Citron<WaitIgnoresGrowth>>(mutant(
         "citron",
         Checker::Exclusion,
-        "wait mode: whoever left its notes does not look whether the tree had grown past the highest",
+        "wait mode: a client that left its notes does not look whether the tree had grown past the highest",
     ));
     visitor.mutant::<Citron<WaitForgetsTheRoot>>(mutant(
         "citron",
@@ -122,7 +116,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.mutant::<Citron<WaitIgnoresEra>>(mutant(
         "citron",
         Checker::Exclusion,
-        "wait mode: whoever was taken for dead while it acquired does not see the new era",
+        "wait mode: a client that was taken for dead while it acquired does not see the new era",
     ));
     visitor.mutant::<Citron<WaitEndsAnyway>>(mutant(
         "citron",
@@ -137,7 +131,7 @@ pub(crate) struct LooksFirst;
 
 impl Rules for LooksFirst {
     const NAME: &'static str = "citron-looks-first";
-    const LOOKS_AFTER_TELLING: bool = false;
+    const LOOKS_AFTER_NOTIFYING: bool = false;
 }
 
 impl Proof for Citron<LooksFirst> {
@@ -282,21 +276,7 @@ impl Proof for Citron<IgnoresReadersBelow> {
     }
 }
 
-/// The new m without the phase in between.
-#[derive(Debug)]
-pub(crate) struct OnePhase;
-
-impl Rules for OnePhase {
-    const NAME: &'static str = "citron-one-phase";
-}
-
-impl Proof for Citron<OnePhase> {
-    fn cases() -> Vec<Case<Params>> {
-        vec![trial("m-falls-at-once", (2, 1), Stage::Old, Stage::New)]
-    }
-}
-
-/// Growing forgets those who hold or want the root.
+/// Growing forgets clients that hold or want the root.
 #[derive(Debug)]
 pub(crate) struct ForgetsTheRoot;
 
@@ -342,7 +322,7 @@ impl Proof for Citron<HalfGrown> {
     }
 }
 
-/// Whoever was taken for dead while it acquired goes on.
+/// A client that was taken for dead while it acquired goes on.
 #[derive(Debug)]
 pub(crate) struct IgnoresEra;
 
@@ -387,7 +367,7 @@ impl Proof for Citron<EndsAnyway> {
     }
 }
 
-/// Whoever has the spillover mutex goes by the era of its nodes alone.
+/// A client that has the spillover mutex goes by the era of its nodes alone.
 #[derive(Debug)]
 pub(crate) struct SpillKeepsMutex;
 
@@ -447,7 +427,7 @@ impl Proof for Citron<WaitIgnoresGrowth> {
     }
 }
 
-/// Growing in wait mode forgets those who hold or want the root.
+/// Growing in wait mode forgets clients that hold or want the root.
 #[derive(Debug)]
 pub(crate) struct WaitForgetsTheRoot;
 
@@ -462,7 +442,7 @@ impl Proof for Citron<WaitForgetsTheRoot> {
     }
 }
 
-/// Wait mode: whoever was taken for dead while it acquired goes on.
+/// Wait mode: a client that was taken for dead while it acquired goes on.
 #[derive(Debug)]
 pub(crate) struct WaitIgnoresEra;
 

@@ -1,6 +1,6 @@
 //! What the explorer runs for wait mode: the paper's synchronisation, under a clock.
 //!
-//! *Slow* cases: every verb of a batch may take the clock's delay. Whoever waits for something that has happened takes note
+//! *Slow* cases: every verb of a batch may take the clock's delay. A client that waits for something that has happened takes note
 //! of it within that delay, too, so that these searches come to their end; being late is what the pauses are for.
 //!
 //! *Swift* cases, for recovery and growth: time passes only while nobody can move, so that T_wait and leases are longer than

@@ -228,18 +228,3 @@ pub(crate) fn padded(params: &Params) -> Case<Params> {
         .space(RANGED)
         .params(params.clone())
 }
-
-/// With the thesis's eight bytes.
-pub(crate) fn thesis() -> Vec<Case<Params>> {
-    vec![
-        Case::new("keyed").clients(3, &[Want::exclusive(0)]).rounds(2),
-        Case::new("overlapping")
-            .clients(1, &[write(0, 4)])
-            .clients(1, &[read(1, 6)])
-            .clients(1, &[write(2, 3)])
-            .space(RANGED),
-        // Unlock and the next lock of one client are on their way together.
-        Case::new("flip").clients(2, &[write(0, 4)]).rounds(3).space(RANGED),
-        Case::new("crash").clients(2, &[write(0, 4)]).clients(1, &[read(2, 6)]).crashes(1).space(RANGED),
-    ]
-}

@@ -1,17 +1,16 @@
-//! Cases and mutants of the combiner, as shipped and as the thesis has it.
+//! Cases and mutants of the combiner, as shipped and in the variants of the thesis.
 
 mod cases;
 mod mutants;
 
 use crate::{Case, Proof, Visitor};
-use lockwright_locks::combiner::{Combiner, IntervalTree, Params, PollFlag, PollRpc, Thesis};
+use lockwright_locks::combiner::{Combiner, IntervalTree, Params, PollFlag, PollRpc};
 
 /// Shows the protocols and their mutants to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Combiner>();
     visitor.protocol::<Combiner<PollRpc>>();
     visitor.protocol::<Combiner<PollFlag>>();
-    visitor.protocol::<Thesis>();
     visitor.protocol::<Combiner<IntervalTree>>();
     mutants::visit(visitor);
 }
@@ -42,11 +41,5 @@ impl Proof for Combiner<PollFlag> {
         let mut cases = cases::polled(&few(false));
         cases.push(cases::padded(&few(true)));
         cases
-    }
-}
-
-impl Proof for Thesis {
-    fn cases() -> Vec<Case<Params>> {
-        cases::thesis()
     }
 }

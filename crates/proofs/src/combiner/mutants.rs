@@ -16,7 +16,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     ));
     visitor.coarse_mutant::<Combiner<LosesCount>>(mutant(
         Checker::Deadlock,
-        "a release lowers the count of one of those who wait for it, not of all (Alg. 4 line 15)",
+        "a release lowers the count of one of the clients that wait for it, not of all (Alg. 4 line 15)",
     ));
     visitor.mutant::<Combiner<UpgradeLetsGo>>(mutant(
         Checker::Exclusion,
@@ -60,7 +60,7 @@ mutant!(
     Overtaking "combiner-overtaking" { FIFO = false } Learning::PollRpc, cases::fairness()
 );
 mutant!(
-    "Forgets some of those who wait."
+    "Forgets some of the clients that wait."
     LosesCount "combiner-loses-count" { LOWERS_ALL = false } Learning::Pushed, cases::all_wait()
 );
 mutant!(
@@ -69,7 +69,8 @@ mutant!(
 );
 mutant!(
     "Does not release what the dead held."
-    ForgetsDead "combiner-forgets-dead" { BURIES_DEAD = false } Learning::Pushed, cases::crash()
+    ForgetsDead "combiner-forgets-dead" { FREES_DEAD_CLIENTS = false } Learning::Pushed, cases::crash()
 );
 
-const _: () = assert!(Shipped::FIFO && Shipped::LOWERS_ALL && Shipped::UPGRADE_HOLDS && Shipped::BURIES_DEAD);
+const _: () =
+    assert!(Shipped::FIFO && Shipped::LOWERS_ALL && Shipped::UPGRADE_HOLDS && Shipped::FREES_DEAD_CLIENTS);

@@ -205,7 +205,7 @@ fn with_failures() -> Vec<Case<Params>> {
     ]
 }
 
-/// The first rack's decider, or the second's, is restarted; whoever wants the other's locks has no part in it.
+/// The first rack's decider, or the second's, is restarted; a client that wants the other's locks has no part in it.
 fn one_of_two_racks() -> Case<Params> {
     Case::new("restart-of-one-rack")
         .params(Params { racks: 2, ..params() })

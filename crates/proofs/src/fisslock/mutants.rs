@@ -99,7 +99,7 @@ mutants! {
     /// Everything is free, it believes.
     OpensAtOnce = "fisslock-opens-at-once", {}, { RESTARTED_IS_CLOSED },
         with(RESTART, machines("restart", &[&[WRITE], &[WRITE]]));
-    /// A GRANT of before gives the lock to somebody who was counted as waiting.
+    /// A GRANT of before gives the lock to a client that was counted as waiting.
     OldPackets = "fisslock-old-packets", {}, { EPOCHS_ARE_CHECKED },
         with(RESTART, machines("restart", &[&[WRITE], &[WRITE]]).rounds(2));
     /// A reader whose agent was lost is forgotten with it.

@@ -2,9 +2,9 @@
 //! of everything that has to do with records and resets.
 
 use super::HolderParams;
+use crate::shiftlock::narrow::Narrow;
 use lockwright_locks::shiftlock::ShiftParams;
 use lockwright_locks::shiftlock::layout::Layout;
-use lockwright_locks::shiftlock::narrow::Narrow;
 use lockwright_locks::{Patience, Want};
 use lockwright_sim::case::{Case, Timeouts};
 

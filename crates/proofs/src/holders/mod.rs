@@ -22,14 +22,14 @@ pub use explored::{Ending, Fenced, HolderParams, Holders, KeyedGrant};
 pub use explored_ranges::{HolderRanges, Outside, RangeGrant, Unconfirmed};
 
 use crate::Visitor;
-use lockwright_locks::shiftlock::narrow::Narrow;
+use crate::shiftlock::narrow::Narrow;
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 
 /// Shows the protocols and their mutants to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Holders>();
     visitor.protocol::<Holders<Fenced, StirredPortable>>();
-    visitor.protocol::<Holders<Ending, Narrow>>();
+    visitor.model::<Holders<Ending, Narrow>>();
     visitor.protocol::<HolderRanges>();
     mutants::visit(visitor);
 }

@@ -30,7 +30,7 @@ impl<E: Endpoint> Mortal<E> {
     /// An error if this client was evicted.
     async fn look(&self) -> Result<(), FabricError> {
         let liveness = Liveness(self.ep.go(self.liveness(self.ep.me()).read()).await?);
-        if liveness.is_evicted() { Err(FabricError::Expelled) } else { Ok(()) }
+        if liveness.is_evicted() { Err(FabricError::Evicted) } else { Ok(()) }
     }
 
     /// After a grant: whether this client was still in.
@@ -47,7 +47,7 @@ impl<E: Endpoint> Mortal<E> {
 }
 
 impl<E: Endpoint> Endpoint for Mortal<E> {
-    lockwright_fabric::pass_on!(ep: me home capabilities recv_by now passed alarm sleep suspects random mark checkpoint observe);
+    lockwright_fabric::delegate!(ep: me home capabilities recv_by now passed alarm sleep suspects random mark checkpoint observe);
 
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
         self.look().await?;

@@ -6,12 +6,12 @@ use super::cases::{
 };
 use super::explored::{HolderParams, Holders, KeyedRules};
 use super::memory::{Explored, InBatches};
+use crate::shiftlock::narrow::Narrow;
 use crate::{Checker, Mutant, Visitor};
 use lockwright_fabric::Endpoint;
 use lockwright_locks::Patience;
 use lockwright_locks::holders::RecordRules;
 use lockwright_locks::shiftlock::Rules;
-use lockwright_locks::shiftlock::narrow::Narrow;
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 use lockwright_sim::case::Case;
 

@@ -204,7 +204,7 @@ fn timeout(name: &'static str, node: NodeId) -> Case<QpParams> {
 }
 
 /// Cases of strict order; budgets mean nothing here. Who is alone on its side is overtaken by every other at most once:
-/// whoever comes again comes later. Bounds count from the first verb, and those who share a side may lose races for its
+/// a client that comes again comes later. Bounds count from the first verb, and clients that share a side may lose races for its
 /// tail before they are in the queue; so where there are two, the bound is all that these can lose.
 pub(crate) fn in_order() -> Vec<Case<QpParams>> {
     let want = [Want::exclusive(0)];
@@ -232,7 +232,7 @@ pub(crate) fn fair_in_order() -> Case<QpParams> {
     crowd_and_one("fair-to-one-remote", budget(8), HERE, 2).bypass(3)
 }
 
-/// The same, counted from when one has its ticket: whoever comes again has a later one, so each of the others passes once.
+/// The same, counted from when one has its ticket: a client that comes again has a later one, so each of the others passes once.
 pub(crate) fn fair_from_the_ticket() -> Case<QpParams> {
     let params = QpParams { waits_from_ticket: true, ..budget(8) };
     crowd_and_one("fair-from-the-ticket", params, HERE, 2).bypass(2)

@@ -134,7 +134,7 @@ impl Proof for QpLock<NoBudget> {
     }
 }
 
-/// Whoever is behind waits for ever.
+/// A client that is behind waits for ever.
 #[derive(Debug)]
 pub(crate) struct ForgetsSuccessor;
 
@@ -181,7 +181,7 @@ impl Proof for QpLock<KeepsToken> {
     }
 }
 
-/// Tickets are taken and not heeded by those who pass the lock on.
+/// Tickets are taken and not heeded by clients that pass the lock on.
 #[derive(Debug)]
 pub(crate) struct KeepsTurn;
 
@@ -197,7 +197,7 @@ impl Proof for QpLock<KeepsTurn> {
     }
 }
 
-/// Tickets are heeded by those who pass the lock on, and by nobody else.
+/// Tickets are heeded by clients that pass the lock on, and by nobody else.
 #[derive(Debug)]
 pub(crate) struct GoesAhead;
 

@@ -20,7 +20,7 @@ fn as_printed(threshold: u32) -> ShiftParams {
     ShiftParams { skips_idle_readers: false, ..params(threshold) }
 }
 
-/// Zombies are about: whoever is handed the lock looks at it first.
+/// Zombies are about: a client that is handed the lock looks at it first.
 pub(crate) fn wary(threshold: u32) -> ShiftParams {
     ShiftParams { trust_ns: 0, ..params(threshold) }
 }
@@ -64,7 +64,7 @@ fn hasty(mut case: Case<ShiftParams>) -> Case<ShiftParams> {
 }
 
 /// One client stops for longer than it takes to recover its locks; everybody else takes at most a tick for a step, and
-/// leases are leases: whoever waited for at most one (or two) believes what it is told.
+/// leases are leases: a client that waited for at most one (or two) believes what it is told.
 pub(crate) fn timed(mut case: Case<ShiftParams>) -> Case<ShiftParams> {
     const LEASE_TICKS: u32 = 4;
     let leases_of_trust = case.params.trust_ns / case.params.lease_ns;
@@ -129,7 +129,7 @@ pub(crate) fn all() -> Vec<Case<ShiftParams>> {
         zombie(mixed("zombie-of-two-readers", 0, 2, wary(1)).rounds(2)),
         zombie(mixed("zombie-writer", 3, 0, wary(2))),
         zombie(mixed("zombie-reader", 1, 2, wary(1))),
-        // The same with leases that are measured: whoever did not wait for long makes sure of nothing.
+        // The same with leases that are measured: a client that did not wait for long makes sure of nothing.
         timed(mixed("timed-reader-twice", 0, 1, params(1)).rounds(2).clients(1, &[WRITE])),
         timed(mixed("timed-writer-twice", 1, 0, params(1)).rounds(2).clients(1, &[READ])),
         timed(mixed("timed-writers", 2, 0, params(1))),

@@ -2,6 +2,7 @@
 
 mod cases;
 mod mutants;
+pub(crate) mod narrow;
 
 pub use mutants::LiteralEpoch;
 

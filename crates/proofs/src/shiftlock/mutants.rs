@@ -57,7 +57,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     ));
     visitor.mutant::<ShiftLock<Wide, LateLook>>(mutant(
         Checker::Exclusion,
-        "whoever is stopped between its first verb and its look at the clock takes a long wait for a short one",
+        "a client that is stopped between its first verb and its look at the clock takes a long wait for a short one",
     ));
     visitor.mutant::<ShiftLock<Wide, BlindServer>>(mutant(
         Checker::Exclusion,
@@ -115,10 +115,10 @@ mutants! {
     DropsHandover = "shiftlock-drops-handover", GIVING_UP_PASSES_ON,
         mixed("two", 1, 0, params(1)).clients(1, &[WRITE.with(Patience::Until(Time(1)))]).clients(1, &[WRITE]);
     /// The lock is taken for dead just when its sleeper wakes.
-    Sleepwalker = "shiftlock-sleepwalker", SLEEPERS_MAKE_SURE,
+    Sleepwalker = "shiftlock-sleepwalker", LATE_GRANTS_ARE_CONFIRMED,
         zombie(mixed("zombie", 2, 1, wary(2)));
     /// Three leases are over on the others' clocks, too.
-    TimedSleepwalker = "shiftlock-timed-sleepwalker", SLEEPERS_MAKE_SURE,
+    TimedSleepwalker = "shiftlock-timed-sleepwalker", LATE_GRANTS_ARE_CONFIRMED,
         timed(mixed("timed", 0, 1, params(1)).rounds(2).clients(1, &[WRITE]));
     /// It believes that it has just come.
     LateLook = "shiftlock-late-look", WAITS_COUNT_FROM_BEFORE,

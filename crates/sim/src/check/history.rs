@@ -34,9 +34,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What the files are called, before the name of whoever writes them.
+/// What the files are called, before the name of their writer.
 const PREFIX: &str = "log-";
-/// The log of whoever kills and stops the others.
+/// The log of the process that kills and stops the others.
 const PARENT: &str = "parent";
 
 /// A file that one process writes.
@@ -346,7 +346,7 @@ impl History {
     }
 
     /// Looks at every counter, which `last` says the last number of: no number was written twice, and tokens rise with the
-    /// numbers. Returns how many updates nobody noted: whoever is killed between writing and noting leaves one.
+    /// numbers. Returns how many updates nobody noted: a process that is killed between writing and noting leaves one.
     ///
     /// # Errors
     /// If an update was lost, or made with an old token.

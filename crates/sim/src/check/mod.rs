@@ -46,7 +46,8 @@ impl fmt::Display for Violation {
 ///
 /// ```
 /// use lockwright_fabric::{PeerId, observe::*};
-/// use lockwright_locks::{Want, case::Checks};
+/// use lockwright_locks::Want;
+/// use lockwright_sim::case::Checks;
 /// use lockwright_sim::check::Watch;
 ///
 /// let mut watch = Watch::new(Checks { finish: true, quiet: true, tokens: false, bypass: None });

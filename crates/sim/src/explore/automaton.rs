@@ -4,7 +4,7 @@
 //! hold only the number of a local node. To take a new edge, a fresh future is led along the node's history and
 //! then given the new answer. Marks and checkpoints merge histories: see [`Base`].
 
-use super::endpoint::{Answer, Core, Pending, Said, StepEndpoint, Traits};
+use super::endpoint::{Answer, Core, Emitted, Pending, StepEndpoint, Traits};
 use super::tables::{Interner, Tables};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{NodeId, PeerId};
@@ -108,7 +108,7 @@ pub(super) struct Automaton {
 struct Run {
     pending: Vec<(u8, Pending)>,
     done: bool,
-    said: Vec<Said>,
+    emitted: Vec<Emitted>,
     /// An offered message was left where it was.
     refused: bool,
 }
@@ -200,7 +200,7 @@ impl Automaton {
         let mut done = task.as_mut().poll(&mut cx).is_ready();
         let mut refused = false;
         for stimulus in history {
-            core.borrow_mut().take_said();
+            core.borrow_mut().take_emitted();
             let offer = stimulus.kind == Kind::Offer;
             let look = core.borrow_mut().feed(stimulus.slot, answer(*stimulus, tables));
             if look {
@@ -210,7 +210,7 @@ impl Automaton {
             refused = offer && !core.borrow().took_offer();
         }
         let mut core = core.borrow_mut();
-        Run { pending: core.pending(), done, said: core.take_said(), refused }
+        Run { pending: core.pending(), done, emitted: core.take_emitted(), refused }
     }
 
     /// The node that `run` ended in, made if it is new.
@@ -228,26 +228,26 @@ impl Automaton {
             None => Base::Start,
         });
         let mut distance = 0;
-        for said in run.said {
+        for emitted in run.emitted {
             distance += 1;
-            match said {
-                Said::Observed(what @ (Observation::Waiting(_) | Observation::Releasing(_))) => {
+            match emitted {
+                Emitted::Observed(what @ (Observation::Waiting(_) | Observation::Releasing(_))) => {
                     scope = self.bases.number(Base::Scope(base, distance));
                     armed.push(what);
                 }
-                Said::Observed(
+                Emitted::Observed(
                     Observation::Retried(_) | Observation::Aborted(_) | Observation::Recovered(_),
                 ) => {}
-                Said::Observed(what) => {
+                Emitted::Observed(what) => {
                     // A grant or a refusal without any effect before it: the wait began and ended at once.
                     told.append(&mut armed);
                     told.push(what);
                 }
-                Said::Marked(label, locals) => {
+                Emitted::Marked(label, locals) => {
                     base = self.bases.number(Base::Mark(scope, label, locals));
                     distance = 0;
                 }
-                Said::Checkpoint(label, locals) => {
+                Emitted::Checkpoint(label, locals) => {
                     base = self.bases.number(Base::Checkpoint(label, locals));
                     (scope, distance) = (self.bases.number(Base::Start), 0);
                     told.append(&mut armed);

@@ -3,7 +3,7 @@
 //! Time passes in ticks, between any two steps, with one promise: a healthy client that can move does so within the
 //! case's delay. The delay counts from the client's last move, so for a client with several operations in flight it
 //! bounds the first of them. A paused client breaks the promise: that is what pauses are for. The clock is absolute
-//! and bounded, since protocols store times in words; a search that reaches the end says so. Whoever waits for a word or
+//! and bounded, since protocols store times in words; a search that reaches the end says so. A client that waits for a word or
 //! a message may take note of it at any time later, and a pause may last to the end of time; unless the case bounds
 //! pauses, which makes both prompt.
 
@@ -14,7 +14,7 @@ use super::world::{Step, Turn, World};
 use crate::case::Clock;
 use lockwright_fabric::{Deadline, Time};
 
-/// How long a pause is, for those who ask.
+/// How long a pause is, for clients that ask.
 const LONGER_THAN_ANY_LEASE_NS: u64 = 1 << 50;
 
 impl World {

@@ -1,6 +1,6 @@
 //! The explorer's endpoint: a client that stops at every step and can be led along any history.
 //!
-//! A protocol's future registers what it wants to do next as data ([`Pending`]) and waits. Whoever holds the
+//! A protocol's future registers what it wants to do next as data ([`Pending`]) and waits. The holder of the
 //! [`Core`] feeds it one answer, polls again, and looks at what it wants then. Nothing here knows of other
 //! clients or of shared memory.
 
@@ -82,7 +82,7 @@ pub(super) enum Answer {
 
 /// What a client said while it ran, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum Emitted {
     Observed(Observation),
     Marked(&'static str, Vec<u64>),
     Checkpoint(&'static str, Vec<u64>),
@@ -92,14 +92,14 @@ struct Slot {
     pending: Pending,
     answer: Option<Answer>,
     /// The future that asked is gone; a verb in flight still happens.
-    orphan: bool,
+    abandoned: bool,
 }
 
-/// What the endpoint and whoever leads it share.
+/// What the endpoint and its automaton share.
 #[derive(Default)]
 pub(super) struct Core {
     slots: Vec<Option<Slot>>,
-    said: Vec<Said>,
+    emitted: Vec<Emitted>,
     took_offer: bool,
 }
 
@@ -110,8 +110,8 @@ impl Core {
         slots.filter_map(|(slot, s)| Some((slot as u8, s.as_ref()?.pending.clone()))).collect()
     }
 
-    pub(super) fn take_said(&mut self) -> Vec<Said> {
-        std::mem::take(&mut self.said)
+    pub(super) fn take_emitted(&mut self) -> Vec<Emitted> {
+        std::mem::take(&mut self.emitted)
     }
 
     /// Tells slot `slot` what happened. Says whether its future has something to look at.
@@ -134,7 +134,7 @@ impl Core {
             }
             (_, answer) => slot.answer = Some(answer),
         }
-        if slot.orphan {
+        if slot.abandoned {
             *place = None;
             return false;
         }
@@ -146,7 +146,7 @@ impl Core {
         self.took_offer
     }
 
-    /// Whether whoever runs now is all there is of this client. If something else of it waits (an abandoned
+    /// Whether the future that runs now is all there is of this client. If something else of it waits (an abandoned
     /// acquire, the other half of a join), a mark cannot speak for that, and is ignored. An alarm has no past.
     fn runs_alone(&self) -> bool {
         self.slots
@@ -156,7 +156,7 @@ impl Core {
     }
 
     fn begin(&mut self, pending: Pending) -> usize {
-        let slot = Slot { pending, answer: None, orphan: false };
+        let slot = Slot { pending, answer: None, abandoned: false };
         match self.slots.iter().position(Option::is_none) {
             Some(free) => {
                 self.slots[free] = Some(slot);
@@ -251,7 +251,7 @@ impl Drop for Perform {
         let mut core = self.core.borrow_mut();
         let Some(slot) = core.slots[place].as_mut() else { return };
         match slot.pending {
-            Pending::Batch { .. } | Pending::Send { .. } if slot.answer.is_none() => slot.orphan = true,
+            Pending::Batch { .. } | Pending::Send { .. } if slot.answer.is_none() => slot.abandoned = true,
             _ => core.slots[place] = None,
         }
     }
@@ -390,18 +390,18 @@ impl Endpoint for StepEndpoint {
     fn mark(&self, label: &'static str, locals: &[u64]) {
         let mut core = self.core.borrow_mut();
         if core.runs_alone() {
-            core.said.push(Said::Marked(label, locals.to_vec()));
+            core.emitted.push(Emitted::Marked(label, locals.to_vec()));
         }
     }
 
     fn checkpoint(&self, label: &'static str, locals: &[u64]) {
         let mut core = self.core.borrow_mut();
         if core.runs_alone() {
-            core.said.push(Said::Checkpoint(label, locals.to_vec()));
+            core.emitted.push(Emitted::Checkpoint(label, locals.to_vec()));
         }
     }
 
     fn observe(&self, what: Observation) {
-        self.core.borrow_mut().said.push(Said::Observed(what));
+        self.core.borrow_mut().emitted.push(Emitted::Observed(what));
     }
 }

@@ -53,15 +53,15 @@ impl World {
         }
     }
 
-    /// A switch is restarted; a node is lost. Packets under way stay under way: whoever is restarted may find them, and
+    /// A switch is restarted; a node is lost. Packets under way stay under way: the restarted switch may find them, and
     /// what a lost node has sent may still arrive.
     fn roles_that_fail(&mut self, state: &[u32], faults: FaultWord) {
         let on_nodes = self.shape.roles - self.switches;
         if faults.left(Budget::Restarts) > 0 {
             for role in on_nodes..self.shape.roles {
                 let place = self.shape.role(role);
-                // Whoever sees to it that others are put right is reliable.
-                if self.roles.hears_of_roles(state[place]) {
+                // The role that recovers others is reliable.
+                if self.roles.wants_role_departures(state[place]) {
                     continue;
                 }
                 self.begin(state);
@@ -104,7 +104,7 @@ impl World {
     fn tell_of_role(&mut self, state: &[u32], lost: usize) {
         for role in 0..self.shape.roles {
             let number = state[self.shape.role(role)];
-            if number != DEAD && self.roles.hears_of_roles(number) {
+            if number != DEAD && self.roles.wants_role_departures(number) {
                 let message = Rc::new(Message::new(0, Message::DEPARTED, &[]));
                 let letter = Letter { from: PeerId::role(lost), message, datagram: false };
                 let letter = self.tables.letters.number(letter);
@@ -117,7 +117,7 @@ impl World {
     fn tell_roles_of_departure(&mut self, state: &[u32], client: usize) {
         for role in 0..self.shape.roles {
             let number = state[self.shape.role(role)];
-            if number != DEAD && self.roles.hears_departures(number) {
+            if number != DEAD && self.roles.wants_departures(number) {
                 let message = Rc::new(Message::new(0, Message::DEPARTED, &[]));
                 let letter = Letter { from: PeerId::client(client), message, datagram: false };
                 let letter = self.tables.letters.number(letter);

@@ -24,7 +24,7 @@ mod world;
 pub use endpoint::StepEndpoint;
 pub use trace::{Row, Trace};
 
-use crate::case::{Case, Round, Timeouts};
+use crate::case::{Case, Checks, Round, Timeouts};
 use crate::check::Checker;
 use crate::check::Violation;
 use crate::play;
@@ -56,7 +56,7 @@ pub struct Options {
     pub progress: Option<OnProgress>,
 }
 
-/// Somebody who hears how far an exploration has come.
+/// Called with how far an exploration has come.
 pub type OnProgress = Box<dyn FnMut(&Progress)>;
 
 impl fmt::Debug for Options {
@@ -94,6 +94,8 @@ pub struct Outcome {
     pub depth: u32,
     /// Points in the clients' own histories, all clients together.
     pub local_nodes: u64,
+    /// What was checked besides mutual exclusion. Without recovery, nobody checks that everybody finishes after a crash.
+    pub checks: Checks,
     /// Whether every reachable state was visited. Never true when a limit was hit or a violation ended the search.
     pub exhaustive: bool,
     /// Wall-clock time.
@@ -114,7 +116,9 @@ pub struct Found {
 /// Explores `case` of protocol `P`.
 ///
 /// ```
-/// use lockwright_locks::{Want, baseline::mcs::Mcs, case::Case};
+/// use lockwright_baselines::mcs::Mcs;
+/// use lockwright_locks::Want;
+/// use lockwright_sim::case::Case;
 /// use lockwright_sim::explore::{Options, explore};
 ///
 /// let case = Case::new("two").clients(2, &[Want::exclusive(0)]).rounds(2);
@@ -134,6 +138,7 @@ pub fn explore<P: Protocol>(case: &Case<P::Params>, options: &mut Options) -> Ou
         transitions: 0,
         depth: 0,
         local_nodes: 0,
+        checks: case.checks,
         exhaustive: false,
         seconds: 0.0,
         violation: None,
@@ -183,7 +188,7 @@ fn adapted<P: Protocol>(case: &Case<P::Params>, options: &Options) -> Case<P::Pa
         if P::INFO.offers.recovery {
             // A recovery sends everybody back to the end of the line.
             case.checks.bypass = None;
-            // And whoever waits for a dead lock cannot keep its lease of another: one at a time.
+            // And a client that waits for a dead lock cannot keep its lease of another: one at a time.
             for script in &mut case.clients {
                 script.rounds = script.rounds.iter().flat_map(one_by_one).collect();
             }

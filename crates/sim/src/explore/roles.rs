@@ -46,13 +46,13 @@ impl Roles {
     }
 
     /// Whether the role in this state wants to hear of clients that crashed.
-    pub(super) fn hears_departures(&self, state: u32) -> bool {
-        self.states[state as usize].hears_departures()
+    pub(super) fn wants_departures(&self, state: u32) -> bool {
+        self.states[state as usize].wants_departures()
     }
 
     /// Whether the role in this state wants to hear of roles that were lost or restarted.
-    pub(super) fn hears_of_roles(&self, state: u32) -> bool {
-        self.states[state as usize].hears_of_roles()
+    pub(super) fn wants_role_departures(&self, state: u32) -> bool {
+        self.states[state as usize].wants_role_departures()
     }
 
     /// The state that is left when the role in this state is restarted.

@@ -220,7 +220,7 @@ impl World {
         matches!(self.timeouts, Timeouts::AnyUntil(last) if time <= last)
     }
 
-    /// Nobody healthy is in a critical section: the checkers have forgotten those who are down.
+    /// Nobody healthy is in a critical section: the checkers have forgotten clients that are down.
     fn nobody_holds(&self, state: &[u32]) -> bool {
         self.tables.watches.get(state[self.shape.watch()]).holders().next().is_none()
     }

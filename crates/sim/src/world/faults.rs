@@ -1,8 +1,8 @@
 //! Who stops when: the fault plan, asked at every verb and message of every client.
 
+use crate::fault::{ClientFault, CrashPoint, FaultPlan};
 use crate::rng::Rng;
 use lockwright_fabric::PeerId;
-use lockwright_fabric::fault::{ClientFault, FaultPlan, When};
 
 /// What happens to a client at one of its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Faults {
 
     pub(crate) fn add_client(&mut self) {
         let me = PeerId::client(self.planned.len());
-        let after = |at: &ClientFault| at.when == When::After;
+        let after = |at: &ClientFault| at.when == CrashPoint::After;
         let crashes = self.plan.crashes.iter().map(|at| (at, Fate::Crash { after: after(at) }));
         let pauses = self
             .plan

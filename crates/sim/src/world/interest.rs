@@ -4,7 +4,7 @@
 use lockwright_fabric::observe::Mode;
 
 /// Who is after a lock that the checkers are not told about, or that they are. Small, since it is looked up for every
-/// observation: whoever claims a part of a lock is watched from the beginning.
+/// observation: a client that claims a part of a lock is watched from the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Interest {
     #[default]
@@ -78,7 +78,7 @@ impl Interests {
         }
     }
 
-    /// Nobody is interested any more in what was found there. Those who had to make way for it move up.
+    /// Nobody is interested any more in what was found there. Clients that had to make way for it move up.
     #[inline]
     pub(super) fn remove(&mut self, place: usize) {
         debug_assert!(self.at(place) != Interest::Nobody);

@@ -18,10 +18,11 @@ pub use stats::Counters;
 use self::core::{Core, LOOK_EVERY, Stop};
 use crate::case::Checks;
 use crate::check::Violation;
+use crate::fault::FaultPlan;
 use crate::memory::Memory;
 use crate::nic::NicModel;
 use crate::rng::Rng;
-use lockwright_fabric::fault::FaultPlan;
+use crate::simulation::ServerCores;
 use lockwright_fabric::{Addr, BoxedRole, NodeId, PeerId, Width};
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -91,7 +92,7 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 type ProgressFn<'a> = Box<dyn FnMut(Progress) + 'a>;
 
 /// A checker objected; the core knows what it said.
-struct Objected;
+struct Violated;
 
 /// A simulated world.
 ///
@@ -168,29 +169,19 @@ impl<'a> World<'a> {
             let model = &self.core.borrow().model;
             (model.role_service_ns, model.role_threads)
         };
-        self.install_role_on(node, role, service_ns, threads)
+        self.install_role_on(node, role, service_ns, &[threads])
     }
 
-    /// Adds a role on `node` with `threads` threads that spend `service_ns` on every message.
+    /// Adds a role on `node` with groups of so many threads, each of which spends `service_ns` on a message. A role that has
+    /// several groups says to which of them a message goes.
     pub fn install_role_on(
         &mut self,
         node: NodeId,
         role: BoxedRole,
         service_ns: u64,
-        threads: usize,
+        groups: &[usize],
     ) -> PeerId {
-        self.install_role_at(node, role, service_ns, &[threads])
-    }
-
-    /// Adds a role on `node` with several groups of threads, each for the messages that the role sends to its desk.
-    pub fn install_role_at(
-        &mut self,
-        node: NodeId,
-        role: BoxedRole,
-        service_ns: u64,
-        desks: &[usize],
-    ) -> PeerId {
-        self.core.borrow_mut().add_role(Some(node), role, service_ns, desks)
+        self.core.borrow_mut().add_role(Some(node), role, service_ns, groups)
     }
 
     /// Adds a role in the network: a switch, half the way from everybody, that takes no time for a packet.
@@ -198,15 +189,19 @@ impl<'a> World<'a> {
         self.core.borrow_mut().add_role(None, role, 0, &[1])
     }
 
-    /// Adds the server side of a protocol: role `i` on node `i`, but for its `switches` last ones.
-    pub fn install_roles(&mut self, roles: Vec<BoxedRole>, switches: usize) {
+    /// Adds the server side of a protocol: role `i` on node `i`, but for its `switches` last ones. Those on nodes have these
+    /// `cores`, or what the network model says.
+    pub fn install_roles(&mut self, roles: Vec<BoxedRole>, switches: usize, cores: Option<ServerCores>) {
         let on_nodes = roles.len() - switches;
         for (index, role) in roles.into_iter().enumerate() {
-            if index < on_nodes {
-                self.install_role(NodeId(index as u16), role);
-            } else {
-                self.install_switch(role);
-            }
+            let node = NodeId(index as u16);
+            match cores {
+                _ if index >= on_nodes => self.install_switch(role),
+                None => self.install_role(node, role),
+                Some(ServerCores { service_ns, groups }) => {
+                    self.install_role_on(node, role, service_ns, groups)
+                }
+            };
         }
     }
 
@@ -222,7 +217,7 @@ impl<'a> World<'a> {
             match self.step(until_ns) {
                 Ok(None) => {}
                 Ok(Some(ended)) => return Ok(ended),
-                Err(Objected) => return Err(self.objection()),
+                Err(Violated) => return Err(self.objection()),
             }
         }
     }
@@ -237,7 +232,7 @@ impl<'a> World<'a> {
                 Ok(None) => {}
                 Ok(Some(Ended::Stuck)) if self.running == 0 => return Ok(Ended::AllDone),
                 Ok(Some(ended)) => return Ok(ended),
-                Err(Objected) => return Err(self.objection()),
+                Err(Violated) => return Err(self.objection()),
             }
         }
     }
@@ -260,7 +255,7 @@ impl<'a> World<'a> {
 
     /// Lets things happen up to the next turn of a client, or up to something that has to be looked at.
     #[inline]
-    fn step(&mut self, until_ns: u64) -> Result<Option<Ended>, Objected> {
+    fn step(&mut self, until_ns: u64) -> Result<Option<Ended>, Violated> {
         let stop = self.core.borrow_mut().advance(until_ns);
         match stop {
             Stop::Ready(client) => self.poll(client),
@@ -272,7 +267,7 @@ impl<'a> World<'a> {
     }
 
     #[cold]
-    fn look(&mut self) -> Result<Option<Ended>, Objected> {
+    fn look(&mut self) -> Result<Option<Ended>, Violated> {
         let (virtual_ns, events, taken) = {
             let mut core = self.core.borrow_mut();
             (core.now_ns, core.events, std::mem::take(&mut core.taken))
@@ -286,7 +281,7 @@ impl<'a> World<'a> {
             taken.into_iter().for_each(|client| self.end(client));
             return Ok(None);
         }
-        if self.core.borrow().watcher.objection.is_some() { Err(Objected) } else { Ok(None) }
+        if self.core.borrow().watcher.objection.is_some() { Err(Violated) } else { Ok(None) }
     }
 
     #[inline]
@@ -341,7 +336,7 @@ impl<'a> World<'a> {
         self.core.borrow().watcher.longest_bypass()
     }
 
-    /// What every role knows, for whoever looks for the reason why clients are stuck.
+    /// What every role knows, to find out why clients are stuck.
     pub fn role_states(&self) -> Vec<String> {
         self.core.borrow().role_states()
     }

@@ -1,4 +1,4 @@
-//! How often whoever waits is overtaken, as a figure and not as a rule: what [`Bypass`](crate::check::Bypass) checks,
+//! How often a client that waits is overtaken, as a figure and not as a rule: what [`Bypass`](crate::check::Bypass) checks,
 //! without a look at everybody who waits for every grant.
 //!
 //! As long as all claims of a lock are of the whole of it, a grant conflicts with every waiter, or with every writer: two
@@ -18,7 +18,7 @@ pub(crate) struct Overtaken {
     idle: Vec<Line>,
 }
 
-/// Those who wait for one lock, in the order in which they came.
+/// Clients that wait for one lock, in the order in which they came.
 #[derive(Debug, Default)]
 struct Line {
     /// Grants since somebody first waited, and how many of them were exclusive.
@@ -66,7 +66,7 @@ impl Line {
 }
 
 impl Overtaken {
-    /// The most often anybody was overtaken, of those who came to an end.
+    /// The most often anybody was overtaken, of clients that came to an end.
     pub(crate) fn longest(&self) -> u32 {
         self.longest
     }
@@ -167,7 +167,7 @@ mod tests {
             fast.on(client as u32, what);
             slow.on(PeerId::client(client), what).unwrap();
         }
-        // Bypass counts as it happens; here whoever still waits has not been asked yet.
+        // Bypass counts as it happens; here a client that still waits has not been asked yet.
         for (client, claim) in waits.into_iter().enumerate() {
             if let Some(claim) = claim {
                 assert!(fast.is_wanted(claim.lock) && slow.is_wanted(claim.lock));

@@ -12,12 +12,12 @@ const SHOWN: usize = 60;
 
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
-    entries: VecDeque<(u64, u32, What)>,
+    entries: VecDeque<(u64, u32, TraceEvent)>,
 }
 
 /// Something that happened.
 #[derive(Debug)]
-pub(crate) enum What {
+pub(crate) enum TraceEvent {
     Verb { verb: RawVerb, old: u128, new: Option<u128> },
     WeakRead { verb: RawVerb, old: u128 },
     Sent { to: PeerId, message: Message },
@@ -27,7 +27,7 @@ pub(crate) enum What {
 }
 
 impl Trace {
-    pub(crate) fn note(&mut self, at_ns: u64, client: u32, what: What) {
+    pub(crate) fn note(&mut self, at_ns: u64, client: u32, what: TraceEvent) {
         if self.entries.len() == KEPT {
             self.entries.pop_front();
         }
@@ -46,7 +46,7 @@ impl Trace {
             .filter_map(|(.., what)| what.word())
             .chain(word)
             .collect();
-        let matters = |client: u32, what: &What| {
+        let matters = |client: u32, what: &TraceEvent| {
             concerned.contains(&client) || what.word().is_some_and(|word| words.contains(&word))
         };
         let shown: Vec<_> = self
@@ -65,29 +65,29 @@ impl Trace {
     }
 }
 
-impl What {
+impl TraceEvent {
     fn word(&self) -> Option<Addr> {
         match self {
-            What::Verb { verb, .. } | What::WeakRead { verb, .. } => Some(verb.addr),
+            TraceEvent::Verb { verb, .. } | TraceEvent::WeakRead { verb, .. } => Some(verb.addr),
             _ => None,
         }
     }
 
     fn text(&self) -> String {
         match self {
-            What::Verb { verb, old, new: Some(new) } => {
+            TraceEvent::Verb { verb, old, new: Some(new) } => {
                 format!("{} {}: {old:#x} → {new:#x}", verb_text(&verb.op), verb.addr)
             }
-            What::Verb { verb, old, new: None } => {
+            TraceEvent::Verb { verb, old, new: None } => {
                 format!("{} {}: sees {old:#x}", verb_text(&verb.op), verb.addr)
             }
-            What::WeakRead { verb, old } => {
+            TraceEvent::WeakRead { verb, old } => {
                 format!("{} {}: reads {old:#x}, writes later", verb_text(&verb.op), verb.addr)
             }
-            What::Sent { to, message } => format!("sends {to} {}", message_text(message)),
-            What::Got { from, message } => format!("gets from {from} {}", message_text(message)),
-            What::Observed(what) => what.to_string(),
-            What::Fault(what) => format!("*** {what} ***"),
+            TraceEvent::Sent { to, message } => format!("sends {to} {}", message_text(message)),
+            TraceEvent::Got { from, message } => format!("gets from {from} {}", message_text(message)),
+            TraceEvent::Observed(what) => what.to_string(),
+            TraceEvent::Fault(what) => format!("*** {what} ***"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A client's endpoint: verbs executed at once by this CPU, messages through mailboxes.
+//! A client's endpoint: verbs are instructions of this CPU, messages go through mailboxes.
 
 use super::mailbox::{Mailbox, Receive};
 use super::memory::Region;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 
 /// One client of an [`InProc`](super::InProc) fabric.
 ///
-/// A verb happens when `go` is called, and its future is ready at the first poll. Clones are the same client.
+/// A verb is executed when `go` is called; its future is ready at the first poll. Clones are the same client.
 ///
 /// ```
 /// use lockwright_fabric::backend::inproc::{InProc, block_on};
@@ -31,18 +31,18 @@ use std::sync::{Arc, Weak};
 /// ```
 #[derive(Clone, Debug)]
 pub struct InProcEndpoint {
-    /// Beside `shared`, though reachable through it: a verb's way to its word is one load.
+    /// Also reachable through `shared`; here, a verb needs one load less.
     regions: Arc<[Region]>,
     me: PeerId,
     home: Option<NodeId>,
-    /// Beside its presence: a look into the mailbox is one load.
+    /// Also in `_presence`; here, a check of the mailbox is one load.
     client: Arc<Client>,
-    /// Held for its end.
+    /// Held for its `Drop`.
     _presence: Arc<Presence>,
     shared: Arc<Shared>,
 }
 
-/// What the clones of one client share, and those who write to it.
+/// What the clones of one client share with the senders to it.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) mailbox: Mailbox,
@@ -55,8 +55,8 @@ impl Client {
     }
 }
 
-/// What only the clones share: when the last of them is dropped, the client is gone, whoever may still be writing to it.
-/// Roles that want to know are told.
+/// What only the clones share: when the last of them is dropped, the client has departed, even if a sender still holds its
+/// mailbox. Roles that want departures are told.
 #[derive(Debug)]
 pub(super) struct Presence {
     pub(super) client: Arc<Client>,
@@ -101,7 +101,7 @@ impl InProcEndpoint {
         &self.client.mailbox
     }
 
-    /// Executes one verb and wakes those who waited for what it did.
+    /// Executes one verb and wakes the waiters of its word.
     #[inline(always)]
     pub(in crate::backend) fn execute(&self, verb: RawVerb) -> Result<u128, FabricError> {
         self.reach_and_wake(verb).ok_or(FabricError::NodeLost(verb.addr.node))
@@ -115,28 +115,28 @@ impl InProcEndpoint {
             self.refuse(addr.node, addr.region, addr.offset, width);
             return None;
         };
-        if changed && self.shared.parking.is_awaited(addr.offset) {
+        if changed && self.shared.parking.has_waiters(addr.offset) {
             self.wake(addr.node, addr.region, addr.offset);
         }
         Some(old)
     }
 
-    /// Whether there is such a word, or was before its node died.
+    /// Whether there is such a word, or was before its node was lost.
     #[cfg(feature = "tcp")]
     pub(in crate::backend) fn has(&self, addr: Addr, width: Width) -> bool {
         find(&self.regions, addr)
             .is_some_and(|region| addr.offset < region.bytes() && addr.offset.is_multiple_of(width.bytes()))
     }
 
-    /// Lets everybody who waits for a message go, and takes no more.
+    /// Closes the mailbox.
     #[cfg(feature = "rdma")]
     pub(in crate::backend) fn close(&self) {
         self.client.mailbox.close();
     }
 
-    /// The next message, whatever it is; `None` once the mailbox is closed.
+    /// The next message; `None` once the mailbox is closed.
     #[cfg(any(feature = "tcp", feature = "rdma"))]
-    pub(in crate::backend) async fn next_letter(&self) -> Option<(PeerId, Message)> {
+    pub(in crate::backend) async fn next_message(&self) -> Option<(PeerId, Message)> {
         self.recv_by(Deadline::Never, |from, message| Some((from, message.clone()))).await
     }
 
@@ -145,7 +145,7 @@ impl InProcEndpoint {
         find(&self.regions, addr)?.execute(addr.offset, width, op)
     }
 
-    // The cold paths take an address in pieces: a whole one would go through memory, on the hot path too.
+    // The cold paths take an address in parts: a whole one would be spilled to memory on the hot path too.
 
     #[cold]
     #[inline(never)]
@@ -161,10 +161,10 @@ impl InProcEndpoint {
     }
 }
 
-/// Executes a batch's verbs here and now.
+/// Executes a batch's verbs.
 struct Direct<'a> {
     ep: &'a InProcEndpoint,
-    /// A node that could not be reached; smaller than the error it becomes, so that it stays in a register.
+    /// A lost node; smaller than the error it becomes, so that it stays in a register.
     lost: Option<NodeId>,
 }
 
@@ -182,7 +182,7 @@ impl Executor for Direct<'_> {
 }
 
 impl Endpoint for InProcEndpoint {
-    const IS_AT_ONCE: bool = true;
+    const IS_IMMEDIATE: bool = true;
 
     #[inline(always)]
     fn me(&self) -> PeerId {
@@ -206,7 +206,7 @@ impl Endpoint for InProcEndpoint {
     }
 
     #[inline(always)]
-    fn go_at_once<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
+    fn try_go<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
         let mut direct = Direct { ep: self, lost: None };
         let olds = batch.run(&mut direct);
         Ok(match direct.lost {
@@ -223,7 +223,7 @@ impl Endpoint for InProcEndpoint {
         Now::new(self.shared.post(self.me, to, message))
     }
 
-    /// Nothing is ever lost here: a packet that cannot be delivered is, as on a network, not missed.
+    /// Never lost, but as on a network, an unreachable receiver is no error.
     fn send_datagram(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
         let _ = self.shared.post(self.me, to, message);
         Now::new(Ok(()))

@@ -1,4 +1,4 @@
-//! One peer's mailbox: messages in the order they came, and the tasks that wait for one.
+//! A peer's mailbox: messages in the order of arrival, and the tasks that wait for one.
 
 use crate::addr::PeerId;
 use crate::backend::clock::{Alarm, Clock};
@@ -12,66 +12,71 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// A peer that lets this many messages pile up has stopped reading and counts as lost.
+/// A peer with this many unread messages has stopped reading and counts as lost.
 const CAPACITY: usize = 1 << 20;
-/// Looks at the mailbox before a receiver parks: a handover from a running thread comes within a microsecond.
+/// The same, in bytes of messages.
+const CAPACITY_BYTES: u64 = 64 << 20;
+/// Checks of the mailbox before a receiver parks: a handover from a running thread comes within a microsecond.
 const SPINS: u32 = 200;
 
-/// A mailbox.
+/// See the module.
 #[derive(Debug, Default)]
 pub(in crate::backend) struct Mailbox {
-    /// Messages that have ever arrived; lets a receiver look without taking the lock.
+    /// Messages that have ever arrived: lets a receiver spin without taking the lock.
     arrivals: AtomicUsize,
-    /// Messages inside, to be read without the lock too.
+    /// Unread messages: read without the lock too.
     len: AtomicUsize,
     closed: AtomicBool,
-    inside: Mutex<Inside>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
+struct State {
     queue: VecDeque<(PeerId, Message)>,
+    bytes: u64,
     wakers: Wakers,
 }
 
 impl Mailbox {
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether no message is inside: one load.
+    /// Whether there is no message: one load.
     #[inline(always)]
     pub(in crate::backend) fn is_empty(&self) -> bool {
         self.len.load(SeqCst) == 0
     }
 
-    /// Puts a message in; `false` if the mailbox is closed or full.
+    /// Adds a message; `false` if the mailbox is closed or full.
     pub(in crate::backend) fn put(&self, from: PeerId, message: Message) -> bool {
         self.put_quietly(from, message).map(wake_all).is_some()
     }
 
-    /// As [`Mailbox::put`], and leaves it to the caller to wake those who wait; `None` if the mailbox is closed or full.
+    /// As [`Mailbox::put`], but returns the wakers of the receivers; `None` if the mailbox is closed or full.
     pub(in crate::backend) fn put_quietly(&self, from: PeerId, message: Message) -> Option<Vec<Waker>> {
-        let mut inside = self.inside();
-        if self.is_closed() || inside.queue.len() >= CAPACITY {
+        let mut state = self.state();
+        let bytes = state.bytes + message.wire_bytes();
+        if self.is_closed() || state.queue.len() >= CAPACITY || bytes > CAPACITY_BYTES {
             return None;
         }
-        inside.queue.push_back((from, message));
-        self.len.store(inside.queue.len(), SeqCst);
+        state.bytes = bytes;
+        state.queue.push_back((from, message));
+        self.len.store(state.queue.len(), SeqCst);
         self.arrivals.fetch_add(1, SeqCst);
-        Some(inside.wakers.take())
+        Some(state.wakers.take())
     }
 
-    /// Takes no more messages, and ends every receive.
+    /// Ends every receive; later messages are refused.
     pub(in crate::backend) fn close(&self) {
-        let mut inside = self.inside();
+        let mut state = self.state();
         self.closed.store(true, SeqCst);
-        let wakers = inside.wakers.take();
-        drop(inside);
+        let wakers = state.wakers.take();
+        drop(state);
         wake_all(wakers);
     }
 
-    /// Looks for a while whether something arrives after the first `arrivals` messages.
+    /// Spins until a message arrives after the first `arrivals`; `false` if none did.
     fn spin(&self, arrivals: usize) -> bool {
         (0..SPINS).any(|_| {
             std::hint::spin_loop();
@@ -84,27 +89,27 @@ impl Mailbox {
     }
 }
 
-/// The future of `recv_by`: takes the first message that `pick` wants; `None` after the deadline, or when the
-/// mailbox is closed. It owns nothing but its place among the waiting, which it gives up when dropped.
+/// The future of `recv_by`: takes the first message that `pick` accepts; `None` after the deadline, or when the mailbox is
+/// closed. Cancel safe.
 ///
-/// Empty if there was nothing to wait for: a look that finds nothing, which every release of a queue lock makes, costs
-/// one load and leaves nothing behind in memory.
-pub(in crate::backend) struct Receive<'a, P>(Option<Box<Looking<'a, P>>>);
+/// `None` inside if there is nothing to wait for: a check that finds nothing, which every release of a queue lock makes,
+/// costs one load and no allocation.
+pub(in crate::backend) struct Receive<'a, P>(Option<Box<Receiver<'a, P>>>);
 
-/// A receive that has to look more closely, or to wait.
-struct Looking<'a, P> {
+/// A receive that has to search the queue, or to wait.
+struct Receiver<'a, P> {
     mailbox: &'a Mailbox,
     clock: &'a Clock,
     deadline: Deadline,
     pick: P,
-    /// Once it has looked, and waits.
+    /// Set once it has spun.
     waiting: Option<Waiting>,
 }
 
-/// A receive that has looked once.
+/// A receive that waits.
 #[derive(Debug, Default)]
 struct Waiting {
-    seat: Option<u64>,
+    key: Option<u64>,
     alarm: Option<Alarm>,
 }
 
@@ -119,13 +124,13 @@ impl<'a, P> Receive<'a, P> {
         if deadline == Deadline::Now && mailbox.is_empty() {
             return Self(None);
         }
-        Self(Some(Box::new(Looking { mailbox, clock, deadline, pick, waiting: None })))
+        Self(Some(Box::new(Receiver { mailbox, clock, deadline, pick, waiting: None })))
     }
 }
 
 impl<P> fmt::Debug for Receive<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let deadline = self.0.as_ref().map_or(Deadline::Now, |looking| looking.deadline);
+        let deadline = self.0.as_ref().map_or(Deadline::Now, |receiver| receiver.deadline);
         f.debug_struct("Receive").field("deadline", &deadline).finish_non_exhaustive()
     }
 }
@@ -140,37 +145,39 @@ impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Future for Receive<'_, P> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         match &mut self.0 {
             None => Poll::Ready(None),
-            Some(looking) => looking.poll(cx),
+            Some(receiver) => receiver.poll(cx),
         }
     }
 }
 
-impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Looking<'_, P> {
+impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Receiver<'_, P> {
     #[inline(never)]
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let (mailbox, clock) = (self.mailbox, self.clock);
         loop {
             let arrivals = mailbox.arrivals.load(SeqCst);
-            let mut inside = mailbox.inside();
+            let mut state = mailbox.state();
             let pick = &mut self.pick;
-            let mut letters = inside.queue.iter().enumerate();
+            let mut messages = state.queue.iter().enumerate();
             if let Some((at, answer)) =
-                letters.find_map(|(at, (from, message))| Some((at, pick(*from, message)?)))
+                messages.find_map(|(at, (from, message))| Some((at, pick(*from, message)?)))
             {
-                inside.queue.remove(at);
-                mailbox.len.store(inside.queue.len(), SeqCst);
+                if let Some((_, taken)) = state.queue.remove(at) {
+                    state.bytes -= taken.wire_bytes();
+                }
+                mailbox.len.store(state.queue.len(), SeqCst);
                 return Poll::Ready(Some(answer));
             }
             if mailbox.is_closed() || clock.reached(self.deadline) {
                 return Poll::Ready(None);
             }
-            if let Some(Waiting { seat, alarm }) = &mut self.waiting {
-                inside.wakers.keep(seat, cx.waker());
-                drop(inside);
+            if let Some(Waiting { key, alarm }) = &mut self.waiting {
+                state.wakers.keep(key, cx.waker());
+                drop(state);
                 clock.keep_alarm(alarm, self.deadline, cx);
                 return Poll::Pending;
             }
-            drop(inside);
+            drop(state);
             if !mailbox.spin(arrivals) {
                 self.waiting = Some(Waiting::default());
             }
@@ -178,10 +185,10 @@ impl<T, P: FnMut(PeerId, &Message) -> Option<T>> Looking<'_, P> {
     }
 }
 
-impl<P> Drop for Looking<'_, P> {
+impl<P> Drop for Receiver<'_, P> {
     fn drop(&mut self) {
         if let Some(waiting) = &mut self.waiting {
-            self.mailbox.inside().wakers.leave(&mut waiting.seat);
+            self.mailbox.state().wakers.leave(&mut waiting.key);
         }
     }
 }

@@ -1,8 +1,5 @@
-//! Lock memory of one process.
-//!
-//! The only file of this backend with `unsafe`: it turns (offset, width) into a reference to an atomic, after
-//! it has checked bounds and alignment. What is done to the atomic is the [kernel](crate::backend::cell)'s. It knows
-//! nothing of waiters, messages or nodes.
+//! Lock memory of one process: turns (offset, width) into a reference to an atomic, after checking bounds and alignment.
+//! The only file of this backend with `unsafe`. [`cell`](crate::backend::cell) executes the verbs.
 
 #![allow(unsafe_code)]
 
@@ -19,14 +16,12 @@ const ALIGN: usize = 64;
 /// Sizes are rounded up to this, so that an aligned word that starts inside a region also ends inside it.
 const GRAIN: u64 = 16;
 
-/// A registered piece of memory: zeroed, fixed in place, freed when dropped. Aligned so that its place in a list is a
-/// shift away.
+/// A memory region: zeroed, fixed in place, freed when dropped. Aligned, so that indexing a list of them is a shift.
 #[derive(Debug)]
 #[repr(align(32))]
 pub(super) struct Region {
     base: NonNull<u8>,
-    /// Words must start below this many bytes. Zero once the node is dead, so that verbs pay for one check
-    /// only.
+    /// Words must start below this many bytes. Zero once the node is dead, so that verbs need one check only.
     limit: AtomicU64,
     bytes: u64,
 }
@@ -37,8 +32,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// `bytes` bytes of zeros, rounded up to whole 16-byte words. A large region costs no memory until it is
-    /// used.
+    /// `bytes` zero bytes, rounded up to whole 16-byte words. A large region takes no memory until it is used.
     pub(super) fn zeroed(bytes: u64) -> Self {
         let bytes = bytes.next_multiple_of(GRAIN);
         let layout = Self::layout(bytes);
@@ -52,12 +46,12 @@ impl Region {
         Layout::from_size_align(size, ALIGN).expect("a region fits into the address space")
     }
 
-    /// From now on every word is out of reach.
+    /// From now on every word is unreachable.
     pub(super) fn kill(&self) {
         self.limit.store(0, SeqCst);
     }
 
-    /// Whether the region's node is dead. An empty region cannot tell, and nobody can ask it for a word.
+    /// Whether the region's node is dead. Not known of an empty region, which has no words.
     pub(super) fn is_dead(&self) -> bool {
         self.limit.load(Relaxed) != self.bytes
     }
@@ -73,8 +67,7 @@ impl Region {
         self.base
     }
 
-    /// Executes `op` on the word at `offset`: its old value and whether it was changed, or `None` if the word
-    /// is not within reach.
+    /// Executes `op` on the word at `offset`: its old value and whether it was changed; `None` if it is unreachable.
     #[inline(always)]
     pub(super) fn execute(&self, offset: u64, width: Width, op: &Op) -> Option<(u128, bool)> {
         match width {
@@ -99,7 +92,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this very layout, and nobody holds a reference any more.
+        // SAFETY: allocated in `zeroed` with this layout, and no reference is left.
         unsafe { dealloc(self.base.as_ptr(), Self::layout(self.bytes)) }
     }
 }

@@ -13,10 +13,9 @@
 //! });
 //! ```
 //!
-//! A verb happens inside `go` and its future is ready at once, so generic protocol code compiles to the
-//! atomics. Waits spin for a moment and then park. What this backend must not do: start a thread before
-//! somebody needs one (the clock's for a long sleep or a deadline, one per role), or allocate on the way of a
-//! verb.
+//! A verb is executed inside `go` and its future is ready at once, so generic protocol code compiles to the atomics. Waits
+//! spin briefly and then park. This backend must not start a thread before it is needed (one timer thread for deadlines, one
+//! per role), nor allocate on a verb's path.
 
 mod endpoint;
 pub(in crate::backend) mod mailbox;
@@ -61,7 +60,7 @@ struct Server {
     thread: JoinHandle<()>,
 }
 
-/// A peer, as others know it.
+/// A peer, as senders find it.
 #[derive(Debug)]
 struct Known {
     presence: Weak<Presence>,
@@ -75,10 +74,10 @@ struct Shared {
     regions: Arc<[Region]>,
     parking: Parking,
     clock: Clock,
-    /// Peers are here as long as somebody holds their endpoint.
+    /// Peers whose endpoint has not been dropped.
     peers: RwLock<HashMap<PeerId, Known>>,
-    /// Roles that are told when a peer is gone.
-    told_of_departures: RwLock<Vec<PeerId>>,
+    /// Roles that want a message when a peer departs.
+    want_departures: RwLock<Vec<PeerId>>,
 }
 
 impl InProc {
@@ -108,20 +107,20 @@ impl InProc {
             parking: Parking::new(),
             clock: Clock::new(),
             peers: RwLock::default(),
-            told_of_departures: RwLock::default(),
+            want_departures: RwLock::default(),
         };
         Self { shared: Arc::new(shared), seed: 0, servers: Mutex::default() }
     }
 
-    /// Lets the clients' random numbers come from `seed`.
+    /// Derives the clients' random numbers from `seed`.
     #[must_use]
     pub fn seeded(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// The endpoint of `peer`. Asking again while one is alive gives the same client. When the last clone is dropped
-    /// the peer is gone: roles that hear of departures get their message, behind everything the peer sent.
+    /// The endpoint of `peer`; the same client as long as one exists. When the last clone is dropped the peer departs: roles
+    /// that want departures get a message, after everything that the peer sent.
     pub fn endpoint(&self, peer: PeerId) -> InProcEndpoint {
         InProcEndpoint::new(&self.shared, peer, None, self.presence(peer))
     }
@@ -137,8 +136,8 @@ impl InProc {
             if let Some(presence) = known.presence.upgrade() {
                 return presence;
             }
-            // It has not got around to saying so: whoever comes after it must not suffer.
-            self.shared.tell_of_departure(&peers, peer);
+            // Its last endpoint is being dropped by another thread: announce it before the new one exists.
+            self.shared.announce_departure(&peers, peer);
         }
         let client = Arc::new(Client::new(mix(self.seed ^ mix(u64::from(peer.0)))));
         let presence = Arc::new(Presence::new(&self.shared, peer, Arc::clone(&client)));
@@ -146,9 +145,9 @@ impl InProc {
         presence
     }
 
-    /// From now on `role` is told when a peer is gone.
-    pub(in crate::backend) fn tell_of_departures(&self, role: PeerId) {
-        let mut told = self.shared.told_of_departures.write().unwrap_or_else(PoisonError::into_inner);
+    /// From now on `role` gets a message when a peer departs.
+    pub(in crate::backend) fn subscribe_departures(&self, role: PeerId) {
+        let mut told = self.shared.want_departures.write().unwrap_or_else(PoisonError::into_inner);
         if !told.contains(&role) {
             told.push(role);
         }
@@ -165,8 +164,8 @@ impl InProc {
             let peer = PeerId::role(index);
             let presence = self.presence(peer);
             let client = Arc::clone(&presence.client);
-            if role.hears_departures() {
-                self.tell_of_departures(peer);
+            if role.wants_departures() {
+                self.subscribe_departures(peer);
             }
             let node = NodeId(index as u16);
             let ep = InProcEndpoint::new(&self.shared, peer, Some(node), presence);
@@ -178,12 +177,12 @@ impl InProc {
         }
     }
 
-    /// Lets `node` die: its memory answers `NodeLost` from now on, its role `PeerLost`.
+    /// Kills `node`: from now on its memory answers `NodeLost`, its role `PeerLost`.
     pub fn kill(&self, node: NodeId) {
         for region in self.shared.regions.iter().skip(node.0 as usize * REGIONS).take(REGIONS) {
             region.kill();
         }
-        self.shared.parking.lost(|addr| addr.node == node);
+        self.shared.parking.wake_unreachable(|addr| addr.node == node);
         if let Some(role) = self.shared.peer(PeerId::role(node.0 as usize)) {
             role.mailbox.close();
         }
@@ -200,7 +199,7 @@ impl InProc {
         self.shared.peer(peer).is_some()
     }
 
-    /// Where the regions are: for a NIC that reaches them on its own.
+    /// The addresses of the regions: for a NIC that accesses them.
     #[cfg(feature = "rdma")]
     pub(in crate::backend) fn places(&self) -> Vec<(NodeId, crate::RegionId, std::ptr::NonNull<u8>, u64)> {
         let regions = self.shared.regions.iter().enumerate().filter(|(_, region)| region.bytes() > 0);
@@ -217,20 +216,20 @@ impl InProc {
         self.shared.post(from, to, message).is_ok()
     }
 
-    /// What `word` holds, without a client: for setting up and looking after.
+    /// The value of `word`, read without a client: for setup and inspection.
     ///
     /// # Panics
     /// If there is no such word, or its node is dead.
     pub fn peek<T: Value>(&self, word: Word<T>) -> T {
-        T::narrow(self.shared.do_it(word.addr(), T::WIDTH, &Op::Read))
+        T::narrow(self.shared.execute(word.addr(), T::WIDTH, &Op::Read))
     }
 
-    /// Sets `word`, without a client and without waking anybody: for setting up.
+    /// Sets `word` without a client, waking nobody: for setup.
     ///
     /// # Panics
     /// If there is no such word, or its node is dead.
     pub fn poke<T: Value>(&self, word: Word<T>, value: T) {
-        self.shared.do_it(word.addr(), T::WIDTH, &Op::Write(value.widen()));
+        self.shared.execute(word.addr(), T::WIDTH, &Op::Write(value.widen()));
     }
 }
 
@@ -241,7 +240,7 @@ impl Drop for InProc {
             server.client.mailbox.close();
         }
         for server in servers {
-            // A role that panicked has said so on its own thread.
+            // A role that panicked has printed its message.
             let _ = server.thread.join();
         }
     }
@@ -259,24 +258,24 @@ impl Shared {
         if delivered { Ok(()) } else { Err(FabricError::PeerLost(to)) }
     }
 
-    /// The last endpoint of `peer` was dropped. Nothing to do if a new one has taken its place, which has told the roles.
+    /// The last endpoint of `peer` was dropped. If a new one has replaced it, that one has told the roles.
     fn depart(&self, peer: PeerId, gone: &Presence) {
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         if peers.get(&peer).is_some_and(|known| std::ptr::eq(known.presence.as_ptr(), gone)) {
             peers.remove(&peer);
-            self.tell_of_departure(&peers, peer);
+            self.announce_departure(&peers, peer);
         }
     }
 
-    /// Tells the roles that `peer` is gone, behind everything it sent.
-    fn tell_of_departure(&self, peers: &HashMap<PeerId, Known>, peer: PeerId) {
-        let roles = self.told_of_departures.read().unwrap_or_else(PoisonError::into_inner);
+    /// Tells the roles that `peer` has departed, after everything that it sent.
+    fn announce_departure(&self, peers: &HashMap<PeerId, Known>, peer: PeerId) {
+        let roles = self.want_departures.read().unwrap_or_else(PoisonError::into_inner);
         for role in roles.iter().filter_map(|role| peers.get(role)) {
             role.client.mailbox.put(peer, Message::new(0, Message::DEPARTED, &[]));
         }
     }
 
-    /// A word was out of reach, because its node is dead.
+    /// Checks that an unreachable word belongs to a dead node.
     ///
     /// # Panics
     /// If there never was such a word.
@@ -284,8 +283,7 @@ impl Shared {
         match find(&self.regions, addr) {
             Some(region) if region.is_dead() => {}
             Some(region) => panic!(
-                "{addr} is no place for a word of {} bytes: the region has {} bytes, and words are aligned to their \
-                 size",
+                "no word of {} bytes at {addr}: the region has {} bytes, and words are aligned to their size",
                 width.bytes(),
                 region.bytes()
             ),
@@ -293,7 +291,7 @@ impl Shared {
         }
     }
 
-    fn do_it(&self, addr: Addr, width: Width, op: &Op) -> u128 {
+    fn execute(&self, addr: Addr, width: Width, op: &Op) -> u128 {
         match find(&self.regions, addr).and_then(|region| region.execute(addr.offset, width, op)) {
             Some((old, _)) => old,
             None => {

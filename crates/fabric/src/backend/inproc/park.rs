@@ -1,23 +1,21 @@
-//! Clients that wait for a word: a table of the parked, sharded by address, and the check that wakes them.
+//! The parking table: clients that wait for a word, sharded by address.
 //!
-//! A waiter registers, *then* looks at the word once more, then parks. A verb changes the word, *then* looks
-//! whether somebody is registered. Both orders are sequentially consistent, so at least one of the two sees
-//! the other. For a verb whose word nobody waits for that is one load that follows a read-modify-write, and
-//! costs nothing.
+//! A waiter registers, *then* checks the word once more, then parks. A verb changes the word, *then* checks for registered
+//! waiters. Both are sequentially consistent, so at least one of the two sees the other. Without waiters a verb pays one
+//! load after its read-modify-write.
 //!
-//! A verb wakes only those whose condition the word meets now. A condition that held for a moment and does so
-//! no longer may go unnoticed, just as it may between two READs of a client that polls.
+//! A verb wakes only waiters whose condition the word meets at that moment. A condition that held only briefly may go
+//! unnoticed, as it may between two READs of a polling client.
 
 use crate::addr::{Addr, Width};
-use crate::backend::sought::Sought;
 use crate::backend::wakers::wake_all;
+use crate::wait::RawWait;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 const SHARDS: usize = 64;
 
-/// The table.
 #[derive(Debug)]
 pub(super) struct Parking {
     shards: [Shard; SHARDS],
@@ -40,7 +38,7 @@ struct Parked {
 #[derive(Debug)]
 struct Waiter {
     number: u64,
-    sought: Sought,
+    wait: RawWait,
     waker: Waker,
 }
 
@@ -49,19 +47,18 @@ impl Parking {
         Self { shards: std::array::from_fn(|_| Shard::default()) }
     }
 
-    /// The shard of a word: both halves of a 16-byte word share one, since a verb on either changes the
-    /// whole.
+    /// The shard of a word. Both halves of a 16-byte word share one: a verb on either changes the whole.
     #[inline(always)]
     fn shard(&self, offset: u64) -> &Shard {
         &self.shards[(offset >> 4) as usize % SHARDS]
     }
 
-    /// Registers a waiter under the number in `seat`, or puts its new waker in. The caller looks at the word
+    /// Registers a waiter, or replaces the waker of the one registered under `key`. The caller must check the word
     /// afterwards, before it parks.
-    pub(super) fn keep(&self, seat: &mut Option<u64>, sought: &Sought, waker: &Waker) {
-        let shard = self.shard(sought.addr.offset);
+    pub(super) fn register(&self, key: &mut Option<u64>, wait: &RawWait, waker: &Waker) {
+        let shard = self.shard(wait.addr.offset);
         let mut parked = shard.parked();
-        if let Some(number) = *seat
+        if let Some(number) = *key
             && let Some(waiter) = parked.waiters.iter_mut().find(|waiter| waiter.number == number)
         {
             waiter.waker.clone_from(waker);
@@ -69,34 +66,34 @@ impl Parking {
         }
         parked.next += 1;
         let number = parked.next;
-        parked.waiters.push(Waiter { number, sought: *sought, waker: waker.clone() });
-        *seat = Some(number);
+        parked.waiters.push(Waiter { number, wait: *wait, waker: waker.clone() });
+        *key = Some(number);
         shard.count.fetch_add(1, SeqCst);
     }
 
-    /// Takes the waiter in `seat` out, if it is still there.
-    pub(super) fn leave(&self, seat: &mut Option<u64>, addr: Addr) {
-        let Some(number) = seat.take() else { return };
+    /// Removes the waiter registered under `key`, if it is still there.
+    pub(super) fn unregister(&self, key: &mut Option<u64>, addr: Addr) {
+        let Some(number) = key.take() else { return };
         let shard = self.shard(addr.offset);
         shard.take(&mut shard.parked(), |waiter| waiter.number == number);
     }
 
-    /// After a change of a word at `offset`: whether somebody may be waiting for it.
+    /// After a change of the word at `offset`: whether a client may be waiting for it.
     #[inline(always)]
-    pub(super) fn is_awaited(&self, offset: u64) -> bool {
+    pub(super) fn has_waiters(&self, offset: u64) -> bool {
         self.shard(offset).count.load(SeqCst) != 0
     }
 
-    /// Wakes those who wait for the word at `addr` and whose condition it meets. `look` reads a word.
-    pub(super) fn wake(&self, addr: Addr, look: impl Fn(Addr, Width) -> Option<u128>) {
+    /// Wakes the waiters of the word at `addr` whose condition holds. `read` reads a word.
+    pub(super) fn wake(&self, addr: Addr, read: impl Fn(Addr, Width) -> Option<u128>) {
         self.shard(addr.offset)
-            .wake(|waiter| waiter.sought.addr.shares_word(addr) && waiter.sought.is_over(&look));
+            .wake(|waiter| waiter.wait.addr.shares_word(addr) && waiter.wait.is_over(&read));
     }
 
-    /// Wakes everybody who waits for a word that `gone` says is out of reach.
-    pub(super) fn lost(&self, gone: impl Fn(Addr) -> bool) {
+    /// Wakes all waiters of words that `gone` says are unreachable.
+    pub(super) fn wake_unreachable(&self, gone: impl Fn(Addr) -> bool) {
         for shard in &self.shards {
-            shard.wake(|waiter| gone(waiter.sought.addr));
+            shard.wake(|waiter| gone(waiter.wait.addr));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The server side: a thread per role that feeds it messages and timers and does what its outbox says.
+//! Roles of the in-process fabric: a thread each, which feeds it messages and timers and executes its outbox.
 
 use super::endpoint::InProcEndpoint;
 use crate::backend::run::block_on;
@@ -7,9 +7,9 @@ use crate::message::{BoxedRole, Outbox};
 use crate::wait::{Deadline, Time};
 use std::collections::BTreeSet;
 
-/// Drives `role` as the peer of `ep` until its mailbox is closed.
+/// Runs `role` as the peer of `ep` until its mailbox is closed.
 pub(super) fn serve(ep: &InProcEndpoint, mut role: BoxedRole) {
-    // A role that panics is lost to its peers, instead of letting their messages pile up.
+    // A role that panics is lost to its peers; their messages must not pile up.
     let _closing = CloseAtEnd(ep);
     let mut timers = Timers::default();
     let mut out = Outbox::default();
@@ -19,11 +19,11 @@ pub(super) fn serve(ep: &InProcEndpoint, mut role: BoxedRole) {
         let now = ep.clock().now();
         if let Some((from, message)) = arrived {
             role.on_message(now, from, &message, &mut out);
-            carry_out(ep, &mut out, &mut timers);
+            execute_outbox(ep, &mut out, &mut timers);
         }
         while let Some(id) = timers.pop_due(now) {
             role.on_timer(now, id, &mut out);
-            carry_out(ep, &mut out, &mut timers);
+            execute_outbox(ep, &mut out, &mut timers);
         }
     }
 }
@@ -36,9 +36,8 @@ impl Drop for CloseAtEnd<'_> {
     }
 }
 
-/// Verbs first, in order, then the messages. What cannot be reached is lost, as it is for any server: roles
-/// that care learn it from the answer that does not come.
-fn carry_out(ep: &InProcEndpoint, out: &mut Outbox, timers: &mut Timers) {
+/// Verbs in order, then messages, then datagrams. Failures are ignored: a role notices by the missing answer.
+fn execute_outbox(ep: &InProcEndpoint, out: &mut Outbox, timers: &mut Timers) {
     for verb in out.verbs.drain(..) {
         let _ = ep.execute(verb);
     }

@@ -1,35 +1,34 @@
-//! Waiting for a word: look, spin for a moment, then park until a verb changes the word or the deadline
-//! comes.
+//! Waiting for a word: check, spin briefly, then park until a verb changes the word or the deadline passes.
 
 use super::endpoint::InProcEndpoint;
 use crate::addr::Value;
 use crate::backend::clock::Alarm;
-use crate::backend::sought::Sought;
 use crate::endpoint::FabricError;
 use crate::wait::{Deadline, Wait, Waited};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Looks at the word before a waiter parks.
+/// Checks of the word before a waiter parks.
 const SPINS: u32 = 200;
 
-/// The future of `wait_until`. It gives up its place in the parking table when dropped.
+/// The future of `wait_until`. Dropping it removes it from the parking table.
 #[derive(Debug)]
 pub(super) struct Waiting<'a, T: Value> {
     ep: &'a InProcEndpoint,
     wait: Wait<T>,
-    seat: Option<u64>,
+    /// Its entry in the parking table.
+    key: Option<u64>,
     alarm: Option<Alarm>,
     spun: bool,
 }
 
 impl<'a, T: Value> Waiting<'a, T> {
     pub(super) fn new(ep: &'a InProcEndpoint, wait: Wait<T>) -> Self {
-        Self { ep, wait, seat: None, alarm: None, spun: false }
+        Self { ep, wait, key: None, alarm: None, spun: false }
     }
 
-    /// The wait's end, if the word meets it or is out of reach. No READ is counted: verbs wake their waiters.
-    fn look(&self) -> Poll<Result<Waited<T>, FabricError>> {
+    /// Ready if the wait is over or the word is unreachable. No READ is counted: verbs wake their waiters.
+    fn check(&self) -> Poll<Result<Waited<T>, FabricError>> {
         match self.ep.execute(self.wait.word.read().raw()) {
             Err(lost) => Poll::Ready(Err(lost)),
             Ok(wide) if self.wait.met_by(T::narrow(wide)) => {
@@ -53,21 +52,20 @@ impl<T: Value> Future for Waiting<'_, T> {
         if !this.spun {
             let spins = if this.wait.deadline == Deadline::Now { 1 } else { SPINS };
             for _ in 0..spins {
-                if let Poll::Ready(end) = this.look() {
+                if let Poll::Ready(end) = this.check() {
                     return Poll::Ready(end);
                 }
                 std::hint::spin_loop();
             }
             this.spun = true;
         }
-        let Wait { word, cond, or, deadline, .. } = this.wait;
-        let sought = Sought { addr: word.addr(), width: T::WIDTH, cond, or };
-        this.ep.parking().keep(&mut this.seat, &sought, cx.waker());
-        let end = this.look();
+        let raw = this.wait.raw();
+        this.ep.parking().register(&mut this.key, &raw, cx.waker());
+        let end = this.check();
         if end.is_pending() {
-            this.ep.clock().keep_alarm(&mut this.alarm, deadline, cx);
+            this.ep.clock().keep_alarm(&mut this.alarm, this.wait.deadline, cx);
         } else {
-            this.ep.parking().leave(&mut this.seat, word.addr());
+            this.ep.parking().unregister(&mut this.key, raw.addr);
         }
         end
     }
@@ -75,6 +73,6 @@ impl<T: Value> Future for Waiting<'_, T> {
 
 impl<T: Value> Drop for Waiting<'_, T> {
     fn drop(&mut self) {
-        self.ep.parking().leave(&mut self.seat, self.wait.word.addr());
+        self.ep.parking().unregister(&mut self.key, self.wait.word.addr());
     }
 }

@@ -7,17 +7,16 @@
 
 use super::control::{Frame, RegionInfo, Welcome};
 use super::device::{Device, DeviceChoice, DeviceError};
-use super::dynamic::Dynamic;
 use super::hello;
 use super::letter;
 use super::lines::{Called, Lines, Way};
-use super::pair::{Pair, Transport};
+use super::pair::Pair;
 use super::post::Post;
 use super::station::{Keeper, Station};
 use super::wire::Wire;
 use crate::addr::PeerId;
 use crate::backend::clock::Clock;
-use crate::backend::tcp::{Fate, Token};
+use crate::backend::tcp::{CloseReason, Secret};
 use crate::endpoint::FabricError;
 use crate::message::Message;
 use crate::random::SharedSplitMix;
@@ -36,18 +35,12 @@ pub struct RdmaOptions {
     /// Emulate masked and guarded verbs by compare-and-swap, retrying; batches with such verbs take several round
     /// trips. Without it the fabric says that it has none, and protocols choose their portable layouts.
     pub emulate_masks: bool,
-    /// On mlx5: verbs and letters by dynamically connected transport (DC) instead of reliable connections, so that a client needs
-    /// the same few queue pairs however many others it writes to. With extended atomics, letters to other clients only. **Never
-    /// run on hardware**, so it has to be asked for.
-    pub dynamic: bool,
-    /// On mlx5: masked and 16-byte atomics by the NIC itself. **Not yet run on hardware**, so it has to be asked for.
-    pub extended_atomics: bool,
     /// Connections to other clients at most.
     pub max_peers: usize,
     /// Nanoseconds between two READs of a wait, where the protocol does not say.
     pub pace_ns: u64,
     /// The secret that the host wants.
-    pub token: Option<Token>,
+    pub secret: Option<Secret>,
     /// What the client calls itself; whoever receives it there may read more out of it.
     pub name: String,
     /// How long the host may take to answer.
@@ -59,21 +52,12 @@ impl Default for RdmaOptions {
         Self {
             device: DeviceChoice::default(),
             emulate_masks: false,
-            dynamic: false,
-            extended_atomics: false,
             max_peers: 64,
             pace_ns: 2_000,
-            token: None,
+            secret: None,
             name: String::new(),
             timeout: Duration::from_secs(10),
         }
-    }
-}
-
-impl RdmaOptions {
-    /// How verbs go to the host. Raw entries cannot be addressed by DC, since only the driver knows the way.
-    fn transport(&self) -> Transport {
-        if self.dynamic && !self.extended_atomics { Transport::Dynamic } else { Transport::Connected }
     }
 }
 
@@ -108,7 +92,7 @@ pub enum RdmaConnectError {
         what: &'static str,
     },
     /// The host's address would be open to strangers.
-    #[error("{0} can be reached by other machines, and nothing would keep them out: a token is needed")]
+    #[error("{0} can be reached by other machines, and nothing would keep them out: a secret is needed")]
     Exposed(SocketAddr),
     /// The host lends nothing of that size.
     #[error(
@@ -134,8 +118,6 @@ pub(super) struct Client {
     lines: Lines,
     /// A queue pair that the host does not know yet.
     renewing: Mutex<Option<Pair>>,
-    /// How letters go to other clients, if by DC.
-    pub(super) dynamic: Option<Dynamic>,
     pub(super) host: Arc<Wire>,
     station: Arc<Station>,
     _keeper: Keeper,
@@ -168,13 +150,10 @@ struct Signs {
 
 impl Client {
     pub(super) fn connect(host: SocketAddr, options: RdmaOptions) -> Result<Arc<Self>, RdmaConnectError> {
-        let device = Device::open(&options.device)?;
-        let device = device.with_extended(options.extended_atomics)?.with_dynamic(options.dynamic)?;
-        let device = Arc::new(device);
+        let device = Arc::new(Device::open(&options.device)?);
         let post = Arc::<Post>::default();
         let (station, keeper) = Station::open(&device, Box::new(Arc::clone(&post)))?;
-        let pair = station.pair(options.transport(), false)?;
-        let dynamic = options.dynamic.then(|| Dynamic::open(&station)).transpose()?;
+        let pair = station.pair(false)?;
         let unreachable = |error| RdmaConnectError::Unreachable { host, error };
         let began = Instant::now();
         let mut control = TcpStream::connect_timeout(&host, options.timeout).map_err(unreachable)?;
@@ -190,7 +169,6 @@ impl Client {
         let client = Arc::new(Self {
             lines: Lines::default(),
             renewing: Mutex::default(),
-            dynamic,
             host: Wire::new(&station, pair),
             station,
             _keeper: keeper,
@@ -254,8 +232,12 @@ impl Client {
     }
 
     /// How the session ended, if it did.
-    pub(super) fn fate(&self) -> Option<Fate> {
-        if self.closed.load(Relaxed) { Some(Fate::Closed) } else { self.is_lost().then_some(Fate::Expired) }
+    pub(super) fn close_reason(&self) -> Option<CloseReason> {
+        if self.closed.load(Relaxed) {
+            Some(CloseReason::Closed)
+        } else {
+            self.is_lost().then_some(CloseReason::Expired)
+        }
     }
 
     pub(super) fn say(&self, frame: &Frame) {
@@ -273,12 +255,11 @@ impl Client {
         drop(self.renewing.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.post.mailbox.close();
         self.lines.close();
-        self.dynamic.iter().for_each(Dynamic::close);
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = control.shutdown(Shutdown::Both);
         drop(control);
         if let (Some(listener), false) = (self.post.listener(), self.closed.load(Relaxed)) {
-            listener.over(&Fate::Expired);
+            listener.closed(&CloseReason::Expired);
         }
     }
 
@@ -289,7 +270,7 @@ impl Client {
             return;
         }
         self.host.cut();
-        let Ok(pair) = self.station.pair(self.options.transport(), false) else {
+        let Ok(pair) = self.station.pair(false) else {
             drop(renewing);
             return self.lose();
         };
@@ -310,20 +291,11 @@ impl Client {
                 Err(_) => self.say(&Frame::Nobody { peer }),
             },
             Frame::Answer { peer, pair } => self.settle(peer, Called::Answered(pair)),
-            Frame::Told { peer, pair, pass } => self.settle(peer, Called::Told(pair, pass)),
-            Frame::NoDynamic { peer } => self.settle(peer, Called::NoDynamic),
             Frame::AtHost { peer } => self.settle(peer, Called::AtHost),
             Frame::Nobody { peer } => {
                 self.lines.gone(peer);
                 self.settle(peer, Called::Nobody);
             }
-            Frame::Ask { peer } => match &self.dynamic {
-                Some(dynamic) => {
-                    let pass = self.post.pass_for(peer);
-                    self.say(&Frame::Told { peer, pair: dynamic.info(), pass });
-                }
-                None => self.say(&Frame::NoDynamic { peer }),
-            },
             Frame::HangUp { peer } => self.lines.hung_up(peer, &self.post),
             Frame::Broken => self.renew(),
             Frame::Renewed { pair: other } => {
@@ -348,9 +320,7 @@ impl Client {
     }
 
     fn settle(&self, peer: PeerId, called: Called) {
-        if let Some(frame) = self.lines.settle(peer, called, &self.station) {
-            self.say(&frame);
-        }
+        self.lines.settle(peer, called, &self.station);
     }
 
     /// Sends a letter to somebody at the host and waits for nothing.
@@ -372,16 +342,6 @@ impl Client {
             Some(Way::Host) => self.host.send(&bytes).await,
             Some(Way::Wire(wire)) => {
                 let sent = wire.send(&bytes).await;
-                if !sent {
-                    self.lines.give_up(to);
-                }
-                sent
-            }
-            Some(Way::Dynamic(address)) => {
-                let sent = match &self.dynamic {
-                    Some(dynamic) => dynamic.send(&address, message).await,
-                    None => false,
-                };
                 if !sent {
                     self.lines.give_up(to);
                 }

@@ -6,13 +6,12 @@
 //! ```text
 //!   client                                       host
 //!   Hello (version, queue pair, name, nonce) ──►
-//!                                            ◄── Challenge (nonce)      if it has a token
+//!                                            ◄── Challenge (nonce)      if it has a secret
 //!   Proof                                    ──►
 //!                                            ◄── Welcome (queue pair, keys, proof), or Refused
 //!   Beat                                     ──► Beat                   at every heartbeat
 //!   Renew (new queue pair)                   ──► Renewed                after an error; Broken asks for it
 //!   Call, Answer, Nobody, HangUp            ◄──► passed on to the client they are for
-//!   Ask, Told, NoDynamic                    ◄──► likewise, where letters go by DC
 //!   Bye                                      ──►
 //! ```
 
@@ -22,7 +21,7 @@ use crate::capability::AtomicScope;
 use std::io::{self, Read, Write};
 
 /// The first thing on the wire: this protocol and its version.
-pub(super) const VERSION: u32 = u32::from_le_bytes(*b"LWR3");
+pub(super) const VERSION: u32 = u32::from_le_bytes(*b"LWR4");
 /// No frame is longer.
 const MAX_FRAME: usize = 64 << 10;
 
@@ -41,7 +40,7 @@ pub(super) struct RegionInfo {
 pub(super) enum Frame {
     /// A client introduces itself. Of another version nothing but the version is understood.
     Hello { version: u32, pair: PairInfo, nonce: [u8; 32], name: String },
-    /// The host wants to see that the client knows the token.
+    /// The host wants to see that the client knows the secret.
     Challenge { nonce: [u8; 32] },
     /// It does.
     Proof { proof: [u8; 32] },
@@ -57,12 +56,6 @@ pub(super) enum Frame {
     AtHost { peer: PeerId },
     /// There is no such peer, or not any more.
     Nobody { peer: PeerId },
-    /// A client wants to write to another by DC; the host passes it on with the asking one's id.
-    Ask { peer: PeerId },
-    /// Where the other client's letters arrive by DC, and what those of the asking one must say to be taken for its own.
-    Told { peer: PeerId, pair: PairInfo, pass: u64 },
-    /// The other client has no DC: it wants to be called.
-    NoDynamic { peer: PeerId },
     /// The caller has given up its queue pair to this peer.
     HangUp { peer: PeerId },
     /// A sign of life, answered by another.
@@ -88,7 +81,7 @@ pub(super) struct Welcome {
     pub(super) grace_ms: u32,
     pub(super) scope: AtomicScope,
     pub(super) pair: PairInfo,
-    /// That the host knows the token, too. Zeros without one.
+    /// That the host knows the secret, too. Zeros without one.
     pub(super) proof: [u8; 32],
     pub(super) regions: Vec<RegionInfo>,
 }
@@ -115,17 +108,11 @@ impl Frame {
                 body.extend_from_slice(&peer.0.to_le_bytes());
                 put_pair(&mut body, pair);
             }
-            Self::AtHost { peer }
-            | Self::Nobody { peer }
-            | Self::HangUp { peer }
-            | Self::Ask { peer }
-            | Self::NoDynamic { peer } => {
+            Self::AtHost { peer } | Self::Nobody { peer } | Self::HangUp { peer } => {
                 body.push(match self {
                     Self::AtHost { .. } => 5,
                     Self::Nobody { .. } => 6,
-                    Self::HangUp { .. } => 7,
-                    Self::Ask { .. } => 15,
-                    _ => 17,
+                    _ => 7,
                 });
                 body.extend_from_slice(&peer.0.to_le_bytes());
             }
@@ -136,12 +123,6 @@ impl Frame {
             Self::Renew { pair } | Self::Renewed { pair } => {
                 body.push(if matches!(self, Self::Renew { .. }) { 10 } else { 11 });
                 put_pair(&mut body, pair);
-            }
-            Self::Told { peer, pair, pass } => {
-                body.push(16);
-                body.extend_from_slice(&peer.0.to_le_bytes());
-                put_pair(&mut body, pair);
-                body.extend_from_slice(&pass.to_le_bytes());
             }
             Self::Beat => body.push(12),
             Self::Broken => body.push(13),
@@ -192,9 +173,6 @@ impl Frame {
             12 => Self::Beat,
             13 => Self::Broken,
             14 => Self::Bye,
-            15 => Self::Ask { peer: rest.peer()? },
-            16 => Self::Told { peer: rest.peer()?, pair: rest.pair()?, pass: rest.u64()? },
-            17 => Self::NoDynamic { peer: rest.peer()? },
             _ => return None,
         };
         rest.0.is_empty().then_some(frame)
@@ -259,7 +237,6 @@ fn put_pair(body: &mut Vec<u8>, pair: &PairInfo) {
     body.extend_from_slice(&pair.psn.to_le_bytes());
     body.extend_from_slice(&pair.lid.to_le_bytes());
     body.extend_from_slice(&pair.gid);
-    body.extend_from_slice(&pair.dc_key.to_le_bytes());
 }
 
 /// What is left of a frame.
@@ -296,7 +273,7 @@ impl Fields<'_> {
 
     fn pair(&mut self) -> Option<PairInfo> {
         let (number, psn, lid) = (self.u32()?, self.u32()?, self.u16()?);
-        Some(PairInfo { number, psn, lid, gid: self.take()?, dc_key: self.u64()? })
+        Some(PairInfo { number, psn, lid, gid: self.take()? })
     }
 }
 
@@ -306,7 +283,7 @@ mod tests {
 
     #[test]
     fn every_frame_comes_back_as_it_was_and_a_cut_one_is_refused() {
-        let pair = PairInfo { number: 17, psn: 0xab_cdef, lid: 3, gid: [7; 16], dc_key: 1 << 60 };
+        let pair = PairInfo { number: 17, psn: 0xab_cdef, lid: 3, gid: [7; 16] };
         let (peer, region) = (PeerId::client(5), RegionId(2));
         let regions = vec![RegionInfo { node: NodeId(1), region, addr: 1 << 40, key: 9, bytes: 4096 }; 2];
         let welcome = Welcome {
@@ -336,9 +313,6 @@ mod tests {
             Frame::AtHost { peer },
             Frame::Nobody { peer },
             Frame::HangUp { peer },
-            Frame::Ask { peer },
-            Frame::Told { peer, pair, pass: u64::MAX - 1 },
-            Frame::NoDynamic { peer },
         ] {
             let mut bytes = Vec::new();
             frame.write(&mut bytes).unwrap();

@@ -4,12 +4,11 @@
 
 #![allow(unsafe_code)]
 
-use rdma_mummy_sys as ib;
+use super::ffi::{self as ib, Verbs};
 use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 /// Which device to use. Everything left out is chosen: the first device, its first port, and the first RoCE v2 address
 /// for IPv4, or else the port's first address.
@@ -98,22 +97,6 @@ pub enum DeviceError {
         /// The device.
         device: String,
     },
-    /// Extended atomics are mlx5's.
-    #[error(
-        "masked and 16-byte atomics were asked for, and {device} is no mlx5 device: emulate masks instead"
-    )]
-    NotMlx5 {
-        /// The device.
-        device: String,
-    },
-    /// Dynamically connected transport is mlx5's.
-    #[error(
-        "dynamically connected transport was asked for, and {device} is no mlx5 device: reliable connections do without"
-    )]
-    NotDynamic {
-        /// The device.
-        device: String,
-    },
     /// The system refused something.
     #[error("{what} on {device}: {error}")]
     System {
@@ -129,6 +112,7 @@ pub enum DeviceError {
 /// An open device with the port and address that were chosen.
 #[derive(Debug)]
 pub(super) struct Device {
+    pub(super) verbs: &'static Verbs,
     pub(super) context: NonNull<ib::ibv_context>,
     pub(super) name: String,
     pub(super) port: u8,
@@ -139,10 +123,6 @@ pub(super) struct Device {
     /// READs and atomics that may be under way on one queue pair.
     pub(super) depth: u8,
     pub(super) max_wr: u32,
-    /// Of an mlx5 device: READs and atomics that may be under way on one DC queue pair.
-    pub(super) mlx5: Option<u8>,
-    /// Queue pairs take raw entries: asked for, and an mlx5 device.
-    pub(super) extended: bool,
     /// Its atomics and those of CPUs exclude each other. Rare; most exclude other verbs of the same NIC only.
     pub(super) global_atomics: bool,
 }
@@ -155,7 +135,7 @@ unsafe impl Sync for Device {}
 impl Drop for Device {
     fn drop(&mut self) {
         // SAFETY: opened in `open`, and everything made on it holds an `Arc` of this.
-        unsafe { ib::ibv_close_device(self.context.as_ptr()) };
+        unsafe { (self.verbs.ibv_close_device)(self.context.as_ptr()) };
     }
 }
 
@@ -189,7 +169,7 @@ pub fn has_device() -> bool {
 /// # Errors
 /// If there is none.
 pub fn look() -> Result<Vec<Result<String, DeviceError>>, DeviceError> {
-    let list = List::get().map_err(|error| DeviceError::None(no_list(&error)))?;
+    let list = List::get().map_err(DeviceError::None)?;
     let names = list.names();
     if names.is_empty() {
         return Err(DeviceError::None("the list of devices is empty".to_owned()));
@@ -198,32 +178,28 @@ pub fn look() -> Result<Vec<Result<String, DeviceError>>, DeviceError> {
         let device = Device::open(&DeviceChoice { name: Some(name), ..DeviceChoice::default() })?;
         let gid = std::net::Ipv6Addr::from(device.gid);
         let scope = if device.global_atomics { "CPUs and NICs" } else { "this NIC" };
-        let line = format!(
+        Ok(format!(
             "{} port {} is up, GID {} {gid}, 8-byte atomics among {scope}",
             device.name, device.port, device.gid_index
-        );
-        if device.mlx5.is_none() {
-            return Ok(line);
-        }
-        let dc = if super::pair::has_dynamic(&Arc::new(device)) { "DC" } else { "no DC" };
-        Ok(format!("{line}; mlx5: masked and 16-byte atomics and {dc}, never tried by us on hardware"))
+        ))
     };
     Ok(names.into_iter().map(say).collect())
 }
 
 /// The list that libibverbs gives out.
 struct List {
+    verbs: &'static Verbs,
     first: NonNull<*mut ib::ibv_device>,
     count: usize,
 }
 
 impl List {
-    fn get() -> io::Result<Self> {
-        let mut count = 0;
+    fn get() -> Result<Self, String> {
+        let (verbs, mut count) = (Verbs::get()?, 0);
         // SAFETY: `count` is a place for the number; the list is freed in `drop`.
-        let first = unsafe { ib::ibv_get_device_list(&raw mut count) };
-        let first = NonNull::new(first).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { first, count: usize::try_from(count).unwrap_or(0) })
+        let first = unsafe { (verbs.ibv_get_device_list)(&raw mut count) };
+        let first = NonNull::new(first).ok_or_else(|| io::Error::last_os_error().to_string())?;
+        Ok(Self { verbs, first, count: usize::try_from(count).unwrap_or(0) })
     }
 
     fn each(&self) -> impl Iterator<Item = *mut ib::ibv_device> {
@@ -231,37 +207,40 @@ impl List {
         (0..self.count).map(|index| unsafe { *self.first.add(index).as_ptr() })
     }
 
+    /// The name of a device on this list.
+    fn name_of(&self, device: *mut ib::ibv_device) -> String {
+        // SAFETY: the device is on a live list, and its name is a C string inside it.
+        unsafe { CStr::from_ptr((self.verbs.ibv_get_device_name)(device)) }.to_string_lossy().into_owned()
+    }
+
     fn names(&self) -> Vec<String> {
-        self.each().map(name_of).collect()
+        self.each().map(|device| self.name_of(device)).collect()
     }
 }
 
 impl Drop for List {
     fn drop(&mut self) {
         // SAFETY: came from `ibv_get_device_list`, and devices that were opened live on.
-        unsafe { ib::ibv_free_device_list(self.first.as_ptr()) };
+        unsafe { (self.verbs.ibv_free_device_list)(self.first.as_ptr()) };
     }
-}
-
-fn name_of(device: *mut ib::ibv_device) -> String {
-    // SAFETY: the device is on a live list, and its name is a C string inside it.
-    unsafe { CStr::from_ptr(ib::ibv_get_device_name(device)) }.to_string_lossy().into_owned()
 }
 
 impl Device {
     /// Opens what `choice` asks for.
     pub(super) fn open(choice: &DeviceChoice) -> Result<Self, DeviceError> {
-        let list = List::get().map_err(|error| DeviceError::None(no_list(&error)))?;
+        let list = List::get().map_err(DeviceError::None)?;
         let known = list.names();
         let wanted = choice.name.clone().or_else(|| known.first().cloned());
         let wanted = wanted.ok_or_else(|| DeviceError::None("the list of devices is empty".to_owned()))?;
-        let found = list.each().find(|device| name_of(*device) == wanted);
+        let found = list.each().find(|device| list.name_of(*device) == wanted);
         let Some(found) = found else { return Err(DeviceError::Unknown { name: wanted, known }) };
         let failed =
             |what| DeviceError::System { what, device: wanted.clone(), error: io::Error::last_os_error() };
         // SAFETY: `found` is on the list, which is still alive.
-        let context = NonNull::new(unsafe { ib::ibv_open_device(found) }).ok_or_else(|| failed("opening"))?;
+        let context = NonNull::new(unsafe { (list.verbs.ibv_open_device)(found) });
+        let context = context.ok_or_else(|| failed("opening"))?;
         let mut device = Self {
+            verbs: list.verbs,
             context,
             name: wanted.clone(),
             port: choice.port.unwrap_or(1),
@@ -271,24 +250,22 @@ impl Device {
             mtu: 0,
             depth: 1,
             max_wr: 0,
-            mlx5: super::provider::mlx5_depth(context),
-            extended: false,
             global_atomics: false,
         };
         // SAFETY: all numbers, for which zero is a value.
         let mut attr: ib::ibv_device_attr = unsafe { std::mem::zeroed() };
         // SAFETY: an open context, and a place for what is asked for.
-        if unsafe { ib::ibv_query_device(context.as_ptr(), &raw mut attr) } != 0 {
+        if unsafe { (device.verbs.ibv_query_device)(context.as_ptr(), &raw mut attr) } != 0 {
             return Err(failed("asking for the attributes"));
         }
         if device.port == 0 || device.port > attr.phys_port_cnt {
             let (port, ports) = (device.port, attr.phys_port_cnt);
             return Err(DeviceError::NoPort { device: wanted, port, ports });
         }
-        if attr.atomic_cap == ib::ibv_atomic_cap::IBV_ATOMIC_NONE {
+        if attr.atomic_cap == ib::IBV_ATOMIC_NONE {
             return Err(DeviceError::NoAtomics { device: wanted });
         }
-        device.global_atomics = attr.atomic_cap == ib::ibv_atomic_cap::IBV_ATOMIC_GLOB;
+        device.global_atomics = attr.atomic_cap == ib::IBV_ATOMIC_GLOB;
         device.depth = attr.max_qp_rd_atom.clamp(1, 16) as u8;
         device.max_wr = u32::try_from(attr.max_qp_wr).unwrap_or(0);
         device.look_at_port()?;
@@ -300,12 +277,11 @@ impl Device {
         // SAFETY: all numbers, for which zero is a value.
         let mut port: ib::ibv_port_attr = unsafe { std::mem::zeroed() };
         // SAFETY: an open context, and a place for what is asked for.
-        if unsafe { ib::ibv_query_port(self.context.as_ptr(), self.port, &raw mut port) } != 0 {
+        if unsafe { (self.verbs.ibv_query_port)(self.context.as_ptr(), self.port, &raw mut port) } != 0 {
             return Err(self.failed("asking for the port"));
         }
-        if port.state != ib::ibv_port_state::IBV_PORT_ACTIVE {
-            let state =
-                if port.state == ib::ibv_port_state::IBV_PORT_DOWN { "down" } else { "not active yet" };
+        if port.state != ib::IBV_PORT_ACTIVE {
+            let state = if port.state == ib::IBV_PORT_DOWN { "down" } else { "not active yet" };
             return Err(DeviceError::PortDown {
                 device: self.name.clone(),
                 port: self.port,
@@ -341,12 +317,10 @@ impl Device {
 
     fn address(&self, index: u8) -> Option<[u8; 16]> {
         let mut gid = ib::ibv_gid { raw: [0; 16] };
+        let (context, index) = (self.context.as_ptr(), i32::from(index));
         // SAFETY: an open context, and a place for the address.
-        let failed =
-            unsafe { ib::ibv_query_gid(self.context.as_ptr(), self.port, i32::from(index), &raw mut gid) };
-        // SAFETY: both shapes of the address are sixteen bytes.
-        let raw = unsafe { gid.raw };
-        (failed == 0 && raw != [0; 16]).then_some(raw)
+        let failed = unsafe { (self.verbs.ibv_query_gid)(context, self.port, index, &raw mut gid) };
+        (failed == 0 && gid.raw != [0; 16]).then_some(gid.raw)
     }
 
     /// libibverbs of older distributions cannot say; the kernel does.
@@ -355,39 +329,14 @@ impl Device {
         fs::read_to_string(path).is_ok_and(|kind| kind.trim() == "RoCE v2")
     }
 
-    /// The device, with extended atomics if that is wanted.
-    pub(super) fn with_extended(mut self, wanted: bool) -> Result<Self, DeviceError> {
-        if wanted && self.mlx5.is_none() {
-            return Err(DeviceError::NotMlx5 { device: self.name.clone() });
-        }
-        self.extended = wanted;
-        Ok(self)
-    }
-
-    /// The device, if it may have dynamically connected transport where that is wanted. Whether it has is seen when it is used.
-    pub(super) fn with_dynamic(self, wanted: bool) -> Result<Self, DeviceError> {
-        if wanted && self.mlx5.is_none() {
-            return Err(DeviceError::NotDynamic { device: self.name.clone() });
-        }
-        Ok(self)
-    }
-
-    /// What the system refused, as an error of this device.
-    pub(super) fn refused(&self, refused: super::provider::Refused) -> DeviceError {
-        let super::provider::Refused { what, error } = refused;
-        DeviceError::System { what, device: self.name.clone(), error }
+    /// The functions that need no system call.
+    pub(super) fn ops(&self) -> &ib::ibv_context_ops {
+        // SAFETY: an open context; the table does not change while it is open.
+        unsafe { &(*self.context.as_ptr()).ops }
     }
 
     /// The system's last error as one of this device.
     pub(super) fn failed(&self, what: &'static str) -> DeviceError {
         DeviceError::System { what, device: self.name.clone(), error: io::Error::last_os_error() }
-    }
-}
-
-fn no_list(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        // What the loader of libibverbs says where there is none.
-        Some(95) | None => "libibverbs is not installed (package rdma-core)".to_owned(),
-        Some(_) => error.to_string(),
     }
 }

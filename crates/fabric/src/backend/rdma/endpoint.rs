@@ -3,11 +3,10 @@
 use super::client::{Client, RdmaConnectError, RdmaOptions};
 use super::control::RegionInfo;
 use super::fault::Fault;
-use super::mlx5::{Extended, Size};
 use super::work::WorkKind;
 use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width};
 use crate::backend::inproc::mailbox::Receive;
-use crate::backend::tcp::{Fate, Listener};
+use crate::backend::tcp::{CloseReason, SessionHandler};
 use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;
@@ -142,8 +141,8 @@ impl RdmaEndpoint {
     }
 
     /// Calls `listener` with every message from now on, instead of keeping them for `recv`. Only the first counts.
-    pub fn listen(&self, listener: Weak<dyn Listener>) {
-        self.client.post.listen(listener);
+    pub fn set_handler(&self, listener: Weak<dyn SessionHandler>) {
+        self.client.post.set_handler(listener);
     }
 
     /// How long nothing has come from the host. It says something at every heartbeat.
@@ -167,8 +166,8 @@ impl RdmaEndpoint {
     }
 
     /// How the session ended, if it did.
-    pub fn fate(&self) -> Option<Fate> {
-        self.client.fate()
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.client.close_reason()
     }
 
     /// Ends the session, for all clones.
@@ -197,17 +196,13 @@ impl RdmaEndpoint {
         if self.is_lost() {
             return Err(lost);
         }
-        self.client.host.batch(works).await.map_err(|_| lost)
+        let olds = self.client.host.batch(works).await.map_err(|_| lost)?;
+        Ok(olds.into_iter().map(u128::from).collect())
     }
 
     /// The verb as one work request; `None` if it must be emulated.
     fn work(&self, verb: &RawVerb) -> Option<WorkKind> {
         let all = u128::from(u64::MAX);
-        if self.has_extended()
-            && let Some(work) = self.extended(verb)
-        {
-            return Some(work);
-        }
         if verb.width != Width::W64 {
             return None;
         }
@@ -233,27 +228,6 @@ impl RdmaEndpoint {
         })
     }
 
-    fn has_extended(&self) -> bool {
-        self.client.station().device().extended
-    }
-
-    /// The verb as an extended atomic, where a plain one does not do. A wide word is read and written by them, too: a plain
-    /// READ of sixteen bytes may see half of an atomic.
-    fn extended(&self, verb: &RawVerb) -> Option<WorkKind> {
-        let size = if verb.width == Width::W64 { Size::Eight } else { Size::Sixteen };
-        let masked =
-            |swap, swap_mask| Op::MaskedCas(MaskedCas { compare: 0, compare_mask: 0, swap, swap_mask });
-        let op = match (size, verb.op) {
-            (Size::Eight, Op::Read | Op::Write(_) | Op::Cas { .. } | Op::FetchAdd(_)) => return None,
-            (Size::Sixteen, Op::Read) => masked(0, 0),
-            (Size::Sixteen, Op::Write(value)) => masked(value, u128::MAX),
-            (_, op) => op,
-        };
-        let what = Extended::of(&op, size)?;
-        let (addr, key) = self.place(verb.addr, verb.width.bytes());
-        Some(WorkKind::Extended { addr, key, size, what })
-    }
-
     /// Where a word is, as the NIC sees it.
     ///
     /// # Panics
@@ -277,7 +251,7 @@ impl RdmaEndpoint {
     /// so, and the protocol should not have been started on it.
     async fn emulate(&self, verb: &RawVerb) -> Result<u128, FabricError> {
         let as_one = |op: Op| {
-            let asked = self.client.options.emulate_masks || self.has_extended();
+            let asked = self.client.options.emulate_masks;
             let work = asked.then(|| self.work(&RawVerb { op, ..*verb })).flatten();
             let bytes = verb.width.bytes();
             work.unwrap_or_else(|| {
@@ -304,10 +278,9 @@ impl Endpoint for RdmaEndpoint {
 
     fn capabilities(&self) -> Capabilities {
         let emulated = self.client.options.emulate_masks;
-        let extended = self.has_extended();
         Capabilities {
-            masked: emulated || extended,
-            wide: extended,
+            masked: emulated,
+            wide: false,
             guarded: emulated,
             messages: true,
             scope: self.client.welcome.scope,

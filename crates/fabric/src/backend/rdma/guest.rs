@@ -87,7 +87,7 @@ impl Guest {
         if self.gone.load(Relaxed) {
             return None;
         }
-        let pair = self.station.pair(other.transport(), true).ok()?;
+        let pair = self.station.pair(true).ok()?;
         pair.connect(other).ok()?;
         let info = pair.info;
         self.wire.set(pair);

@@ -1,11 +1,11 @@
-//! The first words of a control connection: who speaks which version, and, where there is a token, the proof that both know
+//! The first words of a control connection: who speaks which version, and, where there is a secret, the proof that both know
 //! it. What a proof is, `tcp::auth` says; here it is bound to the client's queue pair.
 
 use super::client::{RdmaConnectError, RdmaOptions};
 use super::control::{Frame, VERSION, Welcome, version_name};
 use super::pair::PairInfo;
-use crate::backend::tcp::Token;
-use crate::backend::tcp::auth::{Exchange, Side, secret};
+use crate::backend::tcp::Secret;
+use crate::backend::tcp::auth::{Exchange, Side, random_bytes};
 use std::io;
 use std::net::SocketAddr;
 
@@ -33,30 +33,30 @@ pub(super) fn enter(
         RdmaConnectError::Unreachable { host, error }
     };
     let trust = |what| RdmaConnectError::Trust { host, what };
-    let nonce = secret();
+    let nonce = random_bytes();
     let hello = Frame::Hello { version: VERSION, pair: *pair, nonce, name: options.name.clone() };
     hello.write(control).map_err(unreachable)?;
     let mut asked = None;
     loop {
         match Frame::read(control).map_err(unreachable)? {
             Frame::Challenge { nonce: theirs } if asked.is_none() => {
-                let token = options.token.as_ref();
-                let token = token.ok_or_else(|| trust("wants a token, and none was given"))?;
+                let secret = options.secret.as_ref();
+                let secret = secret.ok_or_else(|| trust("wants a secret, and none was given"))?;
                 let exchange = exchange(nonce, theirs, pair);
-                Frame::Proof { proof: token.prove(Side::Client, &exchange) }
+                Frame::Proof { proof: secret.prove(Side::Client, &exchange) }
                     .write(control)
                     .map_err(unreachable)?;
                 asked = Some(exchange);
             }
             Frame::Welcome(welcome) => {
-                let proven = match (&options.token, &asked) {
+                let proven = match (&options.secret, &asked) {
                     (None, _) => true,
-                    (Some(token), Some(exchange)) => token.accepts(Side::Server, exchange, &welcome.proof),
+                    (Some(secret), Some(exchange)) => secret.accepts(Side::Server, exchange, &welcome.proof),
                     (Some(_), None) => false,
                 };
                 if !proven {
                     return Err(trust(
-                        "did not prove that it knows the token: it is not the one this token is for",
+                        "did not prove that it knows the secret: it is not the one this secret is for",
                     ));
                 }
                 return Ok(*welcome);
@@ -78,7 +78,7 @@ pub(super) struct Guested {
 /// The host's side: who comes. `None` if it was sent away.
 pub(super) fn meet(
     control: &mut (impl io::Read + io::Write),
-    token: Option<&Token>,
+    secret: Option<&Secret>,
 ) -> io::Result<Option<Guested>> {
     let Frame::Hello { version, pair, nonce, name } = Frame::read(control)? else { return Ok(None) };
     if version != VERSION {
@@ -90,16 +90,16 @@ pub(super) fn meet(
         Frame::Refused { text }.write(control)?;
         return Ok(None);
     }
-    let Some(token) = token else { return Ok(Some(Guested { pair, name, proof: [0; 32] })) };
-    let ours = secret();
+    let Some(secret) = secret else { return Ok(Some(Guested { pair, name, proof: [0; 32] })) };
+    let ours = random_bytes();
     Frame::Challenge { nonce: ours }.write(control)?;
     let exchange = exchange(nonce, ours, &pair);
     match Frame::read(control)? {
-        Frame::Proof { proof } if token.accepts(Side::Client, &exchange, &proof) => {
-            Ok(Some(Guested { pair, name, proof: token.prove(Side::Server, &exchange) }))
+        Frame::Proof { proof } if secret.accepts(Side::Client, &exchange, &proof) => {
+            Ok(Some(Guested { pair, name, proof: secret.prove(Side::Server, &exchange) }))
         }
         _ => {
-            Frame::Refused { text: "the token is another one".to_owned() }.write(control)?;
+            Frame::Refused { text: "the secret is another one".to_owned() }.write(control)?;
             Ok(None)
         }
     }
@@ -112,18 +112,18 @@ mod tests {
     use crate::capability::AtomicScope;
     use std::net::{TcpListener, TcpStream};
 
-    const PAIR: PairInfo = PairInfo { number: 17, psn: 5, lid: 0, gid: [3; 16], dc_key: 0 };
+    const PAIR: PairInfo = PairInfo { number: 17, psn: 5, lid: 0, gid: [3; 16] };
 
-    /// What comes of a client with one token and a host with another.
+    /// What comes of a client with one secret and a host with another.
     fn talk(
         client: Option<&str>,
         host: Option<&str>,
         lies: bool,
     ) -> (Result<Welcome, RdmaConnectError>, Option<String>) {
-        let token = |text: Option<&str>| text.map(|text| Token::new(text).unwrap());
+        let secret = |text: Option<&str>| text.map(|text| Secret::new(text).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let host = token(host);
+        let host = secret(host);
         let meeting = std::thread::spawn(move || {
             let (mut control, _) = listener.accept().unwrap();
             let met = meet(&mut control, host.as_ref()).ok().flatten();
@@ -144,13 +144,13 @@ mod tests {
             met.map(|met| met.name)
         });
         let options =
-            RdmaOptions { token: token(client), name: "a client".to_owned(), ..RdmaOptions::default() };
+            RdmaOptions { secret: secret(client), name: "a client".to_owned(), ..RdmaOptions::default() };
         let entered = enter(&mut TcpStream::connect(address).unwrap(), address, &PAIR, &options);
         (entered, meeting.join().unwrap())
     }
 
     #[test]
-    fn only_those_who_share_the_token_meet() {
+    fn only_those_who_share_the_secret_meet() {
         const A: &str = "0123456789abcdef";
         const B: &str = "fedcba9876543210";
         for (client, host) in [(None, None), (Some(A), Some(A))] {
@@ -159,8 +159,8 @@ mod tests {
             assert_eq!(name.as_deref(), Some("a client"));
         }
         for (client, host, says) in [
-            (None, Some(A), "wants a token"),
-            (Some(A), Some(B), "the token is another one"),
+            (None, Some(A), "wants a secret"),
+            (Some(A), Some(B), "the secret is another one"),
             (Some(A), None, "did not prove"),
         ] {
             let (entered, _) = talk(client, host, false);
@@ -185,6 +185,6 @@ mod tests {
         assert!(meet(&mut wire, None).unwrap().is_none());
         wire.set_position(asked);
         let Frame::Refused { text } = Frame::read(&mut wire).unwrap() else { panic!("it is refused") };
-        assert!(text.contains("LWR3") && text.contains("LWR1"), "{text}");
+        assert!(text.contains("LWR4") && text.contains("LWR1"), "{text}");
     }
 }

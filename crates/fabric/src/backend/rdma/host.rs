@@ -20,7 +20,7 @@ use crate::addr::{NodeId, PeerId};
 use crate::backend::clock::Clock;
 use crate::backend::inproc::InProc;
 use crate::backend::inproc::mailbox::Mailbox;
-use crate::backend::tcp::{self, SessionEnd, Token};
+use crate::backend::tcp::{self, Secret, SessionEnd};
 use crate::capability::AtomicScope;
 use crate::message::{BoxedRole, Message};
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ pub struct HostOptions {
     pub grace: Duration,
     /// A secret that clients must know. It keeps strangers from being let in; it does nothing against those who can forge
     /// packets of others.
-    pub token: Option<Token>,
+    pub secret: Option<Secret>,
     /// Which run of the host this is.
     pub epoch: u64,
 }
@@ -68,7 +68,7 @@ impl Default for HostOptions {
             handshake: Duration::from_secs(10),
             heartbeat: Duration::from_secs(1),
             grace: Duration::from_secs(5),
-            token: None,
+            secret: None,
             epoch: 0,
         }
     }
@@ -114,7 +114,7 @@ impl RdmaHost {
         options: HostOptions,
         on_lost: impl Fn(PeerId) + Send + Sync + 'static,
     ) -> Result<Self, RdmaConnectError> {
-        let hears = roles.iter().enumerate().filter(|(_, role)| role.hears_departures());
+        let hears = roles.iter().enumerate().filter(|(_, role)| role.wants_departures());
         let hearers = hears.map(|(index, _)| PeerId::role(index)).collect();
         let cpus = options.first_client > 0 || !roles.is_empty();
         Self::open(fabric, options, None, cpus, hearers, Box::new(on_lost), |fabric| fabric.serve(roles))
@@ -124,9 +124,9 @@ impl RdmaHost {
     /// registered, and no client can reach it by itself.
     ///
     /// # Errors
-    /// If there is no device, or the address cannot be listened at, or strangers could reach it and there is no token.
+    /// If there is no device, or the address cannot be listened at, or strangers could reach it and there is no secret.
     pub fn receive(reception: Arc<dyn Reception>, options: HostOptions) -> Result<Self, RdmaConnectError> {
-        if !options.listen.ip().to_canonical().is_loopback() && options.token.is_none() {
+        if !options.listen.ip().to_canonical().is_loopback() && options.secret.is_none() {
             return Err(RdmaConnectError::Exposed(options.listen));
         }
         let nothing = InProc::new(0, 0);
@@ -226,7 +226,11 @@ impl Drop for RdmaHost {
 fn accept(listener: &TcpListener, inner: &Weak<Inner>) {
     for control in listener.incoming() {
         let Some(inner) = inner.upgrade().filter(|inner| !inner.closing.load(Relaxed)) else { return };
-        let Ok(control) = control else { continue };
+        let Ok(control) = control else {
+            // Out of file descriptors, most likely: a client has to hang up first.
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
         let serve = move || {
             // Whatever a stranger does wrong ends its own connection only.
             let _ = inner.serve(control);
@@ -249,7 +253,7 @@ impl Inner {
         control.set_nodelay(true)?;
         control.set_read_timeout(Some(self.options.handshake))?;
         control.set_write_timeout(Some(self.options.handshake))?;
-        let Some(guested) = hello::meet(&mut control, self.options.token.as_ref())? else { return Ok(()) };
+        let Some(guested) = hello::meet(&mut control, self.options.secret.as_ref())? else { return Ok(()) };
         let (peer, guest) = match self.admit(&guested, &control) {
             Ok(admitted) => admitted,
             Err(text) => return Frame::Refused { text }.write(&mut control),
@@ -336,7 +340,7 @@ impl Inner {
             regions.push(RegionInfo { node, region, addr, key, bytes });
             lent.push(piece);
         }
-        let pair = station.pair(guested.pair.transport(), true)?;
+        let pair = station.pair(true)?;
         pair.connect(&guested.pair)?;
         let system = |error| DeviceError::System {
             what: "greeting a client",
@@ -365,7 +369,7 @@ impl Inner {
             let mailbox: Arc<Mailbox> = Arc::clone(mailbox);
             // The carrier is woken once all that is said together is there.
             let put =
-                move |from, message| mailbox.put_quietly(from, message).map(tcp::wake_together).is_some();
+                move |from, message| mailbox.put_quietly(from, message).map(tcp::wake_coalesced).is_some();
             reception.attach(peer, tcp::Inbox::new(put));
         }
         let guest = Arc::new(Guest {
@@ -401,21 +405,6 @@ impl Inner {
             Frame::Nobody { peer: caller } => {
                 if let Some(caller) = self.guest(caller) {
                     caller.say(&Frame::Nobody { peer });
-                }
-            }
-            Frame::Ask { peer: asked } => match self.guest(asked) {
-                Some(other) => other.say(&Frame::Ask { peer }),
-                None if self.fabric.knows(asked) => guest.say(&Frame::AtHost { peer: asked }),
-                None => guest.say(&Frame::Nobody { peer: asked }),
-            },
-            Frame::Told { peer: asking, pair, pass } => {
-                if let Some(asking) = self.guest(asking) {
-                    asking.say(&Frame::Told { peer, pair, pass });
-                }
-            }
-            Frame::NoDynamic { peer: asking } => {
-                if let Some(asking) = self.guest(asking) {
-                    asking.say(&Frame::NoDynamic { peer });
                 }
             }
             Frame::HangUp { peer: other } => {

@@ -10,8 +10,7 @@
 //! | 52–55 | from the host: its number among the host's letters to this client, from one; else zero |
 //! | 56– | the tail |
 //!
-//! Who sent it is known from the queue pair it came over, and from nothing that the sender says. By DC it comes over no such
-//! queue pair: there bytes 0–3 and 52–55 are the halves of the *pass* that the receiver gave the sender.
+//! Who sent it is known from the queue pair it came over, and from nothing that the sender says.
 
 use crate::addr::PeerId;
 use crate::message::Message;
@@ -44,16 +43,6 @@ pub(super) fn encode(to: PeerId, number: u32, message: &Message) -> Vec<u8> {
     bytes
 }
 
-/// The letter's bytes where it goes by DC.
-pub(super) fn encode_with_pass(pass: u64, message: &Message) -> Vec<u8> {
-    encode(PeerId(pass as u32), (pass >> 32) as u32, message)
-}
-
-/// The pass of a letter that came by DC, from what [`decode`] gave as its peer and its number.
-pub(super) fn pass(named: PeerId, number: u32) -> u64 {
-    u64::from(number) << 32 | u64::from(named.0)
-}
-
 /// Whom the letter is for, its number and what it says; `None` if it is none.
 pub(super) fn decode(bytes: &[u8]) -> Option<(PeerId, u32, Message)> {
     let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -82,9 +71,6 @@ mod tests {
         for cut in 0..bytes.len() {
             assert_eq!(decode(&bytes[..cut]), None);
         }
-        let by_dc = encode_with_pass(0x1122_3344_5566_7788, &Message::default());
-        let (named, number, _) = decode(&by_dc).unwrap();
-        assert_eq!(pass(named, number), 0x1122_3344_5566_7788);
         let mut lying = bytes;
         lying[48] = 200;
         assert_eq!(decode(&lying), None);

@@ -3,15 +3,11 @@
 //! A client that writes to many others keeps at most [`RdmaOptions::max_peers`](super::RdmaOptions::max_peers) connections
 //! of its own making: the one unused for longest is given up for a new one. So N clients make at most N × `max_peers`
 //! connections, however many pairs of them ever talk. A connection that fails is given up, and the next letter makes another.
-//!
-//! Where letters go by DC ([`dynamic`](super::dynamic)) there are no connections: a peer is asked once where its letters arrive.
-//! One that has no DC is connected to.
 
 use super::client::Client;
 use super::control::Frame;
-use super::dc::Remote;
 use super::device::DeviceError;
-use super::pair::{Pair, PairInfo, Transport};
+use super::pair::{Pair, PairInfo};
 use super::post::Post;
 use super::station::Station;
 use super::wire::Wire;
@@ -34,16 +30,8 @@ struct Inside {
 
 #[derive(Debug)]
 enum Line {
-    /// Without a queue pair: asked for its address by DC.
-    Calling {
-        pair: Option<Pair>,
-        waiting: Vec<Waker>,
-    },
-    Open {
-        wire: Arc<Wire>,
-        used: u64,
-    },
-    Dynamic(Arc<Address>),
+    Calling { pair: Pair, waiting: Vec<Waker> },
+    Open { wire: Arc<Wire>, used: u64 },
     AtHost,
     Nobody,
 }
@@ -52,23 +40,12 @@ enum Line {
 pub(super) enum Way {
     Host,
     Wire(Arc<Wire>),
-    Dynamic(Arc<Address>),
-}
-
-/// Where a peer's letters arrive by DC.
-#[derive(Debug)]
-pub(super) struct Address {
-    pub(super) remote: Remote,
-    /// What a letter must say to be taken for this client's.
-    pub(super) pass: u64,
 }
 
 /// What the host says of a peer that was called.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Called {
     Answered(PairInfo),
-    Told(PairInfo, u64),
-    NoDynamic,
     AtHost,
     Nobody,
 }
@@ -85,7 +62,7 @@ impl Lines {
             match line {
                 Line::Calling { waiting, .. } => waiting.into_iter().for_each(Waker::wake),
                 Line::Open { wire, .. } => wire.close(),
-                Line::Dynamic(_) | Line::AtHost | Line::Nobody => {}
+                Line::AtHost | Line::Nobody => {}
             }
         }
     }
@@ -108,7 +85,7 @@ impl Lines {
     /// The peer is gone: letters to it that are under way fail now, and not when the NIC has repeated them often enough.
     pub(super) fn gone(&self, peer: PeerId) {
         let mut lines = self.inside();
-        if !matches!(lines.out.get(&peer), Some(Line::Open { .. } | Line::Dynamic(_))) {
+        if !matches!(lines.out.get(&peer), Some(Line::Open { .. })) {
             return;
         }
         let line = lines.out.remove(&peer);
@@ -126,7 +103,7 @@ impl Lines {
         station: &Station,
         post: &Post,
     ) -> Result<PairInfo, DeviceError> {
-        let pair = station.pair(Transport::Connected, false)?;
+        let pair = station.pair(false)?;
         post.know(pair.info.number, Some(peer));
         pair.connect(other)?;
         let info = pair.info;
@@ -136,36 +113,23 @@ impl Lines {
         Ok(info)
     }
 
-    /// What came of calling `peer`; what there is to say to that.
-    pub(super) fn settle(&self, peer: PeerId, called: Called, station: &Arc<Station>) -> Option<Frame> {
+    /// What came of calling `peer`.
+    pub(super) fn settle(&self, peer: PeerId, called: Called, station: &Arc<Station>) {
         let mut lines = self.inside();
-        let Some(Line::Calling { .. }) = lines.out.get(&peer) else { return None };
-        let Some(Line::Calling { pair, waiting }) = lines.out.remove(&peer) else { return None };
+        let Some(Line::Calling { .. }) = lines.out.get(&peer) else { return };
+        let Some(Line::Calling { pair, waiting }) = lines.out.remove(&peer) else { return };
         lines.turn += 1;
         let used = lines.turn;
-        let line = match (called, pair) {
-            (Called::NoDynamic, None) => {
-                if let Ok(pair) = station.pair(Transport::Connected, false) {
-                    let call = Frame::Call { peer, pair: pair.info };
-                    lines.out.insert(peer, Line::Calling { pair: Some(pair), waiting });
-                    return Some(call);
-                }
-                Line::Nobody
-            }
-            (Called::Answered(other), Some(pair)) if pair.connect(&other).is_ok() => {
+        let line = match called {
+            Called::Answered(other) if pair.connect(&other).is_ok() => {
                 Line::Open { wire: Wire::new(station, pair), used }
             }
-            (Called::Told(other, pass), None) => match Remote::new(&station.base.ground(), &other) {
-                Ok(remote) => Line::Dynamic(Arc::new(Address { remote, pass })),
-                Err(_) => Line::Nobody,
-            },
-            (Called::AtHost, _) => Line::AtHost,
-            _ => Line::Nobody,
+            Called::AtHost => Line::AtHost,
+            Called::Answered(_) | Called::Nobody => Line::Nobody,
         };
         lines.out.insert(peer, line);
         drop(lines);
         waiting.into_iter().for_each(Waker::wake);
-        None
     }
 
     /// The way to `peer`, called first if there is none yet; `None` if nobody is there.
@@ -185,9 +149,6 @@ impl Lines {
                     *used = turn;
                     return Poll::Ready(Some(Way::Wire(Arc::clone(wire))));
                 }
-                Some(Line::Dynamic(address)) => {
-                    return Poll::Ready(Some(Way::Dynamic(Arc::clone(address))));
-                }
                 Some(Line::AtHost) => return Poll::Ready(Some(Way::Host)),
                 Some(Line::Nobody) => {
                     // It may come one day: the next letter asks again.
@@ -200,17 +161,11 @@ impl Lines {
                 }
                 None => {}
             }
-            if client.dynamic.is_some() {
-                lines.out.insert(peer, Line::Calling { pair: None, waiting: vec![cx.waker().clone()] });
-                drop(lines);
-                client.say(&Frame::Ask { peer });
-                return Poll::Pending;
-            }
             let gone = make_room(&mut lines, client.options.max_peers);
-            let made = client.station().pair(Transport::Connected, false);
+            let made = client.station().pair(false);
             let Ok(pair) = made else { return Poll::Ready(None) };
             let info = pair.info;
-            lines.out.insert(peer, Line::Calling { pair: Some(pair), waiting: vec![cx.waker().clone()] });
+            lines.out.insert(peer, Line::Calling { pair, waiting: vec![cx.waker().clone()] });
             drop(lines);
             if let Some(gone) = gone {
                 client.say(&Frame::HangUp { peer: gone });

@@ -27,7 +27,7 @@ impl RdmaLocal {
 }
 
 impl Endpoint for RdmaLocal {
-    crate::pass_on!(inner: me home go send send_datagram recv_by now passed alarm is_gone sleep suspects random);
+    crate::delegate!(inner: me home go send send_datagram recv_by now passed alarm is_gone sleep suspects random);
 
     fn capabilities(&self) -> Capabilities {
         Capabilities { masked: false, wide: false, guarded: false, messages: true, scope: AtomicScope::Nic }

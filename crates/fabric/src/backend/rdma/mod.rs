@@ -19,25 +19,19 @@
 mod client;
 mod control;
 mod counters;
-mod dc;
 mod device;
-mod dynamic;
 mod endpoint;
 mod fault;
+mod ffi;
 mod guest;
 mod hello;
 mod host;
 mod letter;
 mod lines;
 mod local;
-mod mlx5;
 mod pair;
 mod post;
-mod provider;
-mod raw;
 mod reception;
-#[cfg(test)]
-mod stand_in;
 mod station;
 mod verbs;
 mod wire;

@@ -1,15 +1,13 @@
 //! A client's letters: where those that come are put, and how it is known whom they are from.
 //!
-//! A letter over a connection is from whom the connection is to. One by DC could be from anybody who knows this client's
-//! address: it has to say the *pass* that this client gave, through the host, to the one it is from.
+//! A letter is from whom the connection is to that it came over. One over a connection that nobody knows is dropped.
 
 use super::client::Client;
-use super::dynamic::Dynamic;
 use super::letter;
 use super::station::Owner;
 use crate::addr::PeerId;
 use crate::backend::inproc::mailbox::Mailbox;
-use crate::backend::tcp::Listener;
+use crate::backend::tcp::SessionHandler;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -22,10 +20,8 @@ pub(super) struct Post {
     senders: RwLock<HashMap<u32, Option<PeerId>>>,
     /// The number of the last letter of the host.
     taken: AtomicU32,
-    /// By what a letter that came by DC says: whose it is.
-    passes: RwLock<HashMap<u64, PeerId>>,
     pub(super) client: OnceLock<Weak<Client>>,
-    ear: OnceLock<Weak<dyn Listener>>,
+    ear: OnceLock<Weak<dyn SessionHandler>>,
 }
 
 impl fmt::Debug for Post {
@@ -44,20 +40,6 @@ impl Post {
         self.senders.write().unwrap_or_else(PoisonError::into_inner).remove(&pair);
     }
 
-    /// What letters of `peer` have to say from now on when they come by DC. What they had to say before is good no more.
-    pub(super) fn pass_for(&self, peer: PeerId) -> u64 {
-        let mut bytes = [0; 8];
-        // Without randomness a pass would be worth nothing, and there is none: nobody can write by DC.
-        let random = getrandom::getrandom(&mut bytes).is_ok();
-        let pass = u64::from_le_bytes(bytes);
-        let mut passes = self.passes.write().unwrap_or_else(PoisonError::into_inner);
-        passes.retain(|_, known| *known != peer);
-        if random {
-            passes.insert(pass, peer);
-        }
-        pass
-    }
-
     /// Whether the host's letter of this number came before. It sends again over a new queue pair what may have arrived over the
     /// old one. One at a time takes letters.
     fn is_known(&self, number: u32) -> bool {
@@ -70,11 +52,11 @@ impl Post {
     }
 
     /// From now on `listener` hears every letter. Only the first counts.
-    pub(super) fn listen(&self, listener: Weak<dyn Listener>) {
+    pub(super) fn set_handler(&self, listener: Weak<dyn SessionHandler>) {
         let _ = self.ear.set(listener);
     }
 
-    pub(super) fn listener(&self) -> Option<Arc<dyn Listener>> {
+    pub(super) fn listener(&self) -> Option<Arc<dyn SessionHandler>> {
         self.ear.get().and_then(Weak::upgrade)
     }
 }
@@ -87,12 +69,7 @@ impl Owner for Arc<Post> {
             Some(Some(sender)) => sender,
             Some(None) if self.is_known(number) => return,
             Some(None) => named,
-            // By DC it comes over no queue pair that stands for somebody.
-            None => {
-                let passes = self.passes.read().unwrap_or_else(PoisonError::into_inner);
-                let Some(sender) = passes.get(&letter::pass(named, number)) else { return };
-                *sender
-            }
+            None => return,
         };
         if self.ear.get().is_none() {
             self.mailbox.put(from, message);
@@ -105,15 +82,10 @@ impl Owner for Arc<Post> {
         let Some(client) = self.client.get().and_then(Weak::upgrade) else { return };
         if client.host.doubt(pair) {
             // Not here: whoever takes completions must not wait for those that are still to be taken.
-            start_renewal(move || client.renew());
-        } else if client.dynamic.as_ref().is_some_and(|dynamic| dynamic.doubt(pair)) {
-            start_renewal(move || client.dynamic.iter().for_each(Dynamic::renew));
+            let renew = move || client.renew();
+            let _ = std::thread::Builder::new().name("lockwright-rdma-renew".to_owned()).spawn(renew);
         }
     }
-}
-
-fn start_renewal(renew: impl FnOnce() + Send + 'static) {
-    let _ = std::thread::Builder::new().name("lockwright-rdma-renew".to_owned()).spawn(renew);
 }
 
 #[cfg(test)]
@@ -136,25 +108,6 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_by_dc_is_from_whom_its_pass_was_given_to_and_without_one_from_nobody() {
-        let post = Arc::<Post>::default();
-        let (first, second) = (PeerId::client(1), PeerId::client(2));
-        let (one, two) = (post.pass_for(first), post.pass_for(second));
-        let letter = |pass, word| {
-            let message = Message { words: [word, 0, 0, 0], ..Message::default() };
-            post.letter(99, &letter::encode_with_pass(pass, &message));
-        };
-        letter(one, 10);
-        letter(one ^ 1, 11);
-        letter(two, 12);
-        // The second asks again, and what it had to say before is good no more.
-        let again = post.pass_for(second);
-        letter(two, 13);
-        letter(again, 14);
-        assert_eq!(senders(&post, 3), [(first, 10), (second, 12), (second, 14)]);
-    }
-
-    #[test]
     fn what_the_host_sends_again_is_taken_once() {
         let post = Arc::<Post>::default();
         post.know(7, None);
@@ -172,8 +125,9 @@ mod tests {
     fn a_letter_over_a_connection_is_from_its_other_end_whatever_it_says() {
         let post = Arc::<Post>::default();
         post.know(7, Some(PeerId::client(3)));
-        let pass = post.pass_for(PeerId::client(4));
-        post.letter(7, &letter::encode_with_pass(pass, &Message::default()));
+        post.letter(7, &letter::encode(PeerId::client(4), 1, &Message::default()));
         assert_eq!(senders(&post, 1), [(PeerId::client(3), 0)]);
+        post.letter(8, &letter::encode(PeerId::client(3), 1, &Message::default()));
+        assert!(post.mailbox.is_empty(), "nobody is known behind that queue pair");
     }
 }

@@ -7,7 +7,6 @@
 //! What this file must not do: let anybody wait for the completion of something whose queue pair is gone.
 
 use super::counters::POSTED;
-use super::dc::Remote;
 use super::pair::Pair;
 use super::station::{Failed, Station};
 use super::work::{Work, WorkKind};
@@ -42,7 +41,7 @@ impl Wire {
 
     /// The number of the queue pair, if there is one now.
     pub(super) fn number(&self) -> Option<u32> {
-        self.pair.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(Pair::number)
+        self.pair.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|pair| pair.info.number)
     }
 
     /// The queue pair of this number is in error: from now on nothing is posted to it. `false` if that is known, or there is
@@ -72,7 +71,7 @@ impl Wire {
     pub(super) fn cut(&self) {
         let taken = self.pair.write().unwrap_or_else(PoisonError::into_inner).take();
         let Some(pair) = taken else { return };
-        let number = pair.number();
+        let number = pair.info.number;
         pair.stop();
         // What has arrived counts: the other side was told so. With the queue pair its completions may go.
         self.station.drain();
@@ -115,19 +114,19 @@ impl Wire {
         .await
     }
 
-    /// Posts `works`, by DC to `to`, which end the turn of slot `index`. `false` if there is no queue pair, or it takes nothing.
-    pub(super) fn post(&self, index: usize, works: &[Work], to: Option<&Remote>) -> bool {
+    /// Posts `works`, which end the turn of slot `index`. `false` if there is no queue pair, or it takes nothing.
+    pub(super) fn post(&self, index: usize, works: &[Work]) -> bool {
         let pair = self.pair.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(pair) = pair.as_ref().filter(|pair| !self.is_doubted(pair.number())) else {
+        let Some(pair) = pair.as_ref().filter(|pair| !self.is_doubted(pair.info.number)) else {
             return false;
         };
-        self.station.posting(index, pair.number());
+        self.station.posting(index, pair.info.number);
         POSTED.fetch_add(works.len() as u64, Relaxed);
-        pair.post(works, to)
+        pair.post(works)
     }
 
     /// Executes up to [`CHUNK`](super::station::CHUNK) verbs in order and returns what they found.
-    pub(super) async fn batch(&self, kinds: &[WorkKind]) -> Result<Vec<u128>, Failed> {
+    pub(super) async fn batch(&self, kinds: &[WorkKind]) -> Result<Vec<u64>, Failed> {
         if self.ready().await { self.station.batch(self, kinds).await } else { Err(Failed) }
     }
 
@@ -138,17 +137,12 @@ impl Wire {
 
     /// Sends a letter; whether it has arrived.
     pub(super) async fn send(&self, bytes: &[u8]) -> bool {
-        self.ready().await && self.station.send(self, None, bytes).await
+        self.ready().await && self.station.send(self, bytes).await
     }
 
     /// Sends letters, which have to [fit](super::station::bundled) together; whether all have arrived.
     pub(super) async fn send_all(&self, letters: &[Vec<u8>]) -> bool {
         self.ready().await && self.station.send_all(self, letters).await
-    }
-
-    /// Sends a letter by DC to `to`; whether it has arrived.
-    pub(super) async fn send_to(&self, to: &Remote, bytes: &[u8]) -> bool {
-        self.ready().await && self.station.send(self, Some(to), bytes).await
     }
 
     /// Sends a letter and waits for nothing, not even for room. `false` if there is no queue pair, or too much waits already.

@@ -2,8 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use super::mlx5::{Extended, Size};
-use rdma_mummy_sys as ib;
+use super::ffi as ib;
 
 /// One work request of a list.
 #[derive(Clone, Copy)]
@@ -21,56 +20,24 @@ pub(super) struct Work {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WorkKind {
     Send,
-    Read {
-        addr: u64,
-        key: u32,
-    },
-    Write {
-        addr: u64,
-        key: u32,
-        value: u64,
-    },
-    CompareSwap {
-        addr: u64,
-        key: u32,
-        expect: u64,
-        new: u64,
-    },
-    FetchAdd {
-        addr: u64,
-        key: u32,
-        add: u64,
-    },
-    /// Only for queue pairs that take raw entries.
-    Extended {
-        addr: u64,
-        key: u32,
-        size: Size,
-        what: Extended,
-    },
+    Read { addr: u64, key: u32 },
+    Write { addr: u64, key: u32, value: u64 },
+    CompareSwap { addr: u64, key: u32, expect: u64, new: u64 },
+    FetchAdd { addr: u64, key: u32, add: u64 },
 }
 
-impl WorkKind {
-    /// Bytes of its result, or of what is written.
-    pub(super) const fn bytes(&self) -> usize {
-        match self {
-            Self::Extended { size: Size::Sixteen, .. } => 16,
-            _ => 8,
-        }
-    }
-}
+/// Bytes of a verb's result, or of what is written.
+pub(super) const WORD: usize = 8;
 
 impl Work {
-    pub(super) const fn flags(&self) -> u32 {
-        use ib::ibv_send_flags as flag;
-        let signal = if self.signal { flag::IBV_SEND_SIGNALED.0 } else { 0 };
-        signal | if self.fence { flag::IBV_SEND_FENCE.0 } else { 0 }
+    const fn flags(&self) -> u32 {
+        let signal = if self.signal { ib::IBV_SEND_SIGNALED } else { 0 };
+        signal | if self.fence { ib::IBV_SEND_FENCE } else { 0 }
     }
 }
 
 /// The request as the library's own, with `piece` as its only piece of memory.
 pub(super) fn request(work: &Work, piece: &mut ib::ibv_sge) -> ib::ibv_send_wr {
-    use ib::ibv_wr_opcode as op;
     // SAFETY: numbers, and pointers that may be null.
     let mut wr: ib::ibv_send_wr = unsafe { std::mem::zeroed() };
     wr.wr_id = work.id;
@@ -78,22 +45,21 @@ pub(super) fn request(work: &Work, piece: &mut ib::ibv_sge) -> ib::ibv_send_wr {
     wr.num_sge = 1;
     wr.send_flags = work.flags();
     let (opcode, target) = match work.kind {
-        WorkKind::Send => (op::IBV_WR_SEND, None),
+        WorkKind::Send => (ib::IBV_WR_SEND, None),
         WorkKind::Read { addr, key } => {
-            (op::IBV_WR_RDMA_READ, Some(ib::wr_t { rdma: ib::rdma_t { remote_addr: addr, rkey: key } }))
+            (ib::IBV_WR_RDMA_READ, Some(ib::Target { rdma: ib::Rdma { remote_addr: addr, rkey: key } }))
         }
         WorkKind::Write { addr, key, .. } => {
-            (op::IBV_WR_RDMA_WRITE, Some(ib::wr_t { rdma: ib::rdma_t { remote_addr: addr, rkey: key } }))
+            (ib::IBV_WR_RDMA_WRITE, Some(ib::Target { rdma: ib::Rdma { remote_addr: addr, rkey: key } }))
         }
         WorkKind::CompareSwap { addr, key, expect, new } => {
-            let atomic = ib::atomic_t { remote_addr: addr, compare_add: expect, swap: new, rkey: key };
-            (op::IBV_WR_ATOMIC_CMP_AND_SWP, Some(ib::wr_t { atomic }))
+            let atomic = ib::Atomic { remote_addr: addr, compare_add: expect, swap: new, rkey: key };
+            (ib::IBV_WR_ATOMIC_CMP_AND_SWP, Some(ib::Target { atomic }))
         }
         WorkKind::FetchAdd { addr, key, add } => {
-            let atomic = ib::atomic_t { remote_addr: addr, compare_add: add, swap: 0, rkey: key };
-            (op::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(ib::wr_t { atomic }))
+            let atomic = ib::Atomic { remote_addr: addr, compare_add: add, swap: 0, rkey: key };
+            (ib::IBV_WR_ATOMIC_FETCH_AND_ADD, Some(ib::Target { atomic }))
         }
-        WorkKind::Extended { .. } => unreachable!("extended atomics go to queue pairs that take raw entries"),
     };
     wr.opcode = opcode;
     if let Some(target) = target {

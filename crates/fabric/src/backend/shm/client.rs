@@ -1,79 +1,79 @@
-//! What the clones of one endpoint share: its place in the client table, its letters, and the tasks that wait.
+//! One client of a space: what the clones of an endpoint share.
 //!
-//! **Who wakes a waiting task.** A task that runs under [`block_on`](crate::backend::block_on) lets its thread sleep on
-//! the client's doorbell itself. A task of an async runtime cannot do that: it leaves its waker here, and a thread of
-//! this client's, started when first needed, sleeps on the bell and wakes the tasks whose wait is over.
+//! A task under [`block_on`](crate::backend::block_on) sleeps on the client's doorbell itself. A task of an async runtime
+//! cannot: it registers its waker here, and a helper thread of the client, started on first use, sleeps on the doorbell
+//! and wakes the tasks whose wait is over.
 
-use super::clients::Joined;
+use super::clients::Membership;
 use super::error::SpaceError;
-use super::mailbox::{Inbox, Pumped};
-use super::shared::{Handle, Shared};
+use super::mailbox::{Drained, Inbox};
+use super::shared::Shared;
 use crate::backend::run::Doorbell;
-use crate::backend::sought::Sought;
 use crate::backend::wakers::wake_all;
 use crate::random::{SharedSplitMix, mix};
 use crate::verb::Op;
+use crate::wait::RawWait;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// One client of a space, in this process.
+/// See the module.
 #[derive(Debug)]
 pub(super) struct Client {
-    pub(super) shared: Arc<Handle>,
-    pub(super) joined: Joined,
+    pub(super) shared: Arc<Shared>,
+    pub(super) membership: Membership,
     inbox: Mutex<Inbox>,
-    /// Letters in the inbox, to be read without its lock.
-    letters: AtomicUsize,
-    /// Tasks that wait for a letter.
+    /// Messages in the inbox: read without its lock.
+    queued: AtomicUsize,
+    /// Tasks that wait for a message.
     pub(super) receivers: AtomicUsize,
-    dozing: Arc<Dozing>,
+    waiters: Arc<AsyncWaiters>,
     helper: Mutex<Option<JoinHandle<()>>>,
     numbers: AtomicU16,
     random: SharedSplitMix,
 }
 
-/// Tasks that cannot sleep on the bell themselves.
+/// Tasks that cannot sleep on the doorbell themselves.
 #[derive(Debug, Default)]
-struct Dozing {
-    tasks: Mutex<Vec<Dozer>>,
+struct AsyncWaiters {
+    tasks: Mutex<Vec<AsyncWaiter>>,
     next: AtomicU64,
     stop: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Dozer {
+struct AsyncWaiter {
     number: u64,
-    /// `None`: it waits for a letter, or for anything.
-    sought: Option<Sought>,
+    /// `None`: it waits for a message.
+    wait: Option<RawWait>,
     waker: Waker,
 }
 
 impl Client {
-    pub(super) fn join(shared: &Arc<Handle>) -> Result<Arc<Self>, SpaceError> {
-        let joined = shared.join()?;
-        let seed = mix(shared.clock.now().0) ^ mix(joined.standing.0);
+    pub(super) fn join(shared: &Arc<Shared>) -> Result<Arc<Self>, SpaceError> {
+        let membership = shared.join()?;
+        let seed = mix(shared.clock.now().0) ^ mix(membership.state.0);
         Ok(Arc::new(Self {
             shared: Arc::clone(shared),
-            joined,
-            inbox: Mutex::new(Inbox::new(shared, &joined)),
-            letters: AtomicUsize::new(0),
+            membership,
+            inbox: Mutex::new(Inbox::new(shared, &membership)),
+            queued: AtomicUsize::new(0),
             receivers: AtomicUsize::new(0),
-            dozing: Arc::default(),
+            waiters: Arc::default(),
             helper: Mutex::default(),
             numbers: AtomicU16::new(0),
             random: SharedSplitMix::new(seed),
         }))
     }
 
-    pub(super) fn is_in(&self) -> bool {
-        self.shared.is_in(&self.joined)
+    pub(super) fn is_member(&self) -> bool {
+        self.shared.is_member(&self.membership)
     }
 
-    /// A number for the next message of several cells.
-    pub(super) fn number(&self) -> u16 {
+    /// Tells apart the messages of several cells that this client's clones send at the same time.
+    pub(super) fn next_message_number(&self) -> u16 {
         self.numbers.fetch_add(1, Relaxed)
     }
 
@@ -81,51 +81,50 @@ impl Client {
         self.random.next()
     }
 
-    /// Whether there is no letter, as far as a few loads can tell.
+    /// Whether there is no message, as far as a few loads can tell.
     #[inline]
-    pub(super) fn has_no_letter(&self) -> bool {
-        self.letters.load(SeqCst) == 0 && Inbox::ring_is_empty(&self.shared, self.joined.slot)
+    pub(super) fn has_no_message(&self) -> bool {
+        self.queued.load(SeqCst) == 0 && Inbox::ring_is_empty(&self.shared, self.membership.slot)
     }
 
-    /// Whether nothing has come since the inbox was last pumped.
+    /// Whether nothing has arrived since the ring was last drained.
     #[inline]
-    pub(super) fn has_no_new_letter(&self) -> bool {
-        Inbox::ring_is_empty(&self.shared, self.joined.slot)
+    pub(super) fn ring_is_empty(&self) -> bool {
+        Inbox::ring_is_empty(&self.shared, self.membership.slot)
     }
 
-    /// Opens the inbox after taking in what has come. Other receivers of this client are told of it.
-    pub(super) fn pump(&self, thorough: bool) -> (MutexGuard<'_, Inbox>, Pumped) {
+    /// Moves arrived messages into the inbox and locks it. Wakes the client's other receivers if there are new ones.
+    pub(super) fn drain(&self, thorough: bool) -> (MutexGuard<'_, Inbox>, Drained) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        let pumped = inbox.pump(&self.shared, &self.joined, thorough);
-        if pumped.letters > 0 {
-            self.letters.store(inbox.letters.len(), SeqCst);
+        let drained = inbox.drain(&self.shared, &self.membership, thorough);
+        if drained.messages > 0 {
+            self.update_queued(&inbox);
             if self.receivers.load(SeqCst) > 0 {
-                self.shared.ring(self.joined.slot);
+                self.shared.ring(self.membership.slot);
             }
         }
-        (inbox, pumped)
+        (inbox, drained)
     }
 
-    /// After a letter was taken out.
-    pub(super) fn took(&self, inbox: &Inbox) {
-        self.letters.store(inbox.letters.len(), SeqCst);
+    /// To be called after a message was removed from the inbox.
+    pub(super) fn update_queued(&self, inbox: &Inbox) {
+        self.queued.store(inbox.messages.len(), SeqCst);
     }
 
-    /// Leaves a waker, under the number in `place` if it has one. The caller looks once more afterwards.
-    pub(super) fn doze(self: &Arc<Self>, place: &mut Option<u64>, sought: Option<Sought>, waker: &Waker) {
+    /// Registers a waker, or replaces the one under `key`. The caller must check its condition once more afterwards.
+    pub(super) fn register_waker(&self, key: &mut Option<u64>, wait: Option<RawWait>, waker: &Waker) {
         self.start_helper();
-        let mut tasks = self.dozing.tasks();
-        let number = *place.get_or_insert_with(|| self.dozing.next.fetch_add(1, Relaxed));
-        match tasks.iter_mut().find(|dozer| dozer.number == number) {
-            Some(dozer) => dozer.waker.clone_from(waker),
-            None => tasks.push(Dozer { number, sought, waker: waker.clone() }),
+        let mut tasks = self.waiters.tasks();
+        let number = *key.get_or_insert_with(|| self.waiters.next.fetch_add(1, Relaxed));
+        match tasks.iter_mut().find(|waiter| waiter.number == number) {
+            Some(waiter) => waiter.waker.clone_from(waker),
+            None => tasks.push(AsyncWaiter { number, wait, waker: waker.clone() }),
         }
     }
 
-    /// Takes a waker back.
-    pub(super) fn rise(&self, place: &mut Option<u64>) {
-        if let Some(number) = place.take() {
-            self.dozing.tasks().retain(|dozer| dozer.number != number);
+    pub(super) fn unregister_waker(&self, key: &mut Option<u64>) {
+        if let Some(number) = key.take() {
+            self.waiters.tasks().retain(|waiter| waiter.number != number);
         }
     }
 
@@ -134,71 +133,73 @@ impl Client {
         if helper.is_some() {
             return;
         }
-        self.listen();
-        let (shared, joined, dozing) = (self.shared.share(), self.joined, Arc::clone(&self.dozing));
+        self.add_listener();
+        let (shared, membership) = (Arc::clone(&self.shared), self.membership);
+        let waiters = Arc::clone(&self.waiters);
         let thread = thread::Builder::new()
-            .name("lockwright-bell".to_owned())
-            .spawn(move || dozing.keep_awake(&shared, &joined))
+            .name("lockwright-wake".to_owned())
+            .spawn(move || waiters.run_helper(&shared, &membership))
             .expect("the system can start a thread that wakes tasks");
         *helper = Some(thread);
     }
 }
 
-impl Dozing {
-    fn tasks(&self) -> MutexGuard<'_, Vec<Dozer>> {
+impl AsyncWaiters {
+    fn tasks(&self) -> MutexGuard<'_, Vec<AsyncWaiter>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep_awake(&self, shared: &Shared, joined: &Joined) {
+    fn run_helper(&self, shared: &Shared, membership: &Membership) {
         while !self.stop.load(SeqCst) {
-            let rings = shared.rings(joined.slot);
-            let out = !shared.is_in(joined);
+            let rings = shared.rings(membership.slot);
+            let evicted = !shared.is_member(membership);
             let mut tasks = self.tasks();
-            let look = |addr, width| shared.reach(addr, width, &Op::Read).map(|(word, _)| word);
-            let over = |dozer: &mut Dozer| out || dozer.sought.is_none_or(|sought| sought.is_over(look));
-            let woken: Vec<_> = tasks.extract_if(.., over).map(|dozer| dozer.waker).collect();
+            let read = |addr, width| shared.reach(addr, width, &Op::Read).map(|(word, _)| word);
+            let over =
+                |waiter: &mut AsyncWaiter| evicted || waiter.wait.is_none_or(|wait| wait.is_over(read));
+            let woken: Vec<_> = tasks.extract_if(.., over).map(|waiter| waiter.waker).collect();
             drop(tasks);
             wake_all(woken);
             if !self.stop.load(SeqCst) {
-                shared.sleep_on_bell(joined.slot, rings, None);
+                shared.wait_doorbell(membership.slot, rings, None);
             }
         }
     }
 }
 
 impl Doorbell for Client {
-    fn listen(&self) {
-        self.shared.listeners(self.joined.slot).fetch_add(1, SeqCst);
+    fn add_listener(&self) {
+        self.shared.listeners(self.membership.slot).fetch_add(1, SeqCst);
     }
 
-    fn ignore(&self) {
-        self.shared.listeners(self.joined.slot).fetch_sub(1, SeqCst);
+    fn remove_listener(&self) {
+        self.shared.listeners(self.membership.slot).fetch_sub(1, SeqCst);
     }
 
     fn rings(&self) -> u32 {
-        self.shared.rings(self.joined.slot)
+        self.shared.rings(self.membership.slot)
     }
 
-    fn sleep(&self, rings: u32, limit: Option<Duration>) {
-        self.shared.sleep_on_bell(self.joined.slot, rings, limit);
+    fn wait(&self, rings: u32, limit: Option<Duration>) {
+        self.shared.wait_doorbell(self.membership.slot, rings, limit);
     }
 
     fn ring(&self) {
-        self.shared.ring_always(self.joined.slot);
+        self.shared.ring_always(self.membership.slot);
     }
 }
 
 impl Drop for Client {
-    /// Leaves the space. Whoever sleeps on the bell holds the client, so nobody does by now but its own helper.
+    /// Leaves the space. Threads that sleep on the doorbell hold the client, so only its helper can be left.
     fn drop(&mut self) {
         if let Some(helper) = self.helper.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            self.dozing.stop.store(true, SeqCst);
-            self.shared.ring_always(self.joined.slot);
+            self.waiters.stop.store(true, SeqCst);
+            self.shared.ring_always(self.membership.slot);
             // A task that the helper woke may have dropped the last endpoint.
             if helper.thread().id() != thread::current().id() {
                 let _ = helper.join();
             }
         }
-        self.shared.leave(&self.joined);
+        self.shared.leave(&self.membership);
     }
 }

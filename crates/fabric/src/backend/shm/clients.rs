@@ -1,38 +1,37 @@
-//! The client table: who is in the space, and who is no longer.
+//! The client table: which clients are members of the space, and which are dead.
 //!
 //! | slot, byte | holds |
 //! |---|---|
-//! | 0 | standing: state (bits 0..4), generation (4..32), pid (32..64) |
+//! | 0 | state word: phase (bits 0..4), generation (4..32), pid (32..64) |
 //! | 8 | start time of the process |
 //! | 16 | when it joined |
 //! | 24 | names it uses (4 bytes) |
 //! | 64 | doorbell: rings (4 bytes, futex), listeners (4 bytes) |
-//! | 128 | mailbox: where the next message goes |
-//! | 192 | mailbox: where the reader is |
+//! | 128 | mailbox: tail, where the next message goes |
+//! | 192 | mailbox: head, where the reader is |
 //! | 200..256 | label: host and program |
 //!
-//! | state | meaning | next |
+//! | phase | meaning | next |
 //! |---|---|---|
-//! | 0 free | nobody's | 1, by whoever takes it |
-//! | 1 joining | taken, not yet reachable | 2; 3 if the process ends |
-//! | 2 alive | a client | 0 when it leaves; 4 if it leaves names behind; 3 if it ends or is declared dead |
-//! | 3 dead | out, and perhaps still named by lock words | 4 if its process lives and lets go; 0 when it is buried |
-//! | 4 gone | the same, and nobody will touch the slot any more | 0 when it is buried |
+//! | 0 free | no client | 1 when a client takes it |
+//! | 1 joining | taken, not reachable yet | 2; 3 if the process ends |
+//! | 2 alive | a member | 0 when it leaves; 4 if it leaves names behind; 3 if its process ends or it is evicted |
+//! | 3 dead | not a member; lock words may still name it | 4 when an evicted process drops its endpoint; 0 when reaped |
+//! | 4 gone | as 3, and its process will not touch the slot any more | 0 when reaped |
 //!
-//! A slot is not used again while a process that was only declared dead may still touch what belongs to it.
+//! A slot is not reused while the process of an evicted client may still touch its memory.
 //!
-//! Every change is one compare-and-swap of the standing, and every way back to 0 raises the generation, so a client's
-//! standing is a value that never comes back: the client compares it before every verb and knows that it is still in.
-//! A peer's number is made of slot and generation, and is not used again before the generations have gone round.
+//! Every change is one compare-and-swap of the state word, and every return to 0 bumps the generation. So a member's state
+//! word is a value that never comes back: the client compares it before every verb and knows that it is still a member.
+//! A peer id is made of slot and generation, and is reused only after the generations have wrapped around.
 
 use super::error::SpaceError;
 use super::file::{read_bytes, write_bytes};
-use super::layout::{AT_CURSOR, AT_DEATHS, AT_EVENTS, SLOT_BYTES, Section};
+use super::layout::{AT_CURSOR, SLOT_BYTES, Section};
 use super::process::{self, Process, ProcessState};
 use super::shared::Shared;
 use crate::addr::PeerId;
 use crate::wait::Time;
-use rustix::thread::futex;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -52,16 +51,16 @@ pub(super) const AT_HEAD: u64 = 192;
 const AT_LABEL: u64 = 200;
 const LABEL_MAX: usize = 56;
 
-/// A slot's first word.
+/// A slot's state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Standing(pub(super) u64);
+pub(super) struct SlotState(pub(super) u64);
 
-impl Standing {
-    const fn new(state: u64, generation: u64, pid: u32) -> Self {
-        Self(state | (generation & 0xfff_ffff) << 4 | (pid as u64) << 32)
+impl SlotState {
+    const fn new(phase: u64, generation: u64, pid: u32) -> Self {
+        Self(phase | (generation & 0xfff_ffff) << 4 | (pid as u64) << 32)
     }
 
-    const fn state(self) -> u64 {
+    const fn phase(self) -> u64 {
         self.0 & 0xf
     }
 
@@ -73,8 +72,8 @@ impl Standing {
         (self.0 >> 32) as u32
     }
 
-    const fn with(self, state: u64) -> Self {
-        Self(self.0 & !0xf | state)
+    const fn with(self, phase: u64) -> Self {
+        Self(self.0 & !0xf | phase)
     }
 
     const fn freed(self) -> Self {
@@ -82,27 +81,27 @@ impl Standing {
     }
 }
 
-/// A client that has joined.
+/// A client's membership in the space.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Joined {
+pub(super) struct Membership {
     pub(super) slot: u64,
     pub(super) peer: PeerId,
-    /// What the slot's first word holds as long as the client is in.
-    pub(super) standing: Standing,
+    /// The slot's state word while the client is a member.
+    pub(super) state: SlotState,
 }
 
 /// A client, for lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientInfo {
-    /// Who.
+    /// Its id.
     pub peer: PeerId,
-    /// Its process.
+    /// The pid of its process.
     pub pid: u32,
-    /// The host's name and the program's, as far as they fit into 56 bytes.
+    /// Host and program, cut to 56 bytes.
     pub label: String,
     /// When it joined.
     pub joined: Time,
-    /// Whether it is still in. If not, it waits to be buried.
+    /// Whether it is a member. If not, it waits to be reaped.
     pub alive: bool,
     /// Names it uses.
     pub names: u32,
@@ -113,11 +112,11 @@ impl Shared {
         self.layout.start(Section::Clients) + slot * SLOT_BYTES
     }
 
-    fn standing(&self, slot: u64) -> Standing {
-        Standing(self.map.u64(self.slot_at(slot)).load(SeqCst))
+    fn state(&self, slot: u64) -> SlotState {
+        SlotState(self.map.u64(self.slot_at(slot)).load(SeqCst))
     }
 
-    fn change(&self, slot: u64, from: Standing, to: Standing) -> bool {
+    fn change(&self, slot: u64, from: SlotState, to: SlotState) -> bool {
         self.map.u64(self.slot_at(slot)).compare_exchange(from.0, to.0, SeqCst, SeqCst).is_ok()
     }
 
@@ -129,49 +128,49 @@ impl Shared {
         ((1 << (self.layout.shape.peer_bits - u64::from(self.slots().trailing_zeros()))) - 1).max(1)
     }
 
-    fn peer_of(&self, slot: u64, standing: Standing) -> PeerId {
-        PeerId(((standing.generation() % self.generations()) * self.slots() + slot + 1) as u32)
+    fn peer_of(&self, slot: u64, state: SlotState) -> PeerId {
+        PeerId(((state.generation() % self.generations()) * self.slots() + slot + 1) as u32)
     }
 
-    /// The slot of `peer` and what stands in it, if it is still that peer's.
-    pub(super) fn find(&self, peer: PeerId) -> Option<(u64, Standing)> {
+    /// The slot of `peer` and its state word, if it is still that peer's.
+    pub(super) fn find(&self, peer: PeerId) -> Option<(u64, SlotState)> {
         let (_, false) = peer.index() else { return None };
         let number = u64::from(peer.0.checked_sub(1)?);
         let slot = number & (self.slots() - 1);
-        let standing = self.standing(slot);
-        (standing.state() != FREE && self.peer_of(slot, standing) == peer).then_some((slot, standing))
+        let state = self.state(slot);
+        (state.phase() != FREE && self.peer_of(slot, state) == peer).then_some((slot, state))
     }
 
-    /// The slot of `peer` if nobody has seen it dead.
+    /// The slot of `peer` if it is marked alive.
     pub(super) fn find_alive(&self, peer: PeerId) -> Option<u64> {
-        self.find(peer).filter(|(_, standing)| standing.state() == ALIVE).map(|(slot, _)| slot)
+        self.find(peer).filter(|(_, state)| state.phase() == ALIVE).map(|(slot, _)| slot)
     }
 
-    /// Takes a slot.
-    pub(super) fn join(&self) -> Result<Joined, SpaceError> {
+    /// Joins the space: takes a free slot, reaping dead clients if there is none.
+    pub(super) fn join(&self) -> Result<Membership, SpaceError> {
         for reclaim in [false, true] {
             if reclaim {
-                self.reclaim();
+                self.reap_unused();
             }
             let first = self.map.u64(AT_CURSOR).fetch_add(1, SeqCst);
             for slot in (first..).take(self.slots() as usize).map(|slot| slot & (self.slots() - 1)) {
-                let standing = self.standing(slot);
-                let joining = Standing::new(JOINING, standing.generation(), self.own.pid);
-                if standing.state() == FREE && self.change(slot, standing, joining) {
-                    return self.move_in(slot, joining);
+                let state = self.state(slot);
+                let joining = SlotState::new(JOINING, state.generation(), self.own.pid);
+                if state.phase() == FREE && self.change(slot, state, joining) {
+                    return self.init_slot(slot, joining);
                 }
             }
         }
         Err(SpaceError::TooManyClients(self.slots()))
     }
 
-    fn move_in(&self, slot: u64, joining: Standing) -> Result<Joined, SpaceError> {
+    fn init_slot(&self, slot: u64, joining: SlotState) -> Result<Membership, SpaceError> {
         let at = self.slot_at(slot);
         let cells = self.layout.shape.cells;
         let mailbox = self.cell_at(slot, 0);
         let memory = [(at, SLOT_BYTES), (mailbox, self.cell_at(slot, cells) - mailbox)];
         for (start, bytes) in memory {
-            if let Err(error) = self.map.provide(start, bytes) {
+            if let Err(error) = self.map.allocate(start, bytes) {
                 self.change(slot, joining, joining.freed());
                 return Err(error);
             }
@@ -183,176 +182,135 @@ impl Shared {
         let mut label = process::label().into_bytes();
         label.resize(LABEL_MAX, 0);
         write_bytes(&self.map, at + AT_LABEL, &label);
-        let standing = joining.with(ALIVE);
-        if !self.change(slot, joining, standing) {
-            return Err(SpaceError::Expelled);
+        let state = joining.with(ALIVE);
+        if !self.change(slot, joining, state) {
+            return Err(SpaceError::Evicted);
         }
-        self.event();
-        Ok(Joined { slot, peer: self.peer_of(slot, standing), standing })
+        Ok(Membership { slot, peer: self.peer_of(slot, state), state })
     }
 
-    /// Gives a slot back; one that leaves names behind must be buried by somebody.
-    pub(super) fn leave(&self, joined: &Joined) {
-        let names = self.refs_of(joined.slot).load(SeqCst);
-        let next = if names == 0 { joined.standing.freed() } else { joined.standing.with(GONE) };
-        if self.change(joined.slot, joined.standing, next) {
-            self.death();
-        } else {
-            // Declared dead, and now it lets go.
-            self.change(joined.slot, joined.standing.with(DEAD), joined.standing.with(GONE));
+    /// Frees the slot; a client that leaves names behind has to be reaped.
+    pub(super) fn leave(&self, membership: &Membership) {
+        let names = self.refs_of(membership.slot).load(SeqCst);
+        let next = if names == 0 { membership.state.freed() } else { membership.state.with(GONE) };
+        if !self.change(membership.slot, membership.state, next) {
+            // Evicted before: now its process will not touch the slot any more.
+            self.change(membership.slot, membership.state.with(DEAD), membership.state.with(GONE));
         }
     }
 
-    /// How many names a slot's client uses. Changed under the directory's lock.
+    /// The number of names that a slot's client uses. Changed under the directory's lock.
     pub(super) fn refs_of(&self, slot: u64) -> &std::sync::atomic::AtomicU32 {
         self.map.u32(self.slot_at(slot) + AT_REFS)
     }
 
-    /// Sets how many names every client uses.
-    pub(super) fn count_names_anew(&self, counts: &HashMap<PeerId, u32>) {
+    /// Sets the number of names of every client.
+    pub(super) fn recount_names(&self, counts: &HashMap<PeerId, u32>) {
         for slot in 0..self.slots() {
-            let standing = self.standing(slot);
-            if standing.state() != FREE {
-                let count = counts.get(&self.peer_of(slot, standing)).copied().unwrap_or(0);
+            let state = self.state(slot);
+            if state.phase() != FREE {
+                let count = counts.get(&self.peer_of(slot, state)).copied().unwrap_or(0);
                 self.refs_of(slot).store(count, SeqCst);
             }
         }
     }
 
-    /// The process of a slot whose standing is `standing`; `None` if the slot has changed since.
-    fn process(&self, slot: u64, standing: Standing) -> Option<Process> {
+    /// The process of a slot whose state word is `state`; `None` if it has changed since.
+    fn process(&self, slot: u64, state: SlotState) -> Option<Process> {
         let start = self.map.u64(self.slot_at(slot) + AT_START).load(SeqCst);
-        (self.standing(slot) == standing).then_some(Process { pid: standing.pid(), start })
+        (self.state(slot) == state).then_some(Process { pid: state.pid(), start })
     }
 
     /// The process of `peer`.
     pub(super) fn process_of(&self, peer: PeerId) -> Option<Process> {
-        let (slot, standing) = self.find(peer)?;
-        self.process(slot, standing)
+        let (slot, state) = self.find(peer)?;
+        self.process(slot, state)
     }
 
-    /// Whether the client in `slot` is alive; marks it dead if its process is known to have ended.
-    fn look(&self, slot: u64, standing: Standing) -> bool {
-        let ended = match standing.state() {
-            // A slot whose standing has changed since is not that client's any more.
-            ALIVE => self.process(slot, standing).is_none_or(Process::has_ended),
+    /// Whether the client in `slot` is alive. Marks it dead if its process has ended.
+    fn probe(&self, slot: u64, state: SlotState) -> bool {
+        let ended = match state.phase() {
+            // A slot whose state word has changed is not that client's any more.
+            ALIVE => self.process(slot, state).is_none_or(Process::has_ended),
             // It may not have written its start time yet.
-            JOINING => process::state_of_pid(standing.pid()) == ProcessState::Ended,
+            JOINING => process::state_of_pid(state.pid()) == ProcessState::Ended,
             _ => true,
         };
         if ended {
-            self.mark_dead(slot, standing);
+            self.mark_dead(slot, state);
         }
         !ended
     }
 
-    fn mark_dead(&self, slot: u64, standing: Standing) -> bool {
-        let lives = matches!(standing.state(), ALIVE | JOINING);
-        let marked = lives && self.change(slot, standing, standing.with(DEAD));
+    fn mark_dead(&self, slot: u64, state: SlotState) -> bool {
+        let lives = matches!(state.phase(), ALIVE | JOINING);
+        let marked = lives && self.change(slot, state, state.with(DEAD));
         if marked {
-            self.death();
-            // A stopped process learns on waking that it is out, a waiting one at once.
+            // A sleeping client learns of its eviction now, a stopped one when it continues.
             self.ring_always(slot);
         }
         marked
     }
 
-    /// Whether `peer` is in the space and its process not known to have ended.
+    /// Whether `peer` is a member and its process not known to have ended.
     pub(super) fn is_alive(&self, peer: PeerId) -> bool {
         match self.find(peer) {
-            Some((slot, standing)) if standing.state() == ALIVE => self.look(slot, standing),
+            Some((slot, state)) if state.phase() == ALIVE => self.probe(slot, state),
             _ => false,
         }
     }
 
-    pub(super) fn declare_dead(&self, peer: PeerId) -> bool {
-        let alive = self.find(peer).filter(|(_, standing)| standing.state() == ALIVE);
-        alive.is_some_and(|(slot, standing)| self.mark_dead(slot, standing))
+    pub(super) fn evict(&self, peer: PeerId) -> bool {
+        let alive = self.find(peer).filter(|(_, state)| state.phase() == ALIVE);
+        alive.is_some_and(|(slot, state)| self.mark_dead(slot, state))
     }
 
-    /// Lets the number of a dead peer be used again, unless it still uses names or may still touch its slot.
-    pub(super) fn bury(&self, peer: PeerId) -> bool {
-        let Some((slot, standing)) = self.find(peer) else { return true };
-        let untouched = match standing.state() {
+    /// Frees the slot of a dead peer, unless it still uses names or its process may still touch the slot.
+    pub(super) fn reap(&self, peer: PeerId) -> bool {
+        let Some((slot, state)) = self.find(peer) else { return true };
+        let untouched = match state.phase() {
             GONE => true,
-            DEAD => self.process(slot, standing).is_some_and(Process::has_ended),
+            DEAD => self.process(slot, state).is_some_and(Process::has_ended),
             _ => false,
         };
-        untouched && self.refs_of(slot).load(SeqCst) == 0 && self.change(slot, standing, standing.freed())
+        untouched && self.refs_of(slot).load(SeqCst) == 0 && self.change(slot, state, state.freed())
     }
 
-    /// Frees the slots of dead clients that use no names.
-    fn reclaim(&self) {
+    /// Reaps the dead clients that use no names.
+    fn reap_unused(&self) {
         for slot in 0..self.slots() {
-            let standing = self.standing(slot);
-            if standing.state() != FREE && !self.look(slot, standing) {
-                self.bury(self.peer_of(slot, standing));
+            let state = self.state(slot);
+            if state.phase() != FREE && !self.probe(slot, state) {
+                self.reap(self.peer_of(slot, state));
             }
         }
     }
 
-    /// Everybody who is in, or dead and not yet buried; with a look at their processes.
+    /// All members and all dead clients not reaped yet; checks their processes.
     pub(super) fn clients(&self) -> Vec<ClientInfo> {
         let mut clients = Vec::new();
         for slot in 0..self.slots() {
-            let standing = self.standing(slot);
-            if !matches!(standing.state(), ALIVE | DEAD | GONE) {
+            let state = self.state(slot);
+            if !matches!(state.phase(), ALIVE | DEAD | GONE) {
                 continue;
             }
             let at = self.slot_at(slot);
             let label = read_bytes(&self.map, at + AT_LABEL, LABEL_MAX);
             clients.push(ClientInfo {
-                peer: self.peer_of(slot, standing),
-                pid: standing.pid(),
+                peer: self.peer_of(slot, state),
+                pid: state.pid(),
                 label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
                 joined: Time(self.map.u64(at + AT_JOINED).load(SeqCst)),
-                alive: standing.state() == ALIVE && self.look(slot, standing),
+                alive: state.phase() == ALIVE && self.probe(slot, state),
                 names: self.refs_of(slot).load(SeqCst),
             });
         }
         clients
     }
 
-    /// The peers that are marked alive, with their processes: no system call.
-    pub(super) fn marked_alive(&self) -> Vec<(PeerId, Process)> {
-        let alive = |slot| {
-            let standing = self.standing(slot);
-            let process = (standing.state() == ALIVE).then(|| self.process(slot, standing)).flatten()?;
-            Some((self.peer_of(slot, standing), process))
-        };
-        (0..self.slots()).filter_map(alive).collect()
-    }
-
-    /// How many events there have been.
-    pub(super) fn events(&self) -> u32 {
-        self.map.u32(AT_EVENTS).load(SeqCst)
-    }
-
-    /// Somebody joined, left or died: tells those who watch.
-    pub(super) fn event(&self) {
-        let events = self.map.u32(AT_EVENTS);
-        events.fetch_add(1, SeqCst);
-        let _ = futex::wake(events, futex::Flags::empty(), u32::MAX >> 1);
-    }
-
-    fn death(&self) {
-        self.map.u64(AT_DEATHS).fetch_add(1, SeqCst);
-        self.event();
-    }
-
-    /// How many clients have left or died.
-    pub(super) fn deaths(&self) -> u64 {
-        self.map.u64(AT_DEATHS).load(SeqCst)
-    }
-
-    /// Sleeps until there is an event after the first `seen`.
-    pub(super) fn await_event(&self, seen: u32) {
-        let _ = futex::wait(self.map.u32(AT_EVENTS), futex::Flags::empty(), seen, None);
-    }
-
-    /// The word a client compares with its standing before every verb.
-    pub(super) fn is_in(&self, joined: &Joined) -> bool {
-        self.map.u64(self.slot_at(joined.slot)).load(Relaxed) == joined.standing.0
+    /// Whether the client has neither left nor been evicted.
+    pub(super) fn is_member(&self, membership: &Membership) -> bool {
+        self.map.u64(self.slot_at(membership.slot)).load(Relaxed) == membership.state.0
     }
 }
 
@@ -361,12 +319,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_standing_keeps_its_fields_apart_and_its_generation_wraps() {
-        let standing = Standing::new(ALIVE, 0xabc_def0, 4_194_303);
-        assert_eq!((standing.state(), standing.generation(), standing.pid()), (ALIVE, 0xabc_def0, 4_194_303));
-        assert_eq!(standing.with(DEAD).state(), DEAD);
-        assert_eq!(standing.with(DEAD).generation(), 0xabc_def0);
-        let last = Standing::new(DEAD, 0xfff_ffff, 7);
-        assert_eq!((last.freed().generation(), last.freed().pid(), last.freed().state()), (0, 0, FREE));
+    fn a_state_word_keeps_its_fields_apart_and_its_generation_wraps() {
+        let state = SlotState::new(ALIVE, 0xabc_def0, 4_194_303);
+        assert_eq!((state.phase(), state.generation(), state.pid()), (ALIVE, 0xabc_def0, 4_194_303));
+        assert_eq!(state.with(DEAD).phase(), DEAD);
+        assert_eq!(state.with(DEAD).generation(), 0xabc_def0);
+        let last = SlotState::new(DEAD, 0xfff_ffff, 7);
+        assert_eq!((last.freed().generation(), last.freed().pid(), last.freed().phase()), (0, 0, FREE));
     }
 }

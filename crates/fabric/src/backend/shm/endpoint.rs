@@ -1,35 +1,27 @@
-//! A client's endpoint: verbs executed at once by this CPU, messages through mailboxes.
+//! A client's endpoint: verbs are instructions of this CPU, messages go through mailboxes in the file.
 
 use super::area::{Area, Words};
 use super::client::Client;
 use super::error::SpaceError;
 use super::receive::Receive;
 use super::send::Sending;
-use super::shared::Handle;
+use super::shared::Shared;
 use super::wait::Waiting;
-use super::watch::Died;
 use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width};
-use crate::backend::clock::Alarm;
 use crate::backend::now::{Done, Now};
-use crate::backend::run::rest_on;
 use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;
 use crate::verb::{Batch, Executor, RawVerb};
 use crate::wait::{Deadline, Time, Wait, Waited};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::task::{Context, Poll};
-
-/// Up to here a sleeper spins: putting a thread to sleep and waking it takes longer.
-const SPIN_NS: u64 = 10_000;
 
 /// One client of a [`ShmSpace`](super::ShmSpace).
 ///
-/// A verb happens when `go` is called, and its future is ready at the first poll. Clones are the same client; when the
-/// last one is dropped, the client leaves the space. An endpoint must not be used after a `fork`: the child is another
-/// process, and joins for itself.
+/// A verb is executed when `go` is called; its future is ready at the first poll. Clones are the same client; when the last
+/// one is dropped, the client leaves the space. An endpoint must not be used after a `fork`: the child has to join by
+/// itself.
 ///
 /// ```
 /// use lockwright_fabric::backend::{block_on, shm::{ShmSpace, SpaceOptions}};
@@ -45,12 +37,12 @@ const SPIN_NS: u64 = 10_000;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ShmEndpoint {
-    /// Beside the client, though reachable through it: a verb's way to its word is short.
+    /// Also reachable through `client`; here, a verb needs fewer loads.
     areas: Arc<[Area]>,
-    /// The client's standing in the table.
-    standing: Words,
-    hints: Words,
+    /// The client's state word in the client table, and its value while the client is a member.
+    state: Words,
     expected: u64,
+    hints: Words,
     me: PeerId,
     nodes: u16,
     regions: u16,
@@ -58,43 +50,38 @@ pub struct ShmEndpoint {
 }
 
 impl ShmEndpoint {
-    pub(super) fn join(shared: &Arc<Handle>) -> Result<Self, SpaceError> {
+    pub(super) fn join(shared: &Arc<Shared>) -> Result<Self, SpaceError> {
         let client = Client::join(shared)?;
         let shape = &shared.layout.shape;
         Ok(Self {
             areas: Arc::clone(&shared.areas),
-            standing: Words::new(&shared.map, shared.slot_at(client.joined.slot), 1),
+            state: Words::new(&shared.map, shared.slot_at(client.membership.slot), 1),
             hints: shared.hints.clone(),
-            expected: client.joined.standing.0,
-            me: client.joined.peer,
+            expected: client.membership.state.0,
+            me: client.membership.peer,
             nodes: shape.nodes as u16,
             regions: shape.regions as u16,
             client,
         })
     }
 
-    /// Whether this client is still in: nobody has declared it dead.
+    /// Whether this client is still a member: it has not been evicted.
     #[inline(always)]
-    pub fn is_in(&self) -> bool {
-        self.standing.get(0).load(Relaxed) == self.expected
+    pub fn is_member(&self) -> bool {
+        self.state.get(0).load(Relaxed) == self.expected
     }
 
-    /// [`is_in`](Self::is_in), looked at after everything this thread did before.
+    /// [`is_member`](Self::is_member), ordered after everything that this thread did before.
     #[inline(always)]
-    pub fn is_in_by_now(&self) -> bool {
-        self.standing.get(0).load(SeqCst) == self.expected
-    }
-
-    /// Done when somebody declares this client dead.
-    pub fn expelled(&self) -> Died {
-        Died::new(&self.client.shared, self.me)
+    pub fn is_member_seq_cst(&self) -> bool {
+        self.state.get(0).load(SeqCst) == self.expected
     }
 
     pub(super) fn client(&self) -> &Arc<Client> {
         &self.client
     }
 
-    /// Executes one verb and rings for those who waited for what it did.
+    /// Executes one verb and wakes the waiters of its word.
     #[inline(always)]
     fn execute(&self, verb: RawVerb) -> u128 {
         let RawVerb { addr, width, op } = verb;
@@ -105,13 +92,13 @@ impl ShmEndpoint {
             None
         };
         let Some((old, changed)) = found else { self.refuse(addr.node, addr.region, addr.offset, width) };
-        if changed && super::park::is_awaited(&self.hints, addr) {
-            self.call(addr.node, addr.region, addr.offset);
+        if changed && super::park::has_waiters(&self.hints, addr) {
+            self.wake_waiters(addr.node, addr.region, addr.offset);
         }
         old
     }
 
-    // The cold paths take an address in pieces: a whole one would go through memory, on the hot path too.
+    // The cold paths take an address in parts: a whole one would be spilled to memory on the hot path too.
 
     #[cold]
     #[inline(never)]
@@ -121,21 +108,21 @@ impl ShmEndpoint {
 
     #[cold]
     #[inline(never)]
-    fn call(&self, node: NodeId, region: RegionId, offset: u64) {
-        self.client.shared.call(Addr { offset, node, region });
+    fn wake_waiters(&self, node: NodeId, region: RegionId, offset: u64) {
+        self.client.shared.wake_waiters(Addr { offset, node, region });
     }
 }
 
-/// Executes a batch's verbs here and now, unless the client is out.
+/// Executes a batch's verbs, unless the client was evicted.
 struct Direct<'a> {
     ep: &'a ShmEndpoint,
-    out: bool,
+    evicted: bool,
 }
 
 impl Executor for Direct<'_> {
     #[inline(always)]
     fn execute(&mut self, verb: RawVerb) -> u128 {
-        if self.out {
+        if self.evicted {
             return 0;
         }
         self.ep.execute(verb)
@@ -143,14 +130,14 @@ impl Executor for Direct<'_> {
 }
 
 impl Endpoint for ShmEndpoint {
-    const IS_AT_ONCE: bool = true;
+    const IS_IMMEDIATE: bool = true;
 
     #[inline(always)]
     fn me(&self) -> PeerId {
         self.me
     }
 
-    /// Node 0: verbs are instructions of this host's CPU.
+    /// Node 0.
     #[inline(always)]
     fn home(&self) -> Option<NodeId> {
         Some(NodeId(0))
@@ -162,17 +149,17 @@ impl Endpoint for ShmEndpoint {
 
     #[inline(always)]
     fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>> {
-        let out = !self.is_in();
-        let olds = batch.run(&mut Direct { ep: self, out });
-        Done::new(olds, if out { Some(FabricError::Expelled) } else { None })
+        let evicted = !self.is_member();
+        let olds = batch.run(&mut Direct { ep: self, evicted });
+        Done::new(olds, if evicted { Some(FabricError::Evicted) } else { None })
     }
 
     #[inline(always)]
-    fn go_at_once<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
-        if !self.is_in() {
-            return Ok(Err(FabricError::Expelled));
+    fn try_go<B: Batch>(&self, batch: B) -> Result<Result<B::Old, FabricError>, B> {
+        if !self.is_member() {
+            return Ok(Err(FabricError::Evicted));
         }
-        Ok(Ok(batch.run(&mut Direct { ep: self, out: false })))
+        Ok(Ok(batch.run(&mut Direct { ep: self, evicted: false })))
     }
 
     fn wait_until<T: Value>(&self, wait: Wait<T>) -> impl Future<Output = Result<Waited<T>, FabricError>> {
@@ -183,7 +170,7 @@ impl Endpoint for ShmEndpoint {
         Sending::new(&self.client, to, &message)
     }
 
-    /// Nothing is lost here, but a packet that cannot be delivered is, as on a network, not missed.
+    /// Never lost, but as on a network, an unreachable receiver is no error.
     fn send_datagram(&self, to: PeerId, message: Message) -> impl Future<Output = Result<(), FabricError>> {
         let sending = Sending::new(&self.client, to, &message);
         async move {
@@ -205,7 +192,7 @@ impl Endpoint for ShmEndpoint {
 
     #[inline(always)]
     fn has_no_mail(&self) -> bool {
-        self.client.has_no_letter()
+        self.client.has_no_message()
     }
 
     /// CLOCK_MONOTONIC, the same for all processes of the host.
@@ -213,56 +200,16 @@ impl Endpoint for ShmEndpoint {
         Now::new(self.client.shared.clock.now())
     }
 
-    /// Whether its process has ended, or it was declared dead. One system call.
+    /// Whether its process is known to have ended, or it was evicted. One system call.
     fn is_gone(&self, peer: PeerId) -> impl Future<Output = bool> {
-        std::future::ready(!self.client.shared.still_alive(peer))
+        std::future::ready(!self.client.shared.is_alive_cached(peer))
     }
 
     fn sleep(&self, ns: u64) -> impl Future<Output = ()> {
-        let until = self.client.shared.clock.now().plus(ns);
-        Sleep { client: &self.client, until, ns, polled: false, alarm: None }
+        self.client.shared.clock.sleep(ns)
     }
 
     fn random(&self) -> u64 {
         self.client.random()
-    }
-}
-
-/// The future of `sleep`.
-#[derive(Debug)]
-struct Sleep<'a> {
-    client: &'a Client,
-    until: Time,
-    ns: u64,
-    polled: bool,
-    alarm: Option<Alarm>,
-}
-
-impl Future for Sleep<'_> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = self.get_mut();
-        if this.ns == 0 {
-            return Poll::Ready(());
-        }
-        let clock = &this.client.shared.clock;
-        loop {
-            let left = this.until.since(clock.now());
-            if left == 0 {
-                return Poll::Ready(());
-            }
-            if this.ns <= SPIN_NS {
-                std::hint::spin_loop();
-                continue;
-            }
-            if !std::mem::replace(&mut this.polled, true) {
-                // The first poll may come from a `block_on` that has made no waker yet.
-                cx.waker().wake_by_ref();
-            } else if !rest_on(cx.waker(), None, Some(left)) {
-                clock.keep_alarm(&mut this.alarm, Deadline::At(this.until), cx);
-            }
-            return Poll::Pending;
-        }
     }
 }

@@ -1,14 +1,13 @@
-//! Making and opening a space file.
+//! Creating and opening a space file.
 //!
-//! A file is made complete before it has a name, and gets its name in one step that fails if the name is taken. So
-//! nobody ever sees a half-made file, two makers cannot both win, and a maker that dies half-way leaves nothing behind
-//! (on file systems without unnamed files: a temporary file, which the next maker sweeps away).
+//! A file is complete before it gets its name, in one step that fails if the name is taken. So no process sees a
+//! half-made file, only one of two creators wins, and a creator that dies leaves nothing behind (on file systems without
+//! unnamed files: a temporary file, which the next creator removes).
 
 use super::area::Area;
 use super::error::SpaceError;
 use super::layout::{
-    AT_BOOT, AT_CREATED, AT_PARAMS, AT_PARAMS_LEN, AT_PID_NS, AT_TAG, AT_VERSION, HEADER_BYTES, Layout,
-    MAGIC, PAGE, TAG_MAX, VERSION,
+    AT_BOOT, AT_CREATED, AT_PID_NS, AT_TAG, AT_VERSION, HEADER_BYTES, Layout, MAGIC, PAGE, TAG_MAX, VERSION,
 };
 use super::map::Map;
 use super::options::SpaceOptions;
@@ -22,38 +21,38 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Losing the race for the name more often than this means that somebody removes the file as fast as it is made.
+/// Losing the race for the name more often than this means that the file is removed as fast as it is created.
 const ATTEMPTS: usize = 100;
 
-/// Opens the space at `path`, and makes it if it is not there.
-pub(super) fn open_or_make(path: &Path, options: &SpaceOptions) -> Result<(Arc<Map>, Layout), SpaceError> {
+/// Opens the space at `path`, or creates it.
+pub(super) fn open_or_create(path: &Path, options: &SpaceOptions) -> Result<(Arc<Map>, Layout), SpaceError> {
     for _ in 0..ATTEMPTS {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         match open(path, flags, Mode::empty()) {
-            Ok(file) => return check(file, path, options),
+            Ok(file) => return check(file, path),
             Err(Errno::NOENT) if !options.create => return Err(SpaceError::Missing(path.to_owned())),
             Err(Errno::NOENT) => {}
             Err(Errno::LOOP) => return Err(foreign(path, "it is a symbolic link")),
             Err(error) => return Err(SpaceError::System { doing: "open the lock space", error }),
         }
-        if let Some(made) = Unnamed::make(path, options)?.publish(path)? {
-            return Ok(made);
+        if let Some(created) = Unnamed::create(path, options)?.publish(path)? {
+            return Ok(created);
         }
     }
-    Err(SpaceError::System { doing: "make the lock space", error: Errno::EXIST })
+    Err(SpaceError::System { doing: "create the lock space", error: Errno::EXIST })
 }
 
 fn foreign(path: &Path, reason: &'static str) -> SpaceError {
     SpaceError::Foreign { path: path.to_owned(), reason }
 }
 
-/// Looks at a file before anything in it is believed.
-fn check(file: OwnedFd, path: &Path, options: &SpaceOptions) -> Result<(Arc<Map>, Layout), SpaceError> {
+/// Checks a file and its header before anything in it is used.
+fn check(file: OwnedFd, path: &Path) -> Result<(Arc<Map>, Layout), SpaceError> {
     let stat = fstat(&file).map_err(SpaceError::system("look at the lock space"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(foreign(path, "it is not a regular file"));
     }
-    if stat.st_uid != rustix::process::geteuid().as_raw() && !options.any_owner {
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(SpaceError::OtherOwner { path: path.to_owned(), owner: stat.st_uid });
     }
     let size = stat.st_size as u64;
@@ -62,7 +61,7 @@ fn check(file: OwnedFd, path: &Path, options: &SpaceOptions) -> Result<(Arc<Map>
     }
     let header = Map::new(file, HEADER_BYTES, HEADER_BYTES)?;
     if header.u64(0).load(SeqCst) != MAGIC {
-        return Err(foreign(path, "it does not begin as one"));
+        return Err(foreign(path, "it has no magic number"));
     }
     let found = header.u64(AT_VERSION).load(SeqCst);
     if found != VERSION {
@@ -82,10 +81,7 @@ fn check(file: OwnedFd, path: &Path, options: &SpaceOptions) -> Result<(Arc<Map>
             return Err(SpaceError::Damaged("it is shorter than its header says"));
         }
     }
-    if size < layout.meta_bytes {
-        return Err(SpaceError::Damaged("it is shorter than its header says"));
-    }
-    let map = Map::new(header.reopen()?, layout.span(), layout.meta_bytes)?;
+    let map = Map::new(header.duplicate_file()?, layout.span(), layout.meta_bytes)?;
     Ok((Arc::new(map), layout))
 }
 
@@ -102,8 +98,8 @@ pub(super) struct Unnamed {
 }
 
 impl Unnamed {
-    /// Makes a file beside `path`.
-    pub(super) fn make(path: &Path, options: &SpaceOptions) -> Result<Self, SpaceError> {
+    /// Creates a file in the folder of `path`.
+    pub(super) fn create(path: &Path, options: &SpaceOptions) -> Result<Self, SpaceError> {
         let layout = Layout::new(options.shape()?)?;
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -116,7 +112,9 @@ impl Unnamed {
                 let (file, name) = temporary(path, mode)?;
                 (file, Some(name))
             }
-            Err(error) => return Err(SpaceError::System { doing: "make a lock space in its folder", error }),
+            Err(error) => {
+                return Err(SpaceError::System { doing: "create a lock space in its folder", error });
+            }
         };
         let regions = options.regions.iter().map(|bytes| bytes.next_multiple_of(16)).cycle();
         let limits: Vec<_> = (0..layout.areas()).zip(regions).collect();
@@ -124,7 +122,7 @@ impl Unnamed {
         let end = end.max(layout.meta_bytes).next_multiple_of(PAGE);
         ftruncate(&file, end).map_err(SpaceError::system("give the lock space its size"))?;
         let map = Arc::new(Map::new(file, layout.span(), layout.meta_bytes)?);
-        map.provide(0, HEADER_BYTES)?;
+        map.allocate(0, HEADER_BYTES)?;
 
         map.u64(0).store(MAGIC, SeqCst);
         map.u64(AT_VERSION).store(VERSION, SeqCst);
@@ -137,8 +135,6 @@ impl Unnamed {
         let mut tag = options.tag.clone().into_bytes();
         tag.resize(TAG_MAX, 0);
         write_bytes(&map, AT_TAG, &tag);
-        map.u64(AT_PARAMS_LEN).store(options.params.len() as u64, SeqCst);
-        write_bytes(&map, AT_PARAMS, &options.params);
         for (area, bytes) in limits {
             map.u64(Layout::limit_at(area)).store(bytes, SeqCst);
         }
@@ -146,14 +142,14 @@ impl Unnamed {
             let index = u64::from(addr.node.0) * layout.shape.regions + u64::from(addr.region.0);
             let inside = u64::from(addr.node.0) < layout.shape.nodes
                 && u64::from(addr.region.0) < layout.shape.regions;
-            let area = inside.then(|| Area::new(&map, layout.area(index), Layout::limit_at(index)));
+            let area = inside.then(|| Area::new(&map, &layout, index));
             area.and_then(|area| area.execute(addr.offset, Width::W64, &Op::Write(u128::from(*value))))
                 .ok_or(SpaceError::BadOptions("an initial word lies outside the lock memory"))?;
         }
         Ok(Self { map, layout, temporary })
     }
 
-    /// Gives the file its name; `None` if somebody else was first.
+    /// Gives the file its name; `None` if another process was first.
     pub(super) fn publish(self, path: &Path) -> Result<Option<(Arc<Map>, Layout)>, SpaceError> {
         let from = match &self.temporary {
             None => PathBuf::from(format!("/proc/self/fd/{}", self.map.file().as_raw_fd())),
@@ -171,7 +167,7 @@ impl Unnamed {
     }
 }
 
-/// A temporary file whose name says whose it is; those of dead processes are swept away.
+/// A temporary file whose name has its creator's pid and start time; removes those of dead processes.
 fn temporary(path: &Path, mode: Mode) -> Result<(OwnedFd, PathBuf), SpaceError> {
     let own = Process::own()?;
     let base = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -197,7 +193,7 @@ fn temporary(path: &Path, mode: Mode) -> Result<(OwnedFd, PathBuf), SpaceError> 
             Err(error) => last = error,
         }
     }
-    Err(SpaceError::System { doing: "make a temporary file for the lock space", error: last })
+    Err(SpaceError::System { doing: "create a temporary file for the lock space", error: last })
 }
 
 /// Writes `bytes` at `offset`, word by word.
@@ -229,16 +225,16 @@ mod tests {
     }
 
     #[test]
-    fn a_maker_that_is_killed_half_way_leaves_nothing() {
+    fn a_creator_killed_half_way_leaves_nothing() {
         if let Some(path) = std::env::var_os(HALF_WAY) {
             let path = PathBuf::from(path);
-            // Both ways to make a file, neither brought to its end.
-            let _unnamed = Unnamed::make(&path, &SpaceOptions::default()).unwrap();
+            // Both ways to create a file, neither finished.
+            let _unnamed = Unnamed::create(&path, &SpaceOptions::default()).unwrap();
             let _temporary = temporary(&path, Mode::RUSR | Mode::WUSR).unwrap();
             std::process::abort();
         }
         let path = place("half-way");
-        let name = "backend::shm::file::tests::a_maker_that_is_killed_half_way_leaves_nothing";
+        let name = "backend::shm::file::tests::a_creator_killed_half_way_leaves_nothing";
         let child = Command::new(std::env::current_exe().unwrap())
             .args([name, "--exact", "--nocapture"])
             .env(HALF_WAY, &path)
@@ -251,12 +247,12 @@ mod tests {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             files.filter(|file| file.file_name().to_string_lossy().contains(&name)).count()
         };
-        assert_eq!(left(), 1, "the temporary file of the killed maker");
-        // The next maker sweeps it away and makes its own.
+        assert_eq!(left(), 1, "the temporary file of the killed creator");
+        // The next creator removes it and creates its own.
         let (_, mine) = temporary(&path, Mode::RUSR | Mode::WUSR).unwrap();
         assert_eq!(left(), 1);
         std::fs::remove_file(mine).unwrap();
-        open_or_make(&path, &SpaceOptions::default()).unwrap();
+        open_or_create(&path, &SpaceOptions::default()).unwrap();
         std::fs::remove_file(path).unwrap();
     }
 
@@ -264,7 +260,7 @@ mod tests {
     fn a_file_with_a_temporary_name_becomes_a_space_like_any_other() {
         let path = place("temporary");
         let (_, name) = temporary(&path, Mode::RUSR | Mode::WUSR).unwrap();
-        let mut unnamed = Unnamed::make(&path, &SpaceOptions::default()).unwrap();
+        let mut unnamed = Unnamed::create(&path, &SpaceOptions::default()).unwrap();
         // As on a file system without unnamed files, whose file would be this one.
         std::fs::remove_file(&name).unwrap();
         linkat(
@@ -278,16 +274,16 @@ mod tests {
         unnamed.temporary = Some(name.clone());
         assert!(unnamed.publish(&path).unwrap().is_some());
         assert!(!name.exists());
-        open_or_make(&path, &SpaceOptions::default().create(false)).unwrap();
+        open_or_create(&path, &SpaceOptions::default().create(false)).unwrap();
         std::fs::remove_file(path).unwrap();
     }
 
     #[test]
-    fn only_the_first_of_two_makers_wins() {
+    fn only_the_first_of_two_creators_wins() {
         let path = place("two");
         let (first, second) = (
-            Unnamed::make(&path, &SpaceOptions::default()).unwrap(),
-            Unnamed::make(&path, &SpaceOptions::default()).unwrap(),
+            Unnamed::create(&path, &SpaceOptions::default()).unwrap(),
+            Unnamed::create(&path, &SpaceOptions::default()).unwrap(),
         );
         assert!(first.publish(&path).unwrap().is_some());
         assert!(second.publish(&path).unwrap().is_none());
@@ -297,7 +293,7 @@ mod tests {
     #[test]
     fn files_that_are_not_ours_are_refused_and_left_alone() {
         let path = place("foreign");
-        let open = || open_or_make(&path, &SpaceOptions::default()).map(drop);
+        let open = || open_or_create(&path, &SpaceOptions::default()).map(drop);
         for content in [&b""[..], b"hello", &[7; 20_000]] {
             std::fs::write(&path, content).unwrap();
             assert!(matches!(open(), Err(SpaceError::Foreign { .. })));
@@ -315,8 +311,8 @@ mod tests {
     #[test]
     fn a_space_of_another_version_boot_or_namespace_is_refused() {
         let path = place("versions");
-        let (map, layout) = open_or_make(&path, &SpaceOptions::default()).unwrap();
-        let open = || open_or_make(&path, &SpaceOptions::default()).map(drop);
+        let (map, layout) = open_or_create(&path, &SpaceOptions::default()).unwrap();
+        let open = || open_or_create(&path, &SpaceOptions::default()).map(drop);
         let with = |at: u64, value: u64| {
             let before = map.u64(at).swap(value, SeqCst);
             let opened = open();
@@ -333,7 +329,7 @@ mod tests {
         let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
         assert_eq!(mode & 0o777, 0o600);
         std::fs::remove_file(&path).unwrap();
-        let missing = open_or_make(&path, &SpaceOptions::default().create(false)).map(drop);
+        let missing = open_or_create(&path, &SpaceOptions::default().create(false)).map(drop);
         assert_eq!(missing, Err(SpaceError::Missing(path)));
     }
 }

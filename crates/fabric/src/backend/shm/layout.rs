@@ -1,30 +1,27 @@
-//! What is where in a space file. One table, written by the creator, read by everybody else.
+//! The layout of a space file: written by its creator, read by everybody else.
 //!
-//! The file starts with three pages. Page 0 is written once, before the file has a name, and never again; page 1 holds
-//! the words that everybody changes, page 2 the sizes of the areas, which only grow.
+//! The file starts with three pages. Page 0 is written once, before the file has a name; page 1 holds the words that all
+//! clients change, page 2 the sizes of the areas.
 //!
 //! | page 0, byte | holds |
 //! |---|---|
 //! | 0 | magic, `LOCKWRGT` |
 //! | 8 | version of this layout |
-//! | 16..32 | boot id of the host that made it |
-//! | 32 | pid namespace in which the client table's pids mean something |
-//! | 40 | when it was made, CLOCK_MONOTONIC, nanoseconds |
+//! | 16..32 | boot id of the host |
+//! | 32 | pid namespace of the client table's pids |
+//! | 40 | creation time, CLOCK_MONOTONIC, nanoseconds |
 //! | 48..128 | ten parameters, see [`Shape`] |
 //! | 128..256 | sections: (offset, bytes) each, see [`Section`] |
 //! | 256..768 | areas: (offset, reserved bytes) each |
-//! | 768..832 | tag: what the space's owner calls its protocol |
-//! | 832 | length of the owner's parameters, which follow at 840 |
+//! | 768..832 | tag: the protocol's name |
 //!
 //! | page 1, byte | holds |
 //! |---|---|
-//! | 4096 | events: rises when a client joins, leaves or dies (4 bytes, futex) |
-//! | 4104 | deaths: rises when a client leaves or dies |
-//! | 4160 | where the search for a free client slot goes on |
+//! | 4160 | where the next search for a free client slot starts |
 //! | 4224 | directory: owner of its lock |
 //! | 4288.. | directory: names ever used, first free, references ever used, first free, live names, token floor |
 //!
-//! Page 2 has one cache line per area: how many of its bytes are in use.
+//! Page 2 has one cache line per area: its size in bytes.
 
 use super::error::SpaceError;
 use super::map::Map;
@@ -45,15 +42,9 @@ const AT_SHAPE: u64 = 48;
 const AT_SECTIONS: u64 = 128;
 const AT_AREAS: u64 = 256;
 pub(super) const AT_TAG: u64 = 768;
-pub(super) const AT_PARAMS_LEN: u64 = 832;
-pub(super) const AT_PARAMS: u64 = 840;
 /// The longest tag.
 pub(super) const TAG_MAX: usize = 64;
-/// The longest owner's parameters.
-pub(super) const PARAMS_MAX: usize = 2048;
 
-pub(super) const AT_EVENTS: u64 = PAGE;
-pub(super) const AT_DEATHS: u64 = PAGE + 8;
 pub(super) const AT_CURSOR: u64 = PAGE + 64;
 pub(super) const AT_NAMES_LOCK: u64 = PAGE + 128;
 pub(super) const AT_NAMES_USED: u64 = PAGE + 192;
@@ -70,14 +61,14 @@ pub(super) const MAX_AREAS: u64 = 32;
 pub(super) const SLOT_BYTES: u64 = 256;
 pub(super) const CELL_BYTES: u64 = 64;
 /// Waiters that one bucket of the parking table can hold.
-pub(super) const SEATS: u64 = 16;
+pub(super) const WAITERS_PER_BUCKET: u64 = 16;
 pub(super) const ENTRY_BYTES: u64 = 320;
 pub(super) const REF_BYTES: u64 = 16;
 
 const _: () = assert!(AT_SHAPE + 10 * 8 <= AT_SECTIONS);
 const _: () = assert!(AT_SECTIONS + 16 * Section::COUNT as u64 <= AT_AREAS);
 const _: () = assert!(AT_AREAS + 16 * MAX_AREAS <= AT_TAG);
-const _: () = assert!(AT_PARAMS + PARAMS_MAX as u64 <= PAGE);
+const _: () = assert!(AT_TAG + TAG_MAX as u64 <= PAGE);
 const _: () = assert!(AT_LIMITS + 64 * MAX_AREAS <= HEADER_BYTES);
 
 /// The parameters that decide a file's layout.
@@ -99,9 +90,9 @@ pub(super) struct Shape {
     pub(super) nodes: u64,
     /// Regions of each.
     pub(super) regions: u64,
-    /// Address space kept free for each area.
+    /// Bytes from one area to the next.
     pub(super) reserve: u64,
-    /// Nanoseconds that a sender waits for a reader that takes nothing out of its full mailbox.
+    /// Nanoseconds that a sender waits for a receiver that takes nothing out of its full mailbox.
     pub(super) patience_ns: u64,
 }
 
@@ -117,7 +108,7 @@ impl Shape {
         Self { clients, peer_bits, cells, buckets, names, refs, nodes, regions, reserve, patience_ns }
     }
 
-    /// Whether a file of this shape can be laid out at all; also guards against a header that was scribbled over.
+    /// Whether a file of this shape can be laid out; also guards against a corrupt header.
     fn is_sane(&self) -> bool {
         let small = 1..=1 << 32;
         self.clients.is_power_of_two()
@@ -141,10 +132,10 @@ pub(super) enum Section {
     Clients,
     /// A ring of cells per client.
     Mailboxes,
-    /// Parking: one word per bucket that says whether somebody may be parked there.
+    /// Parking: one word per bucket, set if it may have waiters.
     Hints,
-    /// Parking: who is parked.
-    Seats,
+    /// Parking: the waiters.
+    Waiters,
     /// Directory: hash buckets.
     NameIndex,
     /// Directory: the names.
@@ -162,7 +153,7 @@ impl Section {
 pub(super) struct Layout {
     pub(super) shape: Shape,
     sections: [u64; Section::COUNT],
-    /// Where lock memory begins; everything before it is there from the start.
+    /// Where lock memory begins.
     pub(super) meta_bytes: u64,
 }
 
@@ -178,7 +169,7 @@ impl Layout {
             shape.clients * SLOT_BYTES,
             shape.clients * shape.cells * CELL_BYTES,
             shape.buckets * 8,
-            shape.buckets * SEATS * 8,
+            shape.buckets * WAITERS_PER_BUCKET * 8,
             Self::index_len(&shape) * 4,
             shape.names * ENTRY_BYTES,
             shape.refs * REF_BYTES,
@@ -215,12 +206,12 @@ impl Layout {
         self.meta_bytes + index * self.shape.reserve
     }
 
-    /// Bytes of address space that the whole file can come to need.
+    /// Bytes of the whole file.
     pub(super) const fn span(&self) -> u64 {
         self.area(self.areas())
     }
 
-    /// The word that says how many bytes of area `index` are in use.
+    /// The word that holds the size of area `index`.
     pub(super) const fn limit_at(index: u64) -> u64 {
         AT_LIMITS + 64 * index
     }
@@ -244,7 +235,7 @@ impl Layout {
     /// Reads the tables of a file whose magic and version are ours.
     pub(super) fn read(map: &Map) -> Result<Self, SpaceError> {
         let shape = Shape::from_words(std::array::from_fn(|i| map.u64(AT_SHAPE + 8 * i as u64).load(SeqCst)));
-        let layout = Self::new(shape).map_err(|_| SpaceError::Damaged("its parameters make no sense"))?;
+        let layout = Self::new(shape).map_err(|_| SpaceError::Damaged("its parameters are out of bounds"))?;
         let starts = (AT_SECTIONS..).step_by(16).zip(layout.sections);
         if starts.into_iter().any(|(at, start)| map.u64(at).load(SeqCst) != start) {
             return Err(SpaceError::Damaged("its table of sections is not what its parameters say"));
@@ -286,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn shapes_out_of_bounds_are_refused() {
         for shape in [
             Shape { clients: 63, ..SHAPE },
             Shape { peer_bits: 6, ..SHAPE },

@@ -1,16 +1,12 @@
-//! The mapped file: its address space, and references to the atomics in it.
+//! The mapped file, and references to the atomics in it.
 //!
-//! The whole span that the file can ever come to need is mapped at once; pages behind the file's end are not touched
-//! until the file has grown over them. So nothing ever moves, and a process sees growth by looking at one word.
-//!
-//! One of the three files of this backend with `unsafe` (the others: `area.rs` for lock words).
+//! One of the two files of this backend with `unsafe`; the other is `area.rs`.
 
 #![allow(unsafe_code)]
 
 use super::error::SpaceError;
-use super::layout::PAGE;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, fstat};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -20,7 +16,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 pub(super) struct Map {
     base: NonNull<u8>,
     span: usize,
-    /// Up to here the file is there from the start, and may be reached by the methods below.
+    /// So many bytes existed when the file was mapped, and it never shrinks.
+    file_bytes: u64,
+    /// The metadata, which [`Map::u64`] and [`Map::u32`] reach, ends here.
     meta_bytes: u64,
     file: OwnedFd,
 }
@@ -31,8 +29,13 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Maps `span` bytes of `file`, of which the first `meta_bytes` exist.
+    /// Maps `span` bytes of `file`, of which the first `meta_bytes` are metadata.
     pub(super) fn new(file: OwnedFd, span: u64, meta_bytes: u64) -> Result<Self, SpaceError> {
+        let stat = fstat(&file).map_err(SpaceError::system("look at the lock space"))?;
+        let file_bytes = (stat.st_size as u64).min(span);
+        if file_bytes < meta_bytes {
+            return Err(SpaceError::Damaged("it is shorter than its header says"));
+        }
         let span =
             usize::try_from(span).map_err(|_| SpaceError::BadOptions("larger than the address space"))?;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
@@ -41,11 +44,11 @@ impl Map {
             unsafe { mmap(std::ptr::null_mut(), span, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0) };
         let base = base.map_err(SpaceError::system("map the lock space into memory"))?;
         let base = NonNull::new(base.cast()).expect("a mapping is never at address zero");
-        Ok(Self { base, span, meta_bytes, file })
+        Ok(Self { base, span, file_bytes, meta_bytes, file })
     }
 
-    /// Gives the file up again, to be mapped in another size.
-    pub(super) fn reopen(&self) -> Result<OwnedFd, SpaceError> {
+    /// Another descriptor of the file, to be mapped in another size.
+    pub(super) fn duplicate_file(&self) -> Result<OwnedFd, SpaceError> {
         rustix::io::fcntl_dupfd_cloexec(&self.file, 3)
             .map_err(SpaceError::system("duplicate a file descriptor"))
     }
@@ -54,49 +57,47 @@ impl Map {
         self.file.as_fd()
     }
 
-    /// Makes the file at least `bytes` long. Never makes it shorter, whoever else grows it at the same time: that is
-    /// why this is not a truncate.
-    pub(super) fn extend(&self, bytes: u64) -> Result<(), SpaceError> {
-        let last = bytes.next_multiple_of(PAGE) - PAGE;
-        fallocate(&self.file, FallocateFlags::empty(), last, PAGE)
-            .map_err(SpaceError::system("grow the lock space"))
-    }
-
-    /// Takes memory for these bytes, so that a full file system is an error here and not a signal later.
-    pub(super) fn provide(&self, start: u64, bytes: u64) -> Result<(), SpaceError> {
+    /// Allocates memory for these bytes, so that a full file system is an error here and not a signal later.
+    pub(super) fn allocate(&self, start: u64, bytes: u64) -> Result<(), SpaceError> {
         fallocate(&self.file, FallocateFlags::empty(), start, bytes)
             .map_err(SpaceError::system("get memory for the lock space"))
     }
 
-    /// The address of byte `offset`, which need not exist yet.
-    pub(super) fn pointer(&self, offset: u64) -> NonNull<u8> {
-        assert!(offset < self.span as u64, "byte {offset} lies outside the mapping");
-        // SAFETY: inside the mapping, as just checked.
-        unsafe { self.base.add(offset as usize) }
+    /// The address of byte `start`: aligned to 64, and `bytes` bytes from there on exist.
+    ///
+    /// # Panics
+    /// If that is not so.
+    pub(super) fn range(&self, start: u64, bytes: u64) -> NonNull<u8> {
+        assert!(
+            start.is_multiple_of(64) && start.checked_add(bytes).is_some_and(|end| end <= self.file_bytes),
+            "{bytes} bytes at {start} lie outside the file"
+        );
+        // SAFETY: inside the mapping, which spans at least `file_bytes`.
+        unsafe { self.base.add(start as usize) }
     }
 
     /// The 8-byte word at `offset`.
     #[inline(always)]
     pub(super) fn u64(&self, offset: u64) -> &AtomicU64 {
-        self.atom(offset)
+        self.atomic(offset)
     }
 
     /// The 4-byte word at `offset`.
     #[inline(always)]
     pub(super) fn u32(&self, offset: u64) -> &AtomicU32 {
-        self.atom(offset)
+        self.atomic(offset)
     }
 
     #[inline(always)]
-    fn atom<A: Atom>(&self, offset: u64) -> &A {
+    fn atomic<A: Atomic>(&self, offset: u64) -> &A {
         let size = size_of::<A>() as u64;
         assert!(
             offset.is_multiple_of(size) && offset.checked_add(size).is_some_and(|end| end <= self.meta_bytes),
             "no word at byte {offset}"
         );
-        // SAFETY: aligned, since the mapping starts at a page, and inside the part of the file that exists. All
-        // processes reach it as an atomic of this size. (A user who truncates the file under us gets SIGBUS, here
-        // as with any mapped file; that takes the rights of the space's owner.)
+        // SAFETY: aligned, since the mapping starts at a page, and inside the part of the file that exists (`new`). All
+        // processes reach it as an atomic of this size. (A user who truncates the file gets SIGBUS, here as with any
+        // mapped file; that takes the rights of the space's owner.)
         unsafe { self.base.add(offset as usize).cast::<A>().as_ref() }
     }
 }
@@ -109,7 +110,7 @@ impl Drop for Map {
     }
 }
 
-/// What may be made of bytes that other processes change.
-trait Atom {}
-impl Atom for AtomicU32 {}
-impl Atom for AtomicU64 {}
+/// The types that shared bytes may be viewed as.
+trait Atomic {}
+impl Atomic for AtomicU32 {}
+impl Atomic for AtomicU64 {}

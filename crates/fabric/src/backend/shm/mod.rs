@@ -1,7 +1,7 @@
-//! The shared-memory fabric: lock memory in a file of the host's shared memory, clients in any process of the host.
+//! The shared-memory fabric: lock memory in a file in the host's shared memory, clients in any process of the host.
 //!
-//! No daemon: the first process that opens a space makes its file, and everything in it survives the death of any
-//! process at any instruction. `docs/shm.md` has the file's layout, the failure model and what is guaranteed.
+//! No daemon: the first process that opens a space creates its file, and the space survives the death of any process at
+//! any instruction. `docs/shm.md` has the file layout, the failure model and the guarantees.
 //!
 //! ```
 //! use lockwright_fabric::backend::{block_on, shm::{ShmSpace, SpaceOptions}};
@@ -22,22 +22,22 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `layout.rs` | what is where in the file |
-//! | `file.rs`, `options.rs` | how a file is made and opened |
-//! | `map.rs`, `area.rs` | the mapping, growth, lock words; the only `unsafe` |
-//! | `clients.rs`, `process.rs`, `watch.rs` | who is in, who has died, who is told |
-//! | `bell.rs`, `park.rs`, `wait.rs` | sleeping without using the CPU |
+//! | `layout.rs` | the file layout |
+//! | `file.rs`, `options.rs` | creating and opening a file |
+//! | `map.rs`, `area.rs` | the mapping, lock words; the only `unsafe` |
+//! | `clients.rs`, `process.rs`, `pidfd_cache.rs` | members, and whether their processes are alive |
+//! | `doorbell.rs`, `park.rs`, `wait.rs` | sleeping and waking |
 //! | `mailbox.rs`, `send.rs`, `receive.rs` | messages |
 //! | `names/` | the directory of names |
 //! | `client.rs`, `endpoint.rs`, `space.rs` | what users hold |
 //!
-//! A thread is only started when somebody needs one: to wake tasks of an async runtime, to keep their alarms, to watch for
-//! deaths. Under [`block_on`](crate::backend::block_on) waiting needs none.
+//! Waiting under [`block_on`](crate::backend::block_on) needs no thread. For tasks of an async runtime a client starts one
+//! helper thread that wakes them, and one timer thread if they have deadlines.
 
 mod area;
-mod bell;
 mod client;
 mod clients;
+mod doorbell;
 mod endpoint;
 mod error;
 mod file;
@@ -47,15 +47,15 @@ mod map;
 mod names;
 mod options;
 mod park;
+mod pidfd_cache;
 mod process;
 mod receive;
 mod send;
 mod shared;
 mod space;
 mod wait;
-mod watch;
 
-pub use area::Lines;
+pub use area::WordSlice;
 pub use clients::ClientInfo;
 pub use endpoint::ShmEndpoint;
 pub use error::SpaceError;
@@ -64,4 +64,3 @@ pub use names::{NAME_MAX, NameInfo, NamedLock, Names, Reclaim};
 pub use options::{SpaceOptions, space_path};
 pub use process::{Process, ProcessState};
 pub use space::ShmSpace;
-pub use watch::{Deaths, Died};

@@ -1,11 +1,11 @@
-//! How a space is made, where it lives, and what its maker writes into it for those who come later.
+//! Parameters of a new space, and where spaces live.
 
 use super::error::SpaceError;
-use super::layout::{PAGE, PARAMS_MAX, Shape, TAG_MAX};
+use super::layout::{PAGE, Shape, TAG_MAX};
 use crate::addr::Addr;
 use std::path::{Path, PathBuf};
 
-/// What a space is to be like. Only whoever makes it decides; everybody else finds what is there.
+/// Parameters of a space. Those of the process that creates it count; later ones open what is there.
 ///
 /// ```
 /// use lockwright_fabric::backend::shm::SpaceOptions;
@@ -18,17 +18,12 @@ use std::path::{Path, PathBuf};
 pub struct SpaceOptions {
     pub(super) clients: u64,
     pub(super) peer_bits: u64,
-    pub(super) cells: u64,
     pub(super) names: u64,
     pub(super) nodes: u64,
     pub(super) regions: Vec<u64>,
-    pub(super) reserve: Option<u64>,
-    pub(super) patience_ns: u64,
     pub(super) tag: String,
-    pub(super) params: Vec<u8>,
     pub(super) initial: Vec<(Addr, u64)>,
     pub(super) create: bool,
-    pub(super) any_owner: bool,
 }
 
 impl Default for SpaceOptions {
@@ -37,17 +32,12 @@ impl Default for SpaceOptions {
         Self {
             clients: 1024,
             peer_bits: 31,
-            cells: 256,
             names: 1 << 20,
             nodes: 1,
             regions: vec![16 << 20],
-            reserve: None,
-            patience_ns: 5_000_000_000,
             tag: String::new(),
-            params: Vec::new(),
             initial: Vec::new(),
             create: true,
-            any_owner: false,
         }
     }
 }
@@ -59,20 +49,14 @@ impl SpaceOptions {
         self
     }
 
-    /// Peers' numbers must fit into this many bits of a lock word. What the number of clients does not need of them
-    /// is used to keep a number from coming back soon after its client has gone.
+    /// Peer ids must fit into this many bits of a lock word. Bits that the number of clients does not need hold a
+    /// generation, so that an id is not reused soon after its client has left.
     pub fn peer_bits(mut self, bits: u32) -> Self {
         self.peer_bits = u64::from(bits);
         self
     }
 
-    /// Cells of 64 bytes in every mailbox. A message takes one, and one more for every six words of its tail.
-    pub fn mailbox_cells(mut self, cells: u64) -> Self {
-        self.cells = cells;
-        self
-    }
-
-    /// Room for this many names, which is also the number of lock ids the directory hands out.
+    /// Room for this many names, and as many lock ids.
     pub fn names(mut self, names: u64) -> Self {
         self.names = names;
         self
@@ -90,75 +74,49 @@ impl SpaceOptions {
         self
     }
 
-    /// How large a region can come to be. Address space only; by default 64 GiB, or what the space starts with if
-    /// that is more.
-    pub fn reserve(mut self, bytes: u64) -> Self {
-        self.reserve = Some(bytes);
-        self
-    }
-
-    /// How long a sender waits for a reader that takes nothing out of its full mailbox before it counts as lost.
-    pub fn send_patience_ns(mut self, ns: u64) -> Self {
-        self.patience_ns = ns;
-        self
-    }
-
-    /// What the space's owner calls its protocol: up to 64 bytes, found again by [`ShmSpace::tag`](super::ShmSpace::tag).
+    /// The protocol's name: up to 64 bytes, read back by [`ShmSpace::tag`](super::ShmSpace::tag).
     pub fn tag(mut self, tag: &str) -> Self {
         tag.clone_into(&mut self.tag);
         self
     }
 
-    /// The owner's own parameters: up to 2048 bytes, found again by [`ShmSpace::params`](super::ShmSpace::params).
-    pub fn params(mut self, params: &[u8]) -> Self {
-        self.params = params.to_vec();
-        self
-    }
-
-    /// Words of lock memory that do not start as zero.
+    /// Words of lock memory that do not start at zero.
     pub fn initial(mut self, words: &[(Addr, u64)]) -> Self {
         self.initial = words.to_vec();
         self
     }
 
-    /// Whether a missing space is made (the default) or an error.
+    /// Whether a missing space is created (the default) or an error.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// Also opens a space of another user, who can then break every lock in it.
-    pub fn any_owner(mut self, any: bool) -> Self {
-        self.any_owner = any;
-        self
-    }
-
     pub(super) fn shape(&self) -> Result<Shape, SpaceError> {
-        if self.tag.len() > TAG_MAX || self.params.len() > PARAMS_MAX {
-            return Err(SpaceError::BadOptions("the tag has at most 64 bytes, the parameters 2048"));
+        if self.tag.len() > TAG_MAX {
+            return Err(SpaceError::BadOptions("the tag has at most 64 bytes"));
         }
         let largest = self.regions.iter().copied().max().unwrap_or(0);
-        let reserve = self.reserve.unwrap_or(64 << 30).max(largest);
-        if reserve > 1 << 46 {
+        if largest > 1 << 46 {
             return Err(SpaceError::BadOptions("lock memory beyond 64 TiB"));
         }
         Ok(Shape {
             clients: self.clients,
             peer_bits: self.peer_bits,
-            cells: self.cells,
+            cells: 256,
             buckets: 1024,
             names: self.names,
             refs: self.names.saturating_mul(4).min(1 << 32),
             nodes: self.nodes,
             regions: self.regions.len() as u64,
-            reserve: reserve.next_multiple_of(PAGE),
-            patience_ns: self.patience_ns,
+            reserve: largest.next_multiple_of(PAGE).max(PAGE),
+            patience_ns: 5_000_000_000,
         })
     }
 }
 
-/// Where the space called `name` lives: in the folder that `LOCKWRIGHT_DIR` names, or in the host's shared memory.
-/// Every user has spaces of their own.
+/// Where the space `name` lives: in the folder `LOCKWRIGHT_DIR`, or in the host's shared memory. The user id is part of
+/// the file's name.
 ///
 /// ```
 /// let path = lockwright_fabric::backend::shm::space_path("builds")?;

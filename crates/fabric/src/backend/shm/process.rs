@@ -1,7 +1,7 @@
-//! Which process a client is, and whether it has ended.
+//! The process of a client, and whether it has ended.
 //!
-//! A pid alone names whichever process has it today. With the time the process was started, in ticks since boot, it names
-//! one process until the host is started again.
+//! A pid alone is reused. With the start time of the process, in ticks since boot, it names one process until the next
+//! boot.
 //!
 //! | the system's answer | state |
 //! |---|---|
@@ -10,9 +10,9 @@
 //! | `/proc/PID/stat` cannot be read, and `kill(PID, 0)` says ESRCH | ended |
 //! | `/proc/PID/stat` cannot be read, whatever else `kill` says | unknown |
 //!
-//! Locks are taken away from processes that have ended, so nothing else may count as that. `/proc/PID/stat` cannot be read
-//! by a process without a free file descriptor (EMFILE, ENFILE), nor if the system hides other users' processes (ENOENT);
-//! `kill` needs no descriptor and sees them all.
+//! Locks of ended processes are recovered, so a live process must never count as ended. `/proc/PID/stat` cannot be read
+//! without a free file descriptor (EMFILE, ENFILE), nor if the system hides other users' processes (ENOENT); `kill` needs
+//! no descriptor and sees them all.
 
 use super::error::SpaceError;
 use crate::wait::Time;
@@ -45,11 +45,11 @@ pub struct Process {
 /// What is known of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
-    /// It is there; perhaps it is stopped.
+    /// It exists; it may be stopped.
     Alive,
-    /// It is not there any more, or only as a zombie.
+    /// It has ended, or is a zombie.
     Ended,
-    /// The system did not say. Treat it as alive: its lease may run out, and other processes may be able to tell.
+    /// The system did not say. Treat it as alive: its lease may run out.
     Unknown,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn now() -> Time {
     Time(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Which start of the host this is.
+/// The host's boot id.
 pub(super) fn boot_id() -> Result<u128, SpaceError> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(|error| no_proc(&error))?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -97,7 +97,7 @@ impl Process {
         }
     }
 
-    /// Whether it is still there.
+    /// Whether it has ended.
     pub fn state(self) -> ProcessState {
         match Stat::read(self.pid) {
             Ok(stat) if stat.ended || stat.start != self.start => ProcessState::Ended,
@@ -115,7 +115,7 @@ impl Process {
     /// gives out no pidfd (kernels before 5.3, a sandbox, no free descriptor).
     pub(super) fn pidfd(self) -> Option<OwnedFd> {
         let pidfd = pidfd_open(pid_of(self.pid)?, PidfdFlags::empty()).ok()?;
-        // Looked at after the descriptor was opened: a process that is alive by then is the one it was opened for.
+        // Checked after the descriptor was opened: if the process is alive now, the descriptor is its.
         (self.state() == ProcessState::Alive).then_some(pidfd)
     }
 }
@@ -124,7 +124,7 @@ fn pid_of(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
 
-/// The state of whichever process has `pid` now.
+/// The state of the process that has `pid` now.
 pub(super) fn state_of_pid(pid: u32) -> ProcessState {
     match Stat::read(pid) {
         Ok(stat) if stat.ended => ProcessState::Ended,
@@ -178,7 +178,7 @@ impl Stat {
     }
 }
 
-/// What this process is called in lists: the host's name and the program's.
+/// This process in listings: host and program.
 pub(super) fn label() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let program = fs::read_to_string("/proc/self/comm").unwrap_or_default();
@@ -190,13 +190,27 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
-    const WITHOUT_DESCRIPTORS: &str = "LOCKWRIGHT_TEST_WITHOUT_DESCRIPTORS";
+    /// A process that is killed when this is dropped.
+    struct Sleeper(Child, Process);
 
-    fn sleeper() -> (Child, Process) {
-        let child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
-        let process = Process::with_pid(child.id()).unwrap().unwrap();
-        (child, process)
+    impl Sleeper {
+        fn new() -> Self {
+            let mut command = Command::new("sleep");
+            command.arg("600").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let child = command.spawn().unwrap();
+            let process = Process::with_pid(child.id()).unwrap().unwrap();
+            Self(child, process)
+        }
     }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    const WITHOUT_DESCRIPTORS: &str = "LOCKWRIGHT_TEST_WITHOUT_DESCRIPTORS";
 
     #[test]
     fn a_process_is_there_until_it_has_ended_even_as_a_zombie() {
@@ -204,7 +218,8 @@ mod tests {
         assert_eq!(own.state(), ProcessState::Alive);
         let earlier = Process { start: own.start - 1, ..own };
         assert_eq!(earlier.state(), ProcessState::Ended, "another process with the same pid");
-        let (mut child, process) = sleeper();
+        let mut sleeper = Sleeper::new();
+        let Sleeper(child, process) = &mut sleeper;
         let pidfd = process.pidfd().unwrap();
         assert_eq!([process.state(), state_by_pidfd(&pidfd)], [ProcessState::Alive; 2]);
         child.kill().unwrap();
@@ -257,25 +272,22 @@ mod tests {
     }
 
     fn look_without_descriptors() {
-        let (mut child, process) = sleeper();
-        let (mut zombie, dead) = sleeper();
-        let pidfd = dead.pidfd().unwrap();
+        let mut sleeper = Sleeper::new();
+        let Sleeper(child, process) = &mut sleeper;
+        let pidfd = process.pidfd().unwrap();
         let all: Vec<_> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
         assert!(!all.is_empty());
         assert_eq!([process.state(), state_of_pid(process.pid)], [ProcessState::Unknown; 2]);
         assert!(!process.has_ended() && process.pidfd().is_none());
         let error = Process::with_pid(process.pid).unwrap_err();
         assert_eq!(error, SpaceError::System { doing: "read /proc", error: Errno::MFILE });
-        for child in [&mut child, &mut zombie] {
-            child.kill().unwrap();
-        }
+        child.kill().unwrap();
         while state_by_pidfd(&pidfd) != ProcessState::Ended {
             std::thread::yield_now();
         }
-        for child in [&mut child, &mut zombie] {
-            child.wait().unwrap();
-        }
-        assert_eq!([process.state(), dead.state()], [ProcessState::Ended; 2]);
+        assert_eq!(process.state(), ProcessState::Unknown, "a zombie has its pid");
+        child.wait().unwrap();
+        assert_eq!(process.state(), ProcessState::Ended);
         assert_eq!(Process::with_pid(process.pid), Ok(None));
     }
 }

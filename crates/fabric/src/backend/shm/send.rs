@@ -1,13 +1,13 @@
-//! Sending: put the message into the receiver's mailbox, and ring.
+//! Sending: store the message in the receiver's mailbox and ring its doorbell.
 //!
-//! A full mailbox makes the sender wait. Meanwhile it empties its own mailbox, so that two clients that write to each
-//! other cannot block each other. A reader that takes nothing out for as long as the space's patience counts as lost.
+//! If the mailbox is full, the sender waits. Meanwhile it drains its own mailbox, so that two clients that send to each
+//! other cannot block each other. A receiver that takes nothing for the space's patience (5 s) counts as lost.
 
 use super::client::Client;
-use super::mailbox::{Payload, Posted, cut};
+use super::mailbox::{Payload, Pushed, to_cells};
 use crate::addr::PeerId;
 use crate::backend::clock::Alarm;
-use crate::backend::run::rest_on;
+use crate::backend::run::park_on;
 use crate::endpoint::FabricError;
 use crate::message::Message;
 use crate::wait::{Deadline, Time};
@@ -15,24 +15,24 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// How often a sender looks for room.
+/// How often a sender checks a full mailbox.
 const LOOK_NS: u64 = 100_000;
 
-/// The future of `send`. Mostly done before it is polled.
+/// The future of `send`. Usually done before it is polled.
 #[derive(Debug)]
 pub(super) enum Sending<'a> {
     Done(Result<(), FabricError>),
-    Stuck(Box<Stuck<'a>>),
+    Blocked(Box<Blocked<'a>>),
 }
 
-/// A message that did not fit.
+/// A message for which there was no room.
 #[derive(Debug)]
-pub(super) struct Stuck<'a> {
+pub(super) struct Blocked<'a> {
     client: &'a Arc<Client>,
     to: PeerId,
     cells: Vec<Payload>,
     sent: usize,
-    /// Where the reader was when last seen to move, and when that was.
+    /// The receiver's position when it last moved, and when that was.
     head: u64,
     moved: Time,
     alarm: Option<Alarm>,
@@ -40,17 +40,17 @@ pub(super) struct Stuck<'a> {
 
 impl<'a> Sending<'a> {
     pub(super) fn new(client: &'a Arc<Client>, to: PeerId, message: &Message) -> Self {
-        if !client.is_in() {
-            return Self::Done(Err(FabricError::Expelled));
+        if !client.is_member() {
+            return Self::Done(Err(FabricError::Evicted));
         }
-        let number = if message.tail.is_empty() { 0 } else { client.number() };
-        for (sent, cell) in cut(to, message, number).enumerate() {
+        let number = if message.tail.is_empty() { 0 } else { client.next_message_number() };
+        for (sent, cell) in to_cells(to, message, number).enumerate() {
             match deliver(client, to, &cell) {
                 Ok(None) => {}
                 Err(lost) => return Self::Done(Err(lost)),
                 Ok(Some(head)) => {
-                    let (cells, moved) = (cut(to, message, number).collect(), client.shared.clock.now());
-                    return Self::Stuck(Box::new(Stuck {
+                    let (cells, moved) = (to_cells(to, message, number).collect(), client.shared.clock.now());
+                    return Self::Blocked(Box::new(Blocked {
                         client,
                         to,
                         cells,
@@ -66,19 +66,19 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Puts one cell in: `Some` with the reader's place if there is no room.
+/// Stores one cell: `Some` with the receiver's position if there is no room.
 fn deliver(client: &Client, to: PeerId, cell: &Payload) -> Result<Option<u64>, FabricError> {
     let shared = &client.shared;
     let lost = FabricError::PeerLost(to);
     let slot = shared.find_alive(to).ok_or(lost)?;
-    match shared.post(slot, client.joined.peer, cell) {
-        Posted::Full { head } if shared.still_alive(to) => Ok(Some(head)),
-        Posted::Full { .. } => Err(lost),
-        Posted::In { waits, position } => {
-            // A reader that sleeps or has left something unread may be dead, and nobody may have noticed. One that has
-            // taken out everything was alive a moment ago. One that took this out and left was not lost.
+    match shared.push_cell(slot, client.membership.peer, cell) {
+        Pushed::Full { head } if shared.is_alive_cached(to) => Ok(Some(head)),
+        Pushed::Full { .. } => Err(lost),
+        Pushed::Stored { waits, position } => {
+            // A receiver that sleeps or has unread messages may be dead without anybody having noticed. One that has read
+            // everything was alive a moment ago. One that read this message and left was not lost.
             let doubtful = shared.ring(slot) || waits;
-            if doubtful && !shared.still_alive(to) && !shared.was_read(slot, position) {
+            if doubtful && !shared.is_alive_cached(to) && !shared.was_read(slot, position) {
                 return Err(lost);
             }
             Ok(None)
@@ -86,14 +86,14 @@ fn deliver(client: &Client, to: PeerId, cell: &Payload) -> Result<Option<u64>, F
     }
 }
 
-impl Stuck<'_> {
-    fn go_on(&mut self, cx: &Context<'_>) -> Poll<Result<(), FabricError>> {
+impl Blocked<'_> {
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<(), FabricError>> {
         let shared = &self.client.shared;
-        if !self.client.is_in() {
-            return Poll::Ready(Err(FabricError::Expelled));
+        if !self.client.is_member() {
+            return Poll::Ready(Err(FabricError::Evicted));
         }
-        // Perhaps it is this client's own mailbox, or the reader is stuck on it.
-        drop(self.client.pump(false));
+        // Perhaps it is this client's own mailbox, or the receiver is blocked on it.
+        drop(self.client.drain(false));
         while let Some(cell) = self.cells.get(self.sent) {
             match deliver(self.client, self.to, cell) {
                 Err(lost) => return Poll::Ready(Err(lost)),
@@ -106,7 +106,7 @@ impl Stuck<'_> {
                     if now.since(self.moved) > shared.layout.shape.patience_ns {
                         return Poll::Ready(Err(FabricError::PeerLost(self.to)));
                     }
-                    if !rest_on(cx.waker(), None, Some(LOOK_NS)) {
+                    if !park_on(cx.waker(), None, Some(LOOK_NS)) {
                         self.alarm = None;
                         shared.clock.keep_alarm(&mut self.alarm, Deadline::At(now.plus(LOOK_NS)), cx);
                     }
@@ -125,7 +125,7 @@ impl Future for Sending<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
             Sending::Done(result) => Poll::Ready(*result),
-            Sending::Stuck(stuck) => stuck.go_on(cx),
+            Sending::Blocked(blocked) => blocked.poll(cx),
         }
     }
 }

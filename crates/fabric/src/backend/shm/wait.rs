@@ -1,11 +1,10 @@
-//! Waiting for a word: look, spin for a moment, then sleep until a verb changes the word or the deadline comes.
+//! Waiting for a word: check, spin briefly, then sleep until a verb changes the word or the deadline passes.
 
 use super::client::Client;
-use super::park::{STANDING_LOOK_NS, Seat};
+use super::park::{UNREGISTERED_POLL_NS, WaiterSlot};
 use crate::addr::Value;
 use crate::backend::clock::Alarm;
-use crate::backend::run::{Doorbell, rest_on};
-use crate::backend::sought::Sought;
+use crate::backend::run::{Doorbell, park_on};
 use crate::endpoint::FabricError;
 use crate::verb::Op;
 use crate::wait::{Deadline, Time, Wait, Waited};
@@ -13,30 +12,30 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Looks before a waiter sleeps: a few microseconds, in which a running holder may well be done.
+/// Checks before a waiter sleeps: a few microseconds, in which a running holder may release.
 pub(super) const SPINS: u32 = 400;
 
-/// The future of `wait_until`. It gives up its seat when dropped.
+/// The future of `wait_until`. Dropping it unregisters the waiter.
 #[derive(Debug)]
 pub(super) struct Waiting<'a, T: Value> {
     client: &'a Arc<Client>,
     wait: Wait<T>,
     spun: bool,
-    seat: Option<Seat>,
-    place: Option<u64>,
+    slot: Option<WaiterSlot>,
+    waker_key: Option<u64>,
     alarm: Option<Alarm>,
 }
 
 impl<'a, T: Value> Waiting<'a, T> {
     pub(super) fn new(client: &'a Arc<Client>, wait: Wait<T>) -> Self {
-        Self { client, wait, spun: false, seat: None, place: None, alarm: None }
+        Self { client, wait, spun: false, slot: None, waker_key: None, alarm: None }
     }
 
-    /// The wait's end, if it has come.
-    fn look(&self) -> Poll<Result<Waited<T>, FabricError>> {
+    /// Ready if the wait is over.
+    fn check(&self) -> Poll<Result<Waited<T>, FabricError>> {
         let shared = &self.client.shared;
-        if !self.client.is_in() {
-            return Poll::Ready(Err(FabricError::Expelled));
+        if !self.client.is_member() {
+            return Poll::Ready(Err(FabricError::Evicted));
         }
         let addr = self.wait.word.addr();
         let Some((wide, _)) = shared.reach(addr, T::WIDTH, &Op::Read) else { shared.refuse(addr, T::WIDTH) };
@@ -49,36 +48,36 @@ impl<'a, T: Value> Waiting<'a, T> {
         Poll::Pending
     }
 
-    fn settle(&mut self, cx: &Context<'_>) {
-        let Wait { word, cond, or, deadline, .. } = self.wait;
+    /// Registers the waiter and arranges its wake-up; the caller checks once more.
+    fn park(&mut self, cx: &Context<'_>) {
+        let (raw, deadline) = (self.wait.raw(), self.wait.deadline);
         let shared = &self.client.shared;
-        if self.seat.is_none() {
-            self.seat = shared.sit_down(word.addr(), self.client.joined.peer);
+        if self.slot.is_none() {
+            self.slot = shared.register_waiter(raw.addr, self.client.membership.peer);
         }
         let now = shared.clock.now();
-        let until = match (deadline, self.seat) {
+        let until = match (deadline, self.slot) {
             (Deadline::At(time), Some(_)) => Some(time),
-            (Deadline::At(time), None) => Some(time.min(now.plus(STANDING_LOOK_NS))),
+            (Deadline::At(time), None) => Some(time.min(now.plus(UNREGISTERED_POLL_NS))),
             (_, Some(_)) => None,
-            (_, None) => Some(now.plus(STANDING_LOOK_NS)),
+            (_, None) => Some(now.plus(UNREGISTERED_POLL_NS)),
         };
-        let bell: Arc<dyn Doorbell> = Arc::clone(self.client) as _;
-        if !rest_on(cx.waker(), Some(&bell), until.map(|until| until.since(now))) {
-            let sought = Sought { addr: word.addr(), width: T::WIDTH, cond, or };
-            self.client.doze(&mut self.place, Some(sought), cx.waker());
-            keep_alarm(self.client, &mut self.alarm, until, self.seat.is_none(), cx);
+        let doorbell: Arc<dyn Doorbell> = Arc::clone(self.client) as _;
+        if !park_on(cx.waker(), Some(&doorbell), until.map(|until| until.since(now))) {
+            self.client.register_waker(&mut self.waker_key, Some(raw), cx.waker());
+            keep_alarm(self.client, &mut self.alarm, until, self.slot.is_none(), cx);
         }
     }
 
-    fn give_up_places(&mut self) {
-        if let Some(seat) = self.seat.take() {
-            self.client.shared.stand_up(seat);
+    fn unregister(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.client.shared.unregister_waiter(slot);
         }
-        self.client.rise(&mut self.place);
+        self.client.unregister_waker(&mut self.waker_key);
     }
 }
 
-/// Keeps an alarm for `until`. One that is `moving` is set anew each time.
+/// Keeps an alarm for `until`, set anew each time if `until` is `moving`.
 pub(super) fn keep_alarm(
     client: &Client,
     alarm: &mut Option<Alarm>,
@@ -104,20 +103,20 @@ impl<T: Value> Future for Waiting<'_, T> {
         if !this.spun {
             let spins = if this.wait.deadline == Deadline::Now { 1 } else { SPINS };
             for _ in 0..spins {
-                if let Poll::Ready(end) = this.look() {
+                if let Poll::Ready(end) = this.check() {
                     return Poll::Ready(end);
                 }
                 std::hint::spin_loop();
             }
-            // Sleeping is for the next poll: the first may come from a `block_on` that has made no waker yet.
+            // Sleep only in the next poll: the first may come from a `block_on` that has no waker yet.
             this.spun = true;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        this.settle(cx);
-        let end = this.look();
+        this.park(cx);
+        let end = this.check();
         if end.is_ready() {
-            this.give_up_places();
+            this.unregister();
         }
         end
     }
@@ -125,6 +124,6 @@ impl<T: Value> Future for Waiting<'_, T> {
 
 impl<T: Value> Drop for Waiting<'_, T> {
     fn drop(&mut self) {
-        self.give_up_places();
+        self.unregister();
     }
 }

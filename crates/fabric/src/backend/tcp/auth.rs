@@ -1,45 +1,45 @@
-//! The shared token: how a client and a server show each other that they know it, without ever sending it.
+//! Authentication by a shared secret: both sides prove that they know it, without sending it.
 //!
-//! Client and server each throw in 32 random bytes. A proof is HMAC-SHA256, keyed with the token, over the side's
-//! name, both sides' bytes and the session asked for; so a proof is good for one connection and one direction only,
-//! and nobody learns the token from it. Proofs are compared in constant time.
+//! Each side sends a nonce of 32 random bytes. A proof is HMAC-SHA256, keyed with the secret, over the side's name, both
+//! nonces and the session id: it is valid for one connection and one direction, and does not reveal the secret. Proofs are
+//! compared in constant time.
 //!
-//! A token keeps strangers out. It does not hide or protect what is said afterwards: that takes TLS.
+//! A secret authenticates; it neither encrypts nor protects the traffic. That takes TLS.
 
 use super::frame::SessionId;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use std::fmt;
 
-/// Shorter tokens could be guessed by whoever recorded a proof.
-const MIN_TOKEN: usize = 16;
+/// Shorter secrets could be guessed from a recorded proof.
+const MIN_SECRET: usize = 16;
 
 /// A secret that server and clients share.
 ///
 /// ```
-/// use lockwright_fabric::backend::tcp::Token;
-/// assert!(Token::new("short").is_err());
-/// let token = Token::new("a long and random line of text\n").unwrap();
-/// assert_eq!(format!("{token:?}"), "Token(…)");
+/// use lockwright_fabric::backend::tcp::Secret;
+/// assert!(Secret::new("short").is_err());
+/// let secret = Secret::new("a long and random line of text\n").unwrap();
+/// assert_eq!(format!("{secret:?}"), "Secret(…)");
 /// ```
 #[derive(Clone)]
-pub struct Token(Vec<u8>);
+pub struct Secret(Vec<u8>);
 
-/// The token is too short to keep anybody out.
+/// The secret is too short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a token needs at least {MIN_TOKEN} bytes, this one has {0}: `head -c 32 /dev/urandom | base64` makes a good one"
+    "a secret needs at least {MIN_SECRET} bytes, this one has {0}: `head -c 32 /dev/urandom | base64` makes a good one"
 )]
-pub struct WeakToken(usize);
+pub struct WeakSecret(usize);
 
-impl Token {
-    /// A token of these bytes; white space around them, such as the end of a line, does not count.
+impl Secret {
+    /// A secret of these bytes; white space around them, such as the end of a line, does not count.
     ///
     /// # Errors
     /// If it is too short to be a secret.
-    pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, WeakToken> {
+    pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, WeakSecret> {
         let bytes = bytes.as_ref().trim_ascii();
-        if bytes.len() < MIN_TOKEN { Err(WeakToken(bytes.len())) } else { Ok(Self(bytes.to_vec())) }
+        if bytes.len() < MIN_SECRET { Err(WeakSecret(bytes.len())) } else { Ok(Self(bytes.to_vec())) }
     }
 
     fn mac(&self, side: Side, exchange: &Exchange) -> Hmac<Sha256> {
@@ -65,32 +65,32 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
+        f.write_str("Secret(…)")
     }
 }
 
-/// Who proves.
+/// The side that proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backend) enum Side {
     Client,
     Server,
 }
 
-/// What a proof is about.
+/// What a proof covers.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::backend) struct Exchange {
-    /// The client's random bytes.
+    /// The client's nonce.
     pub(in crate::backend) client: [u8; 32],
     /// The server's.
     pub(in crate::backend) server: [u8; 32],
-    /// The session the client asked for.
+    /// The session that the client asked for.
     pub(in crate::backend) session: SessionId,
 }
 
-/// Random bytes that nobody can guess.
-pub(in crate::backend) fn secret<const N: usize>() -> [u8; N] {
+/// Random bytes for nonces and session ids.
+pub(in crate::backend) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::getrandom(&mut bytes).expect("the system has random bytes");
     bytes
@@ -101,14 +101,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_is_good_for_one_side_one_exchange_and_one_token() {
-        let token = Token::new("0123456789abcdef").unwrap();
+    fn a_proof_is_good_for_one_side_one_exchange_and_one_secret() {
+        let secret = Secret::new("0123456789abcdef").unwrap();
         let exchange = Exchange { client: [1; 32], server: [2; 32], session: [3; 16] };
-        let proof = token.prove(Side::Client, &exchange);
-        assert!(token.accepts(Side::Client, &exchange, &proof));
-        assert!(!token.accepts(Side::Server, &exchange, &proof));
-        assert!(!token.accepts(Side::Client, &Exchange { server: [4; 32], ..exchange }, &proof));
-        assert!(!token.accepts(Side::Client, &Exchange { session: [0; 16], ..exchange }, &proof));
-        assert!(!Token::new("0123456789abcdeF").unwrap().accepts(Side::Client, &exchange, &proof));
+        let proof = secret.prove(Side::Client, &exchange);
+        assert!(secret.accepts(Side::Client, &exchange, &proof));
+        assert!(!secret.accepts(Side::Server, &exchange, &proof));
+        assert!(!secret.accepts(Side::Client, &Exchange { server: [4; 32], ..exchange }, &proof));
+        assert!(!secret.accepts(Side::Client, &Exchange { session: [0; 16], ..exchange }, &proof));
+        assert!(!Secret::new("0123456789abcdeF").unwrap().accepts(Side::Client, &exchange, &proof));
     }
 }

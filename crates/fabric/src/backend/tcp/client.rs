@@ -1,12 +1,13 @@
-//! A client's connection: the handshake, the task that reads, and what it does to come back after a break.
+//! A client's connection: the handshake, the task that reads, and reconnecting.
 
-use super::auth::{Exchange, Side, Token, secret};
-use super::connection::MISSED_BEATS;
-use super::fate::Fate;
+use super::auth::{Exchange, Secret, Side, random_bytes};
+use super::close_reason::CloseReason;
+use super::connection::MISSED_HEARTBEATS;
 use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, Welcome};
 use super::incoming::{Incoming, ReadError};
 use super::link::Link;
 use super::outgoing::Outgoing;
+use super::stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsClient;
 use std::future::poll_fn;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout, timeout_at};
 
-/// Pauses between attempts to come back.
+/// Backoff between attempts to reconnect.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -27,27 +28,27 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// ```
 /// use lockwright_fabric::backend::tcp::ConnectOptions;
 /// let options = ConnectOptions { name: "billing on db7".to_owned(), ..ConnectOptions::default() };
-/// assert!(options.token.is_none());
+/// assert!(options.secret.is_none());
 /// ```
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// What the server must know too.
-    pub token: Option<Token>,
-    /// Whom to trust; without it nothing is encrypted.
+    /// The secret that the server must know too.
+    pub secret: Option<Secret>,
+    /// The trusted certificates; without them nothing is encrypted.
     #[cfg(feature = "tls")]
     pub tls: Option<TlsClient>,
-    /// Who this is, for people who look at the server.
+    /// The client's name, shown by the server.
     pub name: String,
-    /// How long connecting may take.
+    /// The time limit of one attempt to connect.
     pub timeout: Duration,
-    /// The most bytes that wait to be written before the connection counts as broken.
+    /// The most unwritten bytes before the connection counts as broken.
     pub max_unwritten: usize,
 }
 
 impl Default for ConnectOptions {
     fn default() -> Self {
         Self {
-            token: None,
+            secret: None,
             #[cfg(feature = "tls")]
             tls: None,
             name: format!("process {}", std::process::id()),
@@ -60,68 +61,68 @@ impl Default for ConnectOptions {
 /// Why a client could not connect.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The network says no.
+    /// The network failed.
     #[error("cannot reach the server: {0}")]
     Io(#[from] io::Error),
     /// No answer in time.
     #[error("the server did not answer in time")]
     TimedOut,
-    /// The server said no.
+    /// The server refused.
     #[error("the server refused: {text}")]
     Refused {
         /// Why.
         why: Refusal,
         /// This run of the server.
         epoch: u64,
-        /// Why, for people.
+        /// The reason in words.
         text: String,
     },
-    /// The server wants a token.
-    #[error("the server wants a token, and none was given")]
-    TokenWanted,
-    /// The server does not know our token: it may be somebody else.
-    #[error("the server did not prove that it knows the token: it is not the one this token is for")]
+    /// The server requires a secret.
+    #[error("the server wants a secret, and none was given")]
+    SecretRequired,
+    /// The server does not know the secret: it may be another server.
+    #[error("the server did not prove that it knows the secret: it is not the one this secret is for")]
     Unproven,
-    /// What it says makes no sense.
+    /// Its frames are malformed.
     #[error("this is not a Lockwright server: {0}")]
     Foreign(FrameError),
-    /// Something else came than a welcome.
+    /// The server ended the handshake.
     #[error("the server broke off the handshake")]
-    BrokenOff,
+    HandshakeAborted,
 }
 
 impl From<ReadError> for ConnectError {
     fn from(error: ReadError) -> Self {
         match error {
-            ReadError::Closed => Self::BrokenOff,
+            ReadError::Closed => Self::HandshakeAborted,
             ReadError::Io(error) => Self::Io(error),
             ReadError::Frame(error) => Self::Foreign(error),
         }
     }
 }
 
-/// A connection that is in.
-pub(super) struct Line {
-    /// Read by the task below, and by threads that wait: whoever gets there first.
+/// An authenticated connection.
+pub(super) struct Connection {
+    /// Read by the session's task, and by threads in [`read_blocking`](super::TcpEndpoint::read_blocking).
     pub(super) incoming: Arc<Mutex<Incoming>>,
     pub(super) out: Arc<Outgoing>,
     pub(super) welcome: Welcome,
 }
 
-/// Connects and shakes hands: for a new session, or to go on with one after message `seen`.
+/// Connects, for a new session or to resume one after message `seen`.
 pub(super) async fn open(
     address: SocketAddr,
     options: &ConnectOptions,
     session: SessionId,
     epoch: u64,
     seen: u64,
-) -> Result<Line, ConnectError> {
-    let nonce = secret();
+) -> Result<Connection, ConnectError> {
+    let nonce = random_bytes();
     let hello = Hello { features: 0, session, epoch, seen, nonce, name: options.name.clone() };
     let opening = async {
         let (mut incoming, out) = dial(address, options).await?;
-        match shake_hands(&mut incoming, &out, options, hello).await {
-            Ok(welcome) => Ok(Line { incoming: Arc::new(Mutex::new(incoming)), out, welcome }),
+        match handshake(&mut incoming, &out, options, hello).await {
+            Ok(welcome) => Ok(Connection { incoming: Arc::new(Mutex::new(incoming)), out, welcome }),
             Err(error) => {
                 out.close();
                 Err(error)
@@ -132,22 +133,16 @@ pub(super) async fn open(
 }
 
 async fn dial(address: SocketAddr, options: &ConnectOptions) -> io::Result<(Incoming, Arc<Outgoing>)> {
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
+    let tcp = TcpStream::connect(address).await?;
+    tcp.set_nodelay(true)?;
     #[cfg(feature = "tls")]
     if let Some(tls) = &options.tls {
-        let (reader, writer) = tokio::io::split(tls.connect(stream).await?);
-        let out = Outgoing::new(None, options.max_unwritten);
-        tokio::spawn(Arc::clone(&out).write(Some(Box::new(writer))));
-        return Ok((Incoming::new(reader), out));
+        return Ok(stream::sealed(tls.connect(tcp).await?, options.max_unwritten));
     }
-    let (reader, writer) = stream.into_split();
-    let out = Outgoing::new(Some(writer), options.max_unwritten);
-    tokio::spawn(Arc::clone(&out).write(None));
-    Ok((Incoming::new(reader), out))
+    Ok(stream::plain(tcp, options.max_unwritten))
 }
 
-async fn shake_hands(
+async fn handshake(
     incoming: &mut Incoming,
     out: &Outgoing,
     options: &ConnectOptions,
@@ -155,89 +150,94 @@ async fn shake_hands(
 ) -> Result<Welcome, ConnectError> {
     let mut exchange = Exchange { client: hello.nonce, server: [0; 32], session: hello.session };
     out.push(|bytes| Frame::Hello(hello).encode(bytes));
-    let mut proven = options.token.is_none();
+    let mut proven = options.secret.is_none();
     loop {
         match incoming.frame().await? {
             Frame::Challenge(nonce) => {
-                let token = options.token.as_ref().ok_or(ConnectError::TokenWanted)?;
+                let secret = options.secret.as_ref().ok_or(ConnectError::SecretRequired)?;
                 exchange.server = nonce;
-                let proof = token.prove(Side::Client, &exchange);
+                let proof = secret.prove(Side::Client, &exchange);
                 out.push(|bytes| Frame::Proof(proof).encode(bytes));
                 proven = true;
             }
             Frame::Welcome(welcome) => {
                 let known = options
-                    .token
+                    .secret
                     .as_ref()
-                    .is_none_or(|token| token.accepts(Side::Server, &exchange, &welcome.proof));
+                    .is_none_or(|secret| secret.accepts(Side::Server, &exchange, &welcome.proof));
                 return if proven && known { Ok(welcome) } else { Err(ConnectError::Unproven) };
             }
             Frame::Refused { why, epoch, text } => return Err(ConnectError::Refused { why, epoch, text }),
-            _ => return Err(ConnectError::BrokenOff),
+            _ => return Err(ConnectError::HandshakeAborted),
         }
     }
 }
 
-/// Keeps a session going until it is over. The keeper is an argument, so that it exists from the beginning: the runtime
-/// may go away before this is polled for the first time.
-pub(super) async fn keep_going(keeper: Keeper, address: SocketAddr, options: ConnectOptions, line: Line) {
-    let link = &keeper.0;
-    let mut line = line;
+/// Reads and reconnects until the session is over. The guard is an argument, so that it exists even if the runtime is
+/// dropped before the first poll.
+pub(super) async fn run_session(
+    guard: EndOnDrop,
+    address: SocketAddr,
+    options: ConnectOptions,
+    connection: Connection,
+) {
+    let link = &guard.0;
+    let mut connection = connection;
     loop {
-        let fate = read(link, line).await;
-        if let Some(fate) = fate {
-            link.end(fate);
+        let reason = read(link, connection).await;
+        if let Some(reason) = reason {
+            link.end(reason);
         }
-        if !link.go_down() {
+        if !link.connection_lost() {
             return;
         }
-        match come_back(link, address, &options).await {
-            Ok(new) => line = new,
-            Err(fate) => return link.end(fate),
+        match reconnect(link, address, &options).await {
+            Ok(new) => connection = new,
+            Err(reason) => return link.end(reason),
         }
-        if !link.go_up(&line) {
-            line.out.push(|bytes| Frame::Goodbye.encode(bytes));
-            line.out.finish();
+        if !link.connection_resumed(&connection) {
+            connection.out.push(|bytes| Frame::Goodbye.encode(bytes));
+            connection.out.finish();
             return;
         }
     }
 }
 
-/// Whoever keeps a session going. When it goes, so does the session: nobody may wait for ever.
-pub(super) struct Keeper(pub(super) Arc<Link>);
+/// Ends the session when its task is dropped: otherwise requests would wait for ever.
+pub(super) struct EndOnDrop(pub(super) Arc<Link>);
 
-impl Drop for Keeper {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
-        self.0.end(Fate::Expired);
+        self.0.end(CloseReason::Expired);
     }
 }
 
-/// Takes in what the server says until the connection breaks. The session's fate, if that was it.
-async fn read(link: &Link, line: Line) -> Option<Fate> {
-    let Line { incoming, out, .. } = line;
+/// Processes the server's frames until the connection breaks. The close reason, if that ended the session.
+async fn read(link: &Link, connection: Connection) -> Option<CloseReason> {
+    let Connection { incoming, out, .. } = connection;
     let _close = CloseAtDrop(&out);
-    let beat = Duration::from_nanos(link.welcome.heartbeat_ns.max(1_000_000));
-    let mut beats = interval_at(Instant::now() + beat, beat);
-    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut silent, mut heard) = (0, link.heard());
-    // What came behind the welcome.
-    if let Err(fate) = take_in(link, &mut incoming.lock().unwrap_or_else(PoisonError::into_inner)) {
-        return Some(fate);
+    let heartbeat = Duration::from_nanos(link.welcome.heartbeat_ns.max(1_000_000));
+    let mut heartbeats = interval_at(Instant::now() + heartbeat, heartbeat);
+    heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut silent, mut received) = (0, link.last_received());
+    // Frames that followed the welcome.
+    if let Err(reason) = process(link, &mut incoming.lock().unwrap_or_else(PoisonError::into_inner)) {
+        return Some(reason);
     }
     loop {
         tokio::select! {
             biased;
             read = poll_fn(|cx| poll_read(link, &incoming, cx)) => match read {
                 Ok(None) => {}
-                Ok(fate) => return fate,
+                Ok(reason) => return reason,
                 Err(_) => return None,
             },
             () = out.closed() => return None,
-            _ = beats.tick() => {
-                // Threads that wait hear the server too.
-                let last = std::mem::replace(&mut heard, link.heard());
-                silent = if heard == last { silent + 1 } else { 1 };
-                if silent > MISSED_BEATS {
+            _ = heartbeats.tick() => {
+                // Threads in `read_blocking` may have read the connection.
+                let last = std::mem::replace(&mut received, link.last_received());
+                silent = if received == last { silent + 1 } else { 1 };
+                if silent > MISSED_HEARTBEATS {
                     return None;
                 }
                 let seen = link.seen();
@@ -247,25 +247,25 @@ async fn read(link: &Link, line: Line) -> Option<Fate> {
     }
 }
 
-/// Reads once, and takes in what that completes: the session's fate, if it has come to that.
+/// Reads once and processes the completed frames: the close reason, if one ended the session.
 fn poll_read(
     link: &Link,
     incoming: &Mutex<Incoming>,
     cx: &mut Context<'_>,
-) -> Poll<Result<Option<Fate>, ReadError>> {
+) -> Poll<Result<Option<CloseReason>, ReadError>> {
     let mut incoming = incoming.lock().unwrap_or_else(PoisonError::into_inner);
     ready!(incoming.poll_fill(cx))?;
-    link.hear();
-    Poll::Ready(Ok(take_in(link, &mut incoming).err()))
+    link.note_received();
+    Poll::Ready(Ok(process(link, &mut incoming).err()))
 }
 
-/// Takes in every frame that has come completely.
-pub(super) fn take_in(link: &Link, incoming: &mut Incoming) -> Result<(), Fate> {
+/// Processes every complete frame.
+pub(super) fn process(link: &Link, incoming: &mut Incoming) -> Result<(), CloseReason> {
     loop {
         match incoming.next() {
-            Ok(Some(frame)) => link.take_in(frame)?,
+            Ok(Some(frame)) => link.process(frame)?,
             Ok(None) => return Ok(()),
-            Err(error) => return Err(Fate::Refused(format!("it sent nonsense: {error}"))),
+            Err(error) => return Err(CloseReason::Refused(format!("it sent a malformed frame: {error}"))),
         }
     }
 }
@@ -278,26 +278,32 @@ impl Drop for CloseAtDrop<'_> {
     }
 }
 
-/// Tries to go on with the session until the server will have given it up.
-async fn come_back(link: &Link, address: SocketAddr, options: &ConnectOptions) -> Result<Line, Fate> {
+/// Tries to resume the session until its grace period is over.
+async fn reconnect(
+    link: &Link,
+    address: SocketAddr,
+    options: &ConnectOptions,
+) -> Result<Connection, CloseReason> {
     let Welcome { session, epoch, grace_ns, .. } = link.welcome;
     let until = Instant::now() + Duration::from_nanos(grace_ns);
     let mut pause = FIRST_PAUSE;
-    while link.fate().is_none() {
+    while link.close_reason().is_none() {
         let attempt = open(address, options, session, epoch, link.seen());
         match timeout_at(until, attempt).await {
-            Ok(Ok(line)) => return Ok(line),
+            Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(ConnectError::Refused { why: Refusal::UnknownSession, epoch: new, .. }))
                 if new != epoch =>
             {
-                return Err(Fate::Restarted { epoch: new });
+                return Err(CloseReason::Restarted { epoch: new });
             }
-            Ok(Err(ConnectError::Refused { why: Refusal::UnknownSession, .. })) => return Err(Fate::Expired),
-            Ok(Err(ConnectError::Refused { text, .. })) => return Err(Fate::Refused(text)),
+            Ok(Err(ConnectError::Refused { why: Refusal::UnknownSession, .. })) => {
+                return Err(CloseReason::Expired);
+            }
+            Ok(Err(ConnectError::Refused { text, .. })) => return Err(CloseReason::Refused(text)),
             Ok(Err(_)) if Instant::now() + pause < until => sleep(pause).await,
-            Ok(Err(_)) | Err(_) => return Err(Fate::Expired),
+            Ok(Err(_)) | Err(_) => return Err(CloseReason::Expired),
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-    Err(Fate::Closed)
+    Err(CloseReason::Closed)
 }

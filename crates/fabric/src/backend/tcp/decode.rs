@@ -1,14 +1,12 @@
-//! Bytes as frames.
-//!
-//! [`decode`] is a pure function and trusts nothing: it is fed random bytes in the tests.
+//! Bytes to frames. [`decode`] is a pure function that trusts nothing; the tests feed it random bytes.
 
 use super::frame::{
-    Frame, FrameError, HEADER, Hello, MAGIC, MAX_BODY, MAX_TEXT, MAX_VERBS, Refusal, VERSION, WaitFrame,
-    Welcome,
+    Frame, FrameError, HEADER, Hello, MAGIC, MAX_BODY, MAX_TEXT, MAX_VERBS, Refusal, VERSION, Welcome,
 };
 use super::wire::Cursor;
 use crate::addr::PeerId;
 use crate::verb::RawVerb;
+use crate::wait::RawWait;
 
 /// What [`decode`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +28,7 @@ pub enum Decoded {
 /// ```
 ///
 /// # Errors
-/// What is wrong with the bytes. Nothing after them can be understood.
+/// What is wrong with the bytes. What follows cannot be decoded either.
 pub fn decode(bytes: &[u8]) -> Result<Decoded, FrameError> {
     let mut head = Cursor(bytes);
     let Ok(length) = head.u32() else { return Ok(Decoded::Partial(HEADER)) };
@@ -62,7 +60,10 @@ fn decode_body(kind: u8, flags: u8, id: u64, body: &mut Cursor<'_>) -> Result<Fr
         0x01 => Frame::Hello(hello(body)?),
         0x02 => Frame::Proof(body.array()?),
         0x03 => Frame::Go { id, quiet: flag, verbs: verbs(body)? },
-        0x04 => Frame::Wait { id, wait: wait(body)? },
+        0x04 => {
+            let (wait, timeout_ns) = wait(body)?;
+            Frame::Wait { id, wait, timeout_ns }
+        }
         0x05 => Frame::Cancel { id },
         0x06 => Frame::Send { id, quiet: flag, to: peer(body)?, message: body.message()? },
         0x07 => Frame::Ping { seen: id },
@@ -154,7 +155,7 @@ fn verbs(body: &mut Cursor<'_>) -> Result<Vec<RawVerb>, FrameError> {
     (0..count).map(|_| body.verb()).collect()
 }
 
-fn wait(body: &mut Cursor<'_>) -> Result<WaitFrame, FrameError> {
+fn wait(body: &mut Cursor<'_>) -> Result<(RawWait, u64), FrameError> {
     let addr = body.addr()?;
     let width = body.width()?;
     let conds = body.u8()?;
@@ -166,7 +167,7 @@ fn wait(body: &mut Cursor<'_>) -> Result<WaitFrame, FrameError> {
         2 => Some(body.cond()?),
         other => return Err(FrameError::Cond(other)),
     };
-    Ok(WaitFrame { addr, width, cond, or, timeout_ns })
+    Ok((RawWait { addr, width, cond, or }, timeout_ns))
 }
 
 fn peer(body: &mut Cursor<'_>) -> Result<PeerId, FrameError> {

@@ -1,13 +1,14 @@
-//! Frames as bytes: the other direction of [`decode`](super::frame::decode).
+//! Frames to bytes: the inverse of [`decode`](super::frame::decode).
 //!
-//! Encoding cannot fail: whoever builds a frame keeps to the limits of [`frame`](super::frame). The frames of the
-//! busy paths have functions of their own, which take what they need by reference.
+//! Encoding cannot fail: the callers keep to the limits of [`frame`](super::frame). The most frequent frames have
+//! functions of their own, which take their parts by reference.
 
-use super::frame::{Frame, HEADER, Hello, MAGIC, MAX_TEXT, VERSION, WaitFrame, Welcome};
+use super::frame::{Frame, HEADER, Hello, MAGIC, MAX_TEXT, VERSION, Welcome};
 use super::wire::{put_addr, put_cond, put_message, put_verb};
 use crate::addr::PeerId;
 use crate::message::Message;
 use crate::verb::RawVerb;
+use crate::wait::RawWait;
 
 /// Appends a frame whose body `fill` writes.
 fn put(out: &mut Vec<u8>, kind: u8, flag: bool, id: u64, fill: impl FnOnce(&mut Vec<u8>)) {
@@ -29,7 +30,7 @@ pub(super) fn put_go(out: &mut Vec<u8>, id: u64, quiet: bool, verbs: &[RawVerb])
 
 /// Appends a SEND.
 pub(super) fn put_send(out: &mut Vec<u8>, id: u64, quiet: bool, to: PeerId, message: &Message) {
-    put(out, 0x06, quiet, id, |out| put_letter(out, to, message));
+    put(out, 0x06, quiet, id, |out| put_peer_and_message(out, to, message));
 }
 
 /// Appends a DONE.
@@ -39,14 +40,14 @@ pub(super) fn put_done(out: &mut Vec<u8>, id: u64, olds: &[u128]) {
 
 /// Appends a DELIVER.
 pub(super) fn put_deliver(out: &mut Vec<u8>, seq: u64, from: PeerId, message: &Message) {
-    put(out, 0x88, false, seq, |out| put_letter(out, from, message));
+    put(out, 0x88, false, seq, |out| put_peer_and_message(out, from, message));
 }
 
 fn put_peer(out: &mut Vec<u8>, peer: u32) {
     out.extend_from_slice(&u64::from(peer).to_le_bytes());
 }
 
-fn put_letter(out: &mut Vec<u8>, peer: PeerId, message: &Message) {
+fn put_peer_and_message(out: &mut Vec<u8>, peer: PeerId, message: &Message) {
     put_peer(out, peer.0);
     put_message(out, message);
 }
@@ -58,7 +59,9 @@ impl Frame {
             Frame::Hello(hello) => put(out, 0x01, false, 0, |out| put_hello(out, hello)),
             Frame::Proof(proof) => put(out, 0x02, false, 0, |out| out.extend_from_slice(proof)),
             Frame::Go { id, quiet, verbs } => put_go(out, *id, *quiet, verbs),
-            Frame::Wait { id, wait } => put(out, 0x04, false, *id, |out| put_wait(out, wait)),
+            Frame::Wait { id, wait, timeout_ns } => {
+                put(out, 0x04, false, *id, |out| put_wait(out, wait, *timeout_ns));
+            }
             Frame::Cancel { id } => put(out, 0x05, false, *id, |_| ()),
             Frame::Send { id, quiet, to, message } => put_send(out, *id, *quiet, *to, message),
             Frame::Ping { seen } => put(out, 0x07, false, *seen, |_| ()),
@@ -67,7 +70,7 @@ impl Frame {
             Frame::Challenge(nonce) => put(out, 0x81, false, 0, |out| out.extend_from_slice(nonce)),
             Frame::Welcome(welcome) => put(out, 0x82, false, 0, |out| put_welcome(out, welcome)),
             Frame::Refused { why, epoch, text } => put(out, 0x83, false, 0, |out| {
-                let text = fitting(text);
+                let text = truncated(text);
                 out.extend_from_slice(&(*why as u16).to_le_bytes());
                 out.extend_from_slice(&(text.len() as u16).to_le_bytes());
                 out.extend_from_slice(&[0; 4]);
@@ -88,13 +91,13 @@ impl Frame {
     }
 }
 
-/// As much of a text as may be sent.
-fn fitting(text: &str) -> &str {
+/// The text, cut to the limit.
+fn truncated(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_TEXT)]
 }
 
 fn put_hello(out: &mut Vec<u8>, hello: &Hello) {
-    let name = fitting(&hello.name);
+    let name = truncated(&hello.name);
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&VERSION.to_le_bytes());
     out.extend_from_slice(&(name.len() as u16).to_le_bytes());
@@ -119,10 +122,10 @@ fn put_welcome(out: &mut Vec<u8>, welcome: &Welcome) {
     out.extend_from_slice(&welcome.proof);
 }
 
-fn put_wait(out: &mut Vec<u8>, wait: &WaitFrame) {
+fn put_wait(out: &mut Vec<u8>, wait: &RawWait, timeout_ns: u64) {
     put_addr(out, wait.addr);
     out.extend_from_slice(&[wait.width.bytes() as u8, 1 + u8::from(wait.or.is_some()), 0, 0]);
-    out.extend_from_slice(&wait.timeout_ns.to_le_bytes());
+    out.extend_from_slice(&timeout_ns.to_le_bytes());
     put_cond(out, &wait.cond);
     if let Some(or) = &wait.or {
         put_cond(out, or);

@@ -1,13 +1,13 @@
 //! A client's endpoint over tcp.
 
 #[cfg(target_os = "linux")]
-use super::bell::Bell;
-use super::call::{End, Go, Send, Waiting, verbs_of};
-use super::client::{ConnectError, ConnectOptions, Keeper, keep_going, open};
-use super::fate::Fate;
+use super::blocking::EventfdWaker;
+use super::client::{ConnectError, ConnectOptions, EndOnDrop, open, run_session};
+use super::close_reason::CloseReason;
 use super::frame::SessionId;
+use super::futures::{End, Go, Send, Waiting, verbs_of};
+use super::handler::SessionHandler;
 use super::link::Link;
-use super::listener::Listener;
 use super::wire::MAX_TAIL;
 use crate::addr::{PeerId, Value};
 use crate::backend::inproc::mailbox::Receive;
@@ -23,15 +23,14 @@ use std::time::Duration;
 
 /// One client of a [`Server`](super::Server).
 ///
-/// A `go`, `send` or `wait_until` takes effect when its future is first polled, and then in the order in which they
-/// were polled. Verbs and messages that were polled once happen even if the future is dropped; a wait is cancelled.
-/// The futures need no runtime of their own: a tokio runtime, the one on which [`TcpEndpoint::connect`] was called,
-/// does the reading, and they can be awaited anywhere.
+/// A `go`, `send` or `wait_until` is sent when its future is first polled, in the order of these polls. Verbs and messages
+/// are executed even if the future is dropped then; a wait is cancelled. The futures can be awaited anywhere: the tokio
+/// runtime on which [`TcpEndpoint::connect`] was called does the reading.
 ///
-/// When the connection breaks, verbs and messages that were under way fail ([`FabricError`]): whether they happened is
-/// not known. Waits go on over the next connection, and so do messages for this client. If there is none within the
-/// grace period, or the server was restarted, the session is over: everything fails from then on, a receive without
-/// deadline never ends, and [`TcpEndpoint::lost`] says why.
+/// When the connection breaks, verbs and messages in flight fail ([`FabricError`]): whether they were executed is not
+/// known. Waits, and messages to this client, continue on the next connection. Without one within the grace period, or
+/// if the server was restarted, the session is over: every request fails, a receive without deadline never ends, and
+/// [`TcpEndpoint::closed`] says why.
 ///
 /// Clones are the same client. Dropping the last one ends the session.
 #[derive(Clone, Debug)]
@@ -40,13 +39,13 @@ pub struct TcpEndpoint {
     _owner: Arc<Owner>,
 }
 
-/// Ends the session when the last clone is gone; the reading task has a link of its own.
+/// Ends the session when the last clone is dropped; the reading task has its own reference.
 #[derive(Debug)]
 struct Owner(Arc<Link>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.end(Fate::Closed);
+        self.0.end(CloseReason::Closed);
     }
 }
 
@@ -54,18 +53,17 @@ impl TcpEndpoint {
     /// Connects to the server at `address` and begins a session. Must be called on a tokio runtime.
     ///
     /// # Errors
-    /// If the server cannot be reached, refuses, or is not the one the token is for.
+    /// If the server cannot be reached, refuses, or does not know the secret.
     pub async fn connect(address: SocketAddr, options: ConnectOptions) -> Result<Self, ConnectError> {
-        let line = open(address, &options, SessionId::default(), 0, 0).await?;
-        let session = u128::from_le_bytes(line.welcome.session);
+        let connection = open(address, &options, SessionId::default(), 0, 0).await?;
+        let session = u128::from_le_bytes(connection.welcome.session);
         let seed = mix(session as u64 ^ (session >> 64) as u64);
-        let link = Arc::new(Link::new(&line, seed));
-        tokio::spawn(keep_going(Keeper(Arc::clone(&link)), address, options, line));
+        let link = Arc::new(Link::new(&connection, seed));
+        tokio::spawn(run_session(EndOnDrop(Arc::clone(&link)), address, options, connection));
         Ok(Self { _owner: Arc::new(Owner(Arc::clone(&link))), link })
     }
 
-    /// Executes `batch` like `go`, but nobody wants to know what came of it: the cheap way to release a lock. It
-    /// happens after everything that was issued before it, and before everything that is issued later. On a
+    /// Executes `batch` like `go`, without an answer: the cheap way to release a lock. Ordered with all other requests. On a
     /// single-threaded runtime it leaves with the next request, or when the task yields.
     ///
     /// # Errors
@@ -74,8 +72,8 @@ impl TcpEndpoint {
         self.link.post(&verbs_of(batch))
     }
 
-    /// Sends `message` like `send`, but nobody hears whether it arrived. It leaves in the order of everything else; if
-    /// there is no connection, on the next one.
+    /// Sends `message` like `send`, without an answer (an actor's `tell`). Ordered with all other requests; if there is no
+    /// connection, it leaves on the next one.
     ///
     /// # Errors
     /// If the session is over.
@@ -84,37 +82,37 @@ impl TcpEndpoint {
         self.link.tell_peer(to, message)
     }
 
-    /// Calls `listener` with every message from now on; only what it gives back is kept for `recv`. The first one counts.
-    pub fn listen(&self, listener: Weak<dyn Listener>) {
-        self.link.listen(listener);
+    /// Calls `handler` with every message from now on; only what it returns is kept for `recv`. Only the first call counts.
+    pub fn set_handler(&self, handler: Weak<dyn SessionHandler>) {
+        self.link.set_handler(handler);
     }
 
-    /// Waits on the calling thread until something comes from the server, and takes it in; also done when `bell` rings.
-    /// `false` if neither happened within `limit`, or this connection cannot be read like that (TLS, or there is none).
-    /// For a thread that blocks anyway: it saves the wake-up that it costs if the runtime's thread does the reading. That
-    /// may go on beside it, and keeps the connection alive; this does not.
+    /// Blocks the calling thread until frames arrive from the server, and processes them; returns early if `waker` is woken.
+    /// `false` if neither happened within `limit`, or the connection cannot be read like this (TLS, or there is none). For a
+    /// thread that blocks anyway: it saves the wake-up by the runtime's thread, which may read at the same time and sends
+    /// the heartbeats; this does not.
     #[cfg(target_os = "linux")]
-    pub fn hear(&self, bell: &Bell, limit: Duration) -> bool {
-        self.link.hear_here(bell, limit)
+    pub fn read_blocking(&self, waker: &EventfdWaker, limit: Duration) -> bool {
+        self.link.read_blocking(waker, limit)
     }
 
-    /// Whether there is a connection. A network that hangs is noticed after three heartbeats.
+    /// Whether there is a connection. A hanging network is noticed after three heartbeats.
     pub fn is_connected(&self) -> bool {
         self.link.is_up()
     }
 
-    /// How many connections of this session broke so far. If it is the same before a request and after its answer,
-    /// everything in between was executed, in order.
+    /// How many connections of this session have broken. If it is the same before a request and after its answer, everything
+    /// in between was executed, in order.
     pub fn breaks(&self) -> u64 {
         self.link.breaks()
     }
 
-    /// How long nothing has come from the server. An idle connection says something at every heartbeat.
+    /// The time since the last frame from the server. On an idle connection there is one per heartbeat.
     pub fn silence(&self) -> Duration {
         Duration::from_nanos(self.link.silence_ns())
     }
 
-    /// How often an idle client shows that it is there.
+    /// How often an idle client pings.
     pub fn heartbeat(&self) -> Duration {
         Duration::from_nanos(self.link.welcome.heartbeat_ns)
     }
@@ -124,29 +122,29 @@ impl TcpEndpoint {
         Duration::from_nanos(self.link.welcome.grace_ns)
     }
 
-    /// The run of the server that the session belongs to.
+    /// The run of the server in which the session began.
     pub fn epoch(&self) -> u64 {
         self.link.welcome.epoch
     }
 
     /// How the session ended, if it did.
-    pub fn fate(&self) -> Option<Fate> {
-        self.link.fate()
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.link.close_reason()
     }
 
-    /// Done when the session is over, and says why.
-    pub fn lost(&self) -> impl Future<Output = Fate> + use<'_> {
+    /// Ready when the session is over, with the reason.
+    pub fn closed(&self) -> impl Future<Output = CloseReason> + use<'_> {
         End::new(&self.link)
     }
 
     /// Ends the session, for all clones.
     pub fn close(&self) {
-        self.link.end(Fate::Closed);
+        self.link.end(CloseReason::Closed);
     }
 }
 
 /// # Panics
-/// If the message is longer than a frame can carry: a protocol that needs such has to cut it up.
+/// If the message does not fit into a frame: a protocol that needs more has to split it.
 fn check(message: &Message) {
     let words = message.tail.len();
     assert!(words <= MAX_TAIL, "a message over tcp has a tail of at most {MAX_TAIL} words, not {words}");
@@ -188,7 +186,7 @@ impl Endpoint for TcpEndpoint {
         Receive::new(&self.link.mailbox, &self.link.clock, deadline, pick)
     }
 
-    /// The server's clock as it was when the session began, kept going by this machine's own.
+    /// The server's clock at the start of the session, advanced by this machine's.
     async fn now(&self) -> Time {
         self.link.clock.now()
     }

@@ -1,4 +1,4 @@
-//! The frames of the tcp fabric: what client and server say to each other. `encode` turns them into bytes, `decode` back.
+//! The frames that client and server exchange; `encode` and `decode` convert them to and from bytes.
 //!
 //! A frame is a header of 16 bytes and a body. Numbers are little-endian, reserved bytes are zero.
 //!
@@ -8,18 +8,16 @@
 //! | kind | 1 | see [`Frame`] |
 //! | flags | 1 | bit 0: no answer wanted (GO, SEND); met (WAITED) |
 //! | zero | 2 | |
-//! | id | 8 | which request this is or answers; the number of a delivered message |
-//!
-//! What a frame does is none of this file's business.
+//! | id | 8 | the request that this is or answers; the number of a delivered message |
 
 pub use super::decode::{Decoded, decode};
 
-use crate::addr::{Addr, PeerId, Width};
+use crate::addr::PeerId;
 use crate::message::Message;
 use crate::verb::RawVerb;
-use crate::wait::Cond;
+use crate::wait::RawWait;
 
-/// The protocol's version: both sides must speak the same.
+/// The protocol's version: must be the same on both sides.
 pub const VERSION: u16 = 1;
 /// Bytes of a header.
 pub const HEADER: usize = 16;
@@ -32,16 +30,16 @@ pub const MAX_TEXT: usize = 512;
 
 pub(super) const MAGIC: [u8; 8] = *b"lockwrgt";
 
-/// The name of a session, known to its client and the server alone.
+/// A session's id: random, known to its client and the server only.
 pub type SessionId = [u8; 16];
 
-/// Why bytes are no frame.
+/// Why bytes are not a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The first bytes are not those of this protocol.
+    /// The magic number is missing.
     #[error("this is not a Lockwright client")]
     Magic,
-    /// The other side speaks another version.
+    /// The other side has another version.
     #[error("protocol version {0} is not spoken here, only {VERSION}")]
     Version(u16),
     /// The body is longer than allowed.
@@ -85,7 +83,7 @@ pub enum FrameError {
     /// A text that is too long or no text.
     #[error("a name or reason is no text of at most {MAX_TEXT} bytes")]
     Text,
-    /// A peer that cannot be: numbers start at one.
+    /// Peer 0, which does not exist.
     #[error("there is no peer 0")]
     Peer,
 }
@@ -94,13 +92,13 @@ pub enum FrameError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Refusal {
-    /// The client's frame cannot be understood.
+    /// A frame is malformed.
     BadFrame = 1,
-    /// The client speaks another version.
+    /// The client has another version.
     Version = 2,
-    /// The client does not know the token.
+    /// The client does not know the secret.
     Unauthorised = 3,
-    /// The session is not, or no longer, known: the server restarted, or the grace period is over.
+    /// The session is not known (any more): the server restarted, or the grace period is over.
     UnknownSession = 4,
     /// The server is full.
     Full = 5,
@@ -108,8 +106,8 @@ pub enum Refusal {
     NoSuchWord = 6,
     /// Too many waits at once.
     TooMany = 7,
-    /// The frame makes no sense at this point.
-    OutOfPlace = 8,
+    /// The frame is not expected at this point.
+    Unexpected = 8,
     /// The session is used by a newer connection.
     Replaced = 9,
 }
@@ -123,39 +121,39 @@ impl Refusal {
         Self::Full,
         Self::NoSuchWord,
         Self::TooMany,
-        Self::OutOfPlace,
+        Self::Unexpected,
         Self::Replaced,
     ];
 
-    /// A number that this version does not know counts as a bad frame: the text says more.
+    /// A code that this version does not know counts as a bad frame: the text says more.
     pub(super) fn from_code(code: u16) -> Self {
         Self::ALL.into_iter().find(|refusal| *refusal as u16 == code).unwrap_or(Self::BadFrame)
     }
 }
 
-/// The opening of a connection.
+/// A client opens a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What the client can do beyond the version; none so far.
+    /// Feature bits; none so far.
     pub features: u32,
-    /// The session to go on with, or zeros for a new one.
+    /// The session to resume, or zeros for a new one.
     pub session: SessionId,
     /// The server's epoch in which that session began.
     pub epoch: u64,
-    /// The last message the client has got in that session.
+    /// The last message that the client has received in that session.
     pub seen: u64,
     /// Random bytes for the proof.
     pub nonce: [u8; 32],
-    /// Who the client is, for people: host and process.
+    /// The client's name for operators: host and process.
     pub name: String,
 }
 
-/// The server's answer to a client it lets in.
+/// The server accepts a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// Bits: 0 masked, 1 wide, 2 guarded, 3 messages, 4 global scope.
     pub capabilities: u16,
-    /// Who the client is from now on.
+    /// The client's id.
     pub peer: PeerId,
     /// Its session.
     pub session: SessionId,
@@ -163,31 +161,16 @@ pub struct Welcome {
     pub epoch: u64,
     /// The server's clock.
     pub now_ns: u64,
-    /// How often the client has to show that it is there.
+    /// How often an idle client has to ping.
     pub heartbeat_ns: u64,
     /// How long a session outlives its connection.
     pub grace_ns: u64,
     /// The most waits at once.
     pub max_waits: u32,
-    /// Whether the session went on, or began.
+    /// Whether the session was resumed, or is new.
     pub resumed: bool,
-    /// That the server knows the token too; zeros without one.
+    /// The server's proof that it knows the secret; zeros without one.
     pub proof: [u8; 32],
-}
-
-/// A wait as data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitFrame {
-    /// The word.
-    pub addr: Addr,
-    /// Its width.
-    pub width: Width,
-    /// What is waited for.
-    pub cond: Cond,
-    /// A second way to be done.
-    pub or: Option<Cond>,
-    /// How long, from the frame's arrival; `u64::MAX` for ever.
-    pub timeout_ns: u64,
 }
 
 /// One frame. The number of its kind is in brackets; answers have the top bit set.
@@ -195,7 +178,7 @@ pub struct WaitFrame {
 pub enum Frame {
     /// \[01\] A client opens a connection.
     Hello(Hello),
-    /// \[02\] A client proves that it knows the token.
+    /// \[02\] A client proves that it knows the secret.
     Proof([u8; 32]),
     /// \[03\] Execute verbs in order.
     Go {
@@ -210,51 +193,53 @@ pub enum Frame {
     Wait {
         /// The request.
         id: u64,
-        /// The wait.
-        wait: WaitFrame,
+        /// The word and its conditions.
+        wait: RawWait,
+        /// How long, from the frame's arrival; `u64::MAX` for ever.
+        timeout_ns: u64,
     },
-    /// \[05\] Forget a wait.
+    /// \[05\] Cancel a wait.
     Cancel {
         /// The wait's request.
         id: u64,
     },
-    /// \[06\] Pass a message on.
+    /// \[06\] Deliver a message.
     Send {
         /// The request.
         id: u64,
-        /// A datagram: no answer wanted, may be lost.
+        /// No answer wanted.
         quiet: bool,
-        /// For whom.
+        /// The receiver.
         to: PeerId,
         /// The message.
         message: Message,
     },
-    /// \[07\] I am there, and have got messages up to this number. Answered by a pong.
+    /// \[07\] Heartbeat, and an acknowledgement. Answered by a pong.
     Ping {
-        /// The last message got.
+        /// The last message received.
         seen: u64,
     },
-    /// \[08\] I have got messages up to this number.
+    /// \[08\] Acknowledgement.
     Ack {
-        /// The last message got.
+        /// The last message received.
         seen: u64,
     },
-    /// \[09\] The session is over.
+    /// \[09\] The client ends the session.
     Goodbye,
-    /// \[81\] Prove that you know the token.
+    /// \[81\] The client must prove that it knows the secret.
     Challenge([u8; 32]),
-    /// \[82\] Come in.
+    /// \[82\] The client is accepted.
     Welcome(Welcome),
-    /// \[83\] No, and why. The connection is closed after it.
+    /// \[83\] The server refuses and closes the connection.
     Refused {
         /// Why.
         why: Refusal,
         /// The server's epoch.
         epoch: u64,
-        /// Why, for people.
+        /// The reason in words.
         text: String,
     },
-    /// \[84\] The verbs were executed, or the message was passed on.
+    /// \[84\] The verbs were executed, or the message was delivered.
     Done {
         /// The request.
         id: u64,
@@ -288,11 +273,11 @@ pub enum Frame {
     Deliver {
         /// Its number in this session, from one.
         seq: u64,
-        /// From whom.
+        /// The sender.
         from: PeerId,
         /// The message.
         message: Message,
     },
-    /// \[89\] I am there.
+    /// \[89\] Answer to a ping.
     Pong,
 }

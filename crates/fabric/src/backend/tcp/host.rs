@@ -1,14 +1,14 @@
-//! What a server needs of whoever owns the lock memory: the seam between the tcp fabric and the memory it exports.
+//! [`VerbHost`]: the owner of the lock memory that a server exports.
 //!
-//! [`InProcHost`](super::InProcHost) implements it for memory of the server's own process. A host for shared memory
-//! implements it for a space that local processes use at the same time; the server knows neither.
+//! [`InProcHost`](super::InProcHost) implements it for memory of the server's own process, `lockwright serve` for its lock
+//! table and exported spaces.
 
-use super::frame::WaitFrame;
+use super::session::Backlog;
 use crate::addr::{Addr, PeerId, Width};
 use crate::capability::Capabilities;
 use crate::message::Message;
 use crate::verb::RawVerb;
-use crate::wait::{Cond, Time};
+use crate::wait::{RawWait, Time};
 use std::fmt;
 use std::sync::Arc;
 
@@ -28,33 +28,7 @@ pub enum HostError {
     },
 }
 
-/// A word to be watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Watch {
-    /// Where it is.
-    pub addr: Addr,
-    /// How wide it is.
-    pub width: Width,
-    /// What is waited for.
-    pub cond: Cond,
-    /// A second way to be done.
-    pub or: Option<Cond>,
-}
-
-impl Watch {
-    /// Whether `word` ends the wait.
-    pub fn met_by(&self, word: u128) -> bool {
-        self.cond.holds(word) || self.or.is_some_and(|or| or.holds(word))
-    }
-}
-
-impl From<&WaitFrame> for Watch {
-    fn from(wait: &WaitFrame) -> Self {
-        Self { addr: wait.addr, width: wait.width, cond: wait.cond, or: wait.or }
-    }
-}
-
-/// The way to a session or role of the server, for peers that the host knows by itself.
+/// Delivers messages to a session or role of the server.
 ///
 /// ```
 /// use lockwright_fabric::backend::tcp::Inbox;
@@ -66,12 +40,12 @@ impl From<&WaitFrame> for Watch {
 pub struct Inbox(Arc<dyn Fn(PeerId, Message) -> bool + Send + Sync>);
 
 impl Inbox {
-    /// An inbox that calls `put`, which says whether there still is somebody.
+    /// An inbox that calls `put`, which returns false if the receiver is gone.
     pub fn new(put: impl Fn(PeerId, Message) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(put))
     }
 
-    /// Hands over a message; `false` if the session is over.
+    /// Delivers a message; `false` if the receiver is gone.
     pub fn deliver(&self, from: PeerId, message: Message) -> bool {
         (self.0)(from, message)
     }
@@ -88,49 +62,55 @@ impl fmt::Debug for Inbox {
 pub enum SessionEnd {
     /// The client said goodbye.
     Goodbye,
-    /// Its connection was gone for longer than the grace period, or it let too many messages pile up.
+    /// Its connection was lost for longer than the grace period, or its backlog was full.
     Lost,
 }
 
 /// The owner of lock memory that a server exports.
 ///
-/// Called from many tasks at once; nothing here may block for long.
+/// Called from many tasks concurrently; no method may block for long.
 pub trait VerbHost: Send + Sync + 'static {
-    /// What its verbs can do.
+    /// What its fabric can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// The time that clients are told and roles see.
+    /// The clock of clients and roles.
     fn now(&self) -> Time;
 
     /// Executes the verbs of `from`, a client or role of the server, in order and appends the old words to `olds`.
     ///
     /// # Errors
-    /// If there is no such word for it (and then nothing was executed), or its node is dead.
+    /// If `from` has no such word (then nothing was executed), or its node is dead.
     fn execute(&self, from: PeerId, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError>;
 
-    /// Waits for `from` until a word meets a condition and returns it. The server drops the future when the client gives
-    /// up.
-    fn watch(&self, from: PeerId, watch: Watch) -> impl Future<Output = Result<u128, HostError>> + Send;
+    /// Waits for `from` until a word meets a condition, and returns it. Dropped when the client cancels the wait.
+    fn watch(&self, from: PeerId, wait: RawWait) -> impl Future<Output = Result<u128, HostError>> + Send;
 
-    /// Gives a new client its id, or `None` if there is no room for another. `name` is what it calls itself.
+    /// Gives a new client its id, or `None` if there is no room. `name` is what it calls itself.
     fn admit(&self, name: &str) -> Option<PeerId>;
 
-    /// From now on `peer`, a client of the server or one of its roles, is reached through `inbox`.
+    /// From now on `inbox` reaches `peer`, a client or role of the server.
     fn attach(&self, peer: PeerId, inbox: Inbox) {
         let _ = (peer, inbox);
     }
 
-    /// Delivers a message to a peer that is not the server's; `false` if there is no such peer.
+    /// The bound, per receiver, on messages that the server relays between its clients. `None`: it relays none, and a
+    /// client's message to another fails with `PeerLost`. Peer ids are easy to guess: only for clients that trust each
+    /// other.
+    fn relay(&self) -> Option<Backlog> {
+        None
+    }
+
+    /// Delivers a message to a peer that is neither session nor role of the server; `false` if there is no such peer.
     fn deliver(&self, from: PeerId, to: PeerId, message: &Message) -> bool {
         let _ = (from, to, message);
         false
     }
 
-    /// Everything that came from a client together has been delivered: a host that gathers what it is given may act now.
-    /// Whatever it sends while this runs leaves in one write for each receiver.
+    /// End of a batch: all frames that one read from a client completed were handled. A host that queues requests may
+    /// process them now; what it sends during this call leaves in one write per receiver.
     fn settle(&self) {}
 
-    /// A client is gone for good: what it held can be released. Called once per admitted client.
+    /// A session has ended: what its client held can be released. Called once per admitted client.
     fn on_session_lost(&self, peer: PeerId, how: SessionEnd) {
         let _ = (peer, how);
     }

@@ -1,4 +1,4 @@
-//! What is read from one connection: bytes in, whole frames out.
+//! The input buffer of a connection: bytes in, whole frames out.
 
 use super::frame::{Decoded, Frame, FrameError, HEADER, MAX_BODY, decode};
 use std::fmt;
@@ -54,7 +54,7 @@ impl Incoming {
         }
     }
 
-    /// Room for a frame of `size` bytes, and always for some more.
+    /// Makes room for a frame of `size` bytes.
     fn make_room(&mut self, size: usize) {
         debug_assert!(size <= HEADER + MAX_BODY, "decode lets no larger frame begin");
         if self.start > 0 {
@@ -67,31 +67,31 @@ impl Incoming {
         }
     }
 
-    /// Reads what there is. Nothing is lost if the future is dropped.
+    /// Reads once. Cancel safe.
     pub(super) async fn fill(&mut self) -> Result<(), ReadError> {
         poll_fn(|cx| self.poll_fill(cx)).await
     }
 
-    /// As [`Incoming::fill`], for somebody who does not keep this for himself while he waits.
+    /// As [`Incoming::fill`], for a caller that unlocks the buffer between polls.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
         let mut room = ReadBuf::new(&mut self.bytes[self.end..]);
         let read = ready!(Pin::new(&mut self.reader).poll_read(cx, &mut room)).map(|()| room.filled().len());
-        Poll::Ready(self.came(read?))
+        Poll::Ready(self.advance(read?))
     }
 
-    /// Reads from `socket`, which this is the reading side of, what has come; an error of its own if nothing has.
+    /// Reads once from `socket`, whose buffer this is, without waiting: `WouldBlock` if there is nothing.
     #[cfg(target_os = "linux")]
     pub(super) fn fill_now(&mut self, socket: &mut impl io::Read) -> Result<(), ReadError> {
         let read = socket.read(&mut self.bytes[self.end..])?;
-        self.came(read)
+        self.advance(read)
     }
 
-    fn came(&mut self, bytes: usize) -> Result<(), ReadError> {
+    fn advance(&mut self, bytes: usize) -> Result<(), ReadError> {
         self.end += bytes;
         if bytes == 0 { Err(ReadError::Closed) } else { Ok(()) }
     }
 
-    /// The next frame, waited for.
+    /// Waits for the next frame.
     pub(super) async fn frame(&mut self) -> Result<Frame, ReadError> {
         loop {
             if let Some(frame) = self.next()? {
@@ -101,8 +101,8 @@ impl Incoming {
         }
     }
 
-    /// Reads and forgets until the other side closes: a connection closed with bytes unread would take back what was
-    /// written to it last.
+    /// Discards input until the other side closes: closing a connection with unread bytes would reset it, and the other side
+    /// might not see the last frame.
     pub(super) async fn drain(&mut self) {
         self.start = 0;
         self.end = 0;

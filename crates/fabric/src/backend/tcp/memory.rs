@@ -1,13 +1,14 @@
-//! The host whose lock memory is the server's own: an in-process fabric that remote clients share with local ones.
+//! A host whose lock memory is an in-process fabric, shared by remote and local clients.
 
-use super::host::{HostError, Inbox, SessionEnd, VerbHost, Watch};
+use super::host::{HostError, Inbox, SessionEnd, VerbHost};
+use super::session::Backlog;
 use crate::addr::{PeerId, Width, Word64, Word128};
 use crate::backend::inproc::{InProc, InProcEndpoint};
 use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
 use crate::message::Message;
 use crate::verb::RawVerb;
-use crate::wait::{Time, Wait};
+use crate::wait::{RawWait, Time, Wait};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -16,42 +17,57 @@ use tokio::task::AbortHandle;
 
 type OnLost = Box<dyn Fn(PeerId, SessionEnd) + Send + Sync>;
 
-/// Exports an [`InProc`] fabric. Local clients of it and remote ones contend for the same words and can write to each
-/// other; remote clients get the ids from `first_client` on, and no id twice.
+/// Exports an [`InProc`] fabric. Local and remote clients share its words and can send to each other; remote clients send
+/// to each other only if [`relay`](Self::relay) allows it. Remote clients get ids from `first_client` on, none twice.
 pub struct InProcHost {
     fabric: InProc,
-    /// Executes everybody's verbs. Its own mailbox is never used.
-    hand: InProcEndpoint,
+    /// Executes the verbs of all clients. Its mailbox is not used.
+    executor: InProcEndpoint,
     next: AtomicUsize,
-    /// The tasks that carry local clients' messages to remote ones.
-    carriers: Mutex<HashMap<PeerId, AbortHandle>>,
+    /// Tasks that forward messages of local clients to remote ones.
+    forwarders: Mutex<HashMap<PeerId, AbortHandle>>,
     on_lost: Option<OnLost>,
+    relay: Option<Backlog>,
 }
 
 impl InProcHost {
     /// The id under which the host executes verbs.
-    const HAND: PeerId = PeerId::client(u32::MAX as usize >> 2);
+    const EXECUTOR: PeerId = PeerId::client(u32::MAX as usize >> 2);
 
     /// Exports `fabric`; its clients up to `first_client` are local.
     pub fn new(fabric: InProc, first_client: usize) -> Self {
-        let hand = fabric.endpoint(Self::HAND);
-        Self { fabric, hand, next: AtomicUsize::new(first_client), carriers: Mutex::default(), on_lost: None }
+        let executor = fabric.endpoint(Self::EXECUTOR);
+        Self {
+            fabric,
+            executor,
+            next: AtomicUsize::new(first_client),
+            forwarders: Mutex::default(),
+            on_lost: None,
+            relay: None,
+        }
     }
 
-    /// Calls `on_lost` when a remote client is gone for good.
+    /// Lets remote clients send to each other: up to `limit` unacknowledged messages per receiver, and no more.
+    #[must_use]
+    pub fn relay(mut self, limit: Backlog) -> Self {
+        self.relay = Some(limit);
+        self
+    }
+
+    /// Calls `on_lost` when the session of a remote client has ended.
     #[must_use]
     pub fn on_lost(mut self, on_lost: impl Fn(PeerId, SessionEnd) + Send + Sync + 'static) -> Self {
         self.on_lost = Some(Box::new(on_lost));
         self
     }
 
-    /// The fabric, for local clients and for looking at the memory.
+    /// The fabric: for local clients, and to inspect the memory.
     pub fn fabric(&self) -> &InProc {
         &self.fabric
     }
 
     fn check(&self, addr: crate::Addr, width: Width) -> Result<(), HostError> {
-        if self.hand.has(addr, width) { Ok(()) } else { Err(HostError::NoSuchWord { addr, width }) }
+        if self.executor.has(addr, width) { Ok(()) } else { Err(HostError::NoSuchWord { addr, width }) }
     }
 }
 
@@ -63,30 +79,30 @@ impl fmt::Debug for InProcHost {
 
 impl Drop for InProcHost {
     fn drop(&mut self) {
-        for carrier in self.carriers.get_mut().unwrap_or_else(PoisonError::into_inner).values() {
-            carrier.abort();
+        for forwarder in self.forwarders.get_mut().unwrap_or_else(PoisonError::into_inner).values() {
+            forwarder.abort();
         }
     }
 }
 
 impl From<FabricError> for HostError {
-    /// Verbs and waits lose nodes only.
+    /// Verbs and waits fail only with a lost node.
     fn from(error: FabricError) -> Self {
         match error {
             FabricError::NodeLost(node) => Self::NodeLost(node),
             FabricError::PeerLost(peer) => unreachable!("a verb has nothing to do with peer {peer}"),
-            FabricError::Expelled => unreachable!("nobody is expelled from a process of his own"),
+            FabricError::Evicted => unreachable!("an in-process fabric evicts no client"),
         }
     }
 }
 
 impl VerbHost for InProcHost {
     fn capabilities(&self) -> Capabilities {
-        self.hand.capabilities()
+        self.executor.capabilities()
     }
 
     fn now(&self) -> Time {
-        self.hand.clock().now()
+        self.executor.clock().now()
     }
 
     fn execute(&self, _: PeerId, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError> {
@@ -94,48 +110,52 @@ impl VerbHost for InProcHost {
             self.check(verb.addr, verb.width)?;
         }
         for verb in verbs {
-            olds.push(self.hand.execute(*verb)?);
+            olds.push(self.executor.execute(*verb)?);
         }
         Ok(())
     }
 
-    async fn watch(&self, _: PeerId, watch: Watch) -> Result<u128, HostError> {
-        let Watch { addr, width, cond, or } = watch;
+    async fn watch(&self, _: PeerId, wait: RawWait) -> Result<u128, HostError> {
+        let RawWait { addr, width, cond, or } = wait;
         self.check(addr, width)?;
         match width {
             Width::W64 => {
                 let wait = Wait { or, ..Word64::at(addr).until(cond) };
-                Ok(self.hand.wait_until(wait).await?.value.into())
+                Ok(self.executor.wait_until(wait).await?.value.into())
             }
             Width::W128 => {
                 let wait = Wait { or, ..Word128::at(addr).until(cond) };
-                Ok(self.hand.wait_until(wait).await?.value)
+                Ok(self.executor.wait_until(wait).await?.value)
             }
         }
     }
 
     fn admit(&self, _: &str) -> Option<PeerId> {
         let index = self.next.fetch_add(1, Relaxed);
-        (PeerId::client(index) < Self::HAND).then(|| PeerId::client(index))
+        (PeerId::client(index) < Self::EXECUTOR).then(|| PeerId::client(index))
     }
 
-    /// A task takes what local clients put into the peer's mailbox and hands it to the server.
+    /// Starts a task that forwards messages from the peer's in-process mailbox to the server.
     fn attach(&self, peer: PeerId, inbox: Inbox) {
         let ep = self.fabric.endpoint(peer);
         if peer.index().1 {
-            self.fabric.tell_of_departures(peer);
+            self.fabric.subscribe_departures(peer);
         }
-        let carrier = tokio::spawn(async move {
-            while let Some((from, message)) = ep.next_letter().await {
+        let forwarder = tokio::spawn(async move {
+            while let Some((from, message)) = ep.next_message().await {
                 if !inbox.deliver(from, message) {
                     return;
                 }
             }
         });
-        let mut carriers = self.carriers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = carriers.insert(peer, carrier.abort_handle()) {
+        let mut forwarders = self.forwarders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(old) = forwarders.insert(peer, forwarder.abort_handle()) {
             old.abort();
         }
+    }
+
+    fn relay(&self) -> Option<Backlog> {
+        self.relay
     }
 
     fn deliver(&self, from: PeerId, to: PeerId, message: &Message) -> bool {
@@ -143,8 +163,9 @@ impl VerbHost for InProcHost {
     }
 
     fn on_session_lost(&self, peer: PeerId, how: SessionEnd) {
-        if let Some(carrier) = self.carriers.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer) {
-            carrier.abort();
+        if let Some(forwarder) = self.forwarders.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer)
+        {
+            forwarder.abort();
         }
         if let Some(on_lost) = &self.on_lost {
             on_lost(peer, how);
@@ -152,7 +173,7 @@ impl VerbHost for InProcHost {
     }
 }
 
-/// A host that several servers, one after the other, export: what outlives a restart.
+/// A host that outlives its server: several servers export it, one after the other.
 impl<H: VerbHost> VerbHost for Arc<H> {
     fn capabilities(&self) -> Capabilities {
         H::capabilities(self)
@@ -163,14 +184,17 @@ impl<H: VerbHost> VerbHost for Arc<H> {
     fn execute(&self, from: PeerId, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError> {
         H::execute(self, from, verbs, olds)
     }
-    fn watch(&self, from: PeerId, watch: Watch) -> impl Future<Output = Result<u128, HostError>> + Send {
-        H::watch(self, from, watch)
+    fn watch(&self, from: PeerId, wait: RawWait) -> impl Future<Output = Result<u128, HostError>> + Send {
+        H::watch(self, from, wait)
     }
     fn admit(&self, name: &str) -> Option<PeerId> {
         H::admit(self, name)
     }
     fn attach(&self, peer: PeerId, inbox: Inbox) {
         H::attach(self, peer, inbox);
+    }
+    fn relay(&self) -> Option<Backlog> {
+        H::relay(self)
     }
     fn deliver(&self, from: PeerId, to: PeerId, message: &Message) -> bool {
         H::deliver(self, from, to, message)

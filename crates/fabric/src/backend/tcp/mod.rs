@@ -1,4 +1,4 @@
-//! The tcp fabric: lock memory behind a server that executes verbs for its clients, over any network.
+//! The tcp fabric: a server owns the lock memory and executes verbs for its clients, over any network.
 //!
 //! ```
 //! use lockwright_fabric::backend::inproc::InProc;
@@ -19,54 +19,55 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | what is said | `frame`, `encode`, `decode`, `wire` (their parts), `auth` (the token), `tls` |
-//! | both ends of a connection | `incoming`, `outgoing` |
-//! | client | `endpoint`, `call` (futures), `link/` (the session, its requests), `listener`, `client` (the connection, coming back), `bell` (threads that wait) |
-//! | server | `server` (listening), `connection`, `session`, `roles`, `switchboard` (who is reached how) |
-//! | memory | `host` (the seam), `memory` (a host in this process) |
+//! | wire format | `frame`, `encode`, `decode`, `wire` (their parts), `auth` (the secret), `tls` |
+//! | both ends of a connection | `stream`, `incoming`, `outgoing` |
+//! | client | `endpoint`, `futures`, `link/` (the session, its requests), `handler`, `client` (connecting, reconnecting), `blocking` (threads that read) |
+//! | server | `server` (listening), `connection`, `session`, `roles`, `router` (messages) |
+//! | memory | `host` (the trait), `memory` (a host in this process) |
 //!
-//! `docs/tcp.md` has the tables of the frames and says what happens when what breaks. What this backend must not do:
-//! know what a lock is, or let one client's fault reach another.
+//! `docs/tcp.md` has the frame format and the failure model. This backend must not know what a lock is, nor let one client's
+//! mistake reach another.
 
 pub(in crate::backend) mod auth;
 #[cfg(target_os = "linux")]
-mod bell;
-mod call;
+mod blocking;
 mod client;
+mod close_reason;
 mod connection;
 mod decode;
 mod encode;
 mod endpoint;
-mod fate;
 pub mod frame;
+mod futures;
+mod handler;
 mod host;
 mod incoming;
 mod link;
-mod listener;
 mod memory;
 mod outgoing;
 mod roles;
+mod router;
 mod server;
 mod session;
-mod switchboard;
+mod stream;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;
 
-pub use auth::{Token, WeakToken};
+pub use auth::{Secret, WeakSecret};
 #[cfg(target_os = "linux")]
-pub use bell::Bell;
+pub use blocking::EventfdWaker;
 pub use client::{ConnectError, ConnectOptions};
+pub use close_reason::CloseReason;
 pub use endpoint::TcpEndpoint;
-pub use fate::Fate;
-pub use host::{HostError, Inbox, SessionEnd, VerbHost, Watch};
-pub use listener::Listener;
+pub use handler::SessionHandler;
+pub use host::{HostError, Inbox, SessionEnd, VerbHost};
 pub use memory::InProcHost;
-pub use outgoing::together;
+pub use outgoing::coalesce_writes;
 #[cfg(feature = "rdma")]
-pub(in crate::backend) use outgoing::wake_together;
+pub(in crate::backend) use outgoing::wake_coalesced;
 pub use server::{BindError, Server, ServerOptions};
-pub use session::Kept;
+pub use session::Backlog;
 #[cfg(feature = "tls")]
 pub use tls::{TlsClient, TlsError, TlsServer};
 pub use wire::MAX_TAIL;

@@ -1,9 +1,7 @@
-//! What is to be written to one connection: a bounded buffer, written at once where that is possible, and by a task
-//! where the socket is full or TLS is in between.
+//! The bounded output buffer of a connection: written at once if possible, by a task if the socket is full or for TLS.
 //!
-//! Frames that are put in while the buffer is corked, or by [`Outgoing::gather`], leave in one write; so do those for one
-//! client that [come of](together) what arrived together from another. A buffer that grows past its limit belongs to somebody
-//! who does not read: it is closed, and with it the connection.
+//! Frames that are added while the buffer is corked, by [`Outgoing::gather`] or within [`coalesce_writes`] leave in one
+//! write. A buffer that exceeds its limit belongs to a peer that does not read: it is closed, and with it the connection.
 
 use socket2::SockRef;
 use std::cell::RefCell;
@@ -17,55 +15,55 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
 thread_local! {
-    /// What this thread does once all is there that is to leave together.
-    static TOGETHER: RefCell<Option<Then>> = const { RefCell::new(None) };
+    /// What this thread does at the end of its [`coalesce_writes`].
+    static COALESCING: RefCell<Option<Deferred>> = const { RefCell::new(None) };
 }
 
 #[derive(Default)]
-struct Then {
-    /// Buffers that something was put into.
+struct Deferred {
+    /// Buffers to flush.
     filled: Vec<Arc<Outgoing>>,
-    /// Those who take letters elsewhere.
+    /// Tasks to wake.
     wakers: Vec<Waker>,
 }
 
-/// Whatever `act` sends to clients of a server in this process leaves when it is done: one write for each of them.
+/// Runs `act`. What it sends to clients of a server in this process leaves afterwards: one write per client.
 ///
 /// ```
-/// use lockwright_fabric::backend::tcp::{Inbox, together};
+/// use lockwright_fabric::backend::tcp::{Inbox, coalesce_writes};
 /// use lockwright_fabric::{Message, PeerId};
 /// # fn example(inbox: &Inbox) {
-/// together(|| {
+/// coalesce_writes(|| {
 ///     for kind in 0..10 {
 ///         inbox.deliver(PeerId::role(0), Message::new(0, kind, &[]));
 ///     }
 /// });
 /// # }
 /// ```
-pub fn together<T>(act: impl FnOnce() -> T) -> T {
-    /// Also out of a panic.
-    struct Leave;
-    impl Drop for Leave {
+pub fn coalesce_writes<T>(act: impl FnOnce() -> T) -> T {
+    /// Also after a panic.
+    struct Flush;
+    impl Drop for Flush {
         fn drop(&mut self) {
-            let Then { filled, wakers } = TOGETHER.take().unwrap_or_default();
+            let Deferred { filled, wakers } = COALESCING.take().unwrap_or_default();
             filled.into_iter().for_each(|out| out.uncork());
             wakers.into_iter().for_each(Waker::wake);
         }
     }
-    if TOGETHER.with_borrow(Option::is_some) {
+    if COALESCING.with_borrow(Option::is_some) {
         return act();
     }
-    TOGETHER.with_borrow_mut(|then| *then = Some(Then::default()));
-    let _leave = Leave;
+    COALESCING.with_borrow_mut(|deferred| *deferred = Some(Deferred::default()));
+    let _flush = Flush;
     act()
 }
 
-/// Wakes those who take letters for clients: when all is there that is to leave [together], or at once.
+/// Wakes these tasks: at the end of the thread's [`coalesce_writes`], or at once.
 #[cfg(feature = "rdma")]
-pub(in crate::backend) fn wake_together(wakers: Vec<Waker>) {
-    let wakers = TOGETHER.with_borrow_mut(|then| match then {
-        Some(then) => {
-            then.wakers.extend(wakers);
+pub(in crate::backend) fn wake_coalesced(wakers: Vec<Waker>) {
+    let wakers = COALESCING.with_borrow_mut(|deferred| match deferred {
+        Some(deferred) => {
+            deferred.wakers.extend(wakers);
             Vec::new()
         }
         None => wakers,
@@ -73,17 +71,17 @@ pub(in crate::backend) fn wake_together(wakers: Vec<Waker>) {
     wakers.into_iter().for_each(Waker::wake);
 }
 
-/// The writing side when TLS is in between.
+/// The writing side of a TLS stream.
 pub(super) type Sealed = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// One connection's outgoing bytes.
+/// See the module.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     queue: Mutex<Queue>,
-    /// The bare socket; none under TLS.
+    /// The plain socket; none under TLS.
     socket: Option<OwnedWriteHalf>,
     limit: usize,
-    /// There is something for the writing task.
+    /// Wakes the writing task.
     work: Notify,
     /// The buffer was closed.
     gone: Notify,
@@ -92,9 +90,9 @@ pub(super) struct Outgoing {
 #[derive(Debug, Default)]
 struct Queue {
     bytes: Vec<u8>,
-    /// How much of `bytes` is written.
+    /// How many of `bytes` are written.
     start: usize,
-    /// Bytes that the writing task has taken out and not yet written.
+    /// Bytes that the writing task has taken and not written yet.
     taken: usize,
     corked: bool,
     /// Close once everything is written.
@@ -109,7 +107,7 @@ impl Queue {
 }
 
 impl Outgoing {
-    /// A buffer in front of `socket`, or of whatever [`Outgoing::write`] is given.
+    /// A buffer in front of `socket`, or of the TLS stream given to [`Outgoing::write`].
     pub(super) fn new(socket: Option<OwnedWriteHalf>, limit: usize) -> Arc<Self> {
         let (work, gone) = (Notify::new(), Notify::new());
         Arc::new(Self { queue: Mutex::default(), socket, limit, work, gone })
@@ -119,13 +117,13 @@ impl Outgoing {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The socket, if nothing is between it and this buffer.
+    /// The plain socket, if there is no TLS.
     #[cfg(target_os = "linux")]
     pub(super) fn socket(&self) -> Option<&TcpStream> {
         self.socket.as_ref().map(AsRef::as_ref)
     }
 
-    /// Puts in what `fill` appends and writes it, unless the buffer is corked. `false` if it is closed, or is now.
+    /// Adds what `fill` appends and writes it, unless the buffer is corked. `false` if the buffer is closed.
     pub(super) fn push(&self, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut queue = self.queue();
         if !self.put(&mut queue, fill) {
@@ -137,15 +135,15 @@ impl Outgoing {
         true
     }
 
-    /// As [`Outgoing::push`], but what is put in while something is handled [together] leaves with the rest of it.
-    pub(super) fn pass_on(self: &Arc<Self>, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
+    /// As [`Outgoing::push`], but within [`coalesce_writes`] it is written at its end.
+    pub(super) fn push_coalesced(self: &Arc<Self>, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut queue = self.queue();
         if !self.put(&mut queue, fill) {
             return false;
         }
         if !queue.corked {
-            let waits = TOGETHER.with_borrow_mut(|then| {
-                then.as_mut().map(|then| then.filled.push(Arc::clone(self))).is_some()
+            let waits = COALESCING.with_borrow_mut(|deferred| {
+                deferred.as_mut().map(|deferred| deferred.filled.push(Arc::clone(self))).is_some()
             });
             queue.corked = waits;
             if !waits {
@@ -155,7 +153,7 @@ impl Outgoing {
         true
     }
 
-    /// Puts in what `fill` appends and leaves the writing to the task: more may come before it runs.
+    /// Adds what `fill` appends and leaves the writing to the task: more may follow before it runs.
     pub(super) fn gather(&self, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
         let put = self.put(&mut self.queue(), fill);
         self.work.notify_one();
@@ -173,12 +171,12 @@ impl Outgoing {
         !queue.closed
     }
 
-    /// Gathers what is put in, until [`Outgoing::uncork`].
+    /// Writes nothing until [`Outgoing::uncork`].
     pub(super) fn cork(&self) {
         self.queue().corked = true;
     }
 
-    /// Writes what was gathered.
+    /// Writes what was added since [`Outgoing::cork`].
     pub(super) fn uncork(&self) {
         let mut queue = self.queue();
         queue.corked = false;
@@ -214,12 +212,12 @@ impl Outgoing {
         self.work.notify_one();
     }
 
-    /// Takes nothing more, and ends the connection.
+    /// Closes the buffer and the connection.
     pub(super) fn close(&self) {
         self.close_queue(&mut self.queue());
     }
 
-    /// Takes nothing more, and ends the connection when everything is written.
+    /// Takes nothing more, and closes the connection when everything is written.
     pub(super) fn finish(&self) {
         let mut queue = self.queue();
         queue.closing = true;
@@ -232,7 +230,7 @@ impl Outgoing {
         self.queue().closed
     }
 
-    /// Done when the buffer is closed.
+    /// Ready when the buffer is closed.
     pub(super) async fn closed(&self) {
         loop {
             let gone = self.gone.notified();
@@ -243,7 +241,7 @@ impl Outgoing {
         }
     }
 
-    /// The writing task: writes what could not be written at once. Ends when the buffer is closed.
+    /// The writing task: writes what could not be written at once, until the buffer is closed.
     pub(super) async fn write(self: Arc<Self>, mut sealed: Option<Sealed>) {
         while !self.is_closed() {
             let wrote = match (&mut sealed, &self.socket) {
@@ -251,8 +249,8 @@ impl Outgoing {
                 (None, Some(socket)) => {
                     let full = self.queue().len() > 0;
                     if full {
-                        // Somebody who never reads never makes room: the end of the buffer ends the wait too, else
-                        // this task would keep the socket open for ever.
+                        // A peer that never reads never makes room: closing the buffer must end this wait, or the task
+                        // would keep the socket open for ever.
                         let room = tokio::select! {
                             room = socket.writable() => room.is_ok(),
                             () = self.closed() => false,
@@ -274,7 +272,7 @@ impl Outgoing {
                 continue;
             }
             if let Some(socket) = &self.socket {
-                // The other side sees the end of what was said, though this side still listens.
+                // The other side sees the end of the stream; this side can still read.
                 let _ = SockRef::from(socket.as_ref()).shutdown(std::net::Shutdown::Write);
             }
             self.close();
@@ -284,7 +282,7 @@ impl Outgoing {
         }
     }
 
-    /// Writes what is there through TLS; whether there was something.
+    /// Writes the buffer through TLS; whether there was something.
     async fn write_sealed(&self, sealed: &mut Sealed) -> bool {
         let bytes = {
             let mut queue = self.queue();
@@ -316,28 +314,28 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     #[tokio::test]
-    async fn what_is_passed_on_together_leaves_together_and_else_at_once() {
+    async fn coalesced_frames_leave_in_one_write_and_others_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (far, _) = listener.accept().await.unwrap();
         near.writable().await.unwrap();
         let out = Outgoing::new(Some(near.into_split().1), 1 << 10);
-        together(|| {
+        coalesce_writes(|| {
             for _ in 0..3 {
-                assert!(out.pass_on(|bytes| bytes.extend(b"abc")));
+                assert!(out.push_coalesced(|bytes| bytes.extend(b"abc")));
             }
-            assert_eq!(together(|| out.queue().len()), 9, "nothing has left");
+            assert_eq!(coalesce_writes(|| out.queue().len()), 9, "nothing has left");
         });
         assert_eq!(out.queue().len(), 0);
-        out.pass_on(|bytes| bytes.extend(b"d"));
+        out.push_coalesced(|bytes| bytes.extend(b"d"));
         assert_eq!(out.queue().len(), 0);
         let mut bytes = [0; 16];
         far.readable().await.unwrap();
         assert_eq!(far.try_read(&mut bytes).unwrap(), 10);
         let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            together(|| {
-                out.pass_on(|bytes| bytes.extend(b"e"));
-                panic!("somebody's role");
+            coalesce_writes(|| {
+                out.push_coalesced(|bytes| bytes.extend(b"e"));
+                panic!("in a role");
             })
         }));
         assert!(panics.is_err() && out.queue().len() == 0 && !out.queue().corked);

@@ -1,12 +1,12 @@
-//! Server-side roles, driven by whoever brings them a message: no thread of their own, no hop.
+//! Server-side roles, run by the task that delivers a message: no thread of their own, no hop.
 //!
-//! A role has a queue. Who puts something in and finds nobody at work works the queue off; everybody else goes on.
-//! So a role handles one event at a time, in the order of arrival, its answers leave in that order, and it can write
-//! to itself or to other roles without a deadlock. Often the asker itself is at work, and the answer is in its
-//! connection's buffer before the next frame is looked at.
+//! A role has a queue. A task that enqueues an event and finds the role idle drains the queue; other tasks only enqueue.
+//! So a role handles one event at a time, in the order of arrival, its answers leave in that order, and it can send to
+//! itself or to other roles without a deadlock. Usually the answer is in the sender's output buffer before the sender's next
+//! frame is read.
 
 use super::host::VerbHost;
-use super::switchboard::Switchboard;
+use super::router::Router;
 use crate::addr::PeerId;
 use crate::message::{BoxedRole, Message, Outbox};
 use std::collections::VecDeque;
@@ -15,117 +15,115 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A role that has this many events waiting takes no more: it does not keep up.
+/// The most events that wait for a role; further messages fail.
 const CAPACITY: usize = 1 << 20;
 
-/// A role and what waits for it.
-pub(super) struct Seat {
+/// A role and its queue.
+pub(super) struct RoleRunner {
     me: PeerId,
-    /// Whether the role wants to know who is gone.
-    hears_departures: bool,
-    inside: Mutex<Inside>,
+    wants_departures: bool,
+    state: Mutex<State>,
 }
 
-struct Inside {
-    /// Away while somebody works the queue off; gone for good if it panicked.
+struct State {
+    /// `None` while a task drains the queue, and for good if the role panicked.
     role: Option<BoxedRole>,
-    at_work: bool,
+    busy: bool,
     queue: VecDeque<Event>,
 }
 
 enum Event {
-    Letter(PeerId, Message),
+    Message(PeerId, Message),
     Timer(u64),
 }
 
-impl fmt::Debug for Seat {
+impl fmt::Debug for RoleRunner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("me", &self.me).finish_non_exhaustive()
+        f.debug_struct("RoleRunner").field("me", &self.me).finish_non_exhaustive()
     }
 }
 
-impl Seat {
+impl RoleRunner {
     pub(super) fn new(index: usize, role: BoxedRole) -> Self {
-        let hears_departures = role.hears_departures();
-        let inside = Inside { role: Some(role), at_work: false, queue: VecDeque::new() };
-        Self { me: PeerId::role(index), hears_departures, inside: Mutex::new(inside) }
+        let wants_departures = role.wants_departures();
+        let state = State { role: Some(role), busy: false, queue: VecDeque::new() };
+        Self { me: PeerId::role(index), wants_departures, state: Mutex::new(state) }
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings the role a message. `false` if it is gone.
+    /// Delivers a message to the role. `false` if the role is gone or its queue is full.
     pub(super) fn deliver<H: VerbHost>(
         self: &Arc<Self>,
-        board: &Arc<Switchboard<H>>,
+        router: &Arc<Router<H>>,
         from: PeerId,
         message: Message,
     ) -> bool {
-        if message.kind == Message::DEPARTED && !self.hears_departures {
+        if message.kind == Message::DEPARTED && !self.wants_departures {
             return true;
         }
-        self.bring(board, Event::Letter(from, message))
+        self.enqueue(router, Event::Message(from, message))
     }
 
-    fn bring<H: VerbHost>(self: &Arc<Self>, board: &Arc<Switchboard<H>>, event: Event) -> bool {
-        let mut inside = self.inside();
-        if (inside.role.is_none() && !inside.at_work) || inside.queue.len() >= CAPACITY {
+    fn enqueue<H: VerbHost>(self: &Arc<Self>, router: &Arc<Router<H>>, event: Event) -> bool {
+        let mut state = self.state();
+        if (state.role.is_none() && !state.busy) || state.queue.len() >= CAPACITY {
             return false;
         }
-        inside.queue.push_back(event);
-        if inside.at_work {
+        state.queue.push_back(event);
+        if state.busy {
             return true;
         }
-        inside.at_work = true;
-        let role = inside.role.take().expect("a role is in its seat while nobody is at work");
-        drop(inside);
-        self.work(board, role);
+        state.busy = true;
+        let role = state.role.take().expect("an idle role is in place");
+        drop(state);
+        self.drain(router, role);
         true
     }
 
-    fn work<H: VerbHost>(self: &Arc<Self>, board: &Arc<Switchboard<H>>, mut role: BoxedRole) {
+    fn drain<H: VerbHost>(self: &Arc<Self>, router: &Arc<Router<H>>, mut role: BoxedRole) {
         let mut out = Outbox::default();
         loop {
-            let mut inside = self.inside();
-            let Some(event) = inside.queue.pop_front() else {
-                inside.role = Some(role);
-                inside.at_work = false;
+            let mut state = self.state();
+            let Some(event) = state.queue.pop_front() else {
+                state.role = Some(role);
+                state.busy = false;
                 return;
             };
-            drop(inside);
-            let now = board.host.now();
-            // A role that panics is lost to its peers. Whoever brought the message is not to blame.
+            drop(state);
+            let now = router.host.now();
+            // A role that panics is lost to its peers; the client that sent the message goes on.
             let handled = catch_unwind(AssertUnwindSafe(|| match &event {
-                Event::Letter(from, message) => role.on_message(now, *from, message, &mut out),
+                Event::Message(from, message) => role.on_message(now, *from, message, &mut out),
                 Event::Timer(id) => role.on_timer(now, *id, &mut out),
             }));
             if handled.is_err() {
-                let mut inside = self.inside();
-                inside.at_work = false;
-                inside.queue.clear();
+                let mut state = self.state();
+                state.busy = false;
+                state.queue.clear();
                 return;
             }
-            self.carry_out(board, &mut out);
+            self.execute_outbox(router, &mut out);
         }
     }
 
-    /// Verbs first, in order, then the messages, then the packets. What cannot be reached is lost, as it is for any
-    /// server: roles that care learn it from the answer that does not come.
-    fn carry_out<H: VerbHost>(self: &Arc<Self>, board: &Arc<Switchboard<H>>, out: &mut Outbox) {
+    /// Verbs in order, then messages, then datagrams. Failures are ignored: a role notices by the missing answer.
+    fn execute_outbox<H: VerbHost>(self: &Arc<Self>, router: &Arc<Router<H>>, out: &mut Outbox) {
         let mut olds = Vec::new();
         for verb in out.verbs.drain(..) {
-            let _ = board.host.execute(self.me, &[verb], &mut olds);
+            let _ = router.host.execute(self.me, &[verb], &mut olds);
         }
         for (to, message) in out.messages.drain(..).chain(out.datagrams.drain(..)) {
-            board.post(self.me, to, message);
+            router.deliver(self.me, to, message);
         }
         for (delay_ns, id) in out.timers.drain(..) {
-            let (seat, board) = (Arc::downgrade(self), Arc::downgrade(board));
+            let (runner, router) = (Arc::downgrade(self), Arc::downgrade(router));
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_nanos(delay_ns)).await;
-                if let (Some(seat), Some(board)) = (seat.upgrade(), board.upgrade()) {
-                    seat.bring(&board, Event::Timer(id));
+                if let (Some(runner), Some(router)) = (runner.upgrade(), router.upgrade()) {
+                    runner.enqueue(&router, Event::Timer(id));
                 }
             });
         }

@@ -1,15 +1,14 @@
-//! The server: listens, lets clients in, and executes their verbs on its host's memory.
+//! The server: listens, accepts clients, and executes their verbs on its host's memory.
 //!
-//! It refuses to be reached from other machines without TLS or a token. Everything a client can make it keep is
-//! bounded, see [`ServerOptions`].
+//! It refuses to listen on an address that other machines can reach without TLS or a secret. Everything that a client can
+//! make it keep is bounded by [`ServerOptions`].
 
-use super::auth::Token;
+use super::auth::Secret;
 use super::connection::serve;
 use super::host::VerbHost;
-use super::incoming::Incoming;
-use super::outgoing::Outgoing;
-use super::session::Kept;
-use super::switchboard::Switchboard;
+use super::router::Router;
+use super::session::Backlog;
+use super::stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsServer;
 use crate::message::BoxedRole;
@@ -22,50 +21,50 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// How a server behaves.
+/// Options of a server.
 ///
 /// ```
-/// use lockwright_fabric::backend::tcp::{ServerOptions, Token};
-/// let token = Token::new("a long and random line of text").unwrap();
-/// let options = ServerOptions { token: Some(token), max_sessions: 100, ..ServerOptions::default() };
+/// use lockwright_fabric::backend::tcp::{ServerOptions, Secret};
+/// let secret = Secret::new("a long and random line of text").unwrap();
+/// let options = ServerOptions { secret: Some(secret), max_sessions: 100, ..ServerOptions::default() };
 /// assert!(options.grace > options.heartbeat);
 /// ```
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// What clients must know.
-    pub token: Option<Token>,
-    /// The certificate and key with which the server proves who it is.
+    /// The secret that clients must know.
+    pub secret: Option<Secret>,
+    /// The server's certificate and key.
     #[cfg(feature = "tls")]
     pub tls: Option<TlsServer>,
-    /// How often an idle client shows that it is there. Three beats missed, and its connection is given up.
+    /// How often an idle client pings. A connection without frames for three intervals is given up.
     pub heartbeat: Duration,
     /// How long a session outlives its connection.
     pub grace: Duration,
-    /// How long a session outlives a connection that was closed, as the system does for a process that died: a
-    /// living client is back at once. As long as any other if there is none.
+    /// The grace period after a connection that was closed, as the kernel does for a dead process: a live client reconnects
+    /// at once. `None`: as `grace`.
     pub grace_closed: Option<Duration>,
-    /// This run of the server, larger than that of all before; the time if there is none.
+    /// The number of this run of the server, larger than those before. `None`: the time.
     pub epoch: Option<u64>,
-    /// How long a client may take to introduce itself.
+    /// The time limit of the handshake.
     pub handshake: Duration,
     /// The most sessions.
     pub max_sessions: usize,
-    /// The most connections that have not introduced themselves yet.
-    pub max_strangers: usize,
+    /// The most unauthenticated connections: those in their handshake.
+    pub max_unauthenticated: usize,
     /// The most waits of one client at once.
     pub max_waits: u32,
-    /// The most bytes that wait for one client to read them.
-    pub max_unread: usize,
-    /// What a session keeps for its client until it is acknowledged.
-    pub kept: Kept,
-    /// Further runtimes, each with a thread of its own: connections are dealt out to them and to the one that listens.
+    /// The most unwritten bytes of one connection.
+    pub max_unwritten: usize,
+    /// The most unacknowledged messages of one session.
+    pub backlog: Backlog,
+    /// Further runtimes: connections are distributed over them and the one that listens, round robin.
     pub workers: Vec<Handle>,
 }
 
 impl Default for ServerOptions {
     fn default() -> Self {
         Self {
-            token: None,
+            secret: None,
             #[cfg(feature = "tls")]
             tls: None,
             heartbeat: Duration::from_secs(1),
@@ -74,10 +73,10 @@ impl Default for ServerOptions {
             epoch: None,
             handshake: Duration::from_secs(5),
             max_sessions: 64 << 10,
-            max_strangers: 256,
+            max_unauthenticated: 256,
             max_waits: 4096,
-            max_unread: 4 << 20,
-            kept: Kept::default(),
+            max_unwritten: 4 << 20,
+            backlog: Backlog::default(),
             workers: Vec::new(),
         }
     }
@@ -89,17 +88,17 @@ impl ServerOptions {
         if self.tls.is_some() {
             return true;
         }
-        self.token.is_some()
+        self.secret.is_some()
     }
 }
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Strangers could reach the lock memory.
+    /// Unauthenticated clients could reach the lock memory.
     #[error(
         "refusing to listen on {0}: other machines could reach it, and nothing would keep them out. Give the server a \
-         certificate and key (TLS) or a token that clients must know, or listen on a loopback address such as 127.0.0.1"
+         certificate and key (TLS) or a secret that clients must know, or listen on a loopback address such as 127.0.0.1"
     )]
     Exposed(SocketAddr),
     /// The address cannot be had.
@@ -112,7 +111,7 @@ pub enum BindError {
     },
 }
 
-/// A running server. Dropping it closes all connections; clients try to come back until their grace period is over.
+/// A running server. Dropping it closes all connections; clients try to reconnect until their grace period is over.
 ///
 /// ```
 /// use lockwright_fabric::backend::{inproc::InProc, tcp::{ConnectOptions, InProcHost, Server, ServerOptions, TcpEndpoint}};
@@ -128,7 +127,7 @@ pub enum BindError {
 #[derive(Debug)]
 pub struct Server<H> {
     address: SocketAddr,
-    board: Arc<Switchboard<H>>,
+    router: Arc<Router<H>>,
     listening: JoinHandle<()>,
 }
 
@@ -137,7 +136,7 @@ impl<H: VerbHost> Server<H> {
     /// Must be called on a tokio runtime, whose tasks do the work.
     ///
     /// # Errors
-    /// If the address cannot be had, or is open to other machines while `options` has neither TLS nor a token.
+    /// If the address cannot be had, or is open to other machines while `options` has neither TLS nor a secret.
     pub async fn bind(
         address: SocketAddr,
         host: H,
@@ -151,27 +150,27 @@ impl<H: VerbHost> Server<H> {
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let epoch = options.epoch.unwrap_or_else(new_epoch);
-        let board = Switchboard::new(Arc::new(host), roles, options, epoch);
-        let listening = tokio::spawn(listen(listener, Arc::clone(&board)));
-        Ok(Self { address, board, listening })
+        let router = Router::new(Arc::new(host), roles, options, epoch);
+        let listening = tokio::spawn(listen(listener, Arc::clone(&router)));
+        Ok(Self { address, router, listening })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// This run of the server: a later run has a larger number.
     pub fn epoch(&self) -> u64 {
-        self.board.epoch
+        self.router.epoch
     }
 
     /// The owner of the memory.
     pub fn host(&self) -> &H {
-        &self.board.host
+        &self.router.host
     }
 
-    /// Stops listening, closes all connections and waits until that is done.
+    /// Stops listening, closes all connections, and waits until that is done.
     pub async fn shut_down(mut self) {
         self.listening.abort();
         let _ = (&mut self.listening).await;
@@ -190,64 +189,60 @@ fn new_epoch() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
-/// Dropping this future ends all connections, which are tasks of its set.
-async fn listen<H: VerbHost>(listener: TcpListener, board: Arc<Switchboard<H>>) {
-    let strangers = Arc::new(Semaphore::new(board.options.max_strangers));
+/// Accepts connections. Dropping this future ends all of them: they are tasks of its set.
+async fn listen<H: VerbHost>(listener: TcpListener, router: Arc<Router<H>>) {
+    let unauthenticated = Arc::new(Semaphore::new(router.options.max_unauthenticated));
     let mut connections = JoinSet::new();
-    // The one that listens, then the others in turn.
-    let mut worker = std::iter::once(None).chain(board.options.workers.iter().map(Some)).cycle();
+    // The runtime that listens, then the others in turn.
+    let mut worker = std::iter::once(None).chain(router.options.workers.iter().map(Some)).cycle();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    // A crowd that does not introduce itself keeps others out only until its time is over.
-                    let Ok(permit) = Arc::clone(&strangers).try_acquire_owned() else { continue };
+                    // Clients that never finish their handshake keep others out only until its time limit.
+                    let Ok(permit) = Arc::clone(&unauthenticated).try_acquire_owned() else { continue };
                     match worker.next().flatten() {
-                        None => connections.spawn(welcome(stream, Arc::clone(&board), permit)),
-                        Some(worker) => connections.spawn_on(move_in(stream, Arc::clone(&board), permit), worker),
+                        None => connections.spawn(accept(stream, Arc::clone(&router), permit)),
+                        Some(worker) => connections.spawn_on(accept_on(stream, Arc::clone(&router), permit), worker),
                     };
                 }
-                // Out of file descriptors, most likely: somebody has to hang up first.
+                // Out of file descriptors, most likely: wait for a connection to end.
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             },
-            // A connection that panicked has said so; the others go on.
+            // A connection that panicked has printed its message; the others go on.
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
-/// Welcomes a client on another runtime than the one that listens.
-async fn move_in<H: VerbHost>(
+/// Accepts a client on another runtime than the one that listens.
+async fn accept_on<H: VerbHost>(
     stream: TcpStream,
-    board: Arc<Switchboard<H>>,
+    router: Arc<Router<H>>,
     permit: tokio::sync::OwnedSemaphorePermit,
 ) {
-    // From one runtime's events to the other's.
+    // Deregisters from one runtime and registers with the other.
     if let Ok(stream) = stream.into_std().and_then(TcpStream::from_std) {
-        welcome(stream, board, permit).await;
+        accept(stream, router, permit).await;
     }
 }
 
-async fn welcome<H: VerbHost>(
+async fn accept<H: VerbHost>(
     stream: TcpStream,
-    board: Arc<Switchboard<H>>,
+    router: Arc<Router<H>>,
     permit: tokio::sync::OwnedSemaphorePermit,
 ) {
     if stream.set_nodelay(true).is_err() {
         return;
     }
-    let limit = board.options.max_unread;
+    let limit = router.options.max_unwritten;
     #[cfg(feature = "tls")]
-    if let Some(tls) = &board.options.tls {
-        let accepted = tokio::time::timeout(board.options.handshake, tls.accept(stream)).await;
+    if let Some(tls) = &router.options.tls {
+        let accepted = tokio::time::timeout(router.options.handshake, tls.accept(stream)).await;
         let Ok(Ok(stream)) = accepted else { return };
-        let (reader, writer) = tokio::io::split(stream);
-        let out = Outgoing::new(None, limit);
-        tokio::spawn(Arc::clone(&out).write(Some(Box::new(writer))));
-        return serve(board, Incoming::new(reader), out, || drop(permit)).await;
+        let (incoming, out) = stream::sealed(stream, limit);
+        return serve(router, incoming, out, || drop(permit)).await;
     }
-    let (reader, writer) = stream.into_split();
-    let out = Outgoing::new(Some(writer), limit);
-    tokio::spawn(Arc::clone(&out).write(None));
-    serve(board, Incoming::new(reader), out, || drop(permit)).await;
+    let (incoming, out) = stream::plain(stream, limit);
+    serve(router, incoming, out, || drop(permit)).await;
 }

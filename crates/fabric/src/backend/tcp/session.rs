@@ -1,7 +1,8 @@
 //! One client's session on the server: what outlives its connection.
 //!
-//! Messages for the client are numbered and kept until the client says that it has got them, so that a new connection
-//! goes on where the old one broke off. What is kept is bounded: a client that lets more pile up is lost.
+//! Messages to the client are numbered and kept until the client acknowledges them, so that a new connection continues
+//! where the old one broke. What is kept is bounded by a [`Backlog`]: a client that does not read is lost. Messages from
+//! other clients have a bound of their own and are refused beyond it, so one client cannot end another's session.
 
 use super::encode::put_deliver;
 use super::frame::SessionId;
@@ -11,116 +12,181 @@ use crate::message::Message;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a session may keep for its client.
+/// A bound on the messages that a session keeps until its client acknowledges them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct Backlog {
     /// Messages.
     pub messages: usize,
-    /// Bytes of them.
+    /// Their bytes on the wire.
     pub bytes: u64,
 }
 
-impl Default for Kept {
+impl Backlog {
+    /// Enough for protocols whose clients send to each other: a few small messages per lock and receiver.
+    pub const RELAY: Self = Self { messages: 4096, bytes: 1 << 20 };
+
+    const EMPTY: Self = Self { messages: 0, bytes: 0 };
+
+    const fn has_room(self, limit: Self, bytes: u64) -> bool {
+        self.messages < limit.messages && self.bytes + bytes <= limit.bytes
+    }
+
+    const fn add(&mut self, bytes: u64) {
+        self.messages += 1;
+        self.bytes += bytes;
+    }
+
+    const fn remove(&mut self, bytes: u64) {
+        self.messages -= 1;
+        self.bytes -= bytes;
+    }
+}
+
+impl Default for Backlog {
     fn default() -> Self {
         Self { messages: 64 << 10, bytes: 16 << 20 }
     }
 }
 
-/// A session.
+/// See the module.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) peer: PeerId,
     pub(super) id: SessionId,
-    limit: Kept,
-    /// Whether its client has said its last word. Held while one is passed on.
-    silent: Mutex<bool>,
+    limit: Backlog,
+    /// Whether the client's last message was forwarded. Locked while one is.
+    finished: Mutex<bool>,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+/// A message that the client may not have received.
+#[derive(Debug)]
+struct Unacked {
+    from: PeerId,
+    message: Message,
+    /// Sent by another client of the server.
+    relayed: bool,
+}
+
+#[derive(Debug)]
 struct State {
-    /// The connection, while there is one.
-    line: Option<Arc<Outgoing>>,
-    /// Connections so far: tells the present one from those before.
-    lines: u64,
+    /// The present connection.
+    connection: Option<Arc<Outgoing>>,
+    /// Connections so far: the number of the present or last one.
+    connections: u64,
     /// Messages so far.
     sent: u64,
-    /// The messages that the client may not have got, the last of them number `sent`.
-    kept: VecDeque<(PeerId, Message)>,
-    kept_bytes: u64,
+    /// The last of them is message number `sent`.
+    unacked: VecDeque<Unacked>,
+    backlog: Backlog,
+    /// The part of `backlog` that other clients sent.
+    relayed: Backlog,
     over: bool,
 }
 
 impl State {
-    /// Forgets the messages up to number `seen`.
+    /// Drops the messages up to number `seen`.
     fn forget(&mut self, seen: u64) {
-        while self.sent - (self.kept.len() as u64) < seen.min(self.sent) {
-            let (_, message) = self.kept.pop_front().expect("more is kept than was seen");
-            self.kept_bytes -= message.wire_bytes();
+        while self.sent - (self.unacked.len() as u64) < seen.min(self.sent) {
+            let Unacked { message, relayed, .. } = self.unacked.pop_front().expect("unacked, so still kept");
+            let bytes = message.wire_bytes();
+            self.backlog.remove(bytes);
+            if relayed {
+                self.relayed.remove(bytes);
+            }
         }
+    }
+
+    /// Keeps a message, and sends it if there is a connection.
+    fn push(&mut self, from: PeerId, message: Message, relayed: bool) {
+        let bytes = message.wire_bytes();
+        self.sent += 1;
+        if let Some(connection) = &self.connection {
+            // If the connection was closed, the message stays for the next one.
+            connection.push_coalesced(|out| put_deliver(out, self.sent, from, &message));
+        }
+        self.backlog.add(bytes);
+        if relayed {
+            self.relayed.add(bytes);
+        }
+        self.unacked.push_back(Unacked { from, message, relayed });
     }
 }
 
 impl Session {
-    pub(super) fn new(peer: PeerId, id: SessionId, limit: Kept) -> Self {
-        Self { peer, id, limit, silent: Mutex::default(), state: Mutex::default() }
+    pub(super) fn new(peer: PeerId, id: SessionId, limit: Backlog) -> Self {
+        let state = State {
+            connection: None,
+            connections: 0,
+            sent: 0,
+            unacked: VecDeque::new(),
+            backlog: Backlog::EMPTY,
+            relayed: Backlog::EMPTY,
+            over: false,
+        };
+        Self { peer, id, limit, finished: Mutex::default(), state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `pass_on` pass on what the client says; `false` if its last word was said. A connection that was replaced
-    /// may still have something in its hands when the session ends.
-    pub(super) fn say(&self, pass_on: impl FnOnce() -> bool) -> bool {
-        let silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
-        !*silent && pass_on()
+    /// Calls `forward`, which forwards a message of the client; `false` if the last one was forwarded already. (A
+    /// connection that was replaced may still have frames in its buffer when the session ends.)
+    pub(super) fn send(&self, forward: impl FnOnce() -> bool) -> bool {
+        let finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
+        !*finished && forward()
     }
 
-    /// As [`Session::say`], for the last time.
-    pub(super) fn say_last(&self, pass_on: impl FnOnce()) {
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
-        *silent = true;
-        pass_on();
+    /// As [`Session::send`], for the last time.
+    pub(super) fn send_last(&self, forward: impl FnOnce()) {
+        let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
+        *finished = true;
+        forward();
     }
 
-    /// Keeps a message for the client and sends it if there is a connection. `false` if the session is over.
+    /// Sends the client a message of a role or of the host. A full backlog ends the session. `false` if it is over.
     pub(super) fn deliver(&self, from: PeerId, message: Message) -> bool {
         let mut state = self.state();
         if state.over {
             return false;
         }
-        let bytes = message.wire_bytes();
-        if state.kept.len() >= self.limit.messages || state.kept_bytes + bytes > self.limit.bytes {
+        if !state.backlog.has_room(self.limit, message.wire_bytes()) {
             state.over = true;
             // The connection ends, and with it, at once, the session.
-            if let Some(line) = &state.line {
-                line.close();
+            if let Some(connection) = &state.connection {
+                connection.close();
             }
             return false;
         }
-        state.sent += 1;
-        if let Some(line) = &state.line {
-            // A line that was closed is about to be taken away; the message stays for the next one.
-            line.pass_on(|out| put_deliver(out, state.sent, from, &message));
-        }
-        state.kept_bytes += bytes;
-        state.kept.push_back((from, message));
+        state.push(from, message, false);
         true
     }
 
-    /// The client has got the messages up to number `seen`. `false` if there are not that many.
+    /// Sends the client a message of another client. `false`, and nothing else happens, if the unacknowledged ones have
+    /// reached `limit` or the session is over.
+    pub(super) fn relay(&self, from: PeerId, message: Message, limit: Backlog) -> bool {
+        let mut state = self.state();
+        let bytes = message.wire_bytes();
+        if state.over || !state.relayed.has_room(limit, bytes) || !state.backlog.has_room(self.limit, bytes) {
+            return false;
+        }
+        state.push(from, message, true);
+        true
+    }
+
+    /// The client has received the messages up to number `seen`. `false` if there are not that many.
     pub(super) fn ack(&self, seen: u64) -> bool {
         let mut state = self.state();
         state.forget(seen);
         seen <= state.sent
     }
 
-    /// Lets the session go on over `line`: `greet`, then everything after message `seen`. Returns the connection's
+    /// Continues the session on `connection`: `greet`, then everything after message `seen`. Returns the connection's
     /// number and the connection that it replaces; `None` if the session is over.
     pub(super) fn resume(
         &self,
-        line: &Arc<Outgoing>,
+        connection: &Arc<Outgoing>,
         seen: u64,
         greet: impl FnOnce(&mut Vec<u8>),
     ) -> Option<(u64, Option<Arc<Outgoing>>)> {
@@ -129,32 +195,32 @@ impl Session {
             return None;
         }
         state.forget(seen);
-        let first = state.sent - state.kept.len() as u64 + 1;
-        line.cork();
-        line.push(greet);
-        for (seq, (from, message)) in (first..).zip(&state.kept) {
-            line.push(|out| put_deliver(out, seq, *from, message));
+        let first = state.sent - state.unacked.len() as u64 + 1;
+        connection.cork();
+        connection.push(greet);
+        for (seq, Unacked { from, message, .. }) in (first..).zip(&state.unacked) {
+            connection.push(|out| put_deliver(out, seq, *from, message));
         }
-        line.uncork();
-        state.lines += 1;
-        let replaced = state.line.replace(Arc::clone(line));
-        Some((state.lines, replaced))
+        connection.uncork();
+        state.connections += 1;
+        let replaced = state.connection.replace(Arc::clone(connection));
+        Some((state.connections, replaced))
     }
 
-    /// Connection `number` is gone. `None` if another has taken its place, else whether the session can wait for one.
-    pub(super) fn hang_up(&self, number: u64) -> Option<bool> {
+    /// Connection `number` has ended. `None` if another has replaced it, else whether the session can be resumed.
+    pub(super) fn detach(&self, number: u64) -> Option<bool> {
         let mut state = self.state();
-        if state.lines != number {
+        if state.connections != number {
             return None;
         }
-        state.line = None;
+        state.connection = None;
         Some(!state.over)
     }
 
-    /// Ends the session if connection `number` is still the last one. Whether it did.
+    /// Ends the session if connection `number` was its last one; whether it did.
     pub(super) fn end(&self, number: u64) -> bool {
         let mut state = self.state();
-        let ends = state.lines == number && state.line.is_none();
+        let ends = state.connections == number && state.connection.is_none();
         state.over |= ends;
         ends
     }
@@ -164,11 +230,13 @@ impl Session {
 mod tests {
     use super::*;
 
+    const OTHER: PeerId = PeerId::client(1);
+
     fn session(messages: usize) -> Session {
-        Session::new(PeerId::client(0), [1; 16], Kept { messages, ..Kept::default() })
+        Session::new(PeerId::client(0), [1; 16], Backlog { messages, ..Backlog::default() })
     }
 
-    fn letter(n: u64) -> Message {
+    fn message(n: u64) -> Message {
         Message::new(0, 0, &[n])
     }
 
@@ -176,25 +244,41 @@ mod tests {
     fn a_session_keeps_what_was_not_acknowledged_and_no_more() {
         let session = session(10);
         for n in 1..=5 {
-            assert!(session.deliver(PeerId::client(1), letter(n)));
+            assert!(session.deliver(OTHER, message(n)));
         }
         assert!(session.ack(3));
-        let numbers: Vec<_> = session.state().kept.iter().map(|(_, message)| message.words[0]).collect();
+        let numbers: Vec<_> = session.state().unacked.iter().map(|kept| kept.message.words[0]).collect();
         assert_eq!(numbers, [4, 5]);
         assert!(session.ack(2), "an old acknowledgement changes nothing");
-        assert_eq!(session.state().kept.len(), 2);
-        assert!(!session.ack(6), "nobody has got what was never sent");
-        assert_eq!(session.state().kept_bytes, 0);
+        assert_eq!(session.state().unacked.len(), 2);
+        assert!(!session.ack(6), "a message that was never sent cannot be acknowledged");
+        assert_eq!(session.state().backlog, Backlog::EMPTY);
     }
 
     #[test]
-    fn a_session_that_lets_messages_pile_up_is_over() {
+    fn a_session_whose_backlog_is_full_is_over() {
         let session = session(2);
-        assert!(session.deliver(PeerId::client(1), letter(1)));
-        assert!(session.deliver(PeerId::client(1), letter(2)));
-        assert!(!session.deliver(PeerId::client(1), letter(3)));
+        assert!(session.deliver(OTHER, message(1)));
+        assert!(session.deliver(OTHER, message(2)));
+        assert!(!session.deliver(OTHER, message(3)));
         session.ack(2);
-        assert!(!session.deliver(PeerId::client(1), letter(4)), "over is over");
-        assert_eq!(session.hang_up(0), Some(false));
+        assert!(!session.deliver(OTHER, message(4)), "over is over");
+        assert_eq!(session.detach(0), Some(false));
+    }
+
+    #[test]
+    fn relayed_messages_are_refused_beyond_their_bound_and_never_end_the_session() {
+        let (session, limit) = (session(3), Backlog { messages: 2, ..Backlog::RELAY });
+        assert!(session.relay(OTHER, message(1), limit) && session.relay(OTHER, message(2), limit));
+        assert!(!session.relay(OTHER, message(3), limit), "the bound of relayed messages");
+        assert!(session.deliver(PeerId::role(0), message(4)));
+        session.ack(1);
+        assert!(session.relay(OTHER, message(5), limit));
+        session.ack(2);
+        assert!(session.deliver(PeerId::role(0), message(6)));
+        assert!(!session.relay(OTHER, message(7), limit), "the bound of all messages");
+        assert_eq!(session.detach(0), Some(true));
+        session.ack(5);
+        assert_eq!((session.state().backlog, session.state().relayed), (Backlog::EMPTY, Backlog::EMPTY));
     }
 }

@@ -1,8 +1,7 @@
-//! The parts that frames are made of: numbers, addresses, verbs, conditions and messages as little-endian bytes.
+//! The parts of frames: numbers, addresses, verbs, conditions and messages as little-endian bytes.
 //!
-//! Everything here is a pure function of bytes. What comes from the network is checked completely: a value that
-//! leaves this file cannot make a verb, a condition or a message misbehave (fields lie inside their word, lists are
-//! as long as they say). Whether an address exists is for the host of the memory to say.
+//! Pure functions of bytes. What comes from the network is checked completely (fields lie inside their word, lists are as
+//! long as they say); only whether an address exists is left to the host.
 //!
 //! | verb | bytes |   | condition | bytes |   | message | bytes |
 //! |---|---|---|---|---|---|---|---|
@@ -60,7 +59,7 @@ impl<'a> Cursor<'a> {
         Ok(u128::from_le_bytes(self.array()?))
     }
 
-    /// Reserved bytes: zero, so that they can get a meaning some day.
+    /// Reserved bytes must be zero, so that later versions can use them.
     pub(super) fn zero(&mut self, count: usize) -> Result<(), FrameError> {
         if self.bytes(count)?.iter().all(|byte| *byte == 0) { Ok(()) } else { Err(FrameError::Reserved) }
     }
@@ -187,7 +186,7 @@ pub(super) fn put_verb(out: &mut Vec<u8>, verb: &RawVerb) {
     let bytes = verb.width.bytes() as usize;
     out.extend_from_slice(&[code, bytes as u8, 0, 0]);
     for operand in &operands[..count] {
-        // A 64-bit verb ignores the high halves of its operands: they stay at home.
+        // A 64-bit verb ignores the high halves of its operands: they are not sent.
         out.extend_from_slice(&operand.to_le_bytes()[..bytes]);
     }
 }

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use lockwright_proofs::subject::Subject;
+use lockwright_sim::check::Checker;
 use lockwright_sim::explore::{Found, Outcome};
 use lockwright_term::units::scaled;
 use serde::Serialize;
@@ -24,6 +25,8 @@ pub(super) struct SubjectReport {
     states: u64,
     transitions: u64,
     exhaustive: bool,
+    /// Checkers that were not asked after the crash that was added, since the lock has no recovery.
+    unchecked: Vec<&'static str>,
     pub(super) violations: usize,
     cases: Vec<CaseReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,6 +49,8 @@ pub(super) struct CaseReport {
     transitions: u64,
     depth: u32,
     exhaustive: bool,
+    /// Checkers that did not look at it.
+    unchecked: Vec<&'static str>,
     seconds: f64,
     violation: Option<ViolationReport>,
 }
@@ -79,14 +84,24 @@ impl Report {
 }
 
 impl SubjectReport {
-    pub(super) fn new(subject: &Subject) -> Self {
+    /// About `subject`, if a crash `is_added` to its cases or not.
+    pub(super) fn new(subject: &Subject, is_added: bool) -> Self {
         let mutant = subject.mutant.map(|mutant| MutantReport {
             of: mutant.of,
             why: mutant.why,
             expected: mutant.caught_by.name(),
         });
         let name = subject.info.name;
-        Self { name, states: 0, transitions: 0, exhaustive: true, violations: 0, cases: Vec::new(), mutant }
+        Self {
+            name,
+            states: 0,
+            transitions: 0,
+            exhaustive: true,
+            unchecked: unchecked(!is_added || subject.info.offers.recovery),
+            violations: 0,
+            cases: Vec::new(),
+            mutant,
+        }
     }
 
     pub(super) fn add(&mut self, case: CaseReport) {
@@ -112,7 +127,14 @@ impl SubjectReport {
         let Self { name, states, violations, .. } = self;
         let Some(mutant) = &self.mutant else {
             let exhaustive = if self.exhaustive { "yes" } else { "no" };
-            writeln!(out, "{name}: states={states} exhaustive={exhaustive} violations={violations}")?;
+            let mut unchecked = not_checked(&self.unchecked);
+            if !unchecked.is_empty() {
+                unchecked.push_str(": it has no recovery");
+            }
+            writeln!(
+                out,
+                "{name}: states={states} exhaustive={exhaustive} violations={violations}{unchecked}"
+            )?;
             return Ok(());
         };
         let expected = mutant.expected;
@@ -139,7 +161,8 @@ impl CaseReport {
             trace: serde_json::to_value(&found.trace).unwrap_or_default(),
         });
         let Outcome { case, states, transitions, depth, exhaustive, seconds, .. } = *outcome;
-        Self { case, states, transitions, depth, exhaustive, seconds, violation }
+        let unchecked = unchecked(outcome.checks.finish);
+        Self { case, states, transitions, depth, exhaustive, unchecked, seconds, violation }
     }
 
     /// The line of a case, and the trace if something was `found`.
@@ -147,9 +170,10 @@ impl CaseReport {
         let Self { case, states, transitions, depth, .. } = self;
         let pace = scaled(*states as f64 / self.seconds.max(1e-9));
         let partial = if self.exhaustive || found.is_some() { "" } else { ", NOT exhaustive" };
+        let unchecked = not_checked(&self.unchecked);
         writeln!(
             out,
-            "  {case:<24} states={states} transitions={transitions} depth={depth} {pace} states/s{partial}"
+            "  {case:<24} states={states} transitions={transitions} depth={depth} {pace} states/s{partial}{unchecked}"
         )?;
         if let Some(found) = found {
             let trace = found.trace.to_string();
@@ -163,4 +187,14 @@ impl CaseReport {
         out.flush()?;
         Ok(())
     }
+}
+
+/// The checkers that are asked only if everybody has to `finish`.
+fn unchecked(finish: bool) -> Vec<&'static str> {
+    if finish { Vec::new() } else { [Checker::Deadlock, Checker::Livelock].map(Checker::name).to_vec() }
+}
+
+/// The end of a line: which checkers were not asked, if there are any.
+fn not_checked(checkers: &[&str]) -> String {
+    if checkers.is_empty() { String::new() } else { format!(", {} NOT checked", checkers.join(" and ")) }
 }

@@ -40,7 +40,7 @@ impl<R: Rules> Core<R> {
         if two {
             self.free_id(client, rest)?;
         }
-        // Whoever counted the whole now counts the pieces it overlaps.
+        // A request that counted the whole now counts the pieces it overlaps.
         if request.blocks {
             let mut found = std::mem::take(&mut self.found);
             self.trees.overlapping(request.tree, first, last, &mut found);

@@ -3,7 +3,7 @@
 //! Everything held or wanted stands in the interval tree. A request counts the conflicting ones that stand before it
 //! (line 8) and is inserted behind them whether granted or not (line 9), which makes the queue: first come, first
 //! served between conflicting requests, and no order between others. Whatever leaves the tree lowers the counts that
-//! include it (line 15), and whoever comes to zero is granted then and there (the thesis's listing leaves that out, and
+//! include it (line 15), and a request that comes to zero is granted then and there (the thesis's listing leaves that out, and
 //! lowers the counts around the *unlock's* range, which has none).
 //!
 //! What waits is served in passes: `pass`. Held ranges can be cut, upgraded and downgraded: `change`. Two states are equal
@@ -50,7 +50,7 @@ pub trait Rules: Clone + Debug + Eq + Hash + Send + 'static {
     /// An upgrade keeps the shared lock until it is done.
     const UPGRADE_HOLDS: bool = true;
     /// What a client held ends with it.
-    const BURIES_DEAD: bool = true;
+    const FREES_DEAD_CLIENTS: bool = true;
 }
 
 /// The rules that are shipped.
@@ -58,14 +58,6 @@ pub trait Rules: Clone + Debug + Eq + Hash + Send + 'static {
 pub struct Shipped;
 
 impl Rules for Shipped {
-    type Trees = Wide;
-}
-
-/// The same with the thesis's red-black tree.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct AsPrinted;
-
-impl Rules for AsPrinted {
     type Trees = Wide;
 }
 
@@ -98,7 +90,7 @@ pub struct Core<R: Rules = Shipped> {
 /// The tree of all names.
 const NAMES_TREE: u32 = 0;
 
-/// How a request looks to those who come after it: an upgrade that waits already keeps readers out.
+/// How a request looks to clients that come after it: an upgrade that waits already keeps readers out.
 #[inline(always)]
 fn bars(request: &Record) -> Mode {
     if request.state == State::Upgrading { Mode::Exclusive } else { request.mode }
@@ -205,7 +197,7 @@ impl<R: Rules> Core<R> {
 
     /// The client is gone: everything it held or wanted goes with it, in one step.
     pub fn depart(&mut self, client: ClientId, replies: &mut Vec<Reply>) {
-        let Some(session) = self.sessions.get_mut(client.0 as usize).filter(|_| R::BURIES_DEAD) else {
+        let Some(session) = self.sessions.get_mut(client.0 as usize).filter(|_| R::FREES_DEAD_CLIENTS) else {
             return;
         };
         for slot in std::mem::take(session).into_iter().filter(|slot| *slot != NIL) {
@@ -243,8 +235,8 @@ impl<R: Rules> Core<R> {
         let readers_only = mode == Mode::Shared && writers_before == 0;
         let blocking = if alone || readers_only {
             0
-        } else if R::Trees::IS_SURE && mode == Mode::Exclusive && !wait {
-            // Whoever only tries, and to be alone, need not know how many there are.
+        } else if mode == Mode::Exclusive && !wait {
+            // A request that only tries, and to be alone, need not know how many there are.
             1
         } else {
             self.count_blocking(slot, tree, mode, start, end)
@@ -352,7 +344,7 @@ impl<R: Rules> Core<R> {
         self.found = found;
     }
 
-    /// Grants whoever waits for nothing more, in the order in which they came.
+    /// Grants the requests that wait for nothing more, in the order in which they came.
     #[inline(always)]
     fn grant_ready(&mut self, replies: &mut Vec<Reply>) {
         if !self.ready.is_empty() {

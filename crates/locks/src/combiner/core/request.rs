@@ -2,7 +2,7 @@
 
 use lockwright_fabric::observe::Mode;
 
-/// A client's number: small, given by whoever accepts its connection. All it holds is released when it departs.
+/// A client's number: small, given by the server that accepts its connection. All it holds is released when it departs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u32);
 

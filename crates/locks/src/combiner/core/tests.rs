@@ -231,9 +231,8 @@ fn agrees_with_the_definition<R: Rules>(seed: u64, steps: u32, clients: u64, uni
 fn it_answers_as_its_definition_does() {
     for seed in 0..200 * more() {
         let (clients, units) = (2 + seed % 5, 2 + seed % 7);
-        match seed % 3 {
+        match seed % 2 {
             0 => agrees_with_the_definition::<Shipped>(seed, 1_000, clients, units),
-            1 => agrees_with_the_definition::<AsPrinted>(seed, 1_000, clients, units),
             _ => agrees_with_the_definition::<Narrow>(seed, 1_000, clients, units),
         }
     }
@@ -265,8 +264,16 @@ fn batches_are_answered_as_one_after_the_other<R: Rules>() {
             assert_eq!(replies, expected, "seed {seed} step {step}");
         }
         assert_eq!(one_by_one, batched);
-        assert!(batched.len() > <R::Trees as IntervalTrees>::MANY, "small trees are not prepared");
+        assert!(batched.len() > 1 << 8, "hundreds of ranges are held");
     }
+}
+
+#[test]
+fn a_batch_is_answered_as_one_after_the_other() {
+    batches_are_answered_as_one_after_the_other::<Shipped>();
+    // Batches of a narrow tree are looked up together already; passes below are of a wide one that is large enough.
+    const { assert!(<<Narrow as Rules>::Trees as IntervalTrees>::MANY < 1 << 8) };
+    batches_are_answered_as_one_after_the_other::<Narrow>();
 }
 
 /// Ranges that come and go between `held` others, served one by one, as batches and out of a list.
@@ -324,20 +331,10 @@ fn what_is_served_out_of_the_list_is_answered_as_one_after_the_other() {
     }
 }
 
-#[test]
-fn a_batch_is_answered_as_one_after_the_other() {
-    batches_are_answered_as_one_after_the_other::<Shipped>();
-}
-
-#[test]
-fn a_batch_is_answered_as_one_after_the_other_with_the_thesis_tree() {
-    batches_are_answered_as_one_after_the_other::<AsPrinted>();
-}
-
 /// A combiner with a short way to speak to it.
-struct Told(Core, Vec<Reply>);
+struct TestCombiner(Core, Vec<Reply>);
 
-impl Told {
+impl TestCombiner {
     fn new() -> Self {
         Self(Core::new(Limits::default()), Vec::new())
     }
@@ -359,7 +356,7 @@ const fn granted(client: u32, token: u64) -> (u32, Answer) {
 
 #[test]
 fn a_reader_does_not_overtake_a_writer_that_waits() {
-    let mut told = Told::new();
+    let mut told = TestCombiner::new();
     assert_eq!(told.lock(1, Shared, 0, 10), [granted(1, 1)]);
     assert_eq!(told.lock(2, Exclusive, 5, 15), []);
     assert_eq!(told.lock(3, Shared, 8, 9), []);
@@ -371,7 +368,7 @@ fn a_reader_does_not_overtake_a_writer_that_waits() {
 
 #[test]
 fn who_cancels_in_the_queue_lets_those_behind_go_ahead() {
-    let mut told = Told::new();
+    let mut told = TestCombiner::new();
     told.lock(1, Shared, 0, 10);
     told.lock(2, Exclusive, 0, 10);
     told.lock(3, Shared, 0, 10);
@@ -380,7 +377,7 @@ fn who_cancels_in_the_queue_lets_those_behind_go_ahead() {
 
 #[test]
 fn a_cancel_that_crosses_its_grant_gives_the_lock_back() {
-    let mut told = Told::new();
+    let mut told = TestCombiner::new();
     told.lock(1, Exclusive, 0, 10);
     told.lock(2, Exclusive, 0, 10);
     assert_eq!(told.ask(1, Request::Cancel { id: 0 }), [granted(2, 2), (1, Answer::Cancelled)]);
@@ -388,7 +385,7 @@ fn a_cancel_that_crosses_its_grant_gives_the_lock_back() {
 
 #[test]
 fn an_upgrade_waits_for_other_readers_and_lets_no_writer_in_between() {
-    let mut told = Told::new();
+    let mut told = TestCombiner::new();
     told.lock(1, Shared, 0, 10);
     told.lock(2, Shared, 5, 15);
     assert_eq!(told.lock(3, Exclusive, 0, 20), []);
@@ -400,7 +397,7 @@ fn an_upgrade_waits_for_other_readers_and_lets_no_writer_in_between() {
 
 #[test]
 fn of_two_upgrades_that_would_wait_for_each_other_the_second_is_refused_and_goes_on_reading() {
-    let mut told = Told::new();
+    let mut told = TestCombiner::new();
     told.lock(1, Shared, 0, 10);
     told.lock(2, Shared, 5, 15);
     assert_eq!(told.ask(1, Request::Upgrade { id: 0, wait: true }), []);
@@ -411,7 +408,7 @@ fn of_two_upgrades_that_would_wait_for_each_other_the_second_is_refused_and_goes
 
 #[test]
 fn a_downgrade_lets_waiting_readers_in_but_not_past_a_writer() {
-    let mut told = Told::new();
+    let mut told = TestCombiner::new();
     told.lock(1, Exclusive, 0, 10);
     told.lock(2, Shared, 0, 5);
     told.lock(3, Exclusive, 4, 10);
@@ -422,7 +419,7 @@ fn a_downgrade_lets_waiting_readers_in_but_not_past_a_writer() {
 
 #[test]
 fn giving_back_the_middle_keeps_both_ends() {
-    let mut told = Told::new();
+    let mut told = TestCombiner::new();
     told.lock(1, Exclusive, 0, 30);
     told.lock(2, Exclusive, 10, 20);
     told.lock(3, Exclusive, 15, 25);
@@ -436,7 +433,7 @@ fn giving_back_the_middle_keeps_both_ends() {
 
 #[test]
 fn a_client_that_departs_releases_all_it_held_in_one_step() {
-    let mut told = Told::new();
+    let mut told = TestCombiner::new();
     told.lock(1, Exclusive, 0, 10);
     told.ask(1, Request::Lock { id: 1, lock: 0, mode: Exclusive, start: 20, end: 30, wait: true });
     told.ask(1, Request::Lock { id: 2, lock: 0, mode: Exclusive, start: 5, end: 25, wait: true });
@@ -450,7 +447,7 @@ fn a_client_that_departs_releases_all_it_held_in_one_step() {
 
 #[test]
 fn nonsense_is_refused_and_changes_nothing() {
-    let mut told = Told::new();
+    let mut told = TestCombiner::new();
     told.lock(1, Exclusive, 0, 10);
     let before = told.0.clone();
     let lock = |id, start, end| Request::Lock { id, lock: 0, mode: Shared, start, end, wait: true };
@@ -475,7 +472,7 @@ fn nonsense_is_refused_and_changes_nothing() {
 
 #[test]
 fn states_that_answer_alike_are_equal_however_they_came_about() {
-    let (mut one, mut other) = (Told::new(), Told::new());
+    let (mut one, mut other) = (TestCombiner::new(), TestCombiner::new());
     one.lock(1, Exclusive, 0, 10);
     one.lock(2, Exclusive, 20, 30);
     other.lock(1, Exclusive, 0, 10);

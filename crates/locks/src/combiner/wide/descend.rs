@@ -119,7 +119,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
                 self.note(node, start);
             }
         }
-        // Hints leave some of the wait to whoever comes first: the CPU need not follow them. Loads it must follow, and
+        // Hints leave some of the wait to the first access: the CPU need not follow them. Loads it must follow, and
         // since none of these depends on another they are all under way at once.
         let seen = self.places.found.iter().fold(0, |seen, found| seen ^ self.leaf(found.node).touch());
         std::hint::black_box(seen);

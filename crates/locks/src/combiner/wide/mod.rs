@@ -92,10 +92,8 @@ impl<const L: usize, const N: usize> Default for Wide<L, N> {
 }
 
 impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
-    /// The second-level cache: what is in there is as soon read as asked for.
-    const MANY: usize = 1 << 14;
-
-    const IS_SURE: bool = true;
+    /// The second-level cache: what is in there is as soon read as asked for. Sooner in narrow trees, which are for tests.
+    const MANY: usize = 1 << (2 * L - 2);
 
     fn plant(&mut self) -> u32 {
         let tree = self.roots.len() as u32;
@@ -336,7 +334,7 @@ impl<const L: usize, const N: usize> Wide<L, N> {
 
     fn free_leaf(&mut self, number: Number) {
         let free = self.leaves.free;
-        // Whoever found this place before it was free sees that it fits nobody.
+        // A request that found this place before it was free sees that it fits nobody.
         let leaf = self.leaf_mut(number);
         (leaf.tree, leaf.parent) = (leaf::NOWHERE, free);
         self.leaves.free = number;

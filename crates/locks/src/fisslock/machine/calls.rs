@@ -2,7 +2,7 @@
 
 use super::super::Rules;
 use super::super::packet::{Kind, Packet, TID_BITS, Ticket, Waiter, call};
-use super::{Machine, Parked, Seat, Task};
+use super::{AgentState, Machine, Parked, Task};
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Message, Outbox, PeerId};
 
@@ -33,9 +33,9 @@ impl<R: Rules> Machine<R> {
     pub(super) fn request(&mut self, lid: u64, waiter: Waiter, out: &mut Outbox) {
         self.recall(lid, out);
         let stays_here = self.resident(lid) == Some(true) && !self.is_paused(lid);
-        match self.seats.get_mut(&lid) {
-            Some(Seat::Here(_)) => self.ask(lid, waiter, out),
-            Some(Seat::Leaving { parked, .. }) => parked.push(Parked::Asked(waiter)),
+        match self.agents.get_mut(&lid) {
+            Some(AgentState::Here(_)) => self.ask(lid, waiter, out),
+            Some(AgentState::Leaving { parked, .. }) => parked.push(Parked::Asked(waiter)),
             None if stays_here => self.take_seat(lid, waiter, out),
             None => self.post(Packet::acquire(lid, waiter), out),
         }
@@ -53,13 +53,15 @@ impl<R: Rules> Machine<R> {
     /// A holder on this machine lets go (workflows 6 to 8), or asks the agent elsewhere to see to it (9).
     pub(super) fn let_go(&mut self, lid: u64, ticket: Ticket, out: &mut Outbox) {
         self.recall(lid, out);
-        match self.seats.get_mut(&lid) {
-            Some(Seat::Here(agent)) => {
+        match self.agents.get_mut(&lid) {
+            Some(AgentState::Here(agent)) => {
                 agent.release(ticket);
                 self.move_on(lid, out);
             }
-            Some(Seat::Leaving { parked, .. }) if R::RELEASES_WAIT => parked.push(Parked::Released(ticket)),
-            Some(Seat::Leaving { agent, .. }) => agent.release(ticket),
+            Some(AgentState::Leaving { parked, .. }) if R::RELEASES_WAIT => {
+                parked.push(Parked::Released(ticket));
+            }
+            Some(AgentState::Leaving { agent, .. }) => agent.release(ticket),
             None => self.post(Packet::new(Kind::Release, lid, ticket, Mode::Shared), out),
         }
     }
@@ -72,7 +74,7 @@ impl<R: Rules> Machine<R> {
         if held {
             self.tasks.remove(&tid);
             self.let_go(lid, ticket, out);
-        } else if let Some(Seat::Here(agent)) = self.seats.get_mut(&lid)
+        } else if let Some(AgentState::Here(agent)) = self.agents.get_mut(&lid)
             && agent.forget(ticket)
         {
             self.tasks.remove(&tid);

@@ -1,16 +1,16 @@
 //! A machine: the lock library of its tasks and its pool of agents, as one state machine (Fig. 6 and 7).
 //!
-//! Tasks call it (`calls`), packets arrive at it (`packets`), and agents sit in it (`seats`): here, or about to leave.
+//! Tasks call it (`calls`), packets arrive at it (`packets`), and agents are in it (`agents`): here, or about to leave.
 //! Everything it sends to a decider goes through lanes. The paper's loops, in which a packet that finds no agent goes
 //! back to the decider until it finds one, are cut short: a machine that knows an agent to be on its way lets the packet
 //! wait, and asks the decider at most once if it does not know (§4.2 "out-of-order packets").
 //!
 //! What it must not do: decide a shared lock's fate without its agent, or forget a packet it has acknowledged.
 
+mod agents;
 mod calls;
 mod packets;
 mod recovery;
-mod seats;
 
 use super::agent::Agent;
 use super::lane::Lane;
@@ -30,7 +30,7 @@ pub struct Machine<R> {
     params: Params,
     tasks: BTreeMap<u32, Task>,
     last_tid: u32,
-    seats: BTreeMap<u64, Seat>,
+    agents: BTreeMap<u64, AgentState>,
     /// What waits for agents that are on their way here.
     parked: BTreeMap<u64, Vec<Parked>>,
     lanes: BTreeMap<u32, Lane>,
@@ -64,7 +64,7 @@ struct Task {
 
 /// Where an agent is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Seat {
+enum AgentState {
     Here(Agent),
     /// A shared lock's agent has asked to leave and may be refused. (Who leaves an exclusive lock cannot be.)
     Leaving {
@@ -100,7 +100,7 @@ impl<R: Rules> Machine<R> {
             params: params.clone(),
             tasks: BTreeMap::new(),
             last_tid: 0,
-            seats: BTreeMap::new(),
+            agents: BTreeMap::new(),
             parked: BTreeMap::new(),
             lanes: BTreeMap::new(),
             seen: BTreeMap::new(),
@@ -166,7 +166,7 @@ impl<R: Rules> Machine<R> {
         self.lanes.get(&self.lane_of_lock(lid)).is_some_and(|lane| lane.has_later_departure(lid))
     }
 
-    /// Grants to those who gave up are given back, which may grant others.
+    /// Grants to tasks that gave up are given back, which may grant others.
     fn give_back_unwanted(&mut self, out: &mut Outbox) {
         while let Some((lid, ticket)) = self.unwanted.pop() {
             self.tasks.remove(&ticket.tid);
@@ -215,12 +215,12 @@ impl<R: Rules> Role for Machine<R> {
         }
     }
 
-    fn hears_departures(&self) -> bool {
+    fn wants_departures(&self) -> bool {
         true
     }
 
     /// Requests of others are the agent pool's; calls, grants and acknowledgements are the application threads' (§7.1).
-    fn desk(&self, message: &Message) -> usize {
+    fn thread_group(&self, message: &Message) -> usize {
         usize::from(message.kind != Kind::Acquire as u32 && message.kind != Kind::Release as u32)
     }
 }

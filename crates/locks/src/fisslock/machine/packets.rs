@@ -5,7 +5,7 @@
 use super::super::Rules;
 use super::super::agent::Agent;
 use super::super::packet::{Flags, Kind, Packet};
-use super::{Machine, Parked, Seat, rack_of};
+use super::{AgentState, Machine, Parked, rack_of};
 use lockwright_fabric::Outbox;
 use lockwright_fabric::observe::Mode;
 
@@ -45,7 +45,7 @@ impl<R: Rules> Machine<R> {
         }
     }
 
-    /// Says that `packet` was dealt with, to whoever sent it to the decider.
+    /// Says that `packet` was dealt with, to the machine that sent it to the decider.
     fn confirm(&mut self, packet: &Packet, out: &mut Outbox) {
         let flags =
             Flags { twin: packet.flags.twin, of_grant: packet.kind == Kind::Grant, ..Flags::default() };
@@ -83,8 +83,8 @@ impl<R: Rules> Machine<R> {
 
     fn is_parked(&self, packet: &Packet) -> bool {
         let is_it = |parked: &Parked| matches!(parked, Parked::Packet(other) if other.number == packet.number && other.kind == packet.kind);
-        let leaving = match self.seats.get(&packet.lid) {
-            Some(Seat::Leaving { parked, .. }) => parked.iter().any(is_it),
+        let leaving = match self.agents.get(&packet.lid) {
+            Some(AgentState::Leaving { parked, .. }) => parked.iter().any(is_it),
             _ => false,
         };
         leaving || self.parked.get(&packet.lid).is_some_and(|parked| parked.iter().any(is_it))
@@ -96,8 +96,8 @@ impl<R: Rules> Machine<R> {
         self.recall(lid, out);
         let comes_here =
             packet.number.origin == self.me && !self.departs_later(lid) && self.resident(lid).is_none();
-        match self.seats.get_mut(&lid) {
-            Some(Seat::Here(agent)) if counted => {
+        match self.agents.get_mut(&lid) {
+            Some(AgentState::Here(agent)) if counted => {
                 agent.count(waiter, granted);
                 if waiter.tries && !granted {
                     self.deny(lid, waiter.ticket, out);
@@ -105,7 +105,7 @@ impl<R: Rules> Machine<R> {
                 self.bar(lid, out);
                 self.move_on(lid, out);
             }
-            Some(Seat::Leaving { parked, .. }) if counted => {
+            Some(AgentState::Leaving { parked, .. }) if counted => {
                 parked.push(Parked::Packet(packet));
                 return;
             }
@@ -127,13 +127,13 @@ impl<R: Rules> Machine<R> {
     /// RELEASE, from the decider to the agent (workflow 9).
     fn released(&mut self, packet: Packet, out: &mut Outbox) {
         self.recall(packet.lid, out);
-        match self.seats.get_mut(&packet.lid) {
-            Some(Seat::Here(agent)) => {
+        match self.agents.get_mut(&packet.lid) {
+            Some(AgentState::Here(agent)) => {
                 agent.release(packet.ticket);
                 self.move_on(packet.lid, out);
             }
             // For this agent, if it stays, or for the next that comes here.
-            Some(Seat::Leaving { parked, .. }) => {
+            Some(AgentState::Leaving { parked, .. }) => {
                 parked.push(Parked::Packet(packet));
                 return;
             }
@@ -161,9 +161,9 @@ impl<R: Rules> Machine<R> {
         let mut agent = Agent::new(mode, inca, token, ticket, packet.queue.clone());
         agent.barred = flags.bar;
         let readers = agent.take_readers(self.params.preference);
-        let mut parked = match self.seats.insert(lid, Seat::Here(agent)) {
+        let mut parked = match self.agents.insert(lid, AgentState::Here(agent)) {
             // It came back before this machine heard that it had left.
-            Some(Seat::Leaving { parked, .. }) => parked,
+            Some(AgentState::Leaving { parked, .. }) => parked,
             _ => Vec::new(),
         };
         parked.extend(self.parked.remove(&lid).unwrap_or_default());

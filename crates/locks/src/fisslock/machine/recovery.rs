@@ -8,9 +8,9 @@
 use super::super::agent::Agent;
 use super::super::decider::LOCAL_BITS;
 use super::super::packet::{Ticket, Waiter, call};
-use super::super::report::{Entry, What};
+use super::super::report::{Entry, EntryKind};
 use super::super::{Params, Rules};
-use super::{Machine, Seat, Task};
+use super::{AgentState, Machine, Task};
 use lockwright_fabric::{Message, Outbox, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,7 @@ impl<R: Rules> Machine<R> {
         }
         self.parked.retain(|lid, _| !is_meant(*lid));
         // Nobody holds the lock of an agent that was to leave, and who waits for it says so.
-        self.seats.retain(|lid, seat| !is_meant(*lid) || matches!(seat, Seat::Here(_)));
+        self.agents.retain(|lid, state| !is_meant(*lid) || matches!(state, AgentState::Here(_)));
         self.forget_abandoned(&is_meant, out);
         let lanes: Vec<u32> = self.lanes.keys().copied().collect();
         for lane in lanes {
@@ -67,7 +67,7 @@ impl<R: Rules> Machine<R> {
         let going = self.tasks.iter().filter(|(_, task)| goes(task)).map(|(tid, task)| (*tid, task.lid));
         for (tid, lid) in going.collect::<Vec<_>>() {
             let ticket = Ticket { mid: self.me, tid };
-            if let Some(Seat::Here(agent)) = self.seats.get_mut(&lid) {
+            if let Some(AgentState::Here(agent)) = self.agents.get_mut(&lid) {
                 agent.forget(ticket);
             }
             self.denied(lid, ticket, out);
@@ -75,9 +75,9 @@ impl<R: Rules> Machine<R> {
     }
 
     fn report(&self, is_meant: &impl Fn(u64) -> bool) -> Vec<Entry> {
-        let agents = self.seats.iter().filter_map(|(lid, seat)| match seat {
-            Seat::Here(agent) => Some(Entry::agent(*lid, self.me, agent.mode, agent.barred)),
-            Seat::Leaving { .. } => None,
+        let agents = self.agents.iter().filter_map(|(lid, state)| match state {
+            AgentState::Here(agent) => Some(Entry::agent(*lid, self.me, agent.mode, agent.barred)),
+            AgentState::Leaving { .. } => None,
         });
         let agents = agents.filter(|agent| is_meant(agent.lid));
         let tasks = self.tasks.iter().filter(|(_, task)| is_meant(task.lid));
@@ -104,15 +104,16 @@ impl<R: Rules> Machine<R> {
         out.touch(entries.len() as u64);
         for entries in entries.chunk_by(|a, b| a.lid == b.lid) {
             let [agent, tasks @ ..] = entries else { continue };
-            let tasks: Vec<_> = tasks.iter().map(|entry| (entry.waiter, entry.what == What::Holds)).collect();
-            if matches!(self.seats.get(&agent.lid), Some(Seat::Here(_))) {
+            let tasks: Vec<_> =
+                tasks.iter().map(|entry| (entry.waiter, entry.what == EntryKind::Holds)).collect();
+            if matches!(self.agents.get(&agent.lid), Some(AgentState::Here(_))) {
                 // Own tasks may have come and gone since they were reported.
                 let elsewhere = tasks.into_iter().filter(|(waiter, _)| waiter.ticket.mid != self.me);
                 let tasks: Vec<_> =
                     own.remove(&agent.lid).unwrap_or_default().into_iter().chain(elsewhere).collect();
                 self.set_right(agent.lid, &tasks, out);
             } else {
-                self.seat_anew(agent, &tasks, stamps << LOCAL_BITS);
+                self.restore_agent(agent, &tasks, stamps << LOCAL_BITS);
             }
         }
         out.send(coordinator, Message::new(0, call::RESTORED, &[epoch]));
@@ -120,7 +121,7 @@ impl<R: Rules> Machine<R> {
 
     /// An agent that was here all the time hears the truth: who holds the lock is who says so.
     fn set_right(&mut self, lid: u64, tasks: &[(Waiter, bool)], out: &mut Outbox) {
-        let Some(Seat::Here(agent)) = self.seats.get_mut(&lid) else { return };
+        let Some(AgentState::Here(agent)) = self.agents.get_mut(&lid) else { return };
         if R::AGENTS_ARE_SET_RIGHT {
             agent.holders.clear();
         }
@@ -140,15 +141,15 @@ impl<R: Rules> Machine<R> {
 
     /// An agent for a lock that has none any more. Who holds the lock may hold it by tokens of before; those it gives are
     /// above them.
-    fn seat_anew(&mut self, seat: &Entry, tasks: &[(Waiter, bool)], token: u64) {
+    fn restore_agent(&mut self, entry: &Entry, tasks: &[(Waiter, bool)], token: u64) {
         let (holders, waiters): (Vec<_>, Vec<_>) = tasks.iter().partition(|(_, held)| *held);
-        let mut agent = Agent::idle(seat.waiter.mode, if self.params.tokens { token } else { 0 });
-        agent.barred = seat.barred;
+        let mut agent = Agent::idle(entry.waiter.mode, if self.params.tokens { token } else { 0 });
+        agent.barred = entry.barred;
         agent.holders.extend(holders.iter().map(|(task, _)| task.ticket));
         for (waiter, _) in waiters {
             agent.enqueue(waiter);
         }
-        self.seats.insert(seat.lid, Seat::Here(agent));
+        self.agents.insert(entry.lid, AgentState::Here(agent));
     }
 
     /// The decider is back.
@@ -163,7 +164,7 @@ impl<R: Rules> Machine<R> {
         for lane in lanes {
             self.transmit(lane, out);
         }
-        let lids: Vec<u64> = self.seats.keys().copied().collect();
+        let lids: Vec<u64> = self.agents.keys().copied().collect();
         for lid in lids {
             self.bar(lid, out);
             self.move_on(lid, out);

@@ -24,7 +24,7 @@ mod register;
 
 pub use mau::{CONTROL_MAUS, Switch};
 pub use once::{Age, Counted, Once};
-pub use register::{BitArray, BitOp, Cell, CellArray, CellOp, Place, Port, Then, When};
+pub use register::{BitArray, BitOp, Cell, CellArray, CellOp, Place, Port, Predicate, Update};
 
 use lockwright_fabric::observe::Mode;
 use std::fmt::Debug;
@@ -272,7 +272,7 @@ impl<C: Checks> Pipeline<C> {
             Kind::Acquire if mode == Mode::Shared => CellOp::COUNT,
             Kind::Acquire | Kind::Release | Kind::Bar => CellOp::READ,
             Kind::Free | Kind::Transfer if held == Mode::Exclusive || !checked => CellOp::set(0),
-            Kind::Free | Kind::Transfer => CellOp { when: When::Equals(inca), then: Then::Set(0) },
+            Kind::Free | Kind::Transfer => CellOp { when: Predicate::Equals(inca), then: Update::Set(0) },
         };
         let old = self.inca.access(port, selected.place, op);
         let valid = !checked || held == Mode::Exclusive || old == inca;

@@ -10,12 +10,12 @@
 //! - a smaller number has long been acknowledged and is dropped.
 //!
 //! A packet of another epoch than the switch's is dropped before anything else: it was sent before a failure, and what it
-//! says was gathered from those who survived. A switch that was restarted is in epoch 0, in which nobody sends.
+//! says was gathered from machines that survived. A switch that was restarted is in epoch 0, in which nobody sends.
 //!
 //! `stamp`, one register of eight bytes for all locks, counts grants: fencing tokens rise with it, though 18 bits per
 //! lock have no room for them.
 
-use super::register::{CellArray, CellOp, Place, Port, Then, When};
+use super::register::{CellArray, CellOp, Place, Port, Predicate, Update};
 use super::{Decision, Verdict};
 
 macro_rules! arrays {
@@ -112,7 +112,7 @@ impl Once {
     /// A packet comes in.
     pub fn arrive(&mut self, lane: usize, seq: u32) -> Counted {
         let place = Place { mau: 0, offset: lane };
-        let newer = CellOp { when: When::Below(seq), then: Then::Set(seq) };
+        let newer = CellOp { when: Predicate::Below(seq), then: Update::Set(seq) };
         let last = self.seq.access(Port::new(), place, newer);
         let age = match seq.cmp(&last) {
             std::cmp::Ordering::Greater => Age::New,

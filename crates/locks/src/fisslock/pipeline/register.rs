@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 pub struct Port<A>(PhantomData<A>);
 
 impl<A> Port<A> {
-    /// Only whoever lets packets into the pipeline makes ports.
+    /// Only code that lets packets into the pipeline makes ports.
     pub(super) fn new() -> Self {
         Self(PhantomData)
     }
@@ -96,7 +96,7 @@ impl<A> BitArray<A> {
 
 /// When a wider register is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When<T> {
+pub enum Predicate<T> {
     /// Whatever it is.
     Always,
     /// If it is this.
@@ -107,7 +107,7 @@ pub enum When<T> {
 
 /// What is then done to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then<T> {
+pub enum Update<T> {
     /// Nothing.
     Keep,
     /// It becomes this.
@@ -120,22 +120,22 @@ pub enum Then<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellOp<T> {
     /// The condition.
-    pub when: When<T>,
+    pub when: Predicate<T>,
     /// The update.
-    pub then: Then<T>,
+    pub then: Update<T>,
 }
 
 impl<T> CellOp<T> {
     /// Only looks.
-    pub const READ: Self = Self { when: When::Always, then: Then::Keep };
+    pub const READ: Self = Self { when: Predicate::Always, then: Update::Keep };
 
     /// Writes, whatever was there.
     pub const fn set(value: T) -> Self {
-        Self { when: When::Always, then: Then::Set(value) }
+        Self { when: Predicate::Always, then: Update::Set(value) }
     }
 
     /// Counts up.
-    pub const COUNT: Self = Self { when: When::Always, then: Then::Count };
+    pub const COUNT: Self = Self { when: Predicate::Always, then: Update::Count };
 }
 
 /// A register's type: one, four or eight bytes.
@@ -191,13 +191,13 @@ impl<A, T: Cell> CellArray<A, T> {
         let cell = &mut self.maus[at.mau][at.offset];
         let old = *cell;
         let applies = match op.when {
-            When::Always => true,
-            When::Equals(value) => old == value,
-            When::Below(value) => old < value,
+            Predicate::Always => true,
+            Predicate::Equals(value) => old == value,
+            Predicate::Below(value) => old < value,
         };
         match op.then {
-            Then::Set(value) if applies => *cell = value,
-            Then::Count if applies => *cell = old.next(),
+            Update::Set(value) if applies => *cell = value,
+            Update::Count if applies => *cell = old.next(),
             _ => {}
         }
         old
@@ -241,8 +241,14 @@ mod tests {
         let at = Place { mau: 2, offset: 0 };
         assert_eq!(cells.access(Port::new(), at, CellOp::set(255)), 0);
         assert_eq!(cells.access(Port::new(), at, CellOp::COUNT), 255);
-        assert_eq!(cells.access(Port::new(), at, CellOp { when: When::Equals(3), then: Then::Set(9) }), 0);
-        assert_eq!(cells.access(Port::new(), at, CellOp { when: When::Below(3), then: Then::Set(9) }), 0);
+        assert_eq!(
+            cells.access(Port::new(), at, CellOp { when: Predicate::Equals(3), then: Update::Set(9) }),
+            0
+        );
+        assert_eq!(
+            cells.access(Port::new(), at, CellOp { when: Predicate::Below(3), then: Update::Set(9) }),
+            0
+        );
         assert_eq!(cells.peek(at), 9);
         assert_eq!(cells.bits(), 40);
     }

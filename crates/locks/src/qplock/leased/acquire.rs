@@ -1,10 +1,10 @@
 //! Acquire: into the own side's queue of the present generation, through Peterson's lock, and then the claim.
 //!
-//! Whoever finds that the generation is over starts again in the next one, as another member: what others still write
+//! A client that finds that the generation is over starts again in the next one, as another member: what others still write
 //! for the old one is not for it.
 
 use super::layout::{Member, Name, Stamp};
-use super::recover::Vigil;
+use super::recover::StallTimer;
 use super::{LeasedClient, LeasedGrant, Place, Rules, is_try};
 use crate::protocol::{Denied, Want};
 use lockwright_fabric::observe::Observation;
@@ -15,17 +15,17 @@ use lockwright_fabric::{Cond, Endpoint, FabricError, Time};
 pub(super) struct Attempt {
     pub(super) place: Place,
     pub(super) me: Member,
-    pub(super) vigil: Vigil,
+    pub(super) timer: StallTimer,
 }
 
 impl Attempt {
     pub(super) const fn name(&self) -> Name {
-        self.me.name(self.vigil.generation)
+        self.me.name(self.timer.generation)
     }
 
     /// What a mark must know of it.
     pub(super) const fn locals(&self, budget: u16) -> [u64; 9] {
-        let Vigil { generation, us, them, pred, since, looks } = self.vigil;
+        let StallTimer { generation, us, them, pred, since, looks } = self.timer;
         let pred = match pred {
             Some(pred) => pred.name(generation).0,
             None => 0,
@@ -46,7 +46,7 @@ impl Attempt {
 
 /// What an enqueue led to.
 enum Joined {
-    /// In the queue. The predecessor stands in the vigil; the other side's tail was this.
+    /// In the queue. The predecessor stands in the stall timer; the other side's tail was this.
     Queued(Attempt, Name),
     /// Somebody is there, and the client only tries.
     Busy,
@@ -73,7 +73,7 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
                 return outcome;
             }
             self.ep.observe(Observation::Retried(want.claim));
-            (seen, generation) = (attempt.name(), attempt.vigil.newest());
+            (seen, generation) = (attempt.name(), attempt.timer.newest());
         }
     }
 
@@ -106,11 +106,11 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
             let newest = us.generation().max(them.generation());
             if old == seen.0 && newest <= generation {
                 let pred = self.in_queue(seen, generation);
-                let vigil = self.vigil(generation, us, them, pred).await;
-                return Ok(Joined::Queued(Attempt { place, me, vigil }, Name(rival)));
+                let timer = self.stall_timer(generation, us, them, pred).await;
+                return Ok(Joined::Queued(Attempt { place, me, timer }, Name(rival)));
             }
             if old == seen.0 {
-                // Queued in a generation that is over. Whoever follows there finds out as well.
+                // Queued in a generation that is over. A client that follows there finds out as well.
                 seen = name;
                 me = self.member(slot);
             } else {
@@ -135,7 +135,7 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
         rival: Name,
         want: Want,
     ) -> Result<Option<Result<LeasedGrant, Denied>>, Denied> {
-        let head = match attempt.vigil.pred {
+        let head = match attempt.timer.pred {
             None => Head::MustCompete(Some(rival)),
             Some(pred) => {
                 self.follow(attempt.place.lock, pred, attempt.me).await?;
@@ -147,7 +147,7 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
             }
         };
         // Nobody of this queue is before it any more.
-        attempt.vigil.pred = None;
+        attempt.timer.pred = None;
         let budget = match head {
             Head::Has(budget) => budget,
             Head::MustCompete(rival) => match self.compete(attempt, rival, want).await? {
@@ -172,8 +172,8 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
         let (words, name) = (place.words, attempt.name());
         loop {
             self.ep.mark("leased claim", &attempt.locals(budget));
-            let Vigil { generation, us, them, .. } = attempt.vigil;
-            if attempt.vigil.newest() > generation {
+            let StallTimer { generation, us, them, .. } = attempt.timer;
+            if attempt.timer.newest() > generation {
                 return Ok(None);
             }
             let claim = us.after(them);
@@ -187,18 +187,18 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
                 .await
                 .map(|((_, old), seen)| (Stamp(old), Stamp(seen)))?;
             if old != us {
-                // The vigil was long ago; or somebody of this side is about to recover, and now will not.
-                (attempt.vigil.us, attempt.vigil.them) = (old, seen);
+                // The timer was long ago; or somebody of this side is about to recover, and now will not.
+                (attempt.timer.us, attempt.timer.them) = (old, seen);
                 continue;
             }
             if !R::CLAIMS_LOOK {
                 return Ok(Some(claim));
             }
-            (attempt.vigil.us, attempt.vigil.them) = (claim, seen);
+            (attempt.timer.us, attempt.timer.them) = (claim, seen);
             if seen.settled() >= claim {
                 continue; // The other side has come further: higher, or out.
             }
-            // One that was left in an older generation, by somebody who died over it, is about nothing.
+            // One that was left in an older generation, by a client that died over it, is about nothing.
             if !seen.is_intent() || seen.generation() < generation {
                 // Who slept over its own claim may have been taken for dead before it looked.
                 if R::CLAIMS_EXPIRE && self.has_expired(posted).await {
@@ -209,11 +209,11 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
             // Somebody of the other side is about to recover. It sees the claim and takes that back, or does not.
             let what_now =
                 words.stamp(place.other()).until(Cond::Ne { mask: u128::MAX, value: seen.0.into() });
-            let vigil = self.vigil(generation, claim, seen, None).await;
-            attempt.vigil = vigil;
-            let waited = self.ep.wait_until(what_now.by(self.deadline(&attempt.vigil))).await?;
+            let timer = self.stall_timer(generation, claim, seen, None).await;
+            attempt.timer = timer;
+            let waited = self.ep.wait_until(what_now.by(self.deadline(&attempt.timer))).await?;
             if waited.met {
-                attempt.vigil.them = Stamp(waited.value);
+                attempt.timer.them = Stamp(waited.value);
             } else if self.is_over(attempt).await? {
                 return Ok(None);
             }

@@ -36,7 +36,7 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
         let Attempt { place, me, .. } = *attempt;
         loop {
             self.ep.mark("leased queue", &attempt.locals(0));
-            let deadline = self.deadline(&attempt.vigil);
+            let deadline = self.deadline(&attempt.timer);
             let mine = |word: u64| word >> 16 == me.number || (!R::CHECKS_ADDRESS && word != 0);
             let pass = match me.pass(&self.space, &self.params) {
                 Some(word) => {
@@ -107,7 +107,7 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
     }
 }
 
-/// Whoever waits for what the lost peer should have done will recover the lock.
+/// A client that waits for what the lost peer should have done will recover the lock.
 fn tolerate(told: Result<(), FabricError>) -> Result<(), FabricError> {
     match told {
         Err(FabricError::PeerLost(_)) => Ok(()),

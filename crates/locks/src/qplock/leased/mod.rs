@@ -1,4 +1,4 @@
-//! The asymmetric lock that survives its clients: whoever dies or sleeps in the queue or with the lock in hand is left
+//! The asymmetric lock that survives its clients: a client that dies or sleeps in the queue or with the lock in hand is left
 //! behind, and the lock goes on without it. The paper has nothing of the kind (it assumes that nobody fails).
 //!
 //! **A generation** is a fresh, empty lock in the same words. Queues, victim and claims all carry the generation they

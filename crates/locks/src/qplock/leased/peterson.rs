@@ -1,7 +1,7 @@
 //! Peterson's lock between the heads of the two queues, in one generation (Alg. 1 lines 6–8, 15–16).
 //!
 //! A sleeper of an older generation can still write `victim`. It writes its own generation with it, so nobody takes it for
-//! the other side's yielding; but it may have written over just that. So whoever finds such a word yields once more:
+//! the other side's yielding; but it may have written over just that. So a client that finds such a word yields once more:
 //! yielding twice is always safe, and of two leaders that both do so the one that yielded first goes on.
 
 use super::acquire::Attempt;
@@ -31,7 +31,7 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
         rival: Option<Name>,
         want: Want,
     ) -> Result<Option<bool>, FabricError> {
-        let (place, generation) = (attempt.place, attempt.vigil.generation);
+        let (place, generation) = (attempt.place, attempt.timer.generation);
         let theirs = place.words.tail(place.other());
         let rival = match rival {
             Some(rival) => rival,
@@ -66,8 +66,8 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
 
     /// gwait: either is enough, whichever is seen first.
     async fn await_turn(&self, attempt: &Attempt, us: u64) -> Result<Seen, FabricError> {
-        let (place, generation) = (attempt.place, attempt.vigil.generation);
-        let deadline = self.deadline(&attempt.vigil);
+        let (place, generation) = (attempt.place, attempt.timer.generation);
+        let deadline = self.deadline(&attempt.timer);
         let nobody = Cond::Eq { mask: Name::WHO, value: 0 };
         let another = Cond::Ne { mask: Name::GENERATION, value: Name::nobody(generation).0.into() };
         let mut gone = place.words.tail(place.other()).until(nobody).by(deadline);

@@ -1,6 +1,6 @@
 //! Recovery: who notices that a lock is dead, and how its next generation begins.
 //!
-//! A waiter keeps a [`Vigil`] over both stamps: they change with every claim. Two leases without one, one for the holder
+//! A waiter keeps a [`StallTimer`] over both stamps: they change with every claim. Two leases without one, one for the holder
 //! and one for the handover, and it recovers. If that was too early (everybody is alive, only slow) nothing breaks:
 //! acquisitions that were not granted yet start again. Only a lock that is *held* for longer than a lease is taken away.
 //!
@@ -18,7 +18,7 @@ const LEASES_TO_DEATH: u64 = 2;
 
 /// What a waiter last knew of a lock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Vigil {
+pub(super) struct StallTimer {
     /// The generation it takes part in.
     pub(super) generation: u16,
     /// Its own side's stamp.
@@ -29,11 +29,11 @@ pub(super) struct Vigil {
     pub(super) pred: Option<Member>,
     /// When the stamps were seen first, or looked at last.
     pub(super) since: Time,
-    /// Looks since the stamps were seen first, for those who can see the dead.
+    /// Looks since the stamps were seen first, for clients that can see the dead.
     pub(super) looks: u64,
 }
 
-impl Vigil {
+impl StallTimer {
     /// The generation that it is, as far as is known.
     pub(super) fn newest(&self) -> u16 {
         self.us.generation().max(self.them.generation()).max(self.generation)
@@ -42,25 +42,31 @@ impl Vigil {
 
 impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
     /// Begins to watch: the stamps are these now.
-    pub(super) async fn vigil(&self, generation: u16, us: Stamp, them: Stamp, pred: Option<Member>) -> Vigil {
-        Vigil { generation, us, them, pred, since: self.ep.now().await, looks: 0 }
+    pub(super) async fn stall_timer(
+        &self,
+        generation: u16,
+        us: Stamp,
+        them: Stamp,
+        pred: Option<Member>,
+    ) -> StallTimer {
+        StallTimer { generation, us, them, pred, since: self.ep.now().await, looks: 0 }
     }
 
     /// When a waiter should look whether the lock is alive.
-    pub(super) fn deadline(&self, vigil: &Vigil) -> Deadline {
-        if vigil.generation >= self.params.last_generation {
+    pub(super) fn deadline(&self, timer: &StallTimer) -> Deadline {
+        if timer.generation >= self.params.last_generation {
             return Deadline::Never;
         }
-        if !self.sees_the_dead(vigil) && self.params.lease_ns == u64::MAX {
+        if !self.sees_the_dead(timer) && self.params.lease_ns == u64::MAX {
             return Deadline::Never;
         }
-        let wait_ns = if self.sees_the_dead(vigil) { self.params.look_ns } else { self.death_ns() };
-        Deadline::At(vigil.since.plus(wait_ns))
+        let wait_ns = if self.sees_the_dead(timer) { self.params.look_ns } else { self.death_ns() };
+        Deadline::At(timer.since.plus(wait_ns))
     }
 
     /// Only the dead of this host are known to be, and only to this host.
-    fn sees_the_dead(&self, vigil: &Vigil) -> bool {
-        vigil.pred.is_some_and(|pred| self.shares_host_with(pred))
+    fn sees_the_dead(&self, timer: &StallTimer) -> bool {
+        timer.pred.is_some_and(|pred| self.shares_host_with(pred))
     }
 
     /// Whether the fabric can know that `member`'s client is gone.
@@ -73,68 +79,68 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
         LEASES_TO_DEATH.saturating_mul(self.params.lease_ns)
     }
 
-    /// The deadline has passed: whether the generation is over, by this client's doing or another's. If not, the vigil
+    /// The deadline has passed: whether the generation is over, by this client's doing or another's. If not, the stall timer
     /// goes on.
     pub(super) async fn is_over(&self, attempt: &mut Attempt) -> Result<bool, FabricError> {
         let Attempt { place, .. } = *attempt;
         let (us, them) = (place.words.stamp(place.side), place.words.stamp(place.other()));
         let now = self.ep.go((us.read(), them.read())).await.map(|(us, them)| (Stamp(us), Stamp(them)))?;
         if self.has_moved(attempt, now).await {
-            return Ok(attempt.vigil.newest() > attempt.vigil.generation);
+            return Ok(attempt.timer.newest() > attempt.timer.generation);
         }
-        if self.sees_the_dead(&attempt.vigil) {
+        if self.sees_the_dead(&attempt.timer) {
             if self.holder_died(attempt).await? {
                 self.begin_next_generation(attempt).await?;
-                return Ok(attempt.vigil.newest() > attempt.vigil.generation);
+                return Ok(attempt.timer.newest() > attempt.timer.generation);
             }
             if self.params.lease_ns == u64::MAX {
-                attempt.vigil.since = self.ep.now().await;
+                attempt.timer.since = self.ep.now().await;
                 return Ok(false);
             }
-            let vigil = &mut attempt.vigil;
-            (vigil.since, vigil.looks) = (self.ep.now().await, vigil.looks + 1);
-            if vigil.looks.saturating_mul(self.params.look_ns) < self.death_ns() {
+            let timer = &mut attempt.timer;
+            (timer.since, timer.looks) = (self.ep.now().await, timer.looks + 1);
+            if timer.looks.saturating_mul(self.params.look_ns) < self.death_ns() {
                 return Ok(false);
             }
         }
         // Announce, then look once more: who has claimed the lock before it saw this is seen now. In the stamp of the
         // generation it is about, which the own side's may be behind: an older one would be taken for a dead client's.
-        let intent = now.0.max(Stamp::first(attempt.vigil.generation)).intent();
+        let intent = now.0.max(Stamp::first(attempt.timer.generation)).intent();
         if R::ANNOUNCES {
             let (old, seen) = self.ep.go((us.cas(now.0.0, intent.0), them.read())).await?;
             let seen = (Stamp(old), Stamp(seen));
             if seen.0 != now.0 {
                 self.has_moved(attempt, seen).await;
-                return Ok(attempt.vigil.newest() > attempt.vigil.generation);
+                return Ok(attempt.timer.newest() > attempt.timer.generation);
             }
-            attempt.vigil.us = intent;
+            attempt.timer.us = intent;
             // Two that announce it at once do not stop each other: they begin the same generation.
             if seen.1.settled() != now.1.settled() {
                 let back = intent.after(intent);
                 let old = Stamp(self.ep.go(us.cas(intent.0, back.0)).await?);
                 let ours = if old == intent { back } else { old };
                 self.has_moved(attempt, (ours, seen.1)).await;
-                return Ok(attempt.vigil.newest() > attempt.vigil.generation);
+                return Ok(attempt.timer.newest() > attempt.timer.generation);
             }
         }
         self.begin_next_generation(attempt).await?;
-        Ok(attempt.vigil.newest() > attempt.vigil.generation)
+        Ok(attempt.timer.newest() > attempt.timer.generation)
     }
 
     /// Takes note of the stamps; whether they differ from what was known.
     async fn has_moved(&self, attempt: &mut Attempt, now: (Stamp, Stamp)) -> bool {
-        let Vigil { generation, us, them, pred, .. } = attempt.vigil;
+        let StallTimer { generation, us, them, pred, .. } = attempt.timer;
         if (us, them) == now {
             return false;
         }
-        attempt.vigil = self.vigil(generation, now.0, now.1, pred).await;
+        attempt.timer = self.stall_timer(generation, now.0, now.1, pred).await;
         true
     }
 
     /// Whether this client's predecessor has claimed the lock and died with it.
     async fn holder_died(&self, attempt: &Attempt) -> Result<bool, FabricError> {
-        let Attempt { place, vigil, .. } = attempt;
-        let Some(pred) = vigil.pred else { return Ok(false) };
+        let Attempt { place, timer, .. } = attempt;
+        let Some(pred) = timer.pred else { return Ok(false) };
         if !self.ep.is_gone(pred.owner).await {
             return Ok(false);
         }
@@ -146,20 +152,20 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
             Some(word) => self.ep.go(word.read()).await? >> 16 == attempt.me.number,
             None => false,
         };
-        Ok(holder == pred.name(vigil.generation).0 && !passed)
+        Ok(holder == pred.name(timer.generation).0 && !passed)
     }
 
     /// Begins the next generation, unless the own side's stamp is not what it was.
     pub(super) async fn begin_next_generation(&self, attempt: &mut Attempt) -> Result<(), FabricError> {
-        let Attempt { place, vigil, .. } = *attempt;
-        let Some(generation) = vigil.generation.checked_add(1) else { return Ok(()) };
-        let (old, next) = (vigil.us, Stamp::first(generation));
+        let Attempt { place, timer, .. } = *attempt;
+        let Some(generation) = timer.generation.checked_add(1) else { return Ok(()) };
+        let (old, next) = (timer.us, Stamp::first(generation));
         let found = Stamp(self.ep.go(place.words.stamp(place.side).cas(old.0, next.0)).await?);
         if found == old {
             self.ep.observe(Observation::Recovered(whole(place)));
         }
         let now = if found == old { next } else { found };
-        self.has_moved(attempt, (now, vigil.them)).await;
+        self.has_moved(attempt, (now, timer.them)).await;
         Ok(())
     }
 }

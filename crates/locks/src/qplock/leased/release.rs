@@ -19,12 +19,12 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
         if us.generation().max(them.generation()) > generation {
             return Err(Lost::Recovered);
         }
-        let vigil = self.vigil(generation, us, them, None).await;
-        let mut attempt = Attempt { place, me: grant.member, vigil };
+        let timer = self.stall_timer(generation, us, them, None).await;
+        let mut attempt = Attempt { place, me: grant.member, timer };
         Ok(self.hand_over(&mut attempt, Some(grant.budget - 1)).await?)
     }
 
-    /// Leaves the head of the queue to whoever is next, with what is left of the budget; with `None` if the lock itself
+    /// Leaves the head of the queue to the next client, with what is left of the budget; with `None` if the lock itself
     /// was never this client's.
     pub(super) async fn hand_over(
         &self,
@@ -34,7 +34,7 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
         let Attempt { place, me, .. } = *attempt;
         let mut next = self.next(place.lock, me, Deadline::Now).await?; // line 16
         if next.is_none() {
-            let (name, empty) = (attempt.name(), Name::nobody(attempt.vigil.generation));
+            let (name, empty) = (attempt.name(), Name::nobody(attempt.timer.generation));
             if self.ep.go(place.words.tail(place.side).cas(name.0, empty.0)).await? == name.0 {
                 return Ok(()); // line 17
             }
@@ -42,7 +42,7 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
         // Line 18. Who came next may have died before it said who it is.
         while next.is_none() {
             self.ep.mark("leased successor", &attempt.locals(left.unwrap_or(u16::MAX)));
-            next = self.next(place.lock, me, self.deadline(&attempt.vigil)).await?;
+            next = self.next(place.lock, me, self.deadline(&attempt.timer)).await?;
             if next.is_none() && self.is_over(attempt).await? {
                 return Ok(());
             }
@@ -55,7 +55,7 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
         };
         match next.filter(|_| reachable) {
             Some(next) => self.pass(place.lock, next, left.unwrap_or(0)).await, // line 19
-            // Whoever holds a lock may end its generation.
+            // A client that holds a lock may end its generation.
             None if left.is_some() => self.begin_next_generation(attempt).await,
             None => Ok(()),
         }

@@ -1,14 +1,16 @@
 //! A space whose locks this client takes as a guest: its names, and whichever membership there is now.
 //!
-//! What a guest does not take itself goes the way of every other client of the server, through [`RemoteHome`].
+//! Names go the way of every other client of the server, through [`RemoteBackend`].
 
-use super::super::RemoteHome;
+use super::super::RemoteBackend;
 use super::super::driver::{self, Elsewhere};
 use super::super::inquiry;
 use super::super::link::Remote;
 use super::{Guest, Way};
-use crate::error::{HandleError, LockError};
-use crate::home::{AnyGrant, Bound, BoxFuture, Home, Kind, Refused, Standing, Ticket};
+use crate::error::{HandleError, LockError, LostReason};
+use crate::home::{
+    Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, Refused, Space, SpaceIdentity, Standing,
+};
 use crate::name::LockName;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::{Grant, Lost};
@@ -21,24 +23,19 @@ use std::time::Duration;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct GuestHome<W: Way> {
+pub(crate) struct GuestBackend<W: Way> {
     remote: Arc<Remote>,
-    /// For names, and for what the server takes. It ends the session when it goes, so whatever is under way keeps it.
-    plain: Arc<RemoteHome>,
+    /// For names. It ends the session when it goes, so whatever is under way keeps it.
+    plain: Arc<RemoteBackend>,
     guest: Mutex<Option<Arc<Guest<W>>>>,
     /// The handle by which the server knows a lock, for every lock that is bound.
     handles: Mutex<HashMap<(Kind, u64), u64>>,
 }
 
-impl<W: Way> GuestHome<W> {
+impl<W: Way> GuestBackend<W> {
     pub(crate) fn new(remote: Arc<Remote>) -> Self {
-        let plain = Arc::new(RemoteHome::new(Arc::clone(&remote)));
+        let plain = Arc::new(RemoteBackend::new(Arc::clone(&remote)));
         Self { remote, plain, guest: Mutex::default(), handles: Mutex::default() }
-    }
-
-    /// Whether a guest takes it. Else the server does.
-    fn takes(kind: Kind) -> bool {
-        kind == Kind::Keyed || W::TAKES_RANGES
     }
 
     /// Who we are in the space now.
@@ -48,7 +45,7 @@ impl<W: Way> GuestHome<W> {
             return Err(why);
         }
         let (Some((number, me)), Some(ep)) = (line.table.guest, line.reach()) else {
-            return Err(LockError::Server("the server cannot be reached".to_owned()));
+            return Err(LockError::Disconnected("the server cannot be reached".to_owned()));
         };
         drop(line);
         let mut guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,12 +55,12 @@ impl<W: Way> GuestHome<W> {
         }
     }
 
-    /// The guest that was granted `ticket`, if it still is one.
-    fn granted(&self, ticket: &Ticket) -> Option<Arc<Guest<W>>> {
-        self.guest().ok().filter(|guest| guest.number == ticket.seat.member())
+    /// The guest that was granted `granted`, if it still is one.
+    fn granted(&self, granted: &Granted) -> Option<Arc<Guest<W>>> {
+        self.guest().ok().filter(|guest| guest.number == granted.record.member())
     }
 
-    fn take(&self, kind: Kind, claim: Claim, wait: bool) -> BoxFuture<Result<Ticket, Refused>> {
+    fn take(&self, kind: Kind, claim: Claim, wait: bool) -> BoxFuture<Result<Granted, Refused>> {
         match self.guest() {
             Ok(guest) => self.attended(W::take(guest, kind, claim, wait)),
             Err(error) => Box::pin(ready(Err(Refused::Error(error)))),
@@ -82,7 +79,7 @@ impl<W: Way> GuestHome<W> {
 /// A future whose answers somebody reads, wherever it is polled.
 struct Attended<T> {
     future: BoxFuture<T>,
-    home: Arc<RemoteHome>,
+    home: Arc<RemoteBackend>,
     elsewhere: Option<Elsewhere>,
 }
 
@@ -99,13 +96,14 @@ impl<T> Future for Attended<T> {
     }
 }
 
-impl<W: Way> Home for GuestHome<W> {
-    /// Blocks for one round trip, if a guest takes the lock.
+impl<W: Way> Space for GuestBackend<W> {
+    fn identity(&self) -> SpaceIdentity {
+        self.plain.identity()
+    }
+
+    /// Blocks for one round trip.
     fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError> {
-        if !Self::takes(kind) {
-            return self.plain.bind(name, kind);
-        }
-        let why = |why: String| HandleError::Space { why };
+        let why = |why: String| HandleError::Disconnected(why);
         let by = self.guest().map_err(|error| why(error.to_string()))?.number;
         let plain = self.plain.bind(name, kind)?;
         let handle = plain.lock;
@@ -123,82 +121,13 @@ impl<W: Way> Home for GuestHome<W> {
     }
 
     fn unbind(&self, name: &LockName, bound: Bound, kind: Kind) {
-        if !Self::takes(kind) {
-            return self.plain.unbind(name, bound, kind);
-        }
         if let Some(handle) = self.handles().remove(&(kind, bound.lock)) {
             self.plain.unbind(name, Bound { lock: handle, ..bound }, kind);
         }
     }
 
-    fn try_now(&self, _: Kind, _: Claim) -> Option<Result<Ticket, Refused>> {
-        None
-    }
-
-    fn try_soon(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        if !Self::takes(kind) {
-            return self.plain.try_soon(kind, claim);
-        }
-        self.take(kind, claim, false)
-    }
-
-    fn is_near(&self) -> bool {
-        false
-    }
-
-    fn drive(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+    fn block_on(&self, future: Pin<&mut dyn Future<Output = ()>>) {
         self.remote.drive(future);
-    }
-
-    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Ticket, Refused>> {
-        if !Self::takes(kind) {
-            return self.plain.acquire(kind, claim);
-        }
-        self.take(kind, claim, true)
-    }
-
-    fn release(&self, kind: Kind, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        if is_servers(&ticket) {
-            return self.plain.release(kind, claim, ticket);
-        }
-        match self.granted(&ticket) {
-            Some(guest) => self.attended(W::give_back(guest, claim, ticket)),
-            None => Box::pin(ready(Err(Lost::Recovered))),
-        }
-    }
-
-    fn release_unheard(&self, ticket: &Ticket) -> bool {
-        is_servers(ticket) && self.plain.release_unheard(ticket)
-    }
-
-    fn is(&self) -> &'static str {
-        W::IS
-    }
-
-    fn token(&self, ticket: &Ticket) -> u64 {
-        match &ticket.grant {
-            AnyGrant::Shift(grant) => grant.token().unwrap_or_default(),
-            AnyGrant::Range { token } => *token,
-            _ => self.plain.token(ticket),
-        }
-    }
-
-    fn standing(&self, kind: Kind, claim: Claim, ticket: &Ticket) -> Standing {
-        if is_servers(ticket) {
-            return self.plain.standing(kind, claim, ticket);
-        }
-        let Some(guest) = self.granted(ticket) else { return Standing::Lost };
-        let line = self.remote.line();
-        let (reachable, expired) = (line.is_reachable(), line.is_expired());
-        drop(line);
-        if !reachable {
-            return if expired { Standing::Lost } else { Standing::Uncertain };
-        }
-        match driver::outcome(&self.remote, self.attended(W::holds(guest, claim, *ticket))) {
-            Ok(true) => Standing::Held,
-            Ok(false) => Standing::Lost,
-            Err(_) => Standing::Uncertain,
-        }
     }
 
     fn heartbeat(&self) -> Duration {
@@ -206,7 +135,54 @@ impl<W: Way> Home for GuestHome<W> {
     }
 }
 
-/// Whether the server took the lock.
-const fn is_servers(ticket: &Ticket) -> bool {
-    matches!(ticket.grant, AnyGrant::Remote(_))
+impl<W: Way> Locker for GuestBackend<W> {
+    fn try_acquire_fast(&self, _: Kind, _: Claim) -> Option<Result<Granted, Refused>> {
+        None
+    }
+
+    fn try_acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
+        self.take(kind, claim, false)
+    }
+
+    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
+        self.take(kind, claim, true)
+    }
+
+    fn release(&self, _: Kind, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
+        match self.granted(&granted) {
+            Some(guest) => self.attended(W::give_back(guest, claim, granted)),
+            None => Box::pin(ready(Err(Lost::Recovered))),
+        }
+    }
+
+    fn release_unobserved(&self, _: Kind, _: Claim, _: &Granted) -> bool {
+        false
+    }
+
+    fn description(&self) -> &'static str {
+        W::IS
+    }
+
+    fn token(&self, granted: &Granted) -> u64 {
+        match &granted.grant {
+            ProtocolGrant::Shift(grant) => grant.token().unwrap_or_default(),
+            ProtocolGrant::Range { token } => *token,
+            _ => unreachable!("a space gets back the grants that it gave out"),
+        }
+    }
+
+    fn standing(&self, _: Kind, claim: Claim, granted: &Granted) -> Standing {
+        let Some(guest) = self.granted(granted) else { return Standing::Lost(LostReason::Evicted) };
+        let line = self.remote.line();
+        let (reachable, expired) = (line.is_reachable(), line.is_expired());
+        drop(line);
+        if !reachable {
+            return if expired { Standing::Lost(LostReason::Disconnected) } else { Standing::Uncertain };
+        }
+        match driver::outcome(&self.remote, self.attended(W::holds(guest, claim, *granted))) {
+            Ok(true) => Standing::Held,
+            Ok(false) => Standing::Lost(LostReason::Broken),
+            Err(_) => Standing::Uncertain,
+        }
+    }
 }

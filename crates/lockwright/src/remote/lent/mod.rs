@@ -2,17 +2,16 @@
 //!
 //! The server lets it in, lends it the memory, and turns names into ids, once for each handle. Everything else is READs,
 //! WRITEs and atomics of this client, and messages between clients. `crate::lent` says what is in the memory; `rooms` which
-//! cards are in use.
+//! records are in use.
 
 mod rooms;
 
 use self::rooms::Rooms;
 use super::guest::endpoint::GuestEndpoint;
-use super::guest::{Client, Guest, GuestHome, Way, full};
+use super::guest::{Client, Guest, GuestBackend, Way, full};
 use super::link::Remote;
-use super::verbs::SUFFIX;
 use crate::error::OpenError;
-use crate::home::{AnyGrant, BoxFuture, Kind, Refused, Ticket};
+use crate::home::{BoxFuture, Granted, Kind, ProtocolGrant, Refused};
 use crate::lent::holders::{self, LentTable};
 use crate::lent::layout::{self, SCHEME};
 use lockwright_fabric::observe::Claim;
@@ -25,21 +24,20 @@ use std::sync::Arc;
 
 /// The space as the server is asked for it, if `space` is a lent one.
 pub(crate) fn wanted(space: &[u8]) -> Option<Vec<u8>> {
-    let space = space.strip_suffix(SUFFIX.as_bytes()).unwrap_or(space);
     let name = space.strip_prefix(SCHEME.as_bytes())?;
     let name = if name.is_empty() { &b"default"[..] } else { name };
-    Some([SCHEME.as_bytes(), name, SUFFIX.as_bytes()].concat())
+    Some([SCHEME.as_bytes(), name].concat())
 }
 
 /// The lent space that `remote` has entered, if its session can do what the locks take.
 ///
 /// # Errors
 /// In words.
-pub(crate) fn open(remote: Arc<Remote>, address: &str) -> Result<GuestHome<Lent>, OpenError> {
+pub(crate) fn open(remote: Arc<Remote>, address: &str) -> Result<GuestBackend<Lent>, OpenError> {
     let reach = remote.line().reach();
-    let home = GuestHome::new(remote);
+    let home = GuestBackend::new(remote);
     if let Some(ep) = reach {
-        let refuse = |why: String| OpenError::Space { space: address.to_owned(), why };
+        let refuse = |why: String| OpenError::Failed { space: address.to_owned(), why };
         is_large_enough(&ep).map_err(refuse)?;
         let fits = StirredPortable::NEEDS.met_by("holders-portable", ep.capabilities());
         fits.map_err(|error| refuse(error.to_string()))?;
@@ -61,14 +59,13 @@ fn is_large_enough(ep: &GuestEndpoint) -> Result<(), String> {
     Ok(())
 }
 
-/// Guests of lent spaces: which cards they use, and for which locks.
+/// Guests of lent spaces: which records they use, and for which locks.
 #[derive(Debug, Default)]
 pub(crate) struct Lent(Rooms);
 
 impl Way for Lent {
     type Book = LentTable<GuestEndpoint>;
     type Layout = StirredPortable;
-    const TAKES_RANGES: bool = true;
     const IS: &'static str = "memory that is lent";
 
     fn client(_: &Arc<Remote>, _: u32, ep: GuestEndpoint) -> Client<Self> {
@@ -79,8 +76,8 @@ impl Way for Lent {
         self.0.claim(lock, wait).await
     }
 
-    fn free(&self, card: u8) {
-        self.0.free(card);
+    fn free(&self, record: u8) {
+        self.0.free(record);
     }
 
     fn take(
@@ -88,48 +85,54 @@ impl Way for Lent {
         kind: Kind,
         claim: Claim,
         wait: bool,
-    ) -> BoxFuture<Result<Ticket, Refused>> {
+    ) -> BoxFuture<Result<Granted, Refused>> {
         match kind {
             Kind::Keyed => Box::pin(async move { guest.take_lock(claim, wait).await }),
             Kind::Ranges => Box::pin(async move { guest.take_range(claim, wait).await }),
         }
     }
 
-    fn give_back(guest: Arc<Guest<Self>>, claim: Claim, ticket: Ticket) -> BoxFuture<Result<(), Lost>> {
-        let card = ticket.seat.card();
-        match ticket.grant {
-            AnyGrant::Shift(grant) => Box::pin(async move { guest.give_lock_back(card, grant).await }),
-            _ => Box::pin(async move { guest.give_range_back(card, claim).await }),
+    fn give_back(guest: Arc<Guest<Self>>, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
+        let record = granted.record.index();
+        match granted.grant {
+            ProtocolGrant::Shift(grant) => Box::pin(async move { guest.give_lock_back(record, grant).await }),
+            _ => Box::pin(async move { guest.give_range_back(record, claim).await }),
         }
     }
 
-    fn holds(guest: Arc<Guest<Self>>, claim: Claim, ticket: Ticket) -> BoxFuture<Result<bool, FabricError>> {
-        match ticket.grant {
-            AnyGrant::Shift(grant) => Box::pin(async move { guest.client.lock().holds(&grant).await }),
-            _ => Box::pin(
-                async move { guest.client.recorder().is_range_held(ticket.seat.card(), claim).await },
-            ),
+    fn holds(
+        guest: Arc<Guest<Self>>,
+        claim: Claim,
+        granted: Granted,
+    ) -> BoxFuture<Result<bool, FabricError>> {
+        match granted.grant {
+            ProtocolGrant::Shift(grant) => Box::pin(async move { guest.client.lock().holds(&grant).await }),
+            _ => {
+                Box::pin(
+                    async move { guest.client.recorder().is_range_held(granted.record.index(), claim).await },
+                )
+            }
         }
     }
 }
 
 impl Guest<Lent> {
     /// Takes a range, under the lock that is its gate.
-    async fn take_range(&self, claim: Claim, wait: bool) -> Result<Ticket, Refused> {
-        let Lent(rooms) = &self.cards;
+    async fn take_range(&self, claim: Claim, wait: bool) -> Result<Granted, Refused> {
+        let Lent(rooms) = &self.records;
         let gate = rooms.claim(layout::gate(claim.lock), wait).await?;
         let Some(range) = rooms.spare() else {
             rooms.free(gate);
             return Err(full());
         };
-        let cards = RangeRecords { gate, range };
+        let records = RangeRecords { gate, range };
         let taken = match wait {
-            true => self.client.take_range(cards, claim).await,
-            false => self.client.try_range(cards, claim).await,
+            true => self.client.take_range(records, claim).await,
+            false => self.client.try_range(records, claim).await,
         };
         rooms.free(gate);
         match taken {
-            Ok(token) => Ok(self.ticket(range, AnyGrant::Range { token })),
+            Ok(token) => Ok(self.granted(range, ProtocolGrant::Range { token })),
             Err(denied) => {
                 rooms.free(range);
                 Err(Refused::new(denied, claim))
@@ -137,9 +140,9 @@ impl Guest<Lent> {
         }
     }
 
-    async fn give_range_back(&self, card: u8, claim: Claim) -> Result<(), Lost> {
-        let given = self.client.give_range_back(card, claim).await;
-        self.cards.free(card);
+    async fn give_range_back(&self, record: u8, claim: Claim) -> Result<(), Lost> {
+        let given = self.client.give_range_back(record, claim).await;
+        self.records.free(record);
         given
     }
 }
@@ -149,12 +152,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lent_space_is_asked_for_by_its_name_however_its_address_ends() {
+    fn a_lent_space_is_asked_for_by_its_name() {
         let of = |space: &str| wanted(space.as_bytes()).map(|space| String::from_utf8(space).unwrap());
-        assert_eq!(of("lent:stock").as_deref(), Some("lent:stock?verbs"));
-        assert_eq!(of("lent:stock?verbs").as_deref(), Some("lent:stock?verbs"));
-        assert_eq!(of("lent:").as_deref(), Some("lent:default?verbs"));
+        assert_eq!(of("lent:stock").as_deref(), Some("lent:stock"));
+        assert_eq!(of("lent:").as_deref(), Some("lent:default"));
         assert_eq!(of("stock"), None);
-        assert_eq!(of("shm:?verbs"), None);
+        assert_eq!(of("shm:"), None);
     }
 }

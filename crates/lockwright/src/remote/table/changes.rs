@@ -15,7 +15,7 @@
 
 use super::{Origin, Stage, Table};
 use crate::error::ChangeError;
-use crate::remote::talk::{Ask, MAX_REQUESTS, RequestId, Units, Why};
+use crate::wire::{DenyReason, MAX_REQUESTS, Request, RequestId, Units};
 use lockwright_fabric::observe::Mode;
 use std::task::Waker;
 
@@ -37,9 +37,9 @@ impl Change {
     }
 
     /// After a restart: the claim is said as of a shared lock, which is all there is to a downgrade. An upgrade is said again.
-    pub(super) fn ask_again(&mut self, id: RequestId) -> Option<Ask> {
+    pub(super) fn ask_again(&mut self, id: RequestId) -> Option<Request> {
         match *self {
-            Change::Upgrading { wait } => Some(Ask::Upgrade { id, wait }),
+            Change::Upgrading { wait } => Some(Request::Upgrade { id, wait }),
             Change::Settling => {
                 *self = Change::None;
                 None
@@ -51,9 +51,9 @@ impl Change {
 
 /// How an upgrade stands.
 #[derive(Debug)]
-pub(crate) enum Upgrade {
+pub enum Upgrade {
     /// It is to be said; or it waits until what was said before is settled.
-    Said(Ask),
+    Said(Request),
     Waiting,
     Done {
         token: u64,
@@ -63,7 +63,7 @@ pub(crate) enum Upgrade {
 
 impl Table {
     /// The token of what is held.
-    pub(crate) fn token(&mut self, id: RequestId) -> Option<u64> {
+    pub fn token(&mut self, id: RequestId) -> Option<u64> {
         match *self.stage(id)? {
             Stage::Held { token, .. } | Stage::Claimed { token, .. } => Some(token),
             _ => None,
@@ -71,7 +71,7 @@ impl Table {
     }
 
     /// Begins an upgrade, unless an earlier change has to settle first.
-    pub(crate) fn begin_upgrade(&mut self, id: RequestId, wait: bool, token: u64) -> Upgrade {
+    pub fn begin_upgrade(&mut self, id: RequestId, wait: bool, token: u64) -> Upgrade {
         let lost = Upgrade::Failed(ChangeError::Lost { token });
         if self.token(id).is_none() {
             return lost;
@@ -80,14 +80,14 @@ impl Table {
         match request.change {
             Change::None => {
                 request.change = Change::Upgrading { wait };
-                Upgrade::Said(Ask::Upgrade { id, wait })
+                Upgrade::Said(Request::Upgrade { id, wait })
             }
             _ => Upgrade::Waiting,
         }
     }
 
     /// How an upgrade that was begun stands.
-    pub(crate) fn upgrade(&mut self, id: RequestId, token: u64) -> Upgrade {
+    pub fn upgrade(&mut self, id: RequestId, token: u64) -> Upgrade {
         let held = self.token(id);
         let Some((request, held)) = self.request(id).zip(held) else {
             return Upgrade::Failed(ChangeError::Lost { token });
@@ -103,7 +103,7 @@ impl Table {
     }
 
     /// Gives an upgrade up. It is shared from now on, whatever the server has made of it.
-    pub(crate) fn give_up_upgrade(&mut self, id: RequestId) -> Option<Ask> {
+    pub fn give_up_upgrade(&mut self, id: RequestId) -> Option<Request> {
         self.token(id)?;
         let request = self.request(id)?;
         match request.change {
@@ -116,22 +116,22 @@ impl Table {
             Change::Upgrading { .. } | Change::None => {
                 request.change = Change::Settling;
                 request.units.as_mut()?.mode = Mode::Shared;
-                Some(Ask::Downgrade { id, gives_up: true })
+                Some(Request::Downgrade { id, gives_up: true })
             }
         }
     }
 
     /// Makes it shared, from now on. `None` if it is lost.
-    pub(crate) fn begin_downgrade(&mut self, id: RequestId) -> Option<Ask> {
+    pub fn begin_downgrade(&mut self, id: RequestId) -> Option<Request> {
         self.token(id)?;
         let request = self.request(id)?;
         request.change = Change::Settling;
         request.units.as_mut()?.mode = Mode::Shared;
-        Some(Ask::Downgrade { id, gives_up: false })
+        Some(Request::Downgrade { id, gives_up: false })
     }
 
     /// Whether a downgrade is settled, and with which token; an error if it is lost.
-    pub(crate) fn downgrade(&mut self, id: RequestId, token: u64) -> Option<Result<u64, ChangeError>> {
+    pub fn downgrade(&mut self, id: RequestId, token: u64) -> Option<Result<u64, ChangeError>> {
         match self.token(id) {
             None => Some(Err(ChangeError::Lost { token })),
             Some(held) => self.request(id)?.change.is_settled().then_some(Ok(held)),
@@ -140,7 +140,7 @@ impl Table {
 
     /// Gives back a part of a range, which is neither empty nor all of it nor outside. Says what is to be said, and which
     /// request the second piece is, if there are two. `None` if it is lost.
-    pub(crate) fn cut(&mut self, id: RequestId, start: u64, end: u64) -> Option<(Ask, Option<RequestId>)> {
+    pub fn cut(&mut self, id: RequestId, start: u64, end: u64) -> Option<(Request, Option<RequestId>)> {
         self.token(id)?;
         let request = self.request(id)?;
         let units = request.units.as_mut()?;
@@ -158,12 +158,11 @@ impl Table {
         } else {
             None
         };
-        Some((Ask::Part { id, start, end, rest: rest.unwrap_or(id) }, rest))
+        Some((Request::Part { id, start, end, rest: rest.unwrap_or(id) }, rest))
     }
 
     /// What this client believes to hold, for sure.
-    #[cfg(test)]
-    pub(crate) fn believes(&self) -> Vec<(RequestId, Units, u64)> {
+    pub fn believes(&self) -> Vec<(RequestId, Units, u64)> {
         let requests = self.slots.iter().flatten();
         let held = requests.filter_map(|request| match request.stage {
             Stage::Held { token, .. } => Some((request.id, request.units?, token)),
@@ -173,7 +172,7 @@ impl Table {
     }
 
     /// Whether the server has room for another request of this client's.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.free.last().map_or(self.slots.len(), |slot| *slot as usize) < MAX_REQUESTS as usize
     }
 
@@ -195,13 +194,13 @@ impl Table {
     }
 
     /// The server has not changed it.
-    pub(super) fn unchanged(&mut self, id: RequestId, why: Why) -> Option<Waker> {
+    pub(super) fn unchanged(&mut self, id: RequestId, why: DenyReason) -> Option<Waker> {
         let request = self.request(id)?;
         let Change::Upgrading { .. } = request.change else { return None };
         request.change = Change::Failed(match why {
-            Why::Busy => ChangeError::Busy,
-            Why::Deadlock => ChangeError::WouldDeadlock,
-            Why::Refused(why) => ChangeError::Server(why),
+            DenyReason::Busy => ChangeError::Busy,
+            DenyReason::Deadlock => ChangeError::WouldDeadlock,
+            DenyReason::Refused(why) => ChangeError::Refused(why),
         });
         request.waker.take()
     }

@@ -2,15 +2,15 @@
 
 use super::*;
 use crate::error::ChangeError;
-use crate::remote::talk::Why;
+use crate::wire::DenyReason;
 use lockwright_fabric::observe::Mode;
 
 fn units(handle: u64) -> Option<Units> {
     Some(Units { handle, mode: Mode::Exclusive, start: 0, end: 1 })
 }
 
-fn asks(messages: &[Message]) -> Vec<Ask> {
-    messages.iter().map(|message| Ask::decode(message).unwrap().1).collect()
+fn asks(messages: &[Message]) -> Vec<Request> {
+    messages.iter().map(|message| Request::decode(message).unwrap().1).collect()
 }
 
 fn origin(epoch: u64) -> Origin {
@@ -20,11 +20,11 @@ fn origin(epoch: u64) -> Origin {
 /// A table with one lock held and one wanted.
 fn table() -> (Table, RequestId, RequestId) {
     let mut table = Table::default();
-    assert_eq!(table.begin_session(origin(1), b"").len(), 1);
+    assert_eq!(table.begin_session(origin(1), b"", false).len(), 1);
     let (handle, _) = table.name(Kind::Keyed, &LockName::new("a").unwrap());
     let held = table.open(units(handle), Stage::Wanted { wait: true });
     let wanted = table.open(units(handle), Stage::Wanted { wait: true });
-    table.hear(1, Answer::Granted { id: held, token: 5 });
+    table.hear(1, Response::Granted { id: held, token: 5 });
     *table.stage(held).unwrap() = Stage::Held { token: 5, origin: table.origin };
     (table, held, wanted)
 }
@@ -34,20 +34,20 @@ fn after_a_restart_what_is_held_is_claimed_and_what_is_wanted_is_asked_for_again
     let (mut table, held, wanted) = table();
     table.end_session();
     for run in [2, 3] {
-        let asks = asks(&table.begin_session(origin(run), b"stock"));
+        let asks = asks(&table.begin_session(origin(run), b"stock", false));
         assert!(
-            matches!(&asks[0], Ask::Open { key, space, .. } if *key == u128::from(run) && space == b"stock")
+            matches!(&asks[0], Request::Open { key, space, .. } if *key == u128::from(run) && space == b"stock")
         );
-        assert!(matches!(&asks[1], Ask::Name { .. }));
+        assert!(matches!(&asks[1], Request::Name { .. }));
         // Also if the second run ended before it answered.
         assert!(
-            matches!(asks[2], Ask::Claim { id, token: 5, epoch: 1, key: 1, .. } if id == held),
+            matches!(asks[2], Request::Claim { id, token: 5, epoch: 1, key: 1, .. } if id == held),
             "{:?}",
             asks[2]
         );
-        assert!(matches!(asks[3], Ask::Lock { id, wait: true, .. } if id == wanted));
+        assert!(matches!(asks[3], Request::Lock { id, wait: true, .. } if id == wanted));
     }
-    table.hear(9, Answer::Granted { id: held, token: 5 });
+    table.hear(9, Response::Granted { id: held, token: 5 });
     assert!(matches!(table.stage(held), Some(Stage::Held { origin, .. }) if origin.epoch == 3));
 }
 
@@ -55,9 +55,9 @@ fn after_a_restart_what_is_held_is_claimed_and_what_is_wanted_is_asked_for_again
 fn what_is_held_is_lost_with_the_session_if_the_server_goes_on() {
     let (mut table, held, _) = table();
     table.end_session();
-    let asks = asks(&table.begin_session(origin(1), b""));
-    assert!(!asks.iter().any(|ask| matches!(ask, Ask::Claim { .. })));
-    assert!(matches!(table.stage(held), Some(Stage::Lost)));
+    let asks = asks(&table.begin_session(origin(1), b"", false));
+    assert!(!asks.iter().any(|ask| matches!(ask, Request::Claim { .. })));
+    assert!(matches!(table.stage(held), Some(Stage::Lost(_))));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn an_answer_to_an_earlier_request_in_the_same_slot_changes_nothing() {
     table.take(held);
     let later = table.open(units(0), Stage::Wanted { wait: true });
     assert_eq!(slot(later), slot(held));
-    table.hear(0, Answer::Granted { id: held, token: 6 });
+    table.hear(0, Response::Granted { id: held, token: 6 });
     assert!(matches!(table.stage(later), Some(Stage::Wanted { .. })));
 }
 
@@ -74,9 +74,9 @@ fn an_answer_to_an_earlier_request_in_the_same_slot_changes_nothing() {
 fn what_the_server_took_is_not_said_again() {
     let mut table = Table::default();
     for _ in 0..5 {
-        let _ = table.say(&Ask::List { id: 1 });
+        let _ = table.say(&Request::List { id: 1 });
     }
-    table.hear(3, Answer::Ack);
+    table.hear(3, Response::Ack);
     assert_eq!(table.unacked().count(), 2);
 }
 
@@ -85,7 +85,7 @@ fn silence_beyond_the_lease_ends_everything() {
     let (mut table, held, wanted) = table();
     assert!(table.expire(Duration::from_secs(1), Duration::from_secs(2)).is_empty());
     table.expire(Duration::from_secs(3), Duration::ZERO);
-    assert!(matches!(table.stage(held), Some(Stage::Lost)));
+    assert!(matches!(table.stage(held), Some(Stage::Lost(_))));
     assert!(matches!(table.stage(wanted), Some(Stage::Failed(_))));
 }
 
@@ -104,11 +104,11 @@ fn mode(table: &mut Table, id: RequestId) -> Mode {
 #[test]
 fn an_upgrade_is_believed_when_the_server_has_said_so_and_not_before() {
     let (mut table, id) = holding(Mode::Shared);
-    assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Said(Ask::Upgrade { wait: true, .. })));
+    assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Said(Request::Upgrade { wait: true, .. })));
     assert!(matches!(table.upgrade(id, 5), Upgrade::Waiting));
-    table.hear(2, Answer::Changed { id, token: 6, mode: Mode::Shared });
+    table.hear(2, Response::Changed { id, token: 6, mode: Mode::Shared });
     assert!(matches!(table.upgrade(id, 5), Upgrade::Waiting), "that was said of an earlier change");
-    table.hear(2, Answer::Changed { id, token: 7, mode: Mode::Exclusive });
+    table.hear(2, Response::Changed { id, token: 7, mode: Mode::Exclusive });
     assert!(matches!(table.upgrade(id, 5), Upgrade::Done { token: 7 }));
     assert_eq!(mode(&mut table, id), Mode::Exclusive);
 }
@@ -116,9 +116,11 @@ fn an_upgrade_is_believed_when_the_server_has_said_so_and_not_before() {
 #[test]
 fn an_upgrade_that_is_refused_is_told_once_and_can_be_asked_for_again() {
     let (mut table, id) = holding(Mode::Shared);
-    for (why, error) in [(Why::Busy, ChangeError::Busy), (Why::Deadlock, ChangeError::WouldDeadlock)] {
+    for (why, error) in
+        [(DenyReason::Busy, ChangeError::Busy), (DenyReason::Deadlock, ChangeError::WouldDeadlock)]
+    {
         assert!(matches!(table.begin_upgrade(id, false, 5), Upgrade::Said(_)));
-        table.hear(2, Answer::Unchanged { id, why });
+        table.hear(2, Response::Unchanged { id, why });
         assert!(matches!(table.upgrade(id, 5), Upgrade::Failed(told) if told == error));
         assert!(matches!(table.stage(id), Some(Stage::Held { token: 5, .. })));
     }
@@ -126,61 +128,61 @@ fn an_upgrade_that_is_refused_is_told_once_and_can_be_asked_for_again() {
 
 #[test]
 fn an_upgrade_that_is_given_up_is_shared_whatever_the_server_says_of_it_afterwards() {
-    let crossings: [fn(RequestId) -> Option<Answer>; 4] = [
+    let crossings: [fn(RequestId) -> Option<Response>; 4] = [
         |_| None,
-        |id| Some(Answer::Unchanged { id, why: Why::Busy }),
-        |id| Some(Answer::Unchanged { id, why: Why::Deadlock }),
-        |id| Some(Answer::Changed { id, token: 6, mode: Mode::Exclusive }),
+        |id| Some(Response::Unchanged { id, why: DenyReason::Busy }),
+        |id| Some(Response::Unchanged { id, why: DenyReason::Deadlock }),
+        |id| Some(Response::Changed { id, token: 6, mode: Mode::Exclusive }),
     ];
     for crossing in crossings {
         let (mut table, id) = holding(Mode::Shared);
         assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Said(_)));
-        assert_eq!(table.give_up_upgrade(id), Some(Ask::Downgrade { id, gives_up: true }));
+        assert_eq!(table.give_up_upgrade(id), Some(Request::Downgrade { id, gives_up: true }));
         if let Some(answer) = crossing(id) {
             table.hear(2, answer);
         }
         assert_eq!(mode(&mut table, id), Mode::Shared);
         assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Waiting), "it has to settle first");
-        table.hear(3, Answer::Changed { id, token: 8, mode: Mode::Shared });
+        table.hear(3, Response::Changed { id, token: 8, mode: Mode::Shared });
         assert_eq!((table.token(id), mode(&mut table, id)), (Some(8), Mode::Shared));
         assert!(matches!(table.begin_upgrade(id, true, 8), Upgrade::Said(_)));
     }
     // Granted, and dropped before anybody looked.
     let (mut table, id) = holding(Mode::Shared);
     assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Said(_)));
-    table.hear(2, Answer::Changed { id, token: 6, mode: Mode::Exclusive });
-    assert_eq!(table.give_up_upgrade(id), Some(Ask::Downgrade { id, gives_up: true }));
+    table.hear(2, Response::Changed { id, token: 6, mode: Mode::Exclusive });
+    assert_eq!(table.give_up_upgrade(id), Some(Request::Downgrade { id, gives_up: true }));
     assert_eq!(mode(&mut table, id), Mode::Shared);
 }
 
 #[test]
 fn after_a_restart_what_was_changed_is_claimed_as_it_is_and_an_upgrade_asked_for_after_all_claims() {
     let (mut table, id) = holding(Mode::Exclusive);
-    assert_eq!(table.begin_downgrade(id), Some(Ask::Downgrade { id, gives_up: false }));
+    assert_eq!(table.begin_downgrade(id), Some(Request::Downgrade { id, gives_up: false }));
     let (part, rest) = table.cut(id, 4, 6).unwrap();
     let rest = rest.expect("two pieces are left");
-    assert_eq!(part, Ask::Part { id, start: 4, end: 6, rest });
-    let claims = |asks: &[Ask]| -> Vec<(RequestId, Mode, u64, u64)> {
-        let of = |ask: &Ask| match *ask {
-            Ask::Claim { id, units, token: 5, .. } => Some((id, units.mode, units.start, units.end)),
+    assert_eq!(part, Request::Part { id, start: 4, end: 6, rest });
+    let claims = |asks: &[Request]| -> Vec<(RequestId, Mode, u64, u64)> {
+        let of = |ask: &Request| match *ask {
+            Request::Claim { id, units, token: 5, .. } => Some((id, units.mode, units.start, units.end)),
             _ => None,
         };
         asks.iter().filter_map(of).collect()
     };
     table.end_session();
-    let said = asks(&table.begin_session(origin(2), b""));
+    let said = asks(&table.begin_session(origin(2), b"", false));
     assert_eq!(claims(&said), [(id, Mode::Shared, 0, 4), (rest, Mode::Shared, 6, 10)]);
     assert!(matches!(table.downgrade(id, 5), Some(Ok(5))), "the claim is all there is to it");
-    table.hear(4, Answer::Granted { id, token: 5 });
+    table.hear(4, Response::Granted { id, token: 5 });
     assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Said(_)));
     table.end_session();
-    let said = asks(&table.begin_session(origin(3), b""));
+    let said = asks(&table.begin_session(origin(3), b"", false));
     assert_eq!(claims(&said).len(), 2);
-    assert_eq!(said.last(), Some(&Ask::Upgrade { id, wait: true }));
+    assert_eq!(said.last(), Some(&Request::Upgrade { id, wait: true }));
     assert!(matches!(table.upgrade(id, 5), Upgrade::Waiting));
     // Lost with the session, if the server goes on.
     table.end_session();
-    let _ = table.begin_session(origin(3), b"");
+    let _ = table.begin_session(origin(3), b"", false);
     assert!(matches!(table.upgrade(id, 5), Upgrade::Failed(ChangeError::Lost { token: 5 })));
     assert!(table.begin_downgrade(rest).is_none() && table.cut(rest, 6, 7).is_none());
 }

@@ -1,8 +1,8 @@
 //! Messages between clients and roles, and the roles that answer them.
 
 use super::event::EventKind;
-use super::said::Said;
-use super::{Core, What};
+use super::observations::PendingObservations;
+use super::{Core, TraceEvent};
 use hashbrown::HashMap;
 use lockwright_fabric::{BoxedRole, FabricError, Message, NodeId, Outbox, PeerId, Time};
 use rustc_hash::FxBuildHasher;
@@ -14,7 +14,7 @@ pub(super) struct Flight {
     pub(super) from: Option<PeerId>,
     pub(super) to: Option<PeerId>,
     pub(super) message: Message,
-    pub(super) said: Said,
+    pub(super) pending: PendingObservations,
     /// How often its sender had told something with an operation.
     pub(super) told: u32,
     /// The thread of the role that deals with it.
@@ -94,7 +94,7 @@ impl RoleState {
 
     /// The threads that take `message`.
     fn threads_for(&self, message: &Message) -> std::ops::Range<usize> {
-        let desk = self.role.desk(message).min(self.desks.len() - 1);
+        let desk = self.role.thread_group(message).min(self.desks.len() - 1);
         let first = if desk == 0 { 0 } else { self.desks[desk - 1] };
         first..self.desks[desk]
     }
@@ -149,7 +149,7 @@ impl Core {
         }
         self.counters.message(&message);
         if self.trace.is_some() {
-            self.note(client, What::Sent { to, message: message.clone() });
+            self.note(client, TraceEvent::Sent { to, message: message.clone() });
         }
         self.send(PeerId::client(client as usize), to, message, leaves_ns, datagram);
         (!self.clients[client as usize].crashed).then_some(Ok(()))
@@ -197,7 +197,7 @@ impl Core {
         if let (client, false) = from.index() {
             let state = &mut self.clients[client];
             let flight = &mut self.flights[flight as usize];
-            flight.said.take_from(&mut state.said);
+            flight.pending.take_from(&mut state.pending);
             flight.told = state.told;
         }
     }
@@ -230,14 +230,14 @@ impl Core {
     }
 
     /// A message arrives that `client` sent when it had told something with `told` operations. If the last of them is still
-    /// under way, what it tells is in effect all the same: whoever gets the message may go by it, and should the
+    /// under way, what it tells is in effect all the same: a client that gets the message may go by it, and should the
     /// operation's node be dead it is never executed.
     #[inline]
     fn told_before(&mut self, client: u32, told: u32) {
         let state = &self.clients[client as usize];
         if state.told == told
             && let op = state.told_with
-            && self.ops.get(op as usize).is_some_and(|slot| slot.client == client && !slot.said.is_empty())
+            && self.ops.get(op as usize).is_some_and(|slot| slot.client == client && !slot.pending.is_empty())
         {
             self.take_effect(op);
         }
@@ -247,9 +247,9 @@ impl Core {
         let (from, to) = self.ends(flight);
         if let (client, false) = from.index() {
             let flight = &mut self.flights[flight as usize];
-            let (said, told) = (flight.said.take(), flight.told);
+            let (pending, told) = (flight.pending.take(), flight.told);
             self.told_before(client as u32, told);
-            self.saw_all(client as u32, said);
+            self.saw_all(client as u32, pending);
         }
         match to.index() {
             (role, true) => {
@@ -277,7 +277,7 @@ impl Core {
                     return None;
                 }
                 if self.trace.is_some() {
-                    self.note(client as u32, What::Got { from, message: message.clone() });
+                    self.note(client as u32, TraceEvent::Got { from, message: message.clone() });
                 }
                 let state = &mut self.clients[client];
                 state.mail_seq += 1;
@@ -293,7 +293,7 @@ impl Core {
     pub(super) fn tell_roles_of_departure(&mut self, client: u32) {
         let from = PeerId::client(client as usize);
         for role in 0..self.roles.len() {
-            if self.roles[role].role.hears_departures() {
+            if self.roles[role].role.wants_departures() {
                 let to = PeerId::role(role);
                 let sent_ns = self.clients[client as usize].sent.last_ns(to);
                 let at_ns = sent_ns.max(self.now_ns + self.model.node_lost_ns);
@@ -307,7 +307,7 @@ impl Core {
     pub(super) fn tell_of_role(&mut self, lost: usize) {
         let at_ns = self.now_ns + self.model.node_lost_ns;
         for role in 0..self.roles.len() {
-            if self.roles[role].role.hears_of_roles() {
+            if self.roles[role].role.wants_role_departures() {
                 let message = Message::new(0, Message::DEPARTED, &[]);
                 self.fly(PeerId::role(lost), PeerId::role(role), message, at_ns);
             }

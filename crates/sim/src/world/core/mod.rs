@@ -6,8 +6,8 @@
 mod agenda;
 mod event;
 mod messages;
+mod observations;
 mod operation;
-mod said;
 mod verbs;
 
 pub(crate) use operation::{Listing, Polling};
@@ -15,11 +15,11 @@ pub(crate) use operation::{Listing, Polling};
 use self::agenda::{Agenda, Next};
 use self::event::EventKind;
 use self::messages::{Flight, RoleState, UnderWay};
+use self::observations::{ObservationPool, PendingObservations};
 use self::operation::{LocalWait, Operation, Rare};
-use self::said::{Said, Sayings};
 use super::faults::{Fate, Faults};
 use super::stats::Counters;
-use super::trace::{Trace, What};
+use super::trace::{Trace, TraceEvent};
 use super::watcher::Watcher;
 use crate::memory::Memory;
 use crate::nic::{NicModel, NicQueues};
@@ -57,8 +57,8 @@ pub(crate) struct Client {
     /// When its first operation since it last began to acquire or release came to its end; zero if none has.
     pub(crate) first_answer_ns: u64,
     pub(crate) steps: u64,
-    /// Said, but not yet in effect.
-    said: Said,
+    /// PendingObservations, but not yet in effect.
+    pending: PendingObservations,
     /// The operation that last took along what was said, and how many have.
     told_with: OpId,
     told: u32,
@@ -87,7 +87,7 @@ pub(crate) struct Core {
     /// By operation too.
     rare: Vec<Rare>,
     free_ops: Vec<OpId>,
-    sayings: Sayings,
+    observations: ObservationPool,
     flights: Vec<Flight>,
     free_flights: Vec<u32>,
     /// Roles' timers: role and id.
@@ -129,7 +129,7 @@ impl Core {
             ops: Vec::new(),
             rare: Vec::new(),
             free_ops: Vec::new(),
-            sayings: Sayings::new(),
+            observations: ObservationPool::new(),
             flights: Vec::new(),
             free_flights: Vec::new(),
             timers: Vec::new(),
@@ -175,7 +175,7 @@ impl Core {
             sent: UnderWay::default(),
             steps: 0,
             instant: 0,
-            said: Said::default(),
+            pending: PendingObservations::default(),
             told_with: 0,
             told: 0,
             first_answer_ns: 0,
@@ -258,7 +258,7 @@ impl Core {
             EventKind::RoleTimer(timer) => self.role_timer(timer),
             EventKind::Start(client) => self.may_go_on(client),
             EventKind::Resume(client) => {
-                self.note(client, What::Fault("goes on"));
+                self.note(client, TraceEvent::Fault("goes on"));
                 self.may_go_on(client)
             }
             EventKind::NodeDeath(node) => self.node_death(node),
@@ -314,7 +314,7 @@ impl Core {
     fn said_before_its_effect(&mut self, client: u32, what: Observation) {
         let state = &mut self.clients[client as usize];
         if !state.crashed {
-            self.sayings.add(&mut state.said, what);
+            self.observations.add(&mut state.pending, what);
             state.first_answer_ns = 0;
         }
     }
@@ -323,7 +323,7 @@ impl Core {
         if self.clients[client as usize].crashed {
             return;
         }
-        // Said before and still without effect: it came first all the same.
+        // PendingObservations before and still without effect: it came first all the same.
         if !matches!(what, Observation::Retried(_) | Observation::Aborted(_)) {
             self.settle(client);
         }
@@ -337,13 +337,13 @@ impl Core {
         if state.crashed {
             return;
         }
-        let said = state.said.take();
-        self.saw_all(client, said);
+        let pending = state.pending.take();
+        self.saw_all(client, pending);
     }
 
     #[inline]
-    fn saw_all(&mut self, client: u32, mut said: Said) {
-        while let Some(what) = self.sayings.take_first(&mut said) {
+    fn saw_all(&mut self, client: u32, mut pending: PendingObservations) {
+        while let Some(what) = self.observations.take_first(&mut pending) {
             self.saw(client, &what);
         }
     }
@@ -352,13 +352,13 @@ impl Core {
     fn saw(&mut self, client: u32, what: &Observation) {
         self.counters.observation(what);
         if self.trace.is_some() {
-            self.note(client, What::Observed(*what));
+            self.note(client, TraceEvent::Observed(*what));
         }
         self.watcher.on(self.now_ns, client, what);
     }
 
     #[cold]
-    pub(crate) fn note(&mut self, client: u32, what: What) {
+    pub(crate) fn note(&mut self, client: u32, what: TraceEvent) {
         if let Some(trace) = &mut self.trace {
             trace.note(self.now_ns, client, what);
         }

@@ -2,8 +2,8 @@
 //! back when it has come to its end and nobody waits for it any more.
 
 use super::event::EventKind;
-use super::said::Said;
-use super::{Core, Fate, OpId, What};
+use super::observations::PendingObservations;
+use super::{Core, Fate, OpId, TraceEvent};
 use lockwright_fabric::{Addr, Cond, FabricError, NodeId, Op, RawVerb, Width};
 use std::collections::VecDeque;
 
@@ -28,7 +28,7 @@ pub(crate) struct Operation {
     pub(super) way_ns: u64,
     pub(super) return_ns: u64,
     /// What takes effect with the first verb.
-    pub(super) said: Said,
+    pub(super) pending: PendingObservations,
     /// What the first verb found, if it is answered.
     pub(super) old: u128,
     /// The first verb, if there is one.
@@ -141,7 +141,7 @@ impl Core {
             way_ns: 0,
             return_ns: 0,
             error: None,
-            said: Said::default(),
+            pending: PendingObservations::default(),
             old: 0,
             verb: NO_VERB,
         });
@@ -158,8 +158,8 @@ impl Core {
             rare.olds.clear();
         }
         (slot.verbs, slot.answers) = (0, 0);
-        if !slot.said.is_empty() {
-            self.sayings.forget(&mut slot.said);
+        if !slot.pending.is_empty() {
+            self.observations.forget(&mut slot.pending);
         }
         self.free_ops.push(op);
     }
@@ -242,8 +242,8 @@ impl Core {
         }
         let state = &mut self.clients[client as usize];
         let slot = &mut self.ops[op as usize];
-        if !state.said.is_empty() {
-            slot.said.take_from(&mut state.said);
+        if !state.pending.is_empty() {
+            slot.pending.take_from(&mut state.pending);
             (state.told_with, state.told) = (op, state.told.wrapping_add(1));
         }
         let first = slot.verb.addr;
@@ -338,7 +338,7 @@ impl Core {
                     (state.busy_until_ns, state.paused_until_ns) = (until_ns, until_ns);
                     self.counters.pauses += 1;
                     self.watcher.paused(client, until_ns);
-                    self.note(client, What::Fault("pauses"));
+                    self.note(client, TraceEvent::Fault("pauses"));
                     self.push(until_ns, EventKind::Resume(client));
                     return (if after { leaves_ns } else { until_ns }, count);
                 }
@@ -355,7 +355,7 @@ impl Core {
         state.crashed = true;
         self.counters.crashes += 1;
         self.watcher.crashed(client);
-        self.note(client, What::Fault("crashes"));
+        self.note(client, TraceEvent::Fault("crashes"));
         self.tell_roles_of_departure(client);
     }
 

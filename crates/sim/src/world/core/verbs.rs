@@ -2,7 +2,7 @@
 
 use super::event::EventKind;
 use super::operation::Rare;
-use super::{Core, OpId, What};
+use super::{Core, OpId, TraceEvent};
 use lockwright_fabric::{AtomicScope, FabricError, RawVerb};
 
 impl Core {
@@ -66,8 +66,8 @@ impl Core {
     #[inline]
     pub(super) fn take_effect(&mut self, op: OpId) {
         let slot = &mut self.ops[op as usize];
-        let (client, said) = (slot.client, slot.said.take());
-        self.saw_all(client, said);
+        let (client, pending) = (slot.client, slot.pending.take());
+        self.saw_all(client, pending);
     }
 
     pub(super) fn execute(&mut self, client: u32, verb: &RawVerb) -> u128 {
@@ -79,7 +79,7 @@ impl Core {
                 self.wake_local_waits(verb.addr);
             }
         }
-        self.note(client, What::Verb { verb: *verb, old, new });
+        self.note(client, TraceEvent::Verb { verb: *verb, old, new });
         old
     }
 
@@ -107,8 +107,8 @@ impl Core {
             let old = self.memory.read(verb.addr, verb.width);
             rare.write_back = verb.op.apply(verb.width, old);
             self.answer(op, old);
-            self.note(client, What::WeakRead { verb, old });
-            // Just before the address is given back: whoever gets it next at that very moment must find the write.
+            self.note(client, TraceEvent::WeakRead { verb, old });
+            // Just before the address is given back: the client that gets it next at that very moment must find the write.
             let busy_ns = self.model.occupies_ns(&verb).saturating_sub(1);
             self.push(self.now_ns + busy_ns, EventKind::WeakWrite(op));
         } else {
@@ -130,7 +130,7 @@ impl Core {
             if !self.local_waits.is_empty() {
                 self.wake_local_waits(verb.addr);
             }
-            self.note(client, What::Verb { verb, old, new: Some(new) });
+            self.note(client, TraceEvent::Verb { verb, old, new: Some(new) });
         }
         self.next_weak_turn(op);
         None

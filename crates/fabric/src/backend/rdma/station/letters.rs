@@ -4,15 +4,14 @@
 //! Letters that nobody waits for keep their order, also where there is no room for them: then they wait here, and whatever
 //! makes room sends them.
 
-use super::super::dc::Remote;
 use super::super::device::DeviceError;
+use super::super::ffi::{IBV_WC_RECV, ibv_wc};
 use super::super::letter::LETTER;
 use super::super::verbs::{Buffer, Domain};
 use super::super::wire::Wire;
-use super::super::work::{Work, WorkKind};
+use super::super::work::{WORD, Work, WorkKind};
 use super::slots::{BATCHES, LETTERS, Room, Ticket};
 use super::{CHUNK, RECEIVE, Station};
-use rdma_mummy_sys::{ibv_wc, ibv_wc_opcode};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -47,16 +46,11 @@ impl Letters {
 }
 
 impl Station {
-    /// Sends a letter over `wire`, by DC to `to`; whether it has arrived.
-    pub(in super::super) async fn send(
-        self: &Arc<Self>,
-        wire: &Wire,
-        to: Option<&Remote>,
-        bytes: &[u8],
-    ) -> bool {
+    /// Sends a letter over `wire`; whether it has arrived.
+    pub(in super::super) async fn send(self: &Arc<Self>, wire: &Wire, bytes: &[u8]) -> bool {
         let mut ticket = Ticket::take(self, Room::Letter).await;
         let work = self.sending(ticket.index, bytes);
-        self.finish(&mut ticket, wire, to, &[work]).await
+        self.finish(&mut ticket, wire, &[work]).await
     }
 
     /// Sends letters over `wire` with one doorbell, as many as [fit](bundled) together; whether all have arrived.
@@ -69,9 +63,9 @@ impl Station {
             let piece = self.letters.outgoing.piece(place, bytes.len());
             let signal = works.len() + 1 == letters.len();
             works.push(Work { id, kind: WorkKind::Send, piece, signal, fence: false });
-            place += bytes.len();
+            place += bytes.len().next_multiple_of(WORD);
         }
-        self.finish(&mut ticket, wire, None, &works).await
+        self.finish(&mut ticket, wire, &works).await
     }
 
     /// Sends a letter over `wire` as soon as there is room. `false` if it cannot be sent, or too many wait.
@@ -95,7 +89,7 @@ impl Station {
         while !backlog.is_empty() {
             let Some(index) = self.slots().take(Room::Letter, false) else { return };
             let sent = backlog.pop_front().is_some_and(|(wire, bytes)| {
-                wire.upgrade().is_some_and(|wire| wire.post(index, &[self.sending(index, &bytes)], None))
+                wire.upgrade().is_some_and(|wire| wire.post(index, &[self.sending(index, &bytes)]))
             });
             if !sent {
                 // Its wire is cut: who told it says it again over the next one.
@@ -121,7 +115,7 @@ impl Station {
     /// A receive is over. `true` if it brought a letter.
     pub(super) fn received(&self, wc: &ibv_wc, well: bool) -> bool {
         let index = (wc.wr_id & !RECEIVE) as usize;
-        if well && wc.opcode == ibv_wc_opcode::IBV_WC_RECV {
+        if well && wc.opcode == IBV_WC_RECV {
             let mut bytes = vec![0; (wc.byte_len as usize).min(LETTER)];
             self.letters.incoming.read(index * LETTER, &mut bytes);
             self.post_receive(index);
@@ -136,7 +130,7 @@ impl Station {
 /// How many of these letters fit together into one slot: at least one, of which each fits.
 pub(in super::super) fn bundled(sizes: impl Iterator<Item = usize>) -> usize {
     let mut room = LETTER;
-    let fits = |size: &usize| room.checked_sub(*size).map(|left| room = left).is_some();
+    let fits = |size: &usize| room.checked_sub(size.next_multiple_of(WORD)).map(|left| room = left).is_some();
     sizes.take(CHUNK).take_while(fits).count()
 }
 

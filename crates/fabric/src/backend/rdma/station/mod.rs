@@ -13,14 +13,13 @@ pub(super) use self::letters::bundled;
 
 use self::letters::{Letters, RECEIVES};
 use self::slots::{BATCHES, LETTERS, Room, Slots, Ticket};
-use super::dc::Remote;
 use super::device::{Device, DeviceError};
 use super::fault::Fault;
-use super::pair::{Base, Pair, Secrets, Transport};
+use super::ffi::{IBV_WC_SUCCESS, ibv_wc};
+use super::pair::{Base, Pair};
 use super::verbs::{Buffer, Domain, HANDFUL, Queue, Shared};
 use super::wire::Wire;
-use super::work::{Work, WorkKind};
-use rdma_mummy_sys::{ibv_wc, ibv_wc_status};
+use super::work::{WORD, Work, WorkKind};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -35,7 +34,7 @@ const SENDS: u32 = (BATCHES * CHUNK + LETTERS + CHUNK + 16) as u32;
 /// Handfuls of completions that are taken before anything is done about them: all receives.
 const HANDFULS: usize = RECEIVES / HANDFUL;
 /// Bytes of a batch's results.
-const RESULTS: usize = 16 * CHUNK;
+const RESULTS: usize = WORD * CHUNK;
 /// How long whoever waits looks by itself.
 const SPIN: Duration = Duration::from_micros(20);
 /// How often the thread looks though nobody rang: in case the station is being closed.
@@ -121,13 +120,8 @@ impl Station {
     }
 
     /// A queue pair of this station, not connected yet. `lends`: the other side may reach registered memory of this domain.
-    pub(super) fn pair(&self, transport: Transport, lends: bool) -> Result<Pair, DeviceError> {
-        Pair::new(&self.base, transport, SENDS, lends, Secrets::random())
-    }
-
-    /// What sends letters by DC, each to whom it is said to go.
-    pub(super) fn sender(&self) -> Result<Pair, DeviceError> {
-        Pair::sender(&self.base, SENDS, Secrets::random())
+    pub(super) fn pair(&self, lends: bool) -> Result<Pair, DeviceError> {
+        Pair::new(&self.base, SENDS, lends)
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
@@ -152,21 +146,17 @@ impl Station {
 
     /// Posts up to [`CHUNK`] verbs over `wire` and returns their results. What was posted is executed even if the future is
     /// dropped.
-    pub(super) async fn batch(
-        self: &Arc<Self>,
-        wire: &Wire,
-        kinds: &[WorkKind],
-    ) -> Result<Vec<u128>, Failed> {
+    pub(super) async fn batch(self: &Arc<Self>, wire: &Wire, kinds: &[WorkKind]) -> Result<Vec<u64>, Failed> {
         let mut ticket = Ticket::take(self, Room::Batch).await;
         let works = self.works(ticket.index, kinds);
-        let well = self.finish(&mut ticket, wire, None, &works).await;
-        well.then(|| self.results_of(ticket.index, kinds)).ok_or(Failed)
+        let well = self.finish(&mut ticket, wire, &works).await;
+        well.then(|| self.results_of(ticket.index, kinds.len())).ok_or(Failed)
     }
 
     /// The same, but nobody waits for the outcome, nor for room. `false` if nothing was posted.
     pub(super) fn batch_unheard(&self, wire: &Wire, kinds: &[WorkKind]) -> bool {
         let Some(index) = self.slots().take(Room::Batch, false) else { return false };
-        let posted = wire.post(index, &self.works(index, kinds), None);
+        let posted = wire.post(index, &self.works(index, kinds));
         if !posted {
             self.slots().free(index);
         }
@@ -179,12 +169,12 @@ impl Station {
         let mut works = Vec::with_capacity(kinds.len());
         let mut reading = false;
         for (turn, kind) in kinds.iter().enumerate() {
-            let place = index * RESULTS + 16 * turn;
+            let place = index * RESULTS + WORD * turn;
             let is_read = matches!(kind, WorkKind::Read { .. });
             if let WorkKind::Write { value, .. } = kind {
                 self.results.write(place, &value.to_le_bytes());
             }
-            let piece = self.results.piece(place, kind.bytes());
+            let piece = self.results.piece(place, WORD);
             works.push(Work {
                 id,
                 kind: *kind,
@@ -197,17 +187,18 @@ impl Station {
         works
     }
 
-    fn results_of(&self, index: usize, kinds: &[WorkKind]) -> Vec<u128> {
-        let read = |(turn, kind): (usize, &WorkKind)| {
-            let mut word = [0; 16];
-            self.results.read(index * RESULTS + 16 * turn, &mut word[..kind.bytes()]);
-            u128::from_le_bytes(word)
+    /// The words that the verbs of a batch found.
+    fn results_of(&self, index: usize, count: usize) -> Vec<u64> {
+        let read = |turn| {
+            let mut word = [0; WORD];
+            self.results.read(index * RESULTS + WORD * turn, &mut word);
+            u64::from_le_bytes(word)
         };
-        kinds.iter().enumerate().map(read).collect()
+        (0..count).map(read).collect()
     }
 
-    async fn finish(&self, ticket: &mut Ticket, wire: &Wire, to: Option<&Remote>, works: &[Work]) -> bool {
-        if !wire.post(ticket.index, works, to) {
+    async fn finish(&self, ticket: &mut Ticket, wire: &Wire, works: &[Work]) -> bool {
+        if !wire.post(ticket.index, works) {
             ticket.release();
             return false;
         }
@@ -256,7 +247,7 @@ impl Station {
 
     /// Does what a completion asks for; `true` if it brought a letter.
     fn completed(&self, wc: &ibv_wc) -> bool {
-        let well = wc.status == ibv_wc_status::IBV_WC_SUCCESS;
+        let well = wc.status == IBV_WC_SUCCESS;
         if !well {
             self.note(wc);
             // Before anybody hears that it failed: what comes next must not go the same way.

@@ -1,8 +1,8 @@
-//! The directory's own lock: a word with its owner's peer id, taken over from an owner whose process has ended.
+//! The directory's lock: a word with its owner's peer id, taken over from an owner whose process has ended.
 //!
-//! It is held for a microsecond or so, never while anything else is waited for. An owner that was only declared dead
-//! keeps it: stopped in that very microsecond, it would go on writing when it wakes. Others then wait, and are told at last
-//! which process it is. Locks that are already open do not need the directory.
+//! It is held for about a microsecond, never across a wait. An evicted owner keeps it: its process, stopped inside, would go
+//! on writing when it continues. Others then wait, and get an error with its pid after ten seconds. Locks that are already
+//! open do not need the directory.
 
 use super::super::client::Client;
 use super::super::error::SpaceError;
@@ -14,25 +14,25 @@ use crate::addr::PeerId;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// Looks before a client that waits begins to sleep.
+/// Attempts before a waiting client sleeps between them.
 const SPINS: u32 = 200;
 const NAP: Duration = Duration::from_micros(50);
-/// How long a client waits for an owner that is alive.
+/// How long a client waits for a live owner.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
 impl<'a> Table<'a> {
-    /// Takes the lock, and puts the directory in order if its last owner was killed while it changed it.
+    /// Takes the lock, and repairs the directory if its last owner was killed while it changed it.
     pub(super) fn lock(client: &'a Client) -> Result<Self, SpaceError> {
-        let (shared, me) = (&*client.shared, client.joined.peer);
+        let (shared, me) = (&*client.shared, client.membership.peer);
         let word = shared.map.u64(AT_NAMES_LOCK);
         let began = shared.clock.now();
-        for look in 0.. {
-            if !client.is_in() {
-                return Err(SpaceError::Expelled);
+        for attempt in 0.. {
+            if !client.is_member() {
+                return Err(SpaceError::Evicted);
             }
             match word.compare_exchange(0, me.0.into(), SeqCst, SeqCst) {
                 Ok(_) => return Ok(Self::new(shared)),
-                Err(_) if look < SPINS => std::hint::spin_loop(),
+                Err(_) if attempt < SPINS => std::hint::spin_loop(),
                 Err(owner) => {
                     let peer = PeerId(owner as u32);
                     if is_gone(shared, peer)
@@ -58,8 +58,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Whether the owner's process is known to have ended. A client that is alive is never buried, so an owner that is not in the table
-/// any more has ended as well.
+/// Whether the owner's process has ended. A live client is never reaped, so an owner without a slot has ended too.
 fn is_gone(shared: &Shared, owner: PeerId) -> bool {
     shared.process_of(owner).is_none_or(Process::has_ended)
 }

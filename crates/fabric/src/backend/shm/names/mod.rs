@@ -1,4 +1,4 @@
-//! The directory: names of locks, their ids, and who uses them.
+//! The directory: names of locks, their ids, and which clients use them.
 //!
 //! | name, byte | holds |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | 16 | state: 0 free, 1 live (4 bytes) |
 //! | 20 | length (4 bytes) |
 //! | 24 | token base |
-//! | 32 | when it was made; of a free one, with the top bit set, where its lock's own tokens have come to |
+//! | 32 | when it was created; of a free one, with the top bit set, the last own token of its lock |
 //! | 40..295 | the name |
 //!
 //! | use, byte | holds (4 bytes each) |
@@ -20,9 +20,9 @@
 //!
 //! A lock's id is the index of its name. Names are compared byte by byte: the hash only says where to look.
 //!
-//! Everything is changed under the directory's lock ([`lock`]). Each change is made visible by one store (the head of a
-//! chain, a link around what is removed), so whoever takes the lock over from a killed process finds chains that are whole,
-//! and at worst something that hangs on none of them, which [`repair`] collects.
+//! All changes are made under the directory's lock ([`lock`]). Each becomes visible by one store (the head of a chain, a
+//! link around a removed entry), so a process that takes the lock over from a killed one finds intact chains, and at worst
+//! entries in none of them, which [`repair`] frees.
 
 mod lock;
 mod repair;
@@ -65,21 +65,21 @@ pub struct Names {
 pub struct NamedLock {
     /// The lock's id: which of the protocol's locks this is.
     pub id: u64,
-    /// To be added to the protocol's own token, so that tokens of a name go on rising when the name was unused for a
-    /// while, given up, and made anew with another id.
+    /// To be added to the protocol's own token, so that a name's tokens keep rising when the name is removed and later
+    /// created again with another id.
     pub token_base: u64,
 }
 
-/// What becomes of a name that nobody uses any more.
+/// What to do with a name that no client uses any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaim {
-    /// It stays, with its id: the lock's words are not as they were in the beginning.
+    /// Keep it and its id: the lock's words are not in their initial state.
     Keep,
-    /// Its id may go to another name, whose tokens begin above all those of this one.
+    /// Remove it. Its id may go to another name, whose tokens start above all those of this one.
     Reuse {
-        /// No token of it, base included, was larger.
+        /// Its highest token, base included.
         highest_token: u64,
-        /// The lock's own tokens, without a base, will be larger: 0 if that is not known.
+        /// The lock's last own token, without the base; 0 if it is not known.
         own_token: u64,
     },
 }
@@ -91,9 +91,9 @@ pub struct NameInfo {
     pub name: Vec<u8>,
     /// What [`Names::open`] gives.
     pub lock: NamedLock,
-    /// When it was made.
+    /// When it was created.
     pub created: Time,
-    /// Who has it open.
+    /// The clients that have it open.
     pub users: Vec<PeerId>,
 }
 
@@ -105,12 +105,12 @@ impl ShmEndpoint {
 }
 
 impl Names {
-    /// Opens `name`, and makes it if it is not there. Each `open` is taken back by one [`close`](Self::close); what a dead
-    /// client has open is dropped by [`drop_all_of`](Self::drop_all_of).
+    /// Opens `name`, or creates it. Each `open` is undone by one [`close`](Self::close), those of a dead client by
+    /// [`drop_all_of`](Self::drop_all_of).
     ///
     /// # Errors
     /// [`SpaceError::BadName`]; [`SpaceError::TooManyNames`] or [`SpaceError::TooManyRefs`] if there is no room (then
-    /// [`sweep`](Self::sweep) may make some); what `lock` says if the directory cannot be had.
+    /// [`sweep`](Self::sweep) may make some); [`SpaceError::DirectoryBusy`].
     pub fn open(&self, name: &[u8]) -> Result<NamedLock, SpaceError> {
         check(name)?;
         let table = self.table()?;
@@ -119,7 +119,7 @@ impl Names {
             Some(entry) => (entry, false),
             None => (table.insert(hash, name)?, true),
         };
-        if let Err(full) = table.add_use(entry, self.client.joined.peer, self.client.joined.slot) {
+        if let Err(full) = table.add_use(entry, self.client.membership.peer, self.client.membership.slot) {
             if made {
                 table.remove(entry);
             }
@@ -138,14 +138,14 @@ impl Names {
         Ok(table.find(table.hash(name), name).map(|entry| table.lock_of(entry)))
     }
 
-    /// Takes one `open` back. If that was the last use by anybody, `reclaim` decides, under the directory's lock, what
-    /// becomes of the name: it looks whether the lock's words are free, and must not use the directory itself.
+    /// Undoes one `open`. After the last use by any client, `reclaim` decides, under the directory's lock, whether the name
+    /// stays: it checks whether the lock's words are free, and must not use the directory itself.
     ///
     /// # Errors
     /// [`SpaceError::BadName`] if this client does not have it open.
     pub fn close(&self, id: u64, reclaim: impl FnOnce(u64) -> Reclaim) -> Result<(), SpaceError> {
         let table = self.table()?;
-        if !table.is_live(id) || !table.end_use(id, self.client.joined.peer) {
+        if !table.is_live(id) || !table.end_use(id, self.client.membership.peer) {
             return Err(SpaceError::BadName("this client does not have it open"));
         }
         if table.link(id, FIRST_USE).load(SeqCst) == 0 {
@@ -201,7 +201,7 @@ impl Names {
         Ok((0..table.used()).filter(|id| table.is_live(*id)).map(|id| table.info(id)).collect())
     }
 
-    /// Lets `reclaim` decide about every name that nobody uses; how many were given up.
+    /// Lets `reclaim` decide about every unused name; returns how many were removed.
     ///
     /// # Errors
     /// If the directory cannot be had.
@@ -226,7 +226,7 @@ impl Names {
     }
 }
 
-/// An unused name stays or goes; whether it went.
+/// Removes an unused name if `reclaim` says so; whether it did.
 fn settle(table: &Table<'_>, id: u64, reclaim: impl FnOnce(u64) -> Reclaim) -> bool {
     let Reclaim::Reuse { highest_token, own_token } = reclaim(id) else { return false };
     table.shared().map.u64(AT_TOKEN_FLOOR).fetch_max(highest_token, SeqCst);

@@ -1,8 +1,8 @@
-//! Putting the directory in order after its lock was taken over from a dead process.
+//! Repairing the directory after its lock was taken over from a dead process.
 //!
-//! Chains are whole, whatever the dead process was doing: it changed them by single stores. What it may have left is a name
-//! or a use that hangs on no chain, a list of free things that has lost some, and counts that are off by one. All of these
-//! are made anew from what can be reached. Takes time with the number of names ever used, and only after such a death.
+//! Chains are intact: they are changed by single stores. The dead process may have left a name or a use in no chain, a free
+//! list that has lost entries, and counts that are off by one. Free lists and counts are rebuilt from the chains, in time
+//! linear in the names ever used.
 
 use super::super::layout::{AT_NAMES_FREE, AT_NAMES_LIVE, AT_REFS_FREE, AT_REFS_USED};
 use super::table::{LIVE, PEER, STATE, Table};
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::SeqCst;
 
 impl Table<'_> {
-    /// Makes lists and counts anew.
+    /// Rebuilds free lists and counts.
     pub(super) fn repair(&self) {
         let shape = self.shared().layout.shape;
         let uses = self.word(AT_REFS_USED).load(SeqCst).min(shape.refs);
@@ -35,7 +35,7 @@ impl Table<'_> {
         for index in (0..uses).filter(|index| !used[*index as usize]) {
             self.free_use(index);
         }
-        self.shared().count_names_anew(&counts);
+        self.shared().recount_names(&counts);
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
 
-    /// Lets whoever had the lock die: nobody is this peer.
+    /// Leaves the lock to a peer that does not exist, as a killed owner would.
     fn die(table: Table<'_>) {
         let shared = table.shared();
         std::mem::forget(table);
@@ -78,7 +78,7 @@ mod tests {
         table.link(other, super::super::FIRST_USE).store(0, SeqCst);
         die(table);
         assert_eq!(names.names_of(ep.me()).unwrap(), [kept.id]);
-        assert_eq!(client.shared.refs_of(client.joined.slot).load(SeqCst), 1);
+        assert_eq!(client.shared.refs_of(client.membership.slot).load(SeqCst), 1);
         assert_eq!(names.sweep(|_| Reclaim::Reuse { highest_token: 0, own_token: 0 }).unwrap(), 1);
 
         // Nothing is lost: all eight are there.

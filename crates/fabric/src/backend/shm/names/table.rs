@@ -1,4 +1,4 @@
-//! The directory's table, under its lock: chains of names, chains of uses, lists of what is free.
+//! The directory's table, under its lock: chains of names, chains of uses, free lists.
 
 use super::super::error::SpaceError;
 use super::super::file::{read_bytes, write_bytes};
@@ -21,7 +21,7 @@ pub(super) const FIRST_USE: u64 = 12;
 pub(super) const STATE: u64 = 16;
 const LEN: u64 = 20;
 const BASE: u64 = 24;
-/// In place of when a name was made: it is free, and this is where its lock's own tokens have come to.
+/// Flag in the creation time of a free name: the rest is the last own token of its lock.
 const COUNTED: u64 = 1 << 63;
 const MADE: u64 = 32;
 const NAME: u64 = 40;
@@ -34,7 +34,7 @@ pub(super) const NEXT_USE: u64 = 8;
 const COUNT: u64 = 12;
 
 pub(super) const LIVE: u32 = 1;
-/// Names and uses for which memory is taken at a time.
+/// Names and uses for which memory is allocated at a time.
 const CHUNK: u64 = 64;
 
 /// The table, locked as long as this lives.
@@ -50,7 +50,7 @@ impl Drop for Table<'_> {
 }
 
 impl<'a> Table<'a> {
-    /// For whoever has just taken the lock.
+    /// The caller has just taken the lock.
     pub(super) fn new(shared: &'a Shared) -> Self {
         Self { shared }
     }
@@ -99,7 +99,7 @@ impl<'a> Table<'a> {
         id < self.used() && self.link(id, STATE).load(SeqCst) == LIVE
     }
 
-    /// Differs from space to space, so that nobody can prepare names that collide.
+    /// Seeded per space, so that colliding names cannot be prepared. Part of the file format: all processes must agree.
     pub(super) fn hash(&self, name: &[u8]) -> u64 {
         let seed = mix(self.word(AT_CREATED).load(SeqCst));
         let words = name.chunks(8).map(|chunk| {
@@ -110,7 +110,7 @@ impl<'a> Table<'a> {
         words.fold(seed ^ name.len() as u64, |hash, word| mix(hash ^ word))
     }
 
-    /// The links of a chain of names from `head`: each with what it points at.
+    /// The links of a chain of names from `head`, each with the name it points at.
     fn names_from(&self, head: &'a AtomicU32) -> impl Iterator<Item = (&'a AtomicU32, u64)> {
         let next = |link: &'a AtomicU32| Some((link, u64::from(link.load(SeqCst).checked_sub(1)?)));
         std::iter::successors(next(head), move |(_, id)| next(self.link(*id, NEXT)))
@@ -130,7 +130,7 @@ impl<'a> Table<'a> {
         self.names_from(self.chain(hash)).map(|(_, id)| id).find(is)
     }
 
-    /// Whether a live name can be found by its hash: not so if its maker was killed a moment too early.
+    /// Whether a live name is in its chain: not if its creator was killed just before the last store.
     pub(super) fn is_reachable(&self, id: u64) -> bool {
         let hash = self.word(self.name_at(id) + HASH).load(SeqCst);
         self.names_from(self.chain(hash)).any(|(_, other)| other == id)
@@ -155,9 +155,9 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Makes a name.
+    /// Creates a name.
     pub(super) fn insert(&self, hash: u64, name: &[u8]) -> Result<u64, SpaceError> {
-        self.shared.map.provide(self.chain_at(hash), 4)?;
+        self.shared.map.allocate(self.chain_at(hash), 4)?;
         let max = self.shared.layout.shape.names;
         let id =
             self.allocate(AT_NAMES_FREE, AT_NAMES_USED, max, |id| (self.name_at(id), self.link(id, NEXT)))?;
@@ -165,7 +165,7 @@ impl<'a> Table<'a> {
         let at = self.name_at(id);
         let chain = self.chain(hash);
         self.word(at + HASH).store(hash, SeqCst);
-        // Together with what the lock counts by itself it goes on just where all names so far have come to.
+        // Base and own token together continue right above all tokens so far.
         let counted = self.word(at + MADE).load(SeqCst);
         let counted = if counted & COUNTED == 0 { 0 } else { counted & !COUNTED };
         let floor = self.word(AT_TOKEN_FLOOR).load(SeqCst);
@@ -177,24 +177,24 @@ impl<'a> Table<'a> {
         self.link(id, NEXT).store(chain.load(SeqCst), SeqCst);
         self.link(id, STATE).store(LIVE, SeqCst);
         self.word(AT_NAMES_LIVE).fetch_add(1, SeqCst);
-        // Now it is there.
+        // Now it is visible.
         chain.store(id as u32 + 1, SeqCst);
         Ok(id)
     }
 
-    /// Notes, for whoever gets the id of an unused name next, where its lock's own tokens have come to.
+    /// Records the last own token of an unused name's lock, for the next name with this id.
     pub(super) fn note_tokens(&self, id: u64, counted: u64) {
         self.word(self.name_at(id) + MADE).store(COUNTED | counted, SeqCst);
     }
 
-    /// Takes a name that nobody uses out.
+    /// Removes an unused name.
     pub(super) fn remove(&self, id: u64) {
         self.remove_from_chain(id);
         self.word(AT_NAMES_LIVE).fetch_sub(1, SeqCst);
         self.free_name(id);
     }
 
-    /// From here on the name cannot be found; whether it could before.
+    /// Unlinks a name from its chain; whether it was linked.
     pub(super) fn remove_from_chain(&self, id: u64) -> bool {
         let hash = self.word(self.name_at(id) + HASH).load(SeqCst);
         let found = self.names_from(self.chain(hash)).find(|(_, other)| *other == id);
@@ -227,13 +227,13 @@ impl<'a> Table<'a> {
         self.use_link(index, OF).store(id as u32 + 1, SeqCst);
         self.use_link(index, COUNT).store(1, SeqCst);
         self.use_link(index, NEXT_USE).store(first.load(SeqCst), SeqCst);
-        // Counted before it is there: should this process die in between, it is buried a repair later.
+        // Counted before it is linked: if this process dies in between, the repair recounts before it is reaped.
         self.shared.refs_of(slot).fetch_add(1, SeqCst);
         first.store(index as u32 + 1, SeqCst);
         Ok(())
     }
 
-    /// Takes one use of a name by `peer` back; `false` if there is none.
+    /// Undoes one use of a name by `peer`; `false` if there is none.
     pub(super) fn end_use(&self, id: u64, peer: PeerId) -> bool {
         let found = self.uses_of(id).find(|(_, index)| self.use_link(*index, PEER).load(SeqCst) == peer.0);
         let Some((link, index)) = found else { return false };
@@ -264,7 +264,7 @@ impl<'a> Table<'a> {
         uses.map(|index| u64::from(self.use_link(index, OF).load(SeqCst)) - 1).collect()
     }
 
-    /// Takes something from a list of free things, or one that was never used; `None` if there is none.
+    /// Takes an entry from a free list, or one never used; `None` if there is none.
     fn allocate(
         &self,
         free: u64,
@@ -283,7 +283,7 @@ impl<'a> Table<'a> {
         }
         if index.is_multiple_of(CHUNK) {
             let (start, end) = (place(index).0, place((index + CHUNK).min(max) - 1).0);
-            self.shared.map.provide(start, end + ENTRY_BYTES.min(place(1).0 - place(0).0) - start)?;
+            self.shared.map.allocate(start, end + ENTRY_BYTES.min(place(1).0 - place(0).0) - start)?;
         }
         used.store(index + 1, SeqCst);
         Ok(Some(index))

@@ -1,24 +1,24 @@
-//! A client's session: requests on their way, messages that came, and what becomes of both when the connection breaks.
+//! A client's session: requests in flight, received messages, and what happens to both when the connection breaks.
 //!
-//! | phase | a new request | a request that was sent | a wait |
+//! | phase | a new request | a request in flight | a wait |
 //! |---|---|---|---|
 //! | up | is written | is answered | is answered |
-//! | down | is kept and sent on the next connection | fails: whether it happened is not known | is sent again |
+//! | down | is kept and sent on the next connection | fails: whether it was executed is not known | is sent again |
 //! | over | fails | fails | fails |
 //!
-//! One lock covers it all, also while bytes are written: so requests are numbered in the order in which they leave. This
-//! file has the phases and the messages; `requests` has the requests.
+//! One lock covers all of it, also while bytes are written: so requests are numbered in the order in which they leave. This
+//! file has the phases and the messages, `requests` the requests.
 
 mod requests;
 
 pub(super) use requests::Answer;
 
-use self::requests::{About, Call};
-use super::client::Line;
-use super::fate::Fate;
+use self::requests::{Request, RequestKind};
+use super::client::Connection;
+use super::close_reason::CloseReason;
 use super::frame::{Frame, Welcome};
+use super::handler::{HandlerRef, SessionHandler};
 use super::incoming::Incoming;
-use super::listener::{Ear, Listener};
 use super::outgoing::Outgoing;
 use crate::addr::{NodeId, PeerId};
 use crate::backend::clock::Clock;
@@ -35,29 +35,29 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
 use tokio::runtime::{Handle, Id};
 
-/// The server is told about messages got at least this often, so that it can forget them.
+/// Messages are acknowledged at least this often, so that the server can drop them.
 const ACK_EVERY: u64 = 32;
 
 #[derive(Debug)]
 enum Phase {
     Up(Arc<Outgoing>, Arc<Mutex<Incoming>>),
     Down,
-    Over(Fate),
+    Over(CloseReason),
 }
 
 #[derive(Debug)]
 struct State {
     phase: Phase,
     next: u64,
-    calls: BTreeMap<u64, Call>,
+    requests: BTreeMap<u64, Request>,
     waits: u32,
-    /// Connections that broke.
+    /// Connections that have broken.
     breaks: u64,
-    /// The last message got, and the last one that the server knows we got.
+    /// The last message received, and the last one acknowledged.
     seen: u64,
     acked: u64,
-    /// Who waits for room for another wait, and who for the end.
-    room: Wakers,
+    /// Tasks that wait for a free wait slot, and for the end of the session.
+    wait_queue: Wakers,
     end: Wakers,
 }
 
@@ -69,24 +69,24 @@ pub(super) struct Link {
     pub(super) mailbox: Mailbox,
     pub(super) random: SharedSplitMix,
     runtime: Id,
-    listener: OnceLock<Ear>,
-    /// When something last came from the server.
-    heard: AtomicU64,
+    handler: OnceLock<HandlerRef>,
+    /// When the last frame arrived.
+    last_received: AtomicU64,
     state: Mutex<State>,
 }
 
 impl Link {
-    pub(super) fn new(line: &Line, seed: u64) -> Self {
-        let welcome = line.welcome.clone();
+    pub(super) fn new(connection: &Connection, seed: u64) -> Self {
+        let welcome = connection.welcome.clone();
         let state = State {
-            phase: Phase::Up(Arc::clone(&line.out), Arc::clone(&line.incoming)),
+            phase: Phase::Up(Arc::clone(&connection.out), Arc::clone(&connection.incoming)),
             next: 1,
-            calls: BTreeMap::new(),
+            requests: BTreeMap::new(),
             waits: 0,
             breaks: 0,
             seen: 0,
             acked: 0,
-            room: Wakers::default(),
+            wait_queue: Wakers::default(),
             end: Wakers::default(),
         };
         let welcome_now = welcome.now_ns;
@@ -96,8 +96,8 @@ impl Link {
             mailbox: Mailbox::default(),
             random: SharedSplitMix::new(seed),
             runtime: Handle::current().id(),
-            listener: OnceLock::new(),
-            heard: AtomicU64::new(welcome_now),
+            handler: OnceLock::new(),
+            last_received: AtomicU64::new(welcome_now),
             state: Mutex::new(state),
         }
     }
@@ -112,76 +112,76 @@ impl Link {
         Capabilities { masked: has(0), wide: has(1), guarded: has(2), messages: has(3), scope }
     }
 
-    /// How the session ended, if it did.
-    pub(super) fn fate(&self) -> Option<Fate> {
+    /// Why the session ended, if it has.
+    pub(super) fn close_reason(&self) -> Option<CloseReason> {
         match &self.state().phase {
-            Phase::Over(fate) => Some(fate.clone()),
+            Phase::Over(reason) => Some(reason.clone()),
             _ => None,
         }
     }
 
-    pub(super) fn poll_fate(&self, seat: &mut Option<u64>, cx: &Context<'_>) -> Poll<Fate> {
+    pub(super) fn poll_closed(&self, key: &mut Option<u64>, cx: &Context<'_>) -> Poll<CloseReason> {
         let mut state = self.state();
-        if let Phase::Over(fate) = &state.phase {
-            return Poll::Ready(fate.clone());
+        if let Phase::Over(reason) = &state.phase {
+            return Poll::Ready(reason.clone());
         }
-        state.end.keep(seat, cx.waker());
+        state.end.keep(key, cx.waker());
         Poll::Pending
     }
 
-    pub(super) fn leave_end(&self, seat: &mut Option<u64>) {
-        self.state().end.leave(seat);
+    pub(super) fn leave_end(&self, key: &mut Option<u64>) {
+        self.state().end.leave(key);
     }
 
-    /// From now on messages go to `listener`.
-    pub(super) fn listen(&self, listener: Weak<dyn Listener>) {
-        let _ = self.listener.set(Ear(listener));
+    pub(super) fn set_handler(&self, handler: Weak<dyn SessionHandler>) {
+        let _ = self.handler.set(HandlerRef(handler));
     }
 
-    fn listener(&self) -> Option<Arc<dyn Listener>> {
-        self.listener.get()?.0.upgrade()
+    fn handler(&self) -> Option<Arc<dyn SessionHandler>> {
+        self.handler.get()?.0.upgrade()
     }
 
-    /// Something came from the server.
-    pub(super) fn hear(&self) {
-        self.heard.store(self.clock.now().0, Relaxed);
+    /// Frames arrived from the server.
+    pub(super) fn note_received(&self) {
+        self.last_received.store(self.clock.now().0, Relaxed);
     }
 
-    /// When that was last.
-    pub(super) fn heard(&self) -> u64 {
-        self.heard.load(Relaxed)
+    /// When frames last arrived.
+    pub(super) fn last_received(&self) -> u64 {
+        self.last_received.load(Relaxed)
     }
 
-    /// The two sides of the connection, if there is one.
+    /// The two directions of the connection, if there is one.
     #[cfg(target_os = "linux")]
-    pub(super) fn line(&self) -> Option<(Arc<Outgoing>, Arc<Mutex<Incoming>>)> {
+    pub(super) fn connection(&self) -> Option<(Arc<Outgoing>, Arc<Mutex<Incoming>>)> {
         match &self.state().phase {
             Phase::Up(out, incoming) => Some((Arc::clone(out), Arc::clone(incoming))),
             _ => None,
         }
     }
 
-    /// How long nothing has come, in nanoseconds.
+    /// Nanoseconds since frames last arrived.
     pub(super) fn silence_ns(&self) -> u64 {
-        self.clock.now().since(Time(self.heard.load(Relaxed)))
+        self.clock.now().since(Time(self.last_received.load(Relaxed)))
     }
 
     pub(super) fn breaks(&self) -> u64 {
         self.state().breaks
     }
+
     pub(super) fn is_up(&self) -> bool {
         matches!(self.state().phase, Phase::Up(..))
     }
 
-    /// The last message got, for a ping or a new connection.
+    /// The last message received, to be acknowledged by a ping or a new connection.
     pub(super) fn seen(&self) -> u64 {
         let mut state = self.state();
         state.acked = state.seen;
         state.seen
     }
 
-    /// Takes in one frame of the server. `Err` if it ends the session.
-    pub(super) fn take_in(&self, frame: Frame) -> Result<(), Fate> {
+    /// Processes one frame of the server. `Err` if it ends the session.
+    pub(super) fn process(&self, frame: Frame) -> Result<(), CloseReason> {
         match frame {
             Frame::Done { id, olds } => self.answer(id, Answer::Done(olds)),
             Frame::Waited { id, met, value } => self.answer(id, Answer::Waited { met, value }),
@@ -191,15 +191,15 @@ impl Link {
             Frame::PeerLost { id, peer } => {
                 self.answer(id, Answer::Failed(FabricError::PeerLost(PeerId(peer))));
             }
-            Frame::Deliver { seq, from, message } => return self.letter(seq, from, message),
+            Frame::Deliver { seq, from, message } => return self.receive(seq, from, message),
             Frame::Pong => {}
-            Frame::Refused { text, .. } => return Err(Fate::Refused(text)),
-            other => return Err(Fate::Refused(format!("it sent a frame out of place: {other:?}"))),
+            Frame::Refused { text, .. } => return Err(CloseReason::Refused(text)),
+            other => return Err(CloseReason::Refused(format!("it sent an unexpected frame: {other:?}"))),
         }
         Ok(())
     }
 
-    fn letter(&self, seq: u64, from: PeerId, message: Message) -> Result<(), Fate> {
+    fn receive(&self, seq: u64, from: PeerId, message: Message) -> Result<(), CloseReason> {
         let mut state = self.state();
         if seq <= state.seen {
             return Ok(());
@@ -212,83 +212,85 @@ impl Link {
             state.acked = seq;
         }
         drop(state);
-        let message = match self.listener() {
-            Some(listener) => listener.message(from, message),
+        let message = match self.handler() {
+            Some(handler) => handler.message(from, message),
             None => Some(message),
         };
         let Some(message) = message else { return Ok(()) };
-        if self.mailbox.put(from, message) { Ok(()) } else { Err(Fate::Overrun) }
+        if self.mailbox.put(from, message) { Ok(()) } else { Err(CloseReason::Overrun) }
     }
 
-    /// The connection broke: what was sent and not answered fails, waits stay. `false` if the session is over.
-    pub(super) fn go_down(&self) -> bool {
+    /// The connection broke: requests in flight fail, waits stay. `false` if the session is over.
+    pub(super) fn connection_lost(&self) -> bool {
         let mut state = self.state();
         if matches!(state.phase, Phase::Over(_)) {
             return false;
         }
         state.phase = Phase::Down;
         state.breaks += 1;
-        let sent = state.calls.values_mut().filter(|call| call.unsent.is_none() && call.answer.is_none());
-        let failed = sent.filter(|call| !matches!(call.about, About::Wait(..)));
-        let wakers: Vec<_> = failed.filter_map(Call::fail).collect();
+        let sent = state
+            .requests
+            .values_mut()
+            .filter(|request| request.unsent.is_none() && request.answer.is_none());
+        let failed = sent.filter(|request| !matches!(request.kind, RequestKind::Wait(..)));
+        let wakers: Vec<_> = failed.filter_map(Request::fail).collect();
         drop(state);
         wake_all(wakers);
         true
     }
 
-    /// A new connection: waits are sent again, and what has not left yet leaves. `false` if the session is over.
-    pub(super) fn go_up(&self, line: &Line) -> bool {
-        let out = &line.out;
+    /// There is a new connection: sends waits again, and unsent requests. `false` if the session is over.
+    pub(super) fn connection_resumed(&self, connection: &Connection) -> bool {
+        let out = &connection.out;
         let mut state = self.state();
         if matches!(state.phase, Phase::Over(_)) {
             return false;
         }
-        let open = state.calls.iter_mut().filter(|(_, call)| call.answer.is_none());
+        let open = state.requests.iter_mut().filter(|(_, request)| request.answer.is_none());
         out.cork();
-        for (id, call) in open {
-            match (call.about, call.unsent.take()) {
-                (About::Wait(wait, deadline), _) => {
+        for (id, request) in open {
+            match (request.kind, request.unsent.take()) {
+                (RequestKind::Wait(wait, deadline), _) => {
                     out.push(|bytes| self.put_wait(bytes, *id, wait, deadline));
                 }
                 (_, Some(frame)) => {
                     out.push(|bytes| bytes.extend_from_slice(&frame));
                 }
-                (_, None) => unreachable!("what was sent on the old connection has failed with it"),
+                (_, None) => unreachable!("requests in flight failed with the old connection"),
             }
         }
         out.uncork();
-        state.calls.retain(|_, call| !call.orphaned);
-        state.phase = Phase::Up(Arc::clone(out), Arc::clone(&line.incoming));
+        state.requests.retain(|_, request| !request.detached);
+        state.phase = Phase::Up(Arc::clone(out), Arc::clone(&connection.incoming));
         drop(state);
-        self.hear();
-        if let Some(listener) = self.listener() {
-            listener.reconnected();
+        self.note_received();
+        if let Some(handler) = self.handler() {
+            handler.reconnected();
         }
         true
     }
 
-    /// The end: everything fails. The first reason given counts.
-    pub(super) fn end(&self, fate: Fate) {
+    /// Ends the session: everything fails. Only the first reason counts.
+    pub(super) fn end(&self, reason: CloseReason) {
         let mut state = self.state();
         match &state.phase {
             Phase::Over(_) => return,
-            Phase::Up(out, _) if fate == Fate::Closed => {
+            Phase::Up(out, _) if reason == CloseReason::Closed => {
                 out.push(|bytes| Frame::Goodbye.encode(bytes));
                 out.finish();
             }
             Phase::Up(out, _) => out.close(),
             Phase::Down => {}
         }
-        let news = fate.clone();
-        state.phase = Phase::Over(fate);
-        let open = state.calls.values_mut().filter(|call| call.answer.is_none());
-        let mut wakers: Vec<_> = open.filter_map(Call::fail).collect();
-        wakers.extend(state.room.take());
+        state.phase = Phase::Over(reason.clone());
+        let open = state.requests.values_mut().filter(|request| request.answer.is_none());
+        let mut wakers: Vec<_> = open.filter_map(Request::fail).collect();
+        wakers.extend(state.wait_queue.take());
         wakers.extend(state.end.take());
         drop(state);
         wake_all(wakers);
-        if let Some(listener) = self.listener().filter(|_| news != Fate::Closed) {
-            listener.over(&news);
+        if let Some(handler) = self.handler().filter(|_| reason != CloseReason::Closed) {
+            handler.closed(&reason);
         }
     }
 }

@@ -1,0 +1,16 @@
+//! What the library shares with the server beside the [messages](crate::wire): no part of the API, and it changes without notice.
+
+pub use crate::lent::holders::{LentClient, LentHolders, LentTable, client};
+pub use crate::lent::reach::Reach;
+pub use crate::remote::link::key;
+pub use crate::remote::table::{Origin, Stage, Table, Upgrade};
+
+/// Where things are in the memory of a lent space.
+pub mod layout {
+    pub use crate::lent::layout::*;
+}
+
+/// The secret of a server that offers this user's own spaces.
+pub mod secret {
+    pub use crate::remote::secret::{Left, forget, leave, make, sweep};
+}

@@ -1,0 +1,165 @@
+//! Listings on their way from a server to whoever looks: lines of bytes, in pages.
+//!
+//! What this file must not do: trust the bytes. What cannot be read ends the listing.
+
+use crate::inspect::{Entry, EntryState, Heat};
+use crate::name::LockName;
+use std::time::Duration;
+
+/// A listing grows to this many bytes; what does not fit is left out.
+pub const MOST: usize = 2 << 20;
+
+/// Bytes being written.
+#[derive(Debug, Default)]
+pub struct Writer(pub Vec<u8>);
+
+impl Writer {
+    fn number(&mut self, number: u64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(usize::from(u16::MAX))];
+        self.0.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Appends a line, unless the listing is full.
+    pub fn entry(&mut self, entry: &Entry) {
+        if self.0.len() >= MOST {
+            return;
+        }
+        let state = match entry.state {
+            EntryState::Held => 0,
+            EntryState::Waiting => 1,
+        };
+        let flags = [entry.shared, entry.alive, entry.token.is_some(), entry.range.is_some()];
+        let bits = flags.iter().enumerate().map(|(bit, flag)| u8::from(*flag) << (bit + 4)).sum::<u8>();
+        self.0.push(state | bits);
+        let range = entry.range.clone().unwrap_or_default();
+        for number in [entry.token.unwrap_or(0), range.start, range.end, nanos(entry.age), entry.pid.into()] {
+            self.number(number);
+        }
+        self.bytes(entry.name.as_bytes());
+        self.bytes(entry.host.as_bytes());
+        self.bytes(entry.program.as_bytes());
+    }
+
+    /// Appends what a lock has seen, unless the listing is full.
+    pub fn heat(&mut self, heat: &Heat) {
+        if self.0.len() >= MOST {
+            return;
+        }
+        self.0.push(u8::from(heat.ranges));
+        for number in [heat.holders, heat.waiters, heat.grants, heat.contended, nanos(heat.waited)] {
+            self.number(number);
+        }
+        self.bytes(heat.name.as_bytes());
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Bytes being read.
+#[derive(Debug)]
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl Reader<'_> {
+    fn take(&mut self, len: usize) -> Option<&[u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(*self.take(8)?.first_chunk()?))
+    }
+
+    fn bytes(&mut self) -> Option<Vec<u8>> {
+        let len = u16::from_le_bytes(*self.take(2)?.first_chunk()?);
+        Some(self.take(len.into())?.to_vec())
+    }
+
+    fn text(&mut self) -> Option<String> {
+        Some(String::from_utf8_lossy(&self.bytes()?).into_owned())
+    }
+
+    /// The next line.
+    pub fn entry(&mut self) -> Option<Entry> {
+        let first = *self.take(1)?.first()?;
+        let has = |bit: u32| first >> (bit + 4) & 1 == 1;
+        let [token, start, end, age, pid] =
+            [self.number()?, self.number()?, self.number()?, self.number()?, self.number()?];
+        Some(Entry {
+            state: match first & 0xf {
+                0 => EntryState::Held,
+                1 => EntryState::Waiting,
+                _ => return None,
+            },
+            shared: has(0),
+            alive: has(1),
+            token: has(2).then_some(token),
+            range: has(3).then_some(start..end),
+            age: Duration::from_nanos(age),
+            pid: u32::try_from(pid).ok()?,
+            name: LockName::new(self.bytes()?).ok()?,
+            host: self.text()?,
+            program: self.text()?,
+        })
+    }
+
+    /// What the next lock has seen.
+    pub fn heat(&mut self) -> Option<Heat> {
+        let ranges = *self.take(1)?.first()? == 1;
+        let [holders, waiters, grants, contended, waited] =
+            [self.number()?, self.number()?, self.number()?, self.number()?, self.number()?];
+        let name = LockName::new(self.bytes()?).ok()?;
+        Some(Heat { name, ranges, holders, waiters, grants, contended, waited: Duration::from_nanos(waited) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Entry {
+        Entry {
+            name: LockName::new(b"a\xff").unwrap(),
+            state: EntryState::Waiting,
+            shared: true,
+            range: Some(3..9),
+            token: None,
+            age: Duration::from_millis(5),
+            pid: 17,
+            host: "db7".to_owned(),
+            program: "backup".to_owned(),
+            alive: true,
+        }
+    }
+
+    #[test]
+    fn lines_come_out_as_they_went_in_and_no_cut_makes_trouble() {
+        let held = Entry { state: EntryState::Held, token: Some(9), range: None, ..entry() };
+        let heat = Heat {
+            name: LockName::new("x").unwrap(),
+            ranges: true,
+            holders: 1,
+            waiters: 2,
+            grants: 3,
+            contended: 4,
+            waited: Duration::from_secs(5),
+        };
+        let mut out = Writer::default();
+        out.entry(&entry());
+        out.entry(&held);
+        out.heat(&heat);
+        let mut reader = Reader(&out.0);
+        assert_eq!((reader.entry(), reader.entry(), reader.heat()), (Some(entry()), Some(held), Some(heat)));
+        for cut in 0..out.0.len() {
+            let mut reader = Reader(&out.0[..cut]);
+            assert!(reader.entry().is_none() || reader.entry().is_none() || reader.heat().is_none());
+        }
+    }
+}

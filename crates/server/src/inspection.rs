@@ -1,0 +1,203 @@
+//! What people ask a server about its locks: who holds and waits (`ls`), what each has seen (`top`), and to take one away from its
+//! holder (`break`).
+//!
+//! What this file must not do: answer from anything but the table, or from the space that was asked about.
+
+use super::exported::Held;
+use super::lent::By;
+use super::lents;
+use super::session::{RequestRecord, Session, Space, Stage};
+use crate::lock_table::LockTable;
+use lockwright::LockName;
+use lockwright::inspect::{Entry, EntryState, Heat, Inspector};
+use lockwright::wire::Kind;
+use lockwright::wire::RequestId;
+use lockwright::wire::listing::Writer;
+use lockwright_fabric::observe::Mode;
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// Locks in one answer about what locks have seen: the hottest.
+const HOTTEST: usize = 1000;
+
+impl LockTable {
+    /// Who holds and waits, as it is sent.
+    pub(super) fn list(&mut self, peer: u32) -> Result<Vec<u8>, String> {
+        let mut out = Writer::default();
+        self.entries(peer)?.iter().for_each(|entry| out.entry(entry));
+        Ok(out.0)
+    }
+
+    /// What locks have seen, as it is sent.
+    pub(super) fn list_heat(&mut self, peer: u32) -> Result<Vec<u8>, String> {
+        let mut out = Writer::default();
+        self.heat(peer)?.iter().for_each(|heat| out.heat(heat));
+        Ok(out.0)
+    }
+
+    /// Everybody who holds or waits in the session's space; holders first, then those who have waited longest.
+    fn entries(&mut self, peer: u32) -> Result<Vec<Entry>, String> {
+        let mut entries: Vec<_> = match self.session(peer).and_then(|session| session.space.clone()) {
+            None => return Err("the session has no space".to_owned()),
+            Some(Space::Own(space)) => {
+                let now = Instant::now();
+                let requests = self.sessions.iter().flatten().flat_map(|session| {
+                    session.slots.iter().flatten().map(move |request| (session, request))
+                });
+                let own = requests.flat_map(|(session, request)| {
+                    let lock = request.lock.map(|lock| self.directory.lock(lock));
+                    let lock = lock.filter(|lock| lock.space == space);
+                    let entry = lock.map(|lock| {
+                        let units = request.units.start..request.units.end;
+                        let range = (lock.kind == Kind::Ranges).then_some(units);
+                        entry(session, request, lock.name.clone(), range, now)
+                    });
+                    let upgrade = entry.as_ref().and_then(|entry| upgrade(request, entry, now));
+                    entry.into_iter().chain(upgrade)
+                });
+                own.collect()
+            }
+            Some(Space::Exported(space)) => {
+                let mut entries = Inspector::open(&space.address)
+                    .map_err(|error| error.to_string())?
+                    .entries()
+                    .map_err(|error| error.to_string())?;
+                name_sessions(self, &mut entries);
+                entries
+            }
+            Some(Space::Lent(space)) => space.entries(match space.by {
+                By::Cpu => self.clock(),
+                #[cfg(feature = "rdma")]
+                By::Nic => space.memory.now(),
+            }),
+        };
+        entries.sort_by(|a, b| {
+            let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));
+            key(a).cmp(&key(b))
+        });
+        Ok(entries)
+    }
+
+    fn heat(&mut self, peer: u32) -> Result<Vec<Heat>, String> {
+        match self.session(peer).and_then(|session| session.space.clone()) {
+            None => Err("the session has no space".to_owned()),
+            Some(Space::Own(space)) => {
+                let mut heat: Vec<_> = self
+                    .directory
+                    .of(space)
+                    .map(|lock| {
+                        let mut heat = Heat::none(lock.name.clone(), lock.kind == Kind::Ranges);
+                        (heat.holders, heat.waiters) = (lock.now.holders, lock.now.waiters);
+                        (heat.grants, heat.contended, heat.waited) =
+                            (lock.grants, lock.contended, lock.waited);
+                        heat
+                    })
+                    .collect();
+                heat.sort_by_key(|heat| std::cmp::Reverse((heat.grants, heat.waiters)));
+                heat.truncate(HOTTEST);
+                Ok(heat)
+            }
+            Some(Space::Exported(_) | Space::Lent(_)) => Ok(Heat::of(&self.entries(peer)?)),
+        }
+    }
+
+    /// Takes a lock away from whoever holds it with `token`. `false` if nobody does.
+    pub(super) fn break_grant(&mut self, peer: u32, name: &LockName, token: u64) -> Result<bool, String> {
+        match self.session(peer).and_then(|session| session.space.clone()) {
+            None => Err("the session has no space".to_owned()),
+            Some(Space::Own(space)) => {
+                for kind in [Kind::Keyed, Kind::Ranges] {
+                    let Some(lock) = self.directory.open(space, kind, name.clone()) else { continue };
+                    // The pieces of what was once one range have one token.
+                    let holders = self.holders(lock).filter(|(_, _, held)| *held == token);
+                    let found: Vec<_> =
+                        holders.map(|(holder, request, _)| (holder, request.id, request.before)).collect();
+                    let broken = note_broken(self, token, &found);
+                    if broken.is_ok() {
+                        found.iter().for_each(|(holder, id, _)| self.take_away(*holder, *id));
+                    }
+                    self.directory.close(lock);
+                    broken?;
+                    if !found.is_empty() {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            Some(Space::Lent(_)) => Err(lents::NO_BREAKING.to_owned()),
+            Some(Space::Exported(space)) => {
+                use lockwright::inspect::BreakError::{NoSuchLock, NotHeld};
+                let inspector = Inspector::open(&space.address).map_err(|error| error.to_string())?;
+                match inspector.break_grant(name.as_bytes(), token) {
+                    Ok(()) => Ok(true),
+                    Err(NotHeld { .. } | NoSuchLock(_)) => Ok(false),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+        }
+    }
+}
+
+/// What this process holds in shared memory, it holds for sessions: they are who people want to see.
+fn name_sessions(table: &LockTable, entries: &mut [Entry]) {
+    let mut holders = HashMap::new();
+    for session in table.sessions.iter().flatten() {
+        for request in session.slots.iter().flatten() {
+            if let Stage::Exported(Held::Granted(guard)) = &request.stage {
+                holders.insert((guard.name().clone(), guard.token()), &session.label);
+            }
+        }
+    }
+    for entry in entries.iter_mut().filter(|entry| entry.pid == std::process::id()) {
+        let held = entry.token.and_then(|token| holders.get(&(entry.name.clone(), token)));
+        if let Some(of) = held {
+            let (pid, host, program) = label(of);
+            (entry.pid, entry.host, entry.program) = (pid, host.to_owned(), program.to_owned());
+        }
+    }
+}
+
+/// Notes that the grants found are over. Their holders may not have heard of their last change, and claim what was before.
+fn note_broken(
+    table: &mut LockTable,
+    token: u64,
+    found: &[(u32, RequestId, Option<u64>)],
+) -> Result<(), String> {
+    let mut over: Vec<_> =
+        found.iter().flat_map(|(_, _, before)| before.iter().copied().chain([token])).collect();
+    over.sort_unstable();
+    over.dedup();
+    over.into_iter().try_for_each(|token| table.durable.broken(token))
+}
+
+/// The upgrade that a holder waits for, as a line of its own.
+fn upgrade(request: &RequestRecord, held: &Entry, now: Instant) -> Option<Entry> {
+    let age = now - request.upgrades?;
+    let mut entry = held.clone();
+    (entry.state, entry.shared, entry.token, entry.age) = (EntryState::Waiting, false, None, age);
+    Some(entry)
+}
+
+/// A session's label is its process, host and program.
+pub(super) fn label(label: &str) -> (u32, &str, &str) {
+    let mut parts = label.splitn(3, ' ');
+    let pid = parts.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+    (pid, parts.next().unwrap_or(""), parts.next().unwrap_or(""))
+}
+
+fn entry(
+    session: &Session,
+    request: &RequestRecord,
+    name: LockName,
+    range: Option<std::ops::Range<u64>>,
+    now: Instant,
+) -> Entry {
+    let (pid, host, program) = label(&session.label);
+    let token = if let Stage::Held { token } = request.stage { Some(token) } else { None };
+    let state = if token.is_some() { EntryState::Held } else { EntryState::Waiting };
+    let mut entry = Entry::new(name, state);
+    (entry.shared, entry.range, entry.token) = (request.units.mode == Mode::Shared, range, token);
+    entry.age = now - request.since;
+    (entry.pid, entry.host, entry.program) = (pid, host.to_owned(), program.to_owned());
+    entry
+}

@@ -1,0 +1,416 @@
+//! A space in memory that is lent: who is in it, what names stand for, and what the dead leave behind.
+//!
+//! Clients take the locks by verbs of their own, and this file hears nothing of it. The CPU only loads words here, and stores
+//! those of the directory and of the records of clients that are gone; the words of locks belong to verbs. `lockwright::lent` has the rest.
+
+use super::durable::TOKENS_PER_SECOND;
+use super::reaper::Reaper;
+use lockwright::LockName;
+use lockwright::inspect::{Entry, EntryState};
+use lockwright::internal::layout::{self, NAMES, NUMBERS, TABLE};
+use lockwright_fabric::backend::block_on;
+use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint};
+use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd};
+use lockwright_fabric::observe::Mode;
+use lockwright_fabric::{
+    Addr, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, RawWait, Time, Wait, Width, Word64,
+};
+use lockwright_locks::holders::record::RecordWord;
+use lockwright_locks::holders::space::bits;
+use lockwright_locks::holders::{HolderRecord, Kind, TableReader};
+use lockwright_locks::shiftlock::layout::{Entry as Word, Layout};
+use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+
+/// By what verbs the words are changed: by one of them only, since they do not exclude each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// This server's CPU executes them.
+    Cpu,
+    /// The NIC does.
+    #[cfg(feature = "rdma")]
+    Nic,
+}
+
+/// A lent space.
+#[derive(Debug)]
+pub(super) struct Lent {
+    /// As in addresses, without what comes before the name.
+    pub(super) name: String,
+    pub(super) by: By,
+    pub(super) memory: Arc<InProc>,
+    inside: Mutex<Inside>,
+    /// Once it is at work.
+    reaper: OnceLock<Reaper>,
+}
+
+#[derive(Debug)]
+struct Inside {
+    /// By number; 0 is nobody's.
+    seats: Vec<Seat>,
+    names: HashMap<LockName, Named>,
+    next: u64,
+    /// No token of this space is larger, among names that were given up.
+    highest: u64,
+}
+
+#[derive(Debug)]
+enum Seat {
+    Free,
+    In(Arc<Guest>),
+    /// With the locks that it may stand in the queues of, and their generations then.
+    Dead(Vec<(u64, u64)>),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    id: u64,
+    token_base: u64,
+    handles: u64,
+}
+
+/// A session's place in the space.
+#[derive(Debug)]
+pub(super) struct Guest {
+    lent: Weak<Lent>,
+    number: u64,
+    label: String,
+    inbox: OnceLock<Inbox>,
+    /// For verbs that the CPU executes.
+    ep: Option<InProcEndpoint>,
+    /// Whether it is still in: verbs are executed under this.
+    is_in: RwLock<bool>,
+}
+
+impl Lent {
+    /// A space of the run `epoch`, which is when it began, in nanoseconds: its tokens are above those of earlier runs, as a
+    /// server's own are (`durable`).
+    pub(super) fn new(name: &str, by: By, epoch: u64) -> Arc<Self> {
+        let first_token = u128::from(epoch) * u128::from(TOKENS_PER_SECOND) / 1_000_000_000;
+        let first_token = u64::try_from(first_token).unwrap_or(u64::MAX);
+        let seats = (0..=NUMBERS).map(|_| Seat::Free).collect();
+        let inside = Inside { seats, names: HashMap::new(), next: 0, highest: first_token };
+        Arc::new(Self {
+            name: name.to_owned(),
+            by,
+            memory: Arc::new(InProc::with_regions(1, &layout::regions())),
+            inside: Mutex::new(inside),
+            reaper: OnceLock::new(),
+        })
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `reaper` clear away what the dead leave behind.
+    pub(super) fn employ(&self, reaper: Reaper) {
+        let _ = self.reaper.set(reaper);
+    }
+
+    /// Lets somebody in. `None` if there is no room.
+    pub(super) fn join(self: &Arc<Self>, label: &str) -> Option<Arc<Guest>> {
+        let mut inside = self.inside();
+        let number = inside.seats.iter().skip(1).position(|seat| matches!(seat, Seat::Free))? as u64 + 1;
+        let ep = (self.by == By::Cpu).then(|| self.memory.endpoint(layout::peer(number)));
+        let guest = Arc::new(Guest {
+            lent: Arc::downgrade(self),
+            number,
+            label: label.to_owned(),
+            inbox: OnceLock::new(),
+            ep,
+            is_in: RwLock::new(true),
+        });
+        self.memory.poke(layout::used(layout::peer(number)), 0);
+        self.list(number, true);
+        inside.seats[number as usize] = Seat::In(Arc::clone(&guest));
+        Some(guest)
+    }
+
+    /// Whether anybody is in but the server itself.
+    pub(super) fn is_in_use(&self) -> bool {
+        let own = usize::from(self.reaper.get().is_some_and(Reaper::has_a_number));
+        self.inside().seats.iter().filter(|seat| matches!(seat, Seat::In(_))).count() > own
+    }
+
+    fn word(&self, lock: u64) -> Word<StirredPortable> {
+        Word::of(self.memory.peek(layout::entry(lock)))
+    }
+
+    /// Enters a client into the directory, or strikes it off. Under the lock of `inside`.
+    fn list(&self, number: u64, is_in: bool) {
+        let (peer, slot) = (layout::peer(number), TABLE.slot(layout::peer(number)));
+        let (word, bit) = (TABLE.directory(slot / 64), 1 << (slot % 64));
+        let bits = self.memory.peek(word);
+        self.memory.poke(TABLE.owner(slot), if is_in { u64::from(peer.0) } else { 0 });
+        self.memory.poke(word, if is_in { bits | bit } else { bits & !bit });
+    }
+
+    /// The records of a client that are in use.
+    fn records(&self, number: u64) -> Vec<HolderRecord> {
+        let reader = TableReader::new(TABLE, |word| self.memory.peek(word));
+        let client = reader.client(layout::peer(number));
+        client.map(|client| reader.records(&client).collect()).unwrap_or_default()
+    }
+
+    /// Somebody is gone, and nothing that it does takes effect any more.
+    fn depart(&self, number: u64) {
+        // Read before it is struck off; it writes no more.
+        let records = self.records(number);
+        let mut inside = self.inside();
+        self.list(number, false);
+        let keyed = records.iter().filter(|record| record.kind == Kind::Keyed);
+        let left = keyed.map(|record| (record.claim.lock, self.word(record.claim.lock).generation()));
+        inside.seats[number as usize] = Seat::Dead(left.collect());
+        drop(inside);
+        match self.reaper.get() {
+            Some(reaper) => reaper.call(),
+            None => drop(self.reap(|_| false)),
+        }
+    }
+
+    /// Clears away what the dead have left: `reset` frees a lock if none of those in it is alive, and says whether it is
+    /// free. Whoever is done for can be somebody else. Says whether some are not.
+    pub(super) fn reap(&self, reset: impl Fn(u64) -> bool) -> bool {
+        let dead = |(number, seat): (usize, &Seat)| match seat {
+            Seat::Dead(left) => Some((number, left.clone())),
+            _ => None,
+        };
+        let dead: Vec<_> = self.inside().seats.iter().enumerate().filter_map(dead).collect();
+        let mut some_left = false;
+        for (number, mut left) in dead {
+            left.retain(|(lock, generation)| {
+                let word = self.word(*lock);
+                word.is_taken() && word.generation() == *generation && !reset(*lock)
+            });
+            some_left |= !left.is_empty();
+            let seat = if left.is_empty() { Seat::Free } else { Seat::Dead(left) };
+            if matches!(seat, Seat::Free) {
+                let peer = layout::peer(number as u64);
+                bits(self.memory.peek(layout::used(peer))).for_each(|record| {
+                    let place = TABLE.record(TABLE.slot(peer), record);
+                    self.memory.poke(place.word(RecordWord::First), 0);
+                });
+            }
+            self.inside().seats[number] = seat;
+        }
+        some_left
+    }
+
+    /// The lock called `name`, and what has to be added to its tokens. It keeps its id until it is closed as often as it was
+    /// opened.
+    pub(super) fn open(&self, name: &LockName) -> Option<(u64, u64)> {
+        let mut inside = self.inside();
+        let worn = |named: &Named| named.handles == 0 && self.is_free(named.id) && !self.has_room(named.id);
+        if let Some(named) = inside.names.get(name).copied().filter(worn) {
+            inside.highest = inside.highest.max(self.highest_of(&named));
+            inside.names.remove(name);
+        }
+        if !inside.names.contains_key(name) && inside.next == NAMES {
+            self.sweep(&mut inside);
+        }
+        if let Some(named) = inside.names.get_mut(name) {
+            named.handles += 1;
+            return Some((named.id, named.token_base));
+        }
+        let id = if inside.next < NAMES {
+            inside.next += 1;
+            inside.next - 1
+        } else {
+            let taken: std::collections::HashSet<_> = inside.names.values().map(|named| named.id).collect();
+            (0..NAMES).find(|id| !taken.contains(id) && self.is_free(*id) && self.has_room(*id))?
+        };
+        let token_base = inside.highest.saturating_sub(self.least_token(id));
+        inside.names.insert(name.clone(), Named { id, token_base, handles: 1 });
+        Some((id, token_base))
+    }
+
+    pub(super) fn close(&self, name: &LockName) {
+        if let Some(named) = self.inside().names.get_mut(name) {
+            named.handles = named.handles.saturating_sub(1);
+        }
+    }
+
+    /// Gives names up that nobody uses.
+    fn sweep(&self, inside: &mut Inside) {
+        let mut highest = inside.highest;
+        inside.names.retain(|_, named| {
+            let goes = named.handles == 0 && self.is_free(named.id);
+            if goes {
+                highest = highest.max(self.highest_of(named));
+            }
+            !goes
+        });
+        inside.highest = highest;
+    }
+
+    /// Nobody is in the lock, nor in its gate. Of one that nobody has a handle for, that stays so.
+    fn is_free(&self, id: u64) -> bool {
+        [id, layout::gate(id)].iter().all(|lock| !self.word(*lock).is_taken())
+    }
+
+    /// Whether it has given out less than half of its tokens. There are other ids.
+    fn has_room(&self, id: u64) -> bool {
+        [id, layout::gate(id)].iter().all(|lock| self.word(*lock).rel_cnt() < StirredPortable::LIMIT / 2)
+    }
+
+    /// No token of the name is larger.
+    fn highest_of(&self, named: &Named) -> u64 {
+        named.token_base.saturating_add(self.last_token(named.id))
+    }
+
+    /// Every token that will be given out for it, by itself, is larger.
+    fn least_token(&self, id: u64) -> u64 {
+        [id, layout::gate(id)].iter().map(|lock| self.word(*lock).rel_cnt()).min().unwrap_or(0)
+    }
+
+    /// The largest token that was given out for it, by itself.
+    fn last_token(&self, id: u64) -> u64 {
+        [id, layout::gate(id)].iter().map(|lock| self.word(*lock).stamp().token()).max().unwrap_or(0)
+    }
+
+    /// Everybody who holds or waits. `now` is the time by the clock that clients were given.
+    pub(super) fn entries(&self, now: Time) -> Vec<Entry> {
+        let (guests, names): (Vec<_>, HashMap<_, _>) = {
+            let inside = self.inside();
+            let guest = |seat: &Seat| if let Seat::In(guest) = seat { Some(Arc::clone(guest)) } else { None };
+            let names = inside.names.iter().map(|(name, named)| (named.id, (name.clone(), named.token_base)));
+            (inside.seats.iter().filter_map(guest).collect(), names.collect())
+        };
+        let mut entries = Vec::new();
+        for guest in &guests {
+            let (pid, host, program) = super::inspection::label(&guest.label);
+            for record in self.records(guest.number) {
+                // Those who only look for a range are in its gate.
+                let Some((name, base)) = names.get(&record.claim.lock) else { continue };
+                let held = record.state.holds() && record.mark != 0;
+                let state = if held { EntryState::Held } else { EntryState::Waiting };
+                let mut entry = Entry::new(name.clone(), state);
+                entry.shared = record.claim.mode == Mode::Shared;
+                entry.range = (record.kind == Kind::Range).then_some(record.claim.start..record.claim.end);
+                entry.token = held.then(|| record.token().saturating_add(*base));
+                entry.age = std::time::Duration::from_nanos(now.since(record.since));
+                (entry.pid, entry.host, entry.program) = (pid, host.to_owned(), program.to_owned());
+                entries.push(entry);
+            }
+        }
+        entries
+    }
+}
+
+impl Guest {
+    /// Its number in the space, as lock words know it.
+    pub(super) fn peer(&self) -> PeerId {
+        layout::peer(self.number)
+    }
+
+    pub(super) fn is_of(&self, lent: &Arc<Lent>) -> bool {
+        Weak::as_ptr(&self.lent) == Arc::as_ptr(lent)
+    }
+
+    /// From now on letters for it go there.
+    pub(super) fn attach(&self, inbox: Inbox) {
+        let _ = self.inbox.set(inbox);
+    }
+
+    /// Executes verbs, if that is not the NIC's business.
+    pub(super) fn execute(&self, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError> {
+        for verb in verbs {
+            self.check(verb.addr, verb.width)?;
+        }
+        let is_in = self.is_in.read().unwrap_or_else(PoisonError::into_inner);
+        let ep = self.ep.as_ref().filter(|_| *is_in).ok_or(HostError::NodeLost(NodeId(0)))?;
+        olds.extend(block_on(ep.go(verbs)).map_err(lost)?);
+        Ok(())
+    }
+
+    pub(super) async fn watch(&self, watch: RawWait) -> Result<u128, HostError> {
+        let RawWait { addr, width, cond, or } = watch;
+        self.check(addr, width)?;
+        let ep = self.ep.as_ref().ok_or(HostError::NodeLost(NodeId(0)))?;
+        let wait = Wait { or, ..Word64::at(addr).until(cond) };
+        Ok(ep.wait_until(wait).await.map_err(lost)?.value.into())
+    }
+
+    fn check(&self, addr: Addr, width: Width) -> Result<(), HostError> {
+        let bytes = layout::regions().get(usize::from(addr.region.0)).copied().unwrap_or(0);
+        let inside = addr.offset.checked_add(8).is_some_and(|end| end <= bytes);
+        if addr.node == NodeId(0) && inside && addr.offset.is_multiple_of(8) && width == Width::W64 {
+            return Ok(());
+        }
+        Err(HostError::NoSuchWord { addr, width })
+    }
+
+    /// Sends a message to somebody in the space; `false` if there is nobody.
+    pub(super) fn send(&self, to: PeerId, message: Message) -> bool {
+        let Some(lent) = self.lent.upgrade() else { return false };
+        let other = match lent.inside().seats.get(to.0 as usize) {
+            Some(Seat::In(other)) => Arc::clone(other),
+            _ => return false,
+        };
+        other.inbox.get().is_some_and(|inbox| inbox.deliver(self.peer(), message))
+    }
+
+    /// The session is over. What it still held or wanted is cleared away as what the dead leave behind.
+    pub(super) fn depart(&self, _: SessionEnd) {
+        // Verbs under way are done first; there are none after this. A NIC's have been cut off before.
+        *self.is_in.write().unwrap_or_else(PoisonError::into_inner) = false;
+        if let Some(lent) = self.lent.upgrade() {
+            lent.depart(self.number);
+        }
+    }
+}
+
+fn lost(error: FabricError) -> HostError {
+    match error {
+        FabricError::NodeLost(node) => HostError::NodeLost(node),
+        FabricError::PeerLost(_) | FabricError::Evicted => HostError::NodeLost(NodeId(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockwright_locks::shiftlock::layout::Stamp;
+
+    const NOW_NS: u64 = 1_790_000_000_000_000_000;
+    /// From here on readers of JSON may round.
+    const EXACT: u64 = 1 << 53;
+
+    fn name(name: &str) -> LockName {
+        LockName::new(name).unwrap()
+    }
+
+    /// As if the lock had been given back so often.
+    fn release(lent: &Lent, lock: u64, times: u64) {
+        lent.memory.poke(layout::entry(lock), StirredPortable::put(Stamp::new(times, 3)) as u64);
+    }
+
+    #[test]
+    fn a_name_whose_lock_is_used_up_goes_on_with_another_when_nobody_has_it_open() {
+        let lent = Lent::new("a", By::Cpu, NOW_NS);
+        let (id, base) = lent.open(&name("a")).unwrap();
+        release(&lent, id, StirredPortable::LIMIT);
+        assert_eq!(lent.open(&name("a")), Some((id, base)), "somebody has it open");
+        lent.close(&name("a"));
+        lent.close(&name("a"));
+        let (other, above) = lent.open(&name("a")).unwrap();
+        assert_ne!(other, id);
+        assert!(above >= base + StirredPortable::LIMIT, "{above} after {base}");
+        assert!(above + StirredPortable::LIMIT < EXACT, "{above}");
+    }
+
+    #[test]
+    fn an_id_that_goes_to_another_name_gives_out_larger_tokens_for_keys_and_for_ranges() {
+        let lent = Lent::new("a", By::Cpu, NOW_NS);
+        let (id, base) = lent.open(&name("a")).unwrap();
+        release(&lent, id, 7);
+        release(&lent, layout::gate(id), 1000);
+        lent.close(&name("a"));
+        lent.inside().next = NAMES;
+        let (reused, above) = lent.open(&name("b")).unwrap();
+        assert_eq!(reused, id);
+        assert!(above + 7 >= base + 1000, "{above} after {base}");
+    }
+}

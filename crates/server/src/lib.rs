@@ -1,0 +1,357 @@
+//! A server of lock spaces: what `lockwright serve` runs, and what a program can run inside itself.
+//!
+//! It holds spaces of its own, decided by the [combiner](lockwright_locks::combiner), and can offer the spaces of this
+//! host's shared memory to clients elsewhere. `docs/serve.md` says what happens when what breaks.
+//!
+//! | file | |
+//! |---|---|
+//! | `options` | what it is told before it starts |
+//! | `workers` | the threads that read connections |
+//! | `dispatcher` | receives requests, queues them, and applies them in batches |
+//! | `lock_table`, `session` | decides who holds what: sessions, requests, grants, claims |
+//! | `directory` | names |
+//! | `durable` | what must outlive a restart |
+//! | `exported` | spaces of shared memory |
+//! | `inspection` | who holds and waits, for people |
+//! | `lent`, `lents`, `reaper` | spaces in memory whose locks clients take by verbs of their own |
+//! | `rdma` | the same dispatcher behind queue pairs |
+//! | `totals`, `metrics` | counts, and Prometheus |
+//! | `bare` | all this without connections, to be measured |
+//!
+//! A request's way: `tcp::Server` reads a frame, `dispatcher` decodes it (`lockwright::wire`), queues and drains it,
+//! `lock_table` applies it and encodes the response into the connection's buffer.
+
+#![cfg(target_os = "linux")]
+
+mod bare;
+#[cfg(test)]
+mod crossing_tests;
+mod directory;
+mod dispatcher;
+mod durable;
+mod exported;
+mod inspection;
+mod lent;
+mod lents;
+mod lock_table;
+mod metrics;
+mod options;
+#[cfg(test)]
+mod pass_tests;
+#[cfg(feature = "rdma")]
+mod rdma;
+mod reaper;
+mod session;
+mod totals;
+mod workers;
+
+#[doc(hidden)]
+pub use self::bare::Bare;
+pub use self::options::{DEFAULT_LISTEN, ServeError, ServerOptions};
+
+use self::dispatcher::Dispatcher;
+use self::durable::Durable;
+use self::lent::Lent;
+use self::lock_table::LockTable;
+use self::workers::Workers;
+use lockwright::internal::secret::{self, Left};
+use lockwright_fabric::backend::tcp;
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long the session of a client outlives a connection that was closed without a goodbye, at most. Processes that
+/// die are seen like that, and their locks should not wait; a living client is back within milliseconds.
+const GRACE_CLOSED: Duration = Duration::from_secs(1);
+
+/// A running server, on threads of its own. Dropping it stops it.
+///
+/// ```
+/// use lockwright::Client;
+/// use lockwright_server::{Server, ServerOptions};
+/// let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap()))?;
+/// let client = Client::open(&format!("tcp://{}", server.address()))?;
+/// let guard = client.mutex("orders/42")?.lock().wait()?;
+/// println!("held by way of {}, token {}", server.address(), guard.token());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    metrics: Option<SocketAddr>,
+    rdma: Option<RdmaSide>,
+    recovering: bool,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The server's RDMA side: where the control connection listens, and the device.
+type RdmaSide = (SocketAddr, String);
+
+/// What the thread says when it is up.
+struct Up {
+    address: SocketAddr,
+    metrics: Option<SocketAddr>,
+    rdma: Option<RdmaSide>,
+    recovering: bool,
+}
+
+impl Server {
+    /// Starts a server.
+    ///
+    /// # Errors
+    /// If the address cannot be had or would be open to strangers, or the state cannot be used.
+    ///
+    /// ```
+    /// use lockwright_server::{Server, ServerOptions};
+    /// let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap()))?;
+    /// # Ok::<(), lockwright_server::ServeError>(())
+    /// ```
+    pub fn start(options: ServerOptions) -> Result<Self, ServeError> {
+        let system = |error: std::io::Error| ServeError::System(error.to_string());
+        // The first of the threads that read connections; the others are its workers.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
+        let (tell, told) = mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("lockwright-serve".to_owned())
+            .spawn(move || runtime.block_on(serve(options, &tell, stopped)))
+            .map_err(system)?;
+        match told.recv() {
+            Ok(Ok(Up { address, metrics, rdma, recovering })) => {
+                Ok(Self { address, metrics, rdma, recovering, stop: Some(stop), thread: Some(thread) })
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(ServeError::System("its thread ended".to_owned())),
+        }
+    }
+
+    /// Where it listens.
+    ///
+    /// ```
+    /// # use lockwright_server::{Server, ServerOptions};
+    /// # let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    /// assert!(server.address().ip().is_loopback());
+    /// ```
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it answers Prometheus, if it does.
+    ///
+    /// ```
+    /// # use lockwright_server::{Server, ServerOptions};
+    /// # let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    /// assert_eq!(server.metrics(), None);
+    /// ```
+    pub const fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+
+    /// Where it is reached over RDMA, and by which device, if it is.
+    ///
+    /// ```
+    /// # use lockwright_server::{Server, ServerOptions};
+    /// # let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    /// assert_eq!(server.rdma(), None);
+    /// ```
+    pub fn rdma(&self) -> Option<(SocketAddr, &str)> {
+        self.rdma.as_ref().map(|(address, device)| (*address, device.as_str()))
+    }
+
+    /// Whether it began by waiting for those who held locks before it was restarted.
+    ///
+    /// ```
+    /// # use lockwright_server::{Server, ServerOptions};
+    /// # let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    /// assert!(!server.began_recovering());
+    /// ```
+    pub const fn began_recovering(&self) -> bool {
+        self.recovering
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The server's thread.
+async fn serve(
+    options: ServerOptions,
+    tell: &mpsc::Sender<Result<Up, ServeError>>,
+    stopped: oneshot::Receiver<()>,
+) {
+    let started = match start(options).await {
+        Ok(started) => started,
+        Err(error) => {
+            let _ = tell.send(Err(error));
+            return;
+        }
+    };
+    let Started { server, dispatcher, workers, metrics, recovering, left } = started.tcp;
+    #[cfg(feature = "rdma")]
+    let rdma = started.rdma.as_ref().map(|host| (host.address(), host.device().to_owned()));
+    #[cfg(not(feature = "rdma"))]
+    let rdma = None;
+    let up = Up {
+        rdma,
+        address: server.address(),
+        metrics: metrics.as_ref().and_then(|listener| listener.local_addr().ok()),
+        recovering: recovering.is_some(),
+    };
+    if let Some(listener) = metrics {
+        tokio::spawn(metrics::answer(listener, dispatcher.clone()));
+    }
+    if let Some(grace) = recovering {
+        let dispatcher = dispatcher.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(grace).await;
+            dispatcher.lock_table().open();
+        });
+    }
+    let _ = tell.send(Ok(up));
+    let _ = stopped.await;
+    drop(left);
+    server.shut_down().await;
+    #[cfg(feature = "rdma")]
+    drop(started.rdma);
+    // Nothing is granted any more once they have ended.
+    drop(workers);
+    let mut table = dispatcher.lock_table();
+    let lent = dispatcher.lends().iter().any(|space| space.is_in_use());
+    let clean = table.requests() == 0 && !table.is_recovering() && !lent;
+    table.durable.end(clean);
+}
+
+/// A server that is up.
+struct Both {
+    tcp: Started,
+    #[cfg(feature = "rdma")]
+    rdma: Option<lockwright_fabric::backend::rdma::RdmaHost>,
+}
+
+struct Started {
+    server: tcp::Server<Dispatcher>,
+    dispatcher: Dispatcher,
+    workers: Workers,
+    /// The secrets for this user's clients, if there are some.
+    left: Vec<Option<Left>>,
+    metrics: Option<tokio::net::TcpListener>,
+    recovering: Option<Duration>,
+}
+
+async fn start(options: ServerOptions) -> Result<Both, ServeError> {
+    let ServerOptions {
+        listen, secret, tls, metrics, state, grace, heartbeat, exports, lends, threads, ..
+    } = options;
+    let exposed = !listen.ip().to_canonical().is_loopback() && secret.is_none() && tls.is_none();
+    if exposed {
+        return Err(ServeError::Exposed(listen));
+    }
+    let (secret, made) = admission(&exports, &lends, secret, listen)?;
+    let (durable, recovering) = Durable::begin(state.as_deref()).map_err(|error| ServeError::State {
+        path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
+        why: error.to_string(),
+    })?;
+    let metrics = match metrics {
+        Some(address) => Some(
+            tokio::net::TcpListener::bind(address)
+                .await
+                .map_err(|error| ServeError::Listen { address, why: error.to_string() })?,
+        ),
+        None => None,
+    };
+    #[cfg(feature = "rdma")]
+    let shared = rdma::Shared { secret: secret.clone(), heartbeat, grace, epoch: durable.epoch };
+    let workers = Workers::start(threads).map_err(|error| ServeError::System(error.to_string()))?;
+    let tcp_options = tcp::ServerOptions {
+        secret,
+        tls,
+        heartbeat,
+        grace,
+        grace_closed: Some(grace.min(GRACE_CLOSED)),
+        epoch: Some(durable.epoch),
+        max_sessions: lock_table::MAX_SESSIONS,
+        workers: workers.handles(),
+        ..tcp::ServerOptions::default()
+    };
+    #[cfg(feature = "rdma")]
+    let by = if options.rdma.is_some() { lent::By::Nic } else { lent::By::Cpu };
+    #[cfg(not(feature = "rdma"))]
+    let by = lent::By::Cpu;
+    let lends = lends.iter().map(|name| Lent::new(name, by, durable.epoch)).collect();
+    if recovering {
+        tracing::info!(?grace, "restarted: waiting for those who held locks");
+    }
+    let dispatcher = Dispatcher::new(LockTable::new(durable, recovering, exports, lends));
+    lents::employ(dispatcher.lends())?;
+    let server = tcp::Server::bind(listen, dispatcher.clone(), vec![], tcp_options).await.map_err(
+        |error| match error {
+            tcp::BindError::Exposed(address) => ServeError::Exposed(address),
+            tcp::BindError::Io { address, error } => ServeError::Listen { address, why: error.to_string() },
+        },
+    )?;
+    // What the killed left behind is in nobody's way: a sweep that fails is no reason not to serve.
+    let _ = secret::sweep();
+    #[cfg_attr(not(feature = "rdma"), expect(unused_mut, reason = "the RDMA side has a port of its own"))]
+    let mut left = vec![leave(made.as_deref(), listen.port(), server.address().port())?];
+    #[cfg(feature = "rdma")]
+    let rdma = options.rdma.as_ref().map(|side| rdma::open(side, &dispatcher, shared)).transpose()?;
+    #[cfg(feature = "rdma")]
+    if let (Some(host), Some(side)) = (&rdma, &options.rdma) {
+        left.push(leave(made.as_deref(), side.listen.port(), host.address().port())?);
+    }
+    Ok(Both {
+        #[cfg(feature = "rdma")]
+        rdma,
+        tcp: Started { server, dispatcher, workers, metrics, recovering: recovering.then_some(grace), left },
+    })
+}
+
+/// Leaves the secret where this user's clients of `port` find it, or none. Nobody comes back to a port that was not asked for.
+fn leave(secret: Option<&str>, asked: u16, port: u16) -> Result<Option<Left>, ServeError> {
+    let left = match secret {
+        Some(secret) => secret::leave(port, secret, asked == port).map(Some),
+        None => secret::forget(port).map(|()| None),
+    };
+    left.map_err(|error| {
+        ServeError::Trust(format!("the secret for this user's clients cannot be left: {error}"))
+    })
+}
+
+/// What clients must know, and whether it has to be left for them: spaces of this user's are for nobody else, nor are words
+/// that clients change by themselves.
+fn admission(
+    exports: &[String],
+    lends: &[String],
+    secret: Option<tcp::Secret>,
+    listen: SocketAddr,
+) -> Result<(Option<tcp::Secret>, Option<String>), ServeError> {
+    if exports.is_empty() && lends.is_empty() || secret.is_some() {
+        return Ok((secret, None));
+    }
+    if !listen.ip().to_canonical().is_loopback() {
+        let lent = lends.iter().map(|name| format!("lent:{name}"));
+        let offered: Vec<_> = exports.iter().cloned().chain(lent).collect();
+        return Err(ServeError::Trust(format!(
+            "refusing to export {} to other machines without a secret that clients must know: give --secret-file",
+            offered.join(", ")
+        )));
+    }
+    let trust = |error: &dyn std::fmt::Display| ServeError::Trust(format!("no secret can be made: {error}"));
+    let made = secret::make(listen.port()).map_err(|error| trust(&error))?;
+    let secret = tcp::Secret::new(&made).map_err(|error| trust(&error))?;
+    Ok((Some(secret), Some(made)))
+}
+
+/// The code of the page about servers, compiled and run like any other example.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/serve.md")]
+struct Serve;

@@ -1,0 +1,514 @@
+//! Decides who holds what: sessions, their requests, names, and the combiner's core that grants.
+//!
+//! A state machine that one thread at a time has locked: events come in by [`LockTable::apply`], the time by
+//! [`LockTable::begin_batch`], responses leave by the sessions' inboxes in the order in which they were decided. After a restart it
+//! begins by hearing claims: what was held is held again, and everybody else waits.
+//!
+//! Locks, unlocks and changes are collected and [decided](LockTable::decide) together: at the end of a batch, or before anything
+//! that depends on what is decided or is sent to anybody. So every client is told the same, in the same order, as if they had
+//! been decided one by one.
+//!
+//! | file | |
+//! |---|---|
+//! | this | sessions, requests of locks, grants |
+//! | `claims` | what was held before a restart |
+//! | `changes` | upgrades, downgrades, parts given back |
+//! | `spaces` | sessions enter a space and name locks |
+//!
+//! What this file must not do: let one session's malformed request reach another, or wait for anything but its own disk.
+
+mod changes;
+mod claims;
+mod spaces;
+
+use crate::directory::Directory;
+use crate::dispatcher::{Event, EventSender};
+use crate::durable::Durable;
+use crate::exported::{self, Exported};
+use crate::lent::Lent;
+use crate::lents;
+use crate::session::{MAX_REQUESTS, RequestRecord, Session, Stage, Target};
+use crate::totals::Totals;
+use lockwright::wire::{DenyReason, Kind, Request, RequestId, Response, Units, slot};
+use lockwright_fabric::Time;
+use lockwright_fabric::backend::tcp::SessionEnd;
+use lockwright_fabric::observe::Mode;
+use lockwright_locks::combiner::core::{
+    Answer as CoreAnswer, ClientId, Core, Limits, NAMES, Refusal, Reply, Request as CoreRequest,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+/// Clients at a time.
+pub(crate) const MAX_SESSIONS: usize = 1 << 16;
+/// An answer is sent at least after so many requests, so that the client can forget them.
+const ACK_EVERY: u64 = 64;
+
+/// The lock table of a server.
+#[derive(Debug)]
+pub(crate) struct LockTable {
+    core: Core,
+    pub(crate) directory: Directory,
+    pub(crate) sessions: Vec<Option<Session>>,
+    free: Vec<u32>,
+    pub(crate) durable: Durable,
+    /// Requests that wait until claims are over; `None` once they are.
+    held_back: Option<Vec<(u32, RequestId)>>,
+    pub(crate) totals: Totals,
+    /// Spaces of this host's shared memory that are offered, and those that a client asked for.
+    exports: Vec<String>,
+    opened: HashMap<String, Arc<Exported>>,
+    /// Spaces in memory that is lent.
+    pub(crate) lent: Vec<Arc<Lent>>,
+    /// How tasks that wait for locks in shared memory tell what came of it, and where they run.
+    pub(crate) events: EventSender,
+    pub(crate) runtime: Option<Handle>,
+    /// Collected, and not yet decided; empty between batches.
+    asked: Vec<(ClientId, CoreRequest)>,
+    replies: Vec<Reply>,
+    /// How many of them were passed on; all, unless that panicked.
+    answered: usize,
+    /// When the server was started, and when this batch began.
+    pub(crate) began: Instant,
+    now: Instant,
+}
+
+impl LockTable {
+    /// An empty table, which starts tasks on the calling thread's runtime. `recovering`: claims are to be heard first.
+    pub(crate) fn new(
+        durable: Durable,
+        recovering: bool,
+        exports: Vec<String>,
+        lent: Vec<Arc<Lent>>,
+    ) -> Self {
+        let mut core = Core::new(Limits { clients: MAX_SESSIONS as u32 + 2, ids: MAX_REQUESTS });
+        core.handle(ClientId(0), CoreRequest::Raise { token: durable.first_token() }, &mut Vec::new());
+        Self {
+            core,
+            directory: Directory::default(),
+            sessions: vec![None],
+            free: Vec::new(),
+            durable,
+            held_back: recovering.then(Vec::new),
+            totals: Totals::default(),
+            exports,
+            opened: HashMap::new(),
+            lent,
+            events: EventSender::default(),
+            runtime: Handle::try_current().ok(),
+            asked: Vec::new(),
+            replies: Vec::new(),
+            answered: 0,
+            began: Instant::now(),
+            now: Instant::now(),
+        }
+    }
+
+    /// The time by the clock that clients of lent spaces are given: counted from one second after nothing, so that none is zero.
+    pub(crate) fn clock(&self) -> Time {
+        clock(self.began)
+    }
+
+    pub(crate) const fn is_recovering(&self) -> bool {
+        self.held_back.is_some()
+    }
+
+    /// Requests held and waiting, in the server's own spaces.
+    pub(crate) fn requests(&self) -> usize {
+        self.core.len()
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// So many events are about to be applied, and it is `now`.
+    pub(crate) fn begin_batch(&mut self, now: Instant, size: usize) {
+        self.now = now;
+        self.totals.passes += 1;
+        self.totals.messages += size as u64;
+    }
+
+    /// Applies what happened to a client.
+    #[inline]
+    pub(crate) fn apply(&mut self, peer: u32, event: Event) {
+        match event {
+            // Others were sent before, or by a client that is gone.
+            Event::Request { seq, request } => {
+                if self.takes(peer, seq) {
+                    self.handle(peer, request);
+                    self.ack(peer);
+                }
+            }
+            Event::Malformed => {
+                if self.session(peer).is_some() {
+                    tracing::debug!(client = peer, "malformed message");
+                    self.refuse(peer, 0, "a message was sent that makes no sense to this server");
+                }
+            }
+            Event::Departed(how) => self.depart(peer, how),
+            Event::Acquired { session, id, outcome } => exported::acquired(self, peer, session, id, outcome),
+            Event::Revoked { session, id } => exported::revoked(self, peer, session, id),
+        }
+    }
+
+    #[inline]
+    fn handle(&mut self, peer: u32, request: Request) {
+        match request {
+            Request::Lock { id, units, wait } => self.lock(peer, id, units, wait),
+            Request::Unlock { id, answer } => {
+                let held = self.unlock(peer, id);
+                if answer {
+                    self.say(peer, &Response::Unlocked { id, held });
+                }
+            }
+            Request::Upgrade { id, wait } => self.upgrade(peer, id, wait),
+            Request::Downgrade { id, gives_up } => self.downgrade(peer, id, gives_up),
+            Request::Part { id, start, end, rest } => self.unlock_part(peer, id, (start, end), rest),
+            request => {
+                self.decide();
+                self.handle_rare(peer, request);
+            }
+        }
+    }
+
+    /// Requests that come less often. Everything before them is decided.
+    fn handle_rare(&mut self, peer: u32, request: Request) {
+        match request {
+            Request::Open { version, key, space, one_sided } => {
+                if let Err(why) = self.open_space(peer, version, key, &space, one_sided) {
+                    self.refuse(peer, 0, why);
+                }
+            }
+            Request::Name { handle, kind, name } => self.name(peer, handle, kind, &name),
+            Request::Forget { handle } => self.forget_name(peer, handle),
+            Request::Claim { id, units, token, epoch, key } => {
+                match self.session(peer).and_then(|session| session.handles.get(&units.handle)) {
+                    Some(&Target::Own(lock)) => self.claim(peer, lock, id, units, (token, epoch, key)),
+                    // It was free from the moment the server died.
+                    Some(Target::Exported(_) | Target::Lent { .. }) => self.say(peer, &Response::Lost { id }),
+                    None => self.refuse(peer, id, "the claim names a lock that was refused or never named"),
+                }
+            }
+            Request::List { id } => self.answer_in_pages(peer, id, Self::list),
+            Request::Heat { id } => self.answer_in_pages(peer, id, Self::list_heat),
+            Request::Break { id, token, name } => match self.break_grant(peer, &name, token) {
+                Ok(held) => self.say(peer, &Response::Unlocked { id, held }),
+                Err(why) => self.refuse(peer, id, why),
+            },
+            Request::Find { id, handle } => lents::find(self, peer, id, handle),
+            Request::Lock { .. } | Request::Unlock { .. } => unreachable!("handled above"),
+            Request::Upgrade { .. } | Request::Downgrade { .. } | Request::Part { .. } => {
+                unreachable!("handled above");
+            }
+        }
+    }
+
+    /// Whether something was collected and not decided, or decided and not passed on.
+    pub(crate) fn is_undecided(&self) -> bool {
+        !self.asked.is_empty() || !self.replies.is_empty()
+    }
+
+    /// Lets the core decide about everything that was collected, and passes it on.
+    #[inline]
+    pub(crate) fn decide(&mut self) {
+        if self.is_undecided() {
+            self.decide_all();
+        }
+    }
+
+    fn decide_all(&mut self) {
+        let mut asked = std::mem::take(&mut self.asked);
+        self.core.serve(&asked, &mut self.replies);
+        self.answer_all();
+        for (ClientId(peer), asked) in asked.drain(..) {
+            if let CoreRequest::Lock { id: place, .. } | CoreRequest::Upgrade { id: place, .. } = asked
+                && let Some(session) = self.session(peer)
+                && let Some(request) = session.slots.get_mut(place as usize).and_then(Option::as_mut)
+                && (matches!(request.stage, Stage::Waiting) || request.upgrades.is_some())
+            {
+                request.queued = true;
+            }
+        }
+        self.asked = asked;
+    }
+
+    /// Whether this is the session's next message, which is then taken. Others were said again after a broken connection, or
+    /// too early: then they will be said again.
+    #[inline]
+    pub(crate) fn takes(&mut self, peer: u32, seq: u64) -> bool {
+        let Some(session) = self.session(peer).filter(|session| seq == session.taken + 1) else {
+            return false;
+        };
+        session.taken = seq;
+        true
+    }
+
+    /// A place for a new client; numbers start at one.
+    pub(crate) fn admit(&mut self, label: &str) -> Option<u32> {
+        let peer = match self.free.pop() {
+            Some(peer) => peer,
+            None if self.sessions.len() <= MAX_SESSIONS => {
+                self.sessions.push(None);
+                self.sessions.len() as u32 - 1
+            }
+            None => return None,
+        };
+        self.totals.sessions += 1;
+        self.totals.sessions_begun += 1;
+        let serial = self.totals.sessions_begun;
+        tracing::debug!(client = peer, label, "session begins");
+        self.sessions[peer as usize] =
+            Some(Session { label: label.to_owned(), serial, ..Session::default() });
+        Some(peer)
+    }
+
+    pub(crate) fn session(&mut self, peer: u32) -> Option<&mut Session> {
+        self.sessions.get_mut(peer as usize)?.as_mut()
+    }
+
+    /// Says something that the combiner has not decided, behind all that it has.
+    pub(crate) fn say(&mut self, peer: u32, answer: &Response) {
+        self.decide();
+        if let Some(session) = self.session(peer) {
+            session.say(answer);
+        }
+    }
+
+    /// Refuses something, in words, to the one who asked for it.
+    pub(crate) fn refuse(&mut self, peer: u32, id: RequestId, why: impl Into<String>) {
+        self.totals.refused += 1;
+        self.say(peer, &Response::Refused { id, why: why.into() });
+    }
+
+    /// Tells the client how far the server got, if it has not heard for a while.
+    #[inline]
+    pub(crate) fn ack(&mut self, peer: u32) {
+        let is_due = |session: &&mut Session| session.taken - session.told >= ACK_EVERY;
+        if self.session(peer).filter(is_due).is_some() {
+            // Any answer will do.
+            self.decide();
+            if let Some(session) = self.session(peer).filter(is_due) {
+                session.say(&Response::Ack);
+            }
+        }
+    }
+
+    /// A client is gone: everything it held or wanted ends in one step.
+    pub(crate) fn depart(&mut self, peer: u32, how: SessionEnd) {
+        self.decide();
+        let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::take) else { return };
+        self.totals.sessions -= 1;
+        let holds = session.slots.iter().flatten().any(|request| matches!(request.stage, Stage::Held { .. }));
+        tracing::debug!(client = peer, label = session.label, ?how, "session over");
+        if how == SessionEnd::Lost {
+            self.totals.sessions_lost += 1;
+            if holds && let Err(why) = self.durable.gone(session.key) {
+                // Nothing is granted any more, so nobody gets what it held.
+                tracing::error!("{why}");
+            }
+        }
+        if let Some(client) = &session.lent {
+            client.depart(how);
+        }
+        for request in session.slots.into_iter().flatten() {
+            self.forget(&request);
+        }
+        for target in session.handles.into_values() {
+            self.close(session.space.as_ref(), target);
+        }
+        self.core.depart(ClientId(peer), &mut self.replies);
+        self.free.push(peer);
+        self.answer_all();
+    }
+
+    /// A request that is over, as far as counts are concerned.
+    fn forget(&mut self, request: &RequestRecord) {
+        let Some(id) = request.lock else { return };
+        let held = matches!(request.stage, Stage::Held { .. });
+        let upgrades = request.upgrades.is_some();
+        self.directory.close_after(id, |lock| {
+            lock.now.ended(held);
+            if upgrades {
+                lock.now.ended(false);
+            }
+        });
+        self.totals.now.ended(held);
+        if upgrades {
+            self.totals.now.ended(false);
+        }
+        if held {
+            self.totals.hold.add(self.now - request.since);
+        }
+    }
+
+    /// Asks the combiner about what `lock` is made of.
+    fn request_for(&self, request: &RequestRecord, lock: u64, wait: bool) -> CoreRequest {
+        let Units { mode, start, end, .. } = request.units;
+        let id = slot(request.id);
+        match self.directory.lock(lock).kind {
+            Kind::Keyed => CoreRequest::Lock { id, lock: NAMES, mode, start: lock, end: lock + 1, wait },
+            Kind::Ranges => CoreRequest::Lock { id, lock, mode, start, end, wait },
+        }
+    }
+
+    #[inline]
+    fn lock(&mut self, peer: u32, id: RequestId, units: Units, wait: bool) {
+        match self.session(peer).and_then(|session| session.handles.get(&units.handle)) {
+            Some(&Target::Own(lock)) => self.lock_own(peer, lock, id, units, wait),
+            Some(Target::Exported(handle)) => {
+                let handle = handle.clone();
+                self.decide();
+                handle.lock(self, peer, (id, units, wait));
+            }
+            Some(Target::Lent { .. }) => self.refuse(peer, id, lents::BY_ITSELF),
+            None => self.refuse(peer, id, "the request names a lock that was refused or never named"),
+        }
+    }
+
+    /// A request for a lock of the server's own.
+    fn lock_own(&mut self, peer: u32, lock: u64, id: RequestId, units: Units, wait: bool) {
+        if units.start >= units.end {
+            return self.refuse(peer, id, "the range is empty or reversed");
+        }
+        if self.is_recovering() && !wait {
+            // Somebody may still claim it.
+            self.totals.busy += 1;
+            return self.say(peer, &Response::Busy { id });
+        }
+        let stage = if self.is_recovering() { Stage::HeldBack } else { Stage::Waiting };
+        let queued = self.is_recovering();
+        let request = RequestRecord::new(id, Some(lock), units, self.now, stage, queued);
+        let asked = self.request_for(&request, lock, wait);
+        if self.session(peer).is_some_and(|session| session.has_slot_of(id)) {
+            // The other request may come to nothing.
+            self.decide();
+        }
+        let Some(session) = self.session(peer) else { return };
+        if let Err(why) = session.put(request) {
+            return self.refuse(peer, id, why);
+        }
+        self.directory.use_again(lock).now.asked();
+        self.totals.now.asked();
+        if let Some(held_back) = &mut self.held_back {
+            held_back.push((peer, id));
+            return;
+        }
+        self.asked.push((ClientId(peer), asked));
+    }
+
+    /// Gives a lock back, or gives a request up. Says whether it was held until now.
+    pub(crate) fn unlock(&mut self, peer: u32, id: RequestId) -> bool {
+        let open = |request: &&mut RequestRecord| {
+            matches!(request.stage, Stage::Waiting) || request.change.is_some()
+        };
+        if self.session(peer).and_then(|session| session.request(id)).filter(open).is_some() {
+            // It may be granted, or changed, by what was noted before.
+            self.decide();
+        }
+        let Some(request) = self.session(peer).and_then(|session| session.take(id)) else { return false };
+        self.forget(&request);
+        let held = match &request.stage {
+            Stage::Exported(held) => held.is_held(),
+            stage => matches!(stage, Stage::Held { .. }),
+        };
+        let id = slot(id);
+        match request.stage {
+            Stage::Held { .. } => self.asked.push((ClientId(peer), CoreRequest::Unlock { id })),
+            Stage::Waiting => self.asked.push((ClientId(peer), CoreRequest::Cancel { id })),
+            Stage::HeldBack | Stage::Exported(_) => {}
+        }
+        held
+    }
+
+    /// Passes on what the combiner decided.
+    fn answer_all(&mut self) {
+        // A grant that cannot be given is taken back, which can lead to others.
+        while let Some(&Reply { client: ClientId(peer), id: place, answer }) = self.replies.get(self.answered)
+        {
+            self.answered += 1;
+            match answer {
+                CoreAnswer::Granted { token } => self.granted(peer, place, token),
+                CoreAnswer::Busy => {
+                    self.totals.busy += 1;
+                    if !self.stays(peer, place, &DenyReason::Busy) {
+                        self.end(peer, place, |id| Response::Busy { id });
+                    }
+                }
+                CoreAnswer::Refused(why) => {
+                    self.totals.refused += 1;
+                    if !self.stays(peer, place, &why_not(why)) {
+                        self.end(peer, place, |id| Response::Refused { id, why: words(why) });
+                    }
+                }
+                CoreAnswer::Downgraded { token } => self.downgraded(peer, place, token),
+                // Whoever gave up has no use for the combiner's word that it is gone.
+                CoreAnswer::Cancelled => {}
+            }
+        }
+        self.replies.clear();
+        self.answered = 0;
+    }
+
+    #[inline]
+    fn granted(&mut self, peer: u32, place: u32, token: u64) {
+        if let Err(why) = self.durable.before_grant(token) {
+            if self.undo(peer, place, &why) {
+                return;
+            }
+            self.core.handle(ClientId(peer), CoreRequest::Cancel { id: place }, &mut self.replies);
+            return self.end(peer, place, |id| Response::Refused { id, why });
+        }
+        let now = self.now;
+        let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::as_mut) else { return };
+        let Some(request) = session.slots.get_mut(place as usize).and_then(Option::as_mut) else { return };
+        if request.change.is_some() {
+            return self.upgraded(peer, place, token);
+        }
+        let waited = now - request.since;
+        (request.stage, request.since) = (Stage::Held { token }, now);
+        let (id, lock) = (request.id, request.lock.expect("the combiner decides about the server's own"));
+        let (shared, queued) = (request.units.mode == Mode::Shared, request.queued);
+        let lock = self.directory.lock_mut(lock);
+        lock.now.granted();
+        lock.grants += 1;
+        self.totals.grant(shared, waited);
+        if queued {
+            lock.contended += 1;
+            lock.waited += waited;
+        }
+        session.say(&Response::Granted { id, token });
+    }
+
+    /// A request that came to nothing.
+    fn end(&mut self, peer: u32, place: u32, answer: impl FnOnce(RequestId) -> Response) {
+        let Some(session) = self.session(peer) else { return };
+        let Some(request) = session.slots.get_mut(place as usize).and_then(Option::take) else { return };
+        session.say(&answer(request.id));
+        self.forget(&request);
+    }
+}
+
+/// The time since the server was started.
+pub(crate) fn clock(began: Instant) -> Time {
+    let since = began.elapsed() + Duration::from_secs(1);
+    Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// What is said of a change that was refused.
+fn why_not(why: Refusal) -> DenyReason {
+    match why {
+        Refusal::UpgradeConflict => DenyReason::Deadlock,
+        why => DenyReason::Refused(words(why)),
+    }
+}
+
+fn words(why: Refusal) -> String {
+    match why {
+        Refusal::TooLarge => "the server allows no more clients or requests".to_owned(),
+        why => why.to_string(),
+    }
+}

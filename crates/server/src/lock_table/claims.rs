@@ -1,0 +1,110 @@
+//! Claims: after a restart, holders say what they held before anything is granted. Also how a lock is taken away from its holder.
+
+use super::{ClientId, CoreAnswer, Kind, LockTable, RequestRecord, Stage, Units, slot};
+use lockwright::wire::{RequestId, Response};
+use lockwright_fabric::observe::Mode;
+use lockwright_locks::combiner::core::Reply;
+use std::time::Instant;
+
+impl LockTable {
+    /// A lock that a session of an earlier run held: held again, with its token, unless somebody has a better claim.
+    pub(super) fn claim(
+        &mut self,
+        peer: u32,
+        lock: u64,
+        id: RequestId,
+        units: Units,
+        (token, epoch, key): (u64, u64, u128),
+    ) {
+        let heard =
+            self.is_recovering() && units.start < units.end && self.durable.accepts(epoch, key, token);
+        if !heard || self.durable.before_grant(token).is_err() {
+            self.totals.lost += 1;
+            return self.say(peer, &Response::Lost { id });
+        }
+        let stage = Stage::Held { token };
+        let request = RequestRecord::new(id, Some(lock), units, self.now, stage, false);
+        let asked = self.request_for(&request, lock, false);
+        let rivals = self.rivals(lock, &units);
+        // Of two who believe that they hold it, the one with the smaller token has lost it and does not know.
+        if rivals.iter().any(|(_, _, other)| *other > token) {
+            self.totals.lost += 1;
+            return self.say(peer, &Response::Lost { id });
+        }
+        for (rival, rival_id, _) in rivals {
+            self.take_away(rival, rival_id);
+        }
+        let Some(session) = self.session(peer) else { return };
+        if let Err(why) = session.put(request) {
+            return self.refuse(peer, id, why);
+        }
+        self.directory.use_again(lock).now.claimed();
+        self.totals.now.claimed();
+        self.totals.claimed += 1;
+        self.decide();
+        self.core.handle(ClientId(peer), asked, &mut self.replies);
+        debug_assert!(matches!(self.replies[..], [Reply { answer: CoreAnswer::Granted { .. }, .. }]));
+        self.replies.clear();
+        self.say(peer, &Response::Granted { id, token });
+    }
+
+    /// Who holds what conflicts with these units: session, request, token.
+    fn rivals(&self, lock: u64, units: &Units) -> Vec<(u32, RequestId, u64)> {
+        let keyed = self.directory.lock(lock).kind == Kind::Keyed;
+        let conflicts = |other: &Units| {
+            (units.mode == Mode::Exclusive || other.mode == Mode::Exclusive)
+                && (keyed || units.start < other.end && other.start < units.end)
+        };
+        self.holders(lock)
+            .filter(|(_, request, _)| conflicts(&request.units))
+            .map(|(p, r, t)| (p, r.id, t))
+            .collect()
+    }
+
+    /// Everybody who holds `lock`.
+    pub(crate) fn holders(&self, lock: u64) -> impl Iterator<Item = (u32, &RequestRecord, u64)> {
+        let sessions =
+            self.sessions.iter().enumerate().filter_map(|(peer, session)| Some((peer, session.as_ref()?)));
+        let requests = sessions.flat_map(|(peer, session)| {
+            session.slots.iter().flatten().map(move |request| (peer as u32, request))
+        });
+        requests.filter_map(move |(peer, request)| match request.stage {
+            Stage::Held { token } if request.lock == Some(lock) => Some((peer, request, token)),
+            _ => None,
+        })
+    }
+
+    /// Takes a lock away from its holder, who is told.
+    pub(crate) fn take_away(&mut self, peer: u32, id: RequestId) {
+        if self.unlock(peer, id) {
+            self.totals.lost += 1;
+            self.say(peer, &Response::Lost { id });
+        }
+    }
+
+    /// Claims are over: whoever waited for that is served, in the order in which they came.
+    pub(crate) fn open(&mut self) {
+        let Some(held_back) = self.held_back.take() else { return };
+        self.now = Instant::now();
+        tracing::info!(waiting = held_back.len(), "claims are over");
+        if let Err(why) = self.durable.open() {
+            tracing::error!("{why}");
+        }
+        for (peer, id) in held_back {
+            let Some(request) = self.session(peer).and_then(|session| session.request(id)) else { continue };
+            if !matches!(request.stage, Stage::HeldBack) {
+                self.upgrade_at_last(peer, id);
+                continue;
+            }
+            request.stage = Stage::Waiting;
+            let request = self.sessions[peer as usize]
+                .as_ref()
+                .and_then(|session| session.slots[slot(id) as usize].as_ref());
+            let request = request.expect("just seen");
+            let lock = request.lock.expect("only the server's own locks wait for claims");
+            let asked = self.request_for(request, lock, true);
+            self.core.handle(ClientId(peer), asked, &mut self.replies);
+        }
+        self.answer_all();
+    }
+}

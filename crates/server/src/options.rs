@@ -1,0 +1,251 @@
+//! What a server is told before it starts, and why it did not.
+
+#[cfg(feature = "rdma")]
+use super::rdma;
+use lockwright_fabric::backend::tcp;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where a server listens unless told otherwise: this machine only. (The port spells LOCK on a telephone.)
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:5625";
+
+/// How a server behaves: see [`Server::start`](super::Server::start).
+///
+/// ```
+/// use lockwright_server::ServerOptions;
+/// let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap());
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ServerOptions {
+    pub(super) listen: SocketAddr,
+    pub(super) secret: Option<tcp::Secret>,
+    pub(super) tls: Option<tcp::TlsServer>,
+    pub(super) metrics: Option<SocketAddr>,
+    pub(super) state: Option<PathBuf>,
+    pub(super) grace: Duration,
+    pub(super) heartbeat: Duration,
+    pub(super) exports: Vec<String>,
+    pub(super) lends: Vec<String>,
+    pub(super) threads: Option<usize>,
+    #[cfg(feature = "rdma")]
+    pub(super) rdma: Option<rdma::Side>,
+}
+
+/// The most threads that read connections.
+const MAX_THREADS: usize = 256;
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            listen: DEFAULT_LISTEN.parse().expect("it is an address"),
+            secret: None,
+            tls: None,
+            metrics: None,
+            state: None,
+            grace: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(1),
+            exports: Vec::new(),
+            lends: Vec::new(),
+            threads: None,
+            #[cfg(feature = "rdma")]
+            rdma: None,
+        }
+    }
+}
+
+impl ServerOptions {
+    /// Where to listen. Port 0 is any free one. Addresses that other machines can reach need a secret or TLS.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().listen("127.0.0.1:7000".parse().unwrap());
+    /// ```
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.listen = address;
+        self
+    }
+
+    /// A secret that clients must know, of at least 16 bytes.
+    ///
+    /// # Errors
+    /// If it is too short.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// assert!(ServerOptions::default().secret("short").is_err());
+    /// ```
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Result<Self, ServeError> {
+        self.secret = Some(tcp::Secret::new(secret).map_err(|error| ServeError::Trust(error.to_string()))?);
+        Ok(self)
+    }
+
+    /// The certificate chain and private key of the server, both PEM.
+    ///
+    /// # Errors
+    /// If they cannot be used.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// assert!(ServerOptions::default().tls(b"no certificate", b"no key").is_err());
+    /// ```
+    pub fn tls(mut self, certificates: &[u8], key: &[u8]) -> Result<Self, ServeError> {
+        let tls = tcp::TlsServer::from_pem(certificates, key);
+        self.tls = Some(tls.map_err(|error| ServeError::Trust(error.to_string()))?);
+        Ok(self)
+    }
+
+    /// Where to answer Prometheus (`GET /metrics`).
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().metrics("127.0.0.1:9000".parse().unwrap());
+    /// ```
+    pub fn metrics(mut self, address: SocketAddr) -> Self {
+        self.metrics = Some(address);
+        self
+    }
+
+    /// The file that remembers what must outlive a restart. Without one, clients lose their locks when the server is
+    /// restarted, and are told so.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().state("/var/lib/lockwright/serve.state");
+    /// ```
+    pub fn state(mut self, path: impl Into<PathBuf>) -> Self {
+        self.state = Some(path.into());
+        self
+    }
+
+    /// How long a silent client keeps its locks after three missed heartbeats, and how long a restarted server waits
+    /// for claims before it grants anything: five seconds unless told otherwise.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// # use std::time::Duration;
+    /// let options = ServerOptions::default().grace(Duration::from_secs(30));
+    /// ```
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// How often idle clients show that they are there: once a second unless told otherwise.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// # use std::time::Duration;
+    /// let options = ServerOptions::default().heartbeat(Duration::from_millis(200));
+    /// ```
+    pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
+        self.heartbeat = heartbeat.max(Duration::from_millis(10));
+        self
+    }
+
+    /// Offers a space of this host's shared memory, such as `shm:`, to clients, as `tcp://host:port/shm:`. It can be
+    /// called several times.
+    ///
+    /// Such a space is its user's alone, so a server that offers one lets nobody in who does not know its secret. Without a
+    /// [secret](Self::secret) it makes one that only processes of this user can read; they find it by themselves.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().export("shm:");
+    /// ```
+    pub fn export(mut self, space: impl Into<String>) -> Self {
+        self.exports.push(space.into());
+        self
+    }
+
+    /// How many threads read connections: one for every two cores unless told otherwise, but not more than eight. What they
+    /// read is decided by one of them at a time. More are of use where clients are on other machines.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().threads(16);
+    /// ```
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads.clamp(1, MAX_THREADS));
+        self
+    }
+
+    /// Lends memory for a space called `name`, whose locks clients take by verbs of their own: `lent:NAME` of this server.
+    /// It is meant for servers with RDMA, where the NIC executes the verbs and clients come by `rdma://`. Without, the
+    /// server's CPU executes them, and clients come by `tcp://`: that is slower than a space of the server's own, and there
+    /// for tests on machines without a NIC. It can be called several times.
+    ///
+    /// Clients can write anything into the words of such locks, so nobody is let in who does not know the server's secret, as
+    /// with [`export`](Self::export).
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().lend("stock");
+    /// ```
+    pub fn lend(mut self, name: impl Into<String>) -> Self {
+        self.lends.push(name.into());
+        self
+    }
+
+    /// Offers the same spaces over RDMA too, as `rdma://host:port/NAME`: `listen` is where clients and server meet, by TCP,
+    /// before they talk over queue pairs of `device`. Addresses that other machines can reach need a secret.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().rdma("127.0.0.1:5626".parse()?, "rxe0".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "rdma")]
+    pub fn rdma(
+        mut self,
+        listen: SocketAddr,
+        device: lockwright_fabric::backend::rdma::DeviceChoice,
+    ) -> Self {
+        self.rdma = Some(rdma::Side { listen, device });
+        self
+    }
+}
+
+/// Why a server did not start.
+///
+/// ```
+/// use lockwright_server::{ServeError, Server, ServerOptions};
+/// let options = ServerOptions::default().listen("0.0.0.0:0".parse().unwrap());
+/// assert!(matches!(Server::start(options), Err(ServeError::Exposed(_))));
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Strangers could reach it.
+    #[error(
+        "refusing to listen on {0}: other machines could reach it, and nothing would keep them out. Give \
+         --tls-cert and --tls-key, or --secret-file with a secret that clients must know; or listen on 127.0.0.1"
+    )]
+    Exposed(SocketAddr),
+    /// The address cannot be had.
+    #[error("cannot listen on {address}: {why}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        why: String,
+    },
+    /// The secret, certificate or key is no good.
+    #[error("{0}")]
+    Trust(String),
+    /// There is no RDMA device, or it cannot be used.
+    #[error("cannot serve over RDMA: {0}")]
+    Rdma(String),
+    /// The state file cannot be used.
+    #[error("the server's state in {path} cannot be used: {why}")]
+    State {
+        /// The file.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// There is no thread or no runtime to be had.
+    #[error("the server cannot be started: {0}")]
+    System(String),
+}

@@ -1,0 +1,155 @@
+//! A client, as the lock table knows it: what it calls itself, the names it uses, what it holds and wants.
+
+use super::directory::SpaceNumber;
+use super::exported::{Exported, Held};
+use super::lent::{self, Lent};
+use foldhash::quality::RandomState;
+use lockwright::LockName;
+pub(super) use lockwright::wire::MAX_REQUESTS;
+use lockwright::wire::{RequestId, Response, SERVER, Units, slot};
+use lockwright_fabric::backend::tcp::Inbox;
+use lockwright_fabric::observe::Mode;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Names that one client has open at a time.
+pub(super) const MAX_HANDLES: usize = 1 << 18;
+
+/// Where a session's locks are.
+#[derive(Clone, Debug)]
+pub(super) enum Space {
+    /// In this server.
+    Own(SpaceNumber),
+    /// In this host's shared memory.
+    Exported(Arc<Exported>),
+    /// In memory that is lent.
+    Lent(Arc<Lent>),
+}
+
+/// What a handle stands for.
+#[derive(Debug)]
+pub(super) enum Target {
+    Own(u64),
+    Exported(super::exported::Handle),
+    Lent { name: LockName, lock: u64, token_base: u64 },
+}
+
+/// Where a request stands.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Until claims are over.
+    HeldBack,
+    Waiting,
+    Held {
+        token: u64,
+    },
+    /// In shared memory: waited for by a task, or held by a guard.
+    Exported(Held),
+}
+
+/// A change of what is held that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// An upgrade, until claims are over.
+    HeldBack,
+    /// To this mode: noted, or decided and not yet to be had.
+    Asked(Mode),
+    /// An upgrade that was granted and could not be given is on its way back.
+    Undone,
+}
+
+/// A request that waits or is held.
+#[derive(Debug)]
+pub(super) struct RequestRecord {
+    pub(super) id: RequestId,
+    /// Of a server's own spaces.
+    pub(super) lock: Option<u64>,
+    pub(super) units: Units,
+    pub(super) since: Instant,
+    pub(super) stage: Stage,
+    /// Whether it had to queue.
+    pub(super) queued: bool,
+    /// Of one that is held: what is about to become of it.
+    pub(super) change: Option<Change>,
+    /// Since when its upgrade waits, and counts among those who wait.
+    pub(super) upgrades: Option<Instant>,
+    /// The token before the last change, of which the client may not have heard yet.
+    pub(super) before: Option<u64>,
+}
+
+impl RequestRecord {
+    pub(super) const fn new(
+        id: RequestId,
+        lock: Option<u64>,
+        units: Units,
+        since: Instant,
+        stage: Stage,
+        queued: bool,
+    ) -> Self {
+        Self { id, lock, units, since, stage, queued, change: None, upgrades: None, before: None }
+    }
+}
+
+/// One client.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    pub(super) inbox: Option<Inbox>,
+    /// What it calls itself.
+    pub(super) label: String,
+    pub(super) key: u128,
+    pub(super) space: Option<Space>,
+    /// Its place in a lent space, if its client takes the locks there by itself.
+    pub(super) lent: Option<Arc<lent::Guest>>,
+    /// By a hash with a random seed: clients choose the handles, and must not be able to make them collide.
+    pub(super) handles: HashMap<u64, Target, RandomState>,
+    pub(super) slots: Vec<Option<RequestRecord>>,
+    /// Requests taken, and how many of them it knows to be.
+    pub(super) taken: u64,
+    pub(super) told: u64,
+    /// Which of all sessions: numbers of clients are used again.
+    pub(super) serial: u64,
+}
+
+impl Session {
+    pub(super) fn say(&mut self, response: &Response) {
+        self.told = self.taken;
+        if let Some(inbox) = &self.inbox {
+            // A session that takes no more is over, or about to be.
+            inbox.deliver(SERVER, response.encode(self.taken));
+        }
+    }
+
+    /// The request with this id.
+    pub(super) fn request(&mut self, id: RequestId) -> Option<&mut RequestRecord> {
+        self.slots.get_mut(slot(id) as usize)?.as_mut().filter(|request| request.id == id)
+    }
+
+    /// Takes the request with this id out.
+    pub(super) fn take(&mut self, id: RequestId) -> Option<RequestRecord> {
+        self.slots.get_mut(slot(id) as usize)?.take_if(|request| request.id == id)
+    }
+
+    /// Whether another request has the slot of this one.
+    pub(super) fn has_slot_of(&self, id: RequestId) -> bool {
+        self.slots.get(slot(id) as usize).is_some_and(Option::is_some)
+    }
+
+    /// Puts a request into its slot, which must be free.
+    pub(super) fn put(&mut self, request: RequestRecord) -> Result<(), &'static str> {
+        let at = slot(request.id) as usize;
+        if at >= MAX_REQUESTS as usize {
+            return Err("a client can hold and want 65536 locks at a time, not more");
+        }
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, || None);
+        }
+        match &mut self.slots[at] {
+            Some(_) => Err("the request's number is in use"),
+            free => {
+                *free = Some(request);
+                Ok(())
+            }
+        }
+    }
+}

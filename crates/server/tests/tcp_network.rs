@@ -1,0 +1,208 @@
+//! A network between clients and their server that cuts connections, hangs without closing them, and comes back: nothing
+//! is lost or done twice while a session lives, and whoever was given up learns it.
+#![cfg(target_os = "linux")]
+
+mod apart;
+
+use apart::eventually;
+use lockwright::inspect::{EntryState, Inspector};
+use lockwright::{ChangeError, Client, GuardState, TryLockError};
+use lockwright_server::{Server, ServerOptions};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Carries bytes between clients and a server, as long as it is told to.
+#[derive(Clone)]
+struct Network {
+    address: SocketAddr,
+    inside: Arc<Inside>,
+}
+
+#[derive(Default)]
+struct Inside {
+    /// Nothing gets through, and nothing is closed.
+    hangs: AtomicBool,
+    lines: Mutex<Vec<TcpStream>>,
+}
+
+impl Network {
+    fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let network = Self { address: listener.local_addr().unwrap(), inside: Arc::default() };
+        let inside = Arc::clone(&network.inside);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                // A network that hangs takes connections, and that is all.
+                let Ok(far) = TcpStream::connect(server) else { continue };
+                inside.lines.lock().unwrap().extend([client.try_clone().unwrap(), far.try_clone().unwrap()]);
+                for (mut from, mut to) in
+                    [(client.try_clone().unwrap(), far.try_clone().unwrap()), (far, client)]
+                {
+                    let inside = Arc::clone(&inside);
+                    std::thread::spawn(move || {
+                        let mut bytes = [0; 4096];
+                        while let Ok(read) = from.read(&mut bytes) {
+                            while inside.hangs.load(SeqCst) {
+                                std::thread::sleep(Duration::from_millis(5));
+                            }
+                            if read == 0 || to.write_all(&bytes[..read]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+                    });
+                }
+            }
+        });
+        network
+    }
+
+    fn client(&self) -> Client {
+        Client::open(&format!("tcp://{}", self.address)).unwrap()
+    }
+
+    /// Ends every connection, wherever its bytes are.
+    fn cut(&self) {
+        for line in self.inside.lines.lock().unwrap().drain(..) {
+            let _ = line.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn hang(&self, hangs: bool) {
+        self.inside.hangs.store(hangs, SeqCst);
+    }
+}
+
+fn server() -> Server {
+    let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap());
+    Server::start(options.heartbeat(Duration::from_millis(50)).grace(Duration::from_millis(400))).unwrap()
+}
+
+#[test]
+fn connections_that_break_lose_nothing_and_do_nothing_twice() {
+    let server = server();
+    let network = Network::to(server.address());
+    let (counter, newest, lost) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let (stop, cuts) = (AtomicBool::new(false), 40);
+    let stopped = || stop.load(SeqCst);
+    std::thread::scope(|threads| {
+        let workers: Vec<_> = (0..4)
+            .map(|number| {
+                let client = network.client();
+                let (counter, newest, lost, stopped) = (&counter, &newest, &lost, &stopped);
+                threads.spawn(move || {
+                    let (mutex, range) = (client.mutex("a").unwrap(), client.range_lock("a").unwrap());
+                    let mut round = 0;
+                    while !stopped() {
+                        round += 1;
+                        // Names come and go, waiters give up, and ranges are held meanwhile.
+                        drop(client.mutex(format!("{number} {round}")).unwrap());
+                        let _apart = range.write(number * 10..number * 10 + 10).wait().unwrap();
+                        let _ = mutex.lock_timeout(Duration::from_micros(300)).wait();
+                        let guard = mutex.lock().wait().unwrap();
+                        let before = counter.load(SeqCst);
+                        counter.store(before + 1, SeqCst);
+                        assert!(newest.swap(guard.token(), SeqCst) < guard.token(), "tokens rise");
+                        assert_eq!(counter.load(SeqCst), before + 1, "two were in at once");
+                        if guard.unlock().wait().is_err() {
+                            lost.fetch_add(1, SeqCst);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..cuts {
+            std::thread::sleep(Duration::from_millis(40));
+            network.cut();
+        }
+        stop.store(true, SeqCst);
+        for worker in workers {
+            worker.join().unwrap();
+        }
+    });
+    println!("{} updates over {cuts} cuts, {} unlocks in doubt", counter.load(SeqCst), lost.load(SeqCst));
+    assert_eq!(lost.load(SeqCst), 0, "sessions outlive their connections");
+    // Nothing is left behind by requests that were on their way when a connection broke.
+    let inspector = lockwright::inspect::Inspector::open(&format!("tcp://{}", server.address())).unwrap();
+    eventually("everything is given back", || inspector.entries().unwrap().is_empty());
+}
+
+#[test]
+fn a_client_behind_a_network_that_hangs_is_uncertain_then_given_up_and_learns_it() {
+    let server = server();
+    let network = Network::to(server.address());
+    let far = network.client();
+    let near = Client::open(&format!("tcp://{}", server.address())).unwrap();
+    let guard = far.mutex("a").unwrap().lock().wait().unwrap();
+    let short = far.mutex("b").unwrap().lock().wait().unwrap();
+    // Shorter than the server waits: nothing happens but doubt.
+    network.hang(true);
+    eventually("doubt", || guard.state() == GuardState::Uncertain);
+    network.hang(false);
+    eventually("relief", || guard.state() == GuardState::Held);
+    short.unlock().wait().unwrap();
+    // Longer: the lock goes on, and the old holder learns it when it can be told.
+    network.hang(true);
+    assert_eq!(near.mutex("a").unwrap().try_lock().unwrap_err(), TryLockError::Busy);
+    let next = near.mutex("a").unwrap().lock().wait().unwrap();
+    assert!(next.token() > guard.token());
+    assert_ne!(guard.state(), GuardState::Held, "nobody believes to hold what another one has");
+    let lost = guard.lost();
+    network.hang(false);
+    network.cut();
+    eventually("the loss", || lost.is_lost());
+    assert!(guard.unlock().wait().is_err());
+    drop(next);
+    assert!(far.mutex("a").unwrap().lock().wait().is_ok(), "the client goes on");
+}
+
+#[test]
+fn an_upgrade_that_waits_outlives_its_connection_and_is_lost_with_its_session() {
+    let server = server();
+    let network = Network::to(server.address());
+    let near = Client::open(&format!("tcp://{}", server.address())).unwrap().rwlock("a").unwrap();
+    let far = network.client().rwlock("a").unwrap();
+    let inspector = Inspector::open(&format!("tcp://{}", server.address())).unwrap();
+    let waits = || inspector.entries().unwrap().iter().any(|entry| entry.state == EntryState::Waiting);
+    let (mut guard, other) = (far.read().wait().unwrap(), near.read().wait().unwrap());
+    std::thread::scope(|threads| {
+        let upgrade = threads.spawn(|| guard.upgrade().wait());
+        eventually("it waits", waits);
+        for _ in 0..3 {
+            network.cut();
+            std::thread::sleep(Duration::from_millis(30));
+            assert!(waits(), "sessions outlive their connections");
+        }
+        drop(other);
+        upgrade.join().unwrap().unwrap();
+    });
+    assert!(!guard.is_shared() && near.try_read().is_err());
+    // Cut in the middle of changes, nothing is lost or done twice.
+    for round in 0..30 {
+        if round % 3 == 0 {
+            network.cut();
+        }
+        guard.downgrade().wait().unwrap();
+        drop(near.read().wait().unwrap());
+        assert!(near.try_write().is_err());
+        guard.upgrade().wait().unwrap();
+        assert!(near.try_read().is_err());
+    }
+    guard.downgrade().wait().unwrap();
+    let other = near.read().wait().unwrap();
+    std::thread::scope(|threads| {
+        let upgrade = threads.spawn(|| guard.upgrade().wait());
+        eventually("it waits", waits);
+        network.hang(true);
+        eventually("it is given up", || !waits());
+        network.hang(false);
+        network.cut();
+        assert!(matches!(upgrade.join().unwrap(), Err(ChangeError::Lost { .. })));
+    });
+    assert_eq!(guard.state(), GuardState::Lost);
+    drop(other);
+    assert!(near.write().wait().is_ok());
+}

@@ -1,0 +1,32 @@
+//! Which packages and programs the chores are about. When one of them is renamed or moved, only this file changes
+//! (and the table in `tidy/layers.rs`, which says who may see whom).
+
+/// A program of the workspace.
+pub(crate) struct Program {
+    /// The package it is in.
+    pub(crate) package: &'static str,
+    /// The program itself.
+    pub(crate) name: &'static str,
+}
+
+/// What explores the protocols: `check --all --json`.
+pub(crate) const EXPLORER: Program = Program { package: "lockwright-lab", name: "lockwright-lab" };
+
+/// The package that is linted once more without its default features.
+pub(crate) const SLIM: &str = "lockwright-fabric";
+
+/// Packages with tests on real queue pairs, in the order in which they run; the test is called `rdma` in each.
+pub(crate) const RDMA_TESTS: [&str; 4] =
+    ["lockwright-fabric", "lockwright-proofs", "lockwright-server", "lockwright-cli"];
+
+/// The package of the RDMA backend, whose unit tests need no device.
+pub(crate) const RDMA_BACKEND: &str = "lockwright-fabric";
+
+/// The program that tests on real queue pairs run.
+pub(crate) const COMMAND: &str = "lockwright";
+
+/// What is optimised in the dev profile and need not be where nothing is explored.
+pub(crate) const SIMULATOR: &str = "lockwright-sim";
+
+/// The package and the test that run under Miri.
+pub(crate) const MIRI: (&str, &str) = ("lockwright-locks", "qplock_threads");
