@@ -115,7 +115,7 @@ fn space() -> Finding {
     let folder = std::env::var("LOCKWRIGHT_DIR").unwrap_or_else(|_| "/dev/shm".to_owned());
     let path = Path::new(&folder).join(format!("lockwright-doctor-{}.space", std::process::id()));
     let took = || -> Result<u64> {
-        let client = Client::open(&format!("shm:{}", path.display()))?;
+        let client = Client::open(&format!("shm:{}", path.display())).wait()?;
         let guard = client.mutex("doctor")?.lock().wait()?;
         let token = guard.token();
         guard.unlock().wait()?;

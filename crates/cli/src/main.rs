@@ -73,7 +73,7 @@ impl TrustArgs {
             |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut options = lockwright::Client::options();
         if let Some(path) = &self.secret_file {
-            options = options.secret(read(path)?)?;
+            options = options.secret(read(path)?);
         }
         if let Some(path) = &self.tls_ca {
             options = options.tls(read(path)?);

@@ -296,14 +296,14 @@ fn a_server_without_descriptors_takes_no_lock_from_a_local_process() {
     let address = said["listening"].as_str().unwrap();
     let run = ["run", "--space", "shm:", "h", "--", "sh", "-c", "echo in; exec sleep 60"];
     let holder = Started::new(with_folder(lockwright(&run)));
-    let options = lockwright::Client::options().secret(SECRET).unwrap();
-    let lock = options.open(&format!("tcp://{address}/shm:")).unwrap().mutex("h").unwrap();
-    assert!(matches!(lock.try_lock(), Err(TryLockError::Busy)));
+    let options = lockwright::Client::options().secret(SECRET);
+    let lock = options.open(&format!("tcp://{address}/shm:")).wait().unwrap().mutex("h").unwrap();
+    assert!(matches!(lock.try_lock().wait(), Err(TryLockError::Busy)));
     // More than it has room for: some wait to be accepted.
     let crowd: Vec<_> = (0..2 * DESCRIPTORS).map(|_| TcpStream::connect(address).unwrap()).collect();
     let open = || fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
     eventually("a server without descriptors", || open() >= DESCRIPTORS as usize);
-    assert!(matches!(lock.try_lock(), Err(TryLockError::Busy)));
+    assert!(matches!(lock.try_lock().wait(), Err(TryLockError::Busy)));
     drop(crowd);
     holder.send(Signal::SIGTERM);
     let (code, _, err) = holder.end();

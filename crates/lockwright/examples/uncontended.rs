@@ -6,7 +6,7 @@ use std::time::Instant;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     const CYCLES: u32 = 200_000;
     let path = format!("/dev/shm/lockwright-uncontended-{}", std::process::id());
-    let client = Client::open(&format!("shm:{path}"))?;
+    let client = Client::open(&format!("shm:{path}")).wait()?;
     let (mutex, range) = (client.mutex("a")?, client.range_lock("a")?);
     let file = std::fs::File::create(format!("{path}.flock"))?;
     let time = |what: &str, cycle: &mut dyn FnMut() -> Result<(), Box<dyn std::error::Error>>| {

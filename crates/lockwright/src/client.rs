@@ -17,7 +17,9 @@ use crate::remote::{Remote, RemoteBackend, RemoteOptions, address, secret};
 use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::{Arc, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// How a client opens a space: see [`Client::options`].
@@ -25,14 +27,15 @@ use std::time::Duration;
 /// ```
 /// use lockwright::ClientOptions;
 /// use std::time::Duration;
-/// let client = ClientOptions::default().lease(Duration::from_secs(60)).open("mem:")?;
+/// let client = ClientOptions::default().lease(Duration::from_secs(60)).open("mem:").wait()?;
 /// # Ok::<(), lockwright::OpenError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ClientOptions {
     lease: Duration,
-    secret: Option<tcp::Secret>,
+    /// Or what is wrong with it.
+    secret: Option<Result<tcp::Secret, String>>,
     roots: Option<Vec<u8>>,
     #[cfg(feature = "rdma")]
     device: lockwright_fabric::backend::rdma::DeviceChoice,
@@ -69,18 +72,16 @@ impl ClientOptions {
         self
     }
 
-    /// The secret that the server wants its clients to know.
-    ///
-    /// # Errors
-    /// If it is too short to be one.
+    /// The secret that the server wants its clients to know. One that is too short is refused when the space is opened.
     ///
     /// ```
-    /// assert!(lockwright::Client::options().secret("short").is_err());
+    /// use lockwright::{Client, OpenError};
+    /// let refused = Client::options().secret("short").open("tcp://localhost").wait();
+    /// assert!(matches!(refused, Err(OpenError::Credentials(_))));
     /// ```
-    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Result<Self, OpenError> {
-        self.secret =
-            Some(tcp::Secret::new(secret).map_err(|error| OpenError::Credentials(error.to_string()))?);
-        Ok(self)
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.secret = Some(tcp::Secret::new(secret).map_err(|error| error.to_string()));
+        self
     }
 
     /// Encrypts, and trusts servers whose certificate is among these (PEM) or signed by one of them, and is made out
@@ -89,7 +90,7 @@ impl ClientOptions {
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let options = lockwright::Client::options().tls(std::fs::read("ca.pem")?);
-    /// let client = options.open("tcp://locks.example.org/stock")?;
+    /// let client = options.open("tcp://locks.example.org/stock").wait()?;
     /// # Ok(()) }
     /// ```
     pub fn tls(mut self, roots: impl Into<Vec<u8>>) -> Self {
@@ -123,7 +124,7 @@ impl ClientOptions {
             #[cfg(feature = "rdma")]
             By::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
                 device: self.device.clone(),
-                secret: self.secret.clone().or_else(|| secret::of(&server)),
+                secret: self.secret_for(&server)?,
                 name: wish(&space, one_sided),
                 ..lockwright_fabric::backend::rdma::RdmaOptions::default()
             })),
@@ -131,12 +132,21 @@ impl ClientOptions {
         Ok(RemoteOptions { server, space, one_sided, lease: self.lease, transport })
     }
 
+    /// The secret for `server`: the one that was given, or the one that this user's own server has left for its clients.
+    #[cfg(target_os = "linux")]
+    fn secret_for(&self, server: &str) -> Result<Option<tcp::Secret>, OpenError> {
+        match &self.secret {
+            Some(given) => given.clone().map(Some).map_err(OpenError::Credentials),
+            None => Ok(secret::of(server)),
+        }
+    }
+
     #[cfg(target_os = "linux")]
     fn tcp(&self, server: &str) -> Result<Transport, OpenError> {
         let tls = self.roots.as_ref().map(|roots| tcp::TlsClient::from_pem(roots, address::host(server)));
         let tls = tls.transpose().map_err(|error| OpenError::Credentials(error.to_string()))?;
         let connect = tcp::ConnectOptions {
-            secret: self.secret.clone().or_else(|| secret::of(server)),
+            secret: self.secret_for(server)?,
             tls,
             name: label(),
             ..tcp::ConnectOptions::default()
@@ -146,14 +156,16 @@ impl ClientOptions {
 
     /// Opens the space at `address`: see [`Client::open`].
     ///
-    /// # Errors
-    /// If the address is none, or the space cannot be used.
-    ///
     /// ```
-    /// assert!(lockwright::Client::options().open("nonsense").is_err());
+    /// assert!(lockwright::Client::options().open("nonsense").wait().is_err());
     /// ```
-    pub fn open(&self, address: &str) -> Result<Client, OpenError> {
-        let home: Arc<dyn Backend> = match Address::parse(address)? {
+    pub fn open(&self, address: &str) -> Open {
+        Open { state: OpenState::New { options: self.clone(), address: address.to_owned() } }
+    }
+
+    /// Opens the space on this thread.
+    fn open_here(&self, address: &str) -> Result<Client, OpenError> {
+        let space: Arc<dyn Backend> = match Address::parse(address)? {
             Address::Mem => Arc::new(MemBackend::new()),
             #[cfg(target_os = "linux")]
             Address::Shm(path) => {
@@ -172,7 +184,102 @@ impl ClientOptions {
                 Arc::new(RemoteBackend::new(Remote::open(self.remote(by, server, space, false)?)?))
             }
         };
-        Client::at(home, address)
+        Client::at(space, address)
+    }
+}
+
+/// A space that is being opened: `.await` it, or [`wait`](Self::wait) for it. Nothing happens before that.
+///
+/// Awaited, it connects on a thread of its own, so it never blocks the thread that polls it.
+///
+/// # Cancelling
+/// Dropping it gives up: what was opened meanwhile is closed.
+///
+/// ```
+/// # async fn example() -> Result<(), lockwright::OpenError> {
+/// let client = lockwright::Client::open("shm:").await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is opened before it is awaited, or waited for"]
+pub struct Open {
+    state: OpenState,
+}
+
+#[derive(Debug)]
+enum OpenState {
+    New { options: ClientOptions, address: String },
+    Opening(Arc<std::sync::Mutex<Opening>>),
+    Done,
+}
+
+/// What the thread that opens a space and the task that waits for it share.
+#[derive(Debug, Default)]
+struct Opening {
+    opened: Option<Result<Client, OpenError>>,
+    waker: Option<Waker>,
+}
+
+impl Open {
+    /// Opens the space on this thread, and blocks it meanwhile: for no time worth mentioning if the space is on this host,
+    /// until the server answers or cannot be reached otherwise.
+    ///
+    /// # Errors
+    /// If the address is none, or the space cannot be used.
+    ///
+    /// # Panics
+    /// If it was polled before.
+    ///
+    /// ```
+    /// let client = lockwright::Client::open("mem:").wait()?;
+    /// # Ok::<(), lockwright::OpenError>(())
+    /// ```
+    pub fn wait(self) -> Result<Client, OpenError> {
+        match self.state {
+            OpenState::New { options, address } => options.open_here(&address),
+            _ => panic!("a space was opened with wait() after it was polled"),
+        }
+    }
+}
+
+impl Future for Open {
+    type Output = Result<Client, OpenError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let OpenState::New { options, address } = &self.state {
+            let (options, address) = (options.clone(), address.clone());
+            let opening = Arc::new(std::sync::Mutex::new(Opening::default()));
+            let theirs = Arc::clone(&opening);
+            let failed =
+                |error: std::io::Error| OpenError::Failed { space: address.clone(), why: error.to_string() };
+            let thread = std::thread::Builder::new().name("lockwright-open".to_owned());
+            let space = address.clone();
+            let spawned = thread.spawn(move || {
+                let opened = options.open_here(&space);
+                let mut opening = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+                opening.opened = Some(opened);
+                let waker = opening.waker.take();
+                drop(opening);
+                waker.into_iter().for_each(Waker::wake);
+            });
+            if let Err(error) = spawned {
+                let error = failed(error);
+                self.state = OpenState::Done;
+                return Poll::Ready(Err(error));
+            }
+            self.state = OpenState::Opening(opening);
+        }
+        let OpenState::Opening(opening) = &self.state else {
+            panic!("an open was polled after it was done");
+        };
+        let mut shared = opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(opened) = shared.opened.take() else {
+            shared.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        drop(shared);
+        self.state = OpenState::Done;
+        Poll::Ready(opened)
     }
 }
 
@@ -250,7 +357,7 @@ impl Address {
 /// ```
 /// use lockwright::Client;
 ///
-/// let client = Client::open("mem:")?; // "shm:" for all processes of this host
+/// let client = Client::open("mem:").wait()?; // "shm:" for all processes of this host
 /// let guard = client.mutex("orders/42")?.lock().wait()?;
 /// println!("alone, with token {}", guard.token());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -262,14 +369,15 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Shared {
-    home: Arc<dyn Backend>,
+    space: Arc<dyn Backend>,
     progress: Arc<Progress>,
     /// Locks that somebody of this client has a handle for: one [`Core`] each.
     cores: std::sync::Mutex<HashMap<(LockName, Kind), Weak<Core>>>,
 }
 
 impl Client {
-    /// Opens a space by its address, and makes it if it is not there.
+    /// Opens a space by its address, and makes it if it is not there. `.await` it, or `.wait()`: it talks to the server if
+    /// there is one.
     ///
     /// | address | space |
     /// |---|---|
@@ -286,9 +394,9 @@ impl Client {
     /// If the address is none, or the space cannot be used.
     ///
     /// ```
-    /// assert!(lockwright::Client::open("mem:").is_ok());
+    /// assert!(lockwright::Client::open("mem:").wait().is_ok());
     /// ```
-    pub fn open(address: &str) -> Result<Self, OpenError> {
+    pub fn open(address: &str) -> Open {
         Self::options().open(address)
     }
 
@@ -296,25 +404,25 @@ impl Client {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// let client = lockwright::Client::options().lease(Duration::from_secs(30)).open("mem:")?;
+    /// let client = lockwright::Client::options().lease(Duration::from_secs(30)).open("mem:").wait()?;
     /// # Ok::<(), lockwright::OpenError>(())
     /// ```
     pub fn options() -> ClientOptions {
         ClientOptions::default()
     }
 
-    fn at(home: Arc<dyn Backend>, address: &str) -> Result<Self, OpenError> {
-        let beating = Arc::clone(&home);
+    fn at(space: Arc<dyn Backend>, address: &str) -> Result<Self, OpenError> {
+        let beating = Arc::clone(&space);
         let progress = Progress::start(move || beating.heartbeat())
             .map_err(|error| OpenError::Failed { space: address.to_owned(), why: error.to_string() })?;
-        let shared = Shared { home, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
+        let shared = Shared { space, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     fn core(&self, name: impl AsRef<[u8]>, kind: Kind) -> Result<Arc<Core>, HandleError> {
         let name = LockName::new(name)?;
         let key = (name.clone(), kind);
-        let Shared { home, progress, cores } = &*self.shared;
+        let Shared { space, progress, cores } = &*self.shared;
         let mut cores = cores.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(core) = cores.get(&key).and_then(Weak::upgrade) {
             return Ok(core);
@@ -322,20 +430,21 @@ impl Client {
         if cores.len() == cores.capacity() {
             cores.retain(|_, core| core.strong_count() > 0);
         }
-        let bound = home.bind(&name, kind)?;
-        let (home, progress) = (Arc::clone(home), Arc::clone(progress));
-        let core = Arc::new(Core::new(home, progress, name, kind, bound));
+        let bound = space.bind(&name, kind)?;
+        let (space, progress) = (Arc::clone(space), Arc::clone(progress));
+        let core = Arc::new(Core::new(space, progress, name, kind, bound));
         cores.insert(key, Arc::downgrade(&core));
         Ok(core)
     }
 
-    /// The mutex called `name`: up to 255 bytes, any but NUL.
+    /// The mutex called `name`: up to 255 bytes, any but NUL. Does not wait: a server is told of the name with the first
+    /// request. (In `lent:` spaces it takes a round trip.)
     ///
     /// # Errors
     /// If the name cannot be one, or the space is full.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let lock = client.mutex("orders/42")?;
     /// # Ok::<(), lockwright::HandleError>(())
     /// ```
@@ -343,13 +452,14 @@ impl Client {
         self.core(name, Kind::Keyed).map(Mutex::new)
     }
 
-    /// The reader-writer lock called `name`. The [mutex](Self::mutex) of that name is the same lock.
+    /// The reader-writer lock called `name`. The [mutex](Self::mutex) of that name is the same lock. Waits as
+    /// little as that.
     ///
     /// # Errors
     /// If the name cannot be one, or the space is full.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let lock = client.rwlock("config")?;
     /// # Ok::<(), lockwright::HandleError>(())
     /// ```
@@ -357,13 +467,14 @@ impl Client {
         self.core(name, Kind::Keyed).map(RwLock::new)
     }
 
-    /// The range lock called `name`. It has nothing to do with the mutex of that name.
+    /// The range lock called `name`. It has nothing to do with the mutex of that name. Waits as little
+    /// as [`mutex`](Self::mutex).
     ///
     /// # Errors
     /// If the name cannot be one, the space is full, or it has no range locks.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let lock = client.range_lock("data.bin")?;
     /// # Ok::<(), lockwright::HandleError>(())
     /// ```
@@ -382,7 +493,7 @@ impl Client {
     /// Then nothing has changed.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let _guard = client.mutex("a").unwrap().lock().wait().unwrap();
     /// let mut child = std::process::Command::new("true").spawn().unwrap();
     /// client.hold_while_process_lives(child.id())?;
@@ -390,15 +501,15 @@ impl Client {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn hold_while_process_lives(&self, pid: u32) -> std::io::Result<bool> {
-        self.shared.home.hold_while_process_lives(pid)
+        self.shared.space.hold_while_process_lives(pid)
     }
 
-    /// Waits until whatever was given up half-way is done, for at most `patience`; says whether it is. Worth a call
+    /// Blocks until whatever was given up half-way is done, for at most `patience`; says whether it is. Worth a call
     /// before a process ends: what it leaves in a queue, others have to clear away.
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// assert!(client.settle(Duration::from_millis(100)));
     /// ```
     pub fn settle(&self, patience: Duration) -> bool {

@@ -1,16 +1,5 @@
-//! What can go wrong, one narrow enum per operation, and the same word for the same thing in all of them.
-//!
-//! | word | means | what to do |
-//! |---|---|---|
-//! | `TimedOut` | the time given was over first | try again, or give up |
-//! | `Busy` | another holder is in the way, and it was only tried | try again later, or wait |
-//! | `Lost` | the lock was held and has been taken away | stop; redo the work under a new lock |
-//! | `Evicted` | this process was silent for longer than its lease, again and again | a longer lease, or a less busy host |
-//! | `Disconnected` | the space, or the server that has it, cannot be reached | see the text; try again |
-//! | `Refused` | the server said no | see the text |
-//! | `Unsupported` | this space, or this build, cannot do it | another address, or another call |
-//! | `TooManyClients`, `TooManyLocks` | the space is full | end clients, drop handles or guards |
-//! | `BadRange` | the range cannot be locked | another range |
+//! What can go wrong: one narrow enum per operation, and the same word for the same thing in all of them. The front page of
+//! the crate has the table of words.
 
 use crate::name::{LockName, NameError};
 #[cfg(target_os = "linux")]
@@ -23,7 +12,7 @@ use std::ops::Range;
 ///
 /// ```
 /// use lockwright::{Client, OpenError};
-/// assert!(matches!(Client::open("carrier-pigeon:"), Err(OpenError::Address(_))));
+/// assert!(matches!(Client::open("carrier-pigeon:").wait(), Err(OpenError::Address(_))));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -66,7 +55,7 @@ impl OpenError {
 /// Why a handle for a lock could not be made.
 ///
 /// ```
-/// # let client = lockwright::Client::open("mem:").unwrap();
+/// # let client = lockwright::Client::open("mem:").wait().unwrap();
 /// use lockwright::HandleError;
 /// assert!(matches!(client.mutex(""), Err(HandleError::Name(_))));
 /// ```
@@ -90,7 +79,7 @@ pub enum HandleError {
 /// Why a lock was not granted.
 ///
 /// ```
-/// # let client = lockwright::Client::open("mem:").unwrap();
+/// # let client = lockwright::Client::open("mem:").wait().unwrap();
 /// use lockwright::LockError;
 /// use std::time::Duration;
 /// let lock = client.mutex("a").unwrap();
@@ -178,11 +167,11 @@ impl LockError {
 /// Why a lock could not be taken at once.
 ///
 /// ```
-/// # let client = lockwright::Client::open("mem:").unwrap();
+/// # let client = lockwright::Client::open("mem:").wait().unwrap();
 /// use lockwright::TryLockError;
 /// let lock = client.mutex("a").unwrap();
-/// let _held = lock.try_lock().unwrap();
-/// assert!(matches!(lock.try_lock(), Err(TryLockError::Busy)));
+/// let _held = lock.try_lock().wait().unwrap();
+/// assert!(matches!(lock.try_lock().wait(), Err(TryLockError::Busy)));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -198,7 +187,7 @@ pub enum TryLockError {
 /// What an unlock found out.
 ///
 /// ```
-/// # let client = lockwright::Client::open("mem:").unwrap();
+/// # let client = lockwright::Client::open("mem:").wait().unwrap();
 /// let guard = client.mutex("a").unwrap().lock().wait().unwrap();
 /// assert_eq!(guard.unlock().wait(), Ok(()));
 /// ```
@@ -219,12 +208,11 @@ pub enum UnlockError {
 /// Why a held lock was not changed.
 ///
 /// ```
-/// # let client = lockwright::Client::open("mem:").unwrap();
+/// # let client = lockwright::Client::open("mem:").wait().unwrap();
 /// use lockwright::ChangeError;
 /// let lock = client.rwlock("a").unwrap();
-/// let (mut one, _two) = (lock.read().wait().unwrap(), lock.read().wait().unwrap());
-/// assert_eq!(one.try_upgrade(), Err(ChangeError::Busy));
-/// assert!(one.is_shared());
+/// let (one, _two) = (lock.read().wait().unwrap(), lock.read().wait().unwrap());
+/// assert_eq!(one.try_upgrade().wait().unwrap_err().error, ChangeError::Busy);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

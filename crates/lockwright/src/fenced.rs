@@ -93,7 +93,7 @@ pub enum FencedError {
 /// # let folder = std::env::temp_dir().join(format!("lockwright-doc-{}", std::process::id()));
 /// # std::fs::create_dir_all(&folder).unwrap();
 /// # let path = folder.join("state");
-/// let client = Client::open("mem:").unwrap();
+/// let client = Client::open("mem:").wait().unwrap();
 /// let guard = client.mutex("state").unwrap().lock().wait().unwrap();
 /// let mut file = FencedFile::open(&path).unwrap();
 /// file.write(guard.token(), b"42").unwrap();

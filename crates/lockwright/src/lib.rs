@@ -5,23 +5,80 @@
 //! ```
 //! use lockwright::Client;
 //!
-//! let client = Client::open("mem:")?;
+//! let client = Client::open("mem:").wait()?;
 //! let orders = client.mutex("orders/42")?;
-//! let guard = orders.lock().wait()?; // in async code: .lock().await?
+//! let guard = orders.lock().wait()?;
 //! println!("alone here; writes carry token {}", guard.token());
 //! guard.unlock().wait()?; // or just drop it
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - [`Client`]: an opened space. [`Mutex`], [`RwLock`], [`RangeLock`]: handles by name. [`LockSet`]: several at once.
-//! - [`Acquire`]: await it on any executor, or `.wait()` without one; drop it to give up.
-//! - [`Guard`]: the held lock, its [token](Guard::token) and its [state](Guard::state). It can be
-//!   [upgraded](Guard::upgrade), [downgraded](Guard::downgrade), and [given back in part](Guard::unlock_part).
-//! - Locks for other machines are served by the crate `lockwright-server`.
-//! - [`inspect`]: who holds what, who waits, and how to break a lock.
-//! - [`fenced`]: how a resource refuses writes from the past.
+//! # One rule
+//! Every call that may wait returns a future. `.await` it in async code, on any executor, or `.wait()` it to block the
+//! calling thread, without any. Nothing happens before that; dropping it gives up.
 //!
-//! What this crate must not do: see the simulator. Whoever links it compiles none of that.
+//! ```
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = lockwright::Client::open("shm:").await?;
+//! let guard = client.rwlock("config")?.read().await?;
+//! let guard = guard.upgrade().await?;
+//! guard.unlock().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! | to | call | returns |
+//! |---|---|---|
+//! | open a space | [`Client::open`], [`ClientOptions::open`] | [`Client`] |
+//! | name a lock | [`Client::mutex`], [`rwlock`](Client::rwlock), [`range_lock`](Client::range_lock) | [`Mutex`], [`RwLock`], [`RangeLock`] |
+//! | wait for it | [`Mutex::lock`], [`RwLock::read`], [`RwLock::write`], [`RangeLock::read`], [`RangeLock::write`]; `*_timeout` | [`MutexGuard`], [`RwLockReadGuard`], … |
+//! | only try | `try_lock`, `try_read`, `try_write` | the same, or [`TryLockError::Busy`] |
+//! | take several | [`LockSet`] | [`SetGuard`] |
+//! | change it | [`upgrade`](RwLockReadGuard::upgrade), [`downgrade`](RwLockWriteGuard::downgrade), [`unlock_part`](RangeWriteGuard::unlock_part) | the other guard, or [`NotChanged`] |
+//! | watch it | [`state`](AnyGuard::state), [`lost`](AnyGuard::lost), [`uncertain`](AnyGuard::uncertain) | [`GuardState`], [`LostReason`] |
+//! | give it back | [`unlock`](AnyGuard::unlock), or drop the guard | what was found |
+//! | take any guard | [`AnyGuard`], [`LockGuard`] | |
+//!
+//! # Addresses
+//! | address | the space | who shares it | offers upgrade, downgrade, parts |
+//! |---|---|---|---|
+//! | `mem:` | a new one inside this process | clones of the client | yes |
+//! | `shm:`, `shm:NAME`, `shm:/PATH` | in this host's shared memory; no server | processes of this user | no |
+//! | `tcp://HOST:PORT/NAME` | a server's own | every host that reaches the server | yes |
+//! | `tcp://HOST:PORT/shm:` | the server's host's shared memory, exported by it | both of the above | no |
+//! | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA (feature `rdma`) | | yes |
+//! | `rdma://HOST:PORT/lent:NAME` | memory of the server that clients access one-sidedly | | no |
+//!
+//! # When something fails
+//! - A process that **dies** loses its locks at once; those who wait get them.
+//! - A process that is **stopped** or cannot reach its server keeps its locks for its [lease](ClientOptions::lease), then
+//!   loses them. Until it knows, its guards are [`Uncertain`](GuardState::Uncertain); then they are held again, or
+//!   [`Lost`](GuardState::Lost), with a [reason](LostReason).
+//! - A lost lock cannot call back a write that is under way. Every grant has a [token](AnyGuard::token) larger than that of
+//!   every earlier conflicting grant: let the resource refuse smaller ones. See [`fenced`].
+//! - A server that is **restarted** asks its clients what they hold, and lets them keep it.
+//! - An attempt that is given up while it is queued loses nothing: the lock is passed on.
+//! - Locks are **not re-entrant**: who takes a lock that it already holds waits for itself. Several are taken with a
+//!   [`LockSet`].
+//!
+//! # Errors
+//! One enum per operation ([`OpenError`], [`HandleError`], [`LockError`], [`TryLockError`], [`UnlockError`],
+//! [`ChangeError`]), with one word for one thing in all of them:
+//!
+//! | word | means | what to do |
+//! |---|---|---|
+//! | `TimedOut` | the time given was over first | try again, or give up |
+//! | `Busy` | another holder is in the way, and it was only tried | try again later, or wait |
+//! | `Lost` | the lock was held and has been taken away | stop; do the work again under a new lock |
+//! | `Evicted` | this process was silent for longer than its lease, again and again | a longer lease, or a less busy host |
+//! | `Disconnected` | the space, or the server that has it, cannot be reached | see the text; try again |
+//! | `Refused` | the server said no | see the text |
+//! | `Unsupported` | this space, or this build, cannot do it | another address, or another call |
+//! | `TooManyClients`, `TooManyLocks` | there is no more room | end clients; drop handles or guards |
+//! | `BadRange`, `Duplicate` | what was asked for makes no sense | ask for something else |
+//!
+//! # Further
+//! [`inspect`] shows who holds what and breaks locks; the crate `lockwright-server` serves them to other hosts; [`fenced`] refuses writes from
+//! the past. The [guide] goes through all of it with examples; the program `lockwright` does the same from a shell.
 
 mod client;
 mod error;
@@ -46,11 +103,13 @@ mod remote;
 #[allow(missing_docs, reason = "for the project's own server; its files say what is what")]
 pub mod wire;
 
-pub use client::{Client, ClientOptions};
+pub use client::{Client, ClientOptions, Open};
 pub use error::{ChangeError, HandleError, LockError, LostReason, OpenError, TryLockError, UnlockError};
 pub use lock::{
-    Acquire, AcquireSet, Downgrade, Guard, GuardState, LockSet, LostSignal, Mutex, RangeLock, RwLock,
-    SetGuard, Unlock, Upgrade,
+    Acquire, AcquireSet, AnyGuard, Downgrade, DowngradeInPlace, GuardState, LockGuard, LockSet, LostSignal,
+    Mutex, MutexGuard, NotChanged, RangeLock, RangeReadGuard, RangeWriteGuard, ReadGuard, RwLock,
+    RwLockReadGuard, RwLockWriteGuard, SetGuard, TryAcquire, UncertainSignal, Unlock, Upgrade,
+    UpgradeInPlace, WriteGuard,
 };
 pub use name::{LockName, MAX_NAME_BYTES, NameError};
 
@@ -59,7 +118,6 @@ pub use name::{LockName, MAX_NAME_BYTES, NameError};
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// The guide's code, likewise.
-#[cfg(doctest)]
+#[cfg(any(doc, doctest))]
 #[doc = include_str!("../../../docs/guide.md")]
-struct Guide;
+pub mod guide {}

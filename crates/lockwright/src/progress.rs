@@ -33,12 +33,12 @@ pub(crate) struct Progress {
 
 #[derive(Default)]
 struct Shared {
-    desk: Mutex<Desk>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Desk {
+struct State {
     adopted: Vec<BoxFuture<()>>,
     watched: Vec<Weak<dyn Watched>>,
     alarms: BTreeMap<(Instant, u64), Waker>,
@@ -51,7 +51,9 @@ struct Desk {
 
 impl fmt::Debug for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Progress").field("unfinished", &self.shared.desk().unfinished).finish_non_exhaustive()
+        f.debug_struct("Progress")
+            .field("unfinished", &self.shared.state().unfinished)
+            .finish_non_exhaustive()
     }
 }
 
@@ -71,29 +73,29 @@ impl Progress {
         let waker = Waker::from(Arc::clone(&self.shared));
         // Most releases are done with the first poll.
         if future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
-            let mut desk = self.shared.desk();
-            desk.unfinished += 1;
-            desk.adopted.push(future);
-            desk.woken = true;
+            let mut state = self.shared.state();
+            state.unfinished += 1;
+            state.adopted.push(future);
+            state.woken = true;
             self.shared.changed.notify_one();
         }
     }
 
     /// Looks at `watched` on every round, as long as it is there.
     pub(crate) fn watch(&self, watched: Weak<dyn Watched>) {
-        let mut desk = self.shared.desk();
-        desk.watched.push(watched);
-        desk.woken = true;
+        let mut state = self.shared.state();
+        state.watched.push(watched);
+        state.woken = true;
         self.shared.changed.notify_one();
     }
 
     /// Wakes `waker` at `time`, unless the alarm is dropped before.
     pub(crate) fn alarm(self: &Arc<Self>, time: Instant, waker: &Waker) -> Alarm {
-        let mut desk = self.shared.desk();
-        let key = (time, desk.next_alarm);
-        desk.next_alarm += 1;
-        desk.alarms.insert(key, waker.clone());
-        let first = desk.alarms.first_key_value().is_some_and(|(first, _)| *first == key);
+        let mut state = self.shared.state();
+        let key = (time, state.next_alarm);
+        state.next_alarm += 1;
+        state.alarms.insert(key, waker.clone());
+        let first = state.alarms.first_key_value().is_some_and(|(first, _)| *first == key);
         if first {
             self.shared.changed.notify_one();
         }
@@ -103,13 +105,13 @@ impl Progress {
     /// Waits until nothing adopted is left, for at most `patience`. Says whether that came about.
     pub(crate) fn settle(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
-        let mut desk = self.shared.desk();
-        while desk.unfinished > 0 {
+        let mut state = self.shared.state();
+        while state.unfinished > 0 {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
-            desk = self.shared.changed.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }
@@ -119,10 +121,10 @@ impl Progress {
 /// it. If the process ends first, others find it dead in the queue, and clear it away.
 impl Drop for Progress {
     fn drop(&mut self) {
-        let mut desk = self.shared.desk();
-        desk.stop = true;
-        let alone = desk.unfinished == 0;
-        drop(desk);
+        let mut state = self.shared.state();
+        state.stop = true;
+        let alone = state.unfinished == 0;
+        drop(state);
         self.shared.changed.notify_all();
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         // The last user of a client can be this very thread (an adopted future owned it).
@@ -134,8 +136,8 @@ impl Drop for Progress {
 }
 
 impl Shared {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -145,7 +147,7 @@ impl Wake for Shared {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.desk().woken = true;
+        self.state().woken = true;
         self.changed.notify_all();
     }
 }
@@ -166,35 +168,35 @@ fn run(shared: &Arc<Shared>, mut beat: impl FnMut() -> Duration) {
             watched.retain(|watched| watched.upgrade().is_some_and(|watched| watched.look()));
             next_look = now + LOOK;
         }
-        let mut desk = shared.desk();
-        desk.woken = false;
-        adopted.append(&mut desk.adopted);
-        watched.append(&mut desk.watched);
-        let later = desk.alarms.split_off(&(now, u64::MAX));
-        let due = std::mem::replace(&mut desk.alarms, later);
-        drop(desk);
+        let mut state = shared.state();
+        state.woken = false;
+        adopted.append(&mut state.adopted);
+        watched.append(&mut state.watched);
+        let later = state.alarms.split_off(&(now, u64::MAX));
+        let due = std::mem::replace(&mut state.alarms, later);
+        drop(state);
 
         due.into_values().for_each(Waker::wake);
         let before = adopted.len();
         adopted.retain_mut(|future| matches!(future.as_mut().poll(&mut cx), Poll::Pending));
         let done = before - adopted.len();
 
-        let mut desk = shared.desk();
-        desk.unfinished -= done;
+        let mut state = shared.state();
+        state.unfinished -= done;
         if done > 0 {
             shared.changed.notify_all();
         }
-        while !(desk.woken || desk.stop && desk.unfinished == 0) {
-            let first = desk.alarms.first_key_value().map(|((time, _), _)| *time);
+        while !(state.woken || state.stop && state.unfinished == 0) {
+            let first = state.alarms.first_key_value().map(|((time, _), _)| *time);
             let due = if watched.is_empty() { next_beat } else { next_beat.min(next_look) };
             let until = first.map_or(due, |first| first.min(due));
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            desk = shared.changed.wait_timeout(desk, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if desk.stop && desk.unfinished == 0 {
+        if state.stop && state.unfinished == 0 {
             return;
         }
     }
@@ -222,6 +224,6 @@ impl fmt::Debug for Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        self.progress.shared.desk().alarms.remove(&self.key);
+        self.progress.shared.state().alarms.remove(&self.key);
     }
 }

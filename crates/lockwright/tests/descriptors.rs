@@ -5,7 +5,7 @@
 
 #![cfg(target_os = "linux")]
 
-use lockwright::{Client, Guard, GuardState, TryLockError};
+use lockwright::{Client, GuardState, MutexGuard, TryLockError};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ const SHORT_LEASE: Duration = Duration::from_millis(40);
 #[test]
 fn child() {
     let Ok(space) = std::env::var(SPACE) else { return };
-    let (mut client, mut files, mut held) = (None, Vec::new(), None::<Guard>);
+    let (mut client, mut files, mut held) = (None, Vec::new(), None::<MutexGuard>);
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let (verb, object) = line.split_once(' ').unwrap_or((&line, ""));
@@ -31,14 +31,14 @@ fn child() {
         let answer = match verb {
             "open" => {
                 let lease = Duration::from_millis(object.parse().unwrap());
-                client = Some(Client::options().lease(lease).open(&space).unwrap());
+                client = Some(Client::options().lease(lease).open(&space).wait().unwrap());
                 "open".to_owned()
             }
             "exhaust" => {
                 files.extend(std::iter::from_fn(|| File::open("/dev/null").ok()));
                 format!("{}", !files.is_empty())
             }
-            "try" => match lock().try_lock() {
+            "try" => match lock().try_lock().wait() {
                 Ok(guard) => format!("token {}", held.insert(guard).token()),
                 Err(TryLockError::Busy) => "busy".to_owned(),
                 Err(error) => error.to_string(),
@@ -157,7 +157,7 @@ const LONG_LEASE: Duration = Duration::from_secs(100_000);
 #[test]
 fn a_client_without_descriptors_does_not_get_a_lock_that_is_held() {
     let space = Space::new();
-    let holder = Client::options().lease(LONG_LEASE).open(&space.address()).unwrap();
+    let holder = Client::options().lease(LONG_LEASE).open(&space.address()).wait().unwrap();
     let guard = holder.mutex("h").unwrap().lock().wait().unwrap();
     let mut poor = space.poor_client(LONG_LEASE);
     assert_eq!(poor.ask("try"), "busy");
@@ -170,7 +170,7 @@ fn a_client_without_descriptors_does_not_get_a_lock_that_is_held() {
 #[test]
 fn an_idle_client_without_descriptors_takes_nobodys_lock() {
     let space = Space::new();
-    let holder = Client::options().lease(LONG_LEASE).open(&space.address()).unwrap();
+    let holder = Client::options().lease(LONG_LEASE).open(&space.address()).wait().unwrap();
     let guard = holder.mutex("h").unwrap().lock().wait().unwrap();
     let mut poor = space.client(SHORT_LEASE);
     // It runs out of them while it is there; its heartbeat looks for clients that have died.

@@ -17,7 +17,7 @@ impl Space {
     }
 
     fn client(&self) -> Client {
-        Client::open(&format!("shm:{}", self.0.display())).unwrap()
+        Client::open(&format!("shm:{}", self.0.display())).wait().unwrap()
     }
 }
 
@@ -34,12 +34,12 @@ fn takes_in_order(first: &Client, second: &Client) -> bool {
     let _held = one.lock().wait().unwrap();
     let mut set = LockSet::new().lock(&two).lock(&one).acquire();
     assert!(Pin::new(&mut set).poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    two.try_lock().is_ok()
+    two.try_lock().wait().is_ok()
 }
 
 #[test]
 fn equal_names_in_two_spaces_are_taken_in_the_same_order_however_they_were_added() {
-    let (one, two) = (Client::open("mem:").unwrap(), Client::open("mem:").unwrap());
+    let (one, two) = (Client::open("mem:").wait().unwrap(), Client::open("mem:").wait().unwrap());
     assert!(takes_in_order(&one, &two) != takes_in_order(&two, &one));
 }
 
@@ -54,17 +54,17 @@ fn two_clients_of_two_spaces_of_this_host_agree_on_the_order() {
 
 #[test]
 fn a_set_that_names_a_lock_twice_is_refused_in_words() {
-    let client = Client::open("mem:").unwrap();
+    let client = Client::open("mem:").wait().unwrap();
     let (mutex, rwlock) = (client.mutex("a").unwrap(), client.rwlock("a").unwrap());
     let error = LockSet::new().read(&rwlock).lock(&mutex).acquire().wait().unwrap_err();
     assert!(matches!(&error, LockError::Duplicate { overlap: false, .. }), "{error}");
     assert_eq!(error.to_string(), "the lock set names a twice, and would wait for itself");
-    assert!(mutex.try_lock().is_ok(), "nothing was locked");
+    assert!(mutex.try_lock().wait().is_ok(), "nothing was locked");
 }
 
 #[test]
 fn two_readings_of_one_lock_are_twice_the_same_too() {
-    let client = Client::open("mem:").unwrap();
+    let client = Client::open("mem:").wait().unwrap();
     let lock = client.rwlock("a").unwrap();
     assert!(LockSet::new().read(&lock).read(&lock).acquire().wait().is_err());
 }
@@ -81,7 +81,7 @@ fn a_lock_named_through_two_clients_of_one_space_is_found_to_be_the_same() {
 
 #[test]
 fn ranges_of_one_lock_may_touch_and_not_overlap() {
-    let client = Client::open("mem:").unwrap();
+    let client = Client::open("mem:").wait().unwrap();
     let lock = client.range_lock("a").unwrap();
     assert!(LockSet::new().write_range(&lock, 4..8).read_range(&lock, 0..4).acquire().wait().is_ok());
     let set = LockSet::new().write_range(&lock, 4..8).read_range(&lock, 0..5).acquire();

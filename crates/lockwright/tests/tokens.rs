@@ -39,7 +39,7 @@ fn token_of(lock: &Mutex) -> u64 {
 #[test]
 fn tokens_of_a_name_rise_through_seventy_thousand_breaks() {
     let scratch = Scratch::new("breaks");
-    let client = Client::open(&scratch.address()).unwrap();
+    let client = Client::open(&scratch.address()).wait().unwrap();
     let inspector = Inspector::open(&scratch.address()).unwrap();
     let (lock, shared) = (client.mutex("a").unwrap(), client.rwlock("b").unwrap());
     let (mut last, mut last_shared) = (0, 0);
@@ -65,7 +65,7 @@ fn tokens_of_a_name_rise_through_seventy_thousand_breaks() {
 #[test]
 fn a_broken_reader_does_not_name_the_readers_after_it() {
     let scratch = Scratch::new("readers");
-    let client = Client::open(&scratch.address()).unwrap();
+    let client = Client::open(&scratch.address()).wait().unwrap();
     let inspector = Inspector::open(&scratch.address()).unwrap();
     let lock = client.rwlock("a").unwrap();
     let before = lock.read().wait().unwrap();
@@ -78,7 +78,7 @@ fn a_broken_reader_does_not_name_the_readers_after_it() {
 #[test]
 fn tokens_of_a_name_that_is_made_anew_go_on_and_do_not_leap() {
     let scratch = Scratch::new("anew");
-    let client = Client::open(&scratch.address()).unwrap();
+    let client = Client::open(&scratch.address()).wait().unwrap();
     let inspector = Inspector::open(&scratch.address()).unwrap();
     let mut last = 0;
     for turn in 0..1_000 {

@@ -1,6 +1,6 @@
 //! Handles on tokio: awaited, given up, raced, and seen to be lost; on one thread and on several.
 
-use lockwright::{Client, GuardState, LockError, LockSet};
+use lockwright::{Client, GuardState, LockError, LockSet, LostReason};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -14,10 +14,10 @@ struct Space {
 impl Space {
     fn new(test: &str) -> Self {
         if !cfg!(target_os = "linux") {
-            return Self { client: Client::open("mem:").unwrap(), path: None };
+            return Self { client: Client::open("mem:").wait().unwrap(), path: None };
         }
         let path = format!("/dev/shm/lockwright-tokio-{test}-{}", std::process::id());
-        Self { client: Client::open(&format!("shm:{path}")).unwrap(), path: Some(path) }
+        Self { client: Client::open(&format!("shm:{path}")).wait().unwrap(), path: Some(path) }
     }
 }
 
@@ -89,10 +89,59 @@ async fn ranges_and_sets_are_awaited_like_everything_else() {
     let head = file.write(0..10).await.unwrap();
     let theirs = file.clone();
     let waiter = tokio::spawn(async move { theirs.write(5..15).await.unwrap().range() });
-    assert_eq!(file.read(10..20).await.unwrap().range(), Some(10..20), "nobody holds these");
+    assert_eq!(file.read(10..20).await.unwrap().range(), 10..20, "nobody holds these");
     head.unlock().await.unwrap();
-    assert_eq!(waiter.await.unwrap(), Some(5..15));
+    assert_eq!(waiter.await.unwrap(), 5..15);
     assert_eq!(LockSet::new().lock(&mutex).acquire().await.unwrap().len(), 1);
+}
+
+/// In silence it would wait for itself: the holder is a task of the same thread.
+#[tokio::test]
+async fn a_task_of_a_runtime_with_one_thread_that_would_block_it_is_told_so() {
+    let space = Space::new("blocks");
+    let lock = space.client.mutex("a").unwrap();
+    let held = lock.lock().wait().expect("a lock that is free is taken, wherever one waits for it");
+    assert!(lock.try_lock().wait().is_err(), "a try waits for nobody");
+    let waits = std::panic::AssertUnwindSafe(|| lock.lock().wait());
+    let told = std::panic::catch_unwind(waits).expect_err("it would wait for ever");
+    let told = told
+        .downcast_ref::<&str>()
+        .map(ToString::to_string)
+        .or_else(|| told.downcast_ref::<String>().cloned());
+    assert!(told.is_some_and(|told| told.contains("multi-threaded runtime")), "in words");
+    held.unlock().wait().unwrap();
+    assert!(lock.try_lock().await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_task_of_a_runtime_with_more_threads_may_block_and_the_others_go_on() {
+    let space = Space::new("in-place");
+    let lock = space.client.mutex("a").unwrap();
+    let held = lock.lock().await.unwrap();
+    let theirs = lock.clone();
+    let waiter = tokio::spawn(async move { theirs.lock().wait().unwrap().token() });
+    let token = held.token();
+    tokio::spawn(async move { drop(held) }).await.unwrap();
+    assert!(waiter.await.unwrap() > token);
+}
+
+#[tokio::test]
+async fn a_space_is_opened_without_blocking_the_thread_and_an_error_comes_through() {
+    let client = Client::open("mem:").await.unwrap();
+    assert!(client.mutex("a").unwrap().try_lock().await.is_ok());
+    assert!(Client::open("carrier-pigeon:").await.is_err());
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_lost_lock_wakes_the_task_that_waits_for_it_to_be_uncertain_too() {
+    let space = Space::new("uncertain");
+    let guard = space.client.mutex("a").unwrap().lock().await.unwrap();
+    let uncertain = tokio::spawn(guard.uncertain());
+    let address = format!("shm:{}", space.path.as_ref().unwrap());
+    let inspector = lockwright::inspect::Inspector::open(&address).unwrap();
+    inspector.break_grant("a", guard.token()).unwrap();
+    assert_eq!(uncertain.await.unwrap(), GuardState::Lost);
 }
 
 #[cfg(target_os = "linux")]
@@ -104,7 +153,7 @@ async fn a_lost_lock_wakes_the_task_that_listens() {
     let address = format!("shm:{}", space.path.as_ref().unwrap());
     let inspector = lockwright::inspect::Inspector::open(&address).unwrap();
     inspector.break_grant("a", guard.token()).unwrap();
-    lost.await.unwrap();
+    assert_eq!(lost.await.unwrap(), LostReason::Broken);
     assert_eq!(guard.state(), GuardState::Lost);
     assert!(guard.unlock().await.is_err());
 }

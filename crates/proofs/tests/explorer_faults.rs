@@ -7,6 +7,7 @@ use lockwright_fabric::{
     BoxedRole, Deadline, Endpoint, FabricError, Message, Needs, Outbox, PeerId, Role, Time, Word64,
 };
 use lockwright_locks::*;
+use lockwright_proofs::Proof as _;
 use lockwright_sim::case::{Case, Faults, Timeouts};
 use lockwright_sim::check::Checker;
 use lockwright_sim::explore::{Options, Outcome, explore};
@@ -348,12 +349,13 @@ fn a_case_without_leases_gets_them_with_the_crash_that_is_added() {
     let case = Case::new("two").params(params).space(Space::of(1).units(16));
     let case = case.clients(1, &[range(4)]).clients(1, &[range(1)]);
     let with_crash = || Options { crash: true, ..Options::default() };
-    let outcome = explore::<citron::Citron>(&case, &mut with_crash());
+    let outcome =
+        explore::<citron::Citron>(&<citron::Citron>::with_recovery(case.clone()), &mut with_crash());
     assert!(outcome.exhaustive && outcome.violation.is_none());
     assert_eq!(violated::<citron::Citron>(&case.clone().crashes(1)), Checker::Deadlock, "nobody recovers");
     // A user's deadline still comes at any moment; that is not what leases wait for.
     let hasty = range(1).with(Patience::Until(Time(1)));
-    let case = case.clients(1, &[hasty]).timeouts(Timeouts::Any);
+    let case = <citron::Citron>::with_recovery(case.clients(1, &[hasty]).timeouts(Timeouts::Any));
     let outcome = explore::<citron::Citron>(&case, &mut Options { max_states: Some(50_000), ..with_crash() });
     assert!(outcome.violation.is_none());
 }

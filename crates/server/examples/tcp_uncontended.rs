@@ -53,7 +53,7 @@ fn compare(mine: usize, theirs: usize, runs: usize) {
     pin(mine);
     let mut stream = TcpStream::connect(echo).unwrap();
     stream.set_nodelay(true).unwrap();
-    let client = Client::open(&format!("tcp://{server}")).unwrap();
+    let client = Client::open(&format!("tcp://{server}")).wait().unwrap();
     let lock = client.mutex("a").unwrap();
     let mut frame = [0; FRAME];
     let (mut bare, mut locked) = (Vec::new(), Vec::new());

@@ -20,7 +20,7 @@
 use crate::lent::Lent;
 use crate::lock_table::{LockTable, clock};
 use lockwright::wire::{Request, RequestId, SERVER};
-use lockwright::{Guard, LockError};
+use lockwright::{AnyGuard, LockError};
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, coalesce_writes};
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, RawWait, Time};
 use std::collections::VecDeque;
@@ -54,7 +54,7 @@ pub(crate) enum Event {
     /// that has its number.
     Departed(SessionEnd),
     /// An acquire of a lock in shared memory has ended. `session`: [which](crate::session::Session::serial).
-    Acquired { session: u64, id: RequestId, outcome: Result<Box<Guard>, LockError> },
+    Acquired { session: u64, id: RequestId, outcome: Result<Box<AnyGuard>, LockError> },
     /// A lock in shared memory was taken away from it.
     Revoked { session: u64, id: RequestId },
 }

@@ -11,7 +11,7 @@ use lockwright::Client;
 use lockwright::LockName;
 use lockwright::wire::Kind;
 use lockwright::wire::{RequestId, Response, Units};
-use lockwright::{Acquire, Guard, RangeLock, RwLock};
+use lockwright::{Acquire, AnyGuard, RangeLock, RwLock};
 use lockwright::{HandleError, LockError, OpenError};
 use lockwright_fabric::observe::Mode;
 use std::pin::Pin;
@@ -40,7 +40,7 @@ pub(super) enum Held {
     /// Waited for by a task, which ends with this.
     Waiting(#[expect(dead_code, reason = "it is there to be dropped")] Task),
     /// Not in place: most requests are for the server's own locks, and would be twice the size.
-    Granted(Box<Guard>),
+    Granted(Box<AnyGuard>),
 }
 
 impl Held {
@@ -62,7 +62,7 @@ impl Drop for Task {
 impl Exported {
     /// Opens the space at `address`, and makes it if it is not there.
     pub(super) fn open(address: &str) -> Result<Self, OpenError> {
-        Ok(Self { address: address.to_owned(), client: Client::open(address)? })
+        Ok(Self { address: address.to_owned(), client: Client::open(address).wait()? })
     }
 
     pub(super) fn handle(&self, kind: Kind, name: &LockName) -> Result<Handle, HandleError> {
@@ -74,20 +74,20 @@ impl Exported {
 }
 
 impl Handle {
-    fn acquire(&self, units: &Units, wait: bool) -> Acquire {
+    fn acquire(&self, units: &Units, wait: bool) -> Acquire<AnyGuard> {
         let patience = (!wait).then_some(Duration::ZERO);
         match (self, patience, units.mode) {
-            (Handle::Keyed(lock), None, Mode::Exclusive) => lock.write(),
-            (Handle::Keyed(lock), None, Mode::Shared) => lock.read(),
-            (Handle::Keyed(lock), Some(patience), Mode::Exclusive) => lock.write_timeout(patience),
-            (Handle::Keyed(lock), Some(patience), Mode::Shared) => lock.read_timeout(patience),
-            (Handle::Ranges(lock), None, Mode::Exclusive) => lock.write(units.start..units.end),
-            (Handle::Ranges(lock), None, Mode::Shared) => lock.read(units.start..units.end),
+            (Handle::Keyed(lock), None, Mode::Exclusive) => lock.write().into_any(),
+            (Handle::Keyed(lock), None, Mode::Shared) => lock.read().into_any(),
+            (Handle::Keyed(lock), Some(patience), Mode::Exclusive) => lock.write_timeout(patience).into_any(),
+            (Handle::Keyed(lock), Some(patience), Mode::Shared) => lock.read_timeout(patience).into_any(),
+            (Handle::Ranges(lock), None, Mode::Exclusive) => lock.write(units.start..units.end).into_any(),
+            (Handle::Ranges(lock), None, Mode::Shared) => lock.read(units.start..units.end).into_any(),
             (Handle::Ranges(lock), Some(patience), Mode::Exclusive) => {
-                lock.write_timeout(units.start..units.end, patience)
+                lock.write_timeout(units.start..units.end, patience).into_any()
             }
             (Handle::Ranges(lock), Some(patience), Mode::Shared) => {
-                lock.read_timeout(units.start..units.end, patience)
+                lock.read_timeout(units.start..units.end, patience).into_any()
             }
         }
     }
@@ -144,7 +144,7 @@ struct Waiter {
 
 impl Waiter {
     /// Waits for the lock in a task. What comes of it is told through the queue.
-    fn wait_for(self, acquire: Pin<Box<Acquire>>, runtime: &Runtime) -> Task {
+    fn wait_for(self, acquire: Pin<Box<Acquire<AnyGuard>>>, runtime: &Runtime) -> Task {
         let Self { events, peer, session, id } = self;
         let task = async move {
             let outcome = acquire.await.map(Box::new);
@@ -154,9 +154,9 @@ impl Waiter {
     }
 
     /// If the lock is taken away, that is told through the queue.
-    fn watched(self, guard: Guard) -> Guard {
+    fn watched(self, guard: AnyGuard) -> AnyGuard {
         let Self { events, peer, session, id } = self;
-        guard.on_lost(move || events.send(peer, Event::Revoked { session, id }));
+        guard.on_lost(move |_| events.send(peer, Event::Revoked { session, id }));
         guard
     }
 }
@@ -167,7 +167,7 @@ pub(super) fn acquired(
     peer: u32,
     session: u64,
     id: RequestId,
-    outcome: Result<Box<Guard>, LockError>,
+    outcome: Result<Box<AnyGuard>, LockError>,
 ) {
     let events = table.events.clone();
     let Some(of) = table.session(peer).filter(|of| of.serial == session) else { return };

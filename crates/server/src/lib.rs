@@ -72,7 +72,7 @@ const GRACE_CLOSED: Duration = Duration::from_secs(1);
 /// use lockwright::Client;
 /// use lockwright_server::{Server, ServerOptions};
 /// let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap()))?;
-/// let client = Client::open(&format!("tcp://{}", server.address()))?;
+/// let client = Client::open(&format!("tcp://{}", server.address())).wait()?;
 /// let guard = client.mutex("orders/42")?.lock().wait()?;
 /// println!("held by way of {}, token {}", server.address(), guard.token());
 /// # Ok::<(), Box<dyn std::error::Error>>(())

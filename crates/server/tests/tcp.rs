@@ -25,7 +25,7 @@ fn locks_of_a_server_are_those_of_any_space() {
     let guard = one.mutex("a").unwrap().lock().wait().unwrap();
     assert_eq!(guard.state(), GuardState::Held);
     let other = two.mutex("a").unwrap();
-    assert_eq!(other.try_lock().unwrap_err(), TryLockError::Busy);
+    assert_eq!(other.try_lock().wait().unwrap_err(), TryLockError::Busy);
     assert_eq!(other.lock_timeout(Duration::ZERO).wait().unwrap_err(), LockError::TimedOut);
     assert_eq!(other.lock_timeout(Duration::from_millis(20)).wait().unwrap_err(), LockError::TimedOut);
     let token = guard.token();
@@ -34,13 +34,13 @@ fn locks_of_a_server_are_those_of_any_space() {
     assert!(second.token() > token);
     drop(second);
     let (readers, writer) = (one.rwlock("config").unwrap(), two.rwlock("config").unwrap());
-    let _readers = [readers.read().wait().unwrap(), two.rwlock("config").unwrap().try_read().unwrap()];
-    assert_eq!(writer.try_write().unwrap_err(), TryLockError::Busy);
+    let _readers = [readers.read().wait().unwrap(), two.rwlock("config").unwrap().try_read().wait().unwrap()];
+    assert_eq!(writer.try_write().wait().unwrap_err(), TryLockError::Busy);
     let (left, right) = (one.range_lock("data").unwrap(), two.range_lock("data").unwrap());
     let _left = left.write(0..4096).wait().unwrap();
     let _right = right.write(4096..8192).wait().unwrap();
-    assert!(right.try_read(4095..4096).is_err());
-    assert!(matches!(left.try_write(5..5), Err(TryLockError::Failed(LockError::BadRange { .. }))));
+    assert!(right.try_read(4095..4096).wait().is_err());
+    assert!(matches!(left.try_write(5..5).wait(), Err(TryLockError::Failed(LockError::BadRange { .. }))));
     let both = LockSet::new()
         .lock(&one.mutex("x").unwrap())
         .lock(&one.mutex("y").unwrap())
@@ -89,9 +89,9 @@ fn a_waiter_that_is_dropped_is_out_of_the_queue_at_once() {
     assert!(writer.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_pending());
     let inspector = Inspector::open(&address(&server)).unwrap();
     eventually("the writer waits", || inspector.entries().unwrap().len() == 2);
-    assert!(lock.try_read().is_err(), "a waiting writer keeps readers out");
+    assert!(lock.try_read().wait().is_err(), "a waiting writer keeps readers out");
     drop(writer);
-    assert!(lock.try_read().is_ok(), "readers go on beside the one who reads");
+    assert!(lock.try_read().wait().is_ok(), "readers go on beside the one who reads");
     drop(held);
 }
 
@@ -146,18 +146,25 @@ fn a_holder_whose_lock_is_broken_learns_it() {
     eventually("the loss", || lost.is_lost());
     assert_eq!(guard.state(), GuardState::Lost);
     assert!(guard.unlock().wait().is_err());
-    assert!(client.mutex("a").unwrap().try_lock().is_ok());
+    assert!(client.mutex("a").unwrap().try_lock().wait().is_ok());
 }
 
 #[test]
 fn spaces_of_a_server_are_kept_apart() {
     let server = server();
-    let one = Client::open(&format!("{}/one", address(&server))).unwrap();
-    let two = Client::open(&format!("{}/two", address(&server))).unwrap();
+    let one = Client::open(&format!("{}/one", address(&server))).wait().unwrap();
+    let two = Client::open(&format!("{}/two", address(&server))).wait().unwrap();
     let _held = one.mutex("a").unwrap().lock().wait().unwrap();
-    assert!(two.mutex("a").unwrap().try_lock().is_ok());
+    assert!(two.mutex("a").unwrap().try_lock().wait().is_ok());
     assert!(
-        Client::open(&format!("{}/one", address(&server))).unwrap().mutex("a").unwrap().try_lock().is_err()
+        Client::open(&format!("{}/one", address(&server)))
+            .wait()
+            .unwrap()
+            .mutex("a")
+            .unwrap()
+            .try_lock()
+            .wait()
+            .is_err()
     );
 }
 
@@ -188,8 +195,8 @@ fn after_a_restart_holders_keep_their_locks_and_nobody_else_gets_them() {
     let free = three.mutex("b").unwrap().lock().wait().unwrap();
     assert!(free.token() > guard.token(), "tokens rise across restarts");
     drop(free);
-    assert!(three.mutex("a").unwrap().try_lock().is_err());
-    assert!(three.range_lock("r").unwrap().try_read(9..12).is_err());
+    assert!(three.mutex("a").unwrap().try_lock().wait().is_err());
+    assert!(three.range_lock("r").unwrap().try_read(9..12).wait().is_err());
     let released = Instant::now();
     let token = guard.token();
     guard.unlock().wait().unwrap();
@@ -239,7 +246,7 @@ fn without_a_state_file_a_restart_loses_every_lock_and_says_so() {
 #[test]
 fn a_server_that_is_gone_for_good_is_a_loss_and_an_error() {
     let server = server();
-    let client = Client::options().lease(Duration::from_millis(300)).open(&address(&server)).unwrap();
+    let client = Client::options().lease(Duration::from_millis(300)).open(&address(&server)).wait().unwrap();
     let guard = client.mutex("a").unwrap().lock().wait().unwrap();
     let lost = guard.lost();
     drop(server);
@@ -260,11 +267,11 @@ fn strangers_are_kept_out_and_told_why() {
     );
     let secret = "a long and random line of text";
     let server = Server::start(options().secret(secret).unwrap()).unwrap();
-    let without = Client::open(&address(&server)).unwrap_err().to_string();
+    let without = Client::open(&address(&server)).wait().unwrap_err().to_string();
     assert!(without.contains("wants a secret"), "{without}");
-    let wrong = Client::options().secret("another line of text, as long").unwrap().open(&address(&server));
+    let wrong = Client::options().secret("another line of text, as long").open(&address(&server)).wait();
     assert!(wrong.unwrap_err().to_string().contains("secret is not the server's"));
-    let client = Client::options().secret(secret).unwrap().open(&address(&server)).unwrap();
+    let client = Client::options().secret(secret).open(&address(&server)).wait().unwrap();
     assert!(client.mutex("a").unwrap().lock().wait().is_ok());
 }
 
@@ -321,16 +328,16 @@ fn nonsense_in_sound_frames_ends_its_own_session_only() {
         assert!(ep.closed().await.to_string().contains("no word"), "and the client is told so");
     });
     assert_eq!(guard.state(), GuardState::Held);
-    assert!(client.mutex("b").unwrap().try_lock().is_ok());
+    assert!(client.mutex("b").unwrap().try_lock().wait().is_ok());
     guard.unlock().wait().unwrap();
 }
 
 #[test]
 fn what_is_not_exported_cannot_be_opened() {
     let server = server();
-    let error = Client::open(&format!("{}/shm:", address(&server))).unwrap_err();
+    let error = Client::open(&format!("{}/shm:", address(&server))).wait().unwrap_err();
     assert!(matches!(&error, OpenError::Failed { why, .. } if why.contains("--export")), "{error}");
-    let nobody = Client::open("tcp://127.0.0.1:1").unwrap_err().to_string();
+    let nobody = Client::open("tcp://127.0.0.1:1").wait().unwrap_err().to_string();
     assert!(nobody.contains("cannot reach the server") && !nobody.contains('\n'), "{nobody}");
 }
 
@@ -339,10 +346,10 @@ fn remote_clients_and_local_processes_contend_for_an_exported_space() {
     let file = format!("/dev/shm/lockwright-test-export-{}", std::process::id());
     let space = format!("shm:{file}");
     let server = Server::start(options().export(&space)).unwrap();
-    let local = Client::open(&space).unwrap();
-    let remote = Client::open(&format!("{}/{space}", address(&server))).unwrap();
+    let local = Client::open(&space).wait().unwrap();
+    let remote = Client::open(&format!("{}/{space}", address(&server))).wait().unwrap();
     let guard = remote.mutex("a").unwrap().lock().wait().unwrap();
-    assert!(local.mutex("a").unwrap().try_lock().is_err());
+    assert!(local.mutex("a").unwrap().try_lock().wait().is_err());
     let token = guard.token();
     let waiting = std::thread::spawn({
         let local = local.clone();
@@ -356,13 +363,13 @@ fn remote_clients_and_local_processes_contend_for_an_exported_space() {
     assert!(waiting.join().unwrap() > token);
     let held = local.range_lock("r").unwrap().write(0..5).wait().unwrap();
     let far = remote.range_lock("r").unwrap();
-    assert!(far.try_read(4..6).is_err());
+    assert!(far.try_read(4..6).wait().is_err());
     let later = std::thread::spawn(move || far.read(4..6).wait().unwrap().token());
     drop(held);
     later.join().unwrap();
     // A session that ends gives back what the server held for it.
     let guard = remote.mutex("b").unwrap().lock().wait().unwrap();
-    assert!(local.mutex("b").unwrap().try_lock().is_err());
+    assert!(local.mutex("b").unwrap().try_lock().wait().is_err());
     inspector.break_grant("b", guard.token()).unwrap();
     let lost = guard.lost();
     eventually("the loss", || lost.is_lost());
@@ -393,8 +400,8 @@ fn a_secret_that_does_not_fit_is_named() {
     let file = space_path(&format!("serve-{port}")).unwrap().with_extension("secret");
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true).mode(0o600).open(&file).unwrap().write_all(&[b'a'; 64]).unwrap();
-    let refused = Client::open(&address(&server)).unwrap_err().to_string();
+    let refused = Client::open(&address(&server)).wait().unwrap_err().to_string();
     fs::remove_file(&file).unwrap();
     assert!(refused.contains("remove that file") && refused.contains(file.to_str().unwrap()), "{refused}");
-    Client::open(&address(&server)).unwrap();
+    Client::open(&address(&server)).wait().unwrap();
 }

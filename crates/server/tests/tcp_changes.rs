@@ -6,7 +6,7 @@ mod apart;
 
 use apart::{Scratch, TASK, address, client, eventually, holder, options, restart, server};
 use lockwright::inspect::{Entry, EntryState, Inspector};
-use lockwright::{ChangeError, Client, Guard, GuardState, RangeLock, RwLock};
+use lockwright::{AnyGuard, ChangeError, Client, GuardState, LockGuard, RangeLock, RwLock};
 use lockwright_server::Server;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -36,7 +36,7 @@ fn range(server: &Server) -> RangeLock {
 fn a_downgrade_lets_waiting_readers_in_and_no_writer() {
     let server = server();
     let (one, two, three) = (rwlock(&server), rwlock(&server), rwlock(&server));
-    let mut guard = one.write().wait().unwrap();
+    let mut guard = one.write().wait().unwrap().into_any();
     let written = guard.token();
     let (writes, reads) = (&AtomicBool::new(false), &AtomicBool::new(true));
     std::thread::scope(|threads| {
@@ -68,13 +68,13 @@ fn a_downgrade_lets_waiting_readers_in_and_no_writer() {
 fn an_upgrade_goes_before_all_who_wait_and_waits_for_readers_only() {
     let server = server();
     let (one, two, three) = (range(&server), range(&server), range(&server));
-    let mut guard = one.read(0..10).wait().unwrap();
+    let mut guard = one.read(0..10).wait().unwrap().into_any();
     let other = two.read(5..15).wait().unwrap();
     let token = guard.token();
     std::thread::scope(|threads| {
         let writer = threads.spawn(|| three.write(0..20).wait().unwrap());
         waiting(&server, 1);
-        assert_eq!(guard.try_upgrade(), Err(ChangeError::Busy));
+        assert_eq!(guard.try_upgrade().wait(), Err(ChangeError::Busy));
         assert!(guard.is_shared() && guard.token() == token);
         let upgrade = threads.spawn(move || {
             guard.upgrade().wait().unwrap();
@@ -106,12 +106,13 @@ fn an_upgrade_goes_before_all_who_wait_and_waits_for_readers_only() {
 fn of_two_upgraders_the_second_is_refused_at_once_and_still_reads() {
     let server = server();
     let (one, two) = (rwlock(&server), rwlock(&server));
-    let (mut first, mut second) = (one.read().wait().unwrap(), two.read().wait().unwrap());
+    let (mut first, mut second) =
+        (one.read().wait().unwrap().into_any(), two.read().wait().unwrap().into_any());
     std::thread::scope(|threads| {
         let upgrade = threads.spawn(|| first.upgrade().wait().map(|()| first.token()));
         waiting(&server, 1);
         assert_eq!(second.upgrade().wait(), Err(ChangeError::WouldDeadlock));
-        assert_eq!(second.try_upgrade(), Err(ChangeError::WouldDeadlock));
+        assert_eq!(second.try_upgrade().wait(), Err(ChangeError::WouldDeadlock));
         assert!(second.is_shared() && second.state() == GuardState::Held);
         let token = second.token();
         second.unlock().wait().unwrap();
@@ -123,11 +124,12 @@ fn of_two_upgraders_the_second_is_refused_at_once_and_still_reads() {
 fn upgraders_of_units_they_do_not_share_do_not_mind_each_other() {
     let server = server();
     let (one, two) = (range(&server), range(&server));
-    let (mut left, mut right) = (one.read(0..5).wait().unwrap(), two.read(5..9).wait().unwrap());
+    let (mut left, mut right) =
+        (one.read(0..5).wait().unwrap().into_any(), two.read(5..9).wait().unwrap().into_any());
     left.upgrade().wait().unwrap();
-    right.try_upgrade().unwrap();
+    right.try_upgrade().wait().unwrap();
     assert_eq!((left.range(), right.range()), (Some(0..5), Some(5..9)));
-    assert!(one.try_read(4..6).is_err());
+    assert!(one.try_read(4..6).wait().is_err());
     left.upgrade().wait().expect("it is exclusive already, and stays so");
 }
 
@@ -135,19 +137,19 @@ fn upgraders_of_units_they_do_not_share_do_not_mind_each_other() {
 fn an_upgrade_that_is_late_or_dropped_leaves_the_lock_shared_and_held() {
     let server = server();
     let (one, two) = (rwlock(&server), rwlock(&server));
-    let (mut guard, other) = (one.read().wait().unwrap(), two.read().wait().unwrap());
+    let (mut guard, other) = (one.read().wait().unwrap().into_any(), two.read().wait().unwrap());
     assert_eq!(guard.upgrade_timeout(Duration::from_millis(20)).wait(), Err(ChangeError::TimedOut));
     assert_eq!(guard.upgrade_timeout(Duration::ZERO).wait(), Err(ChangeError::TimedOut));
     assert!(guard.is_shared() && guard.state() == GuardState::Held);
-    drop(two.try_read().expect("readers come in again"));
+    drop(two.try_read().wait().expect("readers come in again"));
     {
         let mut upgrade = pin!(guard.upgrade());
         assert!(upgrade.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         waiting(&server, 1);
-        assert!(two.try_read().is_err(), "an upgrade that waits keeps new readers out");
+        assert!(two.try_read().wait().is_err(), "an upgrade that waits keeps new readers out");
     }
     waiting(&server, 0);
-    drop(two.try_read().expect("and in again"));
+    drop(two.try_read().wait().expect("and in again"));
     // The server's word on the token may come a little later.
     let inspector = Inspector::open(&address(&server)).unwrap();
     eventually("the token", || {
@@ -155,14 +157,14 @@ fn an_upgrade_that_is_late_or_dropped_leaves_the_lock_shared_and_held() {
     });
     drop(other);
     guard.upgrade().wait().expect("nobody else reads");
-    assert!(!guard.is_shared() && two.try_read().is_err());
+    assert!(!guard.is_shared() && two.try_read().wait().is_err());
 }
 
 #[test]
 fn an_upgrade_that_is_granted_while_it_is_given_up_is_shared_in_the_end() {
     let server = server();
     let (one, two) = (rwlock(&server), rwlock(&server));
-    let mut guard = one.read().wait().unwrap();
+    let mut guard = one.read().wait().unwrap().into_any();
     for round in 0..200 {
         // Granted at once; whether that is heard before it is dropped is chance.
         let mut upgrade = Box::pin(guard.upgrade());
@@ -171,15 +173,15 @@ fn an_upgrade_that_is_granted_while_it_is_given_up_is_shared_in_the_end() {
         assert_eq!(guard.is_shared(), !done);
         if round % 3 == 0 {
             guard.upgrade().wait().unwrap();
-            assert!(!guard.is_shared() && two.try_read().is_err());
+            assert!(!guard.is_shared() && two.try_read().wait().is_err());
         }
         guard.downgrade().wait().unwrap();
-        assert!(guard.is_shared() && two.try_write().is_err());
+        assert!(guard.is_shared() && two.try_write().wait().is_err());
         drop(two.read().wait().unwrap());
     }
     let token = guard.token();
     guard.unlock().wait().unwrap();
-    assert!(two.try_write().unwrap().token() > token);
+    assert!(two.try_write().wait().unwrap().token() > token);
 }
 
 #[test]
@@ -188,7 +190,7 @@ fn async_code_changes_locks_too() {
     let (one, two) = (rwlock(&server), rwlock(&server));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut guard = one.write().await.unwrap();
+        let mut guard = one.write().await.unwrap().into_any();
         guard.downgrade().await.unwrap();
         let other = two.read().await.unwrap();
         let late = tokio::time::timeout(Duration::from_millis(20), guard.upgrade()).await;
@@ -207,7 +209,7 @@ fn async_code_changes_locks_too() {
 fn parts_are_given_back_and_what_is_kept_keeps_its_token() {
     let server = server();
     let (one, two) = (range(&server), range(&server));
-    let mut guard = one.write(0..100).wait().unwrap();
+    let mut guard = one.write(0..100).wait().unwrap().into_any();
     let token = guard.token();
     assert!(guard.unlock_part(0..10).unwrap().is_none());
     assert!(guard.unlock_part(90..100).unwrap().is_none());
@@ -218,7 +220,7 @@ fn parts_are_given_back_and_what_is_kept_keeps_its_token() {
         drop(two.write(free).wait().unwrap());
     }
     for kept in [10..11, 39..40, 60..61, 89..90] {
-        assert!(two.try_read(kept.clone()).is_err(), "{kept:?} was kept");
+        assert!(two.try_read(kept.clone()).wait().is_err(), "{kept:?} was kept");
     }
     let mut ranges: Vec<_> = entries(&server).into_iter().map(|entry| entry.range.unwrap().start).collect();
     ranges.sort_unstable();
@@ -226,25 +228,25 @@ fn parts_are_given_back_and_what_is_kept_keeps_its_token() {
     // Each piece goes its own way.
     right.downgrade().wait().unwrap();
     assert!(right.token() > token && guard.token() == token);
-    assert!(two.try_read(60..90).is_ok() && two.try_read(39..40).is_err());
+    assert!(two.try_read(60..90).wait().is_ok() && two.try_read(39..40).wait().is_err());
     guard.unlock().wait().unwrap();
-    assert!(two.try_write(0..60).is_ok());
+    assert!(two.try_write(0..60).wait().is_ok());
     right.unlock().wait().unwrap();
-    assert!(two.try_write(0..100).is_ok());
+    assert!(two.try_write(0..100).wait().is_ok());
 }
 
 #[test]
 fn parts_that_are_none_are_refused_and_nothing_changes() {
     let server = server();
     let one = range(&server);
-    let mut guard = one.write(10..20).wait().unwrap();
+    let mut guard = one.write(10..20).wait().unwrap().into_any();
     #[allow(clippy::reversed_empty_ranges, reason = "nonsense is the point")]
     let bad = [5..12, 15..25, 0..5, 12..12, 14..12, 10..20, 0..u64::MAX];
     for part in bad {
         assert!(matches!(guard.unlock_part(part.clone()), Err(ChangeError::BadRange { .. })), "{part:?}");
     }
     assert_eq!((guard.range(), guard.state()), (Some(10..20), GuardState::Held));
-    let mut named = rwlock(&server).write().wait().unwrap();
+    let mut named = rwlock(&server).write().wait().unwrap().into_any();
     let error = named.unlock_part(0..1).unwrap_err();
     assert!(error.to_string().contains("no range lock"), "{error}");
 }
@@ -253,7 +255,7 @@ fn parts_that_are_none_are_refused_and_nothing_changes() {
 fn whoever_waits_for_a_part_gets_it_when_it_is_given_back() {
     let server = server();
     let (one, two) = (range(&server), range(&server));
-    let mut guard = one.write(0..10).wait().unwrap();
+    let mut guard = one.write(0..10).wait().unwrap().into_any();
     let waiter = std::thread::spawn(move || two.read(8..12).wait().unwrap().token());
     waiting(&server, 1);
     assert!(guard.unlock_part(4..10).unwrap().is_none());
@@ -265,7 +267,7 @@ fn whoever_waits_for_a_part_gets_it_when_it_is_given_back() {
 fn a_changed_lock_can_be_broken_by_its_new_token_and_all_pieces_of_one_grant_go_together() {
     let server = server();
     let inspector = Inspector::open(&address(&server)).unwrap();
-    let mut guard = rwlock(&server).read().wait().unwrap();
+    let mut guard = rwlock(&server).read().wait().unwrap().into_any();
     let (old, lost) = (guard.token(), guard.lost());
     guard.upgrade().wait().unwrap();
     assert!(inspector.break_grant("config", old).is_err(), "that grant is over");
@@ -275,17 +277,17 @@ fn a_changed_lock_can_be_broken_by_its_new_token_and_all_pieces_of_one_grant_go_
     assert_eq!(guard.state(), GuardState::Lost);
     assert!(matches!(guard.downgrade().wait(), Err(ChangeError::Lost { .. })));
     assert!(!guard.is_shared(), "what is lost is not changed");
-    let mut left = range(&server).write(0..10).wait().unwrap();
+    let mut left = range(&server).write(0..10).wait().unwrap().into_any();
     let mut right = left.unlock_part(4..6).unwrap().unwrap();
     let (left_lost, right_lost) = (left.lost(), right.lost());
     inspector.break_grant("data", left.token()).unwrap();
     eventually("both losses", || left_lost.is_lost() && right_lost.is_lost());
     assert!(matches!(left.upgrade().wait(), Ok(())), "it was exclusive, and nobody is asked");
     assert!(matches!(right.unlock_part(6..7), Err(ChangeError::Lost { .. })));
-    assert!(range(&server).try_write(0..10).is_ok());
+    assert!(range(&server).try_write(0..10).wait().is_ok());
 }
 
-fn is_held(guard: &Guard) -> bool {
+fn is_held(guard: &AnyGuard) -> bool {
     guard.state() == GuardState::Held
 }
 
@@ -295,13 +297,13 @@ fn after_a_restart_everybody_holds_what_it_held_after_the_change() {
     let server = Server::start(options().state(&state.0)).unwrap();
     let client_ = client(&server);
     let lock = |name: &str| client_.rwlock(name).unwrap();
-    let mut upgraded = lock("up").read().wait().unwrap();
+    let mut upgraded = lock("up").read().wait().unwrap().into_any();
     upgraded.upgrade().wait().unwrap();
-    let mut downgraded = lock("down").write().wait().unwrap();
+    let mut downgraded = lock("down").write().wait().unwrap().into_any();
     downgraded.downgrade().wait().unwrap();
-    let mut left = client_.range_lock("data").unwrap().write(0..10).wait().unwrap();
+    let mut left = client_.range_lock("data").unwrap().write(0..10).wait().unwrap().into_any();
     let mut right = left.unlock_part(4..6).unwrap().unwrap();
-    let tokens = [&upgraded, &downgraded, &left, &right].map(Guard::token);
+    let tokens = [&upgraded, &downgraded, &left, &right].map(AnyGuard::token);
     let server = restart(server, &state);
     assert!(server.began_recovering());
     eventually("the claims", || entries(&server).len() == 4);
@@ -323,8 +325,8 @@ fn after_a_restart_everybody_holds_what_it_held_after_the_change() {
     assert!(find(right.token(), true, Some(6..10)), "{seen:?}");
     let three = client(&server);
     drop(three.rwlock("down").unwrap().read().wait().expect("when claims are over"));
-    assert!(three.rwlock("up").unwrap().try_read().is_err());
-    assert!(three.rwlock("down").unwrap().try_write().is_err());
+    assert!(three.rwlock("up").unwrap().try_read().wait().is_err());
+    assert!(three.rwlock("down").unwrap().try_write().wait().is_err());
     drop(three.range_lock("data").unwrap().write(4..6).wait().unwrap());
     drop(three.range_lock("data").unwrap().write(1..2).wait().unwrap());
     for guard in [upgraded, downgraded, left, right, other] {
@@ -338,7 +340,7 @@ fn an_upgrade_that_waits_goes_on_waiting_after_a_restart() {
     let state = Scratch::new("waits");
     let server = Server::start(options().state(&state.0)).unwrap();
     let (one, two) = (rwlock(&server), rwlock(&server));
-    let (mut guard, other) = (one.read().wait().unwrap(), two.read().wait().unwrap());
+    let (mut guard, other) = (one.read().wait().unwrap().into_any(), two.read().wait().unwrap());
     let upgrade = std::thread::spawn(move || {
         guard.upgrade().wait().unwrap();
         guard
@@ -352,18 +354,18 @@ fn an_upgrade_that_waits_goes_on_waiting_after_a_restart() {
     other.unlock().wait().unwrap();
     let guard = upgrade.join().unwrap();
     assert!(!guard.is_shared() && guard.token() > token);
-    assert!(rwlock(&server).try_read().is_err());
+    assert!(rwlock(&server).try_read().wait().is_err());
 }
 
 #[test]
 fn a_client_that_is_killed_after_a_change_leaves_nothing_behind() {
     if let Ok(address) = std::env::var(TASK) {
-        let client = Client::open(&address).unwrap();
-        let mut upgraded = client.rwlock("up").unwrap().read().wait().unwrap();
+        let client = Client::open(&address).wait().unwrap();
+        let mut upgraded = client.rwlock("up").unwrap().read().wait().unwrap().into_any();
         upgraded.upgrade().wait().unwrap();
-        let mut left = client.range_lock("data").unwrap().write(0..10).wait().unwrap();
+        let mut left = client.range_lock("data").unwrap().write(0..10).wait().unwrap().into_any();
         let _right = left.unlock_part(4..6).unwrap();
-        let mut read = client.rwlock("config").unwrap().read().wait().unwrap();
+        let mut read = client.rwlock("config").unwrap().read().wait().unwrap().into_any();
         println!("holds {}", left.token());
         // Its parent reads the same: this waits until the end.
         let _ = read.upgrade().wait();
@@ -374,7 +376,7 @@ fn a_client_that_is_killed_after_a_change_leaves_nothing_behind() {
     let test = "a_client_that_is_killed_after_a_change_leaves_nothing_behind";
     let (mut child, _) = holder(&address(&server), test);
     waiting(&server, 1);
-    assert!(client(&server).rwlock("up").unwrap().try_read().is_err());
+    assert!(client(&server).rwlock("up").unwrap().try_read().wait().is_err());
     child.kill().unwrap();
     child.wait().unwrap();
     let three = client(&server);
@@ -397,15 +399,15 @@ fn where_changes_are_not_offered_that_is_said_and_the_lock_is_as_it_was() {
         (far(&space), "shared memory"),
         (far("lent:loan"), "memory that is lent"),
     ] {
-        let client = Client::open(&space).unwrap();
-        let mut read = client.rwlock("a").unwrap().read().wait().unwrap();
-        let mut written = client.rwlock("b").unwrap().write().wait().unwrap();
-        let mut range = client.range_lock("c").unwrap().write(0..10).wait().unwrap();
+        let client = Client::open(&space).wait().unwrap();
+        let mut read = client.rwlock("a").unwrap().read().wait().unwrap().into_any();
+        let mut written = client.rwlock("b").unwrap().write().wait().unwrap().into_any();
+        let mut range = client.range_lock("c").unwrap().write(0..10).wait().unwrap().into_any();
         let why = ChangeError::Unsupported(what);
         assert!(why.to_string().starts_with(&format!("not offered by {what};")));
         let no = Err(why);
         assert_eq!(read.upgrade().wait(), no, "{space}");
-        assert_eq!(read.try_upgrade(), no, "{space}");
+        assert_eq!(read.try_upgrade().wait(), no, "{space}");
         assert_eq!(written.downgrade().wait(), no, "{space}");
         assert_eq!(range.unlock_part(3..5).map(drop), no, "{space}");
         assert!(read.is_shared() && !written.is_shared() && range.range() == Some(0..10));

@@ -47,11 +47,11 @@ impl Host {
     }
 
     fn local(&self) -> Client {
-        Client::open(&self.space()).unwrap()
+        Client::open(&self.space()).wait().unwrap()
     }
 
     fn remote(&self) -> Client {
-        Client::open(&self.address()).unwrap()
+        Client::open(&self.address()).wait().unwrap()
     }
 }
 
@@ -71,8 +71,8 @@ fn waits(host: &Host) -> bool {
 fn hands_over(host: &Host, first: &Client, then: &Client) {
     let guard = first.mutex("a").unwrap().lock().wait().unwrap();
     assert_eq!(guard.state(), GuardState::Held);
-    assert!(then.mutex("a").unwrap().try_lock().is_err());
-    assert!(then.rwlock("a").unwrap().try_read().is_err());
+    assert!(then.mutex("a").unwrap().try_lock().wait().is_err());
+    assert!(then.rwlock("a").unwrap().try_read().wait().is_err());
     let token = guard.token();
     let then = then.clone();
     let waiting = std::thread::spawn(move || then.mutex("a").unwrap().lock().wait().unwrap().token());
@@ -90,19 +90,22 @@ fn remote_clients_and_local_processes_are_in_one_queue() {
     hands_over(&host, &remote, &other);
     // Readers share.
     let mine = remote.rwlock("b").unwrap().read().wait().unwrap();
-    let theirs = local.rwlock("b").unwrap().try_read().unwrap();
-    assert!(other.mutex("b").unwrap().try_lock().is_err());
+    let theirs = local.rwlock("b").unwrap().try_read().wait().unwrap();
+    assert!(other.mutex("b").unwrap().try_lock().wait().is_err());
     drop((mine, theirs));
     let both = other.mutex("b").unwrap().lock().wait().unwrap();
     assert_eq!(both.state(), GuardState::Held);
     drop(both);
     let held = local.range_lock("r").unwrap().write(0..5).wait().unwrap();
-    assert!(remote.range_lock("r").unwrap().try_read(4..6).is_err());
+    assert!(remote.range_lock("r").unwrap().try_read(4..6).wait().is_err());
     drop(held);
     drop(remote.range_lock("r").unwrap().read(4..6).wait().unwrap());
     let (c, d) = (remote.mutex("c").unwrap(), remote.mutex("d").unwrap());
     let set = LockSet::new().lock(&d).lock(&c).acquire().wait().unwrap();
-    assert!(local.mutex("c").unwrap().try_lock().is_err() && local.mutex("d").unwrap().try_lock().is_err());
+    assert!(
+        local.mutex("c").unwrap().try_lock().wait().is_err()
+            && local.mutex("d").unwrap().try_lock().wait().is_err()
+    );
     drop(set);
 }
 
@@ -162,12 +165,12 @@ fn a_remote_client_is_listed_as_itself_and_can_lose_its_lock() {
     inspector.break_grant("a", guard.token()).unwrap();
     eventually("the loss", || lost.is_lost());
     assert!(guard.unlock().wait().is_err());
-    drop(host.local().mutex("a").unwrap().try_lock().unwrap());
+    drop(host.local().mutex("a").unwrap().try_lock().wait().unwrap());
 }
 
 /// The process that is killed: holds a lock and says so.
 fn hold(address: &str) {
-    let client = Client::open(address).unwrap();
+    let client = Client::open(address).wait().unwrap();
     let guard = client.mutex("a").unwrap().lock().wait().unwrap();
     println!("holds {}", guard.token());
     std::io::stdout().flush().unwrap();
@@ -184,7 +187,7 @@ fn the_locks_of_a_killed_client_go_to_the_next_waiter() {
     let (local, other) = (host.local(), host.remote());
     for next in [&local, &other] {
         let (mut child, token) = holder(&host.address(), test);
-        assert!(next.mutex("a").unwrap().try_lock().is_err());
+        assert!(next.mutex("a").unwrap().try_lock().wait().is_err());
         child.kill().unwrap();
         child.wait().unwrap();
         let guard = next.mutex("a").unwrap().lock().wait().unwrap();

@@ -30,7 +30,7 @@ fn address(server: &Server) -> String {
 }
 
 fn client(server: &Server) -> Client {
-    Client::open(&address(server)).unwrap()
+    Client::open(&address(server)).wait().unwrap()
 }
 
 fn waiting(server: &Server) -> usize {
@@ -44,25 +44,28 @@ fn locks_go_from_client_to_client_and_readers_share() {
     let (one, two) = (client(&server), client(&server));
     let guard = one.mutex("a").unwrap().lock().wait().unwrap();
     assert_eq!(guard.state(), GuardState::Held);
-    assert!(two.mutex("a").unwrap().try_lock().is_err());
-    assert!(two.rwlock("a").unwrap().try_read().is_err());
+    assert!(two.mutex("a").unwrap().try_lock().wait().is_err());
+    assert!(two.rwlock("a").unwrap().try_read().wait().is_err());
     let (token, then) = (guard.token(), two.clone());
     let next = std::thread::spawn(move || then.mutex("a").unwrap().lock().wait().unwrap().token());
     eventually("somebody waits", || waiting(&server) == 1);
     guard.unlock().wait().unwrap();
     assert!(next.join().unwrap() > token);
     let (mine, theirs) = (one.rwlock("b").unwrap(), two.rwlock("b").unwrap());
-    let both = (mine.read().wait().unwrap(), theirs.try_read().unwrap());
-    assert!(one.mutex("b").unwrap().try_lock().is_err());
+    let both = (mine.read().wait().unwrap(), theirs.try_read().wait().unwrap());
+    assert!(one.mutex("b").unwrap().try_lock().wait().is_err());
     drop(both);
-    eventually("the readers leave", || one.mutex("b").unwrap().try_lock().is_ok());
+    eventually("the readers leave", || one.mutex("b").unwrap().try_lock().wait().is_ok());
     // Another space of the same server has locks of its own.
-    let elsewhere = Client::open(&format!("tcp://{}/lent:other", server.address())).unwrap();
+    let elsewhere = Client::open(&format!("tcp://{}/lent:other", server.address())).wait().unwrap();
     let _held = two.mutex("c").unwrap().lock().wait().unwrap();
-    drop(elsewhere.mutex("c").unwrap().try_lock().unwrap());
+    drop(elsewhere.mutex("c").unwrap().try_lock().wait().unwrap());
     let (d, e) = (one.mutex("d").unwrap(), one.mutex("e").unwrap());
     let set = LockSet::new().lock(&e).lock(&d).acquire().wait().unwrap();
-    assert!(two.mutex("d").unwrap().try_lock().is_err() && two.mutex("e").unwrap().try_lock().is_err());
+    assert!(
+        two.mutex("d").unwrap().try_lock().wait().is_err()
+            && two.mutex("e").unwrap().try_lock().wait().is_err()
+    );
     drop(set);
 }
 
@@ -72,8 +75,8 @@ fn ranges_that_do_not_meet_are_held_together_and_others_wait() {
     let (one, two) = (client(&server), client(&server));
     let (mine, theirs) = (one.range_lock("r").unwrap(), two.range_lock("r").unwrap());
     let low = mine.write(0..64).wait().unwrap();
-    let high = theirs.try_write(64..u64::MAX).unwrap();
-    assert!(theirs.try_read(63..64).is_err());
+    let high = theirs.try_write(64..u64::MAX).wait().unwrap();
+    assert!(theirs.try_read(63..64).wait().is_err());
     assert_eq!((low.state(), high.state()), (GuardState::Held, GuardState::Held));
     let (token, then) = (low.token(), two.clone());
     let next = std::thread::spawn(move || then.range_lock("r").unwrap().read(10..20).wait().unwrap().token());
@@ -81,7 +84,7 @@ fn ranges_that_do_not_meet_are_held_together_and_others_wait() {
     low.unlock().wait().unwrap();
     assert!(next.join().unwrap() > token);
     // The mutex of that name is another lock.
-    drop(one.mutex("r").unwrap().try_lock().unwrap());
+    drop(one.mutex("r").unwrap().try_lock().wait().unwrap());
     assert!(mine.write(5..5).wait().is_err());
     drop(high);
 }
@@ -100,7 +103,11 @@ fn many_threads_of_several_clients_lose_no_update() {
                 let (mutex, range) = (client.mutex("m").unwrap(), client.range_lock("m").unwrap());
                 let mut last = 0;
                 for _ in 0..ROUNDS {
-                    let guard = if index % 2 == 0 { mutex.lock().wait() } else { range.write(3..9).wait() };
+                    let guard = if index % 2 == 0 {
+                        mutex.lock().into_any().wait()
+                    } else {
+                        range.write(3..9).into_any().wait()
+                    };
                     let guard = guard.unwrap();
                     assert!(guard.token() > last);
                     last = guard.token();
@@ -152,7 +159,7 @@ fn holders_are_listed_as_themselves_and_cannot_be_broken() {
 #[test]
 fn what_cannot_be_had_is_refused_in_words() {
     let server = server();
-    let why = |space: &str| match Client::open(&format!("tcp://{}/{space}", server.address())) {
+    let why = |space: &str| match Client::open(&format!("tcp://{}/{space}", server.address())).wait() {
         Err(OpenError::Failed { why, .. }) => why,
         other => panic!("{other:?}"),
     };
@@ -164,7 +171,7 @@ fn what_cannot_be_had_is_refused_in_words() {
 
 /// The process that is killed: holds a mutex and a range, and says so.
 fn hold(address: &str) {
-    let client = Client::open(address).unwrap();
+    let client = Client::open(address).wait().unwrap();
     let guard = client.mutex("a").unwrap().lock().wait().unwrap();
     let _range = client.range_lock("a").unwrap().write(0..100).wait().unwrap();
     let _reader = client.rwlock("b").unwrap().read().wait().unwrap();
@@ -182,9 +189,9 @@ fn what_a_killed_client_held_goes_to_who_waits() {
     let next = client(&server);
     for _ in 0..3 {
         let (mut child, token) = holder(&address(&server), "what_a_killed_client_held_goes_to_who_waits");
-        assert!(next.mutex("a").unwrap().try_lock().is_err());
-        assert!(next.range_lock("a").unwrap().try_read(99..101).is_err());
-        assert!(next.rwlock("b").unwrap().try_write().is_err());
+        assert!(next.mutex("a").unwrap().try_lock().wait().is_err());
+        assert!(next.range_lock("a").unwrap().try_read(99..101).wait().is_err());
+        assert!(next.rwlock("b").unwrap().try_write().wait().is_err());
         child.kill().unwrap();
         child.wait().unwrap();
         let guard = next.mutex("a").unwrap().lock().wait().unwrap();

@@ -6,7 +6,7 @@ mod apart;
 
 use apart::eventually;
 use lockwright::inspect::{EntryState, Inspector};
-use lockwright::{ChangeError, Client, GuardState, TryLockError};
+use lockwright::{ChangeError, Client, GuardState, LockGuard, TryLockError};
 use lockwright_server::{Server, ServerOptions};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -61,7 +61,7 @@ impl Network {
     }
 
     fn client(&self) -> Client {
-        Client::open(&format!("tcp://{}", self.address)).unwrap()
+        Client::open(&format!("tcp://{}", self.address)).wait().unwrap()
     }
 
     /// Ends every connection, wherever its bytes are.
@@ -135,7 +135,7 @@ fn a_client_behind_a_network_that_hangs_is_uncertain_then_given_up_and_learns_it
     let server = server();
     let network = Network::to(server.address());
     let far = network.client();
-    let near = Client::open(&format!("tcp://{}", server.address())).unwrap();
+    let near = Client::open(&format!("tcp://{}", server.address())).wait().unwrap();
     let guard = far.mutex("a").unwrap().lock().wait().unwrap();
     let short = far.mutex("b").unwrap().lock().wait().unwrap();
     // Shorter than the server waits: nothing happens but doubt.
@@ -146,7 +146,7 @@ fn a_client_behind_a_network_that_hangs_is_uncertain_then_given_up_and_learns_it
     short.unlock().wait().unwrap();
     // Longer: the lock goes on, and the old holder learns it when it can be told.
     network.hang(true);
-    assert_eq!(near.mutex("a").unwrap().try_lock().unwrap_err(), TryLockError::Busy);
+    assert_eq!(near.mutex("a").unwrap().try_lock().wait().unwrap_err(), TryLockError::Busy);
     let next = near.mutex("a").unwrap().lock().wait().unwrap();
     assert!(next.token() > guard.token());
     assert_ne!(guard.state(), GuardState::Held, "nobody believes to hold what another one has");
@@ -163,11 +163,11 @@ fn a_client_behind_a_network_that_hangs_is_uncertain_then_given_up_and_learns_it
 fn an_upgrade_that_waits_outlives_its_connection_and_is_lost_with_its_session() {
     let server = server();
     let network = Network::to(server.address());
-    let near = Client::open(&format!("tcp://{}", server.address())).unwrap().rwlock("a").unwrap();
+    let near = Client::open(&format!("tcp://{}", server.address())).wait().unwrap().rwlock("a").unwrap();
     let far = network.client().rwlock("a").unwrap();
     let inspector = Inspector::open(&format!("tcp://{}", server.address())).unwrap();
     let waits = || inspector.entries().unwrap().iter().any(|entry| entry.state == EntryState::Waiting);
-    let (mut guard, other) = (far.read().wait().unwrap(), near.read().wait().unwrap());
+    let (mut guard, other) = (far.read().wait().unwrap().into_any(), near.read().wait().unwrap());
     std::thread::scope(|threads| {
         let upgrade = threads.spawn(|| guard.upgrade().wait());
         eventually("it waits", waits);
@@ -179,7 +179,7 @@ fn an_upgrade_that_waits_outlives_its_connection_and_is_lost_with_its_session() 
         drop(other);
         upgrade.join().unwrap().unwrap();
     });
-    assert!(!guard.is_shared() && near.try_read().is_err());
+    assert!(!guard.is_shared() && near.try_read().wait().is_err());
     // Cut in the middle of changes, nothing is lost or done twice.
     for round in 0..30 {
         if round % 3 == 0 {
@@ -187,9 +187,9 @@ fn an_upgrade_that_waits_outlives_its_connection_and_is_lost_with_its_session() 
         }
         guard.downgrade().wait().unwrap();
         drop(near.read().wait().unwrap());
-        assert!(near.try_write().is_err());
+        assert!(near.try_write().wait().is_err());
         guard.upgrade().wait().unwrap();
-        assert!(near.try_read().is_err());
+        assert!(near.try_read().wait().is_err());
     }
     guard.downgrade().wait().unwrap();
     let other = near.read().wait().unwrap();

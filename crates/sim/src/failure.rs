@@ -68,17 +68,17 @@ fn names(clients: &[PeerId]) -> String {
 }
 
 /// The command line that repeats `plan` with `protocol`: what differs from the defaults, and always the seed.
-/// It is what `lockwright sim` reads; a test there holds the two together.
+/// It is what `lockwright-lab sim` reads; a test there holds the two together.
 ///
 /// ```
 /// let plan = lockwright_sim::Plan { clients: 4, seed: 7, ..Default::default() };
 /// let line = lockwright_sim::replay_line("mcs", &plan);
-/// assert_eq!(line, "lockwright sim mcs --clients 4 --locks 1000 --ops 100000 --seed 7");
+/// assert_eq!(line, "lockwright-lab sim mcs --clients 4 --locks 1000 --ops 100000 --seed 7");
 /// ```
 pub fn replay_line(protocol: &str, plan: &Plan) -> String {
     let usual = Plan::default();
     let mut line = format!(
-        "lockwright sim {protocol} --clients {} --locks {} --ops {} --seed {}",
+        "lockwright-lab sim {protocol} --clients {} --locks {} --ops {} --seed {}",
         plan.clients, plan.locks, plan.ops, plan.seed
     );
     let mut flag = |name: &str, value: String, usual: String| {

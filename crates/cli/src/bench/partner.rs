@@ -45,7 +45,7 @@ pub(super) fn run(what: &str, space: &str) -> Result<()> {
     if what == "serve" {
         return super::tcp::serve(core.parse()?);
     }
-    let client = Client::open(space)?;
+    let client = Client::open(space).wait()?;
     pin(core.parse()?);
     let mut out = std::io::stdout().lock();
     out.write_all(b".")?;

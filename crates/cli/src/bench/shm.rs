@@ -22,7 +22,7 @@ impl Place {
     pub(super) fn new() -> Result<Self> {
         let path = PathBuf::from(format!("/dev/shm/lockwright-bench-{}", std::process::id()));
         let space = format!("shm:{}", path.display());
-        drop(Client::open(&space)?);
+        drop(Client::open(&space).wait()?);
         Ok(Self { path, space })
     }
 
@@ -54,7 +54,7 @@ pub(super) fn uncontended(place: &Place, runs: &Runs) -> Result<Vec<Row>> {
     const CYCLES: u32 = 20_000;
     /// System calls are slow: fewer will do.
     const CALLS: u32 = 2_000;
-    let client = Client::open(&place.space)?;
+    let client = Client::open(&place.space).wait()?;
     let (mutex, ranges) = (client.mutex("mutex")?, client.range_lock("ranges")?);
     let (bare, file) = (Bare::default(), place.file("file")?);
     let (full, other) = (place.file("ranges")?, place.file("ranges")?);
@@ -94,7 +94,7 @@ pub(super) fn handover(place: &Place, runs: &Runs) -> Result<Option<Row>> {
     if std::thread::available_parallelism()?.get() < 2 {
         return Ok(None);
     }
-    let ball = Client::open(&place.space)?.mutex("ball")?;
+    let ball = Client::open(&place.space).wait()?.mutex("ball")?;
     let mut rounds = Vec::new();
     for _ in 0..runs.plays.div_ceil(PLAYS) {
         let line_ns = bare::ping_pong(PLAYS);
@@ -124,7 +124,7 @@ pub(super) fn handover(place: &Place, runs: &Runs) -> Result<Option<Row>> {
 /// What a process costs that waits for a second.
 pub(super) fn waiter(place: &Place) -> Result<Row> {
     const WAITS: Duration = Duration::from_secs(1);
-    let held = Client::open(&place.space)?.mutex("long")?.lock().wait()?;
+    let held = Client::open(&place.space).wait()?.mutex("long")?.lock().wait()?;
     let partner = Partner::start("wait", &place.space, 1)?;
     std::thread::sleep(WAITS);
     drop(held);

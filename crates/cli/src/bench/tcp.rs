@@ -79,7 +79,7 @@ pub(super) fn uncontended(runs: &Runs) -> Result<Option<Row>> {
                 pin(0);
                 let mut stream = TcpStream::connect(&other.echo)?;
                 stream.set_nodelay(true)?;
-                let client = Client::open(&format!("tcp://{}", other.server))?;
+                let client = Client::open(&format!("tcp://{}", other.server)).wait()?;
                 let lock = client.mutex("mutex")?;
                 let mut frame = [0; FRAME];
                 let times = runs.take_turns([

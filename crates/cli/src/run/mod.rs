@@ -17,7 +17,7 @@ mod supervise;
 use crate::SpaceArg;
 use clap::ValueEnum;
 use lockwright::inspect::{Entry, EntryState};
-use lockwright::{Acquire, Client, Guard, LockError};
+use lockwright::{Acquire, AnyGuard, Client, LockError};
 use lockwright_term::say;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -140,7 +140,7 @@ impl std::error::Error for BadUsage {}
 fn try_run(args: &Args) -> anyhow::Result<u8> {
     // Before any thread is started: they all inherit the mask, and signals come to the supervisor alone.
     let mut inbox = signals::Inbox::open()?;
-    let open = args.trust.options()?.lease(args.lease).open(&args.space);
+    let open = args.trust.options()?.lease(args.lease).open(&args.space).wait();
     let client = open.map_err(|error| match error {
         lockwright::OpenError::Address(_) => anyhow::Error::new(BadUsage(error.to_string())),
         error => error.into(),
@@ -210,7 +210,7 @@ fn whom_for(args: &Args) -> String {
     }
 }
 
-fn begin(client: &Client, args: &Args) -> anyhow::Result<Acquire> {
+fn begin(client: &Client, args: &Args) -> anyhow::Result<Acquire<AnyGuard>> {
     let name = args.name.as_bytes();
     let patience = if args.nonblock { Some(Duration::ZERO) } else { args.wait };
     let bad_name = |error: lockwright::HandleError| match error {
@@ -221,19 +221,19 @@ fn begin(client: &Client, args: &Args) -> anyhow::Result<Acquire> {
         (Some(range), shared) => {
             let lock = client.range_lock(name).map_err(bad_name)?;
             match (shared, patience) {
-                (true, None) => lock.read(range.clone()),
-                (true, Some(patience)) => lock.read_timeout(range.clone(), patience),
-                (false, None) => lock.write(range.clone()),
-                (false, Some(patience)) => lock.write_timeout(range.clone(), patience),
+                (true, None) => lock.read(range.clone()).into_any(),
+                (true, Some(patience)) => lock.read_timeout(range.clone(), patience).into_any(),
+                (false, None) => lock.write(range.clone()).into_any(),
+                (false, Some(patience)) => lock.write_timeout(range.clone(), patience).into_any(),
             }
         }
         (None, shared) => {
             let lock = client.rwlock(name).map_err(bad_name)?;
             match (shared, patience) {
-                (true, None) => lock.read(),
-                (true, Some(patience)) => lock.read_timeout(patience),
-                (false, None) => lock.write(),
-                (false, Some(patience)) => lock.write_timeout(patience),
+                (true, None) => lock.read().into_any(),
+                (true, Some(patience)) => lock.read_timeout(patience).into_any(),
+                (false, None) => lock.write().into_any(),
+                (false, Some(patience)) => lock.write_timeout(patience).into_any(),
             }
         }
     };
@@ -241,7 +241,7 @@ fn begin(client: &Client, args: &Args) -> anyhow::Result<Acquire> {
 }
 
 /// What the command is told of its lock.
-fn environment(guard: &Guard) -> [(&'static str, OsString); 2] {
+fn environment(guard: &AnyGuard) -> [(&'static str, OsString); 2] {
     let name = std::ffi::OsStr::from_bytes(guard.name().as_bytes()).to_owned();
     [("LOCKWRIGHT_LOCK", name), ("LOCKWRIGHT_TOKEN", guard.token().to_string().into())]
 }

@@ -4,7 +4,7 @@
 
 use super::signals::{Came, Inbox};
 use super::{Args, OnLost, child, environment, os};
-use lockwright::{Acquire, Client, Guard, LockError, LostSignal};
+use lockwright::{Acquire, AnyGuard, Client, LockError, LostReason, LostSignal};
 use lockwright_term::say;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
@@ -27,14 +27,18 @@ const A_WHILE: Duration = Duration::from_secs(1);
 
 /// How waiting for the lock ended.
 pub(super) enum Waited {
-    Granted(Guard),
+    Granted(AnyGuard),
     Refused(LockError),
     /// A signal came first: its number.
     Signal(u8),
 }
 
 /// Waits for the lock, unless a signal comes first. If it takes a while, `explain` is called, once.
-pub(super) fn wait_for(acquire: Acquire, inbox: &mut Inbox, explain: impl FnOnce()) -> io::Result<Waited> {
+pub(super) fn wait_for(
+    acquire: Acquire<AnyGuard>,
+    inbox: &mut Inbox,
+    explain: impl FnOnce(),
+) -> io::Result<Waited> {
     let bell = Bell::new()?;
     let mut explain = Some((Instant::now() + A_WHILE, explain));
     let waker = Waker::from(Arc::clone(&bell.rope));
@@ -60,10 +64,10 @@ pub(super) fn wait_for(acquire: Acquire, inbox: &mut Inbox, explain: impl FnOnce
 }
 
 /// Runs the command under `guard` and returns the code to exit with.
-pub(super) fn run(args: &Args, client: &Client, guard: &Guard, inbox: &mut Inbox) -> io::Result<u8> {
+pub(super) fn run(args: &Args, client: &Client, guard: &AnyGuard, inbox: &mut Inbox) -> io::Result<u8> {
     let bell = Bell::new()?;
     let rope = Arc::clone(&bell.rope);
-    guard.on_lost(move || rope.wake_by_ref());
+    guard.on_lost(move |_| rope.wake_by_ref());
     let lost = guard.lost();
     // To look up the command's process takes a descriptor: without one it is not started.
     let spare = bell.ear.try_clone().map_err(|error| no_descriptor(&error))?;
@@ -111,8 +115,8 @@ fn watch(
             return Ok(u8::try_from(code.unwrap_or(1)).unwrap_or(u8::MAX));
         }
         bell.hush()?;
-        if lost.is_lost() {
-            loss = loss.next(args, child);
+        if let Some(reason) = lost.reason() {
+            loss = loss.next(args, child, reason);
         }
         sleep(bell, inbox, loss.deadline())?;
     }
@@ -127,14 +131,17 @@ enum Loss {
 }
 
 impl Loss {
-    fn next(self, args: &Args, child: &Child) -> Self {
+    fn next(self, args: &Args, child: &Child, reason: LostReason) -> Self {
         match (self, args.on_lost) {
             (Loss::Held, OnLost::Warn) => {
-                say!("lockwright: lock {} is lost; the command goes on unprotected", args.name.display());
+                say!(
+                    "lockwright: lock {} is lost ({reason}); the command goes on unprotected",
+                    args.name.display()
+                );
                 Loss::Warned
             }
             (Loss::Held, OnLost::Term) => {
-                say!("lockwright: lock {} is lost; ending the command", args.name.display());
+                say!("lockwright: lock {} is lost ({reason}); ending the command", args.name.display());
                 send(child, Signal::SIGTERM);
                 // A stopped command could not act on it.
                 send(child, Signal::SIGCONT);

@@ -68,9 +68,9 @@ fn lent_readers_share_and_lent_ranges_that_do_not_meet_are_held_together() {
         return;
     }
     let (_served, space) = server();
-    let (one, two) = (Client::open(&space).unwrap(), Client::open(&space).unwrap());
+    let (one, two) = (Client::open(&space).wait().unwrap(), Client::open(&space).wait().unwrap());
     let readers = (one.rwlock("a").unwrap().read().wait().unwrap(), two.rwlock("a").unwrap().read().wait());
-    assert!(one.mutex("a").unwrap().try_lock().is_err());
+    assert!(one.mutex("a").unwrap().try_lock().wait().is_err());
     drop(readers);
     let written = two.rwlock("a").unwrap().write().wait().unwrap();
     let late = one.mutex("a").unwrap().lock_timeout(Duration::from_millis(100)).wait();
@@ -80,7 +80,7 @@ fn lent_readers_share_and_lent_ranges_that_do_not_meet_are_held_together() {
     let (mine, theirs) = (one.range_lock("r").unwrap(), two.range_lock("r").unwrap());
     let low = mine.write(0..64).wait().unwrap();
     let high = theirs.write(64..128).wait().unwrap();
-    assert!(theirs.try_read(60..70).is_err());
+    assert!(theirs.try_read(60..70).wait().is_err());
     assert!(high.token() > low.token());
     low.unlock().wait().unwrap();
     drop(theirs.read(0..64).wait().unwrap());

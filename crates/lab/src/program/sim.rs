@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     if !subject.can_be_simulated() {
         let name = subject.info.name;
         if subject.mutant.is_none() {
-            bail!("{name} is for the explorer alone: `lockwright check {name}`");
+            bail!("{name} is for the explorer alone: `lockwright-lab check {name}`");
         }
         bail!(
             "what is wrong with {name} does not show in a plain run; `lockwright-lab check --mutant {name}` shows it"
@@ -272,7 +272,7 @@ mod tests {
     }
 
     fn read(line: &str) -> Plan {
-        let words = line.strip_prefix("lockwright ").expect("it starts with the command").split(' ');
+        let words = line.strip_prefix("lockwright-lab ").expect("it starts with the command").split(' ');
         plan(&Line::try_parse_from(words).expect("it is understood").args).expect("it makes sense")
     }
 

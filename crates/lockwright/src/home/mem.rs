@@ -3,7 +3,7 @@
 //! Every `Client::open("mem:")` makes a space of its own; clones of the client share it. It dies with them. Nobody is
 //! ever taken for dead here: threads do not die alone. Its locks are in `mem_locks`.
 
-use super::mem_locks::{MemLocks, Why};
+use super::mem_locks::{DenyReason, MemLocks};
 use super::{
     Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
 };
@@ -59,10 +59,10 @@ const fn request(granted: &Granted) -> u32 {
     granted.record.member()
 }
 
-fn refused(why: Why) -> Refused {
+fn refused(why: DenyReason) -> Refused {
     match why {
-        Why::Busy => Refused::Busy,
-        Why::Refused(why) => Refused::Error(LockError::Refused(why.to_string())),
+        DenyReason::Busy => Refused::Busy,
+        DenyReason::Refused(why) => Refused::Error(LockError::Refused(why.to_string())),
     }
 }
 

@@ -1,7 +1,7 @@
-//! Locks between threads: the combiner's core behind a mutex, and a waker for everybody who waits.
+//! Locks between threads: the combiner's core behind a mutex, and a waker for every request that waits.
 //!
 //! The same core as in a server, without the list and the wire: a name is a unit of its own, ranges have a tree each, and
-//! whoever conflicts is served first come, first served. What is held can be upgraded, downgraded, and given back in part.
+//! conflicting requests are served first come, first served. What is held can be upgraded, downgraded, and given back in part.
 //!
 //! | state of a request | means |
 //! |---|---|
@@ -23,19 +23,19 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Everybody here is one client of the core's.
-const US: ClientId = ClientId(0);
+/// All requests of this process are one client's to the core.
+const CLIENT: ClientId = ClientId(0);
 /// Requests at a time.
-const MOST: u32 = 1 << 20;
+const MAX_REQUESTS: u32 = 1 << 20;
 
 /// All locks of a space.
 #[derive(Debug)]
 pub(crate) struct MemLocks {
-    book: Mutex<Book>,
+    table: Mutex<LockTable>,
 }
 
 #[derive(Debug)]
-struct Book {
+struct LockTable {
     core: Core,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -60,29 +60,29 @@ enum State {
     Upgrading {
         token: u64,
     },
-    Denied(Why),
+    Denied(DenyReason),
     Stays {
         token: u64,
-        why: Why,
+        why: DenyReason,
     },
 }
 
-/// Why something came to nothing.
+/// DenyReason something came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum DenyReason {
     Busy,
     Refused(Refusal),
 }
 
 impl Default for MemLocks {
     fn default() -> Self {
-        let core = Core::new(Limits { clients: 1, ids: MOST });
+        let core = Core::new(Limits { clients: 1, ids: MAX_REQUESTS });
         let (slots, free, replies, woken) = Default::default();
-        Self { book: Mutex::new(Book { core, slots, free, replies, woken }) }
+        Self { table: Mutex::new(LockTable { core, slots, free, replies, woken }) }
     }
 }
 
-impl Book {
+impl LockTable {
     /// A place for a new request.
     fn take_slot(&mut self) -> u32 {
         let id = self.free.pop().unwrap_or_else(|| {
@@ -102,9 +102,9 @@ impl Book {
         &mut self.slots[id as usize].state
     }
 
-    /// Has the core serve a request, and notes what came of it, for whomever.
+    /// Has the core serve a request, and notes the answers in their slots.
     fn ask(&mut self, request: Request) {
-        self.core.handle(US, request, &mut self.replies);
+        self.core.handle(CLIENT, request, &mut self.replies);
         for Reply { id, answer, .. } in self.replies.drain(..) {
             let slot = &mut self.slots[id as usize];
             let denied = |why| match slot.state {
@@ -114,8 +114,8 @@ impl Book {
             };
             slot.state = match answer {
                 Answer::Granted { token } | Answer::Downgraded { token } => State::Held { token },
-                Answer::Busy => denied(Why::Busy),
-                Answer::Refused(refusal) => denied(Why::Refused(refusal)),
+                Answer::Busy => denied(DenyReason::Busy),
+                Answer::Refused(refusal) => denied(DenyReason::Refused(refusal)),
                 Answer::Cancelled => continue,
             };
             self.woken.extend(slot.waker.take());
@@ -132,33 +132,33 @@ fn lock(kind: Kind, claim: &Claim, id: u32, wait: bool) -> Request {
 }
 
 impl MemLocks {
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, LockTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of the book, and wakes whoever has something to see in it.
-    fn close(mut book: MutexGuard<'_, Book>) {
-        if !book.woken.is_empty() {
-            let woken = std::mem::take(&mut book.woken);
-            drop(book);
+    /// Lets go of the table, and wakes whoever has something to see in it.
+    fn close(mut table: MutexGuard<'_, LockTable>) {
+        if !table.woken.is_empty() {
+            let woken = std::mem::take(&mut table.woken);
+            drop(table);
             woken.into_iter().for_each(Waker::wake);
         }
     }
 
     /// Takes a lock if it is free: which request it is, and its token.
-    pub(super) fn try_acquire(&self, kind: Kind, claim: &Claim) -> Result<(u32, u64), Why> {
-        let mut book = self.book();
-        let id = book.take_slot();
-        book.ask(lock(kind, claim, id, false));
-        let outcome = match *book.state(id) {
+    pub(super) fn try_acquire(&self, kind: Kind, claim: &Claim) -> Result<(u32, u64), DenyReason> {
+        let mut table = self.table();
+        let id = table.take_slot();
+        table.ask(lock(kind, claim, id, false));
+        let outcome = match *table.state(id) {
             State::Held { token } => Ok((id, token)),
             State::Denied(why) => Err(why),
             state => unreachable!("a try is granted or denied: {state:?}"),
         };
         if outcome.is_err() {
-            book.free_slot(id);
+            table.free_slot(id);
         }
-        Self::close(book);
+        Self::close(table);
         outcome
     }
 
@@ -169,15 +169,15 @@ impl MemLocks {
 
     /// Gives a lock back, or gives a request up.
     pub(super) fn release(&self, id: u32) {
-        let mut book = self.book();
-        book.ask(Request::Cancel { id });
-        book.free_slot(id);
-        Self::close(book);
+        let mut table = self.table();
+        table.ask(Request::Cancel { id });
+        table.free_slot(id);
+        Self::close(table);
     }
 
     /// The token of what is held.
     pub(super) fn token(&self, id: u32) -> u64 {
-        match *self.book().state(id) {
+        match *self.table().state(id) {
             State::Held { token } | State::Upgrading { token } | State::Stays { token, .. } => token,
             state => unreachable!("only what is held has a token: {state:?}"),
         }
@@ -190,26 +190,26 @@ impl MemLocks {
 
     /// Makes an exclusive lock shared; the token from then on.
     pub(super) fn downgrade(&self, id: u32) -> u64 {
-        let mut book = self.book();
-        book.ask(Request::Downgrade { id });
-        let State::Held { token } = *book.state(id) else { unreachable!("it was held, and still is") };
-        Self::close(book);
+        let mut table = self.table();
+        table.ask(Request::Downgrade { id });
+        let State::Held { token } = *table.state(id) else { unreachable!("it was held, and still is") };
+        Self::close(table);
         token
     }
 
     /// Gives back a part of a range that is neither empty nor all of it nor outside. The second piece's request, if two are
     /// left; `None` if there is no room for it.
     pub(super) fn unlock_part(&self, id: u32, part: &Range<u64>, two: bool) -> Option<u32> {
-        let mut book = self.book();
-        let state = *book.state(id);
-        let rest = if two { book.take_slot() } else { id };
-        if rest >= MOST {
-            book.free_slot(rest);
+        let mut table = self.table();
+        let state = *table.state(id);
+        let rest = if two { table.take_slot() } else { id };
+        if rest >= MAX_REQUESTS {
+            table.free_slot(rest);
             return None;
         }
-        *book.state(rest) = state;
-        book.ask(Request::UnlockPart { id, start: part.start, end: part.end, rest });
-        Self::close(book);
+        *table.state(rest) = state;
+        table.ask(Request::UnlockPart { id, start: part.start, end: part.end, rest });
+        Self::close(table);
         Some(rest)
     }
 }
@@ -224,29 +224,29 @@ pub(super) struct Acquiring {
 }
 
 impl Future for Acquiring {
-    type Output = Result<(u32, u64), Why>;
+    type Output = Result<(u32, u64), DenyReason>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let mut book = this.locks.book();
+        let mut table = this.locks.table();
         let id = *this.id.get_or_insert_with(|| {
-            let id = book.take_slot();
-            book.ask(lock(this.kind, &this.claim, id, true));
+            let id = table.take_slot();
+            table.ask(lock(this.kind, &this.claim, id, true));
             id
         });
-        let outcome = match *book.state(id) {
+        let outcome = match *table.state(id) {
             State::Held { token } => Ok((id, token)),
             State::Denied(why) => {
-                book.free_slot(id);
+                table.free_slot(id);
                 Err(why)
             }
             _ => {
-                book.slots[id as usize].waker = Some(cx.waker().clone());
-                MemLocks::close(book);
+                table.slots[id as usize].waker = Some(cx.waker().clone());
+                MemLocks::close(table);
                 return Poll::Pending;
             }
         };
-        MemLocks::close(book);
+        MemLocks::close(table);
         this.id = None;
         Poll::Ready(outcome)
     }
@@ -275,32 +275,32 @@ impl Future for Upgrading {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let (id, wait) = (this.id, this.wait);
-        let mut book = this.locks.book();
+        let mut table = this.locks.table();
         if !this.asked {
-            let State::Held { token } = *book.state(id) else {
+            let State::Held { token } = *table.state(id) else {
                 unreachable!("only what is held is upgraded")
             };
-            *book.state(id) = State::Upgrading { token };
-            book.ask(Request::Upgrade { id, wait });
+            *table.state(id) = State::Upgrading { token };
+            table.ask(Request::Upgrade { id, wait });
             this.asked = true;
         }
-        let outcome = match *book.state(id) {
+        let outcome = match *table.state(id) {
             State::Held { token } => Ok(token),
             State::Stays { token, why } => {
-                *book.state(id) = State::Held { token };
+                *table.state(id) = State::Held { token };
                 Err(match why {
-                    Why::Busy => ChangeError::Busy,
-                    Why::Refused(Refusal::UpgradeConflict) => ChangeError::WouldDeadlock,
-                    Why::Refused(refusal) => ChangeError::Refused(refusal.to_string()),
+                    DenyReason::Busy => ChangeError::Busy,
+                    DenyReason::Refused(Refusal::UpgradeConflict) => ChangeError::WouldDeadlock,
+                    DenyReason::Refused(refusal) => ChangeError::Refused(refusal.to_string()),
                 })
             }
             _ => {
-                book.slots[id as usize].waker = Some(cx.waker().clone());
-                MemLocks::close(book);
+                table.slots[id as usize].waker = Some(cx.waker().clone());
+                MemLocks::close(table);
                 return Poll::Pending;
             }
         };
-        MemLocks::close(book);
+        MemLocks::close(table);
         this.asked = false;
         Poll::Ready(outcome)
     }
@@ -311,13 +311,13 @@ impl Drop for Upgrading {
         if !self.asked {
             return;
         }
-        let mut book = self.locks.book();
-        if let State::Stays { token, .. } = *book.state(self.id) {
-            *book.state(self.id) = State::Held { token };
+        let mut table = self.locks.table();
+        if let State::Stays { token, .. } = *table.state(self.id) {
+            *table.state(self.id) = State::Held { token };
         } else {
             // It waits, or was granted and nobody has seen it.
-            book.ask(Request::Downgrade { id: self.id });
+            table.ask(Request::Downgrade { id: self.id });
         }
-        MemLocks::close(book);
+        MemLocks::close(table);
     }
 }

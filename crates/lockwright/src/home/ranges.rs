@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn whoever_asks_for_a_range_while_another_has_the_gate_gets_its_thread_back() {
         let path = std::env::temp_dir().join(format!("lockwright-gate-{}.space", std::process::id()));
-        let client = Client::open(&format!("shm:{}", path.display())).unwrap();
+        let client = Client::open(&format!("shm:{}", path.display())).wait().unwrap();
         let ranges = client.range_lock("a").unwrap();
         let other = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
         let lock = other.bind(&LockName::new("a").unwrap(), Kind::Ranges).unwrap().lock;
@@ -141,7 +141,7 @@ mod tests {
             let mut tries = ranges.write_timeout(1..2, Duration::ZERO);
             assert!(Pin::new(&mut waits).poll(&mut context).is_pending());
             assert!(Pin::new(&mut tries).poll(&mut context).is_pending());
-            assert!(matches!(ranges.try_write(2..3), Err(TryLockError::Busy)));
+            assert!(matches!(ranges.try_write(2..3).wait(), Err(TryLockError::Busy)));
             done.send(()).unwrap();
             (waits, tries)
         });

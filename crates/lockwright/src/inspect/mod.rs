@@ -23,7 +23,7 @@ use std::time::Duration;
 /// ```
 /// use lockwright::{Client, inspect::Inspector};
 /// # let address = format!("shm:/dev/shm/lockwright-doc-inspect-{}", std::process::id());
-/// let client = Client::open(&address)?;
+/// let client = Client::open(&address).wait()?;
 /// let guard = client.mutex("orders/42")?.lock().wait()?;
 /// let entries = Inspector::open(&address)?.entries()?;
 /// assert_eq!(entries[0].name.to_string(), "orders/42");
@@ -228,7 +228,7 @@ impl Inspector {
     ///
     /// ```
     /// # let address = format!("shm:/dev/shm/lockwright-doc-entries-{}", std::process::id());
-    /// # let client = lockwright::Client::open(&address).unwrap();
+    /// # let client = lockwright::Client::open(&address).wait().unwrap();
     /// assert!(lockwright::inspect::Inspector::open(&address)?.entries()?.is_empty());
     /// # std::fs::remove_file(&address["shm:".len()..])?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -269,7 +269,7 @@ impl Inspector {
     /// ```
     /// use lockwright::{Client, GuardState, inspect::Inspector};
     /// # let address = format!("shm:/dev/shm/lockwright-doc-break-{}", std::process::id());
-    /// let client = Client::open(&address)?;
+    /// let client = Client::open(&address).wait()?;
     /// let guard = client.mutex("stuck")?.lock().wait()?;
     /// let inspector = Inspector::open(&address)?;
     /// assert!(inspector.break_grant("stuck", guard.token() + 1).is_err());
@@ -292,7 +292,7 @@ impl Inspector {
     ///
     /// ```
     /// # let address = format!("shm:/dev/shm/lockwright-doc-info-{}", std::process::id());
-    /// # let client = lockwright::Client::open(&address).unwrap();
+    /// # let client = lockwright::Client::open(&address).wait().unwrap();
     /// let info = lockwright::inspect::Inspector::open(&address)?.info()?;
     /// assert_eq!(info.keyed, "holders"); // ShiftLock whose holders are written down
     /// # std::fs::remove_file(&address["shm:".len()..])?;

@@ -1,22 +1,23 @@
-//! Getting a lock: one future, to be awaited on any executor or waited for by a thread.
+//! Acquiring a lock: futures, to be awaited on any executor or waited for by a thread.
 //!
-//! An attempt tries once without queueing, and only then allocates what it needs to wait. Given up
-//! while it waits, it is pending: finished, then released, on the client's own thread.
+//! An attempt has one fast path, which neither queues nor allocates, and one slow path. Given up while it is queued, it is
+//! adopted: finished, then released, on the client's own thread.
 
 use super::core::Core;
-use super::guard::Guard;
+use super::guard::AnyGuard;
+use super::typed::LockGuard;
 use crate::error::{LockError, TryLockError};
 use crate::home::{Bound, BoxFuture, Granted, Refused};
 use crate::progress::Alarm;
 use lockwright_fabric::observe::Claim;
+use std::fmt;
+use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-/// A lock on its way: await it, or [`wait`](Self::wait) for it.
-///
-/// Nothing happens before the first poll.
+/// A lock that is being acquired: `.await` it, or [`wait`](Self::wait) for it. Nothing happens before that.
 ///
 /// # Cancelling
 /// Dropping it gives up. If it was queued, the lock may still come to it; the client's own thread then passes it on at
@@ -24,16 +25,149 @@ use std::time::{Duration, Instant};
 ///
 /// ```
 /// use lockwright::Client;
-/// let client = Client::open("mem:").unwrap();
+/// let client = Client::open("mem:").wait().unwrap();
 /// let lock = client.mutex("a").unwrap();
 /// let guard = lock.lock().wait().unwrap();
 /// drop(lock.lock()); // never polled: never asked
 /// drop(guard);
-/// assert!(lock.try_lock().is_ok());
+/// assert!(lock.try_lock().wait().is_ok());
 /// ```
-#[derive(Debug)]
 #[must_use = "nothing is locked before it is awaited, or waited for"]
-pub struct Acquire {
+pub struct Acquire<G: LockGuard> {
+    attempt: Attempt,
+    guard: PhantomData<fn() -> G>,
+}
+
+impl<G: LockGuard> Acquire<G> {
+    #[inline(always)]
+    pub(crate) fn new(core: Arc<Core>, claim: Claim, patience: Option<Duration>) -> Self {
+        Self { attempt: Attempt::new(core, claim, patience), guard: PhantomData }
+    }
+
+    /// An attempt that was refused before it began.
+    pub(crate) fn refused(core: Arc<Core>, claim: Claim, error: LockError) -> Self {
+        Self { attempt: Attempt::refused(core, claim, error), guard: PhantomData }
+    }
+
+    /// The same attempt, for a guard without a type.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// # let (alone, name) = (true, "a");
+    /// let lock = client.rwlock(name)?;
+    /// let acquire = if alone { lock.write().into_any() } else { lock.read().into_any() };
+    /// let guard: lockwright::AnyGuard = acquire.wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn into_any(self) -> Acquire<AnyGuard> {
+        Acquire { attempt: self.attempt, guard: PhantomData }
+    }
+
+    /// Blocks this thread until the lock is there; it sleeps meanwhile. Needs no async runtime.
+    ///
+    /// # Errors
+    /// If the time is over, or the space cannot be used.
+    ///
+    /// # Panics
+    /// If it would have to wait on the thread of a current-thread tokio runtime (or in a `LocalSet`): the holder may be
+    /// a task of the same thread, which could then never unlock. `.await` it there. On a worker of a multi-thread runtime
+    /// the other tasks of that worker move on meanwhile, as with `tokio::task::block_in_place`.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// let guard = client.mutex("a").unwrap().lock().wait()?;
+    /// # Ok::<(), lockwright::LockError>(())
+    /// ```
+    #[inline(always)]
+    #[track_caller]
+    pub fn wait(self) -> Result<G, LockError> {
+        self.attempt.wait().map(G::from_any)
+    }
+}
+
+impl<G: LockGuard> Future for Acquire<G> {
+    type Output = Result<G, LockError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.get_mut().attempt.poll(cx).map_ok(G::from_any)
+    }
+}
+
+impl<G: LockGuard> fmt::Debug for Acquire<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Acquire").field(&self.attempt).finish()
+    }
+}
+
+/// A lock that is being tried: `.await` it, or [`wait`](Self::wait) for it. It never waits for another holder and never
+/// queues, but takes a round trip where a server decides. Dropping it gives up, as with [`Acquire`].
+///
+/// ```
+/// # let client = lockwright::Client::open("mem:").wait().unwrap();
+/// let lock = client.mutex("a")?;
+/// let held = lock.try_lock().wait()?; // in async code: lock.try_lock().await?
+/// assert!(lock.try_lock().wait().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "nothing is locked before it is awaited, or waited for"]
+pub struct TryAcquire<G: LockGuard>(Acquire<G>);
+
+impl<G: LockGuard> TryAcquire<G> {
+    #[inline(always)]
+    pub(crate) fn new(core: Arc<Core>, claim: Claim) -> Self {
+        Self(Acquire::new(core, claim, Some(Duration::ZERO)))
+    }
+
+    pub(crate) fn refused(core: Arc<Core>, claim: Claim, error: LockError) -> Self {
+        Self(Acquire::refused(core, claim, error))
+    }
+
+    /// Tries, on this thread: at once, or after one round trip where a server decides.
+    ///
+    /// # Errors
+    /// [`TryLockError::Busy`] if another holder is in the way.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// assert!(client.mutex("a").unwrap().try_lock().wait().is_ok());
+    /// ```
+    #[inline(always)]
+    pub fn wait(self) -> Result<G, TryLockError> {
+        self.0.attempt.wait().map(G::from_any).map_err(only_tried)
+    }
+}
+
+impl<G: LockGuard> Future for TryAcquire<G> {
+    type Output = Result<G, TryLockError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(ready!(Pin::new(&mut self.get_mut().0).poll(cx)).map_err(only_tried))
+    }
+}
+
+impl<G: LockGuard> fmt::Debug for TryAcquire<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TryAcquire").field(&self.0.attempt).finish()
+    }
+}
+
+fn only_tried(error: LockError) -> TryLockError {
+    match error {
+        LockError::TimedOut => TryLockError::Busy,
+        error => error.into(),
+    }
+}
+
+/// Blocks in `wait`. If that `may_wait` for another holder, not on the only thread of a tokio runtime, where it would wait
+/// for itself: there, tokio panics.
+#[track_caller]
+pub(super) fn block_here<T>(may_wait: bool, wait: impl FnOnce() -> T) -> T {
+    if may_wait { tokio::task::block_in_place(wait) } else { wait() }
+}
+
+/// An attempt to acquire a lock, for a guard of any type. Without patience, it only tries.
+#[derive(Debug)]
+struct Attempt {
     core: Arc<Core>,
     /// Its lock is filled in when it starts.
     claim: Claim,
@@ -47,6 +181,8 @@ pub struct Acquire {
 #[derive(Debug)]
 enum Step {
     Start,
+    /// The fast path was of no use.
+    Slow,
     Refused(Box<LockError>),
     Waiting(Box<Waiting>),
     Done,
@@ -63,125 +199,81 @@ struct Waiting {
     future: Option<BoxFuture<Result<Granted, Refused>>>,
 }
 
-impl std::fmt::Debug for Waiting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Waiting").field("claim", &self.claim).finish_non_exhaustive()
     }
 }
 
-impl Acquire {
+impl Attempt {
     #[inline(always)]
-    pub(crate) fn new(core: Arc<Core>, claim: Claim, patience: Option<Duration>) -> Self {
+    fn new(core: Arc<Core>, claim: Claim, patience: Option<Duration>) -> Self {
         Self { core, claim, patience, deadline: None, returns: 0, step: Step::Start }
     }
 
-    /// An attempt that was refused before it began.
-    pub(crate) fn refused(core: Arc<Core>, claim: Claim, error: LockError) -> Self {
+    fn refused(core: Arc<Core>, claim: Claim, error: LockError) -> Self {
         let mut refused = Self::new(core, claim, None);
         refused.step = Step::Refused(Box::new(error));
         refused
     }
 
-    /// Blocks this thread until the lock is there; it sleeps meanwhile. Needs no async runtime, and must not be called
-    /// on one's worker threads.
-    ///
-    /// # Errors
-    /// If the time is over, or the space cannot be used.
-    ///
-    /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
-    /// let guard = client.mutex("a").unwrap().lock().wait()?;
-    /// # Ok::<(), lockwright::LockError>(())
-    /// ```
+    fn may_wait(&self) -> bool {
+        self.patience != Some(Duration::ZERO)
+    }
+
     #[inline(always)]
-    pub fn wait(self) -> Result<Guard, LockError> {
+    #[track_caller]
+    fn wait(self) -> Result<AnyGuard, LockError> {
         let Self { core, mut claim, step, .. } = self;
         if matches!(step, Step::Start)
-            && let Some((granted, token_base)) = core.take_quickly(&mut claim)
+            && let Some((granted, token_base)) = core.try_acquire_fast(&mut claim)
         {
-            return Ok(Guard::new(core, token_base, claim, granted));
+            return Ok(AnyGuard::new(core, token_base, claim, granted));
         }
-        Self { core, claim, step, ..self }.wait_slowly()
+        Self { core, claim, step, ..self }.wait_slow()
     }
 
     #[cold]
     #[inline(never)]
-    fn wait_slowly(mut self) -> Result<Guard, LockError> {
-        if matches!(self.step, Step::Start)
-            && self.patience != Some(Duration::ZERO)
-            && let Some((granted, token_base)) = self.core.take_soon(&mut self.claim)
-        {
-            return Ok(Guard::new(self.core, token_base, self.claim, granted));
+    #[track_caller]
+    fn wait_slow(mut self) -> Result<AnyGuard, LockError> {
+        let may_wait = self.may_wait();
+        if matches!(self.step, Step::Start) {
+            if may_wait && let Some((granted, token_base)) = self.core.acquire_soon(&mut self.claim) {
+                return Ok(AnyGuard::new(self.core, token_base, self.claim, granted));
+            }
+            self.step = Step::Slow;
+        }
+        if !may_wait {
+            // A try of this thread must not wait for a future of this thread.
+            self.deadline = self.core.space.try_limit().and_then(|limit| Instant::now().checked_add(limit));
         }
         let core = Arc::clone(&self.core);
         let mut outcome = None;
-        core.space.block_on(pin!(async { outcome = Some(self.await) }));
-        outcome.expect("it was seen through")
-    }
-
-    /// One attempt that never queues.
-    #[inline]
-    pub(crate) fn at_once(core: &Arc<Core>, mut claim: Claim) -> Result<Guard, TryLockError> {
-        if let Some((granted, token_base)) = core.take_quickly(&mut claim) {
-            return Ok(Guard::new(Arc::clone(core), token_base, claim, granted));
-        }
-        Self::at_once_slowly(core, claim)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn at_once_slowly(core: &Arc<Core>, mut claim: Claim) -> Result<Guard, TryLockError> {
-        let mut evicted = 0;
-        loop {
-            let bound = core.bound()?;
-            claim.lock = bound.lock;
-            let Some(outcome) = core.space.try_acquire_fast(core.kind, claim) else {
-                return Self::soon(core, claim, bound);
-            };
-            return match outcome {
-                Ok(granted) if !core.leads(&bound, &granted) => {
-                    core.give_away(claim, granted);
-                    continue;
-                }
-                Ok(granted) => Ok(Guard::new(Arc::clone(core), bound.token_base, claim, granted)),
-                Err(Refused::Busy) => Self::soon(core, claim, bound),
-                Err(Refused::Error(LockError::Evicted)) if evicted < RETURNS => {
-                    evicted += 1;
-                    continue;
-                }
-                Err(Refused::Error(error)) => Err(error.into()),
-            };
-        }
-    }
-
-    /// One attempt that takes a while.
-    fn soon(core: &Arc<Core>, claim: Claim, bound: Bound) -> Result<Guard, TryLockError> {
-        let mut this = Self::new(Arc::clone(core), claim, Some(Duration::ZERO));
-        this.deadline = core.space.try_limit().and_then(|patience| Instant::now().checked_add(patience));
-        let future = core.space.try_acquire(core.kind, claim);
-        this.step = Step::Waiting(Box::new(Waiting::new(core, claim, bound, future)));
-        this.wait_slowly().map_err(|error| match error {
-            LockError::TimedOut => TryLockError::Busy,
-            error => error.into(),
-        })
+        block_here(may_wait, || {
+            let poll = std::future::poll_fn(|cx| self.poll(cx));
+            core.space.block_on(pin!(async { outcome = Some(poll.await) }));
+        });
+        outcome.expect("it was polled to its end")
     }
 
     /// Tries once; queues if that fails.
-    fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
-        if let Some((granted, token_base)) = self.core.take_quickly(&mut self.claim) {
+    fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<AnyGuard, LockError>> {
+        if matches!(self.step, Step::Start)
+            && let Some((granted, token_base)) = self.core.try_acquire_fast(&mut self.claim)
+        {
             self.step = Step::Done;
-            return Poll::Ready(Ok(Guard::new(Arc::clone(&self.core), token_base, self.claim, granted)));
+            return Poll::Ready(Ok(AnyGuard::new(Arc::clone(&self.core), token_base, self.claim, granted)));
         }
         let bound = match self.core.bound() {
             Ok(bound) => bound,
             Err(error) => return Poll::Ready(self.finish(&Bound::default(), Err(Refused::Error(error)))),
         };
         self.claim.lock = bound.lock;
-        let Core { space: home, kind, .. } = &*self.core;
-        let has_patience = self.patience != Some(Duration::ZERO);
-        let future = match home.try_acquire_fast(*kind, self.claim) {
-            None | Some(Err(Refused::Busy)) if has_patience => home.acquire(*kind, self.claim),
-            None | Some(Err(Refused::Busy)) => home.try_acquire(*kind, self.claim),
+        let Core { space, kind, .. } = &*self.core;
+        let future = match space.try_acquire_fast(*kind, self.claim) {
+            None | Some(Err(Refused::Busy)) if self.may_wait() => space.acquire(*kind, self.claim),
+            None | Some(Err(Refused::Busy)) => space.try_acquire(*kind, self.claim),
             Some(outcome) => return Poll::Ready(self.finish(&bound, outcome)),
         };
         self.start_waiting(bound, future, cx)
@@ -192,7 +284,7 @@ impl Acquire {
         bound: Bound,
         future: BoxFuture<Result<Granted, Refused>>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Guard, LockError>> {
+    ) -> Poll<Result<AnyGuard, LockError>> {
         self.step = Step::Waiting(Box::new(Waiting::new(&self.core, self.claim, bound, future)));
         if self.deadline.is_none() {
             let patience = self.patience.filter(|patience| !patience.is_zero());
@@ -201,7 +293,7 @@ impl Acquire {
         self.waiting(cx)
     }
 
-    fn waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
+    fn waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<AnyGuard, LockError>> {
         let Step::Waiting(waiting) = &mut self.step else { unreachable!("only called while it waits") };
         let future = waiting.future.as_mut().expect("it is taken out at the end");
         match future.as_mut().poll(cx) {
@@ -218,14 +310,14 @@ impl Acquire {
         }
     }
 
-    fn finish(&mut self, bound: &Bound, outcome: Result<Granted, Refused>) -> Result<Guard, LockError> {
+    fn finish(&mut self, bound: &Bound, outcome: Result<Granted, Refused>) -> Result<AnyGuard, LockError> {
         self.step = Step::Done;
         match outcome {
             Ok(granted) if !self.core.leads(bound, &granted) => {
                 self.core.give_away(self.claim, granted);
                 Err(LockError::Evicted)
             }
-            Ok(granted) => Ok(Guard::new(Arc::clone(&self.core), bound.token_base, self.claim, granted)),
+            Ok(granted) => Ok(AnyGuard::new(Arc::clone(&self.core), bound.token_base, self.claim, granted)),
             Err(Refused::Busy) => Err(LockError::TimedOut),
             Err(Refused::Error(error)) => Err(error),
         }
@@ -265,8 +357,8 @@ impl Drop for Waiting {
         let (core, claim) = (Arc::clone(&self.core), self.claim);
         let progress = Arc::clone(&core.progress);
         progress.adopt(Box::pin(async move {
-            let Core { space: home, kind, .. } = &*core;
-            let give_back = |granted| home.release(*kind, claim, granted);
+            let Core { space, kind, .. } = &*core;
+            let give_back = |granted| space.release(*kind, claim, granted);
             lockwright_locks::abandoned::finish_then_release(future, give_back).await;
         }));
     }
@@ -276,10 +368,8 @@ impl Drop for Waiting {
 /// stopped time and again for longer than its lease is told so.
 const RETURNS: u32 = 3;
 
-impl Future for Acquire {
-    type Output = Result<Guard, LockError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+impl Attempt {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<AnyGuard, LockError>> {
         loop {
             let polled = self.poll_once(cx);
             if !matches!(polled, Poll::Ready(Err(LockError::Evicted))) || self.returns == RETURNS {
@@ -290,15 +380,12 @@ impl Future for Acquire {
             self.step = Step::Start;
         }
     }
-}
 
-impl Acquire {
-    fn poll_once(&mut self, cx: &mut Context<'_>) -> Poll<Result<Guard, LockError>> {
-        let this = self;
-        match &this.step {
-            Step::Start => this.start(cx),
-            Step::Waiting(_) => this.waiting(cx),
-            Step::Refused(_) => match std::mem::replace(&mut this.step, Step::Done) {
+    fn poll_once(&mut self, cx: &mut Context<'_>) -> Poll<Result<AnyGuard, LockError>> {
+        match &self.step {
+            Step::Start | Step::Slow => self.start(cx),
+            Step::Waiting(_) => self.waiting(cx),
+            Step::Refused(_) => match std::mem::replace(&mut self.step, Step::Done) {
                 Step::Refused(error) => Poll::Ready(Err(*error)),
                 _ => unreachable!("just seen"),
             },

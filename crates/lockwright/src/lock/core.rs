@@ -51,7 +51,7 @@ impl Core {
     /// `None`: nothing has happened.
     #[cfg(target_os = "linux")]
     #[inline(always)]
-    pub(crate) fn take_quickly(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
+    pub(crate) fn try_acquire_fast(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
         let near = self.near.as_ref()?;
         claim.lock = self.first.lock;
         Some((near.take_quickly(*claim)?, self.first.token_base))
@@ -59,7 +59,7 @@ impl Core {
 
     /// The same, if it becomes free within a moment, in which the calling thread is kept busy.
     #[cfg(target_os = "linux")]
-    pub(crate) fn take_soon(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
+    pub(crate) fn acquire_soon(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
         let near = self.near.as_ref()?;
         claim.lock = self.first.lock;
         Some((near.take_soon(*claim)?, self.first.token_base))
@@ -68,22 +68,22 @@ impl Core {
     /// Gives the lock back if that is the usual case: nobody waits for it. `false`: nothing has happened.
     #[cfg(target_os = "linux")]
     #[inline(always)]
-    pub(crate) fn give_back_quickly(&self, claim: Claim, granted: &Granted) -> bool {
+    pub(crate) fn release_fast(&self, claim: Claim, granted: &Granted) -> bool {
         self.near.as_ref().is_some_and(|near| near.give_back_quickly(claim, granted))
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn take_quickly(&self, _: &mut Claim) -> Option<(Granted, u64)> {
+    pub(crate) fn try_acquire_fast(&self, _: &mut Claim) -> Option<(Granted, u64)> {
         None
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn take_soon(&self, _: &mut Claim) -> Option<(Granted, u64)> {
+    pub(crate) fn acquire_soon(&self, _: &mut Claim) -> Option<(Granted, u64)> {
         None
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn give_back_quickly(&self, _: Claim, _: &Granted) -> bool {
+    pub(crate) fn release_fast(&self, _: Claim, _: &Granted) -> bool {
         false
     }
 

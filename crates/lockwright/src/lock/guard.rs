@@ -1,7 +1,7 @@
 //! A held lock: its token, whether it is still held, and the way back.
 
 use super::core::Core;
-use crate::error::UnlockError;
+use crate::error::{LostReason, UnlockError};
 use crate::home::{BoxFuture, Granted, Standing};
 use crate::name::LockName;
 use crate::progress::Watched;
@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 ///
 /// ```
 /// use lockwright::{Client, GuardState};
-/// let client = Client::open("mem:").unwrap();
+/// let client = Client::open("mem:").wait().unwrap();
 /// let guard = client.mutex("a").unwrap().lock().wait().unwrap();
 /// if guard.state() != GuardState::Held {
 ///     // stop, and do not write
@@ -36,22 +36,24 @@ pub enum GuardState {
     Lost,
 }
 
-/// A held lock. Dropping it unlocks; [`unlock`](Self::unlock) does too, and tells what it found.
+/// A guard of any kind of lock: what the [typed guards](crate::LockGuard) are made of, and what code takes that does not
+/// care which. Every typed guard derefs to it, and turns into it by [`into_any`](crate::LockGuard::into_any).
 ///
-/// A guard is not tied to the handle it came from or to a thread: it can be sent, kept, and dropped anywhere.
+/// Dropping it unlocks; [`unlock`](Self::unlock) does too, and tells what it found. It is not tied to the handle it came
+/// from or to a thread: it can be sent, kept, and dropped anywhere.
 ///
 /// ```
-/// use lockwright::Client;
-/// let client = Client::open("mem:").unwrap();
-/// let lock = client.mutex("a").unwrap();
-/// let first = lock.lock().wait().unwrap();
-/// let token = first.token();
-/// drop(first);
-/// let second = std::thread::spawn(move || lock.lock().wait().unwrap()).join().unwrap();
-/// assert!(second.token() > token);
+/// use lockwright::{AnyGuard, Client, LockGuard};
+/// let client = Client::open("mem:").wait()?;
+/// let guards: Vec<AnyGuard> = vec![
+///     client.mutex("a")?.lock().wait()?.into_any(),
+///     client.range_lock("b")?.write(0..9).wait()?.into_any(),
+/// ];
+/// assert!(guards.iter().all(|guard| !guard.is_shared()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "the lock is released when the guard is dropped"]
-pub struct Guard {
+pub struct AnyGuard {
     pub(super) core: Arc<Core>,
     pub(super) token_base: u64,
     pub(super) claim: Claim,
@@ -60,7 +62,7 @@ pub struct Guard {
     watch: OnceLock<Arc<Watch>>,
 }
 
-impl Guard {
+impl AnyGuard {
     #[inline]
     pub(crate) fn new(core: Arc<Core>, token_base: u64, claim: Claim, granted: Granted) -> Self {
         Self { core, token_base, claim, granted: Some(granted), watch: OnceLock::new() }
@@ -83,7 +85,7 @@ impl Guard {
     /// whatever the lock protects, so that it can refuse writes from the past; see [`fenced`](crate::fenced).
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.mutex("a").unwrap().lock().wait().unwrap();
     /// println!("writing under token {}", guard.token());
     /// ```
@@ -94,7 +96,7 @@ impl Guard {
     /// The lock's name.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// assert_eq!(client.mutex("a").unwrap().lock().wait().unwrap().name().as_bytes(), b"a");
     /// ```
     pub fn name(&self) -> &LockName {
@@ -104,7 +106,7 @@ impl Guard {
     /// Whether others can share it.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// assert!(!client.mutex("a").unwrap().lock().wait().unwrap().is_shared());
     /// ```
     pub fn is_shared(&self) -> bool {
@@ -114,7 +116,7 @@ impl Guard {
     /// The locked units, if this is a range lock's guard.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// assert_eq!(client.mutex("a").unwrap().lock().wait().unwrap().range(), None);
     /// ```
     pub fn range(&self) -> Option<Range<u64>> {
@@ -122,53 +124,73 @@ impl Guard {
     }
 
     /// Looks whether the lock is still held. On shared memory this is a read of the lock itself; with a server, it is
-    /// what the server said last, and whether it has been heard lately.
+    /// what the server said last, and whether it has been heard lately. Does not block, except in `lent:` spaces, where it
+    /// takes a round trip.
     ///
     /// The answer was true when the look was taken: a process can always be stopped between the look and the deed.
     /// Only the [token](Self::token) covers that.
     ///
     /// ```
     /// # use lockwright::GuardState;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.mutex("a").unwrap().lock().wait().unwrap();
     /// assert_eq!(guard.state(), GuardState::Held);
     /// ```
     pub fn state(&self) -> GuardState {
-        state(&self.core, self.claim, self.granted())
+        standing(&self.core, self.claim, self.granted()).into()
     }
 
-    /// Done when the lock is found to be lost; never, if it is unlocked first. Works on any executor.
+    /// A future that is done when the lock is found to be lost, and says why; never, if it is unlocked first. Works on any
+    /// executor, and may be dropped at any time. A loss is found within a tenth of a second.
     ///
     /// ```
     /// # async fn work() {}
-    /// # async fn select<A, B>(a: A, b: B) {}
     /// # async fn example(client: lockwright::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let guard = client.mutex("a")?.lock().await?;
-    /// select(work(), guard.lost()).await; // whichever comes first
+    /// tokio::select! {
+    ///     () = work() => guard.unlock().await?,
+    ///     reason = guard.lost() => eprintln!("the lock is gone: {reason}"),
+    /// }
     /// # Ok(()) }
     /// ```
     pub fn lost(&self) -> LostSignal {
         LostSignal(Arc::clone(self.watch()))
     }
 
+    /// A future that is done as soon as the lock is not surely held any more: its state is found to be
+    /// [`Uncertain`](GuardState::Uncertain), or [`Lost`](GuardState::Lost), and it says which. Time to pause: an uncertain
+    /// lock turns out to be held, or lost. Works on any executor, and may be dropped at any time.
+    ///
+    /// ```
+    /// # async fn work() {}
+    /// # async fn example(client: lockwright::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let guard = client.mutex("a")?.lock().await?;
+    /// tokio::select! {
+    ///     () = work() => guard.unlock().await?,
+    ///     state = guard.uncertain() => eprintln!("paused: the lock is {state:?}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn uncertain(&self) -> UncertainSignal {
+        UncertainSignal(Arc::clone(self.watch()))
+    }
+
     /// Calls `act`, on the client's own thread, if the lock is found to be lost before it is unlocked. It should be
     /// short: set a flag, cancel a token, send a signal.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.mutex("a").unwrap().lock().wait().unwrap();
-    /// guard.on_lost(|| eprintln!("the lock is gone: stop"));
+    /// guard.on_lost(|reason| eprintln!("the lock is gone, stop: {reason}"));
     /// ```
-    pub fn on_lost(&self, act: impl FnOnce() + Send + 'static) {
-        let watch = self.watch();
-        let mut act: Option<Box<dyn FnOnce() + Send>> = Some(Box::new(act));
-        watch.with(|ears, lost| {
-            if !lost {
-                ears.acts.extend(act.take());
+    pub fn on_lost(&self, act: impl FnOnce(LostReason) + Send + 'static) {
+        let mut listeners = self.watch().listeners();
+        match listeners.seen {
+            Standing::Lost(reason) => {
+                drop(listeners);
+                act(reason);
             }
-        });
-        if let Some(act) = act {
-            act();
+            _ => listeners.acts.push(Box::new(act)),
         }
     }
 
@@ -177,9 +199,8 @@ impl Guard {
             let watch = Arc::new(Watch {
                 core: Arc::clone(&self.core),
                 held: Mutex::new((self.claim, *self.granted())),
-                lost: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
-                ears: Mutex::default(),
+                listeners: Mutex::default(),
             });
             let weak: Weak<Watch> = Arc::downgrade(&watch);
             self.core.progress.watch(weak);
@@ -187,12 +208,11 @@ impl Guard {
         })
     }
 
-    /// Unlocks, and tells whether the lock was held until then.
-    ///
-    /// Dropping the returned future without awaiting it unlocks too.
+    /// Unlocks, and tells whether the lock was held until then. One round trip where a server decides. Dropping the
+    /// returned future unlocks too.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.mutex("a").unwrap().lock().wait().unwrap();
     /// if let Err(error) = guard.unlock().wait() {
     ///     eprintln!("{error}: what was written may have been overwritten");
@@ -214,17 +234,20 @@ impl Guard {
     fn release(&mut self) -> Option<Released> {
         let granted = self.granted.take()?;
         self.close_watch();
-        let Core { space: home, kind, .. } = &*self.core;
-        Some(match home.release_fast(*kind, self.claim, &granted) {
+        let Core { space, kind, .. } = &*self.core;
+        Some(match space.release_fast(*kind, self.claim, &granted) {
             Some(outcome) => Released::Done(outcome),
-            None => Released::Under(home.release(*kind, self.claim, granted)),
+            None => Released::Under(space.release(*kind, self.claim, granted)),
         })
     }
 }
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for AnyGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("name", self.name()).field("claim", &self.claim).finish_non_exhaustive()
+        f.debug_struct("AnyGuard")
+            .field("name", self.name())
+            .field("claim", &self.claim)
+            .finish_non_exhaustive()
     }
 }
 
@@ -234,45 +257,49 @@ enum Released {
     Under(BoxFuture<Result<(), Lost>>),
 }
 
-impl Drop for Guard {
+impl Drop for AnyGuard {
     #[inline]
     fn drop(&mut self) {
         if let Some(granted) = &self.granted
             && self.watch.get().is_none()
-            && self.core.give_back_quickly(self.claim, granted)
+            && self.core.release_fast(self.claim, granted)
         {
             return;
         }
-        self.drop_slowly();
+        self.drop_slow();
     }
 }
 
-impl Guard {
+impl AnyGuard {
     #[cold]
     #[inline(never)]
-    fn drop_slowly(&mut self) {
-        if let Some(granted) = &self.granted
-            && self.core.space.release_unobserved(self.core.kind, self.claim, granted)
-        {
-            self.close_watch();
+    fn drop_slow(&mut self) {
+        let Some(granted) = self.granted.take() else { return };
+        // Before the release: what is looked at afterwards would count as lost.
+        self.close_watch();
+        let Core { space, kind, progress, .. } = &*self.core;
+        if space.release_unobserved(*kind, self.claim, &granted) {
             return;
         }
-        let Some(Released::Under(mut release)) = self.release() else { return };
-        // Mostly done at once. If somebody must be waited for, the client's own thread does that.
-        if release.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            // Nobody is left to be told that it was lost.
-            self.core.progress.adopt(Box::pin(async move {
-                let _ = release.await;
-            }));
-        }
+        let release = space.release(*kind, self.claim, granted);
+        // If the next in the queue must be waited for, the client's own thread does that.
+        progress.adopt(Box::pin(async move {
+            let _ = release.await;
+        }));
     }
 }
 
-fn state(core: &Core, claim: Claim, granted: &Granted) -> GuardState {
-    match core.space.standing(core.kind, claim, granted) {
-        Standing::Held => GuardState::Held,
-        Standing::Uncertain => GuardState::Uncertain,
-        Standing::Lost(_) => GuardState::Lost,
+fn standing(core: &Core, claim: Claim, granted: &Granted) -> Standing {
+    core.space.standing(core.kind, claim, granted)
+}
+
+impl From<Standing> for GuardState {
+    fn from(standing: Standing) -> Self {
+        match standing {
+            Standing::Held => GuardState::Held,
+            Standing::Uncertain => GuardState::Uncertain,
+            Standing::Lost(_) => GuardState::Lost,
+        }
     }
 }
 
@@ -286,7 +313,7 @@ fn state(core: &Core, claim: Claim, granted: &Granted) -> GuardState {
 /// ```
 #[must_use = "an unlock that is not awaited still unlocks, but its outcome is lost"]
 pub struct Unlock {
-    guard: Option<Guard>,
+    guard: Option<AnyGuard>,
     release: Option<BoxFuture<Result<(), Lost>>>,
     token: u64,
 }
@@ -298,24 +325,39 @@ impl fmt::Debug for Unlock {
 }
 
 impl Unlock {
-    /// Blocks this thread until the lock is given back, which is at once unless the next in line must be waited for.
+    /// Blocks this thread until the lock is given back: one round trip where a server decides; otherwise at once, unless the
+    /// next in the queue has not yet said where it waits.
     ///
     /// # Errors
     /// If the lock had been lost, or the space cannot be used.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// # let guard = client.mutex("a").unwrap().lock().wait().unwrap();
     /// guard.unlock().wait()?;
     /// # Ok::<(), lockwright::UnlockError>(())
     /// ```
     #[inline]
-    pub fn wait(self) -> Result<(), UnlockError> {
-        let guard = self.guard.as_ref().expect("an unlock was waited for after it was done");
-        let core = Arc::clone(&guard.core);
+    pub fn wait(mut self) -> Result<(), UnlockError> {
+        let guard = self.guard.as_mut().expect("an unlock was waited for after it was done");
+        match guard.release() {
+            Some(Released::Done(outcome)) => {
+                self.guard = None;
+                return self.tell(outcome);
+            }
+            Some(Released::Under(release)) => self.release = Some(release),
+            None => {}
+        }
+        self.wait_slow()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_slow(self) -> Result<(), UnlockError> {
+        let core = Arc::clone(&self.guard.as_ref().expect("it is not done").core);
         let mut outcome = None;
         core.space.block_on(pin!(async { outcome = Some(self.await) }));
-        outcome.expect("it was seen through")
+        outcome.expect("it was polled to its end")
     }
 
     fn tell(&self, outcome: Result<(), Lost>) -> Result<(), UnlockError> {
@@ -359,10 +401,10 @@ impl Drop for Unlock {
     }
 }
 
-/// Done when a lock is found to be lost: see [`Guard::lost`].
+/// Done when a lock is found to be lost: see [`AnyGuard::lost`].
 ///
 /// ```
-/// # let client = lockwright::Client::open("mem:").unwrap();
+/// # let client = lockwright::Client::open("mem:").wait().unwrap();
 /// # let guard = client.mutex("a").unwrap().lock().wait().unwrap();
 /// let lost: lockwright::LostSignal = guard.lost();
 /// std::thread::spawn(move || assert!(!lost.is_lost())).join().unwrap();
@@ -375,60 +417,107 @@ impl LostSignal {
     /// Whether it has been found to be lost.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// # let guard = client.mutex("a").unwrap().lock().wait().unwrap();
     /// assert!(!guard.lost().is_lost());
     /// ```
     pub fn is_lost(&self) -> bool {
-        self.0.lost.load(SeqCst)
+        self.reason().is_some()
+    }
+
+    /// Why it was lost, if it has been found to be.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// # let guard = client.mutex("a").unwrap().lock().wait().unwrap();
+    /// assert_eq!(guard.lost().reason(), None);
+    /// ```
+    pub fn reason(&self) -> Option<LostReason> {
+        match self.0.listeners().seen {
+            Standing::Lost(reason) => Some(reason),
+            _ => None,
+        }
     }
 }
 
 impl Future for LostSignal {
-    type Output = ();
+    type Output = LostReason;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut gone = false;
-        self.0.with(|ears, lost| {
-            gone = lost;
-            if !lost {
-                ears.wakers.retain(|waker| !waker.will_wake(cx.waker()));
-                ears.wakers.push(cx.waker().clone());
-            }
-        });
-        if gone { Poll::Ready(()) } else { Poll::Pending }
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<LostReason> {
+        let mut listeners = self.0.listeners();
+        if let Standing::Lost(reason) = listeners.seen {
+            return Poll::Ready(reason);
+        }
+        register(&mut listeners.lost, cx);
+        Poll::Pending
     }
 }
 
-/// A grant that somebody wants to hear about.
+/// Done when a lock is not surely held any more: see [`AnyGuard::uncertain`].
+///
+/// ```
+/// # async fn example(guard: lockwright::MutexGuard) {
+/// let state = guard.uncertain().await;
+/// assert_ne!(state, lockwright::GuardState::Held);
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct UncertainSignal(Arc<Watch>);
+
+impl Future for UncertainSignal {
+    type Output = GuardState;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<GuardState> {
+        let mut listeners = self.0.listeners();
+        match listeners.seen {
+            Standing::Held => {
+                register(&mut listeners.uncertain, cx);
+                Poll::Pending
+            }
+            seen => Poll::Ready(seen.into()),
+        }
+    }
+}
+
+fn register(wakers: &mut Vec<Waker>, cx: &Context<'_>) {
+    wakers.retain(|waker| !waker.will_wake(cx.waker()));
+    wakers.push(cx.waker().clone());
+}
+
+/// A grant whose state is looked at regularly, for those who want to hear of a change.
 #[derive(Debug)]
 struct Watch {
     core: Arc<Core>,
     /// What is held, which can change.
     held: Mutex<(Claim, Granted)>,
-    lost: AtomicBool,
     closed: AtomicBool,
-    ears: Mutex<Ears>,
+    listeners: Mutex<Listeners>,
 }
 
-#[derive(Default)]
-struct Ears {
-    wakers: Vec<Waker>,
-    acts: Vec<Box<dyn FnOnce() + Send>>,
+struct Listeners {
+    /// At the last look.
+    seen: Standing,
+    uncertain: Vec<Waker>,
+    lost: Vec<Waker>,
+    acts: Vec<Box<dyn FnOnce(LostReason) + Send>>,
 }
 
-impl fmt::Debug for Ears {
+impl Default for Listeners {
+    fn default() -> Self {
+        Self { seen: Standing::Held, uncertain: Vec::new(), lost: Vec::new(), acts: Vec::new() }
+    }
+}
+
+impl fmt::Debug for Listeners {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ears({} wakers, {} acts)", self.wakers.len(), self.acts.len())
+        f.debug_struct("Listeners").field("seen", &self.seen).finish_non_exhaustive()
     }
 }
 
 impl Watch {
-    /// The ears, and whether the loss has been told already, under one lock: nobody is told too late.
-    fn with(&self, look: impl FnOnce(&mut Ears, bool)) {
-        let mut ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
-        let lost = self.lost.load(SeqCst);
-        look(&mut ears, lost);
+    fn listeners(&self) -> std::sync::MutexGuard<'_, Listeners> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -438,16 +527,26 @@ impl Watched for Watch {
             return false;
         }
         let (claim, granted) = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if state(&self.core, claim, &granted) != GuardState::Lost || self.closed.load(SeqCst) {
-            return true;
+        let standing = standing(&self.core, claim, &granted);
+        // It was unlocked meanwhile: that is no loss.
+        if self.closed.load(SeqCst) {
+            return false;
         }
-        let mut told = Ears::default();
-        self.with(|ears, _| {
-            self.lost.store(true, SeqCst);
-            told = std::mem::take(ears);
-        });
-        told.wakers.into_iter().for_each(Waker::wake);
-        told.acts.into_iter().for_each(|act| act());
+        let mut listeners = self.listeners();
+        listeners.seen = standing;
+        let mut woken = Vec::new();
+        let mut acts = Vec::new();
+        if standing != Standing::Held {
+            woken.append(&mut listeners.uncertain);
+        }
+        if let Standing::Lost(_) = standing {
+            woken.append(&mut listeners.lost);
+            acts.append(&mut listeners.acts);
+        }
+        drop(listeners);
+        woken.into_iter().for_each(Waker::wake);
+        let Standing::Lost(reason) = standing else { return true };
+        acts.into_iter().for_each(|act| act(reason));
         false
     }
 }

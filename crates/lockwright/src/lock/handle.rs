@@ -3,10 +3,12 @@
 //! All of them are views: a [`Mutex`] and a [`RwLock`] of the same name are the same lock, which is what `flock -x` and
 //! `flock -s` have taught people. A [`RangeLock`] is a lock of its own kind, with its own names.
 
-use super::acquire::Acquire;
+use super::acquire::{Acquire, TryAcquire};
 use super::core::Core;
-use super::guard::Guard;
-use crate::error::{LockError, TryLockError};
+use super::typed::{
+    LockGuard, MutexGuard, RangeReadGuard, RangeWriteGuard, RwLockReadGuard, RwLockWriteGuard,
+};
+use crate::error::LockError;
 use crate::home::whole;
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
@@ -18,13 +20,13 @@ use std::time::Duration;
 ///
 /// ```
 /// use lockwright::Client;
-/// let client = Client::open("mem:").unwrap();
+/// let client = Client::open("mem:").wait().unwrap();
 /// let lock = client.mutex("orders/42").unwrap();
 /// {
 ///     let _guard = lock.lock().wait().unwrap();
-///     assert!(lock.try_lock().is_err());
+///     assert!(lock.try_lock().wait().is_err());
 /// }
-/// assert!(lock.try_lock().is_ok());
+/// assert!(lock.try_lock().wait().is_ok());
 /// ```
 #[derive(Clone, Debug)]
 pub struct Mutex {
@@ -44,7 +46,7 @@ impl Mutex {
     /// The lock's name.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// assert_eq!(client.mutex("a").unwrap().name().to_string(), "a");
     /// ```
     pub fn name(&self) -> &LockName {
@@ -53,55 +55,63 @@ impl Mutex {
 
     /// Takes the lock, however long that takes.
     ///
+    /// On shared memory, a lock that is free is taken at once, by the calling thread. A server is asked: one round trip, and
+    /// as long as others hold it. First come, first served, among conflicting requests.
+    ///
+    /// Not re-entrant: who holds it already, through whatever handle, waits for itself.
+    ///
+    /// # Cancelling
+    /// Dropping the future gives up, and loses no handover: see [`Acquire`].
+    ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.mutex("a").unwrap().lock().wait()?; // or .await?
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
     #[inline(always)]
-    pub fn lock(&self) -> Acquire {
+    pub fn lock(&self) -> Acquire<MutexGuard> {
         Acquire::new(Arc::clone(&self.core), self.claim(), None)
     }
 
-    /// Takes the lock, or gives up after `patience`.
+    /// [`lock`](Self::lock) that gives up after `patience`, with [`LockError::TimedOut`].
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.mutex("a").unwrap().lock_timeout(Duration::from_secs(1)).wait()?;
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    pub fn lock_timeout(&self, patience: Duration) -> Acquire {
+    pub fn lock_timeout(&self, patience: Duration) -> Acquire<MutexGuard> {
         Acquire::new(Arc::clone(&self.core), self.claim(), Some(patience))
     }
 
-    /// Takes the lock if it is free; never waits and never queues.
+    /// Takes the lock if it is free. Never waits for another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
     /// [`TryLockError::Busy`] if somebody has it.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
-    /// assert!(client.mutex("a").unwrap().try_lock().is_ok());
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// assert!(client.mutex("a").unwrap().try_lock().wait().is_ok());
     /// ```
     #[inline]
-    pub fn try_lock(&self) -> Result<Guard, TryLockError> {
-        Acquire::at_once(&self.core, self.claim())
+    pub fn try_lock(&self) -> TryAcquire<MutexGuard> {
+        TryAcquire::new(Arc::clone(&self.core), self.claim())
     }
 }
 
 /// A lock that many readers or one writer have. Made by [`Client::rwlock`](crate::Client::rwlock); cheap to clone.
 ///
-/// A reader cannot become a writer, nor a writer a reader: unlock, and lock again. (Two readers who both wait to
-/// become writers would wait for each other for ever.)
+/// A read guard can be [upgraded](RwLockReadGuard::upgrade) and a write guard [downgraded](RwLockWriteGuard::downgrade)
+/// without unlocking in between, where the space offers it.
 ///
 /// ```
 /// use lockwright::Client;
-/// let client = Client::open("mem:").unwrap();
+/// let client = Client::open("mem:").wait().unwrap();
 /// let lock = client.rwlock("config").unwrap();
 /// let one = lock.read().wait().unwrap();
 /// let two = lock.read().wait().unwrap();
-/// assert!(lock.try_write().is_err());
+/// assert!(lock.try_write().wait().is_err());
 /// ```
 #[derive(Clone, Debug)]
 pub struct RwLock {
@@ -114,91 +124,110 @@ impl RwLock {
     }
 
     #[inline(always)]
-    fn acquire(&self, mode: Mode, patience: Option<Duration>) -> Acquire {
+    fn acquire<G: LockGuard>(&self, mode: Mode, patience: Option<Duration>) -> Acquire<G> {
         Acquire::new(Arc::clone(&self.core), whole(mode), patience)
     }
 
     /// The lock's name.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// assert_eq!(client.rwlock("a").unwrap().name().to_string(), "a");
     /// ```
     pub fn name(&self) -> &LockName {
         &self.core.name
     }
 
-    /// Takes the lock together with other readers.
+    /// Takes the lock together with other readers, however long that takes. A reader that comes after a waiting writer waits
+    /// behind it, so even reading twice at a time can wait for itself.
+    ///
+    /// On shared memory, a lock that is free is taken at once, by the calling thread. A server is asked: one round trip, and
+    /// as long as others hold it. First come, first served, among conflicting requests.
+    ///
+    /// Not re-entrant: who holds it already, through whatever handle, waits for itself.
+    ///
+    /// # Cancelling
+    /// Dropping the future gives up, and loses no handover: see [`Acquire`].
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.rwlock("a").unwrap().read().wait()?;
     /// assert!(guard.is_shared());
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    pub fn read(&self) -> Acquire {
+    pub fn read(&self) -> Acquire<RwLockReadGuard> {
         self.acquire(Mode::Shared, None)
     }
 
-    /// Takes the lock alone.
+    /// Takes the lock alone, however long that takes.
+    ///
+    /// On shared memory, a lock that is free is taken at once, by the calling thread. A server is asked: one round trip, and
+    /// as long as others hold it. First come, first served, among conflicting requests.
+    ///
+    /// Not re-entrant: who holds it already, through whatever handle, waits for itself.
+    ///
+    /// # Cancelling
+    /// Dropping the future gives up, and loses no handover: see [`Acquire`].
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.rwlock("a").unwrap().write().wait()?;
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    pub fn write(&self) -> Acquire {
+    pub fn write(&self) -> Acquire<RwLockWriteGuard> {
         self.acquire(Mode::Exclusive, None)
     }
 
-    /// [`read`](Self::read) that gives up after `patience`.
+    /// [`read`](Self::read) that gives up after `patience`, with [`LockError::TimedOut`].
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.rwlock("a").unwrap().read_timeout(Duration::from_secs(1)).wait()?;
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    pub fn read_timeout(&self, patience: Duration) -> Acquire {
+    pub fn read_timeout(&self, patience: Duration) -> Acquire<RwLockReadGuard> {
         self.acquire(Mode::Shared, Some(patience))
     }
 
-    /// [`write`](Self::write) that gives up after `patience`.
+    /// [`write`](Self::write) that gives up after `patience`, with [`LockError::TimedOut`].
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.rwlock("a").unwrap().write_timeout(Duration::from_secs(1)).wait()?;
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    pub fn write_timeout(&self, patience: Duration) -> Acquire {
+    pub fn write_timeout(&self, patience: Duration) -> Acquire<RwLockWriteGuard> {
         self.acquire(Mode::Exclusive, Some(patience))
     }
 
-    /// Takes the lock as a reader if no writer has it or waits for it.
+    /// Takes the lock as a reader if no writer has it or waits for it. Never waits for
+    /// another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
     /// [`TryLockError::Busy`] if one does.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
-    /// assert!(client.rwlock("a").unwrap().try_read().is_ok());
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// assert!(client.rwlock("a").unwrap().try_read().wait().is_ok());
     /// ```
-    pub fn try_read(&self) -> Result<Guard, TryLockError> {
-        Acquire::at_once(&self.core, whole(Mode::Shared))
+    pub fn try_read(&self) -> TryAcquire<RwLockReadGuard> {
+        TryAcquire::new(Arc::clone(&self.core), whole(Mode::Shared))
     }
 
-    /// Takes the lock as a writer if nobody has it.
+    /// Takes the lock as a writer if nobody has it. Never waits for
+    /// another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
     /// [`TryLockError::Busy`] if somebody does.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
-    /// assert!(client.rwlock("a").unwrap().try_write().is_ok());
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// assert!(client.rwlock("a").unwrap().try_write().wait().is_ok());
     /// ```
-    pub fn try_write(&self) -> Result<Guard, TryLockError> {
-        Acquire::at_once(&self.core, whole(Mode::Exclusive))
+    pub fn try_write(&self) -> TryAcquire<RwLockWriteGuard> {
+        TryAcquire::new(Arc::clone(&self.core), whole(Mode::Exclusive))
     }
 }
 
@@ -207,11 +236,11 @@ impl RwLock {
 ///
 /// ```
 /// use lockwright::Client;
-/// let client = Client::open("mem:").unwrap();
+/// let client = Client::open("mem:").wait().unwrap();
 /// let file = client.range_lock("data.bin").unwrap();
 /// let head = file.write(0..4096).wait().unwrap();
 /// let tail = file.write(4096..8192).wait().unwrap();
-/// assert!(file.try_read(4095..4096).is_err());
+/// assert!(file.try_read(4095..4096).wait().is_err());
 /// ```
 #[derive(Clone, Debug)]
 pub struct RangeLock {
@@ -226,7 +255,7 @@ impl RangeLock {
     /// The lock's name.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// assert_eq!(client.range_lock("a").unwrap().name().to_string(), "a");
     /// ```
     pub fn name(&self) -> &LockName {
@@ -237,7 +266,12 @@ impl RangeLock {
         Claim { lock: 0, mode, start: range.start, end: range.end }
     }
 
-    pub(super) fn acquire(&self, mode: Mode, range: &Range<u64>, patience: Option<Duration>) -> Acquire {
+    pub(super) fn acquire<G: LockGuard>(
+        &self,
+        mode: Mode,
+        range: &Range<u64>,
+        patience: Option<Duration>,
+    ) -> Acquire<G> {
         let claim = self.claim(mode, range);
         match sound(range) {
             Ok(()) => Acquire::new(Arc::clone(&self.core), claim, patience),
@@ -245,79 +279,103 @@ impl RangeLock {
         }
     }
 
-    /// Takes the units of `range` alone.
+    fn try_acquire<G: LockGuard>(&self, mode: Mode, range: &Range<u64>) -> TryAcquire<G> {
+        let claim = self.claim(mode, range);
+        match sound(range) {
+            Ok(()) => TryAcquire::new(Arc::clone(&self.core), claim),
+            Err(error) => TryAcquire::refused(Arc::clone(&self.core), claim, error),
+        }
+    }
+
+    /// Takes the units of `range` alone, however long that takes.
+    ///
+    /// On shared memory, a lock that is free is taken at once, by the calling thread. A server is asked: one round trip, and
+    /// as long as others hold it. First come, first served, among conflicting requests.
+    ///
+    /// Not re-entrant: who holds it already, through whatever handle, waits for itself.
+    ///
+    /// # Cancelling
+    /// Dropping the future gives up, and loses no handover: see [`Acquire`].
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.range_lock("a").unwrap().write(10..20).wait()?;
-    /// assert_eq!(guard.range(), Some(10..20));
+    /// assert_eq!(guard.range(), 10..20);
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    pub fn write(&self, range: Range<u64>) -> Acquire {
+    pub fn write(&self, range: Range<u64>) -> Acquire<RangeWriteGuard> {
         self.acquire(Mode::Exclusive, &range, None)
     }
 
-    /// Takes the units of `range` together with other readers.
+    /// Takes the units of `range` together with other readers, however long that takes.
+    ///
+    /// On shared memory, a lock that is free is taken at once, by the calling thread. A server is asked: one round trip, and
+    /// as long as others hold it. First come, first served, among conflicting requests.
+    ///
+    /// Not re-entrant: who holds it already, through whatever handle, waits for itself.
+    ///
+    /// # Cancelling
+    /// Dropping the future gives up, and loses no handover: see [`Acquire`].
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.range_lock("a").unwrap().read(10..20).wait()?;
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    pub fn read(&self, range: Range<u64>) -> Acquire {
+    pub fn read(&self, range: Range<u64>) -> Acquire<RangeReadGuard> {
         self.acquire(Mode::Shared, &range, None)
     }
 
-    /// [`write`](Self::write) that gives up after `patience`.
+    /// [`write`](Self::write) that gives up after `patience`, with [`LockError::TimedOut`].
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.range_lock("a").unwrap().write_timeout(10..20, Duration::from_secs(1)).wait()?;
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    pub fn write_timeout(&self, range: Range<u64>, patience: Duration) -> Acquire {
+    pub fn write_timeout(&self, range: Range<u64>, patience: Duration) -> Acquire<RangeWriteGuard> {
         self.acquire(Mode::Exclusive, &range, Some(patience))
     }
 
-    /// [`read`](Self::read) that gives up after `patience`.
+    /// [`read`](Self::read) that gives up after `patience`, with [`LockError::TimedOut`].
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guard = client.range_lock("a").unwrap().read_timeout(10..20, Duration::from_secs(1)).wait()?;
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
-    pub fn read_timeout(&self, range: Range<u64>, patience: Duration) -> Acquire {
+    pub fn read_timeout(&self, range: Range<u64>, patience: Duration) -> Acquire<RangeReadGuard> {
         self.acquire(Mode::Shared, &range, Some(patience))
     }
 
-    /// Takes the units of `range` alone if nobody has one of them.
+    /// Takes the units of `range` alone if nobody has one of them. Never waits for
+    /// another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
     /// [`TryLockError::Busy`] if somebody does; an error of its own for an empty or reversed range.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
-    /// assert!(client.range_lock("a").unwrap().try_write(10..20).is_ok());
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// assert!(client.range_lock("a").unwrap().try_write(10..20).wait().is_ok());
     /// ```
-    pub fn try_write(&self, range: Range<u64>) -> Result<Guard, TryLockError> {
-        sound(&range)?;
-        Acquire::at_once(&self.core, self.claim(Mode::Exclusive, &range))
+    pub fn try_write(&self, range: Range<u64>) -> TryAcquire<RangeWriteGuard> {
+        self.try_acquire(Mode::Exclusive, &range)
     }
 
-    /// Takes the units of `range` as a reader if no writer has one of them.
+    /// Takes the units of `range` as a reader if no writer has one of them. Never waits for
+    /// another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
     /// [`TryLockError::Busy`] if one does; an error of its own for an empty or reversed range.
     ///
     /// ```
-    /// # let client = lockwright::Client::open("mem:").unwrap();
-    /// assert!(client.range_lock("a").unwrap().try_read(10..20).is_ok());
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// assert!(client.range_lock("a").unwrap().try_read(10..20).wait().is_ok());
     /// ```
-    pub fn try_read(&self, range: Range<u64>) -> Result<Guard, TryLockError> {
-        sound(&range)?;
-        Acquire::at_once(&self.core, self.claim(Mode::Shared, &range))
+    pub fn try_read(&self, range: Range<u64>) -> TryAcquire<RangeReadGuard> {
+        self.try_acquire(Mode::Shared, &range)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What users hold: handles by name, the attempt to lock, the guard and how it is changed, and sets of locks.
+//! What users hold: handles by name, the attempt to lock, guards and how they are changed, and sets of locks.
 
 mod acquire;
 mod change;
@@ -6,9 +6,14 @@ pub(crate) mod core;
 mod guard;
 mod handle;
 mod set;
+mod typed;
 
-pub use acquire::Acquire;
-pub use change::{Downgrade, Upgrade};
-pub use guard::{Guard, GuardState, LostSignal, Unlock};
+pub use acquire::{Acquire, TryAcquire};
+pub use change::{DowngradeInPlace, UpgradeInPlace};
+pub use guard::{AnyGuard, GuardState, LostSignal, UncertainSignal, Unlock};
 pub use handle::{Mutex, RangeLock, RwLock};
 pub use set::{AcquireSet, LockSet, SetGuard};
+pub use typed::{
+    Downgrade, LockGuard, MutexGuard, NotChanged, RangeReadGuard, RangeWriteGuard, ReadGuard,
+    RwLockReadGuard, RwLockWriteGuard, Upgrade, WriteGuard,
+};

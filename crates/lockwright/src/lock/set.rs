@@ -2,7 +2,7 @@
 
 use super::acquire::Acquire;
 use super::core::Core;
-use super::guard::Guard;
+use super::guard::AnyGuard;
 use super::handle::{Mutex, RangeLock, RwLock};
 use crate::error::LockError;
 use crate::home::{BoxFuture, Kind, SpaceIdentity, whole};
@@ -29,13 +29,13 @@ use std::time::{Duration, Instant};
 ///
 /// ```
 /// use lockwright::{Client, LockSet};
-/// let client = Client::open("mem:").unwrap();
+/// let client = Client::open("mem:").wait().unwrap();
 /// let (from, to) = (client.mutex("account/1").unwrap(), client.mutex("account/2").unwrap());
 /// let guards = LockSet::new().lock(&to).lock(&from).acquire().wait().unwrap();
 /// assert_eq!(guards.len(), 2);
-/// assert!(from.try_lock().is_err() && to.try_lock().is_err());
+/// assert!(from.try_lock().wait().is_err() && to.try_lock().wait().is_err());
 /// drop(guards);
-/// assert!(from.try_lock().is_ok());
+/// assert!(from.try_lock().wait().is_ok());
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct LockSet {
@@ -62,7 +62,7 @@ impl LockSet {
     ///
     /// ```
     /// # use lockwright::LockSet;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let set = LockSet::new().lock(&client.mutex("a").unwrap());
     /// ```
     #[must_use]
@@ -74,7 +74,7 @@ impl LockSet {
     ///
     /// ```
     /// # use lockwright::LockSet;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let set = LockSet::new().read(&client.rwlock("a").unwrap());
     /// ```
     #[must_use]
@@ -86,7 +86,7 @@ impl LockSet {
     ///
     /// ```
     /// # use lockwright::LockSet;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let set = LockSet::new().write(&client.rwlock("a").unwrap());
     /// ```
     #[must_use]
@@ -98,7 +98,7 @@ impl LockSet {
     ///
     /// ```
     /// # use lockwright::LockSet;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let set = LockSet::new().read_range(&client.range_lock("a").unwrap(), 0..8);
     /// ```
     #[must_use]
@@ -111,7 +111,7 @@ impl LockSet {
     ///
     /// ```
     /// # use lockwright::LockSet;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let set = LockSet::new().write_range(&client.range_lock("a").unwrap(), 0..8);
     /// ```
     #[must_use]
@@ -125,12 +125,12 @@ impl LockSet {
     /// ```
     /// # use lockwright::{LockError, LockSet};
     /// # use std::time::Duration;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let (a, b) = (client.mutex("a").unwrap(), client.mutex("b").unwrap());
     /// let held = b.lock().wait().unwrap();
     /// let late = LockSet::new().lock(&a).lock(&b).timeout(Duration::from_millis(1)).acquire().wait();
     /// assert!(matches!(late, Err(LockError::TimedOut)));
-    /// assert!(a.try_lock().is_ok());
+    /// assert!(a.try_lock().wait().is_ok());
     /// ```
     #[must_use]
     pub fn timeout(mut self, patience: Duration) -> Self {
@@ -138,11 +138,14 @@ impl LockSet {
         self
     }
 
-    /// Takes all of them, or none.
+    /// Takes all of them, or none. Waits for one after the other, and asks their servers, where they have any.
+    ///
+    /// # Cancelling
+    /// Dropping the future gives back what was taken, and loses no handover.
     ///
     /// ```
     /// # use lockwright::LockSet;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// let guards = LockSet::new().lock(&client.mutex("a").unwrap()).acquire().wait()?;
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
@@ -154,7 +157,7 @@ impl LockSet {
             for (core, claim) in wants {
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
                 // Whatever is held already goes back if this one fails, or if the set is dropped meanwhile.
-                guards.push(Acquire::new(core, claim, left).await?);
+                guards.push(Acquire::<AnyGuard>::new(core, claim, left).await?);
             }
             Ok(SetGuard { guards })
         }))
@@ -184,7 +187,7 @@ fn in_order(mut wants: Vec<(Arc<Core>, Claim)>) -> Result<Vec<(Arc<Core>, Claim)
     Ok(wants)
 }
 
-/// A lock set on its way: await it, or [`wait`](Self::wait) for it. Dropping it gives everything back.
+/// A lock set that is being acquired: `.await` it, or [`wait`](Self::wait) for it. Dropping it gives everything back.
 ///
 /// ```
 /// # use lockwright::LockSet;
@@ -207,11 +210,15 @@ impl AcquireSet {
     /// # Errors
     /// If one of them cannot be had; none is held then.
     ///
+    /// # Panics
+    /// On the thread of a current-thread tokio runtime, as with [`Acquire::wait`](crate::Acquire::wait).
+    ///
     /// ```
     /// assert!(lockwright::LockSet::new().acquire().wait().is_ok());
     /// ```
+    #[track_caller]
     pub fn wait(self) -> Result<SetGuard, LockError> {
-        block_on(self.0)
+        super::acquire::block_here(true, || block_on(self.0))
     }
 }
 
@@ -226,7 +233,7 @@ impl Future for AcquireSet {
 ///
 /// ```
 /// # use lockwright::LockSet;
-/// # let client = lockwright::Client::open("mem:").unwrap();
+/// # let client = lockwright::Client::open("mem:").wait().unwrap();
 /// let guards = LockSet::new().lock(&client.mutex("a").unwrap()).acquire().wait().unwrap();
 /// for guard in guards.iter() {
 ///     println!("{} under token {}", guard.name(), guard.token());
@@ -235,7 +242,7 @@ impl Future for AcquireSet {
 #[derive(Debug)]
 #[must_use = "the locks are released when the guard is dropped"]
 pub struct SetGuard {
-    guards: Vec<Guard>,
+    guards: Vec<AnyGuard>,
 }
 
 impl SetGuard {
@@ -245,15 +252,15 @@ impl SetGuard {
     /// # let guards = lockwright::LockSet::new().acquire().wait().unwrap();
     /// assert_eq!(guards.iter().count(), 0);
     /// ```
-    pub fn iter(&self) -> std::slice::Iter<'_, Guard> {
+    pub fn iter(&self) -> std::slice::Iter<'_, AnyGuard> {
         self.guards.iter()
     }
 
-    /// The same, to be [changed](Guard::downgrade).
+    /// The same, to be [changed](AnyGuard::downgrade).
     ///
     /// ```
     /// # use lockwright::LockSet;
-    /// # let client = lockwright::Client::open("mem:").unwrap();
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// # let lock = client.rwlock("a").unwrap();
     /// let mut guards = LockSet::new().write(&lock).acquire().wait().unwrap();
     /// for guard in guards.iter_mut() {
@@ -261,7 +268,7 @@ impl SetGuard {
     /// }
     /// # Ok::<(), lockwright::ChangeError>(())
     /// ```
-    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Guard> {
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, AnyGuard> {
         self.guards.iter_mut()
     }
 
@@ -294,22 +301,22 @@ impl SetGuard {
     /// }
     /// # Ok::<(), lockwright::UnlockError>(())
     /// ```
-    pub fn into_guards(mut self) -> Vec<Guard> {
+    pub fn into_guards(mut self) -> Vec<AnyGuard> {
         std::mem::take(&mut self.guards)
     }
 }
 
 impl<'a> IntoIterator for &'a SetGuard {
-    type Item = &'a Guard;
-    type IntoIter = std::slice::Iter<'a, Guard>;
+    type Item = &'a AnyGuard;
+    type IntoIter = std::slice::Iter<'a, AnyGuard>;
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }
 }
 
 impl<'a> IntoIterator for &'a mut SetGuard {
-    type Item = &'a mut Guard;
-    type IntoIter = std::slice::IterMut<'a, Guard>;
+    type Item = &'a mut AnyGuard;
+    type IntoIter = std::slice::IterMut<'a, AnyGuard>;
     fn into_iter(self) -> Self::IntoIter {
         self.iter_mut()
     }

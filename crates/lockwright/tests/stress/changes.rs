@@ -3,7 +3,7 @@
 
 use super::Dice;
 use lockwright::fenced::{FencedError, FencedFile};
-use lockwright::{ChangeError, Client, Guard, GuardState};
+use lockwright::{AnyGuard, ChangeError, Client, GuardState};
 use lockwright_sim::check::history::Log;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ const QUEUES: Duration = Duration::from_secs(1);
 pub(crate) struct Held<'a> {
     client: &'a Client,
     lock: &'static str,
-    pub(crate) guards: Vec<Guard>,
+    pub(crate) guards: Vec<AnyGuard>,
     folder: &'a Path,
     log: &'a mut Log,
     dice: &'a mut Dice,
@@ -30,7 +30,7 @@ pub(crate) struct Held<'a> {
 impl<'a> Held<'a> {
     pub(crate) fn new(
         client: &'a Client,
-        (lock, guard): (&'static str, Guard),
+        (lock, guard): (&'static str, AnyGuard),
         folder: &'a Path,
         log: &'a mut Log,
         dice: &'a mut Dice,
@@ -148,7 +148,7 @@ impl<'a> Held<'a> {
             let may_wait = self.guards.len() == 1;
             let guard = &mut self.guards[at];
             match self.dice.below(6) {
-                0 => guard.try_upgrade()?,
+                0 => guard.try_upgrade().wait()?,
                 1 => guard.upgrade_timeout(Duration::from_micros(self.dice.below(5_000))).wait()?,
                 2 => {
                     // Given up, sometimes before the server has heard of it, sometimes after it was granted.
@@ -171,8 +171,10 @@ impl<'a> Held<'a> {
         let (token, range) = (guard.token(), guard.range());
         drop(guard);
         let again = match (self.lock, range) {
-            (_, Some(range)) => self.client.range_lock("range").map(|lock| lock.write_timeout(range, QUEUES)),
-            (lock, None) => self.client.rwlock(lock).map(|lock| lock.write_timeout(QUEUES)),
+            (_, Some(range)) => {
+                self.client.range_lock("range").map(|lock| lock.write_timeout(range, QUEUES).into_any())
+            }
+            (lock, None) => self.client.rwlock(lock).map(|lock| lock.write_timeout(QUEUES).into_any()),
         };
         let again = again.ok().and_then(|again| again.wait().ok());
         self.guards.push(again.ok_or(ChangeError::Lost { token })?);

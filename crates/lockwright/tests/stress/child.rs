@@ -2,7 +2,7 @@
 
 use super::changes::Held;
 use super::{Dice, LEASE, now_ns};
-use lockwright::{Acquire, Client, Guard, HandleError, LockError, UnlockError};
+use lockwright::{Acquire, AnyGuard, Client, HandleError, LockError, UnlockError};
 use lockwright_sim::check::history::Log;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,18 +32,18 @@ impl Want {
         }
     }
 
-    fn acquire(&self, client: &Client) -> Result<Acquire, HandleError> {
+    fn acquire(&self, client: &Client) -> Result<Acquire<AnyGuard>, HandleError> {
         Ok(match (self.lock, self.shared) {
-            ("mutex", _) => client.mutex("mutex")?.lock(),
-            ("rwlock", false) => client.rwlock("rwlock")?.write(),
-            ("rwlock", true) => client.rwlock("rwlock")?.read(),
-            (_, false) => client.range_lock("range")?.write(self.start..self.end),
-            (_, true) => client.range_lock("range")?.read(self.start..self.end),
+            ("mutex", _) => client.mutex("mutex")?.lock().into_any(),
+            ("rwlock", false) => client.rwlock("rwlock")?.write().into_any(),
+            ("rwlock", true) => client.rwlock("rwlock")?.read().into_any(),
+            (_, false) => client.range_lock("range")?.write(self.start..self.end).into_any(),
+            (_, true) => client.range_lock("range")?.read(self.start..self.end).into_any(),
         })
     }
 
     /// Takes it, however often a server is away meanwhile; `None` if it is time to stop.
-    fn take(&self, client: &Client, served: bool, folder: &Path) -> Option<Guard> {
+    fn take(&self, client: &Client, served: bool, folder: &Path) -> Option<AnyGuard> {
         loop {
             match self.acquire(client).map(Acquire::wait) {
                 Ok(Ok(guard)) => return Some(guard),
@@ -105,7 +105,7 @@ pub(crate) const LETS_GO: &str = "lets go";
 fn open(space: &str, served: bool) -> Client {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
-        match Client::options().lease(LEASE).open(space) {
+        match Client::options().lease(LEASE).open(space).wait() {
             Ok(client) => return client,
             Err(error) => assert!(served && Instant::now() < until, "{error}"),
         }

@@ -79,5 +79,5 @@ pub(crate) fn address(server: &Server) -> String {
 }
 
 pub(crate) fn client(server: &Server) -> Client {
-    Client::open(&address(server)).unwrap()
+    Client::open(&address(server)).wait().unwrap()
 }
