@@ -4,7 +4,7 @@
 //! they take. A client writes its records there itself, with WRITEs that go ahead of the verb that takes the lock on
 //! the same queue pair. The server only says who is in: it is the one that lets clients in and destroys the queue pairs of
 //! those who are gone, and it does so *before* it strikes them off the client directory. So there are no zombies: what a
-//! client has not done when it is struck off, it will never do. `docs/decisions/0025-spaces-in-lent-memory.md` says why it
+//! client has not done when it is struck off, it will never do. `docs/decisions/0014-one-sided-spaces.md` says why it
 //! is this way.
 //!
 //! The server's CPU loads and stores words of the holder table, and never changes the word of a lock: an atomic of
