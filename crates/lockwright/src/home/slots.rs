@@ -10,9 +10,9 @@ use super::threads;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// Cards that belong to threads.
+/// Records that belong to threads.
 const OWN: usize = RECORDS as usize / 2;
-/// Cards of one thread.
+/// Records of one thread.
 const EACH: usize = 4;
 
 /// The records of one membership.
