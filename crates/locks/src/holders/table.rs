@@ -404,6 +404,7 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
 
 impl<S: HolderSpace, L: Layout, R: RecordRules> HolderLookup for HolderTable<S, L, R> {
     async fn fate(&self, lock: u64, except: Member) -> Result<Fate, FabricError> {
+        const { assert!(S::IS_DIRECT || !S::WAITERS_ARE_GIVEN_TIME, "who waits is read without waiting") };
         let held = self.find(IsHeld::<L> { lock, except, entry: PhantomData }).await?;
         Ok(match held {
             true => Fate::Held,
