@@ -12,7 +12,7 @@ const LAYERS: [(&str, &[&str], &[&str]); 11] = [
     // A protocol that could name the simulator would soon have a simulated version.
     ("lockwright-locks", &["lockwright-fabric"], &["lockwright-sim"]),
     ("lockwright-baselines", &["lockwright-fabric", "lockwright-locks"], &[]),
-    ("lockwright-sim", &["lockwright-fabric", "lockwright-locks"], &[]),
+    ("lockwright-sim", &["lockwright-fabric", "lockwright-locks"], &["lockwright-baselines"]),
     (
         "lockwright-proofs",
         &["lockwright-fabric", "lockwright-locks", "lockwright-baselines", "lockwright-sim"],

@@ -157,7 +157,7 @@ impl Link {
         self.note_received();
         if let Err(reason) = process(self, &mut incoming) {
             drop(incoming);
-            self.end(reason);
+            self.end(&reason);
         }
         Some(true)
     }

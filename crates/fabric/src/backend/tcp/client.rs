@@ -186,14 +186,14 @@ pub(super) async fn run_session(
     loop {
         let reason = read(link, connection).await;
         if let Some(reason) = reason {
-            link.end(reason);
+            link.end(&reason);
         }
         if !link.connection_lost() {
             return;
         }
         match reconnect(link, address, &options).await {
             Ok(new) => connection = new,
-            Err(reason) => return link.end(reason),
+            Err(reason) => return link.end(&reason),
         }
         if !link.connection_resumed(&connection) {
             connection.out.push(|bytes| Frame::Goodbye.encode(bytes));
@@ -208,7 +208,7 @@ pub(super) struct EndOnDrop(pub(super) Arc<Link>);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
-        self.0.end(CloseReason::Expired);
+        self.0.end(&CloseReason::Expired);
     }
 }
 

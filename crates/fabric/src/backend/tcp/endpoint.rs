@@ -45,7 +45,7 @@ struct Owner(Arc<Link>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.end(CloseReason::Closed);
+        self.0.end(&CloseReason::Closed);
     }
 }
 
@@ -139,7 +139,7 @@ impl TcpEndpoint {
 
     /// Ends the session, for all clones.
     pub fn close(&self) {
-        self.link.end(CloseReason::Closed);
+        self.link.end(&CloseReason::Closed);
     }
 }
 

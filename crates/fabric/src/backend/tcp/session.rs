@@ -279,6 +279,7 @@ mod tests {
         assert!(!session.relay(OTHER, message(7), limit), "the bound of all messages");
         assert_eq!(session.detach(0), Some(true));
         session.ack(5);
-        assert_eq!((session.state().backlog, session.state().relayed), (Backlog::EMPTY, Backlog::EMPTY));
+        let state = session.state();
+        assert_eq!((state.backlog, state.relayed), (Backlog::EMPTY, Backlog::EMPTY));
     }
 }

@@ -271,11 +271,11 @@ impl Link {
     }
 
     /// Ends the session: everything fails. Only the first reason counts.
-    pub(super) fn end(&self, reason: CloseReason) {
+    pub(super) fn end(&self, reason: &CloseReason) {
         let mut state = self.state();
         match &state.phase {
             Phase::Over(_) => return,
-            Phase::Up(out, _) if reason == CloseReason::Closed => {
+            Phase::Up(out, _) if *reason == CloseReason::Closed => {
                 out.push(|bytes| Frame::Goodbye.encode(bytes));
                 out.finish();
             }
@@ -289,8 +289,8 @@ impl Link {
         wakers.extend(state.end.take());
         drop(state);
         wake_all(wakers);
-        if let Some(handler) = self.handler().filter(|_| reason != CloseReason::Closed) {
-            handler.closed(&reason);
+        if let Some(handler) = self.handler().filter(|_| *reason != CloseReason::Closed) {
+            handler.closed(reason);
         }
     }
 }
