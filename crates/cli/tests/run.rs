@@ -340,5 +340,5 @@ fn doctor_and_spaces_answer_in_json() {
     let mut spaces = scratch.lockwright(&["spaces", "--json"]);
     let output = spaces.env("LOCKWRIGHT_DIR", &scratch.folder).output().unwrap();
     let space: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&space["space"], &space["keyed"]), (&"shm:mine".into(), &"kept".into()));
+    assert_eq!((&space["space"], &space["keyed"]), (&"shm:mine".into(), &"holders".into()));
 }

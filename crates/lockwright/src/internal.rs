@@ -1,7 +1,6 @@
 //! What the library shares with the server beside the [messages](crate::wire): no part of the API, and it changes without notice.
 
-pub use crate::home::cards::{Card, SINCE, START, State, TURN};
-pub use crate::lent::book::{Kept, LentBook, client};
+pub use crate::lent::holders::{LentClient, LentHolders, LentTable, client};
 pub use crate::lent::reach::Reach;
 pub use crate::remote::link::key;
 pub use crate::remote::table::{Origin, Stage, Table, Upgrade};

@@ -5,7 +5,7 @@ use lockwright_baselines::cas::Cas;
 use lockwright_baselines::dslr::{Dslr, DslrParams};
 use lockwright_baselines::mcs::Mcs;
 use lockwright_fabric::{Addr, AtomicScope, Capabilities, Endpoint, NodeId, Width, Word64};
-use lockwright_proofs::holders::{Kept, KeptParams};
+use lockwright_proofs::holders::{HolderParams, Holders};
 use lockwright_sim::{Ended, NicModel, Plan, Setup, World, run};
 
 #[test]
@@ -46,8 +46,8 @@ fn a_plan_without_clients_is_refused() {
 #[test]
 fn more_clients_than_a_lock_has_room_for_are_refused() {
     let plan = Plan { clients: 65, ..Plan::default() };
-    let failure = run::<Kept>(&plan, &KeptParams::default()).unwrap_err();
-    assert!(failure.to_string().contains("kept has room for 64 clients, not for 65"), "{failure}");
+    let failure = run::<Holders>(&plan, &HolderParams::default()).unwrap_err();
+    assert!(failure.to_string().contains("holders has room for 64 clients, not for 65"), "{failure}");
 }
 
 #[test]

@@ -1,15 +1,13 @@
 //! A space in memory that is lent: who is in it, what names stand for, and what the dead leave behind.
 //!
 //! Clients take the locks by verbs of their own, and this file hears nothing of it. The CPU only loads words here, and stores
-//! those of the roster and of the cards of clients that are gone; the words of locks belong to verbs. `lockwright::lent` has the rest.
+//! those of the directory and of the records of clients that are gone; the words of locks belong to verbs. `lockwright::lent` has the rest.
 
 use super::durable::TOKENS_PER_SECOND;
-use super::undertaker::Undertaker;
+use super::reaper::Reaper;
 use lockwright::LockName;
 use lockwright::inspect::{Entry, EntryState};
-use lockwright::internal::layout::{self, NAMES, NUMBERS};
-use lockwright::internal::{Card, SINCE, START, TURN};
-use lockwright::wire::Kind;
+use lockwright::internal::layout::{self, NAMES, NUMBERS, TABLE};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint};
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd};
@@ -17,6 +15,9 @@ use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{
     Addr, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, RawWait, Time, Wait, Width, Word64,
 };
+use lockwright_locks::holders::record::RecordWord;
+use lockwright_locks::holders::space::bits;
+use lockwright_locks::holders::{HolderRecord, Kind, TableReader};
 use lockwright_locks::shiftlock::layout::{Entry as Word, Layout};
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 use std::collections::HashMap;
@@ -41,7 +42,7 @@ pub(super) struct Lent {
     pub(super) memory: Arc<InProc>,
     inside: Mutex<Inside>,
     /// Once it is at work.
-    undertaker: OnceLock<Undertaker>,
+    reaper: OnceLock<Reaper>,
 }
 
 #[derive(Debug)]
@@ -95,7 +96,7 @@ impl Lent {
             by,
             memory: Arc::new(InProc::with_regions(1, &layout::regions())),
             inside: Mutex::new(inside),
-            undertaker: OnceLock::new(),
+            reaper: OnceLock::new(),
         })
     }
 
@@ -103,9 +104,9 @@ impl Lent {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets `undertaker` clear away what the dead leave behind.
-    pub(super) fn employ(&self, undertaker: Undertaker) {
-        let _ = self.undertaker.set(undertaker);
+    /// Lets `reaper` clear away what the dead leave behind.
+    pub(super) fn employ(&self, reaper: Reaper) {
+        let _ = self.reaper.set(reaper);
     }
 
     /// Lets somebody in. `None` if there is no room.
@@ -121,17 +122,15 @@ impl Lent {
             ep,
             is_in: RwLock::new(true),
         });
-        self.memory.poke(layout::used(number), 0);
-        let top = self.memory.peek(layout::top()).max(number);
-        self.memory.poke(layout::top(), top);
-        self.memory.poke(layout::is_in(number), 1);
+        self.memory.poke(layout::used(layout::peer(number)), 0);
+        self.list(number, true);
         inside.seats[number as usize] = Seat::In(Arc::clone(&guest));
         Some(guest)
     }
 
     /// Whether anybody is in but the server itself.
     pub(super) fn is_in_use(&self) -> bool {
-        let own = usize::from(self.undertaker.get().is_some_and(Undertaker::has_a_number));
+        let own = usize::from(self.reaper.get().is_some_and(Reaper::has_a_number));
         self.inside().seats.iter().filter(|seat| matches!(seat, Seat::In(_))).count() > own
     }
 
@@ -139,31 +138,41 @@ impl Lent {
         Word::of(self.memory.peek(layout::entry(lock)))
     }
 
-    /// The cards of a client that are in use.
-    fn cards(&self, number: u64) -> impl Iterator<Item = Card> + '_ {
-        layout::bits(self.memory.peek(layout::used(number))).filter_map(move |card| {
-            let words = [0, 1, SINCE, START, START + 1, TURN];
-            let words = words.map(|word| self.memory.peek(layout::card(number, card, word)));
-            Card::of(layout::peer(number), card, words)
-        })
+    /// Enters a client into the directory, or strikes it off. Under the lock of `inside`.
+    fn list(&self, number: u64, is_in: bool) {
+        let (peer, slot) = (layout::peer(number), TABLE.slot(layout::peer(number)));
+        let (word, bit) = (TABLE.directory(slot / 64), 1 << (slot % 64));
+        let bits = self.memory.peek(word);
+        self.memory.poke(TABLE.owner(slot), if is_in { u64::from(peer.0) } else { 0 });
+        self.memory.poke(word, if is_in { bits | bit } else { bits & !bit });
+    }
+
+    /// The records of a client that are in use.
+    fn records(&self, number: u64) -> Vec<HolderRecord> {
+        let reader = TableReader::new(TABLE, |word| self.memory.peek(word));
+        let client = reader.client(layout::peer(number));
+        client.map(|client| reader.records(&client).collect()).unwrap_or_default()
     }
 
     /// Somebody is gone, and nothing that it does takes effect any more.
     fn depart(&self, number: u64) {
-        self.memory.poke(layout::is_in(number), 0);
-        let keyed = self.cards(number).filter(|card| card.kind == Kind::Keyed);
-        let left: Vec<_> =
-            keyed.map(|card| (card.claim.lock, self.word(card.claim.lock).generation())).collect();
-        self.inside().seats[number as usize] = Seat::Dead(left);
-        match self.undertaker.get() {
-            Some(undertaker) => undertaker.call(),
-            None => drop(self.bury(|_| false)),
+        // Read before it is struck off; it writes no more.
+        let records = self.records(number);
+        let mut inside = self.inside();
+        self.list(number, false);
+        let keyed = records.iter().filter(|record| record.kind == Kind::Keyed);
+        let left = keyed.map(|record| (record.claim.lock, self.word(record.claim.lock).generation()));
+        inside.seats[number as usize] = Seat::Dead(left.collect());
+        drop(inside);
+        match self.reaper.get() {
+            Some(reaper) => reaper.call(),
+            None => drop(self.reap(|_| false)),
         }
     }
 
     /// Clears away what the dead have left: `reset` frees a lock if none of those in it is alive, and says whether it is
     /// free. Whoever is done for can be somebody else. Says whether some are not.
-    pub(super) fn bury(&self, reset: impl Fn(u64) -> bool) -> bool {
+    pub(super) fn reap(&self, reset: impl Fn(u64) -> bool) -> bool {
         let dead = |(number, seat): (usize, &Seat)| match seat {
             Seat::Dead(left) => Some((number, left.clone())),
             _ => None,
@@ -178,8 +187,11 @@ impl Lent {
             some_left |= !left.is_empty();
             let seat = if left.is_empty() { Seat::Free } else { Seat::Dead(left) };
             if matches!(seat, Seat::Free) {
-                layout::bits(self.memory.peek(layout::used(number as u64)))
-                    .for_each(|card| self.memory.poke(layout::card(number as u64, card, 0), 0));
+                let peer = layout::peer(number as u64);
+                bits(self.memory.peek(layout::used(peer))).for_each(|record| {
+                    let place = TABLE.record(TABLE.slot(peer), record);
+                    self.memory.poke(place.word(RecordWord::First), 0);
+                });
             }
             self.inside().seats[number] = seat;
         }
@@ -269,16 +281,16 @@ impl Lent {
         let mut entries = Vec::new();
         for guest in &guests {
             let (pid, host, program) = super::inspection::label(&guest.label);
-            for card in self.cards(guest.number) {
+            for record in self.records(guest.number) {
                 // Those who only look for a range are in its gate.
-                let Some((name, base)) = names.get(&card.claim.lock) else { continue };
-                let held = card.state.holds() && card.token != 0;
+                let Some((name, base)) = names.get(&record.claim.lock) else { continue };
+                let held = record.state.holds() && record.mark != 0;
                 let state = if held { EntryState::Held } else { EntryState::Waiting };
                 let mut entry = Entry::new(name.clone(), state);
-                entry.shared = card.claim.mode == Mode::Shared;
-                entry.range = (card.kind == Kind::Ranges).then_some(card.claim.start..card.claim.end);
-                entry.token = held.then(|| card.token.saturating_add(*base));
-                entry.age = std::time::Duration::from_nanos(now.since(card.since));
+                entry.shared = record.claim.mode == Mode::Shared;
+                entry.range = (record.kind == Kind::Range).then_some(record.claim.start..record.claim.end);
+                entry.token = held.then(|| record.token().saturating_add(*base));
+                entry.age = std::time::Duration::from_nanos(now.since(record.since));
                 (entry.pid, entry.host, entry.program) = (pid, host.to_owned(), program.to_owned());
                 entries.push(entry);
             }

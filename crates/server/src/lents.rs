@@ -3,8 +3,8 @@
 use super::ServeError;
 use super::lent::{By, Lent};
 use super::lock_table::LockTable;
+use super::reaper::Reaper;
 use super::session::{Session, Target};
-use super::undertaker::Undertaker;
 use lockwright::LockName;
 use lockwright::wire::{RequestId, Response};
 use lockwright_fabric::PeerId;
@@ -54,8 +54,8 @@ pub(super) fn enter(session: &mut Session, space: &Arc<Lent>) -> Result<PeerId, 
 pub(super) fn employ(lends: &[Arc<Lent>]) -> Result<(), ServeError> {
     for lent in lends.iter().filter(|lent| lent.by == By::Cpu) {
         let ep = lent.memory.endpoint(PeerId::role(0));
-        let undertaker = Undertaker::start(lent, ep, false);
-        lent.employ(undertaker.map_err(|error| ServeError::System(error.to_string()))?);
+        let reaper = Reaper::start(lent, ep, false);
+        lent.employ(reaper.map_err(|error| ServeError::System(error.to_string()))?);
     }
     Ok(())
 }

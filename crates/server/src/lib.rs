@@ -13,7 +13,7 @@
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
 //! | `inspection` | who holds and waits, for people |
-//! | `lent`, `lents`, `undertaker` | spaces in memory whose locks clients take by verbs of their own |
+//! | `lent`, `lents`, `reaper` | spaces in memory whose locks clients take by verbs of their own |
 //! | `rdma` | the same dispatcher behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
 //! | `bare` | all this without connections, to be measured |
@@ -40,9 +40,9 @@ mod options;
 mod pass_tests;
 #[cfg(feature = "rdma")]
 mod rdma;
+mod reaper;
 mod session;
 mod totals;
-mod undertaker;
 mod workers;
 
 #[doc(hidden)]

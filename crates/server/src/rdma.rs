@@ -6,7 +6,7 @@
 
 use super::dispatcher::Dispatcher;
 use super::lent::Lent;
-use super::undertaker::Undertaker;
+use super::reaper::Reaper;
 use super::{ServeError, lock_table};
 use lockwright::internal;
 use lockwright::internal::layout::{NUMBERS, SCHEME};
@@ -130,7 +130,7 @@ pub(super) fn open(side: &Side, dispatcher: &Dispatcher, shared: Shared) -> Resu
         epoch,
         ..HostOptions::default()
     };
-    let own = format!("{} - undertaker-{:032x}", std::process::id(), internal::key());
+    let own = format!("{} - reaper-{:032x}", std::process::id(), internal::key());
     let door = Door { dispatcher: dispatcher.clone(), lent: Mutex::default(), own: own.clone() };
     let secret = options.secret.clone();
     let host = RdmaHost::receive(Arc::new(door), options).map_err(|error| match error {
@@ -163,7 +163,7 @@ fn employ(
         ServeError::Rdma(format!("it cannot reach its own memory over {} to lend it: {why}", host.device()))
     };
     let ep = RdmaEndpoint::connect(address, options).map_err(|error| wrong(error.to_string()))?;
-    let undertaker = Undertaker::start(lent, ep, true).map_err(|error| wrong(error.to_string()))?;
-    lent.employ(undertaker);
+    let reaper = Reaper::start(lent, ep, true).map_err(|error| wrong(error.to_string()))?;
+    lent.employ(reaper);
     Ok(())
 }

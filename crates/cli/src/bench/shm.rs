@@ -73,8 +73,8 @@ pub(super) fn uncontended(place: &Place, runs: &Runs) -> Result<Vec<Row>> {
     ]);
     drop(held);
     let [cas_ns, mutex_ns, flock_ns, ofd_ns, range_ns, ranges_ns] = times;
-    const MUTEX: &str = "two CAS on the lock, two on the handle's count, a card written and wiped";
-    const RANGE: &str = "two locks of the gate, a look at every card, a card written and wiped";
+    const MUTEX: &str = "two CAS on the lock, two on the handle's count, a record written and cleared";
+    const RANGE: &str = "two locks of the gate, a look at every record, a record written and cleared";
     let row =
         |what, ns, against, other_ns, bound, made_of| Row { what, ns, against, other_ns, bound, made_of };
     Ok(vec![

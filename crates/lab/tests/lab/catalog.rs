@@ -98,9 +98,9 @@ fn every_checker_has_a_mutant_it_catches() {
     }
 }
 
-/// Looks at a card of every client there may be with every request: a matter of loads where it is used, of a hundred round trips
+/// Looks at a record of every client there may be with every request: a matter of loads where it is used, of a hundred round trips
 /// each in the simulator. A tenth of the operations takes it as long as all of them take the others.
-const FOR_ONE_HOST: [&str; 1] = ["kept-ranges"];
+const FOR_ONE_HOST: [&str; 1] = ["holders-ranges"];
 
 #[test]
 fn every_protocol_runs_clean() {

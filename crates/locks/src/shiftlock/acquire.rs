@@ -2,9 +2,9 @@
 
 use super::give_up::PendingAcquire;
 use super::layout::{Delta, Entry, Layout, Member, happened};
+use super::lookup::HolderLookup;
 use super::messages::{Pass, Successor};
 use super::recover::StallTimer;
-use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::fast::{Quick, now};
 use crate::protocol::{Denied, Reason, Want};
@@ -57,7 +57,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// A reader comes (READER-ACQUIRE line 2).
     #[inline(always)]
     pub(super) fn enter(&self, lock: u64) -> Verb<L::Word> {

@@ -6,7 +6,7 @@
 //! [`AbandonedAcquires`]. The next acquisition of the same lock queues as another member (`members`).
 
 use super::layout::{Entry, Layout, Member};
-use super::witness::Witness;
+use super::lookup::HolderLookup;
 use super::{Core, Rules, ShiftGrant};
 use crate::abandoned::{AbandonedAcquires, OwnedAcquire};
 use crate::protocol::{Denied, LockClient, Lost, Patience, Want};
@@ -71,7 +71,7 @@ impl<E: Endpoint, L: Layout, R: Rules> Core<E, L, R> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// The rest of an acquire, however long it takes.
     pub(super) async fn finish(&self, want: Want, begun: PendingAcquire<L>) -> Result<ShiftGrant, Denied> {
         match begun {

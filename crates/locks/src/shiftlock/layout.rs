@@ -23,7 +23,7 @@
 //!
 //! - beyond what any writer waits for: it finds RelCnt past its mark and starts again, whatever the generation says;
 //! - above every token given out, which is at most one more than RelCnt, as long as the entry's RelCnt does not lag behind a
-//!   holder's. It lags by the additions of handovers that are still under way. A kept lock is not used before its own has
+//!   holder's. It lags by the additions of handovers that are still under way. A lock with holder records is not used before its own has
 //!   landed (`SharedClient::make_sure`); elsewhere a recovery adds [`Layout::STRAGGLERS`] as well.
 //!
 //! No two grants of a writer therefore ever have the same RelCnt, and a verb that compares RelCnt is refused after any

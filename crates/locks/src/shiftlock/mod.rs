@@ -6,10 +6,10 @@
 //! two halves leave together, any waiter recovers a lock with one verb, and every grant has a fencing token.
 //!
 //! Files: [`layout`] and [`portable`] are the entry's bits, [`stirred`] and
-//! [`stirred_portable`] are those of [kept](crate::kept) locks; `acquire` and `release` are
+//! [`stirred_portable`] are those of locks with [holder records](crate::holders); `acquire` and `release` are
 //! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for clients that
 //! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue;
-//! [`prompt`] is the fast path where no verb has to be waited for; [`witness`] is for spaces that
+//! [`prompt`] is the fast path where no verb has to be waited for; [`lookup`] is for spaces that
 //! know their clients.
 //!
 //! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
@@ -18,6 +18,7 @@ mod acquire;
 mod give_up;
 mod grant;
 pub mod layout;
+pub mod lookup;
 mod members;
 mod messages;
 pub mod portable;
@@ -28,7 +29,6 @@ pub mod server;
 pub mod shared;
 pub mod stirred;
 pub mod stirred_portable;
-pub mod witness;
 
 pub use grant::ShiftGrant;
 
@@ -36,13 +36,13 @@ use crate::abandoned::AbandonedAcquires;
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, Want};
 use layout::{Entry, Guard, Layout, Stamp, Wide};
 use lockwright_fabric::{Addr, BoxedRole, Endpoint, Needs, Value, Word};
+use lookup::{HolderLookup, NoLookup};
 use members::Members;
 use server::Resets;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
-use witness::{Nobody, Witness};
 
 /// ShiftLock with the entry `L` and the rules of `R`: those shipped, or a mutant's.
 #[derive(Debug)]
@@ -75,15 +75,15 @@ pub trait Rules: Debug + 'static {
     const ADDS_ARE_GUARDED: bool = true;
     /// A client that waited for long makes sure of its grant.
     const LATE_GRANTS_ARE_CONFIRMED: bool = true;
-    /// Who resets a lock after asking a witness compares all of the entry, not only RelCnt.
+    /// Who resets a lock after a look at the holder records compares all of the entry, not only RelCnt.
     const RESET_COMPARES_ALL: bool = true;
-    /// A kept lock: a client that was handed it stirs the entry before it believes that.
+    /// With holder records: a client that was handed the lock bumps the version of the entry before it believes that.
     const GRANTS_ARE_MADE_SURE: bool = true;
-    /// A kept lock: a client that was handed it waits until that has been counted.
+    /// With holder records: a client that was handed the lock waits until that has been counted.
     const GRANTS_ARE_COUNTED: bool = true;
-    /// A kept lock: after the verb that grants it, its client looks whether it is still in.
+    /// With holder records: after the verb that grants the lock, its client looks whether it was evicted.
     const GRANTED_ARE_ALIVE: bool = true;
-    /// A kept range: it is written down before the gate is given back.
+    /// Of ranges by holder records: they are written down before the gate is given back.
     const RANGES_ARE_WRITTEN_INSIDE: bool = true;
     /// How long somebody waited counts from before its first verb, not from when it next looked at the clock.
     const WAITS_COUNT_FROM_BEFORE: bool = true;
@@ -119,7 +119,7 @@ pub struct ShiftParams {
     pub last_generation: u64,
     /// Who resets a dead lock.
     pub resets: Resets,
-    /// With a witness: how often in a row it must say that a lock may be on its way to somebody alive, before the lock is
+    /// With holder records: how often in a row they must say that a lock may be on its way to somebody alive, before the lock is
     /// reset all the same.
     pub asks: u32,
 }
@@ -188,7 +188,7 @@ impl<L: Layout, R: Rules> Protocol for ShiftLock<L, R> {
     }
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &ShiftParams) -> ShiftClient<E, L, R> {
-        ShiftClient { core: Rc::new(Core::new(ep, space, params, Nobody)) }
+        ShiftClient { core: Rc::new(Core::new(ep, space, params, NoLookup)) }
     }
 
     fn roles(space: &Space, params: &ShiftParams) -> Vec<BoxedRole> {
@@ -237,7 +237,7 @@ impl<E: Debug, L, R> Debug for ShiftClient<E, L, R> {
 
 /// What a client and the acquires it left behind share. `O` keeps those; the client for several threads, whose user keeps
 /// them, has none (`shared`).
-struct Core<E, L, R, O = AbandonedAcquires, W = Nobody> {
+struct Core<E, L, R, O = AbandonedAcquires, W = NoLookup> {
     ep: E,
     space: Space,
     params: ShiftParams,
@@ -250,7 +250,7 @@ struct Core<E, L, R, O = AbandonedAcquires, W = Nobody> {
     /// Acquires that were given up, which must still take their handover and pass it on.
     abandoned: O,
     /// Asked before a lock is reset.
-    witness: W,
+    lookup: W,
     of: PhantomData<(L, R)>,
 }
 
@@ -276,8 +276,8 @@ impl<E: Endpoint, L: Layout, R: Rules> LockClient for ShiftClient<E, L, R> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O: Default, W: Witness> Core<E, L, R, O, W> {
-    fn new(ep: E, space: &Space, params: &ShiftParams, witness: W) -> Self {
+impl<E: Endpoint, L: Layout, R: Rules, O: Default, W: HolderLookup> Core<E, L, R, O, W> {
+    fn new(ep: E, space: &Space, params: &ShiftParams, lookup: W) -> Self {
         Self {
             space: *space,
             params: params.clone(),
@@ -285,14 +285,14 @@ impl<E: Endpoint, L: Layout, R: Rules, O: Default, W: Witness> Core<E, L, R, O, 
             members: Members::new::<L>(ep.me()),
             last_look: AtomicU64::new(0),
             abandoned: O::default(),
-            witness,
+            lookup,
             of: PhantomData,
             ep,
         }
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     #[inline(always)]
     fn word(&self, lock: u64) -> Word<L::Word> {
         Word::at(self.space.place(lock, L::Word::WIDTH.bytes()))

@@ -5,8 +5,8 @@
 
 use super::acquire::{enqueue_if_free, enter_if_no_writer};
 use super::layout::{Delta, Entry, Layout, Member, Stamp, happened};
+use super::lookup::HolderLookup;
 use super::shared::SharedClient;
-use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::protocol::Denied;
 use lockwright_fabric::observe::{Claim, Mode};
@@ -34,7 +34,7 @@ impl Prompt {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
+impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W> {
     /// Takes the lock if it is free, as the acquisition `slot`.
     ///
     /// # Errors

@@ -15,10 +15,10 @@
 //! within its lease, and what it does in one step (post a handover's two halves, say) it does within a lease.
 
 use super::layout::{Entry, Layout, Member, Stamp, happened};
+use super::lookup::HolderLookup;
 use super::messages::Pass;
 use super::release::Changed;
 use super::server::Resets;
-use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::protocol::Lost;
 use lockwright_fabric::observe::{Claim, Observation};
@@ -39,7 +39,7 @@ pub(super) struct StallTimer {
     /// A time before this waiter came, and so before it can have been granted the lock: doubt counts from here. Not
     /// `since`, for a client can be stopped between its first verb and its look at the clock.
     pub(super) began: Time,
-    /// How often in a row a witness said that the lock may be on its way to somebody who is alive.
+    /// How often in a row the holder records said that the lock may be on its way to somebody who is alive.
     pub(super) wanted: u32,
     /// This waiter made the reset.
     pub(super) by_me: bool,
@@ -68,7 +68,7 @@ pub(super) fn reset<L: Layout, R: Rules>(stamp: Stamp) -> Option<MaskedCas> {
     })
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// Begins to watch: RelCnt is that of `stamp` now, and this waiter came after `began`.
     pub(super) async fn stall_timer(&self, stamp: Stamp, began: Time) -> StallTimer {
         StallTimer { stamp, since: self.look().await, began, wanted: 0, by_me: false }
@@ -144,7 +144,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
     /// Whether this waiter came too long ago to believe that the lock is its.
     pub(super) async fn must_confirm(&self, timer: &StallTimer) -> bool {
         if W::KNOWS {
-            return false; // a client that asks a witness makes sure of its grants by it, too
+            return false; // with holder records, grants are made sure of by those
         }
         match (self.params.lease_ns, self.params.trust_ns) {
             _ if !R::LATE_GRANTS_ARE_CONFIRMED => false,

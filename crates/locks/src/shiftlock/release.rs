@@ -5,9 +5,9 @@
 //! change that a releasing writer makes therefore compares RelCnt with the carried one, and waits if it lags.
 
 use super::layout::{Delta, Entry, Layout, Member, happened};
+use super::lookup::HolderLookup;
 use super::messages::{Pass, Successor};
 use super::recover::StallTimer;
-use super::witness::Witness;
 use super::{Core, Rules, ShiftGrant};
 use crate::fast::now;
 use crate::join::join;
@@ -24,7 +24,7 @@ pub(super) enum Changed<L> {
     Recovered,
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// A release, where a verb is an instruction. `Err` if it is not over with one: nothing has happened, or its verb
     /// found the entry so.
     #[inline(always)]

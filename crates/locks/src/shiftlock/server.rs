@@ -10,9 +10,9 @@
 //! instead of leaping by 2⁶³, which would be back where it was after two recoveries.
 
 use super::layout::{Entry, Layout};
+use super::lookup::HolderLookup;
 use super::messages::Reset;
 use super::recover::{StallTimer, reset};
-use super::witness::Witness;
 use super::{Core, Rules};
 use crate::protocol::Space;
 use lockwright_fabric::observe::{Claim, Observation};
@@ -77,7 +77,7 @@ impl<L: Layout, R: Rules> Role for Server<L, R> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
+impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// Asks the server to reset the lock, until it is of a new generation (`true`) or moves again.
     pub(super) async fn ask_server(&self, claim: Claim, timer: &mut StallTimer) -> Result<bool, FabricError> {
         let lock = claim.lock;

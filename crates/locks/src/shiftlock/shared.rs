@@ -3,8 +3,8 @@
 use super::acquire::enqueue;
 use super::give_up::PendingAcquire;
 use super::layout::{Entry, Guard, Layout, Member, Stamp, Wide, happened};
+use super::lookup::{HolderLookup, NoLookup};
 use super::stirred::Stir;
-use super::witness::{Nobody, Witness};
 use super::{Core, Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use crate::fast::Quick;
 use crate::protocol::{Denied, Lost, Patience, Space, Want};
@@ -13,15 +13,15 @@ use lockwright_fabric::{Endpoint, FabricError, MaskedCas, Time};
 use std::fmt::Debug;
 
 impl<L: Layout, R: Rules> ShiftLock<L, R> {
-    /// A client that several threads can use at once, that asks `witness` before it resets a lock, and leaves it to its user which
+    /// A client that several threads can use at once, that asks `lookup` before it resets a lock, and leaves it to its user which
     /// slot an acquisition has.
-    pub(crate) fn kept_client<E: Endpoint, W: Witness>(
+    pub(crate) fn recorded_client<E: Endpoint, W: HolderLookup>(
         ep: E,
         space: &Space,
         params: &ShiftParams,
-        witness: W,
+        lookup: W,
     ) -> SharedClient<E, L, R, W> {
-        let mut core = Core::new(ep, space, params, witness);
+        let mut core = Core::new(ep, space, params, lookup);
         core.members.leave_to_user();
         SharedClient { core }
     }
@@ -31,7 +31,7 @@ impl<L: Layout, R: Rules> ShiftLock<L, R> {
 ///
 /// It keeps no abandoned: whoever gives up on an acquire must see its future through to the end and release what it brings
 /// (see [`finish_then_release`](crate::abandoned::finish_then_release)). So it knows no deadlines either.
-pub struct SharedClient<E, L = Wide, R = Shipped, W = Nobody> {
+pub struct SharedClient<E, L = Wide, R = Shipped, W = NoLookup> {
     pub(super) core: Core<E, L, R, (), W>,
 }
 
@@ -41,7 +41,7 @@ impl<E: Debug, L, R, W> Debug for SharedClient<E, L, R, W> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, W: Witness> Core<E, L, R, (), W> {
+impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> Core<E, L, R, (), W> {
     /// READER-ACQUIRE without its fast path, for those who have tried before.
     async fn acquire_shared_slow(&self, want: Want) -> Result<ShiftGrant, Denied> {
         let began = self.last_look();
@@ -70,7 +70,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> Core<E, L, R, (), W> {
 }
 
 /// For whoever gives every acquisition a slot of its own.
-impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
+impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W> {
     /// Takes the lock if it is free, as the acquisition `slot`.
     #[inline(always)]
     pub(crate) fn try_as(&self, slot: u8, claim: Claim) -> impl Future<Output = Result<ShiftGrant, Denied>> {
@@ -128,11 +128,11 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
+impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W> {
     /// Who is asked before a lock is reset.
     #[inline(always)]
-    pub fn witness(&self) -> &W {
-        &self.core.witness
+    pub fn lookup(&self) -> &W {
+        &self.core.lookup
     }
 
     /// The client's endpoint.
@@ -142,7 +142,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: Witness> SharedClient<E, L, R, W> {
     }
 
     /// Makes sure of a grant that was handed over: false if the lock was reset meanwhile. If it is true, whoever is about
-    /// to reset the lock will not, unless it asks the witness again.
+    /// to reset the lock will not, unless it looks at the records again.
     ///
     /// # Errors
     /// If the lock's memory cannot be reached.

@@ -1,4 +1,4 @@
-//! The entry for locks whose holders are written down ([`kept`](crate::kept)): the paper's, with a count of grants that
+//! The entry for locks whose holders are written down ([`holders`](crate::holders)): the paper's, with a count of grants that
 //! were made sure of.
 //!
 //! A waiter that was handed the lock has changed nothing in the entry yet. It writes down that it holds the lock, and

@@ -1,4 +1,4 @@
-//! The entry for locks whose holders are written down ([`kept`](crate::kept)), in eight bytes and with plain verbs only:
+//! The entry for locks whose holders are written down ([`holders`](crate::holders)), in eight bytes and with plain verbs only:
 //! what a lock in the memory of a NIC with 8-byte compare-and-swap and fetch-and-add is made of.
 //!
 //! It is [`Stirred`](super::stirred::Stirred) with smaller fields. A stir is a READ and a compare-and-swap that is

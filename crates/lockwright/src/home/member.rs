@@ -1,9 +1,8 @@
-//! One membership of a space: a peer of the fabric, with a client of kept locks and a sheet of [`cards`].
+//! One membership of a space: a peer of the fabric, with a lock client and [`holders`](super::holders) records.
 
-use super::cards::{self, Card, Pen, Sheets};
+use super::holders::{ShmHolders, ShmTable};
 use super::members::{SHAPE, params};
-use super::seats::Seats;
-use super::vitals::{Cards, Life};
+use super::slots::SlotPool;
 use super::{Granted, Kind, ProtocolGrant, RecordId};
 use crate::error::{LockError, LostReason};
 use lockwright_fabric::backend::block_on;
@@ -11,48 +10,57 @@ use lockwright_fabric::backend::shm::{Names, ShmEndpoint, ShmSpace};
 use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{Endpoint, FabricError, PeerId};
 use lockwright_locks::Denied;
-use lockwright_locks::kept::KeptClient;
-use lockwright_locks::kept::ranges::RangeBook;
+use lockwright_locks::holders::{HolderClient, HolderRecord, RangeSpace};
 use lockwright_locks::shiftlock::ShiftGrant;
 use lockwright_locks::shiftlock::prompt::Prompt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// One membership.
 pub(crate) struct Member {
     pub(super) number: u32,
-    pub(super) client: KeptClient<ShmEndpoint, Cards>,
-    pub(super) book: Cards,
-    pub(super) seats: Seats,
-    /// Bit n: card n has been in use.
+    pub(super) client: HolderClient<ShmEndpoint, ShmTable>,
+    pub(super) slots: SlotPool,
+    /// Bit n: record n has been in use.
     used: AtomicU64,
 }
 
 impl Member {
     pub(super) fn join(space: &ShmSpace, lease_ns: u64, number: u32) -> Result<Self, LockError> {
         let ep = space.endpoint().map_err(|error| LockError::TooManyClients(error.to_string()))?;
-        let (pen, now) = (Pen::new(space, ep.me()), space.now());
-        pen.begin(&ep, lease_ns, now).map_err(LockError::from_fabric)?;
-        let (sheets, life) = (Sheets::new(space), Arc::new(Life::new(now, lease_ns)));
-        let book = Cards { space: space.clone(), ep: ep.clone(), pen, sheets, life };
-        let client = KeptClient::new(ep, &SHAPE, &params(), book.clone());
-        Ok(Self { number, client, book, seats: Seats::new(), used: AtomicU64::new(0) })
+        let holders = ShmHolders::join(space, ep.clone(), lease_ns).map_err(LockError::from_fabric)?;
+        let client = HolderClient::new(ep, &SHAPE, &params(), ShmTable::new(holders));
+        Ok(Self { number, client, slots: SlotPool::new(), used: AtomicU64::new(0) })
     }
 
-    /// Whether nobody has declared it dead.
+    /// Its records, and its view of those of others.
+    #[inline(always)]
+    pub(crate) fn table(&self) -> &ShmTable {
+        self.client.recorder()
+    }
+
+    #[inline(always)]
+    pub(crate) fn holders(&self) -> &ShmHolders {
+        self.table().space()
+    }
+
+    /// Whether nobody has evicted it.
     #[inline(always)]
     pub(super) fn is_in(&self) -> bool {
-        self.book.ep.is_member()
+        self.client.lock().endpoint().is_member()
     }
 
     /// Why a lock that it had is gone: with the whole membership, or by itself.
     pub(super) fn lost_reason(&self) -> LostReason {
-        if self.book.ep.is_member_seq_cst() { LostReason::Broken } else { LostReason::Evicted }
+        if self.client.lock().endpoint().is_member_seq_cst() {
+            LostReason::Broken
+        } else {
+            LostReason::Evicted
+        }
     }
 
     #[inline(always)]
-    pub(super) fn granted(&self, card: u8, grant: ProtocolGrant) -> Granted {
-        Granted { grant, record: RecordId::new(self.number, card) }
+    pub(super) fn granted(&self, record: u8, grant: ProtocolGrant) -> Granted {
+        Granted { grant, record: RecordId::new(self.number, record) }
     }
 
     /// What the protocol gave out for a keyed lock's granted.
@@ -65,53 +73,53 @@ impl Member {
         }
     }
 
-    /// A free card, if `take` finds one.
+    /// A free record, if `claim` finds one.
     #[inline(always)]
-    pub(super) fn sit(&self, take: impl FnOnce(&Seats) -> Option<u8>) -> Option<u8> {
-        let card = take(&self.seats)?;
-        let used_before = self.used.load(Relaxed) >> card & 1 == 1;
-        (used_before || self.use_first(card)).then_some(card)
+    pub(super) fn claim(&self, claim: impl FnOnce(&SlotPool) -> Option<u8>) -> Option<u8> {
+        let record = claim(&self.slots)?;
+        let used_before = self.used.load(Relaxed) >> record & 1 == 1;
+        (used_before || self.use_first(record)).then_some(record)
     }
 
-    /// Says that `card` is in use from now on, for the first time. `false`, and the card is free, if this client is out.
+    /// Says that `record` is in use from now on, for the first time. `false`, and the record is free, if this client was evicted.
     #[cold]
-    fn use_first(&self, card: u8) -> bool {
-        let is_first = self.used.fetch_or(1 << card, SeqCst) >> card & 1 == 0;
-        let said = !is_first || self.book.pen.uses(&self.book.ep, u64::from(card)).is_ok();
+    fn use_first(&self, record: u8) -> bool {
+        let is_first = self.used.fetch_or(1 << record, SeqCst) >> record & 1 == 0;
+        let said = !is_first || self.holders().use_record(record).is_ok();
         if !said {
-            self.seats.give_back(card);
+            self.slots.free(record);
         }
         said
     }
 
-    /// Lets others have the card, which is wiped. (An expelled client's sheet is not its own any more.)
+    /// Lets others have the record, which is cleared. (An evicted client's records are not its own any more.)
     #[inline(always)]
-    pub(super) fn stand_up(&self, card: u8) {
-        self.seats.give_back(card);
+    pub(super) fn free(&self, record: u8) {
+        self.slots.free(record);
     }
 }
 
 /// The usual cases, without a future, a virtual call or a search.
 impl Member {
-    /// Takes a keyed lock if it is free and the calling thread has a card for it here. `None`: nothing has happened.
+    /// Takes a keyed lock if it is free and the calling thread has a record for it here. `None`: nothing has happened.
     #[inline(always)]
     pub(crate) fn take_quickly(&self, claim: Claim) -> Option<Granted> {
-        let card = self.sit(Seats::take_own)?;
-        self.taken_quickly(card, self.client.try_take_now(card, claim))
+        let record = self.claim(SlotPool::claim_own)?;
+        self.taken_quickly(record, self.client.try_take_now(record, claim))
     }
 
     /// The same, if it becomes free within a moment.
     pub(crate) fn take_soon(&self, claim: Claim) -> Option<Granted> {
-        let card = self.sit(Seats::take_own)?;
-        self.taken_quickly(card, self.client.take_soon_now(card, claim))
+        let record = self.claim(SlotPool::claim_own)?;
+        self.taken_quickly(record, self.client.take_soon_now(record, claim))
     }
 
     #[inline(always)]
-    fn taken_quickly(&self, card: u8, taken: Result<Prompt, Denied>) -> Option<Granted> {
+    fn taken_quickly(&self, record: u8, taken: Result<Prompt, Denied>) -> Option<Granted> {
         match taken {
-            Ok(grant) => Some(self.granted(card, ProtocolGrant::Prompt(grant))),
+            Ok(grant) => Some(self.granted(record, ProtocolGrant::Prompt(grant))),
             Err(_) => {
-                self.stand_up(card);
+                self.free(record);
                 None
             }
         }
@@ -120,12 +128,12 @@ impl Member {
     /// Gives a keyed lock back that was taken so, if nobody waits for it. `false`: nothing has happened.
     #[inline(always)]
     pub(crate) fn give_back_quickly(&self, claim: Claim, granted: &Granted) -> bool {
-        let (ProtocolGrant::Prompt(grant), card) = (granted.grant, granted.record.index()) else {
+        let (ProtocolGrant::Prompt(grant), record) = (granted.grant, granted.record.index()) else {
             return false;
         };
-        let given = granted.record.member() == self.number && self.client.give_back_now(card, claim, grant);
+        let given = granted.record.member() == self.number && self.client.give_back_now(record, claim, grant);
         if given {
-            self.stand_up(card);
+            self.free(record);
         }
         given
     }
@@ -134,38 +142,33 @@ impl Member {
 /// What looking into a space takes.
 impl Member {
     pub(crate) fn peer(&self) -> PeerId {
-        self.book.ep.me()
+        self.holders().ep.me()
     }
 
     /// The directory of names.
     pub(crate) fn names(&self) -> Names {
-        self.book.ep.names()
-    }
-
-    /// Its cards, and its eyes on those of others.
-    pub(crate) fn book(&self) -> &Cards {
-        &self.book
+        self.holders().ep.names()
     }
 
     /// How often a lock, or ranges of it, were given back.
     pub(crate) fn releases(&self, kind: Kind, lock: u64) -> Result<u64, FabricError> {
         match kind {
             Kind::Keyed => block_on(self.client.lock().releases(lock)),
-            Kind::Ranges => block_on(self.book.ep.go(self.book.changes(lock).read())),
+            Kind::Ranges => block_on(self.holders().ep.go(self.holders().changes(lock).read())),
         }
     }
 
-    /// Takes a keyed lock away from whoever holds it by `card`.
-    pub(crate) fn take_away(&self, card: &Card) -> Result<bool, FabricError> {
-        let Claim { lock, mode, .. } = card.claim;
-        block_on(self.client.lock().take_away(lock, mode, card.mark))
+    /// Takes a keyed lock away from the client that holds it by `record`.
+    pub(crate) fn take_away(&self, record: &HolderRecord) -> Result<bool, FabricError> {
+        let Claim { lock, mode, .. } = record.claim;
+        block_on(self.client.lock().take_away(lock, mode, record.mark))
     }
 
-    /// Takes a range away from whoever holds it by `card`.
-    pub(crate) fn strike(&self, card: &Card) -> Result<bool, FabricError> {
-        let struck = cards::strike(&self.book.ep, card)?;
-        super::ranges::changed(&self.book.ep, card.claim.lock)?;
-        Ok(struck)
+    /// Takes a range away from the client that holds it by `record`.
+    pub(crate) fn revoke(&self, record: &HolderRecord) -> Result<bool, FabricError> {
+        let revoked = self.holders().revoke(record)?;
+        super::ranges::changed(&self.holders().ep, record.claim.lock)?;
+        Ok(revoked)
     }
 }
 
@@ -180,6 +183,6 @@ impl std::fmt::Debug for Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let _ = self.book.pen.end(&self.book.ep);
+        let _ = self.holders().leave();
     }
 }

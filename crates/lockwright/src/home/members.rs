@@ -1,21 +1,21 @@
 //! This process's memberships of a space, and keyed locks taken through them.
 //!
 //! A client joins the space once for every few dozen locks that it holds or wants at a time; each time is a [`Member`]. One
-//! that is declared dead (this process was stopped for longer than its lease) stays until its last guard has gone; new
+//! that is evicted (this process was stopped for longer than its lease) stays until its last guard has gone; new
 //! locks go to a new one.
 //!
 //! The first few memberships are reached without a lock: most clients never have more than one.
 
-use super::cards;
+use super::holders::LAYOUT;
 use super::member::Member;
-use super::seats::Seats;
+use super::slots::SlotPool;
 use super::{Granted, ProtocolGrant, RecordId, Refused};
 use crate::error::LockError;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::ShmSpace;
 use lockwright_fabric::observe::Claim;
-use lockwright_locks::kept::ranges::RangeCards;
+use lockwright_locks::holders::ranges::RangeRecords;
 use lockwright_locks::shiftlock::stirred::Stirred;
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
 use lockwright_locks::{Grant, Lost, Protocol, Space};
@@ -99,7 +99,7 @@ impl Members {
         self.near().cloned().chain(self.far()).collect()
     }
 
-    /// Joins once more, unless somebody else just did: all members with numbers below `known` had no card to give.
+    /// Joins once more, unless somebody else just did: all members with numbers below `known` had no free record.
     fn join(&self, known: u32) -> Result<(), LockError> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         if *next > known {
@@ -110,7 +110,7 @@ impl Members {
             Some(place) => drop(place.set(member)),
             None => {
                 let mut far = self.far.write().unwrap_or_else(PoisonError::into_inner);
-                far.retain(|member| member.is_in() || !member.seats.are_empty());
+                far.retain(|member| member.is_in() || !member.slots.is_unused());
                 far.push(member);
             }
         }
@@ -123,7 +123,7 @@ impl Members {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A member that is in, for whatever needs no card.
+    /// A member that is in, for whatever needs no record.
     pub(crate) fn any(&self) -> Result<Arc<Member>, LockError> {
         loop {
             let known = self.known();
@@ -154,50 +154,50 @@ impl Members {
         self.near.get(number as usize)?.get()
     }
 
-    /// Whether a membership has not been declared dead.
+    /// Whether a membership was not evicted.
     #[inline(always)]
     pub(super) fn is_in(&self, number: u32) -> bool {
         self.find(number).is_some_and(|member| member.is_in())
     }
 
-    /// A free card.
-    pub(super) fn sit(&self) -> Result<(Which<'_>, u8), LockError> {
+    /// A free record.
+    pub(super) fn claim(&self) -> Result<(Which<'_>, u8), LockError> {
         // What is everybody's first: those who come here hold or want several locks at a time.
-        self.sit_by(|member| member.sit(Seats::take_shared).or_else(|| member.sit(Seats::take_own)))
+        self.claim_by(claim_shared)
     }
 
-    /// Two free cards of one membership: one to be kept for long, and one for a moment.
-    pub(super) fn sit_twice(&self) -> Result<(Which<'_>, RangeCards), LockError> {
-        self.sit_by(|member| {
-            let range = member.sit(Seats::take_shared).or_else(|| member.sit(Seats::take_own))?;
-            let gate = member.sit(Seats::take_own).or_else(|| member.sit(Seats::take_shared));
+    /// Two free records of one membership: one to be held for long, and one for a moment.
+    pub(super) fn claim_two(&self) -> Result<(Which<'_>, RangeRecords), LockError> {
+        self.claim_by(|member| {
+            let range = claim_shared(member)?;
+            let gate = member.claim(SlotPool::claim_own).or_else(|| member.claim(SlotPool::claim_shared));
             if gate.is_none() {
-                member.stand_up(range);
+                member.free(range);
             }
-            Some(RangeCards { gate: gate?, range })
+            Some(RangeRecords { gate: gate?, range })
         })
     }
 
     #[inline(always)]
-    fn sit_by<T>(&self, sit: impl Fn(&Member) -> Option<T>) -> Result<(Which<'_>, T), LockError> {
+    fn claim_by<T>(&self, claim: impl Fn(&Member) -> Option<T>) -> Result<(Which<'_>, T), LockError> {
         let near = self.near().filter(|member| member.is_in());
         for member in near {
-            if let Some(card) = sit(member) {
-                return Ok((Which::Near(member), card));
+            if let Some(record) = claim(member) {
+                return Ok((Which::Near(member), record));
             }
         }
-        self.sit_far(sit)
+        self.claim_far(claim)
     }
 
     #[cold]
     #[inline(never)]
-    fn sit_far<T>(&self, sit: impl Fn(&Member) -> Option<T>) -> Result<(Which<'_>, T), LockError> {
+    fn claim_far<T>(&self, claim: impl Fn(&Member) -> Option<T>) -> Result<(Which<'_>, T), LockError> {
         loop {
             let known = self.known();
             let members = self.near().map(Which::Near).chain(self.far().into_iter().map(Which::Far));
             for member in members.filter(|member| member.is_in()) {
-                if let Some(card) = sit(&member) {
-                    return Ok((member, card));
+                if let Some(record) = claim(&member) {
+                    return Ok((member, record));
                 }
             }
             self.join(known)?;
@@ -206,25 +206,25 @@ impl Members {
 
     #[inline(always)]
     pub(super) fn member(&self, record: RecordId) -> Which<'_> {
-        self.find(record.member()).expect("a membership stays as long as one of its cards is in use")
+        self.find(record.member()).expect("a membership stays as long as one of its records is in use")
     }
 
-    /// A sign of life for all of them.
+    /// A heartbeat of all of them.
     pub(super) fn beat(&self) {
         for member in self.all() {
-            // One that comes too late is out, and is found to be so by whoever uses it.
-            let _ = member.book.beat();
+            // One that comes too late was evicted, and is found to be so when it is used.
+            let _ = member.holders().beat();
         }
     }
 
     /// Takes a keyed lock if it is free.
     #[inline(always)]
     pub(super) fn try_take(&self, claim: Claim) -> Result<Granted, Refused> {
-        let (member, card) = self.sit().map_err(Refused::Error)?;
-        match block_on(member.client.try_take(card, claim)) {
-            Ok(grant) => Ok(member.granted(card, ProtocolGrant::Shift(grant))),
+        let (member, record) = self.claim().map_err(Refused::Error)?;
+        match block_on(member.client.try_take(record, claim)) {
+            Ok(grant) => Ok(member.granted(record, ProtocolGrant::Shift(grant))),
             Err(denied) => {
-                member.stand_up(card);
+                member.free(record);
                 Err(Refused::new(denied, claim))
             }
         }
@@ -232,14 +232,14 @@ impl Members {
 
     /// Takes a keyed lock, however long it takes. Nothing is done before the first poll.
     pub(super) async fn take(self: Arc<Self>, claim: Claim) -> Result<Granted, Refused> {
-        let (member, card) = {
-            let (member, card) = self.sit().map_err(Refused::Error)?;
-            (member.share(), card)
+        let (member, record) = {
+            let (member, record) = self.claim().map_err(Refused::Error)?;
+            (member.share(), record)
         };
-        match member.client.take(card, claim).await {
-            Ok(grant) => Ok(member.granted(card, ProtocolGrant::Shift(grant))),
+        match member.client.take(record, claim).await {
+            Ok(grant) => Ok(member.granted(record, ProtocolGrant::Shift(grant))),
             Err(denied) => {
-                member.stand_up(card);
+                member.free(record);
                 Err(Refused::new(denied, claim))
             }
         }
@@ -248,27 +248,33 @@ impl Members {
     /// Gives a keyed lock back if nobody has to be waited for; else nothing has happened.
     #[inline(always)]
     pub(super) fn give_back_at_once(&self, claim: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
-        let (member, card) = (self.member(granted.record), granted.record.index());
-        let given = block_on(member.client.give_back_at_once(card, member.grant(claim, granted)))?;
-        member.stand_up(card);
+        let (member, record) = (self.member(granted.record), granted.record.index());
+        let given = block_on(member.client.give_back_at_once(record, member.grant(claim, granted)))?;
+        member.free(record);
         Some(given.map_err(told))
     }
 
     /// Gives a keyed lock back.
     pub(super) async fn give_back(self: Arc<Self>, claim: Claim, granted: Granted) -> Result<(), Lost> {
-        let (member, card) = (self.member(granted.record).share(), granted.record.index());
-        let given = member.client.give_back(card, member.grant(claim, &granted)).await;
-        member.stand_up(card);
+        let (member, record) = (self.member(granted.record).share(), granted.record.index());
+        let given = member.client.give_back(record, member.grant(claim, &granted)).await;
+        member.free(record);
         given.map_err(told)
     }
 }
 
-/// Declared dead: the lock is gone with the client.
+/// Evicted: the lock is gone with the client.
 fn told(lost: Lost) -> Lost {
     match lost {
         Lost::Fabric(FabricError::Evicted) => Lost::Recovered,
         lost => lost,
     }
+}
+
+/// A record that is everybody's, or else one of the thread's own.
+#[inline(always)]
+fn claim_shared(member: &Member) -> Option<u8> {
+    member.claim(SlotPool::claim_shared).or_else(|| member.claim(SlotPool::claim_own))
 }
 
 #[inline(always)]
@@ -286,7 +292,7 @@ pub(crate) fn lock_bytes() -> u64 {
     <ShiftLock<Stirred>>::bytes_per_node(&SHAPE, &params())
 }
 
-/// What the regions of a space are for, and how large they are: locks, cards, counts of changes.
+/// What the regions of a space are for, and how large they are: locks, holder records, counts of changes.
 pub(crate) fn regions() -> [u64; 3] {
-    [lock_bytes(), cards::BYTES, super::ranges::bytes(NAMES)]
+    [lock_bytes(), LAYOUT.bytes(), super::ranges::bytes(NAMES)]
 }

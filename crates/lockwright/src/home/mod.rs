@@ -8,8 +8,7 @@
 //! This file knows no fabric and no protocol by name, except in [`ProtocolGrant`].
 
 #[cfg(target_os = "linux")]
-#[allow(missing_docs, reason = "what the server sees of them is no API")]
-pub(crate) mod cards;
+pub(crate) mod holders;
 pub(crate) mod mem;
 mod mem_locks;
 #[cfg(target_os = "linux")]
@@ -19,13 +18,11 @@ pub(crate) mod members;
 #[cfg(target_os = "linux")]
 pub(crate) mod ranges;
 #[cfg(target_os = "linux")]
-mod seats;
-#[cfg(target_os = "linux")]
 pub(crate) mod shm;
 #[cfg(target_os = "linux")]
-mod threads;
+mod slots;
 #[cfg(target_os = "linux")]
-pub(crate) mod vitals;
+mod threads;
 
 use crate::error::{ChangeError, HandleError, LockError, LostReason};
 use crate::name::LockName;

@@ -1,20 +1,21 @@
 //! `shm:`, a space in this host's shared memory: any process of this user, no server.
 //!
-//! Before a waiter takes a lock away from somebody it asks the [`cards`] whether a living process holds it:
+//! Before a waiter takes a lock away from somebody it looks at the [`holders`] whether a living process holds it:
 //! dead processes are seen at once, stopped ones after their lease.
 //!
 //! What this file must not do: keep anything about a lock outside the space.
 
+use super::holders;
 use super::member::Member;
 use super::members::{self, Members, NAMES, token};
 use super::ranges::gate;
-use super::{Bound, BoxFuture, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing, cards};
+use super::{Bound, BoxFuture, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
 use crate::error::{HandleError, LockError, LostReason, OpenError};
 use crate::name::LockName;
-use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Process, Reclaim, ShmSpace, SpaceError, SpaceOptions};
 use lockwright_fabric::observe::Claim;
+use lockwright_fabric::{FabricError, PeerId};
 use lockwright_locks::Lost;
 use std::collections::HashMap;
 use std::io;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What a space of ours is called; raised when the meaning of its memory changes.
-const TAG: &str = "lockwright 4, kept shiftlock";
+const TAG: &str = "lockwright 5, shiftlock with holder records";
 /// Bits of a peer's number that ShiftLock has room for.
 const PEER_BITS: u32 = 24;
 
@@ -39,7 +40,7 @@ pub(crate) struct ShmBackend {
 pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
     let refuse = |why: String| OpenError::Failed { space: path.display().to_string(), why };
     let options = SpaceOptions::default()
-        .clients(cards::SLOTS)
+        .clients(holders::SLOTS)
         .peer_bits(PEER_BITS)
         .names(NAMES)
         .memory(1, &members::regions())
@@ -79,7 +80,7 @@ impl ShmBackend {
         let Ok(member) = self.members.any() else { return };
         let names = member.names();
         for dead in self.space().dead_clients() {
-            if member.book.sheets.of(dead.peer).is_some_and(|sheet| sheet.has_dependent()) {
+            if has_dependent(&member, dead.peer) {
                 continue;
             }
             // Without the directory it is not known which locks it had: later, or another process.
@@ -102,25 +103,31 @@ impl ShmBackend {
     /// them.
     fn try_acquire_from_the_dead(&self, claim: Claim) -> Result<Granted, Refused> {
         let is_free = self.members.any().is_ok_and(|member| {
-            !member.book.is_wanted(claim.lock)
+            !member.table().is_wanted_now(claim.lock)
                 && block_on(member.client.lock().recover(claim.lock)) == Ok(true)
         });
         if is_free { self.members.try_take(claim) } else { Err(Refused::Busy) }
     }
 
     pub(super) fn by_lease(&self, member: &Member) -> Standing {
-        if member.book.life.is_in_doubt(self.space().now()) { Standing::Uncertain } else { Standing::Held }
+        if member.holders().is_late(self.space().now()) { Standing::Uncertain } else { Standing::Held }
     }
+}
+
+/// Whether a client that is dead has a dependent process that is not known to have ended.
+fn has_dependent(member: &Member, dead: PeerId) -> bool {
+    let client = member.holders().reader().client(dead);
+    client.is_some_and(|client| holders::has_dependent(&client))
 }
 
 /// Names whose tokens would begin above this are not made: with what a lock adds by itself, tokens stay below 2⁵³, from where
 /// on readers of JSON may round them.
 const HIGHEST_BASE: u64 = 1 << 52;
 
-/// Whether an unused name can go. Not one that somebody alive has a card for: a client that was declared dead as the user of
+/// Whether an unused name can go. Not one that a client which is alive has a record for: a client that was evicted as the user of
 /// a name may be alive as the holder of a range of it, by another membership.
 fn reclaim(member: &Member, id: u64, token_base: u64) -> Reclaim {
-    if member.book.is_wanted(id) {
+    if member.table().is_wanted_now(id) {
         return Reclaim::Keep;
     }
     // Both go on from the same token, so that the next name's can begin just there.
@@ -173,7 +180,7 @@ impl Space for ShmBackend {
     }
 
     fn unbind(&self, _: &LockName, bound: Bound, _: Kind) {
-        // A member that was declared dead has lost its names with everything else.
+        // A member that was evicted has lost its names with everything else.
         if let Some(member) = self.members.all().into_iter().find(|member| member.number == bound.by) {
             let _ = member.names().close(bound.lock, |id| reclaim(&member, id, bound.token_base));
         }
@@ -181,7 +188,7 @@ impl Space for ShmBackend {
 
     fn hold_while_process_lives(&self, pid: u32) -> io::Result<bool> {
         let Some(process) = Process::with_pid(pid).map_err(io::Error::other)? else { return Ok(false) };
-        let set = |member: &Arc<Member>| member.book.pen.set_dependent(&member.book.ep, process).is_ok();
+        let set = |member: &Arc<Member>| member.holders().set_dependent(process).is_ok();
         Ok(self.members.all().iter().all(set))
     }
 
@@ -192,7 +199,7 @@ impl Space for ShmBackend {
     fn heartbeat(&self) -> Duration {
         self.members.beat();
         self.reap();
-        Duration::from_nanos(self.members.lease_ns) / cards::BEATS
+        Duration::from_nanos(holders::period_ns(self.members.lease_ns))
     }
 }
 
@@ -271,7 +278,7 @@ mod tests {
     #[test]
     fn a_space_that_an_older_version_made_is_refused_with_what_can_be_done_about_it() {
         let path = std::env::temp_dir().join(format!("lockwright-old-{}.space", std::process::id()));
-        let old = "lockwright 3, kept shiftlock";
+        let old = "lockwright 4, kept shiftlock";
         drop(ShmSpace::open(&path, &SpaceOptions::default().tag(old).create(true)).unwrap());
         let refused = open(&path, true).unwrap_err().to_string();
         let _ = std::fs::remove_file(&path);
@@ -321,7 +328,7 @@ mod tests {
         let (lock, ranges) = (client.rwlock("a").unwrap(), client.range_lock("a").unwrap());
         let home = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
         let id = home.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
-        let ep = &home.members.any().unwrap().book.ep;
+        let ep = home.members.any().unwrap().holders().ep.clone();
         let stamps = [id, gate(id)].map(|lock| {
             let Addr { node, offset, region } = members::SHAPE.place(lock, 16);
             Word64::at(Addr { node, offset: offset + 8, region })

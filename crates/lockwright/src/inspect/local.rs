@@ -2,12 +2,13 @@
 
 use super::{BreakError, Entry, EntryState, Heat, InspectError, SpaceInfo};
 use crate::error::OpenError;
-use crate::home::cards::{self, Card, Sheets, State};
+use crate::home::holders::{self, reader};
 use crate::home::members::{Members, NAMES};
 use crate::home::{Kind, shm};
 use crate::name::LockName;
 use lockwright_fabric::backend::shm::{ClientInfo, NameInfo, ShmSpace, space_path};
 use lockwright_fabric::observe::Mode;
+use lockwright_locks::holders::{self as records, HolderRecord, State};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,13 +42,13 @@ impl Local {
             self.space.clients().into_iter().map(|client| (client.peer, client)).collect();
         let now = self.space.now();
         let mut entries = Vec::new();
-        let sheets = Sheets::new(&self.space);
-        for sheet in sheets.all() {
-            let Some(client) = clients.get(&sheet.peer) else { continue };
-            let alive = client.alive && !sheet.is_expired(now);
-            for card in sheets.cards(sheet) {
-                let Some(info) = names.get(&card.claim.lock) else { continue };
-                entries.extend(entry(&card, info, client, alive, now.since(card.since)));
+        let reader = reader(&self.space);
+        for member in reader.clients() {
+            let Some(client) = clients.get(&member.peer) else { continue };
+            let alive = client.alive && !member.is_expired(now);
+            for record in reader.records(&member) {
+                let Some(info) = names.get(&record.claim.lock) else { continue };
+                entries.extend(entry(&record, info, client, alive, now.since(record.since)));
             }
         }
         entries.sort_by(|a, b| {
@@ -88,14 +89,16 @@ impl Local {
         let Some(info) = info else { return Err(BreakError::NoSuchLock(name)) };
         let not_held = BreakError::NotHeld { name, token };
         let Some(own) = token.checked_sub(info.lock.token_base) else { return Err(not_held) };
-        let holds = |card: &Card| card.state.holds() && card.claim.lock == info.lock.id && card.token == own;
-        let sheets = Sheets::new(&self.space);
-        let card = sheets.all().find_map(|sheet| sheets.cards(sheet).find(holds));
-        let Some(card) = card else { return Err(not_held) };
+        let holds = |record: &HolderRecord| {
+            record.state.holds() && record.claim.lock == info.lock.id && record.token() == own
+        };
+        let reader = reader(&self.space);
+        let record = reader.clients().find_map(|client| reader.records(&client).find(holds));
+        let Some(record) = record else { return Err(not_held) };
         let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
-        let broken = match card.kind {
-            Kind::Keyed => member.take_away(&card),
-            Kind::Ranges => member.strike(&card),
+        let broken = match record.kind {
+            records::Kind::Keyed => member.take_away(&record),
+            records::Kind::Range => member.revoke(&record),
         };
         if broken.map_err(InspectError::from)? { Ok(()) } else { Err(not_held) }
     }
@@ -105,14 +108,14 @@ impl Local {
         let path = self.space.path().to_owned();
         let now = self.space.now();
         // Not this one, which only looks.
-        let sheets = Sheets::new(&self.space);
-        let others = sheets.all().filter(|sheet| sheet.peer != member.peer());
+        let reader = reader(&self.space);
+        let others = reader.clients().filter(|client| client.peer != member.peer());
         Ok(SpaceInfo {
             address: address_of(&path),
-            keyed: "kept",
-            ranges: "kept-ranges",
-            clients: others.filter(|sheet| member.book().is_alive(sheet, now)).count(),
-            max_clients: cards::SLOTS,
+            keyed: "holders",
+            ranges: "holders-ranges",
+            clients: others.filter(|client| member.holders().lives(client)).count(),
+            max_clients: holders::SLOTS,
             names: member.names().len(),
             max_names: NAMES,
             age: Duration::from_nanos(now.since(self.space.created())),
@@ -122,19 +125,25 @@ impl Local {
     }
 }
 
-fn entry(card: &Card, info: &NameInfo, client: &ClientInfo, alive: bool, age_ns: u64) -> Option<Entry> {
-    let (state, token) = match card.state {
-        State::Taking if card.token == 0 => return None,
-        State::Taking | State::Held => (EntryState::Held, Some(info.lock.token_base + card.token)),
+fn entry(
+    record: &HolderRecord,
+    info: &NameInfo,
+    client: &ClientInfo,
+    alive: bool,
+    age_ns: u64,
+) -> Option<Entry> {
+    let (state, token) = match record.state {
+        State::Taking if record.mark == 0 => return None,
+        State::Taking | State::Held => (EntryState::Held, Some(info.lock.token_base + record.token())),
         State::Waiting => (EntryState::Waiting, None),
-        State::Struck => return None,
+        State::Revoked => return None,
     };
     let (host, program) = client.label.split_once(' ').unwrap_or((&client.label, ""));
     Some(Entry {
         name: LockName::new(&info.name).ok()?,
         state,
-        shared: card.claim.mode == Mode::Shared,
-        range: (card.kind == Kind::Ranges).then_some(card.claim.start..card.claim.end),
+        shared: record.claim.mode == Mode::Shared,
+        range: (record.kind == records::Kind::Range).then_some(record.claim.start..record.claim.end),
         token,
         age: Duration::from_nanos(age_ns),
         pid: client.pid,

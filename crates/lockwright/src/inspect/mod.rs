@@ -294,7 +294,7 @@ impl Inspector {
     /// # let address = format!("shm:/dev/shm/lockwright-doc-info-{}", std::process::id());
     /// # let client = lockwright::Client::open(&address).wait().unwrap();
     /// let info = lockwright::inspect::Inspector::open(&address)?.info()?;
-    /// assert_eq!(info.keyed, "kept"); // ShiftLock whose holders are written down
+    /// assert_eq!(info.keyed, "holders"); // ShiftLock whose holders are written down
     /// # std::fs::remove_file(&address["shm:".len()..])?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -15,7 +15,7 @@ pub trait Reach: Endpoint {
     /// were executed, in order.
     fn breaks(&self) -> u64;
 
-    /// Whether the server has heard of this client so lately that it will not strike it off the roster for a while.
+    /// Whether the server has heard of this client so lately that it will not strike it off the directory for a while.
     fn is_fresh(&self) -> bool;
 
     /// Whether the server has given this client up, or is gone itself.

@@ -38,7 +38,8 @@ use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Message, PeerId};
 
 /// Raised when the meaning of a message changes, or there are new ones: 2 has changes of what is held; in 3 `Open` says whether the
-/// client takes the locks by verbs of its own, and in lock words tokens and generations are fields of their own.
+/// client takes the locks by verbs of its own; in lock words tokens and generations are fields of their own, and the holder table
+/// says who holds what.
 pub const VERSION: u64 = 3;
 /// The oldest version that a server still understands: nothing that was said in it has another meaning now.
 pub const OLDEST: u64 = 1;

@@ -1,7 +1,7 @@
-//! What the explorer runs for kept locks: somebody is killed, or stopped and declared dead, between any two steps of
-//! everything that has to do with cards and resets.
+//! What the explorer runs for locks with holder records: a client is killed, or stopped and evicted, between any two steps
+//! of everything that has to do with records and resets.
 
-use super::KeptParams;
+use super::HolderParams;
 use crate::shiftlock::narrow::Narrow;
 use lockwright_locks::shiftlock::ShiftParams;
 use lockwright_locks::shiftlock::layout::Layout;
@@ -13,64 +13,64 @@ pub(crate) const READ: Want = Want::shared(0);
 pub(crate) const TRY_WRITE: Want = WRITE.with(Patience::Try);
 const TRY_READ: Want = READ.with(Patience::Try);
 
-/// Each of these once, with a card for everybody.
-pub(crate) fn mixed(name: &'static str, wants: &[Want], threshold: u32) -> Case<KeptParams> {
+/// Each of these once, with a record for everybody.
+pub(crate) fn mixed(name: &'static str, wants: &[Want], threshold: u32) -> Case<HolderParams> {
     let shift = ShiftParams { threshold, ..ShiftParams::default() };
-    let params = KeptParams { shift, clients: wants.len() as u64, ..KeptParams::default() };
+    let params = HolderParams { shift, clients: wants.len() as u64, ..HolderParams::default() };
     wants.iter().fold(Case::new(name).params(params).tokens(), |case, want| case.clients(1, &[*want]))
 }
 
 /// The same, and whoever waits has not tried before.
-pub(crate) fn without_tries(mut case: Case<KeptParams>) -> Case<KeptParams> {
+pub(crate) fn without_tries(mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.params.tries_first = false;
     case
 }
 
 /// The same, and the lock was left behind by somebody who is dead.
-pub(crate) fn left_by_the_dead(mut case: Case<KeptParams>) -> Case<KeptParams> {
+pub(crate) fn left_by_the_dead(mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.params.left_by_the_dead = true;
     case.checks.quiet = false;
     case
 }
 
 /// The same, and the lock was left behind by so many dead readers.
-pub(crate) fn left_by_readers(readers: u64, mut case: Case<KeptParams>) -> Case<KeptParams> {
+pub(crate) fn left_by_readers(readers: u64, mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.params.left_by_readers = readers;
     case.checks.quiet = false;
     case
 }
 
 /// The same, and the lock has been released so often.
-pub(crate) fn after(released: u64, mut case: Case<KeptParams>) -> Case<KeptParams> {
+pub(crate) fn after(released: u64, mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.params.released = released;
     case
 }
 
 /// Waiters ask at any time, as often as they like, and reset what they find dead, once: nothing rests on how patient they
 /// are. After that nobody recovers any more, so somebody may wait for ever.
-pub(crate) fn hasty(mut case: Case<KeptParams>) -> Case<KeptParams> {
+pub(crate) fn hasty(mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.params.shift.last_generation = 1;
     case.timeouts(Timeouts::Any).may_hang()
 }
 
 /// Waiters ask when nothing moves any more: then everybody comes to an end.
-pub(crate) fn patient(case: Case<KeptParams>) -> Case<KeptParams> {
+pub(crate) fn patient(case: Case<HolderParams>) -> Case<HolderParams> {
     case.timeouts(Timeouts::WhenStuck)
 }
 
 /// One of them is killed.
-pub(crate) fn killed(case: Case<KeptParams>) -> Case<KeptParams> {
+pub(crate) fn killed(case: Case<HolderParams>) -> Case<HolderParams> {
     case.crashes(1)
 }
 
-/// One of them is stopped, may be declared dead meanwhile, and goes on. What a zombie's last verb leaves behind when
+/// One of them is stopped, may be evicted meanwhile, and goes on. What a zombie's last verb leaves behind when
 /// everybody else is done, the next to come finds and resets; here nobody comes, so memory need not be free in the end.
-pub(crate) fn stopped(mut case: Case<KeptParams>) -> Case<KeptParams> {
+pub(crate) fn stopped(mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.checks.quiet = false;
     case.pauses(1)
 }
 
-pub(crate) fn all() -> Vec<Case<KeptParams>> {
+pub(crate) fn all() -> Vec<Case<HolderParams>> {
     vec![
         patient(mixed("healthy", &[WRITE, WRITE, READ], 1)),
         hasty(mixed("healthy-and-hasty", &[WRITE, WRITE], 1)),
@@ -90,7 +90,7 @@ pub(crate) fn all() -> Vec<Case<KeptParams>> {
 }
 
 /// A writer waits for three readers who are dead, and sleeps through two recoveries: it is the same generation again.
-pub(crate) fn wrapping() -> Case<KeptParams> {
+pub(crate) fn wrapping() -> Case<HolderParams> {
     let case = mixed("sleeps-through-all-generations", &[TRY_WRITE], 1).rounds(2);
     let case = case.clients(1, &[TRY_WRITE]).clients(1, &[WRITE]);
     let mut case = without_tries(left_by_readers(3, case));
@@ -99,13 +99,13 @@ pub(crate) fn wrapping() -> Case<KeptParams> {
 }
 
 /// There are no tokens left.
-pub(crate) fn spent() -> Case<KeptParams> {
+pub(crate) fn spent() -> Case<HolderParams> {
     let last = Narrow::REL_CNT.max() as u64 - 1;
     patient(after(last, mixed("spent", &[WRITE, WRITE, READ], 1)))
 }
 
 /// Of an entry whose counts end soon: generations wrap, and tokens run out while somebody is killed or stopped.
-pub(crate) fn ending() -> Vec<Case<KeptParams>> {
+pub(crate) fn ending() -> Vec<Case<HolderParams>> {
     let last = Narrow::LIMIT;
     vec![
         wrapping(),
@@ -124,7 +124,7 @@ pub(crate) fn ending() -> Vec<Case<KeptParams>> {
 
 /// Of a fabric that destroys a dead client's connection before anybody hears of its death: whoever is killed does nothing any
 /// more.
-pub(crate) fn fenced() -> Vec<Case<KeptParams>> {
+pub(crate) fn fenced() -> Vec<Case<HolderParams>> {
     vec![
         patient(mixed("healthy", &[WRITE, WRITE, READ], 1)),
         hasty(mixed("healthy-and-hasty", &[WRITE, WRITE], 1)),

@@ -1,11 +1,11 @@
-//! Kept locks as the explorer runs them: book, standings and entries in one memory.
+//! Locks with holder records as the explorer runs them: records, liveness words and entries in one memory.
 
 use super::cases;
-use super::ledger::Ledger;
+use super::memory::{Explored as Memory, InBatches, KEYED, Part};
 use super::mortal::Mortal;
 use crate::Proof;
 use lockwright_fabric::{Addr, Endpoint, Needs, NodeId, PeerId, Value};
-use lockwright_locks::kept::KeptClient;
+use lockwright_locks::holders::{HolderClient, HolderSpace, HolderTable, RecordRules};
 use lockwright_locks::shiftlock::layout::{Layout, Member, Stamp};
 use lockwright_locks::shiftlock::stirred::{Stir, Stirred};
 use lockwright_locks::shiftlock::{Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
@@ -16,63 +16,95 @@ use lockwright_sim::case::Case;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
-/// Kept locks with the rules of `R`, those shipped or a mutant's, and the entry `L`.
+/// Locks with holder records, the rules of `R`, those shipped or a mutant's, and the entry `L`.
 #[derive(Debug)]
-pub struct Kept<R = Shipped, L = Stirred>(PhantomData<(R, L)>);
+pub struct Holders<R = Shipped, L = Stirred>(PhantomData<(R, L)>);
 
-/// Kept locks in the memory of a NIC that has plain 8-byte verbs: nothing is guarded by the generation, so the fabric has to
+/// The same in the memory of a NIC that has plain 8-byte verbs: nothing is guarded by the generation, so the fabric has to
 /// see to it that the dead stay dead. Clients are killed here, and none comes back.
 #[derive(Debug)]
 pub struct Fenced;
 
+impl RecordRules for Fenced {}
+
 impl Rules for Fenced {
-    const NAME: Option<&'static str> = Some("kept-portable");
+    const NAME: Option<&'static str> = Some("holders-portable");
     const ADDS_ARE_GUARDED: bool = false;
 }
 
-impl KeptRules for Fenced {
-    fn kept_cases() -> Vec<Case<KeptParams>> {
+impl KeyedRules for Fenced {
+    type Space<E: Endpoint> = InBatches<E>;
+
+    fn space<E: Endpoint>(memory: Memory<E>) -> InBatches<E> {
+        InBatches(memory)
+    }
+
+    fn keyed_cases() -> Vec<Case<HolderParams>> {
         cases::fenced()
     }
 }
 
-/// Kept locks whose generations and tokens come to their ends.
+/// The same with an entry whose generations and tokens come to their ends.
 #[derive(Debug)]
 pub struct Ending;
 
+impl RecordRules for Ending {}
+
 impl Rules for Ending {
-    const NAME: Option<&'static str> = Some("kept-narrow");
+    const NAME: Option<&'static str> = Some("holders-narrow");
 }
 
-impl KeptRules for Ending {
-    fn kept_cases() -> Vec<Case<KeptParams>> {
+impl KeyedRules for Ending {
+    type Space<E: Endpoint> = Memory<E>;
+
+    fn space<E: Endpoint>(memory: Memory<E>) -> Memory<E> {
+        memory
+    }
+
+    fn keyed_cases() -> Vec<Case<HolderParams>> {
         cases::ending()
     }
 }
 
 /// What a mutant says of itself, beside the rule it breaks.
-pub trait KeptRules: Rules {
+pub trait KeyedRules: Rules + RecordRules {
+    /// How the table is read: word by word, or several at a time.
+    type Space<E: Endpoint>: HolderSpace;
+
     /// What the explorer runs.
-    fn kept_cases() -> Vec<Case<KeptParams>>;
+    fn keyed_cases() -> Vec<Case<HolderParams>>;
+
+    /// The table in `memory`, read so.
+    fn space<E: Endpoint>(memory: Memory<E>) -> Self::Space<E>;
 }
 
-impl KeptRules for Shipped {
-    fn kept_cases() -> Vec<Case<KeptParams>> {
+impl KeyedRules for Shipped {
+    type Space<E: Endpoint> = Memory<E>;
+
+    fn space<E: Endpoint>(memory: Memory<E>) -> Memory<E> {
+        memory
+    }
+
+    fn keyed_cases() -> Vec<Case<HolderParams>> {
         cases::all()
     }
 }
 
 /// Tunables.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptParams {
+pub struct HolderParams {
     /// The queue's.
     pub shift: ShiftParams,
-    /// Clients that there is a card for.
+    /// Clients that there is a record for.
     pub clients: u64,
-    /// Whether somebody who will wait tries first, as users do. Whoever does not gives the explorer less to do.
+    /// Whether a client that will wait tries first, as users do. One that does not gives the explorer less to do.
     pub tries_first: bool,
     /// Of ranges: how often a waiter looks by itself whether those in its way are alive.
     pub looks: u32,
+    /// Of ranges: whether records are written and read as they are, by nobody's leave. See `observed`.
+    pub observed: bool,
+    /// Of that: bits of a record's version.
+    pub version_bits: u32,
     /// Whether the first lock was left behind by somebody who held it and is long dead.
     pub left_by_the_dead: bool,
     /// By how many dead readers, likewise.
@@ -81,7 +113,7 @@ pub struct KeptParams {
     pub released: u64,
 }
 
-impl Default for KeptParams {
+impl Default for HolderParams {
     fn default() -> Self {
         let shift = ShiftParams::default();
         Self {
@@ -89,6 +121,8 @@ impl Default for KeptParams {
             clients: 64,
             tries_first: true,
             looks: u32::MAX,
+            observed: false,
+            version_bits: 0,
             left_by_the_dead: false,
             left_by_readers: 0,
             released: 0,
@@ -96,19 +130,23 @@ impl Default for KeptParams {
     }
 }
 
-/// Entries first, then verdicts, then cards.
+fn part<L: Layout>(space: &Space, params: &HolderParams) -> Part {
+    Part::new(entries::<L>(space) + 8 * params.clients, params.clients, 1, 0, KEYED)
+}
+
+/// Entries first, then liveness words, then records.
 fn entries<L: Layout>(space: &Space) -> u64 {
     space.table_bytes(L::Word::WIDTH.bytes())
 }
 
-impl<R: KeptRules, L: Stir> Protocol for Kept<R, L> {
-    type Params = KeptParams;
+impl<R: KeyedRules, L: Stir> Protocol for Holders<R, L> {
+    type Params = HolderParams;
     type Client<E: Endpoint> = Explored<E, R, L>;
 
     const INFO: Info = Info {
         name: match R::NAME {
             Some(name) => name,
-            None => "kept",
+            None => "holders",
         },
         summary: "ShiftLock whose holders are written down and only the dead lose their locks",
         source: "this project",
@@ -122,30 +160,30 @@ impl<R: KeptRules, L: Stir> Protocol for Kept<R, L> {
         },
     };
 
-    fn needs(_: &KeptParams) -> Needs {
+    fn needs(_: &HolderParams) -> Needs {
         L::NEEDS
     }
 
-    fn most_clients(params: &KeptParams) -> usize {
+    fn most_clients(params: &HolderParams) -> usize {
         params.clients as usize
     }
 
-    fn bytes_per_node(space: &Space, params: &KeptParams) -> u64 {
-        entries::<L>(space) + 16 * params.clients
+    fn bytes_per_node(space: &Space, params: &HolderParams) -> u64 {
+        part::<L>(space, params).bytes() + entries::<L>(space) + 8 * params.clients
     }
 
-    fn client<E: Endpoint>(ep: E, space: &Space, params: &KeptParams) -> Explored<E, R, L> {
-        let clients = params.clients;
-        let mortal = Mortal::new(ep, entries::<L>(space));
-        let book = Ledger::new(mortal.clone(), entries::<L>(space) + 8 * clients, clients);
+    fn client<E: Endpoint>(ep: E, space: &Space, params: &HolderParams) -> Explored<E, R, L> {
+        let ep = Mortal::new(ep, entries::<L>(space));
+        let memory = Memory { ep: ep.clone(), part: part::<L>(space, params), ranges: None };
+        let table = HolderTable::new(R::space(memory));
         Explored {
-            client: KeptClient::new(mortal, space, &params.shift, book),
+            client: HolderClient::new(ep, space, &params.shift, table),
             tries_first: params.tries_first,
         }
     }
 
-    fn initial_memory(_: &Space, params: &KeptParams) -> Vec<(Addr, u64)> {
-        // Somebody without a card: whoever looks finds nobody alive who holds it.
+    fn initial_memory(_: &Space, params: &HolderParams) -> Vec<(Addr, u64)> {
+        // A client without a record: whoever looks finds nobody alive who holds it.
         let dead = Member::new::<L>(PeerId::client(params.clients as usize), 0);
         let tail = dead.filter(|_| params.left_by_the_dead).map_or(0, |dead| dead.0);
         let bits = L::TAIL.put(tail.into())
@@ -155,8 +193,8 @@ impl<R: KeptRules, L: Stir> Protocol for Kept<R, L> {
         halves.filter(|(_, half)| *half != 0).map(|(at, half)| (Addr::new(NodeId(0), at), half)).collect()
     }
 
-    /// Cards are wiped; verdicts and counts are wherever they came to.
-    fn quiet_mask(space: &Space, params: &KeptParams, addr: Addr) -> u64 {
+    /// Records are cleared; liveness words and counts are wherever they came to.
+    fn quiet_mask(space: &Space, params: &HolderParams, addr: Addr) -> u64 {
         match addr.offset.checked_sub(entries::<L>(space)) {
             None => <ShiftLock<L> as Protocol>::quiet_mask(space, &params.shift, addr),
             Some(offset) if offset < 8 * params.clients => 0,
@@ -165,61 +203,61 @@ impl<R: KeptRules, L: Stir> Protocol for Kept<R, L> {
     }
 }
 
-impl<R: KeptRules, L: Stir> Proof for Kept<R, L> {
-    fn cases() -> Vec<Case<KeptParams>> {
-        R::kept_cases()
+impl<R: KeyedRules, L: Stir> Proof for Holders<R, L> {
+    fn cases() -> Vec<Case<HolderParams>> {
+        R::keyed_cases()
     }
 }
 
-/// A client of the explorer's: one acquisition at a time, so one card.
-pub struct Explored<E, R, L> {
-    client: KeptClient<Mortal<E>, Ledger<E, L>, R, L>,
+/// A client of the explorer's: one acquisition at a time, so one record.
+pub struct Explored<E: Endpoint, R: KeyedRules, L: Stir> {
+    client: HolderClient<Mortal<E>, HolderTable<R::Space<E>, L, R>, R, L>,
     tries_first: bool,
 }
 
-impl<E, R, L> Debug for Explored<E, R, L> {
+impl<E: Endpoint, R: KeyedRules, L: Stir> Debug for Explored<E, R, L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Explored").finish_non_exhaustive()
     }
 }
 
-/// A granted kept lock.
+/// A granted lock.
 #[derive(Clone, Copy, Debug)]
-pub struct KeptGrant(ShiftGrant);
+pub struct KeyedGrant(ShiftGrant);
 
-impl Grant for KeptGrant {
+impl Grant for KeyedGrant {
     fn token(&self) -> Option<u64> {
         self.0.token()
     }
 }
 
-const CARD: u8 = 0;
+const RECORD: u8 = 0;
 
-impl<E: Endpoint, R: KeptRules, L: Stir> LockClient for Explored<E, R, L> {
-    type Grant = KeptGrant;
+impl<E: Endpoint, R: KeyedRules, L: Stir> LockClient for Explored<E, R, L> {
+    type Grant = KeyedGrant;
 
-    async fn acquire(&self, want: Want) -> Result<KeptGrant, Denied> {
-        const NO_DEADLINES: &Reason = &Reason("a kept client leaves deadlines to its user");
+    async fn acquire(&self, want: Want) -> Result<KeyedGrant, Denied> {
+        const NO_DEADLINES: &Reason = &Reason("a client with holder records leaves deadlines to its user");
         let claim = want.claim;
         let granted = match want.patience {
-            Patience::Forever if !self.tries_first => self.client.take(CARD, claim).await,
-            Patience::Forever => match self.client.try_take(CARD, claim).await {
-                Err(Denied::Busy) => self.client.take(CARD, claim).await,
+            Patience::Forever if !self.tries_first => self.client.take(RECORD, claim).await,
+            Patience::Forever => match self.client.try_take(RECORD, claim).await {
+                Err(Denied::Busy) => self.client.take(RECORD, claim).await,
                 tried => tried,
             },
             Patience::Until(_) => Err(Denied::Unsupported(NO_DEADLINES)),
-            Patience::Try => match self.client.try_take(CARD, claim).await {
-                Err(Denied::Busy) => self.client.try_past_the_dead(CARD, claim).await,
+            Patience::Try => match self.client.try_take(RECORD, claim).await {
+                Err(Denied::Busy) => self.client.try_past_the_dead(RECORD, claim).await,
                 tried => tried,
             },
         };
-        granted.map(KeptGrant)
+        granted.map(KeyedGrant)
     }
 
-    async fn release(&self, grant: KeptGrant) -> Result<(), Lost> {
-        match self.client.give_back_at_once(CARD, grant.0).await {
+    async fn release(&self, grant: KeyedGrant) -> Result<(), Lost> {
+        match self.client.give_back_at_once(RECORD, grant.0).await {
             Some(given) => given,
-            None => self.client.give_back(CARD, grant.0).await,
+            None => self.client.give_back(RECORD, grant.0).await,
         }
     }
 }

@@ -1,17 +1,18 @@
-//! Kept ranges as the explorer runs them: gates, book and verdicts in one memory, and what is run.
+//! Ranges by holder records as the explorer runs them: gates, records and liveness words in one memory, and what is run.
 
 use super::cases::{hasty, killed, patient, stopped};
-use super::explored::KeptParams;
-use super::ledger::Ledger;
+use super::explored::HolderParams;
+use super::memory::{Explored as Memory, Part, RANGES, Ranges};
 use super::mortal::Mortal;
+use super::observed;
 use crate::{Checker, Mutant, Proof, Visitor};
 use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_fabric::{Addr, Endpoint, FabricError, Field, Needs, NodeId, PeerId, Word, Word64};
-use lockwright_locks::kept::ranges::{Entered, RangeBook, RangeCards};
-use lockwright_locks::kept::{Book, KeptClient, Says, State};
-use lockwright_locks::shiftlock::layout::{Layout, Member};
+use lockwright_fabric::{Addr, Endpoint, Needs};
+use lockwright_locks::holders::ranges::RangeRecords;
+use lockwright_locks::holders::record::RecordWord;
+use lockwright_locks::holders::{HolderClient, HolderTable, RecordRules};
+use lockwright_locks::shiftlock::layout::Layout;
 use lockwright_locks::shiftlock::stirred::Stirred;
-use lockwright_locks::shiftlock::witness::{Fate, Witness};
 use lockwright_locks::shiftlock::{Rules, ShiftLock, Shipped};
 use lockwright_locks::{
     Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
@@ -20,48 +21,52 @@ use lockwright_sim::case::Case;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
-/// Kept ranges with the rules of `R`: those shipped, or a mutant's.
+/// Ranges by holder records with the rules of `R`: those shipped, or a mutant's.
 #[derive(Debug)]
-pub struct KeptRanges<R = Shipped>(PhantomData<R>);
+pub struct HolderRanges<R = Shipped>(PhantomData<R>);
 
 /// What a mutant says of itself, beside the rule it breaks.
-pub trait RangeRules: Rules {
+pub trait RangeRules: Rules + RecordRules {
     /// What the explorer runs.
-    fn range_cases() -> Vec<Case<KeptParams>> {
+    fn range_cases() -> Vec<Case<HolderParams>> {
         cases()
     }
 }
 
 impl RangeRules for Shipped {}
 
-/// Where things are: gates, verdicts, cards for gates, cards for ranges, counts of changes.
+/// Where things are: gates, liveness words, records, counts of changes.
 #[derive(Clone, Copy, Debug)]
 struct Places {
-    verdicts: u64,
-    gate_cards: u64,
-    range_cards: u64,
+    liveness: u64,
+    part: Part,
     changes: u64,
     end: u64,
 }
 
 impl Places {
-    fn new(space: &Space, params: &KeptParams) -> Self {
-        let verdicts = space.table_bytes(16);
-        let [gate_cards, range_cards, changes] = [1, 2, 4].map(|part| verdicts + part * 8 * params.clients);
-        Self { verdicts, gate_cards, range_cards, changes, end: changes + 8 * space.locks }
+    fn new(space: &Space, params: &HolderParams) -> Self {
+        let liveness = space.table_bytes(16);
+        let records = liveness + 8 * params.clients;
+        let part = match params.observed {
+            true => Part::new(records, params.clients, 1, params.version_bits, &RecordWord::ALL),
+            false => Part::new(records, params.clients, 2, 0, RANGES),
+        };
+        let changes = records + part.bytes();
+        Self { liveness, part, changes, end: changes + 8 * space.locks }
     }
 }
 
-impl<R: RangeRules> Protocol for KeptRanges<R> {
-    type Params = KeptParams;
+impl<R: RangeRules> Protocol for HolderRanges<R> {
+    type Params = HolderParams;
     type Client<E: Endpoint> = Explored<E, R>;
 
     const INFO: Info = Info {
         name: match R::NAME {
             Some(name) => name,
-            None => "kept-ranges",
+            None => "holders-ranges",
         },
-        summary: "ranges written down under a kept lock; only the dead lose theirs",
+        summary: "ranges written down under a keyed lock; only the dead lose theirs",
         source: "this project",
         offers: Offers {
             shared: true,
@@ -73,165 +78,53 @@ impl<R: RangeRules> Protocol for KeptRanges<R> {
         },
     };
 
-    fn needs(_: &KeptParams) -> Needs {
+    fn needs(_: &HolderParams) -> Needs {
         Stirred::NEEDS
     }
 
-    fn most_clients(params: &KeptParams) -> usize {
+    fn most_clients(params: &HolderParams) -> usize {
         params.clients as usize
     }
 
-    fn bytes_per_node(space: &Space, params: &KeptParams) -> u64 {
+    fn bytes_per_node(space: &Space, params: &HolderParams) -> u64 {
         Places::new(space, params).end
     }
 
-    fn client<E: Endpoint>(ep: E, space: &Space, params: &KeptParams) -> Explored<E, R> {
-        let (clients, places) = (params.clients, Places::new(space, params));
-        let mortal = Mortal::new(ep, places.verdicts);
-        let gates = Ledger::new(mortal.clone(), places.gate_cards, clients);
-        let book = RangeLedger { gates, places, looks: params.looks };
-        Explored { client: KeptClient::new(mortal, space, &params.shift, book) }
+    fn client<E: Endpoint>(ep: E, space: &Space, params: &HolderParams) -> Explored<E, R> {
+        let Places { liveness, part, changes, .. } = Places::new(space, params);
+        let ep = Mortal::new(ep, liveness);
+        let ranges = Some(Ranges { changes, looks: params.looks });
+        let table = HolderTable::new(Memory { ep: ep.clone(), part, ranges });
+        let observed = params.observed.then_some(params.clients);
+        Explored { client: HolderClient::new(ep, space, &params.shift, table), observed }
     }
 
-    /// Cards are wiped; verdicts and counts are wherever they came to.
-    fn quiet_mask(space: &Space, params: &KeptParams, addr: Addr) -> u64 {
+    /// Records are cleared by their first words; everything else is wherever it came to.
+    fn quiet_mask(space: &Space, params: &HolderParams, addr: Addr) -> u64 {
         let places = Places::new(space, params);
         match addr.offset {
-            offset if offset < places.verdicts => {
+            offset if offset < places.liveness => {
                 <ShiftLock<Stirred> as Protocol>::quiet_mask(space, &params.shift, addr)
             }
-            offset if (places.gate_cards..places.changes).contains(&offset) => u64::MAX,
+            offset if places.part.is_first_word(offset) => u64::MAX,
             _ => 0,
         }
     }
 }
 
-impl<R: RangeRules> Proof for KeptRanges<R> {
-    fn cases() -> Vec<Case<KeptParams>> {
+impl<R: RangeRules> Proof for HolderRanges<R> {
+    fn cases() -> Vec<Case<HolderParams>> {
         R::range_cases()
     }
 }
 
-/// The book of gates, and beside it one 16-byte word per client for its range.
-///
-/// | bits | holds |
-/// |---|---|
-/// | 0–3 | state; 0: nothing is written |
-/// | 4 | shared |
-/// | 8–31 | the lock |
-/// | 32–63 | the turn: count below, generation above |
-/// | 64–95, 96–127 | start, end |
-#[derive(Debug)]
-struct RangeLedger<E> {
-    gates: Ledger<E>,
-    places: Places,
-    looks: u32,
-}
+pub(crate) type Table<E, R> = HolderTable<Memory<E>, Stirred, R>;
 
-const STATE: Field = Field { shift: 0, bits: 4 };
-const SHARED: Field = Field { shift: 4, bits: 1 };
-const LOCK: Field = Field { shift: 8, bits: 24 };
-const TURN: Field = Field { shift: 32, bits: 32 };
-const START: Field = Field { shift: 64, bits: 32 };
-const END: Field = Field { shift: 96, bits: 32 };
-
-/// A token in fewer bits.
-const fn folded(turn: u64) -> u64 {
-    (turn >> 48 << 24 | turn & 0xff_ffff) & 0xffff_ffff
-}
-
-/// A claim whose end is as large as this book can write; `None` if it lies beyond that.
-fn clipped(claim: Claim) -> Option<Claim> {
-    let most = END.max() as u64;
-    let fits = claim.start < most && (claim.end <= most || claim.end == u64::MAX);
-    (fits && u128::from(claim.lock) <= LOCK.max()).then_some(Claim { end: claim.end.min(most), ..claim })
-}
-
-fn write(what: &Entered) -> u128 {
-    let Entered { state, claim, turn } = *what;
-    let fields = [
-        (STATE, state as u64),
-        (SHARED, u64::from(claim.mode == Mode::Shared)),
-        (LOCK, claim.lock),
-        (TURN, folded(turn)),
-        (START, claim.start),
-        (END, claim.end),
-    ];
-    fields.into_iter().fold(0, |word, (field, value)| word | field.put(u128::from(value)))
-}
-
-fn read(word: u128) -> Option<Entered> {
-    let get = |field: Field| field.get(word) as u64;
-    let state = [State::Waiting, State::Held].into_iter().find(|state| *state as u64 == get(STATE))?;
-    let mode = if get(SHARED) == 1 { Mode::Shared } else { Mode::Exclusive };
-    let claim = Claim { lock: get(LOCK), mode, start: get(START), end: get(END) };
-    Some(Entered { state, claim, turn: get(TURN) })
-}
-
-impl<E: Endpoint> RangeLedger<E> {
-    fn card(&self, peer: PeerId) -> Word<u128> {
-        Word::at(Addr::new(NodeId(0), self.places.range_cards + 16 * peer.index().0 as u64))
-    }
-}
-
-impl<E: Endpoint> Witness for RangeLedger<E> {
-    async fn fate(&self, lock: u64, except: Member) -> Result<Fate, FabricError> {
-        self.gates.fate(lock, except).await
-    }
-}
-
-impl<E: Endpoint> Book for RangeLedger<E> {
-    async fn write(&self, card: u8, says: Option<Says>) -> Result<(), FabricError> {
-        self.gates.write(card, says).await
-    }
-
-    async fn granted(&self, card: u8, token: u64) -> Result<(), FabricError> {
-        self.gates.granted(card, token).await
-    }
-}
-
-impl<E: Endpoint> RangeBook for RangeLedger<E> {
-    async fn enter(&self, _: u8, what: Option<Entered>) -> Result<(), FabricError> {
-        let (ep, word) = (&self.gates.ep, what.map_or(0, |what| write(&what)));
-        ep.go(self.card(ep.me()).write(word)).await.map(drop)
-    }
-
-    async fn is_entered(&self, _: u8, claim: Claim) -> Result<bool, FabricError> {
-        let ep = &self.gates.ep;
-        let entered = read(ep.go(self.card(ep.me()).read()).await?);
-        Ok(entered.is_some_and(|entered| entered.state == State::Held && entered.claim == claim))
-    }
-
-    async fn is_blocked(&self, _: u8, claim: Claim, turn: u64) -> Result<bool, FabricError> {
-        let ep = &self.gates.ep;
-        let others = (0..self.gates.clients as usize).map(PeerId::client).filter(|peer| *peer != ep.me());
-        for peer in others {
-            let entered = read(ep.go(self.card(peer).read()).await?);
-            let blocks = entered.is_some_and(|entered| entered.is_in_the_way(&claim, folded(turn)));
-            if blocks && !ep.is_out(peer).await? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    fn gate(&self, lock: u64) -> u64 {
-        lock
-    }
-
-    fn changes(&self, lock: u64) -> Word64 {
-        Word64::at(Addr::new(NodeId(0), self.places.changes + 8 * lock))
-    }
-
-    fn patience_ns(&self, looked: u32) -> Option<u64> {
-        const PATIENCE_NS: u64 = 1_000_000;
-        (looked < self.looks).then_some(PATIENCE_NS)
-    }
-}
-
-/// A client of the explorer's: one acquisition at a time, so one card of each kind.
+/// A client of the explorer's: one acquisition at a time, so one record of each kind.
 pub struct Explored<E, R> {
-    client: KeptClient<Mortal<E>, RangeLedger<E>, R>,
+    client: HolderClient<Mortal<E>, Table<E, R>, R>,
+    /// Of how many clients the records are only observed.
+    observed: Option<u64>,
 }
 
 impl<E, R> Debug for Explored<E, R> {
@@ -240,7 +133,7 @@ impl<E, R> Debug for Explored<E, R> {
     }
 }
 
-/// A granted kept range.
+/// A granted range.
 #[derive(Clone, Copy, Debug)]
 pub struct RangeGrant {
     claim: Claim,
@@ -253,21 +146,24 @@ impl Grant for RangeGrant {
     }
 }
 
-const CARDS: RangeCards = RangeCards { gate: 0, range: 1 };
+const RECORDS: RangeRecords = RangeRecords { gate: 0, range: 1 };
 
 impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
     type Grant = RangeGrant;
 
     async fn acquire(&self, want: Want) -> Result<RangeGrant, Denied> {
-        const NO_DEADLINES: &Reason = &Reason("a kept client leaves deadlines to its user");
-        const TOO_LARGE: &Reason = &Reason("this book has four bytes for each end of a range");
-        let claim = clipped(want.claim).ok_or(Denied::BadRequest(TOO_LARGE))?;
+        const NO_DEADLINES: &Reason = &Reason("a client with holder records leaves deadlines to its user");
+        let claim = want.claim;
+        if let Some(clients) = self.observed {
+            observed::acquire(self.client.recorder(), clients, want).await?;
+            return Ok(RangeGrant { claim, token: 0 });
+        }
         let token = match want.patience {
-            Patience::Forever => self.client.take_range(CARDS, claim).await?,
+            Patience::Forever => self.client.take_range(RECORDS, claim).await?,
             // As who tries does it where the gate is near: at once, and only then by a place in its queue.
-            Patience::Try => match self.client.try_range_at_once(CARDS, claim).await {
+            Patience::Try => match self.client.try_range_at_once(RECORDS, claim).await {
                 Some(tried) => tried?,
-                None => self.client.try_range(CARDS, claim).await?,
+                None => self.client.try_range(RECORDS, claim).await?,
             },
             Patience::Until(_) => return Err(Denied::Unsupported(NO_DEADLINES)),
         };
@@ -275,7 +171,10 @@ impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
     }
 
     async fn release(&self, grant: RangeGrant) -> Result<(), Lost> {
-        self.client.give_range_back(CARDS.range, grant.claim).await
+        if self.observed.is_some() {
+            return Ok(observed::release(self.client.recorder()).await?);
+        }
+        self.client.give_range_back(RECORDS.range, grant.claim).await
     }
 }
 
@@ -289,14 +188,14 @@ const TRY_MIDDLE: Want = MIDDLE.with(Patience::Try);
 /// see an end of it.
 const LOOKS: u32 = 2;
 
-/// Each of these once, with cards for everybody.
-fn mixed(name: &'static str, wants: &[Want]) -> Case<KeptParams> {
-    let params = KeptParams { clients: wants.len() as u64, looks: LOOKS, ..KeptParams::default() };
+/// Each of these once, with records for everybody.
+fn mixed(name: &'static str, wants: &[Want]) -> Case<HolderParams> {
+    let params = HolderParams { clients: wants.len() as u64, looks: LOOKS, ..HolderParams::default() };
     let case = Case::new(name).params(params).space(Space::of(1).units(4)).tokens();
     wants.iter().fold(case, |case, want| case.clients(1, &[*want]))
 }
 
-fn cases() -> Vec<Case<KeptParams>> {
+fn cases() -> Vec<Case<HolderParams>> {
     vec![
         patient(mixed("healthy", &[LEFT, MIDDLE])),
         patient(mixed("apart", &[LEFT, RIGHT])),
@@ -308,17 +207,19 @@ fn cases() -> Vec<Case<KeptParams>> {
         patient(stopped(mixed("stopped", &[LEFT, MIDDLE]))),
         hasty(stopped(mixed("stopped-and-hasty", &[LEFT, MIDDLE]))),
         hasty(stopped(mixed("stopped-reader", &[READ, TRY_MIDDLE]))),
+        patient(observed::case("observed")),
+        patient(killed(observed::case("observed-and-killed"))),
     ]
 }
 
 /// Shows the mutants to `visitor`.
 pub(crate) fn visit_mutants(visitor: &mut impl Visitor) {
-    let mutant = |caught_by, why| Mutant { of: "kept-ranges", caught_by, why };
-    visitor.mutant::<KeptRanges<Outside>>(mutant(
+    let mutant = |caught_by, why| Mutant { of: "holders-ranges", caught_by, why };
+    visitor.mutant::<HolderRanges<Outside>>(mutant(
         Checker::Exclusion,
         "a range is written down after the gate is given back",
     ));
-    visitor.mutant::<KeptRanges<Believing>>(mutant(
+    visitor.mutant::<HolderRanges<Unconfirmed>>(mutant(
         Checker::Tokens,
         "a client believes that a range is its without looking whether it is still in",
     ));
@@ -328,43 +229,32 @@ pub(crate) fn visit_mutants(visitor: &mut impl Visitor) {
 #[derive(Debug)]
 pub struct Outside;
 
+impl RecordRules for Outside {}
+
 impl Rules for Outside {
-    const NAME: Option<&'static str> = Some("kept-ranges-outside");
+    const NAME: Option<&'static str> = Some("holders-ranges-outside");
     const RANGES_ARE_WRITTEN_INSIDE: bool = false;
 }
 
 impl RangeRules for Outside {
-    fn range_cases() -> Vec<Case<KeptParams>> {
+    fn range_cases() -> Vec<Case<HolderParams>> {
         vec![patient(mixed("healthy", &[LEFT, MIDDLE]))]
     }
 }
 
 /// A zombie writes down its range, or gives its gate back, with its last verb.
 #[derive(Debug)]
-pub struct Believing;
+pub struct Unconfirmed;
 
-impl Rules for Believing {
-    const NAME: Option<&'static str> = Some("kept-ranges-believing");
+impl RecordRules for Unconfirmed {}
+
+impl Rules for Unconfirmed {
+    const NAME: Option<&'static str> = Some("holders-ranges-unconfirmed");
     const GRANTED_ARE_ALIVE: bool = false;
 }
 
-impl RangeRules for Believing {
-    fn range_cases() -> Vec<Case<KeptParams>> {
+impl RangeRules for Unconfirmed {
+    fn range_cases() -> Vec<Case<HolderParams>> {
         vec![hasty(stopped(mixed("last-verb", &[LEFT, MIDDLE])))]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_card_says_what_was_written_on_it() {
-        let claim = clipped(Claim { lock: 5, mode: Mode::Shared, start: 7, end: u64::MAX }).unwrap();
-        let what = Entered { state: State::Waiting, claim, turn: 3 << 48 | 9 };
-        assert_eq!(read(write(&what)), Some(Entered { turn: folded(what.turn), ..what }));
-        assert_eq!(read(0), None);
-        assert!(folded(1 << 48) > folded(1000), "a recovery comes after all turns before it");
-        assert_eq!(clipped(Claim { start: 1 << 40, ..claim }), None);
     }
 }

@@ -1,15 +1,25 @@
-//! Locks with holder records, as the explorer runs them: the shipped client on records in plain memory, killed and stopped
-//! between any two steps.
+//! Locks with holder records, as the explorer runs them: the shipped client, table and writer on records in plain memory,
+//! killed and stopped between any two steps.
+//!
+//! | file | |
+//! |---|---|
+//! | `mortal` | a fabric whose clients can be evicted |
+//! | `memory` | the holder table in the explorer's memory |
+//! | `explored`, `cases` | keyed locks |
+//! | `explored_ranges` | ranges |
+//! | `observed` | records that are read while they are written |
+//! | `mutants` | what must be caught |
 
 mod cases;
 mod explored;
 mod explored_ranges;
-mod ledger;
+mod memory;
 mod mortal;
 mod mutants;
+mod observed;
 
-pub use explored::{Ending, Fenced, Kept, KeptGrant, KeptParams};
-pub use explored_ranges::{Believing, KeptRanges, Outside, RangeGrant};
+pub use explored::{Ending, Fenced, HolderParams, Holders, KeyedGrant};
+pub use explored_ranges::{HolderRanges, Outside, RangeGrant, Unconfirmed};
 
 use crate::Visitor;
 use crate::shiftlock::narrow::Narrow;
@@ -17,9 +27,9 @@ use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 
 /// Shows the protocols and their mutants to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
-    visitor.protocol::<Kept>();
-    visitor.protocol::<Kept<Fenced, StirredPortable>>();
-    visitor.model::<Kept<Ending, Narrow>>();
-    visitor.protocol::<KeptRanges>();
+    visitor.protocol::<Holders>();
+    visitor.protocol::<Holders<Fenced, StirredPortable>>();
+    visitor.model::<Holders<Ending, Narrow>>();
+    visitor.protocol::<HolderRanges>();
     mutants::visit(visitor);
 }

@@ -1,19 +1,19 @@
-//! A fabric on which clients can be declared dead, on top of one that knows no such thing: as shared memory does it.
+//! A fabric on which clients can be evicted, on top of one that knows no such thing: as shared memory does it.
 //!
-//! Every client has a word, its [verdict]. It looks there before every verb and refuses itself when it is
-//! out. The look and the verb are two steps, so a client that is stopped between them has one more verb to come, however
-//! long ago it was declared dead. That is all there is to know about real zombies, and the explorer puts one everywhere.
+//! Every client has a [liveness] word. It looks there before every verb and refuses itself when it was evicted. The look and
+//! the verb are two steps, so a client that is stopped between them has one more verb to come, however long ago it was
+//! evicted. That is all there is to know about real zombies, and the explorer puts one everywhere.
 
 use lockwright_fabric::{
     Addr, Batch, Endpoint, FabricError, Message, NodeId, PeerId, Value, Wait, Waited, Word64,
 };
-use lockwright_locks::kept::verdict::{self, Verdict};
+use lockwright_locks::holders::liveness::{self, Liveness};
 
-/// An endpoint whose client can be declared dead.
+/// An endpoint whose client can be evicted.
 #[derive(Clone, Debug)]
 pub(crate) struct Mortal<E> {
     ep: E,
-    /// Where the verdicts begin.
+    /// Where the liveness words begin.
     first: u64,
 }
 
@@ -22,27 +22,27 @@ impl<E: Endpoint> Mortal<E> {
         Self { ep, first }
     }
 
-    /// The word of the verdict on `peer`.
-    pub(crate) fn verdict(&self, peer: PeerId) -> Word64 {
+    /// The liveness word of `peer`.
+    fn liveness(&self, peer: PeerId) -> Word64 {
         Word64::at(Addr::new(NodeId(0), self.first + 8 * peer.index().0 as u64))
     }
 
-    /// An error if this client is out.
+    /// An error if this client was evicted.
     async fn look(&self) -> Result<(), FabricError> {
-        let verdict = Verdict(self.ep.go(self.verdict(self.ep.me()).read()).await?);
-        if verdict.is_out() { Err(FabricError::Evicted) } else { Ok(()) }
+        let liveness = Liveness(self.ep.go(self.liveness(self.ep.me()).read()).await?);
+        if liveness.is_evicted() { Err(FabricError::Evicted) } else { Ok(()) }
     }
 
     /// After a grant: whether this client was still in.
-    pub(crate) async fn defend(&self) -> Result<(), FabricError> {
-        let word = self.verdict(self.ep.me());
+    pub(crate) async fn confirm(&self) -> Result<(), FabricError> {
+        let word = self.liveness(self.ep.me());
         let seen = self.ep.go(word.read()).await?;
-        verdict::defend(&self.ep, word, Verdict(seen)).await
+        liveness::refute(&self.ep, word, Liveness(seen)).await
     }
 
-    /// Whether `peer` is out. Whoever is dead or silent for too long is declared dead here.
-    pub(crate) async fn is_out(&self, peer: PeerId) -> Result<bool, FabricError> {
-        verdict::judge(&self.ep, self.verdict(peer), async |_| self.ep.suspects(peer).await).await
+    /// Whether `peer` is evicted. A client that is dead or silent for too long is evicted here.
+    pub(crate) async fn is_evicted(&self, peer: PeerId) -> Result<bool, FabricError> {
+        liveness::evict(&self.ep, self.liveness(peer), async |_| self.ep.suspects(peer).await).await
     }
 }
 

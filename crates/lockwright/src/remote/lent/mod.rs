@@ -2,7 +2,7 @@
 //!
 //! The server lets it in, lends it the memory, and turns names into ids, once for each handle. Everything else is READs,
 //! WRITEs and atomics of this client, and messages between clients. `crate::lent` says what is in the memory; `rooms` which
-//! cards are in use.
+//! records are in use.
 
 mod rooms;
 
@@ -12,12 +12,12 @@ use super::guest::{Client, Guest, GuestBackend, Way, full};
 use super::link::Remote;
 use crate::error::OpenError;
 use crate::home::{BoxFuture, Granted, Kind, ProtocolGrant, Refused};
-use crate::lent::book::{self, LentBook};
+use crate::lent::holders::{self, LentTable};
 use crate::lent::layout::{self, SCHEME};
 use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{Endpoint, FabricError, RegionId};
 use lockwright_locks::Lost;
-use lockwright_locks::kept::ranges::{RangeBook, RangeCards};
+use lockwright_locks::holders::ranges::{RangeRecorder, RangeRecords};
 use lockwright_locks::shiftlock::layout::Layout;
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) fn open(remote: Arc<Remote>, address: &str) -> Result<GuestBackend<Le
     if let Some(ep) = reach {
         let refuse = |why: String| OpenError::Failed { space: address.to_owned(), why };
         is_large_enough(&ep).map_err(refuse)?;
-        let fits = StirredPortable::NEEDS.met_by("kept-portable", ep.capabilities());
+        let fits = StirredPortable::NEEDS.met_by("holders-portable", ep.capabilities());
         fits.map_err(|error| refuse(error.to_string()))?;
     }
     Ok(home)
@@ -59,25 +59,25 @@ fn is_large_enough(ep: &GuestEndpoint) -> Result<(), String> {
     Ok(())
 }
 
-/// Guests of lent spaces: which cards they use, and for which locks.
+/// Guests of lent spaces: which records they use, and for which locks.
 #[derive(Debug, Default)]
 pub(crate) struct Lent(Rooms);
 
 impl Way for Lent {
-    type Book = LentBook<GuestEndpoint>;
+    type Book = LentTable<GuestEndpoint>;
     type Layout = StirredPortable;
     const IS: &'static str = "memory that is lent";
 
     fn client(_: &Arc<Remote>, _: u32, ep: GuestEndpoint) -> Client<Self> {
-        book::client(ep)
+        holders::client(ep)
     }
 
-    async fn sit(&self, lock: u64, wait: bool) -> Result<u8, Refused> {
-        self.0.sit(lock, wait).await
+    async fn claim(&self, lock: u64, wait: bool) -> Result<u8, Refused> {
+        self.0.claim(lock, wait).await
     }
 
-    fn stand_up(&self, card: u8) {
-        self.0.stand_up(card);
+    fn free(&self, record: u8) {
+        self.0.free(record);
     }
 
     fn take(
@@ -93,10 +93,10 @@ impl Way for Lent {
     }
 
     fn give_back(guest: Arc<Guest<Self>>, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
-        let card = granted.record.index();
+        let record = granted.record.index();
         match granted.grant {
-            ProtocolGrant::Shift(grant) => Box::pin(async move { guest.give_lock_back(card, grant).await }),
-            _ => Box::pin(async move { guest.give_range_back(card, claim).await }),
+            ProtocolGrant::Shift(grant) => Box::pin(async move { guest.give_lock_back(record, grant).await }),
+            _ => Box::pin(async move { guest.give_range_back(record, claim).await }),
         }
     }
 
@@ -107,7 +107,11 @@ impl Way for Lent {
     ) -> BoxFuture<Result<bool, FabricError>> {
         match granted.grant {
             ProtocolGrant::Shift(grant) => Box::pin(async move { guest.client.lock().holds(&grant).await }),
-            _ => Box::pin(async move { guest.client.book().is_entered(granted.record.index(), claim).await }),
+            _ => {
+                Box::pin(
+                    async move { guest.client.recorder().is_range_held(granted.record.index(), claim).await },
+                )
+            }
         }
     }
 }
@@ -115,30 +119,30 @@ impl Way for Lent {
 impl Guest<Lent> {
     /// Takes a range, under the lock that is its gate.
     async fn take_range(&self, claim: Claim, wait: bool) -> Result<Granted, Refused> {
-        let Lent(rooms) = &self.cards;
-        let gate = rooms.sit(layout::gate(claim.lock), wait).await?;
+        let Lent(rooms) = &self.records;
+        let gate = rooms.claim(layout::gate(claim.lock), wait).await?;
         let Some(range) = rooms.spare() else {
-            rooms.stand_up(gate);
+            rooms.free(gate);
             return Err(full());
         };
-        let cards = RangeCards { gate, range };
+        let records = RangeRecords { gate, range };
         let taken = match wait {
-            true => self.client.take_range(cards, claim).await,
-            false => self.client.try_range(cards, claim).await,
+            true => self.client.take_range(records, claim).await,
+            false => self.client.try_range(records, claim).await,
         };
-        rooms.stand_up(gate);
+        rooms.free(gate);
         match taken {
             Ok(token) => Ok(self.granted(range, ProtocolGrant::Range { token })),
             Err(denied) => {
-                rooms.stand_up(range);
+                rooms.free(range);
                 Err(Refused::new(denied, claim))
             }
         }
     }
 
-    async fn give_range_back(&self, card: u8, claim: Claim) -> Result<(), Lost> {
-        let given = self.client.give_range_back(card, claim).await;
-        self.cards.stand_up(card);
+    async fn give_range_back(&self, record: u8, claim: Claim) -> Result<(), Lost> {
+        let given = self.client.give_range_back(record, claim).await;
+        self.records.free(record);
         given
     }
 }

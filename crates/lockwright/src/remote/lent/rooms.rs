@@ -1,11 +1,11 @@
-//! Which cards of a lent space's guest are in use, and for which locks.
+//! Which records of a lent space's guest are in use, and for which locks.
 //!
 //! The entry of a lock has room for four acquisitions of one client at a time; those beyond wait here until one of them is
-//! over. Every acquisition has a card whose lowest bits are its place among the four.
+//! over. Every acquisition has a record whose lowest bits are its place among the four.
 
 use super::super::guest::full;
 use crate::home::Refused;
-use crate::home::cards::CARDS;
+use crate::home::holders::RECORDS;
 use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,18 +14,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Acquisitions of one lock at a time.
 const PLACES: u64 = StirredPortable::PER_CLIENT;
 
-/// One membership's cards.
+/// One membership's records.
 #[derive(Debug, Default)]
 pub(super) struct Rooms(Mutex<Desk>);
 
-/// Which cards and places are taken.
+/// Which records and places are taken.
 #[derive(Debug, Default)]
 struct Desk {
-    /// Bit n: card n is in use.
-    cards: u64,
+    /// Bit n: record n is in use.
+    records: u64,
     /// By lock.
     rooms: HashMap<u64, Room>,
-    /// What a card's holder gives back with it.
+    /// What a record's holder gives back with it.
     permits: HashMap<u8, (u64, OwnedSemaphorePermit)>,
 }
 
@@ -41,13 +41,14 @@ struct Room {
 }
 
 impl Desk {
-    /// A free card, in the first place that has one.
+    /// A free record, in the first place that has one.
     fn take(&mut self, places: impl IntoIterator<Item = u64>) -> Option<u8> {
         for place in places {
-            let free = (place..CARDS).step_by(PLACES as usize).find(|card| self.cards >> card & 1 == 0);
-            if let Some(card) = free {
-                self.cards |= 1 << card;
-                return Some(card as u8);
+            let free =
+                (place..RECORDS).step_by(PLACES as usize).find(|record| self.records >> record & 1 == 0);
+            if let Some(record) = free {
+                self.records |= 1 << record;
+                return Some(record as u8);
             }
         }
         None
@@ -83,8 +84,8 @@ impl Rooms {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A card with a place in `lock`; waited for only if one should.
-    pub(super) async fn sit(&self, lock: u64, wait: bool) -> Result<u8, Refused> {
+    /// A record with a place in `lock`; waited for only if one should.
+    pub(super) async fn claim(&self, lock: u64, wait: bool) -> Result<u8, Refused> {
         let free = {
             let mut desk = self.desk();
             let new = || Room { taken: 0, free: Arc::new(Semaphore::new(PLACES as usize)), users: 0 };
@@ -97,31 +98,31 @@ impl Rooms {
         let permit = permit.ok_or(Refused::Busy)?;
         let mut desk = self.desk();
         let taken = desk.rooms.get(&lock).map_or(0, |room| room.taken);
-        let card = desk.take((0..PLACES).filter(|place| taken >> place & 1 == 0)).ok_or_else(full)?;
+        let record = desk.take((0..PLACES).filter(|place| taken >> place & 1 == 0)).ok_or_else(full)?;
         if let Some(room) = desk.rooms.get_mut(&lock) {
-            room.taken |= 1 << (u64::from(card) % PLACES);
+            room.taken |= 1 << (u64::from(record) % PLACES);
         }
-        desk.permits.insert(card, (lock, permit));
+        desk.permits.insert(record, (lock, permit));
         coming.came = true;
-        Ok(card)
+        Ok(record)
     }
 
-    /// A card that no lock's queue gets to see, from where the fewest are missed.
+    /// A record that no lock's queue gets to see, from where the fewest are missed.
     pub(super) fn spare(&self) -> Option<u8> {
         self.desk().take((0..PLACES).rev())
     }
 
-    /// The card is free again, and its place.
-    pub(super) fn stand_up(&self, card: u8) {
+    /// The record is free again, and its place.
+    pub(super) fn free(&self, record: u8) {
         let mut desk = self.desk();
-        desk.cards &= !(1 << card);
-        let Some((lock, permit)) = desk.permits.remove(&card) else { return };
+        desk.records &= !(1 << record);
+        let Some((lock, permit)) = desk.permits.remove(&record) else { return };
         if let Some(room) = desk.rooms.get_mut(&lock) {
-            room.taken &= !(1 << (u64::from(card) % PLACES));
+            room.taken &= !(1 << (u64::from(record) % PLACES));
         }
         desk.leave(lock);
         drop(permit);
     }
 }
 
-const _: () = assert!(CARDS.is_multiple_of(PLACES), "every place has as many cards");
+const _: () = assert!(RECORDS.is_multiple_of(PLACES), "every place has as many records");

@@ -1,12 +1,12 @@
 //! Clears away what the dead leave in the words of a lent space: a client of the space in the server itself.
 //!
 //! It comes by the same way as everybody else, by the NIC where that is what changes the words, and does what any waiter does
-//! after its vigil: it reads the entry, looks at the cards of those who are in, and resets what it has read if none of
+//! after its vigil: it reads the entry, looks at the records of those who are in, and resets what it has read if none of
 //! them holds the lock. So waiters need not wait for a vigil, and numbers of the dead can be used again though nobody wants
 //! their locks any more.
 
 use super::lent::Lent;
-use lockwright::internal::{Kept, Reach, client};
+use lockwright::internal::{LentClient, Reach, client};
 use lockwright_fabric::backend::block_on;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
@@ -16,12 +16,12 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 /// The thread; it ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Undertaker {
+pub(super) struct Reaper {
     bell: mpsc::Sender<()>,
     has_a_number: bool,
 }
 
-impl Undertaker {
+impl Reaper {
     /// Puts one to work that reaches the space by `ep`; `has_a_number` if it is let in as a client is.
     pub(super) fn start<E: Reach + Clone + Send + 'static>(
         lent: &Arc<Lent>,
@@ -31,7 +31,7 @@ impl Undertaker {
         let (bell, rung) = mpsc::channel();
         let lent = Arc::downgrade(lent);
         std::thread::Builder::new()
-            .name("lockwright-undertaker".to_owned())
+            .name("lockwright-reaper".to_owned())
             .spawn(move || work(&lent, &client(ep), &rung))?;
         Ok(Self { bell, has_a_number })
     }
@@ -46,7 +46,7 @@ impl Undertaker {
     }
 }
 
-fn work<E: Reach>(lent: &Weak<Lent>, client: &Kept<E>, rung: &mpsc::Receiver<()>) {
+fn work<E: Reach>(lent: &Weak<Lent>, client: &LentClient<E>, rung: &mpsc::Receiver<()>) {
     let mut some_left = false;
     loop {
         let patience = if some_left { AGAIN } else { Duration::MAX };
@@ -54,6 +54,6 @@ fn work<E: Reach>(lent: &Weak<Lent>, client: &Kept<E>, rung: &mpsc::Receiver<()>
             return;
         }
         let Some(lent) = lent.upgrade() else { return };
-        some_left = lent.bury(|lock| block_on(client.lock().recover(lock)).unwrap_or(false));
+        some_left = lent.reap(|lock| block_on(client.lock().recover(lock)).unwrap_or(false));
     }
 }

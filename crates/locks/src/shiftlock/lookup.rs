@@ -1,14 +1,14 @@
-//! What a space that knows who holds what adds to recovery: somebody to ask before a lock is reset.
+//! What a space with holder records adds to recovery: a lookup before a lock is reset.
 //!
-//! Without a witness a holder must release within its lease, as in the paper: three leases without a release, and any
-//! waiter resets the lock. With one, a holder may hold for hours: the waiter whose timer ran out asks the witness, and
-//! resets the lock only if nobody who is alive is known to hold it. The lease of [`ShiftParams`](super::ShiftParams)
+//! Without records a holder must release within its lease, as in the paper: three leases without a release, and any
+//! waiter resets the lock. With them, a holder may hold for hours: the waiter whose timer ran out looks at the records, and
+//! resets the lock only if no client that is alive is known to hold it. The lease of [`ShiftParams`](super::ShiftParams)
 //! then says how often waiters ask, not how long a lock may be held.
 //!
-//! The order is what makes it safe. A waiter reads the entry, *then* asks, then resets what it has read and nothing else.
+//! The order is what makes it safe. A waiter reads the entry, *then* looks, then resets what it has read and nothing else.
 //! A holder is known to hold *before* it changes the entry, be it by taking the lock or, if it was handed it, by stirring
 //! it. So a holder that the waiter did not hear of has changed the entry since, and the reset fails.
-//! [`kept`](crate::kept) is such a space; the explorer runs it.
+//! [`holders`](crate::holders) has the records; the explorer runs them.
 
 use super::layout::{Entry, Layout, Member, happened};
 use super::recover::{StallTimer, recovered};
@@ -28,8 +28,8 @@ pub enum Fate {
     Dead,
 }
 
-/// Somebody who knows whether a lock's holder is alive.
-pub trait Witness {
+/// Knows whether a lock's holder is alive.
+pub trait HolderLookup {
     /// Whether it knows anything.
     const KNOWS: bool = true;
 
@@ -39,9 +39,9 @@ pub trait Witness {
 
 /// Nobody to ask: who does not release within its lease is dead.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Nobody;
+pub struct NoLookup;
 
-impl Witness for Nobody {
+impl HolderLookup for NoLookup {
     const KNOWS: bool = false;
 
     async fn fate(&self, _: u64, _: Member) -> Result<Fate, FabricError> {
@@ -49,8 +49,8 @@ impl Witness for Nobody {
     }
 }
 
-impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
-    /// A stall timer that begins again, as often as the witness says that the lock is held: for the explorer. Without a witness
+impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
+    /// A stall timer that begins again, as often as a record says that the lock is held: for the explorer. Without records
     /// stall timers go by the clock, which a mark does not know.
     pub(super) fn again(&self, label: &'static str, locals: &[u64]) {
         if W::KNOWS {
@@ -73,7 +73,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: Witness> Core<E, L, R, O, W> {
         }
         let mut wanted = 0;
         if seen.stamp() == timer.stamp {
-            let is_dead = match self.witness.fate(claim.lock, except).await? {
+            let is_dead = match self.lookup.fate(claim.lock, except).await? {
                 Fate::Held => false,
                 Fate::Wanted => {
                     wanted = timer.wanted + 1;

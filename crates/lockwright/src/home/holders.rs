@@ -1,0 +1,274 @@
+//! The holder table of a space in shared memory: who holds and who waits, written down in the space itself. `ls` shows it,
+//! and a waiter looks at it before it takes a lock away from somebody (`lockwright_locks::holders` says why the order of
+//! these writes is safe).
+//!
+//! The table is region 1 of the space, and this CPU loads and stores its words itself. A process that has died is seen by
+//! its pidfd, at once. One that is stopped is suspected when all but the last quarter of its lease is over; if it shows no
+//! life until the end, it is evicted (`lockwright_locks::holders::liveness`). A living one answers with its next heartbeat, of
+//! which there is one per quarter.
+
+use super::members::NAMES;
+use super::ranges;
+use lockwright_fabric::backend::block_on;
+use lockwright_fabric::backend::shm::{Process, ShmEndpoint, ShmSpace, WordSlice};
+use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
+use lockwright_locks::holders::liveness::{self, Liveness};
+use lockwright_locks::holders::record::{ClientWord, First, HEARTBEATS, MAX_RECORDS, RecordWord};
+use lockwright_locks::holders::{
+    ClientRecord, HolderRecord, HolderSpace, HolderTable, RangeSpace, State, TableLayout, TableReader,
+};
+use lockwright_locks::shiftlock::stirred::Stirred;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Client slots of a space.
+pub(crate) const SLOTS: u64 = 1024;
+/// Records of a client.
+pub(crate) const RECORDS: u64 = MAX_RECORDS;
+/// The table.
+pub(crate) const LAYOUT: TableLayout =
+    TableLayout::new(Addr { offset: 0, node: NodeId(0), region: RegionId(1) }, SLOTS, RECORDS);
+/// Looks at a lock that is taken before its waiter queues: a few microseconds.
+const SPINS: u32 = 100;
+
+/// The holder table, as one client of this process writes and reads it.
+pub(crate) type ShmTable = HolderTable<ShmHolders, Stirred>;
+
+/// One client's access to the table of a space.
+#[derive(Clone, Debug)]
+pub(crate) struct ShmHolders {
+    pub(crate) space: ShmSpace,
+    pub(crate) ep: ShmEndpoint,
+    words: WordSlice,
+    heartbeat: Arc<Heartbeat>,
+}
+
+/// When this client last wrote its heartbeat.
+#[derive(Debug)]
+struct Heartbeat {
+    last: AtomicU64,
+    lease_ns: u64,
+}
+
+/// The words of a space's table.
+fn words(space: &ShmSpace) -> WordSlice {
+    space.word_slice(LAYOUT.directory(0), LAYOUT.bytes() / 8)
+}
+
+#[inline(always)]
+const fn index(word: Word64) -> u64 {
+    word.addr().offset / 8
+}
+
+/// Reads everybody's records.
+pub(crate) fn reader(space: &ShmSpace) -> TableReader<impl Fn(Word64) -> u64 + use<>> {
+    let words = words(space);
+    TableReader::new(LAYOUT, move |word| words.read(index(word)))
+}
+
+impl ShmHolders {
+    /// Takes over the slot of `ep`: all records are free. The slot is this client's alone, and so are its bit and its words.
+    pub(crate) fn join(space: &ShmSpace, ep: ShmEndpoint, lease_ns: u64) -> Result<Self, FabricError> {
+        let (words, now, slot) = (words(space), space.now(), LAYOUT.slot(ep.me()));
+        let go = |verb| block_on(ep.go(verb));
+        go(LAYOUT.owner(slot).write(0))?;
+        for record in 0..RECORDS {
+            let first = index(LAYOUT.record(slot, record).word(RecordWord::First));
+            words.write(first, First(words.read(first)).freed().0);
+        }
+        for (word, value) in [
+            (ClientWord::Heartbeat, now.0),
+            (ClientWord::Lease, lease_ns),
+            (ClientWord::Used, 0),
+            (ClientWord::DependentPid, 0),
+            (ClientWord::DependentStart, 0),
+        ] {
+            words.write(index(LAYOUT.client(slot, word)), value);
+        }
+        // Others may still be at work on the liveness of the slot's last client: its count goes on.
+        let liveness = LAYOUT.client(slot, ClientWord::Liveness);
+        loop {
+            let old = go(liveness.read())?;
+            if go(liveness.cas(old, Liveness(old).renewed().0))? == old {
+                break;
+            }
+        }
+        let (bits, bit) = (LAYOUT.directory(slot / 64), 1 << (slot % 64));
+        if go(bits.read())? & bit == 0 {
+            go(bits.fetch_add(bit))?;
+        }
+        go(LAYOUT.owner(slot).write(u64::from(ep.me().0)))?;
+        let heartbeat = Arc::new(Heartbeat { last: AtomicU64::new(now.0), lease_ns });
+        Ok(Self { space: space.clone(), ep, words, heartbeat })
+    }
+
+    /// The slot is nobody's any more.
+    pub(crate) fn leave(&self) -> Result<(), FabricError> {
+        let slot = LAYOUT.slot(self.ep.me());
+        let (bits, bit) = (LAYOUT.directory(slot / 64), 1_u64 << (slot % 64));
+        block_on(self.ep.go((LAYOUT.owner(slot).write(0), bits.fetch_add(bit.wrapping_neg())))).map(drop)
+    }
+
+    fn own(&self, word: ClientWord) -> Word64 {
+        LAYOUT.client(LAYOUT.slot(self.ep.me()), word)
+    }
+
+    /// Names the client's dependent process. Its start time comes first: a pid without it would be another process's.
+    pub(crate) fn set_dependent(&self, process: Process) -> Result<(), FabricError> {
+        let (pid, start) = (self.own(ClientWord::DependentPid), self.own(ClientWord::DependentStart));
+        block_on(self.ep.go([pid.write(0), start.write(process.start), pid.write(process.pid.into())]))
+            .map(drop)
+    }
+
+    /// Says, once for every record, that it is in use now and then. An addition, since threads may do this at once.
+    pub(crate) fn use_record(&self, record: u8) -> Result<(), FabricError> {
+        block_on(self.ep.go(self.own(ClientWord::Used).fetch_add(1 << record))).map(drop)
+    }
+
+    /// Shows that this client is alive, for which one thread of it is responsible. If that comes too late, it was evicted.
+    pub(crate) fn beat(&self) -> Result<(), FabricError> {
+        let now = self.space.now();
+        self.words.write(index(self.own(ClientWord::Heartbeat)), now.0);
+        self.heartbeat.last.store(now.0, Relaxed);
+        self.confirm_now(0)
+    }
+
+    /// How long the client's heartbeats are apart, at most.
+    pub(crate) fn is_late(&self, now: Time) -> bool {
+        now.since(self.recent_now()) > self.heartbeat.lease_ns
+    }
+
+    #[cold]
+    fn refute(&self, seen: Liveness) -> Result<(), FabricError> {
+        let in_time = block_on(liveness::refute(&self.ep, self.own(ClientWord::Liveness), seen));
+        if in_time.is_err() {
+            self.space.evict(self.ep.me());
+        }
+        in_time?;
+        if self.ep.is_member_seq_cst() { Ok(()) } else { Err(FabricError::Evicted) }
+    }
+
+    /// An error if this client was evicted.
+    #[inline(always)]
+    fn check(&self) -> Result<(), FabricError> {
+        if self.ep.is_member() { Ok(()) } else { Err(FabricError::Evicted) }
+    }
+
+    /// Whether a client lives, by its process, its dependent process and its lease. One that has been silent for longer than
+    /// its lease is evicted here.
+    pub(crate) fn lives(&self, client: &ClientRecord) -> bool {
+        if !self.space.is_alive(client.peer) {
+            return has_dependent(client);
+        }
+        if !client.liveness.is_evicted() && !client.is_silent(None, self.space.now()) {
+            return true;
+        }
+        let evicted = client.liveness.is_evicted() || self.evict(client);
+        if evicted {
+            self.space.evict(client.peer);
+        }
+        !evicted
+    }
+
+    #[cold]
+    fn evict(&self, client: &ClientRecord) -> bool {
+        let word = LAYOUT.client(LAYOUT.slot(client.peer), ClientWord::Liveness);
+        let silent = async |since| client.is_silent(since, self.space.now());
+        // A client that was evicted itself decides nothing about others.
+        block_on(liveness::evict(&self.ep, word, silent)).unwrap_or(false)
+    }
+
+    /// Reads everybody's records.
+    pub(crate) fn reader(&self) -> TableReader<impl Fn(Word64) -> u64 + '_> {
+        TableReader::new(LAYOUT, |word| self.load_now(word))
+    }
+
+    /// Takes a range away from its holder, who finds its record revoked. `false` if it holds it no more.
+    pub(crate) fn revoke(&self, record: &HolderRecord) -> Result<bool, FabricError> {
+        let word = LAYOUT.record(LAYOUT.slot(record.peer), record.record).word(RecordWord::First);
+        let [held, revoked] = [State::Held, State::Revoked].map(|state| record.first.in_state(state).0);
+        Ok(block_on(self.ep.go(word.cas(held, revoked)))? == held)
+    }
+}
+
+impl HolderSpace for ShmHolders {
+    const IS_DIRECT: bool = true;
+    const WAITERS_ARE_GIVEN_TIME: bool = true;
+
+    #[inline(always)]
+    fn layout(&self) -> &TableLayout {
+        &LAYOUT
+    }
+
+    #[inline(always)]
+    fn me(&self) -> PeerId {
+        self.ep.me()
+    }
+
+    #[inline(always)]
+    fn load_now(&self, word: Word64) -> u64 {
+        self.words.read(index(word))
+    }
+
+    #[inline(always)]
+    fn store_now<const N: usize>(&self, _: u8, words: [(Word64, u64); N]) -> Result<(), FabricError> {
+        self.check()?;
+        for (word, value) in words {
+            self.words.write(index(word), value);
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn own_first_now(&self, record: u8) -> First {
+        let at = LAYOUT.record(LAYOUT.slot(self.ep.me()), u64::from(record));
+        First(self.load_now(at.word(RecordWord::First)))
+    }
+
+    fn is_alive_now(&self, peer: PeerId) -> bool {
+        self.reader().client(peer).is_some_and(|client| self.lives(&client))
+    }
+
+    #[inline(always)]
+    fn confirm_now(&self, _: u8) -> Result<(), FabricError> {
+        let liveness = Liveness(self.load_now(self.own(ClientWord::Liveness)));
+        if liveness.is_alive() && self.ep.is_member_seq_cst() { Ok(()) } else { self.refute(liveness) }
+    }
+
+    #[inline(always)]
+    fn recent_now(&self) -> Time {
+        Time(self.heartbeat.last.load(Relaxed))
+    }
+
+    fn spins(&self) -> u32 {
+        SPINS
+    }
+}
+
+impl RangeSpace for ShmHolders {
+    fn gate(&self, lock: u64) -> u64 {
+        ranges::gate(lock)
+    }
+
+    fn changes(&self, lock: u64) -> Word64 {
+        ranges::changes(lock)
+    }
+
+    fn patience_ns(&self, _: u32) -> Option<u64> {
+        Some(ranges::LOOK_NS)
+    }
+}
+
+/// Between two heartbeats.
+pub(crate) const fn period_ns(lease_ns: u64) -> u64 {
+    lease_ns / HEARTBEATS as u64
+}
+
+/// Whether a client has a dependent process, one that works under its locks, which is not known to have ended.
+pub(crate) fn has_dependent(client: &ClientRecord) -> bool {
+    let (pid, start) = client.dependent;
+    let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0);
+    pid.is_some_and(|pid| !Process { pid, start }.has_ended())
+}
+
+const _: () = assert!(2 * NAMES <= 1 << 32, "a record has 32 bits for the lock");

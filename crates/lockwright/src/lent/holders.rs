@@ -1,0 +1,180 @@
+//! The holder table of a one-sided space as a client has it: it writes its own records by WRITEs, and reads those of others
+//! by READs.
+//!
+//! A record is posted and not waited for: the verb that takes the lock goes over the same connection, and comes after it. If
+//! the connection breaks in between, that order is lost. So a grant counts only if no connection broke since its record was
+//! written; whatever such a grant leaves in the lock's word no record vouches for, and the next client to come resets it.
+//! The record of a range is waited for: what comes after it may be a message to another client, which goes another way.
+//!
+//! There are no zombies, so nobody is suspected: the server strikes a client off the directory after its connection is
+//! gone, and until then its records count.
+
+use super::layout;
+use super::reach::Reach;
+use lockwright_fabric::{FabricError, NodeId, PeerId, RawVerb, Time, Word64};
+use lockwright_locks::holders::record::{First, MAX_RECORDS, RecordWord};
+use lockwright_locks::holders::space::{MAX_LOADS, Values};
+use lockwright_locks::holders::{HolderClient, HolderSpace, HolderTable, Order, RangeSpace, TableLayout};
+use lockwright_locks::shiftlock::Shipped;
+use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The table of a one-sided space.
+pub type LentTable<E> = HolderTable<LentHolders<E>, StirredPortable>;
+/// A client of the locks of a one-sided space.
+pub type LentClient<E> = HolderClient<E, LentTable<E>, Shipped, StirredPortable>;
+
+/// Pause before a client looks again whether there is room to post, or a heartbeat was answered.
+const PAUSE_NS: u64 = 100_000;
+/// How often a waiter for a range looks whether those in its way are alive.
+const LOOK_NS: u64 = 30_000_000;
+/// The server cannot be reached, or has given this client up.
+const GONE: FabricError = FabricError::NodeLost(NodeId(0));
+
+/// One client's access to the table.
+#[derive(Debug)]
+pub struct LentHolders<E> {
+    ep: E,
+    shared: Arc<Written>,
+}
+
+/// What was written, and over which connection.
+#[derive(Debug)]
+struct Written {
+    /// Connections that had broken when a record was last filled in.
+    at: [AtomicU64; MAX_RECORDS as usize],
+    /// The first word of every record.
+    firsts: [AtomicU64; MAX_RECORDS as usize],
+    /// Records that have been in use, as others can read it, and connections that had broken when that was written.
+    used: Mutex<(u64, u64)>,
+}
+
+impl<E: Reach> LentHolders<E> {
+    fn new(ep: E) -> Self {
+        let zeros = || [const { AtomicU64::new(0) }; MAX_RECORDS as usize];
+        Self { ep, shared: Arc::new(Written { at: zeros(), firsts: zeros(), used: Mutex::new((0, 0)) }) }
+    }
+
+    /// Posts `verbs`, as soon as there is room.
+    async fn post(&self, verbs: &[RawVerb]) -> Result<(), FabricError> {
+        while !self.ep.post(verbs) {
+            self.pause().await?;
+        }
+        Ok(())
+    }
+
+    async fn pause(&self) -> Result<(), FabricError> {
+        if self.ep.is_over() {
+            return Err(GONE);
+        }
+        self.ep.sleep(PAUSE_NS).await;
+        Ok(())
+    }
+
+    /// Says, once for every record and connection, that it is in use now and then. Posted under the lock, so that what is
+    /// written last says most.
+    async fn use_record(&self, record: u8) -> Result<(), FabricError> {
+        loop {
+            let breaks = self.ep.breaks();
+            {
+                let mut used = self.shared.used.lock().unwrap_or_else(PoisonError::into_inner);
+                let with = (used.0 | 1 << record, breaks);
+                if *used == with {
+                    return Ok(());
+                }
+                if self.ep.post(&[layout::used(self.ep.me()).write(with.0).raw()]) {
+                    *used = with;
+                    return Ok(());
+                }
+            }
+            self.pause().await?;
+        }
+    }
+}
+
+impl<E: Reach> HolderSpace for LentHolders<E> {
+    const LOADS: usize = MAX_LOADS;
+
+    fn layout(&self) -> &TableLayout {
+        &layout::TABLE
+    }
+
+    fn me(&self) -> PeerId {
+        self.ep.me()
+    }
+
+    async fn load(&self, word: Word64) -> Result<u64, FabricError> {
+        self.ep.go(word.read()).await
+    }
+
+    async fn load_all(&self, words: &[Word64]) -> Result<Values, FabricError> {
+        let verbs: Vec<_> = words.iter().map(|word| word.read().raw()).collect();
+        Ok(self.ep.go(&verbs[..]).await?.iter().map(|old| *old as u64).collect())
+    }
+
+    async fn store<const N: usize>(
+        &self,
+        record: u8,
+        words: [(Word64, u64); N],
+        order: Order,
+    ) -> Result<(), FabricError> {
+        let place = layout::TABLE.record(layout::TABLE.slot(self.ep.me()), u64::from(record));
+        let first = words.iter().find(|(word, _)| *word == place.word(RecordWord::First));
+        if let Some((_, first)) = first {
+            if First(*first).state().is_some() {
+                self.use_record(record).await?;
+                self.shared.at[usize::from(record)].store(self.ep.breaks(), SeqCst);
+            }
+            self.shared.firsts[usize::from(record)].store(*first, SeqCst);
+        }
+        let verbs = words.map(|(word, value)| word.write(value).raw());
+        match order {
+            Order::Verbs => self.post(&verbs).await,
+            Order::Messages => self.ep.go(&verbs[..]).await.map(drop),
+        }
+    }
+
+    async fn own_first(&self, record: u8) -> Result<First, FabricError> {
+        Ok(First(self.shared.firsts[usize::from(record)].load(SeqCst)))
+    }
+
+    /// Its owner stands in the directory: it is.
+    async fn is_alive(&self, _: PeerId) -> Result<bool, FabricError> {
+        Ok(true)
+    }
+
+    /// The verb that brought the lock was executed while this client was in: its queue pair is destroyed before it is
+    /// struck off. What is left to see is that it is not struck off just now for a sleep that lies behind it.
+    async fn confirm(&self, record: u8) -> Result<(), FabricError> {
+        while !self.ep.is_fresh() {
+            self.pause().await.map_err(|_| FabricError::Evicted)?;
+        }
+        let written = self.shared.at[usize::from(record)].load(SeqCst);
+        if written == self.ep.breaks() && !self.ep.is_over() { Ok(()) } else { Err(GONE) }
+    }
+
+    async fn recent(&self) -> Time {
+        self.ep.now().await
+    }
+}
+
+impl<E: Reach> RangeSpace for LentHolders<E> {
+    fn gate(&self, lock: u64) -> u64 {
+        layout::gate(lock)
+    }
+
+    fn changes(&self, lock: u64) -> Word64 {
+        layout::changes(lock)
+    }
+
+    fn patience_ns(&self, _: u32) -> Option<u64> {
+        Some(LOOK_NS)
+    }
+}
+
+/// A client of the locks that `ep` reaches.
+pub fn client<E: Reach + Clone>(ep: E) -> LentClient<E> {
+    let table = HolderTable::new(LentHolders::new(ep.clone()));
+    HolderClient::new(ep, &layout::SHAPE, &layout::params(), table)
+}
