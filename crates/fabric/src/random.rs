@@ -14,7 +14,6 @@ impl SplitMix {
     }
 
     /// The next number.
-    #[expect(clippy::should_implement_trait, reason = "a stream without an end is no iterator")]
     pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)

@@ -282,15 +282,16 @@ impl Link {
             Phase::Up(out, _) => out.close(),
             Phase::Down => {}
         }
-        state.phase = Phase::Over(reason.clone());
+        let announced = reason.clone();
+        state.phase = Phase::Over(reason);
         let open = state.requests.values_mut().filter(|request| request.answer.is_none());
         let mut wakers: Vec<_> = open.filter_map(Request::fail).collect();
         wakers.extend(state.wait_queue.take());
         wakers.extend(state.end.take());
         drop(state);
         wake_all(wakers);
-        if let Some(handler) = self.handler().filter(|_| reason != CloseReason::Closed) {
-            handler.closed(&reason);
+        if let Some(handler) = self.handler().filter(|_| announced != CloseReason::Closed) {
+            handler.closed(&announced);
         }
     }
 }

@@ -71,7 +71,7 @@ impl Link {
     /// Sends a message; returns the request's id.
     pub(in super::super) fn send(&self, to: PeerId, message: &Message) -> Result<u64, FabricError> {
         self.issue(&mut self.state(), RequestKind::Message(to), |id, out| {
-            put_send(out, id, false, to, message)
+            put_send(out, id, false, to, message);
         })
     }
 
