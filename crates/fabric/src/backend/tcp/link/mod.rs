@@ -282,8 +282,7 @@ impl Link {
             Phase::Up(out, _) => out.close(),
             Phase::Down => {}
         }
-        let announced = reason.clone();
-        state.phase = Phase::Over(reason);
+        state.phase = Phase::Over(reason.clone());
         let open = state.requests.values_mut().filter(|request| request.answer.is_none());
         let mut wakers: Vec<_> = open.filter_map(Request::fail).collect();
         wakers.extend(state.wait_queue.take());
