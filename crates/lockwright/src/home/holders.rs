@@ -155,19 +155,18 @@ impl ShmHolders {
     }
 
     /// Whether a client lives, by its process, its dependent process and its lease. One that has been silent for longer than
-    /// its lease is evicted here.
+    /// its lease is evicted here; then its dependent process does not count any more, nor does it when others look later.
     pub(crate) fn lives(&self, client: &ClientRecord) -> bool {
-        if !self.space.is_alive(client.peer) {
-            return has_dependent(client);
+        if !client.liveness.is_evicted() {
+            if !self.space.is_alive(client.peer) {
+                return has_dependent(client);
+            }
+            if !client.is_silent(None, self.space.now()) || !self.evict(client) {
+                return true;
+            }
         }
-        if !client.liveness.is_evicted() && !client.is_silent(None, self.space.now()) {
-            return true;
-        }
-        let evicted = client.liveness.is_evicted() || self.evict(client);
-        if evicted {
-            self.space.evict(client.peer);
-        }
-        !evicted
+        self.space.evict(client.peer);
+        false
     }
 
     #[cold]

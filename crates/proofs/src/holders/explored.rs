@@ -209,9 +209,11 @@ impl<R: KeyedRules, L: Stir> Proof for Holders<R, L> {
     }
 }
 
+type Client<E, R, L> = HolderClient<Mortal<E>, HolderTable<<R as KeyedRules>::Space<E>, L, R>, R, L>;
+
 /// A client of the explorer's: one acquisition at a time, so one record.
 pub struct Explored<E: Endpoint, R: KeyedRules, L: Stir> {
-    client: HolderClient<Mortal<E>, HolderTable<R::Space<E>, L, R>, R, L>,
+    client: Client<E, R, L>,
     tries_first: bool,
 }
 
