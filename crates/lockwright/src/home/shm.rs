@@ -285,7 +285,8 @@ mod tests {
         const THREADS: usize = 6;
         let path = std::env::temp_dir().join(format!("lockwright-given-up-{}.space", std::process::id()));
         let address = format!("shm:{}", path.display());
-        let clients = [crate::Client::open(&address).unwrap(), crate::Client::open(&address).unwrap()];
+        let clients =
+            [crate::Client::open(&address).wait().unwrap(), crate::Client::open(&address).wait().unwrap()];
         std::thread::scope(|threads| {
             for thread in 0..THREADS {
                 let lock = clients[thread % clients.len()].rwlock("a").unwrap();
@@ -293,8 +294,11 @@ mod tests {
                     for turn in 0..3_000_u64 {
                         let patience = Duration::from_micros(turn % 7 * 30);
                         let reads = (turn as usize + thread).is_multiple_of(5);
-                        let wait =
-                            if reads { lock.read_timeout(patience) } else { lock.write_timeout(patience) };
+                        let wait = if reads {
+                            lock.read_timeout(patience).into_any()
+                        } else {
+                            lock.write_timeout(patience).into_any()
+                        };
                         if let Ok(guard) = wait.wait() {
                             std::thread::sleep(Duration::from_micros(20));
                             drop(guard);
@@ -313,7 +317,7 @@ mod tests {
     #[test]
     fn a_lock_that_has_given_out_all_its_tokens_says_so_and_stays_as_it_is() {
         let path = std::env::temp_dir().join(format!("lockwright-spent-{}.space", std::process::id()));
-        let client = crate::Client::open(&format!("shm:{}", path.display())).unwrap();
+        let client = crate::Client::open(&format!("shm:{}", path.display())).wait().unwrap();
         let (lock, ranges) = (client.rwlock("a").unwrap(), client.range_lock("a").unwrap());
         let home = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
         let id = home.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
@@ -334,8 +338,14 @@ mod tests {
             assert_eq!(lock.write().wait().map(drop), spent);
             assert_eq!(lock.read().wait().map(drop), spent);
             assert_eq!(lock.write_timeout(soon).wait().map(drop), spent);
-            assert_eq!(lock.try_write().map(drop), Err(TryLockError::Failed(LockError::TokensExhausted)));
-            assert_eq!(lock.try_read().map(drop), Err(TryLockError::Failed(LockError::TokensExhausted)));
+            assert_eq!(
+                lock.try_write().wait().map(drop),
+                Err(TryLockError::Failed(LockError::TokensExhausted))
+            );
+            assert_eq!(
+                lock.try_read().wait().map(drop),
+                Err(TryLockError::Failed(LockError::TokensExhausted))
+            );
             assert_eq!(ranges.read(0..1).wait().map(drop), spent);
         }
         let left = stamps.map(|stamp| block_on(ep.go(stamp.read())));
