@@ -215,7 +215,7 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
 
     async fn find<Q: Query>(&self, query: Q) -> Result<bool, FabricError> {
         if S::IS_DIRECT {
-            return self.find_now(query);
+            return self.find_now(&query);
         }
         if S::LOADS > 1 {
             return self.find_in_batches(query).await;
@@ -368,18 +368,18 @@ impl<F: Fn(Word64) -> u64> TableReader<F> {
 
 impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
     #[inline(always)]
-    fn find_now<Q: Query>(&self, query: Q) -> Result<bool, FabricError> {
+    fn find_now<Q: Query>(&self, query: &Q) -> Result<bool, FabricError> {
         find_in_steps!(self, query: load_now is_alive_now)
     }
 
     /// Whether somebody alive is known to hold a keyed lock, but for the queue member that asks.
     pub fn is_held_now(&self, lock: u64, except: Member) -> bool {
-        self.find_now(IsHeld::<L> { lock, except, entry: PhantomData }).unwrap_or(true)
+        self.find_now(&IsHeld::<L> { lock, except, entry: PhantomData }).unwrap_or(true)
     }
 
     /// Whether somebody alive holds or wants `lock`, keyed or a range of it.
     pub fn is_wanted_now(&self, lock: u64) -> bool {
-        self.find_now(IsWanted(lock)).unwrap_or(true)
+        self.find_now(&IsWanted(lock)).unwrap_or(true)
     }
 
     /// Everybody's records.

@@ -209,9 +209,11 @@ impl<R: KeyedRules, L: Stir> Proof for Holders<R, L> {
     }
 }
 
+type Table<E, R, L> = HolderTable<<R as KeyedRules>::Space<E>, L, R>;
+
 /// A client of the explorer's: one acquisition at a time, so one record.
 pub struct Explored<E: Endpoint, R: KeyedRules, L: Stir> {
-    client: HolderClient<Mortal<E>, HolderTable<R::Space<E>, L, R>, R, L>,
+    client: HolderClient<Mortal<E>, Table<E, R, L>, R, L>,
     tries_first: bool,
 }
 
