@@ -227,8 +227,6 @@ pub enum State {
 }
 
 impl State {
-    const ALL: [Self; 4] = [Self::Taking, Self::Waiting, Self::Held, Self::Revoked];
-
     /// Whether nobody may reset the lock while the record's client is alive.
     #[inline(always)]
     pub const fn holds(self) -> bool {
@@ -287,9 +285,14 @@ impl First {
 
     /// What the client is doing; `None`: the record is free.
     #[inline(always)]
-    pub fn state(self) -> Option<State> {
-        let state = self.0 & Self::STATE.mask() as u64;
-        State::ALL.into_iter().find(|known| *known as u64 == state)
+    pub const fn state(self) -> Option<State> {
+        match self.0 & Self::STATE.mask() as u64 {
+            1 => Some(State::Taking),
+            2 => Some(State::Waiting),
+            3 => Some(State::Held),
+            5 => Some(State::Revoked),
+            _ => None,
+        }
     }
 
     /// Whether its client counts as a holder.
@@ -335,7 +338,16 @@ impl First {
 
 const _: () = {
     assert!(First::VERSION.shift + First::VERSION.bits == 64 && First::LOCK.shift + First::LOCK.bits == 40);
-    assert!(First::STATE.max() as u64 >= State::Revoked as u64);
+    let states = [State::Taking, State::Waiting, State::Held, State::Revoked];
+    let mut index = 0;
+    while index < states.len() {
+        let read = First(states[index] as u64).state();
+        assert!(
+            matches!(read, Some(state) if state as u64 == states[index] as u64),
+            "a state reads as it is written"
+        );
+        index += 1;
+    }
     assert!(8 * RecordWord::ALL.len() as u64 <= LINE && 8 * ClientWord::Liveness as u64 + 8 <= LINE);
 };
 
@@ -419,14 +431,14 @@ impl ClientRecord {
 mod tests {
     use super::*;
     use lockwright_fabric::{NodeId, RegionId};
-    use std::collections::HashSet;
+    use std::collections::BTreeSet;
 
     #[test]
     fn no_two_words_of_a_table_are_in_the_same_place_and_all_are_inside() {
         let base = Addr { offset: 640, node: NodeId(0), region: RegionId(1) };
         for (clients, records) in [(1, 1), (3, 2), (127, 64), (130, 4)] {
             let layout = TableLayout::new(base, clients, records);
-            let mut seen = HashSet::new();
+            let mut seen = BTreeSet::new();
             let mut see = |word: Word64| {
                 let addr = word.addr();
                 assert!(addr.offset.is_multiple_of(8) && addr.offset >= base.offset, "{addr}");

@@ -94,7 +94,12 @@ impl Query for IsBlocked {
 
     #[inline(always)]
     fn matches(&self, first: First, range: Option<[u64; 3]>) -> bool {
-        let (Some([start, end, turn]), Some(state)) = (range, first.state()) else { return false };
+        let Some([start, end, turn]) = range else { return false };
+        // Most are apart, which takes no more than this to see.
+        if end <= self.claim.start || self.claim.end <= start {
+            return false;
+        }
+        let Some(state) = first.state() else { return false };
         let claim = Claim { lock: first.lock(), mode: first.mode(), start, end };
         Holding { state, claim, turn }.is_in_the_way(&self.claim, self.turn)
     }
@@ -170,12 +175,14 @@ macro_rules! find_in_steps {
                     }
                     let mut range = None;
                     if Q::READS_RANGE {
-                        let Some((seen, words)) = read_whole!(space, at, first, RANGE_WORDS, R: $load $(, .$await)?) else {
+                        let read = read_whole!(space, at, first, RANGE_WORDS, R: $load $(, .$await)?);
+                        let Some((seen, words)) = read else { continue };
+                        if seen != first && !$query.may_match(peer, record, seen) {
                             continue;
-                        };
+                        }
                         (first, range) = (seen, Some(words));
                     }
-                    if !$query.may_match(peer, record, first) || !$query.matches(first, range) {
+                    if !$query.matches(first, range) {
                         continue;
                     }
                     if space.$is_alive(peer)$(.$await?)? {
