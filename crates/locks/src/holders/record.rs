@@ -419,19 +419,20 @@ impl ClientRecord {
 mod tests {
     use super::*;
     use lockwright_fabric::{NodeId, RegionId};
-    use std::collections::HashSet;
+    use std::collections::BTreeSet;
 
     #[test]
     fn no_two_words_of_a_table_are_in_the_same_place_and_all_are_inside() {
         let base = Addr { offset: 640, node: NodeId(0), region: RegionId(1) };
         for (clients, records) in [(1, 1), (3, 2), (127, 64), (130, 4)] {
             let layout = TableLayout::new(base, clients, records);
-            let mut seen = HashSet::new();
+            let mut seen = BTreeSet::new();
             let mut see = |word: Word64| {
                 let addr = word.addr();
                 assert!(addr.offset.is_multiple_of(8) && addr.offset >= base.offset, "{addr}");
                 assert!(addr.offset + 8 <= base.offset + layout.bytes(), "{addr}");
-                assert!(addr.region == base.region && seen.insert(addr), "{addr} is two words");
+                assert!((addr.node, addr.region) == (base.node, base.region), "{addr}");
+                assert!(seen.insert(addr.offset), "{addr} is two words");
             };
             (0..layout.directory_words()).for_each(|index| see(layout.directory(index)));
             for slot in 0..clients {
