@@ -1,4 +1,4 @@
-//! [`delegate!`](crate::delegate): methods of an endpoint that wraps another one and only call it.
+//! [`delegate!`](crate::delegate!): methods of an endpoint that wraps another one and only call it.
 //!
 //! A wrapper changes a method or two. Written by hand, the others fill a page, and a forgotten one silently becomes the
 //! trait's default.

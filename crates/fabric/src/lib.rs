@@ -23,7 +23,6 @@ pub mod conformance;
 pub mod count;
 mod delegate;
 mod endpoint;
-
 mod message;
 pub mod observe;
 pub mod random;

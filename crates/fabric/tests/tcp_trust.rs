@@ -339,6 +339,7 @@ async fn a_client_that_floods_another_is_refused_and_the_other_goes_on() {
     assert_eq!(sent, 20, "what the victim has not acknowledged is bounded");
     assert!(sender.send(victim.me(), large()).await.is_err());
     network.turn(Weather::Cut);
+    until(|| !victim.is_connected()).await;
     network.turn(Weather::Fair);
     for n in 0..20 {
         assert_eq!(victim.recv(|_, message| Some(message.words[0])).await, n);

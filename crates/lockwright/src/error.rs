@@ -271,7 +271,7 @@ pub enum LostReason {
     #[error("this process gave no sign of life for longer than its lease")]
     Evicted,
     /// It was taken away while this process was alive and well: `lockwright break`, or
-    /// [`Inspector::break_lock`](crate::inspect::Inspector::break_lock).
+    /// [`Inspector::break_grant`](crate::inspect::Inspector::break_grant).
     #[error("an administrator broke it")]
     Broken,
     /// The server could not be reached for longer than the lease, or ended the session.

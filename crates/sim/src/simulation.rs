@@ -1,6 +1,6 @@
 //! One simulation of a protocol: its lock memory, its server side and its clients in a [`World`], run to their end.
 //!
-//! [`run`](crate::run) gives all clients cycles of one kind and reports on them. An experiment whose clients do something
+//! [`run`](crate::run()) gives all clients cycles of one kind and reports on them. An experiment whose clients do something
 //! else, or live somewhere else, brings them itself: it starts a [`Simulation`] and [spawns](Simulation::spawn) them.
 
 use crate::failure::Cause;

@@ -88,7 +88,7 @@ impl Mutex {
     /// Takes the lock if it is free. Never waits for another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
-    /// [`TryLockError::Busy`] if somebody has it.
+    /// [`TryLockError::Busy`](crate::TryLockError::Busy) if somebody has it.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").wait().unwrap();
@@ -206,7 +206,7 @@ impl RwLock {
     /// another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
-    /// [`TryLockError::Busy`] if one does.
+    /// [`TryLockError::Busy`](crate::TryLockError::Busy) if one does.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").wait().unwrap();
@@ -220,7 +220,7 @@ impl RwLock {
     /// another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
-    /// [`TryLockError::Busy`] if somebody does.
+    /// [`TryLockError::Busy`](crate::TryLockError::Busy) if somebody does.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").wait().unwrap();
@@ -354,7 +354,7 @@ impl RangeLock {
     /// another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
-    /// [`TryLockError::Busy`] if somebody does; an error of its own for an empty or reversed range.
+    /// [`TryLockError::Busy`](crate::TryLockError::Busy) if somebody does; an error of its own for an empty or reversed range.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").wait().unwrap();
@@ -368,7 +368,7 @@ impl RangeLock {
     /// another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
-    /// [`TryLockError::Busy`] if one does; an error of its own for an empty or reversed range.
+    /// [`TryLockError::Busy`](crate::TryLockError::Busy) if one does; an error of its own for an empty or reversed range.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").wait().unwrap();
