@@ -443,7 +443,8 @@ mod tests {
                 let addr = word.addr();
                 assert!(addr.offset.is_multiple_of(8) && addr.offset >= base.offset, "{addr}");
                 assert!(addr.offset + 8 <= base.offset + layout.bytes(), "{addr}");
-                assert!(addr.region == base.region && seen.insert(addr), "{addr} is two words");
+                assert!((addr.node, addr.region) == (base.node, base.region), "{addr}");
+                assert!(seen.insert(addr.offset), "{addr} is two words");
             };
             (0..layout.directory_words()).for_each(|index| see(layout.directory(index)));
             for slot in 0..clients {
