@@ -45,6 +45,10 @@ fn child() {
             },
             "lock" => format!("token {}", held.insert(lock().lock().wait().unwrap()).token()),
             "depend" => {
+                if !files.is_empty() {
+                    // A thread of the client may have closed one since.
+                    files.extend(std::iter::from_fn(|| File::open("/dev/null").ok()));
+                }
                 let pid = object.parse().unwrap();
                 match client.as_ref().unwrap().hold_while_process_lives(pid) {
                     Ok(set) => set.to_string(),
