@@ -81,7 +81,7 @@ impl<G: LockGuard> Acquire<G> {
     #[inline(always)]
     #[track_caller]
     pub fn wait(self) -> Result<G, LockError> {
-        self.attempt.wait().map(G::from_any)
+        self.attempt.wait()
     }
 }
 
@@ -133,7 +133,7 @@ impl<G: LockGuard> TryAcquire<G> {
     /// ```
     #[inline(always)]
     pub fn wait(self) -> Result<G, TryLockError> {
-        self.0.attempt.wait().map(G::from_any).map_err(only_tried)
+        self.0.attempt.wait().map_err(only_tried)
     }
 }
 
@@ -223,14 +223,15 @@ impl Attempt {
 
     #[inline(always)]
     #[track_caller]
-    fn wait(self) -> Result<AnyGuard, LockError> {
+    fn wait<G: LockGuard>(self) -> Result<G, LockError> {
         let Self { core, mut claim, step, .. } = self;
         if matches!(step, Step::Start)
             && let Some((granted, token_base)) = core.try_acquire_fast(&mut claim)
         {
-            return Ok(AnyGuard::new(core, token_base, claim, granted));
+            // Made where it will be: a guard that is made of another is copied in pieces, for which the CPU waits.
+            return Ok(G::from_any(AnyGuard::new(core, token_base, claim, granted)));
         }
-        Self { core, claim, step, ..self }.wait_slow()
+        Self { core, claim, step, ..self }.wait_slow().map(G::from_any)
     }
 
     #[cold]

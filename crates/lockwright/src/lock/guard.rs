@@ -63,7 +63,7 @@ pub struct AnyGuard {
 }
 
 impl AnyGuard {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(core: Arc<Core>, token_base: u64, claim: Claim, granted: Granted) -> Self {
         Self { core, token_base, claim, granted: Some(granted), watch: OnceLock::new() }
     }
