@@ -11,7 +11,6 @@
 //! What it must not do: rely on clients. They are not trusted with lock words; whatever they send, the worst that
 //! comes of it is a clear refusal.
 
-pub mod bell;
 mod changes;
 mod client;
 pub mod core;

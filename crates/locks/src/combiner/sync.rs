@@ -1,4 +1,4 @@
-//! What the list between threads and its bell stand on. The tests under loom compile `queue.rs` and `bell.rs` with loom's in
+//! What the list between threads stands on. The test under loom compiles `queue.rs` with loom's in
 //! their place.
 
 pub(super) use std::sync::Arc;
