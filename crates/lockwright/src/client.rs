@@ -3,7 +3,7 @@
 use crate::error::{HandleError, LockError, OpenError};
 #[cfg(target_os = "linux")]
 use crate::home::shm::{self, ShmBackend};
-use crate::home::{Backend, Kind, mem::MemBackend};
+use crate::home::{Backend, Kind, StopTime, mem::MemBackend};
 use crate::lock::core::Core;
 use crate::lock::{Mutex, RangeLock, RwLock};
 use crate::name::LockName;
@@ -34,6 +34,7 @@ use std::time::Duration;
 #[must_use]
 pub struct ClientOptions {
     lease: Duration,
+    stop: StopTime,
     /// Or what is wrong with it.
     secret: Option<Result<tcp::Secret, String>>,
     roots: Option<Vec<u8>>,
@@ -50,6 +51,7 @@ impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             lease: LEASE,
+            stop: StopTime::Exactly(Duration::ZERO),
             secret: None,
             roots: None,
             #[cfg(feature = "rdma")]
@@ -69,6 +71,31 @@ impl ClientOptions {
     /// ```
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.max(SHORTEST_LEASE);
+        self
+    }
+
+    /// How long this program needs to stop its work once a lock of a server is lost: nothing unless told otherwise. A lock
+    /// then counts as lost so much earlier that the work has ended before the server gives the lock to somebody else. A
+    /// server whose lease leaves no room for that is not opened.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let options = lockwright::Client::options().stop_time(Duration::from_secs(2));
+    /// ```
+    pub fn stop_time(mut self, time: Duration) -> Self {
+        self.stop = StopTime::Exactly(time);
+        self
+    }
+
+    /// As [`stop_time`](Self::stop_time), but less if the server's lease is short: [`Client::stop_time`] says how much it is.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let options = lockwright::Client::options().stop_time_at_most(Duration::from_secs(5));
+    /// assert_eq!(options.open("mem:").wait().unwrap().stop_time(), Duration::from_secs(5));
+    /// ```
+    pub fn stop_time_at_most(mut self, time: Duration) -> Self {
+        self.stop = StopTime::AtMost(time);
         self
     }
 
@@ -129,7 +156,7 @@ impl ClientOptions {
                 ..lockwright_fabric::backend::rdma::RdmaOptions::default()
             })),
         };
-        Ok(RemoteOptions { server, space, one_sided, lease: self.lease, transport })
+        Ok(RemoteOptions { server, space, one_sided, lease: self.lease, stop: self.stop, transport })
     }
 
     /// The secret for `server`: the one that was given, or the one that this user's own server has left for its clients.
@@ -179,12 +206,12 @@ impl ClientOptions {
             Address::Served { by, server, space } => {
                 if let Some(space) = lent::wanted(&space) {
                     let remote = Remote::open(self.remote(by, server, space, true)?)?;
-                    return Client::at(Arc::new(lent::open(remote, address)?), address);
+                    return Client::at(Arc::new(lent::open(remote, address)?), address, self.stop);
                 }
                 Arc::new(RemoteBackend::new(Remote::open(self.remote(by, server, space, false)?)?))
             }
         };
-        Client::at(space, address)
+        Client::at(space, address, self.stop)
     }
 }
 
@@ -370,6 +397,7 @@ pub struct Client {
 #[derive(Debug)]
 struct Shared {
     space: Arc<dyn Backend>,
+    stop: StopTime,
     progress: Arc<Progress>,
     /// Locks that somebody of this client has a handle for: one [`Core`] each.
     cores: std::sync::Mutex<HashMap<(LockName, Kind), Weak<Core>>>,
@@ -411,18 +439,18 @@ impl Client {
         ClientOptions::default()
     }
 
-    fn at(space: Arc<dyn Backend>, address: &str) -> Result<Self, OpenError> {
+    fn at(space: Arc<dyn Backend>, address: &str, stop: StopTime) -> Result<Self, OpenError> {
         let beating = Arc::clone(&space);
         let progress = Progress::start(move || beating.heartbeat())
             .map_err(|error| OpenError::Failed { space: address.to_owned(), why: error.to_string() })?;
-        let shared = Shared { space, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
+        let shared = Shared { space, stop, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     fn core(&self, name: impl AsRef<[u8]>, kind: Kind) -> Result<Arc<Core>, HandleError> {
         let name = LockName::new(name)?;
         let key = (name.clone(), kind);
-        let Shared { space, progress, cores } = &*self.shared;
+        let Shared { space, progress, cores, .. } = &*self.shared;
         let mut cores = cores.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(core) = cores.get(&key).and_then(Weak::upgrade) {
             return Ok(core);
@@ -502,6 +530,18 @@ impl Client {
     /// ```
     pub fn hold_while_process_lives(&self, pid: u32) -> std::io::Result<bool> {
         self.shared.space.hold_while_process_lives(pid)
+    }
+
+    /// How long the work under a lock may take to stop once it is lost: what was asked for, unless the server's lease has
+    /// less room.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// assert!(client.stop_time().is_zero());
+    /// ```
+    pub fn stop_time(&self) -> Duration {
+        let (StopTime::Exactly(asked) | StopTime::AtMost(asked)) = self.shared.stop;
+        self.shared.space.stop_time().unwrap_or(asked)
     }
 
     /// Blocks until whatever was given up half-way is done, for at most `patience`; says whether it is. Worth a call

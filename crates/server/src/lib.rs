@@ -251,6 +251,10 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     let ServerOptions {
         listen, secret, tls, metrics, state, grace, heartbeat, exports, lends, threads, ..
     } = options;
+    let lease = tcp::Lease { heartbeat, grace };
+    if lease.at_client(Duration::ZERO).is_none() {
+        return Err(ServeError::ShortLease(lease.at_server()));
+    }
     let exposed = !listen.ip().to_canonical().is_loopback() && secret.is_none() && tls.is_none();
     if exposed {
         return Err(ServeError::Exposed(listen));
@@ -277,6 +281,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         heartbeat,
         grace,
         grace_closed: Some(grace.min(GRACE_CLOSED)),
+        keeps_lease: true,
         epoch: Some(durable.epoch),
         max_sessions: lock_table::MAX_SESSIONS,
         workers: workers.handles(),

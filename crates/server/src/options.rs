@@ -234,6 +234,11 @@ pub enum ServeError {
     /// The secret, certificate or key is no good.
     #[error("{0}")]
     Trust(String),
+    /// Its heartbeat and grace period leave clients no time to notice that they have lost their locks.
+    #[error(
+        "a server that gives the locks of a silent client away after {0:?} is not safe: clients need --grace of a second or so"
+    )]
+    ShortLease(Duration),
     /// There is no RDMA device, or it cannot be used.
     #[error("cannot serve over RDMA: {0}")]
     Rdma(String),

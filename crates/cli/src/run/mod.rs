@@ -32,6 +32,9 @@ pub(crate) const UNAVAILABLE: u8 = 69;
 /// The space cannot be used (EX_SOFTWARE).
 const SOFTWARE: u8 = 70;
 
+/// Between SIGTERM and SIGKILL for a command whose lock is lost, unless told otherwise.
+const KILL_AFTER: Duration = Duration::from_secs(5);
+
 /// Run a command while holding a lock: one at a time, or many readers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -46,7 +49,8 @@ Examples:
 The command sees LOCKWRIGHT_LOCK (the name) and LOCKWRIGHT_TOKEN (a number that rises with every grant).
 Whoever waits for more than a second on a terminal (or with --verbose) is told who has the lock.
 If this process dies, the command is killed with it. If the lock is lost (this process was stopped for longer
-than its lease, its server is gone for longer than that, or somebody broke the lock), the command gets SIGTERM, and SIGKILL five seconds later.
+than its lease, its server is gone for longer than that, or somebody broke the lock), the command gets SIGTERM, and
+SIGKILL after --kill-after. A server gives a lock to others only after that.
 
 Exit codes: the command's, or 128+n if signal n ended it; 1 (or -E) not to be had in time; 64 wrong usage;
 69 cannot execute; 70 the lock space cannot be used.")]
@@ -72,6 +76,9 @@ pub(crate) struct Args {
     /// What to do with the command if the lock is lost
     #[arg(long, value_enum, default_value_t = OnLost::Term)]
     on_lost: OnLost,
+    /// Seconds between SIGTERM and SIGKILL if the lock is lost [default: 5, or a quarter of the server's lease if that is less]
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    kill_after: Option<Duration>,
     /// Seconds without a sign of life after which others may take the lock
     #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "10")]
     lease: Duration,
@@ -140,7 +147,14 @@ impl std::error::Error for BadUsage {}
 fn try_run(args: &Args) -> anyhow::Result<u8> {
     // Before any thread is started: they all inherit the mask, and signals come to the supervisor alone.
     let mut inbox = signals::Inbox::open()?;
-    let open = args.trust.options()?.lease(args.lease).open(&args.space).wait();
+    let options = args.trust.options()?.lease(args.lease);
+    let options = match (args.on_lost, args.kill_after) {
+        // The command is not stopped at all.
+        (OnLost::Warn, _) => options,
+        (OnLost::Term, Some(kill_after)) => options.stop_time(kill_after),
+        (OnLost::Term, None) => options.stop_time_at_most(KILL_AFTER),
+    };
+    let open = options.open(&args.space).wait();
     let client = open.map_err(|error| match error {
         lockwright::OpenError::Address(_) => anyhow::Error::new(BadUsage(error.to_string())),
         error => error.into(),

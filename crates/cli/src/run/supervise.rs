@@ -19,9 +19,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// Between SIGTERM and SIGKILL for a command whose lock is lost.
-const GRACE: Duration = Duration::from_secs(5);
-
 /// How long somebody waits before it is worth a word.
 const A_WHILE: Duration = Duration::from_secs(1);
 
@@ -73,7 +70,9 @@ pub(super) fn run(args: &Args, client: &Client, guard: &AnyGuard, inbox: &mut In
     let spare = bell.ear.try_clone().map_err(|error| no_descriptor(&error))?;
     let mut child = child::start(&args.command, environment(guard))?;
     drop(spare);
-    let code = protect(args, client, &child).and_then(|()| watch(args, &lost, &bell, inbox, &mut child));
+    let kill_after = client.stop_time();
+    let code =
+        protect(args, client, &child).and_then(|()| watch(args, kill_after, &lost, &bell, inbox, &mut child));
     if code.is_err() {
         // The lock is given back next: the command must not run any more by then. (One of another user cannot be killed.)
         let _ = child.kill();
@@ -98,6 +97,7 @@ fn protect(args: &Args, client: &Client, child: &Child) -> io::Result<()> {
 /// Waits for the command, passes signals on to it, and ends it if the lock is lost.
 fn watch(
     args: &Args,
+    kill_after: Duration,
     lost: &LostSignal,
     bell: &Bell,
     inbox: &mut Inbox,
@@ -116,7 +116,7 @@ fn watch(
         }
         bell.hush()?;
         if let Some(reason) = lost.reason() {
-            loss = loss.next(args, child, reason);
+            loss = loss.next(args, kill_after, child, reason);
         }
         sleep(bell, inbox, loss.deadline())?;
     }
@@ -131,7 +131,7 @@ enum Loss {
 }
 
 impl Loss {
-    fn next(self, args: &Args, child: &Child, reason: LostReason) -> Self {
+    fn next(self, args: &Args, kill_after: Duration, child: &Child, reason: LostReason) -> Self {
         match (self, args.on_lost) {
             (Loss::Held, OnLost::Warn) => {
                 say!(
@@ -145,7 +145,7 @@ impl Loss {
                 send(child, Signal::SIGTERM);
                 // A stopped command could not act on it.
                 send(child, Signal::SIGCONT);
-                Loss::Terminated(Instant::now() + GRACE)
+                Loss::Terminated(Instant::now() + kill_after)
             }
             (Loss::Terminated(deadline), _) if Instant::now() >= deadline => {
                 send(child, Signal::SIGKILL);

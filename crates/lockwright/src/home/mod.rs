@@ -37,6 +37,14 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::time::Duration;
 
+/// How long the user of a client needs to stop its work once a lock is lost: that is part of the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopTime {
+    Exactly(Duration),
+    /// As much of it as the server's lease leaves room for.
+    AtMost(Duration),
+}
+
 /// A future that can be handed to another thread.
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -183,6 +191,11 @@ pub(crate) trait Space: Send + Sync + Debug {
     /// Polls `future` to its end on the calling thread.
     fn block_on(&self, future: Pin<&mut dyn Future<Output = ()>>) {
         lockwright_fabric::backend::block_on(future);
+    }
+
+    /// How long a client's user may take to stop once a lock is lost, if the space sets a bound.
+    fn stop_time(&self) -> Option<Duration> {
+        None
     }
 
     /// Lets the locks that this client holds now stay held while process `pid` lives. `false` if there is no such process,

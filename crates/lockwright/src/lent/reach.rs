@@ -53,7 +53,7 @@ impl Reach for TcpEndpoint {
 
     /// The server gives a client up after three silent heartbeats and the grace period.
     fn is_fresh(&self) -> bool {
-        self.silence() <= self.heartbeat() * 2
+        self.acknowledged() <= self.lease().heartbeat * 2
     }
 
     fn is_over(&self) -> bool {

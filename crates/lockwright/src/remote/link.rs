@@ -8,9 +8,9 @@ use super::guest::endpoint::GuestEndpoint;
 use super::table::{Origin, Table};
 use super::transport::{Session, Transport};
 use crate::error::{LockError, OpenError};
-use crate::home::SpaceIdentity;
+use crate::home::{SpaceIdentity, StopTime};
 use crate::wire::{Request, Response, SERVER};
-use lockwright_fabric::backend::tcp::{CloseReason, SessionHandler, TcpEndpoint};
+use lockwright_fabric::backend::tcp::{CloseReason, Lease, SessionHandler, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -34,7 +34,26 @@ pub(crate) struct RemoteOptions {
     /// Whether this client takes the locks of the space by verbs of its own.
     pub(crate) one_sided: bool,
     pub(crate) lease: Duration,
+    /// How long its user needs to stop once a lock is lost.
+    pub(crate) stop: StopTime,
     pub(crate) transport: Transport,
+}
+
+/// The client's lease under that of the server, and the time to stop.
+fn within(stop: StopTime, server: Lease) -> Result<(Duration, Duration), String> {
+    let stop = match stop {
+        StopTime::Exactly(stop) => stop,
+        StopTime::AtMost(stop) => server.stop_at_most(stop),
+    };
+    let lease = server.at_client(stop).ok_or_else(|| {
+            format!(
+                "the server keeps the locks of a silent client for {:.1} s, which is too short for a client that needs \
+                 {:.1} s to stop: serve with a longer --grace, or stop sooner",
+                server.at_server().as_secs_f64(),
+                stop.as_secs_f64()
+            )
+        })?;
+    Ok((lease, stop))
 }
 
 /// A client of a server.
@@ -53,9 +72,10 @@ pub(crate) struct Remote {
 pub(crate) struct Line {
     pub(crate) table: Table,
     ep: Option<Session>,
-    /// When the server was last heard, if there is no session.
-    heard: Instant,
+    /// If there is no session: when the last message was sent that the server is known to have received.
+    acknowledged: Instant,
     lease: Duration,
+    stop: Duration,
     closed: bool,
 }
 
@@ -88,24 +108,34 @@ impl Line {
         self.ep.is_some()
     }
 
-    fn silence(&self) -> Duration {
-        self.ep.as_ref().map_or_else(|| self.heard.elapsed(), Session::silence)
+    /// How long ago the last message was sent that the server is known to have received: the lease counts from there.
+    fn unacknowledged(&self) -> Duration {
+        self.ep.as_ref().map_or_else(|| self.acknowledged.elapsed(), Session::acknowledged)
     }
 
     /// Whether the server was heard lately: three heartbeats at most. Longer, and it may have given us up.
     pub(crate) fn is_reachable(&self) -> bool {
-        self.ep.as_ref().is_some_and(|ep| ep.is_connected() && ep.silence() <= ep.heartbeat() * 3)
+        self.ep.as_ref().is_some_and(|ep| ep.is_connected() && ep.silence() <= ep.lease().silence())
     }
 
-    /// Whether nothing was heard for longer than the lease.
+    /// Whether the lease is over.
     pub(crate) fn is_expired(&self) -> bool {
-        self.silence() > self.lease
+        self.unacknowledged() > self.lease
     }
 
-    /// After silence for longer than the lease, whatever is held counts as lost.
+    /// When the lease is over, whatever is held counts as lost.
     pub(crate) fn expire(&mut self) {
-        let (silence, lease) = (self.silence(), self.lease);
-        wake(self.table.expire(silence, lease));
+        let (silent, lease) = (self.unacknowledged(), self.lease);
+        wake(self.table.expire(silent, lease));
+    }
+
+    /// Goes on under the lease of another run of the server.
+    fn renew_lease(&mut self, ep: &Session, options: &RemoteOptions) -> Result<(), String> {
+        let (lease, stop) = within(options.stop, ep.lease())?;
+        // A shorter one than a few heartbeats would be over again and again.
+        self.lease = lease.min(options.lease.max(ep.lease().silence()));
+        self.stop = stop;
+        Ok(())
     }
 
     /// Why nothing can be asked any more.
@@ -185,7 +215,12 @@ impl Remote {
     }
 
     pub(crate) fn lease(&self) -> Duration {
-        self.options.lease
+        self.line().lease
+    }
+
+    /// How long the user of this client may take to stop once a lock is lost.
+    pub(crate) fn stop_time(&self) -> Duration {
+        self.line().stop
     }
 
     /// Gives a request up, whether it waits or was granted, and waits for nothing.
@@ -223,6 +258,10 @@ impl Remote {
             return;
         }
         line.expire();
+        if let Err(why) = line.renew_lease(&ep, &self.options) {
+            ep.close();
+            return self.fail(&mut line, &why);
+        }
         let origin = Origin { epoch: ep.epoch(), key: key() };
         for message in line.table.begin_session(origin, &self.options.space, self.options.one_sided) {
             ep.tell(SERVER, &message);
@@ -297,7 +336,8 @@ impl SessionHandler for Remote {
     fn closed(&self, fate: &CloseReason) {
         let mut line = self.line();
         let Some(ep) = line.ep.take() else { return };
-        line.heard = Instant::now().checked_sub(ep.silence()).unwrap_or_else(Instant::now);
+        let now = Instant::now();
+        line.acknowledged = now.checked_sub(ep.acknowledged()).unwrap_or(now);
         if line.closed {
             return;
         }
@@ -335,10 +375,9 @@ fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>)
             line: Mutex::new(Line {
                 table: Table::default(),
                 ep: None,
-                heard: Instant::now(),
-                // The server keeps a silent client's locks at least this long; a shorter lease would give them up
-                // for every pause of the network.
-                lease: options.lease.max(ep.heartbeat() * 3 + ep.grace()),
+                acknowledged: Instant::now(),
+                lease: Duration::ZERO,
+                stop: Duration::ZERO,
                 closed: false,
             }),
             runtime: runtime.handle().clone(),

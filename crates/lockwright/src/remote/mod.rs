@@ -118,6 +118,10 @@ impl Space for RemoteBackend {
         self.remote.line().expire();
         (self.remote.lease() / 4).min(Duration::from_secs(1))
     }
+
+    fn stop_time(&self) -> Option<Duration> {
+        Some(self.remote.stop_time())
+    }
 }
 
 impl Locker for RemoteBackend {
@@ -232,6 +236,8 @@ impl Future for Asking {
             }
         };
         let origin = line.table.origin;
+        // A grant that lay here for longer than the lease is nobody's any more.
+        line.expire();
         match line.table.stage(id) {
             Some(Stage::Wanted { .. }) => {
                 line.table.keep(id, cx.waker());

@@ -309,6 +309,7 @@ impl Table {
         for request in self.slots.iter_mut().flatten() {
             request.stage = match request.stage {
                 Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost(LostReason::Disconnected),
+                Stage::Granted { .. } => Stage::Failed(why()),
                 Stage::Wanted { .. } if request.since.elapsed() > lease => Stage::Failed(why()),
                 _ => continue,
             };

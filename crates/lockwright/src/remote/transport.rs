@@ -4,7 +4,7 @@
 
 use super::secret;
 use lockwright_fabric::backend::tcp::{
-    CloseReason, ConnectError, ConnectOptions, SessionHandler, TcpEndpoint,
+    CloseReason, ConnectError, ConnectOptions, Lease, SessionHandler, TcpEndpoint,
 };
 use lockwright_fabric::{Message, PeerId};
 use std::sync::Weak;
@@ -123,12 +123,18 @@ impl Session {
         each!(self, ep => ep.silence())
     }
 
-    pub(crate) fn heartbeat(&self) -> Duration {
-        each!(self, ep => ep.heartbeat())
+    /// The time since this client sent the last message that the server is known to have received.
+    pub(crate) fn acknowledged(&self) -> Duration {
+        each!(self, ep => ep.acknowledged())
     }
 
-    pub(crate) fn grace(&self) -> Duration {
-        each!(self, ep => ep.grace())
+    /// The lease that the server gives.
+    pub(crate) fn lease(&self) -> Lease {
+        match self {
+            Self::Tcp(ep) => ep.lease(),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(ep) => Lease { heartbeat: ep.heartbeat(), grace: ep.grace() },
+        }
     }
 
     pub(crate) fn epoch(&self) -> u64 {

@@ -2,9 +2,9 @@
 
 use super::auth::{Exchange, Secret, Side, random_bytes};
 use super::close_reason::CloseReason;
-use super::connection::MISSED_HEARTBEATS;
 use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, Welcome};
 use super::incoming::{Incoming, ReadError};
+use super::lease::MISSED_HEARTBEATS;
 use super::link::Link;
 use super::outgoing::Outgoing;
 use super::stream;
@@ -13,7 +13,7 @@ use super::tls::TlsClient;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -107,6 +107,8 @@ pub(super) struct Connection {
     pub(super) incoming: Arc<Mutex<Incoming>>,
     pub(super) out: Arc<Outgoing>,
     pub(super) welcome: Welcome,
+    /// Just before it was asked for.
+    pub(super) asked: std::time::Instant,
 }
 
 /// Connects, for a new session or to resume one after message `seen`.
@@ -117,12 +119,12 @@ pub(super) async fn open(
     epoch: u64,
     seen: u64,
 ) -> Result<Connection, ConnectError> {
-    let nonce = random_bytes();
+    let (nonce, asked) = (random_bytes(), std::time::Instant::now());
     let hello = Hello { features: 0, session, epoch, seen, nonce, name: options.name.clone() };
     let opening = async {
         let (mut incoming, out) = dial(address, options).await?;
         match handshake(&mut incoming, &out, options, hello).await {
-            Ok(welcome) => Ok(Connection { incoming: Arc::new(Mutex::new(incoming)), out, welcome }),
+            Ok(welcome) => Ok(Connection { incoming: Arc::new(Mutex::new(incoming)), out, welcome, asked }),
             Err(error) => {
                 out.close();
                 Err(error)
@@ -184,10 +186,17 @@ pub(super) async fn run_session(
     let link = &guard.0;
     let mut connection = connection;
     loop {
-        let reason = read(link, connection).await;
-        if let Some(reason) = reason {
-            link.end(&reason);
-        }
+        let close = CloseAtDrop(Arc::clone(&connection.out));
+        // The server takes a closed connection for the end of this process. One that went silent stays open until the
+        // session is resumed or over: whatever is held here is held until the lease is over.
+        let _silent = match read(link, &connection).await {
+            ReadEnd::Silent => Some(close),
+            ReadEnd::Broken => None,
+            ReadEnd::Over(reason) => {
+                link.end(&reason);
+                None
+            }
+        };
         if !link.connection_lost() {
             return;
         }
@@ -212,35 +221,45 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// Processes the server's frames until the connection breaks. The close reason, if that ended the session.
-async fn read(link: &Link, connection: Connection) -> Option<CloseReason> {
+/// Why a connection is not read any more.
+enum ReadEnd {
+    /// The server did not answer for some heartbeats.
+    Silent,
+    /// It was closed, or broke.
+    Broken,
+    /// The session is over.
+    Over(CloseReason),
+}
+
+/// Processes the server's frames until the connection breaks.
+async fn read(link: &Link, connection: &Connection) -> ReadEnd {
     let Connection { incoming, out, .. } = connection;
-    let _close = CloseAtDrop(&out);
-    let heartbeat = Duration::from_nanos(link.welcome.heartbeat_ns.max(1_000_000));
+    let heartbeat = link.lease().heartbeat.max(Duration::from_millis(1));
     let mut heartbeats = interval_at(Instant::now() + heartbeat, heartbeat);
     heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut silent, mut received) = (0, link.last_received());
     // Frames that followed the welcome.
-    if let Err(reason) = process(link, &mut incoming.lock().unwrap_or_else(PoisonError::into_inner)) {
-        return Some(reason);
+    if let Err(reason) = process(link, &mut locked(incoming)) {
+        return ReadEnd::Over(reason);
     }
     loop {
         tokio::select! {
             biased;
-            read = poll_fn(|cx| poll_read(link, &incoming, cx)) => match read {
+            read = poll_fn(|cx| poll_read(link, incoming, cx)) => match read {
                 Ok(None) => {}
-                Ok(reason) => return reason,
-                Err(_) => return None,
+                Ok(Some(reason)) => return ReadEnd::Over(reason),
+                Err(_) => return ReadEnd::Broken,
             },
-            () = out.closed() => return None,
+            () = out.closed() => return ReadEnd::Broken,
             _ = heartbeats.tick() => {
                 // Threads in `read_blocking` may have read the connection.
                 let last = std::mem::replace(&mut received, link.last_received());
                 silent = if received == last { silent + 1 } else { 1 };
                 if silent > MISSED_HEARTBEATS {
-                    return None;
+                    return ReadEnd::Silent;
                 }
                 let seen = link.seen();
+                locked(incoming).pings.push_back(link.clock.now());
                 out.push(|bytes| Frame::Ping { seen }.encode(bytes));
             }
         }
@@ -253,16 +272,24 @@ fn poll_read(
     incoming: &Mutex<Incoming>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<Option<CloseReason>, ReadError>> {
-    let mut incoming = incoming.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut incoming = locked(incoming);
     ready!(incoming.poll_fill(cx))?;
     link.note_received();
     Poll::Ready(Ok(process(link, &mut incoming).err()))
+}
+
+fn locked(incoming: &Mutex<Incoming>) -> MutexGuard<'_, Incoming> {
+    incoming.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Processes every complete frame.
 pub(super) fn process(link: &Link, incoming: &mut Incoming) -> Result<(), CloseReason> {
     loop {
         match incoming.next() {
+            // Pings are answered in order.
+            Ok(Some(Frame::Pong)) => {
+                incoming.pings.pop_front().into_iter().for_each(|sent| link.acknowledge(sent))
+            }
             Ok(Some(frame)) => link.process(frame)?,
             Ok(None) => return Ok(()),
             Err(error) => return Err(CloseReason::Refused(format!("it sent a malformed frame: {error}"))),
@@ -270,9 +297,9 @@ pub(super) fn process(link: &Link, incoming: &mut Incoming) -> Result<(), CloseR
     }
 }
 
-struct CloseAtDrop<'a>(&'a Outgoing);
+struct CloseAtDrop(Arc<Outgoing>);
 
-impl Drop for CloseAtDrop<'_> {
+impl Drop for CloseAtDrop {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -284,8 +311,8 @@ async fn reconnect(
     address: SocketAddr,
     options: &ConnectOptions,
 ) -> Result<Connection, CloseReason> {
-    let Welcome { session, epoch, grace_ns, .. } = link.welcome;
-    let until = Instant::now() + Duration::from_nanos(grace_ns);
+    let Welcome { session, epoch, .. } = link.welcome;
+    let until = Instant::now() + link.lease().grace;
     let mut pause = FIRST_PAUSE;
     while link.close_reason().is_none() {
         let attempt = open(address, options, session, epoch, link.seen());

@@ -25,8 +25,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// How long a refused client has to read the reason and close.
 const REFUSED_LINGER: Duration = Duration::from_secs(1);
-/// Heartbeat intervals without a frame after which a connection is given up.
-pub(super) const MISSED_HEARTBEATS: u32 = 3;
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -74,8 +72,8 @@ pub(super) async fn serve<H: VerbHost>(
         Ok(Ok((session, number))) => {
             authenticated();
             let connection = Connection { router: &router, session: &session, out: &out, waits: &waits };
-            let end = connection.run(&mut incoming).await;
-            on_connection_end(&router, session, number, &end);
+            let (end, received) = connection.run(&mut incoming).await;
+            on_connection_end(&router, session, number, &end, received);
             end
         }
     };
@@ -101,27 +99,29 @@ impl Drop for CloseOnDrop<'_> {
 
 /// Starts the grace period of a session that lost its connection; ends the session at once if the client ended it or was
 /// refused.
-fn on_connection_end<H: VerbHost>(router: &Arc<Router<H>>, session: Arc<Session>, number: u64, end: &End) {
+fn on_connection_end<H: VerbHost>(
+    router: &Arc<Router<H>>,
+    session: Arc<Session>,
+    number: u64,
+    end: &End,
+    received: Instant,
+) {
     let Some(can_resume) = session.detach(number) else { return };
-    match end {
-        End::Goodbye => router.end(&session, number, SessionEnd::Goodbye),
-        End::Gone | End::Closed if can_resume => {
-            let closed = matches!(end, End::Closed);
-            let router = Arc::downgrade(router);
-            tokio::spawn(async move {
-                let grace = |router: Arc<Router<H>>| {
-                    let ServerOptions { grace, grace_closed, .. } = &router.options;
-                    grace_closed.filter(|_| closed).unwrap_or(*grace)
-                };
-                let Some(grace) = router.upgrade().map(grace) else { return };
-                sleep(grace).await;
-                if let Some(router) = router.upgrade() {
-                    router.end(&session, number, SessionEnd::Lost);
-                }
-            });
+    let ServerOptions { grace, grace_closed, keeps_lease, .. } = router.options;
+    let until = match end {
+        End::Goodbye => return router.end(&session, number, SessionEnd::Goodbye),
+        End::Closed if can_resume => Instant::now() + grace_closed.unwrap_or(grace),
+        // Its client may believe for so long that it has what it had.
+        End::Gone if can_resume || keeps_lease => received + router.options.lease().at_server(),
+        End::Gone | End::Closed | End::Refused(..) => return router.end(&session, number, SessionEnd::Lost),
+    };
+    let router = Arc::downgrade(router);
+    tokio::spawn(async move {
+        sleep_until(until).await;
+        if let Some(router) = router.upgrade() {
+            router.end(&session, number, SessionEnd::Lost);
         }
-        End::Gone | End::Closed | End::Refused(..) => router.end(&session, number, SessionEnd::Lost),
-    }
+    });
 }
 
 async fn handshake<H: VerbHost>(
@@ -212,8 +212,9 @@ struct Connection<'a, H> {
 }
 
 impl<H: VerbHost> Connection<'_, H> {
-    async fn run(&self, incoming: &mut Incoming) -> End {
-        let patience = self.router.options.heartbeat * MISSED_HEARTBEATS;
+    /// Why it ended, and when something was last received.
+    async fn run(&self, incoming: &mut Incoming) -> (End, Instant) {
+        let patience = self.router.options.lease().silence();
         let mut received = Instant::now();
         let mut silence = pin!(sleep_until(received + patience));
         loop {
@@ -224,19 +225,19 @@ impl<H: VerbHost> Connection<'_, H> {
             });
             self.out.uncork();
             if let Err(end) = handled {
-                return end;
+                return (end, received);
             }
             tokio::select! {
                 biased;
                 // First, so that nothing is executed for a client that sends requests and never reads.
-                () = self.out.closed() => return End::Gone,
+                () = self.out.closed() => return (End::Gone, received),
                 read = incoming.fill() => match read {
                     Ok(()) => received = Instant::now(),
-                    Err(error) => return error.into(),
+                    Err(error) => return (error.into(), received),
                 },
                 () = silence.as_mut() => {
                     if received.elapsed() >= patience {
-                        return End::Gone;
+                        return (End::Gone, received);
                     }
                     silence.as_mut().reset(received + patience);
                 }

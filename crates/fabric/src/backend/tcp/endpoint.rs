@@ -7,6 +7,7 @@ use super::close_reason::CloseReason;
 use super::frame::SessionId;
 use super::futures::{End, Go, Send, Waiting, verbs_of};
 use super::handler::SessionHandler;
+use super::lease::Lease;
 use super::link::Link;
 use super::wire::MAX_TAIL;
 use crate::addr::{PeerId, Value};
@@ -112,14 +113,15 @@ impl TcpEndpoint {
         Duration::from_nanos(self.link.silence_ns())
     }
 
-    /// How often an idle client pings.
-    pub fn heartbeat(&self) -> Duration {
-        Duration::from_nanos(self.link.welcome.heartbeat_ns)
+    /// The time since this client sent the last message that the server is known to have received. The client's
+    /// [lease](Lease) is counted from there.
+    pub fn acknowledged(&self) -> Duration {
+        Duration::from_nanos(self.link.acknowledged_ns())
     }
 
-    /// How long the session outlives its connection.
-    pub fn grace(&self) -> Duration {
-        Duration::from_nanos(self.link.welcome.grace_ns)
+    /// The lease that the server gives.
+    pub fn lease(&self) -> Lease {
+        self.link.lease()
     }
 
     /// The run of the server in which the session began.

@@ -1,6 +1,8 @@
 //! The input buffer of a connection: bytes in, whole frames out.
 
 use super::frame::{Decoded, Frame, FrameError, HEADER, MAX_BODY, decode};
+use crate::wait::Time;
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -27,6 +29,8 @@ pub(super) struct Incoming {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
+    /// Of a client: when each ping was sent that was not answered yet.
+    pub(super) pings: VecDeque<Time>,
 }
 
 impl fmt::Debug for Incoming {
@@ -37,7 +41,7 @@ impl fmt::Debug for Incoming {
 
 impl Incoming {
     pub(super) fn new(reader: impl AsyncRead + Send + Unpin + 'static) -> Self {
-        Self { reader: Box::new(reader), bytes: vec![0; FIRST], start: 0, end: 0 }
+        Self { reader: Box::new(reader), bytes: vec![0; FIRST], start: 0, end: 0, pings: VecDeque::new() }
     }
 
     /// The next frame that has arrived completely.

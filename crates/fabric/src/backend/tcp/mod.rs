@@ -42,6 +42,7 @@ mod futures;
 mod handler;
 mod host;
 mod incoming;
+mod lease;
 mod link;
 mod memory;
 mod outgoing;
@@ -62,6 +63,7 @@ pub use close_reason::CloseReason;
 pub use endpoint::TcpEndpoint;
 pub use handler::SessionHandler;
 pub use host::{HostError, Inbox, SessionEnd, VerbHost};
+pub use lease::Lease;
 pub use memory::InProcHost;
 pub use outgoing::coalesce_writes;
 #[cfg(feature = "rdma")]

@@ -6,6 +6,7 @@
 use super::auth::Secret;
 use super::connection::serve;
 use super::host::VerbHost;
+use super::lease::Lease;
 use super::router::Router;
 use super::session::Backlog;
 use super::stream;
@@ -43,6 +44,9 @@ pub struct ServerOptions {
     /// The grace period after a connection that was closed, as the kernel does for a dead process: a live client reconnects
     /// at once. `None`: as `grace`.
     pub grace_closed: Option<Duration>,
+    /// Whether a session that cannot be resumed, such as that of a client that does not read, lasts until its client's
+    /// [lease](Lease) is over all the same.
+    pub keeps_lease: bool,
     /// The number of this run of the server, larger than those before. `None`: the time.
     pub epoch: Option<u64>,
     /// The time limit of the handshake.
@@ -70,6 +74,7 @@ impl Default for ServerOptions {
             heartbeat: Duration::from_secs(1),
             grace: Duration::from_secs(5),
             grace_closed: None,
+            keeps_lease: false,
             epoch: None,
             handshake: Duration::from_secs(5),
             max_sessions: 64 << 10,
@@ -83,6 +88,11 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
+    /// The lease that clients have.
+    pub const fn lease(&self) -> Lease {
+        Lease { heartbeat: self.heartbeat, grace: self.grace }
+    }
+
     fn is_guarded(&self) -> bool {
         #[cfg(feature = "tls")]
         if self.tls.is_some() {

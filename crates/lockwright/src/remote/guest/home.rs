@@ -133,6 +133,10 @@ impl<W: Way> Space for GuestBackend<W> {
     fn heartbeat(&self) -> Duration {
         self.plain.heartbeat()
     }
+
+    fn stop_time(&self) -> Option<Duration> {
+        self.plain.stop_time()
+    }
 }
 
 impl<W: Way> Locker for GuestBackend<W> {

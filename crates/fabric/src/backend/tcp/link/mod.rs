@@ -19,6 +19,7 @@ use super::close_reason::CloseReason;
 use super::frame::{Frame, Welcome};
 use super::handler::{HandlerRef, SessionHandler};
 use super::incoming::Incoming;
+use super::lease::Lease;
 use super::outgoing::Outgoing;
 use crate::addr::{NodeId, PeerId};
 use crate::backend::clock::Clock;
@@ -33,6 +34,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::runtime::{Handle, Id};
 
 /// Messages are acknowledged at least this often, so that the server can drop them.
@@ -72,6 +74,8 @@ pub(super) struct Link {
     handler: OnceLock<HandlerRef>,
     /// When the last frame arrived.
     last_received: AtomicU64,
+    /// When the last message was sent that the server has received.
+    acknowledged: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -90,7 +94,7 @@ impl Link {
             end: Wakers::default(),
         };
         let welcome_now = welcome.now_ns;
-        Self {
+        let link = Self {
             clock: Clock::showing(Time(welcome_now)),
             welcome,
             mailbox: Mailbox::default(),
@@ -98,8 +102,11 @@ impl Link {
             runtime: Handle::current().id(),
             handler: OnceLock::new(),
             last_received: AtomicU64::new(welcome_now),
+            acknowledged: AtomicU64::new(0),
             state: Mutex::new(state),
-        }
+        };
+        link.acknowledge_connection(connection);
+        link
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -139,6 +146,27 @@ impl Link {
 
     fn handler(&self) -> Option<Arc<dyn SessionHandler>> {
         self.handler.get()?.0.upgrade()
+    }
+
+    /// The lease that the server gives.
+    pub(super) fn lease(&self) -> Lease {
+        let Welcome { heartbeat_ns, grace_ns, .. } = self.welcome;
+        Lease { heartbeat: Duration::from_nanos(heartbeat_ns), grace: Duration::from_nanos(grace_ns) }
+    }
+
+    /// The server has received what was sent at this time.
+    pub(super) fn acknowledge(&self, sent: Time) {
+        self.acknowledged.fetch_max(sent.0, Relaxed);
+    }
+
+    fn acknowledge_connection(&self, connection: &Connection) {
+        let since = u64::try_from(connection.asked.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.acknowledge(Time(self.clock.now().0.saturating_sub(since)));
+    }
+
+    /// Nanoseconds since the last message was sent that the server has received.
+    pub(super) fn acknowledged_ns(&self) -> u64 {
+        self.clock.now().since(Time(self.acknowledged.load(Relaxed)))
     }
 
     /// Frames arrived from the server.
@@ -192,7 +220,6 @@ impl Link {
                 self.answer(id, Answer::Failed(FabricError::PeerLost(PeerId(peer))));
             }
             Frame::Deliver { seq, from, message } => return self.receive(seq, from, message),
-            Frame::Pong => {}
             Frame::Refused { text, .. } => return Err(CloseReason::Refused(text)),
             other => return Err(CloseReason::Refused(format!("it sent an unexpected frame: {other:?}"))),
         }
@@ -263,6 +290,7 @@ impl Link {
         state.requests.retain(|_, request| !request.detached);
         state.phase = Phase::Up(Arc::clone(out), Arc::clone(&connection.incoming));
         drop(state);
+        self.acknowledge_connection(connection);
         self.note_received();
         if let Some(handler) = self.handler() {
             handler.reconnected();

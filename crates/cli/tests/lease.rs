@@ -1,0 +1,121 @@
+//! Commands under a lock of a server, and a network between them that stops forwarding: the old command has ended before
+//! the new one begins.
+
+mod started;
+
+use started::Started;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+fn lockwright(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockwright"));
+    command.args(args).env_remove("LOCKWRIGHT_SPACE").env_remove("LOCKWRIGHT_SECRET_FILE");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A way to the server at `server` that forwards nothing, and closes nothing, once the flag is set.
+fn network(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, hangs) = (listener.local_addr().unwrap(), Arc::<AtomicBool>::default());
+    let hung = Arc::clone(&hangs);
+    std::thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let Ok(far) = TcpStream::connect(server) else { continue };
+            let ways = [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)];
+            for (mut from, mut to) in ways {
+                let hung = Arc::clone(&hung);
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 4096];
+                    while let Ok(read @ 1..) = from.read(&mut bytes) {
+                        while hung.load(SeqCst) {
+                            std::thread::sleep(Duration::from_millis(5));
+                        }
+                        if to.write_all(&bytes[..read]).is_err() {
+                            return;
+                        }
+                    }
+                    // What has ended on one side is not closed on the other: a network does not do that.
+                    std::mem::forget((from, to));
+                });
+            }
+        }
+    });
+    (address, hangs)
+}
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("lockwright-lease-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The last number in a file of lines; the last line may be cut off.
+fn last_ns(path: &Path) -> u64 {
+    let text = fs::read_to_string(path).unwrap();
+    let whole = &text[..=text.rfind('\n').unwrap()];
+    whole.lines().last().unwrap().parse().unwrap()
+}
+
+#[test]
+fn in_a_network_hang_the_old_command_has_ended_before_the_new_one_begins() {
+    let scratch = Scratch::new("hang");
+    let served = Started::new(lockwright(&[
+        "serve",
+        "--json",
+        "--listen",
+        "127.0.0.1:0",
+        "--grace",
+        "2.5",
+        "--heartbeat",
+        "0.1",
+    ]));
+    let said: serde_json::Value = serde_json::from_str(&served.line).unwrap();
+    let address: SocketAddr = said["listening"].as_str().unwrap().parse().unwrap();
+    let (through, hangs) = network(address);
+    let (old, new) = (scratch.0.join("old"), scratch.0.join("new"));
+    // It does not heed SIGTERM, and says all the time that it is there.
+    let script = "trap '' TERM; echo in; while :; do date +%s%N >> \"$0\"; done";
+    let space = format!("tcp://{through}/stock");
+    let holder = Started::new(lockwright(&[
+        "run",
+        "--space",
+        &space,
+        "--kill-after",
+        "0.5",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        script,
+        old.to_str().unwrap(),
+    ]));
+    assert_eq!(holder.line, "in");
+    let space = format!("tcp://{address}/stock");
+    let script = "date +%s%N > \"$0\"";
+    let rival = lockwright(&["run", "--space", &space, "a", "--", "sh", "-c", script, new.to_str().unwrap()]);
+    let mut rival = { rival }.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    hangs.store(true, SeqCst);
+    assert!(rival.wait().unwrap().success());
+    let (_, _, said) = holder.end();
+    assert!(said.contains("lost"), "{said}");
+    let (began, ended) = (last_ns(&new), last_ns(&old));
+    assert!(ended < began, "two commands ran at once, for {} ms at least", (ended - began) / 1_000_000);
+}
