@@ -134,6 +134,22 @@ fn upgraders_of_units_they_do_not_share_do_not_mind_each_other() {
 }
 
 #[test]
+fn a_token_changes_only_by_a_call_of_the_guards_owner() {
+    let server = server();
+    let (one, two) = (rwlock(&server), rwlock(&server));
+    let (mut guard, other) = (one.read().wait().unwrap().into_any(), two.read().wait().unwrap());
+    let token = guard.token();
+    assert_eq!(guard.upgrade_timeout(Duration::from_millis(20)).wait(), Err(ChangeError::TimedOut));
+    waiting(&server, 0);
+    // Behind all that the server had to say about the upgrade.
+    drop(one.try_read().wait().unwrap());
+    assert_eq!(guard.token(), token, "nobody called");
+    drop(other);
+    guard.upgrade().wait().unwrap();
+    assert!(guard.token() > token);
+}
+
+#[test]
 fn an_upgrade_that_is_late_or_dropped_leaves_the_lock_shared_and_held() {
     let server = server();
     let (one, two) = (rwlock(&server), rwlock(&server));

@@ -142,6 +142,5 @@ pub(super) fn cut(
         return Err(ChangeError::Lost { token: grant.token });
     };
     line.say(&ask);
-    let token = line.table.token(grant.id).unwrap_or(grant.token);
-    Ok(rest.map(|id| granted(RemoteGrant { id, token })))
+    Ok(rest.map(|id| granted(RemoteGrant { id, token: grant.token })))
 }

@@ -152,10 +152,9 @@ impl Locker for RemoteBackend {
         true
     }
 
-    /// After a change that nobody waited for it is known here first.
+    /// As the last call returned it: what the server has made of a change that was given up shows with the next one.
     fn token(&self, granted: &Granted) -> u64 {
-        let RemoteGrant { id, token } = grant(granted);
-        self.remote.line().table.token(id).unwrap_or(token)
+        grant(granted).token
     }
 
     fn upgrade(&self, granted: &Granted, wait: bool) -> BoxFuture<Result<Granted, ChangeError>> {
