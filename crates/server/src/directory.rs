@@ -12,11 +12,11 @@ use std::time::Duration;
 pub(super) const MAX_NAMES: usize = 1 << 20;
 /// Names out of use that are remembered.
 const REMEMBERED: usize = 4096;
-/// Spaces of a server's own.
+/// Spaces of a server's own; those that no session uses make room for others.
 const MAX_SPACES: usize = 4096;
 
-/// Where a name belongs.
-pub(super) type SpaceNumber = u32;
+/// Where a name belongs. A number is never used again.
+pub(super) type SpaceNumber = u64;
 type Key = (SpaceNumber, Kind, LockName);
 
 /// One lock.
@@ -36,10 +36,23 @@ pub(super) struct Lock {
     pub(super) waited: Duration,
 }
 
+/// One space.
+#[derive(Debug)]
+struct Space {
+    name: Vec<u8>,
+    sessions: usize,
+    /// How often its last session went.
+    left: u64,
+}
+
 /// All names.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
-    spaces: HashMap<Vec<u8>, SpaceNumber>,
+    numbers: HashMap<Vec<u8>, SpaceNumber>,
+    spaces: HashMap<SpaceNumber, Space>,
+    next_space: SpaceNumber,
+    /// Spaces without sessions, the longest first; some may have one again.
+    unused: VecDeque<(SpaceNumber, u64)>,
     ids: HashMap<Key, u64>,
     /// Ids are this server's choice, one after the other, so nobody can make them collide.
     locks: HashMap<u64, Lock, foldhash::fast::RandomState>,
@@ -52,15 +65,43 @@ pub(super) struct Directory {
 impl Directory {
     /// The space called `name`. `None` if there are too many.
     pub(super) fn space(&mut self, name: &[u8]) -> Option<SpaceNumber> {
-        if let Some(number) = self.spaces.get(name) {
+        if let Some(number) = self.numbers.get(name) {
             return Some(*number);
         }
-        if self.spaces.len() >= MAX_SPACES {
-            return None;
+        while self.spaces.len() >= MAX_SPACES {
+            let (oldest, time) = self.unused.pop_front()?;
+            if self.spaces.get(&oldest).is_some_and(|space| space.sessions == 0 && space.left == time) {
+                let space = self.spaces.remove(&oldest).expect("just seen");
+                self.numbers.remove(&space.name);
+            }
         }
-        let number = self.spaces.len() as SpaceNumber;
-        self.spaces.insert(name.to_vec(), number);
+        let number = self.next_space;
+        self.next_space += 1;
+        self.numbers.insert(name.to_vec(), number);
+        self.spaces.insert(number, Space { name: name.to_vec(), sessions: 0, left: 0 });
         Some(number)
+    }
+
+    /// A session is in the space, which was just found.
+    pub(super) fn enter(&mut self, number: SpaceNumber) {
+        self.spaces.get_mut(&number).expect("a space that was found is there").sessions += 1;
+    }
+
+    /// A session that was in the space is over, with all its handles and requests.
+    pub(super) fn leave(&mut self, number: SpaceNumber) {
+        let space = self.spaces.get_mut(&number).expect("a space with sessions is there");
+        space.sessions -= 1;
+        if space.sessions == 0 {
+            space.left += 1;
+            self.unused.push_back((number, space.left));
+        }
+        // Every space is in it once, if it is to be: what is behind is about uses that ended before.
+        if self.unused.len() > 2 * MAX_SPACES {
+            let spaces = &self.spaces;
+            self.unused.retain(|(number, time)| {
+                spaces.get(number).is_some_and(|space| space.sessions == 0 && space.left == *time)
+            });
+        }
     }
 
     pub(super) fn spaces(&self) -> usize {

@@ -135,6 +135,11 @@ impl Durable {
         text
     }
 
+    /// The server's identity.
+    pub(super) const fn id(&self) -> u128 {
+        0
+    }
+
     /// The first token of this run.
     pub(super) const fn first_token(&self) -> u64 {
         self.first_token

@@ -27,7 +27,7 @@ use crate::durable::Durable;
 use crate::exported::{self, Exported};
 use crate::lent::Lent;
 use crate::lents;
-use crate::session::{MAX_REQUESTS, RequestRecord, Session, Stage, Target};
+use crate::session::{MAX_REQUESTS, RequestRecord, Session, Space, Stage, Target};
 use crate::totals::Totals;
 use lockwright::wire::{DenyReason, Kind, Request, RequestId, Response, Units, slot};
 use lockwright_fabric::Time;
@@ -178,9 +178,10 @@ impl LockTable {
     /// Requests that come less often. Everything before them is decided.
     fn handle_rare(&mut self, peer: u32, request: Request) {
         match request {
-            Request::Open { version, key, space, one_sided } => {
-                if let Err(why) = self.open_space(peer, version, key, &space, one_sided) {
-                    self.refuse(peer, 0, why);
+            Request::Open { version, key, space, one_sided, seen } => {
+                match self.open_space(peer, version, key, &space, one_sided) {
+                    Ok(()) => self.raise_tokens(seen),
+                    Err(why) => self.refuse(peer, 0, why),
                 }
             }
             Request::Name { handle, kind, name } => self.name(peer, handle, kind, &name),
@@ -192,6 +193,12 @@ impl LockTable {
                     Some(Target::Exported(_) | Target::Lent { .. }) => self.say(peer, &Response::Lost { id }),
                     None => self.refuse(peer, id, "the claim names a lock that was refused or never named"),
                 }
+            }
+            Request::Claimed { key } => self.all_claimed(key),
+            Request::Stopped { key } => self.release_all(peer, key),
+            Request::Identify { id } => {
+                let server = self.durable.id();
+                self.say(peer, &Response::Server { id, server });
             }
             Request::List { id } => self.answer_in_pages(peer, id, Self::list),
             Request::Heat { id } => self.answer_in_pages(peer, id, Self::list_heat),
@@ -319,6 +326,9 @@ impl LockTable {
         }
         for target in session.handles.into_values() {
             self.close(session.space.as_ref(), target);
+        }
+        if let Some(Space::Own(number)) = session.space {
+            self.directory.leave(number);
         }
         self.core.depart(ClientId(peer), &mut self.replies);
         self.free.push(peer);

@@ -60,7 +60,7 @@ impl Office {
         let mut visitor = Visitor { peer, seq: 0 };
         self.say(
             &mut visitor,
-            &Request::Open { version: VERSION, key: 1, space: Vec::new(), one_sided: false },
+            &Request::Open { version: VERSION, key: 1, space: Vec::new(), one_sided: false, seen: 0 },
         );
         for handle in 0..=NAMES {
             let kind = if handle == RANGES { Kind::Ranges } else { Kind::Keyed };
@@ -355,7 +355,10 @@ fn older_clients_are_served_and_those_of_the_future_refused_in_one_line() {
         };
         office.dispatcher.attach(peer, Inbox::new(hear));
         let mut visitor = Visitor { peer, seq: 0 };
-        office.say(&mut visitor, &Request::Open { version, key: 1, space: Vec::new(), one_sided: false });
+        office.say(
+            &mut visitor,
+            &Request::Open { version, key: 1, space: Vec::new(), one_sided: false, seen: 0 },
+        );
         office.dispatcher.drain();
         let said = std::mem::take(&mut *office.said.lock().unwrap());
         match &said[..] {
@@ -389,7 +392,13 @@ fn threads_that_ask_at_once_are_all_answered_whoever_is_the_combiner() {
                     seq += 1;
                     dispatcher.deliver(peer, SERVER, &ask.encode(seq));
                 };
-                say(&Request::Open { version: VERSION, key: 1, space: Vec::new(), one_sided: false });
+                say(&Request::Open {
+                    version: VERSION,
+                    key: 1,
+                    space: Vec::new(),
+                    one_sided: false,
+                    seen: 0,
+                });
                 say(&Request::Name { handle: 0, kind: Kind::Keyed, name: LockName::new("a").unwrap() });
                 dispatcher.drain();
                 for round in 0..ROUNDS {

@@ -276,6 +276,20 @@ fn strangers_are_kept_out_and_told_why() {
 }
 
 #[test]
+fn idle_connections_that_never_say_who_they_are_keep_nobody_out() {
+    let server = Server::start(options().secret("a secret of sixteen bytes").unwrap()).unwrap();
+    let open = || Client::options().secret("a secret of sixteen bytes").open(&address(&server)).wait();
+    let before = open().unwrap();
+    let guard = before.mutex("a").unwrap().lock().wait().unwrap();
+    let idle: Vec<_> = (0..600).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+    for _ in 0..3 {
+        open().unwrap();
+    }
+    assert_eq!(guard.unlock().wait(), Ok(()), "whoever is known is not closed for them");
+    drop(idle);
+}
+
+#[test]
 fn nonsense_on_the_wire_disturbs_nobody_else() {
     let server = server();
     let client = client(&server);

@@ -93,6 +93,8 @@ pub struct Table {
     slots: Vec<Option<PendingRequest>>,
     free: Vec<u32>,
     next_id: u64,
+    /// The highest token that the server has given us.
+    seen: u64,
     /// Whether the server has let us into the space.
     pub is_open: bool,
     /// Who we are in the space, if we run its protocol ourselves, and for which time; guests so far.
@@ -174,6 +176,9 @@ impl Table {
         while self.unacked.front().is_some_and(|(seq, _)| *seq <= taken) {
             self.unacked.pop_front();
         }
+        if let Response::Granted { token, .. } | Response::Changed { token, .. } = answer {
+            self.seen = self.seen.max(token);
+        }
         let origin = self.origin;
         let (id, next) = match answer {
             Response::Granted { id, token } => match self.stage(id)? {
@@ -225,7 +230,7 @@ impl Table {
             }
             Response::Changed { id, token, mode } => return self.changed(id, token, mode),
             Response::Unchanged { id, why } => return self.unchanged(id, why),
-            Response::Ack => return None,
+            Response::Server { .. } | Response::Ack => return None,
         };
         let request = self.request(id)?;
         request.stage = next;
@@ -258,7 +263,7 @@ impl Table {
         (self.origin, self.seq, self.is_open) = (origin, 0, false);
         self.unacked.clear();
         let (key, space) = (origin.key, space.to_vec());
-        let mut asks = vec![Request::Open { version: VERSION, key, space, one_sided }];
+        let mut asks = vec![Request::Open { version: VERSION, key, space, one_sided, seen: self.seen }];
         let mut handles: Vec<_> = self.handles.iter().collect();
         handles.sort_by_key(|(handle, _)| **handle);
         asks.extend(handles.into_iter().map(|(handle, (kind, name))| Request::Name {

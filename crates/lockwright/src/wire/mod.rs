@@ -80,6 +80,8 @@ pub enum Request {
         space: Vec<u8>,
         /// Whether the client takes the locks of the space by verbs of its own.
         one_sided: bool,
+        /// The highest token that the client has seen of this server: its next ones are higher.
+        seen: u64,
     },
     /// From now on `handle` stands for this lock.
     Name {
@@ -125,6 +127,18 @@ pub enum Request {
         token: u64,
         epoch: u64,
         key: u128,
+    },
+    /// The client that had a session with this key before a restart has claimed all that it still holds.
+    Claimed {
+        key: u128,
+    },
+    /// The client that had a session with this key, in this run, has stopped what it did under the locks of that session.
+    Stopped {
+        key: u128,
+    },
+    /// Which server this is.
+    Identify {
+        id: RequestId,
     },
     /// Everybody who holds or waits, in pages.
     List {
@@ -188,6 +202,11 @@ pub enum Response {
         more: bool,
         bytes: Vec<u8>,
     },
+    /// The server's identity, which stays with its state.
+    Server {
+        id: RequestId,
+        server: u128,
+    },
     /// Nothing but how far the server got.
     Ack,
     /// Where in the space a lock is, and what is to be added to its tokens.
@@ -238,9 +257,9 @@ impl Request {
     /// The message that says this, as number `seq` of the session.
     pub fn encode(&self, seq: u64) -> Message {
         match self {
-            Request::Open { version, key, space, one_sided } => {
+            Request::Open { version, key, space, one_sided, seen } => {
                 let [low, high] = halves(*key);
-                message(1 | flag(*one_sided, FLAG), *version, [seq, low, high, 0], pack(space))
+                message(1 | flag(*one_sided, FLAG), *version, [seq, low, high, *seen], pack(space))
             }
             Request::Name { handle, kind, name } => {
                 let kind = 2 | flag(*kind == Kind::Ranges, RANGES);
@@ -262,6 +281,15 @@ impl Request {
                 let [low, high] = halves(*key);
                 of_units(7, *id, seq, units, vec![*token, *epoch, low, high])
             }
+            Request::Claimed { key } => {
+                let [low, high] = halves(*key);
+                message(18, 0, [seq, low, high, 0], Vec::new())
+            }
+            Request::Stopped { key } => {
+                let [low, high] = halves(*key);
+                message(19, 0, [seq, low, high, 0], Vec::new())
+            }
+            Request::Identify { id } => message(20, *id, [seq, 0, 0, 0], Vec::new()),
             Request::List { id } => message(8, *id, [seq, 0, 0, 0], Vec::new()),
             Request::Heat { id } => message(9, *id, [seq, 0, 0, 0], Vec::new()),
             Request::Break { id, token, name } => {
@@ -283,7 +311,7 @@ impl Request {
         let ask = match kind & 0xff {
             1 => {
                 let space = unpack(tail).filter(|space| space.len() <= MAX_SPACE)?;
-                Request::Open { version: lock, key: key(a, b), space, one_sided: has(FLAG) }
+                Request::Open { version: lock, key: key(a, b), space, one_sided: has(FLAG), seen: c }
             }
             2 => {
                 let kind = if has(RANGES) { Kind::Ranges } else { Kind::Keyed };
@@ -302,6 +330,9 @@ impl Request {
             11 => Request::Find { id: lock, handle: a },
             15 => Request::Upgrade { id: lock, wait: has(FLAG) },
             16 => Request::Downgrade { id: lock, gives_up: has(FLAG) },
+            18 => Request::Claimed { key: key(a, b) },
+            19 => Request::Stopped { key: key(a, b) },
+            20 => Request::Identify { id: lock },
             17 => Request::Part { id: lock, start: a, end: b, rest: c },
             _ => return None,
         };
@@ -323,6 +354,10 @@ impl Response {
                 message(70, *id, [u64::from(*more), 0, 0, taken], pack(bytes))
             }
             Response::Ack => plain(71, 0, 0),
+            Response::Server { id, server } => {
+                let [low, high] = halves(*server);
+                message(76, *id, [low, high, 0, taken], Vec::new())
+            }
             Response::Found { id, lock, token_base } => {
                 message(72, *id, [*lock, *token_base, 0, taken], Vec::new())
             }
@@ -349,6 +384,7 @@ impl Response {
             69 => Response::Unlocked { id, held: a == 1 },
             70 => Response::Page { id, more: a == 1, bytes: unpack(tail)? },
             71 => Response::Ack,
+            76 => Response::Server { id, server: u128::from(b) << 64 | u128::from(a) },
             72 => Response::Found { id, lock: a, token_base: b },
             73 => Response::Joined { peer: PeerId(u32::try_from(id).ok()?) },
             74 => {

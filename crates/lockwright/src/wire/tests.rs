@@ -6,8 +6,14 @@ fn asks() -> Vec<Request> {
     let name = LockName::new("orders/42").unwrap();
     let units = |mode| Units { handle: 7, mode, start: 3, end: u64::MAX };
     vec![
-        Request::Open { version: VERSION, key: u128::MAX - 5, space: b"stock".to_vec(), one_sided: false },
-        Request::Open { version: 9, key: 1, space: Vec::new(), one_sided: true },
+        Request::Open {
+            version: VERSION,
+            key: u128::MAX - 5,
+            space: b"stock".to_vec(),
+            one_sided: false,
+            seen: 7,
+        },
+        Request::Open { version: 9, key: 1, space: Vec::new(), one_sided: true, seen: 0 },
         Request::Name { handle: 1, kind: Kind::Keyed, name: name.clone() },
         Request::Name { handle: u64::MAX, kind: Kind::Ranges, name: LockName::new([7; 255]).unwrap() },
         Request::Forget { handle: 4 },
@@ -16,6 +22,9 @@ fn asks() -> Vec<Request> {
         Request::Unlock { id: 9, answer: true },
         Request::Unlock { id: 9, answer: false },
         Request::Claim { id: 2, units: units(Mode::Shared), token: 77, epoch: 5, key: 1 << 100 },
+        Request::Claimed { key: 1 << 90 | 3 },
+        Request::Stopped { key: u128::MAX },
+        Request::Identify { id: 21 },
         Request::List { id: 11 },
         Request::Heat { id: 12 },
         Request::Break { id: 13, token: 99, name },
@@ -39,6 +48,7 @@ fn answers() -> Vec<Response> {
         Response::Page { id: 6, more: true, bytes: vec![1; PAGE] },
         Response::Page { id: 6, more: false, bytes: Vec::new() },
         Response::Ack,
+        Response::Server { id: 3, server: 1 << 100 | 5 },
         Response::Found { id: 7, lock: 8, token_base: 9 },
         Response::Joined { peer: PeerId(77) },
         Response::Changed { id: 8, token: u64::MAX, mode: Mode::Exclusive },

@@ -48,6 +48,16 @@ impl LockTable {
         self.say(peer, &Response::Granted { id, token });
     }
 
+    /// The session of an earlier run with this key has claimed all that it still holds.
+    pub(super) fn all_claimed(&mut self, key: u128) {
+        let _ = key;
+    }
+
+    /// The client `peer` has stopped what it did under the locks of its earlier session with this key.
+    pub(super) fn release_all(&mut self, peer: u32, key: u128) {
+        let _ = (peer, key);
+    }
+
     /// Who holds what conflicts with these units: session, request, token.
     fn rivals(&self, lock: u64, units: &Units) -> Vec<(u32, RequestId, u64)> {
         let keyed = self.directory.lock(lock).kind == Kind::Keyed;

@@ -1,6 +1,6 @@
 //! How sessions enter a space and name the locks in it.
 
-use super::LockTable;
+use super::{ClientId, CoreRequest, LockTable};
 use crate::exported::Exported;
 use crate::lents;
 use crate::session::{MAX_HANDLES, Space, Target};
@@ -8,6 +8,10 @@ use lockwright::LockName;
 use lockwright::internal::layout::SCHEME;
 use lockwright::wire::{Kind, OLDEST, PAGE, RequestId, Response, VERSION};
 use std::sync::Arc;
+
+/// Clients are believed to have seen tokens below this. It leaves more than any server can use below 2^53, which numbers in
+/// JSON can hold.
+const MAX_SEEN: u64 = (1 << 53) - (1 << 44);
 
 impl LockTable {
     /// The first request of a session: which space it is about.
@@ -24,11 +28,12 @@ impl LockTable {
                 "this server speaks version {VERSION} of lock spaces, the client version {version}"
             ));
         }
-        let space = self.space(name)?;
         let Some(session) = self.session(peer) else { return Ok(()) };
         if session.space.is_some() {
             return Err("a session has one space only".to_owned());
         }
+        let space = self.space(name)?;
+        let Some(session) = self.session(peer) else { return Ok(()) };
         let mut response = Response::Ack;
         match (&space, one_sided) {
             (_, false) => {}
@@ -40,10 +45,21 @@ impl LockTable {
                 return Err("only spaces that are lent have words for clients".to_owned());
             }
         }
+        if let Space::Own(number) = &space {
+            self.directory.enter(*number);
+        }
         let Some(session) = self.session(peer) else { return Ok(()) };
         (session.key, session.space) = (key, Some(space));
         session.say(&response);
         Ok(())
+    }
+
+    /// A client has seen this token: what is granted from now on has higher ones, whatever the clock said at the start.
+    pub(super) fn raise_tokens(&mut self, seen: u64) {
+        if seen < MAX_SEEN {
+            let raise = CoreRequest::Raise { token: seen + 1 };
+            self.core.handle(ClientId(0), raise, &mut self.replies);
+        }
     }
 
     /// The space called `name`, made on first use.
@@ -126,5 +142,94 @@ impl LockTable {
     /// The metrics, as Prometheus reads them; `start` is when the server was started, in seconds since 1970.
     pub(crate) fn metrics(&self, start: f64) -> String {
         self.totals.text(self.directory.in_use(), self.directory.spaces(), self.is_recovering(), start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatcher::Event;
+    use crate::durable::Durable;
+    use lockwright::wire::{Request, Units};
+    use lockwright_fabric::PeerId;
+    use lockwright_fabric::backend::tcp::{Inbox, SessionEnd};
+    use lockwright_fabric::observe::Mode;
+    use std::sync::Mutex;
+
+    fn table() -> LockTable {
+        let (durable, recovering) = Durable::begin(None).unwrap();
+        LockTable::new(durable, recovering, Vec::new(), Vec::new())
+    }
+
+    /// A session, with all that it is told.
+    fn session(table: &mut LockTable) -> (u32, Arc<Mutex<Vec<Response>>>) {
+        let peer = table.admit("1 here test").unwrap();
+        let told = Arc::<Mutex<Vec<Response>>>::default();
+        let heard = Arc::clone(&told);
+        table.session(peer).unwrap().inbox = Some(Inbox::new(move |_: PeerId, message| {
+            heard.lock().unwrap().extend(Response::decode(&message).map(|(_, response)| response));
+            true
+        }));
+        (peer, told)
+    }
+
+    fn enter(table: &mut LockTable, peer: u32, space: &str, seen: u64) {
+        let (version, space) = (VERSION, space.as_bytes().to_vec());
+        let request = Request::Open { version, key: 1, space, one_sided: false, seen };
+        table.apply(peer, Event::Request { seq: 1, request });
+    }
+
+    /// Locks `name`, and says with which token.
+    fn lock(table: &mut LockTable, peer: u32, told: &Mutex<Vec<Response>>) -> u64 {
+        let name = Request::Name { handle: 1, kind: Kind::Keyed, name: LockName::new("a").unwrap() };
+        let units = Units { handle: 1, mode: Mode::Exclusive, start: 0, end: u64::MAX };
+        table.apply(peer, Event::Request { seq: 2, request: name });
+        table.apply(
+            peer,
+            Event::Request { seq: 3, request: Request::Lock { id: 1 << 32, units, wait: true } },
+        );
+        table.decide();
+        let told = told.lock().unwrap();
+        let token = told.iter().find_map(|response| match response {
+            Response::Granted { token, .. } => Some(*token),
+            _ => None,
+        });
+        token.unwrap_or_else(|| panic!("{told:?}"))
+    }
+
+    #[test]
+    fn spaces_that_nobody_uses_make_room_for_new_ones_and_tokens_rise_all_the_same() {
+        let mut table = table();
+        let (stays, _) = session(&mut table);
+        enter(&mut table, stays, "stays", 0);
+        let mut newest = 0;
+        for round in 0..10_000 {
+            let (peer, told) = session(&mut table);
+            enter(&mut table, peer, &format!("space {}", round % 7000), 0);
+            let token = lock(&mut table, peer, &told);
+            assert!(token > newest, "round {round}");
+            newest = token;
+            table.depart(peer, SessionEnd::Goodbye);
+        }
+        let (peer, _) = session(&mut table);
+        enter(&mut table, peer, "stays", 0);
+        let mut number = |peer| match table.session(peer).unwrap().space {
+            Some(Space::Own(number)) => number,
+            _ => panic!("it is in a space"),
+        };
+        assert_eq!(number(peer), number(stays), "a space in use is never given up");
+    }
+
+    #[test]
+    fn a_server_without_state_whose_clock_was_set_back_goes_above_the_tokens_that_its_clients_have_seen() {
+        let mut table = table();
+        let seen = table.durable.first_token() + (3600 << 22);
+        let (peer, told) = session(&mut table);
+        enter(&mut table, peer, "stock", seen);
+        assert!(lock(&mut table, peer, &told) > seen);
+        // What would use up all tokens is nothing that this server has given.
+        let (liar, told) = session(&mut table);
+        enter(&mut table, liar, "other", u64::MAX - 1);
+        assert!(lock(&mut table, liar, &told) < 1 << 53);
     }
 }

@@ -10,7 +10,7 @@ use super::host::{HostError, SessionEnd, VerbHost};
 use super::incoming::{Incoming, ReadError};
 use super::outgoing::{Outgoing, coalesce_writes};
 use super::router::Router;
-use super::server::ServerOptions;
+use super::server::{Handshake, ServerOptions};
 use super::session::Session;
 use crate::addr::PeerId;
 use crate::capability::{AtomicScope, Capabilities};
@@ -55,22 +55,22 @@ impl From<FrameError> for End {
     }
 }
 
-/// Serves one connection to its end. Calls `authenticated` after the handshake.
+/// Serves one connection to its end.
 pub(super) async fn serve<H: VerbHost>(
     router: Arc<Router<H>>,
     mut incoming: Incoming,
     out: Arc<Outgoing>,
-    authenticated: impl FnOnce() + Send,
+    begun: Handshake,
 ) {
     let waits = Arc::<Waits>::default();
     // Also if the server is dropped.
     let _end = CloseOnDrop { out: &out, waits: &waits };
-    let handshake = timeout(router.options.handshake, handshake(&router, &mut incoming, &out));
-    let end = match handshake.await {
+    let handshake = timeout(router.options.handshake, handshake(&router, &mut incoming, &out, &begun)).await;
+    drop(begun);
+    let end = match handshake {
         Err(_) => End::Refused(Refusal::Unexpected, "the handshake took too long".to_owned()),
         Ok(Err(end)) => end,
         Ok(Ok((session, number))) => {
-            authenticated();
             let connection = Connection { router: &router, session: &session, out: &out, waits: &waits };
             let (end, received) = connection.run(&mut incoming).await;
             on_connection_end(&router, session, number, &end, received);
@@ -128,11 +128,15 @@ async fn handshake<H: VerbHost>(
     router: &Arc<Router<H>>,
     incoming: &mut Incoming,
     out: &Arc<Outgoing>,
+    begun: &Handshake,
 ) -> Result<(Arc<Session>, u64), End> {
     let Frame::Hello(hello) = incoming.frame().await? else {
         return Err(End::Refused(Refusal::Unexpected, "a connection begins with a hello".to_owned()));
     };
     let proof = challenge(router, incoming, out, &hello).await?;
+    if !begun.succeeds() {
+        return Err(End::Gone);
+    }
     let fresh = hello.session == SessionId::default();
     let session = if fresh {
         let full = || End::Refused(Refusal::Full, "the server has no room for another client".to_owned());

@@ -13,14 +13,14 @@ use super::stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsServer;
 use crate::message::BoxedRole;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 /// Options of a server.
 ///
@@ -199,9 +199,67 @@ fn new_epoch() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
+/// The connections whose clients have not shown yet who they are. If there are too many, the oldest is closed for a new one,
+/// so that nobody is kept out by connections that do nothing.
+#[derive(Debug, Default)]
+struct Handshakes(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    next: u64,
+    /// `None`: about to be started.
+    tasks: BTreeMap<u64, Option<AbortHandle>>,
+}
+
+impl Handshakes {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of a new one, among at most `max`.
+    fn begin(&self, max: usize) -> u64 {
+        let mut waiting = self.waiting();
+        while waiting.tasks.len() >= max.max(1) {
+            if let Some((_, Some(oldest))) = waiting.tasks.pop_first() {
+                oldest.abort();
+            }
+        }
+        waiting.next += 1;
+        let number = waiting.next;
+        waiting.tasks.insert(number, None);
+        number
+    }
+
+    fn runs(&self, number: u64, task: AbortHandle) {
+        if let Some(handle) = self.waiting().tasks.get_mut(&number) {
+            *handle = Some(task);
+        }
+    }
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Handshake {
+    of: Arc<Handshakes>,
+    number: u64,
+}
+
+impl Handshake {
+    /// The client has shown who it is: it is not closed for others any more. `false` if it has been already.
+    pub(super) fn succeeds(&self) -> bool {
+        self.of.waiting().tasks.remove(&self.number).is_some()
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        self.succeeds();
+    }
+}
+
 /// Accepts connections. Dropping this future ends all of them: they are tasks of its set.
 async fn listen<H: VerbHost>(listener: TcpListener, router: Arc<Router<H>>) {
-    let unauthenticated = Arc::new(Semaphore::new(router.options.max_unauthenticated));
+    let handshakes = Arc::new(Handshakes::default());
     let mut connections = JoinSet::new();
     // The runtime that listens, then the others in turn.
     let mut worker = std::iter::once(None).chain(router.options.workers.iter().map(Some)).cycle();
@@ -209,12 +267,13 @@ async fn listen<H: VerbHost>(listener: TcpListener, router: Arc<Router<H>>) {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    // Clients that never finish their handshake keep others out only until its time limit.
-                    let Ok(permit) = Arc::clone(&unauthenticated).try_acquire_owned() else { continue };
-                    match worker.next().flatten() {
-                        None => connections.spawn(accept(stream, Arc::clone(&router), permit)),
-                        Some(worker) => connections.spawn_on(accept_on(stream, Arc::clone(&router), permit), worker),
+                    let number = handshakes.begin(router.options.max_unauthenticated);
+                    let handshake = Handshake { of: Arc::clone(&handshakes), number };
+                    let task = match worker.next().flatten() {
+                        None => connections.spawn(accept(stream, Arc::clone(&router), handshake)),
+                        Some(worker) => connections.spawn_on(accept_on(stream, Arc::clone(&router), handshake), worker),
                     };
+                    handshakes.runs(number, task);
                 }
                 // Out of file descriptors, most likely: wait for a connection to end.
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -226,22 +285,14 @@ async fn listen<H: VerbHost>(listener: TcpListener, router: Arc<Router<H>>) {
 }
 
 /// Accepts a client on another runtime than the one that listens.
-async fn accept_on<H: VerbHost>(
-    stream: TcpStream,
-    router: Arc<Router<H>>,
-    permit: tokio::sync::OwnedSemaphorePermit,
-) {
+async fn accept_on<H: VerbHost>(stream: TcpStream, router: Arc<Router<H>>, handshake: Handshake) {
     // Deregisters from one runtime and registers with the other.
     if let Ok(stream) = stream.into_std().and_then(TcpStream::from_std) {
-        accept(stream, router, permit).await;
+        accept(stream, router, handshake).await;
     }
 }
 
-async fn accept<H: VerbHost>(
-    stream: TcpStream,
-    router: Arc<Router<H>>,
-    permit: tokio::sync::OwnedSemaphorePermit,
-) {
+async fn accept<H: VerbHost>(stream: TcpStream, router: Arc<Router<H>>, handshake: Handshake) {
     if stream.set_nodelay(true).is_err() {
         return;
     }
@@ -251,8 +302,8 @@ async fn accept<H: VerbHost>(
         let accepted = tokio::time::timeout(router.options.handshake, tls.accept(stream)).await;
         let Ok(Ok(stream)) = accepted else { return };
         let (incoming, out) = stream::sealed(stream, limit);
-        return serve(router, incoming, out, || drop(permit)).await;
+        return serve(router, incoming, out, handshake).await;
     }
     let (incoming, out) = stream::plain(stream, limit);
-    serve(router, incoming, out, || drop(permit)).await;
+    serve(router, incoming, out, handshake).await;
 }
