@@ -109,10 +109,12 @@ impl LockTable {
                 for kind in [Kind::Keyed, Kind::Ranges] {
                     let Some(lock) = self.directory.open(space, kind, name.clone()) else { continue };
                     // The pieces of what was once one range have one token.
-                    let holders = self.holders(lock).filter(|(_, _, held)| *held == token);
-                    let found: Vec<_> =
-                        holders.map(|(holder, request, _)| (holder, request.id, request.before)).collect();
-                    let broken = note_broken(self, token, &found);
+                    let holders =
+                        self.holders(lock).filter(|(_, request, _)| request.owners_token() == Some(token));
+                    let found: Vec<_> = holders
+                        .map(|(holder, request, held)| (holder, request.id, [Some(held), request.before]))
+                        .collect();
+                    let broken = note_broken(self, &found);
                     if broken.is_ok() {
                         found.iter().for_each(|(holder, id, _)| self.take_away(*holder, *id));
                     }
@@ -158,13 +160,8 @@ fn name_sessions(table: &LockTable, entries: &mut [Entry]) {
 }
 
 /// Notes that the grants found are over. Their holders may not have heard of their last change, and claim what was before.
-fn note_broken(
-    table: &mut LockTable,
-    token: u64,
-    found: &[(u32, RequestId, Option<u64>)],
-) -> Result<(), String> {
-    let mut over: Vec<_> =
-        found.iter().flat_map(|(_, _, before)| before.iter().copied().chain([token])).collect();
+fn note_broken(table: &mut LockTable, found: &[(u32, RequestId, [Option<u64>; 2])]) -> Result<(), String> {
+    let mut over: Vec<_> = found.iter().flat_map(|(_, _, tokens)| tokens).flatten().copied().collect();
     over.sort_unstable();
     over.dedup();
     over.into_iter().try_for_each(|token| table.durable.broken(token))
@@ -193,7 +190,7 @@ fn entry(
     now: Instant,
 ) -> Entry {
     let (pid, host, program) = label(&session.label);
-    let token = if let Stage::Held { token } = request.stage { Some(token) } else { None };
+    let token = request.owners_token();
     let state = if token.is_some() { EntryState::Held } else { EntryState::Waiting };
     let mut entry = Entry::new(name, state);
     (entry.shared, entry.range, entry.token) = (request.units.mode == Mode::Shared, range, token);

@@ -76,6 +76,10 @@ pub(super) struct RequestRecord {
     pub(super) upgrades: Option<Instant>,
     /// The token before the last change, of which the client may not have heard yet.
     pub(super) before: Option<u64>,
+    /// The token that its owner knew when it asked for the last upgrade; and the one that it goes on with, since it gave
+    /// that upgrade up: then it is not told of the token since.
+    pub(super) known: Option<u64>,
+    pub(super) kept: Option<u64>,
 }
 
 impl RequestRecord {
@@ -87,7 +91,16 @@ impl RequestRecord {
         stage: Stage,
         queued: bool,
     ) -> Self {
-        Self { id, lock, units, since, stage, queued, change: None, upgrades: None, before: None }
+        let (change, upgrades, before, known, kept) = (None, None, None, None, None);
+        Self { id, lock, units, since, stage, queued, change, upgrades, before, known, kept }
+    }
+
+    /// The token that its owner knows, if it is held.
+    pub(super) fn owners_token(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Held { token } => Some(self.kept.unwrap_or(token)),
+            _ => None,
+        }
     }
 }
 

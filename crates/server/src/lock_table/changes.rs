@@ -79,6 +79,7 @@ impl LockTable {
         let change = if recovering { Change::HeldBack } else { Change::Asked(Mode::Exclusive) };
         (request.change, request.upgrades) = (Some(change), Some(now));
         (request.before, request.queued) = (Some(token), recovering);
+        request.known = Some(request.kept.unwrap_or(token));
         self.counts(lock).for_each(|now| now.asked());
         match &mut self.held_back {
             Some(held_back) => held_back.push((peer, id)),
@@ -111,6 +112,7 @@ impl LockTable {
         if !gives_up {
             request.before = Some(token);
         }
+        request.kept = request.known.filter(|_| gives_up);
         request.change = Some(Change::Asked(Mode::Shared));
         self.asked.push((ClientId(peer), CoreRequest::Downgrade { id: slot(id) }));
     }
@@ -141,7 +143,7 @@ impl LockTable {
             }
             return;
         };
-        let (units, lock, since) = (request.units, request.lock, request.since);
+        let (units, lock, since, kept) = (request.units, request.lock, request.since, request.kept);
         let (token, before) = match request.stage {
             Stage::Held { token } if request.change.is_none() => (token, request.before),
             _ => {
@@ -164,7 +166,7 @@ impl LockTable {
             let stage = Stage::Held { token };
             let right = Units { start: end, ..units };
             let mut right = RequestRecord::new(rest, Some(lock), right, since, stage, false);
-            right.before = before;
+            (right.before, right.kept) = (before, kept);
             let Some(session) = self.session(peer) else { return };
             if let Err(why) = session.put(right) {
                 return self.refuse(peer, 0, why);
@@ -188,7 +190,7 @@ impl LockTable {
         let now = self.now;
         let Some(request) = self.at(peer, place) else { return };
         let waited = now - request.upgrades.unwrap_or(now);
-        (request.change, request.upgrades) = (None, None);
+        (request.change, request.upgrades, request.kept) = (None, None, None);
         (request.stage, request.units.mode) = (Stage::Held { token }, Mode::Exclusive);
         let (id, lock, queued) = (request.id, request.lock, request.queued);
         self.counts(lock).for_each(|now| now.ended(false));
