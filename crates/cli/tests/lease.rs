@@ -3,14 +3,18 @@
 
 mod started;
 
+use lockwright::{ChangeError, Client, LockError, LockGuard, TryLockError};
+use nix::sys::signal::Signal;
 use started::Started;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 fn lockwright(args: &[&str]) -> Command {
@@ -48,6 +52,24 @@ fn network(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
         }
     });
     (address, hangs)
+}
+
+/// An executor that knows nothing of the client.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(outcome) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return outcome;
+        }
+        std::thread::park();
+    }
 }
 
 struct Scratch(PathBuf);
@@ -118,4 +140,35 @@ fn in_a_network_hang_the_old_command_has_ended_before_the_new_one_begins() {
     assert!(said.contains("lost"), "{said}");
     let (began, ended) = (last_ns(&new), last_ns(&old));
     assert!(ended < began, "two commands ran at once, for {} ms at least", (ended - began) / 1_000_000);
+}
+
+#[test]
+fn tries_and_opens_at_a_stopped_server_end_in_bounded_time_and_say_why() {
+    let served = Started::new(lockwright(&["serve", "--json", "--listen", "127.0.0.1:0", "--grace", "600"]));
+    let said: serde_json::Value = serde_json::from_str(&served.line).unwrap();
+    let space = format!("tcp://{}/stock", said["listening"].as_str().unwrap());
+    let options = Client::options().timeout(Duration::from_millis(300));
+    let client = options.open(&space).wait().unwrap();
+    let lock = client.rwlock("a").unwrap();
+    let mut guard = client.rwlock("b").unwrap().read().wait().unwrap().into_any();
+    served.send(Signal::SIGSTOP);
+    let status = format!("/proc/{}/status", served.child.id());
+    while !fs::read_to_string(&status).unwrap().contains("State:\tT") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let late = |error: TryLockError| match error {
+        TryLockError::Failed(LockError::Disconnected(why)) => assert!(why.contains("0.3 s"), "{why}"),
+        error => panic!("{error:?}"),
+    };
+    late(lock.try_write().wait().unwrap_err());
+    late(block_on(lock.try_write()).unwrap_err());
+    assert_eq!(guard.try_upgrade().wait(), Err(ChangeError::TimedOut));
+    assert_eq!(lock.write_timeout(Duration::from_millis(50)).wait().unwrap_err(), LockError::TimedOut);
+    let opened = options.open(&space).wait().map(drop).unwrap_err().to_string();
+    assert!(opened.contains("did not answer within 0.3 s"), "{opened}");
+    // Whatever was given up is not held once the server goes on.
+    served.send(Signal::SIGCONT);
+    let other = options.open(&space).wait().unwrap();
+    assert!(other.rwlock("a").unwrap().write().wait().is_ok());
+    assert!(other.rwlock("b").unwrap().read().wait().is_ok());
 }

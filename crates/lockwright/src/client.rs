@@ -35,6 +35,7 @@ use std::time::Duration;
 pub struct ClientOptions {
     lease: Duration,
     stop: StopTime,
+    timeout: Duration,
     /// Or what is wrong with it.
     secret: Option<Result<tcp::Secret, String>>,
     roots: Option<Vec<u8>>,
@@ -44,14 +45,19 @@ pub struct ClientOptions {
 
 /// How long a process may be silent before others may take its locks.
 const LEASE: Duration = Duration::from_secs(10);
+/// How long a server may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// A shorter lease would be lost by whoever has to wait for the CPU.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+/// A shorter time to answer would be over before any server on another machine could.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(10);
 
 impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             lease: LEASE,
             stop: StopTime::Exactly(Duration::ZERO),
+            timeout: TIMEOUT,
             secret: None,
             roots: None,
             #[cfg(feature = "rdma")]
@@ -71,6 +77,18 @@ impl ClientOptions {
     /// ```
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.max(SHORTEST_LEASE);
+        self
+    }
+
+    /// How long a server may take to answer when a space is opened, and when a lock is only tried (`try_lock` and its like):
+    /// five seconds unless told otherwise. A `lock_timeout` ends by its own time, whatever the server does.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let options = lockwright::Client::options().timeout(Duration::from_millis(500));
+    /// ```
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.max(SHORTEST_TIMEOUT);
         self
     }
 
@@ -153,6 +171,7 @@ impl ClientOptions {
                 device: self.device.clone(),
                 secret: self.secret_for(&server)?,
                 name: wish(&space, one_sided),
+                timeout: self.timeout,
                 ..lockwright_fabric::backend::rdma::RdmaOptions::default()
             })),
         };
@@ -176,6 +195,7 @@ impl ClientOptions {
             secret: self.secret_for(server)?,
             tls,
             name: label(),
+            timeout: self.timeout,
             ..tcp::ConnectOptions::default()
         };
         Ok(Transport::Tcp(Box::new(connect)))

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 fn granted(grant: RemoteGrant) -> Granted {
     Granted { grant: ProtocolGrant::Remote(grant), record: RecordId::default() }
@@ -24,6 +25,7 @@ pub(super) struct Upgrading {
     remote: Arc<Remote>,
     grant: RemoteGrant,
     wait: bool,
+    began: Instant,
     /// It was said, and its outcome has not been seen.
     said: bool,
     elsewhere: Option<Elsewhere>,
@@ -31,7 +33,7 @@ pub(super) struct Upgrading {
 
 impl Upgrading {
     pub(super) fn new(remote: &Arc<Remote>, grant: RemoteGrant, wait: bool) -> Self {
-        Self { remote: Arc::clone(remote), grant, wait, said: false, elsewhere: None }
+        Self { remote: Arc::clone(remote), grant, wait, began: Instant::now(), said: false, elsewhere: None }
     }
 }
 
@@ -54,6 +56,10 @@ impl Future for Upgrading {
                 line.table.keep(id, cx.waker());
                 line.say(&ask);
                 None
+            }
+            // Dropped with what it said.
+            Upgrade::Waiting if !this.wait && this.began.elapsed() >= this.remote.timeout() => {
+                return Poll::Ready(Err(ChangeError::TimedOut));
             }
             Upgrade::Waiting => {
                 line.table.keep(id, cx.waker());

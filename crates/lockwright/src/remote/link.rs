@@ -160,6 +160,7 @@ impl Remote {
         let name = format!("{scheme}://{}/{}", options.server, String::from_utf8_lossy(&options.space));
         let refuse = |why: String| OpenError::Failed { space: name.clone(), why };
         let patience = options.transport.timeout();
+        let until = Instant::now() + patience;
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("lockwright-{scheme}"))
@@ -172,7 +173,6 @@ impl Remote {
         };
         *remote.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         // The server's word on the space.
-        let until = Instant::now() + patience;
         let mut line = remote.line();
         while !line.table.is_open && line.table.fatal.is_none() {
             let left = until.saturating_duration_since(Instant::now());
@@ -187,7 +187,7 @@ impl Remote {
             return Ok(remote);
         }
         remote.close();
-        Err(refuse(fatal.unwrap_or_else(|| "the server did not answer in time".to_owned())))
+        Err(refuse(fatal.unwrap_or_else(|| late(patience))))
     }
 
     pub(crate) fn line(&self) -> MutexGuard<'_, Line> {
@@ -214,8 +214,19 @@ impl Remote {
         &self.options.space
     }
 
-    pub(crate) fn lease(&self) -> Duration {
-        self.line().lease
+    /// How long the server may take to answer a try.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.options.transport.timeout()
+    }
+
+    /// Wakes those whose tries have not been answered in time, and those whose lease is over. Says when to look again.
+    pub(crate) fn look_after(&self) -> Duration {
+        let mut line = self.line();
+        line.expire();
+        let timeout = self.timeout();
+        wake(line.table.late(Instant::now(), timeout));
+        let often = (line.lease / 4).min(timeout / 4).min(Duration::from_secs(1));
+        often.max(Duration::from_millis(5))
     }
 
     /// How long the user of this client may take to stop once a lock is lost.
@@ -354,6 +365,11 @@ impl SessionHandler for Remote {
     }
 }
 
+/// What is said of a server that takes longer than that to answer.
+pub(super) fn late(patience: Duration) -> String {
+    format!("the server did not answer within {:.1} s", patience.as_secs_f64())
+}
+
 /// A number that no other session has.
 pub fn key() -> u128 {
     let random = || RandomState::new().hash_one(Instant::now());
@@ -370,7 +386,9 @@ fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>)
         }
     };
     let remote = runtime.block_on(async {
-        let ep = options.transport.connect(&options.server).await?;
+        let patience = options.transport.timeout();
+        let connecting = tokio::time::timeout(patience, options.transport.connect(&options.server));
+        let ep = connecting.await.unwrap_or_else(|_| Err(late(patience)))?;
         let remote = Arc::new_cyclic(|me| Remote {
             line: Mutex::new(Line {
                 table: Table::default(),

@@ -33,7 +33,7 @@ pub(crate) use link::{Remote, RemoteOptions};
 
 use self::driver::Elsewhere;
 use self::table::Stage;
-use crate::error::{ChangeError, HandleError, LostReason};
+use crate::error::{ChangeError, HandleError, LockError, LostReason};
 use crate::home::{
     Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
 };
@@ -46,7 +46,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A space behind a server.
 #[derive(Debug)]
@@ -115,8 +115,7 @@ impl Space for RemoteBackend {
     }
 
     fn heartbeat(&self) -> Duration {
-        self.remote.line().expire();
-        (self.remote.lease() / 4).min(Duration::from_secs(1))
+        self.remote.look_after()
     }
 
     fn stop_time(&self) -> Option<Duration> {
@@ -205,13 +204,20 @@ struct Asking {
     remote: Arc<Remote>,
     units: Units,
     wait: bool,
+    began: Instant,
     id: Option<RequestId>,
     elsewhere: Option<Elsewhere>,
 }
 
 impl Asking {
     fn new(remote: &Arc<Remote>, claim: &Claim, wait: bool) -> Self {
-        Self { remote: Arc::clone(remote), units: units(claim), wait, id: None, elsewhere: None }
+        let (remote, began) = (Arc::clone(remote), Instant::now());
+        Self { remote, units: units(claim), wait, began, id: None, elsewhere: None }
+    }
+
+    /// Whether it is only tried, and the server has had its time to answer.
+    fn is_late(&self) -> bool {
+        !self.wait && self.began.elapsed() >= self.remote.timeout()
     }
 }
 
@@ -238,6 +244,13 @@ impl Future for Asking {
         // A grant that lay here for longer than the lease is nobody's any more.
         line.expire();
         match line.table.stage(id) {
+            Some(Stage::Wanted { .. }) if this.is_late() => {
+                this.id = None;
+                drop(line);
+                this.remote.give_up(id);
+                let why = link::late(this.remote.timeout());
+                Poll::Ready(Err(Refused::Error(LockError::Disconnected(why))))
+            }
             Some(Stage::Wanted { .. }) => {
                 line.table.keep(id, cx.waker());
                 drop(line);
@@ -254,7 +267,13 @@ impl Future for Asking {
             _ => {
                 this.id = None;
                 match line.table.take(id) {
-                    Some(Stage::Failed(refused)) => Poll::Ready(Err(refused)),
+                    Some(Stage::Failed(refused)) => {
+                        if let Refused::Error(LockError::Disconnected(_)) = refused {
+                            // The server may still have it, should the session be resumed.
+                            line.say(&Request::Unlock { id, answer: false });
+                        }
+                        Poll::Ready(Err(refused))
+                    }
                     other => {
                         unreachable!("a request that is waited for is wanted, granted or failed: {other:?}")
                     }

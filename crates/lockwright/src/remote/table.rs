@@ -323,6 +323,16 @@ impl Table {
         woken
     }
 
+    /// Whom to wake because a try, of a lock or of an upgrade, has not been answered for `timeout`.
+    pub fn late(&mut self, now: Instant, timeout: Duration) -> Vec<Waker> {
+        let late = |request: &&mut PendingRequest| {
+            let only_tried =
+                matches!(request.stage, Stage::Wanted { wait: false }) || request.change.is_tried();
+            only_tried && now.saturating_duration_since(request.since) >= timeout
+        };
+        self.slots.iter_mut().flatten().filter(late).filter_map(|request| request.waker.take()).collect()
+    }
+
     /// The server wants nothing to do with us: everything fails. Returns whom to wake.
     pub fn fail(&mut self, why: &str) -> Vec<Waker> {
         self.fatal = Some(why.to_owned());

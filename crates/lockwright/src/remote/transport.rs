@@ -60,6 +60,9 @@ impl Transport {
                 Self::Tcp(options) => {
                     let session = TcpEndpoint::connect(address, (**options).clone()).await;
                     session.map(Session::Tcp).map_err(|error| {
+                        if let ConnectError::TimedOut = error {
+                            return super::link::late(options.timeout);
+                        }
                         let unproven = matches!(error, ConnectError::Unproven);
                         let file = unproven.then(|| secret::left_for(server)).flatten();
                         file.map_or(error.to_string(), |file| {

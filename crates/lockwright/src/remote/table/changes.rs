@@ -36,6 +36,10 @@ impl Change {
         matches!(self, Change::None)
     }
 
+    pub(super) const fn is_tried(&self) -> bool {
+        matches!(self, Change::Upgrading { wait: false })
+    }
+
     /// After a restart: the claim is said as of a shared lock, which is all there is to a downgrade. An upgrade is said again.
     pub(super) fn ask_again(&mut self, id: RequestId) -> Option<Request> {
         match *self {
@@ -80,6 +84,7 @@ impl Table {
         match request.change {
             Change::None => {
                 request.change = Change::Upgrading { wait };
+                request.since = std::time::Instant::now();
                 Upgrade::Said(Request::Upgrade { id, wait })
             }
             _ => Upgrade::Waiting,
