@@ -8,7 +8,7 @@ use super::connection::serve;
 use super::host::VerbHost;
 use super::lease::Lease;
 use super::router::Router;
-use super::session::Backlog;
+use super::session_state::Backlog;
 use super::stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsServer;
