@@ -19,7 +19,7 @@ impl Bare {
     /// # Errors
     /// If there is no randomness to be had.
     pub fn new() -> io::Result<Self> {
-        let (durable, recovering) = Durable::begin(None)?;
+        let (durable, recovering) = Durable::begin(None, std::time::Duration::ZERO)?;
         Ok(Self(Dispatcher::new(LockTable::new(durable, recovering, vec![], vec![]))))
     }
 

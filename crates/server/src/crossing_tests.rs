@@ -202,7 +202,7 @@ impl World {
 
     fn start(&mut self) {
         self.dispatcher = None;
-        let (durable, recovering) = Durable::begin(Some(&self.path)).unwrap();
+        let (durable, recovering) = Durable::begin(Some(&self.path), std::time::Duration::ZERO).unwrap();
         self.epoch = durable.epoch;
         self.dispatcher = Some(Dispatcher::new(LockTable::new(durable, recovering, vec![], vec![])));
     }

@@ -260,10 +260,11 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         return Err(ServeError::Exposed(listen));
     }
     let (secret, made) = admission(&exports, &lends, secret, listen)?;
-    let (durable, recovering) = Durable::begin(state.as_deref()).map_err(|error| ServeError::State {
-        path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
-        why: error.to_string(),
-    })?;
+    let (durable, recovering) =
+        Durable::begin(state.as_deref(), lease.at_server()).map_err(|error| ServeError::State {
+            path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
+            why: error.to_string(),
+        })?;
     let metrics = match metrics {
         Some(address) => Some(
             tokio::net::TcpListener::bind(address)
@@ -292,8 +293,10 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     #[cfg(not(feature = "rdma"))]
     let by = lent::By::Cpu;
     let lends = lends.iter().map(|name| Lent::new(name, by, durable.epoch)).collect();
+    // So long may clients hold on that were cut off when the last run ended.
+    let wait = durable.lease();
     if recovering {
-        tracing::info!(?grace, "restarted: waiting for those who held locks");
+        tracing::info!(?wait, "restarted: waiting for those who held locks");
     }
     let dispatcher = Dispatcher::new(LockTable::new(durable, recovering, exports, lends));
     lents::employ(dispatcher.lends())?;
@@ -316,7 +319,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     Ok(Both {
         #[cfg(feature = "rdma")]
         rdma,
-        tcp: Started { server, dispatcher, workers, metrics, recovering: recovering.then_some(grace), left },
+        tcp: Started { server, dispatcher, workers, metrics, recovering: recovering.then_some(wait), left },
     })
 }
 

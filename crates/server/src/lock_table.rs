@@ -78,11 +78,12 @@ pub(crate) struct LockTable {
 impl LockTable {
     /// An empty table, which starts tasks on the calling thread's runtime. `recovering`: claims are to be heard first.
     pub(crate) fn new(
-        durable: Durable,
+        mut durable: Durable,
         recovering: bool,
         exports: Vec<String>,
         lent: Vec<Arc<Lent>>,
     ) -> Self {
+        durable.track_holders(!recovering);
         let mut core = Core::new(Limits { clients: MAX_SESSIONS as u32 + 2, ids: MAX_REQUESTS });
         core.handle(ClientId(0), CoreRequest::Raise { token: durable.first_token() }, &mut Vec::new());
         Self {
@@ -128,6 +129,7 @@ impl LockTable {
     /// So many events are about to be applied, and it is `now`.
     pub(crate) fn begin_batch(&mut self, now: Instant, size: usize) {
         self.now = now;
+        self.durable.retry(now);
         self.totals.passes += 1;
         self.totals.messages += size as u64;
     }
@@ -318,6 +320,9 @@ impl LockTable {
                 tracing::error!("{why}");
             }
         }
+        if session.noted {
+            self.durable.holds_no_more(peer);
+        }
         if let Some(client) = &session.lent {
             client.depart(how);
         }
@@ -474,6 +479,10 @@ impl LockTable {
         }
         let now = self.now;
         let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::as_mut) else { return };
+        if !session.noted {
+            session.noted = true;
+            self.durable.holds(peer, session.key);
+        }
         let Some(request) = session.slots.get_mut(place as usize).and_then(Option::as_mut) else { return };
         if request.change.is_some() {
             return self.upgraded(peer, place, token);

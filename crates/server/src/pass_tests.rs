@@ -36,7 +36,12 @@ struct Visitor {
 }
 
 fn dispatcher() -> Dispatcher {
-    Dispatcher::new(LockTable::new(Durable::begin(None).unwrap().0, false, vec![], vec![]))
+    Dispatcher::new(LockTable::new(
+        Durable::begin(None, std::time::Duration::ZERO).unwrap().0,
+        false,
+        vec![],
+        vec![],
+    ))
 }
 
 impl Office {

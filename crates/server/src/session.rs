@@ -120,6 +120,8 @@ pub(super) struct Session {
     /// Requests taken, and how many of them it knows to be.
     pub(super) taken: u64,
     pub(super) told: u64,
+    /// Whether it is written down that it may hold something.
+    pub(super) noted: bool,
     /// Which of all sessions: numbers of clients are used again.
     pub(super) serial: u64,
 }

@@ -207,6 +207,25 @@ fn after_a_restart_holders_keep_their_locks_and_nobody_else_gets_them() {
 }
 
 #[test]
+fn a_recovery_ends_when_everybody_who_held_something_has_claimed() {
+    let state = Scratch::new("recovery");
+    let options = options().grace(Duration::from_secs(600)).state(&state.0);
+    let server = Server::start(options.clone()).unwrap();
+    let (one, two, idle) = (client(&server), client(&server), client(&server));
+    let held =
+        [one.mutex("a").unwrap().lock().wait().unwrap(), two.mutex("b").unwrap().lock().wait().unwrap()];
+    let tokens = held.each_ref().map(|guard| guard.token());
+    let listen = server.address();
+    drop(server);
+    let server = Server::start(options.listen(listen)).unwrap();
+    assert!(server.began_recovering());
+    let next = idle.mutex("c").unwrap().lock_timeout(LONG).wait().unwrap();
+    assert!(tokens.iter().all(|token| *token < next.token()));
+    assert!(idle.mutex("a").unwrap().try_lock().wait().is_err(), "what was claimed is held");
+    assert_eq!(held.map(|guard| guard.unlock().wait()), [Ok(()), Ok(())]);
+}
+
+#[test]
 fn who_comes_back_too_late_has_lost_its_lock() {
     let state = Scratch::new("late");
     let server = Server::start(options().state(&state.0)).unwrap();

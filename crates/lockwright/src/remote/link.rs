@@ -94,6 +94,21 @@ impl Line {
         }
     }
 
+    /// Takes a request out, and tells the server if that was the last of what was lost with an earlier session.
+    pub(crate) fn take(&mut self, id: crate::wire::RequestId) -> Option<super::table::Stage> {
+        let taken = self.table.take(id);
+        self.say_stopped();
+        taken
+    }
+
+    fn say_stopped(&mut self) {
+        if self.ep.is_some() {
+            for ask in self.table.stopped() {
+                self.say(&ask);
+            }
+        }
+    }
+
     /// The connection, if there is one that a thread can read by itself.
     fn readable(&self) -> Option<TcpEndpoint> {
         self.ep.as_ref().and_then(Session::readable)
@@ -237,7 +252,7 @@ impl Remote {
     /// Gives a request up, whether it waits or was granted, and waits for nothing.
     pub(crate) fn give_up(&self, id: crate::wire::RequestId) {
         let mut line = self.line();
-        if line.table.take(id).is_some() {
+        if line.take(id).is_some() {
             line.say(&Request::Unlock { id, answer: false });
         }
     }
@@ -279,6 +294,10 @@ impl Remote {
         }
         let fate = ep.close_reason();
         line.ep = Some(ep);
+        if let Some(ask) = line.table.claimed() {
+            line.say(&ask);
+        }
+        line.say_stopped();
         drop(line);
         // Over before anybody could be told.
         if let Some(fate) = fate {

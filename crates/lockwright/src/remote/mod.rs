@@ -316,12 +316,12 @@ impl Future for Unlocking {
                     line.say(&Request::Unlock { id, answer: true });
                 }
                 Some(Stage::Lost(_)) | None => {
-                    line.table.take(id);
+                    line.take(id);
                     return Poll::Ready(Err(Lost::Recovered));
                 }
                 // The server frees what nobody claims.
                 _ => {
-                    line.table.take(id);
+                    line.take(id);
                     return Poll::Ready(Err(Lost::Fabric(FabricError::PeerLost(wire::SERVER))));
                 }
             }
@@ -332,7 +332,7 @@ impl Future for Unlocking {
             self.elsewhere = self.elsewhere.take().or_else(|| remote.driver().wait_elsewhere());
             return Poll::Pending;
         }
-        Poll::Ready(match line.table.take(id) {
+        Poll::Ready(match line.take(id) {
             Some(Stage::Unlocked { held: true }) => Ok(()),
             Some(Stage::Unlocked { held: false } | Stage::Lost(_)) => Err(Lost::Recovered),
             _ => Err(Lost::Fabric(FabricError::PeerLost(wire::SERVER))),
@@ -344,10 +344,10 @@ impl Drop for Unlocking {
     fn drop(&mut self) {
         // Not begun: the lock must not stay held. Half-way: nobody wants the answer any more.
         let mut line = self.remote.line();
-        if !self.begun && line.table.take(self.id).is_some() {
+        if !self.begun && line.take(self.id).is_some() {
             line.say(&Request::Unlock { id: self.id, answer: false });
         } else if self.begun {
-            line.table.take(self.id);
+            line.take(self.id);
         }
     }
 }

@@ -93,6 +93,10 @@ pub struct Table {
     slots: Vec<Option<PendingRequest>>,
     free: Vec<u32>,
     next_id: u64,
+    /// The key of the session with the last run of the server, until the server has heard that all is claimed.
+    claimed: Option<u128>,
+    /// Keys of earlier sessions with this run of the server, in which something may have been lost.
+    ended: Vec<u128>,
     /// The highest token that the server has given us.
     seen: u64,
     /// Whether the server has let us into the space.
@@ -259,7 +263,14 @@ impl Table {
     /// A new session begins. What is held is claimed if the server was restarted, and lost if it was not.
     #[must_use]
     pub fn begin_session(&mut self, origin: Origin, space: &[u8], one_sided: bool) -> Vec<Message> {
-        let restarted = self.origin.epoch != origin.epoch;
+        let before = self.origin;
+        let restarted = before.epoch != origin.epoch;
+        if restarted {
+            self.claimed = (before.epoch != 0).then_some(before.key);
+            self.ended.clear();
+        } else {
+            self.ended.push(before.key);
+        }
         (self.origin, self.seq, self.is_open) = (origin, 0, false);
         self.unacked.clear();
         let (key, space) = (origin.key, space.to_vec());
@@ -321,6 +332,22 @@ impl Table {
             woken.extend(request.waker.take());
         }
         woken
+    }
+
+    /// What to say behind all claims.
+    #[must_use]
+    pub fn claimed(&mut self) -> Option<Request> {
+        self.claimed.take().map(|key| Request::Claimed { key })
+    }
+
+    /// What to say once nobody has a guard any more of what was lost: whoever waits for it need not wait for a lease.
+    #[must_use]
+    pub fn stopped(&mut self) -> Vec<Request> {
+        let lost = |request: &PendingRequest| matches!(request.stage, Stage::Lost(_));
+        if self.ended.is_empty() || self.slots.iter().flatten().any(lost) {
+            return Vec::new();
+        }
+        self.ended.drain(..).map(|key| Request::Stopped { key }).collect()
     }
 
     /// Whom to wake because a try, of a lock or of an upgrade, has not been answered for `timeout`.

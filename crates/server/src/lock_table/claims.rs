@@ -18,10 +18,12 @@ impl LockTable {
     ) {
         let heard =
             self.is_recovering() && units.start < units.end && self.durable.accepts(epoch, key, token);
-        if !heard || self.durable.before_grant(token).is_err() {
+        if !heard {
             self.totals.lost += 1;
             return self.say(peer, &Response::Lost { id });
         }
+        // If it cannot be written, this run is not open for the next one either, which hears the claim again.
+        let _ = self.durable.before_grant(token);
         let stage = Stage::Held { token };
         let request = RequestRecord::new(id, Some(lock), units, self.now, stage, false);
         let asked = self.request_for(&request, lock, false);
@@ -34,7 +36,9 @@ impl LockTable {
         for (rival, rival_id, _) in rivals {
             self.take_away(rival, rival_id);
         }
-        let Some(session) = self.session(peer) else { return };
+        let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::as_mut) else { return };
+        session.noted = true;
+        self.durable.holds(peer, session.key);
         if let Err(why) = session.put(request) {
             return self.refuse(peer, id, why);
         }
@@ -50,12 +54,23 @@ impl LockTable {
 
     /// The session of an earlier run with this key has claimed all that it still holds.
     pub(super) fn all_claimed(&mut self, key: u128) {
-        let _ = key;
+        if self.durable.has_claimed(key) {
+            tracing::info!("everybody who held something has claimed it");
+            self.open();
+        }
     }
 
     /// The client `peer` has stopped what it did under the locks of its earlier session with this key.
     pub(super) fn release_all(&mut self, peer: u32, key: u128) {
-        let _ = (peer, key);
+        let earlier = self.sessions.iter().enumerate().find(|(number, session)| {
+            *number != peer as usize && session.as_ref().is_some_and(|session| session.key == key)
+        });
+        let Some((number, Some(session))) = earlier else { return };
+        let ids: Vec<_> = session.slots.iter().flatten().map(|request| request.id).collect();
+        for id in ids {
+            self.unlock(number as u32, id);
+        }
+        self.decide();
     }
 
     /// Who holds what conflicts with these units: session, request, token.

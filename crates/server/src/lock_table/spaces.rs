@@ -34,12 +34,15 @@ impl LockTable {
         }
         let space = self.space(name)?;
         let Some(session) = self.session(peer) else { return Ok(()) };
-        let mut response = Response::Ack;
+        let (mut response, mut holds) = (Response::Ack, false);
         match (&space, one_sided) {
             (_, false) => {}
             (Space::Lent(space), true) => {
                 response = Response::Joined { peer: lents::enter(session, space)? };
                 self.durable.before_grant(self.durable.first_token())?;
+                // It takes locks without asking.
+                self.durable.holds(peer, key);
+                holds = true;
             }
             (Space::Own(_) | Space::Exported(_), true) => {
                 return Err("only spaces that are lent have words for clients".to_owned());
@@ -49,7 +52,7 @@ impl LockTable {
             self.directory.enter(*number);
         }
         let Some(session) = self.session(peer) else { return Ok(()) };
-        (session.key, session.space) = (key, Some(space));
+        (session.key, session.space, session.noted) = (key, Some(space), holds);
         session.say(&response);
         Ok(())
     }
@@ -157,7 +160,7 @@ mod tests {
     use std::sync::Mutex;
 
     fn table() -> LockTable {
-        let (durable, recovering) = Durable::begin(None).unwrap();
+        let (durable, recovering) = Durable::begin(None, std::time::Duration::ZERO).unwrap();
         LockTable::new(durable, recovering, Vec::new(), Vec::new())
     }
 
@@ -218,6 +221,33 @@ mod tests {
             _ => panic!("it is in a space"),
         };
         assert_eq!(number(peer), number(stays), "a space in use is never given up");
+    }
+
+    #[test]
+    fn whoever_has_stopped_after_a_loss_need_not_be_waited_for() {
+        let mut table = table();
+        let (first, told) = session(&mut table);
+        enter(&mut table, first, "stock", 0);
+        lock(&mut table, first, &told);
+        let (waiter, heard) = session(&mut table);
+        enter(&mut table, waiter, "stock", 0);
+        let name = Request::Name { handle: 1, kind: Kind::Keyed, name: LockName::new("a").unwrap() };
+        let units = Units { handle: 1, mode: Mode::Exclusive, start: 0, end: u64::MAX };
+        table.apply(waiter, Event::Request { seq: 2, request: name });
+        let request = Request::Lock { id: 1 << 32, units, wait: true };
+        table.apply(waiter, Event::Request { seq: 3, request });
+        table.decide();
+        // The client of the first session comes back with another one.
+        table.session(first).unwrap().key = 77;
+        let (second, _) = session(&mut table);
+        enter(&mut table, second, "stock", 0);
+        let granted = |heard: &Mutex<Vec<Response>>| {
+            heard.lock().unwrap().iter().any(|response| matches!(response, Response::Granted { .. }))
+        };
+        table.apply(second, Event::Request { seq: 2, request: Request::Stopped { key: 78 } });
+        assert!(!granted(&heard), "that was somebody else");
+        table.apply(second, Event::Request { seq: 3, request: Request::Stopped { key: 77 } });
+        assert!(granted(&heard));
     }
 
     #[test]

@@ -52,6 +52,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
         let _ = std::fs::remove_file(format!("{}.lock", self.0.display()));
+        let _ = std::fs::remove_file(format!("{}.sessions", self.0.display()));
     }
 }
 

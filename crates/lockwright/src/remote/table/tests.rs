@@ -186,3 +186,18 @@ fn after_a_restart_what_was_changed_is_claimed_as_it_is_and_an_upgrade_asked_for
     assert!(matches!(table.upgrade(id, 5), Upgrade::Failed(ChangeError::Lost { token: 5 })));
     assert!(table.begin_downgrade(rest).is_none() && table.cut(rest, 6, 7).is_none());
 }
+
+#[test]
+fn the_server_hears_that_work_has_stopped_once_nobody_has_a_guard_of_what_was_lost() {
+    let mut table = Table::default();
+    let _ = table.begin_session(Origin { epoch: 1, key: 11 }, b"stock", false);
+    let units = Units { handle: 0, mode: Mode::Exclusive, start: 0, end: 1 };
+    let origin = table.origin;
+    let id = table.open(Some(units), Stage::Held { token: 5, origin });
+    let _ = table.end_session();
+    let _ = table.begin_session(Origin { epoch: 1, key: 12 }, b"stock", false);
+    assert_eq!(table.stopped(), [], "whoever held it may still be at work");
+    table.take(id);
+    assert_eq!(table.stopped(), [Request::Stopped { key: 11 }]);
+    assert_eq!(table.stopped(), []);
+}

@@ -1,0 +1,112 @@
+//! The file of a server's state: lines of text in front, zeros behind them, so that most lines need no new space on the disk.
+//!
+//! It is replaced at every start, by one with nothing but what still counts. If the disk has no room for that, the server goes
+//! on in the file that is there.
+//!
+//! What this file must not do: know what the lines mean.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Zeros behind the lines, and how many more when they are used up.
+const ROOM: usize = 64 << 10;
+/// Longer files are no server's state.
+const LONGEST: u64 = 1 << 30;
+
+/// An opened state file.
+#[derive(Debug)]
+pub(super) struct StateFile {
+    file: File,
+    /// Where the next line goes, and how long the file is.
+    end: u64,
+    size: u64,
+    /// So many bytes from `end` on may be left of lines that could not be written.
+    dirty: usize,
+}
+
+/// Whether there was no room for it, which may pass.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
+/// Whether what is at `path` can be a state file, if anything is there.
+pub(super) fn check(path: &Path) -> io::Result<()> {
+    let meta = match std::fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !meta.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if meta.len() > LONGEST {
+        return Err(io::Error::other("it is too long"));
+    }
+    Ok(())
+}
+
+/// The lines in the file at `path`, if there is one. A last line without its end was not yet true when it was written.
+pub(super) fn read(path: &Path) -> io::Result<Option<String>> {
+    let mut bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
+    bytes.truncate(bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
+    let foreign = |_| io::Error::new(io::ErrorKind::InvalidData, "this is not the state of a server");
+    String::from_utf8(bytes).map(Some).map_err(foreign)
+}
+
+impl StateFile {
+    /// Puts a file with these lines in the place of the one at `path`, in one step.
+    pub(super) fn replace(path: &Path, text: &str) -> io::Result<Self> {
+        let fresh = path.with_extension("new");
+        let written = (|| {
+            let mut file = File::create(&fresh)?;
+            file.write_all(text.as_bytes())?;
+            file.write_all(&[0; ROOM])?;
+            file.sync_all()?;
+            std::fs::rename(&fresh, path)?;
+            if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+                File::open(folder)?.sync_all()?;
+            }
+            let end = text.len() as u64;
+            Ok(Self { file, end, size: end + ROOM as u64, dirty: 0 })
+        })();
+        if written.is_err() {
+            let _ = std::fs::remove_file(&fresh);
+        }
+        written
+    }
+
+    /// Goes on behind the `lines` in the file at `path`.
+    pub(super) fn go_on(path: &Path, lines: &str) -> io::Result<Self> {
+        let file = OpenOptions::new().write(true).open(path)?;
+        let size = file.metadata()?.len();
+        // A line that was cut off.
+        let dirty = usize::try_from(size.saturating_sub(lines.len() as u64)).unwrap_or(0).min(ROOM);
+        Ok(Self { file, end: lines.len() as u64, size, dirty })
+    }
+
+    /// Writes lines, which are on the disk when this returns. After an error nothing of them counts.
+    pub(super) fn append(&mut self, lines: &str) -> io::Result<()> {
+        if self.end + lines.len().max(self.dirty) as u64 > self.size
+            || self.end + lines.len() as u64 == self.size
+        {
+            self.file.write_all_at(&[0; ROOM], self.size)?;
+            self.size += ROOM as u64;
+        }
+        let mut bytes = lines.as_bytes().to_vec();
+        bytes.resize(bytes.len().max(self.dirty), 0);
+        self.dirty = bytes.len();
+        self.file.write_all_at(&bytes, self.end)?;
+        self.file.sync_data()?;
+        self.end += lines.len() as u64;
+        self.dirty = 0;
+        Ok(())
+    }
+}
