@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
             writeln!(out, "metrics on http://{metrics}/metrics")?;
         }
         if server.began_recovering() {
-            writeln!(out, "restarted: waiting {:.1} s for those who held locks", args.grace.as_secs_f64())?;
+            writeln!(out, "restarted: waiting for those who held locks")?;
         }
     }
     out.flush()?;

@@ -98,16 +98,13 @@ fn last_ns(path: &Path) -> u64 {
 #[test]
 fn in_a_network_hang_the_old_command_has_ended_before_the_new_one_begins() {
     let scratch = Scratch::new("hang");
-    let served = Started::new(lockwright(&[
-        "serve",
-        "--json",
-        "--listen",
-        "127.0.0.1:0",
-        "--grace",
-        "2.5",
-        "--heartbeat",
-        "0.1",
-    ]));
+    // Clients that come by the network do not find the server's own secret.
+    let secret = scratch.0.join("secret");
+    fs::write(&secret, "a secret of sixteen bytes").unwrap();
+    let secret = secret.to_str().unwrap();
+    let options =
+        ["--listen", "127.0.0.1:0", "--grace", "2.5", "--heartbeat", "0.1", "--secret-file", secret];
+    let served = Started::new(lockwright(&[&["serve", "--json"], &options[..]].concat()));
     let said: serde_json::Value = serde_json::from_str(&served.line).unwrap();
     let address: SocketAddr = said["listening"].as_str().unwrap().parse().unwrap();
     let (through, hangs) = network(address);
@@ -115,24 +112,16 @@ fn in_a_network_hang_the_old_command_has_ended_before_the_new_one_begins() {
     // It does not heed SIGTERM, and says all the time that it is there.
     let script = "trap '' TERM; echo in; while :; do date +%s%N >> \"$0\"; done";
     let space = format!("tcp://{through}/stock");
-    let holder = Started::new(lockwright(&[
-        "run",
-        "--space",
-        &space,
-        "--kill-after",
-        "0.5",
-        "a",
-        "--",
-        "sh",
-        "-c",
-        script,
-        old.to_str().unwrap(),
-    ]));
+    let run = |space: &str, more: &[&str], script: &str, file: &Path| {
+        let args = ["run", "--space", space, "--secret-file", secret];
+        let command = ["a", "--", "sh", "-c", script, file.to_str().unwrap()];
+        lockwright(&[&args, more, &command].concat())
+    };
+    let holder = Started::new(run(&space, &["--kill-after", "0.5"], script, &old));
     assert_eq!(holder.line, "in");
     let space = format!("tcp://{address}/stock");
     let script = "date +%s%N > \"$0\"";
-    let rival = lockwright(&["run", "--space", &space, "a", "--", "sh", "-c", script, new.to_str().unwrap()]);
-    let mut rival = { rival }.spawn().unwrap();
+    let mut rival = run(&space, &[], script, &new).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(300));
     hangs.store(true, SeqCst);
     assert!(rival.wait().unwrap().success());

@@ -205,7 +205,12 @@ impl LockTable {
             Request::List { id } => self.answer_in_pages(peer, id, Self::list),
             Request::Heat { id } => self.answer_in_pages(peer, id, Self::list_heat),
             Request::Break { id, token, name } => match self.break_grant(peer, &name, token) {
-                Ok(held) => self.say(peer, &Response::Unlocked { id, held }),
+                Ok(held) => {
+                    let by = self.session(peer).map(|session| session.label.clone()).unwrap_or_default();
+                    self.totals.broken += u64::from(held);
+                    tracing::warn!(%name, token, by, held, "a lock is broken");
+                    self.say(peer, &Response::Unlocked { id, held });
+                }
                 Err(why) => self.refuse(peer, id, why),
             },
             Request::Find { id, handle } => lents::find(self, peer, id, handle),

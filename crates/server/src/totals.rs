@@ -81,6 +81,7 @@ pub(super) struct Totals {
     pub(super) refused: u64,
     pub(super) lost: u64,
     pub(super) claimed: u64,
+    pub(super) broken: u64,
     upgrades: u64,
     pub(super) downgrades: u64,
     pub(super) parts: u64,
@@ -145,6 +146,7 @@ impl Totals {
             ("lockwright_sessions_lost_total", "Sessions that ended without a goodbye.", self.sessions_lost),
             ("lockwright_busy_total", "Tries that found the lock busy.", self.busy),
             ("lockwright_refused_total", "Requests refused as nonsense or too much.", self.refused),
+            ("lockwright_broken_total", "Locks broken by administrators.", self.broken),
             ("lockwright_lost_total", "Grants taken away, or claimed in vain.", self.lost),
             (
                 "lockwright_exported_grants_total",

@@ -150,6 +150,17 @@ fn a_holder_whose_lock_is_broken_learns_it() {
 }
 
 #[test]
+fn a_server_is_the_same_one_however_its_address_is_spelled() {
+    let server = server();
+    let port = server.address().port();
+    let open = |address: String| Client::open(&address).wait().unwrap();
+    let spelled = [format!("tcp://127.0.0.1:{port}"), format!("tcp://localhost:{port}/default")].map(open);
+    let [one, two] = spelled.each_ref().map(|client| client.mutex("a").unwrap());
+    let both = LockSet::new().lock(&one).lock(&two).timeout(Duration::from_millis(200)).acquire().wait();
+    assert!(matches!(both, Err(LockError::Duplicate { .. })), "{both:?}");
+}
+
+#[test]
 fn spaces_of_a_server_are_kept_apart() {
     let server = server();
     let one = Client::open(&format!("{}/one", address(&server))).wait().unwrap();

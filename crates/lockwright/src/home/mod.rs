@@ -134,9 +134,9 @@ pub(crate) enum SpaceIdentity {
     /// Device and inode of the file.
     #[cfg(target_os = "linux")]
     Shm { device: u64, inode: u64 },
-    /// The server's address as given, and the name of the space.
+    /// What the server calls itself, and the name of the space.
     #[cfg(target_os = "linux")]
-    Served { server: String, space: Vec<u8> },
+    Served { server: u128, space: Vec<u8> },
 }
 
 /// What is known about a grant.

@@ -189,14 +189,14 @@ impl Remote {
         *remote.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         // The server's word on the space.
         let mut line = remote.line();
-        while !line.table.is_open && line.table.fatal.is_none() {
+        while !line.table.is_ready() && line.table.fatal.is_none() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             line = remote.opened.wait_timeout(line, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        let (open, fatal) = (line.table.is_open, line.table.fatal.take());
+        let (open, fatal) = (line.table.is_ready(), line.table.fatal.take());
         drop(line);
         if open {
             return Ok(remote);
@@ -220,8 +220,8 @@ impl Remote {
 
     /// Which space this is.
     pub(super) fn identity(&self) -> SpaceIdentity {
-        let RemoteOptions { server, space, .. } = &self.options;
-        SpaceIdentity::Served { server: server.to_ascii_lowercase(), space: space.clone() }
+        let space = if self.options.space.is_empty() { b"default" } else { &self.options.space[..] };
+        SpaceIdentity::Served { server: self.line().table.server.unwrap_or_default(), space: space.to_vec() }
     }
 
     /// The space's name.
@@ -294,6 +294,7 @@ impl Remote {
         }
         let fate = ep.close_reason();
         line.ep = Some(ep);
+        line.say(&Request::Identify { id: 0 });
         if let Some(ask) = line.table.claimed() {
             line.say(&ask);
         }
@@ -344,11 +345,11 @@ impl SessionHandler for Remote {
             self.fail(&mut line, why);
             return None;
         }
-        if !line.table.is_open {
-            line.table.is_open = true;
+        line.table.is_open = true;
+        let waker = line.table.hear(taken, answer);
+        if line.table.is_ready() {
             self.opened.notify_all();
         }
-        let waker = line.table.hear(taken, answer);
         drop(line);
         wake(waker);
         None

@@ -101,6 +101,8 @@ pub struct Table {
     seen: u64,
     /// Whether the server has let us into the space.
     pub is_open: bool,
+    /// What the server calls itself.
+    pub server: Option<u128>,
     /// Who we are in the space, if we run its protocol ourselves, and for which time; guests so far.
     pub guest: Option<(u32, PeerId)>,
     guests: u32,
@@ -109,6 +111,11 @@ pub struct Table {
 }
 
 impl Table {
+    /// Whether the server has let us into the space, and said which one it is.
+    pub const fn is_ready(&self) -> bool {
+        self.is_open && self.server.is_some()
+    }
+
     /// The message that says `ask`. It is kept until the server has taken it.
     #[must_use]
     pub fn say(&mut self, ask: &Request) -> Message {
@@ -234,7 +241,11 @@ impl Table {
             }
             Response::Changed { id, token, mode } => return self.changed(id, token, mode),
             Response::Unchanged { id, why } => return self.unchanged(id, why),
-            Response::Server { .. } | Response::Ack => return None,
+            Response::Server { server, .. } => {
+                self.server = Some(server);
+                return None;
+            }
+            Response::Ack => return None,
         };
         let request = self.request(id)?;
         request.stage = next;
