@@ -71,7 +71,7 @@ pub(super) fn run(args: &Args, client: &Client, guard: &AnyGuard, inbox: &mut In
     let lost = guard.lost();
     // To look up the command's process takes a descriptor: without one it is not started.
     let spare = bell.ear.try_clone().map_err(|error| no_descriptor(&error))?;
-    let mut child = child::start(&args.command, environment(guard))?;
+    let mut child = child::start(&args.command, environment(guard), &inbox.inherited)?;
     drop(spare);
     let code = protect(args, client, &child).and_then(|()| watch(args, &lost, &bell, inbox, &mut child));
     if code.is_err() {

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 pub(crate) struct Started {
     pub(crate) child: Child,
     /// What it said first.
+    #[allow(dead_code, reason = "not every test program needs it")]
     pub(crate) line: String,
     pub(crate) stdout: BufReader<ChildStdout>,
 }

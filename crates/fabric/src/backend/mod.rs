@@ -12,6 +12,8 @@ pub mod rdma;
 mod run;
 #[cfg(all(feature = "shm", target_os = "linux"))]
 pub mod shm;
+#[cfg(all(feature = "shm", target_os = "linux"))]
+pub mod signals;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 mod wakers;
