@@ -33,7 +33,7 @@ pub(crate) struct Args {
 /// Starts the command. Must be called by the main thread: the kernel watches the thread that forks.
 pub(super) fn start(
     command: &[OsString],
-    environment: [(&'static str, OsString); 2],
+    environment: [(&'static str, OsString); 3],
     inherited: &Inherited,
 ) -> io::Result<Child> {
     Command::new("/proc/self/exe")

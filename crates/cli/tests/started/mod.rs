@@ -40,6 +40,7 @@ impl Started {
         Self { child, line: line.trim().to_owned(), stdout }
     }
 
+    #[allow(dead_code, reason = "not every test program needs it")]
     pub(crate) fn send(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
