@@ -3,6 +3,7 @@
 
 mod cell;
 mod clock;
+pub mod fork;
 pub mod inproc;
 mod now;
 mod pages;
