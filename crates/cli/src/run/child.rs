@@ -5,8 +5,9 @@
 //! signals as we inherited them, and becomes the command. So nothing runs between fork and exec that would need
 //! `unsafe`, and there is no moment at which the command runs without its watch.
 //!
-//! Commands that are set-user-id or have file capabilities do not die with us (the kernel drops the request for those), but
-//! the lock stays held until they end. What this does not cover: processes that the command starts and leaves behind.
+//! Commands that are set-user-id or have file capabilities do not die with us: the kernel drops the request for those. On
+//! shared memory the lock stays held until they end; through a server it does not. What this does not cover: processes that
+//! the command starts and leaves behind.
 
 use super::signals::Inherited;
 use super::{UNAVAILABLE, os};
