@@ -144,7 +144,8 @@ fn what_a_command_left_behind_may_ask_for_the_lock_when_its_run_has_ended() {
 fn a_lock_in_the_memory_of_run_itself_is_refused_since_it_excludes_nobody() {
     let scratch = Scratch::new("mem");
     let output = scratch.output(&["run", "--space", "mem:", "a", "--", "echo", "ran"]);
-    let by_variable = scratch.lockwright(&["run", "a", "--", "echo", "ran"]).env("LOCKWRIGHT_SPACE", "mem:").output();
+    let by_variable =
+        scratch.lockwright(&["run", "a", "--", "echo", "ran"]).env("LOCKWRIGHT_SPACE", "mem:").output();
     for output in [output, by_variable.unwrap()] {
         assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(64), &b""[..]));
         let line = String::from_utf8(output.stderr).unwrap();

@@ -440,7 +440,8 @@ impl Client {
         let progress = Progress::start(move || beating.heartbeat())
             .map_err(|error| OpenError::Failed { space: address.to_owned(), why: error.to_string() })?;
         let owner = Owner::current();
-        let shared = Shared { owner, space, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
+        let shared =
+            Shared { owner, space, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
         Ok(Self { shared: Arc::new(shared) })
     }
 

@@ -290,7 +290,8 @@ mod tests {
 
     impl Scratch {
         fn new(name: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("lockwright-fenced-{}-{name}", std::process::id()));
+            let folder =
+                std::env::temp_dir().join(format!("lockwright-fenced-{}-{name}", std::process::id()));
             std::fs::create_dir_all(&folder).unwrap();
             Self(folder)
         }
@@ -339,7 +340,8 @@ mod tests {
                         let mut locked = file.locked(File::lock).unwrap();
                         let (_, content) = parts(&mut locked).unwrap();
                         let count: u64 = std::str::from_utf8(&content).unwrap().parse().unwrap();
-                        let mut next = Replacement::new(&path, &locked, 1, (count + 1).to_string().as_bytes()).unwrap();
+                        let mut next =
+                            Replacement::new(&path, &locked, 1, (count + 1).to_string().as_bytes()).unwrap();
                         STEPS.into_iter().for_each(|step| next.take(step).unwrap());
                     }
                 });

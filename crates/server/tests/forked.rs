@@ -22,7 +22,8 @@ fn a_child_is_inert(address: &str, server: Option<Server>) {
     let client = Client::open(address).wait().unwrap();
     let inspector = Inspector::open(address).ok();
     let mutex = client.mutex("a").unwrap();
-    let (guard, dropped) = (mutex.lock().wait().unwrap(), client.rwlock("b").unwrap().write().wait().unwrap());
+    let (guard, dropped) =
+        (mutex.lock().wait().unwrap(), client.rwlock("b").unwrap().write().wait().unwrap());
     let ranges = client.range_lock("c").unwrap().write(3..9).wait().unwrap();
     let mut queued = Box::pin(client.rwlock("b").unwrap().read_timeout(Duration::from_secs(600)));
     assert!(queued.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());

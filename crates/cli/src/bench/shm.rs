@@ -23,7 +23,10 @@ impl Place {
     pub(super) fn new() -> Result<Self> {
         let path = PathBuf::from(format!("/dev/shm/lockwright-bench-{}", std::process::id()));
         // A new folder, closed to others: whoever guesses its name can put nothing into it.
-        DirBuilder::new().mode(0o700).create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
         let space = format!("shm:{}", path.join("space").display());
         drop(Client::open(&space).wait()?);
         Ok(Self { path, space })

@@ -214,7 +214,10 @@ fn refuse_what_protects_nobody(args: &Args) -> anyhow::Result<()> {
             say!("lockwright: this command already runs under the lock {name}, and will not get it again");
             Ok(())
         }
-        _ => Err(BadUsage(format!("this command already runs under the lock {name}: it would wait for itself")).into()),
+        _ => Err(BadUsage(format!(
+            "this command already runs under the lock {name}: it would wait for itself"
+        ))
+        .into()),
     }
 }
 

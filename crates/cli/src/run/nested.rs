@@ -45,7 +45,8 @@ impl Held {
     }
 
     fn encode(&self) -> String {
-        let range = self.range.as_ref().map_or("-".to_owned(), |range| format!("{}..{}", range.start, range.end));
+        let range =
+            self.range.as_ref().map_or("-".to_owned(), |range| format!("{}..{}", range.start, range.end));
         let mode = if self.shared { 's' } else { 'x' };
         let Process { pid, start } = self.by;
         format!("{pid}:{start}:{mode}:{range}:{}:{}", hex(&self.space), hex(&self.name))
@@ -85,7 +86,8 @@ fn identity(space: &str) -> String {
             file.map_or(space.to_owned(), |file| format!("shm {} {}", file.dev(), file.ino()))
         }
         Some((scheme, rest)) => {
-            let (server, name) = rest.trim_start_matches('/').split_once('/').unwrap_or((rest.trim_start_matches('/'), ""));
+            let (server, name) =
+                rest.trim_start_matches('/').split_once('/').unwrap_or((rest.trim_start_matches('/'), ""));
             let name = if name.is_empty() { "default" } else { name };
             let (host, port) = match server.rsplit_once(':') {
                 Some((host, port)) if port.parse::<u16>().is_ok() => (host, port),
@@ -126,7 +128,13 @@ mod tests {
     #[test]
     fn an_entry_survives_its_encoding_and_nonsense_is_none() {
         let by = Process { pid: 7, start: 99 };
-        let held = Held { by, shared: true, range: Some(3..9), space: b"shm 1 2".to_vec(), name: vec![0xff, b' ', b':'] };
+        let held = Held {
+            by,
+            shared: true,
+            range: Some(3..9),
+            space: b"shm 1 2".to_vec(),
+            name: vec![0xff, b' ', b':'],
+        };
         assert_eq!(Held::decode(&held.encode()), Some(held));
         let whole = Held { by, shared: false, range: None, space: b"x".to_vec(), name: b"a".to_vec() };
         assert_eq!(Held::decode(&whole.encode()), Some(whole));
@@ -137,7 +145,8 @@ mod tests {
 
     #[test]
     fn the_same_server_is_known_by_its_usual_names() {
-        let same = ["tcp://localhost", "tcp://127.0.0.1:5625/", "tcp://[::1]/default", "tcp://127.0.0.1/default"];
+        let same =
+            ["tcp://localhost", "tcp://127.0.0.1:5625/", "tcp://[::1]/default", "tcp://127.0.0.1/default"];
         assert!(same.iter().all(|space| identity(space) == identity(same[0])), "{:?}", same.map(identity));
         for other in ["tcp://localhost/stock", "tcp://db7", "tcp://localhost:5626", "rdma://localhost"] {
             assert_ne!(identity(other), identity(same[0]));

@@ -61,7 +61,8 @@ impl Inherited {
     /// Sets it, for the program that this process becomes.
     pub(crate) fn restore(&self) -> io::Result<()> {
         set_ignored(Signal::SIGCHLD as i32, self.ignore_sigchld)?;
-        let blocked: SigSet = self.blocked.iter().filter_map(|&number| Signal::try_from(number).ok()).collect();
+        let blocked: SigSet =
+            self.blocked.iter().filter_map(|&number| Signal::try_from(number).ok()).collect();
         blocked.thread_set_mask().map_err(os("unblock signals"))
     }
 }

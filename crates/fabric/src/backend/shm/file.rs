@@ -7,8 +7,8 @@
 use super::area::Area;
 use super::error::SpaceError;
 use super::layout::{
-    AT_BOOT, AT_CREATED, AT_PID_NS, AT_TAG, AT_TIME_NS, AT_VERSION, CELL_BYTES, HEADER_BYTES, Layout, MAGIC, PAGE,
-    Section, TAG_MAX, VERSION,
+    AT_BOOT, AT_CREATED, AT_PID_NS, AT_TAG, AT_TIME_NS, AT_VERSION, CELL_BYTES, HEADER_BYTES, Layout, MAGIC,
+    PAGE, Section, TAG_MAX, VERSION,
 };
 use super::map::Map;
 use super::options::SpaceOptions;

@@ -37,7 +37,8 @@ fn user() -> u32 {
 
 /// Where private folders are looked for, and what they are called there. `true`: others can write into the place.
 fn places() -> Vec<(PathBuf, String, bool)> {
-    let of = |name: &str| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
+    let of =
+        |name: &str| std::env::var_os(name).filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
     let numbered = format!("lockwright-{}", user());
     if let Some(folder) = of("LOCKWRIGHT_DIR") {
         return vec![(folder, numbered, true)];
