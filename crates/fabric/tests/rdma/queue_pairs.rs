@@ -35,7 +35,7 @@ fn a_queue_pair_in_error_is_replaced_and_only_what_was_under_way_fails() {
 }
 
 #[test]
-fn no_letter_of_the_host_is_lost_or_doubled_when_queue_pairs_fail() {
+fn no_message_of_the_host_is_lost_or_doubled_when_queue_pairs_fail() {
     const LETTERS: u64 = 300;
     if !has_device() {
         return;
