@@ -30,4 +30,10 @@ pub trait Proof: Protocol {
     fn with_recovery(case: Case<Self::Params>) -> Case<Self::Params> {
         case
     }
+
+    /// Why a crash cannot be added to `case`, if it would ask for what the protocol does not promise.
+    fn refuses_crash(case: &Case<Self::Params>) -> Option<&'static str> {
+        let _ = case;
+        None
+    }
 }
