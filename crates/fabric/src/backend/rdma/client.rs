@@ -129,8 +129,6 @@ pub(super) struct Client {
     control: Mutex<TcpStream>,
     pub(super) options: RdmaOptions,
     pub(super) random: SharedSplitMix,
-    /// Compare-and-swaps that emulated verbs had to repeat.
-    pub(super) retries: AtomicU64,
     /// Queue pairs to the host that had to be replaced.
     pub(super) renewals: AtomicU64,
     lost: AtomicBool,
@@ -180,7 +178,6 @@ impl Client {
             address: host,
             control: Mutex::new(control),
             options,
-            retries: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
             lost: AtomicBool::new(false),
             closed: AtomicBool::new(false),

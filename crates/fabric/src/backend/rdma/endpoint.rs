@@ -54,11 +54,6 @@ impl RdmaEndpoint {
         Ok(Self { _close: Arc::new(CloseOnDrop(Arc::clone(&client))), client })
     }
 
-    /// Compare-and-swaps that emulated verbs had to repeat so far.
-    pub fn emulation_retries(&self) -> u64 {
-        self.client.retries.load(Relaxed)
-    }
-
     /// Whether the host is gone, or has expelled this client.
     pub fn is_lost(&self) -> bool {
         self.client.is_lost()
@@ -265,7 +260,6 @@ impl RdmaEndpoint {
             if found == seen {
                 return Ok(seen);
             }
-            self.client.retries.fetch_add(1, Relaxed);
             seen = found;
         }
     }

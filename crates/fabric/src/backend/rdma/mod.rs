@@ -11,7 +11,7 @@
 //!
 //! What a device cannot do is not pretended: 8-byte compare-and-swap and fetch-and-add, seen as one step by verbs of the
 //! same NIC only. Masked verbs can be emulated by compare-and-swap where a protocol needs them
-//! ([`ConnectOptions::emulate_masks`](RdmaOptions::emulate_masks)); the retries are counted.
+//! ([`RdmaOptions::emulate_masks`]).
 //!
 //! RDMA carries no authentication: a machine that can send packets to the NIC and knows a key can use it. Keys are per client
 //! and packet numbers start at random, but this fabric is for networks you trust.
