@@ -234,7 +234,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
     let deaf = tokio::task::spawn_blocking(move || {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
         stream.write_all(&hello()).unwrap();
-        // Far more answers than the system keeps for somebody who never reads.
+        // Far more answers than the system keeps for a client that never reads.
         let end = (0..100_000).find_map(|_| stream.write_all(&ask).err()).expect("the server cuts it off");
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);

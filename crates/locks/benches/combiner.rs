@@ -141,7 +141,7 @@ fn waited_ns() -> u64 {
     stat.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Nanoseconds that `run` takes on one core: those in which somebody else had the core do not count.
+/// Nanoseconds that `run` takes on one core: those in which another thread had the core do not count.
 fn cpu_ns(run: impl FnOnce()) -> f64 {
     let (began, before) = (Instant::now(), waited_ns());
     run();

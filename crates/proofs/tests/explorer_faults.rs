@@ -247,7 +247,7 @@ fn packets(faults: Faults) -> Case<()> {
 }
 
 #[test]
-fn a_lost_packet_hangs_whoever_asks_once() {
+fn a_lost_packet_hangs_a_client_that_asks_once() {
     let faults = Faults { losses: 1, ..Faults::default() };
     assert_eq!(violated::<Packets<AsksOnce>>(&packets(faults)), Checker::Deadlock);
     clean::<Packets<Careful>>(&packets(faults));
@@ -378,6 +378,6 @@ fn a_pause_that_ends_lets_a_search_with_a_clock_come_to_an_end() {
     let clock = lockwright_sim::case::Clock { tick_ns: 1, delay_ticks: 1, max_ticks: 80 };
     let case = Case::new("two").params(params).clients(2, &[Want::shared(0)]).clock(clock).pauses(1);
     let endless = explore::<shiftlock::ShiftLock>(&case, &mut Options::default());
-    assert!(endless.violation.is_none() && !endless.exhaustive, "somebody may sleep to the end of time");
+    assert!(endless.violation.is_none() && !endless.exhaustive, "a client may sleep to the end of time");
     clean::<shiftlock::ShiftLock>(&case.for_ticks(16));
 }

@@ -59,7 +59,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
                 .expected()
                 .note(OUR_FIGURE)
         });
-        // Turns of equal length, as long as both sides always have somebody waiting.
+        // Turns of equal length, as long as both sides always have a waiter.
         claims.push(
             Claim::new(&format!("remote-share-at-budget-{budget}"), 50.0, remote_share(&crowd))
                 .within_points(5.0)

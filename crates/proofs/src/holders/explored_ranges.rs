@@ -1,9 +1,9 @@
 //! Ranges by holder records as the explorer runs them: gates, records and liveness words in one memory, and what is run.
 
 use super::cases::{hasty, killed, patient, stopped};
+use super::evictable::Evictable;
 use super::explored::HolderParams;
 use super::memory::{Explored as Memory, Part, RANGES, Ranges};
-use super::mortal::Mortal;
 use super::observed;
 use crate::{Checker, Mutant, Proof, Visitor};
 use lockwright_fabric::observe::{Claim, Mode};
@@ -92,7 +92,7 @@ impl<R: RangeRules> Protocol for HolderRanges<R> {
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &HolderParams) -> Explored<E, R> {
         let Places { liveness, part, changes, .. } = Places::new(space, params);
-        let ep = Mortal::new(ep, liveness);
+        let ep = Evictable::new(ep, liveness);
         let ranges = Some(Ranges { changes, looks: params.looks });
         let table = HolderTable::new(Memory { ep: ep.clone(), part, ranges });
         let observed = params.observed.then_some(params.clients);
@@ -129,7 +129,7 @@ pub(crate) type Table<E, R> = HolderTable<Memory<E>, Stirred, R>;
 
 /// A client of the explorer's: one acquisition at a time, so one record of each kind.
 pub struct Explored<E, R> {
-    client: HolderClient<Mortal<E>, Table<E, R>, R>,
+    client: HolderClient<Evictable<E>, Table<E, R>, R>,
     /// Of how many clients the records are only observed.
     observed: Option<u64>,
 }

@@ -1,12 +1,12 @@
 //! The asymmetric lock with one rule broken each.
 
-use super::cases::{self, Cast};
+use super::cases::{self, Clients};
 use lockwright_locks::Want;
 use lockwright_locks::qplock::{QpLock, QpParams, Rules};
 use lockwright_sim::case::Case;
 
 fn one_each() -> Vec<Case<QpParams>> {
-    vec![Cast::new(1, 1, 0).play("one-each", cases::budget(1), &[Want::exclusive(0)], 2)]
+    vec![Clients::new(1, 1, 0).case("one-each", cases::budget(1), &[Want::exclusive(0)], 2)]
 }
 
 crate::mutants! { QpLock: Rules, QpParams, &'static str;
@@ -27,7 +27,7 @@ crate::mutants! { QpLock: Rules, QpParams, &'static str;
         vec![cases::fair_to_one_remote()];
     coarse_mutant ForgetsSuccessor = "qplock-forgets-successor", "qplock", Deadlock, { WAITS_FOR_SUCCESSOR: false },
         "release does not wait to learn who is behind it (Alg. 2 line 18)",
-        vec![Cast::new(2, 0, 0).play("two-local", cases::budget(1), &[Want::exclusive(0)], 1)];
+        vec![Clients::new(2, 0, 0).case("two-local", cases::budget(1), &[Want::exclusive(0)], 1)];
     mutant IgnoresRemoteReaders = "qplock-rw-ignores-remote-readers", "qplock-rw", Exclusion,
         { EXTENDED: true, WAITS_FOR_REMOTE_READERS: false },
         "a writer waits for the readers of the lock's own node only",

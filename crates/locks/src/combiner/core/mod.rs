@@ -307,7 +307,7 @@ impl<R: Rules> Core<R> {
         // Field by field: they were written one by one, perhaps just now, and a copy of the whole would wait for that.
         let request = self.request(slot);
         let (tree, barred) = (request.tree, bars(request));
-        // Only somebody's wait makes it matter where it was.
+        // Only a waiter makes it matter where it was.
         let gone = request.blocks.then(|| (*request, self.range(slot)));
         let is_bare = self.trees.remove(&mut self.records, slot);
         self.records.give_back(slot);

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 /// A message under way or in a role's queue.
 #[derive(Debug, Default)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     pub(super) from: Option<PeerId>,
     pub(super) to: Option<PeerId>,
     pub(super) message: Message,
@@ -28,9 +28,9 @@ pub(super) struct Flight {
 /// When the last message to each peer arrives, of those of one sender that are still under way: whatever it sends later
 /// must not overtake them. Few, so that looking at all of them costs less than finding one among all pairs of peers.
 #[derive(Debug, Default)]
-pub(super) struct UnderWay(Vec<(PeerId, u64)>);
+pub(super) struct LastArrivals(Vec<(PeerId, u64)>);
 
-impl UnderWay {
+impl LastArrivals {
     /// A message to `to` could be there at `at_ns`: when will it be? First sent, first there.
     fn send(&mut self, now_ns: u64, to: PeerId, at_ns: u64) -> u64 {
         self.0.retain(|(_, last_ns)| *last_ns > now_ns);
@@ -62,13 +62,13 @@ pub(super) struct RoleState {
     pub(super) threads: Vec<(u64, u64)>,
     /// The last thread of each desk, and one.
     pub(super) desks: Vec<usize>,
-    /// Until when somebody works alone.
+    /// Until when one of them works alone.
     pub(super) alone_until_ns: u64,
     /// What each peer has sent and is not served yet, in order: work that takes longer than was known must not let one
     /// message of a peer overtake another, at one desk or at several.
     pub(super) queues: HashMap<PeerId, VecDeque<u32>, FxBuildHasher>,
     /// What it sent and has not arrived.
-    sent: UnderWay,
+    sent: LastArrivals,
 }
 
 impl RoleState {
@@ -88,7 +88,7 @@ impl RoleState {
             desks,
             alone_until_ns: 0,
             queues: HashMap::default(),
-            sent: UnderWay::default(),
+            sent: LastArrivals::default(),
         }
     }
 
@@ -219,7 +219,7 @@ impl Core {
 
     pub(super) fn fly(&mut self, from: PeerId, to: PeerId, message: Message, at_ns: u64) -> u32 {
         let flight = self.free_flights.pop().unwrap_or_else(|| {
-            self.flights.push(Flight::default());
+            self.flights.push(InFlight::default());
             self.flights.len() as u32 - 1
         });
         let slot = &mut self.flights[flight as usize];
@@ -290,7 +290,7 @@ impl Core {
     /// Roles that want to know find out that a client crashed, after everything it sent: their side of its connection
     /// takes as long to notice as a client's takes to notice a lost node.
     #[cold]
-    pub(super) fn tell_roles_of_departure(&mut self, client: u32) {
+    pub(super) fn notify_roles_of_departure(&mut self, client: u32) {
         let from = PeerId::client(client as usize);
         for role in 0..self.roles.len() {
             if self.roles[role].role.wants_departures() {
@@ -304,7 +304,7 @@ impl Core {
 
     /// Who watches over roles finds out that this one was lost or restarted, as late as others find out about a node.
     #[cold]
-    pub(super) fn tell_of_role(&mut self, lost: usize) {
+    pub(super) fn notify_role_lost(&mut self, lost: usize) {
         let at_ns = self.now_ns + self.model.node_lost_ns;
         for role in 0..self.roles.len() {
             if self.roles[role].role.wants_role_departures() {
