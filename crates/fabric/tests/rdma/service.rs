@@ -60,9 +60,9 @@ fn memory_is_lent_to_those_who_are_to_have_it_and_its_atomics_are_one_step_to_th
     assert_eq!(memory.peek(WORD), 3);
     let scopes = [&has, &has_not].map(|ep| ep.capabilities().scope);
     assert_eq!(scopes, [AtomicScope::Global, AtomicScope::Nic]);
-    // Signs of life are answered, again and again.
+    // Heartbeats are answered, again and again.
     std::thread::sleep(Duration::from_millis(200));
-    until("a sign of life is answered", || has.acknowledged() < Duration::from_millis(190));
+    until("a heartbeat is answered", || has.acknowledged() < Duration::from_millis(190));
 }
 
 /// Says again what it is told, when all that came together is there.

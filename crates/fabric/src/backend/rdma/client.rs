@@ -91,7 +91,7 @@ pub enum RdmaConnectError {
         /// What is wrong.
         what: &'static str,
     },
-    /// The host's address would be open to strangers.
+    /// The host's address would be open to other machines.
     #[error("{0} can be reached by other machines, and nothing would keep them out: a secret is needed")]
     Exposed(SocketAddr),
     /// The host lends nothing of that size.
@@ -367,7 +367,7 @@ impl Client {
 
 /// The thread that reads the control connection, and shows that the client is there.
 fn read_control(mut control: TcpStream, client: &Weak<Client>, heartbeat: Duration) {
-    let mut beat = Instant::now();
+    let mut last_heartbeat = Instant::now();
     loop {
         // Reading would lose what came of a frame before time ran out; looking does not.
         let there = match control.peek(&mut [0]) {
@@ -386,8 +386,8 @@ fn read_control(mut control: TcpStream, client: &Weak<Client>, heartbeat: Durati
             Ok(None) if client.silence() > heartbeat * 3 + client.grace() => return client.lose(),
             Ok(None) => {}
         }
-        if beat.elapsed() >= heartbeat {
-            beat = Instant::now();
+        if last_heartbeat.elapsed() >= heartbeat {
+            last_heartbeat = Instant::now();
             client.send_heartbeat();
         }
     }

@@ -312,7 +312,7 @@ mod tests {
             Frame::Heartbeat,
             Frame::QueuePairFailed,
             Frame::Goodbye,
-            Frame::Refused { text: "the house is full".to_owned() },
+            Frame::Refused { text: "no room".to_owned() },
             Frame::Connect { peer, pair },
             Frame::Accept { peer, pair },
             Frame::ViaHost { peer },

@@ -51,7 +51,7 @@ pub struct HostOptions {
     pub heartbeat: Duration,
     /// How long a client may be silent after three missed heartbeats before it is fenced.
     pub grace: Duration,
-    /// A secret that clients must know. It keeps strangers from being let in; it does nothing against those who can forge
+    /// A secret that clients must know. It keeps unauthenticated clients out; it does nothing against hosts that can forge
     /// packets of others.
     pub secret: Option<Secret>,
     /// Which run of the host this is.
@@ -126,7 +126,7 @@ impl RdmaHost {
     /// registered, and no client can reach it by itself.
     ///
     /// # Errors
-    /// If there is no device, or the address cannot be listened at, or strangers could reach it and there is no secret.
+    /// If there is no device, or the address cannot be listened at, or other machines could reach it and there is no secret.
     pub fn serve(service: Arc<dyn RdmaService>, options: HostOptions) -> Result<Self, RdmaConnectError> {
         if !options.listen.ip().to_canonical().is_loopback() && options.secret.is_none() {
             return Err(RdmaConnectError::Exposed(options.listen));
@@ -229,12 +229,12 @@ fn accept(listener: &TcpListener, inner: &Weak<Inner>) {
     for control in listener.incoming() {
         let Some(inner) = inner.upgrade().filter(|inner| !inner.closing.load(Relaxed)) else { return };
         let Ok(control) = control else {
-            // Out of file descriptors, most likely: a client has to hang up first.
+            // Out of file descriptors, most likely: a client has to disconnect first.
             std::thread::sleep(Duration::from_millis(20));
             continue;
         };
         let serve = move || {
-            // Whatever a stranger does wrong ends its own connection only.
+            // A malformed handshake ends its own connection only.
             let _ = inner.serve_client(control);
         };
         let _ = std::thread::Builder::new().name("lockwright-rdma-client".to_owned()).spawn(serve);

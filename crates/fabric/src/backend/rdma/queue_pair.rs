@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueuePairInfo {
     pub(super) number: u32,
-    /// The first packet's number: random, so that strangers do not guess it.
+    /// The first packet's number: random, so that it cannot be guessed.
     pub(super) psn: u32,
     pub(super) lid: u16,
     pub(super) gid: [u8; 16],

@@ -60,32 +60,32 @@ pub(super) struct RoleState {
     pub(super) service_ns: u64,
     /// When each of its threads will be free, and until when its last message keeps it beyond the usual.
     pub(super) threads: Vec<(u64, u64)>,
-    /// The last thread of each desk, and one.
-    pub(super) desks: Vec<usize>,
+    /// The last thread of each group, and one.
+    pub(super) groups: Vec<usize>,
     /// Until when one of them works alone.
     pub(super) alone_until_ns: u64,
     /// What each peer has sent and is not served yet, in order: work that takes longer than was known must not let one
-    /// message of a peer overtake another, at one desk or at several.
+    /// message of a peer overtake another, at one group or at several.
     pub(super) queues: HashMap<PeerId, VecDeque<u32>, FxBuildHasher>,
     /// What it sent and has not arrived.
     sent: LastArrivals,
 }
 
 impl RoleState {
-    /// With so many threads at each desk.
-    pub(super) fn new(node: Option<NodeId>, role: BoxedRole, service_ns: u64, desks: &[usize]) -> Self {
+    /// With so many threads in each group.
+    pub(super) fn new(node: Option<NodeId>, role: BoxedRole, service_ns: u64, groups: &[usize]) -> Self {
         let mut threads = 0;
-        let ends = desks.iter().map(|at_desk| {
-            threads += (*at_desk).max(1);
+        let ends = groups.iter().map(|in_group| {
+            threads += (*in_group).max(1);
             threads
         });
-        let desks = ends.collect();
+        let groups = ends.collect();
         Self {
             node,
             role,
             service_ns,
             threads: vec![(0, 0); threads],
-            desks,
+            groups,
             alone_until_ns: 0,
             queues: HashMap::default(),
             sent: LastArrivals::default(),
@@ -94,9 +94,9 @@ impl RoleState {
 
     /// The threads that take `message`.
     fn threads_for(&self, message: &Message) -> std::ops::Range<usize> {
-        let desk = self.role.thread_group(message).min(self.desks.len() - 1);
-        let first = if desk == 0 { 0 } else { self.desks[desk - 1] };
-        first..self.desks[desk]
+        let group = self.role.thread_group(message).min(self.groups.len() - 1);
+        let first = if group == 0 { 0 } else { self.groups[group - 1] };
+        first..self.groups[group]
     }
 
     /// When `thread`, which begins at `now_ns`, is done with work on so many cache lines.
@@ -254,12 +254,12 @@ impl Core {
         match to.index() {
             (role, true) => {
                 let state = &mut self.roles[role];
-                let desk = state.threads_for(&self.flights[flight as usize].message);
+                let group = state.threads_for(&self.flights[flight as usize].message);
                 let (thread, (free_ns, _)) = (state.threads.iter_mut().enumerate())
-                    .take(desk.end)
-                    .skip(desk.start)
+                    .take(group.end)
+                    .skip(group.start)
                     .min_by_key(|(_, (free_ns, _))| *free_ns)
-                    .expect("a desk has a thread");
+                    .expect("a group has a thread");
                 let done_ns = self.now_ns.max(*free_ns) + state.service_ns;
                 *free_ns = done_ns;
                 self.flights[flight as usize].thread = thread;

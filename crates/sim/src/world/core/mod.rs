@@ -194,9 +194,9 @@ impl Core {
         node: Option<NodeId>,
         role: BoxedRole,
         service_ns: u64,
-        desks: &[usize],
+        groups: &[usize],
     ) -> PeerId {
-        self.roles.push(RoleState::new(node, role, service_ns, desks));
+        self.roles.push(RoleState::new(node, role, service_ns, groups));
         PeerId::role(self.roles.len() - 1)
     }
 
