@@ -2,6 +2,8 @@
 
 use crate::error::{HandleError, LockError, OpenError};
 #[cfg(target_os = "linux")]
+use crate::home::recorded::RecordedBackend;
+#[cfg(target_os = "linux")]
 use crate::home::shm::{self, ShmBackend};
 use crate::home::{Backend, Kind, StopTime, mem::MemBackend};
 use crate::lock::core::Core;
@@ -9,11 +11,14 @@ use crate::lock::{Mutex, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::progress::Progress;
 #[cfg(target_os = "linux")]
+use crate::record::Recorder;
+#[cfg(target_os = "linux")]
 use crate::remote::lent;
 #[cfg(target_os = "linux")]
 use crate::remote::transport::Transport;
 #[cfg(target_os = "linux")]
 use crate::remote::{Remote, RemoteBackend, RemoteOptions, address, secret};
+use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -39,6 +44,7 @@ pub struct ClientOptions {
     /// Or what is wrong with it.
     secret: Option<Result<tcp::Secret, String>>,
     roots: Option<Vec<u8>>,
+    record: Option<PathBuf>,
     #[cfg(feature = "rdma")]
     device: lockwright_fabric::backend::rdma::DeviceChoice,
 }
@@ -60,6 +66,7 @@ impl Default for ClientOptions {
             timeout: TIMEOUT,
             secret: None,
             roots: None,
+            record: None,
             #[cfg(feature = "rdma")]
             device: lockwright_fabric::backend::rdma::DeviceChoice::default(),
         }
@@ -140,6 +147,19 @@ impl ClientOptions {
     /// ```
     pub fn tls(mut self, roots: impl Into<Vec<u8>>) -> Self {
         self.roots = Some(roots.into());
+        self
+    }
+
+    /// Writes down, in the file at `path`, what happens to this client's locks: who asked, was granted, gave back, lost. Several
+    /// clients can share a file. `lockwright-lab check --history FILE...` judges such records: whether two ever held a lock
+    /// at once, whether tokens rose. A lock that is written down takes microseconds longer.
+    ///
+    /// ```no_run
+    /// let client = lockwright::Client::options().record("locks.jsonl").open("shm:").wait()?;
+    /// # Ok::<(), lockwright::OpenError>(())
+    /// ```
+    pub fn record(mut self, path: impl Into<PathBuf>) -> Self {
+        self.record = Some(path.into());
         self
     }
 
@@ -226,11 +246,24 @@ impl ClientOptions {
             Address::Served { by, server, space } => {
                 if let Some(space) = lent::wanted(&space) {
                     let remote = Remote::open(self.remote(by, server, space, true)?)?;
-                    return Client::at(Arc::new(lent::open(remote, address)?), address, self.stop);
+                    return self.client(Arc::new(lent::open(remote, address)?), address);
                 }
                 Arc::new(RemoteBackend::new(Remote::open(self.remote(by, server, space, false)?)?))
             }
         };
+        self.client(space, address)
+    }
+
+    /// The client of an opened space.
+    fn client(&self, space: Arc<dyn Backend>, address: &str) -> Result<Client, OpenError> {
+        #[cfg(target_os = "linux")]
+        if let Some(path) = &self.record {
+            let recorder = Recorder::open(path, "client", &label()).map_err(|error| OpenError::Failed {
+                space: address.to_owned(),
+                why: format!("{} cannot be written: {error}", path.display()),
+            })?;
+            return Client::at(Arc::new(RecordedBackend::new(space, recorder)), address, self.stop);
+        }
         Client::at(space, address, self.stop)
     }
 }
@@ -401,6 +434,9 @@ impl Address {
 
 /// A client of one lock space. Cheap to clone; clones are the same client. `Send` and `Sync`.
 ///
+/// It belongs to the process that opened it. A child that was forked off and goes on without `exec` opens its own: what it
+/// inherited refuses everything (`OtherProcess`), and dropping that does nothing to the parent's locks.
+///
 /// ```
 /// use lockwright::Client;
 ///
@@ -416,11 +452,31 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Shared {
+    /// A copy in a child of this process is of no use there: see [`Shared::check`].
+    owner: Owner,
     space: Arc<dyn Backend>,
     stop: StopTime,
     progress: Arc<Progress>,
     /// Locks that somebody of this client has a handle for: one [`Core`] each.
     cores: std::sync::Mutex<HashMap<(LockName, Kind), Weak<Core>>>,
+}
+
+impl Shared {
+    /// The pid of the owner, if that is another process. Asked before anything else is touched: threads that do not run in
+    /// this process may hold its locks.
+    fn check(&self) -> Result<(), u32> {
+        if self.owner.is_current() { Ok(()) } else { Err(self.owner.pid()) }
+    }
+}
+
+/// In a child of its process nothing is closed: the space sees one client, which is the parent's.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.owner.is_current() {
+            self.owner.warn_once();
+            std::mem::forget((Arc::clone(&self.space), Arc::clone(&self.progress)));
+        }
+    }
 }
 
 impl Client {
@@ -463,12 +519,15 @@ impl Client {
         let beating = Arc::clone(&space);
         let progress = Progress::start(move || beating.heartbeat())
             .map_err(|error| OpenError::Failed { space: address.to_owned(), why: error.to_string() })?;
-        let shared = Shared { space, stop, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
+        let owner = Owner::current();
+        let shared =
+            Shared { owner, space, stop, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     fn core(&self, name: impl AsRef<[u8]>, kind: Kind) -> Result<Arc<Core>, HandleError> {
         let name = LockName::new(name)?;
+        self.shared.check().map_err(|pid| HandleError::OtherProcess { pid })?;
         let key = (name.clone(), kind);
         let Shared { space, progress, cores, .. } = &*self.shared;
         let mut cores = cores.lock().unwrap_or_else(PoisonError::into_inner);
@@ -549,6 +608,8 @@ impl Client {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn hold_while_process_lives(&self, pid: u32) -> std::io::Result<bool> {
+        let owner = self.shared.check();
+        owner.map_err(|pid| std::io::Error::other(LockError::OtherProcess { pid }))?;
         self.shared.space.hold_while_process_lives(pid)
     }
 
@@ -573,6 +634,6 @@ impl Client {
     /// assert!(client.settle(Duration::from_millis(100)));
     /// ```
     pub fn settle(&self, patience: Duration) -> bool {
-        self.shared.progress.settle(patience)
+        self.shared.check().is_ok() && self.shared.progress.settle(patience)
     }
 }

@@ -26,8 +26,9 @@ mod holders;
 use self::file::StateFile;
 use self::holders::Holders;
 use crate::lock_table::MAX_SESSIONS;
+use lockwright_fabric::backend::shm::open_regular;
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -353,7 +354,7 @@ fn new_id() -> u128 {
 fn alone(path: &Path) -> io::Result<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(PathBuf::from(name))?;
+    let file = open_regular(Path::new(&name), true)?;
     file.try_lock().map_err(|error| match error {
         std::fs::TryLockError::WouldBlock => io::Error::other("another server uses it"),
         std::fs::TryLockError::Error(error) => error,
@@ -465,9 +466,9 @@ mod tests {
         assert!(awaited && !fourth.accepts(run, 1, token), "others may have had the lock since");
     }
 
-    /// The next state file cannot be made: the disk is full.
-    fn fill_the_disk(scratch: &Scratch) {
-        std::os::unix::fs::symlink("/dev/full", scratch.0.with_extension("new")).unwrap();
+    /// No state file can be made from now on.
+    fn fill_the_disk() {
+        file::FULL.set(true);
     }
 
     #[test]
@@ -479,7 +480,7 @@ mod tests {
         first.gone(7).unwrap();
         let (run, id) = (first.epoch, first.id());
         drop(first);
-        fill_the_disk(&scratch);
+        fill_the_disk();
         let (mut second, awaited) = scratch.begin();
         assert!(awaited && second.accepts(run, 1, token) && !second.accepts(run, 7, token));
         second.open().unwrap();

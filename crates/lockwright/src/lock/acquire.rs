@@ -238,6 +238,7 @@ impl Attempt {
     #[inline(never)]
     #[track_caller]
     fn wait_slow(mut self) -> Result<AnyGuard, LockError> {
+        self.check()?;
         let may_wait = self.may_wait();
         if matches!(self.step, Step::Start) {
             if may_wait && let Some((granted, token_base)) = self.core.acquire_soon(&mut self.claim) {
@@ -256,6 +257,10 @@ impl Attempt {
             core.space.block_on(pin!(async { outcome = Some(poll.await) }));
         });
         outcome.expect("it was polled to its end")
+    }
+
+    fn check(&self) -> Result<(), LockError> {
+        self.core.check().map_err(|pid| LockError::OtherProcess { pid })
     }
 
     /// Tries once; queues if that fails.
@@ -350,6 +355,9 @@ impl Waiting {
 /// Leaves a queued acquire to the progress thread: it stays in line until the lock has come and gone.
 impl Drop for Waiting {
     fn drop(&mut self) {
+        if self.core.is_inert() {
+            return std::mem::forget((self.alarm.take(), self.future.take()));
+        }
         self.alarm = None;
         let Some(future) = self.future.take() else { return };
         if self.core.space.acquire_cancels_on_drop() {
@@ -371,6 +379,7 @@ const RETURNS: u32 = 3;
 
 impl Attempt {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<AnyGuard, LockError>> {
+        self.check()?;
         loop {
             let polled = self.poll_once(cx);
             if !matches!(polled, Poll::Ready(Err(LockError::Evicted))) || self.returns == RETURNS {

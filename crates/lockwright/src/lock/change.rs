@@ -99,6 +99,7 @@ impl AnyGuard {
     pub fn unlock_part(&mut self, part: Range<u64>) -> Result<Option<AnyGuard>, ChangeError> {
         let claim = self.claim;
         let bad = |why| ChangeError::BadRange { start: part.start, end: part.end, why };
+        self.core.check().map_err(|pid| ChangeError::OtherProcess { pid })?;
         if self.core.kind != Kind::Ranges {
             return Err(bad("this is no range lock"));
         }
@@ -122,6 +123,10 @@ impl AnyGuard {
 /// Polls a change to its end on this thread.
 pub(super) fn wait<T>(core: &Core, future: impl Future<Output = T>) -> T {
     let mut outcome = None;
+    if core.check().is_err() {
+        // It is refused at the first poll, which the space must not drive.
+        return lockwright_fabric::backend::block_on(future);
+    }
     core.space.block_on(pin!(async { outcome = Some(future.await) }));
     outcome.expect("it was polled to its end")
 }
@@ -158,6 +163,7 @@ impl UpgradeState {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), ChangeError>> {
         assert!(!self.done, "an upgrade was polled after it was done");
+        guard.core.check().map_err(|pid| ChangeError::OtherProcess { pid })?;
         if guard.claim.mode == Mode::Exclusive {
             self.done = true;
             return Poll::Ready(Ok(()));
@@ -167,7 +173,7 @@ impl UpgradeState {
             self.deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
         }
         let wait = self.may_wait();
-        let ask = || guard.core.space.upgrade(guard.granted(), wait);
+        let ask = || guard.core.space.upgrade(guard.core.kind, guard.claim, guard.granted(), wait);
         match self.change.get_or_insert_with(ask).as_mut().poll(cx) {
             Poll::Ready(outcome) => Poll::Ready(self.finish(guard, outcome)),
             Poll::Pending if self.is_late(guard, cx) => {
@@ -218,12 +224,15 @@ impl DowngradeState {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), ChangeError>> {
         assert!(!self.done, "a downgrade was polled after it was done");
+        guard.core.check().map_err(|pid| ChangeError::OtherProcess { pid })?;
         if self.change.is_none() && guard.is_shared() {
             self.done = true;
             return Poll::Ready(Ok(()));
         }
         let shared = Claim { mode: Mode::Shared, ..guard.claim };
-        let change = self.change.get_or_insert_with(|| guard.core.space.downgrade(guard.granted()));
+        let change = self
+            .change
+            .get_or_insert_with(|| guard.core.space.downgrade(guard.core.kind, guard.claim, guard.granted()));
         let polled = change.as_mut().poll(cx);
         if let Poll::Ready(Err(error)) = polled {
             self.done = true;

@@ -5,8 +5,9 @@
 //!
 //! What this file must not do: know what the lines mean.
 
+use lockwright_fabric::backend::shm::open_regular;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -32,28 +33,26 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
+#[cfg(test)]
+thread_local! {
+    /// The disk has no room for another file.
+    pub(super) static FULL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// Whether what is at `path` can be a state file, if anything is there.
 pub(super) fn check(path: &Path) -> io::Result<()> {
-    let meta = match std::fs::metadata(path) {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    if !meta.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
+    match open_regular(path, false) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
-    if meta.len() > LONGEST {
-        return Err(io::Error::other("it is too long"));
-    }
-    Ok(())
 }
 
 /// The lines in the file at `path`, if there is one. A last line without its end was not yet true when it was written.
 pub(super) fn read(path: &Path) -> io::Result<Option<String>> {
-    let mut bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
+    let mut bytes = Vec::new();
+    match open_regular(path, false).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+        read => read?,
     };
     bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
     bytes.truncate(bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
@@ -66,7 +65,13 @@ impl StateFile {
     pub(super) fn replace(path: &Path, text: &str) -> io::Result<Self> {
         let fresh = path.with_extension("new");
         let written = (|| {
-            let mut file = File::create(&fresh)?;
+            // Left by a server that was killed, or something else of that name: it is not written to.
+            let _ = std::fs::remove_file(&fresh);
+            let mut file = File::create_new(&fresh)?;
+            #[cfg(test)]
+            if FULL.get() {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
             file.write_all(text.as_bytes())?;
             file.write_all(&[0; ROOM])?;
             file.sync_all()?;

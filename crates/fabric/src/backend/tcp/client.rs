@@ -288,7 +288,7 @@ pub(super) fn process(link: &Link, incoming: &mut Incoming) -> Result<(), CloseR
         match incoming.next() {
             // Pings are answered in order.
             Ok(Some(Frame::Pong)) => {
-                incoming.pings.pop_front().into_iter().for_each(|sent| link.acknowledge(sent))
+                incoming.pings.pop_front().into_iter().for_each(|sent| link.acknowledge(sent));
             }
             Ok(Some(frame)) => link.process(frame)?,
             Ok(None) => return Ok(()),
