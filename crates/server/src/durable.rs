@@ -513,7 +513,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_regular_file_is_no_state_and_left_alone() {
-        for path in ["/dev/full", "/dev/zero", "/tmp"] {
+        for path in ["/dev/full", "/dev/zero"] {
             let error = Durable::begin(Some(Path::new(path)), Duration::ZERO).unwrap_err();
             assert!(error.to_string().contains("not a regular file"), "{path}: {error}");
             assert!(!PathBuf::from(format!("{path}.lock")).exists(), "{path}");

@@ -345,6 +345,10 @@ impl SessionHandler for Remote {
             self.fail(&mut line, why);
             return None;
         }
+        if line.table.fatal.is_some() {
+            // What it said behind a refusal is of no use.
+            return None;
+        }
         line.table.is_open = true;
         let waker = line.table.hear(taken, answer);
         if line.table.is_ready() {
