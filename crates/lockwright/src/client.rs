@@ -1,5 +1,11 @@
 //! The client: one opened space, and handles for the locks in it.
 
+mod address;
+
+pub(crate) use self::address::Address;
+#[cfg(target_os = "linux")]
+pub(crate) use self::address::By;
+
 use crate::error::{HandleError, LockError, OpenError};
 #[cfg(target_os = "linux")]
 use crate::home::recorded::RecordedBackend;
@@ -17,7 +23,7 @@ use crate::remote::lent;
 #[cfg(target_os = "linux")]
 use crate::remote::transport::Transport;
 #[cfg(target_os = "linux")]
-use crate::remote::{Remote, RemoteBackend, RemoteOptions, address, secret};
+use crate::remote::{Remote, RemoteBackend, RemoteOptions, address as server_address, secret};
 use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
@@ -209,7 +215,8 @@ impl ClientOptions {
 
     #[cfg(target_os = "linux")]
     fn tcp(&self, server: &str) -> Result<Transport, OpenError> {
-        let tls = self.roots.as_ref().map(|roots| tcp::TlsClient::from_pem(roots, address::host(server)));
+        let tls =
+            self.roots.as_ref().map(|roots| tcp::TlsClient::from_pem(roots, server_address::host(server)));
         let tls = tls.transpose().map_err(|error| OpenError::Credentials(error.to_string()))?;
         let connect = tcp::ConnectOptions {
             secret: self.secret_for(server)?,
@@ -363,28 +370,6 @@ impl Future for Open {
     }
 }
 
-/// Where a space is.
-pub(crate) enum Address {
-    Mem,
-    #[cfg(target_os = "linux")]
-    Shm(PathBuf),
-    #[cfg(target_os = "linux")]
-    Served {
-        by: By,
-        server: String,
-        space: Vec<u8>,
-    },
-}
-
-/// What a server is reached by.
-#[cfg(target_os = "linux")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    Tcp,
-    #[cfg(feature = "rdma")]
-    Rdma,
-}
-
 /// The same, and below it the space whose memory it wants to be lent, if it does.
 #[cfg(feature = "rdma")]
 fn wish(space: &[u8], one_sided: bool) -> String {
@@ -400,36 +385,6 @@ fn label() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let host = read("/proc/sys/kernel/hostname").trim().replace(char::is_whitespace, "-");
     format!("{} {host} {}", std::process::id(), read("/proc/self/comm").trim())
-}
-
-impl Address {
-    pub(crate) fn parse(text: &str) -> Result<Self, OpenError> {
-        match text.split_once(':') {
-            Some(("mem", "")) => Ok(Self::Mem),
-            #[cfg(target_os = "linux")]
-            Some(("shm", path)) if path.starts_with('/') => Ok(Self::Shm(path.into())),
-            #[cfg(target_os = "linux")]
-            Some(("shm", name)) => {
-                let name = if name.is_empty() { "default" } else { name };
-                let path = lockwright_fabric::backend::shm::space_path(name);
-                path.map(Self::Shm).map_err(|_| OpenError::Address(text.to_owned()))
-            }
-            #[cfg(target_os = "linux")]
-            Some(("tcp", rest)) => match address::parse(rest, address::PORT) {
-                Some((server, space)) => Ok(Self::Served { by: By::Tcp, server, space }),
-                None => Err(OpenError::Address(text.to_owned())),
-            },
-            #[cfg(target_os = "linux")]
-            Some(("rdma", rest)) => match address::parse(rest, address::RDMA_PORT) {
-                #[cfg(feature = "rdma")]
-                Some((server, space)) => Ok(Self::Served { by: By::Rdma, server, space }),
-                #[cfg(not(feature = "rdma"))]
-                Some(_) => Err(OpenError::NO_RDMA),
-                None => Err(OpenError::Address(text.to_owned())),
-            },
-            _ => Err(OpenError::Address(text.to_owned())),
-        }
-    }
 }
 
 /// A client of one lock space. Cheap to clone; clones are the same client. `Send` and `Sync`.
