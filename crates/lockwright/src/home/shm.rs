@@ -9,7 +9,7 @@ use super::holders;
 use super::member::Member;
 use super::members::{self, Members, NAMES, token};
 use super::ranges::gate;
-use super::{Bound, BoxFuture, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
+use super::{Bound, BoxFuture, GivenUp, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
 use crate::error::{HandleError, LockError, LostReason, OpenError};
 use crate::name::LockName;
 use lockwright_fabric::backend::block_on;
@@ -216,7 +216,7 @@ impl Locker for ShmBackend {
         match kind {
             Kind::Keyed => Box::pin(std::future::ready(self.try_acquire_from_the_dead(claim))),
             // Ranges of the dead do not count anyway.
-            Kind::Ranges => self.range(claim, false),
+            Kind::Ranges => self.range(claim, None),
         }
     }
 
@@ -230,7 +230,19 @@ impl Locker for ShmBackend {
                 let members = Arc::clone(&self.members);
                 Box::pin(members.take(claim))
             }
-            Kind::Ranges => self.range(claim, true),
+            Kind::Ranges => self.range(claim, Some(GivenUp::default())),
+        }
+    }
+
+    fn acquire_unless(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        given_up: GivenUp,
+    ) -> BoxFuture<Result<Granted, Refused>> {
+        match kind {
+            Kind::Keyed => self.acquire(kind, claim),
+            Kind::Ranges => self.range(claim, Some(given_up)),
         }
     }
 
