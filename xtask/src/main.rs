@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 mod check;
+mod mutants;
 mod names;
 mod setup;
 mod soft_roce;
@@ -19,6 +20,8 @@ usage: cargo xtask <CHORE>
   test [--install]   everything CI checks: format, lints, tests, proofs, documentation, tidiness, dependencies
   setup [--install]  what the test command needs of this machine, and what is missing
   check              every protocol in every interleaving of its cases, and every mutant caught
+  mutants [--sample N] [--seed S]
+                     small changes to the code, one at a time: some test must notice each
   soft-roce          the RDMA backend on real queue pairs, in a virtual machine with soft-RoCE
   tidy               only the checks that need no compiler: file headers, file sizes, layers, machine paths
 
@@ -36,6 +39,13 @@ fn main() -> ExitCode {
         ["setup"] => setup::report(&root, false),
         ["setup", "--install"] => setup::report(&root, true),
         ["check"] => check::report(&root),
+        ["mutants", ref options @ ..] => match mutants::Options::parse(options) {
+            Ok(options) => mutants::report(&root, options, setup::is_root()),
+            Err(why) => {
+                eprintln!("{why}");
+                ExitCode::from(2)
+            }
+        },
         ["soft-roce"] => soft_roce::report(&root),
         ["tidy"] => tidy::report(&root),
         ["help" | "-h" | "--help"] => {

@@ -15,6 +15,8 @@ pub(crate) enum Need {
     Nextest,
     /// Judges dependencies.
     Deny,
+    /// Makes small changes to the code. Of no use to the test command.
+    Mutants,
     /// Interprets tests.
     Miri,
     /// Links programs; compiles ring, and the check of the RDMA bindings.
@@ -28,6 +30,7 @@ impl Need {
         match self {
             Self::Nextest => "cargo-nextest",
             Self::Deny => "cargo-deny",
+            Self::Mutants => "cargo-mutants",
             Self::Miri => "Miri",
             Self::Compiler => "a C compiler",
         }
@@ -38,6 +41,7 @@ impl Need {
         match self {
             Self::Nextest => "cargo install --locked cargo-nextest",
             Self::Deny => "cargo install --locked cargo-deny",
+            Self::Mutants => "cargo install --locked cargo-mutants",
             Self::Miri => "rustup toolchain install nightly --profile minimal -c miri,rust-src",
             Self::Compiler => "apt-get install gcc libc6-dev",
         }
@@ -48,6 +52,7 @@ impl Need {
         match self {
             Self::Nextest => succeeds(&mut crate::steps::command(root, &["nextest", "--version"])),
             Self::Deny => succeeds(&mut crate::steps::command(root, &["deny", "--version"])),
+            Self::Mutants => succeeds(&mut crate::steps::command(root, &["mutants", "--version"])),
             Self::Miri => succeeds(&mut nightly(root, &["miri", "--version"])),
             Self::Compiler => succeeds(Command::new("cc").arg("--version")),
         }
@@ -80,6 +85,7 @@ impl Need {
                 &["cargo-nextest@0.9.143", "--no-default-features", "--features", "default-no-update"],
             ),
             Self::Deny => install_tool(root, &["cargo-deny@0.20.2"]),
+            Self::Mutants => install_tool(root, &["cargo-mutants@27.1.0"]),
             Self::Miri => {
                 let rustup = |args: &[&str]| done(Command::new("rustup").args(args));
                 // A nightly that is there stays as it is.

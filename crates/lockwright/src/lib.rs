@@ -96,6 +96,9 @@ mod lock;
 mod name;
 mod progress;
 #[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub mod record;
+#[cfg(target_os = "linux")]
 #[allow(missing_docs, reason = "what the server sees of it is no API")]
 mod remote;
 #[cfg(target_os = "linux")]

@@ -7,6 +7,7 @@ pub mod explore;
 mod failure;
 pub mod fault;
 mod memory;
+pub mod model;
 mod nic;
 mod plan;
 mod play;

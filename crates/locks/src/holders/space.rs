@@ -96,9 +96,15 @@ pub trait HolderSpace {
         0
     }
 
-    /// [`load`](Self::load), if this is direct.
+    /// What loads words, if this is direct.
+    fn loader(&self) -> impl Fn(Word64) -> u64 + Copy {
+        |word| unreachable!("{word:?} has to be waited for")
+    }
+
+    /// [`load`](Self::load), likewise.
+    #[inline(always)]
     fn load_now(&self, word: Word64) -> u64 {
-        unreachable!("{word:?} has to be waited for")
+        (self.loader())(word)
     }
 
     /// [`store`](Self::store), likewise: before verbs and messages alike.

@@ -42,6 +42,11 @@ trait Query {
     /// Whether the first word of a record leaves it in question.
     fn may_match(&self, peer: PeerId, record: u64, first: First) -> bool;
 
+    /// Whether a range may be what is looked for, as long as its record is not read again.
+    fn may_overlap(&self, _start: u64, _end: u64) -> bool {
+        true
+    }
+
     /// What settles it beyond the first word: nothing, or range and turn.
     fn matches(&self, first: First, range: Option<[u64; 3]>) -> bool;
 
@@ -92,13 +97,15 @@ impl Query for IsBlocked {
         first.is_for(Kind::Range, self.claim.lock) && (peer, record) != self.mine
     }
 
+    /// Ranges of a lock are written by whoever has its gate, which is this client: if the record has changed meanwhile, then
+    /// since that range was given back.
     #[inline(always)]
+    fn may_overlap(&self, start: u64, end: u64) -> bool {
+        start < self.claim.end && self.claim.start < end
+    }
+
     fn matches(&self, first: First, range: Option<[u64; 3]>) -> bool {
         let Some([start, end, turn]) = range else { return false };
-        // Most are apart, which takes no more than this to see.
-        if end <= self.claim.start || self.claim.end <= start {
-            return false;
-        }
         let Some(state) = first.state() else { return false };
         let claim = Claim { lock: first.lock(), mode: first.mode(), start, end };
         Holding { state, claim, turn }.is_in_the_way(&self.claim, self.turn)
@@ -159,9 +166,8 @@ const OTHER_WORDS: [RecordWord; 5] =
 
 /// Whether a record of somebody alive is what `query` looks for: the look itself, word by word.
 macro_rules! find_in_steps {
-    ($table:ident, $query:ident: $load:ident $is_alive:ident $(, .$await:tt)?) => {{
-        let space = $table.space();
-        let layout = space.layout();
+    ($space:expr, $layout:expr, $query:ident: $load:ident $is_alive:ident $(, .$await:tt)?) => {{
+        let (space, layout) = ($space, $layout);
         for index in 0..layout.directory_words() {
             let slots = space.$load(layout.directory(index))$(.$await?)?;
             for slot in bits(slots).map(|bit| index * 64 + bit) {
@@ -175,6 +181,12 @@ macro_rules! find_in_steps {
                     }
                     let mut range = None;
                     if Q::READS_RANGE {
+                        let start = space.$load(at.word(RecordWord::Start))$(.$await?)?;
+                        let end = space.$load(at.word(RecordWord::End))$(.$await?)?;
+                        // Most are apart, which takes no more than this to see.
+                        if !$query.may_overlap(start, end) {
+                            continue;
+                        }
                         let read = read_whole!(space, at, first, RANGE_WORDS, R: $load $(, .$await)?);
                         let Some((seen, words)) = read else { continue };
                         if seen != first && !$query.may_match(peer, record, seen) {
@@ -194,6 +206,23 @@ macro_rules! find_in_steps {
         }
         Ok(false)
     }};
+}
+
+/// A space that is direct, with what loads its words at hand: looked up at every load, that would cost more than the load.
+struct Direct<'a, S, F> {
+    space: &'a S,
+    load: F,
+}
+
+impl<S: HolderSpace, F: Fn(Word64) -> u64> Direct<'_, S, F> {
+    #[inline(always)]
+    fn load_now(&self, word: Word64) -> u64 {
+        (self.load)(word)
+    }
+
+    fn is_alive_now(&self, peer: PeerId) -> bool {
+        self.space.is_alive_now(peer)
+    }
 }
 
 /// Whose a slot is.
@@ -227,7 +256,7 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
         if S::LOADS > 1 {
             return self.find_in_batches(query).await;
         }
-        find_in_steps!(self, query: load is_alive, .await)
+        find_in_steps!(self.space(), self.space().layout(), query: load is_alive, .await)
     }
 
     /// The same where a load is a round trip: as many words at a time as go out together.
@@ -376,7 +405,8 @@ impl<F: Fn(Word64) -> u64> TableReader<F> {
 impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
     #[inline(always)]
     fn find_now<Q: Query>(&self, query: &Q) -> Result<bool, FabricError> {
-        find_in_steps!(self, query: load_now is_alive_now)
+        let direct = Direct { space: self.space(), load: self.space().loader() };
+        find_in_steps!(&direct, self.space().layout(), query: load_now is_alive_now)
     }
 
     /// Whether clients that are alive have a record for a keyed lock, but for the queue member that asks, and no client that is
@@ -404,8 +434,7 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
 
     /// Everybody's records.
     pub fn reader(&self) -> TableReader<impl Fn(Word64) -> u64 + '_> {
-        let space = self.space();
-        TableReader::new(*space.layout(), move |word| space.load_now(word))
+        TableReader::new(*self.space().layout(), self.space().loader())
     }
 }
 

@@ -19,7 +19,10 @@ use lockwright_locks::holders::{
 };
 use lockwright_locks::shiftlock::stirred::Stirred;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed},
+};
 
 /// Client slots of a space.
 pub(crate) const SLOTS: u64 = 1024;
@@ -179,7 +182,7 @@ impl ShmHolders {
 
     /// Reads everybody's records.
     pub(crate) fn reader(&self) -> TableReader<impl Fn(Word64) -> u64 + '_> {
-        TableReader::new(LAYOUT, |word| self.load_now(word))
+        TableReader::new(LAYOUT, self.loader())
     }
 
     /// Takes a range away from its holder, who finds its record revoked. `false` if it holds it no more.
@@ -205,8 +208,9 @@ impl HolderSpace for ShmHolders {
     }
 
     #[inline(always)]
-    fn load_now(&self, word: Word64) -> u64 {
-        self.words.read(index(word))
+    fn loader(&self) -> impl Fn(Word64) -> u64 + Copy {
+        let words = self.words.words();
+        move |word| words[index(word) as usize].load(Acquire)
     }
 
     #[inline(always)]

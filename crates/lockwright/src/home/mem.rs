@@ -133,13 +133,19 @@ impl Locker for MemBackend {
         Box::pin(std::future::ready(self.release_fast(kind, claim, &granted).unwrap_or(Ok(()))))
     }
 
-    fn upgrade(&self, granted: &Granted, wait: bool) -> BoxFuture<Result<Granted, ChangeError>> {
+    fn upgrade(
+        &self,
+        _: Kind,
+        _: Claim,
+        granted: &Granted,
+        wait: bool,
+    ) -> BoxFuture<Result<Granted, ChangeError>> {
         let id = request(granted);
         let upgrade = self.locks.upgrade(id, wait);
         Box::pin(async move { upgrade.await.map(|token| self::granted((id, token))) })
     }
 
-    fn downgrade(&self, granted: &Granted) -> BoxFuture<Result<Granted, ChangeError>> {
+    fn downgrade(&self, _: Kind, _: Claim, granted: &Granted) -> BoxFuture<Result<Granted, ChangeError>> {
         let (id, locks) = (request(granted), Arc::clone(&self.locks));
         Box::pin(async move { Ok(self::granted((id, locks.downgrade(id)))) })
     }

@@ -18,6 +18,8 @@ pub(crate) mod members;
 #[cfg(target_os = "linux")]
 pub(crate) mod ranges;
 #[cfg(target_os = "linux")]
+pub(crate) mod recorded;
+#[cfg(target_os = "linux")]
 pub(crate) mod shm;
 #[cfg(target_os = "linux")]
 mod slots;
@@ -279,14 +281,25 @@ pub(crate) trait Locker {
 
     /// Makes a shared grant exclusive, without releasing it in between; without `wait`, only if that can be had at once.
     /// Dropped, or refused, it leaves the grant shared.
-    fn upgrade(&self, granted: &Granted, wait: bool) -> BoxFuture<Result<Granted, ChangeError>> {
-        let _ = (granted, wait);
+    fn upgrade(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        granted: &Granted,
+        wait: bool,
+    ) -> BoxFuture<Result<Granted, ChangeError>> {
+        let _ = (kind, claim, granted, wait);
         Box::pin(std::future::ready(Err(ChangeError::Unsupported(self.description()))))
     }
 
     /// Makes an exclusive grant shared. It counts as that from the first poll on, unless that fails.
-    fn downgrade(&self, granted: &Granted) -> BoxFuture<Result<Granted, ChangeError>> {
-        let _ = granted;
+    fn downgrade(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        granted: &Granted,
+    ) -> BoxFuture<Result<Granted, ChangeError>> {
+        let _ = (kind, claim, granted);
         Box::pin(std::future::ready(Err(ChangeError::Unsupported(self.description()))))
     }
 

@@ -167,7 +167,7 @@ impl UpgradeState {
             self.deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
         }
         let wait = self.may_wait();
-        let ask = || guard.core.space.upgrade(guard.granted(), wait);
+        let ask = || guard.core.space.upgrade(guard.core.kind, guard.claim, guard.granted(), wait);
         match self.change.get_or_insert_with(ask).as_mut().poll(cx) {
             Poll::Ready(outcome) => Poll::Ready(self.finish(guard, outcome)),
             Poll::Pending if self.is_late(guard, cx) => {
@@ -223,7 +223,9 @@ impl DowngradeState {
             return Poll::Ready(Ok(()));
         }
         let shared = Claim { mode: Mode::Shared, ..guard.claim };
-        let change = self.change.get_or_insert_with(|| guard.core.space.downgrade(guard.granted()));
+        let change = self
+            .change
+            .get_or_insert_with(|| guard.core.space.downgrade(guard.core.kind, guard.claim, guard.granted()));
         let polled = change.as_mut().poll(cx);
         if let Poll::Ready(Err(error)) = polled {
             self.done = true;

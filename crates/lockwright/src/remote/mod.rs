@@ -154,14 +154,20 @@ impl Locker for RemoteBackend {
         self.remote.line().table.token(id).unwrap_or(token)
     }
 
-    fn upgrade(&self, granted: &Granted, wait: bool) -> BoxFuture<Result<Granted, ChangeError>> {
+    fn upgrade(
+        &self,
+        _: Kind,
+        _: Claim,
+        granted: &Granted,
+        wait: bool,
+    ) -> BoxFuture<Result<Granted, ChangeError>> {
         match self.offers_changes() {
             Ok(()) => Box::pin(changes::Upgrading::new(&self.remote, grant(granted), wait)),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
     }
 
-    fn downgrade(&self, granted: &Granted) -> BoxFuture<Result<Granted, ChangeError>> {
+    fn downgrade(&self, _: Kind, _: Claim, granted: &Granted) -> BoxFuture<Result<Granted, ChangeError>> {
         match self.offers_changes() {
             Ok(()) => Box::pin(changes::Downgrading::new(&self.remote, grant(granted))),
             Err(error) => Box::pin(std::future::ready(Err(error))),

@@ -286,6 +286,20 @@ impl History {
         Ok(())
     }
 
+    /// Adds what `client` held from one time to another, or to one that nobody knows: then only its token counts. Which lock it
+    /// is in `claim` is filled in by its name.
+    pub fn add_hold(
+        &mut self,
+        client: PeerId,
+        lock: &str,
+        claim: Claim,
+        token: u64,
+        (from, to): (u64, Option<u64>),
+    ) {
+        let claim = Claim { lock: self.lock(lock), ..claim };
+        self.holds.push(Hold { client, claim, token, from, to });
+    }
+
     /// The number of a lock in claims.
     fn lock(&mut self, name: &str) -> u64 {
         let known = self.locks.iter().position(|lock| lock == name);

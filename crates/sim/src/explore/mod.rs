@@ -33,6 +33,7 @@ use endpoint::Traits;
 use lockwright_fabric::{Addr, AtomicScope, NodeId, PeerId};
 use lockwright_locks::Protocol;
 use roles::Roles;
+pub(crate) use search::Graph;
 use search::{Limits, search};
 use std::fmt;
 use world::{Setup, World};

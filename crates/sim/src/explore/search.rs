@@ -166,7 +166,7 @@ pub(super) fn search(world: &mut World, limits: &mut Limits<'_>) -> (States, Ver
             if step.is_progress() {
                 progresses = true;
                 if limits.checks.finish {
-                    graph.targets.push(number);
+                    graph.lead_to(number);
                 }
             }
         }
@@ -228,20 +228,26 @@ impl World {
 
 /// Who leads where by honest steps, to ask whether everybody can always finish.
 #[derive(Default)]
-struct Graph {
+pub(crate) struct Graph {
     targets: Vec<u32>,
     ends: Vec<usize>,
     finals: Vec<bool>,
 }
 
 impl Graph {
-    fn close_state(&mut self, is_final: bool) {
+    /// A step of the present state leads to `target`.
+    pub(crate) fn lead_to(&mut self, target: u32) {
+        self.targets.push(target);
+    }
+
+    /// All steps of the present state are known.
+    pub(crate) fn close_state(&mut self, is_final: bool) {
         self.ends.push(self.targets.len());
         self.finals.push(is_final);
     }
 
     /// The states from which no final state can be reached, in the order they were found.
-    fn cannot_finish(&self) -> Vec<u32> {
+    pub(crate) fn cannot_finish(&self) -> Vec<u32> {
         let mut can = self.finals.clone();
         // Targets mostly come later, so a few sweeps from the end settle it.
         loop {

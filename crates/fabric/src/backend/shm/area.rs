@@ -123,11 +123,16 @@ unsafe impl Send for WordSlice {}
 unsafe impl Sync for WordSlice {}
 
 impl WordSlice {
+    /// All of them.
+    #[inline(always)]
+    pub const fn words(&self) -> &[AtomicU64] {
+        // SAFETY: `word_slice` looked up the first and the last of them, and the map stays as long as this.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len as usize) }
+    }
+
     #[inline(always)]
     fn get(&self, index: u64) -> &AtomicU64 {
-        assert!(index < self.len, "index {index} of {} words", self.len);
-        // SAFETY: `word_slice` looked up the first and the last of them.
-        unsafe { self.first.add(index as usize).as_ref() }
+        &self.words()[index as usize]
     }
 
     /// The word with this index.

@@ -62,5 +62,5 @@ pub use error::SpaceError;
 pub use mailbox::MAX_TAIL;
 pub use names::{NAME_MAX, NameInfo, NamedLock, Names, Reclaim};
 pub use options::{SpaceOptions, space_path};
-pub use process::{Process, ProcessState};
+pub use process::{Process, ProcessState, boot_id, monotonic_ns};
 pub use space::ShmSpace;

@@ -59,8 +59,16 @@ pub(super) fn now() -> Time {
     Time(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
+/// The same in nanoseconds, for whoever writes down when something happened.
+pub fn monotonic_ns() -> u64 {
+    now().0
+}
+
 /// The host's boot id.
-pub(super) fn boot_id() -> Result<u128, SpaceError> {
+///
+/// # Errors
+/// If /proc cannot be read.
+pub fn boot_id() -> Result<u128, SpaceError> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(|error| no_proc(&error))?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).map_err(|_| no_proc(&Errno::INVAL.into()))

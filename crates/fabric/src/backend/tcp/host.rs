@@ -3,7 +3,7 @@
 //! [`InProcHost`](super::InProcHost) implements it for memory of the server's own process, `lockwright serve` for its lock
 //! table and exported spaces.
 
-use super::session::Backlog;
+use super::session_state::Backlog;
 use crate::addr::{Addr, PeerId, Width};
 use crate::capability::Capabilities;
 use crate::message::Message;

@@ -1,7 +1,7 @@
 //! A host whose lock memory is an in-process fabric, shared by remote and local clients.
 
 use super::host::{HostError, Inbox, SessionEnd, VerbHost};
-use super::session::Backlog;
+use super::session_state::Backlog;
 use crate::addr::{PeerId, Width, Word64, Word128};
 use crate::backend::inproc::{InProc, InProcEndpoint};
 use crate::capability::Capabilities;

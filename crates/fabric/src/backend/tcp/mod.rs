@@ -22,7 +22,7 @@
 //! | wire format | `frame`, `encode`, `decode`, `wire` (their parts), `auth` (the secret), `tls` |
 //! | both ends of a connection | `stream`, `incoming`, `outgoing` |
 //! | client | `endpoint`, `futures`, `link/` (the session, its requests), `handler`, `client` (connecting, reconnecting), `blocking` (threads that read) |
-//! | server | `server` (listening), `connection`, `session`, `roles`, `router` (messages) |
+//! | server | `server` (listening), `connection`, `session` (and `session_state`), `roles`, `router` (messages) |
 //! | memory | `host` (the trait), `memory` (a host in this process) |
 //!
 //! `docs/tcp.md` has the frame format and the failure model. This backend must not know what a lock is, nor let one client's
@@ -49,6 +49,7 @@ mod roles;
 mod router;
 mod server;
 mod session;
+mod session_state;
 mod stream;
 #[cfg(feature = "tls")]
 mod tls;
@@ -67,7 +68,7 @@ pub use outgoing::coalesce_writes;
 #[cfg(feature = "rdma")]
 pub(in crate::backend) use outgoing::wake_coalesced;
 pub use server::{BindError, Server, ServerOptions};
-pub use session::Backlog;
+pub use session_state::{Backlog, SessionState, Unacked};
 #[cfg(feature = "tls")]
 pub use tls::{TlsClient, TlsError, TlsServer};
 pub use wire::MAX_TAIL;

@@ -7,7 +7,7 @@ use super::auth::Secret;
 use super::connection::serve;
 use super::host::VerbHost;
 use super::router::Router;
-use super::session::Backlog;
+use super::session_state::Backlog;
 use super::stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsServer;

@@ -3,6 +3,7 @@
 //!
 //! This file picks what is explored and decides the verdict; [`list`] lists, [`report`] shows.
 
+mod history;
 mod list;
 mod report;
 
@@ -26,6 +27,7 @@ Examples:
   lockwright-lab check mcs --case four-clients --clients 3
   lockwright-lab check fisslock --loss --dup --reorder --max-states 2000000
   lockwright-lab check --mutant mcs-jumps-queue     watch a broken lock fail, step by step
+  lockwright-lab check --history app.jsonl serve.jsonl   judge what clients and servers wrote down
   lockwright-lab check --all                        everything, as continuous integration does")]
 pub(crate) struct Args {
     /// The protocol
@@ -64,6 +66,12 @@ pub(crate) struct Args {
     /// Stop a case after so many states and say that it was not exhaustive
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_states: Option<u64>,
+    /// Judge the records that real clients and servers wrote, together, and explore nothing
+    ///
+    /// Clients write one with `lockwright run --record FILE` or `ClientOptions::record`, servers with
+    /// `lockwright serve --record FILE`
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["protocol", "all", "mutant", "list", "case"])]
+    history: Vec<std::path::PathBuf>,
     /// Print one JSON document instead of lines
     #[arg(long)]
     json: bool,
@@ -72,6 +80,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     if args.list {
         return list::run(args.json, out);
+    }
+    if !args.history.is_empty() {
+        return history::run(&args.history, args.json, out);
     }
     let (protocols, mutants) = choose(args)?;
     let mut report = Report::default();
