@@ -56,7 +56,7 @@ impl GivenUp {
     }
 
     #[cfg(target_os = "linux")]
-    pub(crate) async fn is_set(self) {
+    pub(crate) async fn wait(self) {
         let Self(is_set) = self;
         std::future::poll_fn(|_| if is_set.load(SeqCst) { Poll::Ready(()) } else { Poll::Pending }).await;
     }

@@ -71,7 +71,7 @@ impl ShmBackend {
             let client = &member.client;
             let taken = match given_up {
                 Some(given_up) => {
-                    client.take_range_unless(records, claim, || given_up.clone().is_set()).await
+                    client.take_range_unless(records, claim, || given_up.clone().wait()).await
                 }
                 None => client.try_range(records, claim).await,
             };
