@@ -70,9 +70,7 @@ impl ShmBackend {
         Box::pin(async move {
             let client = &member.client;
             let taken = match given_up {
-                Some(given_up) => {
-                    client.take_range_unless(records, claim, || given_up.clone().wait()).await
-                }
+                Some(given_up) => client.take_range_unless(records, claim, || given_up.clone().wait()).await,
                 None => client.try_range(records, claim).await,
             };
             member.range(records, claim, taken)

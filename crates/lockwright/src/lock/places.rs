@@ -27,8 +27,9 @@ use std::time::{Duration, Instant};
 
 /// Places of one client in the queue of one lock in one mode.
 const MOST: usize = 16;
-/// Abandoned acquires of one client.
-const MOST_ABANDONED: usize = 256;
+/// Abandoned acquires of one client. Each looks every 30 ms whether the holder is alive, on the thread that also wakes those
+/// whose time is over.
+const MOST_ABANDONED: usize = 64;
 /// With so many: how often an acquire tries, and when it queues all the same.
 const TRIES_EVERY: Duration = Duration::from_millis(5);
 const QUEUES_AFTER: Duration = Duration::from_secs(1);
