@@ -76,12 +76,12 @@ pub struct CasBackoffClient<E> {
     ep: E,
     space: Space,
     backoff: Backoff,
-    pace: Cell<Pace>,
+    pace: Cell<BackoffState>,
 }
 
 /// What a client has learned about the contention it meets. It only shapes how long it sleeps.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pace {
+struct BackoffState {
     /// The cap, in doublings of the unit.
     doublings: u32,
     /// Since the last adaptation: acquires, retries, and the time they took.
@@ -124,7 +124,7 @@ impl<E: Endpoint> CasBackoffClient<E> {
     fn retried(&self, delay_ns: u64) {
         let pace = self.pace.get();
         let elapsed_ns = pace.elapsed_ns + self.backoff.unit_ns + delay_ns;
-        self.pace.set(Pace { retries: pace.retries + 1, elapsed_ns, ..pace });
+        self.pace.set(BackoffState { retries: pace.retries + 1, elapsed_ns, ..pace });
     }
 
     fn acquired(&self) {
@@ -140,7 +140,7 @@ impl<E: Endpoint> CasBackoffClient<E> {
             } else {
                 pace.doublings
             };
-            pace = Pace { doublings, ..Pace::default() };
+            pace = BackoffState { doublings, ..BackoffState::default() };
         }
         self.pace.set(pace);
     }

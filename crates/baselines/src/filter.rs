@@ -114,7 +114,7 @@ impl<E: Endpoint> LockClient for FilterClient<E> {
 }
 
 impl<E: Endpoint> FilterClient<E> {
-    /// Somebody else became this level's victim, or nobody else has come so far.
+    /// Another client became this level's victim, or none other has come so far.
     async fn may_rise(&self, lock: u64, me: u64, level: u64) -> Result<bool, Denied> {
         let others = (0..u64::from(self.params.clients)).filter(|other| *other != me);
         let mut look = vec![self.victim(lock, level).read().raw()];

@@ -26,7 +26,7 @@ pub struct Mcs<R = AsPrinted>(PhantomData<R>);
 pub trait Rules: std::fmt::Debug + 'static {
     /// The name on the command line.
     const NAME: &'static str;
-    /// A release that finds somebody queued behind it waits to learn who (Alg. 1 line 10).
+    /// A release that finds a client queued behind it waits to learn which (Alg. 1 line 10).
     const WAITS_FOR_SUCCESSOR: bool = true;
     /// A client that found a predecessor waits for the handover (Alg. 1 line 5).
     const WAITS_FOR_HANDOVER: bool = true;

@@ -51,14 +51,14 @@ const SWITCH: PeerId = PeerId::role(1);
 
 /// Requests for locks that are not here yet, in the order they came.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Kept(BTreeMap<u64, Vec<(PeerId, Message)>>);
+struct PendingRequests(BTreeMap<u64, Vec<(PeerId, Message)>>);
 
-impl Kept {
+impl PendingRequests {
     fn begin(&mut self, lid: u64) {
         self.0.entry(lid).or_default();
     }
 
-    /// Keeps a request for a lock that is to come, or forgets one that is given up. False if it is for somebody else.
+    /// Keeps a request for a lock that is to come, or forgets one that is given up. False if it is for another lock.
     fn take(&mut self, from: PeerId, message: &Message, out: &mut Outbox) -> bool {
         let Some(kept) = self.0.get_mut(&message.lock) else { return false };
         let who = participant(from, message);
@@ -91,7 +91,7 @@ pub struct NetSwitch {
     params: NetParams,
     hosted: BTreeSet<u64>,
     leaving: BTreeSet<u64>,
-    coming: Kept,
+    coming: PendingRequests,
     table: LockTable,
     requests: BTreeMap<u64, u32>,
     counted: u32,
@@ -105,7 +105,7 @@ impl NetSwitch {
             params: params.clone(),
             hosted: (params.hot_from..end).collect(),
             leaving: BTreeSet::new(),
-            coming: Kept::default(),
+            coming: PendingRequests::default(),
             table: LockTable::default(),
             requests: BTreeMap::new(),
             counted: 0,
@@ -200,7 +200,7 @@ impl Role for NetSwitch {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NetServer {
     table: LockTable,
-    coming: Kept,
+    coming: PendingRequests,
     draining: BTreeSet<u64>,
 }
 

@@ -40,7 +40,7 @@ struct Lock {
     queue: VecDeque<(Participant, Mode)>,
 }
 
-/// A lock manager: locks that somebody holds, each with its queue.
+/// A lock manager: locks that are held, each with its queue.
 ///
 /// ```
 /// use lockwright_fabric::{PeerId, observe::Mode};
@@ -100,7 +100,7 @@ impl LockTable {
         !self.locks.contains_key(&lid)
     }
 
-    /// Whether somebody holds or wants the lock under this number.
+    /// Whether a client holds or wants the lock under this number.
     pub fn takes_part(&self, lid: u64, who: (PeerId, u64)) -> bool {
         self.locks.get(&lid).is_some_and(|lock| {
             lock.holders.contains(&who) || lock.queue.iter().any(|(waiter, _)| *waiter == who)

@@ -118,7 +118,7 @@ fn to_row(entry: &Entry) -> [String; 8] {
 
 fn to_json(entry: &Entry) -> serde_json::Value {
     json!({
-        "lock": entry.name.to_string(),
+        "lock": entry.name.to_text(),
         "state": match entry.state {
             EntryState::Held => "held",
             EntryState::Waiting => "waiting",

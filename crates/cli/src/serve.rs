@@ -1,6 +1,7 @@
 //! `lockwright serve`: lock spaces for other machines, until it is told to stop.
 
 use anyhow::{Context, Result, anyhow};
+use lockwright_fabric::backend::signals::is_ignored;
 use lockwright_server::{DEFAULT_LISTEN, Server, ServerOptions};
 use lockwright_term::Outcome;
 use lockwright_term::say;
@@ -9,13 +10,14 @@ use serde_json::json;
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// Serve lock spaces over TCP and RDMA: its own, and those of this host's shared memory
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   lockwright serve                                          for this machine, on port 5625
@@ -38,7 +40,8 @@ Restarted, it waits for those who held locks to claim them (--grace) before it g
 for that is in --state; unless told otherwise that is lockwright/serve-PORT.state in $STATE_DIRECTORY,
 $XDG_STATE_HOME or ~/.local/state.
 
-Exit codes: 0, it was told to stop (SIGTERM, SIGINT); 2, it could not be started.")]
+Exit codes: 0, it was told to stop (SIGTERM, SIGINT; the second one does not wait for an orderly end); 2, it could not
+be started.")]
 pub(crate) struct Args {
     /// Where to listen
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN, value_parser = address)]
@@ -109,9 +112,23 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     tracing_subscriber::registry().with(lines).with(args.log.clone()).init();
     // Before any thread is started: they all inherit the mask, and the signals come to this one.
-    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    // A shell's background job inherits SIGINT ignored: the one of the terminal is not meant for it.
+    let mut signals = SigSet::from(Signal::SIGTERM);
+    if !is_ignored(Signal::SIGINT as i32)? {
+        signals.add(Signal::SIGINT);
+    }
     signals.thread_block().context("cannot block signals")?;
-    let server = Server::start(options(args)?)?;
+    let events = Events::open(signals)?;
+    // Files that are named can be pipes, file systems can hang: whatever starting waits for, a signal ends it.
+    let told = args.clone();
+    let start = move || -> Result<Server> { Ok(Server::start(options(&told)?)?) };
+    let server = match events.during("lockwright-start", start)? {
+        Ok(server) => server?,
+        Err(came) => {
+            say!("stopped by {came} before it was started");
+            return Ok(Outcome::Clean);
+        }
+    };
     let (address, metrics) = (server.address(), server.metrics());
     if args.json {
         let said = json!({
@@ -139,12 +156,59 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         }
     }
     out.flush()?;
-    let came = signals.wait().context("cannot wait for signals")?;
-    drop(server);
+    let came = events.signal()?;
+    // The second signal does not wait for an orderly end.
+    let _ = events.during("lockwright-stop", move || drop(server))?;
     if !args.json {
         say!("stopped by {came}");
     }
     Ok(Outcome::Clean)
+}
+
+/// Signals that end the server, read by a thread of their own.
+struct Events {
+    signals: Receiver<Signal>,
+}
+
+impl Events {
+    /// `signals` are blocked in all threads.
+    fn open(signals: SigSet) -> Result<Self> {
+        let (tell, told) = mpsc::channel();
+        let read = move || while signals.wait().is_ok_and(|came| tell.send(came).is_ok()) {};
+        spawn("lockwright-signals", read)?;
+        Ok(Self { signals: told })
+    }
+
+    fn signal(&self) -> Result<Signal> {
+        self.signals.recv().context("cannot wait for signals")
+    }
+
+    /// Calls `act` on a thread of its own. The error is the signal that came before it was done; then it is left behind, and
+    /// ends with the process.
+    fn during<T: Send + 'static>(
+        &self,
+        name: &str,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<std::result::Result<T, Signal>> {
+        /// How long a signal can go unnoticed, and an end.
+        const LOOK: Duration = Duration::from_millis(5);
+        let (tell, told) = mpsc::channel();
+        spawn(name, move || drop(tell.send(act())))?;
+        loop {
+            match told.recv_timeout(LOOK) {
+                Ok(done) => return Ok(Ok(done)),
+                Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("its thread ended")),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Ok(came) = self.signals.try_recv() {
+                return Ok(Err(came));
+            }
+        }
+    }
+}
+
+fn spawn(name: &str, act: impl FnOnce() + Send + 'static) -> Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(act).map(drop).context("cannot start a thread")
 }
 
 fn options(args: &Args) -> Result<ServerOptions> {

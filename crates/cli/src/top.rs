@@ -135,7 +135,7 @@ impl Picture {
             .iter()
             .map(|row| {
                 json!({
-                    "lock": row.heat.name.to_string(),
+                    "lock": row.heat.name.to_text(),
                     "kind": kind(&row.heat),
                     "held": row.held,
                     "waiting": row.waiting,

@@ -1,78 +1,17 @@
 //! `lockwright run` and its companions, with real processes: what is serialised, what is passed through, and what
 //! happens when somebody is killed, stopped or broken.
 
+mod scratch;
 mod started;
 
 use lockwright::fenced::FencedFile;
 use nix::sys::signal::Signal;
-use started::{Started, limited};
+use scratch::Scratch;
+use started::limited;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
-
-/// A folder and a space of this test's own, gone with the test.
-struct Scratch {
-    folder: PathBuf,
-    space: PathBuf,
-}
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("lockwright-run-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        let space = PathBuf::from(format!("/dev/shm/lockwright-test-{}-{name}", std::process::id()));
-        let _ = fs::remove_file(&space);
-        Self { folder, space }
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-
-    fn lockwright(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lockwright"));
-        command.args(args).env("LOCKWRIGHT_SPACE", format!("shm:{}", self.space.display()));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn output(&self, args: &[&str]) -> Output {
-        self.lockwright(args).output().unwrap()
-    }
-
-    fn code(&self, args: &[&str]) -> i32 {
-        self.output(args).status.code().expect("it was not killed")
-    }
-
-    /// Starts a command that says a line when it runs, and waits for that line.
-    fn start(&self, args: &[&str]) -> Started {
-        Started::new(self.lockwright(args))
-    }
-
-    /// The listing's lines for `lock`.
-    fn listed(&self, lock: &str) -> Vec<serde_json::Value> {
-        let output = self.output(&["ls", "--json", lock]);
-        let text = String::from_utf8(output.stdout).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    /// Waits until somebody waits for `lock`.
-    fn await_waiter(&self, lock: &str) {
-        while !self.listed(lock).iter().any(|entry| entry["state"] == "waiting") {
-            std::thread::yield_now();
-        }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
-        let _ = fs::remove_file(&self.space);
-    }
-}
 
 fn is_running(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -31,7 +31,7 @@ impl Role for Reminder {
     }
 
     fn on_timer(&mut self, _: Time, id: u64, out: &mut Outbox) {
-        let (from, lock) = self.of.take().expect("the timer was armed for somebody");
+        let (from, lock) = self.of.take().expect("the timer was armed for a client");
         out.send(from, Message::new(lock, 2, &[id]));
     }
 }

@@ -8,7 +8,7 @@ use lockwright_fabric::backend::tcp::{
 use lockwright_fabric::{
     BoxedRole, Cond, Deadline, Endpoint, FabricError, Message, NodeId, Outbox, PeerId, Role, Time,
 };
-use nets::{Network, Weather, connect, host, quick, serve, serve_roles, until, word};
+use nets::{LinkState, Proxy, connect, host, quick, serve, serve_roles, until, word};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -37,21 +37,21 @@ async fn once<F: Future + Unpin>(mut future: F) -> F {
 #[tokio::test]
 async fn a_verb_under_way_when_the_connection_drops_fails_and_the_session_goes_on() {
     let (server, ended) = serve(quick()).await;
-    let network = Network::before(server.address()).await;
-    let ep = connect(network.address).await;
+    let proxy = Proxy::before(server.address()).await;
+    let ep = connect(proxy.address).await;
     assert_eq!(ep.go(word(0).fetch_add(1)).await, Ok(0));
-    network.turn(Weather::Mute);
+    proxy.set(LinkState::DropsReplies);
     let fabric = server.host().fabric();
     let (verb, ()) = tokio::join!(ep.go(word(0).fetch_add(1)), async {
         until(|| fabric.peek(word(0)) == 2).await;
-        network.turn(Weather::Cut);
+        proxy.set(LinkState::Down);
     });
     assert_eq!(verb, Err(LOST), "it happened, but the client cannot know");
     // What is asked for meanwhile waits for the next connection.
     let me = ep.me();
     let (next, ()) = tokio::join!(ep.go(word(0).fetch_add(1)), async {
         tokio::time::sleep(Duration::from_millis(30)).await;
-        network.turn(Weather::Fair);
+        proxy.set(LinkState::Up);
     });
     assert_eq!(next, Ok(2));
     assert_eq!((ep.me(), ep.close_reason()), (me, None));
@@ -61,13 +61,13 @@ async fn a_verb_under_way_when_the_connection_drops_fails_and_the_session_goes_o
 #[tokio::test]
 async fn messages_survive_a_break_and_come_once_and_in_order() {
     let (server, _) = serve(quick()).await;
-    let network = Network::before(server.address()).await;
-    let (receiver, sender) = (connect(network.address).await, connect(server.address()).await);
+    let proxy = Proxy::before(server.address()).await;
+    let (receiver, sender) = (connect(proxy.address).await, connect(server.address()).await);
     for n in 0..300 {
         match n {
-            50 => network.turn(Weather::Mute),
-            100 => network.turn(Weather::Cut),
-            200 => network.turn(Weather::Fair),
+            50 => proxy.set(LinkState::DropsReplies),
+            100 => proxy.set(LinkState::Down),
+            200 => proxy.set(LinkState::Up),
             _ => {}
         }
         sender.send(receiver.me(), number(n)).await.unwrap();
@@ -81,14 +81,14 @@ async fn messages_survive_a_break_and_come_once_and_in_order() {
 #[tokio::test]
 async fn a_wait_goes_on_over_the_next_connection() {
     let (server, _) = serve(quick()).await;
-    let network = Network::before(server.address()).await;
-    let (waiter, setter) = (connect(network.address).await, connect(server.address()).await);
+    let proxy = Proxy::before(server.address()).await;
+    let (waiter, setter) = (connect(proxy.address).await, connect(server.address()).await);
     let (end, ()) = tokio::join!(waiter.wait_until(word(0).until(is(7))), async {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        network.turn(Weather::Cut);
+        proxy.set(LinkState::Down);
         tokio::time::sleep(Duration::from_millis(20)).await;
         setter.go(word(0).write(7)).await.unwrap();
-        network.turn(Weather::Fair);
+        proxy.set(LinkState::Up);
     });
     assert_eq!(end.map(|end| (end.value, end.met)), Ok((7, true)));
 }
@@ -96,12 +96,12 @@ async fn a_wait_goes_on_over_the_next_connection() {
 #[tokio::test]
 async fn a_connection_that_hangs_is_given_up_and_replaced() {
     let (server, ended) = serve(quick()).await;
-    let network = Network::before(server.address()).await;
-    let ep = connect(network.address).await;
-    network.turn(Weather::Frozen);
+    let proxy = Proxy::before(server.address()).await;
+    let ep = connect(proxy.address).await;
+    proxy.set(LinkState::Stalled);
     // Nobody closes anything: only the missing heartbeats tell.
     assert_eq!(ep.go(word(0).read()).await, Err(LOST));
-    network.turn(Weather::Fair);
+    proxy.set(LinkState::Up);
     assert_eq!(ep.go(word(0).fetch_add(1)).await, Ok(0));
     assert_eq!(*ended.lock().unwrap(), []);
 }
@@ -109,17 +109,17 @@ async fn a_connection_that_hangs_is_given_up_and_replaced() {
 #[tokio::test]
 async fn a_client_that_stays_away_is_lost_and_learns_it() {
     let (server, ended) = serve(quick()).await;
-    let network = Network::before(server.address()).await;
-    let (ep, other) = (connect(network.address).await, connect(server.address()).await);
+    let proxy = Proxy::before(server.address()).await;
+    let (ep, other) = (connect(proxy.address).await, connect(server.address()).await);
     let me = ep.me();
-    network.turn(Weather::Frozen);
+    proxy.set(LinkState::Stalled);
     let (fate, wait) = tokio::join!(ep.closed(), ep.wait_until(word(0).until(is(1))));
     assert_eq!((fate, wait.map(|end| end.met)), (CloseReason::Expired, Err(LOST)));
     until(|| !ended.lock().unwrap().is_empty()).await;
     assert_eq!(*ended.lock().unwrap(), [(me, SessionEnd::Lost)]);
     assert_eq!(other.send(me, number(1)).await, Err(FabricError::PeerLost(me)));
     assert_eq!(other.go(word(0).fetch_add(1)).await, Ok(0), "nobody else notices");
-    network.turn(Weather::Fair);
+    proxy.set(LinkState::Up);
     assert_eq!(ep.go(word(0).read()).await, Err(LOST), "over is over");
     assert_eq!(ep.post(word(0).write(5)), Err(LOST));
     assert_eq!(ep.recv_by(Deadline::Now, |_, _| Some(())).await, None);
@@ -169,9 +169,9 @@ async fn a_server_that_does_not_come_back_ends_the_session() {
 async fn a_receiver_that_lets_messages_pile_up_is_lost_alone() {
     let backlog = Backlog { messages: 100, bytes: 1 << 20 };
     let (server, ended) = serve(ServerOptions { backlog, grace: Duration::from_secs(600), ..quick() }).await;
-    let network = Network::before(server.address()).await;
-    let (lazy, other) = (connect(network.address).await, connect(server.address()).await);
-    network.turn(Weather::Mute);
+    let proxy = Proxy::before(server.address()).await;
+    let (lazy, other) = (connect(proxy.address).await, connect(server.address()).await);
+    proxy.set(LinkState::DropsReplies);
     // A client of the server's own process: its messages are not relayed ones.
     let local = server.host().fabric().endpoint(PeerId::client(1000));
     while ended.lock().unwrap().is_empty() {
@@ -199,13 +199,13 @@ async fn a_verb_whose_future_is_dropped_after_one_poll_still_happens_in_order() 
 #[tokio::test]
 async fn a_release_posted_while_the_connection_is_down_is_made_up_for() {
     let (server, _) = serve(quick()).await;
-    let network = Network::before(server.address()).await;
-    let ep = connect(network.address).await;
-    network.turn(Weather::Cut);
+    let proxy = Proxy::before(server.address()).await;
+    let ep = connect(proxy.address).await;
+    proxy.set(LinkState::Down);
     assert_eq!(ep.go(word(1).read()).await, Err(LOST));
     ep.post(word(0).fetch_add(1)).unwrap();
     drop(once(ep.go(word(0).fetch_add(2))).await);
-    network.turn(Weather::Fair);
+    proxy.set(LinkState::Up);
     assert_eq!(ep.go(word(0).read()).await, Ok(3));
 }
 
@@ -265,12 +265,12 @@ async fn local_clients_of_the_host_and_remote_ones_share_words_and_messages() {
 
 /// Counts what it is told, answers after a while, forwards to the other role, and panics when told to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Clerk {
+struct TestRole {
     total: u64,
     last: Option<PeerId>,
 }
 
-impl Role for Clerk {
+impl Role for TestRole {
     fn on_message(&mut self, _: Time, from: PeerId, message: &Message, out: &mut Outbox) {
         match message.kind {
             1 => {
@@ -284,7 +284,7 @@ impl Role for Clerk {
             }
             3 => out.send(PeerId::role(1), Message::new(0, 4, &[u64::from(from.0)])),
             4 => out.send(PeerId(message.words[0] as u32), Message::new(0, 4, &[])),
-            _ => panic!("a clerk was told to panic"),
+            _ => panic!("the role was told to panic"),
         }
     }
 
@@ -295,29 +295,29 @@ impl Role for Clerk {
 
 #[tokio::test]
 async fn roles_answer_keep_time_and_talk_to_each_other() {
-    let roles = vec![BoxedRole::new(Clerk::default()), BoxedRole::new(Clerk::default())];
+    let roles = vec![BoxedRole::new(TestRole::default()), BoxedRole::new(TestRole::default())];
     let server = serve_roles(roles).await;
     let ep = connect(server.address()).await;
-    let clerk = PeerId::role(0);
+    let role = PeerId::role(0);
     for n in 1..=10 {
-        ep.send(clerk, number(1)).await.unwrap();
+        ep.send(role, number(1)).await.unwrap();
         let answer =
-            ep.recv_by(Deadline::Now, |from, message| (from == clerk).then_some(message.words[0])).await;
+            ep.recv_by(Deadline::Now, |from, message| (from == role).then_some(message.words[0])).await;
         assert_eq!(answer, Some(n), "the answer comes with the receipt");
     }
     assert_eq!(ep.go(word(9).read()).await, Ok(10));
-    ep.send(clerk, Message::new(0, 2, &[])).await.unwrap();
+    ep.send(role, Message::new(0, 2, &[])).await.unwrap();
     assert_eq!(ep.recv(|_, message| (message.kind == 2).then_some(message.words[0])).await, 77);
-    ep.send(clerk, Message::new(0, 3, &[])).await.unwrap();
+    ep.send(role, Message::new(0, 3, &[])).await.unwrap();
     assert_eq!(ep.recv(|from, message| (message.kind == 4).then_some(from)).await, PeerId::role(1));
     let local = server.host().fabric().endpoint(PeerId::client(5000));
-    local.send(clerk, number(5)).await.unwrap();
+    local.send(role, number(5)).await.unwrap();
     assert_eq!(local.recv(|_, message| Some(message.words[0])).await, 15, "local clients reach roles too");
 }
 
 #[tokio::test]
 async fn a_role_that_panics_is_lost_and_nobody_else() {
-    let roles = vec![BoxedRole::new(Clerk::default()), BoxedRole::new(Clerk::default())];
+    let roles = vec![BoxedRole::new(TestRole::default()), BoxedRole::new(TestRole::default())];
     let server = serve_roles(roles).await;
     let ep = connect(server.address()).await;
     ep.send(PeerId::role(0), Message::new(0, 99, &[])).await.unwrap();

@@ -13,7 +13,7 @@ use lockwright_fabric::{
     Addr, Cond, Deadline, Endpoint, FabricError, Message, NodeId, Op, RawVerb, RawWait, RegionId, Width,
     Word64,
 };
-use nets::{HERE, Network, Weather, connect, host, quick, serve, until, word};
+use nets::{HERE, LinkState, Proxy, connect, host, quick, serve, until, word};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -234,7 +234,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
     let deaf = tokio::task::spawn_blocking(move || {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
         stream.write_all(&hello()).unwrap();
-        // Far more answers than the system keeps for somebody who never reads.
+        // Far more answers than the system keeps for a client that never reads.
         let end = (0..100_000).find_map(|_| stream.write_all(&ask).err()).expect("the server cuts it off");
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
@@ -329,18 +329,18 @@ async fn a_client_that_floods_another_is_refused_and_the_other_goes_on() {
     let limit = Backlog { messages: 20, ..Backlog::RELAY };
     let host = InProcHost::new(InProc::new(1, 4096), 0).relay(limit);
     let server = Server::bind(HERE, host, vec![], quick()).await.unwrap();
-    let network = Network::before(server.address()).await;
-    let (sender, victim) = (connect(server.address()).await, connect(network.address).await);
-    network.turn(Weather::Mute);
+    let proxy = Proxy::before(server.address()).await;
+    let (sender, victim) = (connect(server.address()).await, connect(proxy.address).await);
+    proxy.set(LinkState::DropsReplies);
     let mut sent = 0;
     while sender.send(victim.me(), Message::new(0, 1, &[sent])).await.is_ok() {
         sent += 1;
     }
     assert_eq!(sent, 20, "what the victim has not acknowledged is bounded");
     assert!(sender.send(victim.me(), large()).await.is_err());
-    network.turn(Weather::Cut);
+    proxy.set(LinkState::Down);
     until(|| !victim.is_connected()).await;
-    network.turn(Weather::Fair);
+    proxy.set(LinkState::Up);
     for n in 0..20 {
         assert_eq!(victim.recv(|_, message| Some(message.words[0])).await, n);
     }

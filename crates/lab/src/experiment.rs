@@ -51,7 +51,7 @@ struct Record<'a> {
 ///
 /// # Errors
 /// A simulation failed, or a file could not be written.
-pub fn conduct(
+pub fn run_experiment(
     experiment: &Experiment,
     context: &mut Context,
     out: &Path,

@@ -18,6 +18,6 @@ mod workload;
 
 pub use claim::Claim;
 pub use context::{Context, LabError, Run};
-pub use experiment::{Experiment, Findings, conduct};
+pub use experiment::{Experiment, Findings, run_experiment};
 pub use plot::{Axis, Plot, Series, Style};
 pub use table::Table;

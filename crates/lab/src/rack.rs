@@ -166,7 +166,7 @@ pub(crate) fn simulate(run: &RackRun) -> Result<RackReport, LabError> {
 /// Where things are, for one kind of lock manager.
 struct Layout {
     nodes: u16,
-    /// Cores of each role on a node, desk by desk.
+    /// Cores of each role on a node, group by group.
     cores: &'static [usize],
     /// The node of a client, if it is at home on one.
     home: fn(usize) -> Option<usize>,

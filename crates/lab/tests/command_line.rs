@@ -159,6 +159,21 @@ fn a_crash_without_recovery_says_what_was_not_checked() {
 }
 
 #[test]
+fn a_crash_that_asks_for_more_than_a_lock_promises_is_refused_in_one_line() {
+    for (protocol, case) in [("holders-ranges", "stopped"), ("ss", "overlapping")] {
+        let output = lockwright(&["check", protocol, "--case", case, "--crash"]);
+        assert_eq!(code(&output), 2, "{}", stdout(&output));
+        let said = stderr(&output);
+        assert!(said.contains(&format!("no crash can be added to case {case} of {protocol}")), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let all = lockwright(&["check", "ss", "--crash"]);
+    assert_eq!(code(&all), 0, "{}", stdout(&all));
+    assert!(stdout(&all).contains("overlapping              NOT explored with a crash"), "{}", stdout(&all));
+    assert!(last_line(&all).contains("exhaustive=no violations=0"), "{}", last_line(&all));
+}
+
+#[test]
 fn a_mutant_that_is_caught_exits_0_unless_it_was_to_be_clean() {
     assert_eq!(code(&lockwright(&["check", "--mutant", "mcs-jumps-queue"])), 0);
     assert_eq!(code(&lockwright(&["check", "--mutant", "mcs-jumps-queue", "--expect-clean"])), 1);

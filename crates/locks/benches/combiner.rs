@@ -1,5 +1,5 @@
-//! What the combiner's core can do: pairs of lock and unlock per second, against a `Mutex` around the same core, how the
-//! cost grows with the number of held ranges, what a held range weighs, and what flags without padding cost.
+//! What the combiner's core can do: pairs of lock and unlock per second, how the cost grows with the number of held ranges,
+//! what a held range weighs, and what flags without padding cost.
 //!
 //! `cargo bench -p lockwright-locks --bench combiner`
 //!
@@ -12,10 +12,9 @@
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::random::SplitMix;
 use lockwright_locks::combiner::core::{ClientId, Core, Limits, Reply, Request, Rules, Shipped};
-use lockwright_locks::combiner::queue::{self, Combining, Handler};
 use std::hint::black_box;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
 /// The space of the goal: 2^32 units, 10 000 ranges held at random places.
@@ -29,9 +28,6 @@ fn main() {
     let wanted = |name: &str| picks.is_empty() || picks.iter().any(|pick| name.contains(pick.as_str()));
     if wanted("core") {
         core();
-    }
-    if wanted("mutex") {
-        against_mutex();
     }
     if wanted("growth") && !picks.iter().any(|pick| pick == "profile") {
         let only: Vec<u32> = picks.iter().filter_map(|pick| pick.parse().ok()).collect();
@@ -145,7 +141,7 @@ fn waited_ns() -> u64 {
     stat.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Nanoseconds that `run` takes on one core: those in which somebody else had the core do not count.
+/// Nanoseconds that `run` takes on one core: those in which another thread had the core do not count.
 fn cpu_ns(run: impl FnOnce()) -> f64 {
     let (began, before) = (Instant::now(), waited_ns());
     run();
@@ -190,81 +186,6 @@ fn in_turns(
     }
     println!("undisturbed runs: {} and {}", ones.len(), others.len());
     (!ones.is_empty() && !others.is_empty()).then(|| (spread(ones), spread(others)))
-}
-
-/// Two threads with a `Mutex` around the core, against two threads of which one combines. Also with a `Mutex` that is
-/// held for as many requests as a node of the list carries: what batches alone are worth.
-fn against_mutex() {
-    println!();
-    let (locked, mut combined) = (Mutex::new(filled::<Shipped>(HELD)), filled::<Shipped>(HELD));
-    // Made once, as a server's is.
-    let (mut handlers, mut list) = queue::list(1, 128);
-    let handler = &mut handlers[0];
-    for (what, pairs_at_once) in [("Mutex for each request", 0), ("Mutex for four pairs at once", 4)] {
-        let combining = || two_combining(&mut combined, handler, &mut list);
-        match in_turns(|| two_with_mutex(&locked, pairs_at_once), combining) {
-            None => println!("{what}: this machine is too busy for two threads at once"),
-            Some((mutex, combining)) => {
-                print(&format!("{what}, two threads"), &mutex);
-                print("one handler and one combiner", &combining);
-                let ratio = combining.median / mutex.median;
-                // Whoever holds it for several pairs is not what the goal is about.
-                let goal = (pairs_at_once == 0).then(|| format!("at least 3: {}", verdict(ratio >= 3.0)));
-                println!("{:<58} {ratio:>6.2} {}", "ratio", goal.unwrap_or_default());
-            }
-        }
-    }
-}
-
-/// Some milliseconds: long beside the time in which two threads begin, and short enough that many runs are not disturbed.
-const TOGETHER: u32 = 100_000;
-
-fn two_with_mutex(core: &Mutex<Core>, pairs_at_once: u32) -> Option<f64> {
-    let client = |client: u32| {
-        move || {
-            // Not the seed of what is held: every lock would be found busy.
-            let (mut random, mut replies) = (Random(SplitMix::new(100 + u64::from(client))), Vec::new());
-            if let Some(rounds) = (TOGETHER / 2).checked_div(pairs_at_once) {
-                for _ in 0..rounds {
-                    let mut core = core.lock().unwrap();
-                    pairs(&mut core, client, pairs_at_once, &mut random, &mut replies);
-                }
-                return;
-            }
-            for _ in 0..TOGETHER / 2 {
-                let lock = random.lock(0);
-                core.lock().unwrap().handle(ClientId(client), lock, &mut replies);
-                core.lock().unwrap().handle(ClientId(client), Request::Unlock { id: 0 }, &mut replies);
-                black_box(&replies);
-                replies.clear();
-            }
-        }
-    };
-    both(TOGETHER, client(1), client(2))
-}
-
-fn two_combining(core: &mut Core, handler: &mut Handler, list: &mut Combining) -> Option<f64> {
-    let handle = move || {
-        let mut random = Random(SplitMix::new(101));
-        for _ in 0..TOGETHER {
-            // A handler that finds several requests in its socket puts them into the list together.
-            for request in [random.lock(0), Request::Unlock { id: 0 }] {
-                while handler.stage(ClientId(1), request).is_err() {
-                    std::hint::spin_loop();
-                }
-            }
-        }
-        handler.flush();
-    };
-    let combine = || {
-        let (mut served, mut replies) = (0, Vec::new());
-        while served < 2 * TOGETHER as usize {
-            served += core.serve_list(list, 256, &mut replies);
-            black_box(&replies);
-            replies.clear();
-        }
-    };
-    both(TOGETHER, handle, combine)
 }
 
 /// As [`pairs`], in batches of so many pairs: one pass of a combiner for which requests of as many clients wait.

@@ -18,6 +18,7 @@ use crate::remote::lent;
 use crate::remote::transport::Transport;
 #[cfg(target_os = "linux")]
 use crate::remote::{Remote, RemoteBackend, RemoteOptions, address, secret};
+use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -386,6 +387,9 @@ impl Address {
 
 /// A client of one lock space. Cheap to clone; clones are the same client. `Send` and `Sync`.
 ///
+/// It belongs to the process that opened it. A child that was forked off and goes on without `exec` opens its own: what it
+/// inherited refuses everything (`OtherProcess`), and dropping that does nothing to the parent's locks.
+///
 /// ```
 /// use lockwright::Client;
 ///
@@ -401,10 +405,30 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Shared {
+    /// A copy in a child of this process is of no use there: see [`Shared::check`].
+    owner: Owner,
     space: Arc<dyn Backend>,
     progress: Arc<Progress>,
     /// Locks that somebody of this client has a handle for: one [`Core`] each.
     cores: std::sync::Mutex<HashMap<(LockName, Kind), Weak<Core>>>,
+}
+
+impl Shared {
+    /// The pid of the owner, if that is another process. Asked before anything else is touched: threads that do not run in
+    /// this process may hold its locks.
+    fn check(&self) -> Result<(), u32> {
+        if self.owner.is_current() { Ok(()) } else { Err(self.owner.pid()) }
+    }
+}
+
+/// In a child of its process nothing is closed: the space sees one client, which is the parent's.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.owner.is_current() {
+            self.owner.warn_once();
+            std::mem::forget((Arc::clone(&self.space), Arc::clone(&self.progress)));
+        }
+    }
 }
 
 impl Client {
@@ -447,14 +471,17 @@ impl Client {
         let beating = Arc::clone(&space);
         let progress = Progress::start(move || beating.heartbeat())
             .map_err(|error| OpenError::Failed { space: address.to_owned(), why: error.to_string() })?;
-        let shared = Shared { space, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
+        let owner = Owner::current();
+        let shared =
+            Shared { owner, space, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     fn core(&self, name: impl AsRef<[u8]>, kind: Kind) -> Result<Arc<Core>, HandleError> {
         let name = LockName::new(name)?;
+        self.shared.check().map_err(|pid| HandleError::OtherProcess { pid })?;
         let key = (name.clone(), kind);
-        let Shared { space, progress, cores } = &*self.shared;
+        let Shared { space, progress, cores, .. } = &*self.shared;
         let mut cores = cores.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(core) = cores.get(&key).and_then(Weak::upgrade) {
             return Ok(core);
@@ -533,6 +560,8 @@ impl Client {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn hold_while_process_lives(&self, pid: u32) -> std::io::Result<bool> {
+        let owner = self.shared.check();
+        owner.map_err(|pid| std::io::Error::other(LockError::OtherProcess { pid }))?;
         self.shared.space.hold_while_process_lives(pid)
     }
 
@@ -545,6 +574,6 @@ impl Client {
     /// assert!(client.settle(Duration::from_millis(100)));
     /// ```
     pub fn settle(&self, patience: Duration) -> bool {
-        self.shared.progress.settle(patience)
+        self.shared.check().is_ok() && self.shared.progress.settle(patience)
     }
 }

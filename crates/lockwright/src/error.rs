@@ -68,6 +68,12 @@ pub enum HandleError {
     /// The space has no room for another lock.
     #[error("the space has no room for another lock: {0}")]
     TooManyLocks(String),
+    /// It belongs to the process that this one was forked off from. Nothing has happened.
+    #[error("this client belongs to process {pid}; open your own after fork")]
+    OtherProcess {
+        /// That process.
+        pid: u32,
+    },
     /// The space does not offer this kind of lock.
     #[error("this space has no {0}")]
     Unsupported(&'static str),
@@ -93,6 +99,12 @@ pub enum LockError {
     /// The lock was not granted in time.
     #[error("the lock was not granted in time")]
     TimedOut,
+    /// It belongs to the process that this one was forked off from. Nothing has happened.
+    #[error("this client belongs to process {pid}; open your own after fork")]
+    OtherProcess {
+        /// That process.
+        pid: u32,
+    },
     /// The range is empty, reversed or out of bounds. Nothing was locked.
     #[error("{start}..{end} is not a range that can be locked: {why}")]
     BadRange {
@@ -200,6 +212,12 @@ pub enum UnlockError {
         /// The token of the lost grant.
         token: u64,
     },
+    /// It belongs to the process that this one was forked off from. Nothing has happened.
+    #[error("this client belongs to process {pid}; open your own after fork")]
+    OtherProcess {
+        /// That process.
+        pid: u32,
+    },
     /// The space, or its server, cannot be used; the lock is freed without this client.
     #[error("the space cannot be used: {0}")]
     Disconnected(String),
@@ -217,6 +235,12 @@ pub enum UnlockError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
+    /// It belongs to the process that this one was forked off from. Nothing has happened.
+    #[error("this client belongs to process {pid}; open your own after fork")]
+    OtherProcess {
+        /// That process.
+        pid: u32,
+    },
     /// Others read the same, and the upgrade was only tried.
     #[error("others hold the lock in shared mode")]
     Busy,
@@ -280,6 +304,9 @@ pub enum LostReason {
     /// The server was restarted, and did not let this client keep the lock.
     #[error("the server was restarted and did not confirm it")]
     ServerRestarted,
+    /// It was never this process's: the process that holds it forked this one off.
+    #[error("it belongs to the process that forked this one off")]
+    OtherProcess,
     /// Nothing is known.
     #[error("the reason is not known")]
     Unknown,

@@ -6,8 +6,8 @@
 //! [`Fence`] is that rule; [`FencedFile`] is a file that keeps it across processes.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
 
 /// Remembers the largest token and turns away whoever comes with a smaller one.
 ///
@@ -88,6 +88,9 @@ pub enum FencedError {
 /// A small file that only takes writes with a token at least as large as the last: its first line is that token, the
 /// rest is the content. Comparing and writing are one step, under the operating system's lock on the file.
 ///
+/// A write makes a new file beside it and renames that: a process that is killed at any moment leaves what was there
+/// before, or all of what it wrote. So the folder must be writable, too.
+///
 /// ```
 /// use lockwright::{Client, fenced::FencedFile};
 /// # let folder = std::env::temp_dir().join(format!("lockwright-doc-{}", std::process::id()));
@@ -103,7 +106,8 @@ pub enum FencedError {
 /// ```
 #[derive(Debug)]
 pub struct FencedFile {
-    file: File,
+    /// Without links: what is renamed takes the place of the file, not of a link to it.
+    path: PathBuf,
 }
 
 impl FencedFile {
@@ -116,8 +120,9 @@ impl FencedFile {
     /// assert!(lockwright::fenced::FencedFile::open("/no/such/folder/x").is_err());
     /// ```
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        Ok(Self { file })
+        let path = path.as_ref();
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        Ok(Self { path: path.canonicalize()? })
     }
 
     /// Replaces the content, unless somebody with a larger token has written before.
@@ -131,10 +136,8 @@ impl FencedFile {
     /// # Ok::<(), lockwright::fenced::FencedError>(())
     /// ```
     pub fn write(&mut self, token: u64, content: &[u8]) -> Result<(), FencedError> {
-        self.file.lock()?;
-        let written = self.write_locked(token, content);
-        self.file.unlock()?;
-        written
+        let mut file = self.locked(File::lock)?;
+        self.write_locked(&mut file, token, content)
     }
 
     /// The content.
@@ -147,10 +150,7 @@ impl FencedFile {
     /// # Ok::<(), lockwright::fenced::FencedError>(())
     /// ```
     pub fn read(&mut self) -> Result<Vec<u8>, FencedError> {
-        self.file.lock_shared()?;
-        let parts = self.parts();
-        self.file.unlock()?;
-        Ok(parts?.1)
+        Ok(parts(&mut self.locked(File::lock_shared)?)?.1)
     }
 
     /// The content, for somebody who will write what follows from it: from here on the file takes no writes with a
@@ -176,42 +176,192 @@ impl FencedFile {
     /// # Ok::<(), lockwright::fenced::FencedError>(())
     /// ```
     pub fn read_as(&mut self, token: u64) -> Result<Vec<u8>, FencedError> {
-        self.file.lock()?;
-        let content = self.read_as_locked(token);
-        self.file.unlock()?;
-        content
-    }
-
-    fn read_as_locked(&mut self, token: u64) -> Result<Vec<u8>, FencedError> {
-        let (newest, content) = self.parts()?;
+        let mut file = self.locked(File::lock)?;
+        let (newest, content) = parts(&mut file)?;
         if token != newest {
-            self.write_locked(token, &content)?;
+            self.write_locked(&mut file, token, &content)?;
         }
         Ok(content)
     }
 
-    fn write_locked(&mut self, token: u64, content: &[u8]) -> Result<(), FencedError> {
-        let (newest, _) = self.parts()?;
-        Fence::at(newest).admit(token)?;
-        let mut all = format!("{token}\n").into_bytes();
-        all.extend_from_slice(content);
-        self.file.seek(SeekFrom::Start(0))?;
-        self.file.write_all(&all)?;
-        self.file.set_len(all.len() as u64)?;
-        Ok(())
+    /// The file, locked as long as it is open. Whoever had the lock before may have put another in its place.
+    fn locked(&self, lock: fn(&File) -> io::Result<()>) -> io::Result<File> {
+        loop {
+            let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
+            lock(&file)?;
+            if is_at(&file, &self.path)? {
+                return Ok(file);
+            }
+        }
     }
 
-    /// The token of the last write (0 if there was none) and the content.
-    fn parts(&mut self) -> Result<(u64, Vec<u8>), FencedError> {
-        let mut all = Vec::new();
-        self.file.seek(SeekFrom::Start(0))?;
-        self.file.read_to_end(&mut all)?;
-        if all.is_empty() {
-            return Ok((0, all));
+    fn write_locked(&self, file: &mut File, token: u64, content: &[u8]) -> Result<(), FencedError> {
+        let (newest, _) = parts(file)?;
+        Fence::at(newest).admit(token)?;
+        let mut replacement = Replacement::new(&self.path, file, token, content)?;
+        STEPS.into_iter().try_for_each(|step| replacement.take(step))?;
+        Ok(())
+    }
+}
+
+/// Whether `path` leads to `file`.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let (this, there) = (file.metadata()?, std::fs::metadata(path)?);
+    Ok((this.dev(), this.ino()) == (there.dev(), there.ino()))
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> io::Result<bool> {
+    Ok(true)
+}
+
+/// The token of the last write (0 if there was none) and the content.
+fn parts(file: &mut File) -> Result<(u64, Vec<u8>), FencedError> {
+    let mut all = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut all)?;
+    if all.is_empty() {
+        return Ok((0, all));
+    }
+    let end = all.iter().position(|byte| *byte == b'\n').ok_or(FencedError::Foreign)?;
+    let token = std::str::from_utf8(&all[..end]).ok().and_then(|token| token.parse().ok());
+    let content = all.split_off(end + 1);
+    Ok((token.ok_or(FencedError::Foreign)?, content))
+}
+
+/// A write, step by step: only the last one can be seen.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Create,
+    Write,
+    /// Or a crash of the machine could leave the new name with nothing in it.
+    Sync,
+    Rename,
+}
+
+const STEPS: [Step; 4] = [Step::Create, Step::Write, Step::Sync, Step::Rename];
+
+/// The file that is to take the place of another. Whoever makes it has that one locked, so there is one at a time.
+struct Replacement<'a> {
+    path: &'a Path,
+    old: &'a File,
+    fresh: PathBuf,
+    file: Option<File>,
+    all: Vec<u8>,
+}
+
+impl<'a> Replacement<'a> {
+    fn new(path: &'a Path, old: &'a File, token: u64, content: &[u8]) -> io::Result<Self> {
+        let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+        name.push(".new");
+        let mut all = format!("{token}\n").into_bytes();
+        all.extend_from_slice(content);
+        Ok(Self { path, old, fresh: path.with_file_name(name), file: None, all })
+    }
+
+    fn take(&mut self, step: Step) -> io::Result<()> {
+        match (step, &mut self.file) {
+            (Step::Create, _) => {
+                // One that a killed process left.
+                match std::fs::remove_file(&self.fresh) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+                let file = File::create_new(&self.fresh)?;
+                file.set_permissions(self.old.metadata()?.permissions())?;
+                self.file = Some(file);
+            }
+            (Step::Write, Some(file)) => file.write_all(&self.all)?,
+            (Step::Sync, Some(file)) => file.sync_data()?,
+            (Step::Rename, _) => std::fs::rename(&self.fresh, self.path)?,
+            (Step::Write | Step::Sync, None) => unreachable!("it is created first"),
         }
-        let end = all.iter().position(|byte| *byte == b'\n').ok_or(FencedError::Foreign)?;
-        let token = std::str::from_utf8(&all[..end]).ok().and_then(|token| token.parse().ok());
-        let content = all.split_off(end + 1);
-        Ok((token.ok_or(FencedError::Foreign)?, content))
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let folder =
+                std::env::temp_dir().join(format!("lockwright-fenced-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&folder).unwrap();
+            Self(folder)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_writer_killed_at_any_step_leaves_the_old_content_or_the_new() {
+        let scratch = Scratch::new("killed");
+        let path = scratch.0.join("state");
+        let mut file = FencedFile::open(&path).unwrap();
+        for killed_after in 0..=STEPS.len() {
+            file.write(5, b"500500").unwrap();
+            let old = file.locked(File::lock).unwrap();
+            let mut replacement = Replacement::new(&path, &old, 5, b"7").unwrap();
+            for step in &STEPS[..killed_after] {
+                replacement.take(*step).unwrap();
+            }
+            // The kernel unlocks and closes what a killed process had open.
+            drop(replacement);
+            drop(old);
+            let expected: &[u8] = if killed_after == STEPS.len() { b"7" } else { b"500500" };
+            assert_eq!(file.read().unwrap(), expected, "killed after {killed_after} steps");
+            assert!(file.write(4, b"late").is_err());
+        }
+        file.write(6, b"goes on").unwrap();
+        assert_eq!(file.read().unwrap(), b"goes on");
+        assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn writers_that_wait_for_each_other_lose_no_update_though_the_file_is_replaced() {
+        let scratch = Scratch::new("writers");
+        let path = scratch.0.join("counter");
+        FencedFile::open(&path).unwrap().write(1, b"0").unwrap();
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    let file = FencedFile::open(&path).unwrap();
+                    for _ in 0..25 {
+                        let mut locked = file.locked(File::lock).unwrap();
+                        let (_, content) = parts(&mut locked).unwrap();
+                        let count: u64 = std::str::from_utf8(&content).unwrap().parse().unwrap();
+                        let mut next =
+                            Replacement::new(&path, &locked, 1, (count + 1).to_string().as_bytes()).unwrap();
+                        STEPS.into_iter().for_each(|step| next.take(step).unwrap());
+                    }
+                });
+            }
+        });
+        assert_eq!(FencedFile::open(&path).unwrap().read().unwrap(), b"100");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_keeps_its_mode_and_a_link_to_it_stays_a_link() {
+        use std::os::unix::fs::PermissionsExt;
+        let scratch = Scratch::new("link");
+        let (path, link) = (scratch.0.join("state"), scratch.0.join("link"));
+        std::fs::write(&path, "1\nold").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        FencedFile::open(&link).unwrap().write(2, b"new").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"2\nnew");
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o640);
     }
 }

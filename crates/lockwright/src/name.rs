@@ -62,6 +62,18 @@ impl LockName {
         }
     }
 
+    /// The name as text, for whoever quotes it himself (JSON): nothing is escaped, and what is not UTF-8 is replaced by
+    /// U+FFFD.
+    ///
+    /// ```
+    /// use lockwright::LockName;
+    /// assert_eq!(LockName::new("tab\there").unwrap().to_text(), "tab\there");
+    /// assert_eq!(LockName::new(b"a\xff").unwrap().to_text(), "a\u{fffd}");
+    /// ```
+    pub fn to_text(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.0)
+    }
+
     /// Its bytes.
     ///
     /// ```

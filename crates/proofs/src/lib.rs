@@ -9,6 +9,7 @@ mod citron;
 mod combiner;
 mod fisslock;
 pub mod holders;
+mod mutants;
 mod qplock;
 mod shiftlock;
 pub mod subject;
@@ -18,6 +19,7 @@ pub use catalog::{Mutant, Visitor};
 use lockwright_locks::Protocol;
 pub use lockwright_sim::case::Case;
 pub use lockwright_sim::check::Checker;
+pub(crate) use mutants::mutants;
 pub use shiftlock::LiteralEpoch;
 
 /// A protocol that the explorer can check.
@@ -29,5 +31,11 @@ pub trait Proof: Protocol {
     /// tunable: turns it on. The caller adds the crash.
     fn with_recovery(case: Case<Self::Params>) -> Case<Self::Params> {
         case
+    }
+
+    /// Why a crash cannot be added to `case`, if it would ask for what the protocol does not promise.
+    fn refuses_crash(case: &Case<Self::Params>) -> Option<&'static str> {
+        let _ = case;
+        None
     }
 }

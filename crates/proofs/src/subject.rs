@@ -26,6 +26,7 @@ pub struct Subject {
     pub cases: Vec<CaseInfo>,
     simulate: Option<Simulate>,
     can_tune: fn(Tunable) -> bool,
+    refuses_crash: fn(usize) -> Option<&'static str>,
     explore: fn(usize, &mut Options) -> Outcome,
 }
 
@@ -53,6 +54,10 @@ impl Subject {
             cases: P::cases().iter().map(describe).collect(),
             simulate: None,
             can_tune: |(name, value)| P::tune(&mut P::Params::default(), name, value),
+            refuses_crash: |case| {
+                let case = P::cases().swap_remove(case);
+                P::refuses_crash(&case).filter(|_| case.faults.crashes == 0)
+            },
             explore: |case, options| {
                 let mut case = P::cases().swap_remove(case);
                 if options.crash && case.faults.crashes == 0 {
@@ -127,6 +132,14 @@ impl Subject {
     /// As [`Subject::simulate`].
     pub fn simulate_with(&self, plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Failure> {
         self.run(plan, &[], progress)
+    }
+
+    /// Why no crash can be added to the `case`-th of [`Subject::cases`], if that is so.
+    ///
+    /// # Panics
+    /// If there is no such case.
+    pub fn refuses_crash(&self, case: usize) -> Option<&'static str> {
+        (self.refuses_crash)(case)
     }
 
     /// Explores the `case`-th of [`Subject::cases`].

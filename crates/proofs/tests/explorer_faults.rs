@@ -247,7 +247,7 @@ fn packets(faults: Faults) -> Case<()> {
 }
 
 #[test]
-fn a_lost_packet_hangs_whoever_asks_once() {
+fn a_lost_packet_hangs_a_client_that_asks_once() {
     let faults = Faults { losses: 1, ..Faults::default() };
     assert_eq!(violated::<Packets<AsksOnce>>(&packets(faults)), Checker::Deadlock);
     clean::<Packets<Careful>>(&packets(faults));
@@ -361,11 +361,23 @@ fn a_case_without_leases_gets_them_with_the_crash_that_is_added() {
 }
 
 #[test]
+fn a_crash_added_to_dslr_leaves_the_living_time_to_see_their_turn() {
+    type Dslr = lockwright_baselines::dslr::Dslr;
+    let tries = Dslr::cases().into_iter().find(|case| case.name == "tries").expect("a case of DSLR");
+    let with_crash = || Options { crash: true, ..Options::default() };
+    // A reader whose turn has come has not looked yet, and the word is cleared: no lease is so short.
+    let hasty = explore::<Dslr>(&tries, &mut with_crash()).violation.expect("a violation");
+    assert_eq!(hasty.violation.checker, Checker::Exclusion);
+    let outcome = explore::<Dslr>(&Dslr::with_recovery(tries), &mut with_crash());
+    assert!(outcome.exhaustive && outcome.violation.is_none());
+}
+
+#[test]
 fn a_pause_that_ends_lets_a_search_with_a_clock_come_to_an_end() {
     let params = shiftlock::ShiftParams::default().with_lease(4);
     let clock = lockwright_sim::case::Clock { tick_ns: 1, delay_ticks: 1, max_ticks: 80 };
     let case = Case::new("two").params(params).clients(2, &[Want::shared(0)]).clock(clock).pauses(1);
     let endless = explore::<shiftlock::ShiftLock>(&case, &mut Options::default());
-    assert!(endless.violation.is_none() && !endless.exhaustive, "somebody may sleep to the end of time");
+    assert!(endless.violation.is_none() && !endless.exhaustive, "a client may sleep to the end of time");
     clean::<shiftlock::ShiftLock>(&case.for_ticks(16));
 }

@@ -88,7 +88,7 @@ fn servers_are_lost_one_by_one_and_the_others_go_on() {
     }
 }
 
-/// Sixteen clients that hold locks for long and think for long, so that hours of traffic are cheap and somebody always waits.
+/// Sixteen clients that hold locks for long and think for long, so that hours of traffic are cheap and a client always waits.
 fn slow(rate: f64, seed: u64) -> Plan {
     let hour_ns = 3_600_000_000_000;
     Plan {

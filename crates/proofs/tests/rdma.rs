@@ -67,7 +67,7 @@ fn loses_no_update<P: Protocol>(
     P::needs(params).met_by(P::INFO.name, remote[0].capabilities()).expect("the NIC can do it");
     let counter = AtomicU64::new(0);
     // Not optimised, Citron's acquire takes more than a megabyte of the stack, and twice that where it clears away after
-    // somebody who was stopped for longer than its lease, as an emulated machine may have it.
+    // a client that was stopped for longer than its lease, as an emulated machine may have it.
     let thread = || std::thread::Builder::new().stack_size(8 << 20);
     std::thread::scope(|scope| {
         for ep in &remote {
@@ -263,7 +263,7 @@ fn processes_that_are_killed_at_random_lose_no_update_and_let_no_two_in() {
     println!("{history}");
     let missing = history.check().and_then(|()| history.updates_missing(|_| host.fabric().peek(word)));
     let missing = missing.unwrap_or_else(|violation| panic!("{violation}"));
-    // Whoever is killed between writing and noting leaves a gap.
+    // A client that is killed between writing and noting leaves a gap.
     assert!(missing <= (KILLS + WORKERS) as u64, "{missing} updates are missing");
     assert!(history.held("lock") > 0, "nobody held the lock to an end that is known");
     let _ = std::fs::remove_dir_all(&folder);

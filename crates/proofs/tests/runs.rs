@@ -67,7 +67,7 @@ fn a_lonely_client_spends_all_of_its_acquire_in_the_first_verb() {
 }
 
 #[test]
-fn a_lock_that_is_never_released_is_recovered_by_whoever_wants_it() {
+fn a_lock_that_is_never_released_is_recovered_by_the_next_client() {
     let plan = Plan { clients: 8, locks: 4, ops: 5_000, abandon_rate: 0.01, ..Plan::default() };
     let report = run::<Dslr>(&plan, &DslrParams::default()).unwrap();
     assert!(report.recoveries > 10, "{}", report.recoveries);

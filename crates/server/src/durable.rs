@@ -16,10 +16,11 @@
 //! Tokens start at the clock's seconds times 2^22 or where the last run left off, whichever is higher, so that they
 //! rise even if the file is lost. See decision 0021.
 
+use lockwright_fabric::backend::shm::open_regular;
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read, Write};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const HEAD: &str = "lockwright serve 1";
@@ -73,9 +74,16 @@ impl Durable {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
+        // Before anything is made beside it.
+        match open_regular(path, false) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let alone = alone(path)?;
-        let past = match std::fs::read_to_string(path) {
-            Ok(text) => Some(parse(&text).ok_or_else(|| {
+        let mut text = String::new();
+        let read = open_regular(path, false).and_then(|mut file| file.read_to_string(&mut text));
+        let past = match read {
+            Ok(_) => Some(parse(&text).ok_or_else(|| {
                 io::Error::new(io::ErrorKind::InvalidData, "this is not the state of a server")
             })?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -86,7 +94,9 @@ impl Durable {
         next._alone = Some(alone);
         let text = next.text(!awaited);
         let fresh = path.with_extension("new");
-        let mut file = File::create(&fresh)?;
+        // Left by a server that was killed, or something else of that name: it is not written to.
+        let _ = std::fs::remove_file(&fresh);
+        let mut file = File::create_new(&fresh)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&fresh, path)?;
@@ -218,7 +228,7 @@ impl Durable {
 fn alone(path: &Path) -> io::Result<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(PathBuf::from(name))?;
+    let file = open_regular(Path::new(&name), true)?;
     file.try_lock().map_err(|error| match error {
         std::fs::TryLockError::WouldBlock => io::Error::other("another server uses it"),
         std::fs::TryLockError::Error(error) => error,
@@ -259,6 +269,7 @@ fn parse(text: &str) -> Option<Past> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     struct Scratch(PathBuf);
 

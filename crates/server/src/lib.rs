@@ -55,6 +55,7 @@ use self::lent::Lent;
 use self::lock_table::LockTable;
 use self::workers::Workers;
 use lockwright::internal::secret::{self, Left};
+use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp;
 use std::net::SocketAddr;
 use std::sync::mpsc;
@@ -85,6 +86,8 @@ pub struct Server {
     recovering: bool,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// The process that it runs in: a copy in a child has no threads.
+    owner: Owner,
 }
 
 /// The server's RDMA side: where the control connection listens, and the device.
@@ -121,7 +124,8 @@ impl Server {
             .map_err(system)?;
         match told.recv() {
             Ok(Ok(Up { address, metrics, rdma, recovering })) => {
-                Ok(Self { address, metrics, rdma, recovering, stop: Some(stop), thread: Some(thread) })
+                let owner = Owner::current();
+                Ok(Self { address, metrics, rdma, recovering, stop: Some(stop), thread: Some(thread), owner })
             }
             Ok(Err(error)) => Err(error),
             Err(_) => Err(ServeError::System("its thread ended".to_owned())),
@@ -175,6 +179,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if !self.owner.is_current() {
+            return std::mem::forget((self.stop.take(), self.thread.take()));
+        }
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

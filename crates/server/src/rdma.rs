@@ -12,7 +12,7 @@ use lockwright::internal;
 use lockwright::internal::layout::{NUMBERS, SCHEME};
 use lockwright_fabric::backend::inproc::InProc;
 use lockwright_fabric::backend::rdma::{
-    DeviceChoice, HostOptions, RdmaConnectError, RdmaEndpoint, RdmaHost, RdmaOptions, Reception,
+    DeviceChoice, HostOptions, RdmaConnectError, RdmaEndpoint, RdmaHost, RdmaOptions, RdmaService,
 };
 use lockwright_fabric::backend::tcp::{Inbox, Secret, SessionEnd, VerbHost};
 use lockwright_fabric::{Message, PeerId};
@@ -79,7 +79,7 @@ impl Door {
 /// Numbers of the clients of one space, and then those of the next.
 const NEXT_SPACE: u32 = NUMBERS as u32 + 1;
 
-impl Reception for Door {
+impl RdmaService for Door {
     fn admit(&self, name: &str) -> Option<PeerId> {
         let (label, space) = wish(name);
         let session = VerbHost::admit(&self.dispatcher, label)?;
@@ -133,7 +133,7 @@ pub(super) fn open(side: &Side, dispatcher: &Dispatcher, shared: Shared) -> Resu
     let own = format!("{} - reaper-{:032x}", std::process::id(), internal::key());
     let door = Door { dispatcher: dispatcher.clone(), lent: Mutex::default(), own: own.clone() };
     let secret = options.secret.clone();
-    let host = RdmaHost::receive(Arc::new(door), options).map_err(|error| match error {
+    let host = RdmaHost::serve(Arc::new(door), options).map_err(|error| match error {
         RdmaConnectError::Unreachable { host, error } => {
             ServeError::Listen { address: host, why: error.to_string() }
         }

@@ -7,12 +7,10 @@ mod apart;
 use apart::{LONG, Scratch, address, client, eventually, options, restart, server};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{Client, GuardState, LockError, LockSet, OpenError, TryLockError};
-use lockwright_fabric::backend::shm::space_path;
+use lockwright_fabric::backend::shm::PrivateFolder;
 use lockwright_server::{ServeError, Server, ServerOptions};
-use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -397,11 +395,11 @@ fn prometheus_is_told_counts_and_no_names() {
 fn a_secret_that_does_not_fit_is_named() {
     let server = server();
     let port = server.address().port();
-    let file = space_path(&format!("serve-{port}")).unwrap().with_extension("secret");
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600).open(&file).unwrap().write_all(&[b'a'; 64]).unwrap();
-    let refused = Client::open(&address(&server)).wait().unwrap_err().to_string();
-    fs::remove_file(&file).unwrap();
+    let (folder, name) = (PrivateFolder::create().unwrap(), format!("serve-{port}.secret"));
+    folder.create_new(&name).unwrap().write_all(&[b'a'; 64]).unwrap();
+    let (file, refused) = (folder.path(&name), Client::open(&address(&server)).wait());
+    folder.remove(&name).unwrap();
+    let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("remove that file") && refused.contains(file.to_str().unwrap()), "{refused}");
     Client::open(&address(&server)).wait().unwrap();
 }

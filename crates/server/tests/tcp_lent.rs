@@ -232,6 +232,5 @@ fn a_client_whose_server_goes_has_lost_its_locks_and_comes_back_as_another() {
     };
     assert!(guard.token() > held.token(), "tokens rise across restarts");
     assert!(held.unlock().wait().is_err());
-    let user = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
-    let _ = std::fs::remove_file(format!("/dev/shm/lockwright-{user}-serve-{port}.secret"));
+    lockwright::internal::secret::forget(port).unwrap();
 }

@@ -102,7 +102,7 @@ pub enum Timeouts {
     /// Deadlines up to this time at any moment, for timeouts that a user sets; later ones, which are leases, only when
     /// nobody else can move, or could but by giving up.
     AnyUntil(Time),
-    /// Only while somebody has crashed or is paused, and nobody healthy holds a lock: leases are longer than any
+    /// Only while a client has crashed or is paused, and no healthy one holds a lock: leases are longer than any
     /// critical section of the living.
     #[default]
     WhenFaulty,

@@ -2,13 +2,11 @@
 
 use lockwright_fabric::backend::{large_pages, prefetch};
 use lockwright_fabric::{Addr, NodeId, RawVerb, RegionId, Width};
-use std::collections::BTreeMap;
 
-/// Registered memory. Region 0 of every node is the lock table; harnesses may add others.
+/// Registered memory: the lock table of every node, its only region.
 #[derive(Clone, Debug)]
 pub struct Memory {
     tables: Vec<Vec<u64>>,
-    others: BTreeMap<(NodeId, RegionId), Vec<u64>>,
 }
 
 impl Memory {
@@ -22,12 +20,7 @@ impl Memory {
             large_pages(&mut table);
             table
         };
-        Self { tables: (0..nodes).map(table).collect(), others: BTreeMap::new() }
-    }
-
-    /// Adds a region of `bytes` zeroes.
-    pub fn add_region(&mut self, node: NodeId, region: RegionId, bytes: u64) {
-        self.others.insert((node, region), vec![0; bytes.div_ceil(16) as usize * 2]);
+        Self { tables: (0..nodes).map(table).collect() }
     }
 
     /// How many nodes there are.
@@ -38,7 +31,7 @@ impl Memory {
     /// The word at `addr`; a 64-bit one sits in the low bits.
     #[inline]
     pub fn read(&self, addr: Addr, width: Width) -> u128 {
-        let (words, at) = (self.region(addr), (addr.offset / 8) as usize);
+        let (words, at) = (self.table(addr), (addr.offset / 8) as usize);
         match width {
             Width::W64 => u128::from(words[at]),
             Width::W128 => u128::from(words[at]) | (u128::from(words[at + 1]) << 64),
@@ -48,7 +41,7 @@ impl Memory {
     /// Sets the word at `addr`.
     #[inline]
     pub fn write(&mut self, addr: Addr, width: Width, value: u128) {
-        let (words, at) = (self.region_mut(addr), (addr.offset / 8) as usize);
+        let (words, at) = (self.table_mut(addr), (addr.offset / 8) as usize);
         words[at] = value as u64;
         if width == Width::W128 {
             words[at + 1] = (value >> 64) as u64;
@@ -58,7 +51,7 @@ impl Memory {
     /// Executes `verb` and says what was there before.
     #[inline]
     pub(crate) fn execute(&mut self, verb: &RawVerb) -> u128 {
-        let (words, at) = (self.region_mut(verb.addr), (verb.addr.offset / 8) as usize);
+        let (words, at) = (self.table_mut(verb.addr), (verb.addr.offset / 8) as usize);
         match verb.width {
             Width::W64 => {
                 let word = &mut words[at];
@@ -82,9 +75,7 @@ impl Memory {
     /// Says that the word at `addr` will be needed when a verb arrives there.
     #[inline]
     pub(crate) fn prefetch(&self, addr: Addr) {
-        if addr.region.0 == 0
-            && let Some(word) = self.tables[addr.node.0 as usize].get((addr.offset / 8) as usize)
-        {
+        if let Some(word) = self.table(addr).get((addr.offset / 8) as usize) {
             prefetch(word);
         }
     }
@@ -117,18 +108,14 @@ impl Memory {
     }
 
     #[inline]
-    fn region(&self, addr: Addr) -> &[u64] {
-        match addr.region {
-            RegionId(0) => &self.tables[addr.node.0 as usize],
-            region => self.others.get(&(addr.node, region)).expect("a region that was added"),
-        }
+    fn table(&self, addr: Addr) -> &[u64] {
+        assert_eq!(addr.region, RegionId(0), "a simulated node has one region");
+        &self.tables[addr.node.0 as usize]
     }
 
     #[inline]
-    fn region_mut(&mut self, addr: Addr) -> &mut [u64] {
-        match addr.region {
-            RegionId(0) => &mut self.tables[addr.node.0 as usize],
-            region => self.others.get_mut(&(addr.node, region)).expect("a region that was added"),
-        }
+    fn table_mut(&mut self, addr: Addr) -> &mut [u64] {
+        assert_eq!(addr.region, RegionId(0), "a simulated node has one region");
+        &mut self.tables[addr.node.0 as usize]
     }
 }

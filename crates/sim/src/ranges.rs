@@ -88,7 +88,7 @@ impl Ranges {
     }
 
     /// Whether every request fits into a lock.
-    pub(crate) fn make_sense(&self, locks: u64) -> bool {
+    pub(crate) fn fit_locks(&self, locks: u64) -> bool {
         let fits = |length: &u64| (1..=self.units).contains(length);
         match &self.pattern {
             Pattern::Borders { lengths, step } => {
@@ -374,7 +374,7 @@ mod tests {
             reads_ahead: 5,
         };
         let plan = plan(60, Pattern::Oltp(oltp));
-        assert!(plan.ranges.as_ref().unwrap().make_sense(1));
+        assert!(plan.ranges.as_ref().unwrap().fit_locks(1));
         let mut rng = Rng::new(1, 0);
         let mut pickers = Picker::all(&plan);
         let mut done = Done::default();

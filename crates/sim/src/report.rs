@@ -40,7 +40,7 @@ pub struct Report {
     pub aborts: u64,
     /// Acquires that were denied or timed out.
     pub denied: u64,
-    /// Locks reset after somebody's crash.
+    /// Locks reset after a client's crash.
     pub recoveries: u64,
     /// Grants that turned out to be void.
     pub lost: u64,

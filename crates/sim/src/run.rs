@@ -94,7 +94,7 @@ fn sensible<P: Protocol>(plan: &Plan, params: &P::Params) -> Result<(), Cause> {
         "writes are between 0 and 100 percent"
     } else if !(0.0..=1.0).contains(&plan.abandon_rate) {
         "a chance lies between 0 and 1"
-    } else if !plan.ranges.as_ref().is_none_or(|ranges| ranges.make_sense(plan.locks)) {
+    } else if !plan.ranges.as_ref().is_none_or(|ranges| ranges.fit_locks(plan.locks)) {
         "a range has from one unit up to those of a lock"
     } else if plan.zipf.is_nan() || plan.zipf < 0.0 {
         "a Zipf exponent is zero or more"

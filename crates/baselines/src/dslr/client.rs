@@ -188,8 +188,8 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
         }
     }
 
-    /// A client that left the word full with every ticket served sets it back to zero. If somebody overshot meanwhile, that
-    /// one will come here too, when it has taken back what it added.
+    /// A client that left the word full with every ticket served sets it back to zero. If another client overshot meanwhile, it
+    /// will come here too, when it has taken back what it added.
     async fn set_back_if_spent(&self, word: Word64, after: Counters) -> Result<(), FabricError> {
         let limit = self.params.limit;
         if after.is_spent(limit) || (after.is_full(limit) && !R::RESET_WAITS) {

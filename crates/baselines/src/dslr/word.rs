@@ -79,7 +79,7 @@ impl Counters {
     pub const fn cleared(self, limit: u64) -> Self {
         let next = self.max_x + 1;
         if next >= limit || self.is_full(limit) {
-            // Past every ticket ever given out. Who overshot takes back what it added, so maxX and maxS stay.
+            // Past every ticket ever given out. A client that overshot takes back what it added, so maxX and maxS stay.
             let max_x = if self.is_full(limit) { self.max_x } else { limit };
             return Self { n_x: limit + 1, max_x, ..self };
         }
@@ -105,7 +105,7 @@ pub enum Verdict {
     Served,
     /// Others are before it.
     Waits,
-    /// Somebody cleared the lock after a crash, and passed it over.
+    /// A waiter cleared the lock after a crash, and passed it over.
     PassedOver,
 }
 

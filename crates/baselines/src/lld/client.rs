@@ -37,10 +37,10 @@ struct Place {
 }
 
 /// What a walk met.
-enum Met {
+enum WalkEnd {
     /// Everything before the place ends before the range, everything behind it starts after it.
     Room(Place),
-    /// Somebody holds a part of the range.
+    /// A client holds a part of the range.
     Holder(Place, Life),
 }
 
@@ -96,7 +96,7 @@ impl<E: Endpoint, R: Rules> LldClient<E, R> {
             let Some(old) = self.slots.marked(memory_node) else {
                 return Err(Denied::Unsupported(&Reason("this client holds as many ranges as it has nodes")));
             };
-            let (Met::Room(place) | Met::Holder(place, _)) = self.walk(old, None, None).await?;
+            let (WalkEnd::Room(place) | WalkEnd::Holder(place, _)) = self.walk(old, None, None).await?;
             // A client that holds a part of the old range now came after it was taken out: linked nodes do not overlap.
             self.slots.passed(memory_node, old.lock, old.start + 1, place.began);
         }
@@ -107,7 +107,7 @@ impl<E: Endpoint, R: Rules> LldClient<E, R> {
         let mut from = None;
         loop {
             match self.walk(range, from, Some(life)).await? {
-                Met::Holder(place, holder) => {
+                WalkEnd::Holder(place, holder) => {
                     let deadline = match want.patience {
                         Patience::Forever => Deadline::Never,
                         Patience::Try => return Err(Denied::Busy),
@@ -122,7 +122,7 @@ impl<E: Endpoint, R: Rules> LldClient<E, R> {
                     }
                     from = Some(place);
                 }
-                Met::Room(Place { at, seen, began }) => {
+                WalkEnd::Room(Place { at, seen, began }) => {
                     let node = Node { link: Link::new(life.version, seen.next()), ..node_of(range) };
                     let write = self.node(range.lock, life).write(node.word());
                     let put = seen.to(Some(life));
@@ -143,7 +143,12 @@ impl<E: Endpoint, R: Rules> LldClient<E, R> {
 
     /// Walks on `from` a place, or from the head, to where the range would be; takes marked nodes out on its way, and
     /// takes note of nodes of its own that it did not meet. `mine` is the node that is to be put in, for marks.
-    async fn walk(&self, range: Marked, from: Option<Place>, mine: Option<Life>) -> Result<Met, FabricError> {
+    async fn walk(
+        &self,
+        range: Marked,
+        from: Option<Place>,
+        mine: Option<Life>,
+    ) -> Result<WalkEnd, FabricError> {
         let head = Word64::at(self.space.place(range.lock, NODE_BYTES));
         let memory_node = self.space.node_of(range.lock).0;
         let mut at_place = from;
@@ -160,7 +165,7 @@ impl<E: Endpoint, R: Rules> LldClient<E, R> {
             let Place { at, seen, began } = place;
             let Some(next) = seen.next() else {
                 self.slots.passed(memory_node, range.lock, u64::MAX, began);
-                return Ok(Met::Room(place));
+                return Ok(WalkEnd::Room(place));
             };
             let node = Node::of(self.ep.go(self.node(range.lock, next).read()).await?);
             if node.link.own() != next.version {
@@ -176,7 +181,7 @@ impl<E: Endpoint, R: Rules> LldClient<E, R> {
             } else {
                 self.slots.passed(memory_node, range.lock, node.start, began);
                 let room = node.start >= range.end;
-                return Ok(if room { Met::Room(place) } else { Met::Holder(place, next) });
+                return Ok(if room { WalkEnd::Room(place) } else { WalkEnd::Holder(place, next) });
             }
         }
     }

@@ -96,7 +96,7 @@ impl<R: Rules> Protocol for Lld<R> {
         LldClient::new(ep, *space, *params)
     }
 
-    /// What was given back last stays in the list until somebody walks by.
+    /// What was given back last stays in the list until a client walks by.
     fn quiet_mask(_: &Space, _: &LldParams, _: Addr) -> u64 {
         0
     }

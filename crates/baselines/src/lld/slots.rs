@@ -25,7 +25,7 @@ enum State {
     Free,
     /// In use by an acquire or a grant.
     Taken,
-    /// Given back: marked, and somebody may not have taken it out of the list yet.
+    /// Given back: marked, and perhaps not taken out of the list yet.
     Marked(Marked, u64),
 }
 

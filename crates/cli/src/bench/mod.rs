@@ -17,7 +17,9 @@ mod shm;
 mod tcp;
 
 use anyhow::{Context, Result};
+use lockwright_fabric::backend::signals::set_ignored;
 use lockwright_term::{Outcome, grid, spinner};
+use nix::sys::signal::Signal;
 use serde_json::json;
 use std::io::Write;
 
@@ -140,6 +142,8 @@ fn time(ns: f64) -> String {
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
+    // Ignored, as some programs leave it to those they start, nothing would be known of how partners end.
+    set_ignored(Signal::SIGCHLD as i32, false)?;
     if let Some([what, space]) = args.partner.as_deref() {
         partner::run(what, space)?;
         return Ok(Outcome::Clean);

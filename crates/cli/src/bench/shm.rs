@@ -7,7 +7,8 @@ use super::partner::Partner;
 use super::{Bound, Row};
 use anyhow::{Context, Result};
 use lockwright::Client;
-use std::fs::File;
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,13 +22,18 @@ pub(super) struct Place {
 impl Place {
     pub(super) fn new() -> Result<Self> {
         let path = PathBuf::from(format!("/dev/shm/lockwright-bench-{}", std::process::id()));
-        let space = format!("shm:{}", path.display());
+        // A new folder, closed to others: whoever guesses its name can put nothing into it.
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        let space = format!("shm:{}", path.join("space").display());
         drop(Client::open(&space).wait()?);
         Ok(Self { path, space })
     }
 
     fn file(&self, name: &str) -> Result<File> {
-        let path = self.path.with_extension(name);
+        let path = self.path.join(name);
         File::options()
             .create(true)
             .truncate(false)
@@ -40,10 +46,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-        for name in ["file", "ranges"] {
-            let _ = std::fs::remove_file(self.path.with_extension(name));
-        }
+        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 

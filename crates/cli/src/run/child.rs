@@ -2,16 +2,18 @@
 //!
 //! The child starts as this program again (`lockwright __exec`), asks the kernel to be killed when its parent dies
 //! (PR_SET_PDEATHSIG, which survives an exec), makes sure that the parent has not died before that, gets back the
-//! signals that we have blocked, and becomes the command. So nothing runs between fork and exec that would need
+//! signals as we inherited them, and becomes the command. So nothing runs between fork and exec that would need
 //! `unsafe`, and there is no moment at which the command runs without its watch.
 //!
-//! Commands that are set-user-id or have file capabilities do not die with us (the kernel drops the request for those), but
-//! the lock stays held until they end. What this does not cover: processes that the command starts and leaves behind.
+//! Commands that are set-user-id or have file capabilities do not die with us: the kernel drops the request for those. On
+//! shared memory the lock stays held until they end; through a server it does not. What this does not cover: processes that
+//! the command starts and leaves behind.
 
+use super::signals::Inherited;
 use super::{UNAVAILABLE, os};
 use lockwright_term::say;
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 use std::ffi::OsString;
 use std::io;
@@ -23,15 +25,22 @@ use std::process::{Child, Command, ExitCode};
 pub(crate) struct Args {
     /// The process that must be alive
     parent: i32,
+    #[command(flatten)]
+    inherited: Inherited,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
 
 /// Starts the command. Must be called by the main thread: the kernel watches the thread that forks.
-pub(super) fn start(command: &[OsString], environment: [(&'static str, OsString); 2]) -> io::Result<Child> {
+pub(super) fn start(
+    command: &[OsString],
+    environment: [(&'static str, OsString); 3],
+    inherited: &Inherited,
+) -> io::Result<Child> {
     Command::new("/proc/self/exe")
         .arg("__exec")
         .arg(std::process::id().to_string())
+        .args(inherited.arguments())
         .arg("--")
         .args(command)
         .envs(environment)
@@ -54,7 +63,7 @@ fn become_command(args: &Args) -> io::Result<std::convert::Infallible> {
     if getppid() != Pid::from_raw(args.parent) {
         return Err(io::Error::other("the process that held the lock has died"));
     }
-    SigSet::empty().thread_set_mask().map_err(os("unblock signals"))?;
+    args.inherited.restore()?;
     let mut command = Command::new(&args.command[0]);
     Err(command.args(&args.command[1..]).exec())
 }

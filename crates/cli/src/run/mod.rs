@@ -11,6 +11,7 @@
 //! a wrong command line; 69 if the command cannot be executed; 70 if the space cannot be used.
 
 pub(crate) mod child;
+mod nested;
 mod signals;
 mod supervise;
 
@@ -43,7 +44,8 @@ Examples:
   lockwright run --space tcp://db7/stock audit -- job     a lock of the server on db7
   lockwright run db -- sh -c 'write --fence \"$LOCKWRIGHT_TOKEN\"'   hand the fencing token on
 
-The command sees LOCKWRIGHT_LOCK (the name) and LOCKWRIGHT_TOKEN (a number that rises with every grant).
+The command sees LOCKWRIGHT_LOCK (the name) and LOCKWRIGHT_TOKEN (a number that rises with every grant). A `run` inside
+it that asks for a lock it already runs under is refused, unless both share it.
 Whoever waits for more than a second on a terminal (or with --verbose) is told who has the lock.
 If this process dies, the command is killed with it. If the lock is lost (this process was stopped for longer
 than its lease, its server is gone for longer than that, or somebody broke the lock), the command gets SIGTERM, and SIGKILL five seconds later.
@@ -138,9 +140,15 @@ impl std::fmt::Display for BadUsage {
 impl std::error::Error for BadUsage {}
 
 fn try_run(args: &Args) -> anyhow::Result<u8> {
+    refuse_what_protects_nobody(args)?;
+    // Before signals are blocked: a file that is named here can be a pipe, and wait.
+    let options = args.trust.options()?.lease(args.lease);
     // Before any thread is started: they all inherit the mask, and signals come to the supervisor alone.
     let mut inbox = signals::Inbox::open()?;
-    let open = args.trust.options()?.lease(args.lease).open(&args.space).wait();
+    let open = match supervise::wait(options.open(&args.space), &mut inbox, || {})? {
+        Ok(open) => open,
+        Err(signal) => return Ok(128 + signal),
+    };
     let client = open.map_err(|error| match error {
         lockwright::OpenError::Address(_) => anyhow::Error::new(BadUsage(error.to_string())),
         error => error.into(),
@@ -184,6 +192,33 @@ fn try_run(args: &Args) -> anyhow::Result<u8> {
         say!("lockwright: {error}");
     }
     Ok(code)
+}
+
+/// Refuses a lock that would exclude nobody, and one that would wait for itself.
+fn refuse_what_protects_nobody(args: &Args) -> anyhow::Result<()> {
+    if args.space.starts_with("mem:") {
+        return Err(BadUsage(
+            "a lock in mem: is known to this process alone and would exclude nobody: say --space shm:, or a server's"
+                .to_owned(),
+        )
+        .into());
+    }
+    if !nested::would_wait_for_itself(args) {
+        return Ok(());
+    }
+    let name = args.name.display();
+    match (args.nonblock, args.wait) {
+        // It is taken, as -n and -w expect.
+        (true, _) => Ok(()),
+        (_, Some(_)) => {
+            say!("lockwright: this command already runs under the lock {name}, and will not get it again");
+            Ok(())
+        }
+        _ => Err(BadUsage(format!(
+            "this command already runs under the lock {name}: it would wait for itself"
+        ))
+        .into()),
+    }
 }
 
 /// What is waited for, as far as can be seen.
@@ -241,9 +276,10 @@ fn begin(client: &Client, args: &Args) -> anyhow::Result<Acquire<AnyGuard>> {
 }
 
 /// What the command is told of its lock.
-fn environment(guard: &AnyGuard) -> [(&'static str, OsString); 2] {
+fn environment(args: &Args, guard: &AnyGuard) -> [(&'static str, OsString); 3] {
     let name = std::ffi::OsStr::from_bytes(guard.name().as_bytes()).to_owned();
-    [("LOCKWRIGHT_LOCK", name), ("LOCKWRIGHT_TOKEN", guard.token().to_string().into())]
+    let token = guard.token().to_string().into();
+    [("LOCKWRIGHT_LOCK", name), ("LOCKWRIGHT_TOKEN", token), (nested::VARIABLE, nested::with_own(args))]
 }
 
 /// An error of the system, with what was tried.

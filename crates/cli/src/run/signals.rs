@@ -1,6 +1,11 @@
 //! Signals as something to read: blocked in all threads, taken from a signalfd by the supervisor.
+//!
+//! What was inherited counts. A signal that whoever started us ignores (`nohup`, a shell's background job) stays ignored,
+//! by us and by the command. SIGCHLD is the exception: while it is ignored, the kernel keeps no exit code for us. So it is
+//! taken as usual here, and given back to the command as it was, with the mask of blocked signals.
 
 use super::os;
+use lockwright_fabric::backend::signals::{is_ignored, set_ignored};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;
@@ -18,10 +23,48 @@ const PASSED_ON: [Signal; 8] = [
     Signal::SIGWINCH,
 ];
 
-/// The signalfd, with the mask that was there before.
+/// The signalfd, and what was inherited.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     fd: SignalFd,
+    pub(crate) inherited: Inherited,
+}
+
+/// What the command is to inherit and this process has changed for itself.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Inherited {
+    /// SIGCHLD is ignored
+    #[arg(long)]
+    ignore_sigchld: bool,
+    /// Numbers of the signals that are blocked
+    #[arg(long, value_delimiter = ',', value_name = "SIGNALS")]
+    blocked: Vec<i32>,
+}
+
+impl Inherited {
+    /// Finds out what is ignored and blocked, and takes SIGCHLD as usual.
+    fn take() -> io::Result<Self> {
+        let ignore_sigchld = is_ignored(Signal::SIGCHLD as i32)?;
+        set_ignored(Signal::SIGCHLD as i32, false)?;
+        let mask = SigSet::thread_get_mask().map_err(os("read the signal mask"))?;
+        Ok(Self { ignore_sigchld, blocked: mask.iter().map(|signal| signal as i32).collect() })
+    }
+
+    /// As arguments for [`super::child`].
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let sigchld = self.ignore_sigchld.then(|| "--ignore-sigchld".to_owned());
+        let numbers: Vec<_> = self.blocked.iter().map(i32::to_string).collect();
+        let blocked = (!numbers.is_empty()).then(|| format!("--blocked={}", numbers.join(",")));
+        sigchld.into_iter().chain(blocked).collect()
+    }
+
+    /// Sets it, for the program that this process becomes.
+    pub(crate) fn restore(&self) -> io::Result<()> {
+        set_ignored(Signal::SIGCHLD as i32, self.ignore_sigchld)?;
+        let blocked: SigSet =
+            self.blocked.iter().filter_map(|&number| Signal::try_from(number).ok()).collect();
+        blocked.thread_set_mask().map_err(os("unblock signals"))
+    }
 }
 
 /// A signal that came.
@@ -36,12 +79,18 @@ pub(crate) enum Came {
 impl Inbox {
     /// Blocks the signals in this thread and all that it starts, and opens the inbox.
     pub(crate) fn open() -> io::Result<Self> {
-        let mut set: SigSet = PASSED_ON.into_iter().collect();
-        set.add(Signal::SIGCHLD);
+        let inherited = Inherited::take()?;
+        // The kernel would keep one that is ignored and blocked: it is neither read nor blocked.
+        let mut set = SigSet::from(Signal::SIGCHLD);
+        for signal in PASSED_ON {
+            if !is_ignored(signal as i32)? {
+                set.add(signal);
+            }
+        }
         set.thread_block().map_err(os("block signals"))?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         let fd = SignalFd::with_flags(&set, flags).map_err(os("make a signalfd"))?;
-        Ok(Self { fd })
+        Ok(Self { fd, inherited })
     }
 
     /// The next signal, if one has come.

@@ -39,20 +39,33 @@ pub(super) fn wait_for(
     inbox: &mut Inbox,
     explain: impl FnOnce(),
 ) -> io::Result<Waited> {
+    // Dropping the acquire takes us out of the queue.
+    Ok(match wait(acquire, inbox, explain)? {
+        Ok(outcome) => outcome.map_or_else(Waited::Refused, Waited::Granted),
+        Err(signal) => Waited::Signal(signal),
+    })
+}
+
+/// Waits for `future`, unless a signal comes first: then the error is its number. If it takes a while, `explain` is called,
+/// once.
+pub(super) fn wait<F: Future>(
+    future: F,
+    inbox: &mut Inbox,
+    explain: impl FnOnce(),
+) -> io::Result<Result<F::Output, u8>> {
     let bell = Bell::new()?;
     let mut explain = Some((Instant::now() + A_WHILE, explain));
     let waker = Waker::from(Arc::clone(&bell.rope));
-    let mut acquire = pin!(acquire);
+    let mut future = pin!(future);
     loop {
-        if let Poll::Ready(outcome) = acquire.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return Ok(outcome.map_or_else(Waited::Refused, Waited::Granted));
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Ok(Ok(output));
         }
         while let Some(came) = inbox.next()? {
             if let Came::Signal { signal, .. } = came
                 && signal != Signal::SIGWINCH
             {
-                // Dropping the acquire takes us out of the queue.
-                return Ok(Waited::Signal(signal as u8));
+                return Ok(Err(signal as u8));
             }
         }
         sleep(&bell, inbox, explain.as_ref().map(|(when, _)| *when))?;
@@ -71,7 +84,7 @@ pub(super) fn run(args: &Args, client: &Client, guard: &AnyGuard, inbox: &mut In
     let lost = guard.lost();
     // To look up the command's process takes a descriptor: without one it is not started.
     let spare = bell.ear.try_clone().map_err(|error| no_descriptor(&error))?;
-    let mut child = child::start(&args.command, environment(guard))?;
+    let mut child = child::start(&args.command, environment(args, guard), &inbox.inherited)?;
     drop(spare);
     let code = protect(args, client, &child).and_then(|()| watch(args, &lost, &bell, inbox, &mut child));
     if code.is_err() {

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 pub(crate) struct Started {
     pub(crate) child: Child,
     /// What it said first.
+    #[allow(dead_code, reason = "not every test program needs it")]
     pub(crate) line: String,
     pub(crate) stdout: BufReader<ChildStdout>,
 }
@@ -39,6 +40,7 @@ impl Started {
         Self { child, line: line.trim().to_owned(), stdout }
     }
 
+    #[allow(dead_code, reason = "not every test program needs it")]
     pub(crate) fn send(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }

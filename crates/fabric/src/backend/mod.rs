@@ -3,6 +3,7 @@
 
 mod cell;
 mod clock;
+pub mod fork;
 pub mod inproc;
 mod now;
 mod pages;
@@ -12,6 +13,8 @@ pub mod rdma;
 mod run;
 #[cfg(all(feature = "shm", target_os = "linux"))]
 pub mod shm;
+#[cfg(all(feature = "shm", target_os = "linux"))]
+pub mod signals;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 mod wakers;

@@ -11,12 +11,12 @@ use std::task::Poll;
 #[derive(Clone, Debug)]
 pub struct Remote {
     pub process: Arc<Process>,
-    letters: Arc<Mutex<VecDeque<(PeerId, Message)>>>,
+    messages: Arc<Mutex<VecDeque<(PeerId, Message)>>>,
 }
 
 impl Remote {
     pub fn new(process: Process) -> Self {
-        Self { process: Arc::new(process), letters: Arc::default() }
+        Self { process: Arc::new(process), messages: Arc::default() }
     }
 
     fn post(&self, to: PeerId, message: Message, datagram: bool) -> Result<(), FabricError> {
@@ -80,11 +80,11 @@ impl Endpoint for Remote {
         let mut looked = 0;
         std::future::poll_fn(|cx| {
             loop {
-                let mut letters = self.letters.lock().unwrap();
-                while looked < letters.len() {
-                    let (from, message) = &letters[looked];
+                let mut messages = self.messages.lock().unwrap();
+                while looked < messages.len() {
+                    let (from, message) = &messages[looked];
                     if let Some(answer) = pick(*from, message) {
-                        letters.remove(looked);
+                        messages.remove(looked);
                         return Poll::Ready(Some(answer));
                     }
                     looked += 1;
@@ -103,7 +103,7 @@ impl Endpoint for Remote {
                 let words = [answer[3], answer[4], answer[5], answer[6]];
                 let tail = answer[7..].to_vec();
                 let message = Message { lock: answer[1], kind: answer[2] as u32, words, tail };
-                letters.push_back((PeerId(answer[0] as u32), message));
+                messages.push_back((PeerId(answer[0] as u32), message));
             }
             let over = match deadline {
                 Deadline::Now => true,

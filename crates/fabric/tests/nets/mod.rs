@@ -1,4 +1,4 @@
-//! A server, its clients, and a network between them that can be cut or frozen.
+//! A server, its clients, and a proxy between them that can be cut or frozen.
 
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses its part of this")]
 
@@ -63,63 +63,63 @@ pub async fn until(holds: impl Fn() -> bool) {
     }
 }
 
-/// What the network does.
+/// What the proxy does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weather {
+pub enum LinkState {
     /// Everything gets through.
-    Fair,
-    /// Nothing gets through, and nobody is told.
-    Frozen,
-    /// What the server says gets lost.
-    Mute,
+    Up,
+    /// Nothing gets through, and connections stay open.
+    Stalled,
+    /// What the server sends is dropped.
+    DropsReplies,
     /// Connections are closed, and new ones too.
-    Cut,
+    Down,
 }
 
-/// A network between clients and a server.
+/// A proxy between clients and a server, whose link can be made to fail.
 #[derive(Debug)]
-pub struct Network {
+pub struct Proxy {
     pub address: SocketAddr,
-    weather: Arc<watch::Sender<Weather>>,
+    state: Arc<watch::Sender<LinkState>>,
 }
 
-impl Network {
+impl Proxy {
     pub async fn before(server: SocketAddr) -> Self {
         let listener = TcpListener::bind(HERE).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let weather = Arc::new(watch::Sender::new(Weather::Fair));
-        let sender = Arc::clone(&weather);
+        let state = Arc::new(watch::Sender::new(LinkState::Up));
+        let sender = Arc::clone(&state);
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
                 tokio::spawn(forward(client, server, sender.subscribe()));
             }
         });
-        Self { address, weather }
+        Self { address, state }
     }
 
-    pub fn turn(&self, weather: Weather) {
-        self.weather.send_replace(weather);
+    pub fn set(&self, state: LinkState) {
+        self.state.send_replace(state);
     }
 }
 
-async fn forward(mut client: TcpStream, server: SocketAddr, mut weather: watch::Receiver<Weather>) {
+async fn forward(mut client: TcpStream, server: SocketAddr, mut state: watch::Receiver<LinkState>) {
     let Ok(mut server) = TcpStream::connect(server).await else { return };
     let (mut up, mut down) = (vec![0; 4096], vec![0; 4096]);
     loop {
-        let now = *weather.borrow_and_update();
-        if now == Weather::Cut {
+        let now = *state.borrow_and_update();
+        if now == LinkState::Down {
             return;
         }
         tokio::select! {
-            changed = weather.changed() => if changed.is_err() { return },
-            read = client.read(&mut up), if now != Weather::Frozen => match read {
+            changed = state.changed() => if changed.is_err() { return },
+            read = client.read(&mut up), if now != LinkState::Stalled => match read {
                 Ok(0) | Err(_) => return,
                 Ok(read) => if server.write_all(&up[..read]).await.is_err() { return },
             },
-            read = server.read(&mut down), if now != Weather::Frozen => match read {
+            read = server.read(&mut down), if now != LinkState::Stalled => match read {
                 Ok(0) | Err(_) => return,
-                Ok(read) => if now != Weather::Mute && client.write_all(&down[..read]).await.is_err() { return },
+                Ok(read) => if now != LinkState::DropsReplies && client.write_all(&down[..read]).await.is_err() { return },
             },
         }
     }

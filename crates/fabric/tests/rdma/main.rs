@@ -4,8 +4,8 @@
 //! do nothing.
 
 mod queue_pairs;
-mod reception;
 mod refusals;
+mod service;
 
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::InProc;

@@ -35,8 +35,8 @@ fn a_queue_pair_in_error_is_replaced_and_only_what_was_under_way_fails() {
 }
 
 #[test]
-fn no_letter_of_the_host_is_lost_or_doubled_when_queue_pairs_fail() {
-    const LETTERS: u64 = 300;
+fn no_message_of_the_host_is_lost_or_doubled_when_queue_pairs_fail() {
+    const MESSAGES: u64 = 300;
     if !has_device() {
         return;
     }
@@ -46,14 +46,14 @@ fn no_letter_of_the_host_is_lost_or_doubled_when_queue_pairs_fail() {
     let remote = a_client(&host);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for number in 0..LETTERS {
+            for number in 0..MESSAGES {
                 block_on(local.send(remote.me(), Message::new(0, 1, &[number]))).unwrap();
                 if number % 60 == 30 {
                     host.break_queue_pair(remote.me());
                 }
             }
         });
-        for number in 0..LETTERS {
+        for number in 0..MESSAGES {
             let got = block_on(remote.recv(|_, message| Some(message.words[0])));
             assert_eq!(got, number, "in order, once each");
         }

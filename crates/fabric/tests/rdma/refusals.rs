@@ -92,7 +92,7 @@ fn our_counters_agree_with_the_ports() {
     }
     let host = a_host();
     let (a, b) = (Counted::new(a_client(&host)), Counted::new(a_client(&host)));
-    // The first letter makes the connection.
+    // The first message makes the connection.
     block_on(a.send(b.me(), Message::new(0, 1, &[]))).unwrap();
     block_on(b.recv(|_, _| Some(())));
     let (before, ours) = (port_counters("rxe0", 1), a.tally().snapshot());
@@ -108,7 +108,7 @@ fn our_counters_agree_with_the_ports() {
     };
     assert_eq!((ours.sent, sends), (50, 50));
     assert_eq!(grown("rdma_recvs"), Some(50));
-    // A packet for every verb and letter and one that answers it, at least: retries come on top.
+    // A packet for every verb and message and one that answers it, at least: retries come on top.
     let least = 2 * (ours.verbs() + ours.sent);
     assert!(grown("sent_pkts").unwrap() >= least, "{after:?} {before:?}");
 }

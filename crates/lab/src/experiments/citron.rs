@@ -7,8 +7,7 @@
 //! load, conservatively. That is 3 · 5 µs there. Here it is [`t_wait_ns`], by the same rule, because on this NIC the
 //! paper's 15 µs are shorter than what it stands for from some 25 clients on, and requests abort for ever.
 
-use crate::context::{Context, Run};
-use crate::table::Table;
+use super::prelude::*;
 use lockwright_proofs::subject::Tunable;
 use lockwright_sim::{NicModel, Pattern, Plan, Ranges, Report};
 

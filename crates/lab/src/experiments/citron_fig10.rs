@@ -6,11 +6,7 @@
 //! which each would be the right one for a while.
 
 use super::citron::{Handshake, Lock, NOTE, Wait, WaitShort, kops, micros, row, table, timed};
-use super::shift::{explained, statement};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
+use super::prelude::*;
 use lockwright_sim::{Pattern, Plan, Ranges, Report};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

@@ -9,11 +9,7 @@
 //! an order of magnitude less at k = 5. It does not say which lengths the average is over: ours is over all that are
 //! shown, from 128 units, where two nodes begin to waste any, up.
 
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use crate::table::Table;
+use super::prelude::*;
 use lockwright_locks::Space;
 use lockwright_locks::citron::{Params, Shape, split};
 

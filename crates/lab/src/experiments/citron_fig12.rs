@@ -8,12 +8,7 @@
 //! such verbs, so that few clients never abort here.
 
 use super::citron::{NOTE, micro, micros, t_wait_ns, wait_mode};
-use super::shift::{explained, statement};
-use crate::claim::Claim;
-use crate::context::{Context, LabError, Run};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use crate::table::Table;
+use super::prelude::*;
 use lockwright_proofs::subject::Tunable;
 use lockwright_sim::{Plan, Report};
 

@@ -8,12 +8,7 @@ use super::citron::{
     Handshake, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, SsOver, SsUnder, Wait, WaitShort, kops, largest,
     mean, micro, p50, p99, row, table,
 };
-use super::shift::{explained, statement};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use lockwright_sim::Report;
+use super::prelude::*;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "citron-fig6",

@@ -3,12 +3,7 @@
 use super::citron::{
     Handshake, IT, LLC, Lld, Lock, MT, NOTE, Ss, Wait, WaitShort, kops, largest, micro, row, table,
 };
-use super::shift::{explained, statement};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use lockwright_sim::Report;
+use super::prelude::*;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "citron-fig7",

@@ -12,11 +12,7 @@ use super::citron::{
     Handshake, IT, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, UNITS, Wait, WaitShort, kops, largest, mean,
     p99, row, table, timed,
 };
-use super::shift::{explained, statement};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
+use super::prelude::*;
 use lockwright_sim::{Pattern, Ranges, Report};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

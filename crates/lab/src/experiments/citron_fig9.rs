@@ -3,12 +3,7 @@
 //! Wait mode with its fast paths, and without (tunable `fast-path`). Handshake mode is its own fast path.
 
 use super::citron::{Handshake, NOTE, Wait, WaitShort, kops, mean, micro, p50, row, table};
-use super::shift::explained;
-use crate::claim::Claim;
-use crate::context::{Context, LabError, Run};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use lockwright_sim::Report;
+use super::prelude::*;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "citron-fig9",

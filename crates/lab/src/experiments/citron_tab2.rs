@@ -12,10 +12,7 @@
 use super::citron::{
     Handshake, IT, LLC, Lld, Lock, MT, Mutex, NOTE, Ss, Wait, WaitShort, kops, micros, row, table, timed,
 };
-use super::shift::{explained, statement};
-use crate::claim::Claim;
-use crate::context::{Context, LabError, Run};
-use crate::experiment::{Experiment, Findings};
+use super::prelude::*;
 use lockwright_sim::{Oltp, Pattern, Plan, Ranges, Report};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

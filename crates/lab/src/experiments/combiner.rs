@@ -1,7 +1,6 @@
 //! What the combiner's experiments share: the locks compared, and one line of a table for each run.
 
-use crate::context::{Context, LabError, Run};
-use crate::table::Table;
+use super::prelude::*;
 use lockwright_proofs::subject::Tunable;
 use lockwright_sim::{NicModel, Oltp, Pattern, Plan, Ranges, Report};
 

@@ -3,11 +3,7 @@
 //! ours as factors that have to be above one.
 
 use super::combiner::{LOCKS, RANDOM, place, run_all, table};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use lockwright_sim::Report;
+use super::prelude::*;
 
 macro_rules! figure {
     ($name:ident, $id:literal, $writes:literal, $figure:literal) => {

@@ -8,10 +8,7 @@
 //! lock and its unlock in ours, which carries several requests in a node of its list.
 
 use super::combiner::{LOCKS, oltp, place, run_all, run_of, table};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::table::Table;
+use super::prelude::*;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "combiner-tab6",

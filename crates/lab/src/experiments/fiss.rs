@@ -1,7 +1,6 @@
 //! What FissLock's experiments have in common: the lock managers compared, the microbenchmark, and small helpers.
 
-use crate::context::{Context, LabError};
-use crate::plot::{Axis, Plot, Series, Style};
+use super::prelude::*;
 use crate::rack::{RackReport, RackRun, quantile_us, simulate_all};
 use crate::workload::Workload;
 

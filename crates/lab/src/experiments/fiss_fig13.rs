@@ -4,12 +4,8 @@
 //! hardly anybody waits, and on skewed ones the median hardly does.
 
 use super::fiss::{FISSLOCK, LOCKS, MANAGERS, WORKLOADS, below, cdf, micro, of};
-use super::shift::{explained, statement, two};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
+use super::prelude::*;
 use crate::rack::RackReport;
-use crate::table::Table;
 use lockwright_sim::{Rng, Zipf};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

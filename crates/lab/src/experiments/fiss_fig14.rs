@@ -1,12 +1,8 @@
 //! FissLock Fig. 14: lock requests per second in the microbenchmark, transactions per second of TATP and TPC-C.
 
 use super::fiss::{FISSLOCK, MANAGERS, WORKLOADS, micro, of};
-use super::shift::{explained, statement, two};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
+use super::prelude::*;
 use crate::rack::{RackReport, RackRun, simulate_all};
-use crate::table::Table;
 use crate::workload::tatp::Tatp;
 use crate::workload::tpcc::Tpcc;
 use crate::workload::{Profile, Workload};

@@ -2,12 +2,8 @@
 
 use super::fiss::{FISSLOCK, MANAGERS, cdf, of};
 use super::fiss_fig14::{benchmarks, transactions};
-use super::shift::{explained, statement, two};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
+use super::prelude::*;
 use crate::rack::{RackReport, quantile_us};
-use crate::table::Table;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "fiss-fig15",

@@ -4,13 +4,8 @@
 //! taken before the run), so here it moves every 20 ms of virtual time.
 
 use super::fiss::{FISSLOCK, below, cdf, of};
-use super::shift::{explained, statement, two};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
+use super::prelude::*;
 use crate::rack::{RackReport, RackRun, simulate_all};
-use crate::table::Table;
 use crate::workload::Workload;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

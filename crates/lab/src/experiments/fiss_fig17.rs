@@ -1,13 +1,8 @@
 //! FissLock Fig. 17 (left): ten million objects behind few locks or many.
 
 use super::fiss::{FISSLOCK, ZIPF};
-use super::shift::{explained, statement, two};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
+use super::prelude::*;
 use crate::rack::{RackRun, simulate_all};
-use crate::table::Table;
 use crate::workload::Workload;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

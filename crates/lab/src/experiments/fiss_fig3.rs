@@ -2,11 +2,8 @@
 //! were before.
 
 use super::fiss::{LOCKS, ZIPF, cdf, of};
-use super::shift::{explained, statement, two};
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
+use super::prelude::*;
 use crate::rack::{RackReport, RackRun, simulate_all};
-use crate::table::Table;
 use crate::workload::Workload;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

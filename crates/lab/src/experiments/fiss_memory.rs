@@ -1,10 +1,6 @@
 //! FissLock §7.2: how many locks fit into a switch. Arithmetic over the very register arrays that the decider runs on.
 
-use super::shift::statement;
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::table::Table;
+use super::prelude::*;
 use lockwright_locks::fisslock::pipeline::Switch;
 use lockwright_locks::fisslock::{Decider, Params, Shipped, pipeline::Preference};
 

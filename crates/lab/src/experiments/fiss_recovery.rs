@@ -4,12 +4,8 @@
 //! before. The coordinator is on no node and takes no time for a message, but it does for the lines of a report.
 
 use super::fiss::FISSLOCK;
-use super::shift::{explained, statement, two};
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
+use super::prelude::*;
 use crate::rack::{MACHINES, RackReport, RackRun, simulate_all};
-use crate::table::Table;
 use crate::workload::Workload;
 use lockwright_fabric::NodeId;
 use lockwright_sim::NicModel;

@@ -23,6 +23,7 @@ mod fiss_fig17;
 mod fiss_fig3;
 mod fiss_memory;
 mod fiss_recovery;
+mod prelude;
 mod qplock_fairness;
 mod qplock_mix;
 mod qplock_verbs;

@@ -5,11 +5,7 @@
 //! expected. The bound, 2 × budget − 1 for a client that comes alone, is what the explorer finds, tight, for budgets up to 3; for
 //! larger ones it is the same argument, not explored.
 
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use crate::table::Table;
+use super::prelude::*;
 use crate::two_sides::{SidesReport, SidesRun, simulate_sides};
 use lockwright_locks::qplock::{InOrder, QpLock, QpParams};
 
@@ -63,7 +59,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
                 .expected()
                 .note(OUR_FIGURE)
         });
-        // Turns of equal length, as long as both sides always have somebody waiting.
+        // Turns of equal length, as long as both sides always have a waiter.
         claims.push(
             Claim::new(&format!("remote-share-at-budget-{budget}"), 50.0, remote_share(&crowd))
                 .within_points(5.0)

@@ -6,11 +6,7 @@
 //! its own for it. The paper prints no measurements, so the claims are orderings, where it argues for one (§1, §3). What
 //! it does not claim is in the table too: all remote, a lock with one queue and one atomic to enter it is faster.
 
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use crate::table::Table;
+use super::prelude::*;
 use crate::two_sides::{SidesReport, SidesRun, simulate_sides};
 use lockwright_baselines::{cas::Cas, filter::Filter, mcs::Mcs, rpc::Rpc};
 use lockwright_locks::Protocol;

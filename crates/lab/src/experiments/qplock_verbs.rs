@@ -5,10 +5,7 @@
 //! The paper's count for a queue that is not empty assumes that one rCAS finds the tail, which the listing's loop does
 //! not (it fails once to learn it): the claim is about the variant with fetch-and-store; the table has both.
 
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::table::Table;
+use super::prelude::*;
 use crate::two_sides::{Cost, SideReport, SidesReport, SidesRun, simulate_sides};
 use lockwright_locks::qplock::{AsPrinted, QpLock, QpParams};
 

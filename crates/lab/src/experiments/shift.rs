@@ -4,8 +4,7 @@
 //! cap that every client adapts; it is counted from its first moment and for seconds, as the paper's artifact does (ten
 //! of them; from four on its figures change by less than a hundredth).
 
-use crate::claim::Claim;
-use crate::context::{Context, Run};
+use super::prelude::*;
 use lockwright_sim::{Plan, Report};
 
 /// Clients: 48 cores on each of five machines (§4.1).

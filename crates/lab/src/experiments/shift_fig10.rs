@@ -4,12 +4,9 @@
 //! of its client's machine: with a warehouse of its own for every client hardly anybody would ever wait.
 
 use super::fiss::{below, of};
-use super::shift::{CAS_B, CLIENTS, SHIFTLOCK, explained, statement, two};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
+use super::prelude::*;
+use super::shift::{CAS_B, CLIENTS, SHIFTLOCK};
 use crate::rack::{RackReport, RackRun, quantile_us, simulate_all};
-use crate::table::Table;
 use crate::workload::tatp::Tatp;
 use crate::workload::tpcc::Tpcc;
 use crate::workload::{Profile, Workload};

@@ -3,13 +3,8 @@
 //! As in the paper the turn comes whether a reader waits or not; our own optimisation, which asks first, is run beside
 //! it at every N.
 
-use super::shift::{SHIFTLOCK, explained, micro, mops, near, statement, two, us};
-use crate::claim::Claim;
-use crate::context::{Context, LabError, Run};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use crate::table::Table;
-use lockwright_sim::Report;
+use super::prelude::*;
+use super::shift::{SHIFTLOCK, micro, mops, near, us};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shift-fig12",

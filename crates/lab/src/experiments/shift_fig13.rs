@@ -5,12 +5,8 @@
 //! Beside ShiftLock as it ships, where any waiter resets a dead lock, runs the paper's own recovery: the server does it,
 //! once per era.
 
-use super::shift::{SHIFTLOCK, explained, micro, mops, statement, two, us};
-use crate::context::{Context, LabError, Run};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use crate::table::Table;
-use lockwright_sim::Report;
+use super::prelude::*;
+use super::shift::{SHIFTLOCK, micro, mops, us};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shift-fig13",

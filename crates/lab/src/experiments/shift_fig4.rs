@@ -1,14 +1,9 @@
 //! ShiftLock Fig. 4: goodput of all locks, for three mixes of reads and writes and two choices of lock.
 
+use super::prelude::*;
 use super::shift::{
-    BASELINES, CAS_B, RI, RO, SHIFTLOCK, WI, ZIPF, all_locks, best_baseline, explained, micro, mops, of,
-    statement, two,
+    BASELINES, CAS_B, RI, RO, SHIFTLOCK, WI, ZIPF, all_locks, best_baseline, micro, mops, of,
 };
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::table::Table;
-use lockwright_sim::Report;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shift-fig4",

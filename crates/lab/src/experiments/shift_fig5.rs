@@ -1,12 +1,8 @@
 //! ShiftLock Fig. 5: acquire latencies of all locks, from the runs of Fig. 4.
 
-use super::shift::{CAS_B, SHIFTLOCK, explained, of, statement, two, us};
+use super::prelude::*;
+use super::shift::{CAS_B, SHIFTLOCK, of, us};
 use super::shift_fig4::{WORKLOADS, simulate};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::table::Table;
-use lockwright_sim::Report;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shift-fig5",

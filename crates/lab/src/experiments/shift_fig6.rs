@@ -2,12 +2,8 @@
 //!
 //! Counts are free of hardware, as far as who meets whom is.
 
-use super::shift::{BASELINES, CAS_B, CAS_NB, RI, SHIFTLOCK, WI, explained, micro, of, statement, two};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::table::Table;
-use lockwright_sim::Report;
+use super::prelude::*;
+use super::shift::{BASELINES, CAS_B, CAS_NB, RI, SHIFTLOCK, WI, micro, of};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shift-fig6",

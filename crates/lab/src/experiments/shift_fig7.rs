@@ -1,14 +1,7 @@
 //! ShiftLock Fig. 7: from a thousand locks to ten million, write-intensive.
 
-use super::shift::{
-    BASELINES, SHIFTLOCK, all_locks, best_baseline, explained, micro_in_sweep, mops, of, statement, two, us,
-};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use crate::table::Table;
-use lockwright_sim::Report;
+use super::prelude::*;
+use super::shift::{BASELINES, SHIFTLOCK, all_locks, best_baseline, micro_in_sweep, mops, of, us};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shift-fig7",

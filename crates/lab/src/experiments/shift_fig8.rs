@@ -1,14 +1,10 @@
 //! ShiftLock Fig. 8: from five clients to 240, write-intensive and read-intensive.
 
+use super::prelude::*;
 use super::shift::{
-    BASELINES, RI, SHIFTLOCK, STABLE_PERCENT, WI, all_locks, best_baseline, explained, micro_in_sweep, mops,
-    near, of, statement, two, us,
+    BASELINES, RI, SHIFTLOCK, STABLE_PERCENT, WI, all_locks, best_baseline, micro_in_sweep, mops, near, of,
+    us,
 };
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use crate::table::Table;
-use lockwright_sim::Report;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shift-fig8",

@@ -1,11 +1,7 @@
 //! ShiftLock Fig. 9: how ShiftLock scales under more and less skewed choices of lock.
 
-use super::shift::{RI, SHIFTLOCK, STABLE_PERCENT, WI, explained, micro, mops, near, statement, two, us};
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use crate::table::Table;
-use lockwright_sim::Report;
+use super::prelude::*;
+use super::shift::{RI, SHIFTLOCK, STABLE_PERCENT, WI, micro, mops, near, us};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shift-fig9",

@@ -3,12 +3,8 @@
 //!
 //! No figure of the paper: claims here say what the documentation says, so that it stays true.
 
-use super::shift::{RI, RO, SHIFTLOCK, WI, ZIPF, micro, mops, statement, two, us};
-use crate::claim::Claim;
-use crate::context::{Context, LabError, Run};
-use crate::experiment::{Experiment, Findings};
-use crate::table::Table;
-use lockwright_sim::Report;
+use super::prelude::*;
+use super::shift::{RI, RO, SHIFTLOCK, WI, ZIPF, micro, mops, us};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shift-ours",

@@ -9,11 +9,7 @@
 //! times the published goodput; the table `run-length` shows what other lengths would give. A quick run is as long where
 //! that matters, and a second elsewhere.
 
-use crate::claim::Claim;
-use crate::context::{Context, LabError, Run};
-use crate::experiment::{Experiment, Findings};
-use crate::plot::{Axis, Plot, Series, Style};
-use crate::table::Table;
+use super::prelude::*;
 use lockwright_sim::{Plan, Report};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

@@ -3,12 +3,8 @@
 //! IA is the first verb. What a writer waits after it (the paper's NP, WP and WR) is one figure here, and so is what a
 //! reader waits (WW) and all of a release (IA and NS).
 
-use super::shift::{RI, SHIFTLOCK, WI, explained, micro, two, us};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::table::Table;
-use lockwright_sim::Report;
+use super::prelude::*;
+use super::shift::{RI, SHIFTLOCK, WI, micro, us};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shift-tab3",

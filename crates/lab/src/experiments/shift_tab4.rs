@@ -2,12 +2,8 @@
 //!
 //! IA is the first verb; everything after it is one figure, "wait" (the paper's NP + WP + WR, WW or RT).
 
-use super::shift::{CAS_B, CAS_NB, RI, SHIFTLOCK, WI, explained, micro, of, statement, two, us};
-use crate::claim::Claim;
-use crate::context::{Context, LabError};
-use crate::experiment::{Experiment, Findings};
-use crate::table::Table;
-use lockwright_sim::Report;
+use super::prelude::*;
+use super::shift::{CAS_B, CAS_NB, RI, SHIFTLOCK, WI, micro, of, us};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shift-tab4",

@@ -3,7 +3,7 @@
 use crate::names;
 use crate::version;
 use anyhow::{Result, bail};
-use lockwright_lab::{Claim, Context, Experiment, LabError, conduct, experiments};
+use lockwright_lab::{Claim, Context, Experiment, LabError, experiments, run_experiment};
 use lockwright_term::{Outcome, say};
 use serde::Serialize;
 use std::io::Write;
@@ -113,7 +113,7 @@ fn run_experiments(args: &RunArgs, out: &mut impl Write) -> Result<Outcome> {
     let mut context = Context::new(args.quick, threads);
     let mut done = Vec::new();
     for experiment in chosen {
-        let (findings, files) = match conduct(experiment, &mut context, &args.out, version()) {
+        let (findings, files) = match run_experiment(experiment, &mut context, &args.out, version()) {
             Ok(done) => done,
             // A checker's objection is a finding, not a failure to look.
             Err(error @ LabError::Failed { .. }) => {

@@ -1,8 +1,8 @@
 //! The combiner: reader-writer range locks held by the server, one round trip each ("Server-sided range locking is
 //! better than client-sided locking", J. Dezalos, EPFL 2024).
 //!
-//! Handlers put requests into one linked list (`queue`); one combiner takes them out in order and alone owns a
-//! tree of everything held and wanted ([`core`]). A request that conflicts with nothing before it is
+//! Threads that read requests queue them; one combiner takes them out in order and alone owns a tree of everything held
+//! and wanted ([`core`]). A request that conflicts with nothing before it is
 //! granted at once; any other counts what stands before it and is granted when that count comes to zero. So nobody
 //! overtakes an earlier request it conflicts with. `server` and `client` carry this over any fabric, in the
 //! thesis's two ways of learning of a grant (polling by RPC, polling a flag) and in ours: the server answers when the
@@ -17,16 +17,9 @@ pub mod core;
 mod flags;
 mod ids;
 mod message;
-mod packed;
-pub mod queue;
-#[cfg(test)]
-mod queue_deaths;
-#[cfg(test)]
-mod queue_tests;
 pub(crate) mod records;
 mod server;
 mod shards;
-mod sync;
 pub(crate) mod tree;
 #[cfg(test)]
 mod tree_tests;

@@ -35,7 +35,7 @@ pub enum State {
 /// | 16–19 | `blocking`: how many conflicting requests stand before it (Alg. 1 `blockingRanges`) |
 /// | 20–23 | the tree it is in |
 /// | 24–27 | where in the tree; of a free slot, the next free one |
-/// | 28–31 | mode, state, whether somebody's count includes it, whether it came over others |
+/// | 28–31 | mode, state, whether a waiter's count includes it, whether it came over others |
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
 pub struct Record {
@@ -136,7 +136,7 @@ impl Records {
         Slot::try_from(self.table.len() - 1).expect("the combiner's limits keep requests below 2^32")
     }
 
-    /// The request is over, and its slot somebody else's from now on.
+    /// The request is over, and its slot free for the next.
     #[inline]
     pub(crate) fn give_back(&mut self, slot: Slot) {
         self.live -= 1;

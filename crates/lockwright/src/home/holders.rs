@@ -10,7 +10,7 @@
 use super::members::NAMES;
 use super::ranges;
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{Process, ShmEndpoint, ShmSpace, WordSlice};
+use lockwright_fabric::backend::shm::{Process, ShmEndpoint, ShmSpace, SpaceError, WordSlice};
 use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
 use lockwright_locks::holders::liveness::{self, Liveness};
 use lockwright_locks::holders::record::{ClientWord, First, HEARTBEATS, MAX_RECORDS, RecordWord};
@@ -67,6 +67,14 @@ const fn index(word: Word64) -> u64 {
 pub(crate) fn reader(space: &ShmSpace) -> TableReader<impl Fn(Word64) -> u64 + use<>> {
     let words = words(space);
     TableReader::new(LAYOUT, move |word| words.read(index(word)))
+}
+
+/// Allocates the part of the table that every client reads, and that of the client in `slot`.
+pub(crate) fn allocate(space: &ShmSpace, peer: PeerId) -> Result<(), SpaceError> {
+    const CLIENT: u64 = 64 * (1 + RECORDS);
+    let common = LAYOUT.bytes() - SLOTS * CLIENT;
+    space.allocate(LAYOUT.directory(0).addr(), common)?;
+    space.allocate(LAYOUT.directory(0).addr().plus(common + LAYOUT.slot(peer) * CLIENT), CLIENT)
 }
 
 impl ShmHolders {

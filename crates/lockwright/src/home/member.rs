@@ -1,12 +1,12 @@
 //! One membership of a space: a peer of the fabric, with a lock client and [`holders`](super::holders) records.
 
-use super::holders::{ShmHolders, ShmTable};
+use super::holders::{self, ShmHolders, ShmTable};
 use super::members::{SHAPE, params};
 use super::slots::SlotPool;
 use super::{Granted, Kind, ProtocolGrant, RecordId};
 use crate::error::{LockError, LostReason};
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::{Names, ShmEndpoint, ShmSpace};
+use lockwright_fabric::backend::shm::{Names, ShmEndpoint, ShmSpace, SpaceError};
 use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{Endpoint, FabricError, PeerId};
 use lockwright_locks::Denied;
@@ -27,7 +27,9 @@ pub(crate) struct Member {
 
 impl Member {
     pub(super) fn join(space: &ShmSpace, lease_ns: u64, number: u32) -> Result<Self, LockError> {
-        let ep = space.endpoint().map_err(|error| LockError::TooManyClients(error.to_string()))?;
+        let full = |error: SpaceError| LockError::TooManyClients(error.to_string());
+        let ep = space.endpoint().map_err(full)?;
+        holders::allocate(space, ep.me()).map_err(full)?;
         let holders = ShmHolders::join(space, ep.clone(), lease_ns).map_err(LockError::from_fabric)?;
         let client = HolderClient::new(ep, &SHAPE, &params(), ShmTable::new(holders));
         Ok(Self { number, client, slots: SlotPool::new(), used: AtomicU64::new(0) })

@@ -13,10 +13,10 @@ use super::member::Member;
 use super::slots::SlotPool;
 use super::{Granted, ProtocolGrant, RecordId, Refused};
 use crate::error::LockError;
-use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::block_on;
-use lockwright_fabric::backend::shm::ShmSpace;
+use lockwright_fabric::backend::shm::{ShmSpace, SpaceError};
 use lockwright_fabric::observe::Claim;
+use lockwright_fabric::{FabricError, Width};
 use lockwright_locks::holders::ranges::RangeRecords;
 use lockwright_locks::shiftlock::stirred::Stirred;
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
@@ -346,6 +346,15 @@ pub(super) fn token(grant: &ProtocolGrant) -> u64 {
 /// Bytes of the keyed locks.
 pub(crate) fn lock_bytes() -> u64 {
     <ShiftLock<Stirred>>::bytes_per_node(&SHAPE, &params())
+}
+
+/// Allocates the words of the locks called by name `id`: a lock, a gate and a count of changes.
+pub(crate) fn allocate_lock(space: &ShmSpace, id: u64) -> Result<(), SpaceError> {
+    const WORD: u64 = Width::W128.bytes();
+    for lock in [id, super::ranges::gate(id)] {
+        space.allocate(SHAPE.place(lock, WORD), WORD)?;
+    }
+    space.allocate(super::ranges::changes(id).addr(), 8)
 }
 
 /// What the regions of a space are for, and how large they are: locks, holder records, counts of changes.

@@ -188,7 +188,7 @@ fn reclaim(member: &Member, id: u64, token_base: u64, wanted: &HashSet<u64>) -> 
 
 fn handle_error(error: SpaceError) -> HandleError {
     match error {
-        SpaceError::TooManyNames(_) | SpaceError::TooManyRefs(_) => {
+        SpaceError::TooManyNames(_) | SpaceError::TooManyRefs(_) | SpaceError::Full(_) => {
             HandleError::TooManyLocks(error.to_string())
         }
         error => HandleError::Disconnected(error.to_string()),
@@ -203,7 +203,8 @@ impl Space for ShmBackend {
     fn bind(&self, name: &LockName, _: Kind) -> Result<Bound, HandleError> {
         let member = self.members.any().map_err(|error| HandleError::Disconnected(error.to_string()))?;
         let names = member.names();
-        let lock = match names.open(name.as_bytes()) {
+        let prepare = |id| members::allocate_lock(self.space(), id);
+        let lock = match names.open_with(name.as_bytes(), prepare) {
             Err(SpaceError::TooManyNames(_)) => {
                 let bases: HashMap<_, _> = names
                     .all()
@@ -217,7 +218,7 @@ impl Space for ShmBackend {
                     bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base, wanted))
                 };
                 names.sweep(settle).map_err(handle_error)?;
-                names.open(name.as_bytes())
+                names.open_with(name.as_bytes(), prepare)
             }
             opened => opened,
         };

@@ -13,6 +13,7 @@ use crate::error::OpenError;
 use crate::name::{LockName, NameError};
 use crate::remote::look::Looker;
 use lockwright_fabric::FabricError;
+use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::shm::SpaceError;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -33,7 +34,11 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Inspector(Looks);
+pub struct Inspector {
+    owner: Owner,
+    /// `None` only while it is dropped.
+    looks: Option<Looks>,
+}
 
 #[derive(Debug)]
 enum Looks {
@@ -192,7 +197,26 @@ impl From<FabricError> for InspectError {
     }
 }
 
+/// As with a client: a copy in a child of its process says no goodbye.
+impl Drop for Inspector {
+    fn drop(&mut self) {
+        if !self.owner.is_current() {
+            std::mem::forget(self.looks.take());
+        }
+    }
+}
+
 impl Inspector {
+    fn new(looks: Looks) -> Self {
+        Self { owner: Owner::current(), looks: Some(looks) }
+    }
+
+    fn looks(&self) -> Result<&Looks, InspectError> {
+        let pid = self.owner.pid();
+        let looks = self.looks.as_ref().filter(|_| self.owner.is_current());
+        looks.ok_or_else(|| InspectError::Space(crate::LockError::OtherProcess { pid }.to_string()))
+    }
+
     /// Opens the space at `address`. It must be there: looking makes nothing.
     ///
     /// # Errors
@@ -216,9 +240,9 @@ impl Inspector {
     /// ```
     pub fn open_with(address: &str, options: &ClientOptions) -> Result<Self, OpenError> {
         match Address::parse(address)? {
-            Address::Shm(path) => Local::open(&path).map(Looks::Local).map(Self),
+            Address::Shm(path) => Local::open(&path).map(Looks::Local).map(Self::new),
             Address::Served { by, server, space } => {
-                Looker::open(options.remote(by, server, space, false)?).map(Looks::Remote).map(Self)
+                Looker::open(options.remote(by, server, space, false)?).map(Looks::Remote).map(Self::new)
             }
             Address::Mem => Err(OpenError::Address(address.to_owned())),
         }
@@ -237,7 +261,7 @@ impl Inspector {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn entries(&self) -> Result<Vec<Entry>, InspectError> {
-        match &self.0 {
+        match self.looks()? {
             Looks::Local(local) => local.entries(),
             Looks::Remote(looker) => looker.entries(),
         }
@@ -256,7 +280,7 @@ impl Inspector {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn heat(&self) -> Result<Vec<Heat>, InspectError> {
-        match &self.0 {
+        match self.looks()? {
             Looks::Local(local) => local.heat(),
             Looks::Remote(looker) => looker.heat(),
         }
@@ -282,7 +306,7 @@ impl Inspector {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn break_grant(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), BreakError> {
-        match &self.0 {
+        match self.looks()? {
             Looks::Local(local) => local.break_grant(name, token),
             Looks::Remote(looker) => looker.break_grant(LockName::new(name)?, token),
         }
@@ -302,7 +326,7 @@ impl Inspector {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn info(&self) -> Result<SpaceInfo, InspectError> {
-        match &self.0 {
+        match self.looks()? {
             Looks::Local(local) => local.info(),
             Looks::Remote(_) => Err(InspectError::Space("it is not in this host's shared memory".to_owned())),
         }

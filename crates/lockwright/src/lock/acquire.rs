@@ -236,6 +236,7 @@ impl Attempt {
     #[inline(never)]
     #[track_caller]
     fn wait_slow(mut self) -> Result<AnyGuard, LockError> {
+        self.check()?;
         let may_wait = self.may_wait();
         if matches!(self.step, Step::Start) {
             if may_wait && let Some((granted, token_base)) = self.core.acquire_soon(&mut self.claim) {
@@ -254,6 +255,10 @@ impl Attempt {
             core.space.block_on(pin!(async { outcome = Some(poll.await) }));
         });
         outcome.expect("it was polled to its end")
+    }
+
+    fn check(&self) -> Result<(), LockError> {
+        self.core.check().map_err(|pid| LockError::OtherProcess { pid })
     }
 
     /// Tries once; queues if that fails.
@@ -338,12 +343,21 @@ impl Waiting {
     }
 }
 
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.core.is_inert() {
+            std::mem::forget(self.alarm.take());
+        }
+    }
+}
+
 /// How often an attempt comes back after its client was declared dead: stopped once, it starts again; a process that is
 /// stopped time and again for longer than its lease is told so.
 const RETURNS: u32 = 3;
 
 impl Attempt {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<AnyGuard, LockError>> {
+        self.check()?;
         loop {
             let polled = self.poll_once(cx);
             if !matches!(polled, Poll::Ready(Err(LockError::Evicted))) || self.returns == RETURNS {

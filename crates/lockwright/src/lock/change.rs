@@ -99,6 +99,7 @@ impl AnyGuard {
     pub fn unlock_part(&mut self, part: Range<u64>) -> Result<Option<AnyGuard>, ChangeError> {
         let claim = self.claim;
         let bad = |why| ChangeError::BadRange { start: part.start, end: part.end, why };
+        self.core.check().map_err(|pid| ChangeError::OtherProcess { pid })?;
         if self.core.kind != Kind::Ranges {
             return Err(bad("this is no range lock"));
         }
@@ -122,6 +123,10 @@ impl AnyGuard {
 /// Polls a change to its end on this thread.
 pub(super) fn wait<T>(core: &Core, future: impl Future<Output = T>) -> T {
     let mut outcome = None;
+    if core.check().is_err() {
+        // It is refused at the first poll, which the space must not drive.
+        return lockwright_fabric::backend::block_on(future);
+    }
     core.space.block_on(pin!(async { outcome = Some(future.await) }));
     outcome.expect("it was polled to its end")
 }
@@ -158,6 +163,7 @@ impl UpgradeState {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), ChangeError>> {
         assert!(!self.done, "an upgrade was polled after it was done");
+        guard.core.check().map_err(|pid| ChangeError::OtherProcess { pid })?;
         if guard.claim.mode == Mode::Exclusive {
             self.done = true;
             return Poll::Ready(Ok(()));
@@ -218,6 +224,7 @@ impl DowngradeState {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), ChangeError>> {
         assert!(!self.done, "a downgrade was polled after it was done");
+        guard.core.check().map_err(|pid| ChangeError::OtherProcess { pid })?;
         if self.change.is_none() && guard.is_shared() {
             self.done = true;
             return Poll::Ready(Ok(()));

@@ -7,12 +7,15 @@ use crate::home::member::Member;
 use crate::home::{Backend, Bound, Granted, Kind};
 use crate::name::LockName;
 use crate::progress::Progress;
+use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::observe::Claim;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// A lock as one client knows it.
 #[derive(Debug)]
 pub(crate) struct Core {
+    /// The process whose handle it is.
+    owner: Owner,
     pub(crate) space: Arc<dyn Backend>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) name: LockName,
@@ -39,6 +42,7 @@ impl Core {
         #[cfg(target_os = "linux")]
         let near = space.local_member(&bound).filter(|_| kind == Kind::Keyed).cloned();
         Self {
+            owner: Owner::current(),
             #[cfg(target_os = "linux")]
             near,
             space,
@@ -49,6 +53,22 @@ impl Core {
             later: RwLock::default(),
             places: Places::default(),
         }
+    }
+
+    /// The pid of the process whose handle it is, if that is another one: then nothing may be done with it. What a space offers
+    /// as a fast path fails in a child by itself; everything else asks here first.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), u32> {
+        if self.owner.is_current() { Ok(()) } else { Err(self.owner.pid()) }
+    }
+
+    /// Whether nothing is to be done for what is dropped here, since another process has it. Says so once.
+    pub(crate) fn is_inert(&self) -> bool {
+        let inert = !self.owner.is_current();
+        if inert {
+            self.owner.warn_once();
+        }
+        inert
     }
 
     /// Takes the lock, which is filled in, if that is the usual case: a keyed lock in this host's memory that is free.
@@ -139,6 +159,9 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        if self.is_inert() {
+            return std::mem::forget((Arc::clone(&self.space), Arc::clone(&self.progress)));
+        }
         let later = *self.later.get_mut().unwrap_or_else(PoisonError::into_inner);
         let bound = later.unwrap_or(self.first);
         self.space.unbind(&self.name, bound, self.kind);

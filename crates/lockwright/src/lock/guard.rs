@@ -202,6 +202,10 @@ impl AnyGuard {
                 closed: AtomicBool::new(false),
                 listeners: Mutex::default(),
             });
+            if self.core.check().is_err() {
+                watch.look();
+                return watch;
+            }
             let weak: Weak<Watch> = Arc::downgrade(&watch);
             self.core.progress.watch(weak);
             watch
@@ -220,6 +224,10 @@ impl AnyGuard {
     /// ```
     pub fn unlock(self) -> Unlock {
         Unlock { token: self.token(), guard: Some(self), release: None }
+    }
+
+    fn check(&self) -> Result<(), UnlockError> {
+        self.core.check().map_err(|pid| UnlockError::OtherProcess { pid })
     }
 
     /// Nobody is told of a loss any more.
@@ -275,6 +283,9 @@ impl AnyGuard {
     #[inline(never)]
     fn drop_slow(&mut self) {
         let Some(granted) = self.granted.take() else { return };
+        if self.core.is_inert() {
+            return;
+        }
         // Before the release: what is looked at afterwards would count as lost.
         self.close_watch();
         let Core { space, kind, progress, .. } = &*self.core;
@@ -290,6 +301,9 @@ impl AnyGuard {
 }
 
 fn standing(core: &Core, claim: Claim, granted: &Granted) -> Standing {
+    if core.check().is_err() {
+        return Standing::Lost(LostReason::OtherProcess);
+    }
     core.space.standing(core.kind, claim, granted)
 }
 
@@ -340,6 +354,7 @@ impl Unlock {
     #[inline]
     pub fn wait(mut self) -> Result<(), UnlockError> {
         let guard = self.guard.as_mut().expect("an unlock was waited for after it was done");
+        guard.check()?;
         match guard.release() {
             Some(Released::Done(outcome)) => {
                 self.guard = None;
@@ -374,6 +389,7 @@ impl Future for Unlock {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let guard = this.guard.as_mut().expect("an unlock was polled after it was done");
+        guard.check()?;
         let outcome = match guard.release() {
             Some(Released::Done(outcome)) => outcome,
             begun => {
@@ -394,6 +410,9 @@ impl Drop for Unlock {
     fn drop(&mut self) {
         // Half-way: finish elsewhere. Not begun: the guard's own drop does it.
         if let (Some(guard), Some(release)) = (self.guard.take(), self.release.take()) {
+            if guard.core.is_inert() {
+                return std::mem::forget(release);
+            }
             guard.core.progress.adopt(Box::pin(async move {
                 let _ = release.await;
             }));

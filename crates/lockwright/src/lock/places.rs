@@ -306,8 +306,12 @@ impl Outside {
 
 impl Drop for Queueing {
     fn drop(&mut self) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Done);
         let Self { core, claim, .. } = self;
-        match std::mem::replace(&mut self.stage, Stage::Done) {
+        if core.is_inert() {
+            return std::mem::forget(stage);
+        }
+        match stage {
             Stage::Outside(mut outside) => outside.leave(core, claim.mode),
             Stage::Queued(place) => abandon(core, *claim, place),
             Stage::Alone(future, given_up) => {

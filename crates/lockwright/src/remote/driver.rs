@@ -10,8 +10,9 @@
 //! What this file must not do: leave a connection unread for longer than twice [`IDLE`].
 
 use super::link::Remote;
+use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp::{EventfdWaker, TcpEndpoint};
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, RefCell};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
@@ -50,12 +51,17 @@ struct Turns {
 thread_local! {
     /// Whether this thread runs some client's tasks right now.
     static DRIVES: Cell<bool> = const { Cell::new(false) };
-    /// The bell of this thread; none if the system has no more files to give.
-    static BELL: OnceCell<Option<Arc<EventfdWaker>>> = const { OnceCell::new() };
+    /// The bell of this thread, and the process that made it; none if the system has no more files to give.
+    static BELL: RefCell<Option<(Owner, Option<Arc<EventfdWaker>>)>> = const { RefCell::new(None) };
 }
 
 fn bell() -> Option<Arc<EventfdWaker>> {
-    BELL.with(|bell| bell.get_or_init(|| EventfdWaker::new().ok().map(Arc::new)).clone())
+    BELL.with_borrow_mut(|bell| {
+        // A thread that was forked off has a copy of its parent's, which both would hear.
+        let own = bell.take().filter(|(owner, _)| owner.is_current());
+        let made = || (Owner::current(), EventfdWaker::new().ok().map(Arc::new));
+        bell.insert(own.unwrap_or_else(made)).1.clone()
+    })
 }
 
 impl Driver {

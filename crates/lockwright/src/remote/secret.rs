@@ -3,7 +3,7 @@
 //!
 //! Spaces of shared memory are their user's alone, by the mode of their files. A server on a loopback address can be reached
 //! by every user of the machine, so one that exports such a space asks for a secret. If its owner gave none, it makes
-//! one and leaves it beside the spaces, in a file that nobody else can read; clients of the same user find it there.
+//! one and leaves it in a [folder that is closed to others](PrivateFolder); clients of the same user find it there.
 //!
 //! | file | of a server | stays |
 //! |---|---|---|
@@ -17,13 +17,12 @@
 //! What this file must not do: trust a file that somebody else could have put there.
 
 use super::address;
-use lockwright_fabric::backend::shm::space_path;
+use lockwright_fabric::backend::shm::PrivateFolder;
 use lockwright_fabric::backend::tcp::Secret;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Bytes of a secret, before they are spelled out.
 const BYTES: usize = 32;
@@ -32,34 +31,31 @@ const LONGEST: u64 = 1 << 10;
 /// How the files' names end: of servers that can come back to their port, and of those that cannot.
 const KEPT: &str = "secret";
 const ONCE: &str = "once";
+/// Locked while files are made, locked or removed.
+const LOCK: &str = "serve.lock";
 
 /// The file of that kind for the server at `port`.
-fn path(port: u16, ending: &str) -> io::Result<PathBuf> {
-    let beside = space_path(&format!("serve-{port}")).map_err(io::Error::other)?;
-    Ok(beside.with_extension(ending))
+fn file_name(port: u16, ending: &str) -> String {
+    format!("serve-{port}.{ending}")
 }
 
-/// A file that is this user's and nobody else's.
-fn open_own(path: &Path) -> io::Result<File> {
-    let (there, file) = (std::fs::symlink_metadata(path)?, File::open(path)?);
-    let (meta, me) = (file.metadata()?, std::fs::metadata("/proc/self")?.uid());
-    // A link that somebody else put there leads to another file.
-    let is_it = there.is_file() && (there.dev(), there.ino()) == (meta.dev(), meta.ino());
-    if !is_it || meta.uid() != me || meta.mode() & 0o077 != 0 {
-        return Err(io::Error::other("it is not this user's own"));
-    }
-    Ok(file)
+/// The port, if that is the name of a file of that kind.
+fn port_of(name: &str, ending: &str) -> Option<u16> {
+    name.strip_prefix("serve-")?.strip_suffix(ending)?.strip_suffix('.')?.parse().ok()
 }
 
-fn read_file(path: &Path) -> io::Result<String> {
+fn read_file(folder: &PrivateFolder, name: &str) -> io::Result<String> {
     let mut secret = String::new();
-    open_own(path)?.take(LONGEST).read_to_string(&mut secret)?;
+    folder.open(name)?.take(LONGEST).read_to_string(&mut secret)?;
     Ok(secret)
 }
 
 /// The secret of the server at `port`.
-fn read(port: u16) -> io::Result<String> {
-    read_file(&path(port, KEPT)?).or_else(|_| read_file(&path(port, ONCE)?))
+fn read(port: u16, endings: &[&str]) -> Option<String> {
+    let folders = PrivateFolder::existing();
+    let mut files =
+        folders.iter().flat_map(|folder| endings.iter().map(move |ending| (folder, file_name(port, ending))));
+    files.find_map(|(folder, name)| read_file(folder, &name).ok())
 }
 
 /// The port of the server at `server` (`host:port`), if it is on this machine.
@@ -71,13 +67,15 @@ fn port_here(server: &str) -> Option<u16> {
 
 /// What the client of the server at `server` (`host:port`) should know if it was told nothing.
 pub(crate) fn of(server: &str) -> Option<Secret> {
-    Secret::new(read(port_here(server)?).ok()?).ok()
+    Secret::new(read(port_here(server)?, &[KEPT, ONCE])?).ok()
 }
 
 /// The file that [`of`] reads: a server that was killed may have left it, and something else listens there now.
 pub(crate) fn left_for(server: &str) -> Option<PathBuf> {
     let port = port_here(server)?;
-    [KEPT, ONCE].iter().filter_map(|ending| path(port, ending).ok()).find(|path| path.exists())
+    let folders = PrivateFolder::existing();
+    let paths = |folder: &PrivateFolder| [KEPT, ONCE].map(|ending| folder.path(&file_name(port, ending)));
+    folders.iter().flat_map(paths).find(|path| path.exists())
 }
 
 /// A secret for a server that has none: the one it had before if it is known on which port, else a new one.
@@ -85,9 +83,7 @@ pub(crate) fn left_for(server: &str) -> Option<PathBuf> {
 /// # Errors
 /// If there is no randomness to be had.
 pub fn make(port: u16) -> io::Result<String> {
-    if let Ok(secret) = path(port, KEPT).and_then(|path| read_file(&path))
-        && Secret::new(&secret).is_ok()
-    {
+    if let Some(secret) = read(port, &[KEPT]).filter(|secret| Secret::new(secret).is_ok()) {
         return Ok(secret);
     }
     let mut bytes = [0; BYTES];
@@ -95,15 +91,13 @@ pub fn make(port: u16) -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Nobody else makes, locks or removes a file while this is kept.
-fn alone() -> io::Result<File> {
-    let path = space_path("serve").map_err(io::Error::other)?.with_extension("lock");
-    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    match made {
+/// Nobody else makes, locks or removes a file in `folder` while this is kept.
+fn alone(folder: &PrivateFolder) -> io::Result<File> {
+    match folder.create_new(LOCK) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let file = open_own(&path)?;
+    let file = folder.open(LOCK)?;
     file.lock()?;
     Ok(file)
 }
@@ -112,15 +106,15 @@ fn alone() -> io::Result<File> {
 #[derive(Debug)]
 pub struct Left {
     /// The locked file, and where it is.
-    once: Option<(File, PathBuf)>,
+    once: Option<(File, PrivateFolder, String)>,
 }
 
 impl Drop for Left {
     fn drop(&mut self) {
-        if let Some((_locked, path)) = self.once.take()
-            && let Ok(_alone) = alone()
+        if let Some((_locked, folder, name)) = self.once.take()
+            && let Ok(_alone) = alone(&folder)
         {
-            let _ = std::fs::remove_file(path);
+            let _ = folder.remove(&name);
         }
     }
 }
@@ -130,30 +124,29 @@ impl Drop for Left {
 /// # Errors
 /// If somebody else's file is in its place, or there is no room.
 pub fn leave(port: u16, secret: &str, comes_back: bool) -> io::Result<Left> {
-    let kept = path(port, KEPT)?;
-    if comes_back && read_file(&kept).is_ok_and(|left| left == secret) {
+    if comes_back && read(port, &[KEPT]).is_some_and(|left| left == secret) {
         return Ok(Left { once: None });
     }
     forget(port)?;
-    let _alone = alone()?;
-    let path = if comes_back { kept } else { path(port, ONCE)? };
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    let folder = PrivateFolder::create()?;
+    let _alone = alone(&folder)?;
+    let name = file_name(port, if comes_back { KEPT } else { ONCE });
+    let mut file = folder.create_new(&name)?;
     if !comes_back {
         file.lock()?;
     }
     file.write_all(secret.as_bytes())?;
-    Ok(Left { once: (!comes_back).then_some((file, path)) })
+    Ok(Left { once: (!comes_back).then_some((file, folder, name)) })
 }
 
 /// Takes away what an earlier server at `port` left: clients would expect the present one to know it.
 ///
 /// # Errors
-/// If it is somebody else's.
+/// If the system refuses.
 pub fn forget(port: u16) -> io::Result<()> {
-    for ending in [KEPT, ONCE] {
-        match std::fs::remove_file(path(port, ending)?) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+    for folder in PrivateFolder::existing() {
+        for ending in [KEPT, ONCE] {
+            folder.remove(&file_name(port, ending))?;
         }
     }
     Ok(())
@@ -161,26 +154,18 @@ pub fn forget(port: u16) -> io::Result<()> {
 
 /// Takes away what servers left that were killed, and to which nobody comes back.
 pub fn sweep() -> io::Result<()> {
-    let (of_none, _alone) = (path(0, ONCE)?, alone()?);
-    let ending = format!("0.{ONCE}");
-    let (Some(folder), Some(name)) = (of_none.parent(), of_none.file_name().and_then(|name| name.to_str()))
-    else {
-        return Ok(());
-    };
-    let before = name.strip_suffix(&ending).unwrap_or(name);
-    for entry in std::fs::read_dir(folder)?.flatten() {
-        let name = entry.file_name();
-        let port =
-            name.to_str().and_then(|name| name.strip_prefix(before)?.strip_suffix(&format!(".{ONCE}")));
-        if port.is_some_and(|port| port.parse::<u16>().is_ok())
-            && let Ok(file) = open_own(&entry.path())
-            && file.try_lock().is_ok()
-        {
-            let _ = std::fs::remove_file(entry.path());
+    for folder in PrivateFolder::existing() {
+        let _alone = alone(&folder)?;
+        let once = folder.names()?.into_iter().filter(|name| port_of(name, ONCE).is_some());
+        for name in once {
+            if folder.open(&name).is_ok_and(|file| file.try_lock().is_ok()) {
+                let _ = folder.remove(&name);
+            }
         }
     }
     Ok(())
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,7 +183,8 @@ mod tests {
         for elsewhere in ["192.0.2.1:1", "db7:1", "127.0.0.1:2"] {
             assert!(of(elsewhere).is_none(), "{elsewhere}");
         }
-        std::fs::set_permissions(path(port, KEPT).unwrap(), std::fs::Permissions::from_mode(0o644)).unwrap();
+        let file = left_for("127.0.0.1:1").unwrap();
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(of("127.0.0.1:1").is_none(), "what others can read is no secret");
         assert_ne!(make(port).unwrap(), secret);
         forget(port).unwrap();

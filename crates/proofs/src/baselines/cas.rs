@@ -1,7 +1,7 @@
 //! The CAS spin lock: its cases, and variations of it with one [`Flaw`] each, at least one for every checker. A checker
 //! that does not catch its mutant is not a checker.
 
-use crate::{Case, Checker, Mutant, Proof, Visitor};
+use crate::{Case, Proof, Visitor};
 use lockwright_baselines::cas::Cas;
 use lockwright_fabric::{Endpoint, FabricError, Needs, NodeId, Time, Word64};
 use lockwright_locks::{Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Space, TokenGrant, Want};
@@ -12,33 +12,7 @@ use std::marker::PhantomData;
 /// Shows the protocol and its mutants to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Cas>();
-    let mutant = |of, caught_by, why| Mutant { of, caught_by, why };
-    visitor.coarse_mutant::<Flawed<Torn>>(mutant(
-        "cas",
-        Checker::Exclusion,
-        "looks and then takes, in two verbs",
-    ));
-    visitor.coarse_mutant::<Flawed<WeakScope>>(mutant(
-        "cas",
-        Checker::Exclusion,
-        "one CAS word for local and remote clients where CPU and NIC atomics do not exclude each other",
-    ));
-    visitor.coarse_mutant::<Flawed<NeverFrees>>(mutant(
-        "cas",
-        Checker::Livelock,
-        "release only reads the word",
-    ));
-    visitor.mutant::<Flawed<Unfair>>(mutant(
-        "cas",
-        Checker::Bypass,
-        "claims a bound on overtaking, has none",
-    ));
-    visitor.coarse_mutant::<Flawed<EarlyToken>>(mutant(
-        "cas",
-        Checker::Tokens,
-        "reads its token before it has the lock",
-    ));
-    visitor.coarse_mutant::<Flawed<LeavesMark>>(mutant("cas", Checker::Quiet, "release leaves a bit behind"));
+    visit_mutants(visitor);
 }
 
 /// The cases of every lock that spins with CAS: they differ in time, which the explorer does not see.
@@ -74,82 +48,8 @@ pub trait Flaw: Debug + 'static {
     const TOKEN_UNDER_LOCK: bool = true;
     /// Release frees the word.
     const FREES: bool = true;
-    /// What release leaves in the second word beyond the count of grants.
-    const LEFTOVER: u64 = 0;
-
-    /// The case that shows it.
-    fn case() -> Case<()>;
-}
-
-/// Looks at the word and, if it is free, takes it with a second verb.
-#[derive(Debug)]
-pub struct Torn;
-
-impl Flaw for Torn {
-    const NAME: &'static str = "cas-torn";
-    const ONE_VERB: bool = false;
-    fn case() -> Case<()> {
-        Case::new("two-clients").clients(2, &[Want::exclusive(0)])
-    }
-}
-
-/// One word for local and remote clients, on a fabric with `Nic` scope.
-#[derive(Debug)]
-pub(crate) struct WeakScope;
-
-impl Flaw for WeakScope {
-    const NAME: &'static str = "cas-weak-scope";
-    fn case() -> Case<()> {
-        let want = [Want::exclusive(0)];
-        Case::new("local-and-remote").clients(1, &want).at_home(NodeId(0)).clients(1, &want).weak_scope()
-    }
-}
-
-/// Release does not free the word, so that everybody else tries for ever.
-#[derive(Debug)]
-pub(crate) struct NeverFrees;
-
-impl Flaw for NeverFrees {
-    const NAME: &'static str = "cas-never-frees";
-    const FREES: bool = false;
-    fn case() -> Case<()> {
-        Case::new("two-clients").clients(2, &[Want::exclusive(0)])
-    }
-}
-
-/// A spin lock that promises nobody is overtaken more than twice.
-#[derive(Debug)]
-pub(crate) struct Unfair;
-
-impl Flaw for Unfair {
-    const NAME: &'static str = "cas-unfair";
-    fn case() -> Case<()> {
-        Case::new("overtaking").clients(2, &[Want::exclusive(0)]).rounds(4).bypass(2)
-    }
-}
-
-/// The token is read before the lock is taken: somebody else's grant can come in between.
-#[derive(Debug)]
-pub(crate) struct EarlyToken;
-
-impl Flaw for EarlyToken {
-    const NAME: &'static str = "cas-early-token";
-    const TOKEN_UNDER_LOCK: bool = false;
-    fn case() -> Case<()> {
-        Case::new("two-clients").clients(2, &[Want::exclusive(0)]).tokens()
-    }
-}
-
-/// Release leaves a bit set that nobody ever clears.
-#[derive(Debug)]
-pub(crate) struct LeavesMark;
-
-impl Flaw for LeavesMark {
-    const NAME: &'static str = "cas-leaves-mark";
-    const LEFTOVER: u64 = 1 << 63;
-    fn case() -> Case<()> {
-        Case::new("two-clients").clients(2, &[Want::exclusive(0)])
-    }
+    /// Release leaves nothing in the second word but the count of grants.
+    const CLEARS: bool = true;
 }
 
 /// A spin lock with a count of grants beside its word, and one thing wrong.
@@ -191,12 +91,6 @@ impl<F: Flaw> Protocol for Flawed<F> {
     }
 }
 
-impl<F: Flaw> Proof for Flawed<F> {
-    fn cases() -> Vec<Case<()>> {
-        vec![F::case()]
-    }
-}
-
 /// A client of the flawed lock.
 #[derive(Debug)]
 pub struct FlawedClient<E, F> {
@@ -226,7 +120,8 @@ impl<E: Endpoint, F: Flaw> LockClient for FlawedClient<E, F> {
 
     async fn release(&self, grant: TokenGrant) -> Result<(), Lost> {
         let (word, count) = self.words(grant.lock);
-        let next = (grant.token.unwrap_or(0) + 1) | F::LEFTOVER;
+        let leftover = if F::CLEARS { 0 } else { 1 << 63 };
+        let next = (grant.token.unwrap_or(0) + 1) | leftover;
         if F::FREES {
             self.ep.go((count.write(next), word.write(0))).await?;
         } else {
@@ -253,4 +148,34 @@ impl<E: Endpoint, F: Flaw> FlawedClient<E, F> {
         }
         Ok(free)
     }
+}
+
+fn two_clients() -> Case<()> {
+    Case::new("two-clients").clients(2, &[Want::exclusive(0)])
+}
+
+fn local_and_remote() -> Case<()> {
+    let want = [Want::exclusive(0)];
+    Case::new("local-and-remote").clients(1, &want).at_home(NodeId(0)).clients(1, &want).weak_scope()
+}
+
+crate::mutants! { Flawed: Flaw, (), &'static str;
+    coarse_mutant Torn = "cas-torn", "cas", Exclusion, { ONE_VERB: false },
+        "looks and then takes, in two verbs",
+        vec![two_clients()];
+    coarse_mutant WeakScope = "cas-weak-scope", "cas", Exclusion, {},
+        "one CAS word for local and remote clients where CPU and NIC atomics do not exclude each other",
+        vec![local_and_remote()];
+    coarse_mutant NeverFrees = "cas-never-frees", "cas", Livelock, { FREES: false },
+        "release only reads the word",
+        vec![two_clients()];
+    mutant Unfair = "cas-unfair", "cas", Bypass, {},
+        "claims a bound on overtaking, has none",
+        vec![Case::new("overtaking").clients(2, &[Want::exclusive(0)]).rounds(4).bypass(2)];
+    coarse_mutant EarlyToken = "cas-early-token", "cas", Tokens, { TOKEN_UNDER_LOCK: false },
+        "reads its token before it has the lock",
+        vec![two_clients().tokens()];
+    coarse_mutant LeavesMark = "cas-leaves-mark", "cas", Quiet, { CLEARS: false },
+        "release leaves a bit behind",
+        vec![two_clients()];
 }

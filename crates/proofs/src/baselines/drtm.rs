@@ -1,6 +1,6 @@
 //! DrTM: its cases, and two that trust their clocks too much.
 
-use crate::{Case, Checker, Mutant, Proof, Visitor};
+use crate::{Case, Proof, Visitor};
 use lockwright_baselines::drtm::{Drtm, DrtmParams, Rules};
 use lockwright_locks::{Patience, Space, Want};
 use lockwright_sim::case::Clock;
@@ -11,17 +11,7 @@ const TICK: u64 = 1_000;
 /// Shows the protocol and its mutants to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Drtm>();
-    let mutant = |of, caught_by, why| Mutant { of, caught_by, why };
-    visitor.mutant::<Drtm<TrustsClocks>>(mutant(
-        "drtm",
-        Checker::Exclusion,
-        "leaves no room for clocks that differ, and they do",
-    ));
-    visitor.mutant::<Drtm<JoinsLate>>(mutant(
-        "drtm",
-        Checker::Exclusion,
-        "a reader joins a lease that ends before it is done",
-    ));
+    visit_mutants(visitor);
 }
 
 impl<R: Rules> Proof for Drtm<R> {
@@ -58,20 +48,9 @@ impl<R: Rules> Proof for Drtm<R> {
     }
 }
 
-/// DrTM on clocks that agree, it believes.
-#[derive(Debug)]
-pub(crate) struct TrustsClocks;
-
-impl Rules for TrustsClocks {
-    const NAME: &'static str = "drtm-trusts-clocks";
-    const LEAVES_ROOM_FOR_DRIFT: bool = false;
-}
-
-/// DrTM whose readers join a lease that is about to end.
-#[derive(Debug)]
-pub(crate) struct JoinsLate;
-
-impl Rules for JoinsLate {
-    const NAME: &'static str = "drtm-joins-late";
-    const LEAVES_ROOM_TO_HOLD: bool = false;
+crate::mutants! { Drtm: Rules, DrtmParams, &'static str;
+    mutant TrustsClocks = "drtm-trusts-clocks", "drtm", Exclusion, { LEAVES_ROOM_FOR_DRIFT: false },
+        "leaves no room for clocks that differ, and they do";
+    mutant JoinsLate = "drtm-joins-late", "drtm", Exclusion, { LEAVES_ROOM_TO_HOLD: false },
+        "a reader joins a lease that ends before it is done";
 }

@@ -79,6 +79,11 @@ impl<R: Rules> Proof for Dslr<R> {
                 .timeouts(Timeouts::WhenStuck),
         ]
     }
+
+    /// As the cases with a crash of their own: leases are longer than everything that the living do.
+    fn with_recovery(case: Case<DslrParams>) -> Case<DslrParams> {
+        case.timeouts(Timeouts::WhenStuck)
+    }
 }
 
 /// A reader that does not look at how many writers are before it.

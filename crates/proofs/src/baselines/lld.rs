@@ -1,6 +1,6 @@
 //! The linked list by one-sided verbs: its cases, and two lists with one thing wrong.
 
-use crate::{Case, Checker, Mutant, Proof, Visitor};
+use crate::{Case, Proof, Visitor};
 use lockwright_baselines::lld::{Lld, LldParams, Rules};
 use lockwright_fabric::Time;
 use lockwright_fabric::observe::Mode;
@@ -10,15 +10,7 @@ use lockwright_sim::case::{Round, Timeouts};
 /// Shows the protocol and its mutants to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Lld>();
-    let mutant = |caught_by, why| Mutant { of: "lld", caught_by, why };
-    visitor.mutant::<Lld<PassesMarked>>(mutant(
-        Checker::Exclusion,
-        "puts its node behind one that has been given back, and may be out of the list",
-    ));
-    visitor.mutant::<Lld<ReusesAtOnce>>(mutant(
-        Checker::Livelock,
-        "uses a node again while it is still in the list",
-    ));
+    visit_mutants(visitor);
 }
 
 fn case(name: &'static str, nodes_each: u32) -> Case<LldParams> {
@@ -65,36 +57,17 @@ impl Proof for Lld {
     }
 }
 
-/// Puts a node behind one that has been given back, and may be out of the list.
-#[derive(Debug)]
-pub(crate) struct PassesMarked;
-
-impl Rules for PassesMarked {
-    const NAME: &'static str = "lld-passes-marked";
-    const LOOKS_AT_MARK: bool = false;
-}
-
-impl Proof for Lld<PassesMarked> {
-    fn cases() -> Vec<Case<LldParams>> {
-        vec![case("behind-a-marked-one", 1).clients(1, &[range(0, 2)]).clients(2, &[range(2, 4)])]
-    }
-}
-
-/// Uses a node again as soon as it is marked.
-#[derive(Debug)]
-pub(crate) struct ReusesAtOnce;
-
-impl Rules for ReusesAtOnce {
-    const NAME: &'static str = "lld-reuses-at-once";
-    const WAITS_UNTIL_OUT: bool = false;
-}
-
-impl Proof for Lld<ReusesAtOnce> {
-    fn cases() -> Vec<Case<LldParams>> {
-        let moves = case("moves-left", 1).clients(1, &[range(4, 6)]).clients(1, &[range(2, 4)]);
-        let mut moves = moves.clients(1, &[range(6, 8)]);
-        // The first client comes back further left.
-        moves.clients[0].rounds.push(Round { wants: vec![range(0, 2)], ..Default::default() });
-        vec![moves]
-    }
+crate::mutants! { Lld: Rules, LldParams, &'static str;
+    mutant PassesMarked = "lld-passes-marked", "lld", Exclusion, { LOOKS_AT_MARK: false },
+        "puts its node behind one that has been given back, and may be out of the list",
+        vec![case("behind-a-marked-one", 1).clients(1, &[range(0, 2)]).clients(2, &[range(2, 4)])];
+    mutant ReusesAtOnce = "lld-reuses-at-once", "lld", Livelock, { WAITS_UNTIL_OUT: false },
+        "uses a node again while it is still in the list",
+        {
+            let moves = case("moves-left", 1).clients(1, &[range(4, 6)]).clients(1, &[range(2, 4)]);
+            let mut moves = moves.clients(1, &[range(6, 8)]);
+            // The first client comes back further left.
+            moves.clients[0].rounds.push(Round { wants: vec![range(0, 2)], ..Default::default() });
+            vec![moves]
+        };
 }

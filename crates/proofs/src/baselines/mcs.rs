@@ -1,23 +1,13 @@
 //! MCS: its cases, and two queues with one thing wrong.
 
-use crate::{Case, Checker, Mutant, Proof, Visitor};
+use crate::{Case, Proof, Visitor};
 use lockwright_baselines::mcs::{Mcs, Rules};
 use lockwright_locks::{Patience, Space, Want};
 
 /// Shows the protocol and its mutants to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Mcs>();
-    let mutant = |of, caught_by, why| Mutant { of, caught_by, why };
-    visitor.coarse_mutant::<Mcs<ForgetsSuccessor>>(mutant(
-        "mcs",
-        Checker::Deadlock,
-        "release does not wait for the Successor message (Alg. 1 line 10)",
-    ));
-    visitor.coarse_mutant::<Mcs<JumpsQueue>>(mutant(
-        "mcs",
-        Checker::Exclusion,
-        "a queued client does not wait for the handover (Alg. 1 line 5)",
-    ));
+    visit_mutants(visitor);
 }
 
 impl<R: Rules> Proof for Mcs<R> {
@@ -37,20 +27,9 @@ impl<R: Rules> Proof for Mcs<R> {
     }
 }
 
-/// MCS whose release, when somebody queued behind it, does not wait to learn who.
-#[derive(Debug)]
-pub(crate) struct ForgetsSuccessor;
-
-impl Rules for ForgetsSuccessor {
-    const NAME: &'static str = "mcs-forgets-successor";
-    const WAITS_FOR_SUCCESSOR: bool = false;
-}
-
-/// MCS whose queued client does not wait for the handover.
-#[derive(Debug)]
-pub(crate) struct JumpsQueue;
-
-impl Rules for JumpsQueue {
-    const NAME: &'static str = "mcs-jumps-queue";
-    const WAITS_FOR_HANDOVER: bool = false;
+crate::mutants! { Mcs: Rules, (), &'static str;
+    coarse_mutant ForgetsSuccessor = "mcs-forgets-successor", "mcs", Deadlock, { WAITS_FOR_SUCCESSOR: false },
+        "release does not wait for the Successor message (Alg. 1 line 10)";
+    coarse_mutant JumpsQueue = "mcs-jumps-queue", "mcs", Exclusion, { WAITS_FOR_HANDOVER: false },
+        "a queued client does not wait for the handover (Alg. 1 line 5)";
 }

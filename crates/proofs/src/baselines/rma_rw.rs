@@ -1,33 +1,13 @@
 //! RMA-RW: its cases and mutants.
 
-use crate::{Case, Checker, Mutant, Proof, Visitor};
+use crate::{Case, Proof, Visitor};
 use lockwright_baselines::rma_rw::{RmaRw, RmaRwParams, Rules};
 use lockwright_locks::{Patience, Space, Want};
 
 /// Shows the protocol and its mutants to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<RmaRw>();
-    let mutant = |of, caught_by, why| Mutant { of, caught_by, why };
-    visitor.coarse_mutant::<RmaRw<ReaderIgnoresMode>>(mutant(
-        "rma-rw",
-        Checker::Exclusion,
-        "a reader that counted itself in does not check the mode",
-    ));
-    visitor.coarse_mutant::<RmaRw<LooksOnce>>(mutant(
-        "rma-rw",
-        Checker::Exclusion,
-        "a writer does not look again for readers that came before it set write mode",
-    ));
-    visitor.coarse_mutant::<RmaRw<StaysInWriteMode>>(mutant(
-        "rma-rw",
-        Checker::Deadlock,
-        "the last writer leaves write mode on",
-    ));
-    visitor.mutant::<RmaRw<SetsBackBlindly>>(mutant(
-        "rma-rw",
-        Checker::Exclusion,
-        "a reader sets the counts back without a CAS, and takes away the write mode of a writer that came meanwhile",
-    ));
+    visit_mutants(visitor);
 }
 
 impl<R: Rules> Proof for RmaRw<R> {
@@ -62,38 +42,13 @@ impl<R: Rules> Proof for RmaRw<R> {
     }
 }
 
-/// RMA-RW whose readers come in whatever the mode.
-#[derive(Debug)]
-pub(crate) struct ReaderIgnoresMode;
-
-impl Rules for ReaderIgnoresMode {
-    const NAME: &'static str = "rma-rw-reader-ignores-mode";
-    const READER_CHECKS_MODE: bool = false;
-}
-
-/// RMA-RW whose writers look for readers only before they set write mode.
-#[derive(Debug)]
-pub(crate) struct LooksOnce;
-
-impl Rules for LooksOnce {
-    const NAME: &'static str = "rma-rw-looks-once";
-    const WRITER_LOOKS_AGAIN: bool = false;
-}
-
-/// RMA-RW that stays in write mode when the queue is empty.
-#[derive(Debug)]
-pub(crate) struct StaysInWriteMode;
-
-impl Rules for StaysInWriteMode {
-    const NAME: &'static str = "rma-rw-stays-in-write-mode";
-    const GOES_BACK_TO_READ_MODE: bool = false;
-}
-
-/// RMA-RW whose readers set the counts back without looking whether a writer has come.
-#[derive(Debug)]
-pub(crate) struct SetsBackBlindly;
-
-impl Rules for SetsBackBlindly {
-    const NAME: &'static str = "rma-rw-sets-back-blindly";
-    const SETS_BACK_BY_CAS: bool = false;
+crate::mutants! { RmaRw: Rules, RmaRwParams, &'static str;
+    coarse_mutant ReaderIgnoresMode = "rma-rw-reader-ignores-mode", "rma-rw", Exclusion, { READER_CHECKS_MODE: false },
+        "a reader that counted itself in does not check the mode";
+    coarse_mutant LooksOnce = "rma-rw-looks-once", "rma-rw", Exclusion, { WRITER_LOOKS_AGAIN: false },
+        "a writer does not look again for readers that came before it set write mode";
+    coarse_mutant StaysInWriteMode = "rma-rw-stays-in-write-mode", "rma-rw", Deadlock, { GOES_BACK_TO_READ_MODE: false },
+        "the last writer leaves write mode on";
+    mutant SetsBackBlindly = "rma-rw-sets-back-blindly", "rma-rw", Exclusion, { SETS_BACK_BY_CAS: false },
+        "a reader sets the counts back without a CAS, and takes away the write mode of a writer that came meanwhile";
 }

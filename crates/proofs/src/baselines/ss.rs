@@ -38,4 +38,8 @@ impl Proof for StaticSegments {
                 .may_hang(),
         ]
     }
+
+    fn refuses_crash(_: &Case<SsParams>) -> Option<&'static str> {
+        Some("a client that waits for a dead one's segment cannot keep its leases of the segments before it")
+    }
 }

@@ -208,7 +208,7 @@ fn recovery() -> Vec<Case<Params>> {
     ]
 }
 
-/// A tree of four leaves that grows to one of 4 · 4^m as soon as somebody asks for more.
+/// A tree of four leaves that grows to one of 4 · 4^m as soon as a client asks for more.
 pub(crate) fn growing(name: &'static str, m: u32) -> Case<Params> {
     let params = Params { start_units: 4, growth: Growth::AtOnce, ..small(m) };
     case(name, params).space(Space::of(1).units(4 << (2 * m)))
@@ -270,7 +270,7 @@ pub(crate) fn dying(case: Case<Params>) -> Case<Params> {
     with_leases(case).crashes(1)
 }
 
-/// A client that lets the tree grow or shrink dies, at any point; or somebody else does meanwhile.
+/// A client that lets the tree grow or shrink dies, at any point; or another client does meanwhile.
 fn growth_and_death() -> Vec<Case<Params>> {
     vec![
         dying(growing("grow-crash-leaf", 1)).clients(1, &[LEAF]).clients(1, &[ROOT]),

@@ -12,7 +12,7 @@ use lockwright_locks::citron::{Citron, CitronRw, Params};
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Citron>();
     visitor.protocol::<CitronRw>();
-    mutants::visit(visitor);
+    mutants::visit_mutants(visitor);
 }
 
 impl Proof for Citron {

@@ -9,7 +9,7 @@ use lockwright_locks::fisslock::{FissLock, Params};
 /// Shows the protocol and its mutants to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<FissLock>();
-    mutants::visit(visitor);
+    mutants::visit_mutants(visitor);
 }
 
 impl Proof for FissLock {

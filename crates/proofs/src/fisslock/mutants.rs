@@ -8,55 +8,20 @@ use lockwright_locks::fisslock::pipeline::Checks;
 use lockwright_locks::fisslock::{FissLock, Params, Rules};
 use lockwright_sim::case::Case;
 
-/// Shows them all to `visitor`.
-pub(crate) fn visit(visitor: &mut impl Visitor) {
-    let mutant = |caught_by, why| Mutant { of: "fisslock", caught_by, why };
-    visitor.mutant::<FissLock<NoIncarnation>>(mutant(
-        Checker::Exclusion,
-        "a shared lock moves on while a shared ACQUIRE that the decider granted is on its way to the agent",
-    ));
-    visitor.mutant::<FissLock<HastyFree>>(mutant(
-        Checker::Exclusion,
-        "FREE of a shared lock ignores a delayed shared ACQUIRE",
-    ));
-    visitor
-        .mutant::<FissLock<NoNumbers>>(mutant(Checker::Exclusion, "a packet that comes twice counts twice"));
-    visitor.mutant::<FissLock<SharedCount>>(mutant(
-        Checker::Deadlock,
-        "several packets share a count, so that one sent again passes for a duplicate of itself, as printed (§4.2)",
-    ));
-    visitor.mutant::<FissLock<HastyRelease>>(mutant(
-        Checker::Deadlock,
-        "a release on a machine whose agent is leaving is told to that agent, though another may have granted the lock",
-    ));
-    visitor.mutant::<FissLock<OpensAtOnce>>(mutant(
-        Checker::Exclusion,
-        "a decider that was restarted grants before its registers are back",
-    ));
-    visitor.mutant::<FissLock<OldPackets>>(mutant(
-        Checker::Exclusion,
-        "packets from before a failure count after the recovery",
-    ));
-    visitor.mutant::<FissLock<ForgetsHolders>>(mutant(
-        Checker::Exclusion,
-        "a recovery makes agents anew without asking who holds the lock",
-    ));
-    visitor.mutant::<FissLock<KeepsTheLost>>(mutant(
-        Checker::Deadlock,
-        "an agent goes on waiting for a holder that was lost with its machine",
-    ));
-    visitor.mutant::<FissLock<HastyDeparture>>(mutant(
-        Checker::Deadlock,
-        "an agent leaves while a recovery counts on it",
-    ));
-    visitor.mutant::<FissLock<TokensFall>>(mutant(
-        Checker::Tokens,
-        "a decider that was restarted counts grants from the beginning",
-    ));
-}
-
 macro_rules! mutants {
-    ($($(#[$doc:meta])* $mutant:ident = $name:literal, { $($check:ident)* }, { $($rule:ident)* }, $case:expr;)+) => {
+    ($(
+        $(#[$doc:meta])*
+        $mutant:ident = $name:literal, $checker:ident, { $($check:ident)* }, { $($rule:ident)* }, $why:literal, $case:expr;
+    )+) => {
+        /// Shows them all to `visitor`.
+        pub(crate) fn visit_mutants(visitor: &mut impl Visitor) {
+            $(visitor.mutant::<FissLock<$mutant>>(Mutant {
+                of: "fisslock",
+                caught_by: Checker::$checker,
+                why: $why,
+            });)+
+        }
+
         $(
             $(#[$doc])*
             #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -82,36 +47,47 @@ macro_rules! mutants {
 
 mutants! {
     /// The agent leaves a reader behind that it never heard of (Fig. 10 left).
-    NoIncarnation = "fisslock-no-incarnation", { GRANT_IS_CHECKED FREE_IS_CHECKED }, {},
+    NoIncarnation = "fisslock-no-incarnation", Exclusion, { GRANT_IS_CHECKED FREE_IS_CHECKED }, {},
+        "a shared lock moves on while a shared ACQUIRE that the decider granted is on its way to the agent",
         machines("readers-and-writer", &[&[READ], &[READ], &[WRITE]]);
     /// The same, where nobody waits (Fig. 10 right).
-    HastyFree = "fisslock-hasty-free", { FREE_IS_CHECKED }, {},
+    HastyFree = "fisslock-hasty-free", Exclusion, { FREE_IS_CHECKED }, {},
+        "FREE of a shared lock ignores a delayed shared ACQUIRE",
         machines("readers-and-writer", &[&[READ], &[READ], &[WRITE]]);
-    /// A FREE comes again when somebody else has the lock.
-    NoNumbers = "fisslock-no-numbers", {}, { NUMBERS_ARE_CHECKED },
+    /// A FREE comes again when another client has the lock.
+    NoNumbers = "fisslock-no-numbers", Exclusion, {}, { NUMBERS_ARE_CHECKED },
+        "a packet that comes twice counts twice",
         with(DUP, machines("duplicate", &[&[WRITE], &[WRITE]]).rounds(2));
     /// A FREE that was lost is sent again after a later packet, and ignored.
-    SharedCount = "fisslock-shared-count", {}, { ONE_AT_A_TIME },
+    SharedCount = "fisslock-shared-count", Deadlock, {}, { ONE_AT_A_TIME },
+        "several packets share a count, so that one sent again passes for a duplicate of itself, as printed (§4.2)",
         with(LOSS, machines("loss", &[&[WRITE], &[WRITE]]).rounds(2));
     /// A holder that has let go holds the lock for ever.
-    HastyRelease = "fisslock-hasty-release", {}, { RELEASES_WAIT },
+    HastyRelease = "fisslock-hasty-release", Deadlock, {}, { RELEASES_WAIT },
+        "a release on a machine whose agent is leaving is told to that agent, though another may have granted the lock",
         released_while_leaving();
     /// Everything is free, it believes.
-    OpensAtOnce = "fisslock-opens-at-once", {}, { RESTARTED_IS_CLOSED },
+    OpensAtOnce = "fisslock-opens-at-once", Exclusion, {}, { RESTARTED_IS_CLOSED },
+        "a decider that was restarted grants before its registers are back",
         with(RESTART, machines("restart", &[&[WRITE], &[WRITE]]));
     /// A GRANT of before gives the lock to a client that was counted as waiting.
-    OldPackets = "fisslock-old-packets", {}, { EPOCHS_ARE_CHECKED },
+    OldPackets = "fisslock-old-packets", Exclusion, {}, { EPOCHS_ARE_CHECKED },
+        "packets from before a failure count after the recovery",
         with(RESTART, machines("restart", &[&[WRITE], &[WRITE]]).rounds(2));
     /// A reader whose agent was lost is forgotten with it.
-    ForgetsHolders = "fisslock-forgets-holders", {}, { HOLDERS_ARE_GATHERED },
+    ForgetsHolders = "fisslock-forgets-holders", Exclusion, {}, { HOLDERS_ARE_GATHERED },
+        "a recovery makes agents anew without asking who holds the lock",
         failing(SERVER, machines("server-lost", &[&[READ], &[READ], &[WRITE]]));
     /// The lost never release.
-    KeepsTheLost = "fisslock-keeps-the-lost", {}, { AGENTS_ARE_SET_RIGHT },
+    KeepsTheLost = "fisslock-keeps-the-lost", Deadlock, {}, { AGENTS_ARE_SET_RIGHT },
+        "an agent goes on waiting for a holder that was lost with its machine",
         failing(SERVER, machines("server-lost", &[&[READ], &[READ], &[WRITE]]));
     /// The lock is restored to a holder that has long let go.
-    HastyDeparture = "fisslock-hasty-departure", {}, { DEPARTURES_WAIT },
+    HastyDeparture = "fisslock-hasty-departure", Deadlock, {}, { DEPARTURES_WAIT },
+        "an agent leaves while a recovery counts on it",
         failing(RESTART, machines("restart", &[&[WRITE], &[WRITE]]));
     /// Storage that has seen a later token refuses the new holder.
-    TokensFall = "fisslock-tokens-fall", {}, { STAMPS_LEAP },
+    TokensFall = "fisslock-tokens-fall", Tokens, {}, { STAMPS_LEAP },
+        "a decider that was restarted counts grants from the beginning",
         failing(RESTART, machines("restart", &[&[WRITE], &[WRITE]]));
 }

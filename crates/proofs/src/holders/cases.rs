@@ -20,13 +20,13 @@ pub(crate) fn mixed(name: &'static str, wants: &[Want], threshold: u32) -> Case<
     wants.iter().fold(Case::new(name).params(params).tokens(), |case, want| case.clients(1, &[*want]))
 }
 
-/// The same, and whoever waits has not tried before.
+/// The same, and waiters have not tried before.
 pub(crate) fn without_tries(mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.params.tries_first = false;
     case
 }
 
-/// The same, and the lock was left behind by somebody who is dead.
+/// The same, and the lock was left behind by a client that is dead.
 pub(crate) fn left_by_the_dead(mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.params.left_by_the_dead = true;
     case.checks.quiet = false;
@@ -47,7 +47,7 @@ pub(crate) fn after(released: u64, mut case: Case<HolderParams>) -> Case<HolderP
 }
 
 /// Waiters ask at any time, as often as they like, and reset what they find dead, once: nothing rests on how patient they
-/// are. After that nobody recovers any more, so somebody may wait for ever.
+/// are. After that nobody recovers any more, so a client may wait for ever.
 pub(crate) fn hasty(mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.params.shift.last_generation = 1;
     case.timeouts(Timeouts::Any).may_hang()
@@ -104,7 +104,7 @@ pub(crate) fn spent() -> Case<HolderParams> {
     patient(after(last, mixed("spent", &[WRITE, WRITE, READ], 1)))
 }
 
-/// Of an entry whose counts end soon: generations wrap, and tokens run out while somebody is killed or stopped.
+/// Of an entry whose counts end soon: generations wrap, and tokens run out while a client is killed or stopped.
 pub(crate) fn ending() -> Vec<Case<HolderParams>> {
     let last = Narrow::LIMIT;
     vec![
@@ -122,7 +122,7 @@ pub(crate) fn ending() -> Vec<Case<HolderParams>> {
     ]
 }
 
-/// Of a fabric that destroys a dead client's connection before anybody hears of its death: whoever is killed does nothing any
+/// Of a fabric that destroys a dead client's connection before its death is known: a client that is killed does nothing any
 /// more.
 pub(crate) fn fenced() -> Vec<Case<HolderParams>> {
     vec![

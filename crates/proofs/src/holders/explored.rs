@@ -1,8 +1,8 @@
 //! Locks with holder records as the explorer runs them: records, liveness words and entries in one memory.
 
 use super::cases;
+use super::evictable::Evictable;
 use super::memory::{Explored as Memory, InBatches, KEYED, Part};
-use super::mortal::Mortal;
 use crate::Proof;
 use lockwright_fabric::{Addr, Endpoint, Needs, NodeId, PeerId, Value};
 use lockwright_locks::holders::{HolderClient, HolderSpace, HolderTable, RecordRules};
@@ -105,7 +105,7 @@ pub struct HolderParams {
     pub observed: bool,
     /// Of that: bits of a record's version.
     pub version_bits: u32,
-    /// Whether the first lock was left behind by somebody who held it and is long dead.
+    /// Whether the first lock was left behind by a client that held it and is long dead.
     pub left_by_the_dead: bool,
     /// By how many dead readers, likewise.
     pub left_by_readers: u64,
@@ -173,7 +173,7 @@ impl<R: KeyedRules, L: Stir> Protocol for Holders<R, L> {
     }
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &HolderParams) -> Explored<E, R, L> {
-        let ep = Mortal::new(ep, entries::<L>(space));
+        let ep = Evictable::new(ep, entries::<L>(space));
         let memory = Memory { ep: ep.clone(), part: part::<L>(space, params), ranges: None };
         let table = HolderTable::new(R::space(memory));
         Explored {
@@ -183,7 +183,7 @@ impl<R: KeyedRules, L: Stir> Protocol for Holders<R, L> {
     }
 
     fn initial_memory(_: &Space, params: &HolderParams) -> Vec<(Addr, u64)> {
-        // A client without a record: whoever looks finds nobody alive who holds it.
+        // A client without a record: others find no living holder.
         let dead = Member::new::<L>(PeerId::client(params.clients as usize), 0);
         let tail = dead.filter(|_| params.left_by_the_dead).map_or(0, |dead| dead.0);
         let bits = L::TAIL.put(tail.into())
@@ -209,7 +209,7 @@ impl<R: KeyedRules, L: Stir> Proof for Holders<R, L> {
     }
 }
 
-type Client<E, R, L> = HolderClient<Mortal<E>, HolderTable<<R as KeyedRules>::Space<E>, L, R>, R, L>;
+type Client<E, R, L> = HolderClient<Evictable<E>, HolderTable<<R as KeyedRules>::Space<E>, L, R>, R, L>;
 
 /// A client of the explorer's: one acquisition at a time, so one record.
 pub struct Explored<E: Endpoint, R: KeyedRules, L: Stir> {

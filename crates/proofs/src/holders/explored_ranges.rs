@@ -1,9 +1,9 @@
 //! Ranges by holder records as the explorer runs them: gates, records and liveness words in one memory, and what is run.
 
 use super::cases::{hasty, killed, patient, stopped};
+use super::evictable::Evictable;
 use super::explored::HolderParams;
 use super::memory::{Explored as Memory, Part, RANGES, Ranges};
-use super::mortal::Mortal;
 use super::observed;
 use crate::{Checker, Mutant, Proof, Visitor};
 use lockwright_fabric::observe::{Claim, Mode};
@@ -90,7 +90,7 @@ impl<R: RangeRules> Protocol for HolderRanges<R> {
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &HolderParams) -> Explored<E, R> {
         let Places { liveness, part, changes, .. } = Places::new(space, params);
-        let ep = Mortal::new(ep, liveness);
+        let ep = Evictable::new(ep, liveness);
         let ranges = Some(Ranges { changes, looks: params.looks });
         let table = HolderTable::new(Memory { ep: ep.clone(), part, ranges });
         let observed = params.observed.then_some(params.clients);
@@ -114,13 +114,20 @@ impl<R: RangeRules> Proof for HolderRanges<R> {
     fn cases() -> Vec<Case<HolderParams>> {
         R::range_cases()
     }
+
+    /// Users' waiters look for as long as they wait, the explorer's only [`LOOKS`] times.
+    fn refuses_crash(case: &Case<HolderParams>) -> Option<&'static str> {
+        let why =
+            "its waiters look a limited number of times, all of which may go to the client that is paused";
+        (case.faults.pauses > 0 && case.checks.finish).then_some(why)
+    }
 }
 
 pub(crate) type Table<E, R> = HolderTable<Memory<E>, Stirred, R>;
 
 /// A client of the explorer's: one acquisition at a time, so one record of each kind.
 pub struct Explored<E, R> {
-    client: HolderClient<Mortal<E>, Table<E, R>, R>,
+    client: HolderClient<Evictable<E>, Table<E, R>, R>,
     /// Of how many clients the records are only observed.
     observed: Option<u64>,
 }
@@ -157,7 +164,7 @@ impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
         }
         let token = match want.patience {
             Patience::Forever => self.client.take_range(RECORDS, claim).await?,
-            // As who tries does it where the gate is near: at once, and only then by a place in its queue.
+            // As a user's try where the gate is near: at once, and only then by a place in its queue.
             Patience::Try => match self.client.try_range_at_once(RECORDS, claim).await {
                 Some(tried) => tried?,
                 None => self.client.try_range(RECORDS, claim).await?,
@@ -186,8 +193,8 @@ const TRY_MIDDLE: Want = MIDDLE.with(Patience::Try);
 const SOON: Time = Time(1);
 const MIDDLE_SOON: Want = MIDDLE.with(Patience::Until(SOON));
 
-/// Looks of somebody who waits, after which it waits for a change. Every look counts at the gate, so the explorer would never
-/// see an end of it.
+/// Looks of a waiter, after which it waits for a change. Every look counts at the gate, so the explorer would never see an
+/// end of it.
 const LOOKS: u32 = 2;
 
 /// Each of these once, with records for everybody.

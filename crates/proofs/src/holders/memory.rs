@@ -4,7 +4,7 @@
 //! Left out are words that no case can tell apart: the directory, since nobody joins or leaves, and those words of a
 //! record that the protocol at hand never reads. A store of such a word is no step.
 
-use super::mortal::Mortal;
+use super::evictable::Evictable;
 use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
 use lockwright_locks::holders::record::{ClientWord, First, RecordWord};
 use lockwright_locks::holders::{HolderSpace, Order, RangeSpace, TableLayout};
@@ -14,7 +14,7 @@ use lockwright_locks::holders::{HolderSpace, Order, RangeSpace, TableLayout};
 pub(crate) struct Part {
     /// The table as it is shipped.
     pub(crate) layout: TableLayout,
-    /// Words of a record that somebody reads.
+    /// Words of a record that clients read.
     words: &'static [RecordWord],
     /// Where they begin.
     first: u64,
@@ -77,7 +77,7 @@ impl Part {
 /// One client's access to it.
 #[derive(Clone, Debug)]
 pub struct Explored<E> {
-    pub(crate) ep: Mortal<E>,
+    pub(crate) ep: Evictable<E>,
     pub(crate) part: Part,
     pub(crate) ranges: Option<Ranges>,
 }

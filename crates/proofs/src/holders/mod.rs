@@ -3,7 +3,7 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `mortal` | a fabric whose clients can be evicted |
+//! | `evictable` | a fabric whose clients can be evicted |
 //! | `memory` | the holder table in the explorer's memory |
 //! | `explored`, `cases` | keyed locks |
 //! | `explored_ranges` | ranges |
@@ -11,10 +11,10 @@
 //! | `mutants` | what must be caught |
 
 mod cases;
+mod evictable;
 mod explored;
 mod explored_ranges;
 mod memory;
-mod mortal;
 mod mutants;
 mod observed;
 

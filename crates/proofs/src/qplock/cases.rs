@@ -2,7 +2,7 @@
 //! a later write to the clients at home on the node.
 //!
 //! The properties of the appendix: mutual exclusion is always checked; deadlock, livelock and (with finitely many
-//! rounds) starvation are what "everybody can finish" rules out; fairness is a bound on how often somebody is
+//! rounds) starvation are what "everybody can finish" rules out; fairness is a bound on how often a client is
 //! overtaken.
 
 use lockwright_fabric::{NodeId, Time};
@@ -15,9 +15,9 @@ const HERE: NodeId = NodeId(0);
 /// Another node with memory: clients at home there are remote to the lock and have their descriptors there.
 const ELSEWHERE: NodeId = NodeId(1);
 
-/// Who takes part.
+/// How many clients take part, and where they are.
 #[derive(Clone, Copy)]
-pub(crate) struct Cast {
+pub(crate) struct Clients {
     pub(crate) locals: usize,
     /// Remote clients with a descriptor in memory.
     pub(crate) remotes: usize,
@@ -25,13 +25,13 @@ pub(crate) struct Cast {
     pub(crate) homeless: usize,
 }
 
-impl Cast {
+impl Clients {
     pub(crate) const fn new(locals: usize, remotes: usize, homeless: usize) -> Self {
         Self { locals, remotes, homeless }
     }
 
     /// A case in which everybody does `wants`, `rounds` times.
-    pub(crate) fn play(
+    pub(crate) fn case(
         self,
         name: &'static str,
         params: QpParams,
@@ -87,16 +87,16 @@ pub(crate) fn crowd_and_one(
 /// Cases of the mutex.
 pub(crate) fn mutex() -> Vec<Case<QpParams>> {
     let want = [Want::exclusive(0)];
-    let mut cases = vec![Cast::new(1, 1, 0).play("one-each", budget(1), &want, 3)];
+    let mut cases = vec![Clients::new(1, 1, 0).case("one-each", budget(1), &want, 3)];
     let shapes = [
-        (Cast::new(2, 1, 0), 2, ["two-local-b1", "two-local-b2", "two-local-b3"]),
-        (Cast::new(1, 2, 0), 2, ["two-remote-b1", "two-remote-b2", "two-remote-b3"]),
-        (Cast::new(2, 2, 0), 1, ["two-each-b1", "two-each-b2", "two-each-b3"]),
-        (Cast::new(3, 1, 0), 1, ["three-local-b1", "three-local-b2", "three-local-b3"]),
-        (Cast::new(1, 3, 0), 1, ["three-remote-b1", "three-remote-b2", "three-remote-b3"]),
+        (Clients::new(2, 1, 0), 2, ["two-local-b1", "two-local-b2", "two-local-b3"]),
+        (Clients::new(1, 2, 0), 2, ["two-remote-b1", "two-remote-b2", "two-remote-b3"]),
+        (Clients::new(2, 2, 0), 1, ["two-each-b1", "two-each-b2", "two-each-b3"]),
+        (Clients::new(3, 1, 0), 1, ["three-local-b1", "three-local-b2", "three-local-b3"]),
+        (Clients::new(1, 3, 0), 1, ["three-remote-b1", "three-remote-b2", "three-remote-b3"]),
     ];
-    for (cast, rounds, names) in shapes {
-        cases.extend((1..).zip(names).map(|(b, name)| cast.play(name, budget(b), &want, rounds)));
+    for (clients, rounds, names) in shapes {
+        cases.extend((1..).zip(names).map(|(b, name)| clients.case(name, budget(b), &want, rounds)));
     }
     cases.extend([
         // Remote clients on nodes of their own, so that the links of their queue are remote writes.
@@ -111,8 +111,8 @@ pub(crate) fn mutex() -> Vec<Case<QpParams>> {
             .at_home(NodeId(2))
             .rounds(2)
             .weak_scope(),
-        Cast::new(1, 0, 2).play("mailboxes", budget(1), &want, 2),
-        Cast::new(1, 1, 1).play("memory-and-mailbox", budget(1), &want, 2),
+        Clients::new(1, 0, 2).case("mailboxes", budget(1), &want, 2),
+        Clients::new(1, 1, 1).case("memory-and-mailbox", budget(1), &want, 2),
     ]);
     cases.extend(fairness());
     cases.extend(uses());
@@ -120,14 +120,14 @@ pub(crate) fn mutex() -> Vec<Case<QpParams>> {
 }
 
 /// CohortFairness and GlobalFairness of the appendix, as bounds. Those with both sides are tight: one less, and the
-/// explorer finds somebody overtaken more often.
+/// explorer finds a client overtaken more often.
 fn fairness() -> Vec<Case<QpParams>> {
     let want = [Want::exclusive(0)];
     vec![
         // First come, first served within a side: at most the others are ahead.
-        Cast::new(3, 0, 0).play("cohort-fifo-local", queueing(1), &want, 2).bypass(2),
-        Cast::new(0, 3, 0).play("cohort-fifo-remote", queueing(1), &want, 2).bypass(2),
-        Cast::new(2, 2, 0).play("two-each-fair", queueing(1), &want, 1).bypass(3),
+        Clients::new(3, 0, 0).case("cohort-fifo-local", queueing(1), &want, 2).bypass(2),
+        Clients::new(0, 3, 0).case("cohort-fifo-remote", queueing(1), &want, 2).bypass(2),
+        Clients::new(2, 2, 0).case("two-each-fair", queueing(1), &want, 1).bypass(3),
         // Who comes alone is overtaken 2 × budget − 1 times at most: by what is left of the other side's turn, and by
         // one more turn if it became the victim last. With budget 1 the bound is that of the crowd, 2.
         fair_to_one_remote(),
@@ -150,8 +150,8 @@ fn uses() -> Vec<Case<QpParams>> {
     let both = [want[0], Want::exclusive(1)];
     let nested = QpParams { slots: 2, clients: 2, ..budget(1) };
     vec![
-        Cast::new(1, 1, 0)
-            .play("tries", budget(1), &want, 1)
+        Clients::new(1, 1, 0)
+            .case("tries", budget(1), &want, 1)
             .params(QpParams { clients: 4, ..budget(1) })
             .clients(1, &tries)
             .at_home(HERE)
@@ -173,7 +173,7 @@ fn uses() -> Vec<Case<QpParams>> {
         timeout("timeout-remote", ELSEWHERE),
         timeout("timeout-local", HERE),
         // The paper has no recovery: a crash may hang the lock, but must never break it.
-        Cast::new(2, 1, 0).play("crash", budget(1), &want, 1).crashes(1).may_hang(),
+        Clients::new(2, 1, 0).case("crash", budget(1), &want, 1).crashes(1).may_hang(),
     ]
 }
 
@@ -210,19 +210,19 @@ pub(crate) fn in_order() -> Vec<Case<QpParams>> {
     let want = [Want::exclusive(0)];
     let tries = [want[0].with(Patience::Try)];
     vec![
-        Cast::new(1, 1, 0).play("one-each", budget(1), &want, 4).bypass(1),
-        Cast::new(2, 1, 0).play("two-local", budget(1), &want, 1),
-        Cast::new(1, 2, 0).play("two-remote", budget(1), &want, 1),
-        Cast::new(3, 0, 0).play("three-local", budget(1), &want, 1),
-        Cast::new(1, 0, 2).play("mailboxes", budget(1), &want, 1),
+        Clients::new(1, 1, 0).case("one-each", budget(1), &want, 4).bypass(1),
+        Clients::new(2, 1, 0).case("two-local", budget(1), &want, 1),
+        Clients::new(1, 2, 0).case("two-remote", budget(1), &want, 1),
+        Clients::new(3, 0, 0).case("three-local", budget(1), &want, 1),
+        Clients::new(1, 0, 2).case("mailboxes", budget(1), &want, 1),
         fair_in_order(),
         fair_from_the_ticket(),
-        Cast::new(1, 1, 0)
-            .play("tries", budget(1), &want, 1)
+        Clients::new(1, 1, 0)
+            .case("tries", budget(1), &want, 1)
             .params(QpParams { clients: 3, ..budget(1) })
             .clients(1, &tries)
             .at_home(HERE),
-        Cast::new(1, 1, 0).play("cancel", budget(1), &want, 1).cancellable(),
+        Clients::new(1, 1, 0).case("cancel", budget(1), &want, 1).cancellable(),
     ]
 }
 
@@ -253,9 +253,9 @@ pub(crate) fn extended() -> Vec<Case<QpParams>> {
         case.rounds(rounds).weak_scope().tokens()
     };
     vec![
-        Cast::new(1, 1, 0).play("writers", budget(1), &write, 2).tokens(),
-        Cast::new(2, 1, 0).play("writers-b2", budget(2), &write, 2).tokens(),
-        Cast::new(1, 0, 2).play("writers-by-mailbox", budget(2), &write, 1).tokens(),
+        Clients::new(1, 1, 0).case("writers", budget(1), &write, 2).tokens(),
+        Clients::new(2, 1, 0).case("writers-b2", budget(2), &write, 2).tokens(),
+        Clients::new(1, 0, 2).case("writers-by-mailbox", budget(2), &write, 1).tokens(),
         mix("local-writer-remote-reader", [&write, &[]], [&read, &[]], 1, 2),
         mix("remote-writer-local-reader", [&read, &[]], [&write, &[]], 1, 2),
         mix("reader-and-writer-each", [&write, &read], [&write, &read], 1, 1),
@@ -282,5 +282,5 @@ pub(crate) fn reader_of_the_other_side() -> Case<QpParams> {
 
 /// A turn ends by a pass with an empty budget, and the other side has the lock before it goes on.
 pub(crate) fn turn_that_ends_in_a_queue() -> Case<QpParams> {
-    Cast::new(2, 1, 0).play("writers", budget(1), &[Want::exclusive(0)], 1).tokens()
+    Clients::new(2, 1, 0).case("writers", budget(1), &[Want::exclusive(0)], 1).tokens()
 }

@@ -13,7 +13,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<QpLock<AsPrinted>>();
     visitor.protocol::<QpLock<Extended>>();
     visitor.protocol::<QpLock<InOrder>>();
-    mutants::visit(visitor);
+    mutants::visit_mutants(visitor);
     leased::visit(visitor);
 }
 

@@ -13,7 +13,7 @@ use lockwright_locks::shiftlock::{ShiftLock, ShiftParams, layout::Wide, portable
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<ShiftLock<Wide>>();
     visitor.protocol::<ShiftLock<Portable>>();
-    mutants::visit(visitor);
+    mutants::visit_mutants(visitor);
 }
 
 impl Proof for ShiftLock<Wide> {

@@ -44,7 +44,7 @@ impl Bypass {
     /// Takes note of what `client` did.
     ///
     /// # Errors
-    /// If somebody was overtaken more often than the bound allows.
+    /// If a client was overtaken more often than the bound allows.
     pub fn on(&mut self, client: PeerId, what: Observation) -> Result<(), Violation> {
         match what {
             Observation::Waiting(claim) => {

@@ -5,11 +5,11 @@
 pub enum Checker {
     /// Two conflicting claims were held at once.
     Exclusion,
-    /// Somebody can never finish, and nothing moves any more.
+    /// A client can never finish, and nothing moves any more.
     Deadlock,
-    /// Somebody can never finish, though things still move.
+    /// A client can never finish, though things still move.
     Livelock,
-    /// Somebody was overtaken too often.
+    /// A client was overtaken too often.
     Bypass,
     /// A token did not rise.
     Tokens,

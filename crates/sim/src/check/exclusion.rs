@@ -18,7 +18,7 @@ impl Exclusion {
     /// Takes note of what `client` did.
     ///
     /// # Errors
-    /// If it was granted what conflicts with somebody else's claim.
+    /// If it was granted what conflicts with another client's claim.
     pub fn on(&mut self, client: PeerId, what: Observation) -> Result<(), Violation> {
         match what {
             Observation::Granted(claim, _) => {

@@ -75,7 +75,7 @@ impl Log {
     }
 }
 
-/// A lock that somebody held.
+/// A lock that a client held.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     client: PeerId,
@@ -130,7 +130,7 @@ impl Chain {
 
 /// What the parent did to a process, and when.
 #[derive(Debug, Default)]
-struct Fate {
+struct Process {
     /// From when to when it may have slept. A stop is noted before it is sent, so the process still runs at first.
     stopped: Vec<(u64, u64)>,
     killed: Option<u64>,
@@ -204,23 +204,23 @@ impl History {
     /// If a line is none.
     pub fn of<'a>(logs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, Violation> {
         let (parent, children): (Vec<_>, Vec<_>) = logs.into_iter().partition(|(name, _)| *name == PARENT);
-        let mut fates = BTreeMap::<&str, Fate>::new();
+        let mut processes = BTreeMap::<&str, Process>::new();
         for line in parent.iter().flat_map(|(_, log)| log.lines()).map(Line::of) {
-            let fate = fates.entry(line.word(0)).or_default();
+            let process = processes.entry(line.word(0)).or_default();
             match line.what {
-                "K" => fate.killed = Some(line.time),
-                "S" => fate.stopped.push((line.time, u64::MAX)),
-                _ => fate.stopped.last_mut().expect("only a stopped one goes on").1 = line.time,
+                "K" => process.killed = Some(line.time),
+                "S" => process.stopped.push((line.time, u64::MAX)),
+                _ => process.stopped.last_mut().expect("only a stopped one goes on").1 = line.time,
             }
         }
         let mut history = Self::default();
         for (index, (name, log)) in children.into_iter().enumerate() {
-            history.add(PeerId::client(index), log, &fates.remove(name).unwrap_or_default())?;
+            history.add(PeerId::client(index), log, &processes.remove(name).unwrap_or_default())?;
         }
         Ok(history)
     }
 
-    fn add(&mut self, client: PeerId, log: &str, fate: &Fate) -> Result<(), Violation> {
+    fn add(&mut self, client: PeerId, log: &str, process: &Process) -> Result<(), Violation> {
         let mut open: Option<Chain> = None;
         for line in log.lines().map(Line::of) {
             match (line.what, open.as_mut()) {
@@ -276,10 +276,10 @@ impl History {
         if let Some(mut chain) = open {
             let (from, last) = (chain.from, chain.pieces.iter().map(|piece| piece.from).max().unwrap_or(0));
             // The kill is noted before it is sent: what was granted in between ended as it began.
-            let killed = fate.killed.map(|killed| killed.max(last));
+            let killed = process.killed.map(|killed| killed.max(last));
             let end = chain.pieces.iter().find_map(|piece| piece.to).or(killed);
             let asleep = |(stop, on): &(u64, u64)| end.is_none_or(|end| *stop <= end) && from <= *on;
-            let slept = end.is_none() || fate.stopped.iter().any(asleep);
+            let slept = end.is_none() || process.stopped.iter().any(asleep);
             chain.pieces.iter_mut().for_each(|piece| piece.to = end);
             self.holds.extend(chain.end(slept));
         }

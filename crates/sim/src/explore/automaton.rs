@@ -22,7 +22,7 @@ pub(super) type Task = Pin<Box<dyn Future<Output = ()>>>;
 pub(super) struct Stimulus {
     pub(super) slot: u8,
     pub(super) kind: Kind,
-    /// A value, a letter, or nothing.
+    /// A value, a message, or nothing.
     pub(super) payload: u32,
 }
 
@@ -289,8 +289,8 @@ fn answer(stimulus: Stimulus, tables: &Tables) -> Answer {
         Kind::Passed => Answer::Passed(true),
         Kind::NotPassed => Answer::Passed(false),
         Kind::Offer => {
-            let letter = tables.letters.get(stimulus.payload);
-            Answer::Offer(letter.from, letter.message.clone())
+            let envelope = tables.envelopes.get(stimulus.payload);
+            Answer::Offer(envelope.from, envelope.message.clone())
         }
     }
 }

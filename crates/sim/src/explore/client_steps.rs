@@ -11,9 +11,9 @@ impl World {
         match pending {
             Pending::Batch { verbs, olds, half } => self.verb_step(state, turn, &verbs[olds.len()], *half),
             Pending::Send { to, message, datagram } => {
-                let letter = self.letter_of(turn, message, *datagram);
+                let envelope = self.envelope_of(turn, message, *datagram);
                 self.begin(state);
-                self.deliver(*to, letter);
+                self.deliver(*to, envelope);
                 self.finish(turn, Kind::Sent, 0);
             }
             Pending::Wait { addr, width, cond, or, deadline } => {
@@ -138,22 +138,22 @@ impl World {
         if mailbox == 0 {
             return;
         }
-        let letters = self.tables.mailboxes.get(mailbox).clone();
+        let envelopes = self.tables.mailboxes.get(mailbox).clone();
         let mut served = None;
-        for (place, &letter) in letters.iter().enumerate() {
+        for (place, &envelope) in envelopes.iter().enumerate() {
             let (from, datagram) =
-                (self.tables.letters.get(letter).from, self.tables.letters.get(letter).datagram);
+                (self.tables.envelopes.get(envelope).from, self.tables.envelopes.get(envelope).datagram);
             let overtakes = datagram && self.faults.reorders;
             if served == Some(from) && !overtakes {
                 continue;
             }
-            let stimulus = Stimulus { slot: turn.slot, kind: Kind::Offer, payload: letter };
+            let stimulus = Stimulus { slot: turn.slot, kind: Kind::Offer, payload: envelope };
             if self.clients[turn.client].edge(turn.node, stimulus, &mut self.tables).is_none() {
                 continue;
             }
             self.begin(state);
-            self.next[self.shape.mailbox(turn.client)] = self.tables.without_letter(mailbox, place);
-            self.finish(turn, Kind::Offer, letter);
+            self.next[self.shape.mailbox(turn.client)] = self.tables.without_envelope(mailbox, place);
+            self.finish(turn, Kind::Offer, envelope);
             served = Some(from);
         }
     }

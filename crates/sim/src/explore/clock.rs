@@ -122,9 +122,9 @@ impl World {
             }
             Pending::Recv { deadline } => {
                 let node = state[self.shape.node(client)];
-                let letters = self.tables.mailboxes.get(state[self.shape.mailbox(client)]).clone();
-                let wanted = letters.iter().any(|&letter| {
-                    let stimulus = Stimulus { slot, kind: Kind::Offer, payload: letter };
+                let envelopes = self.tables.mailboxes.get(state[self.shape.mailbox(client)]).clone();
+                let wanted = envelopes.iter().any(|&envelope| {
+                    let stimulus = Stimulus { slot, kind: Kind::Offer, payload: envelope };
                     self.clients[client].edge(node, stimulus, &mut self.tables).is_some()
                 });
                 wanted || past(deadline, self.now(state))

@@ -27,9 +27,9 @@ pub(super) enum Pending {
     Recv { deadline: Deadline },
     /// A look at the clock against a deadline: without a clock it may come out either way.
     Passed(Time),
-    /// A look whether somebody is down.
+    /// A look whether a client is down.
     Suspects(PeerId),
-    /// A question whether somebody has crashed.
+    /// A question whether a client has crashed.
     Gone(PeerId),
     /// A deadline that may pass, and then wakes the client.
     Alarm,
@@ -49,7 +49,7 @@ impl Pending {
         }
     }
 
-    /// What somebody else has to do first, in words.
+    /// What another client or a role has to do first, in words.
     pub(super) fn waits_for(&self) -> Option<String> {
         match self {
             Pending::Wait { addr, .. } => Some(format!("{addr} to change")),

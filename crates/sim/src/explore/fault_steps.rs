@@ -1,13 +1,13 @@
 //! What can go wrong in a state, as far as the case allows it.
 
 use super::state::{Budget, DEAD, FaultWord};
-use super::tables::Letter;
+use super::tables::Envelope;
 use super::world::{Step, World};
 use lockwright_fabric::{Message, PeerId};
 use std::rc::Rc;
 
 impl World {
-    pub(super) fn things_that_go_wrong(&mut self, state: &[u32], faults: FaultWord) {
+    pub(super) fn fault_steps(&mut self, state: &[u32], faults: FaultWord) {
         for client in 0..self.shape.clients {
             if self.is_done(state, client) || faults.is_paused(client) {
                 continue;
@@ -33,21 +33,21 @@ impl World {
         }
         for peer in 0..self.shape.clients + self.shape.roles {
             let place = self.shape.mailbox(peer);
-            for (at, &letter) in self.tables.mailboxes.get(state[place]).clone().iter().enumerate() {
-                if !self.tables.letters.get(letter).datagram {
+            for (at, &envelope) in self.tables.mailboxes.get(state[place]).clone().iter().enumerate() {
+                if !self.tables.envelopes.get(envelope).datagram {
                     continue;
                 }
                 if may_lose {
                     self.begin(state);
-                    self.next[place] = self.tables.without_letter(state[place], at);
+                    self.next[place] = self.tables.without_envelope(state[place], at);
                     self.next[self.shape.faults()] = faults.spend(Budget::Losses).0;
-                    self.push(Step::Lose { mailbox: peer, letter }, None);
+                    self.push(Step::Lose { mailbox: peer, envelope }, None);
                 }
                 if may_double {
                     self.begin(state);
-                    self.next[place] = self.tables.with_letter(state[place], letter);
+                    self.next[place] = self.tables.with_envelope(state[place], envelope);
                     self.next[self.shape.faults()] = faults.spend(Budget::Duplicates).0;
-                    self.push(Step::Duplicate { mailbox: peer, letter }, None);
+                    self.push(Step::Duplicate { mailbox: peer, envelope }, None);
                 }
             }
         }
@@ -68,7 +68,7 @@ impl World {
                 self.next[place] = self.roles.restarted(state[place]);
                 self.next[self.shape.timers(role)] = 0;
                 self.next[self.shape.faults()] = faults.spend(Budget::Restarts).0;
-                self.tell_of_role(state, role);
+                self.notify_role_lost(state, role);
                 self.push(Step::Restart(role), None);
             }
         }
@@ -96,32 +96,32 @@ impl World {
                 violation = violation.or(self.forget(client).err());
             }
         }
-        self.tell_of_role(state, role);
+        self.notify_role_lost(state, role);
         self.push(Step::LoseNode(role), violation);
     }
 
     /// Who watches over roles hears that this one was lost or restarted.
-    fn tell_of_role(&mut self, state: &[u32], lost: usize) {
+    fn notify_role_lost(&mut self, state: &[u32], lost: usize) {
         for role in 0..self.shape.roles {
             let number = state[self.shape.role(role)];
             if number != DEAD && self.roles.wants_role_departures(number) {
                 let message = Rc::new(Message::new(0, Message::DEPARTED, &[]));
-                let letter = Letter { from: PeerId::role(lost), message, datagram: false };
-                let letter = self.tables.letters.number(letter);
-                self.deliver(PeerId::role(role), letter);
+                let envelope = Envelope { from: PeerId::role(lost), message, datagram: false };
+                let envelope = self.tables.envelopes.number(envelope);
+                self.deliver(PeerId::role(role), envelope);
             }
         }
     }
 
-    /// The last letter from a crashed client, behind all it sent, for roles that want to know.
+    /// The last message from a crashed client, behind all it sent, for roles that want to know.
     fn tell_roles_of_departure(&mut self, state: &[u32], client: usize) {
         for role in 0..self.shape.roles {
             let number = state[self.shape.role(role)];
             if number != DEAD && self.roles.wants_departures(number) {
                 let message = Rc::new(Message::new(0, Message::DEPARTED, &[]));
-                let letter = Letter { from: PeerId::client(client), message, datagram: false };
-                let letter = self.tables.letters.number(letter);
-                self.deliver(PeerId::role(role), letter);
+                let envelope = Envelope { from: PeerId::client(client), message, datagram: false };
+                let envelope = self.tables.envelopes.number(envelope);
+                self.deliver(PeerId::role(role), envelope);
             }
         }
     }

@@ -156,16 +156,16 @@ pub fn explore<P: Protocol>(case: &Case<P::Params>, options: &mut Options) -> Ou
                 progress: options.progress.as_mut(),
                 quiet: &|world, state| not_quiet::<P>(case, world, state),
             };
-            let (states, verdict) = search(&mut world, limits);
+            let (states, result) = search(&mut world, limits);
             for client in &world.clients {
                 client.verify_marks(&world.tables);
             }
             outcome.states = states.len() as u64;
-            outcome.transitions = verdict.transitions;
-            outcome.depth = verdict.depth;
+            outcome.transitions = result.transitions;
+            outcome.depth = result.depth;
             outcome.local_nodes = world.clients.iter().map(|client| client.len() as u64).sum();
-            outcome.exhaustive = verdict.exhaustive && verdict.violation.is_none() && !world.clock_ran_out;
-            outcome.violation = verdict.violation.map(|bad| Found {
+            outcome.exhaustive = result.exhaustive && result.violation.is_none() && !world.clock_ran_out;
+            outcome.violation = result.violation.map(|bad| Found {
                 trace: trace::trace(&mut world, &states, bad.state, bad.step, P::message_name),
                 violation: bad.violation,
             });
@@ -246,7 +246,7 @@ fn setup<P: Protocol>(case: &Case<P::Params>) -> Setup {
 
 /// Whether lock memory is back in its free state, where it has to be.
 fn not_quiet<P: Protocol>(case: &Case<P::Params>, world: &World, state: &[u32]) -> Option<Violation> {
-    if !case.checks.quiet || !world.nobody_crashed(state) {
+    if !case.checks.quiet || !world.no_client_crashed(state) {
         return None;
     }
     let words = world.shape.words_per_node;

@@ -1,8 +1,8 @@
-//! What server-side roles can do in a state: handle a letter, or a timer that ran out.
+//! What server-side roles can do in a state: handle a message, or a timer that ran out.
 
 use super::roles::Reaction;
 use super::state::DEAD;
-use super::tables::Letter;
+use super::tables::Envelope;
 use super::world::{Step, World};
 
 impl World {
@@ -12,20 +12,20 @@ impl World {
         }
         let place_of_mailbox = self.shape.mailbox(self.shape.clients + role);
         let mailbox = state[place_of_mailbox];
-        let letters = self.tables.mailboxes.get(mailbox).clone();
+        let envelopes = self.tables.mailboxes.get(mailbox).clone();
         let mut served = None;
-        for (place, &letter) in letters.iter().enumerate() {
-            let Letter { from, datagram, .. } = *self.tables.letters.get(letter);
+        for (place, &envelope) in envelopes.iter().enumerate() {
+            let Envelope { from, datagram, .. } = *self.tables.envelopes.get(envelope);
             if served == Some(from) && !(datagram && self.faults.reorders) {
                 continue;
             }
             served = Some(from);
             self.begin(state);
-            self.next[place_of_mailbox] = self.tables.without_letter(mailbox, place);
+            self.next[place_of_mailbox] = self.tables.without_envelope(mailbox, place);
             let reaction =
-                self.roles.on_message(role, state[self.shape.role(role)], letter, &mut self.tables);
+                self.roles.on_message(role, state[self.shape.role(role)], envelope, &mut self.tables);
             self.react(role, &reaction);
-            self.push(Step::Role { role, letter }, None);
+            self.push(Step::Role { role, envelope }, None);
         }
         if may_time_out {
             let timers = self.tables.timers.get(state[self.shape.timers(role)]).clone();
@@ -52,8 +52,8 @@ impl World {
                 self.write(verb.addr, verb.width, new);
             }
         }
-        for &(to, letter) in &reaction.letters {
-            self.deliver(to, letter);
+        for &(to, envelope) in &reaction.envelopes {
+            self.deliver(to, envelope);
         }
         if !reaction.out.timers.is_empty() {
             let place = self.shape.timers(role);

@@ -1,6 +1,6 @@
 //! Server-side roles as automata: what each state makes of each message, computed once.
 
-use super::tables::{Letter, Tables};
+use super::tables::{Envelope, Tables};
 use lockwright_fabric::{BoxedRole, Outbox, PeerId, Time};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -9,15 +9,15 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub(super) struct Reaction {
     pub(super) state: u32,
-    /// Its messages, as letters.
-    pub(super) letters: Vec<(PeerId, u32)>,
+    /// Its messages, as envelopes.
+    pub(super) envelopes: Vec<(PeerId, u32)>,
     /// Its verbs and timers.
     pub(super) out: Outbox,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    Letter(u32),
+    Envelope(u32),
     Timer(u64),
 }
 
@@ -66,10 +66,10 @@ impl Roles {
         &mut self,
         role: usize,
         state: u32,
-        letter: u32,
+        envelope: u32,
         tables: &mut Tables,
     ) -> Rc<Reaction> {
-        self.react(role, state, Event::Letter(letter), tables)
+        self.react(role, state, Event::Envelope(envelope), tables)
     }
 
     pub(super) fn on_timer(&mut self, role: usize, state: u32, id: u64, tables: &mut Tables) -> Rc<Reaction> {
@@ -83,20 +83,20 @@ impl Roles {
         let mut machine = self.states[state as usize].clone();
         let mut out = Outbox::default();
         match event {
-            Event::Letter(letter) => {
-                let letter = tables.letters.get(letter);
-                machine.on_message(Time(0), letter.from, &letter.message, &mut out);
+            Event::Envelope(envelope) => {
+                let envelope = tables.envelopes.get(envelope);
+                machine.on_message(Time(0), envelope.from, &envelope.message, &mut out);
             }
             Event::Timer(id) => machine.on_timer(Time(0), id, &mut out),
         }
         let messages = out.messages.drain(..).map(|(to, message)| (to, message, false));
         let datagrams = out.datagrams.drain(..).map(|(to, message)| (to, message, true));
-        let letters = messages.chain(datagrams).map(|(to, message, datagram)| {
-            let letter = Letter { from: PeerId::role(role), message: Rc::new(message), datagram };
-            (to, tables.letters.number(letter))
+        let envelopes = messages.chain(datagrams).map(|(to, message, datagram)| {
+            let envelope = Envelope { from: PeerId::role(role), message: Rc::new(message), datagram };
+            (to, tables.envelopes.number(envelope))
         });
-        let letters = letters.collect();
-        let reaction = Rc::new(Reaction { state: self.number(machine), letters, out });
+        let envelopes = envelopes.collect();
+        let reaction = Rc::new(Reaction { state: self.number(machine), envelopes, out });
         self.reactions.insert((role, state, event), reaction.clone());
         reaction
     }

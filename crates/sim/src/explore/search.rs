@@ -13,18 +13,18 @@ pub(super) struct States {
     stride: usize,
     numbers: Vec<u32>,
     found_from: Vec<u32>,
-    index: HashTable<Known>,
+    index: HashTable<SeenState>,
 }
 
 /// A state that was seen: its number, and half of its hash. The table grows without a look at all states, which are all over
 /// memory, and few are compared in vain.
 #[derive(Clone, Copy)]
-struct Known {
+struct SeenState {
     number: u32,
     half: u32,
 }
 
-impl Known {
+impl SeenState {
     /// All that the table needs to find a place.
     fn spread(half: u32) -> u64 {
         u64::from(half).wrapping_mul(K)
@@ -50,13 +50,13 @@ impl States {
         let (numbers, stride) = (&self.numbers, self.stride);
         let at = |number: u32| &numbers[number as usize * stride..(number as usize + 1) * stride];
         let half = (hash(state) >> 32) as u32;
-        let is_it = |other: &Known| other.half == half && at(other.number) == state;
-        let entry = self.index.entry(Known::spread(half), is_it, |other| Known::spread(other.half));
+        let is_it = |other: &SeenState| other.half == half && at(other.number) == state;
+        let entry = self.index.entry(SeenState::spread(half), is_it, |other| SeenState::spread(other.half));
         match entry {
             hashbrown::hash_table::Entry::Occupied(found) => (found.get().number, false),
             hashbrown::hash_table::Entry::Vacant(free) => {
                 let number = u32::try_from(self.found_from.len()).expect("fewer than 2^32 states");
-                free.insert(Known { number, half });
+                free.insert(SeenState { number, half });
                 self.numbers.extend_from_slice(state);
                 self.found_from.push(from);
                 (number, true)
@@ -98,15 +98,15 @@ fn hash(state: &[u32]) -> u64 {
 }
 
 /// Where the search ended.
-pub(super) struct Verdict {
+pub(super) struct SearchResult {
     pub(super) transitions: u64,
     pub(super) depth: u32,
     pub(super) exhaustive: bool,
-    pub(super) violation: Option<Bad>,
+    pub(super) violation: Option<ViolatingState>,
 }
 
 /// A violation: the state it was seen in, or seen from by one more step.
-pub(super) struct Bad {
+pub(super) struct ViolatingState {
     pub(super) violation: Violation,
     pub(super) state: u32,
     pub(super) step: Option<Step>,
@@ -124,37 +124,37 @@ pub(super) struct Limits<'a> {
 const PROGRESS_EVERY: u32 = 1 << 16;
 
 /// Visits every state reachable in `world`, until something is wrong or the limit is reached.
-pub(super) fn search(world: &mut World, limits: &mut Limits<'_>) -> (States, Verdict) {
+pub(super) fn search(world: &mut World, limits: &mut Limits<'_>) -> (States, SearchResult) {
     let mut states = States::new(world.shape.stride());
     let initial = world.initial.clone();
     states.insert(&initial, 0);
     let mut graph = Graph::default();
-    let mut verdict = Verdict { transitions: 0, depth: 0, exhaustive: true, violation: None };
+    let mut result = SearchResult { transitions: 0, depth: 0, exhaustive: true, violation: None };
     let mut current = initial;
     let mut level_end = 1;
     let mut at: u32 = 0;
     while (at as usize) < states.len() {
         if at as usize == level_end {
-            verdict.depth += 1;
+            result.depth += 1;
             level_end = states.len();
         }
         if states.len() as u64 >= limits.max_states {
-            verdict.exhaustive = false;
-            return (states, verdict);
+            result.exhaustive = false;
+            return (states, result);
         }
         if at.is_multiple_of(PROGRESS_EVERY)
             && let Some(progress) = &mut limits.progress
         {
-            let (depth, transitions) = (verdict.depth, verdict.transitions);
+            let (depth, transitions) = (result.depth, result.transitions);
             progress(&Progress { states: states.len() as u64, transitions, depth });
         }
         current.copy_from_slice(states.get(at));
         world.expand(&current);
-        verdict.transitions += world.successors.steps.len() as u64;
+        result.transitions += world.successors.steps.len() as u64;
         if let Some((step, violation)) = world.successors.violations.first() {
             let step = Some(world.successors.steps[*step]);
-            verdict.violation = Some(Bad { violation: violation.clone(), state: at, step });
-            return (states, verdict);
+            result.violation = Some(ViolatingState { violation: violation.clone(), state: at, step });
+            return (states, result);
         }
         let is_final = world.is_final(&current);
         let mut progresses = false;
@@ -182,8 +182,8 @@ pub(super) fn search(world: &mut World, limits: &mut Limits<'_>) -> (States, Ver
             None
         };
         if let Some(violation) = violation {
-            verdict.violation = Some(Bad { violation, state: at, step: None });
-            return (states, verdict);
+            result.violation = Some(ViolatingState { violation, state: at, step: None });
+            return (states, result);
         }
         at += 1;
     }
@@ -195,9 +195,9 @@ pub(super) fn search(world: &mut World, limits: &mut Limits<'_>) -> (States, Ver
         let who = world.stuck(states.get(trapped));
         let what = format!("{who} can never finish from here, though things still move");
         let violation = Violation::new(Checker::Livelock, what);
-        verdict.violation = Some(Bad { violation, state: trapped, step: None });
+        result.violation = Some(ViolatingState { violation, state: trapped, step: None });
     }
-    (states, verdict)
+    (states, result)
 }
 
 impl World {
@@ -221,8 +221,8 @@ impl World {
     }
 
     /// Whether memory can be expected to be free in a final state: nobody died with a lock in hand.
-    pub(super) fn nobody_crashed(&self, state: &[u32]) -> bool {
-        !FaultWord(state[self.shape.faults()]).somebody_crashed()
+    pub(super) fn no_client_crashed(&self, state: &[u32]) -> bool {
+        !FaultWord(state[self.shape.faults()]).any_client_crashed()
     }
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | memory | 8 bytes of lock memory | its value, in `Tables::values` |
 //! | nodes | client | where it is in its automaton; [`DEAD`] if it crashed |
-//! | mailboxes | client, then role | letters on their way to it, in `Tables::mailboxes` |
+//! | mailboxes | client, then role | messages on their way to it, in `Tables::mailboxes` |
 //! | roles | role | its state; [`DEAD`] if it was lost with its node |
 //! | timers | role | timers that are armed, in `Tables::timers` |
 //! | moved | client | with a clock: the tick at which it last moved |
@@ -88,8 +88,8 @@ impl Shape {
 /// | 0–7 | client i is paused |
 /// | 8–19 | crashes, pauses, losses, duplicates left (3 bits each) |
 /// | 20–23 | restarts, losses of nodes left (2 bits each) |
-/// | 24 | somebody has crashed |
-/// | 25 | somebody has paused |
+/// | 24 | a client has crashed |
+/// | 25 | a client has paused |
 /// | 26–31 | client i, of the first six, has been paused |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FaultWord(pub(super) u32);
@@ -170,12 +170,12 @@ impl FaultWord {
         Self(self.0 & !(1 << client))
     }
 
-    /// Somebody has crashed, or is paused now.
-    pub(super) fn somebody_is_down(self) -> bool {
+    /// A client has crashed, or is paused now.
+    pub(super) fn any_client_is_down(self) -> bool {
         self.0 & (Self::CRASHED | 0xff) != 0
     }
 
-    pub(super) fn somebody_crashed(self) -> bool {
+    pub(super) fn any_client_crashed(self) -> bool {
         self.0 & Self::CRASHED != 0
     }
 }

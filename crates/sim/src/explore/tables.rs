@@ -38,7 +38,7 @@ impl<T: Clone + Eq + Hash> Interner<T> {
 
 /// A message on its way or in a mailbox.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Letter {
+pub(super) struct Envelope {
     pub(super) from: PeerId,
     pub(super) message: Rc<Message>,
     pub(super) datagram: bool,
@@ -48,8 +48,8 @@ pub(super) struct Letter {
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     pub(super) values: Interner<u128>,
-    pub(super) letters: Interner<Letter>,
-    /// Letters in a mailbox, by sender: order matters only between letters of one sender.
+    pub(super) envelopes: Interner<Envelope>,
+    /// Messages in a mailbox, by sender: order matters only between messages of one sender.
     pub(super) mailboxes: Interner<Rc<[u32]>>,
     posted: FxHashMap<(u32, u32), u32>,
     taken: FxHashMap<(u32, usize), u32>,
@@ -59,28 +59,28 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// The mailbox with one more letter, behind those of the same sender.
-    pub(super) fn with_letter(&mut self, mailbox: u32, letter: u32) -> u32 {
-        if let Some(&after) = self.posted.get(&(mailbox, letter)) {
+    /// The mailbox with one more message, behind those of the same sender.
+    pub(super) fn with_envelope(&mut self, mailbox: u32, envelope: u32) -> u32 {
+        if let Some(&after) = self.posted.get(&(mailbox, envelope)) {
             return after;
         }
-        let from = self.letters.get(letter).from;
-        let mut letters = self.mailboxes.get(mailbox).to_vec();
-        let place = letters.partition_point(|&other| self.letters.get(other).from <= from);
-        letters.insert(place, letter);
-        let after = self.mailboxes.number(letters.into());
-        self.posted.insert((mailbox, letter), after);
+        let from = self.envelopes.get(envelope).from;
+        let mut envelopes = self.mailboxes.get(mailbox).to_vec();
+        let place = envelopes.partition_point(|&other| self.envelopes.get(other).from <= from);
+        envelopes.insert(place, envelope);
+        let after = self.mailboxes.number(envelopes.into());
+        self.posted.insert((mailbox, envelope), after);
         after
     }
 
-    /// The mailbox without the letter at `place`.
-    pub(super) fn without_letter(&mut self, mailbox: u32, place: usize) -> u32 {
+    /// The mailbox without the message at `place`.
+    pub(super) fn without_envelope(&mut self, mailbox: u32, place: usize) -> u32 {
         if let Some(&after) = self.taken.get(&(mailbox, place)) {
             return after;
         }
-        let mut letters = self.mailboxes.get(mailbox).to_vec();
-        letters.remove(place);
-        let after = self.mailboxes.number(letters.into());
+        let mut envelopes = self.mailboxes.get(mailbox).to_vec();
+        envelopes.remove(place);
+        let after = self.mailboxes.number(envelopes.into());
         self.taken.insert((mailbox, place), after);
         after
     }

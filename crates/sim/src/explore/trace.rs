@@ -73,21 +73,21 @@ pub(super) fn trace(
         let mut found = world.successors.states.chunks_exact(world.shape.stride());
         let place = found.position(|next| next == after).expect("a state was found from its predecessor");
         let step = world.successors.steps[place];
-        rows.push(Teller { world, message_name }.row(&before, step));
+        rows.push(TraceWriter { world, message_name }.row(&before, step));
     }
     if let Some(step) = last {
         let before = states.get(state).to_vec();
-        rows.push(Teller { world, message_name }.row(&before, step));
+        rows.push(TraceWriter { world, message_name }.row(&before, step));
     }
     Trace { columns, rows }
 }
 
-struct Teller<'a> {
+struct TraceWriter<'a> {
     world: &'a mut World,
     message_name: fn(u32) -> &'static str,
 }
 
-impl Teller<'_> {
+impl TraceWriter<'_> {
     fn row(&mut self, before: &[u32], step: Step) -> Row {
         let clients = self.world.shape.clients;
         match step {
@@ -100,9 +100,9 @@ impl Teller<'_> {
                 }
                 Row { column: client, what }
             }
-            Step::Role { role, letter } => {
-                let letter = self.world.tables.letters.get(letter);
-                let what = format!("handles {} from {}", self.message(&letter.message), letter.from);
+            Step::Role { role, envelope } => {
+                let envelope = self.world.tables.envelopes.get(envelope);
+                let what = format!("handles {} from {}", self.message(&envelope.message), envelope.from);
                 Row { column: clients + role, what }
             }
             Step::Timer { role, id } => Row { column: clients + role, what: format!("timer {id} runs out") },
@@ -114,11 +114,11 @@ impl Teller<'_> {
             Step::Pause(client) => Row { column: client, what: "PAUSES past its lease".into() },
             Step::Tick => Row { column: 0, what: "(the clock ticks)".into() },
             Step::Resume(client) => Row { column: client, what: "RESUMES".into() },
-            Step::Lose { mailbox, letter } => {
-                Row { column: mailbox, what: format!("never gets {}", self.letter(letter)) }
+            Step::Lose { mailbox, envelope } => {
+                Row { column: mailbox, what: format!("never gets {}", self.envelope(envelope)) }
             }
-            Step::Duplicate { mailbox, letter } => {
-                Row { column: mailbox, what: format!("will get {} twice", self.letter(letter)) }
+            Step::Duplicate { mailbox, envelope } => {
+                Row { column: mailbox, what: format!("will get {} twice", self.envelope(envelope)) }
             }
         }
     }
@@ -145,7 +145,7 @@ impl Teller<'_> {
             (Pending::Wait { addr, .. }, _) => {
                 format!("gives up waiting for {} (= {value:#x})", place(*addr))
             }
-            (Pending::Recv { .. }, Kind::Offer) => format!("gets {}", self.letter(stimulus.payload)),
+            (Pending::Recv { .. }, Kind::Offer) => format!("gets {}", self.envelope(stimulus.payload)),
             (Pending::Recv { .. }, _) => "has no message".into(),
             (Pending::Alarm, _) => "its alarm rings".into(),
             (Pending::Passed(_), Kind::Passed) => "is out of time".into(),
@@ -159,9 +159,9 @@ impl Teller<'_> {
         }
     }
 
-    fn letter(&self, letter: u32) -> String {
-        let letter = self.world.tables.letters.get(letter);
-        format!("{} from {}", self.message(&letter.message), letter.from)
+    fn envelope(&self, envelope: u32) -> String {
+        let envelope = self.world.tables.envelopes.get(envelope);
+        format!("{} from {}", self.message(&envelope.message), envelope.from)
     }
 
     fn message(&self, message: &Message) -> String {

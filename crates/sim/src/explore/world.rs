@@ -3,20 +3,20 @@
 use super::automaton::{Automaton, Kind, Stimulus};
 use super::roles::Roles;
 use super::state::{DEAD, FaultWord, Shape};
-use super::tables::{Letter, Tables};
+use super::tables::{Envelope, Tables};
 use crate::case::{Checks, Clock, Faults, Timeouts};
 use crate::check::{Violation, Watch};
 use lockwright_fabric::{Addr, Message, PeerId, Time, Width};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// One step of somebody.
+/// One step of a client, a role or the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// A client's pending operation moves on.
     Client { client: usize, node: u32, stimulus: Stimulus },
-    /// A role handles a letter.
-    Role { role: usize, letter: u32 },
+    /// A role handles a message.
+    Role { role: usize, envelope: u32 },
     /// A role's timer runs out.
     Timer { role: usize, id: u64 },
     /// A client stops for ever.
@@ -32,13 +32,13 @@ pub(super) enum Step {
     /// A tick of the clock.
     Tick,
     /// A datagram on its way to this mailbox is lost.
-    Lose { mailbox: usize, letter: u32 },
+    Lose { mailbox: usize, envelope: u32 },
     /// A datagram on its way to this mailbox is doubled.
-    Duplicate { mailbox: usize, letter: u32 },
+    Duplicate { mailbox: usize, envelope: u32 },
 }
 
 impl Step {
-    /// Whether somebody gets on with it, rather than something going wrong. Nobody may need a fault to finish.
+    /// Whether it is progress, rather than a fault. No client may need a fault to finish.
     pub(super) fn is_progress(self) -> bool {
         matches!(
             self,
@@ -178,7 +178,7 @@ impl World {
         let faults = FaultWord(state[self.shape.faults()]);
         let may_time_out = match self.timeouts {
             Timeouts::Any => true,
-            Timeouts::WhenFaulty => faults.somebody_is_down() && self.nobody_holds(state),
+            Timeouts::WhenFaulty => faults.any_client_is_down() && self.no_healthy_client_holds(state),
             Timeouts::AnyUntil(_) | Timeouts::WhenStuck | Timeouts::WhenStuckByFaults => false,
         };
         self.healthy_steps(state, may_time_out);
@@ -200,11 +200,11 @@ impl World {
             }
         }
         if self.faults != Faults::default() {
-            self.things_that_go_wrong(state, faults);
+            self.fault_steps(state, faults);
         }
     }
 
-    /// Whether somebody gives up of its own will: not a sign that things move.
+    /// Whether a client gives up of its own will: not a sign that things move.
     fn is_giving_up(&self, step: Step) -> bool {
         let Step::Client { client, node, stimulus } = step else { return false };
         if stimulus.kind != Kind::Timeout {
@@ -221,7 +221,7 @@ impl World {
     }
 
     /// Nobody healthy is in a critical section: the checkers have forgotten clients that are down.
-    fn nobody_holds(&self, state: &[u32]) -> bool {
+    fn no_healthy_client_holds(&self, state: &[u32]) -> bool {
         self.tables.watches.get(state[self.shape.watch()]).holders().next().is_none()
     }
 
@@ -312,15 +312,15 @@ impl World {
         result.clone()
     }
 
-    /// The letter that a client's pending send puts into the mail.
-    pub(super) fn letter_of(&mut self, turn: Turn, message: &Message, datagram: bool) -> u32 {
+    /// The message that a client's pending send puts into a mailbox.
+    pub(super) fn envelope_of(&mut self, turn: Turn, message: &Message, datagram: bool) -> u32 {
         let (tables, from) = (&mut self.tables, self.clients[turn.client].me());
         *self.sends.entry((turn.client, turn.node, turn.slot)).or_insert_with(|| {
-            tables.letters.number(Letter { from, message: Rc::new(message.clone()), datagram })
+            tables.envelopes.number(Envelope { from, message: Rc::new(message.clone()), datagram })
         })
     }
 
-    pub(super) fn deliver(&mut self, to: PeerId, letter: u32) {
+    pub(super) fn deliver(&mut self, to: PeerId, envelope: u32) {
         let peer = match to.index() {
             (role, true) if self.next[self.shape.role(role)] == DEAD => return,
             (role, true) => self.shape.clients + role,
@@ -329,7 +329,7 @@ impl World {
             (client, false) => client,
         };
         let place = self.shape.mailbox(peer);
-        self.next[place] = self.tables.with_letter(self.next[place], letter);
+        self.next[place] = self.tables.with_envelope(self.next[place], envelope);
     }
 
     /// The word's value, and its number in `Tables::values`.

@@ -3,7 +3,7 @@
 //! Futures here need no wakers. A client is polled whenever something of its own has come to an end, and each
 //! future then looks whether it was meant.
 
-use super::core::{Core, Listing, OpId, Polling};
+use super::core::{BatchBuilder, Core, OpId, Polling};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{
     Batch, Capabilities, Deadline, Endpoint, FabricError, Message, NodeId, PeerId, Time, Value, Wait, Waited,
@@ -95,7 +95,7 @@ impl SimEndpoint {
     }
 
     /// Keeps a client that never waits from stopping the world.
-    async fn breathe(&self) {
+    async fn yield_now(&self) {
         let too_often = {
             let mut core = self.core.borrow_mut();
             let client = &mut core.clients[self.index as usize];
@@ -170,7 +170,7 @@ impl Endpoint for SimEndpoint {
 
     #[inline]
     fn go<B: Batch>(&self, batch: B) -> impl Future<Output = Result<B::Old, FabricError>> {
-        Go { ep: self, batch, op: None }
+        BatchFuture { ep: self, batch, op: None }
     }
 
     async fn wait_until<T: Value>(&self, wait: Wait<T>) -> Result<Waited<T>, FabricError> {
@@ -210,11 +210,11 @@ impl Endpoint for SimEndpoint {
         deadline: Deadline,
         pick: impl FnMut(PeerId, &Message) -> Option<T>,
     ) -> Option<T> {
-        let mut mail = Mail { ep: self, pick, seen: 0 };
+        let mut mail = ReceiveFuture { ep: self, pick, seen: 0 };
         let timeout_ns = match deadline {
             Deadline::Never => None,
             Deadline::Now => {
-                self.breathe().await;
+                self.yield_now().await;
                 return mail.look();
             }
             Deadline::At(at) => Some(self.until(at)),
@@ -232,7 +232,7 @@ impl Endpoint for SimEndpoint {
     }
 
     async fn now(&self) -> Time {
-        self.breathe().await;
+        self.yield_now().await;
         Time(self.clock())
     }
 
@@ -251,16 +251,16 @@ impl Endpoint for SimEndpoint {
 }
 
 /// A batch under way.
-struct Go<'a, B> {
+struct BatchFuture<'a, B> {
     ep: &'a SimEndpoint,
     batch: B,
     op: Option<OpId>,
 }
 
 // Nothing in it is ever pinned: verbs are values.
-impl<B> Unpin for Go<'_, B> {}
+impl<B> Unpin for BatchFuture<'_, B> {}
 
-impl<B: Batch> Future for Go<'_, B> {
+impl<B: Batch> Future for BatchFuture<'_, B> {
     type Output = Result<B::Old, FabricError>;
 
     #[inline]
@@ -294,14 +294,14 @@ impl<B: Batch> Future for Go<'_, B> {
 
 /// Appends the verbs of `batch`; the answers it shapes here are nobody's.
 #[inline]
-fn list<B: Batch>(batch: B, verbs: &mut Listing<'_>) {
+fn list<B: Batch>(batch: B, verbs: &mut BatchBuilder<'_>) {
     batch.each(&mut |verb| {
         verbs.add(verb);
         0
     });
 }
 
-impl<B> Drop for Go<'_, B> {
+impl<B> Drop for BatchFuture<'_, B> {
     #[inline]
     fn drop(&mut self) {
         if let Some(op) = self.op {
@@ -363,13 +363,13 @@ impl Drop for Pending<'_> {
 }
 
 /// A look into the mailbox. Every message is shown to `pick` once.
-struct Mail<'a, F> {
+struct ReceiveFuture<'a, F> {
     ep: &'a SimEndpoint,
     pick: F,
     seen: u64,
 }
 
-impl<F> Mail<'_, F> {
+impl<F> ReceiveFuture<'_, F> {
     fn look<T>(&mut self) -> Option<T>
     where
         F: FnMut(PeerId, &Message) -> Option<T>,

@@ -6,7 +6,7 @@ use lockwright_fabric::PeerId;
 
 /// What happens to a client at one of its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum StepFault {
     GoOn,
     Crash { after: bool },
     Pause { after: bool, ns: u64 },
@@ -23,7 +23,7 @@ pub(crate) struct Faults {
     pub(crate) client_faults: bool,
     rng: Rng,
     /// Planned faults by client.
-    planned: Vec<Vec<(u64, Fate)>>,
+    planned: Vec<Vec<(u64, StepFault)>>,
 }
 
 impl Faults {
@@ -38,12 +38,12 @@ impl Faults {
     pub(crate) fn add_client(&mut self) {
         let me = PeerId::client(self.planned.len());
         let after = |at: &ClientFault| at.when == CrashPoint::After;
-        let crashes = self.plan.crashes.iter().map(|at| (at, Fate::Crash { after: after(at) }));
+        let crashes = self.plan.crashes.iter().map(|at| (at, StepFault::Crash { after: after(at) }));
         let pauses = self
             .plan
             .pauses
             .iter()
-            .map(|pause| (&pause.at, Fate::Pause { after: after(&pause.at), ns: pause.ns }));
+            .map(|pause| (&pause.at, StepFault::Pause { after: after(&pause.at), ns: pause.ns }));
         let mine = crashes.chain(pauses).filter(|(at, _)| at.client == me);
         self.planned.push(mine.map(|(at, fate)| (at.verb, fate)).collect());
     }
@@ -55,16 +55,16 @@ impl Faults {
     }
 
     /// What happens to `client` at its step number `step`.
-    pub(crate) fn at(&mut self, client: u32, step: u64) -> Fate {
+    pub(crate) fn at(&mut self, client: u32, step: u64) -> StepFault {
         if let Some((_, fate)) = self.planned[client as usize].iter().find(|(at, _)| *at == step) {
             return *fate;
         }
         if self.rng.chance(self.plan.crash_rate) {
-            return Fate::Crash { after: self.rng.chance(0.5) };
+            return StepFault::Crash { after: self.rng.chance(0.5) };
         }
         if self.rng.chance(self.plan.pause_rate) {
-            return Fate::Pause { after: self.rng.chance(0.5), ns: self.plan.pause_ns };
+            return StepFault::Pause { after: self.rng.chance(0.5), ns: self.plan.pause_ns };
         }
-        Fate::GoOn
+        StepFault::GoOn
     }
 }

@@ -1,6 +1,6 @@
-//! The simulated world: virtual time, memory nodes behind NICs, clients, roles, faults, and somebody watching.
+//! The simulated world: virtual time, memory nodes behind NICs, clients, roles, faults, and the checkers.
 //!
-//! One thread, one agenda of events ordered by (time, number), and no wakers: the same [`Setup`] gives the same
+//! One thread, one queue of events ordered by (time, number), and no wakers: the same [`Setup`] gives the same
 //! run, event for event. [`run`](crate::run()) builds its workload on it; other harnesses can too.
 
 mod core;
@@ -250,7 +250,7 @@ impl<'a> World<'a> {
 
     fn objection(&self) -> Violation {
         let core = self.core.borrow();
-        core.watcher.objection.as_ref().expect("somebody objected").violation.clone()
+        core.watcher.objection.as_ref().expect("a checker objected").violation.clone()
     }
 
     /// Lets things happen up to the next turn of a client, or up to something that has to be looked at.
@@ -263,7 +263,7 @@ impl<'a> World<'a> {
             Stop::Later => return Ok(Some(Ended::TimeUp)),
             Stop::Nothing => return Ok(Some(Ended::Stuck)),
         }
-        if self.core.borrow().asks_for_a_look() { self.look() } else { Ok(None) }
+        if self.core.borrow().needs_attention() { self.look() } else { Ok(None) }
     }
 
     #[cold]

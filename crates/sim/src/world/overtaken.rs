@@ -1,5 +1,5 @@
 //! How often a client that waits is overtaken, as a figure and not as a rule: what [`Bypass`](crate::check::Bypass) checks,
-//! without a look at everybody who waits for every grant.
+//! without a look at all waiters for every grant.
 //!
 //! As long as all claims of a lock are of the whole of it, a grant conflicts with every waiter, or with every writer: two
 //! counters per lock say how many there were, and a waiter remembers what they said when it came. Claims of a part of a
@@ -9,19 +9,19 @@ use lockwright_fabric::observe::{Claim, Mode, Observation};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// Who waits for what, and the most often anybody was overtaken.
+/// The waiters of every lock, and the most often one was overtaken.
 #[derive(Debug, Default)]
 pub(crate) struct Overtaken {
     longest: u32,
-    lines: FxHashMap<u64, Line>,
+    queues: FxHashMap<u64, WaitQueue>,
     /// Lines that nobody stands in, kept for their memory.
-    idle: Vec<Line>,
+    idle: Vec<WaitQueue>,
 }
 
 /// Clients that wait for one lock, in the order in which they came.
 #[derive(Debug, Default)]
-struct Line {
-    /// Grants since somebody first waited, and how many of them were exclusive.
+struct WaitQueue {
+    /// Grants since a client first waited, and how many of them were exclusive.
     grants: u32,
     exclusive: u32,
     /// Some claim is of a part of the lock: `passed` counts for itself.
@@ -32,13 +32,13 @@ struct Line {
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     client: u32,
-    /// Conflicting grants to others: so far where the lock is claimed in parts; else when it came, counted by the line.
+    /// Conflicting grants to others: so far where the lock is claimed in parts; else when it came, counted by the queue.
     passed: u32,
     claim: Claim,
 }
 
-impl Line {
-    /// What the line counts for a claim of this mode.
+impl WaitQueue {
+    /// What the queue counts for a claim of this mode.
     fn count(&self, mode: Mode) -> u32 {
         match mode {
             Mode::Exclusive => self.grants,
@@ -73,7 +73,7 @@ impl Overtaken {
 
     /// Whether anybody waits for any part of `lock`.
     pub(crate) fn is_wanted(&self, lock: u64) -> bool {
-        self.lines.contains_key(&lock)
+        self.queues.contains_key(&lock)
     }
 
     /// Takes note of what `client` did.
@@ -88,49 +88,49 @@ impl Overtaken {
 
     /// `client` waits for nothing any more.
     pub(crate) fn forget(&mut self, client: u32) {
-        for line in self.lines.values_mut() {
-            line.waiting.retain(|waiter| waiter.client != client);
+        for queue in self.queues.values_mut() {
+            queue.waiting.retain(|waiter| waiter.client != client);
         }
-        self.lines.retain(|_, line| !line.waiting.is_empty());
+        self.queues.retain(|_, queue| !queue.waiting.is_empty());
     }
 
     fn wait(&mut self, client: u32, claim: Claim) {
         let idle = &mut self.idle;
-        let line = self.lines.entry(claim.lock).or_insert_with(|| idle.pop().unwrap_or_default());
+        let queue = self.queues.entry(claim.lock).or_insert_with(|| idle.pop().unwrap_or_default());
         let whole = claim.start == 0 && claim.end == u64::MAX;
-        if !whole && !line.in_parts {
-            line.split();
+        if !whole && !queue.in_parts {
+            queue.split();
         }
-        let passed = if line.in_parts { 0 } else { line.count(claim.mode) };
-        line.waiting.push_back(Waiter { client, passed, claim });
+        let passed = if queue.in_parts { 0 } else { queue.count(claim.mode) };
+        queue.waiting.push_back(Waiter { client, passed, claim });
     }
 
     fn grant(&mut self, client: u32, claim: Claim) {
         self.leave(client, claim);
-        let Some(line) = self.lines.get_mut(&claim.lock) else { return };
+        let Some(queue) = self.queues.get_mut(&claim.lock) else { return };
         let whole = claim.start == 0 && claim.end == u64::MAX;
-        if !whole && !line.in_parts {
-            line.split();
+        if !whole && !queue.in_parts {
+            queue.split();
         }
-        if line.in_parts {
-            let others = line.waiting.iter_mut().filter(|waiter| waiter.client != client);
+        if queue.in_parts {
+            let others = queue.waiting.iter_mut().filter(|waiter| waiter.client != client);
             others.filter(|waiter| waiter.claim.conflicts(&claim)).for_each(|waiter| waiter.passed += 1);
             return;
         }
-        line.grants += 1;
-        line.exclusive += u32::from(claim.mode == Mode::Exclusive);
+        queue.grants += 1;
+        queue.exclusive += u32::from(claim.mode == Mode::Exclusive);
     }
 
     fn leave(&mut self, client: u32, claim: Claim) {
-        let Some(line) = self.lines.get_mut(&claim.lock) else { return };
-        if let Some(passed) = line.leave(client, claim) {
+        let Some(queue) = self.queues.get_mut(&claim.lock) else { return };
+        if let Some(passed) = queue.leave(client, claim) {
             self.longest = self.longest.max(passed);
         }
-        if line.waiting.is_empty()
-            && let Some(mut line) = self.lines.remove(&claim.lock)
+        if queue.waiting.is_empty()
+            && let Some(mut queue) = self.queues.remove(&claim.lock)
         {
-            (line.grants, line.exclusive, line.in_parts) = (0, 0, false);
-            self.idle.push(line);
+            (queue.grants, queue.exclusive, queue.in_parts) = (0, 0, false);
+            self.idle.push(queue);
         }
     }
 }
@@ -175,7 +175,7 @@ mod tests {
             }
         }
         assert_eq!(fast.longest(), slow.longest());
-        assert!(fast.lines.is_empty());
+        assert!(fast.queues.is_empty());
         fast.longest()
     }
 

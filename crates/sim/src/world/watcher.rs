@@ -7,8 +7,8 @@
 //! checked for the first [`TOKEN_LOCKS`] locks, which are also the most wanted ones.
 //!
 //! **Crashed.** A dead client does no harm in its critical section, but nobody can know that it is dead: its
-//! claim stands until somebody is granted a conflicting one. A protocol that cannot recover must never do that.
-//! One that can may, if somebody says that it recovered the lock, at any time of the run: the word may be reset
+//! claim stands until another client is granted a conflicting one. A protocol that cannot recover must never do that.
+//! One that can may, if a client says that it recovered the lock, at any time of the run: the word may be reset
 //! and granted again before the one who reset it learns so. (Where a server's role may have done it, which has
 //! no voice here, or where others crashed who may have, this is not asked.)
 //!
@@ -54,7 +54,7 @@ pub(crate) struct Watcher {
     faulty: bool,
     track_health: bool,
     health: Vec<Health>,
-    /// Claims that were overridden, and the locks somebody said it recovered.
+    /// Claims that were overridden, and the locks that a client said it recovered.
     overridden: Vec<(u64, Objection)>,
     recovered: BTreeSet<u64>,
     crashes: usize,
@@ -124,7 +124,7 @@ impl Watcher {
         self.tell_if_contended(client, claim, what);
     }
 
-    /// The end of the run: claims that were overridden must have been recovered by somebody.
+    /// The end of the run: claims that were overridden must have been recovered.
     pub(crate) fn at_end(&mut self, has_roles: bool) {
         if has_roles || self.crashes > 1 {
             return;
@@ -169,7 +169,7 @@ impl Watcher {
                     }
                 }
                 self.interests.change(place, Interest::Watched);
-                self.tell_of_the_first(first, claim.lock, waiting, holding);
+                self.replay_first_client(first, claim.lock, waiting, holding);
             }
             Interest::Nobody => {
                 let (waiting, holding) = match what {
@@ -189,7 +189,7 @@ impl Watcher {
     }
 
     /// A second client came: the checkers hear what the first one did.
-    fn tell_of_the_first(&mut self, first: u32, lock: u64, waiting: Option<Mode>, holding: Option<Mode>) {
+    fn replay_first_client(&mut self, first: u32, lock: u64, waiting: Option<Mode>, holding: Option<Mode>) {
         let all = |mode| Claim { lock, mode, start: 0, end: u64::MAX };
         if let Some(mode) = holding {
             self.tell(first, Observation::Granted(all(mode), None));

@@ -1,19 +1,19 @@
-//! A client's side: its station, the queue pair to the host and what becomes of it, and the control connection.
+//! A client's session: its event loop, its connection to the host, and the control connection.
 //!
 //! A queue pair that is in error is replaced by another one of the same session: the host destroys its end before it answers,
 //! so that nothing of the old one takes effect later. Verbs that were under way have failed, and their callers are told that
-//! the node could not be reached; letters from the host are numbered, and none is lost or doubled. Only when the control
+//! the node could not be reached; messages from the host are numbered, and none is lost or doubled. Only when the control
 //! connection ends, or nothing is heard on it, is the client lost.
 
+use super::connection::Connection;
 use super::control::{Frame, RegionInfo, Welcome};
 use super::device::{Device, DeviceChoice, DeviceError};
-use super::hello;
-use super::letter;
-use super::lines::{Called, Lines, Way};
-use super::pair::Pair;
-use super::post::Post;
-use super::station::{Keeper, Station};
-use super::wire::Wire;
+use super::encoding;
+use super::event_loop::{EventLoop, LoopThread};
+use super::handshake;
+use super::incoming::Incoming;
+use super::peers::{ConnectReply, PeerConnections, Route};
+use super::queue_pair::QueuePair;
 use crate::addr::PeerId;
 use crate::backend::clock::Clock;
 use crate::backend::tcp::{CloseReason, Secret};
@@ -41,7 +41,7 @@ pub struct RdmaOptions {
     pub pace_ns: u64,
     /// The secret that the host wants.
     pub secret: Option<Secret>,
-    /// What the client calls itself; whoever receives it there may read more out of it.
+    /// What the client calls itself. A [service](super::RdmaService) may read more out of it.
     pub name: String,
     /// How long the host may take to answer.
     pub timeout: Duration,
@@ -91,7 +91,7 @@ pub enum RdmaConnectError {
         /// What is wrong.
         what: &'static str,
     },
-    /// The host's address would be open to strangers.
+    /// The host's address would be open to other machines.
     #[error("{0} can be reached by other machines, and nothing would keep them out: a secret is needed")]
     Exposed(SocketAddr),
     /// The host lends nothing of that size.
@@ -114,14 +114,14 @@ pub enum RdmaConnectError {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Client {
-    // Queue pairs go first: their station must outlive them.
-    lines: Lines,
+    // Queue pairs go first: their event loop must outlive them.
+    peers: PeerConnections,
     /// A queue pair that the host does not know yet.
-    renewing: Mutex<Option<Pair>>,
-    pub(super) host: Arc<Wire>,
-    station: Arc<Station>,
-    _keeper: Keeper,
-    pub(super) post: Arc<Post>,
+    renewing: Mutex<Option<QueuePair>>,
+    pub(super) host: Arc<Connection>,
+    event_loop: Arc<EventLoop>,
+    _thread: LoopThread,
+    pub(super) incoming: Arc<Incoming>,
     pub(super) peer: PeerId,
     pub(super) welcome: Welcome,
     pub(super) address: SocketAddr,
@@ -129,50 +129,48 @@ pub(super) struct Client {
     control: Mutex<TcpStream>,
     pub(super) options: RdmaOptions,
     pub(super) random: SharedSplitMix,
-    /// Compare-and-swaps that emulated verbs had to repeat.
-    pub(super) retries: AtomicU64,
     /// Queue pairs to the host that had to be replaced.
     pub(super) renewals: AtomicU64,
     lost: AtomicBool,
     closed: AtomicBool,
-    /// When the host was last heard.
-    heard: Mutex<Instant>,
-    signs: Mutex<Signs>,
+    /// When the last frame from the host came.
+    last_frame: Mutex<Instant>,
+    heartbeats: Mutex<Heartbeats>,
 }
 
-/// Signs of life, and when those were given that the host has answered.
+/// Heartbeats, and when the last one was sent that the host has answered.
 #[derive(Debug)]
-struct Signs {
+struct Heartbeats {
     answered: Instant,
     /// The oldest one that is not answered yet.
-    waiting: Option<Instant>,
+    unanswered: Option<Instant>,
 }
 
 impl Client {
     pub(super) fn connect(host: SocketAddr, options: RdmaOptions) -> Result<Arc<Self>, RdmaConnectError> {
         let device = Arc::new(Device::open(&options.device)?);
-        let post = Arc::<Post>::default();
-        let (station, keeper) = Station::open(&device, Box::new(Arc::clone(&post)))?;
-        let pair = station.pair(false)?;
+        let incoming = Arc::<Incoming>::default();
+        let (event_loop, thread) = EventLoop::open(&device, Box::new(Arc::clone(&incoming)))?;
+        let pair = event_loop.queue_pair(false)?;
         let unreachable = |error| RdmaConnectError::Unreachable { host, error };
         let began = Instant::now();
         let mut control = TcpStream::connect_timeout(&host, options.timeout).map_err(unreachable)?;
         control.set_nodelay(true).map_err(unreachable)?;
         control.set_read_timeout(Some(options.timeout)).map_err(unreachable)?;
-        let welcome = hello::enter(&mut control, host, &pair.info, &options)?;
+        let welcome = handshake::connect(&mut control, host, &pair.info, &options)?;
         let heartbeat = Duration::from_millis(u64::from(welcome.heartbeat_ms.max(1)));
         control.set_read_timeout(Some(heartbeat)).map_err(unreachable)?;
         control.set_write_timeout(Some(options.timeout)).map_err(unreachable)?;
-        post.know(pair.info.number, None);
+        incoming.set_sender(pair.info.number, None);
         pair.connect(&welcome.pair)?;
         let reader = control.try_clone().map_err(unreachable)?;
         let client = Arc::new(Self {
-            lines: Lines::default(),
+            peers: PeerConnections::default(),
             renewing: Mutex::default(),
-            host: Wire::new(&station, pair),
-            station,
-            _keeper: keeper,
-            post,
+            host: Connection::new(&event_loop, pair),
+            event_loop,
+            _thread: thread,
+            incoming,
             peer: welcome.peer,
             clock: Clock::showing(Time(welcome.now_ns)),
             random: SharedSplitMix::new(u64::from(welcome.peer.0)),
@@ -180,24 +178,23 @@ impl Client {
             address: host,
             control: Mutex::new(control),
             options,
-            retries: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
             lost: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            heard: Mutex::new(Instant::now()),
-            signs: Mutex::new(Signs { answered: began, waiting: None }),
+            last_frame: Mutex::new(Instant::now()),
+            heartbeats: Mutex::new(Heartbeats { answered: began, unanswered: None }),
         });
-        let _ = client.post.client.set(Arc::downgrade(&client));
-        let listener = Arc::downgrade(&client);
+        let _ = client.incoming.client.set(Arc::downgrade(&client));
+        let weak = Arc::downgrade(&client);
         let started = std::thread::Builder::new()
             .name("lockwright-rdma-control".to_owned())
-            .spawn(move || listen(reader, &listener, heartbeat));
+            .spawn(move || read_control(reader, &weak, heartbeat));
         started.map_err(unreachable)?;
         Ok(client)
     }
 
-    pub(super) fn station(&self) -> &Arc<Station> {
-        &self.station
+    pub(super) fn event_loop(&self) -> &Arc<EventLoop> {
+        &self.event_loop
     }
 
     pub(super) fn regions(&self) -> &[RegionInfo] {
@@ -216,19 +213,23 @@ impl Client {
         Duration::from_millis(u64::from(self.welcome.grace_ms))
     }
 
-    /// How long nothing was heard of the host.
+    /// How long no frame has come from the host.
     pub(super) fn silence(&self) -> Duration {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+        self.last_frame.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
-    /// How long ago the last sign of life was given that the host has answered: it was heard then or later.
+    /// How long ago the last heartbeat was sent that the host has answered.
     pub(super) fn acknowledged(&self) -> Duration {
-        self.signs.lock().unwrap_or_else(PoisonError::into_inner).answered.elapsed()
+        self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner).answered.elapsed()
     }
 
-    fn show_life(&self) {
-        self.signs.lock().unwrap_or_else(PoisonError::into_inner).waiting.get_or_insert_with(Instant::now);
-        self.say(&Frame::Beat);
+    fn send_heartbeat(&self) {
+        self.heartbeats
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .unanswered
+            .get_or_insert_with(Instant::now);
+        self.send_frame(&Frame::Heartbeat);
     }
 
     /// How the session ended, if it did.
@@ -240,7 +241,7 @@ impl Client {
         }
     }
 
-    pub(super) fn say(&self, frame: &Frame) {
+    pub(super) fn send_frame(&self, frame: &Frame) {
         let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         // A connection that broke is seen by the thread that reads it.
         let _ = frame.write(&mut *control);
@@ -253,13 +254,13 @@ impl Client {
         }
         self.host.close();
         drop(self.renewing.lock().unwrap_or_else(PoisonError::into_inner).take());
-        self.post.mailbox.close();
-        self.lines.close();
+        self.incoming.mailbox.close();
+        self.peers.close();
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = control.shutdown(Shutdown::Both);
         drop(control);
-        if let (Some(listener), false) = (self.post.listener(), self.closed.load(Relaxed)) {
-            listener.closed(&CloseReason::Expired);
+        if let (Some(handler), false) = (self.incoming.handler(), self.closed.load(Relaxed)) {
+            handler.closed(&CloseReason::Expired);
         }
     }
 
@@ -269,63 +270,65 @@ impl Client {
         if self.is_lost() || renewing.is_some() {
             return;
         }
-        self.host.cut();
-        let Ok(pair) = self.station.pair(false) else {
+        self.host.disconnect();
+        let Ok(pair) = self.event_loop.queue_pair(false) else {
             drop(renewing);
             return self.lose();
         };
         let info = pair.info;
-        self.post.know(info.number, None);
+        self.incoming.set_sender(info.number, None);
         *renewing = Some(pair);
         drop(renewing);
         self.renewals.fetch_add(1, Relaxed);
-        self.say(&Frame::Renew { pair: info });
+        self.send_frame(&Frame::Renew { pair: info });
     }
 
     /// A frame from the host.
-    fn hear(&self, frame: &Frame) {
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    fn handle_frame(&self, frame: &Frame) {
+        *self.last_frame.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         match *frame {
-            Frame::Call { peer, pair } => match self.lines.answer(peer, &pair, &self.station, &self.post) {
-                Ok(pair) => self.say(&Frame::Answer { peer, pair }),
-                Err(_) => self.say(&Frame::Nobody { peer }),
-            },
-            Frame::Answer { peer, pair } => self.settle(peer, Called::Answered(pair)),
-            Frame::AtHost { peer } => self.settle(peer, Called::AtHost),
-            Frame::Nobody { peer } => {
-                self.lines.gone(peer);
-                self.settle(peer, Called::Nobody);
+            Frame::Connect { peer, pair } => {
+                match self.peers.accept(peer, &pair, &self.event_loop, &self.incoming) {
+                    Ok(pair) => self.send_frame(&Frame::Accept { peer, pair }),
+                    Err(_) => self.send_frame(&Frame::Unreachable { peer }),
+                }
             }
-            Frame::HangUp { peer } => self.lines.hung_up(peer, &self.post),
-            Frame::Broken => self.renew(),
+            Frame::Accept { peer, pair } => self.finish_connect(peer, ConnectReply::Accepted(pair)),
+            Frame::ViaHost { peer } => self.finish_connect(peer, ConnectReply::ViaHost),
+            Frame::Unreachable { peer } => {
+                self.peers.peer_lost(peer);
+                self.finish_connect(peer, ConnectReply::Unreachable);
+            }
+            Frame::Close { peer } => self.peers.closed_by_peer(peer, &self.incoming),
+            Frame::QueuePairFailed => self.renew(),
             Frame::Renewed { pair: other } => {
                 let pair = self.renewing.lock().unwrap_or_else(PoisonError::into_inner).take();
                 match pair.map(|pair| pair.connect(&other).map(|()| pair)) {
                     Some(Ok(pair)) => {
-                        self.host.set(pair);
-                        if let Some(listener) = self.post.listener() {
-                            listener.reconnected();
+                        self.host.replace(pair);
+                        if let Some(handler) = self.incoming.handler() {
+                            handler.reconnected();
                         }
                     }
                     Some(Err(_)) | None => self.lose(),
                 }
             }
-            Frame::Beat => {
-                let mut signs = self.signs.lock().unwrap_or_else(PoisonError::into_inner);
-                // If several were given meanwhile, it is the oldest that is answered.
-                signs.answered = signs.waiting.take().unwrap_or(signs.answered);
+            Frame::Heartbeat => {
+                let mut heartbeats = self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner);
+                // If several were sent meanwhile, it is the oldest that is answered.
+                heartbeats.answered = heartbeats.unanswered.take().unwrap_or(heartbeats.answered);
             }
             _ => self.lose(),
         }
     }
 
-    fn settle(&self, peer: PeerId, called: Called) {
-        self.lines.settle(peer, called, &self.station);
+    fn finish_connect(&self, peer: PeerId, reply: ConnectReply) {
+        self.peers.finish_connect(peer, reply, &self.event_loop);
     }
 
-    /// Sends a letter to somebody at the host and waits for nothing.
+    /// Sends a message to a peer at the host without waiting.
     pub(super) fn tell(&self, to: PeerId, message: &Message) -> bool {
-        !self.is_lost() && self.host.tell(letter::encode(to, 0, message))
+        !self.is_lost() && self.host.tell(encoding::encode(to, 0, message))
     }
 
     pub(super) async fn send(&self, to: PeerId, message: &Message) -> Result<(), FabricError> {
@@ -334,16 +337,16 @@ impl Client {
             return lost;
         }
         if to == self.peer {
-            return if self.post.mailbox.put(to, message.clone()) { Ok(()) } else { lost };
+            return if self.incoming.mailbox.put(to, message.clone()) { Ok(()) } else { lost };
         }
-        let bytes = letter::encode(to, 0, message);
-        let sent = match self.lines.way(to, self).await {
+        let bytes = encoding::encode(to, 0, message);
+        let sent = match self.peers.route(to, self).await {
             None => false,
-            Some(Way::Host) => self.host.send(&bytes).await,
-            Some(Way::Wire(wire)) => {
-                let sent = wire.send(&bytes).await;
+            Some(Route::Host) => self.host.send(&bytes).await,
+            Some(Route::Direct(connection)) => {
+                let sent = connection.send(&bytes).await;
                 if !sent {
-                    self.lines.give_up(to);
+                    self.peers.close_failed(to);
                 }
                 sent
             }
@@ -356,15 +359,15 @@ impl Client {
         if self.closed.swap(true, Relaxed) {
             return;
         }
-        self.say(&Frame::Bye);
+        self.send_frame(&Frame::Goodbye);
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = control.shutdown(Shutdown::Both);
     }
 }
 
 /// The thread that reads the control connection, and shows that the client is there.
-fn listen(mut control: TcpStream, client: &Weak<Client>, heartbeat: Duration) {
-    let mut beat = Instant::now();
+fn read_control(mut control: TcpStream, client: &Weak<Client>, heartbeat: Duration) {
+    let mut last_heartbeat = Instant::now();
     loop {
         // Reading would lose what came of a frame before time ran out; looking does not.
         let there = match control.peek(&mut [0]) {
@@ -378,14 +381,14 @@ fn listen(mut control: TcpStream, client: &Weak<Client>, heartbeat: Duration) {
         let Some(client) = client.upgrade() else { return };
         match there {
             Err(()) => return client.lose(),
-            Ok(Some(frame)) => client.hear(&frame),
+            Ok(Some(frame)) => client.handle_frame(&frame),
             // By then the host has given it up, too.
             Ok(None) if client.silence() > heartbeat * 3 + client.grace() => return client.lose(),
             Ok(None) => {}
         }
-        if beat.elapsed() >= heartbeat {
-            beat = Instant::now();
-            client.show_life();
+        if last_heartbeat.elapsed() >= heartbeat {
+            last_heartbeat = Instant::now();
+            client.send_heartbeat();
         }
     }
 }

@@ -9,13 +9,13 @@
 //!                                            ◄── Challenge (nonce)      if it has a secret
 //!   Proof                                    ──►
 //!                                            ◄── Welcome (queue pair, keys, proof), or Refused
-//!   Beat                                     ──► Beat                   at every heartbeat
-//!   Renew (new queue pair)                   ──► Renewed                after an error; Broken asks for it
-//!   Call, Answer, Nobody, HangUp            ◄──► passed on to the client they are for
-//!   Bye                                      ──►
+//!   Heartbeat                                ──► Heartbeat
+//!   Renew (new queue pair)                   ──► Renewed                after an error; QueuePairFailed asks for it
+//!   Connect, Accept, Unreachable, Close     ◄──► passed on to the client they are for
+//!   Goodbye                                  ──►
 //! ```
 
-use super::pair::PairInfo;
+use super::queue_pair::QueuePairInfo;
 use crate::addr::{NodeId, PeerId, RegionId};
 use crate::capability::AtomicScope;
 use std::io::{self, Read, Write};
@@ -39,7 +39,7 @@ pub(super) struct RegionInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// A client introduces itself. Of another version nothing but the version is understood.
-    Hello { version: u32, pair: PairInfo, nonce: [u8; 32], name: String },
+    Hello { version: u32, pair: QueuePairInfo, nonce: [u8; 32], name: String },
     /// The host wants to see that the client knows the secret.
     Challenge { nonce: [u8; 32] },
     /// It does.
@@ -49,25 +49,25 @@ pub(super) enum Frame {
     /// The host does not.
     Refused { text: String },
     /// A client wants a queue pair to another; the host passes it on with the caller's id.
-    Call { peer: PeerId, pair: PairInfo },
-    /// The other client's queue pair; the host passes it back with the called one's id.
-    Answer { peer: PeerId, pair: PairInfo },
-    /// The peer lives at the host: letters for it go there.
-    AtHost { peer: PeerId },
+    Connect { peer: PeerId, pair: QueuePairInfo },
+    /// The other client's queue pair; the host passes it back with that client's id.
+    Accept { peer: PeerId, pair: QueuePairInfo },
+    /// The peer is at the host: messages for it go there.
+    ViaHost { peer: PeerId },
     /// There is no such peer, or not any more.
-    Nobody { peer: PeerId },
-    /// The caller has given up its queue pair to this peer.
-    HangUp { peer: PeerId },
-    /// A sign of life, answered by another.
-    Beat,
+    Unreachable { peer: PeerId },
+    /// The caller has closed its connection to this peer.
+    Close { peer: PeerId },
+    /// Answered by another.
+    Heartbeat,
     /// The client has a new queue pair, the old one is of no more use.
-    Renew { pair: PairInfo },
+    Renew { pair: QueuePairInfo },
     /// The host's end of it.
-    Renewed { pair: PairInfo },
+    Renewed { pair: QueuePairInfo },
     /// The host's queue pair is in error: the client should come with a new one.
-    Broken,
+    QueuePairFailed,
     /// The client leaves.
-    Bye,
+    Goodbye,
 }
 
 /// How a client is let in.
@@ -80,7 +80,7 @@ pub(super) struct Welcome {
     pub(super) heartbeat_ms: u32,
     pub(super) grace_ms: u32,
     pub(super) scope: AtomicScope,
-    pub(super) pair: PairInfo,
+    pub(super) pair: QueuePairInfo,
     /// That the host knows the secret, too. Zeros without one.
     pub(super) proof: [u8; 32],
     pub(super) regions: Vec<RegionInfo>,
@@ -103,15 +103,15 @@ impl Frame {
                 body.push(2);
                 body.extend_from_slice(text.as_bytes());
             }
-            Self::Call { peer, pair } | Self::Answer { peer, pair } => {
-                body.push(if matches!(self, Self::Call { .. }) { 3 } else { 4 });
+            Self::Connect { peer, pair } | Self::Accept { peer, pair } => {
+                body.push(if matches!(self, Self::Connect { .. }) { 3 } else { 4 });
                 body.extend_from_slice(&peer.0.to_le_bytes());
                 put_pair(&mut body, pair);
             }
-            Self::AtHost { peer } | Self::Nobody { peer } | Self::HangUp { peer } => {
+            Self::ViaHost { peer } | Self::Unreachable { peer } | Self::Close { peer } => {
                 body.push(match self {
-                    Self::AtHost { .. } => 5,
-                    Self::Nobody { .. } => 6,
+                    Self::ViaHost { .. } => 5,
+                    Self::Unreachable { .. } => 6,
                     _ => 7,
                 });
                 body.extend_from_slice(&peer.0.to_le_bytes());
@@ -124,9 +124,9 @@ impl Frame {
                 body.push(if matches!(self, Self::Renew { .. }) { 10 } else { 11 });
                 put_pair(&mut body, pair);
             }
-            Self::Beat => body.push(12),
-            Self::Broken => body.push(13),
-            Self::Bye => body.push(14),
+            Self::Heartbeat => body.push(12),
+            Self::QueuePairFailed => body.push(13),
+            Self::Goodbye => body.push(14),
         }
         let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
         bytes.extend_from_slice(&body);
@@ -139,11 +139,11 @@ impl Frame {
         from.read_exact(&mut length)?;
         let length = u32::from_le_bytes(length) as usize;
         if length == 0 || length > MAX_FRAME {
-            return Err(nonsense());
+            return Err(malformed());
         }
         let mut body = vec![0; length];
         from.read_exact(&mut body)?;
-        Self::decode(&body).ok_or_else(nonsense)
+        Self::decode(&body).ok_or_else(malformed)
     }
 
     fn decode(body: &[u8]) -> Option<Self> {
@@ -154,25 +154,30 @@ impl Frame {
                 let version = rest.u32()?;
                 if version != VERSION {
                     rest.0 = &[];
-                    Self::Hello { version, pair: PairInfo::default(), nonce: [0; 32], name: String::new() }
+                    Self::Hello {
+                        version,
+                        pair: QueuePairInfo::default(),
+                        nonce: [0; 32],
+                        name: String::new(),
+                    }
                 } else {
                     Self::Hello { version, pair: rest.pair()?, nonce: rest.take()?, name: rest.text() }
                 }
             }
             1 => Self::Welcome(Box::new(Welcome::take(&mut rest)?)),
             2 => Self::Refused { text: rest.text() },
-            3 => Self::Call { peer: rest.peer()?, pair: rest.pair()? },
-            4 => Self::Answer { peer: rest.peer()?, pair: rest.pair()? },
-            5 => Self::AtHost { peer: rest.peer()? },
-            6 => Self::Nobody { peer: rest.peer()? },
-            7 => Self::HangUp { peer: rest.peer()? },
+            3 => Self::Connect { peer: rest.peer()?, pair: rest.pair()? },
+            4 => Self::Accept { peer: rest.peer()?, pair: rest.pair()? },
+            5 => Self::ViaHost { peer: rest.peer()? },
+            6 => Self::Unreachable { peer: rest.peer()? },
+            7 => Self::Close { peer: rest.peer()? },
             8 => Self::Challenge { nonce: rest.take()? },
             9 => Self::Proof { proof: rest.take()? },
             10 => Self::Renew { pair: rest.pair()? },
             11 => Self::Renewed { pair: rest.pair()? },
-            12 => Self::Beat,
-            13 => Self::Broken,
-            14 => Self::Bye,
+            12 => Self::Heartbeat,
+            13 => Self::QueuePairFailed,
+            14 => Self::Goodbye,
             _ => return None,
         };
         rest.0.is_empty().then_some(frame)
@@ -228,11 +233,11 @@ pub(super) fn version_name(version: u32) -> String {
     }
 }
 
-fn nonsense() -> io::Error {
+fn malformed() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "this is not the control connection of a lock space over RDMA")
 }
 
-fn put_pair(body: &mut Vec<u8>, pair: &PairInfo) {
+fn put_pair(body: &mut Vec<u8>, pair: &QueuePairInfo) {
     body.extend_from_slice(&pair.number.to_le_bytes());
     body.extend_from_slice(&pair.psn.to_le_bytes());
     body.extend_from_slice(&pair.lid.to_le_bytes());
@@ -271,9 +276,9 @@ impl Fields<'_> {
         self.u32().filter(|peer| *peer != 0).map(PeerId)
     }
 
-    fn pair(&mut self) -> Option<PairInfo> {
+    fn pair(&mut self) -> Option<QueuePairInfo> {
         let (number, psn, lid) = (self.u32()?, self.u32()?, self.u16()?);
-        Some(PairInfo { number, psn, lid, gid: self.take()? })
+        Some(QueuePairInfo { number, psn, lid, gid: self.take()? })
     }
 }
 
@@ -283,7 +288,7 @@ mod tests {
 
     #[test]
     fn every_frame_comes_back_as_it_was_and_a_cut_one_is_refused() {
-        let pair = PairInfo { number: 17, psn: 0xab_cdef, lid: 3, gid: [7; 16] };
+        let pair = QueuePairInfo { number: 17, psn: 0xab_cdef, lid: 3, gid: [7; 16] };
         let (peer, region) = (PeerId::client(5), RegionId(2));
         let regions = vec![RegionInfo { node: NodeId(1), region, addr: 1 << 40, key: 9, bytes: 4096 }; 2];
         let welcome = Welcome {
@@ -304,15 +309,15 @@ mod tests {
             Frame::Welcome(Box::new(welcome)),
             Frame::Renew { pair },
             Frame::Renewed { pair },
-            Frame::Beat,
-            Frame::Broken,
-            Frame::Bye,
-            Frame::Refused { text: "the house is full".to_owned() },
-            Frame::Call { peer, pair },
-            Frame::Answer { peer, pair },
-            Frame::AtHost { peer },
-            Frame::Nobody { peer },
-            Frame::HangUp { peer },
+            Frame::Heartbeat,
+            Frame::QueuePairFailed,
+            Frame::Goodbye,
+            Frame::Refused { text: "no room".to_owned() },
+            Frame::Connect { peer, pair },
+            Frame::Accept { peer, pair },
+            Frame::ViaHost { peer },
+            Frame::Unreachable { peer },
+            Frame::Close { peer },
         ] {
             let mut bytes = Vec::new();
             frame.write(&mut bytes).unwrap();

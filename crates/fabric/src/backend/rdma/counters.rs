@@ -22,7 +22,7 @@ pub fn port_counters(device: &str, port: u8) -> BTreeMap<String, u64> {
 /// Work requests that this process has posted.
 pub(super) static POSTED: AtomicU64 = AtomicU64::new(0);
 
-/// How many work requests this process has posted so far, by hosts and clients, verbs and letters: what a cycle of something
+/// How many work requests this process has posted so far, by hosts and clients, verbs and messages: what a cycle of something
 /// costs is the difference.
 pub fn posted() -> u64 {
     POSTED.load(Relaxed)

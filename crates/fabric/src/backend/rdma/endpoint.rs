@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::station::CHUNK;
+use super::event_loop::CHUNK;
 
 /// One client of an [`RdmaHost`](super::RdmaHost).
 ///
@@ -32,13 +32,13 @@ use super::station::CHUNK;
 #[derive(Clone, Debug)]
 pub struct RdmaEndpoint {
     client: Arc<Client>,
-    _owner: Arc<Owner>,
+    _close: Arc<CloseOnDrop>,
 }
 
 #[derive(Debug)]
-struct Owner(Arc<Client>);
+struct CloseOnDrop(Arc<Client>);
 
-impl Drop for Owner {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -51,12 +51,7 @@ impl RdmaEndpoint {
     /// If there is no device, or the host cannot be reached or refuses.
     pub fn connect(host: SocketAddr, options: RdmaOptions) -> Result<Self, RdmaConnectError> {
         let client = Client::connect(host, options)?;
-        Ok(Self { _owner: Arc::new(Owner(Arc::clone(&client))), client })
-    }
-
-    /// Compare-and-swaps that emulated verbs had to repeat so far.
-    pub fn emulation_retries(&self) -> u64 {
-        self.client.retries.load(Relaxed)
+        Ok(Self { _close: Arc::new(CloseOnDrop(Arc::clone(&client))), client })
     }
 
     /// Whether the host is gone, or has expelled this client.
@@ -67,7 +62,7 @@ impl RdmaEndpoint {
     /// Puts the queue pair to the host into the error state, as a NIC does when something goes wrong: for tests of what comes
     /// after.
     pub fn break_queue_pair(&self) {
-        self.client.host.break_it();
+        self.client.host.break_queue_pair();
     }
 
     /// How often the queue pair to the host had to be replaced.
@@ -77,13 +72,13 @@ impl RdmaEndpoint {
 
     /// What went wrong last, if anything did: the device, and what to do about it.
     pub fn last_fault(&self) -> Option<String> {
-        let fault: Fault = self.client.station().fault()?;
-        Some(format!("{} port {}: {fault}", self.device(), self.client.station().device().port))
+        let fault: Fault = self.client.event_loop().fault()?;
+        Some(format!("{} port {}: {fault}", self.device(), self.client.event_loop().device().port))
     }
 
     /// The device that is used.
     pub fn device(&self) -> &str {
-        &self.client.station().device().name
+        &self.client.event_loop().device().name
     }
 
     /// Whether the host lends `bytes` bytes on each of `nodes` nodes.
@@ -106,7 +101,7 @@ impl RdmaEndpoint {
         Ok(())
     }
 
-    /// Executes `batch` like `go`, but nobody wants to know what came of it, and nobody waits for room: `false` if there is
+    /// Executes `batch` like `go`, but without waiting for the outcome or for a free slot: `false` if there is
     /// none, or no queue pair, or the NIC does not have such verbs; then nothing has happened. Verbs that are issued later come
     /// after it, unless the queue pair fails in between ([`renewals`](Self::renewals)).
     pub fn post<B: Batch>(&self, batch: B) -> bool {
@@ -117,7 +112,7 @@ impl RdmaEndpoint {
         });
         let works: Option<Vec<_>> = verbs.iter().map(|verb| self.work(verb)).collect();
         !self.is_lost()
-            && works.is_some_and(|works| works.len() <= CHUNK && self.client.host.batch_unheard(&works))
+            && works.is_some_and(|works| works.len() <= CHUNK && self.client.host.post_batch(&works))
     }
 
     /// Bytes that the host lends in a region.
@@ -126,12 +121,12 @@ impl RdmaEndpoint {
         self.client.regions().iter().find(here).map_or(0, |region| region.bytes)
     }
 
-    /// How long ago the last sign of life was given that the host has answered. It knows that this client was there then.
+    /// How long ago the last heartbeat was sent that the host has answered.
     pub fn acknowledged(&self) -> Duration {
         self.client.acknowledged()
     }
 
-    /// Sends `message` to somebody at the host and waits for nothing, not even for room: what cannot leave at once is kept in
+    /// Sends `message` to a peer at the host without waiting, not even for a free slot: what cannot leave at once is kept in
     /// order. What was told before the queue pair failed may not have arrived.
     ///
     /// # Errors
@@ -140,9 +135,9 @@ impl RdmaEndpoint {
         if self.client.tell(to, message) { Ok(()) } else { Err(FabricError::PeerLost(to)) }
     }
 
-    /// Calls `listener` with every message from now on, instead of keeping them for `recv`. Only the first counts.
-    pub fn set_handler(&self, listener: Weak<dyn SessionHandler>) {
-        self.client.post.set_handler(listener);
+    /// Calls `handler` with every message from now on, instead of keeping them for `recv`. Only the first counts.
+    pub fn set_handler(&self, handler: Weak<dyn SessionHandler>) {
+        self.client.incoming.set_handler(handler);
     }
 
     /// How long nothing has come from the host. It says something at every heartbeat.
@@ -265,7 +260,6 @@ impl RdmaEndpoint {
             if found == seen {
                 return Ok(seen);
             }
-            self.client.retries.fetch_add(1, Relaxed);
             seen = found;
         }
     }
@@ -326,7 +320,7 @@ impl Endpoint for RdmaEndpoint {
         deadline: Deadline,
         pick: impl FnMut(PeerId, &Message) -> Option<T>,
     ) -> impl Future<Output = Option<T>> {
-        Receive::new(&self.client.post.mailbox, &self.client.clock, deadline, pick)
+        Receive::new(&self.client.incoming.mailbox, &self.client.clock, deadline, pick)
     }
 
     /// The host's clock as it was when the client came, kept going by this machine's own.

@@ -35,7 +35,7 @@ impl fmt::Display for Fault {
             ib::IBV_WC_RETRY_EXC_ERR => {
                 "the other side's NIC does not answer: is its port up (`rdma link`), and is there a route to it?"
             }
-            ib::IBV_WC_RNR_RETRY_EXC_ERR => "the other side takes no letters: it hangs or is overloaded",
+            ib::IBV_WC_RNR_RETRY_EXC_ERR => "the other side takes no messages: it hangs or is overloaded",
             ib::IBV_WC_LOC_PROT_ERR | ib::IBV_WC_LOC_ACCESS_ERR => {
                 "this side's own buffer was not registered"
             }

@@ -4,7 +4,7 @@
 //! `<infiniband/verbs.h>`. Objects that the library allocates are declared as far as they are read here; structs that it
 //! fills in or reads are declared whole. A test holds sizes, offsets and constants against the real header.
 //!
-//! This file declares and does not decide: whoever calls one of the functions keeps the library's rules.
+//! This file declares and does not decide: callers keep the library's rules.
 
 #![allow(unsafe_code, non_camel_case_types)]
 

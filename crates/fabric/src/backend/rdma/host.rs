@@ -1,21 +1,21 @@
-//! The host: lends its lock memory to remote clients, one protection domain, queue pair and set of keys for each, and
-//! brings clients together that want to talk.
+//! The host: registers its lock memory for remote clients, with a protection domain, queue pair and set of keys for each, and
+//! passes on the frames by which clients connect to each other.
 //!
-//! A client that is gone, or is expelled, is **fenced** before anybody hears of it: its queue pair is destroyed and its
+//! A client that is gone, or is expelled, is **fenced** before its end is reported: its queue pair is destroyed and its
 //! keys are revoked, so that a verb of its that is still under way finds nothing to act on.
 
 #![allow(unsafe_code)]
 
 use super::client::RdmaConnectError;
+use super::connection::Connection;
 use super::control::{Frame, RegionInfo, Welcome};
 use super::device::{Device, DeviceChoice, DeviceError};
-use super::guest::{Desk, Guest, Inbox};
-use super::hello::{self, Guested};
+use super::event_loop::EventLoop;
+use super::handshake::{self, ClientHello};
 use super::local::RdmaLocal;
-use super::reception::Reception;
-use super::station::Station;
-use super::verbs::Lent;
-use super::wire::Wire;
+use super::remote_client::{MessageSource, RemoteClient, RemoteClientHandler};
+use super::service::RdmaService;
+use super::verbs::RemoteMemory;
 use crate::addr::{NodeId, PeerId};
 use crate::backend::clock::Clock;
 use crate::backend::inproc::InProc;
@@ -51,7 +51,7 @@ pub struct HostOptions {
     pub heartbeat: Duration,
     /// How long a client may be silent after three missed heartbeats before it is fenced.
     pub grace: Duration,
-    /// A secret that clients must know. It keeps strangers from being let in; it does nothing against those who can forge
+    /// A secret that clients must know. It keeps unauthenticated clients out; it does nothing against hosts that can forge
     /// packets of others.
     pub secret: Option<Secret>,
     /// Which run of the host this is.
@@ -82,17 +82,17 @@ pub struct RdmaHost {
 }
 
 struct Inner {
-    guests: Mutex<HashMap<PeerId, Arc<Guest>>>,
+    clients: Mutex<HashMap<PeerId, Arc<RemoteClient>>>,
     device: Arc<Device>,
     fabric: InProc,
     /// Roles that want to hear of departures.
-    hearers: Vec<PeerId>,
+    departure_roles: Vec<PeerId>,
     scope: AtomicScope,
     next: AtomicUsize,
     options: HostOptions,
     on_lost: OnLost,
-    /// Who receives clients, if not the fabric's roles and local clients.
-    reception: Option<Arc<dyn Reception>>,
+    /// What messages go to, if not the fabric's roles and local clients.
+    service: Option<Arc<dyn RdmaService>>,
     closing: AtomicBool,
 }
 
@@ -115,30 +115,32 @@ impl RdmaHost {
         on_lost: impl Fn(PeerId) + Send + Sync + 'static,
     ) -> Result<Self, RdmaConnectError> {
         let hears = roles.iter().enumerate().filter(|(_, role)| role.wants_departures());
-        let hearers = hears.map(|(index, _)| PeerId::role(index)).collect();
+        let departure_roles = hears.map(|(index, _)| PeerId::role(index)).collect();
         let cpus = options.first_client > 0 || !roles.is_empty();
-        Self::open(fabric, options, None, cpus, hearers, Box::new(on_lost), |fabric| fabric.serve(roles))
+        Self::open(fabric, options, None, cpus, departure_roles, Box::new(on_lost), |fabric| {
+            fabric.serve(roles)
+        })
     }
 
-    /// Receives clients for `reception`, which speaks with them by letters. What it does not [lend](Reception::memory) is not
+    /// Receives clients for `service`, which speaks with them by messages. What it does not [lend](RdmaService::memory) is not
     /// registered, and no client can reach it by itself.
     ///
     /// # Errors
-    /// If there is no device, or the address cannot be listened at, or strangers could reach it and there is no secret.
-    pub fn receive(reception: Arc<dyn Reception>, options: HostOptions) -> Result<Self, RdmaConnectError> {
+    /// If there is no device, or the address cannot be listened at, or other machines could reach it and there is no secret.
+    pub fn serve(service: Arc<dyn RdmaService>, options: HostOptions) -> Result<Self, RdmaConnectError> {
         if !options.listen.ip().to_canonical().is_loopback() && options.secret.is_none() {
             return Err(RdmaConnectError::Exposed(options.listen));
         }
         let nothing = InProc::new(0, 0);
-        Self::open(nothing, options, Some(reception), true, vec![], Box::new(|_| {}), |_| {})
+        Self::open(nothing, options, Some(service), true, vec![], Box::new(|_| {}), |_| {})
     }
 
     fn open(
         fabric: InProc,
         options: HostOptions,
-        reception: Option<Arc<dyn Reception>>,
+        service: Option<Arc<dyn RdmaService>>,
         cpus: bool,
-        hearers: Vec<PeerId>,
+        departure_roles: Vec<PeerId>,
         on_lost: OnLost,
         begin: impl FnOnce(&InProc),
     ) -> Result<Self, RdmaConnectError> {
@@ -150,21 +152,21 @@ impl RdmaHost {
         let scope = if cpus && !device.global_atomics { AtomicScope::Nic } else { AtomicScope::Global };
         begin(&fabric);
         let inner = Arc::new(Inner {
-            guests: Mutex::default(),
+            clients: Mutex::default(),
             device,
             fabric,
-            hearers,
+            departure_roles,
             scope,
             next: AtomicUsize::new(options.first_client),
             options,
             on_lost,
-            reception,
+            service,
             closing: AtomicBool::new(false),
         });
-        let door = Arc::downgrade(&inner);
+        let weak = Arc::downgrade(&inner);
         let started = std::thread::Builder::new()
-            .name("lockwright-rdma-door".to_owned())
-            .spawn(move || accept(&listener, &door));
+            .name("lockwright-rdma-accept".to_owned())
+            .spawn(move || accept(&listener, &weak));
         started.map_err(failed)?;
         Ok(Self { inner, address })
     }
@@ -202,23 +204,23 @@ impl RdmaHost {
     /// Puts the queue pair of `peer` into the error state, as a NIC does when something goes wrong: for tests of what comes
     /// after. `false` if there is no such client.
     pub fn break_queue_pair(&self, peer: PeerId) -> bool {
-        self.inner.guest(peer).map(|guest| guest.wire.break_it()).is_some()
+        self.inner.client(peer).map(|client| client.connection.break_queue_pair()).is_some()
     }
 
     /// Revokes the keys of `peer`, who is not told: for tests of what comes after. `false` if there is no such client.
     pub fn revoke_keys(&self, peer: PeerId) -> bool {
-        self.inner.guest(peer).map(|guest| guest.revoke()).is_some()
+        self.inner.client(peer).map(|client| client.revoke()).is_some()
     }
 }
 
 impl Drop for RdmaHost {
     fn drop(&mut self) {
         self.inner.closing.store(true, Relaxed);
-        let peers: Vec<_> = self.inner.guests().keys().copied().collect();
+        let peers: Vec<_> = self.inner.clients().keys().copied().collect();
         for peer in peers {
             self.inner.lose(peer, SessionEnd::Lost);
         }
-        // Wakes the door so that it sees that all is over.
+        // Wakes the accepting thread so that it sees that the host is closing.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -227,54 +229,56 @@ fn accept(listener: &TcpListener, inner: &Weak<Inner>) {
     for control in listener.incoming() {
         let Some(inner) = inner.upgrade().filter(|inner| !inner.closing.load(Relaxed)) else { return };
         let Ok(control) = control else {
-            // Out of file descriptors, most likely: a client has to hang up first.
+            // Out of file descriptors, most likely: a client has to disconnect first.
             std::thread::sleep(Duration::from_millis(20));
             continue;
         };
         let serve = move || {
-            // Whatever a stranger does wrong ends its own connection only.
-            let _ = inner.serve(control);
+            // A malformed handshake ends its own connection only.
+            let _ = inner.serve_client(control);
         };
-        let _ = std::thread::Builder::new().name("lockwright-rdma-guest".to_owned()).spawn(serve);
+        let _ = std::thread::Builder::new().name("lockwright-rdma-client".to_owned()).spawn(serve);
     }
 }
 
 impl Inner {
-    fn guests(&self) -> MutexGuard<'_, HashMap<PeerId, Arc<Guest>>> {
-        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+    fn clients(&self) -> MutexGuard<'_, HashMap<PeerId, Arc<RemoteClient>>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn guest(&self, peer: PeerId) -> Option<Arc<Guest>> {
-        self.guests().get(&peer).cloned()
+    fn client(&self, peer: PeerId) -> Option<Arc<RemoteClient>> {
+        self.clients().get(&peer).cloned()
     }
 
     /// One client, from its hello to its end.
-    fn serve(self: Arc<Self>, mut control: TcpStream) -> io::Result<()> {
+    fn serve_client(self: Arc<Self>, mut control: TcpStream) -> io::Result<()> {
         control.set_nodelay(true)?;
         control.set_read_timeout(Some(self.options.handshake))?;
         control.set_write_timeout(Some(self.options.handshake))?;
-        let Some(guested) = hello::meet(&mut control, self.options.secret.as_ref())? else { return Ok(()) };
-        let (peer, guest) = match self.admit(&guested, &control) {
+        let Some(hello) = handshake::accept(&mut control, self.options.secret.as_ref())? else {
+            return Ok(());
+        };
+        let (peer, client) = match self.admit(&hello, &control) {
             Ok(admitted) => admitted,
             Err(text) => return Frame::Refused { text }.write(&mut control),
         };
         // Silent for longer, it is gone.
         control.set_read_timeout(Some(self.options.heartbeat * 3 + self.options.grace))?;
-        let carrier = Arc::clone(&guest);
+        let sender = Arc::clone(&client);
         std::thread::Builder::new()
-            .name("lockwright-rdma-carrier".to_owned())
-            .spawn(move || carrier.carry())?;
+            .name("lockwright-rdma-send".to_owned())
+            .spawn(move || sender.send_messages())?;
         let mut how = SessionEnd::Lost;
         while let Ok(frame) = Frame::read(&mut control) {
-            if frame == Frame::Bye {
+            if frame == Frame::Goodbye {
                 how = SessionEnd::Goodbye;
             }
-            if !self.hear(peer, &guest, &frame) {
+            if !self.handle_frame(peer, &client, &frame) {
                 break;
             }
         }
-        // Its id may be somebody else's by now.
-        if self.guest(peer).is_some_and(|now| Arc::ptr_eq(&now, &guest)) {
+        // Its id may be that of a newer client by now.
+        if self.client(peer).is_some_and(|now| Arc::ptr_eq(&now, &client)) {
             self.lose(peer, how);
         }
         Ok(())
@@ -282,76 +286,75 @@ impl Inner {
 
     fn admit(
         self: &Arc<Self>,
-        guested: &Guested,
+        hello: &ClientHello,
         control: &TcpStream,
-    ) -> Result<(PeerId, Arc<Guest>), String> {
+    ) -> Result<(PeerId, Arc<RemoteClient>), String> {
         let full = || "it has no room for another client".to_owned();
-        if self.guests().len() >= self.options.max_clients {
+        if self.clients().len() >= self.options.max_clients {
             return Err(full());
         }
-        let peer = match &self.reception {
-            Some(reception) => reception.admit(&guested.name).ok_or_else(full)?,
+        let peer = match &self.service {
+            Some(service) => service.admit(&hello.name).ok_or_else(full)?,
             None => PeerId::client(self.next.fetch_add(1, Relaxed)),
         };
-        let made = self.make(peer, guested, control).map_err(|error| error.to_string());
-        if let (Err(_), Some(reception)) = (&made, &self.reception) {
-            reception.on_lost(peer, SessionEnd::Lost);
+        let made = self.make(peer, hello, control).map_err(|error| error.to_string());
+        if let (Err(_), Some(service)) = (&made, &self.service) {
+            service.on_lost(peer, SessionEnd::Lost);
         }
-        made.map(|guest| (peer, guest))
+        made.map(|client| (peer, client))
     }
 
     fn make(
         self: &Arc<Self>,
         peer: PeerId,
-        guested: &Guested,
+        hello: &ClientHello,
         control: &TcpStream,
-    ) -> Result<Arc<Guest>, DeviceError> {
-        let post = Arc::downgrade(self);
-        // A letter for a role or a local client, or for the reception; one for nobody is dropped.
+    ) -> Result<Arc<RemoteClient>, DeviceError> {
+        let host = Arc::downgrade(self);
+        // A message for a role or a local client, or for the service; one for nobody is dropped.
         let deliver = move |to: PeerId, message: Message| {
-            let Some(inner) = post.upgrade() else { return };
-            match &inner.reception {
-                Some(reception) => reception.deliver(peer, to, &message),
+            let Some(inner) = host.upgrade() else { return };
+            match &inner.service {
+                Some(service) => service.deliver(peer, to, &message),
                 None => drop(inner.fabric.post(peer, to, message)),
             }
         };
-        let post = Arc::downgrade(self);
+        let host = Arc::downgrade(self);
         let settle = move || {
-            let inner = post.upgrade();
-            inner
-                .iter()
-                .filter_map(|inner| inner.reception.as_ref())
-                .for_each(|reception| reception.settle());
+            let inner = host.upgrade();
+            inner.iter().filter_map(|inner| inner.service.as_ref()).for_each(|service| service.settle());
         };
         let known = Arc::<OnceLock<_>>::default();
-        let (station, keeper) =
-            Station::open(&self.device, Box::new(Desk { deliver, settle, guest: Arc::clone(&known) }))?;
-        let inbox = match &self.reception {
-            Some(_) => Inbox::Own(Arc::default(), Clock::new()),
-            None => Inbox::InProc(self.fabric.endpoint(peer)),
+        let (event_loop, thread) = EventLoop::open(
+            &self.device,
+            Box::new(RemoteClientHandler { deliver, settle, client: Arc::clone(&known) }),
+        )?;
+        let source = match &self.service {
+            Some(_) => MessageSource::Service(Arc::default(), Clock::new()),
+            None => MessageSource::InProc(self.fabric.endpoint(peer)),
         };
-        let memory = self.reception.as_ref().and_then(|reception| reception.memory(peer));
-        let (mut lent, mut regions) = (Vec::new(), Vec::new());
+        let memory = self.service.as_ref().and_then(|service| service.memory(peer));
+        let (mut registered, mut regions) = (Vec::new(), Vec::new());
         for (node, region, start, bytes) in memory.as_deref().unwrap_or(&self.fabric).places() {
-            // SAFETY: the memory belongs to the fabric's regions, which `inbox` keeps as long as the guest lives, or to those
-            // of `memory`, which the guest keeps itself; they are only ever reached as atomics.
-            let piece = unsafe { Lent::new(&station.base.domain, start, bytes as usize) }?;
+            // SAFETY: the memory belongs to the fabric's regions, which `source` keeps as long as the client lives, or to those
+            // of `memory`, which the client keeps itself; they are only ever reached as atomics.
+            let piece = unsafe { RemoteMemory::new(&event_loop.base.domain, start, bytes as usize) }?;
             let (addr, key) = piece.key();
             regions.push(RegionInfo { node, region, addr, key, bytes });
-            lent.push(piece);
+            registered.push(piece);
         }
-        let pair = station.pair(true)?;
-        pair.connect(&guested.pair)?;
+        let pair = event_loop.queue_pair(true)?;
+        pair.connect(&hello.pair)?;
         let system = |error| DeviceError::System {
             what: "greeting a client",
             device: self.device.name.clone(),
             error,
         };
         let control = control.try_clone().map_err(system)?;
-        let now_ns = match (&inbox, &memory) {
+        let now_ns = match (&source, &memory) {
             (_, Some(memory)) => memory.now().0,
-            (Inbox::InProc(ep), None) => ep.clock().now().0,
-            (Inbox::Own(_, clock), None) => clock.now().0,
+            (MessageSource::InProc(ep), None) => ep.clock().now().0,
+            (MessageSource::Service(_, clock), None) => clock.now().0,
         };
         let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         let welcome = Welcome {
@@ -362,59 +365,59 @@ impl Inner {
             grace_ms: ms(self.options.grace),
             scope: if memory.is_some() { AtomicScope::Global } else { self.scope },
             pair: pair.info,
-            proof: guested.proof,
+            proof: hello.proof,
             regions,
         };
-        if let (Some(reception), Inbox::Own(mailbox, _)) = (&self.reception, &inbox) {
+        if let (Some(service), MessageSource::Service(mailbox, _)) = (&self.service, &source) {
             let mailbox: Arc<Mailbox> = Arc::clone(mailbox);
             // The carrier is woken once all that is said together is there.
             let put =
                 move |from, message| mailbox.put_quietly(from, message).map(tcp::wake_coalesced).is_some();
-            reception.attach(peer, tcp::Inbox::new(put));
+            service.attach(peer, tcp::Inbox::new(put));
         }
-        let guest = Arc::new(Guest {
-            wire: Wire::new(&station, pair),
-            lent: Mutex::new(lent),
-            station,
-            _keeper: keeper,
+        let client = Arc::new(RemoteClient {
+            connection: Connection::new(&event_loop, pair),
+            regions: Mutex::new(registered),
+            event_loop,
+            _thread: thread,
             control: Mutex::new(control),
-            inbox,
+            source,
             _memory: memory,
             gone: AtomicBool::new(false),
         });
-        let _ = known.set(Arc::downgrade(&guest));
-        // Known before it is greeted: its first letter may come at once.
-        self.guests().insert(peer, Arc::clone(&guest));
-        guest.say(&Frame::Welcome(Box::new(welcome)));
-        Ok(guest)
+        let _ = known.set(Arc::downgrade(&client));
+        // Known before it is greeted: its first message may come at once.
+        self.clients().insert(peer, Arc::clone(&client));
+        client.send_frame(&Frame::Welcome(Box::new(welcome)));
+        Ok(client)
     }
 
     /// A frame from `peer`; `false` if it makes no sense.
-    fn hear(&self, peer: PeerId, guest: &Guest, frame: &Frame) -> bool {
+    fn handle_frame(&self, peer: PeerId, client: &RemoteClient, frame: &Frame) -> bool {
         match *frame {
-            Frame::Call { peer: called, pair } => match self.guest(called) {
-                Some(other) => other.say(&Frame::Call { peer, pair }),
-                None if self.fabric.knows(called) => guest.say(&Frame::AtHost { peer: called }),
-                None => guest.say(&Frame::Nobody { peer: called }),
+            Frame::Connect { peer: called, pair } => match self.client(called) {
+                Some(other) => other.send_frame(&Frame::Connect { peer, pair }),
+                None if self.fabric.knows(called) => client.send_frame(&Frame::ViaHost { peer: called }),
+                None => client.send_frame(&Frame::Unreachable { peer: called }),
             },
-            Frame::Answer { peer: caller, pair } => {
-                if let Some(caller) = self.guest(caller) {
-                    caller.say(&Frame::Answer { peer, pair });
+            Frame::Accept { peer: caller, pair } => {
+                if let Some(caller) = self.client(caller) {
+                    caller.send_frame(&Frame::Accept { peer, pair });
                 }
             }
-            Frame::Nobody { peer: caller } => {
-                if let Some(caller) = self.guest(caller) {
-                    caller.say(&Frame::Nobody { peer });
+            Frame::Unreachable { peer: caller } => {
+                if let Some(caller) = self.client(caller) {
+                    caller.send_frame(&Frame::Unreachable { peer });
                 }
             }
-            Frame::HangUp { peer: other } => {
-                if let Some(other) = self.guest(other) {
-                    other.say(&Frame::HangUp { peer });
+            Frame::Close { peer: other } => {
+                if let Some(other) = self.client(other) {
+                    other.send_frame(&Frame::Close { peer });
                 }
             }
-            Frame::Beat => guest.say(&Frame::Beat),
-            Frame::Renew { pair } => match guest.renew(&pair) {
-                Some(pair) => guest.say(&Frame::Renewed { pair }),
+            Frame::Heartbeat => client.send_frame(&Frame::Heartbeat),
+            Frame::Renew { pair } => match client.renew(&pair) {
+                Some(pair) => client.send_frame(&Frame::Renewed { pair }),
                 None => return false,
             },
             _ => return false,
@@ -424,20 +427,20 @@ impl Inner {
 
     /// Fences `peer` and tells everybody who wants to know. `false` if it is gone already.
     fn lose(&self, peer: PeerId, how: SessionEnd) -> bool {
-        let Some(guest) = self.guests().remove(&peer) else { return false };
-        guest.fence();
-        for role in &self.hearers {
+        let Some(client) = self.clients().remove(&peer) else { return false };
+        client.fence();
+        for role in &self.departure_roles {
             self.fabric.post(peer, *role, Message { kind: Message::DEPARTED, ..Message::default() });
         }
         (self.on_lost)(peer);
         // When the whole host goes, clients have not left: they may come back to the next one.
-        if let Some(reception) = self.reception.as_ref().filter(|_| !self.closing.load(Relaxed)) {
-            reception.on_lost(peer, how);
+        if let Some(service) = self.service.as_ref().filter(|_| !self.closing.load(Relaxed)) {
+            service.on_lost(peer, how);
         }
-        // Whoever has letters for it under way need not wait until the NIC gives up on them.
-        let others: Vec<_> = self.guests().values().cloned().collect();
+        // Clients with messages to it in flight need not wait until the NIC gives up on them.
+        let others: Vec<_> = self.clients().values().cloned().collect();
         for other in others {
-            other.say(&Frame::Nobody { peer });
+            other.send_frame(&Frame::Unreachable { peer });
         }
         true
     }

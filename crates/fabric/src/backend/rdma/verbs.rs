@@ -1,4 +1,4 @@
-//! Owned verbs objects: protection domain, registered memory, completion queue, shared receive queue. Queue pairs are in `pair.rs`.
+//! Owned verbs objects: protection domain, registered memory, completion queue, shared receive queue. Queue pairs are in `queue_pair.rs`.
 //!
 //! Each object holds what it was made on, so that nothing is destroyed before what is built upon it.
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Completions that are taken at once.
-pub(super) const HANDFUL: usize = 32;
+pub(super) const POLL_BATCH: usize = 32;
 
 /// Words of a page.
 const PAGE_WORDS: usize = 512;
@@ -27,16 +27,16 @@ macro_rules! any_thread {
         )+
     };
 }
-any_thread!(Domain Buffer Lent Queue Shared);
+any_thread!(ProtectionDomain Buffer RemoteMemory CompletionQueue SharedReceiveQueue);
 
 /// A protection domain.
 #[derive(Debug)]
-pub(super) struct Domain {
+pub(super) struct ProtectionDomain {
     pub(super) device: Arc<Device>,
     pub(super) pd: NonNull<ib::ibv_pd>,
 }
 
-impl Domain {
+impl ProtectionDomain {
     pub(super) fn new(device: &Arc<Device>) -> Result<Arc<Self>, DeviceError> {
         // SAFETY: an open context.
         let pd = NonNull::new(unsafe { (device.verbs.ibv_alloc_pd)(device.context.as_ptr()) });
@@ -65,7 +65,7 @@ impl Domain {
     }
 }
 
-impl Drop for Domain {
+impl Drop for ProtectionDomain {
     fn drop(&mut self) {
         // SAFETY: everything made in it holds an `Arc` of this.
         unsafe { (self.verbs().ibv_dealloc_pd)(self.pd.as_ptr()) };
@@ -77,19 +77,19 @@ impl Drop for Domain {
 #[repr(C, align(4096))]
 struct Page([AtomicU64; PAGE_WORDS]);
 
-/// Memory of this process that its own NIC reads and writes: results, letters.
+/// Memory of this process that its own NIC reads and writes: results, messages.
 ///
 /// Its words are atomics. To read what the NIC is still writing gives old or new words, and is no data race.
 #[derive(Debug)]
 pub(super) struct Buffer {
-    domain: Arc<Domain>,
+    domain: Arc<ProtectionDomain>,
     mr: NonNull<ib::ibv_mr>,
     pages: Box<[Page]>,
 }
 
 impl Buffer {
     /// At least `bytes` bytes, all zero.
-    pub(super) fn new(domain: &Arc<Domain>, bytes: usize) -> Result<Self, DeviceError> {
+    pub(super) fn new(domain: &Arc<ProtectionDomain>, bytes: usize) -> Result<Self, DeviceError> {
         let count = bytes.div_ceil(size_of::<Page>()).max(1);
         let pages: Box<[Page]> =
             (0..count).map(|_| Page([const { AtomicU64::new(0) }; PAGE_WORDS])).collect();
@@ -142,19 +142,19 @@ impl Drop for Buffer {
 
 /// Lock memory that one remote client may read, write and change atomically.
 #[derive(Debug)]
-pub(super) struct Lent {
-    domain: Arc<Domain>,
+pub(super) struct RemoteMemory {
+    domain: Arc<ProtectionDomain>,
     mr: NonNull<ib::ibv_mr>,
     start: u64,
 }
 
-impl Lent {
+impl RemoteMemory {
     /// Lends `bytes` bytes from `start` on.
     ///
     /// # Safety
     /// They stay where they are until this is dropped, and this process reaches them by atomics only.
     pub(super) unsafe fn new(
-        domain: &Arc<Domain>,
+        domain: &Arc<ProtectionDomain>,
         start: NonNull<u8>,
         bytes: usize,
     ) -> Result<Self, DeviceError> {
@@ -174,22 +174,22 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for RemoteMemory {
     fn drop(&mut self) {
         // SAFETY: registered in `new`. Verbs that come later find no such key.
         unsafe { (self.domain.verbs().ibv_dereg_mr)(self.mr.as_ptr()) };
     }
 }
 
-/// A completion queue and the channel on which it rings.
+/// A completion queue and its completion channel.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct CompletionQueue {
     device: Arc<Device>,
     pub(super) cq: NonNull<ib::ibv_cq>,
     channel: NonNull<ib::ibv_comp_channel>,
 }
 
-impl Queue {
+impl CompletionQueue {
     pub(super) fn new(device: &Arc<Device>, entries: u32) -> Result<Arc<Self>, DeviceError> {
         // SAFETY: an open context.
         let channel =
@@ -209,32 +209,32 @@ impl Queue {
         Ok(Arc::new(Self { device: Arc::clone(device), cq, channel }))
     }
 
-    /// Takes up to [`HANDFUL`] completions and hands each to `each`; how many there were.
+    /// Takes up to [`POLL_BATCH`] completions and hands each to `each`; how many there were.
     pub(super) fn poll(&self, mut each: impl FnMut(&ib::ibv_wc)) -> usize {
         // SAFETY: all numbers, for which zero is a value.
-        let mut wcs: [ib::ibv_wc; HANDFUL] = unsafe { std::mem::zeroed() };
-        // SAFETY: a live queue of the device whose table it is, and room for a handful of completions.
+        let mut wcs: [ib::ibv_wc; POLL_BATCH] = unsafe { std::mem::zeroed() };
+        // SAFETY: a live queue of the device whose table it is, and room for a batch of completions.
         let count =
-            unsafe { (self.device.ops().poll_cq)(self.cq.as_ptr(), HANDFUL as i32, wcs.as_mut_ptr()) };
+            unsafe { (self.device.ops().poll_cq)(self.cq.as_ptr(), POLL_BATCH as i32, wcs.as_mut_ptr()) };
         let count = usize::try_from(count).unwrap_or(0);
         wcs[..count].iter().for_each(&mut each);
         count
     }
 
-    /// Asks for a ring at the next completion.
-    pub(super) fn ask(&self) {
+    /// Asks for a notification at the next completion.
+    pub(super) fn request_notification(&self) {
         // SAFETY: a live queue of the device whose table it is.
         unsafe { (self.device.ops().req_notify_cq)(self.cq.as_ptr(), 0) };
     }
 
-    /// What becomes readable when it rings.
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+    /// Becomes readable at a notification.
+    pub(super) fn notification_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the channel, which lives as long as `self`.
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
-    /// Takes note of a ring. Only when the bell is readable: it would block.
-    pub(super) fn hear(&self) {
+    /// Acknowledges a notification. Blocks unless the descriptor is readable.
+    pub(super) fn acknowledge(&self) {
         let (verbs, mut cq, mut context) = (self.device.verbs, null_mut(), null_mut());
         // SAFETY: a live channel and places for what it says; every event is acknowledged.
         unsafe {
@@ -245,7 +245,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for CompletionQueue {
     fn drop(&mut self) {
         // SAFETY: queue pairs on it hold an `Arc` of this.
         unsafe {
@@ -255,15 +255,15 @@ impl Drop for Queue {
     }
 }
 
-/// Receives that all queue pairs of a station share.
+/// The receives that all queue pairs of an event loop share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    domain: Arc<Domain>,
+pub(super) struct SharedReceiveQueue {
+    domain: Arc<ProtectionDomain>,
     pub(super) srq: NonNull<ib::ibv_srq>,
 }
 
-impl Shared {
-    pub(super) fn new(domain: &Arc<Domain>, receives: u32) -> Result<Arc<Self>, DeviceError> {
+impl SharedReceiveQueue {
+    pub(super) fn new(domain: &Arc<ProtectionDomain>, receives: u32) -> Result<Arc<Self>, DeviceError> {
         // SAFETY: numbers and a pointer that may be null.
         let mut init: ib::ibv_srq_init_attr = unsafe { std::mem::zeroed() };
         init.attr.max_wr = receives;
@@ -284,7 +284,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
         // SAFETY: queue pairs on it hold an `Arc` of this.
         unsafe { (self.domain.verbs().ibv_destroy_srq)(self.srq.as_ptr()) };

@@ -8,6 +8,7 @@ use super::clients::Membership;
 use super::error::SpaceError;
 use super::mailbox::{Drained, Inbox};
 use super::shared::Shared;
+use crate::backend::fork::Owner;
 use crate::backend::run::Doorbell;
 use crate::backend::wakers::wake_all;
 use crate::random::{SharedSplitMix, mix};
@@ -24,6 +25,8 @@ use std::time::Duration;
 pub(super) struct Client {
     pub(super) shared: Arc<Shared>,
     pub(super) membership: Membership,
+    /// The process that joined.
+    pub(super) owner: Owner,
     inbox: Mutex<Inbox>,
     /// Messages in the inbox: read without its lock.
     queued: AtomicUsize,
@@ -58,6 +61,7 @@ impl Client {
         Ok(Arc::new(Self {
             shared: Arc::clone(shared),
             membership,
+            owner: Owner::current(),
             inbox: Mutex::new(Inbox::new(shared, &membership)),
             queued: AtomicUsize::new(0),
             receivers: AtomicUsize::new(0),
@@ -68,8 +72,9 @@ impl Client {
         }))
     }
 
+    /// Whether it has neither left nor been evicted. A copy in a child of the process that joined is no member.
     pub(super) fn is_member(&self) -> bool {
-        self.shared.is_member(&self.membership)
+        self.owner.is_current() && self.shared.is_member(&self.membership)
     }
 
     /// Tells apart the messages of several cells that this client's clones send at the same time.
@@ -190,8 +195,13 @@ impl Doorbell for Client {
 }
 
 impl Drop for Client {
-    /// Leaves the space. Threads that sleep on the doorbell hold the client, so only its helper can be left.
+    /// Leaves the space. Threads that sleep on the doorbell hold the client, so only its helper can be left. A copy in a child
+    /// has neither joined nor a helper.
     fn drop(&mut self) {
+        if !self.owner.is_current() {
+            std::mem::forget(self.helper.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+            return;
+        }
         if let Some(helper) = self.helper.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             self.waiters.stop.store(true, SeqCst);
             self.shared.ring_always(self.membership.slot);

@@ -8,6 +8,7 @@ use super::send::Sending;
 use super::shared::Shared;
 use super::wait::Waiting;
 use crate::addr::{Addr, NodeId, PeerId, RegionId, Value, Width};
+use crate::backend::fork::Owner;
 use crate::backend::now::{Done, Now};
 use crate::capability::Capabilities;
 use crate::endpoint::{Endpoint, FabricError};
@@ -42,6 +43,7 @@ pub struct ShmEndpoint {
     /// The client's state word in the client table, and its value while the client is a member.
     state: Words,
     expected: u64,
+    owner: Owner,
     hints: Words,
     me: PeerId,
     nodes: u16,
@@ -58,6 +60,7 @@ impl ShmEndpoint {
             state: Words::new(&shared.map, shared.slot_at(client.membership.slot), 1),
             hints: shared.hints.clone(),
             expected: client.membership.state.0,
+            owner: client.owner,
             me: client.membership.peer,
             nodes: shape.nodes as u16,
             regions: shape.regions as u16,
@@ -65,16 +68,16 @@ impl ShmEndpoint {
         })
     }
 
-    /// Whether this client is still a member: it has not been evicted.
+    /// Whether this client is still a member: it has not been evicted, and this is no copy in a child of its process.
     #[inline(always)]
     pub fn is_member(&self) -> bool {
-        self.state.get(0).load(Relaxed) == self.expected
+        self.state.get(0).load(Relaxed) == self.expected && self.owner.is_current()
     }
 
     /// [`is_member`](Self::is_member), ordered after everything that this thread did before.
     #[inline(always)]
     pub fn is_member_seq_cst(&self) -> bool {
-        self.state.get(0).load(SeqCst) == self.expected
+        self.state.get(0).load(SeqCst) == self.expected && self.owner.is_current()
     }
 
     pub(super) fn client(&self) -> &Arc<Client> {

@@ -26,6 +26,17 @@ pub enum SpaceError {
         /// Its owner.
         owner: u32,
     },
+    /// Other users may write the file.
+    #[error("{} can be written by others (mode {mode:04o}, not 0600), who could break every lock in it; when nobody uses it any more, remove it", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// The file system that the space lies on has no room left.
+    #[error("the file system of {} is full: there is no room for what the lock space needs", .0.display())]
+    Full(PathBuf),
     /// The file was created by another version of this program.
     #[error("{} is a lock space of version {found}, this program speaks version {ours}; when nobody uses it any more, remove it", path.display())]
     OtherVersion {
@@ -42,6 +53,10 @@ pub enum SpaceError {
     /// The file's clients live in another pid namespace, so this process cannot tell whether they are alive.
     #[error("{} belongs to another pid namespace (a container?): its processes cannot be told dead or alive from here", .0.display())]
     OtherNamespace(PathBuf),
+    /// The file's clients live in another time namespace: their clocks, and the start times of their processes, differ from
+    /// what this process sees.
+    #[error("{} belongs to another time namespace (a container?): its leases and processes cannot be judged from here", .0.display())]
+    OtherTimeNamespace(PathBuf),
     /// The file's header contradicts itself.
     #[error("the lock space is damaged: {0}")]
     Damaged(&'static str),

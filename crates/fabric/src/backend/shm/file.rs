@@ -7,7 +7,8 @@
 use super::area::Area;
 use super::error::SpaceError;
 use super::layout::{
-    AT_BOOT, AT_CREATED, AT_PID_NS, AT_TAG, AT_VERSION, HEADER_BYTES, Layout, MAGIC, PAGE, TAG_MAX, VERSION,
+    AT_BOOT, AT_CREATED, AT_PID_NS, AT_TAG, AT_TIME_NS, AT_VERSION, CELL_BYTES, HEADER_BYTES, Layout, MAGIC,
+    PAGE, Section, TAG_MAX, VERSION,
 };
 use super::map::Map;
 use super::options::SpaceOptions;
@@ -55,11 +56,14 @@ fn check(file: OwnedFd, path: &Path) -> Result<(Arc<Map>, Layout), SpaceError> {
     if stat.st_uid != rustix::process::geteuid().as_raw() {
         return Err(SpaceError::OtherOwner { path: path.to_owned(), owner: stat.st_uid });
     }
+    if stat.st_mode & 0o022 != 0 {
+        return Err(SpaceError::Exposed { path: path.to_owned(), mode: stat.st_mode & 0o7777 });
+    }
     let size = stat.st_size as u64;
     if size < HEADER_BYTES {
         return Err(foreign(path, "it is too short"));
     }
-    let header = Map::new(file, HEADER_BYTES, HEADER_BYTES)?;
+    let header = Map::new(file, path, HEADER_BYTES, HEADER_BYTES)?;
     if header.u64(0).load(SeqCst) != MAGIC {
         return Err(foreign(path, "it has no magic number"));
     }
@@ -74,6 +78,9 @@ fn check(file: OwnedFd, path: &Path) -> Result<(Arc<Map>, Layout), SpaceError> {
     if header.u64(AT_PID_NS).load(SeqCst) != process::pid_namespace()? {
         return Err(SpaceError::OtherNamespace(path.to_owned()));
     }
+    if header.u64(AT_TIME_NS).load(SeqCst) != process::time_namespace()? {
+        return Err(SpaceError::OtherTimeNamespace(path.to_owned()));
+    }
     let layout = Layout::read(&header)?;
     let limits = (0..layout.areas()).map(|area| (area, header.u64(Layout::limit_at(area)).load(SeqCst)));
     for (area, limit) in limits {
@@ -81,8 +88,24 @@ fn check(file: OwnedFd, path: &Path) -> Result<(Arc<Map>, Layout), SpaceError> {
             return Err(SpaceError::Damaged("it is shorter than its header says"));
         }
     }
-    let map = Map::new(header.duplicate_file()?, layout.span(), layout.meta_bytes)?;
+    let map = Map::new(header.duplicate_file()?, path, layout.span(), layout.meta_bytes)?;
     Ok((Arc::new(map), layout))
+}
+
+/// Allocates what every client reads, and what the first one needs: a space that could not take a client is not made.
+/// Everything else is allocated with the client or the name that it is for.
+fn allocate_basics(map: &Map, layout: &Layout) -> Result<(), SpaceError> {
+    use Section::{Clients, Hints, Mailboxes, NameIndex, Names, Refs};
+    let start = |section| layout.start(section);
+    let first = [
+        (0, start(Mailboxes)),
+        (start(Mailboxes), layout.shape.cells * CELL_BYTES),
+        (start(Hints), start(NameIndex) - start(Hints)),
+        (start(Names), PAGE),
+        (start(Refs), PAGE),
+    ];
+    debug_assert!(start(Clients) < start(Mailboxes), "the header and the clients come first");
+    first.into_iter().try_for_each(|(start, bytes)| map.allocate(start, bytes))
 }
 
 const fn halves(wide: u128) -> [u64; 2] {
@@ -121,8 +144,8 @@ impl Unnamed {
         let end = limits.iter().map(|(area, bytes)| layout.area(*area) + bytes).max().unwrap_or(0);
         let end = end.max(layout.meta_bytes).next_multiple_of(PAGE);
         ftruncate(&file, end).map_err(SpaceError::system("give the lock space its size"))?;
-        let map = Arc::new(Map::new(file, layout.span(), layout.meta_bytes)?);
-        map.allocate(0, HEADER_BYTES)?;
+        let map = Arc::new(Map::new(file, path, layout.span(), layout.meta_bytes)?);
+        allocate_basics(&map, &layout)?;
 
         map.u64(0).store(MAGIC, SeqCst);
         map.u64(AT_VERSION).store(VERSION, SeqCst);
@@ -130,6 +153,7 @@ impl Unnamed {
             map.u64(at).store(half, SeqCst);
         }
         map.u64(AT_PID_NS).store(process::pid_namespace()?, SeqCst);
+        map.u64(AT_TIME_NS).store(process::time_namespace()?, SeqCst);
         map.u64(AT_CREATED).store(process::now().0, SeqCst);
         layout.write(&map);
         let mut tag = options.tag.clone().into_bytes();
@@ -142,6 +166,9 @@ impl Unnamed {
             let index = u64::from(addr.node.0) * layout.shape.regions + u64::from(addr.region.0);
             let inside = u64::from(addr.node.0) < layout.shape.nodes
                 && u64::from(addr.region.0) < layout.shape.regions;
+            if inside {
+                map.allocate(layout.area(index) + addr.offset.min(layout.shape.reserve - 8), 8)?;
+            }
             let area = inside.then(|| Area::new(&map, &layout, index));
             area.and_then(|area| area.execute(addr.offset, Width::W64, &Op::Write(u128::from(*value))))
                 .ok_or(SpaceError::BadOptions("an initial word lies outside the lock memory"))?;
@@ -319,9 +346,11 @@ mod tests {
             map.u64(at).store(before, SeqCst);
             opened.unwrap_err()
         };
-        assert!(matches!(with(AT_VERSION, 2), SpaceError::OtherVersion { found: 2, ours: 1, .. }));
+        assert!(matches!(with(AT_VERSION, 1), SpaceError::OtherVersion { found: 1, ours: 2, .. }));
+        assert!(matches!(with(AT_VERSION, 3), SpaceError::OtherVersion { found: 3, ours: 2, .. }));
         assert!(matches!(with(AT_BOOT, 0), SpaceError::OtherBoot(_)));
         assert!(matches!(with(AT_PID_NS, 1), SpaceError::OtherNamespace(_)));
+        assert!(matches!(with(AT_TIME_NS, 1), SpaceError::OtherTimeNamespace(_)));
         assert!(matches!(with(48, 3), SpaceError::Damaged(_)));
         assert!(matches!(with(128, 3), SpaceError::Damaged(_)));
         assert!(matches!(with(Layout::limit_at(0), layout.shape.reserve + 16), SpaceError::Damaged(_)));

@@ -14,6 +14,7 @@
 //! | 128..256 | sections: (offset, bytes) each, see [`Section`] |
 //! | 256..768 | areas: (offset, reserved bytes) each |
 //! | 768..832 | tag: the protocol's name |
+//! | 832 | time namespace of its clocks and start times; 0 where the kernel has none |
 //!
 //! | page 1, byte | holds |
 //! |---|---|
@@ -29,7 +30,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"LOCKWRGT");
 /// Raised whenever a byte of the file changes its meaning.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 
 pub(super) const PAGE: u64 = 4096;
 pub(super) const HEADER_BYTES: u64 = 3 * PAGE;
@@ -44,6 +45,7 @@ const AT_AREAS: u64 = 256;
 pub(super) const AT_TAG: u64 = 768;
 /// The longest tag.
 pub(super) const TAG_MAX: usize = 64;
+pub(super) const AT_TIME_NS: u64 = 832;
 
 pub(super) const AT_CURSOR: u64 = PAGE + 64;
 pub(super) const AT_NAMES_LOCK: u64 = PAGE + 128;
@@ -68,7 +70,7 @@ pub(super) const REF_BYTES: u64 = 16;
 const _: () = assert!(AT_SHAPE + 10 * 8 <= AT_SECTIONS);
 const _: () = assert!(AT_SECTIONS + 16 * Section::COUNT as u64 <= AT_AREAS);
 const _: () = assert!(AT_AREAS + 16 * MAX_AREAS <= AT_TAG);
-const _: () = assert!(AT_TAG + TAG_MAX as u64 <= PAGE);
+const _: () = assert!(AT_TAG + TAG_MAX as u64 <= AT_TIME_NS && AT_TIME_NS + 8 <= PAGE);
 const _: () = assert!(AT_LIMITS + 64 * MAX_AREAS <= HEADER_BYTES);
 
 /// The parameters that decide a file's layout.

@@ -7,7 +7,9 @@
 use super::error::SpaceError;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, fallocate, fstat};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -21,6 +23,7 @@ pub(super) struct Map {
     /// The metadata, which [`Map::u64`] and [`Map::u32`] reach, ends here.
     meta_bytes: u64,
     file: OwnedFd,
+    path: PathBuf,
 }
 
 // SAFETY: the mapping belongs to the value, stays in place, and is only reached as atomics.
@@ -29,8 +32,8 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Maps `span` bytes of `file`, of which the first `meta_bytes` are metadata.
-    pub(super) fn new(file: OwnedFd, span: u64, meta_bytes: u64) -> Result<Self, SpaceError> {
+    /// Maps `span` bytes of `file`, which is or will be at `path` and whose first `meta_bytes` are metadata.
+    pub(super) fn new(file: OwnedFd, path: &Path, span: u64, meta_bytes: u64) -> Result<Self, SpaceError> {
         let stat = fstat(&file).map_err(SpaceError::system("look at the lock space"))?;
         let file_bytes = (stat.st_size as u64).min(span);
         if file_bytes < meta_bytes {
@@ -44,7 +47,7 @@ impl Map {
             unsafe { mmap(std::ptr::null_mut(), span, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0) };
         let base = base.map_err(SpaceError::system("map the lock space into memory"))?;
         let base = NonNull::new(base.cast()).expect("a mapping is never at address zero");
-        Ok(Self { base, span, file_bytes, meta_bytes, file })
+        Ok(Self { base, span, file_bytes, meta_bytes, file, path: path.to_owned() })
     }
 
     /// Another descriptor of the file, to be mapped in another size.
@@ -57,10 +60,19 @@ impl Map {
         self.file.as_fd()
     }
 
-    /// Allocates memory for these bytes, so that a full file system is an error here and not a signal later.
+    /// Allocates memory for these bytes, so that a full file system is an error here and not a signal later. To be called
+    /// before they are touched for the first time: on tmpfs, a page that is only read is allocated, too.
     pub(super) fn allocate(&self, start: u64, bytes: u64) -> Result<(), SpaceError> {
-        fallocate(&self.file, FallocateFlags::empty(), start, bytes)
-            .map_err(SpaceError::system("get memory for the lock space"))
+        loop {
+            match fallocate(&self.file, FallocateFlags::empty(), start, bytes) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::NOSPC | Errno::DQUOT) => return Err(SpaceError::Full(self.path.clone())),
+                Err(error) => {
+                    return Err(SpaceError::System { doing: "get memory for the lock space", error });
+                }
+            }
+        }
     }
 
     /// The address of byte `start`: aligned to 64, and `bytes` bytes from there on exist.

@@ -24,6 +24,7 @@
 //! |---|---|
 //! | `layout.rs` | the file layout |
 //! | `file.rs`, `options.rs` | creating and opening a file |
+//! | `private.rs` | a folder that is closed to other users |
 //! | `map.rs`, `area.rs` | the mapping, lock words; the only `unsafe` |
 //! | `clients.rs`, `process.rs`, `pidfd_cache.rs` | members, and whether their processes are alive |
 //! | `doorbell.rs`, `park.rs`, `wait.rs` | sleeping and waking |
@@ -48,6 +49,7 @@ mod names;
 mod options;
 mod park;
 mod pidfd_cache;
+mod private;
 mod process;
 mod receive;
 mod send;
@@ -62,5 +64,6 @@ pub use error::SpaceError;
 pub use mailbox::MAX_TAIL;
 pub use names::{NAME_MAX, NameInfo, NamedLock, Names, Reclaim};
 pub use options::{SpaceOptions, space_path};
+pub use private::{PrivateFolder, open_regular};
 pub use process::{Process, ProcessState, boot_id, monotonic_ns};
 pub use space::ShmSpace;

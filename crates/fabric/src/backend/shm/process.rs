@@ -79,6 +79,14 @@ pub(super) fn pid_namespace() -> Result<u64, SpaceError> {
     fs::metadata("/proc/self/ns/pid").map(|link| link.ino()).map_err(|error| no_proc(&error))
 }
 
+/// The time namespace of this process: clocks and start times of processes differ between two of them. 0 on kernels without.
+pub(super) fn time_namespace() -> Result<u64, SpaceError> {
+    match fs::metadata("/proc/self/ns/time") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        link => link.map(|link| link.ino()).map_err(|error| no_proc(&error)),
+    }
+}
+
 fn no_proc(error: &std::io::Error) -> SpaceError {
     SpaceError::System { doing: "read /proc", error: Errno::from_io_error(error).unwrap_or(Errno::IO) }
 }

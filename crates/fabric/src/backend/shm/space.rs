@@ -87,6 +87,21 @@ impl ShmSpace {
         area.map_or(0, |index| self.shared.areas[index].bytes())
     }
 
+    /// Allocates memory for `bytes` bytes of lock memory from `addr` on. To be called before they are used for the first time:
+    /// without, a full file system is a SIGBUS at the first touch.
+    ///
+    /// # Errors
+    /// [`SpaceError::Full`].
+    ///
+    /// # Panics
+    /// If they do not all exist.
+    pub fn allocate(&self, addr: Addr, bytes: u64) -> Result<(), SpaceError> {
+        let index = self.shared.area_index(addr).unwrap_or_else(|| self.shared.refuse(addr, Width::W64));
+        let end = addr.offset.checked_add(bytes);
+        assert!(end.is_some_and(|end| end <= self.shared.areas[index].bytes()), "{bytes} bytes at {addr}");
+        self.shared.map.allocate(self.shared.layout.area(index as u64) + addr.offset, bytes)
+    }
+
     /// All members, and the dead clients that are not reaped yet.
     pub fn clients(&self) -> Vec<ClientInfo> {
         self.shared.clients()

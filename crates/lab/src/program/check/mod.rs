@@ -146,11 +146,23 @@ fn explore(subject: &Subject, args: &Args, out: &mut impl Write) -> Result<Subje
         if args.case.as_ref().is_some_and(|wanted| wanted != case.name) {
             continue;
         }
+        let crash = args.crash && !as_recorded;
+        if let Some(why) = subject.refuses_crash(index).filter(|_| crash) {
+            let name = subject.info.name;
+            if args.case.is_some() {
+                bail!("no crash can be added to case {} of {name}: {why}", case.name);
+            }
+            report.skip();
+            if !args.json {
+                writeln!(out, "  {:<24} NOT explored with a crash: {why}", case.name)?;
+            }
+            continue;
+        }
         let bar = spinner(format!("{} {}", subject.info.name, case.name));
         let drawn = bar.clone();
         let mut options = Options {
             clients: args.clients.filter(|_| !as_recorded).map(usize::from),
-            crash: args.crash && !as_recorded,
+            crash,
             loss: args.loss && !as_recorded,
             dup: args.dup && !as_recorded,
             reorder: args.reorder && !as_recorded,

@@ -104,6 +104,11 @@ impl SubjectReport {
         }
     }
 
+    /// A case was left out.
+    pub(super) fn skip(&mut self) {
+        self.exhaustive = false;
+    }
+
     pub(super) fn add(&mut self, case: CaseReport) {
         self.states += case.states;
         self.transitions += case.transitions;

@@ -80,10 +80,9 @@ pub struct Core<R: Rules = Shipped> {
     tokens: u64,
     arrivals: u64,
     limits: Limits,
-    /// Room for what overlaps, for who is to be granted, and for what is served together; empty between passes.
+    /// Room for what overlaps and for what is to be granted; empty between requests.
     found: Vec<Slot>,
     ready: Vec<Slot>,
-    batch: Vec<(ClientId, Request)>,
     rules: PhantomData<R>,
 }
 
@@ -156,7 +155,6 @@ impl<R: Rules> Core<R> {
             limits,
             found: Vec::new(),
             ready: Vec::new(),
-            batch: Vec::new(),
             rules: PhantomData,
         }
     }
@@ -309,7 +307,7 @@ impl<R: Rules> Core<R> {
         // Field by field: they were written one by one, perhaps just now, and a copy of the whole would wait for that.
         let request = self.request(slot);
         let (tree, barred) = (request.tree, bars(request));
-        // Only somebody's wait makes it matter where it was.
+        // Only a waiter makes it matter where it was.
         let gone = request.blocks.then(|| (*request, self.range(slot)));
         let is_bare = self.trees.remove(&mut self.records, slot);
         self.records.give_back(slot);

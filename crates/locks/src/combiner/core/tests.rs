@@ -2,7 +2,6 @@
 //! that conflicts with it stands before it. Slow, short, and obviously right.
 
 use super::*;
-use crate::combiner::queue;
 use crate::combiner::test_random::more;
 use Mode::{Exclusive, Shared};
 use lockwright_fabric::random::SplitMix;
@@ -276,11 +275,10 @@ fn a_batch_is_answered_as_one_after_the_other() {
     batches_are_answered_as_one_after_the_other::<Narrow>();
 }
 
-/// Ranges that come and go between `held` others, served one by one, as batches and out of a list.
+/// Ranges that come and go between `held` others, served one by one, as a batch and as two.
 fn passes_are_alike(seed: u64, held: u64) {
     let mut random = SplitMix::new(seed);
     let mut one_by_one: Core = Core::new(Limits::default());
-    let (mut handlers, mut list) = queue::list(1, 64);
     // Half of them far apart, half of them side by side.
     for at in 0..held {
         let start = if at % 2 == 0 { at << 20 } else { at * 4 };
@@ -292,7 +290,7 @@ fn passes_are_alike(seed: u64, held: u64) {
             &mut Vec::new(),
         );
     }
-    let (mut batched, mut listed) = (one_by_one.clone(), one_by_one.clone());
+    let (mut batched, mut divided) = (one_by_one.clone(), one_by_one.clone());
     for step in 0..100 {
         let mut batch = Vec::new();
         for _ in 0..random.below(80) {
@@ -308,22 +306,19 @@ fn passes_are_alike(seed: u64, held: u64) {
         let mut replies = [const { Vec::new() }; 3];
         for (client, request) in &batch {
             one_by_one.handle(*client, *request, &mut replies[0]);
-            handlers[0].stage(*client, *request).unwrap();
         }
-        handlers[0].flush();
         batched.serve(&batch, &mut replies[1]);
-        let (some, most) = (random.below(80) as usize, 200);
-        let served = listed.serve_list(&mut list, some, &mut replies[2]);
-        assert_eq!(served, some.min(batch.len()));
-        listed.serve_list(&mut list, most, &mut replies[2]);
+        let (first, second) = batch.split_at((random.below(80) as usize).min(batch.len()));
+        divided.serve(first, &mut replies[2]);
+        divided.serve(second, &mut replies[2]);
         assert!(replies[0] == replies[1] && replies[0] == replies[2], "seed {seed} step {step}");
     }
     assert_eq!(one_by_one, batched);
-    assert_eq!(one_by_one, listed);
+    assert_eq!(one_by_one, divided);
 }
 
 #[test]
-fn what_is_served_out_of_the_list_is_answered_as_one_after_the_other() {
+fn batches_between_many_others_are_answered_as_one_after_the_other() {
     for seed in 0..4 * more() {
         passes_are_alike(seed, 300);
         // So many that they are looked up together.

@@ -150,7 +150,7 @@ impl<const L: usize, const N: usize> IntervalTrees for Wide<L, N> {
     }
 
     fn overlapping(&self, tree: u32, start: u64, end: u64, found: &mut Vec<Slot>) {
-        // Mostly one leaf has it all. What the way there needs is near, for somebody has just come that way.
+        // Mostly one leaf has it all. What the way there needs is near, for the request just came that way.
         let leaf = self.leaf_for(tree, start);
         let stays_inside = end <= self.leaf(leaf).high && !self.is_reached(leaf, start);
         let from = if stays_inside { leaf } else { self.roots[tree as usize].node };

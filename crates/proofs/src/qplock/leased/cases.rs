@@ -20,8 +20,8 @@ pub(crate) const fn params(budget: u16) -> LeasedParams {
 }
 
 /// Clients at home on the lock's node, on another one, and nowhere, who all want the lock once.
-pub(crate) fn cast(name: &'static str, cast: [usize; 3], params: LeasedParams) -> Case<LeasedParams> {
-    let [locals, remotes, homeless] = cast;
+pub(crate) fn clients(name: &'static str, counts: [usize; 3], params: LeasedParams) -> Case<LeasedParams> {
+    let [locals, remotes, homeless] = counts;
     Case::new(name)
         .params(LeasedParams { clients: (locals + remotes) as u32, ..params })
         .space(Space::of(1).over(if remotes > 0 { 2 } else { 1 }))
@@ -51,34 +51,34 @@ pub(crate) fn zombie(mut case: Case<LeasedParams>) -> Case<LeasedParams> {
 pub(crate) fn all() -> Vec<Case<LeasedParams>> {
     let (one, two) = (params(1), params(2));
     vec![
-        cast("one-each", [1, 1, 0], one).rounds(2),
-        cast("two-local", [2, 1, 0], one),
-        cast("two-remote", [1, 2, 0], two),
-        cast("two-each", [2, 2, 0], one),
-        cast("mailboxes", [1, 0, 2], one),
+        clients("one-each", [1, 1, 0], one).rounds(2),
+        clients("two-local", [2, 1, 0], one),
+        clients("two-remote", [1, 2, 0], two),
+        clients("two-each", [2, 2, 0], one),
+        clients("mailboxes", [1, 0, 2], one),
         tries(),
         timeouts(),
-        crash(cast("crash-one-each", [1, 1, 0], one).rounds(2)),
-        crash(cast("crash-two-local", [2, 1, 0], one)),
-        crash(cast("crash-two-remote", [1, 2, 0], two)),
-        crash(cast("crash-three-local", [3, 0, 0], two)),
-        crash(cast("crash-by-mailbox", [1, 0, 2], two)),
+        crash(clients("crash-one-each", [1, 1, 0], one).rounds(2)),
+        crash(clients("crash-two-local", [2, 1, 0], one)),
+        crash(clients("crash-two-remote", [1, 2, 0], two)),
+        crash(clients("crash-three-local", [3, 0, 0], two)),
+        crash(clients("crash-by-mailbox", [1, 0, 2], two)),
         known_deaths(),
-        zombie(cast("zombie-one-each", [1, 1, 0], one).rounds(2)),
-        zombie(cast("zombie-two-local", [2, 1, 0], one)),
-        zombie(cast("zombie-two-remote", [1, 2, 0], two)),
-        zombie(cast("zombie-three-local", [3, 0, 0], two)),
-        zombie(cast("zombie-by-mailbox", [0, 0, 2], one).rounds(2)),
+        zombie(clients("zombie-one-each", [1, 1, 0], one).rounds(2)),
+        zombie(clients("zombie-two-local", [2, 1, 0], one)),
+        zombie(clients("zombie-two-remote", [1, 2, 0], two)),
+        zombie(clients("zombie-three-local", [3, 0, 0], two)),
+        zombie(clients("zombie-by-mailbox", [0, 0, 2], one).rounds(2)),
         // Two things go wrong.
-        zombie(crash(cast("crash-and-zombie", [1, 1, 0], one))),
-        cast("two-crashes", [2, 1, 0], one).crashes(2),
+        zombie(crash(clients("crash-and-zombie", [1, 1, 0], one))),
+        clients("two-crashes", [2, 1, 0], one).crashes(2),
         two_locks(),
     ]
 }
 
 /// One that only tries, among others.
 fn tries() -> Case<LeasedParams> {
-    let case = cast("tries", [1, 1, 0], params(1)).clients(1, &[WANT.with(Patience::Try)]).at_home(HERE);
+    let case = clients("tries", [1, 1, 0], params(1)).clients(1, &[WANT.with(Patience::Try)]).at_home(HERE);
     let params = LeasedParams { clients: 3, ..case.params };
     case.params(params)
 }
@@ -86,7 +86,7 @@ fn tries() -> Case<LeasedParams> {
 /// One that gives up when it likes, and one of the other side.
 fn timeouts() -> Case<LeasedParams> {
     let until = WANT.with(Patience::Until(Time(1)));
-    let case = cast("timeouts", [1, 0, 0], params(1)).clients(1, &[until]).at_home(ELSEWHERE);
+    let case = clients("timeouts", [1, 0, 0], params(1)).clients(1, &[until]).at_home(ELSEWHERE);
     let params = LeasedParams { clients: 2, ..case.params };
     case.params(params).space(Space::of(1).over(2))
 }
@@ -95,7 +95,7 @@ fn timeouts() -> Case<LeasedParams> {
 /// dies before its turn is not found.
 pub(crate) fn known_deaths() -> Case<LeasedParams> {
     let never = LeasedParams { lease_ns: u64::MAX, ..params(2) };
-    cast("known-deaths", [3, 0, 0], never).crashes(1).timeouts(Timeouts::Any).may_hang()
+    clients("known-deaths", [3, 0, 0], never).crashes(1).timeouts(Timeouts::Any).may_hang()
 }
 
 /// Local to one lock, remote to the other, and holding both.

@@ -9,7 +9,7 @@ use lockwright_locks::qplock::leased::{Leased, LeasedParams};
 /// Shows the protocol and its mutants to `visitor`.
 pub(super) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Leased>();
-    mutants::visit(visitor);
+    mutants::visit_mutants(visitor);
 }
 
 impl Proof for Leased {

@@ -1,95 +1,47 @@
 //! The recoverable asymmetric lock with one rule broken each, in the smallest case that shows what it is for.
 
-use super::cases::{self, cast, crash, params, zombie};
-use crate::{Checker, Mutant, Proof, Visitor};
+use super::cases::{self, clients, crash, params, zombie};
 use lockwright_locks::qplock::leased::{Leased, LeasedParams, Rules};
 use lockwright_sim::case::Case;
 
-/// Shows them all to `visitor`.
-pub(crate) fn visit(visitor: &mut impl Visitor) {
-    let mutant = |caught_by, why| Mutant { of: "qplock-leased", caught_by, why };
-    visitor.mutant::<Leased<Unfenced>>(mutant(
-        Checker::Exclusion,
-        "who gets the lock does not look whether the other side has recovered it",
-    ));
-    visitor.mutant::<Leased<Unannounced>>(mutant(
-        Checker::Exclusion,
-        "who recovers does not announce it and look again",
-    ));
-    visitor.mutant::<Leased<Sleepwalker>>(mutant(
-        Checker::Exclusion,
-        "who slept over its claim believes that it still holds",
-    ));
-    visitor.mutant::<Leased<ForgetsTurn>>(mutant(
-        Checker::Deadlock,
-        "a recovery leaves the dead client's side its turn",
-    ));
-    visitor.mutant::<Leased<RepeatsTokens>>(mutant(Checker::Tokens, "tokens begin again after a recovery"));
-    visitor.mutant::<Leased<TakesAnyPass>>(mutant(
-        Checker::Exclusion,
-        "takes a pass for its own that was meant for an earlier acquisition",
-    ));
-    visitor.mutant::<Leased<BuriesTheLiving>>(mutant(
-        Checker::Exclusion,
-        "recovers as soon as any predecessor has died, though another holds the lock",
-    ));
-    visitor.mutant::<Leased<BelievesOldVictim>>(mutant(
-        Checker::Exclusion,
-        "takes what a sleeper writes for the other side's yielding",
-    ));
-}
-
-macro_rules! mutants {
-    ($($(#[$doc:meta])* $mutant:ident = $name:literal, $rule:ident, $case:expr;)+) => {
-        $(
-            $(#[$doc])*
-            #[derive(Debug)]
-            pub(crate) struct $mutant;
-
-            impl Rules for $mutant {
-                const NAME: &'static str = $name;
-                const $rule: bool = false;
-            }
-
-            impl Proof for Leased<$mutant> {
-                fn cases() -> Vec<Case<LeasedParams>> {
-                    vec![$case]
-                }
-            }
-        )+
-    };
-}
-
 /// One of each side, one of them asleep for a while. Tokens would show it as well, and sooner.
 fn asleep() -> Case<LeasedParams> {
-    let mut case = zombie(cast("one-each", [1, 1, 0], params(1)).rounds(2));
+    let mut case = zombie(clients("one-each", [1, 1, 0], params(1)).rounds(2));
     case.checks.tokens = false;
     case
 }
 
-mutants! {
+crate::mutants! { Leased: Rules, LeasedParams, &'static str;
     /// A claim that asks nobody.
-    Unfenced = "qplock-leased-unfenced", CLAIMS_LOOK,
-        asleep();
+    mutant Unfenced = "qplock-leased-unfenced", "qplock-leased", Exclusion, { CLAIMS_LOOK: false },
+        "who gets the lock does not look whether the other side has recovered it",
+        vec![asleep()];
     /// A recovery behind everybody's back.
-    Unannounced = "qplock-leased-unannounced", ANNOUNCES,
-        asleep();
+    mutant Unannounced = "qplock-leased-unannounced", "qplock-leased", Exclusion, { ANNOUNCES: false },
+        "who recovers does not announce it and look again",
+        vec![asleep()];
     /// A claim that never grows old.
-    Sleepwalker = "qplock-leased-sleepwalker", CLAIMS_EXPIRE,
-        asleep();
+    mutant Sleepwalker = "qplock-leased-sleepwalker", "qplock-leased", Exclusion, { CLAIMS_EXPIRE: false },
+        "who slept over its claim believes that it still holds",
+        vec![asleep()];
     /// A new generation that goes on with the old queues.
-    ForgetsTurn = "qplock-leased-forgets-turn", FORGETS_OLD_QUEUES,
-        crash(cast("one-each", [1, 1, 0], LeasedParams { last_generation: 2, ..params(1) }));
+    mutant ForgetsTurn = "qplock-leased-forgets-turn", "qplock-leased", Deadlock, { FORGETS_OLD_QUEUES: false },
+        "a recovery leaves the dead client's side its turn",
+        vec![crash(clients("one-each", [1, 1, 0], LeasedParams { last_generation: 2, ..params(1) }))];
     /// Tokens that count grants only.
-    RepeatsTokens = "qplock-leased-repeats-tokens", TOKENS_COUNT_GENERATIONS,
-        crash(cast("one-each", [1, 1, 0], params(1)).rounds(2));
+    mutant RepeatsTokens = "qplock-leased-repeats-tokens", "qplock-leased", Tokens, { TOKENS_COUNT_GENERATIONS: false },
+        "tokens begin again after a recovery",
+        vec![crash(clients("one-each", [1, 1, 0], params(1)).rounds(2))];
     /// Passes without an address.
-    TakesAnyPass = "qplock-leased-takes-any-pass", CHECKS_ADDRESS,
-        zombie(cast("three-local", [3, 0, 0], params(2)));
+    mutant TakesAnyPass = "qplock-leased-takes-any-pass", "qplock-leased", Exclusion, { CHECKS_ADDRESS: false },
+        "takes a pass for its own that was meant for an earlier acquisition",
+        vec![zombie(clients("three-local", [3, 0, 0], params(2)))];
     /// A death is a death.
-    BuriesTheLiving = "qplock-leased-buries-the-living", ASKS_FOR_THE_HOLDER,
-        cases::known_deaths();
+    mutant BuriesTheLiving = "qplock-leased-buries-the-living", "qplock-leased", Exclusion, { ASKS_FOR_THE_HOLDER: false },
+        "recovers as soon as any predecessor has died, though another holds the lock",
+        vec![cases::known_deaths()];
     /// Any change of `victim` is a yielding.
-    BelievesOldVictim = "qplock-leased-believes-old-victim", CHECKS_VICTIM,
-        zombie(cast("two-local", [2, 1, 0], params(1)));
+    mutant BelievesOldVictim = "qplock-leased-believes-old-victim", "qplock-leased", Exclusion, { CHECKS_VICTIM: false },
+        "takes what a sleeper writes for the other side's yielding",
+        vec![zombie(clients("two-local", [2, 1, 0], params(1)))];
 }

@@ -43,7 +43,7 @@ fn what_was_lost_may_overlap_but_not_have_a_token_twice() {
 }
 
 #[test]
-fn whoever_is_killed_held_its_lock_until_then_unless_it_slept() {
+fn a_client_that_is_killed_held_its_lock_until_then_unless_it_slept() {
     let (killed, next) = ("1 G a x 0 1 7\n", "3 G a x 0 1 8\n4 R\n5 U held\n");
     assert_eq!(judged(&[killed, next, "2 K 1\n"]), Ok(()));
     assert!(judged(&[killed, next, "4 K 1\n"]).unwrap_err().starts_with("mutual exclusion"));

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 /// A message under way or in a role's queue.
 #[derive(Debug, Default)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     pub(super) from: Option<PeerId>,
     pub(super) to: Option<PeerId>,
     pub(super) message: Message,
@@ -28,9 +28,9 @@ pub(super) struct Flight {
 /// When the last message to each peer arrives, of those of one sender that are still under way: whatever it sends later
 /// must not overtake them. Few, so that looking at all of them costs less than finding one among all pairs of peers.
 #[derive(Debug, Default)]
-pub(super) struct UnderWay(Vec<(PeerId, u64)>);
+pub(super) struct LastArrivals(Vec<(PeerId, u64)>);
 
-impl UnderWay {
+impl LastArrivals {
     /// A message to `to` could be there at `at_ns`: when will it be? First sent, first there.
     fn send(&mut self, now_ns: u64, to: PeerId, at_ns: u64) -> u64 {
         self.0.retain(|(_, last_ns)| *last_ns > now_ns);
@@ -60,43 +60,43 @@ pub(super) struct RoleState {
     pub(super) service_ns: u64,
     /// When each of its threads will be free, and until when its last message keeps it beyond the usual.
     pub(super) threads: Vec<(u64, u64)>,
-    /// The last thread of each desk, and one.
-    pub(super) desks: Vec<usize>,
-    /// Until when somebody works alone.
+    /// The last thread of each group, and one.
+    pub(super) groups: Vec<usize>,
+    /// Until when one of them works alone.
     pub(super) alone_until_ns: u64,
     /// What each peer has sent and is not served yet, in order: work that takes longer than was known must not let one
-    /// message of a peer overtake another, at one desk or at several.
+    /// message of a peer overtake another, at one group or at several.
     pub(super) queues: HashMap<PeerId, VecDeque<u32>, FxBuildHasher>,
     /// What it sent and has not arrived.
-    sent: UnderWay,
+    sent: LastArrivals,
 }
 
 impl RoleState {
-    /// With so many threads at each desk.
-    pub(super) fn new(node: Option<NodeId>, role: BoxedRole, service_ns: u64, desks: &[usize]) -> Self {
+    /// With so many threads in each group.
+    pub(super) fn new(node: Option<NodeId>, role: BoxedRole, service_ns: u64, groups: &[usize]) -> Self {
         let mut threads = 0;
-        let ends = desks.iter().map(|at_desk| {
-            threads += (*at_desk).max(1);
+        let ends = groups.iter().map(|in_group| {
+            threads += (*in_group).max(1);
             threads
         });
-        let desks = ends.collect();
+        let groups = ends.collect();
         Self {
             node,
             role,
             service_ns,
             threads: vec![(0, 0); threads],
-            desks,
+            groups,
             alone_until_ns: 0,
             queues: HashMap::default(),
-            sent: UnderWay::default(),
+            sent: LastArrivals::default(),
         }
     }
 
     /// The threads that take `message`.
     fn threads_for(&self, message: &Message) -> std::ops::Range<usize> {
-        let desk = self.role.thread_group(message).min(self.desks.len() - 1);
-        let first = if desk == 0 { 0 } else { self.desks[desk - 1] };
-        first..self.desks[desk]
+        let group = self.role.thread_group(message).min(self.groups.len() - 1);
+        let first = if group == 0 { 0 } else { self.groups[group - 1] };
+        first..self.groups[group]
     }
 
     /// When `thread`, which begins at `now_ns`, is done with work on so many cache lines.
@@ -219,7 +219,7 @@ impl Core {
 
     pub(super) fn fly(&mut self, from: PeerId, to: PeerId, message: Message, at_ns: u64) -> u32 {
         let flight = self.free_flights.pop().unwrap_or_else(|| {
-            self.flights.push(Flight::default());
+            self.flights.push(InFlight::default());
             self.flights.len() as u32 - 1
         });
         let slot = &mut self.flights[flight as usize];
@@ -254,12 +254,12 @@ impl Core {
         match to.index() {
             (role, true) => {
                 let state = &mut self.roles[role];
-                let desk = state.threads_for(&self.flights[flight as usize].message);
+                let group = state.threads_for(&self.flights[flight as usize].message);
                 let (thread, (free_ns, _)) = (state.threads.iter_mut().enumerate())
-                    .take(desk.end)
-                    .skip(desk.start)
+                    .take(group.end)
+                    .skip(group.start)
                     .min_by_key(|(_, (free_ns, _))| *free_ns)
-                    .expect("a desk has a thread");
+                    .expect("a group has a thread");
                 let done_ns = self.now_ns.max(*free_ns) + state.service_ns;
                 *free_ns = done_ns;
                 self.flights[flight as usize].thread = thread;
@@ -290,7 +290,7 @@ impl Core {
     /// Roles that want to know find out that a client crashed, after everything it sent: their side of its connection
     /// takes as long to notice as a client's takes to notice a lost node.
     #[cold]
-    pub(super) fn tell_roles_of_departure(&mut self, client: u32) {
+    pub(super) fn notify_roles_of_departure(&mut self, client: u32) {
         let from = PeerId::client(client as usize);
         for role in 0..self.roles.len() {
             if self.roles[role].role.wants_departures() {
@@ -304,7 +304,7 @@ impl Core {
 
     /// Who watches over roles finds out that this one was lost or restarted, as late as others find out about a node.
     #[cold]
-    pub(super) fn tell_of_role(&mut self, lost: usize) {
+    pub(super) fn notify_role_lost(&mut self, lost: usize) {
         let at_ns = self.now_ns + self.model.node_lost_ns;
         for role in 0..self.roles.len() {
             if self.roles[role].role.wants_role_departures() {

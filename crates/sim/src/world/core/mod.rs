@@ -1,23 +1,23 @@
-//! What happens, in order: the agenda of events, the operations in flight, and what each event does.
+//! What happens, in order: the event queue, the operations in flight, and what each event does.
 //!
 //! Everything is kept by index and every event has a number, so that the same seed gives the same run. Clients'
 //! futures are not in here: [`World`](super::World) polls them, and they reach in through their endpoint.
 
-mod agenda;
 mod event;
+mod event_queue;
 mod messages;
 mod observations;
 mod operation;
 mod verbs;
 
-pub(crate) use operation::{Listing, Polling};
+pub(crate) use operation::{BatchBuilder, Polling};
 
-use self::agenda::{Agenda, Next};
 use self::event::EventKind;
-use self::messages::{Flight, RoleState, UnderWay};
+use self::event_queue::{EventQueue, Next};
+use self::messages::{InFlight, LastArrivals, RoleState};
 use self::observations::{ObservationPool, PendingObservations};
-use self::operation::{LocalWait, Operation, Rare};
-use super::faults::{Fate, Faults};
+use self::operation::{LocalWait, Operation, RareFields};
+use super::faults::{Faults, StepFault};
 use super::stats::Counters;
 use super::trace::{Trace, TraceEvent};
 use super::watcher::Watcher;
@@ -40,7 +40,7 @@ pub(crate) enum Stop {
     Later,
     /// This client may go on.
     Ready(u32),
-    /// Somebody has to look at [`Core::taken`], the watcher's objection, or the progress.
+    /// The caller has to look at [`Core::taken`], the watcher's objection, or the progress.
     Look,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Client {
     pub(crate) mailbox: VecDeque<(u64, PeerId, Message)>,
     pub(crate) mail_seq: u64,
     /// What it sent and has not arrived.
-    sent: UnderWay,
+    sent: LastArrivals,
     /// Clock drift, parts per billion.
     pub(crate) drift_ppb: i64,
     pub(crate) rng: Rng,
@@ -82,13 +82,13 @@ pub(crate) struct Core {
     pub(crate) now_ns: u64,
     /// Events so far.
     pub(crate) events: u64,
-    agenda: Agenda,
+    queue: EventQueue,
     ops: Vec<Operation>,
     /// By operation too.
-    rare: Vec<Rare>,
+    rare: Vec<RareFields>,
     free_ops: Vec<OpId>,
     observations: ObservationPool,
-    flights: Vec<Flight>,
+    flights: Vec<InFlight>,
     free_flights: Vec<u32>,
     /// Roles' timers: role and id.
     timers: Vec<(usize, u64)>,
@@ -125,7 +125,7 @@ impl Core {
         let mut core = Self {
             now_ns: 0,
             events: 0,
-            agenda: Agenda::new(),
+            queue: EventQueue::new(),
             ops: Vec::new(),
             rare: Vec::new(),
             free_ops: Vec::new(),
@@ -172,7 +172,7 @@ impl Core {
             drift_ppb: self.faults.drift_ppb(),
             mailbox: VecDeque::new(),
             mail_seq: 0,
-            sent: UnderWay::default(),
+            sent: LastArrivals::default(),
             steps: 0,
             instant: 0,
             pending: PendingObservations::default(),
@@ -194,9 +194,9 @@ impl Core {
         node: Option<NodeId>,
         role: BoxedRole,
         service_ns: u64,
-        desks: &[usize],
+        groups: &[usize],
     ) -> PeerId {
-        self.roles.push(RoleState::new(node, role, service_ns, desks));
+        self.roles.push(RoleState::new(node, role, service_ns, groups));
         PeerId::role(self.roles.len() - 1)
     }
 
@@ -212,15 +212,15 @@ impl Core {
 
     #[inline]
     fn push(&mut self, at_ns: u64, what: EventKind) {
-        self.agenda.push(at_ns, what);
+        self.queue.push(at_ns, what);
     }
 
-    /// Lets events happen that are not after `until_ns`, up to one because of which a client may go on or somebody has to
+    /// Lets events happen that are not after `until_ns`, up to one because of which a client may go on or the caller has to
     /// look.
     #[inline]
     pub(crate) fn advance(&mut self, until_ns: u64) -> Stop {
         loop {
-            let what = match self.agenda.pop(until_ns) {
+            let what = match self.queue.pop(until_ns) {
                 Next::Now(at_ns, what) => {
                     self.now_ns = at_ns;
                     what
@@ -229,11 +229,11 @@ impl Core {
                 Next::Nothing => return Stop::Nothing,
             };
             self.events += 1;
-            if let Some(client) = self.happen(what) {
+            if let Some(client) = self.dispatch(what) {
                 self.clients[client as usize].instant = 0;
                 return Stop::Ready(client);
             }
-            if self.asks_for_a_look() {
+            if self.needs_attention() {
                 return Stop::Look;
             }
         }
@@ -241,13 +241,13 @@ impl Core {
 
     /// Whether the last event is reason to look at more than the next one.
     #[inline]
-    pub(crate) fn asks_for_a_look(&self) -> bool {
+    pub(crate) fn needs_attention(&self) -> bool {
         self.watcher.objection.is_some() || !self.taken.is_empty() || self.events.is_multiple_of(LOOK_EVERY)
     }
 
     /// The event happens. Which client may go on because of it?
     #[inline]
-    fn happen(&mut self, what: EventKind) -> Option<u32> {
+    fn dispatch(&mut self, what: EventKind) -> Option<u32> {
         match what {
             EventKind::Arrive(op) => self.arrive(op),
             EventKind::Complete(op) => self.complete(op),
@@ -282,7 +282,7 @@ impl Core {
         }
         for role in 0..self.roles.len() {
             if self.roles[role].node == Some(NodeId(node)) {
-                self.tell_of_role(role);
+                self.notify_role_lost(role);
             }
         }
         None
@@ -291,7 +291,7 @@ impl Core {
     fn restart(&mut self, role: usize) -> Option<u32> {
         if let Some(state) = self.roles.get_mut(role) {
             state.role.restart();
-            self.tell_of_role(role);
+            self.notify_role_lost(role);
         }
         None
     }

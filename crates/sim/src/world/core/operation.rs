@@ -3,12 +3,12 @@
 
 use super::event::EventKind;
 use super::observations::PendingObservations;
-use super::{Core, Fate, OpId, TraceEvent};
+use super::{Core, OpId, StepFault, TraceEvent};
 use lockwright_fabric::{Addr, Cond, FabricError, NodeId, Op, RawVerb, Width};
 use std::collections::VecDeque;
 
 /// One operation of one client: a batch, a sleep, or a wait for a word at home. Most have one verb, which lies here with
-/// its answer; what a batch has beyond that is [`Rare`].
+/// its answer; what a batch has beyond that is [`RareFields`].
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Operation {
@@ -51,7 +51,7 @@ impl Operation {
 
 /// What few operations have: kept apart, so that all the others are small.
 #[derive(Debug, Default)]
-pub(super) struct Rare {
+pub(super) struct RareFields {
     /// The verbs of a batch behind its first, and what they found.
     pub(super) verbs: Vec<RawVerb>,
     pub(super) olds: Vec<u128>,
@@ -93,13 +93,13 @@ pub(super) struct LocalWait {
 }
 
 /// A batch that is being put together.
-pub(crate) struct Listing<'a> {
+pub(crate) struct BatchBuilder<'a> {
     slot: &'a mut Operation,
-    rare: &'a mut [Rare],
+    rare: &'a mut [RareFields],
     op: OpId,
 }
 
-impl Listing<'_> {
+impl BatchBuilder<'_> {
     /// Adds the next verb.
     #[inline(always)]
     pub(crate) fn add(&mut self, verb: RawVerb) {
@@ -145,7 +145,7 @@ impl Core {
             old: 0,
             verb: NO_VERB,
         });
-        self.rare.push(Rare::default());
+        self.rare.push(RareFields::default());
         self.ops.len() as OpId - 1
     }
 
@@ -218,13 +218,17 @@ impl Core {
 
     /// Starts a batch, whose verbs `list` hands over. `None` if the client crashes before any of it leaves.
     #[inline]
-    pub(crate) fn start_batch(&mut self, client: u32, list: impl FnOnce(&mut Listing<'_>)) -> Option<OpId> {
+    pub(crate) fn start_batch(
+        &mut self,
+        client: u32,
+        list: impl FnOnce(&mut BatchBuilder<'_>),
+    ) -> Option<OpId> {
         if self.clients[client as usize].crashed {
             return None;
         }
         let op = self.new_op(client);
         let slot = &mut self.ops[op as usize];
-        list(&mut Listing { slot, rare: &mut self.rare, op });
+        list(&mut BatchBuilder { slot, rare: &mut self.rare, op });
         let count = slot.verbs;
         if count == 0 {
             slot.done = true;
@@ -327,12 +331,12 @@ impl Core {
         }
         for step in 0..count {
             match self.faults.at(client, first + step as u64) {
-                Fate::GoOn => {}
-                Fate::Crash { after } => {
+                StepFault::GoOn => {}
+                StepFault::Crash { after } => {
                     self.crash(client);
                     return (leaves_ns, step + usize::from(after));
                 }
-                Fate::Pause { after, ns } => {
+                StepFault::Pause { after, ns } => {
                     let until_ns = leaves_ns + ns;
                     let state = &mut self.clients[client as usize];
                     (state.busy_until_ns, state.paused_until_ns) = (until_ns, until_ns);
@@ -356,7 +360,7 @@ impl Core {
         self.counters.crashes += 1;
         self.watcher.crashed(client);
         self.note(client, TraceEvent::Fault("crashes"));
-        self.tell_roles_of_departure(client);
+        self.notify_roles_of_departure(client);
     }
 
     /// Completes after `ns` of true time.

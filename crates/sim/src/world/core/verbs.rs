@@ -1,7 +1,7 @@
 //! Verbs at the NIC: their turn, what they do to memory, and what a CPU of the node sees of them meanwhile.
 
 use super::event::EventKind;
-use super::operation::Rare;
+use super::operation::RareFields;
 use super::{Core, OpId, TraceEvent};
 use lockwright_fabric::{AtomicScope, FabricError, RawVerb};
 
@@ -47,12 +47,12 @@ impl Core {
         let slot = &mut self.ops[op as usize];
         (slot.old, slot.answers) = (self.memory.execute(&slot.verb), slot.verbs);
         if slot.verbs > 1 {
-            let Rare { verbs, olds, .. } = &mut self.rare[op as usize];
+            let RareFields { verbs, olds, .. } = &mut self.rare[op as usize];
             olds.extend(verbs.iter().map(|verb| self.memory.execute(verb)));
         }
     }
 
-    /// As [`Core::execute_all`], where somebody wants to know of every single verb.
+    /// As [`Core::execute_all`], where every single verb is traced or watched.
     #[cold]
     pub(super) fn execute_all_watched(&mut self, op: OpId) {
         for at in 0..self.ops[op as usize].verbs {
@@ -86,7 +86,7 @@ impl Core {
     // ---- weak scope: an atomic is a read when it gets its turn and a write when it gives its address back ----
 
     pub(super) fn plan_weak_turns(&mut self, op: OpId) {
-        let Rare { turns, verbs, .. } = &mut self.rare[op as usize];
+        let RareFields { turns, verbs, .. } = &mut self.rare[op as usize];
         let mut not_before_ns = 0;
         for verb in std::iter::once(&self.ops[op as usize].verb).chain(&*verbs) {
             let nic = &mut self.nics[verb.addr.node.0 as usize];

@@ -112,12 +112,25 @@ impl Names {
     /// [`SpaceError::BadName`]; [`SpaceError::TooManyNames`] or [`SpaceError::TooManyRefs`] if there is no room (then
     /// [`sweep`](Self::sweep) may make some); [`SpaceError::DirectoryBusy`].
     pub fn open(&self, name: &[u8]) -> Result<NamedLock, SpaceError> {
+        self.open_with(name, |_| Ok(()))
+    }
+
+    /// The same; if the name has to be created, `prepare` is told the id of its lock before, and can refuse. It is called under
+    /// the directory's lock: whoever finds the name finds it prepared.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and what `prepare` says.
+    pub fn open_with(
+        &self,
+        name: &[u8],
+        prepare: impl FnOnce(u64) -> Result<(), SpaceError>,
+    ) -> Result<NamedLock, SpaceError> {
         check(name)?;
         let table = self.table()?;
         let hash = table.hash(name);
-        let (entry, made) = match table.find(hash, name) {
+        let (entry, made) = match table.find(hash, name)? {
             Some(entry) => (entry, false),
-            None => (table.insert(hash, name)?, true),
+            None => (table.insert(hash, name, prepare)?, true),
         };
         if let Err(full) = table.add_use(entry, self.client.membership.peer, self.client.membership.slot) {
             if made {
@@ -135,7 +148,7 @@ impl Names {
     pub fn find(&self, name: &[u8]) -> Result<Option<NamedLock>, SpaceError> {
         check(name)?;
         let table = self.table()?;
-        Ok(table.find(table.hash(name), name).map(|entry| table.lock_of(entry)))
+        Ok(table.find(table.hash(name), name)?.map(|entry| table.lock_of(entry)))
     }
 
     /// Undoes one `open`. After the last use by any client, `reclaim` decides, under the directory's lock, whether the name

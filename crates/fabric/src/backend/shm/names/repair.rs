@@ -64,7 +64,7 @@ mod tests {
         // Killed after it had taken a name from the list, and after it had filled it in.
         let table = Table::lock(client).unwrap();
         table.word(AT_NAMES_USED).fetch_add(1, SeqCst);
-        let half = table.insert(table.hash(b"half"), b"half").unwrap();
+        let half = table.insert(table.hash(b"half"), b"half", |_| Ok(())).unwrap();
         let chain = table.remove_from_chain(half);
         assert!(chain, "its last store had not happened yet");
         die(table);
@@ -74,7 +74,7 @@ mod tests {
         // Killed after it had taken a use out of its chain, before the use was free and the count right.
         names.open(b"other").unwrap();
         let table = Table::lock(client).unwrap();
-        let other = table.find(table.hash(b"other"), b"other").unwrap();
+        let other = table.find(table.hash(b"other"), b"other").unwrap().unwrap();
         table.link(other, super::super::FIRST_USE).store(0, SeqCst);
         die(table);
         assert_eq!(names.names_of(ep.me()).unwrap(), [kept.id]);

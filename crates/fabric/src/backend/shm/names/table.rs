@@ -124,10 +124,11 @@ impl<'a> Table<'a> {
         })
     }
 
-    pub(super) fn find(&self, hash: u64, name: &[u8]) -> Option<u64> {
+    pub(super) fn find(&self, hash: u64, name: &[u8]) -> Result<Option<u64>, SpaceError> {
+        self.shared.map.allocate(self.chain_at(hash), 4)?;
         let is =
             |id: &u64| self.word(self.name_at(*id) + HASH).load(SeqCst) == hash && self.name(*id) == name;
-        self.names_from(self.chain(hash)).map(|(_, id)| id).find(is)
+        Ok(self.names_from(self.chain(hash)).map(|(_, id)| id).find(is))
     }
 
     /// Whether a live name is in its chain: not if its creator was killed just before the last store.
@@ -155,13 +156,21 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Creates a name.
-    pub(super) fn insert(&self, hash: u64, name: &[u8]) -> Result<u64, SpaceError> {
-        self.shared.map.allocate(self.chain_at(hash), 4)?;
+    /// Creates a name that was not [found](Self::find), after `prepare` has made its lock ready.
+    pub(super) fn insert(
+        &self,
+        hash: u64,
+        name: &[u8],
+        prepare: impl FnOnce(u64) -> Result<(), SpaceError>,
+    ) -> Result<u64, SpaceError> {
         let max = self.shared.layout.shape.names;
         let id =
             self.allocate(AT_NAMES_FREE, AT_NAMES_USED, max, |id| (self.name_at(id), self.link(id, NEXT)))?;
         let id = id.ok_or(SpaceError::TooManyNames(max))?;
+        if let Err(error) = prepare(id) {
+            self.free_name(id);
+            return Err(error);
+        }
         let at = self.name_at(id);
         let chain = self.chain(hash);
         self.word(at + HASH).store(hash, SeqCst);

@@ -11,13 +11,13 @@ use lockwright_locks::holders::liveness::{self, Liveness};
 
 /// An endpoint whose client can be evicted.
 #[derive(Clone, Debug)]
-pub(crate) struct Mortal<E> {
+pub(crate) struct Evictable<E> {
     ep: E,
     /// Where the liveness words begin.
     first: u64,
 }
 
-impl<E: Endpoint> Mortal<E> {
+impl<E: Endpoint> Evictable<E> {
     pub(crate) fn new(ep: E, first: u64) -> Self {
         Self { ep, first }
     }
@@ -46,7 +46,7 @@ impl<E: Endpoint> Mortal<E> {
     }
 }
 
-impl<E: Endpoint> Endpoint for Mortal<E> {
+impl<E: Endpoint> Endpoint for Evictable<E> {
     lockwright_fabric::delegate!(ep: me home capabilities recv_by now passed alarm sleep suspects random mark checkpoint observe);
 
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {

@@ -1,10 +1,10 @@
-//! A host that hands its clients to a reception: memory that is lent to some of them, and letters that come together.
+//! A host that hands its clients to a service: memory that is lent to some of them, and messages that come together.
 
 use super::{WORD, a_client, until};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::InProc;
 use lockwright_fabric::backend::rdma::{
-    HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, Reception, has_device,
+    HostOptions, RdmaEndpoint, RdmaHost, RdmaOptions, RdmaService, has_device,
 };
 use lockwright_fabric::backend::tcp::{Inbox, SessionEnd, coalesce_writes};
 use lockwright_fabric::{AtomicScope, Endpoint, Message, NodeId, PeerId, RegionId};
@@ -19,7 +19,7 @@ struct Lender {
     next: AtomicU32,
 }
 
-impl Reception for Lender {
+impl RdmaService for Lender {
     fn admit(&self, name: &str) -> Option<PeerId> {
         let peer = PeerId(self.next.fetch_add(1, Relaxed));
         if name.ends_with("\nlend") {
@@ -48,7 +48,7 @@ fn memory_is_lent_to_those_who_are_to_have_it_and_its_atomics_are_one_step_to_th
     let (lent, next) = (Mutex::default(), AtomicU32::new(1));
     let lender = Lender { memory: Arc::clone(&memory), lent, next };
     let options = HostOptions { heartbeat: Duration::from_millis(50), ..HostOptions::default() };
-    let host = RdmaHost::receive(Arc::new(lender), options).unwrap();
+    let host = RdmaHost::serve(Arc::new(lender), options).unwrap();
     let connect = |name: &str| {
         let options = RdmaOptions { name: name.to_owned(), ..RdmaOptions::default() };
         RdmaEndpoint::connect(host.address(), options).unwrap()
@@ -60,9 +60,9 @@ fn memory_is_lent_to_those_who_are_to_have_it_and_its_atomics_are_one_step_to_th
     assert_eq!(memory.peek(WORD), 3);
     let scopes = [&has, &has_not].map(|ep| ep.capabilities().scope);
     assert_eq!(scopes, [AtomicScope::Global, AtomicScope::Nic]);
-    // Signs of life are answered, again and again.
+    // Heartbeats are answered, again and again.
     std::thread::sleep(Duration::from_millis(200));
-    until("a sign of life is answered", || has.acknowledged() < Duration::from_millis(190));
+    until("a heartbeat is answered", || has.acknowledged() < Duration::from_millis(190));
 }
 
 /// Says again what it is told, when all that came together is there.
@@ -73,7 +73,7 @@ struct Echo {
     settled: AtomicU32,
 }
 
-impl Reception for Echo {
+impl RdmaService for Echo {
     fn admit(&self, _: &str) -> Option<PeerId> {
         Some(PeerId::client(0))
     }
@@ -100,14 +100,14 @@ impl Reception for Echo {
 }
 
 #[test]
-fn letters_that_come_together_are_settled_together_and_answers_leave_in_their_order() {
+fn messages_that_come_together_are_settled_together_and_answers_leave_in_their_order() {
     const THREADS: u64 = 4;
     const EACH: u64 = 50;
     if !has_device() {
         return;
     }
     let echo = Arc::new(Echo::default());
-    let host = RdmaHost::receive(Arc::clone(&echo) as Arc<dyn Reception>, HostOptions::default()).unwrap();
+    let host = RdmaHost::serve(Arc::clone(&echo) as Arc<dyn RdmaService>, HostOptions::default()).unwrap();
     let client = a_client(&host);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -131,6 +131,6 @@ fn letters_that_come_together_are_settled_together_and_answers_leave_in_their_or
         }
     });
     let settled = echo.settled.load(Relaxed);
-    println!("{} letters, settled in {settled} goes", THREADS * EACH);
+    println!("{} messages, settled in {settled} goes", THREADS * EACH);
     assert!((1..=(THREADS * EACH) as u32).contains(&settled), "{settled}");
 }

@@ -1,16 +1,15 @@
-//! The first words of a control connection: who speaks which version, and, where there is a secret, the proof that both know
-//! it. What a proof is, `tcp::auth` says; here it is bound to the client's queue pair.
+//! The handshake of a control connection: the version, and, where there is a secret, the proof that both sides know it. What a proof is, `tcp::auth` says; here it is bound to the client's queue pair.
 
 use super::client::{RdmaConnectError, RdmaOptions};
 use super::control::{Frame, VERSION, Welcome, version_name};
-use super::pair::PairInfo;
+use super::queue_pair::QueuePairInfo;
 use crate::backend::tcp::Secret;
 use crate::backend::tcp::auth::{Exchange, Side, random_bytes};
 use std::io;
 use std::net::SocketAddr;
 
 /// What both sides' proofs are about.
-fn exchange(client: [u8; 32], server: [u8; 32], pair: &PairInfo) -> Exchange {
+fn exchange(client: [u8; 32], server: [u8; 32], pair: &QueuePairInfo) -> Exchange {
     let mut session = [0; 16];
     session[..4].copy_from_slice(&pair.number.to_le_bytes());
     session[4..8].copy_from_slice(&pair.psn.to_le_bytes());
@@ -19,16 +18,15 @@ fn exchange(client: [u8; 32], server: [u8; 32], pair: &PairInfo) -> Exchange {
 }
 
 /// The client's side: asks to be let in.
-pub(super) fn enter(
+pub(super) fn connect(
     control: &mut (impl io::Read + io::Write),
     host: SocketAddr,
-    pair: &PairInfo,
+    pair: &QueuePairInfo,
     options: &RdmaOptions,
 ) -> Result<Welcome, RdmaConnectError> {
     let unreachable = |error: io::Error| {
         let closed = error.kind() == io::ErrorKind::UnexpectedEof;
-        let other =
-            "it hung up without a word: is that the address of `serve --rdma`, and of the same version?";
+        let other = "it closed the connection without an answer: is that the address of `serve --rdma`, and of the same version?";
         let error = if closed { io::Error::new(error.kind(), other) } else { error };
         RdmaConnectError::Unreachable { host, error }
     };
@@ -67,19 +65,19 @@ pub(super) fn enter(
     }
 }
 
-/// A client that introduced itself.
-pub(super) struct Guested {
-    pub(super) pair: PairInfo,
+/// What a client said of itself in its handshake.
+pub(super) struct ClientHello {
+    pub(super) pair: QueuePairInfo,
     pub(super) name: String,
     /// The host's own proof.
     pub(super) proof: [u8; 32],
 }
 
-/// The host's side: who comes. `None` if it was sent away.
-pub(super) fn meet(
+/// The host's side. `None` if the client was refused.
+pub(super) fn accept(
     control: &mut (impl io::Read + io::Write),
     secret: Option<&Secret>,
-) -> io::Result<Option<Guested>> {
+) -> io::Result<Option<ClientHello>> {
     let Frame::Hello { version, pair, nonce, name } = Frame::read(control)? else { return Ok(None) };
     if version != VERSION {
         let text = format!(
@@ -90,13 +88,13 @@ pub(super) fn meet(
         Frame::Refused { text }.write(control)?;
         return Ok(None);
     }
-    let Some(secret) = secret else { return Ok(Some(Guested { pair, name, proof: [0; 32] })) };
+    let Some(secret) = secret else { return Ok(Some(ClientHello { pair, name, proof: [0; 32] })) };
     let ours = random_bytes();
     Frame::Challenge { nonce: ours }.write(control)?;
     let exchange = exchange(nonce, ours, &pair);
     match Frame::read(control)? {
         Frame::Proof { proof } if secret.accepts(Side::Client, &exchange, &proof) => {
-            Ok(Some(Guested { pair, name, proof: secret.prove(Side::Server, &exchange) }))
+            Ok(Some(ClientHello { pair, name, proof: secret.prove(Side::Server, &exchange) }))
         }
         _ => {
             Frame::Refused { text: "the secret is another one".to_owned() }.write(control)?;
@@ -112,7 +110,7 @@ mod tests {
     use crate::capability::AtomicScope;
     use std::net::{TcpListener, TcpStream};
 
-    const PAIR: PairInfo = PairInfo { number: 17, psn: 5, lid: 0, gid: [3; 16] };
+    const PAIR: QueuePairInfo = QueuePairInfo { number: 17, psn: 5, lid: 0, gid: [3; 16] };
 
     /// What comes of a client with one secret and a host with another.
     fn talk(
@@ -126,7 +124,7 @@ mod tests {
         let host = secret(host);
         let meeting = std::thread::spawn(move || {
             let (mut control, _) = listener.accept().unwrap();
-            let met = meet(&mut control, host.as_ref()).ok().flatten();
+            let met = accept(&mut control, host.as_ref()).ok().flatten();
             if let Some(met) = &met {
                 let welcome = Welcome {
                     peer: PeerId::client(1),
@@ -145,7 +143,7 @@ mod tests {
         });
         let options =
             RdmaOptions { secret: secret(client), name: "a client".to_owned(), ..RdmaOptions::default() };
-        let entered = enter(&mut TcpStream::connect(address).unwrap(), address, &PAIR, &options);
+        let entered = connect(&mut TcpStream::connect(address).unwrap(), address, &PAIR, &options);
         (entered, meeting.join().unwrap())
     }
 
@@ -182,7 +180,7 @@ mod tests {
         hello.write(&mut wire).unwrap();
         let asked = wire.position();
         wire.set_position(0);
-        assert!(meet(&mut wire, None).unwrap().is_none());
+        assert!(accept(&mut wire, None).unwrap().is_none());
         wire.set_position(asked);
         let Frame::Refused { text } = Frame::read(&mut wire).unwrap() else { panic!("it is refused") };
         assert!(text.contains("LWR4") && text.contains("LWR1"), "{text}");

@@ -7,7 +7,7 @@
 //! | 8–15 | lock |
 //! | 16–47 | four words |
 //! | 48–51 | words of the tail |
-//! | 52–55 | from the host: its number among the host's letters to this client, from one; else zero |
+//! | 52–55 | from the host: its number among the host's messages to this client, from one; else zero |
 //! | 56– | the tail |
 //!
 //! Who sent it is known from the queue pair it came over, and from nothing that the sender says.
@@ -15,13 +15,13 @@
 use crate::addr::PeerId;
 use crate::message::Message;
 
-/// Bytes of the longest letter: what one posted receive has room for.
-pub(super) const LETTER: usize = 4096;
+/// Bytes of the longest message: what one posted receive has room for.
+pub(super) const MAX_MESSAGE: usize = 4096;
 const HEAD: usize = 56;
 /// Words of the longest tail of a message.
-pub const MAX_TAIL: usize = (LETTER - HEAD) / 8;
+pub const MAX_TAIL: usize = (MAX_MESSAGE - HEAD) / 8;
 
-/// The letter's bytes. `to`: whom it is for, or, from the host, whom it is from.
+/// The message's bytes. `to`: whom it is for, or, from the host, whom it is from.
 ///
 /// # Panics
 /// If the tail is too long: a protocol that needs such has to cut it up.
@@ -43,7 +43,7 @@ pub(super) fn encode(to: PeerId, number: u32, message: &Message) -> Vec<u8> {
     bytes
 }
 
-/// Whom the letter is for, its number and what it says; `None` if it is none.
+/// Whom the message is for, its number and what it says; `None` if it is none.
 pub(super) fn decode(bytes: &[u8]) -> Option<(PeerId, u32, Message)> {
     let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let u64_at = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_comes_back_as_it_was_and_half_a_letter_is_none() {
+    fn a_message_comes_back_as_it_was_and_half_a_message_is_none() {
         let message = Message { lock: 7, kind: 3, words: [1, 2, 3, u64::MAX], tail: vec![9; 5] };
         let bytes = encode(PeerId::client(4), 6, &message);
         assert_eq!(decode(&bytes), Some((PeerId::client(4), 6, message)));

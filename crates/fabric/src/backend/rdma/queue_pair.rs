@@ -1,13 +1,13 @@
 //! Queue pairs: the ends of reliable connections.
 //!
-//! One is made, the two sides tell each other its [`PairInfo`], it is connected, and work is posted to it. After an error
+//! One is made, the two sides tell each other its [`QueuePairInfo`], it is connected, and work is posted to it. After an error
 //! it never works again.
 
 #![allow(unsafe_code)]
 
 use super::device::{Device, DeviceError};
 use super::ffi as ib;
-use super::verbs::{Domain, Queue, Shared};
+use super::verbs::{CompletionQueue, ProtectionDomain, SharedReceiveQueue};
 use super::work::{Work, request};
 use std::io;
 use std::ptr::{NonNull, null_mut};
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 /// What the other side needs to know of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct PairInfo {
+pub(super) struct QueuePairInfo {
     pub(super) number: u32,
-    /// The first packet's number: random, so that strangers do not guess it.
+    /// The first packet's number: random, so that it cannot be guessed.
     pub(super) psn: u32,
     pub(super) lid: u16,
     pub(super) gid: [u8; 16],
@@ -26,9 +26,9 @@ pub(super) struct PairInfo {
 /// What a queue pair is made on.
 #[derive(Clone, Debug)]
 pub(super) struct Base {
-    pub(super) domain: Arc<Domain>,
-    pub(super) queue: Arc<Queue>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) domain: Arc<ProtectionDomain>,
+    pub(super) queue: Arc<CompletionQueue>,
+    pub(super) shared: Arc<SharedReceiveQueue>,
 }
 
 impl Base {
@@ -39,20 +39,20 @@ impl Base {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct QueuePair {
     qp: NonNull<ib::ibv_qp>,
     base: Base,
-    pub(super) info: PairInfo,
+    pub(super) info: QueuePairInfo,
     /// The other side may reach registered memory of this domain.
     lends: bool,
 }
 
 // SAFETY: libibverbs lets any thread use its objects, and locks where that is needed.
-unsafe impl Send for Pair {}
+unsafe impl Send for QueuePair {}
 // SAFETY: as above.
-unsafe impl Sync for Pair {}
+unsafe impl Sync for QueuePair {}
 
-impl Pair {
+impl QueuePair {
     /// One with `sends` requests under way at most. `lends`: the other side may reach registered memory of its domain.
     pub(super) fn new(base: &Base, sends: u32, lends: bool) -> Result<Self, DeviceError> {
         let device = base.device();
@@ -69,12 +69,12 @@ impl Pair {
         let qp = NonNull::new(qp).ok_or_else(|| device.failed("making a queue pair"))?;
         // SAFETY: made just now.
         let number = unsafe { qp.as_ref() }.qp_num;
-        let info = PairInfo { number, psn: random_psn(), lid: device.lid, gid: device.gid };
+        let info = QueuePairInfo { number, psn: random_psn(), lid: device.lid, gid: device.gid };
         Ok(Self { qp, base: base.clone(), info, lends })
     }
 
     /// Connects to `other`.
-    pub(super) fn connect(&self, other: &PairInfo) -> Result<(), DeviceError> {
+    pub(super) fn connect(&self, other: &QueuePairInfo) -> Result<(), DeviceError> {
         let device = self.base.device();
         // SAFETY: numbers only, for which zero is a value.
         let mut attr: ib::ibv_qp_attr = unsafe { std::mem::zeroed() };
@@ -163,7 +163,7 @@ impl Pair {
     }
 }
 
-impl Drop for Pair {
+impl Drop for QueuePair {
     fn drop(&mut self) {
         // SAFETY: made in `new`; nobody posts to it any more, and what it was made on is still there.
         unsafe { (self.base.device().verbs.ibv_destroy_qp)(self.qp.as_ptr()) };

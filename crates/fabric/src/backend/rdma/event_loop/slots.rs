@@ -1,10 +1,9 @@
-//! Slots: room for the results of one batch or for one letter, used by one after the other; and the ticket of whoever waits
-//! for what is in one.
+//! Slots: room for the results of one batch or for one message, reused; and [`Completion`], the future that waits for one.
 //!
 //! A work request carries its slot's number and turn, so that a late completion is not taken for that of the slot's next
 //! user.
 
-use super::{SPIN, Station};
+use super::{EventLoop, SPIN};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -12,23 +11,23 @@ use std::time::Instant;
 
 /// Batches under way at once.
 pub(super) const BATCHES: usize = 32;
-/// Letters on their way out at once, or [bundles](Station::send_all) of them.
-pub(super) const LETTERS: usize = 32;
+/// Messages being sent at once, or [groups](EventLoop::send_all) of them.
+pub(super) const MESSAGES: usize = 32;
 
 /// What a slot has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum SlotKind {
     Batch,
-    Letter,
+    Message,
 }
 
-/// The first ones are for batches, the others for letters.
+/// The first ones are for batches, the others for messages.
 #[derive(Debug)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
     free_batches: Vec<usize>,
-    free_letters: Vec<usize>,
-    /// Those who wait for a slot.
+    free_messages: Vec<usize>,
+    /// Futures that wait for a slot.
     waiting: Vec<Waker>,
 }
 
@@ -58,40 +57,40 @@ enum State {
 impl Slots {
     pub(super) fn new() -> Self {
         Self {
-            slots: (0..BATCHES + LETTERS).map(|_| Slot::default()).collect(),
+            slots: (0..BATCHES + MESSAGES).map(|_| Slot::default()).collect(),
             free_batches: (0..BATCHES).collect(),
-            free_letters: (BATCHES..BATCHES + LETTERS).collect(),
+            free_messages: (BATCHES..BATCHES + MESSAGES).collect(),
             waiting: Vec::new(),
         }
     }
 
     /// What the slot has room for.
-    pub(super) const fn room(index: usize) -> Room {
-        if index < BATCHES { Room::Batch } else { Room::Letter }
+    pub(super) const fn kind(index: usize) -> SlotKind {
+        if index < BATCHES { SlotKind::Batch } else { SlotKind::Message }
     }
 
-    fn free_ones(&mut self, room: Room) -> &mut Vec<usize> {
-        match room {
-            Room::Batch => &mut self.free_batches,
-            Room::Letter => &mut self.free_letters,
+    fn free_ones(&mut self, kind: SlotKind) -> &mut Vec<usize> {
+        match kind {
+            SlotKind::Batch => &mut self.free_batches,
+            SlotKind::Message => &mut self.free_messages,
         }
     }
 
-    /// A free slot, which is busy from now on. `heard`: somebody waits for what comes of it; else it is as if its future had
-    /// been dropped.
-    pub(super) fn take(&mut self, room: Room, heard: bool) -> Option<usize> {
-        let index = self.free_ones(room).pop()?;
+    /// A free slot, which is busy from now on. `awaited`: a future waits for it; else it is as if its future
+    /// had been dropped.
+    pub(super) fn take(&mut self, kind: SlotKind, awaited: bool) -> Option<usize> {
+        let index = self.free_ones(kind).pop()?;
         let slot = &mut self.slots[index];
         slot.turn = slot.turn.wrapping_add(1);
         // No queue pair that is destroyed just now takes the slot along.
-        (slot.state, slot.pair) = (State::Busy { waiter: None, dropped: !heard }, 0);
+        (slot.state, slot.pair) = (State::Busy { waiter: None, dropped: !awaited }, 0);
         Some(index)
     }
 
     /// Gives a slot back.
     pub(super) fn free(&mut self, index: usize) {
         self.slots[index].state = State::Free;
-        self.free_ones(Self::room(index)).push(index);
+        self.free_ones(Self::kind(index)).push(index);
         for waiter in self.waiting.drain(..) {
             waiter.wake();
         }
@@ -141,19 +140,19 @@ impl Slots {
 
 /// Work that was posted: done when the NIC says so, with whether all went well.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    station: Arc<Station>,
+pub(super) struct Completion {
+    event_loop: Arc<EventLoop>,
     pub(super) index: usize,
     spun: bool,
     over: bool,
 }
 
-impl Ticket {
+impl Completion {
     /// Waits for a slot.
-    pub(super) async fn take(station: &Arc<Station>, room: Room) -> Self {
+    pub(super) async fn take(event_loop: &Arc<EventLoop>, kind: SlotKind) -> Self {
         let index = std::future::poll_fn(|cx| {
-            let mut slots = station.slots();
-            match slots.take(room, true) {
+            let mut slots = event_loop.slots();
+            match slots.take(kind, true) {
                 Some(index) => Poll::Ready(index),
                 None => {
                     slots.waiting.push(cx.waker().clone());
@@ -161,36 +160,36 @@ impl Ticket {
                 }
             }
         });
-        Self { index: index.await, station: Arc::clone(station), spun: false, over: false }
+        Self { index: index.await, event_loop: Arc::clone(event_loop), spun: false, over: false }
     }
 
     /// Gives the slot back: nothing was posted.
     pub(super) fn release(&mut self) {
         self.over = true;
-        self.station.slots().free(self.index);
+        self.event_loop.slots().free(self.index);
     }
 
     fn look(&mut self, waker: Option<&Waker>) -> Option<bool> {
-        let mut slots = self.station.slots();
+        let mut slots = self.event_loop.slots();
         match &mut slots.slots[self.index].state {
             State::Done { well } => Some(*well),
             State::Busy { waiter, .. } => {
                 *waiter = waker.cloned();
                 None
             }
-            State::Free => unreachable!("a slot is free only after its ticket is over"),
+            State::Free => unreachable!("a slot is free only after its completion is over"),
         }
     }
 }
 
-impl Future for Ticket {
+impl Future for Completion {
     type Output = bool;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let this = self.get_mut();
         let start = Instant::now();
         while !this.spun {
-            this.station.take();
+            this.event_loop.poll_completions();
             if this.look(None).is_some() {
                 break;
             }
@@ -204,12 +203,12 @@ impl Future for Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Completion {
     fn drop(&mut self) {
         if self.over {
             return;
         }
-        let mut slots = self.station.slots();
+        let mut slots = self.event_loop.slots();
         match &mut slots.slots[self.index].state {
             State::Busy { waiter, dropped } => {
                 *waiter = None;
@@ -227,12 +226,12 @@ mod tests {
     #[test]
     fn a_late_completion_is_not_taken_for_that_of_the_next_user() {
         let mut slots = Slots::new();
-        let one = slots.take(Room::Letter, false).unwrap();
+        let one = slots.take(SlotKind::Message, false).unwrap();
         let id = slots.id(one);
-        assert_eq!(Slots::room(one), Room::Letter);
+        assert_eq!(Slots::kind(one), SlotKind::Message);
         assert!(slots.completed(id, true).is_some());
         assert!(slots.completed(id, true).is_none(), "nobody is there any more");
-        assert_eq!(slots.take(Room::Letter, true), Some(one));
+        assert_eq!(slots.take(SlotKind::Message, true), Some(one));
         assert!(slots.completed(id, false).is_none(), "it was the turn before");
         assert!(slots.completed(slots.id(one), true).is_some());
     }
@@ -241,7 +240,7 @@ mod tests {
     fn a_queue_pair_that_is_destroyed_takes_along_what_was_posted_to_it() {
         let mut slots = Slots::new();
         let [here, there, nowhere] = [7, 8, 0].map(|pair| {
-            let index = slots.take(Room::Batch, false).unwrap();
+            let index = slots.take(SlotKind::Batch, false).unwrap();
             slots.posting(index, pair);
             index
         });

@@ -20,7 +20,7 @@ const NO_SLOT: u64 = u64::MAX;
 
 /// The events of a world that have not happened yet.
 #[derive(Debug)]
-pub(super) struct Agenda {
+pub(super) struct EventQueue {
     /// The slot of the last event that was taken: everything that is planned lies in it or behind it.
     base: u64,
     /// The first slot with entries.
@@ -58,7 +58,7 @@ pub(super) enum Next {
     Now(u64, EventKind),
 }
 
-impl Agenda {
+impl EventQueue {
     pub(super) fn new() -> Self {
         Self {
             base: 0,
@@ -213,8 +213,8 @@ mod tests {
     use crate::rng::Rng;
 
     /// When the next event is, and its number: they are told apart by the client that begins.
-    fn take(agenda: &mut Agenda) -> Option<(u64, u64)> {
-        match agenda.pop(u64::MAX) {
+    fn take(events: &mut EventQueue) -> Option<(u64, u64)> {
+        match events.pop(u64::MAX) {
             Next::Now(at_ns, EventKind::Start(seq)) => Some((at_ns, u64::from(seq))),
             Next::Now(..) => panic!("nothing else was planned"),
             Next::Later => panic!("nothing is later than that"),
@@ -224,20 +224,20 @@ mod tests {
 
     /// Plans and takes events at random and compares with a heap.
     fn agrees_with_a_heap(reach_ns: u64, seed: u64) {
-        let (mut agenda, mut heap, mut rng) = (Agenda::new(), BinaryHeap::new(), Rng::new(seed, 0));
+        let (mut events, mut heap, mut rng) = (EventQueue::new(), BinaryHeap::new(), Rng::new(seed, 0));
         let (mut now_ns, mut seq) = (0, 0);
         for _ in 0..20_000 {
             if rng.below(100) < 51 {
                 let at_ns = now_ns + rng.below(rng.clone().below(reach_ns) + 1);
                 seq += 1;
-                agenda.push(at_ns, EventKind::Start(seq as u32));
+                events.push(at_ns, EventKind::Start(seq as u32));
                 heap.push(FarEvent { at_ns, seq, what: EventKind::Start(seq as u32) });
             } else {
                 let due = heap.peek().map(|event: &FarEvent| event.at_ns);
                 if let Some(at_ns) = due.filter(|at_ns| *at_ns > 0) {
-                    assert!(matches!(agenda.pop(at_ns - 1), Next::Later));
+                    assert!(matches!(events.pop(at_ns - 1), Next::Later));
                 }
-                let (ours, theirs) = (take(&mut agenda), heap.pop());
+                let (ours, theirs) = (take(&mut events), heap.pop());
                 assert_eq!(ours, theirs.map(|event| (event.at_ns, event.seq)));
                 now_ns = due.unwrap_or(now_ns);
             }
@@ -255,12 +255,12 @@ mod tests {
 
     #[test]
     fn what_is_planned_after_a_look_can_still_come_first() {
-        let mut agenda = Agenda::new();
-        agenda.push(5_000, EventKind::Start(1));
-        assert!(matches!(agenda.pop(4_999), Next::Later));
-        agenda.push(20, EventKind::Start(2));
-        agenda.push(1_000_000, EventKind::Start(3));
-        let order: Vec<_> = std::iter::from_fn(|| take(&mut agenda).map(|(at_ns, _)| at_ns)).collect();
+        let mut events = EventQueue::new();
+        events.push(5_000, EventKind::Start(1));
+        assert!(matches!(events.pop(4_999), Next::Later));
+        events.push(20, EventKind::Start(2));
+        events.push(1_000_000, EventKind::Start(3));
+        let order: Vec<_> = std::iter::from_fn(|| take(&mut events).map(|(at_ns, _)| at_ns)).collect();
         assert_eq!(order, [20, 5_000, 1_000_000]);
     }
 }
