@@ -106,7 +106,7 @@ fn to_row(entry: &Entry) -> [String; 8] {
     let range = entry.range.as_ref().map(|range| format!(" {}..{}", range.start, range.end));
     [
         entry.name.to_string(),
-        state(entry).to_owned(),
+        format!("{}{}", state(entry), if entry.changing { ", changing" } else { "" }),
         format!("{}{}", mode(entry), range.unwrap_or_default()),
         lockwright_term::age(entry.age),
         entry.pid.to_string(),
@@ -132,5 +132,6 @@ fn to_json(entry: &Entry) -> serde_json::Value {
         "host": entry.host,
         "program": entry.program,
         "alive": entry.alive,
+        "changing": entry.changing,
     })
 }

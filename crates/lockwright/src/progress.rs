@@ -7,8 +7,9 @@
 //! What this file must not do: know what a lock is.
 
 use crate::home::BoxFuture;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle;
@@ -39,14 +40,24 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    adopted: Vec<BoxFuture<()>>,
+    /// New to the thread.
+    adopted: Vec<(u64, BoxFuture<()>)>,
+    /// Tasks to be polled: those that were woken, and no others.
+    ready: Vec<Arc<Task>>,
     watched: Vec<Weak<dyn Watched>>,
     alarms: BTreeMap<(Instant, u64), Waker>,
-    next_alarm: u64,
+    next: u64,
     /// Futures that are not done, wherever they are.
     unfinished: usize,
     woken: bool,
     stop: bool,
+}
+
+/// The waker of one adopted future.
+struct Task {
+    number: u64,
+    is_ready: AtomicBool,
+    shared: Arc<Shared>,
 }
 
 impl fmt::Debug for Progress {
@@ -70,15 +81,25 @@ impl Progress {
 
     /// Sees `future` through to its end.
     pub(crate) fn adopt(&self, mut future: BoxFuture<()>) {
-        let waker = Waker::from(Arc::clone(&self.shared));
+        let number = self.shared.state().next_number();
+        // Ready until it is adopted: woken by its first poll, it is polled when it is the thread's.
+        let is_ready = AtomicBool::new(true);
+        let task = Arc::new(Task { number, is_ready, shared: Arc::clone(&self.shared) });
+        let waker = Waker::from(Arc::clone(&task));
         // Most releases are done with the first poll.
         if future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
             let mut state = self.shared.state();
             state.unfinished += 1;
-            state.adopted.push(future);
+            state.adopted.push((number, future));
+            state.ready.push(task);
             state.woken = true;
-            self.shared.changed.notify_one();
+            self.shared.changed.notify_all();
         }
+    }
+
+    /// How many adopted futures are not done.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.shared.state().unfinished
     }
 
     /// Looks at `watched` on every round, as long as it is there.
@@ -86,18 +107,17 @@ impl Progress {
         let mut state = self.shared.state();
         state.watched.push(watched);
         state.woken = true;
-        self.shared.changed.notify_one();
+        self.shared.changed.notify_all();
     }
 
     /// Wakes `waker` at `time`, unless the alarm is dropped before.
     pub(crate) fn alarm(self: &Arc<Self>, time: Instant, waker: &Waker) -> Alarm {
         let mut state = self.shared.state();
-        let key = (time, state.next_alarm);
-        state.next_alarm += 1;
+        let key = (time, state.next_number());
         state.alarms.insert(key, waker.clone());
         let first = state.alarms.first_key_value().is_some_and(|(first, _)| *first == key);
         if first {
-            self.shared.changed.notify_one();
+            self.shared.changed.notify_all();
         }
         Alarm { progress: Arc::clone(self), key, waker: waker.clone() }
     }
@@ -141,21 +161,32 @@ impl Shared {
     }
 }
 
-impl Wake for Shared {
+impl State {
+    fn next_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+impl Wake for Task {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.state().woken = true;
-        self.changed.notify_all();
+        if self.is_ready.swap(true, SeqCst) {
+            return;
+        }
+        let mut state = self.shared.state();
+        state.ready.push(Arc::clone(self));
+        state.woken = true;
+        drop(state);
+        self.shared.changed.notify_all();
     }
 }
 
 fn run(shared: &Arc<Shared>, mut beat: impl FnMut() -> Duration) {
-    let waker = Waker::from(Arc::clone(shared));
-    let mut cx = Context::from_waker(&waker);
-    let mut adopted: Vec<BoxFuture<()>> = Vec::new();
+    let mut adopted: HashMap<u64, BoxFuture<()>> = HashMap::new();
     let mut watched: Vec<Weak<dyn Watched>> = Vec::new();
     let (mut next_beat, mut next_look) = (Instant::now(), Instant::now());
     loop {
@@ -170,7 +201,8 @@ fn run(shared: &Arc<Shared>, mut beat: impl FnMut() -> Duration) {
         }
         let mut state = shared.state();
         state.woken = false;
-        adopted.append(&mut state.adopted);
+        adopted.extend(state.adopted.drain(..));
+        let ready = std::mem::take(&mut state.ready);
         watched.append(&mut state.watched);
         let later = state.alarms.split_off(&(now, u64::MAX));
         let due = std::mem::replace(&mut state.alarms, later);
@@ -178,7 +210,7 @@ fn run(shared: &Arc<Shared>, mut beat: impl FnMut() -> Duration) {
 
         due.into_values().for_each(Waker::wake);
         let before = adopted.len();
-        adopted.retain_mut(|future| matches!(future.as_mut().poll(&mut cx), Poll::Pending));
+        ready.into_iter().for_each(|task| poll(&mut adopted, task));
         let done = before - adopted.len();
 
         let mut state = shared.state();
@@ -199,6 +231,18 @@ fn run(shared: &Arc<Shared>, mut beat: impl FnMut() -> Duration) {
         if state.stop && state.unfinished == 0 {
             return;
         }
+    }
+}
+
+/// Polls an adopted future that was woken, unless it is done.
+fn poll(adopted: &mut HashMap<u64, BoxFuture<()>>, task: Arc<Task>) {
+    let number = task.number;
+    let Some(future) = adopted.get_mut(&number) else { return };
+    // Before the poll: woken meanwhile, it is polled again.
+    task.is_ready.store(false, SeqCst);
+    let waker = Waker::from(task);
+    if let Poll::Ready(()) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        adopted.remove(&number);
     }
 }
 

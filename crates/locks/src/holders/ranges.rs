@@ -23,6 +23,8 @@ use crate::shiftlock::stirred::Stir;
 use crate::shiftlock::{Rules, ShiftGrant};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError, Word64};
+use std::pin::pin;
+use std::task::Poll;
 
 /// A recorder of ranges. [`HolderTable`](super::HolderTable) is, where the space has any.
 pub trait RangeRecorder: Recorder {
@@ -62,6 +64,16 @@ pub struct RangeRecords {
     pub gate: u8,
     /// For the range.
     pub range: u8,
+}
+
+/// What `future` brings; `None` if `given_up` is ready first.
+async fn unless<T>(given_up: impl Future<Output = ()>, future: impl Future<Output = T>) -> Option<T> {
+    let (mut given_up, mut future) = (pin!(given_up), pin!(future));
+    std::future::poll_fn(|cx| match given_up.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(None),
+        Poll::Pending => future.as_mut().poll(cx).map(Some),
+    })
+    .await
 }
 
 impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: Stir> HolderClient<E, B, R, L> {
@@ -110,13 +122,32 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: Stir> HolderClien
     /// # Errors
     /// If the lock's memory cannot be reached or this client is evicted; the records are free again.
     pub async fn take_range(&self, records: RangeRecords, claim: Claim) -> Result<u64, Denied> {
-        match self.wait_for_range(records, claim).await {
+        self.take_range_unless(records, claim, std::future::pending).await
+    }
+
+    /// Takes the range, unless it is `given_up`, which is asked whenever it waits for others: then the request leaves. While it
+    /// queues for the gate it cannot.
+    ///
+    /// # Errors
+    /// [`Denied::TimedOut`] if it was given up; else as [`take_range`](Self::take_range). The records are free again.
+    pub async fn take_range_unless<G: Future<Output = ()>>(
+        &self,
+        records: RangeRecords,
+        claim: Claim,
+        given_up: impl Fn() -> G,
+    ) -> Result<u64, Denied> {
+        match self.wait_for_range(records, claim, given_up).await {
             Ok(token) => Ok(token),
             Err(denied) => self.leave(records, claim, denied).await,
         }
     }
 
-    async fn wait_for_range(&self, records: RangeRecords, claim: Claim) -> Result<u64, Denied> {
+    async fn wait_for_range<G: Future<Output = ()>>(
+        &self,
+        records: RangeRecords,
+        claim: Claim,
+        given_up: impl Fn() -> G,
+    ) -> Result<u64, Denied> {
         let (ep, changes) = (self.lock().endpoint(), self.recorder().changes(claim.lock));
         let (mut turn, mut looked) = (Some(0), 0);
         loop {
@@ -131,7 +162,8 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: Stir> HolderClien
                 None => Deadline::Never,
             };
             let changed = Cond::Ne { mask: u128::from(u64::MAX), value: u128::from(seen) };
-            ep.wait_until(changes.until(changed).by(look_again)).await?;
+            let changed = ep.wait_until(changes.until(changed).by(look_again));
+            unless(given_up(), changed).await.ok_or(Denied::TimedOut)??;
             ep.mark("holders: looks again for a range", &[turn.unwrap_or_default(), u64::from(looked)]);
         }
     }
@@ -234,7 +266,9 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: Stir> HolderClien
 
     /// Gives up: the record no longer stands in anybody's way.
     async fn leave(&self, records: RangeRecords, claim: Claim, denied: Denied) -> Result<u64, Denied> {
-        self.recorder().write_range(records.range, None).await?;
+        if R::LEAVING_CLEARS {
+            self.recorder().write_range(records.range, None).await?;
+        }
         self.tell(claim.lock).await?;
         Err(denied)
     }

@@ -175,6 +175,8 @@ pub trait RecordRules: Debug + 'static {
     const RECORDS_ARE_READ_TWICE: bool = true;
     /// Whether it is still in, a client looks after the verb that brought the lock, and not before it.
     const CONFIRMED_AFTER: bool = true;
+    /// Who gives up on a range clears its record.
+    const LEAVING_CLEARS: bool = true;
 }
 
 impl RecordRules for crate::shiftlock::Shipped {}

@@ -27,6 +27,25 @@ impl<L: Layout, R: Rules> ShiftLock<L, R> {
     }
 }
 
+/// The entry of a lock at one moment. Every grant and every release changes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    bits: u128,
+    mark: u64,
+}
+
+impl Snapshot {
+    /// Whether the grant with this [mark](ShiftGrant::mark) can hold the lock: a writer's only if no other has been granted since,
+    /// readers' if the lock has not been reset since.
+    pub const fn can_be_held_by(&self, mode: Mode, mark: u64) -> bool {
+        let Some(granted) = mark.checked_sub(1) else { return false };
+        match mode {
+            Mode::Exclusive => mark == self.mark,
+            Mode::Shared => Stamp(granted).generation() == Stamp(self.mark - 1).generation(),
+        }
+    }
+}
+
 /// A client of ShiftLock that several threads can use at once, where the fabric lets them.
 ///
 /// It keeps no abandoned: whoever gives up on an acquire must see its future through to the end and release what it brings
@@ -211,6 +230,15 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
         let claim = Claim { lock, mode: Mode::Exclusive, start: 0, end: u64::MAX };
         core.reset_if_dead(claim, &mut timer, Member::NOBODY).await?;
         Ok(timer.by_me)
+    }
+
+    /// What the entry of `lock` says, for listings.
+    ///
+    /// # Errors
+    /// If the lock's memory cannot be reached.
+    pub async fn snapshot(&self, lock: u64) -> Result<Snapshot, FabricError> {
+        let entry = Entry::<L>::of(self.core.ep.go(self.core.word(lock).read()).await?);
+        Ok(Snapshot { bits: entry.bits, mark: entry.stamp().mark() })
     }
 
     /// How often `lock` was reset, modulo the width of its generation.

@@ -13,6 +13,7 @@ use lockwright_locks::Denied;
 use lockwright_locks::holders::{HolderClient, HolderRecord, RangeSpace};
 use lockwright_locks::shiftlock::ShiftGrant;
 use lockwright_locks::shiftlock::prompt::Prompt;
+use lockwright_locks::shiftlock::shared::Snapshot;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// One membership.
@@ -150,6 +151,11 @@ impl Member {
     /// The directory of names.
     pub(crate) fn names(&self) -> Names {
         self.holders().ep.names()
+    }
+
+    /// What the word of a keyed lock says.
+    pub(crate) fn snapshot(&self, lock: u64) -> Result<Snapshot, FabricError> {
+        block_on(self.client.lock().snapshot(lock))
     }
 
     /// How often a lock, or ranges of it, were given back.

@@ -4,9 +4,11 @@
 //! that is evicted (this process was stopped for longer than its lease) stays until its last guard has gone; new
 //! locks go to a new one.
 //!
-//! The first few memberships are reached without a lock: most clients never have more than one.
+//! The first few memberships are reached without a lock: most clients never have more than one. They stay; the others end
+//! when none of their records is in use. Not all of a space can be had by one process, nor by those who are in already
+//! ([`MOST`], [`KEPT_FREE`]).
 
-use super::holders::LAYOUT;
+use super::holders::{LAYOUT, SLOTS};
 use super::member::Member;
 use super::slots::SlotPool;
 use super::{Granted, ProtocolGrant, RecordId, Refused};
@@ -33,6 +35,11 @@ const ASKS: u32 = 32;
 /// Memberships that are reached without a lock. They stay as long as the client does.
 const NEAR: usize = 8;
 
+/// Memberships of one process, by all of its clients.
+const MOST: u64 = SLOTS / 2;
+/// Memberships that are left to clients which have none yet.
+const KEPT_FREE: u64 = SLOTS / 8;
+
 /// ShiftLock's parameters, the same for everybody.
 pub(crate) fn params() -> ShiftParams {
     ShiftParams { asks: ASKS, ..ShiftParams::default().with_lease(ASK_NS) }
@@ -45,7 +52,7 @@ pub(crate) struct Members {
     pub(super) lease_ns: u64,
     /// By number.
     near: [OnceLock<Arc<Member>>; NEAR],
-    /// Those with higher numbers.
+    /// Those with higher numbers, by number.
     far: RwLock<Vec<Arc<Member>>>,
     /// The number of the next; held while joining.
     next: Mutex<u32>,
@@ -81,6 +88,9 @@ impl Which<'_> {
 impl Members {
     /// Joins `space`.
     pub(crate) fn new(space: ShmSpace, lease_ns: u64) -> Result<Self, LockError> {
+        if space.room().own >= MOST {
+            return Err(LockError::TooManyClients(one_process_has_too_many()));
+        }
         let first = Arc::new(Member::join(&space, lease_ns, 0)?);
         let near = std::array::from_fn(|_| OnceLock::new());
         let _ = near[0].set(first);
@@ -105,17 +115,41 @@ impl Members {
         if *next > known {
             return Ok(());
         }
+        self.check_room()?;
         let member = Arc::new(Member::join(&self.space, self.lease_ns, *next)?);
         match self.near.get(*next as usize) {
             Some(place) => drop(place.set(member)),
-            None => {
-                let mut far = self.far.write().unwrap_or_else(PoisonError::into_inner);
-                far.retain(|member| member.is_in() || !member.slots.is_unused());
-                far.push(member);
-            }
+            None => self.far.write().unwrap_or_else(PoisonError::into_inner).push(member),
         }
         *next += 1;
         Ok(())
+    }
+
+    /// An error if this client is in already, and shall not join once more.
+    fn check_room(&self) -> Result<(), LockError> {
+        if self.first().is_none() {
+            return Ok(());
+        }
+        let room = self.space.room();
+        if room.own >= MOST {
+            return Err(LockError::TooManyLocks(one_process_has_too_many()));
+        }
+        if room.free <= KEPT_FREE {
+            return Err(LockError::TooManyLocks(format!(
+                "it would join the space once more, which has room for {SLOTS} clients, and the last {KEPT_FREE} are for others"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Ends memberships that are not needed now. The first that is in stays: names are looked up by it.
+    pub(super) fn leave_unneeded(&self) {
+        let first = self.first().map(|member| member.number);
+        let mut far = self.far.write().unwrap_or_else(PoisonError::into_inner);
+        let unneeded = |member: &mut Arc<Member>| member.slots.is_unused() && Some(member.number) != first;
+        let unneeded: Vec<_> = far.extract_if(.., unneeded).collect();
+        drop(far);
+        drop(unneeded);
     }
 
     /// How many have joined.
@@ -123,11 +157,18 @@ impl Members {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The first that is in.
+    fn first(&self) -> Option<Arc<Member>> {
+        let is_in = |member: &&Arc<Member>| member.is_in();
+        let near = self.near().find(is_in).cloned();
+        near.or_else(|| self.far.read().unwrap_or_else(PoisonError::into_inner).iter().find(is_in).cloned())
+    }
+
     /// A member that is in, for whatever needs no record.
     pub(crate) fn any(&self) -> Result<Arc<Member>, LockError> {
         loop {
             let known = self.known();
-            if let Some(member) = self.all().into_iter().find(|member| member.is_in()) {
+            if let Some(member) = self.first() {
                 return Ok(member);
             }
             self.join(known)?;
@@ -146,7 +187,14 @@ impl Members {
     #[cold]
     #[inline(never)]
     fn find_far(&self, number: u32) -> Option<Which<'_>> {
-        self.far().into_iter().find(|member| member.number == number).map(Which::Far)
+        let far = self.far.read().unwrap_or_else(PoisonError::into_inner);
+        let at = far.binary_search_by_key(&number, |member| member.number).ok()?;
+        Some(Which::Far(Arc::clone(&far[at])))
+    }
+
+    /// The membership with this number, as long as it stays.
+    pub(super) fn with_number(&self, number: u32) -> Option<Arc<Member>> {
+        self.find(number).map(|member| member.share())
     }
 
     /// The membership with this number, if it stays as long as the client does.
@@ -194,12 +242,16 @@ impl Members {
     fn claim_far<T>(&self, claim: impl Fn(&Member) -> Option<T>) -> Result<(Which<'_>, T), LockError> {
         loop {
             let known = self.known();
-            let members = self.near().map(Which::Near).chain(self.far().into_iter().map(Which::Far));
-            for member in members.filter(|member| member.is_in()) {
-                if let Some(record) = claim(&member) {
-                    return Ok((member, record));
-                }
+            let is_in = |member: &&Arc<Member>| member.is_in();
+            if let Some(found) = self.near().filter(is_in).find_map(|near| Some((near, claim(near)?))) {
+                return Ok((Which::Near(found.0), found.1));
             }
+            // Not on a copy of the list: a membership ends if none of its records is in use.
+            let far = self.far.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(found) = far.iter().filter(is_in).find_map(|far| Some((far, claim(far)?))) {
+                return Ok((Which::Far(Arc::clone(found.0)), found.1));
+            }
+            drop(far);
             self.join(known)?;
         }
     }
@@ -261,6 +313,10 @@ impl Members {
         member.free(record);
         given.map_err(told)
     }
+}
+
+fn one_process_has_too_many() -> String {
+    format!("the space has room for {SLOTS} clients, of which one process may be {MOST}, and this one is")
 }
 
 /// Evicted: the lock is gone with the client.

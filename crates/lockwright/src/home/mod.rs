@@ -37,6 +37,10 @@ use lockwright_locks::shiftlock::{ShiftGrant, prompt::Prompt};
 use std::fmt::Debug;
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+#[cfg(target_os = "linux")]
+use std::task::Poll;
 use std::time::Duration;
 
 /// How long the user of a client needs to stop its work once a lock is lost: that is part of the lease.
@@ -49,6 +53,22 @@ pub(crate) enum StopTime {
 
 /// A future that can be handed to another thread.
 pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Whether an acquire was given up. It is polled after that was said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GivenUp(Arc<AtomicBool>);
+
+impl GivenUp {
+    pub(crate) fn set(&self) {
+        self.0.store(true, SeqCst);
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(crate) async fn wait(self) {
+        let Self(is_set) = self;
+        std::future::poll_fn(|_| if is_set.load(SeqCst) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+}
 
 /// A lock that was granted, in any kind of space.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +129,7 @@ impl Debug for RecordId {
 }
 
 /// A name that was looked up.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bound {
     /// The lock's id.
     pub(crate) lock: u64,
@@ -210,7 +230,7 @@ pub(crate) trait Space: Send + Sync + Debug {
     /// The membership that looked a name up, where the space is in this host's memory: the fast path to keyed locks,
     /// without a virtual call.
     #[cfg(target_os = "linux")]
-    fn local_member(&self, bound: &Bound) -> Option<&std::sync::Arc<member::Member>> {
+    fn local_member(&self, bound: &Bound) -> Option<&Arc<member::Member>> {
         let _ = bound;
         None
     }
@@ -233,6 +253,18 @@ pub(crate) trait Locker {
 
     /// Acquires the lock, however long it takes.
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>>;
+
+    /// The same, but given up it ends as soon as it can: with the lock, or without it. Worth overriding where
+    /// [`acquire`](Self::acquire) waits for what may take hours.
+    fn acquire_unless(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        given_up: GivenUp,
+    ) -> BoxFuture<Result<Granted, Refused>> {
+        let _ = given_up;
+        self.acquire(kind, claim)
+    }
 
     /// Whether dropping the future of [`acquire`](Self::acquire) takes the request out of the queue. If not, it has to be
     /// polled to its end, and the lock released.

@@ -5,7 +5,7 @@
 use super::member::Member;
 use super::members::NAMES;
 use super::shm::ShmBackend;
-use super::{BoxFuture, Granted, ProtocolGrant, Refused, Standing};
+use super::{BoxFuture, GivenUp, Granted, ProtocolGrant, Refused, Standing};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::ShmEndpoint;
 use lockwright_fabric::observe::Claim;
@@ -56,19 +56,22 @@ impl ShmBackend {
         Some(member.range(records, claim, tried?))
     }
 
-    /// Takes the range, however long it takes; without `wait`, if nobody is in its way. Either may have to wait for the gate,
-    /// so neither blocks a thread: whoever has the gate may be a future of that thread.
-    pub(super) fn range(&self, claim: Claim, wait: bool) -> BoxFuture<Result<Granted, Refused>> {
+    /// Takes the range, however long it takes, unless that is given up; if it cannot be, only if nobody is in its way. Either
+    /// may have to wait for the gate, so neither blocks a thread: whoever has the gate may be a future of that thread.
+    pub(super) fn range(
+        &self,
+        claim: Claim,
+        given_up: Option<GivenUp>,
+    ) -> BoxFuture<Result<Granted, Refused>> {
         let (member, records): (Arc<Member>, _) = match self.members.claim_two() {
             Ok((member, records)) => (member.share(), records),
             Err(error) => return Box::pin(async { Err(Refused::Error(error)) }),
         };
         Box::pin(async move {
             let client = &member.client;
-            let taken = if wait {
-                client.take_range(records, claim).await
-            } else {
-                client.try_range(records, claim).await
+            let taken = match given_up {
+                Some(given_up) => client.take_range_unless(records, claim, || given_up.clone().wait()).await,
+                None => client.try_range(records, claim).await,
             };
             member.range(records, claim, taken)
         })

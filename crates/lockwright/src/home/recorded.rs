@@ -2,7 +2,9 @@
 //!
 //! It has no fast path of its own, so that a client without a record pays nothing for there being one.
 
-use super::{Backend, Bound, BoxFuture, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
+use super::{
+    Backend, Bound, BoxFuture, GivenUp, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing,
+};
 use crate::error::{ChangeError, HandleError};
 use crate::name::LockName;
 use crate::record::{Event, Recorder};
@@ -147,6 +149,15 @@ impl Locker for RecordedBackend {
 
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
         self.asking(kind, claim, |inner| inner.acquire(kind, claim))
+    }
+
+    fn acquire_unless(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        given_up: GivenUp,
+    ) -> BoxFuture<Result<Granted, Refused>> {
+        self.asking(kind, claim, |inner| inner.acquire_unless(kind, claim, given_up))
     }
 
     fn acquire_cancels_on_drop(&self) -> bool {

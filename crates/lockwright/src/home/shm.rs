@@ -9,7 +9,7 @@ use super::holders;
 use super::member::Member;
 use super::members::{self, Members, NAMES, token};
 use super::ranges::gate;
-use super::{Bound, BoxFuture, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
+use super::{Bound, BoxFuture, GivenUp, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
 use crate::error::{HandleError, LockError, LostReason, OpenError};
 use crate::name::LockName;
 use lockwright_fabric::backend::block_on;
@@ -17,11 +17,11 @@ use lockwright_fabric::backend::shm::{Process, Reclaim, ShmSpace, SpaceError, Sp
 use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{FabricError, PeerId};
 use lockwright_locks::Lost;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What a space of ours is called; raised when the meaning of its memory changes.
@@ -34,7 +34,12 @@ const PEER_BITS: u32 = 24;
 pub(crate) struct ShmBackend {
     identity: SpaceIdentity,
     pub(super) members: Arc<Members>,
+    /// Names that no handle of this client is for any more, and that are to be closed.
+    unbound: Mutex<Vec<Bound>>,
 }
+
+/// Names that are closed together: whether one can go takes a look at everybody's records.
+const CLOSED_TOGETHER: usize = 512;
 
 /// Opens the space at `path`, and looks whether it is one of ours.
 pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
@@ -66,7 +71,8 @@ impl ShmBackend {
         let file =
             std::fs::metadata(space.path()).map_err(|error| LockError::Disconnected(error.to_string()))?;
         let identity = SpaceIdentity::Shm { device: file.dev(), inode: file.ino() };
-        let home = Self { identity, members: Arc::new(Members::new(space, lease_ns)?) };
+        let members = Arc::new(Members::new(space, lease_ns)?);
+        let home = Self { identity, members, unbound: Mutex::default() };
         home.reap();
         Ok(home)
     }
@@ -92,10 +98,32 @@ impl ShmBackend {
                 }
                 bases.extend(names.info(id).ok().flatten().map(|info| (id, info.lock.token_base)));
             }
-            let settle = |id| bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base));
+            let mut wanted = None;
+            let settle = |id| {
+                let wanted = wanted.get_or_insert_with(|| wanted_locks(&member));
+                bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base, wanted))
+            };
             if names.drop_all_of(dead.peer, settle).is_ok() {
                 self.space().reap(dead.peer);
             }
+        }
+    }
+
+    /// Closes names that are not needed any more, and lets those go that nobody needs.
+    fn close_unbound(&self) {
+        let unbound = std::mem::take(&mut *self.unbound.lock().unwrap_or_else(PoisonError::into_inner));
+        let bases: HashMap<_, _> = unbound.iter().map(|bound| (bound.lock, bound.token_base)).collect();
+        for by in unbound.iter().map(|bound| bound.by).collect::<HashSet<_>>() {
+            // A member that was evicted has lost its names with everything else.
+            let Some(member) = self.members.with_number(by) else { continue };
+            let ids = unbound.iter().filter(|bound| bound.by == by).map(|bound| bound.lock);
+            // Under the directory's lock, when the first of them has ended to be used.
+            let mut wanted = None;
+            let settle = |id| {
+                let wanted = wanted.get_or_insert_with(|| wanted_locks(&member));
+                bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base, wanted))
+            };
+            let _ = member.names().close_all(ids, settle);
         }
     }
 
@@ -114,6 +142,12 @@ impl ShmBackend {
     }
 }
 
+impl Drop for ShmBackend {
+    fn drop(&mut self) {
+        self.close_unbound();
+    }
+}
+
 /// Whether a client that is dead has a dependent process that is not known to have ended.
 fn has_dependent(member: &Member, dead: PeerId) -> bool {
     let client = member.holders().reader().client(dead);
@@ -124,10 +158,23 @@ fn has_dependent(member: &Member, dead: PeerId) -> bool {
 /// on readers of JSON may round them.
 const HIGHEST_BASE: u64 = 1 << 52;
 
+/// The locks that clients which are alive have records for.
+fn wanted_locks(member: &Member) -> HashSet<u64> {
+    let reader = member.table().reader();
+    let mut wanted = HashSet::new();
+    for client in reader.clients() {
+        let locks: Vec<_> = reader.records(&client).map(|record| record.claim.lock).collect();
+        if !locks.is_empty() && member.holders().lives(&client) {
+            wanted.extend(locks);
+        }
+    }
+    wanted
+}
+
 /// Whether an unused name can go. Not one that a client which is alive has a record for: a client that was evicted as the user of
 /// a name may be alive as the holder of a range of it, by another membership.
-fn reclaim(member: &Member, id: u64, token_base: u64) -> Reclaim {
-    if member.table().is_wanted_now(id) {
+fn reclaim(member: &Member, id: u64, token_base: u64, wanted: &HashSet<u64>) -> Reclaim {
+    if wanted.contains(&id) {
         return Reclaim::Keep;
     }
     // Both go on from the same token, so that the next name's can begin just there.
@@ -165,7 +212,11 @@ impl Space for ShmBackend {
                     .iter()
                     .map(|name| (name.lock.id, name.lock.token_base))
                     .collect();
-                let settle = |id| bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base));
+                let mut wanted = None;
+                let settle = |id| {
+                    let wanted = wanted.get_or_insert_with(|| wanted_locks(&member));
+                    bases.get(&id).map_or(Reclaim::Keep, |base| reclaim(&member, id, *base, wanted))
+                };
                 names.sweep(settle).map_err(handle_error)?;
                 names.open_with(name.as_bytes(), prepare)
             }
@@ -181,9 +232,12 @@ impl Space for ShmBackend {
     }
 
     fn unbind(&self, _: &LockName, bound: Bound, _: Kind) {
-        // A member that was evicted has lost its names with everything else.
-        if let Some(member) = self.members.all().into_iter().find(|member| member.number == bound.by) {
-            let _ = member.names().close(bound.lock, |id| reclaim(&member, id, bound.token_base));
+        let mut unbound = self.unbound.lock().unwrap_or_else(PoisonError::into_inner);
+        unbound.push(bound);
+        let are_many = unbound.len() >= CLOSED_TOGETHER;
+        drop(unbound);
+        if are_many {
+            self.close_unbound();
         }
     }
 
@@ -199,6 +253,8 @@ impl Space for ShmBackend {
 
     fn heartbeat(&self) -> Duration {
         self.members.beat();
+        self.close_unbound();
+        self.members.leave_unneeded();
         self.reap();
         Duration::from_nanos(holders::period_ns(self.members.lease_ns))
     }
@@ -217,7 +273,7 @@ impl Locker for ShmBackend {
         match kind {
             Kind::Keyed => Box::pin(std::future::ready(self.try_acquire_from_the_dead(claim))),
             // Ranges of the dead do not count anyway.
-            Kind::Ranges => self.range(claim, false),
+            Kind::Ranges => self.range(claim, None),
         }
     }
 
@@ -231,7 +287,19 @@ impl Locker for ShmBackend {
                 let members = Arc::clone(&self.members);
                 Box::pin(members.take(claim))
             }
-            Kind::Ranges => self.range(claim, true),
+            Kind::Ranges => self.range(claim, Some(GivenUp::default())),
+        }
+    }
+
+    fn acquire_unless(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        given_up: GivenUp,
+    ) -> BoxFuture<Result<Granted, Refused>> {
+        match kind {
+            Kind::Keyed => self.acquire(kind, claim),
+            Kind::Ranges => self.range(claim, Some(given_up)),
         }
     }
 

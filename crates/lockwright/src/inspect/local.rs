@@ -4,12 +4,14 @@ use super::{BreakError, Entry, EntryState, Heat, InspectError, SpaceInfo};
 use crate::error::OpenError;
 use crate::home::holders::{self, reader};
 use crate::home::members::{Members, NAMES};
+use crate::home::ranges::gate;
 use crate::home::{Kind, shm};
 use crate::name::LockName;
 use lockwright_fabric::backend::shm::{ClientInfo, NameInfo, ShmSpace, space_path};
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::holders::{self as records, HolderRecord, State};
-use std::collections::HashMap;
+use lockwright_locks::shiftlock::shared::Snapshot;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,21 +43,58 @@ impl Local {
         let clients: HashMap<_, _> =
             self.space.clients().into_iter().map(|client| (client.peer, client)).collect();
         let now = self.space.now();
+        let members: HashMap<_, _> =
+            reader(&self.space).clients().map(|member| (member.peer, member)).collect();
         let mut entries = Vec::new();
-        let reader = reader(&self.space);
-        for member in reader.clients() {
-            let Some(client) = clients.get(&member.peer) else { continue };
+        for (record, changing) in self.records()? {
+            let peer = record.peer;
+            let (Some(client), Some(member)) = (clients.get(&peer), members.get(&peer)) else { continue };
+            let Some(info) = names.get(&record.claim.lock) else { continue };
             let alive = client.alive && !member.is_expired(now);
-            for record in reader.records(&member) {
-                let Some(info) = names.get(&record.claim.lock) else { continue };
-                entries.extend(entry(&record, info, client, alive, now.since(record.since)));
-            }
+            let entry = entry(&record, info, client, alive, now.since(record.since));
+            entries.extend(entry.map(|entry| Entry { changing, ..entry }));
         }
         entries.sort_by(|a, b| {
             let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));
             key(a).cmp(&key(b))
         });
         Ok(entries)
+    }
+
+    /// Everybody's records, and whether their lock changed while they were read: then they are read again, a few times.
+    fn records(&self) -> Result<Vec<(HolderRecord, bool)>, InspectError> {
+        let reader = reader(&self.space);
+        let all = || reader.clients().flat_map(|client| reader.records(&client).collect::<Vec<_>>());
+        let mut open: HashSet<_> = all().map(|record| lock_of(&record)).collect();
+        let mut listed = Vec::new();
+        for look in 1..=LOOKS {
+            let before = self.versions(&open)?;
+            let records: Vec<_> = all().filter(|record| open.contains(&lock_of(record))).collect();
+            let after = self.versions(&open)?;
+            open.retain(|lock| before[lock] != after[lock]);
+            for (lock, mut records) in by_lock(records) {
+                if !open.contains(&lock) || look == LOOKS {
+                    keep_current(&mut records, &after[&lock]);
+                    listed.extend(records.into_iter().map(|record| (record, open.contains(&lock))));
+                }
+            }
+            if open.is_empty() {
+                break;
+            }
+        }
+        Ok(listed)
+    }
+
+    fn versions(&self, locks: &HashSet<Lock>) -> Result<HashMap<Lock, Version>, InspectError> {
+        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
+        let versions = locks.iter().map(|lock| {
+            let version = match *lock {
+                (id, Kind::Keyed) => (member.snapshot(id)?, 0),
+                (id, Kind::Ranges) => (member.snapshot(gate(id))?, member.releases(Kind::Ranges, id)?),
+            };
+            Ok((*lock, version))
+        });
+        versions.collect()
     }
 
     /// What is seen of holders and waiters, and how often locks were given back. Also of locks that nobody holds now.
@@ -125,6 +164,41 @@ impl Local {
     }
 }
 
+/// How often the records of a lock that changes are read.
+const LOOKS: usize = 16;
+
+/// The keyed lock of an id, or its ranges.
+type Lock = (u64, Kind);
+/// What changes whenever a lock changes hands: of ranges, that of their gate, and the count of those given back.
+type Version = (Snapshot, u64);
+
+fn lock_of(record: &HolderRecord) -> Lock {
+    let kind = match record.kind {
+        records::Kind::Keyed => Kind::Keyed,
+        records::Kind::Range => Kind::Ranges,
+    };
+    (record.claim.lock, kind)
+}
+
+fn by_lock(records: Vec<HolderRecord>) -> HashMap<Lock, Vec<HolderRecord>> {
+    let mut locks: HashMap<_, Vec<_>> = HashMap::new();
+    for record in records {
+        locks.entry(lock_of(&record)).or_default().push(record);
+    }
+    locks
+}
+
+/// Drops records of grants that are over: a record is cleared after its lock was given back.
+fn keep_current(records: &mut Vec<HolderRecord>, (snapshot, _): &Version) {
+    let says_held = |record: &HolderRecord| record.kind == records::Kind::Keyed && record.state.holds();
+    let holds = |record: &HolderRecord| snapshot.can_be_held_by(record.claim.mode, record.mark);
+    records.retain(|record| !says_held(record) || holds(record));
+    let is_writer = |record: &HolderRecord| says_held(record) && record.claim.mode == Mode::Exclusive;
+    if records.iter().any(is_writer) {
+        records.retain(|record| !says_held(record) || is_writer(record));
+    }
+}
+
 fn entry(
     record: &HolderRecord,
     info: &NameInfo,
@@ -150,6 +224,7 @@ fn entry(
         host: host.to_owned(),
         program: program.to_owned(),
         alive,
+        changing: false,
     })
 }
 

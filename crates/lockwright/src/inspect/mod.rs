@@ -70,6 +70,8 @@ pub struct Entry {
     pub program: String,
     /// Whether the client is alive. A dead one's locks go to whoever asks for them.
     pub alive: bool,
+    /// The lock changed hands faster than could be read: what is said of it did not hold all at one moment.
+    pub changing: bool,
 }
 
 impl Entry {
@@ -87,6 +89,7 @@ impl Entry {
             host: String::new(),
             program: String::new(),
             alive: true,
+            changing: false,
         }
     }
 }

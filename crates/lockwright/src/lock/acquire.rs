@@ -1,13 +1,13 @@
 //! Acquiring a lock: futures, to be awaited on any executor or waited for by a thread.
 //!
-//! An attempt has one fast path, which neither queues nor allocates, and one slow path. Given up while it is queued, it is
-//! adopted: finished, then released, on the client's own thread.
+//! An attempt has one fast path, which neither queues nor allocates, and one slow path, which waits in line (`places`).
 
 use super::core::Core;
 use super::guard::AnyGuard;
+use super::places::Queueing;
 use super::typed::LockGuard;
 use crate::error::{LockError, TryLockError};
-use crate::home::{Bound, BoxFuture, Granted, Refused};
+use crate::home::{Bound, Granted, Refused};
 use crate::progress::Alarm;
 use lockwright_fabric::observe::Claim;
 use std::fmt;
@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 /// A lock that is being acquired: `.await` it, or [`wait`](Self::wait) for it. Nothing happens before that.
 ///
 /// # Cancelling
-/// Dropping it gives up. If it was queued, the lock may still come to it; the client's own thread then passes it on at
-/// once. No handover is lost, and nobody else has to wait for a lease. A server takes it out of the queue at once.
+/// Dropping it gives up. A server takes it out of the queue at once. On shared memory its place stays there: the next
+/// acquire of that lock by this client takes it over, and if the lock comes first, the client's own thread passes it on at
+/// once. No handover is lost, nobody else has to wait for a lease, and however many acquires are given up, a client has a
+/// few places in the queue of a lock.
 ///
 /// ```
 /// use lockwright::Client;
@@ -191,17 +193,13 @@ enum Step {
 /// A lock that is waited for. Dropping it gives up.
 struct Waiting {
     core: Arc<Core>,
-    claim: Claim,
-    /// Where the name led when it started.
-    bound: Bound,
     alarm: Option<Alarm>,
-    /// `None` once it is done.
-    future: Option<BoxFuture<Result<Granted, Refused>>>,
+    queueing: Queueing,
 }
 
 impl fmt::Debug for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting").field("claim", &self.claim).finish_non_exhaustive()
+        f.debug_struct("Waiting").field("lock", &self.core.name).finish_non_exhaustive()
     }
 }
 
@@ -277,21 +275,25 @@ impl Attempt {
         };
         self.claim.lock = bound.lock;
         let Core { space, kind, .. } = &*self.core;
-        let future = match space.try_acquire_fast(*kind, self.claim) {
-            None | Some(Err(Refused::Busy)) if self.may_wait() => space.acquire(*kind, self.claim),
-            None | Some(Err(Refused::Busy)) => space.try_acquire(*kind, self.claim),
+        let queueing = match space.try_acquire_fast(*kind, self.claim) {
+            None | Some(Err(Refused::Busy)) if self.may_wait() => {
+                Queueing::new(&self.core, self.claim, bound)
+            }
+            None | Some(Err(Refused::Busy)) => {
+                Queueing::trying(&self.core, self.claim, bound, space.try_acquire(*kind, self.claim))
+            }
             Some(outcome) => return Poll::Ready(self.finish(&bound, outcome)),
         };
-        self.start_waiting(bound, future, cx)
+        self.start_waiting(queueing, cx)
     }
 
     fn start_waiting(
         &mut self,
-        bound: Bound,
-        future: BoxFuture<Result<Granted, Refused>>,
+        queueing: Queueing,
         cx: &mut Context<'_>,
     ) -> Poll<Result<AnyGuard, LockError>> {
-        self.step = Step::Waiting(Box::new(Waiting::new(&self.core, self.claim, bound, future)));
+        let core = Arc::clone(&self.core);
+        self.step = Step::Waiting(Box::new(Waiting { core, alarm: None, queueing }));
         if self.deadline.is_none() {
             let patience = self.patience.filter(|patience| !patience.is_zero());
             self.deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
@@ -301,11 +303,9 @@ impl Attempt {
 
     fn waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<AnyGuard, LockError>> {
         let Step::Waiting(waiting) = &mut self.step else { unreachable!("only called while it waits") };
-        let future = waiting.future.as_mut().expect("it is taken out at the end");
-        match future.as_mut().poll(cx) {
+        match waiting.queueing.poll(cx) {
             Poll::Ready(outcome) => {
-                waiting.future = None;
-                let bound = waiting.bound;
+                let bound = waiting.queueing.bound;
                 Poll::Ready(self.finish(&bound, outcome))
             }
             Poll::Pending if self.deadline.is_some_and(|deadline| waiting.is_late(deadline, cx)) => {
@@ -331,15 +331,6 @@ impl Attempt {
 }
 
 impl Waiting {
-    fn new(
-        core: &Arc<Core>,
-        claim: Claim,
-        bound: Bound,
-        future: BoxFuture<Result<Granted, Refused>>,
-    ) -> Self {
-        Self { core: Arc::clone(core), claim, bound, alarm: None, future: Some(future) }
-    }
-
     /// Nothing yet: is the time over? If not, this task is woken when it is.
     fn is_late(&mut self, deadline: Instant, cx: &Context<'_>) -> bool {
         if Instant::now() >= deadline {
@@ -352,24 +343,11 @@ impl Waiting {
     }
 }
 
-/// Leaves a queued acquire to the progress thread: it stays in line until the lock has come and gone.
 impl Drop for Waiting {
     fn drop(&mut self) {
         if self.core.is_inert() {
-            return std::mem::forget((self.alarm.take(), self.future.take()));
+            std::mem::forget(self.alarm.take());
         }
-        self.alarm = None;
-        let Some(future) = self.future.take() else { return };
-        if self.core.space.acquire_cancels_on_drop() {
-            return drop(future);
-        }
-        let (core, claim) = (Arc::clone(&self.core), self.claim);
-        let progress = Arc::clone(&core.progress);
-        progress.adopt(Box::pin(async move {
-            let Core { space, kind, .. } = &*core;
-            let give_back = |granted| space.release(*kind, claim, granted);
-            lockwright_locks::abandoned::finish_then_release(future, give_back).await;
-        }));
     }
 }
 

@@ -1,5 +1,6 @@
 //! What all handles of one name in one client share: where the name leads, and the way to its space.
 
+use super::places::Places;
 use crate::error::LockError;
 #[cfg(target_os = "linux")]
 use crate::home::member::Member;
@@ -26,6 +27,8 @@ pub(crate) struct Core {
     first: Bound,
     /// Where it leads since.
     later: RwLock<Option<Bound>>,
+    /// This client's places in its queue.
+    pub(super) places: Places,
 }
 
 impl Core {
@@ -48,6 +51,7 @@ impl Core {
             kind,
             first: bound,
             later: RwLock::default(),
+            places: Places::default(),
         }
     }
 

@@ -5,6 +5,7 @@ mod change;
 pub(crate) mod core;
 mod guard;
 mod handle;
+mod places;
 mod set;
 mod typed;
 

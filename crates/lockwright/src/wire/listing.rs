@@ -35,7 +35,7 @@ impl Writer {
         };
         let flags = [entry.shared, entry.alive, entry.token.is_some(), entry.range.is_some()];
         let bits = flags.iter().enumerate().map(|(bit, flag)| u8::from(*flag) << (bit + 4)).sum::<u8>();
-        self.0.push(state | bits);
+        self.0.push(state | u8::from(entry.changing) << 1 | bits);
         let range = entry.range.clone().unwrap_or_default();
         for number in [entry.token.unwrap_or(0), range.start, range.end, nanos(entry.age), entry.pid.into()] {
             self.number(number);
@@ -93,11 +93,12 @@ impl Reader<'_> {
         let [token, start, end, age, pid] =
             [self.number()?, self.number()?, self.number()?, self.number()?, self.number()?];
         Some(Entry {
-            state: match first & 0xf {
+            state: match first & 0xd {
                 0 => EntryState::Held,
                 1 => EntryState::Waiting,
                 _ => return None,
             },
+            changing: first & 2 != 0,
             shared: has(0),
             alive: has(1),
             token: has(2).then_some(token),
@@ -136,12 +137,13 @@ mod tests {
             host: "db7".to_owned(),
             program: "backup".to_owned(),
             alive: true,
+            changing: false,
         }
     }
 
     #[test]
     fn lines_come_out_as_they_went_in_and_no_cut_makes_trouble() {
-        let held = Entry { state: EntryState::Held, token: Some(9), range: None, ..entry() };
+        let held = Entry { changing: true, state: EntryState::Held, token: Some(9), range: None, ..entry() };
         let heat = Heat {
             name: LockName::new("x").unwrap(),
             ranges: true,

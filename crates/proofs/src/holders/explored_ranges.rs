@@ -7,17 +7,15 @@ use super::memory::{Explored as Memory, Part, RANGES, Ranges};
 use super::observed;
 use crate::{Checker, Mutant, Proof, Visitor};
 use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_fabric::{Addr, Endpoint, Needs};
+use lockwright_fabric::{Addr, Endpoint, Needs, Time};
 use lockwright_locks::holders::ranges::RangeRecords;
 use lockwright_locks::holders::record::RecordWord;
 use lockwright_locks::holders::{HolderClient, HolderTable, RecordRules};
 use lockwright_locks::shiftlock::layout::Layout;
 use lockwright_locks::shiftlock::stirred::Stirred;
 use lockwright_locks::shiftlock::{Rules, ShiftLock, Shipped};
-use lockwright_locks::{
-    Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
-};
-use lockwright_sim::case::Case;
+use lockwright_locks::{Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
+use lockwright_sim::case::{Case, Timeouts};
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
@@ -73,7 +71,7 @@ impl<R: RangeRules> Protocol for HolderRanges<R> {
             ranges: true,
             tokens: true,
             tries: true,
-            timeouts: false,
+            timeouts: true,
             recovery: true,
         },
     };
@@ -159,7 +157,6 @@ impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
     type Grant = RangeGrant;
 
     async fn acquire(&self, want: Want) -> Result<RangeGrant, Denied> {
-        const NO_DEADLINES: &Reason = &Reason("a client with holder records leaves deadlines to its user");
         let claim = want.claim;
         if let Some(clients) = self.observed {
             observed::acquire(self.client.recorder(), clients, want).await?;
@@ -172,7 +169,10 @@ impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
                 Some(tried) => tried?,
                 None => self.client.try_range(RECORDS, claim).await?,
             },
-            Patience::Until(_) => return Err(Denied::Unsupported(NO_DEADLINES)),
+            Patience::Until(deadline) => {
+                let given_up = || self.client.lock().endpoint().alarm(deadline);
+                self.client.take_range_unless(RECORDS, claim, given_up).await?
+            }
         };
         Ok(RangeGrant { claim, token })
     }
@@ -190,6 +190,8 @@ const MIDDLE: Want = Want::range(0, Mode::Exclusive, 1, 3);
 const RIGHT: Want = Want::range(0, Mode::Exclusive, 2, 4);
 const READ: Want = Want::range(0, Mode::Shared, 1, 4);
 const TRY_MIDDLE: Want = MIDDLE.with(Patience::Try);
+const SOON: Time = Time(1);
+const MIDDLE_SOON: Want = MIDDLE.with(Patience::Until(SOON));
 
 /// Looks of a waiter, after which it waits for a change. Every look counts at the gate, so the explorer would never see an
 /// end of it.
@@ -202,6 +204,11 @@ fn mixed(name: &'static str, wants: &[Want]) -> Case<HolderParams> {
     wants.iter().fold(case, |case, want| case.clients(1, &[*want]))
 }
 
+/// Who does not wait for long gives up at any moment; else as the patient.
+fn gives_up(case: Case<HolderParams>) -> Case<HolderParams> {
+    case.timeouts(Timeouts::AnyUntil(SOON))
+}
+
 fn cases() -> Vec<Case<HolderParams>> {
     vec![
         patient(mixed("healthy", &[LEFT, MIDDLE])),
@@ -209,6 +216,9 @@ fn cases() -> Vec<Case<HolderParams>> {
         patient(mixed("readers", &[READ, READ])),
         patient(mixed("reader-and-writer", &[READ, LEFT])),
         hasty(mixed("tries", &[LEFT, TRY_MIDDLE])),
+        gives_up(mixed("gives-up", &[LEFT, MIDDLE_SOON])),
+        gives_up(killed(mixed("gives-up-or-killed", &[LEFT, MIDDLE_SOON]))),
+        gives_up(stopped(mixed("gives-up-or-stopped", &[LEFT, MIDDLE_SOON]))),
         patient(killed(mixed("killed", &[LEFT, MIDDLE]))),
         hasty(killed(mixed("killed-and-tried", &[READ, TRY_MIDDLE]))),
         patient(stopped(mixed("stopped", &[LEFT, MIDDLE]))),
@@ -229,6 +239,10 @@ pub(crate) fn visit_mutants(visitor: &mut impl Visitor) {
     visitor.mutant::<HolderRanges<Unconfirmed>>(mutant(
         Checker::Tokens,
         "a client believes that a range is its without looking whether it is still in",
+    ));
+    visitor.mutant::<HolderRanges<StaysInTheWay>>(mutant(
+        Checker::Quiet,
+        "who gives up leaves its record as it is, in everybody's way",
     ));
 }
 
@@ -263,5 +277,23 @@ impl Rules for Unconfirmed {
 impl RangeRules for Unconfirmed {
     fn range_cases() -> Vec<Case<HolderParams>> {
         vec![hasty(stopped(mixed("last-verb", &[LEFT, MIDDLE])))]
+    }
+}
+
+/// Others wait behind a request that nobody makes any more.
+#[derive(Debug)]
+pub struct StaysInTheWay;
+
+impl RecordRules for StaysInTheWay {
+    const LEAVING_CLEARS: bool = false;
+}
+
+impl Rules for StaysInTheWay {
+    const NAME: Option<&'static str> = Some("holders-ranges-stays-in-the-way");
+}
+
+impl RangeRules for StaysInTheWay {
+    fn range_cases() -> Vec<Case<HolderParams>> {
+        vec![gives_up(mixed("gives-up", &[LEFT, MIDDLE_SOON]))]
     }
 }

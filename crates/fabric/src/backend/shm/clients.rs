@@ -107,6 +107,15 @@ pub struct ClientInfo {
     pub names: u32,
 }
 
+/// How many clients a space has, and how many fit in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Slots that nobody has.
+    pub free: u64,
+    /// Slots that clients of this process have.
+    pub own: u64,
+}
+
 impl Shared {
     pub(super) fn slot_at(&self, slot: u64) -> u64 {
         self.layout.start(Section::Clients) + slot * SLOT_BYTES
@@ -162,6 +171,23 @@ impl Shared {
             }
         }
         Err(SpaceError::TooManyClients(self.slots()))
+    }
+
+    /// What slots are free or this process's, after dead clients have been reaped if few are free.
+    pub(super) fn room(&self) -> Room {
+        let count = || {
+            let states = (0..self.slots()).map(|slot| self.state(slot));
+            states.fold(Room { free: 0, own: 0 }, |room, state| Room {
+                free: room.free + u64::from(state.phase() == FREE),
+                own: room.own + u64::from(state.phase() != FREE && state.pid() == self.own.pid),
+            })
+        };
+        let room = count();
+        if room.free > self.slots() / 4 {
+            return room;
+        }
+        self.reap_unused();
+        count()
     }
 
     fn init_slot(&self, slot: u64, joining: SlotState) -> Result<Membership, SpaceError> {
@@ -229,9 +255,14 @@ impl Shared {
 
     /// Whether the client in `slot` is alive. Marks it dead if its process has ended.
     fn probe(&self, slot: u64, state: SlotState) -> bool {
+        self.probe_by(slot, state, Process::has_ended)
+    }
+
+    /// The same, by what `has_ended` says of its process.
+    fn probe_by(&self, slot: u64, state: SlotState, has_ended: impl FnOnce(Process) -> bool) -> bool {
         let ended = match state.phase() {
             // A slot whose state word has changed is not that client's any more.
-            ALIVE => self.process(slot, state).is_none_or(Process::has_ended),
+            ALIVE => self.process(slot, state).is_none_or(has_ended),
             // It may not have written its start time yet.
             JOINING => process::state_of_pid(state.pid()) == ProcessState::Ended,
             _ => true,
@@ -288,10 +319,28 @@ impl Shared {
 
     /// All members and all dead clients not reaped yet; checks their processes.
     pub(super) fn clients(&self) -> Vec<ClientInfo> {
+        self.list(|_| true)
+    }
+
+    /// The dead clients that are not reaped yet.
+    pub(super) fn dead_clients(&self) -> Vec<ClientInfo> {
+        self.list(|alive| !alive)
+    }
+
+    fn list(&self, is_listed: impl Fn(bool) -> bool) -> Vec<ClientInfo> {
         let mut clients = Vec::new();
+        // A process can have many clients, and asking about it takes system calls.
+        let mut ended = HashMap::from([((self.own.pid, self.own.start), false)]);
+        let mut has_ended = |process: Process| {
+            *ended.entry((process.pid, process.start)).or_insert_with(|| process.has_ended())
+        };
         for slot in 0..self.slots() {
             let state = self.state(slot);
             if !matches!(state.phase(), ALIVE | DEAD | GONE) {
+                continue;
+            }
+            let alive = state.phase() == ALIVE && self.probe_by(slot, state, &mut has_ended);
+            if !is_listed(alive) {
                 continue;
             }
             let at = self.slot_at(slot);
@@ -301,7 +350,7 @@ impl Shared {
                 pid: state.pid(),
                 label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
                 joined: Time(self.map.u64(at + AT_JOINED).load(SeqCst)),
-                alive: state.phase() == ALIVE && self.probe(slot, state),
+                alive,
                 names: self.refs_of(slot).load(SeqCst),
             });
         }

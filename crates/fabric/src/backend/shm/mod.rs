@@ -58,7 +58,7 @@ mod space;
 mod wait;
 
 pub use area::WordSlice;
-pub use clients::ClientInfo;
+pub use clients::{ClientInfo, Room};
 pub use endpoint::ShmEndpoint;
 pub use error::SpaceError;
 pub use mailbox::MAX_TAIL;

@@ -1,7 +1,7 @@
 //! A space as its users hold it.
 
 use super::area::WordSlice;
-use super::clients::ClientInfo;
+use super::clients::{ClientInfo, Room};
 use super::endpoint::ShmEndpoint;
 use super::error::SpaceError;
 use super::file::read_bytes;
@@ -76,6 +76,11 @@ impl ShmSpace {
         ShmEndpoint::join(&self.shared)
     }
 
+    /// How much room there is for clients.
+    pub fn room(&self) -> Room {
+        self.shared.room()
+    }
+
     /// Bytes of lock memory in a region; 0 if there is no such region.
     pub fn bytes(&self, node: NodeId, region: RegionId) -> u64 {
         let area = self.shared.area_index(Addr { offset: 0, node, region });
@@ -105,7 +110,7 @@ impl ShmSpace {
     /// The dead clients that are not reaped yet. Lock words may still name them: the caller recovers their locks, drops
     /// their [names](super::Names::drop_all_of) and [reaps](Self::reap) them.
     pub fn dead_clients(&self) -> Vec<ClientInfo> {
-        self.clients().into_iter().filter(|client| !client.alive).collect()
+        self.shared.dead_clients()
     }
 
     /// Whether `peer` is a member and its process not known to have ended. Checks the process: a few system calls.

@@ -167,6 +167,25 @@ impl Names {
         Ok(())
     }
 
+    /// [`close`](Self::close) for each of `ids`, under one lock of the directory. Those that are not open are passed over.
+    ///
+    /// # Errors
+    /// If the directory cannot be had.
+    pub fn close_all(
+        &self,
+        ids: impl IntoIterator<Item = u64>,
+        mut reclaim: impl FnMut(u64) -> Reclaim,
+    ) -> Result<(), SpaceError> {
+        let table = self.table()?;
+        for id in ids {
+            let is_closed = table.is_live(id) && table.end_use(id, self.client.membership.peer);
+            if is_closed && table.link(id, FIRST_USE).load(SeqCst) == 0 {
+                settle(&table, id, &mut reclaim);
+            }
+        }
+        Ok(())
+    }
+
     /// Ends all uses of a client that is dead, after its locks were recovered; `reclaim` as for [`close`](Self::close).
     /// Returns the ids it had open.
     ///
