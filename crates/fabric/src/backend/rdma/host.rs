@@ -118,7 +118,7 @@ impl RdmaHost {
         let departure_roles = hears.map(|(index, _)| PeerId::role(index)).collect();
         let cpus = options.first_client > 0 || !roles.is_empty();
         Self::open(fabric, options, None, cpus, departure_roles, Box::new(on_lost), |fabric| {
-            fabric.serve(roles)
+            fabric.serve(roles);
         })
     }
 

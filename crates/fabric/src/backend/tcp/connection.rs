@@ -6,7 +6,7 @@
 use super::auth::{Exchange, Side, random_bytes};
 use super::encode::put_done;
 use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, Welcome};
-use super::host::{HostError, SessionEnd, VerbHost};
+use super::host::{ConnectionInfo, HostError, SessionEnd, VerbHost};
 use super::incoming::{Incoming, ReadError};
 use super::outgoing::{Outgoing, coalesce_writes};
 use super::router::Router;
@@ -58,6 +58,7 @@ impl From<FrameError> for End {
 /// Serves one connection to its end.
 pub(super) async fn serve<H: VerbHost>(
     router: Arc<Router<H>>,
+    info: ConnectionInfo,
     mut incoming: Incoming,
     out: Arc<Outgoing>,
     begun: Handshake,
@@ -71,6 +72,11 @@ pub(super) async fn serve<H: VerbHost>(
         Err(_) => End::Refused(Refusal::Unexpected, "the handshake took too long".to_owned()),
         Ok(Err(end)) => end,
         Ok(Ok((session, number))) => {
+            // Not once the host may have given the number to another client.
+            session.send(|| {
+                router.host.on_connected(session.peer, info);
+                true
+            });
             let connection = Connection { router: &router, session: &session, out: &out, waits: &waits };
             let (end, received) = connection.run(&mut incoming).await;
             on_connection_end(&router, session, number, &end, received);

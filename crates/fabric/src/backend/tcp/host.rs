@@ -10,6 +10,7 @@ use crate::message::Message;
 use crate::verb::RawVerb;
 use crate::wait::{RawWait, Time};
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Why a host did not execute a verb.
@@ -57,6 +58,27 @@ impl fmt::Debug for Inbox {
     }
 }
 
+/// The two ends of a connection, and the server's socket.
+///
+/// ```
+/// use lockwright_fabric::backend::tcp::ConnectionInfo;
+/// let connection = ConnectionInfo {
+///     client: "127.0.0.1:40000".parse().unwrap(),
+///     server: "127.0.0.1:5625".parse().unwrap(),
+///     inode: 4711,
+/// };
+/// assert!(connection.client.ip().is_loopback());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionInfo {
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The address that the client connected to.
+    pub server: SocketAddr,
+    /// The inode of the server's socket, which no other socket has while the connection is open; 0: not known.
+    pub inode: u64,
+}
+
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
@@ -87,6 +109,11 @@ pub trait VerbHost: Send + Sync + 'static {
 
     /// Gives a new client its id, or `None` if there is no room. `name` is what it calls itself.
     fn admit(&self, name: &str) -> Option<PeerId>;
+
+    /// The requests of the client `peer` come by this connection from now on: its first, or one that resumes its session.
+    fn on_connected(&self, peer: PeerId, connection: ConnectionInfo) {
+        let _ = (peer, connection);
+    }
 
     /// From now on `inbox` reaches `peer`, a client or role of the server.
     fn attach(&self, peer: PeerId, inbox: Inbox) {

@@ -1,6 +1,6 @@
 //! A host whose lock memory is an in-process fabric, shared by remote and local clients.
 
-use super::host::{HostError, Inbox, SessionEnd, VerbHost};
+use super::host::{ConnectionInfo, HostError, Inbox, SessionEnd, VerbHost};
 use super::session_state::Backlog;
 use crate::addr::{PeerId, Width, Word64, Word128};
 use crate::backend::inproc::{InProc, InProcEndpoint};
@@ -189,6 +189,9 @@ impl<H: VerbHost> VerbHost for Arc<H> {
     }
     fn admit(&self, name: &str) -> Option<PeerId> {
         H::admit(self, name)
+    }
+    fn on_connected(&self, peer: PeerId, connection: ConnectionInfo) {
+        H::on_connected(self, peer, connection);
     }
     fn attach(&self, peer: PeerId, inbox: Inbox) {
         H::attach(self, peer, inbox);

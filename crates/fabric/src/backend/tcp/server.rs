@@ -5,7 +5,7 @@
 
 use super::auth::Secret;
 use super::connection::serve;
-use super::host::VerbHost;
+use super::host::{ConnectionInfo, VerbHost};
 use super::lease::Lease;
 use super::router::Router;
 use super::session_state::Backlog;
@@ -293,17 +293,25 @@ async fn accept_on<H: VerbHost>(stream: TcpStream, router: Arc<Router<H>>, hands
 }
 
 async fn accept<H: VerbHost>(stream: TcpStream, router: Arc<Router<H>>, handshake: Handshake) {
-    if stream.set_nodelay(true).is_err() {
-        return;
-    }
+    let Some(info) = info(&stream).filter(|_| stream.set_nodelay(true).is_ok()) else { return };
     let limit = router.options.max_unwritten;
     #[cfg(feature = "tls")]
     if let Some(tls) = &router.options.tls {
         let accepted = tokio::time::timeout(router.options.handshake, tls.accept(stream)).await;
         let Ok(Ok(stream)) = accepted else { return };
         let (incoming, out) = stream::sealed(stream, limit);
-        return serve(router, incoming, out, handshake).await;
+        return serve(router, info, incoming, out, handshake).await;
     }
     let (incoming, out) = stream::plain(stream, limit);
-    serve(router, incoming, out, handshake).await;
+    serve(router, info, incoming, out, handshake).await;
+}
+
+/// The ends of a connection; `None` if it is closed already.
+fn info(stream: &TcpStream) -> Option<ConnectionInfo> {
+    let (client, server) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
+    #[cfg(target_os = "linux")]
+    let inode = rustix::fs::fstat(stream).ok()?.st_ino;
+    #[cfg(not(target_os = "linux"))]
+    let inode = 0;
+    Some(ConnectionInfo { client, server, inode })
 }
