@@ -10,10 +10,12 @@
 //! below 10^-20.
 
 mod fingerprint;
+mod part;
 mod search;
 mod soak;
 
-pub use search::{Explored, explore};
+pub use part::Part;
+pub use search::{Explored, explore, explore_case};
 pub use soak::{Soaked, shrink, soak};
 
 use crate::check::Violation;
@@ -44,6 +46,12 @@ pub trait Model {
 
     /// Whether a step helps somebody to finish: faults do not. From every state a final one must be reachable by such steps.
     fn is_progress(&self, step: &Self::Step) -> bool;
+
+    /// How long a step takes, in nanoseconds of a world with a clock: what a [`soak`] counts as virtual time.
+    fn takes_ns(&self, step: &Self::Step) -> u64 {
+        let _ = step;
+        0
+    }
 
     /// How likely a step is in a [`soak`], against the others that are possible.
     fn weight(&self, step: &Self::Step) -> u64 {

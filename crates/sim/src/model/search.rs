@@ -2,10 +2,12 @@
 
 use super::fingerprint::fingerprint;
 use super::{Found, Model};
+use crate::case::Checks;
 use crate::check::{Checker, Violation};
-use crate::explore::{Graph, OnProgress, Progress};
+use crate::explore::{self, Graph, OnProgress, Outcome, Progress, Row, Trace};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use std::fmt::Display;
 
 /// What a search found.
 #[derive(Clone, Debug)]
@@ -20,6 +22,28 @@ pub struct Explored<T> {
     pub exhaustive: bool,
     /// What must not happen and can.
     pub found: Option<Found<T>>,
+}
+
+impl<T: Display> Explored<T> {
+    /// As the explorer of protocols reports it.
+    fn into_outcome(self, case: &'static str, seconds: f64) -> Outcome {
+        let Self { states, transitions, depth, exhaustive, found } = self;
+        let row = |step: T| Row { column: 0, what: step.to_string() };
+        Outcome {
+            case,
+            states,
+            transitions,
+            depth,
+            local_nodes: 0,
+            checks: Checks { finish: true, quiet: true, tokens: true, bypass: None },
+            exhaustive: exhaustive && found.is_none(),
+            seconds,
+            violation: found.map(|Found { violation, trace }| {
+                let rows = trace.into_iter().map(row).collect();
+                explore::Found { violation, trace: Trace { columns: vec!["world".to_owned()], rows } }
+            }),
+        }
+    }
 }
 
 /// How each state was found: from which, and by which of its steps.
@@ -45,6 +69,19 @@ impl Origins {
         }
         trace
     }
+}
+
+/// [`explore`], reported as the explorer of protocols does.
+#[allow(clippy::disallowed_methods, reason = "for the report: nothing that is explored sees the time")]
+pub fn explore_case<M: Model>(
+    case: &'static str,
+    model: &M,
+    max_states: u64,
+    progress: Option<&mut OnProgress>,
+) -> Outcome {
+    let began = std::time::Instant::now();
+    let explored = explore(model, max_states, progress);
+    explored.into_outcome(case, began.elapsed().as_secs_f64())
 }
 
 const PROGRESS_EVERY: u64 = 1 << 14;

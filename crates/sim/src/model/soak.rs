@@ -9,6 +9,8 @@ use crate::rng::Rng;
 pub struct Soaked<T> {
     /// Steps taken.
     pub steps: u64,
+    /// How long they would have taken, in nanoseconds.
+    pub virtual_ns: u64,
     /// Whether everybody had done what they wanted before the steps were over.
     pub finished: bool,
     /// What must not happen and did.
@@ -24,23 +26,26 @@ pub fn soak<M: Model>(
 ) -> Soaked<M::Step> {
     let (mut rng, mut state) = (Rng::new(seed, 0), model.initial());
     let (mut steps, mut trace) = (Vec::new(), Vec::new());
-    for taken in 0..max_steps {
-        if model.is_final(&state) {
-            return Soaked { steps: taken, finished: true, found: None };
-        }
+    let mut soaked = Soaked { steps: 0, virtual_ns: 0, finished: false, found: None };
+    while soaked.steps < max_steps && !model.is_final(&state) {
         steps.clear();
         model.steps(&state, &mut steps);
         let Some(step) = pick(model, &steps, &mut rng) else {
             let violation = Violation::new(Checker::Deadlock, "somebody can never finish: nothing moves");
-            return Soaked { steps: taken, finished: false, found: Some(Found { violation, trace }) };
+            soaked.found = Some(Found { violation, trace });
+            return soaked;
         };
         each(&state, &step);
+        soaked.steps += 1;
+        soaked.virtual_ns += model.takes_ns(&step);
         trace.push(step.clone());
         if let Err(violation) = model.take(&mut state, &step) {
-            return Soaked { steps: taken + 1, finished: false, found: Some(Found { violation, trace }) };
+            soaked.found = Some(Found { violation, trace });
+            return soaked;
         }
     }
-    Soaked { steps: max_steps, finished: model.is_final(&state), found: None }
+    soaked.finished = model.is_final(&state);
+    soaked
 }
 
 /// One of the steps, by their weights.

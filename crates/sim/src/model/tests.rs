@@ -1,6 +1,7 @@
 //! A lock that two clients take by a message each, and what is wrong with it, is found.
 
-use super::{Model, explore, shrink, soak};
+use super::fingerprint::fingerprint;
+use super::{Model, Part, explore, shrink, soak};
 use crate::check::{Checker, Violation};
 use std::fmt;
 
@@ -63,6 +64,17 @@ impl Model for Toy {
     fn is_progress(&self, _: &Moves) -> bool {
         true
     }
+}
+
+#[test]
+fn a_part_is_shared_until_it_is_changed_and_then_hashed_anew() {
+    let one = Part::new(vec![1, 2]);
+    let mut other = one.clone();
+    assert_eq!(fingerprint(&one), fingerprint(&other));
+    other.push(3);
+    assert_eq!((one.len(), other.len()), (2, 3));
+    assert_ne!(fingerprint(&one), fingerprint(&other));
+    assert_eq!(fingerprint(&other), fingerprint(&Part::new(vec![1, 2, 3])));
 }
 
 #[test]
