@@ -475,8 +475,8 @@ impl Client {
         let progress = Progress::start(move || beating.heartbeat())
             .map_err(|error| OpenError::Failed { space: address.to_owned(), why: error.to_string() })?;
         let owner = Owner::current();
-        let shared =
-            Shared { owner, space, stop, progress: Arc::new(progress), cores: std::sync::Mutex::default() };
+        let (progress, cores) = (Arc::new(progress), std::sync::Mutex::default());
+        let shared = Shared { owner, space, stop, progress, cores };
         Ok(Self { shared: Arc::new(shared) })
     }
 

@@ -1,9 +1,10 @@
 //! What the library shares with the server beside the [messages](crate::wire): no part of the API, and it changes without notice.
 
+pub use crate::home::Refused;
 pub use crate::lent::holders::{LentClient, LentHolders, LentTable, client};
 pub use crate::lent::reach::Reach;
 pub use crate::remote::link::key;
-pub use crate::remote::table::{Origin, Stage, Table, Upgrade};
+pub use crate::remote::table::{Origin, Stage, Table, TableRules, Upgrade};
 
 /// Where things are in the memory of a lent space.
 pub mod layout {

@@ -1,8 +1,8 @@
 //! Records of what happened to locks: who asked, was granted, gave back, lost, with tokens and times, to be judged later by
 //! `lockwright-lab check --history`.
 //!
-//! A client writes one ([`ClientOptions::record`](crate::ClientOptions::record)), and so does a server
-//! (`lockwright serve --record`). A record is a file of JSON lines. The first says who writes:
+//! A client writes one ([`ClientOptions::record`](crate::ClientOptions::record), `lockwright run --record`). A record is a file
+//! of JSON lines. The first says who writes:
 //!
 //! | field | |
 //! |---|---|

@@ -170,7 +170,7 @@ pub(crate) enum Standing {
 }
 
 /// Why a lock was not granted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Refused {
     /// Another client holds it, and it was only tried.
     Busy,

@@ -322,7 +322,10 @@ impl Future for Unlocking {
                     line.say(&Request::Unlock { id, answer: true });
                 }
                 Some(Stage::Lost(_)) | None => {
-                    line.take(id);
+                    // The server may still have it for us, should the session be resumed.
+                    if line.take(id).is_some() {
+                        line.say(&Request::Unlock { id, answer: false });
+                    }
                     return Poll::Ready(Err(Lost::Recovered));
                 }
                 // The server frees what nobody claims.

@@ -14,6 +14,7 @@
 //! What this file must not do: know about threads, connections or time; it says what is to be sent, and others send it.
 
 mod changes;
+mod state;
 
 use changes::Change;
 pub use changes::Upgrade;
@@ -28,14 +29,14 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 /// In which session something was granted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Origin {
     pub epoch: u64,
     pub key: u128,
 }
 
 /// Where a request stands.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Stage {
     Wanted {
         wait: bool,
@@ -70,7 +71,7 @@ pub enum Stage {
 }
 
 /// One request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PendingRequest {
     id: RequestId,
     units: Option<Units>,
@@ -81,8 +82,15 @@ pub(crate) struct PendingRequest {
     waker: Option<Waker>,
 }
 
+/// Where a broken client differs from what is shipped: all `false`, none does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TableRules {
+    /// What is held is not claimed from a server that was restarted.
+    pub claims_nothing: bool,
+}
+
 /// Everything a client knows.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Table {
     /// The session's: where it is said, how much was said, and what the server may not have taken.
     pub origin: Origin,
@@ -108,6 +116,8 @@ pub struct Table {
     guests: u32,
     /// Why the server wants nothing to do with us.
     pub fatal: Option<String>,
+    /// Where a broken one differs.
+    pub rules: TableRules,
 }
 
 impl Table {
@@ -297,6 +307,7 @@ impl Table {
         for PendingRequest { id, units, stage, change, since, waker } in self.slots.iter_mut().flatten() {
             let Some(units) = *units else { continue };
             match *stage {
+                Stage::Held { .. } if self.rules.claims_nothing && restarted => {}
                 Stage::Held { token, origin } | Stage::Claimed { token, origin } if restarted => {
                     let Origin { epoch, key } = origin;
                     asks.push(Request::Claim { id: *id, units, token, epoch, key });

@@ -61,7 +61,7 @@ pub const fn slot(id: RequestId) -> u32 {
 }
 
 /// What is wanted, or held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Units {
     pub handle: u64,
     pub mode: Mode,

@@ -20,7 +20,7 @@ use lockwright_fabric::observe::Mode;
 use std::task::Waker;
 
 /// What a held lock is about to become.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum Change {
     #[default]
     None,

@@ -1,0 +1,46 @@
+//! What the explorer compares: all of a table that decides about anything later, and neither times nor wakers.
+
+use super::{PendingRequest, Stage, Table};
+use crate::wire::{RequestId, slot};
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::mem::discriminant;
+
+impl Hash for Table {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let handles: BTreeMap<_, _> = self.handles.iter().collect();
+        (self.origin, self.seq, &self.unacked, handles, self.next_handle, &self.slots).hash(state);
+        (&self.free, self.next_id, self.claimed, &self.ended, self.seen, self.is_open).hash(state);
+        (self.guest, self.guests, &self.fatal).hash(state);
+    }
+}
+
+impl Table {
+    /// Whether what a request holds was claimed, and the server has not said whether it still is.
+    pub fn is_claimed(&self, id: RequestId) -> bool {
+        let request = self.slots.get(slot(id) as usize).and_then(Option::as_ref);
+        request.is_some_and(|request| request.id == id && matches!(request.stage, Stage::Claimed { .. }))
+    }
+
+    /// Whether a request that is waited for was granted or has failed.
+    pub fn is_settled(&self, id: RequestId) -> bool {
+        let request = self.slots.get(slot(id) as usize).and_then(Option::as_ref);
+        request.is_some_and(|request| {
+            request.id == id && matches!(request.stage, Stage::Granted { .. } | Stage::Failed(_))
+        })
+    }
+}
+
+impl Hash for PendingRequest {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.id, self.units, discriminant(&self.stage), discriminant(&self.change)).hash(state);
+        match &self.stage {
+            Stage::Wanted { wait } => wait.hash(state),
+            Stage::Granted { token } => token.hash(state),
+            Stage::Held { token, origin } | Stage::Claimed { token, origin } => (token, origin).hash(state),
+            Stage::Unlocked { held } => held.hash(state),
+            Stage::Looking { bytes } | Stage::Looked { bytes } => bytes.hash(state),
+            Stage::Lost(_) | Stage::Failed(_) | Stage::Unlocking => {}
+        }
+    }
+}
