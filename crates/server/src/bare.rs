@@ -1,7 +1,7 @@
 //! A server without connections: what clients say goes in by function calls, and answers come out the same way. It is there to
 //! measure what a server does beside reading and writing (`benches/dispatcher.rs`), and for nothing else.
 
-use super::dispatcher::Dispatcher;
+use super::dispatcher::{Admission, Dispatcher};
 use super::durable::Durable;
 use super::lock_table::LockTable;
 use lockwright::wire::SERVER;
@@ -20,7 +20,7 @@ impl Bare {
     /// If there is no randomness to be had.
     pub fn new() -> io::Result<Self> {
         let (durable, recovering) = Durable::begin(None, std::time::Duration::ZERO)?;
-        Ok(Self(Dispatcher::new(LockTable::new(durable, recovering, vec![], vec![]))))
+        Ok(Self(Dispatcher::new(LockTable::new(durable, recovering, vec![], vec![]), Admission::Anybody)))
     }
 
     /// Lets a client in, which is told what there is to be told by way of `inbox`.

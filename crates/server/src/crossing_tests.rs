@@ -2,7 +2,7 @@
 //! are given up cross their answers, connections break, sessions are lost, locks are broken, the server dies and hears claims.
 //! At no time may two clients believe what cannot be true together, and in the end nothing may be left.
 
-use super::dispatcher::{Dispatcher, client_of};
+use super::dispatcher::{Admission, Dispatcher, client_of};
 use super::durable::Durable;
 use super::lock_table::LockTable;
 use lockwright::LockName;
@@ -204,7 +204,8 @@ impl World {
         self.dispatcher = None;
         let (durable, recovering) = Durable::begin(Some(&self.path), std::time::Duration::ZERO).unwrap();
         self.epoch = durable.epoch;
-        self.dispatcher = Some(Dispatcher::new(LockTable::new(durable, recovering, vec![], vec![])));
+        self.dispatcher =
+            Some(Dispatcher::new(LockTable::new(durable, recovering, vec![], vec![]), Admission::Secret));
     }
 
     fn dispatcher(&self) -> &Dispatcher {

@@ -5,7 +5,8 @@
 use super::totals::Now;
 use lockwright::LockName;
 use lockwright::wire::Kind;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 /// Names in use at a time.
@@ -20,7 +21,7 @@ pub(super) type SpaceNumber = u64;
 type Key = (SpaceNumber, Kind, LockName);
 
 /// One lock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Lock {
     pub(super) space: SpaceNumber,
     pub(super) kind: Kind,
@@ -37,7 +38,7 @@ pub(super) struct Lock {
 }
 
 /// One space.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Space {
     name: Vec<u8>,
     sessions: usize,
@@ -46,7 +47,7 @@ struct Space {
 }
 
 /// All names.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Directory {
     numbers: HashMap<Vec<u8>, SpaceNumber>,
     spaces: HashMap<SpaceNumber, Space>,
@@ -60,6 +61,14 @@ pub(super) struct Directory {
     idle: VecDeque<(u64, u64)>,
     in_use: usize,
     next: u64,
+}
+
+/// Which names there are, and which are in use. What they have seen decides about nothing.
+impl Hash for Directory {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let ids: BTreeMap<_, _> = self.ids.iter().map(|(key, id)| (key, (id, self.lock(*id).uses))).collect();
+        (ids, self.next, self.in_use, self.next_space).hash(state);
+    }
 }
 
 impl Directory {

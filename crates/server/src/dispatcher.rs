@@ -15,13 +15,16 @@
 //! it, and looks at the queue after that. **Panics.** The request that a batch panicked on is gone; those behind it stay in
 //! [`Combiner::batch`] and are applied by a task, or by the unwinding thread where there is no runtime.
 //!
-//! This file does not interpret requests; `lock_table.rs` does.
+//! This file does not interpret requests, except to ask who sends a `Break`; `lock_table.rs` does.
 
 use crate::lent::Lent;
 use crate::lock_table::{LockTable, clock};
+use crate::socket_owner;
 use lockwright::wire::{Request, RequestId, SERVER};
 use lockwright::{AnyGuard, LockError};
-use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd, VerbHost, coalesce_writes};
+use lockwright_fabric::backend::tcp::{
+    ConnectionInfo, HostError, Inbox, SessionEnd, VerbHost, coalesce_writes,
+};
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, RawWait, Time};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -36,6 +39,10 @@ const MAX_BATCHES: usize = 2;
 /// Queued requests beyond which a reader thread applies some itself before it reads on.
 const MAX_QUEUED: usize = 4096;
 
+/// What is said to those who may not break locks.
+const NOT_YOURS_TO_BREAK: &str = "this server has no secret, so only its own user and root may break locks, over TCP on \
+     loopback: run the command as the server's user, or start the server with --secret-file";
+
 /// One entry of the queue: what happened, and to which client.
 #[derive(Debug)]
 struct QueuedRequest {
@@ -48,6 +55,8 @@ struct QueuedRequest {
 pub(crate) enum Event {
     /// It sent a request, with its number in the session.
     Request { seq: u64, request: Request },
+    /// It sent a request that it may not make.
+    Forbidden { seq: u64, id: RequestId, why: &'static str },
     /// It sent a message that is no request.
     Malformed,
     /// Its session is over. It comes behind all that the client sent, so nothing of that is applied to the next session
@@ -106,6 +115,16 @@ struct Shared {
     combiner: Mutex<Combiner>,
     lent: Vec<Arc<Lent>>,
     began: Instant,
+    admission: Admission,
+}
+
+/// Which clients are let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Those who know the server's secret.
+    Secret,
+    /// All who can connect.
+    Anybody,
 }
 
 /// The dispatcher of one server. Clones are the same dispatcher.
@@ -127,13 +146,14 @@ impl EventSender {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(mut table: LockTable) -> Self {
+    pub(crate) fn new(mut table: LockTable, admission: Admission) -> Self {
         Self(Arc::new_cyclic(|me| {
             table.events = EventSender(me.clone());
             Shared {
                 queue: RequestQueue::default(),
                 lent: table.lent.clone(),
                 began: table.began,
+                admission,
                 combiner: Mutex::new(Combiner { table, batch: VecDeque::new() }),
             }
         }))
@@ -202,6 +222,20 @@ impl Dispatcher {
             queued = queued.saturating_sub(table.run_batch());
         }
         table
+    }
+
+    /// Decides whether a client may make this request. Without a secret, locks are broken only by the server's user and root.
+    /// Decided before the request is queued: nobody waits while the kernel lists its sockets.
+    fn judge(&self, client: u32, seq: u64, request: Request) -> Event {
+        let Request::Break { id, .. } = request else { return Event::Request { seq, request } };
+        if self.0.admission == Admission::Secret {
+            return Event::Request { seq, request };
+        }
+        let connection = self.lock_table().session(client).and_then(|session| session.connection);
+        if connection.is_some_and(|connection| socket_owner::is_trusted(&connection)) {
+            return Event::Request { seq, request };
+        }
+        Event::Forbidden { seq, id, why: NOT_YOURS_TO_BREAK }
     }
 
     /// The client of a lent space that the session of `peer` is, if it is one. All that it sent before has been applied.
@@ -313,6 +347,13 @@ impl VerbHost for Dispatcher {
         self.lock_table().admit(name).map(|client| PeerId(FIRST_PEER + client))
     }
 
+    fn on_connected(&self, peer: PeerId, connection: ConnectionInfo) {
+        let Some(client) = client_of(peer) else { return };
+        if let Some(session) = self.lock_table().session(client) {
+            session.connection = Some(connection);
+        }
+    }
+
     fn attach(&self, peer: PeerId, inbox: Inbox) {
         let Some(client) = client_of(peer) else { return };
         if let Some(session) = self.lock_table().session(client) {
@@ -327,7 +368,7 @@ impl VerbHost for Dispatcher {
             return self.lent(from).is_some_and(|guest| guest.send(to, message.clone()));
         }
         let event = match Request::decode(message) {
-            Some((seq, request)) => Event::Request { seq, request },
+            Some((seq, request)) => self.judge(client, seq, request),
             None => Event::Malformed,
         };
         self.enqueue(client, event);

@@ -15,6 +15,7 @@ use lockwright::{Acquire, AnyGuard, RangeLock, RwLock};
 use lockwright::{HandleError, LockError, OpenError};
 use lockwright_fabric::observe::Mode;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle as Runtime;
@@ -110,7 +111,8 @@ impl Handle {
             Poll::Ready(Err(error)) => return refuse(table, peer, id, &error),
             Poll::Pending => (Held::Waiting(waiter.wait_for(acquire, &runtime)), None),
         };
-        let record = RequestRecord::new(id, None, units, began, Stage::Exported(held), token.is_none());
+        let record =
+            RequestRecord::new(id, None, units, began, Stage::Exported(Arc::new(held)), token.is_none());
         let Some(session) = table.session(peer) else { return };
         match (session.put(record), token) {
             (Err(why), _) => table.refuse(peer, id, why),
@@ -177,7 +179,7 @@ pub(super) fn acquired(
             let Some(record) = of.request(id) else { return };
             let (waiter, token) = (Waiter { events, peer, session, id }, guard.token());
             record.since = Instant::now();
-            record.stage = Stage::Exported(Held::Granted(Box::new(waiter.watched(*guard))));
+            record.stage = Stage::Exported(Arc::new(Held::Granted(Box::new(waiter.watched(*guard)))));
             granted(table, peer, id, token);
         }
         Err(error) => {

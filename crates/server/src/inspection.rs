@@ -145,7 +145,9 @@ fn name_sessions(table: &LockTable, entries: &mut [Entry]) {
     let mut holders = HashMap::new();
     for session in table.sessions.iter().flatten() {
         for request in session.slots.iter().flatten() {
-            if let Stage::Exported(Held::Granted(guard)) = &request.stage {
+            if let Stage::Exported(held) = &request.stage
+                && let Held::Granted(guard) = &**held
+            {
                 holders.insert((guard.name().clone(), guard.token()), &session.label);
             }
         }

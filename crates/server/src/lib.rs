@@ -9,6 +9,7 @@
 //! | `workers` | the threads that read connections |
 //! | `dispatcher` | receives requests, queues them, and applies them in batches |
 //! | `lock_table`, `session` | decides who holds what: sessions, requests, grants, claims |
+//! | `socket_owner` | whose a connection over loopback is |
 //! | `directory` | names |
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
@@ -17,6 +18,7 @@
 //! | `rdma` | the same dispatcher behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
 //! | `bare` | all this without connections, to be measured |
+//! | `machine` | the lock table and what it writes alone, to be explored |
 //!
 //! A request's way: `tcp::Server` reads a frame, `dispatcher` decodes it (`lockwright::wire`), queues and drains it,
 //! `lock_table` applies it and encodes the response into the connection's buffer.
@@ -34,6 +36,7 @@ mod inspection;
 mod lent;
 mod lents;
 mod lock_table;
+mod machine;
 mod metrics;
 mod options;
 #[cfg(test)]
@@ -42,14 +45,19 @@ mod pass_tests;
 mod rdma;
 mod reaper;
 mod session;
+mod socket_owner;
 mod totals;
 mod workers;
 
 #[doc(hidden)]
 pub use self::bare::Bare;
+#[doc(hidden)]
+pub use self::durable::Journal;
+#[doc(hidden)]
+pub use self::machine::{Machine, MachineRules};
 pub use self::options::{DEFAULT_LISTEN, ServeError, ServerOptions};
 
-use self::dispatcher::Dispatcher;
+use self::dispatcher::{Admission, Dispatcher};
 use self::durable::Durable;
 use self::lent::Lent;
 use self::lock_table::LockTable;
@@ -267,6 +275,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         return Err(ServeError::Exposed(listen));
     }
     let (secret, made) = admission(&exports, &lends, secret, listen)?;
+    let admitted = if secret.is_some() { Admission::Secret } else { Admission::Anybody };
     let (durable, recovering) =
         Durable::begin(state.as_deref(), lease.at_server()).map_err(|error| ServeError::State {
             path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
@@ -305,7 +314,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     if recovering {
         tracing::info!(?wait, "restarted: waiting for those who held locks");
     }
-    let dispatcher = Dispatcher::new(LockTable::new(durable, recovering, exports, lends));
+    let dispatcher = Dispatcher::new(LockTable::new(durable, recovering, exports, lends), admitted);
     lents::employ(dispatcher.lends())?;
     let server = tcp::Server::bind(listen, dispatcher.clone(), vec![], tcp_options).await.map_err(
         |error| match error {

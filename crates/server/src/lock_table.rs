@@ -20,6 +20,7 @@
 mod changes;
 mod claims;
 mod spaces;
+mod state;
 
 use crate::directory::Directory;
 use crate::dispatcher::{Event, EventSender};
@@ -27,6 +28,7 @@ use crate::durable::Durable;
 use crate::exported::{self, Exported};
 use crate::lent::Lent;
 use crate::lents;
+use crate::machine::MachineRules;
 use crate::session::{MAX_REQUESTS, RequestRecord, Session, Space, Stage, Target};
 use crate::totals::Totals;
 use lockwright::wire::{DenyReason, Kind, Request, RequestId, Response, Units, slot};
@@ -47,7 +49,7 @@ pub(crate) const MAX_SESSIONS: usize = 1 << 16;
 const ACK_EVERY: u64 = 64;
 
 /// The lock table of a server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct LockTable {
     core: Core,
     pub(crate) directory: Directory,
@@ -70,6 +72,8 @@ pub(crate) struct LockTable {
     replies: Vec<Reply>,
     /// How many of them were passed on; all, unless that panicked.
     answered: usize,
+    /// Where a broken one differs.
+    pub(crate) rules: MachineRules,
     /// When the server was started, and when this batch began.
     pub(crate) began: Instant,
     now: Instant,
@@ -102,6 +106,7 @@ impl LockTable {
             asked: Vec::new(),
             replies: Vec::new(),
             answered: 0,
+            rules: MachineRules::default(),
             began: Instant::now(),
             now: Instant::now(),
         }
@@ -143,6 +148,13 @@ impl LockTable {
                 if self.takes(peer, seq) {
                     self.handle(peer, request);
                     self.ack(peer);
+                }
+            }
+            Event::Forbidden { seq, id, why } => {
+                if self.takes(peer, seq) {
+                    let by = self.session(peer).map(|session| session.label.clone()).unwrap_or_default();
+                    tracing::warn!(by, "a client may not break locks");
+                    self.refuse(peer, id, why);
                 }
             }
             Event::Malformed => {
@@ -320,9 +332,13 @@ impl LockTable {
         tracing::debug!(client = peer, label = session.label, ?how, "session over");
         if how == SessionEnd::Lost {
             self.totals.sessions_lost += 1;
-            if holds && let Err(why) = self.durable.gone(session.key) {
-                // Nothing is granted any more, so nobody gets what it held.
-                tracing::error!("{why}");
+            if holds {
+                // Each of them, whatever becomes of the others: what cannot be written now is written before the next grant.
+                let keys = std::iter::once(session.key).chain(session.claimed.iter().copied());
+                if let Some(why) = keys.filter_map(|key| self.durable.gone(key).err()).last() {
+                    // Nothing is granted any more, so nobody gets what it held.
+                    tracing::error!("{why}");
+                }
             }
         }
         if session.noted {
@@ -399,8 +415,8 @@ impl LockTable {
             self.totals.busy += 1;
             return self.say(peer, &Response::Busy { id });
         }
-        let stage = if self.is_recovering() { Stage::HeldBack } else { Stage::Waiting };
         let queued = self.is_recovering();
+        let stage = if queued && !self.rules.grants_early { Stage::HeldBack } else { Stage::Waiting };
         let request = RequestRecord::new(id, Some(lock), units, self.now, stage, queued);
         let asked = self.request_for(&request, lock, wait);
         if self.session(peer).is_some_and(|session| session.has_slot_of(id)) {
@@ -413,7 +429,9 @@ impl LockTable {
         }
         self.directory.use_again(lock).now.asked();
         self.totals.now.asked();
-        if let Some(held_back) = &mut self.held_back {
+        if let Some(held_back) = &mut self.held_back
+            && !self.rules.grants_early
+        {
             held_back.push((peer, id));
             return;
         }
@@ -475,7 +493,9 @@ impl LockTable {
 
     #[inline]
     fn granted(&mut self, peer: u32, place: u32, token: u64) {
-        if let Err(why) = self.durable.before_grant(token) {
+        if !self.rules.tokens_unwritten
+            && let Err(why) = self.durable.before_grant(token)
+        {
             if self.undo(peer, place, &why) {
                 return;
             }

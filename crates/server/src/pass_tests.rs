@@ -1,7 +1,7 @@
 //! The dispatcher without a network: passes of several requests against one by one, deaths between a request and its pass, and
 //! several threads at one dispatcher.
 
-use super::dispatcher::Dispatcher;
+use super::dispatcher::{Admission, Dispatcher};
 use super::durable::Durable;
 use super::lock_table::LockTable;
 use super::session::Stage;
@@ -36,12 +36,8 @@ struct Visitor {
 }
 
 fn dispatcher() -> Dispatcher {
-    Dispatcher::new(LockTable::new(
-        Durable::begin(None, std::time::Duration::ZERO).unwrap().0,
-        false,
-        vec![],
-        vec![],
-    ))
+    let durable = Durable::begin(None, Duration::ZERO).unwrap().0;
+    Dispatcher::new(LockTable::new(durable, false, vec![], vec![]), Admission::Secret)
 }
 
 impl Office {

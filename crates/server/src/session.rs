@@ -7,7 +7,7 @@ use foldhash::quality::RandomState;
 use lockwright::LockName;
 pub(super) use lockwright::wire::MAX_REQUESTS;
 use lockwright::wire::{RequestId, Response, SERVER, Units, slot};
-use lockwright_fabric::backend::tcp::Inbox;
+use lockwright_fabric::backend::tcp::{ConnectionInfo, Inbox};
 use lockwright_fabric::observe::Mode;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) enum Space {
 }
 
 /// What a handle stands for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Target {
     Own(u64),
     Exported(super::exported::Handle),
@@ -36,7 +36,7 @@ pub(super) enum Target {
 }
 
 /// Where a request stands.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Stage {
     /// Until claims are over.
     HeldBack,
@@ -45,11 +45,11 @@ pub(super) enum Stage {
         token: u64,
     },
     /// In shared memory: waited for by a task, or held by a guard.
-    Exported(Held),
+    Exported(Arc<Held>),
 }
 
 /// A change of what is held that is under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Change {
     /// An upgrade, until claims are over.
     HeldBack,
@@ -60,7 +60,7 @@ pub(super) enum Change {
 }
 
 /// A request that waits or is held.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RequestRecord {
     pub(super) id: RequestId,
     /// Of a server's own spaces.
@@ -105,9 +105,11 @@ impl RequestRecord {
 }
 
 /// One client.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Session {
     pub(super) inbox: Option<Inbox>,
+    /// The connection that its requests come by, if that is over tcp.
+    pub(super) connection: Option<ConnectionInfo>,
     /// What it calls itself.
     pub(super) label: String,
     pub(super) key: u128,
@@ -122,6 +124,8 @@ pub(super) struct Session {
     pub(super) told: u64,
     /// Whether it is written down that it may hold something.
     pub(super) noted: bool,
+    /// Keys of earlier runs under which it has claimed.
+    pub(super) claimed: Vec<u128>,
     /// Which of all sessions: numbers of clients are used again.
     pub(super) serial: u64,
 }

@@ -131,6 +131,23 @@ fn connections_that_break_lose_nothing_and_do_nothing_twice() {
 }
 
 #[test]
+fn whoever_may_break_locks_may_do_so_by_the_next_connection_too() {
+    let server = server();
+    let network = Network::to(server.address());
+    let client = Client::open(&format!("tcp://{}", server.address())).wait().unwrap();
+    let lock = client.mutex("a").unwrap();
+    let inspector = Inspector::open(&format!("tcp://{}", network.address)).unwrap();
+    for _ in 0..3 {
+        let guard = lock.lock().wait().unwrap();
+        network.cut();
+        // Answered by a connection that was made since.
+        assert_eq!(inspector.entries().unwrap().len(), 1);
+        inspector.break_grant("a", guard.token()).unwrap();
+        eventually("it is lost", || guard.state() == GuardState::Lost);
+    }
+}
+
+#[test]
 fn a_client_behind_a_network_that_hangs_is_uncertain_then_given_up_and_learns_it() {
     let server = server();
     let network = Network::to(server.address());

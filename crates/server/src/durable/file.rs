@@ -41,7 +41,8 @@ thread_local! {
 
 /// Whether what is at `path` can be a state file, if anything is there.
 pub(super) fn check(path: &Path) -> io::Result<()> {
-    match open_regular(path, false) {
+    match open_regular(path, false).and_then(|file| file.metadata()) {
+        Ok(meta) if meta.len() > LONGEST => Err(io::Error::other("it is too long")),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -50,10 +51,10 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
 /// The lines in the file at `path`, if there is one. A last line without its end was not yet true when it was written.
 pub(super) fn read(path: &Path) -> io::Result<Option<String>> {
     let mut bytes = Vec::new();
-    match open_regular(path, false).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes)) {
+    match open_regular(path, false).and_then(|mut file| file.read_to_end(&mut bytes)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        read => read?,
-    };
+        read => drop(read?),
+    }
     bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
     bytes.truncate(bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
     let foreign = |_| io::Error::new(io::ErrorKind::InvalidData, "this is not the state of a server");

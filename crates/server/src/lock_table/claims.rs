@@ -23,7 +23,10 @@ impl LockTable {
             return self.say(peer, &Response::Lost { id });
         }
         // If it cannot be written, this run is not open for the next one either, which hears the claim again.
-        let _ = self.durable.before_grant(token);
+        if !self.rules.claims_unwritten {
+            let _ = self.durable.before_grant(token);
+            self.durable.claims(key);
+        }
         let stage = Stage::Held { token };
         let request = RequestRecord::new(id, Some(lock), units, self.now, stage, false);
         let asked = self.request_for(&request, lock, false);
@@ -37,8 +40,13 @@ impl LockTable {
             self.take_away(rival, rival_id);
         }
         let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::as_mut) else { return };
-        session.noted = true;
-        self.durable.holds(peer, session.key);
+        if !self.rules.claims_unwritten {
+            session.noted = true;
+            if !session.claimed.contains(&key) {
+                session.claimed.push(key);
+            }
+            self.durable.holds(peer, session.key);
+        }
         if let Err(why) = session.put(request) {
             return self.refuse(peer, id, why);
         }
