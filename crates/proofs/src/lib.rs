@@ -11,6 +11,8 @@ mod fisslock;
 pub mod holders;
 mod mutants;
 mod qplock;
+#[cfg(target_os = "linux")]
+pub mod served;
 mod shiftlock;
 pub mod subject;
 

@@ -4,8 +4,14 @@
 //! or an experiment can pick one by name. Nothing in this file names a protocol.
 
 use crate::catalog::{self, Mutant, Visitor};
+#[cfg(target_os = "linux")]
+use crate::served::cases as served;
 use crate::{Case, Proof};
+#[cfg(target_os = "linux")]
+use lockwright::internal::TableRules;
 use lockwright_locks::Info;
+#[cfg(target_os = "linux")]
+use lockwright_server::MachineRules;
 use lockwright_sim::explore::{Options, Outcome, explore};
 use lockwright_sim::{Failure, Plan, Progress, Report, run_with};
 
@@ -27,7 +33,16 @@ pub struct Subject {
     simulate: Option<Simulate>,
     can_tune: fn(Tunable) -> bool,
     refuses_crash: fn(usize) -> Option<&'static str>,
-    explore: fn(usize, &mut Options) -> Outcome,
+    explore: Explore,
+}
+
+/// How it is explored.
+#[derive(Clone, Copy, Debug)]
+enum Explore {
+    Protocol(fn(usize, &mut Options) -> Outcome),
+    /// A server and its clients, shipped or broken.
+    #[cfg(target_os = "linux")]
+    Served(MachineRules, TableRules),
 }
 
 /// [`run_with`] for one protocol: its default tunables, but for those given.
@@ -58,13 +73,27 @@ impl Subject {
                 let case = P::cases().swap_remove(case);
                 P::refuses_crash(&case).filter(|_| case.faults.crashes == 0)
             },
-            explore: |case, options| {
+            explore: Explore::Protocol(|case, options| {
                 let mut case = P::cases().swap_remove(case);
                 if options.crash && case.faults.crashes == 0 {
                     case = P::with_recovery(case);
                 }
                 explore::<P>(&case, options)
-            },
+            }),
+        }
+    }
+
+    /// A server and its clients.
+    #[cfg(target_os = "linux")]
+    fn served(info: Info, mutant: Option<Mutant>, rules: MachineRules, client: TableRules) -> Self {
+        Self {
+            info,
+            mutant,
+            cases: served::describe(),
+            simulate: None,
+            can_tune: |_| false,
+            refuses_crash: |_| Some("its cases say themselves who is killed"),
+            explore: Explore::Served(rules, client),
         }
     }
 
@@ -147,7 +176,11 @@ impl Subject {
     /// # Panics
     /// If there is no such case.
     pub fn explore(&self, case: usize, options: &mut Options) -> Outcome {
-        (self.explore)(case, options)
+        match self.explore {
+            Explore::Protocol(explore) => explore(case, options),
+            #[cfg(target_os = "linux")]
+            Explore::Served(rules, client) => served::explore_case(case, rules, client, options),
+        }
     }
 }
 
@@ -155,6 +188,14 @@ impl Subject {
 pub fn all() -> Vec<Subject> {
     let mut collect = Collect(Vec::new());
     catalog::visit(&mut collect);
+    #[cfg(target_os = "linux")]
+    {
+        let shipped = Subject::served(served::INFO, None, MachineRules::default(), TableRules::default());
+        let broken = served::BROKEN.iter();
+        let broken = broken
+            .map(|(info, mutant, rules, client)| Subject::served(*info, Some(*mutant), *rules, *client));
+        collect.0.extend(std::iter::once(shipped).chain(broken));
+    }
     collect.0.sort_by_key(|subject| subject.mutant.is_some());
     collect.0
 }

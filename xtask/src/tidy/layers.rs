@@ -15,7 +15,15 @@ const LAYERS: [(&str, &[&str], &[&str]); 11] = [
     ("lockwright-sim", &["lockwright-fabric", "lockwright-locks"], &["lockwright-baselines"]),
     (
         "lockwright-proofs",
-        &["lockwright-fabric", "lockwright-locks", "lockwright-baselines", "lockwright-sim"],
+        // The server's and the client's state machines are explored, too.
+        &[
+            "lockwright-fabric",
+            "lockwright-locks",
+            "lockwright-baselines",
+            "lockwright-sim",
+            "lockwright",
+            "lockwright-server",
+        ],
         &[],
     ),
     // Whoever links the library or the program compiles neither simulator, proofs nor baselines.

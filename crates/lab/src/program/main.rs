@@ -7,6 +7,7 @@ mod fault;
 mod lab;
 mod names;
 mod sim;
+mod soak;
 
 use clap::{Parser, Subcommand};
 use lockwright_term::{exit_code, refuse};

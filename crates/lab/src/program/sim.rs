@@ -1,7 +1,7 @@
 //! `lockwright-lab sim`: one simulated run of one protocol.
 
 use crate::fault::{self, Fault};
-use crate::names;
+use crate::{names, soak};
 use anyhow::{Result, bail};
 use lockwright_fabric::{AtomicScope, PeerId};
 use lockwright_lab::Table;
@@ -10,6 +10,7 @@ use lockwright_sim::{Cause, Latency, Plan, Report};
 use lockwright_term::units::{counted, duration_ns, grouped, micros, scaled};
 use lockwright_term::{Outcome, say, spinner};
 use std::io::Write;
+use std::time::Duration;
 
 /// Simulate many clients of one protocol, with faults if wanted, under the checkers' eyes
 ///
@@ -18,7 +19,12 @@ use std::io::Write;
 #[command(after_help = examples())]
 pub(crate) struct Args {
     /// The protocol (`lockwright-lab check --list` names them), or a mutant that shows in a plain run
-    protocol: String,
+    #[arg(required_unless_present = "soak")]
+    protocol: Option<String>,
+    /// Instead: a server and its clients, the shipped state machines, with faults at random, for so long (60s, 1h); seeds go
+    /// up from --seed, and a failure is shrunk to a short replay
+    #[arg(long, value_name = "TIME", conflicts_with = "protocol", value_parser = duration_ns)]
+    soak: Option<u64>,
     /// Clients
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: u32,
@@ -79,6 +85,7 @@ fn examples() -> String {
     format!(
         "{}\n\nExamples:\n  \
          lockwright-lab sim mcs --clients 240 --locks 1\n  \
+         lockwright-lab sim --soak 60s\n  \
          lockwright-lab sim cas-backoff --clients 64 --hold 2us --json\n  \
          lockwright-lab sim mcs --clients 8 --fault pause=2@50:after:10ms --seed 7",
         fault::HELP
@@ -100,13 +107,14 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
-    let Some(subject) = subject::find(&args.protocol) else {
+    if let Some(ns) = args.soak {
+        let clients = args.clients.min(8) as usize;
+        return soak::run(Duration::from_nanos(ns), args.seed, clients, args.json, out);
+    }
+    let protocol = args.protocol.as_deref().unwrap_or_default();
+    let Some(subject) = subject::find(protocol) else {
         let subjects = subject::all();
-        return Err(names::unknown(
-            "protocol",
-            &args.protocol,
-            subjects.iter().map(|subject| subject.info.name),
-        ));
+        return Err(names::unknown("protocol", protocol, subjects.iter().map(|subject| subject.info.name)));
     };
     if !subject.can_be_simulated() {
         let name = subject.info.name;
@@ -118,7 +126,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         );
     }
     let plan = plan(args)?;
-    let bar = spinner(args.protocol.clone());
+    let bar = spinner(protocol.to_owned());
     let result = subject.simulate_with(&plan, &mut |progress| {
         let (ms, events) = (progress.virtual_ns / 1_000_000, progress.events);
         bar.set_message(format!("{ms} ms of virtual time, {events} events"));

@@ -27,7 +27,7 @@ Examples:
   lockwright-lab check mcs --case four-clients --clients 3
   lockwright-lab check fisslock --loss --dup --reorder --max-states 2000000
   lockwright-lab check --mutant mcs-jumps-queue     watch a broken lock fail, step by step
-  lockwright-lab check --history app.jsonl serve.jsonl   judge what clients and servers wrote down
+  lockwright-lab check --history one.jsonl two.jsonl  judge what clients wrote down
   lockwright-lab check --all                        everything, as continuous integration does")]
 pub(crate) struct Args {
     /// The protocol
@@ -66,10 +66,9 @@ pub(crate) struct Args {
     /// Stop a case after so many states and say that it was not exhaustive
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_states: Option<u64>,
-    /// Judge the records that real clients and servers wrote, together, and explore nothing
+    /// Judge the records that real clients wrote, together, and explore nothing
     ///
-    /// Clients write one with `lockwright run --record FILE` or `ClientOptions::record`, servers with
-    /// `lockwright serve --record FILE`
+    /// Clients write one with `lockwright run --record FILE` or `ClientOptions::record`
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["protocol", "all", "mutant", "list", "case"])]
     history: Vec<std::path::PathBuf>,
     /// Print one JSON document instead of lines

@@ -1,0 +1,153 @@
+//! The cases of a server and its clients, and the servers and clients that are broken in one way.
+
+use super::{Faults, Op, Served};
+use crate::catalog::Mutant;
+use crate::subject::CaseInfo;
+use lockwright::internal::TableRules;
+use lockwright_fabric::observe::Mode::{Exclusive, Shared};
+use lockwright_locks::{Info, Offers};
+use lockwright_server::MachineRules;
+use lockwright_sim::check::Checker;
+use lockwright_sim::explore::{Options, Outcome};
+use lockwright_sim::model;
+
+const WRITES: &[Op] = &[Op::Lock(Exclusive), Op::Unlock];
+const READS: &[Op] = &[Op::Lock(Shared), Op::Unlock];
+const TRIES: &[Op] = &[Op::Try(Exclusive), Op::Unlock];
+const NONE: Faults =
+    Faults { breaks: 0, kills: 0, restarts: 0, deaths: 0, stops: 0, suspends: 0, expiries: 0, cancels: 0 };
+
+/// A case: its name, what users do, what goes wrong.
+type Case = (&'static str, &'static str, &'static [&'static [Op]], Faults);
+
+const CASES: [Case; 9] = [
+    ("healthy", "two writers", &[WRITES, WRITES], NONE),
+    (
+        "restart-and-try",
+        "a writer, and one who only tries; the server is killed",
+        &[WRITES, TRIES],
+        Faults { kills: 1, ..NONE },
+    ),
+    (
+        "breaks",
+        "two writers, a connection breaks twice at either end",
+        &[WRITES, WRITES],
+        Faults { breaks: 2, ..NONE },
+    ),
+    (
+        "readers",
+        "a reader and a writer, a connection breaks, a waiter gives up",
+        &[READS, WRITES],
+        Faults { breaks: 1, cancels: 1, ..NONE },
+    ),
+    (
+        "expiries",
+        "two writers, a connection breaks, and a lease is over",
+        &[WRITES, WRITES],
+        Faults { breaks: 1, expiries: 1, ..NONE },
+    ),
+    ("deaths", "two writers, one is killed", &[WRITES, WRITES], Faults { deaths: 1, ..NONE }),
+    (
+        "stops",
+        "two writers, one is stopped for longer than its lease, a connection breaks",
+        &[WRITES, WRITES],
+        Faults { stops: 1, breaks: 1, ..NONE },
+    ),
+    (
+        "restarts",
+        "two writers, the server is killed twice, anywhere",
+        &[WRITES, WRITES],
+        Faults { kills: 2, ..NONE },
+    ),
+    (
+        "restart-and-stop",
+        "two writers, the server is killed, and a client is stopped for longer than its lease",
+        &[WRITES, WRITES],
+        Faults { kills: 1, stops: 1, ..NONE },
+    ),
+];
+
+/// What it is.
+pub(crate) const INFO: Info = Info {
+    name: "served",
+    summary: "a server, its clients, their sessions, and what is on its disk",
+    source: "this project",
+    offers: Offers {
+        shared: true,
+        ranges: false,
+        tokens: true,
+        tries: true,
+        timeouts: false,
+        recovery: true,
+    },
+};
+
+/// Everything about one that is broken.
+pub(crate) type Broken = (Info, Mutant, MachineRules, TableRules);
+
+const SHIPPED: MachineRules =
+    MachineRules { claims_unwritten: false, tokens_unwritten: false, grants_early: false };
+const CLIENT: TableRules = TableRules { claims_nothing: false };
+
+const fn broken(
+    name: &'static str,
+    caught_by: Checker,
+    why: &'static str,
+    rules: MachineRules,
+    client: TableRules,
+) -> Broken {
+    (Info { name, ..INFO }, Mutant { of: INFO.name, caught_by, why }, rules, client)
+}
+
+/// All that are broken.
+pub(crate) const BROKEN: [Broken; 4] = [
+    broken(
+        "served-claims-unwritten",
+        Checker::Exclusion,
+        "a claim is not written down, and after a second restart nobody is waited for",
+        MachineRules { claims_unwritten: true, ..SHIPPED },
+        CLIENT,
+    ),
+    broken(
+        "served-tokens-unwritten",
+        Checker::Exclusion,
+        "grants and their tokens are not written down, and nobody is waited for after a restart",
+        MachineRules { tokens_unwritten: true, ..SHIPPED },
+        CLIENT,
+    ),
+    broken(
+        "served-grants-early",
+        Checker::Exclusion,
+        "a server that was restarted grants before claims are over",
+        MachineRules { grants_early: true, ..SHIPPED },
+        CLIENT,
+    ),
+    broken(
+        "served-claims-nothing",
+        Checker::Exclusion,
+        "a client does not claim what it holds from a server that was restarted",
+        SHIPPED,
+        TableRules { claims_nothing: true },
+    ),
+];
+
+/// What the cases are about.
+pub(crate) fn describe() -> Vec<CaseInfo> {
+    CASES.iter().map(|(name, what, ..)| CaseInfo { name, what: (*what).to_owned() }).collect()
+}
+
+/// Explores the `case`-th.
+pub(crate) fn explore_case(
+    case: usize,
+    rules: MachineRules,
+    client_rules: TableRules,
+    options: &mut Options,
+) -> Outcome {
+    /// More than any case has.
+    const MAX_STATES: u64 = 20_000_000;
+    let (name, _, programs, faults) = CASES[case];
+    let programs = programs.iter().map(|program| program.to_vec()).collect();
+    let served = Served { programs, faults, rules, client_rules, endless: false };
+    let max_states = options.max_states.unwrap_or(MAX_STATES);
+    model::explore_case(name, &served, max_states, options.progress.as_mut())
+}

@@ -1,0 +1,222 @@
+//! A client: its table, its session, and a user who runs a program of locks and unlocks.
+//!
+//! The few lines that `remote/link.rs` and the futures of `remote/mod.rs` have around the table are here once more, without
+//! connections and threads.
+
+use super::model::Op;
+use lockwright::LockName;
+use lockwright::internal::{Origin, Refused, Stage, Table, TableRules};
+use lockwright::wire::{Kind, Request, RequestId, Response, Units};
+use lockwright_fabric::Message;
+use lockwright_fabric::observe::Mode;
+use lockwright_sim::check::{Checker, Violation};
+use std::time::Duration;
+
+/// A client's end of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ClientSession {
+    pub(super) id: u64,
+    /// Messages of the server that it has received.
+    pub(super) seen: u64,
+}
+
+/// Whether a client runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Life {
+    Runs,
+    Stopped,
+    /// Stopped, and its clock with it.
+    Asleep,
+    Dead,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Client {
+    pub(super) table: Table,
+    pub(super) life: Life,
+    pub(super) session: Option<ClientSession>,
+    /// Its lease was over since it was last in contact with the server.
+    pub(super) expired: bool,
+    /// It was asleep, and has not heard of the server since: what it believes may be long over, and nothing but its token keeps
+    /// it from doing harm.
+    pub(super) unaware: bool,
+    /// How far its program is.
+    pub(super) done: usize,
+    /// What it waits for, or holds.
+    pub(super) request: Option<(RequestId, Mode)>,
+    /// What it holds, as its user was told.
+    pub(super) holds: Option<u64>,
+    /// Said, and not yet given to the connection.
+    pub(super) said: Vec<Message>,
+}
+
+impl Client {
+    pub(super) fn new(rules: TableRules) -> Self {
+        let mut table = Table::default();
+        table.rules = rules;
+        let _ = table.name(Kind::Keyed, &LockName::new("a").expect("a name"));
+        Self {
+            table,
+            life: Life::Runs,
+            session: None,
+            expired: false,
+            unaware: false,
+            done: 0,
+            request: None,
+            holds: None,
+            said: Vec::new(),
+        }
+    }
+
+    /// Says something to the server, if there is a session.
+    fn say(&mut self, request: &Request) {
+        if self.session.is_some() {
+            let message = self.table.say(request);
+            self.said.push(message);
+        }
+    }
+
+    /// Takes a request out of the table, and says so if that was the last of what was lost with an earlier session.
+    fn take(&mut self, id: RequestId) -> Option<Stage> {
+        let taken = self.table.take(id);
+        self.say_stopped();
+        taken
+    }
+
+    fn say_stopped(&mut self) {
+        if self.session.is_some() {
+            for request in self.table.stopped() {
+                self.say(&request);
+            }
+        }
+    }
+
+    /// The user does the next thing of its program.
+    pub(super) fn act(&mut self, op: Op) {
+        match op {
+            Op::Lock(mode) | Op::Try(mode) => {
+                let (units, wait) =
+                    (Units { handle: 0, mode, start: 0, end: u64::MAX }, op == Op::Lock(mode));
+                let id = self.table.open(Some(units), Stage::Wanted { wait });
+                self.request = Some((id, mode));
+                self.say(&Request::Lock { id, units, wait });
+            }
+            Op::Unlock => {
+                self.done += 1;
+                self.drop_guard();
+            }
+        }
+    }
+
+    /// The user waits no longer.
+    pub(super) fn give_up(&mut self) {
+        self.done += 2;
+        self.drop_guard();
+    }
+
+    /// What is held is given back, what is waited for is given up, and nothing is waited for.
+    fn drop_guard(&mut self) {
+        self.holds = None;
+        if let Some((id, _)) = self.request.take()
+            && self.take(id).is_some()
+        {
+            self.say(&Request::Unlock { id, answer: false });
+        }
+    }
+
+    /// A message of the server has arrived.
+    pub(super) fn hear(&mut self, message: &Message) -> Result<(), Violation> {
+        let Some((taken, response)) = Response::decode(message) else {
+            return Err(Violation::new(Checker::Quiet, "a server sent what no client understands"));
+        };
+        if let Response::Refused { id: 0, why } = &response {
+            return Err(Violation::new(Checker::Quiet, format!("a sound client was refused: {why}")));
+        }
+        self.table.is_open = true;
+        let _ = self.table.hear(taken, response);
+        self.lose();
+        // A claim that is not answered yet tells it nothing.
+        self.unaware &= self.request.is_some_and(|(id, _)| self.table.is_claimed(id));
+        Ok(())
+    }
+
+    /// Whether there is something to be seen by the future that waits.
+    pub(super) fn has_news(&self) -> bool {
+        self.request.is_some_and(|(id, _)| self.holds.is_none() && self.table.is_settled(id))
+    }
+
+    /// What the guard of the user sees: it acts on a loss within the time that the lease leaves for that, and is dropped. With it
+    /// goes the part of the program that was to be done under it.
+    fn lose(&mut self) {
+        if let Some((id, _)) = self.request
+            && let Some(Stage::Lost(_)) = self.table.stage(id)
+        {
+            self.done += 1;
+            self.drop_guard();
+        }
+    }
+
+    /// What the future of the user sees when it is polled.
+    pub(super) fn look(&mut self) {
+        if self.expired {
+            self.expire_table();
+        }
+        let Some((id, _)) = self.request else { return };
+        let origin = self.table.origin;
+        let Some(stage) = self.table.stage(id) else { return };
+        match stage {
+            Stage::Granted { token } => {
+                let token = *token;
+                *stage = Stage::Held { token, origin };
+                self.holds = Some(token);
+                self.done += 1;
+            }
+            Stage::Failed(why) => {
+                let is_answered = matches!(why, Refused::Busy);
+                self.request = None;
+                self.take(id);
+                // Neither lock nor unlock: what comes after is next.
+                self.done += 2;
+                if !is_answered {
+                    self.say(&Request::Unlock { id, answer: false });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The lease is over.
+    pub(super) fn expire(&mut self) {
+        self.expired = true;
+        self.expire_table();
+        self.lose();
+    }
+
+    fn expire_table(&mut self) {
+        let _ = self.table.expire(Duration::from_secs(2), Duration::from_secs(1));
+    }
+
+    /// A new session begins.
+    pub(super) fn begin(&mut self, id: u64, origin: Origin) {
+        if self.expired {
+            self.expire_table();
+        }
+        self.expired = false;
+        self.session = Some(ClientSession { id, seen: 0 });
+        let messages = self.table.begin_session(origin, b"", false);
+        self.said.extend(messages);
+        if let Some(claimed) = self.table.claimed() {
+            self.say(&claimed);
+        }
+        self.say_stopped();
+        self.lose();
+    }
+
+    /// The session is over.
+    pub(super) fn end(&mut self) {
+        self.session = None;
+        let _ = self.table.end_session();
+        self.lose();
+    }
+}

@@ -1,0 +1,32 @@
+//! A connection, as its two ends see it: either may know that it is over while the other does not.
+
+use lockwright_fabric::Message;
+use std::collections::VecDeque;
+
+/// See the module. It is forgotten once both ends know.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Connection {
+    pub(super) client: usize,
+    /// The session it belongs to, and its number in there.
+    pub(super) session: u64,
+    pub(super) number: u64,
+    pub(super) to_server: VecDeque<Message>,
+    /// With their numbers.
+    pub(super) to_client: VecDeque<(u64, Message)>,
+    pub(super) open_at_client: bool,
+    pub(super) open_at_server: bool,
+}
+
+impl Connection {
+    pub(super) fn new(client: usize, session: u64, number: u64) -> Self {
+        Self {
+            client,
+            session,
+            number,
+            to_server: VecDeque::new(),
+            to_client: VecDeque::new(),
+            open_at_client: true,
+            open_at_server: true,
+        }
+    }
+}
