@@ -161,3 +161,61 @@ fn tries_and_opens_at_a_stopped_server_end_in_bounded_time_and_say_why() {
     assert!(other.rwlock("a").unwrap().write().wait().is_ok());
     assert!(other.rwlock("b").unwrap().read().wait().is_ok());
 }
+
+/// A server whose clients lose their locks after 2.8 s, and where it listens.
+fn short_lease() -> (Started, SocketAddr) {
+    let options = ["--listen", "127.0.0.1:0", "--grace", "2.5", "--heartbeat", "0.1"];
+    let served = Started::new(lockwright(&[&["serve", "--json"], &options[..]].concat()));
+    let said: serde_json::Value = serde_json::from_str(&served.line).unwrap();
+    let address = said["listening"].as_str().unwrap().parse().unwrap();
+    (served, address)
+}
+
+#[test]
+fn a_session_that_the_server_resumed_and_its_client_gave_up_is_not_waited_for() {
+    let (served, address) = short_lease();
+    let (through, hangs) = network(address);
+    let client = Client::open(&format!("tcp://{through}/stock")).wait().unwrap();
+    let guard = client.mutex("a").unwrap().lock().wait().unwrap();
+    // The client notices, and asks to resume its session. The server does that when it goes on, and nobody hears of it:
+    // its lease begins anew, the client's does not.
+    served.send(Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(2200));
+    hangs.store(true, SeqCst);
+    served.send(Signal::SIGCONT);
+    block_on(guard.lost());
+    drop(guard);
+    std::thread::sleep(Duration::from_millis(600));
+    hangs.store(false, SeqCst);
+    // What a client says first in its session has been heard once this is done.
+    client.mutex("b").unwrap().lock().wait().unwrap().unlock().wait().unwrap();
+    let other = Client::open(&format!("tcp://{address}/stock")).wait().unwrap();
+    assert!(other.mutex("a").unwrap().try_lock().wait().is_ok(), "it is kept for a client that has stopped");
+}
+
+#[test]
+fn a_server_that_was_stopped_for_longer_than_the_lease_does_not_wait_for_clients_that_have_stopped() {
+    let (served, address) = short_lease();
+    // The server is not told that a client has closed its connection: it would keep the session for another lease. (If it
+    // looks at the time before it reads what has come meanwhile, it ends the session at once.)
+    let (through, _) = network(address);
+    let names = ["a", "b", "c", "d"];
+    let clients = names.map(|_| Client::open(&format!("tcp://{through}/stock")).wait().unwrap());
+    let guards = [0, 1, 2, 3].map(|at| clients[at].mutex(names[at]).unwrap().lock().wait().unwrap());
+    served.send(Signal::SIGSTOP);
+    for guard in guards {
+        block_on(guard.lost());
+    }
+    // Their sessions are over a little later. They come back with new ones, which cannot unlock for the old.
+    std::thread::sleep(Duration::from_millis(1500));
+    served.send(Signal::SIGCONT);
+    let other = Client::open(&format!("tcp://{address}/stock")).wait().unwrap();
+    for (client, name) in clients.iter().zip(names) {
+        // What a client says first in its session has been heard once this is done.
+        client.mutex("e").unwrap().lock().wait().unwrap().unlock().wait().unwrap();
+        assert!(
+            other.mutex(name).unwrap().try_lock().wait().is_ok(),
+            "{name} is kept for a client that has stopped"
+        );
+    }
+}

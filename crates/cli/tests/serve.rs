@@ -3,12 +3,14 @@
 
 mod started;
 
-use lockwright::TryLockError;
+use lockwright::{GuardState, TryLockError};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use started::{Started, limited};
 use std::fs;
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -106,6 +108,51 @@ fn run_ls_break_and_top_work_through_a_server() {
     assert_eq!(code, Some(128 + Signal::SIGTERM as i32), "{err}");
     assert!(err.contains("lost"), "{err}");
     assert!(served.listed("a").is_empty());
+}
+
+#[test]
+fn without_a_secret_only_the_servers_user_and_root_break_its_locks() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root can start commands as other users");
+        return;
+    }
+    // Where other users can execute it, wherever it was built.
+    let folder = folder("users");
+    let program = folder.join("lockwright");
+    fs::copy(env!("CARGO_BIN_EXE_lockwright"), &program).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    let (root, user, other) = (0, 12_345, 12_346);
+    let as_user = |uid, args: &[&str], space: &str| {
+        let mut command = Command::new(&program);
+        command.args(args).uid(uid).current_dir("/").env_clear().env("LOCKWRIGHT_SPACE", space);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    for (server, may, may_not) in [(root, vec![root], vec![user]), (user, vec![user, root], vec![other])] {
+        let args = ["serve", "--json", "--listen", "127.0.0.1:0", "--state", "none"];
+        let served = Started::new(as_user(server, &args, ""));
+        let said: Value = serde_json::from_str(&served.line).expect("the server says where it listens");
+        let space = format!("tcp://{}/stock", said["listening"].as_str().unwrap());
+        let client = lockwright::Client::open(&space).wait().unwrap();
+        let lock = client.mutex("a").unwrap();
+        for (uid, breaks) in may_not.iter().map(|uid| (*uid, false)).chain(may.iter().map(|uid| (*uid, true)))
+        {
+            let guard = lock.lock().wait().unwrap();
+            let token = guard.token().to_string();
+            let output = as_user(uid, &["break", "a", "--token", &token], &space).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.success(), breaks, "server of {server}, break by {uid}: {said}");
+            if breaks {
+                eventually("the loss", || guard.state() != GuardState::Held);
+            } else {
+                assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+                assert!(said.contains("the server's user") && said.contains("--secret-file"), "{said}");
+                assert_eq!(lock.try_lock().wait().unwrap_err(), TryLockError::Busy, "it stays held");
+                guard.unlock().wait().unwrap();
+            }
+        }
+    }
+    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

@@ -81,6 +81,9 @@ pub(crate) struct Args {
     /// Seconds between SIGTERM and SIGKILL if the lock is lost [default: 5, or a quarter of the server's lease if that is less]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     kill_after: Option<Duration>,
+    /// Write down what happens to the lock, for `lockwright-lab check --history FILE`
+    #[arg(long, value_name = "FILE")]
+    record: Option<std::path::PathBuf>,
     /// Seconds without a sign of life after which others may take the lock
     #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "10")]
     lease: Duration,
@@ -157,6 +160,10 @@ fn try_run(args: &Args) -> anyhow::Result<u8> {
         (OnLost::Warn, _) => options,
         (OnLost::Term, Some(kill_after)) => options.stop_time(kill_after),
         (OnLost::Term, None) => options.stop_time_at_most(KILL_AFTER),
+    };
+    let options = match &args.record {
+        Some(path) => options.record(path),
+        None => options,
     };
     let open = match supervise::wait(options.open(&args.space), &mut inbox, || {})? {
         Ok(open) => open,
