@@ -4,7 +4,7 @@ mod address;
 
 pub(crate) use self::address::Address;
 #[cfg(target_os = "linux")]
-pub(crate) use self::address::By;
+pub(crate) use self::address::TransportKind;
 
 use crate::error::{HandleError, LockError, OpenError};
 #[cfg(target_os = "linux")]
@@ -185,15 +185,15 @@ impl ClientOptions {
     #[cfg(target_os = "linux")]
     pub(crate) fn remote(
         &self,
-        by: By,
+        by: TransportKind,
         server: String,
         space: Vec<u8>,
         one_sided: bool,
     ) -> Result<RemoteOptions, OpenError> {
         let transport = match by {
-            By::Tcp => self.tcp(&server)?,
+            TransportKind::Tcp => self.tcp(&server)?,
             #[cfg(feature = "rdma")]
-            By::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
+            TransportKind::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
                 device: self.device.clone(),
                 secret: self.secret_for(&server)?,
                 name: wish(&space, one_sided),

@@ -13,5 +13,5 @@ pub mod layout {
 
 /// The secret of a server that offers this user's own spaces.
 pub mod secret {
-    pub use crate::remote::secret::{Left, forget, leave, make, sweep};
+    pub use crate::remote::secret::{PublishedSecret, forget, leave, make, sweep};
 }

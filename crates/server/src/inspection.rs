@@ -4,7 +4,7 @@
 //! What this file must not do: answer from anything but the table, or from the space that was asked about.
 
 use super::exported::Held;
-use super::lent::By;
+use super::lent::VerbExecutor;
 use super::lents;
 use super::session::{RequestRecord, Session, Space, Stage};
 use crate::lock_table::LockTable;
@@ -66,9 +66,9 @@ impl LockTable {
                 entries
             }
             Some(Space::Lent(space)) => space.entries(match space.by {
-                By::Cpu => self.clock(),
+                VerbExecutor::Cpu => self.clock(),
                 #[cfg(feature = "rdma")]
-                By::Nic => space.memory.now(),
+                VerbExecutor::Nic => space.memory.now(),
             }),
         };
         entries.sort_by(|a, b| {

@@ -19,13 +19,13 @@ use lockwright_locks::holders::record::RecordWord;
 use lockwright_locks::holders::space::bits;
 use lockwright_locks::holders::{HolderRecord, Kind, TableReader};
 use lockwright_locks::shiftlock::layout::{Entry as Word, Layout};
-use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
+use lockwright_locks::shiftlock::versioned_portable::VersionedPortable;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
 /// By what verbs the words are changed: by one of them only, since they do not exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum VerbExecutor {
     /// This server's CPU executes them.
     Cpu,
     /// The NIC does.
@@ -38,17 +38,17 @@ pub(super) enum By {
 pub(super) struct Lent {
     /// As in addresses, without what comes before the name.
     pub(super) name: String,
-    pub(super) by: By,
+    pub(super) by: VerbExecutor,
     pub(super) memory: Arc<InProc>,
-    inside: Mutex<Inside>,
+    state: Mutex<LentState>,
     /// Once it is at work.
     reaper: OnceLock<Reaper>,
 }
 
 #[derive(Debug)]
-struct Inside {
+struct LentState {
     /// By number; 0 is nobody's.
-    seats: Vec<Seat>,
+    slots: Vec<ClientSlot>,
     names: HashMap<LockName, Named>,
     next: u64,
     /// No token of this space is larger, among names that were given up.
@@ -56,7 +56,7 @@ struct Inside {
 }
 
 #[derive(Debug)]
-enum Seat {
+enum ClientSlot {
     Free,
     In(Arc<Guest>),
     /// With the locks that it may stand in the queues of, and their generations then.
@@ -86,22 +86,22 @@ pub(super) struct Guest {
 impl Lent {
     /// A space of the run `epoch`, which is when it began, in nanoseconds: its tokens are above those of earlier runs, as a
     /// server's own are (`durable`).
-    pub(super) fn new(name: &str, by: By, epoch: u64) -> Arc<Self> {
+    pub(super) fn new(name: &str, by: VerbExecutor, epoch: u64) -> Arc<Self> {
         let first_token = u128::from(epoch) * u128::from(TOKENS_PER_SECOND) / 1_000_000_000;
         let first_token = u64::try_from(first_token).unwrap_or(u64::MAX);
-        let seats = (0..=NUMBERS).map(|_| Seat::Free).collect();
-        let inside = Inside { seats, names: HashMap::new(), next: 0, highest: first_token };
+        let slots = (0..=NUMBERS).map(|_| ClientSlot::Free).collect();
+        let state = LentState { slots, names: HashMap::new(), next: 0, highest: first_token };
         Arc::new(Self {
             name: name.to_owned(),
             by,
             memory: Arc::new(InProc::with_regions(1, &layout::regions())),
-            inside: Mutex::new(inside),
+            state: Mutex::new(state),
             reaper: OnceLock::new(),
         })
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, LentState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets `reaper` clear away what the dead leave behind.
@@ -111,9 +111,9 @@ impl Lent {
 
     /// Lets somebody in. `None` if there is no room.
     pub(super) fn join(self: &Arc<Self>, label: &str) -> Option<Arc<Guest>> {
-        let mut inside = self.inside();
-        let number = inside.seats.iter().skip(1).position(|seat| matches!(seat, Seat::Free))? as u64 + 1;
-        let ep = (self.by == By::Cpu).then(|| self.memory.endpoint(layout::peer(number)));
+        let mut state = self.state();
+        let number = state.slots.iter().skip(1).position(|slot| matches!(slot, ClientSlot::Free))? as u64 + 1;
+        let ep = (self.by == VerbExecutor::Cpu).then(|| self.memory.endpoint(layout::peer(number)));
         let guest = Arc::new(Guest {
             lent: Arc::downgrade(self),
             number,
@@ -124,21 +124,21 @@ impl Lent {
         });
         self.memory.poke(layout::used(layout::peer(number)), 0);
         self.list(number, true);
-        inside.seats[number as usize] = Seat::In(Arc::clone(&guest));
+        state.slots[number as usize] = ClientSlot::In(Arc::clone(&guest));
         Some(guest)
     }
 
     /// Whether anybody is in but the server itself.
     pub(super) fn is_in_use(&self) -> bool {
         let own = usize::from(self.reaper.get().is_some_and(Reaper::has_a_number));
-        self.inside().seats.iter().filter(|seat| matches!(seat, Seat::In(_))).count() > own
+        self.state().slots.iter().filter(|slot| matches!(slot, ClientSlot::In(_))).count() > own
     }
 
-    fn word(&self, lock: u64) -> Word<StirredPortable> {
+    fn word(&self, lock: u64) -> Word<VersionedPortable> {
         Word::of(self.memory.peek(layout::entry(lock)))
     }
 
-    /// Enters a client into the directory, or strikes it off. Under the lock of `inside`.
+    /// Enters a client into the directory, or strikes it off. Under the lock of `state`.
     fn list(&self, number: u64, is_in: bool) {
         let (peer, slot) = (layout::peer(number), TABLE.slot(layout::peer(number)));
         let (word, bit) = (TABLE.directory(slot / 64), 1 << (slot % 64));
@@ -158,12 +158,12 @@ impl Lent {
     fn depart(&self, number: u64) {
         // Read before it is struck off; it writes no more.
         let records = self.records(number);
-        let mut inside = self.inside();
+        let mut state = self.state();
         self.list(number, false);
         let keyed = records.iter().filter(|record| record.kind == Kind::Keyed);
         let left = keyed.map(|record| (record.claim.lock, self.word(record.claim.lock).generation()));
-        inside.seats[number as usize] = Seat::Dead(left.collect());
-        drop(inside);
+        state.slots[number as usize] = ClientSlot::Dead(left.collect());
+        drop(state);
         match self.reaper.get() {
             Some(reaper) => reaper.call(),
             None => drop(self.reap(|_| false)),
@@ -173,11 +173,11 @@ impl Lent {
     /// Clears away what the dead have left: `reset` frees a lock if none of those in it is alive, and says whether it is
     /// free. Whoever is done for can be somebody else. Says whether some are not.
     pub(super) fn reap(&self, reset: impl Fn(u64) -> bool) -> bool {
-        let dead = |(number, seat): (usize, &Seat)| match seat {
-            Seat::Dead(left) => Some((number, left.clone())),
+        let dead = |(number, slot): (usize, &ClientSlot)| match slot {
+            ClientSlot::Dead(left) => Some((number, left.clone())),
             _ => None,
         };
-        let dead: Vec<_> = self.inside().seats.iter().enumerate().filter_map(dead).collect();
+        let dead: Vec<_> = self.state().slots.iter().enumerate().filter_map(dead).collect();
         let mut some_left = false;
         for (number, mut left) in dead {
             left.retain(|(lock, generation)| {
@@ -185,15 +185,15 @@ impl Lent {
                 word.is_taken() && word.generation() == *generation && !reset(*lock)
             });
             some_left |= !left.is_empty();
-            let seat = if left.is_empty() { Seat::Free } else { Seat::Dead(left) };
-            if matches!(seat, Seat::Free) {
+            let slot = if left.is_empty() { ClientSlot::Free } else { ClientSlot::Dead(left) };
+            if matches!(slot, ClientSlot::Free) {
                 let peer = layout::peer(number as u64);
                 bits(self.memory.peek(layout::used(peer))).for_each(|record| {
                     let place = TABLE.record(TABLE.slot(peer), record);
                     self.memory.poke(place.word(RecordWord::First), 0);
                 });
             }
-            self.inside().seats[number] = seat;
+            self.state().slots[number] = slot;
         }
         some_left
     }
@@ -201,48 +201,48 @@ impl Lent {
     /// The lock called `name`, and what has to be added to its tokens. It keeps its id until it is closed as often as it was
     /// opened.
     pub(super) fn open(&self, name: &LockName) -> Option<(u64, u64)> {
-        let mut inside = self.inside();
+        let mut state = self.state();
         let worn = |named: &Named| named.handles == 0 && self.is_free(named.id) && !self.has_room(named.id);
-        if let Some(named) = inside.names.get(name).copied().filter(worn) {
-            inside.highest = inside.highest.max(self.highest_of(&named));
-            inside.names.remove(name);
+        if let Some(named) = state.names.get(name).copied().filter(worn) {
+            state.highest = state.highest.max(self.highest_of(&named));
+            state.names.remove(name);
         }
-        if !inside.names.contains_key(name) && inside.next == NAMES {
-            self.sweep(&mut inside);
+        if !state.names.contains_key(name) && state.next == NAMES {
+            self.sweep(&mut state);
         }
-        if let Some(named) = inside.names.get_mut(name) {
+        if let Some(named) = state.names.get_mut(name) {
             named.handles += 1;
             return Some((named.id, named.token_base));
         }
-        let id = if inside.next < NAMES {
-            inside.next += 1;
-            inside.next - 1
+        let id = if state.next < NAMES {
+            state.next += 1;
+            state.next - 1
         } else {
-            let taken: std::collections::HashSet<_> = inside.names.values().map(|named| named.id).collect();
+            let taken: std::collections::HashSet<_> = state.names.values().map(|named| named.id).collect();
             (0..NAMES).find(|id| !taken.contains(id) && self.is_free(*id) && self.has_room(*id))?
         };
-        let token_base = inside.highest.saturating_sub(self.least_token(id));
-        inside.names.insert(name.clone(), Named { id, token_base, handles: 1 });
+        let token_base = state.highest.saturating_sub(self.least_token(id));
+        state.names.insert(name.clone(), Named { id, token_base, handles: 1 });
         Some((id, token_base))
     }
 
     pub(super) fn close(&self, name: &LockName) {
-        if let Some(named) = self.inside().names.get_mut(name) {
+        if let Some(named) = self.state().names.get_mut(name) {
             named.handles = named.handles.saturating_sub(1);
         }
     }
 
     /// Gives names up that nobody uses.
-    fn sweep(&self, inside: &mut Inside) {
-        let mut highest = inside.highest;
-        inside.names.retain(|_, named| {
+    fn sweep(&self, state: &mut LentState) {
+        let mut highest = state.highest;
+        state.names.retain(|_, named| {
             let goes = named.handles == 0 && self.is_free(named.id);
             if goes {
                 highest = highest.max(self.highest_of(named));
             }
             !goes
         });
-        inside.highest = highest;
+        state.highest = highest;
     }
 
     /// Nobody is in the lock, nor in its gate. Of one that nobody has a handle for, that stays so.
@@ -252,7 +252,7 @@ impl Lent {
 
     /// Whether it has given out less than half of its tokens. There are other ids.
     fn has_room(&self, id: u64) -> bool {
-        [id, layout::gate(id)].iter().all(|lock| self.word(*lock).rel_cnt() < StirredPortable::LIMIT / 2)
+        [id, layout::gate(id)].iter().all(|lock| self.word(*lock).rel_cnt() < VersionedPortable::LIMIT / 2)
     }
 
     /// No token of the name is larger.
@@ -273,10 +273,12 @@ impl Lent {
     /// Everybody who holds or waits. `now` is the time by the clock that clients were given.
     pub(super) fn entries(&self, now: Time) -> Vec<Entry> {
         let (guests, names): (Vec<_>, HashMap<_, _>) = {
-            let inside = self.inside();
-            let guest = |seat: &Seat| if let Seat::In(guest) = seat { Some(Arc::clone(guest)) } else { None };
-            let names = inside.names.iter().map(|(name, named)| (named.id, (name.clone(), named.token_base)));
-            (inside.seats.iter().filter_map(guest).collect(), names.collect())
+            let state = self.state();
+            let guest = |slot: &ClientSlot| {
+                if let ClientSlot::In(guest) = slot { Some(Arc::clone(guest)) } else { None }
+            };
+            let names = state.names.iter().map(|(name, named)| (named.id, (name.clone(), named.token_base)));
+            (state.slots.iter().filter_map(guest).collect(), names.collect())
         };
         let mut entries = Vec::new();
         for guest in &guests {
@@ -335,8 +337,8 @@ impl Guest {
 
     fn check(&self, addr: Addr, width: Width) -> Result<(), HostError> {
         let bytes = layout::regions().get(usize::from(addr.region.0)).copied().unwrap_or(0);
-        let inside = addr.offset.checked_add(8).is_some_and(|end| end <= bytes);
-        if addr.node == NodeId(0) && inside && addr.offset.is_multiple_of(8) && width == Width::W64 {
+        let state = addr.offset.checked_add(8).is_some_and(|end| end <= bytes);
+        if addr.node == NodeId(0) && state && addr.offset.is_multiple_of(8) && width == Width::W64 {
             return Ok(());
         }
         Err(HostError::NoSuchWord { addr, width })
@@ -345,8 +347,8 @@ impl Guest {
     /// Sends a message to somebody in the space; `false` if there is nobody.
     pub(super) fn send(&self, to: PeerId, message: Message) -> bool {
         let Some(lent) = self.lent.upgrade() else { return false };
-        let other = match lent.inside().seats.get(to.0 as usize) {
-            Some(Seat::In(other)) => Arc::clone(other),
+        let other = match lent.state().slots.get(to.0 as usize) {
+            Some(ClientSlot::In(other)) => Arc::clone(other),
             _ => return false,
         };
         other.inbox.get().is_some_and(|inbox| inbox.deliver(self.peer(), message))
@@ -384,31 +386,31 @@ mod tests {
 
     /// As if the lock had been given back so often.
     fn release(lent: &Lent, lock: u64, times: u64) {
-        lent.memory.poke(layout::entry(lock), StirredPortable::put(Stamp::new(times, 3)) as u64);
+        lent.memory.poke(layout::entry(lock), VersionedPortable::put(Stamp::new(times, 3)) as u64);
     }
 
     #[test]
     fn a_name_whose_lock_is_used_up_goes_on_with_another_when_nobody_has_it_open() {
-        let lent = Lent::new("a", By::Cpu, NOW_NS);
+        let lent = Lent::new("a", VerbExecutor::Cpu, NOW_NS);
         let (id, base) = lent.open(&name("a")).unwrap();
-        release(&lent, id, StirredPortable::LIMIT);
+        release(&lent, id, VersionedPortable::LIMIT);
         assert_eq!(lent.open(&name("a")), Some((id, base)), "somebody has it open");
         lent.close(&name("a"));
         lent.close(&name("a"));
         let (other, above) = lent.open(&name("a")).unwrap();
         assert_ne!(other, id);
-        assert!(above >= base + StirredPortable::LIMIT, "{above} after {base}");
-        assert!(above + StirredPortable::LIMIT < EXACT, "{above}");
+        assert!(above >= base + VersionedPortable::LIMIT, "{above} after {base}");
+        assert!(above + VersionedPortable::LIMIT < EXACT, "{above}");
     }
 
     #[test]
     fn an_id_that_goes_to_another_name_gives_out_larger_tokens_for_keys_and_for_ranges() {
-        let lent = Lent::new("a", By::Cpu, NOW_NS);
+        let lent = Lent::new("a", VerbExecutor::Cpu, NOW_NS);
         let (id, base) = lent.open(&name("a")).unwrap();
         release(&lent, id, 7);
         release(&lent, layout::gate(id), 1000);
         lent.close(&name("a"));
-        lent.inside().next = NAMES;
+        lent.state().next = NAMES;
         let (reused, above) = lent.open(&name("b")).unwrap();
         assert_eq!(reused, id);
         assert!(above + 7 >= base + 1000, "{above} after {base}");

@@ -1,7 +1,7 @@
 //! Sessions that are in a lent space, as the lock table sees them: how they come in, and the little they ask.
 
 use super::ServeError;
-use super::lent::{By, Lent};
+use super::lent::{Lent, VerbExecutor};
 use super::lock_table::LockTable;
 use super::reaper::Reaper;
 use super::session::{Session, Target};
@@ -34,7 +34,7 @@ pub(super) fn enter(session: &mut Session, space: &Arc<Lent>) -> Result<PeerId, 
             Err("a session has one space only".to_owned())
         };
     }
-    if space.by != By::Cpu {
+    if space.by != VerbExecutor::Cpu {
         return Err(format!(
             "the locks of lent:{} are changed by the server's NIC, and its CPU must not touch them beside it: come by \
              rdma://, from this machine too",
@@ -52,7 +52,7 @@ pub(super) fn enter(session: &mut Session, space: &Arc<Lent>) -> Result<PeerId, 
 
 /// Puts somebody to work who clears away what the dead leave in spaces whose verbs this CPU executes.
 pub(super) fn employ(lends: &[Arc<Lent>]) -> Result<(), ServeError> {
-    for lent in lends.iter().filter(|lent| lent.by == By::Cpu) {
+    for lent in lends.iter().filter(|lent| lent.by == VerbExecutor::Cpu) {
         let ep = lent.memory.endpoint(PeerId::role(0));
         let reaper = Reaper::start(lent, ep, false);
         lent.employ(reaper.map_err(|error| ServeError::System(error.to_string()))?);

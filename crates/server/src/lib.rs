@@ -62,7 +62,7 @@ use self::durable::Durable;
 use self::lent::Lent;
 use self::lock_table::LockTable;
 use self::workers::Workers;
-use lockwright::internal::secret::{self, Left};
+use lockwright::internal::secret::{self, PublishedSecret};
 use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp;
 use std::net::SocketAddr;
@@ -257,7 +257,7 @@ struct Started {
     dispatcher: Dispatcher,
     workers: Workers,
     /// The secrets for this user's clients, if there are some.
-    left: Vec<Option<Left>>,
+    left: Vec<Option<PublishedSecret>>,
     metrics: Option<tokio::net::TcpListener>,
     recovering: Option<Duration>,
 }
@@ -305,9 +305,9 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         ..tcp::ServerOptions::default()
     };
     #[cfg(feature = "rdma")]
-    let by = if options.rdma.is_some() { lent::By::Nic } else { lent::By::Cpu };
+    let by = if options.rdma.is_some() { lent::VerbExecutor::Nic } else { lent::VerbExecutor::Cpu };
     #[cfg(not(feature = "rdma"))]
-    let by = lent::By::Cpu;
+    let by = lent::VerbExecutor::Cpu;
     let lends = lends.iter().map(|name| Lent::new(name, by, durable.epoch)).collect();
     // So long may clients hold on that were cut off when the last run ended.
     let wait = durable.lease();
@@ -340,7 +340,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
 }
 
 /// Leaves the secret where this user's clients of `port` find it, or none. Nobody comes back to a port that was not asked for.
-fn leave(secret: Option<&str>, asked: u16, port: u16) -> Result<Option<Left>, ServeError> {
+fn leave(secret: Option<&str>, asked: u16, port: u16) -> Result<Option<PublishedSecret>, ServeError> {
     let left = match secret {
         Some(secret) => secret::leave(port, secret, asked == port).map(Some),
         None => secret::forget(port).map(|()| None),

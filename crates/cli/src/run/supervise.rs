@@ -50,9 +50,9 @@ pub(super) fn wait<F: Future>(
     inbox: &mut Inbox,
     explain: impl FnOnce(),
 ) -> io::Result<Result<F::Output, u8>> {
-    let bell = Bell::new()?;
+    let pipe = WakePipe::new()?;
     let mut explain = Some((Instant::now() + A_WHILE, explain));
-    let waker = Waker::from(Arc::clone(&bell.rope));
+    let waker = Waker::from(Arc::clone(&pipe.waker));
     let mut future = pin!(future);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -65,8 +65,8 @@ pub(super) fn wait<F: Future>(
                 return Ok(Err(signal as u8));
             }
         }
-        sleep(&bell, inbox, explain.as_ref().map(|(when, _)| *when))?;
-        bell.hush()?;
+        sleep(&pipe, inbox, explain.as_ref().map(|(when, _)| *when))?;
+        pipe.drain()?;
         if let Some((_, explain)) = explain.take_if(|(when, _)| *when <= Instant::now()) {
             explain();
         }
@@ -75,17 +75,17 @@ pub(super) fn wait<F: Future>(
 
 /// Runs the command under `guard` and returns the code to exit with.
 pub(super) fn run(args: &Args, client: &Client, guard: &AnyGuard, inbox: &mut Inbox) -> io::Result<u8> {
-    let bell = Bell::new()?;
-    let rope = Arc::clone(&bell.rope);
-    guard.on_lost(move |_| rope.wake_by_ref());
+    let pipe = WakePipe::new()?;
+    let waker = Arc::clone(&pipe.waker);
+    guard.on_lost(move |_| waker.wake_by_ref());
     let lost = guard.lost();
     // To look up the command's process takes a descriptor: without one it is not started.
-    let spare = bell.ear.try_clone().map_err(|error| no_descriptor(&error))?;
+    let spare = pipe.reader.try_clone().map_err(|error| no_descriptor(&error))?;
     let mut child = child::start(&args.command, environment(args, guard), &inbox.inherited)?;
     drop(spare);
     let kill_after = client.stop_time();
     let code =
-        protect(args, client, &child).and_then(|()| watch(args, kill_after, &lost, &bell, inbox, &mut child));
+        protect(args, client, &child).and_then(|()| watch(args, kill_after, &lost, &pipe, inbox, &mut child));
     if code.is_err() {
         // The lock is given back next: the command must not run any more by then. (One of another user cannot be killed.)
         let _ = child.kill();
@@ -112,7 +112,7 @@ fn watch(
     args: &Args,
     kill_after: Duration,
     lost: &LostSignal,
-    bell: &Bell,
+    pipe: &WakePipe,
     inbox: &mut Inbox,
     child: &mut Child,
 ) -> io::Result<u8> {
@@ -127,11 +127,11 @@ fn watch(
             let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
             return Ok(u8::try_from(code.unwrap_or(1)).unwrap_or(u8::MAX));
         }
-        bell.hush()?;
+        pipe.drain()?;
         if let Some(reason) = lost.reason() {
             loss = loss.next(args, kill_after, child, reason);
         }
-        sleep(bell, inbox, loss.deadline())?;
+        sleep(pipe, inbox, loss.deadline())?;
     }
 }
 
@@ -178,10 +178,10 @@ fn send(child: &Child, signal: Signal) {
     let _ = kill(Pid::from_raw(child.id().cast_signed()), signal);
 }
 
-/// Sleeps until there is a signal, a ring, or the deadline.
-fn sleep(bell: &Bell, inbox: &Inbox, deadline: Option<Instant>) -> io::Result<()> {
+/// Sleeps until there is a signal, a wakeup, or the deadline.
+fn sleep(pipe: &WakePipe, inbox: &Inbox, deadline: Option<Instant>) -> io::Result<()> {
     let mut fds =
-        [PollFd::new(inbox.as_fd(), PollFlags::POLLIN), PollFd::new(bell.ear.as_fd(), PollFlags::POLLIN)];
+        [PollFd::new(inbox.as_fd(), PollFlags::POLLIN), PollFd::new(pipe.reader.as_fd(), PollFlags::POLLIN)];
     let timeout = deadline.map_or(PollTimeout::NONE, |deadline| {
         let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
@@ -193,26 +193,26 @@ fn sleep(bell: &Bell, inbox: &Inbox, deadline: Option<Instant>) -> io::Result<()
 }
 
 /// A waker that can be polled for.
-struct Bell {
-    ear: UnixStream,
-    rope: Arc<Rope>,
+struct WakePipe {
+    reader: UnixStream,
+    waker: Arc<PipeWaker>,
 }
 
-struct Rope(UnixStream);
+struct PipeWaker(UnixStream);
 
-impl Bell {
+impl WakePipe {
     fn new() -> io::Result<Self> {
-        let (ear, rope) = UnixStream::pair().map_err(|error| no_descriptor(&error))?;
-        ear.set_nonblocking(true)?;
-        rope.set_nonblocking(true)?;
-        Ok(Self { ear, rope: Arc::new(Rope(rope)) })
+        let (reader, waker) = UnixStream::pair().map_err(|error| no_descriptor(&error))?;
+        reader.set_nonblocking(true)?;
+        waker.set_nonblocking(true)?;
+        Ok(Self { reader, waker: Arc::new(PipeWaker(waker)) })
     }
 
-    /// Takes out what has been rung.
-    fn hush(&self) -> io::Result<()> {
-        let mut rings = [0; 64];
+    /// Reads what wakers have written.
+    fn drain(&self) -> io::Result<()> {
+        let mut bytes = [0; 64];
         loop {
-            match (&self.ear).read(&mut rings) {
+            match (&self.reader).read(&mut bytes) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
@@ -221,13 +221,13 @@ impl Bell {
     }
 }
 
-impl Wake for Rope {
+impl Wake for PipeWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Full is as good as rung.
+        // A full pipe wakes as well.
         let _ = (&self.0).write(&[1]);
     }
 }

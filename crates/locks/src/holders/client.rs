@@ -3,10 +3,10 @@
 use super::record::State;
 use super::space::RecordRules;
 use crate::protocol::{Denied, Lost, Space};
+use crate::shiftlock::fast_grant::FastGrant;
 use crate::shiftlock::lookup::HolderLookup;
-use crate::shiftlock::prompt::Prompt;
 use crate::shiftlock::shared::SharedClient;
-use crate::shiftlock::stirred::{Stir, Stirred};
+use crate::shiftlock::versioned::{Versioned, VersionedLayout};
 use crate::shiftlock::{Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{Endpoint, FabricError};
@@ -101,11 +101,11 @@ macro_rules! try_in_steps {
 /// An acquisition's slot in the queue is its record's number, or the low bits of that where the entry has no room for more:
 /// then records that are in use for one lock must differ in those.
 #[derive(Debug)]
-pub struct HolderClient<E, B, R = Shipped, L = Stirred> {
+pub struct HolderClient<E, B, R = Shipped, L = Versioned> {
     lock: SharedClient<E, L, R, B>,
 }
 
-impl<E: Endpoint, B: Recorder, R: Rules + RecordRules, L: Stir> HolderClient<E, B, R, L> {
+impl<E: Endpoint, B: Recorder, R: Rules + RecordRules, L: VersionedLayout> HolderClient<E, B, R, L> {
     /// A client that talks through `ep` and writes into `recorder`.
     pub fn new(ep: E, space: &Space, params: &ShiftParams, recorder: B) -> Self {
         Self { lock: ShiftLock::<L, R>::recorded_client(ep, space, params, recorder) }
@@ -155,15 +155,15 @@ impl<E: Endpoint, B: Recorder, R: Rules + RecordRules, L: Stir> HolderClient<E, 
     /// # Errors
     /// If the lock's memory cannot be reached or this client is evicted; the record is free again.
     pub async fn take(&self, record: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
-        match self.take_soon(record, claim).await {
-            Err(Denied::Busy) => self.take_in_turn(record, claim).await,
+        match self.try_take_spinning(record, claim).await {
+            Err(Denied::Busy) => self.take_queued(record, claim).await,
             taken => taken,
         }
     }
 
     /// Takes the lock if it becomes free within a moment. Nobody who queues is overtaken by this: with somebody in the
     /// queue, the lock is never free.
-    pub(super) async fn take_soon(&self, record: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
+    pub(super) async fn try_take_spinning(&self, record: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
         for _ in 0..self.recorder().spins() {
             std::hint::spin_loop();
             if self.lock.looks_free(claim).await? {
@@ -176,7 +176,7 @@ impl<E: Endpoint, B: Recorder, R: Rules + RecordRules, L: Stir> HolderClient<E, 
         Err(Denied::Busy)
     }
 
-    pub(super) async fn take_in_turn(&self, record: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
+    pub(super) async fn take_queued(&self, record: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
         loop {
             self.recorder().write(record, Some(Holding::keyed(State::Waiting, claim))).await?;
             let grant = match self.lock.queue_as(Self::slot(record), claim).await {
@@ -224,7 +224,7 @@ impl<E: Endpoint, B: Recorder, R: Rules + RecordRules, L: Stir> HolderClient<E, 
 
     /// Gives the lock back if nobody has to be waited for. `None`: nothing has happened.
     #[inline(always)]
-    pub async fn give_back_at_once(&self, record: u8, grant: ShiftGrant) -> Option<Result<(), Lost>> {
+    pub async fn try_give_back(&self, record: u8, grant: ShiftGrant) -> Option<Result<(), Lost>> {
         if grant.is_shared() {
             return Some(self.give_back(record, grant).await);
         }
@@ -239,13 +239,13 @@ impl<E: Endpoint, B: Recorder, R: Rules + RecordRules, L: Stir> HolderClient<E, 
     }
 }
 
-impl<E: Endpoint, B: DirectRecorder, R: Rules + RecordRules, L: Stir> HolderClient<E, B, R, L> {
+impl<E: Endpoint, B: DirectRecorder, R: Rules + RecordRules, L: VersionedLayout> HolderClient<E, B, R, L> {
     /// [`try_take`](Self::try_take), where nothing has to be waited for.
     ///
     /// # Errors
     /// [`Denied::Busy`] also where a second look might have settled it; the record is free again.
     #[inline(always)]
-    pub fn try_take_now(&self, record: u8, claim: Claim) -> Result<Prompt, Denied> {
+    pub fn try_take_now(&self, record: u8, claim: Claim) -> Result<FastGrant, Denied> {
         try_in_steps!(self, record, claim: write_now granted_now try_now confirm_now clear_now)
     }
 
@@ -253,7 +253,7 @@ impl<E: Endpoint, B: DirectRecorder, R: Rules + RecordRules, L: Stir> HolderClie
     ///
     /// # Errors
     /// [`Denied::Busy`] if it does not; the record is free again.
-    pub fn take_soon_now(&self, record: u8, claim: Claim) -> Result<Prompt, Denied> {
+    pub fn take_soon_now(&self, record: u8, claim: Claim) -> Result<FastGrant, Denied> {
         for _ in 0..self.recorder().spins() {
             std::hint::spin_loop();
             if self.lock.looks_free_now(claim) {
@@ -267,7 +267,7 @@ impl<E: Endpoint, B: DirectRecorder, R: Rules + RecordRules, L: Stir> HolderClie
     }
 
     #[inline(always)]
-    fn confirm_now(&self, record: u8, grant: Prompt) -> Result<Prompt, Denied> {
+    fn confirm_now(&self, record: u8, grant: FastGrant) -> Result<FastGrant, Denied> {
         if R::GRANTED_ARE_ALIVE && R::CONFIRMED_AFTER {
             self.recorder().granted_now(record, grant.mark())?;
         }
@@ -275,14 +275,14 @@ impl<E: Endpoint, B: DirectRecorder, R: Rules + RecordRules, L: Stir> HolderClie
     }
 
     #[cold]
-    fn clear_now(&self, record: u8, denied: Denied) -> Result<Prompt, Denied> {
+    fn clear_now(&self, record: u8, denied: Denied) -> Result<FastGrant, Denied> {
         self.recorder().write_now(record, None)?;
         Err(denied)
     }
 
-    /// [`give_back_at_once`](Self::give_back_at_once), where nothing has to be waited for. `false`: nothing has happened.
+    /// [`try_give_back`](Self::try_give_back), where nothing has to be waited for. `false`: nothing has happened.
     #[inline(always)]
-    pub fn give_back_now(&self, record: u8, claim: Claim, grant: Prompt) -> bool {
+    pub fn give_back_now(&self, record: u8, claim: Claim, grant: FastGrant) -> bool {
         let given = self.lock.give_back_now(Self::slot(record), claim, grant);
         if given {
             let _ = self.recorder().write_now(record, None);

@@ -8,7 +8,7 @@
 //! Three rules make that safe, whoever is killed or stopped between any two instructions:
 //!
 //! 1. **Written before taken.** A record says that its client holds the lock before the verb that takes it; or, if the lock
-//!    was handed over, before the entry's version is [bumped](crate::shiftlock::stirred), and only then does the grant count.
+//!    was handed over, before the entry's version is [bumped](crate::shiftlock::versioned), and only then does the grant count.
 //! 2. **Read before looked.** A resetter reads the entry, then looks at the records, then swaps exactly the entry it has
 //!    read. A holder it did not see written down has changed the entry after that read, so the swap fails. That holds for
 //!    a resetter that was stopped in between for however long, and for two resetters at once.

@@ -19,7 +19,7 @@ use super::client::{HolderClient, Holding, Recorder};
 use super::record::State;
 use super::space::RecordRules;
 use crate::protocol::{Denied, Grant, Lost};
-use crate::shiftlock::stirred::Stir;
+use crate::shiftlock::versioned::VersionedLayout;
 use crate::shiftlock::{Rules, ShiftGrant};
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError, Word64};
@@ -76,7 +76,7 @@ async fn unless<T>(given_up: impl Future<Output = ()>, future: impl Future<Outpu
     .await
 }
 
-impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: Stir> HolderClient<E, B, R, L> {
+impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> HolderClient<E, B, R, L> {
     /// Takes the range if nobody is in its way. Waits for the gate, for as long as others look.
     ///
     /// # Errors
@@ -89,12 +89,8 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: Stir> HolderClien
     /// Takes the range if nobody is in its way, without a place in the queue for the gate: whoever waits there needs to be polled.
     /// `None` if others look just now, for longer than a moment; nothing has happened.
     #[inline(always)]
-    pub async fn try_range_at_once(
-        &self,
-        records: RangeRecords,
-        claim: Claim,
-    ) -> Option<Result<u64, Denied>> {
-        let looked = match self.take_gate_soon(records, claim).await {
+    pub async fn try_range_fast(&self, records: RangeRecords, claim: Claim) -> Option<Result<u64, Denied>> {
+        let looked = match self.try_take_gate(records, claim).await {
             Ok(inside) => self.look_inside(records, claim, &mut None, inside).await,
             Err(Denied::Busy) => return None,
             Err(denied) => Err(denied),
@@ -176,8 +172,8 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: Stir> HolderClien
         claim: Claim,
         turn: &mut Option<u64>,
     ) -> Result<Option<u64>, Denied> {
-        let inside = match self.take_gate_soon(records, claim).await {
-            Err(Denied::Busy) => self.take_in_turn(records.gate, self.gate(claim)).await?,
+        let inside = match self.try_take_gate(records, claim).await {
+            Err(Denied::Busy) => self.take_queued(records.gate, self.gate(claim)).await?,
             inside => inside?,
         };
         self.look_inside(records, claim, turn, inside).await
@@ -190,10 +186,10 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: Stir> HolderClien
 
     /// Takes the gate if it is free, or becomes so within a moment.
     #[inline(always)]
-    async fn take_gate_soon(&self, records: RangeRecords, claim: Claim) -> Result<ShiftGrant, Denied> {
+    async fn try_take_gate(&self, records: RangeRecords, claim: Claim) -> Result<ShiftGrant, Denied> {
         let gate = self.gate(claim);
         match self.try_take(records.gate, gate).await {
-            Err(Denied::Busy) => self.take_soon(records.gate, gate).await,
+            Err(Denied::Busy) => self.try_take_spinning(records.gate, gate).await,
             inside => inside,
         }
     }
@@ -258,7 +254,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: Stir> HolderClien
     }
 
     async fn give_gate_back(&self, record: u8, inside: ShiftGrant) -> Result<(), Lost> {
-        match self.give_back_at_once(record, inside).await {
+        match self.try_give_back(record, inside).await {
             Some(given) => given,
             None => self.give_back(record, inside).await,
         }

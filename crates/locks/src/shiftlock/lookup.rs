@@ -6,7 +6,7 @@
 //! then says how often waiters ask, not how long a lock may be held.
 //!
 //! The order is what makes it safe. A waiter reads the entry, *then* looks, then resets what it has read and nothing else.
-//! A holder is known to hold *before* it changes the entry, be it by taking the lock or, if it was handed it, by stirring
+//! A holder is known to hold *before* it changes the entry, be it by taking the lock or, if it was handed it, by bumping
 //! it. So a holder that the waiter did not hear of has changed the entry since, and the reset fails.
 //! [`holders`](crate::holders) has the records; the explorer runs them.
 

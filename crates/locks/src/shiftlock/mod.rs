@@ -5,16 +5,17 @@
 //! from the paper, and why, stands in `docs/protocols/shiftlock.md`; in short: messages carry the epoch, the handover's
 //! two halves leave together, any waiter recovers a lock with one verb, and every grant has a fencing token.
 //!
-//! Files: [`layout`] and [`portable`] are the entry's bits, [`stirred`] and
-//! [`stirred_portable`] are those of locks with [holder records](crate::holders); `acquire` and `release` are
+//! Files: [`layout`] and [`portable`] are the entry's bits, [`versioned`] and
+//! [`versioned_portable`] are those of locks with [holder records](crate::holders); `acquire` and `release` are
 //! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for clients that
 //! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue;
-//! [`prompt`] is the fast path where no verb has to be waited for; [`lookup`] is for spaces that
+//! [`fast_grant`] is the fast path where no verb has to be waited for; [`lookup`] is for spaces that
 //! know their clients.
 //!
 //! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
 
 mod acquire;
+pub mod fast_grant;
 mod give_up;
 mod grant;
 pub mod layout;
@@ -22,13 +23,12 @@ pub mod lookup;
 mod members;
 mod messages;
 pub mod portable;
-pub mod prompt;
 mod recover;
 mod release;
 pub mod server;
 pub mod shared;
-pub mod stirred;
-pub mod stirred_portable;
+pub mod versioned;
+pub mod versioned_portable;
 
 pub use grant::ShiftGrant;
 

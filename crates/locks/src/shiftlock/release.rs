@@ -28,7 +28,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// A release, where a verb is an instruction. `Err` if it is not over with one: nothing has happened, or its verb
     /// found the entry so.
     #[inline(always)]
-    pub(super) fn give_back_at_once(&self, grant: ShiftGrant) -> Result<Result<(), Lost>, Option<Entry<L>>> {
+    pub(super) fn try_give_back(&self, grant: ShiftGrant) -> Result<Result<(), Lost>, Option<Entry<L>>> {
         if grant.is_shared() {
             return Ok(self.left(grant, now(&self.ep, self.leave(grant))));
         }

@@ -4,7 +4,7 @@ use super::acquire::enqueue;
 use super::give_up::PendingAcquire;
 use super::layout::{Entry, Guard, Layout, Member, Stamp, Wide, happened};
 use super::lookup::{HolderLookup, NoLookup};
-use super::stirred::Stir;
+use super::versioned::VersionedLayout;
 use super::{Core, Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use crate::fast::Quick;
 use crate::protocol::{Denied, Lost, Patience, Space, Want};
@@ -133,7 +133,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
         if !E::IS_IMMEDIATE {
             return Quick::all(self.give_back_on(grant, None));
         }
-        match self.core.give_back_at_once(grant) {
+        match self.core.try_give_back(grant) {
             Ok(done) => Quick::done(done),
             Err(seen) => Quick::rest(self.give_back_on(grant, seen)),
         }
@@ -167,7 +167,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
     /// If the lock's memory cannot be reached.
     pub(crate) async fn make_sure(&self, grant: &ShiftGrant) -> Result<bool, FabricError>
     where
-        L: Stir,
+        L: VersionedLayout,
     {
         let core = &self.core;
         // A handover that is not counted yet would be missing from what a recovery goes by: the next would have this token.
@@ -176,9 +176,9 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
             if counted { Guard::stamp::<L>(grant.stamp) } else { Guard::generation::<L>(grant.stamp) };
         let mut seen = None;
         loop {
-            let stir = L::stir(core.word(grant.lock), guard, seen);
-            let old = core.ep.go(stir).await?;
-            if happened(stir, old) {
+            let bump = L::bump(core.word(grant.lock), guard, seen);
+            let old = core.ep.go(bump).await?;
+            if happened(bump, old) {
                 return Ok(true);
             }
             let entry = Entry::<L>::of(old);
@@ -197,7 +197,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
             }
             let ([low, high], turn) = (entry.halves(), [grant.cons_wrt().into(), grant.epoch().into()]);
             let locals = [low, high, grant.stamp.0, grant.member().0, turn[0], turn[1], core.last_look().0];
-            core.ep.mark("shiftlock: stirs again", &locals);
+            core.ep.mark("shiftlock: bumps again", &locals);
             seen = Some(old);
         }
     }

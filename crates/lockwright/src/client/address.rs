@@ -13,7 +13,7 @@ pub(crate) enum Address {
     Shm(PathBuf),
     #[cfg(target_os = "linux")]
     Served {
-        by: By,
+        by: TransportKind,
         server: String,
         space: Vec<u8>,
     },
@@ -22,7 +22,7 @@ pub(crate) enum Address {
 /// What a server is reached by.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum TransportKind {
     Tcp,
     #[cfg(feature = "rdma")]
     Rdma,
@@ -42,13 +42,13 @@ impl Address {
             }
             #[cfg(target_os = "linux")]
             Some(("tcp", rest)) => match address::parse(rest, address::PORT) {
-                Some((server, space)) => Ok(Self::Served { by: By::Tcp, server, space }),
+                Some((server, space)) => Ok(Self::Served { by: TransportKind::Tcp, server, space }),
                 None => Err(OpenError::Address(text.to_owned())),
             },
             #[cfg(target_os = "linux")]
             Some(("rdma", rest)) => match address::parse(rest, address::RDMA_PORT) {
                 #[cfg(feature = "rdma")]
-                Some((server, space)) => Ok(Self::Served { by: By::Rdma, server, space }),
+                Some((server, space)) => Ok(Self::Served { by: TransportKind::Rdma, server, space }),
                 #[cfg(not(feature = "rdma"))]
                 Some(_) => Err(OpenError::NO_RDMA),
                 None => Err(OpenError::Address(text.to_owned())),

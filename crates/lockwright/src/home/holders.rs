@@ -17,7 +17,7 @@ use lockwright_locks::holders::record::{ClientWord, First, HEARTBEATS, MAX_RECOR
 use lockwright_locks::holders::{
     ClientRecord, HolderRecord, HolderSpace, HolderTable, RangeSpace, State, TableLayout, TableReader,
 };
-use lockwright_locks::shiftlock::stirred::Stirred;
+use lockwright_locks::shiftlock::versioned::Versioned;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU64,
@@ -35,7 +35,7 @@ pub(crate) const LAYOUT: TableLayout =
 const SPINS: u32 = 100;
 
 /// The holder table, as one client of this process writes and reads it.
-pub(crate) type ShmTable = HolderTable<ShmHolders, Stirred>;
+pub(crate) type ShmTable = HolderTable<ShmHolders, Versioned>;
 
 /// One client's access to the table of a space.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use lockwright_fabric::{Endpoint, FabricError, PeerId};
 use lockwright_locks::Denied;
 use lockwright_locks::holders::{HolderClient, HolderRecord, RangeSpace};
 use lockwright_locks::shiftlock::ShiftGrant;
-use lockwright_locks::shiftlock::prompt::Prompt;
+use lockwright_locks::shiftlock::fast_grant::FastGrant;
 use lockwright_locks::shiftlock::shared::Snapshot;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -71,7 +71,7 @@ impl Member {
     pub(super) fn grant(&self, claim: Claim, granted: &Granted) -> ShiftGrant {
         match granted.grant {
             ProtocolGrant::Shift(grant) => grant,
-            ProtocolGrant::Prompt(grant) => self.client.lock().grant(granted.record.index(), claim, grant),
+            ProtocolGrant::FastGrant(grant) => self.client.lock().grant(granted.record.index(), claim, grant),
             ProtocolGrant::Range { .. } | ProtocolGrant::Remote(_) => unreachable!("a keyed lock's granted"),
         }
     }
@@ -106,21 +106,21 @@ impl Member {
 impl Member {
     /// Takes a keyed lock if it is free and the calling thread has a record for it here. `None`: nothing has happened.
     #[inline(always)]
-    pub(crate) fn take_quickly(&self, claim: Claim) -> Option<Granted> {
+    pub(crate) fn try_take_fast(&self, claim: Claim) -> Option<Granted> {
         let record = self.claim(SlotPool::claim_own)?;
         self.taken_quickly(record, self.client.try_take_now(record, claim))
     }
 
     /// The same, if it becomes free within a moment.
-    pub(crate) fn take_soon(&self, claim: Claim) -> Option<Granted> {
+    pub(crate) fn try_take_spinning(&self, claim: Claim) -> Option<Granted> {
         let record = self.claim(SlotPool::claim_own)?;
         self.taken_quickly(record, self.client.take_soon_now(record, claim))
     }
 
     #[inline(always)]
-    fn taken_quickly(&self, record: u8, taken: Result<Prompt, Denied>) -> Option<Granted> {
+    fn taken_quickly(&self, record: u8, taken: Result<FastGrant, Denied>) -> Option<Granted> {
         match taken {
-            Ok(grant) => Some(self.granted(record, ProtocolGrant::Prompt(grant))),
+            Ok(grant) => Some(self.granted(record, ProtocolGrant::FastGrant(grant))),
             Err(_) => {
                 self.free(record);
                 None
@@ -130,8 +130,8 @@ impl Member {
 
     /// Gives a keyed lock back that was taken so, if nobody waits for it. `false`: nothing has happened.
     #[inline(always)]
-    pub(crate) fn give_back_quickly(&self, claim: Claim, granted: &Granted) -> bool {
-        let (ProtocolGrant::Prompt(grant), record) = (granted.grant, granted.record.index()) else {
+    pub(crate) fn give_back_fast(&self, claim: Claim, granted: &Granted) -> bool {
+        let (ProtocolGrant::FastGrant(grant), record) = (granted.grant, granted.record.index()) else {
             return false;
         };
         let given = granted.record.member() == self.number && self.client.give_back_now(record, claim, grant);

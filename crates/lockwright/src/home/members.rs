@@ -18,7 +18,7 @@ use lockwright_fabric::backend::shm::{ShmSpace, SpaceError};
 use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{FabricError, Width};
 use lockwright_locks::holders::ranges::RangeRecords;
-use lockwright_locks::shiftlock::stirred::Stirred;
+use lockwright_locks::shiftlock::versioned::Versioned;
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
 use lockwright_locks::{Grant, Lost, Protocol, Space};
 use std::ops::Deref;
@@ -59,28 +59,28 @@ pub(crate) struct Members {
 }
 
 /// A membership that is near, or any other.
-pub(super) enum Which<'a> {
+pub(super) enum MemberRef<'a> {
     Near(&'a Arc<Member>),
     Far(Arc<Member>),
 }
 
-impl Deref for Which<'_> {
+impl Deref for MemberRef<'_> {
     type Target = Member;
 
     #[inline(always)]
     fn deref(&self) -> &Member {
         match self {
-            Which::Near(member) => member,
-            Which::Far(member) => member,
+            MemberRef::Near(member) => member,
+            MemberRef::Far(member) => member,
         }
     }
 }
 
-impl Which<'_> {
+impl MemberRef<'_> {
     pub(super) fn share(&self) -> Arc<Member> {
         match self {
-            Which::Near(member) => Arc::clone(member),
-            Which::Far(member) => Arc::clone(member),
+            MemberRef::Near(member) => Arc::clone(member),
+            MemberRef::Far(member) => Arc::clone(member),
         }
     }
 }
@@ -177,19 +177,19 @@ impl Members {
 
     /// The membership with this number, as long as it stays.
     #[inline(always)]
-    fn find(&self, number: u32) -> Option<Which<'_>> {
+    fn find(&self, number: u32) -> Option<MemberRef<'_>> {
         match self.near.get(number as usize) {
-            Some(near) => near.get().map(Which::Near),
+            Some(near) => near.get().map(MemberRef::Near),
             None => self.find_far(number),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn find_far(&self, number: u32) -> Option<Which<'_>> {
+    fn find_far(&self, number: u32) -> Option<MemberRef<'_>> {
         let far = self.far.read().unwrap_or_else(PoisonError::into_inner);
         let at = far.binary_search_by_key(&number, |member| member.number).ok()?;
-        Some(Which::Far(Arc::clone(&far[at])))
+        Some(MemberRef::Far(Arc::clone(&far[at])))
     }
 
     /// The membership with this number, as long as it stays.
@@ -209,13 +209,13 @@ impl Members {
     }
 
     /// A free record.
-    pub(super) fn claim(&self) -> Result<(Which<'_>, u8), LockError> {
+    pub(super) fn claim(&self) -> Result<(MemberRef<'_>, u8), LockError> {
         // What is everybody's first: those who come here hold or want several locks at a time.
         self.claim_by(claim_shared)
     }
 
     /// Two free records of one membership: one to be held for long, and one for a moment.
-    pub(super) fn claim_two(&self) -> Result<(Which<'_>, RangeRecords), LockError> {
+    pub(super) fn claim_two(&self) -> Result<(MemberRef<'_>, RangeRecords), LockError> {
         self.claim_by(|member| {
             let range = claim_shared(member)?;
             let gate = member.claim(SlotPool::claim_own).or_else(|| member.claim(SlotPool::claim_shared));
@@ -227,11 +227,11 @@ impl Members {
     }
 
     #[inline(always)]
-    fn claim_by<T>(&self, claim: impl Fn(&Member) -> Option<T>) -> Result<(Which<'_>, T), LockError> {
+    fn claim_by<T>(&self, claim: impl Fn(&Member) -> Option<T>) -> Result<(MemberRef<'_>, T), LockError> {
         let near = self.near().filter(|member| member.is_in());
         for member in near {
             if let Some(record) = claim(member) {
-                return Ok((Which::Near(member), record));
+                return Ok((MemberRef::Near(member), record));
             }
         }
         self.claim_far(claim)
@@ -239,17 +239,17 @@ impl Members {
 
     #[cold]
     #[inline(never)]
-    fn claim_far<T>(&self, claim: impl Fn(&Member) -> Option<T>) -> Result<(Which<'_>, T), LockError> {
+    fn claim_far<T>(&self, claim: impl Fn(&Member) -> Option<T>) -> Result<(MemberRef<'_>, T), LockError> {
         loop {
             let known = self.known();
             let is_in = |member: &&Arc<Member>| member.is_in();
             if let Some(found) = self.near().filter(is_in).find_map(|near| Some((near, claim(near)?))) {
-                return Ok((Which::Near(found.0), found.1));
+                return Ok((MemberRef::Near(found.0), found.1));
             }
             // Not on a copy of the list: a membership ends if none of its records is in use.
             let far = self.far.read().unwrap_or_else(PoisonError::into_inner);
             if let Some(found) = far.iter().filter(is_in).find_map(|far| Some((far, claim(far)?))) {
-                return Ok((Which::Far(Arc::clone(found.0)), found.1));
+                return Ok((MemberRef::Far(Arc::clone(found.0)), found.1));
             }
             drop(far);
             self.join(known)?;
@@ -257,7 +257,7 @@ impl Members {
     }
 
     #[inline(always)]
-    pub(super) fn member(&self, record: RecordId) -> Which<'_> {
+    pub(super) fn member(&self, record: RecordId) -> MemberRef<'_> {
         self.find(record.member()).expect("a membership stays as long as one of its records is in use")
     }
 
@@ -299,9 +299,9 @@ impl Members {
 
     /// Gives a keyed lock back if nobody has to be waited for; else nothing has happened.
     #[inline(always)]
-    pub(super) fn give_back_at_once(&self, claim: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
+    pub(super) fn try_give_back(&self, claim: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
         let (member, record) = (self.member(granted.record), granted.record.index());
-        let given = block_on(member.client.give_back_at_once(record, member.grant(claim, granted)))?;
+        let given = block_on(member.client.try_give_back(record, member.grant(claim, granted)))?;
         member.free(record);
         Some(given.map_err(told))
     }
@@ -337,7 +337,7 @@ fn claim_shared(member: &Member) -> Option<u8> {
 pub(super) fn token(grant: &ProtocolGrant) -> u64 {
     match grant {
         ProtocolGrant::Shift(grant) => grant.token().unwrap_or_default(),
-        ProtocolGrant::Prompt(grant) => grant.token(),
+        ProtocolGrant::FastGrant(grant) => grant.token(),
         ProtocolGrant::Range { token } => *token,
         ProtocolGrant::Remote(_) => unreachable!("a space gets back the grants that it gave out"),
     }
@@ -345,7 +345,7 @@ pub(super) fn token(grant: &ProtocolGrant) -> u64 {
 
 /// Bytes of the keyed locks.
 pub(crate) fn lock_bytes() -> u64 {
-    <ShiftLock<Stirred>>::bytes_per_node(&SHAPE, &params())
+    <ShiftLock<Versioned>>::bytes_per_node(&SHAPE, &params())
 }
 
 /// Allocates the words of the locks called by name `id`: a lock, a gate and a count of changes.

@@ -33,7 +33,7 @@ use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_locks::Denied;
 use lockwright_locks::Lost;
 #[cfg(target_os = "linux")]
-use lockwright_locks::shiftlock::{ShiftGrant, prompt::Prompt};
+use lockwright_locks::shiftlock::{ShiftGrant, fast_grant::FastGrant};
 use std::fmt::Debug;
 use std::ops::Range;
 use std::pin::Pin;
@@ -87,7 +87,7 @@ pub(crate) enum ProtocolGrant {
     Shift(ShiftGrant),
     /// ShiftLock's, acquired with one verb; no other client has asked for the lock since.
     #[cfg(target_os = "linux")]
-    Prompt(Prompt),
+    FastGrant(FastGrant),
     /// A range's, or a lock's in this process: all there is to know is in the holder record.
     Range {
         /// The token.

@@ -48,7 +48,7 @@ impl ShmBackend {
             Ok(claimed) => claimed,
             Err(error) => return Some(Err(Refused::Error(error))),
         };
-        let tried = block_on(member.client.try_range_at_once(records, claim));
+        let tried = block_on(member.client.try_range_fast(records, claim));
         if tried.is_none() {
             member.free(records.gate);
             member.free(records.range);

@@ -306,7 +306,7 @@ impl Locker for ShmBackend {
     #[inline]
     fn release_fast(&self, kind: Kind, claim: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
         match kind {
-            Kind::Keyed => self.members.give_back_at_once(claim, granted),
+            Kind::Keyed => self.members.try_give_back(claim, granted),
             Kind::Ranges => Some(self.release_range(claim, granted)),
         }
     }
@@ -342,7 +342,7 @@ mod tests {
     use crate::error::TryLockError;
     use lockwright_fabric::{Addr, Endpoint, Word64};
     use lockwright_locks::shiftlock::layout::Layout;
-    use lockwright_locks::shiftlock::stirred::Stirred;
+    use lockwright_locks::shiftlock::versioned::Versioned;
 
     #[test]
     fn a_space_that_an_older_version_made_is_refused_with_what_can_be_done_about_it() {
@@ -403,10 +403,10 @@ mod tests {
             Word64::at(Addr { node, offset: offset + 8, region })
         });
         for stamp in stamps {
-            block_on(ep.go(stamp.write(Stirred::LIMIT - 1))).unwrap();
+            block_on(ep.go(stamp.write(Versioned::LIMIT - 1))).unwrap();
         }
         let last = lock.write().wait().unwrap();
-        assert_eq!(last.token(), Stirred::LIMIT);
+        assert_eq!(last.token(), Versioned::LIMIT);
         last.unlock().wait().unwrap();
         drop(ranges.write(0..1).wait().unwrap());
         let (spent, soon) = (Err(LockError::TokensExhausted), Duration::from_millis(1));
@@ -426,6 +426,6 @@ mod tests {
         }
         let left = stamps.map(|stamp| block_on(ep.go(stamp.read())));
         let _ = std::fs::remove_file(&path);
-        assert_eq!(left, [Ok(Stirred::LIMIT); 2]);
+        assert_eq!(left, [Ok(Versioned::LIMIT); 2]);
     }
 }

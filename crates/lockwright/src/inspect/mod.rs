@@ -11,7 +11,7 @@ use self::local::Local;
 use crate::client::{Address, ClientOptions};
 use crate::error::OpenError;
 use crate::name::{LockName, NameError};
-use crate::remote::look::Looker;
+use crate::remote::inspector::RemoteInspector;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::shm::SpaceError;
@@ -43,7 +43,7 @@ pub struct Inspector {
 #[derive(Debug)]
 enum Looks {
     Local(Local),
-    Remote(Looker),
+    Remote(RemoteInspector),
 }
 
 /// One line of a listing: somebody who holds a lock or waits for it.
@@ -242,7 +242,9 @@ impl Inspector {
         match Address::parse(address)? {
             Address::Shm(path) => Local::open(&path).map(Looks::Local).map(Self::new),
             Address::Served { by, server, space } => {
-                Looker::open(options.remote(by, server, space, false)?).map(Looks::Remote).map(Self::new)
+                RemoteInspector::open(options.remote(by, server, space, false)?)
+                    .map(Looks::Remote)
+                    .map(Self::new)
             }
             Address::Mem => Err(OpenError::Address(address.to_owned())),
         }
@@ -263,7 +265,7 @@ impl Inspector {
     pub fn entries(&self) -> Result<Vec<Entry>, InspectError> {
         match self.looks()? {
             Looks::Local(local) => local.entries(),
-            Looks::Remote(looker) => looker.entries(),
+            Looks::Remote(remote) => remote.entries(),
         }
     }
 
@@ -282,7 +284,7 @@ impl Inspector {
     pub fn heat(&self) -> Result<Vec<Heat>, InspectError> {
         match self.looks()? {
             Looks::Local(local) => local.heat(),
-            Looks::Remote(looker) => looker.heat(),
+            Looks::Remote(remote) => remote.heat(),
         }
     }
 
@@ -308,7 +310,7 @@ impl Inspector {
     pub fn break_grant(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), BreakError> {
         match self.looks()? {
             Looks::Local(local) => local.break_grant(name, token),
-            Looks::Remote(looker) => looker.break_grant(LockName::new(name)?, token),
+            Looks::Remote(remote) => remote.break_grant(LockName::new(name)?, token),
         }
     }
 

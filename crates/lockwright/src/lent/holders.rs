@@ -16,14 +16,14 @@ use lockwright_locks::holders::record::{First, MAX_RECORDS, RecordWord};
 use lockwright_locks::holders::space::{MAX_LOADS, Values};
 use lockwright_locks::holders::{HolderClient, HolderSpace, HolderTable, Order, RangeSpace, TableLayout};
 use lockwright_locks::shiftlock::Shipped;
-use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
+use lockwright_locks::shiftlock::versioned_portable::VersionedPortable;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The table of a one-sided space.
-pub type LentTable<E> = HolderTable<LentHolders<E>, StirredPortable>;
+pub type LentTable<E> = HolderTable<LentHolders<E>, VersionedPortable>;
 /// A client of the locks of a one-sided space.
-pub type LentClient<E> = HolderClient<E, LentTable<E>, Shipped, StirredPortable>;
+pub type LentClient<E> = HolderClient<E, LentTable<E>, Shipped, VersionedPortable>;
 
 /// Pause before a client looks again whether there is room to post, or a heartbeat was answered.
 const PAUSE_NS: u64 = 100_000;

@@ -13,7 +13,7 @@ use lockwright_fabric::{Addr, NodeId, PeerId, RegionId, Word64};
 use lockwright_locks::holders::TableLayout;
 use lockwright_locks::holders::record::{ClientWord, MAX_RECORDS};
 use lockwright_locks::shiftlock::layout::Layout;
-use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
+use lockwright_locks::shiftlock::versioned_portable::VersionedPortable;
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
 use lockwright_locks::{Protocol, Space};
 
@@ -22,7 +22,7 @@ pub const NAMES: u64 = 1 << 16;
 /// Every name has a lock of its own, and a gate for its ranges.
 pub const SHAPE: Space = Space::of(2 * NAMES);
 /// The highest number of a client.
-pub const NUMBERS: u64 = StirredPortable::PEER.max() as u64;
+pub const NUMBERS: u64 = VersionedPortable::PEER.max() as u64;
 /// How long a lock may stand still before a waiter asks whether its holder lives: three of these.
 const ASK_NS: u64 = 10_000_000;
 /// What the space is called in an address, before its name.
@@ -42,7 +42,7 @@ pub fn params() -> ShiftParams {
 
 /// How large the regions are.
 pub fn regions() -> [u64; 3] {
-    let locks = ShiftLock::<StirredPortable>::bytes_per_node(&SHAPE, &params());
+    let locks = ShiftLock::<VersionedPortable>::bytes_per_node(&SHAPE, &params());
     [locks, TABLE.bytes(), NAMES * 8]
 }
 

@@ -78,7 +78,7 @@ impl Core {
     pub(crate) fn try_acquire_fast(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
         let near = self.near.as_ref()?;
         claim.lock = self.first.lock;
-        Some((near.take_quickly(*claim)?, self.first.token_base))
+        Some((near.try_take_fast(*claim)?, self.first.token_base))
     }
 
     /// The same, if it becomes free within a moment, in which the calling thread is kept busy.
@@ -86,14 +86,14 @@ impl Core {
     pub(crate) fn acquire_soon(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
         let near = self.near.as_ref()?;
         claim.lock = self.first.lock;
-        Some((near.take_soon(*claim)?, self.first.token_base))
+        Some((near.try_take_spinning(*claim)?, self.first.token_base))
     }
 
     /// Gives the lock back if that is the usual case: nobody waits for it. `false`: nothing has happened.
     #[cfg(target_os = "linux")]
     #[inline(always)]
     pub(crate) fn release_fast(&self, claim: Claim, granted: &Granted) -> bool {
-        self.near.as_ref().is_some_and(|near| near.give_back_quickly(claim, granted))
+        self.near.as_ref().is_some_and(|near| near.give_back_fast(claim, granted))
     }
 
     #[cfg(not(target_os = "linux"))]

@@ -5,7 +5,7 @@
 //! guards are dropped: said, and not waited for.
 
 use super::RemoteGrant;
-use super::driver::Elsewhere;
+use super::driver::OtherWaiter;
 use super::link::Remote;
 use super::table::Upgrade;
 use crate::error::ChangeError;
@@ -28,7 +28,7 @@ pub(super) struct Upgrading {
     began: Instant,
     /// It was said, and its outcome has not been seen.
     said: bool,
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<OtherWaiter>,
 }
 
 impl Upgrading {
@@ -98,7 +98,7 @@ pub(super) struct Downgrading {
     remote: Arc<Remote>,
     grant: RemoteGrant,
     said: bool,
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<OtherWaiter>,
 }
 
 impl Downgrading {

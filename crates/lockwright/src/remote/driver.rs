@@ -107,7 +107,7 @@ impl Driver {
     }
 
     /// Somebody waits for an answer who does not run the tasks: the background thread has to.
-    pub(super) fn wait_elsewhere(self: &Arc<Self>) -> Option<Elsewhere> {
+    pub(super) fn wait_elsewhere(self: &Arc<Self>) -> Option<OtherWaiter> {
         if DRIVES.get() {
             return None;
         }
@@ -115,7 +115,7 @@ impl Driver {
         turns.others += 1;
         drop(turns);
         self.step_in.notify_one();
-        Some(Elsewhere(Arc::clone(self)))
+        Some(OtherWaiter(Arc::clone(self)))
     }
 
     /// Ends the background thread's work.
@@ -174,9 +174,9 @@ impl Drop for Leave<'_> {
 
 /// Somebody who waits elsewhere, as long as it is kept.
 #[derive(Debug)]
-pub(super) struct Elsewhere(Arc<Driver>);
+pub(super) struct OtherWaiter(Arc<Driver>);
 
-impl Drop for Elsewhere {
+impl Drop for OtherWaiter {
     fn drop(&mut self) {
         self.0.turns().others -= 1;
     }

@@ -1,6 +1,6 @@
 //! A question that the server answers with bytes: a listing, a look, the place of a lock.
 
-use super::driver::{self, Elsewhere};
+use super::driver::{self, OtherWaiter};
 use super::link::Remote;
 use super::table::Stage;
 use crate::error::LockError;
@@ -15,7 +15,7 @@ pub(super) struct Inquiry<F> {
     remote: Arc<Remote>,
     ask: Option<F>,
     id: Option<RequestId>,
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<OtherWaiter>,
 }
 
 impl<F: FnOnce(RequestId) -> Request> Inquiry<F> {

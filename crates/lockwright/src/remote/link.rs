@@ -61,7 +61,7 @@ pub(crate) struct Remote {
     options: RemoteOptions,
     runtime: Handle,
     driver: Arc<Driver>,
-    line: Mutex<Line>,
+    line: Mutex<LinkState>,
     /// The server let us in, or did not.
     opened: Condvar,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -69,7 +69,7 @@ pub(crate) struct Remote {
 }
 
 /// The table, and the session it is about.
-pub(crate) struct Line {
+pub(crate) struct LinkState {
     pub(crate) table: Table,
     ep: Option<Session>,
     /// If there is no session: when the last message was sent that the server is known to have received.
@@ -85,7 +85,7 @@ impl std::fmt::Debug for Remote {
     }
 }
 
-impl Line {
+impl LinkState {
     /// Says `ask` to the server; without a session, what matters of it is said when there is one.
     pub(crate) fn say(&mut self, ask: &Request) {
         if let Some(ep) = &self.ep {
@@ -205,7 +205,7 @@ impl Remote {
         Err(refuse(fatal.unwrap_or_else(|| late(patience))))
     }
 
-    pub(crate) fn line(&self) -> MutexGuard<'_, Line> {
+    pub(crate) fn line(&self) -> MutexGuard<'_, LinkState> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -324,7 +324,7 @@ impl Remote {
         }
     }
 
-    fn fail(&self, line: &mut Line, why: &str) {
+    fn fail(&self, line: &mut LinkState, why: &str) {
         if let Some(ep) = line.ep.take() {
             ep.close();
         }
@@ -414,7 +414,7 @@ fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>)
         let connecting = tokio::time::timeout(patience, options.transport.connect(&options.server));
         let ep = connecting.await.unwrap_or_else(|_| Err(late(patience)))?;
         let remote = Arc::new_cyclic(|me| Remote {
-            line: Mutex::new(Line {
+            line: Mutex::new(LinkState {
                 table: Table::default(),
                 ep: None,
                 acknowledged: Instant::now(),

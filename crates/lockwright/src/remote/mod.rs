@@ -22,16 +22,16 @@ mod changes;
 mod driver;
 pub(crate) mod guest;
 mod inquiry;
+pub(crate) mod inspector;
 pub(crate) mod lent;
 pub(crate) mod link;
-pub(crate) mod look;
 pub(crate) mod secret;
 pub(crate) mod table;
 pub(crate) mod transport;
 
 pub(crate) use link::{Remote, RemoteOptions};
 
-use self::driver::Elsewhere;
+use self::driver::OtherWaiter;
 use self::table::Stage;
 use crate::error::{ChangeError, HandleError, LockError, LostReason};
 use crate::home::{
@@ -130,7 +130,7 @@ impl Locker for RemoteBackend {
     }
 
     fn try_acquire(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
-        Box::pin(Asking::new(&self.remote, &claim, false))
+        Box::pin(Acquiring::new(&self.remote, &claim, false))
     }
 
     fn acquire_cancels_on_drop(&self) -> bool {
@@ -138,7 +138,7 @@ impl Locker for RemoteBackend {
     }
 
     fn acquire(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
-        Box::pin(Asking::new(&self.remote, &claim, true))
+        Box::pin(Acquiring::new(&self.remote, &claim, true))
     }
 
     fn release(&self, _: Kind, _: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
@@ -206,16 +206,16 @@ impl Drop for RemoteBackend {
 }
 
 /// A lock on its way. Dropped, it is given up: the server takes it out of the queue.
-struct Asking {
+struct Acquiring {
     remote: Arc<Remote>,
     units: Units,
     wait: bool,
     began: Instant,
     id: Option<RequestId>,
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<OtherWaiter>,
 }
 
-impl Asking {
+impl Acquiring {
     fn new(remote: &Arc<Remote>, claim: &Claim, wait: bool) -> Self {
         let (remote, began) = (Arc::clone(remote), Instant::now());
         Self { remote, units: units(claim), wait, began, id: None, elsewhere: None }
@@ -227,7 +227,7 @@ impl Asking {
     }
 }
 
-impl Future for Asking {
+impl Future for Acquiring {
     type Output = Result<Granted, Refused>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -289,7 +289,7 @@ impl Future for Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for Acquiring {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             self.remote.give_up(id);
@@ -302,7 +302,7 @@ struct Unlocking {
     remote: Arc<Remote>,
     id: RequestId,
     begun: bool,
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<OtherWaiter>,
 }
 
 impl Future for Unlocking {

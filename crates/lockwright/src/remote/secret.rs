@@ -104,12 +104,12 @@ fn alone(folder: &PrivateFolder) -> io::Result<File> {
 
 /// A secret that was left for clients. What only this run of the server had a use for goes with it.
 #[derive(Debug)]
-pub struct Left {
+pub struct PublishedSecret {
     /// The locked file, and where it is.
     once: Option<(File, PrivateFolder, String)>,
 }
 
-impl Drop for Left {
+impl Drop for PublishedSecret {
     fn drop(&mut self) {
         if let Some((_locked, folder, name)) = self.once.take()
             && let Ok(_alone) = alone(&folder)
@@ -123,9 +123,9 @@ impl Drop for Left {
 ///
 /// # Errors
 /// If somebody else's file is in its place, or there is no room.
-pub fn leave(port: u16, secret: &str, comes_back: bool) -> io::Result<Left> {
+pub fn leave(port: u16, secret: &str, comes_back: bool) -> io::Result<PublishedSecret> {
     if comes_back && read(port, &[KEPT]).is_some_and(|left| left == secret) {
-        return Ok(Left { once: None });
+        return Ok(PublishedSecret { once: None });
     }
     forget(port)?;
     let folder = PrivateFolder::create()?;
@@ -136,7 +136,7 @@ pub fn leave(port: u16, secret: &str, comes_back: bool) -> io::Result<Left> {
         file.lock()?;
     }
     file.write_all(secret.as_bytes())?;
-    Ok(Left { once: (!comes_back).then_some((file, folder, name)) })
+    Ok(PublishedSecret { once: (!comes_back).then_some((file, folder, name)) })
 }
 
 /// Takes away what an earlier server at `port` left: clients would expect the present one to know it.

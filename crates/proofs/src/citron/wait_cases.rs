@@ -71,13 +71,13 @@ pub(crate) fn cases() -> Vec<Case<Params>> {
 }
 
 fn levels() -> Vec<Case<Params>> {
-    let prompt = |name, m| case(name, timed(m, ENOUGH)).clock(SLOW).for_ticks(0);
-    let late = |name, m| prompt(name, m).pauses(1).for_ticks(ENOUGH as u32 + 2);
+    let fast_grant = |name, m| case(name, timed(m, ENOUGH)).clock(SLOW).for_ticks(0);
+    let late = |name, m| fast_grant(name, m).pauses(1).for_ticks(ENOUGH as u32 + 2);
     vec![
-        prompt("wait-leaf-and-inner", 1).clients(1, &[INNER]).clients(1, &[LEAF]),
-        prompt("wait-leaf-and-root", 2).clients(1, &[ROOT]).clients(1, &[LEAF]),
-        prompt("wait-inner-and-root", 1).clients(1, &[ROOT]).clients(1, &[INNER]),
-        prompt("wait-two-nodes", 2).clients(1, &[INNER_AND_LEAF]).clients(1, &[ROOT]),
+        fast_grant("wait-leaf-and-inner", 1).clients(1, &[INNER]).clients(1, &[LEAF]),
+        fast_grant("wait-leaf-and-root", 2).clients(1, &[ROOT]).clients(1, &[LEAF]),
+        fast_grant("wait-inner-and-root", 1).clients(1, &[ROOT]).clients(1, &[INNER]),
+        fast_grant("wait-two-nodes", 2).clients(1, &[INNER_AND_LEAF]).clients(1, &[ROOT]),
         // One client is late: a request below aborts, and is safe.
         late("wait-late-leaf-and-root", 2).clients(1, &[ROOT]).clients(1, &[LEAF]),
         late("wait-late-inner-and-root", 1).clients(1, &[ROOT]).clients(1, &[INNER]),

@@ -7,7 +7,7 @@ use crate::Proof;
 use lockwright_fabric::{Addr, Endpoint, Needs, NodeId, PeerId, Value};
 use lockwright_locks::holders::{HolderClient, HolderSpace, HolderTable, RecordRules};
 use lockwright_locks::shiftlock::layout::{Layout, Member, Stamp};
-use lockwright_locks::shiftlock::stirred::{Stir, Stirred};
+use lockwright_locks::shiftlock::versioned::{Versioned, VersionedLayout};
 use lockwright_locks::shiftlock::{Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use lockwright_locks::{
     Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
@@ -18,7 +18,7 @@ use std::marker::PhantomData;
 
 /// Locks with holder records, the rules of `R`, those shipped or a mutant's, and the entry `L`.
 #[derive(Debug)]
-pub struct Holders<R = Shipped, L = Stirred>(PhantomData<(R, L)>);
+pub struct Holders<R = Shipped, L = Versioned>(PhantomData<(R, L)>);
 
 /// The same in the memory of a NIC that has plain 8-byte verbs: nothing is guarded by the generation, so the fabric has to
 /// see to it that the dead stay dead. Clients are killed here, and none comes back.
@@ -139,7 +139,7 @@ fn entries<L: Layout>(space: &Space) -> u64 {
     space.table_bytes(L::Word::WIDTH.bytes())
 }
 
-impl<R: KeyedRules, L: Stir> Protocol for Holders<R, L> {
+impl<R: KeyedRules, L: VersionedLayout> Protocol for Holders<R, L> {
     type Params = HolderParams;
     type Client<E: Endpoint> = Explored<E, R, L>;
 
@@ -203,7 +203,7 @@ impl<R: KeyedRules, L: Stir> Protocol for Holders<R, L> {
     }
 }
 
-impl<R: KeyedRules, L: Stir> Proof for Holders<R, L> {
+impl<R: KeyedRules, L: VersionedLayout> Proof for Holders<R, L> {
     fn cases() -> Vec<Case<HolderParams>> {
         R::keyed_cases()
     }
@@ -212,12 +212,12 @@ impl<R: KeyedRules, L: Stir> Proof for Holders<R, L> {
 type Client<E, R, L> = HolderClient<Evictable<E>, HolderTable<<R as KeyedRules>::Space<E>, L, R>, R, L>;
 
 /// A client of the explorer's: one acquisition at a time, so one record.
-pub struct Explored<E: Endpoint, R: KeyedRules, L: Stir> {
+pub struct Explored<E: Endpoint, R: KeyedRules, L: VersionedLayout> {
     client: Client<E, R, L>,
     tries_first: bool,
 }
 
-impl<E: Endpoint, R: KeyedRules, L: Stir> Debug for Explored<E, R, L> {
+impl<E: Endpoint, R: KeyedRules, L: VersionedLayout> Debug for Explored<E, R, L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Explored").finish_non_exhaustive()
     }
@@ -235,7 +235,7 @@ impl Grant for KeyedGrant {
 
 const RECORD: u8 = 0;
 
-impl<E: Endpoint, R: KeyedRules, L: Stir> LockClient for Explored<E, R, L> {
+impl<E: Endpoint, R: KeyedRules, L: VersionedLayout> LockClient for Explored<E, R, L> {
     type Grant = KeyedGrant;
 
     async fn acquire(&self, want: Want) -> Result<KeyedGrant, Denied> {
@@ -257,7 +257,7 @@ impl<E: Endpoint, R: KeyedRules, L: Stir> LockClient for Explored<E, R, L> {
     }
 
     async fn release(&self, grant: KeyedGrant) -> Result<(), Lost> {
-        match self.client.give_back_at_once(RECORD, grant.0).await {
+        match self.client.try_give_back(RECORD, grant.0).await {
             Some(given) => given,
             None => self.client.give_back(RECORD, grant.0).await,
         }

@@ -12,7 +12,7 @@ use lockwright_locks::holders::ranges::RangeRecords;
 use lockwright_locks::holders::record::RecordWord;
 use lockwright_locks::holders::{HolderClient, HolderTable, RecordRules};
 use lockwright_locks::shiftlock::layout::Layout;
-use lockwright_locks::shiftlock::stirred::Stirred;
+use lockwright_locks::shiftlock::versioned::Versioned;
 use lockwright_locks::shiftlock::{Rules, ShiftLock, Shipped};
 use lockwright_locks::{Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
 use lockwright_sim::case::{Case, Timeouts};
@@ -77,7 +77,7 @@ impl<R: RangeRules> Protocol for HolderRanges<R> {
     };
 
     fn needs(_: &HolderParams) -> Needs {
-        Stirred::NEEDS
+        Versioned::NEEDS
     }
 
     fn most_clients(params: &HolderParams) -> usize {
@@ -102,7 +102,7 @@ impl<R: RangeRules> Protocol for HolderRanges<R> {
         let places = Places::new(space, params);
         match addr.offset {
             offset if offset < places.liveness => {
-                <ShiftLock<Stirred> as Protocol>::quiet_mask(space, &params.shift, addr)
+                <ShiftLock<Versioned> as Protocol>::quiet_mask(space, &params.shift, addr)
             }
             offset if places.part.is_first_word(offset) => u64::MAX,
             _ => 0,
@@ -123,7 +123,7 @@ impl<R: RangeRules> Proof for HolderRanges<R> {
     }
 }
 
-pub(crate) type Table<E, R> = HolderTable<Memory<E>, Stirred, R>;
+pub(crate) type Table<E, R> = HolderTable<Memory<E>, Versioned, R>;
 
 /// A client of the explorer's: one acquisition at a time, so one record of each kind.
 pub struct Explored<E, R> {
@@ -165,7 +165,7 @@ impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
         let token = match want.patience {
             Patience::Forever => self.client.take_range(RECORDS, claim).await?,
             // As a user's try where the gate is near: at once, and only then by a place in its queue.
-            Patience::Try => match self.client.try_range_at_once(RECORDS, claim).await {
+            Patience::Try => match self.client.try_range_fast(RECORDS, claim).await {
                 Some(tried) => tried?,
                 None => self.client.try_range(RECORDS, claim).await?,
             },

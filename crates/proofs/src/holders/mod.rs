@@ -23,12 +23,12 @@ pub use explored_ranges::{HolderRanges, Outside, RangeGrant, StaysInTheWay, Unco
 
 use crate::Visitor;
 use crate::shiftlock::narrow::Narrow;
-use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
+use lockwright_locks::shiftlock::versioned_portable::VersionedPortable;
 
 /// Shows the protocols and their mutants to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Holders>();
-    visitor.protocol::<Holders<Fenced, StirredPortable>>();
+    visitor.protocol::<Holders<Fenced, VersionedPortable>>();
     visitor.model::<Holders<Ending, Narrow>>();
     visitor.protocol::<HolderRanges>();
     mutants::visit(visitor);

@@ -12,14 +12,14 @@ use lockwright_fabric::Endpoint;
 use lockwright_locks::Patience;
 use lockwright_locks::holders::RecordRules;
 use lockwright_locks::shiftlock::Rules;
-use lockwright_locks::shiftlock::stirred::Stirred;
-use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
+use lockwright_locks::shiftlock::versioned::Versioned;
+use lockwright_locks::shiftlock::versioned_portable::VersionedPortable;
 use lockwright_sim::case::Case;
 
 /// Shows them all to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
     visit_mutants(visitor);
-    visitor.mutant::<Holders<ClearedEarly, StirredPortable>>(Mutant {
+    visitor.mutant::<Holders<ClearedEarly, VersionedPortable>>(Mutant {
         of: "holders-portable",
         caught_by: Checker::Tokens,
         why: "a client clears its record before it gives the lock back",
@@ -83,23 +83,23 @@ macro_rules! mutants {
 
 mutants! {
     /// It is found not to hold the lock, and loses it just when it begins to use it.
-    Unbumped = "holders-unbumped", "holders", Stirred, Exclusion, Rules::GRANTS_ARE_MADE_SURE,
+    Unbumped = "holders-unbumped", "holders", Versioned, Exclusion, Rules::GRANTS_ARE_MADE_SURE,
         "a client that was handed the lock does not bump the entry's version",
         without_tries(hasty(stopped(mixed("stopped-among-three", &[WRITE, WRITE, WRITE], 2))));
     /// The reader's record is written after the look, and its coming does not change RelCnt.
-    HalfCompared = "holders-half-compared", "holders", Stirred, Exclusion, Rules::RESET_COMPARES_ALL,
+    HalfCompared = "holders-half-compared", "holders", Versioned, Exclusion, Rules::RESET_COMPARES_ALL,
         "a reset compares RelCnt only: a reader came in beside a dead one",
         hasty(stopped(mixed("reader-beside-a-dead-one", &[READ, READ.with(Patience::Try), WRITE.with(Patience::Try)], 1)));
     /// A zombie takes a lock, by then free, with its last verb, and others reset what the dead hold.
-    Unconfirmed = "holders-unconfirmed", "holders", Stirred, Exclusion, Rules::GRANTED_ARE_ALIVE,
+    Unconfirmed = "holders-unconfirmed", "holders", Versioned, Exclusion, Rules::GRANTED_ARE_ALIVE,
         "a client believes its grant without looking whether it was evicted",
         stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2)));
     /// The fabric does not fence it: what a reader gives back late belonged to another by then.
-    Unfenced = "holders-portable-unfenced", "holders-portable", StirredPortable, Exclusion, Rules::ADDS_ARE_GUARDED,
+    Unfenced = "holders-portable-unfenced", "holders-portable", VersionedPortable, Exclusion, Rules::ADDS_ARE_GUARDED,
         "a client that was evicted comes back, and its addition lands in the next generation",
         hasty(stopped(mixed("stopped-reader", &[READ, READ, TRY_WRITE], 1)));
     /// The one that handed it over died before it counted that.
-    Uncounted = "holders-uncounted-grant", "holders", Stirred, Tokens, Rules::GRANTS_ARE_COUNTED,
+    Uncounted = "holders-uncounted-grant", "holders", Versioned, Tokens, Rules::GRANTS_ARE_COUNTED,
         "a client that was handed the lock uses it before that is counted, and a recovery goes by what is",
         patient(killed(mixed("killed-between-halves", &[WRITE, WRITE, WRITE], 2)));
     /// Two recoveries later RelCnt comes to what it waits for, in what looks like the same generation.
@@ -111,11 +111,11 @@ mutants! {
         "RelCnt is given out to its very end, and begins again",
         spent();
     /// A client that finds the lock taken looks at the records before the holder's is there, and resets it.
-    WrittenLate = "holders-written-late", "holders", Stirred, Exclusion, RecordRules::RECORDS_COME_FIRST,
+    WrittenLate = "holders-written-late", "holders", Versioned, Exclusion, RecordRules::RECORDS_COME_FIRST,
         "a client writes its record after the verb that takes the lock",
         hasty(mixed("two-tries", &[TRY_WRITE, TRY_WRITE], 1));
     /// It is evicted between the look and the verb.
-    ConfirmedEarly = "holders-confirmed-early", "holders", Stirred, Exclusion, RecordRules::CONFIRMED_AFTER,
+    ConfirmedEarly = "holders-confirmed-early", "holders", Versioned, Exclusion, RecordRules::CONFIRMED_AFTER,
         "a client looks whether it was evicted before the verb that takes the lock, and not after it",
         stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2)));
 }

@@ -2,15 +2,15 @@
 
 use lockwright_fabric::{Field, Needs, Verb, Word};
 use lockwright_locks::shiftlock::layout::{Guard, Layout, counts_end_well};
-use lockwright_locks::shiftlock::stirred::Stir;
+use lockwright_locks::shiftlock::versioned::VersionedLayout;
 
-/// [`Stirred`](lockwright_locks::shiftlock::stirred::Stirred) with fewer bits.
+/// [`Versioned`](lockwright_locks::shiftlock::versioned::Versioned) with fewer bits.
 ///
 /// | bits | field | holds |
 /// |---|---|---|
 /// | 0 | Epoch | |
 /// | 1–2 | RdrCnt | at most three readers at a time |
-/// | 18–19 | Stir | |
+/// | 18–19 | VersionedLayout | |
 /// | 32–63 | TailPtr | |
 /// | 64–69 | RelCnt | nobody is let in from 32 releases on |
 /// | 70 | generation | recoveries so far, modulo 2 |
@@ -18,7 +18,7 @@ use lockwright_locks::shiftlock::stirred::Stir;
 pub(crate) struct Narrow;
 
 impl Narrow {
-    const STIR: Field = Field { shift: 18, bits: 2 };
+    const BUMP: Field = Field { shift: 18, bits: 2 };
 }
 
 impl Layout for Narrow {
@@ -37,16 +37,16 @@ impl Layout for Narrow {
     const STRAGGLERS: u64 = 0;
     const TOPS: u128 = Self::EPOCH.top()
         | Self::RDR_CNT.top()
-        | Self::STIR.top()
+        | Self::BUMP.top()
         | Self::TAIL.top()
         | Self::REL_CNT.top()
         | Self::GENERATION.top();
 }
 
-impl Stir for Narrow {
+impl VersionedLayout for Narrow {
     #[inline(always)]
-    fn stir(word: Word<u128>, guard: Guard, _: Option<u128>) -> Verb<u128> {
-        word.guarded_fetch_add(Self::STIR.put(1), Self::TOPS, guard.value, guard.mask)
+    fn bump(word: Word<u128>, guard: Guard, _: Option<u128>) -> Verb<u128> {
+        word.guarded_fetch_add(Self::BUMP.put(1), Self::TOPS, guard.value, guard.mask)
     }
 }
 

@@ -5,7 +5,7 @@
 //! bounds the first of them. A paused client breaks the promise: that is what pauses are for. The clock is absolute
 //! and bounded, since protocols store times in words; a search that reaches the end says so. A client that waits for a word or
 //! a message may take note of it at any time later, and a pause may last to the end of time; unless the case bounds
-//! pauses, which makes both prompt.
+//! pauses, which makes both fast.
 
 use super::automaton::{Kind, Stimulus};
 use super::endpoint::Pending;

@@ -3,10 +3,10 @@
 //! Names go the way of every other client of the server, through [`RemoteBackend`].
 
 use super::super::RemoteBackend;
-use super::super::driver::{self, Elsewhere};
+use super::super::driver::{self, OtherWaiter};
 use super::super::inquiry;
 use super::super::link::Remote;
-use super::{Guest, Way};
+use super::{Guest, GuestKind};
 use crate::error::{HandleError, LockError, LostReason};
 use crate::home::{
     Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, Refused, Space, SpaceIdentity, Standing,
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct GuestBackend<W: Way> {
+pub(crate) struct GuestBackend<W: GuestKind> {
     remote: Arc<Remote>,
     /// For names. It ends the session when it goes, so whatever is under way keeps it.
     plain: Arc<RemoteBackend>,
@@ -32,7 +32,7 @@ pub(crate) struct GuestBackend<W: Way> {
     handles: Mutex<HashMap<(Kind, u64), u64>>,
 }
 
-impl<W: Way> GuestBackend<W> {
+impl<W: GuestKind> GuestBackend<W> {
     pub(crate) fn new(remote: Arc<Remote>) -> Self {
         let plain = Arc::new(RemoteBackend::new(Arc::clone(&remote)));
         Self { remote, plain, guest: Mutex::default(), handles: Mutex::default() }
@@ -80,7 +80,7 @@ impl<W: Way> GuestBackend<W> {
 struct Attended<T> {
     future: BoxFuture<T>,
     home: Arc<RemoteBackend>,
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<OtherWaiter>,
 }
 
 impl<T> Future for Attended<T> {
@@ -96,7 +96,7 @@ impl<T> Future for Attended<T> {
     }
 }
 
-impl<W: Way> Space for GuestBackend<W> {
+impl<W: GuestKind> Space for GuestBackend<W> {
     fn identity(&self) -> SpaceIdentity {
         self.plain.identity()
     }
@@ -139,7 +139,7 @@ impl<W: Way> Space for GuestBackend<W> {
     }
 }
 
-impl<W: Way> Locker for GuestBackend<W> {
+impl<W: GuestKind> Locker for GuestBackend<W> {
     fn try_acquire_fast(&self, _: Kind, _: Claim) -> Option<Result<Granted, Refused>> {
         None
     }

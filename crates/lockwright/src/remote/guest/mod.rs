@@ -1,7 +1,7 @@
 //! Guests: clients that take locks behind a server by verbs of their own.
 //!
 //! The server lets a client in, turns names into ids, and says when its session is over; taking and giving back locks,
-//! waiting, and clearing away after the dead is the client's own doing. The one [`Way`] there is, is [`lent`](super::lent): the
+//! waiting, and clearing away after the dead is the client's own doing. The one [`GuestKind`] there is, is [`lent`](super::lent): the
 //! verbs change memory that the server lends, and the guest writes its holder records with WRITEs.
 //!
 //! A membership lives as long as its session: what it holds is free as soon as the session is over, whatever the reason, and
@@ -25,18 +25,18 @@ use crate::home::{BoxFuture, Granted, Kind, ProtocolGrant, RecordId, Refused};
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::holders::{HolderClient, Recorder};
-use lockwright_locks::shiftlock::stirred::Stir;
+use lockwright_locks::shiftlock::versioned::VersionedLayout;
 use lockwright_locks::shiftlock::{ShiftGrant, Shipped};
 use lockwright_locks::{Denied, Lost};
 use std::fmt::Debug;
 use std::sync::Arc;
 
 /// What differs between guests. The value is which of one membership's records are in use.
-pub(crate) trait Way: Debug + Default + Send + Sync + Sized + 'static {
+pub(crate) trait GuestKind: Debug + Default + Send + Sync + Sized + 'static {
     /// How others learn what a guest holds.
     type Book: Recorder + Debug + Send + Sync;
     /// The entry of a lock.
-    type Layout: Stir + Send + Sync;
+    type Layout: VersionedLayout + Send + Sync;
     /// What the space is, in an error's words.
     const IS: &'static str;
 
@@ -67,18 +67,19 @@ pub(crate) trait Way: Debug + Default + Send + Sync + Sized + 'static {
 }
 
 /// A guest's lock client.
-pub(crate) type Client<W> = HolderClient<GuestEndpoint, <W as Way>::Book, Shipped, <W as Way>::Layout>;
+pub(crate) type Client<W> =
+    HolderClient<GuestEndpoint, <W as GuestKind>::Book, Shipped, <W as GuestKind>::Layout>;
 
 /// One membership of a space. It ends with its session, and everything it held with it.
 #[derive(Debug)]
-pub(crate) struct Guest<W: Way> {
+pub(crate) struct Guest<W: GuestKind> {
     /// Which of this client's.
     number: u32,
     pub(super) client: Client<W>,
     pub(super) records: W,
 }
 
-impl<W: Way> Guest<W> {
+impl<W: GuestKind> Guest<W> {
     fn new(remote: &Arc<Remote>, number: u32, ep: GuestEndpoint) -> Self {
         Self { number, client: W::client(remote, number, ep), records: W::default() }
     }

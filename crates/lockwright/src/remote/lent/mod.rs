@@ -8,7 +8,7 @@ mod rooms;
 
 use self::rooms::Rooms;
 use super::guest::endpoint::GuestEndpoint;
-use super::guest::{Client, Guest, GuestBackend, Way, full};
+use super::guest::{Client, Guest, GuestBackend, GuestKind, full};
 use super::link::Remote;
 use crate::error::OpenError;
 use crate::home::{BoxFuture, Granted, Kind, ProtocolGrant, Refused};
@@ -19,7 +19,7 @@ use lockwright_fabric::{Endpoint, FabricError, RegionId};
 use lockwright_locks::Lost;
 use lockwright_locks::holders::ranges::{RangeRecorder, RangeRecords};
 use lockwright_locks::shiftlock::layout::Layout;
-use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
+use lockwright_locks::shiftlock::versioned_portable::VersionedPortable;
 use std::sync::Arc;
 
 /// The space as the server is asked for it, if `space` is a lent one.
@@ -39,7 +39,7 @@ pub(crate) fn open(remote: Arc<Remote>, address: &str) -> Result<GuestBackend<Le
     if let Some(ep) = reach {
         let refuse = |why: String| OpenError::Failed { space: address.to_owned(), why };
         is_large_enough(&ep).map_err(refuse)?;
-        let fits = StirredPortable::NEEDS.met_by("holders-portable", ep.capabilities());
+        let fits = VersionedPortable::NEEDS.met_by("holders-portable", ep.capabilities());
         fits.map_err(|error| refuse(error.to_string()))?;
     }
     Ok(home)
@@ -63,9 +63,9 @@ fn is_large_enough(ep: &GuestEndpoint) -> Result<(), String> {
 #[derive(Debug, Default)]
 pub(crate) struct Lent(Rooms);
 
-impl Way for Lent {
+impl GuestKind for Lent {
     type Book = LentTable<GuestEndpoint>;
-    type Layout = StirredPortable;
+    type Layout = VersionedPortable;
     const IS: &'static str = "memory that is lent";
 
     fn client(_: &Arc<Remote>, _: u32, ep: GuestEndpoint) -> Client<Self> {

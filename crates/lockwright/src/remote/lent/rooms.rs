@@ -6,21 +6,21 @@
 use super::super::guest::full;
 use crate::home::Refused;
 use crate::home::holders::RECORDS;
-use lockwright_locks::shiftlock::stirred_portable::StirredPortable;
+use lockwright_locks::shiftlock::versioned_portable::VersionedPortable;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Acquisitions of one lock at a time.
-const PLACES: u64 = StirredPortable::PER_CLIENT;
+const PLACES: u64 = VersionedPortable::PER_CLIENT;
 
 /// One membership's records.
 #[derive(Debug, Default)]
-pub(super) struct Rooms(Mutex<Desk>);
+pub(super) struct Rooms(Mutex<Assignments>);
 
 /// Which records and places are taken.
 #[derive(Debug, Default)]
-struct Desk {
+struct Assignments {
     /// Bit n: record n is in use.
     records: u64,
     /// By lock.
@@ -40,7 +40,7 @@ struct Room {
     users: usize,
 }
 
-impl Desk {
+impl Assignments {
     /// A free record, in the first place that has one.
     fn take(&mut self, places: impl IntoIterator<Item = u64>) -> Option<u8> {
         for place in places {
@@ -80,7 +80,7 @@ impl Drop for Coming<'_> {
 }
 
 impl Rooms {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn desk(&self) -> MutexGuard<'_, Assignments> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

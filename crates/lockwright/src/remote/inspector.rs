@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 /// A client that only looks.
 #[derive(Debug)]
-pub(crate) struct Looker(Arc<Remote>);
+pub(crate) struct RemoteInspector(Arc<Remote>);
 
-impl Looker {
+impl RemoteInspector {
     pub(crate) fn open(options: RemoteOptions) -> Result<Self, OpenError> {
         Remote::open(options).map(Self)
     }
@@ -44,7 +44,7 @@ impl Looker {
     }
 }
 
-impl Drop for Looker {
+impl Drop for RemoteInspector {
     fn drop(&mut self) {
         self.0.close();
     }

@@ -2,27 +2,27 @@
 //! were made sure of.
 //!
 //! A waiter that was handed the lock has changed nothing in the entry yet. It writes down that it holds the lock, and
-//! then stirs the entry: whoever read the entry before that, and found nobody written down, cannot reset it any more,
+//! then bumps the entry: whoever read the entry before that, and found nobody written down, cannot reset it any more,
 //! because a reset compares all of it.
 
 use super::grant::has_room_for;
 use super::layout::{Guard, Layout, counts_end_well};
 use lockwright_fabric::{Field, Needs, Verb, Word};
 
-/// A layout whose entry can be stirred.
-pub trait Stir: Layout {
+/// A layout whose entry can be versioned.
+pub trait VersionedLayout: Layout {
     /// Changes the entry and nothing that anybody goes by, if it has these bits. As [`Layout::change`]: a layout without
     /// such a verb reads while `seen` is `None`, and then swaps exactly what was `seen`.
-    fn stir(word: Word<Self::Word>, guard: Guard, seen: Option<Self::Word>) -> Verb<Self::Word>;
+    fn bump(word: Word<Self::Word>, guard: Guard, seen: Option<Self::Word>) -> Verb<Self::Word>;
 }
 
-/// The entry with a field that is stirred.
+/// The entry with a field that is versioned.
 ///
 /// | bits | field | holds |
 /// |---|---|---|
 /// | 0 | Epoch | |
 /// | 1–17 | RdrCnt | at most 131,071 readers at a time |
-/// | 18–31 | Stir | rises when somebody makes sure of its grant, and wraps |
+/// | 18–31 | VersionedLayout | rises when somebody makes sure of its grant, and wraps |
 /// | 32–39 | TailPtr, low | the slot: which of the client's acquisitions |
 /// | 40–63 | TailPtr, high | the client's peer id, never 0 |
 /// | 64–115 | RelCnt | releases so far |
@@ -37,15 +37,15 @@ pub trait Stir: Layout {
 /// Every release changes RelCnt, so the entry could only come back to what it was if 16,384 readers made sure of one and
 /// the same grant between a look and a reset, and none of them left.
 #[derive(Debug)]
-pub struct Stirred;
+pub struct Versioned;
 
-impl Stirred {
-    const STIR: Field = Field { shift: 18, bits: 14 };
+impl Versioned {
+    const BUMP: Field = Field { shift: 18, bits: 14 };
 }
 
-impl Layout for Stirred {
+impl Layout for Versioned {
     type Word = u128;
-    const NAME: &'static str = "shiftlock-stirred";
+    const NAME: &'static str = "shiftlock-versioned";
     const SUMMARY: &'static str = "ShiftLock's entry for locks whose holders are written down";
     const NEEDS: Needs =
         Needs { masked: true, wide: true, guarded: true, messages: true, global_scope: true };
@@ -60,25 +60,25 @@ impl Layout for Stirred {
     const STRAGGLERS: u64 = 0;
     const TOPS: u128 = Self::EPOCH.top()
         | Self::RDR_CNT.top()
-        | Self::STIR.top()
+        | Self::BUMP.top()
         | Self::TAIL.top()
         | Self::REL_CNT.top()
         | Self::GENERATION.top();
 }
 
-impl Stir for Stirred {
+impl VersionedLayout for Versioned {
     #[inline(always)]
-    fn stir(word: Word<u128>, guard: Guard, _: Option<u128>) -> Verb<u128> {
-        word.guarded_fetch_add(Self::STIR.put(1), Self::TOPS, guard.value, guard.mask)
+    fn bump(word: Word<u128>, guard: Guard, _: Option<u128>) -> Verb<u128> {
+        word.guarded_fetch_add(Self::BUMP.put(1), Self::TOPS, guard.value, guard.mask)
     }
 }
 
 const _: () = {
-    type L = Stirred;
-    let fields = [L::EPOCH, L::RDR_CNT, L::STIR, L::TAIL, L::REL_CNT, L::GENERATION];
+    type L = Versioned;
+    let fields = [L::EPOCH, L::RDR_CNT, L::BUMP, L::TAIL, L::REL_CNT, L::GENERATION];
     assert!(Field::fill(&fields, 128), "the fields fill the word and do not overlap");
     assert!(counts_end_well::<L>());
-    assert!(has_room_for(Stirred::TAIL.bits), "a grant has room for a queue member");
+    assert!(has_room_for(Versioned::TAIL.bits), "a grant has room for a queue member");
 };
 
 #[cfg(test)]
@@ -88,18 +88,18 @@ mod tests {
     use lockwright_fabric::{Addr, NodeId, Width};
 
     #[test]
-    fn stirring_changes_the_entry_and_no_field_that_anybody_goes_by() {
+    fn a_new_version_changes_the_entry_and_no_field_that_is_decided_by() {
         let word = Word::<u128>::at(Addr::new(NodeId(0), 0));
-        let before = Stirred::RDR_CNT.mask() | Stirred::TAIL.put(7) | Stirred::put(Stamp::new(9, 3));
-        let guard = |generation| Guard::generation::<Stirred>(Stamp::new(0, generation));
-        let verb = Stirred::stir(word, guard(3), None);
+        let before = Versioned::RDR_CNT.mask() | Versioned::TAIL.put(7) | Versioned::put(Stamp::new(9, 3));
+        let guard = |generation| Guard::generation::<Versioned>(Stamp::new(0, generation));
+        let verb = Versioned::bump(word, guard(3), None);
         let after = verb.raw().op.apply(Width::W128, before).unwrap();
-        let (old, new) = (Entry::<Stirred>::of(before), Entry::<Stirred>::of(after));
+        let (old, new) = (Entry::<Versioned>::of(before), Entry::<Versioned>::of(after));
         assert_ne!(before, after);
         assert_eq!((old.epoch(), old.rdr_cnt(), old.tail()), (new.epoch(), new.rdr_cnt(), new.tail()));
         assert_eq!(old.stamp(), new.stamp());
-        assert!(!happened(Stirred::stir(word, guard(2), None), before), "only in its generation");
-        let full = before | Stirred::STIR.mask();
+        assert!(!happened(Versioned::bump(word, guard(2), None), before), "only in its generation");
+        let full = before | Versioned::BUMP.mask();
         let wrapped = verb.raw().op.apply(Width::W128, full).unwrap();
         assert_eq!(wrapped, before, "it wraps and carries nothing over");
     }

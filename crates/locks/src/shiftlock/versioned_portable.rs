@@ -1,24 +1,24 @@
 //! The entry for locks whose holders are written down ([`holders`](crate::holders)), in eight bytes and with plain verbs only:
 //! what a lock in the memory of a NIC with 8-byte compare-and-swap and fetch-and-add is made of.
 //!
-//! It is [`Stirred`](super::stirred::Stirred) with smaller fields. A stir is a READ and a compare-and-swap that is
+//! It is [`Versioned`](super::versioned::Versioned) with smaller fields. A bump is a READ and a compare-and-swap that is
 //! repeated while others change the entry. Additions are not guarded by the generation, unless the fabric can: whoever uses
 //! this entry must see to it that nothing of a dead client takes effect after its locks were reset, by destroying its
 //! connection first.
 
 use super::grant::has_room_for;
 use super::layout::{Guard, Layout, counts_end_well};
-use super::stirred::Stir;
+use super::versioned::VersionedLayout;
 use lockwright_fabric::{Field, Needs, Verb, Word};
 
-/// The portable entry with a field that is stirred.
+/// The portable entry with a field that is versioned.
 ///
 /// | bits | field | holds |
 /// |---|---|---|
 /// | 0–1 | TailPtr, low | the slot: which of the client's acquisitions of this lock |
 /// | 2–8 | TailPtr, high | the client's peer id, 1 to 127 |
 /// | 9–17 | RdrCnt | at most 508 readers at a time: four of every client |
-/// | 18–26 | Stir | rises when somebody makes sure of its grant, and wraps |
+/// | 18–26 | VersionedLayout | rises when somebody makes sure of its grant, and wraps |
 /// | 27 | Epoch | |
 /// | 28–59 | RelCnt | releases so far |
 /// | 60–63 | generation | recoveries so far, modulo 16 |
@@ -28,21 +28,21 @@ use lockwright_fabric::{Field, Needs, Verb, Word};
 /// a reader that waits, and did not look once while the lock was reset, that it is not counted any more. A writer is told by
 /// RelCnt.
 ///
-/// Stir is as wide as RdrCnt, so the entry never comes back to what it was between a look and a reset: every release changes
-/// RelCnt, so those who stir meanwhile are all inside, each of them stirs once, and there are not enough of them to get
+/// VersionedLayout is as wide as RdrCnt, so the entry never comes back to what it was between a look and a reset: every release changes
+/// RelCnt, so those who bump meanwhile are all inside, each of them bumps once, and there are not enough of them to get
 /// around.
 #[derive(Debug)]
-pub struct StirredPortable;
+pub struct VersionedPortable;
 
-impl StirredPortable {
-    const STIR: Field = Field { shift: 18, bits: 9 };
+impl VersionedPortable {
+    const BUMP: Field = Field { shift: 18, bits: 9 };
     /// Acquisitions of one lock that one client can have under way, and readers inside: else RdrCnt has no room.
     pub const PER_CLIENT: u64 = 4;
 }
 
-impl Layout for StirredPortable {
+impl Layout for VersionedPortable {
     type Word = u64;
-    const NAME: &'static str = "shiftlock-stirred-portable";
+    const NAME: &'static str = "shiftlock-versioned-portable";
     const SUMMARY: &'static str =
         "ShiftLock's entry for locks whose holders are written down, in eight bytes";
     const NEEDS: Needs =
@@ -61,19 +61,19 @@ impl Layout for StirredPortable {
     const STRAGGLERS: u64 = 0;
     const TOPS: u128 = Self::EPOCH.top()
         | Self::RDR_CNT.top()
-        | Self::STIR.top()
+        | Self::BUMP.top()
         | Self::TAIL.top()
         | Self::REL_CNT.top()
         | Self::GENERATION.top();
 }
 
-impl Stir for StirredPortable {
+impl VersionedLayout for VersionedPortable {
     #[inline(always)]
-    fn stir(word: Word<u64>, guard: Guard, seen: Option<u64>) -> Verb<u64> {
+    fn bump(word: Word<u64>, guard: Guard, seen: Option<u64>) -> Verb<u64> {
         match seen.filter(|seen| u128::from(*seen) & guard.mask == guard.value) {
             None => word.read(),
             Some(seen) => {
-                let (mask, one) = (Self::STIR.mask() as u64, Self::STIR.put(1) as u64);
+                let (mask, one) = (Self::BUMP.mask() as u64, Self::BUMP.put(1) as u64);
                 word.cas(seen, (seen & !mask) | (seen.wrapping_add(one) & mask))
             }
         }
@@ -81,11 +81,11 @@ impl Stir for StirredPortable {
 }
 
 const _: () = {
-    type L = StirredPortable;
-    let fields = [L::EPOCH, L::RDR_CNT, L::STIR, L::TAIL, L::REL_CNT, L::GENERATION];
+    type L = VersionedPortable;
+    let fields = [L::EPOCH, L::RDR_CNT, L::BUMP, L::TAIL, L::REL_CNT, L::GENERATION];
     assert!(Field::fill(&fields, 64), "the fields fill the word and do not overlap");
     assert!(has_room_for(L::TAIL.bits), "a grant has room for a queue member");
-    assert!(L::STIR.bits >= L::RDR_CNT.bits, "stirring never gets around");
+    assert!(L::BUMP.bits >= L::RDR_CNT.bits, "bumping never gets around");
     assert!(L::PER_CLIENT as u128 * L::PEER.max() <= L::RDR_CNT.max(), "RdrCnt has room for everybody");
     assert!(L::PER_CLIENT as u128 - 1 <= L::SLOT.max(), "and TailPtr for every slot");
     assert!(counts_end_well::<L>());
@@ -97,23 +97,23 @@ mod tests {
     use crate::shiftlock::layout::{Delta, Entry, Stamp, happened};
     use lockwright_fabric::{Addr, NodeId, Width};
 
-    type L = StirredPortable;
+    type L = VersionedPortable;
 
     #[test]
-    fn stirring_changes_the_entry_and_no_field_that_anybody_goes_by() {
+    fn a_new_version_changes_the_entry_and_no_field_that_is_decided_by() {
         let word = Word::<u64>::at(Addr::new(NodeId(0), 0));
         let before = L::RDR_CNT.mask() | L::TAIL.put(7) | L::put(Stamp::new(9, 3));
         let guard = |generation| Guard::generation::<L>(Stamp::new(0, generation));
-        for stirs in [0, L::STIR.max()] {
-            let before = (before | L::STIR.put(stirs)) as u64;
-            assert!(!happened(L::stir(word, guard(3), None), before), "it looks first");
-            let verb = L::stir(word, guard(3), Some(before));
+        for bumps in [0, L::BUMP.max()] {
+            let before = (before | L::BUMP.put(bumps)) as u64;
+            assert!(!happened(L::bump(word, guard(3), None), before), "it looks first");
+            let verb = L::bump(word, guard(3), Some(before));
             let after = verb.raw().op.apply(Width::W64, before.into()).unwrap() as u64;
             let (old, new) = (Entry::<L>::of(before), Entry::<L>::of(after));
             assert_ne!(before, after);
             assert_eq!((old.epoch(), old.rdr_cnt(), old.tail()), (new.epoch(), new.rdr_cnt(), new.tail()));
             assert_eq!(old.stamp(), new.stamp());
-            assert!(!happened(L::stir(word, guard(2), Some(before)), before), "only in its generation");
+            assert!(!happened(L::bump(word, guard(2), Some(before)), before), "only in its generation");
         }
     }
 
@@ -121,7 +121,7 @@ mod tests {
     fn a_count_changes_no_other_field() {
         let word = Word::<u64>::at(Addr::new(NodeId(0), 0));
         let before =
-            L::STIR.mask() | L::RDR_CNT.put(1) | L::TAIL.mask() | L::EPOCH.put(1) | L::REL_CNT.put(7);
+            L::BUMP.mask() | L::RDR_CNT.put(1) | L::TAIL.mask() | L::EPOCH.put(1) | L::REL_CNT.put(7);
         let first = Guard::generation::<L>(Stamp::new(0, 0));
         for (guard, delta, readers, releases) in [
             (None, Delta::LEAVE, 0, 8),
@@ -132,7 +132,7 @@ mod tests {
             let op = L::add(word, delta, guard).raw().op;
             let after = Entry::<L>::of(op.apply(Width::W64, before).unwrap() as u64);
             assert_eq!((after.rdr_cnt(), after.rel_cnt(), after.epoch()), (readers, releases, true));
-            let rest = L::STIR.mask() | L::TAIL.mask();
+            let rest = L::BUMP.mask() | L::TAIL.mask();
             assert_eq!(after.bits & rest, before & rest);
         }
     }
