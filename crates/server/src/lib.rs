@@ -37,6 +37,8 @@ mod lent;
 mod lents;
 mod lock_table;
 mod machine;
+#[cfg(test)]
+mod machine_tests;
 mod metrics;
 mod options;
 #[cfg(test)]
