@@ -213,7 +213,7 @@ impl Model for Served {
 
     fn weight(&self, step: &Step) -> u64 {
         match step {
-            Step::Killed | Step::Dies(_) | Step::Stops(_) | Step::Sleeps(_) => 2,
+            Step::Killed | Step::Dies(_) | Step::Stops(_) | Step::Sleeps(_) => 20,
             step if self.is_progress(step) => 400,
             _ => 10,
         }

@@ -64,19 +64,25 @@ fn pick<M: Model>(model: &M, steps: &[M::Step], rng: &mut Rng) -> Option<M::Step
 /// The same violation with as few steps as can be found by leaving some out: halves first, then quarters, and at last single
 /// steps. A step that is not possible any more is left out, too.
 pub fn shrink<M: Model>(model: &M, mut found: Found<M::Step>) -> Found<M::Step> {
-    let mut part = found.trace.len() / 2;
-    while part > 0 {
-        let mut from = 0;
-        while from < found.trace.len() {
-            let kept = found.trace.iter().take(from).chain(found.trace.iter().skip(from + part));
-            match replay(model, kept) {
-                Some(shorter) if shorter.violation.checker == found.violation.checker => found = shorter,
-                _ => from += part,
+    loop {
+        let before = found.trace.len();
+        let mut part = before / 2;
+        while part > 0 {
+            let mut from = 0;
+            while from < found.trace.len() {
+                let kept = found.trace.iter().take(from).chain(found.trace.iter().skip(from + part));
+                match replay(model, kept) {
+                    Some(shorter) if shorter.violation.checker == found.violation.checker => found = shorter,
+                    _ => from += part,
+                }
             }
+            part /= 2;
         }
-        part /= 2;
+        // What was left out last may let something else be left out.
+        if found.trace.len() == before {
+            return found;
+        }
     }
-    found
 }
 
 /// What must not happen, if it does when these steps are taken as far as they are possible.
