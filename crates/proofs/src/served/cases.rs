@@ -20,8 +20,14 @@ const NONE: Faults =
 /// A case: its name, what users do, what goes wrong.
 type Case = (&'static str, &'static str, &'static [&'static [Op]], Faults);
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     ("healthy", "two writers", &[WRITES, WRITES], NONE),
+    (
+        "restart",
+        "two writers, the server is killed, anywhere",
+        &[WRITES, WRITES],
+        Faults { kills: 1, ..NONE },
+    ),
     (
         "restart-and-try",
         "a writer, and one who only tries; the server is killed",
@@ -61,9 +67,9 @@ const CASES: [Case; 9] = [
     ),
     (
         "restart-and-stop",
-        "two writers, the server is killed, and a client is stopped for longer than its lease",
+        "two writers, the server is killed between two steps, and a client is stopped for longer than its lease",
         &[WRITES, WRITES],
-        Faults { kills: 1, stops: 1, ..NONE },
+        Faults { restarts: 1, stops: 1, ..NONE },
     ),
 ];
 
