@@ -1,4 +1,4 @@
-//! One membership of a space: a peer of the fabric, with a lock client and [`holders`](super::holders) records.
+//! One membership of a space: a peer of the fabric, with a lock client and holder records.
 
 use super::holders::{self, ShmHolders, ShmTable};
 use super::members::{SHAPE, params};

@@ -115,7 +115,7 @@ impl<R: RangeRules> Proof for HolderRanges<R> {
         R::range_cases()
     }
 
-    /// Users' waiters look for as long as they wait, the explorer's only [`LOOKS`] times.
+    /// Users' waiters look for as long as they wait, the explorer's only `LOOKS` times.
     fn refuses_crash(case: &Case<HolderParams>) -> Option<&'static str> {
         let why =
             "its waiters look a limited number of times, all of which may go to the client that is paused";

@@ -3,7 +3,7 @@
 //! Protocols are explored as futures over a fabric ([`explore`](crate::explore)). The layers around them (sessions, the lock
 //! table, what is on disk, leases) are state machines without I/O already, so a [`Model`] holds the shipped ones in its
 //! state, and its steps are what the world can do to them: deliver a message, break a connection, kill a process, let time
-//! pass. [`explore`](fn@explore) takes every step in every state; [`soak`] takes steps at random for as long as one
+//! pass. [`explore`](fn@explore) takes every step in every state; [`soak()`] takes steps at random for as long as one
 //! likes, and [shrinks](shrink) a failure to the few steps that matter.
 //!
 //! A state is remembered by a fingerprint of 128 bits, not as a whole: two of 10^9 states have the same with a probability
@@ -47,13 +47,13 @@ pub trait Model {
     /// Whether a step helps somebody to finish: faults do not. From every state a final one must be reachable by such steps.
     fn is_progress(&self, step: &Self::Step) -> bool;
 
-    /// How long a step takes, in nanoseconds of a world with a clock: what a [`soak`] counts as virtual time.
+    /// How long a step takes, in nanoseconds of a world with a clock: what a [`soak()`] counts as virtual time.
     fn takes_ns(&self, step: &Self::Step) -> u64 {
         let _ = step;
         0
     }
 
-    /// How likely a step is in a [`soak`], against the others that are possible.
+    /// How likely a step is in a [`soak()`], against the others that are possible.
     fn weight(&self, step: &Self::Step) -> u64 {
         if self.is_progress(step) { 16 } else { 1 }
     }

@@ -71,7 +71,7 @@ impl Origins {
     }
 }
 
-/// [`explore`], reported as the explorer of protocols does.
+/// [`explore()`], reported as the explorer of protocols does.
 #[allow(clippy::disallowed_methods, reason = "for the report: nothing that is explored sees the time")]
 pub fn explore_case<M: Model>(
     case: &'static str,
