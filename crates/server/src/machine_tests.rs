@@ -71,7 +71,7 @@ impl World {
 }
 
 fn is_lost(answers: &[(u32, Response)], client: u32) -> bool {
-    answers.iter().any(|answer| *answer == (client, Response::Lost { id: 7 }))
+    answers.contains(&(client, Response::Lost { id: 7 }))
 }
 
 fn is_granted(answers: &[(u32, Response)], client: u32) -> bool {
