@@ -44,7 +44,10 @@ impl Served {
     fn start_at(rdma: &str, more: &[&str]) -> Self {
         let args = ["serve", "--json", "--listen", "127.0.0.1:0", "--heartbeat", "0.2"];
         let mut command = lockwright(&args);
-        command.args(["--grace", "1", "--rdma", rdma]).args(more);
+        if !more.contains(&"--grace") {
+            command.args(["--grace", "1"]);
+        }
+        command.args(["--rdma", rdma]).args(more);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the command starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -153,13 +156,14 @@ fn a_killed_server_that_comes_back_gives_held_locks_back_to_their_holders() {
         return;
     }
     let state = std::env::temp_dir().join(format!("lockwright-rdma-{}.state", std::process::id()));
-    let state_arg = state.to_str().unwrap();
-    let mut served = Served::start(&["--state", state_arg]);
+    // An emulated machine takes seconds to start a server: the holder's lease must not be over before it can claim.
+    let args = ["--grace", "30", "--state", state.to_str().unwrap()];
+    let mut served = Served::start(&args);
     let (space, rdma) = (served.space(), served.rdma.clone());
     let mut held = holder(&space, "job");
     served.child.kill().unwrap();
     served.child.wait().unwrap();
-    let again = Served::start_at(&rdma, &["--state", state_arg]);
+    let again = Served::start_at(&rdma, &args);
     assert_eq!(again.rdma, rdma);
     // It listens to claims first, and grants what nobody claimed.
     let other = output(&["run", "--space", &space, "-w", "60", "other", "--", "true"]);
