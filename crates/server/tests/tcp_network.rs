@@ -18,11 +18,11 @@ use std::time::Duration;
 #[derive(Clone)]
 struct Network {
     address: SocketAddr,
-    inside: Arc<Inside>,
+    inside: Arc<LinkEnd>,
 }
 
 #[derive(Default)]
-struct Inside {
+struct LinkEnd {
     /// Nothing gets through, and nothing is closed.
     hangs: AtomicBool,
     lines: Mutex<Vec<TcpStream>>,

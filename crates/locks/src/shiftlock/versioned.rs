@@ -9,20 +9,20 @@ use super::grant::has_room_for;
 use super::layout::{Guard, Layout, counts_end_well};
 use lockwright_fabric::{Field, Needs, Verb, Word};
 
-/// A layout whose entry can be versioned.
+/// A layout whose entry has a version.
 pub trait VersionedLayout: Layout {
     /// Changes the entry and nothing that anybody goes by, if it has these bits. As [`Layout::change`]: a layout without
     /// such a verb reads while `seen` is `None`, and then swaps exactly what was `seen`.
     fn bump(word: Word<Self::Word>, guard: Guard, seen: Option<Self::Word>) -> Verb<Self::Word>;
 }
 
-/// The entry with a field that is versioned.
+/// The entry with a version.
 ///
 /// | bits | field | holds |
 /// |---|---|---|
 /// | 0 | Epoch | |
 /// | 1–17 | RdrCnt | at most 131,071 readers at a time |
-/// | 18–31 | VersionedLayout | rises when somebody makes sure of its grant, and wraps |
+/// | 18–31 | version | rises when somebody makes sure of its grant, and wraps |
 /// | 32–39 | TailPtr, low | the slot: which of the client's acquisitions |
 /// | 40–63 | TailPtr, high | the client's peer id, never 0 |
 /// | 64–115 | RelCnt | releases so far |
@@ -40,7 +40,7 @@ pub trait VersionedLayout: Layout {
 pub struct Versioned;
 
 impl Versioned {
-    const BUMP: Field = Field { shift: 18, bits: 14 };
+    const VERSION: Field = Field { shift: 18, bits: 14 };
 }
 
 impl Layout for Versioned {
@@ -60,7 +60,7 @@ impl Layout for Versioned {
     const STRAGGLERS: u64 = 0;
     const TOPS: u128 = Self::EPOCH.top()
         | Self::RDR_CNT.top()
-        | Self::BUMP.top()
+        | Self::VERSION.top()
         | Self::TAIL.top()
         | Self::REL_CNT.top()
         | Self::GENERATION.top();
@@ -69,13 +69,13 @@ impl Layout for Versioned {
 impl VersionedLayout for Versioned {
     #[inline(always)]
     fn bump(word: Word<u128>, guard: Guard, _: Option<u128>) -> Verb<u128> {
-        word.guarded_fetch_add(Self::BUMP.put(1), Self::TOPS, guard.value, guard.mask)
+        word.guarded_fetch_add(Self::VERSION.put(1), Self::TOPS, guard.value, guard.mask)
     }
 }
 
 const _: () = {
     type L = Versioned;
-    let fields = [L::EPOCH, L::RDR_CNT, L::BUMP, L::TAIL, L::REL_CNT, L::GENERATION];
+    let fields = [L::EPOCH, L::RDR_CNT, L::VERSION, L::TAIL, L::REL_CNT, L::GENERATION];
     assert!(Field::fill(&fields, 128), "the fields fill the word and do not overlap");
     assert!(counts_end_well::<L>());
     assert!(has_room_for(Versioned::TAIL.bits), "a grant has room for a queue member");
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!((old.epoch(), old.rdr_cnt(), old.tail()), (new.epoch(), new.rdr_cnt(), new.tail()));
         assert_eq!(old.stamp(), new.stamp());
         assert!(!happened(Versioned::bump(word, guard(2), None), before), "only in its generation");
-        let full = before | Versioned::BUMP.mask();
+        let full = before | Versioned::VERSION.mask();
         let wrapped = verb.raw().op.apply(Width::W128, full).unwrap();
         assert_eq!(wrapped, before, "it wraps and carries nothing over");
     }

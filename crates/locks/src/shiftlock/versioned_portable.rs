@@ -11,14 +11,14 @@ use super::layout::{Guard, Layout, counts_end_well};
 use super::versioned::VersionedLayout;
 use lockwright_fabric::{Field, Needs, Verb, Word};
 
-/// The portable entry with a field that is versioned.
+/// The portable entry with a version.
 ///
 /// | bits | field | holds |
 /// |---|---|---|
 /// | 0–1 | TailPtr, low | the slot: which of the client's acquisitions of this lock |
 /// | 2–8 | TailPtr, high | the client's peer id, 1 to 127 |
 /// | 9–17 | RdrCnt | at most 508 readers at a time: four of every client |
-/// | 18–26 | VersionedLayout | rises when somebody makes sure of its grant, and wraps |
+/// | 18–26 | version | rises when somebody makes sure of its grant, and wraps |
 /// | 27 | Epoch | |
 /// | 28–59 | RelCnt | releases so far |
 /// | 60–63 | generation | recoveries so far, modulo 16 |
@@ -35,7 +35,7 @@ use lockwright_fabric::{Field, Needs, Verb, Word};
 pub struct VersionedPortable;
 
 impl VersionedPortable {
-    const BUMP: Field = Field { shift: 18, bits: 9 };
+    const VERSION: Field = Field { shift: 18, bits: 9 };
     /// Acquisitions of one lock that one client can have under way, and readers inside: else RdrCnt has no room.
     pub const PER_CLIENT: u64 = 4;
 }
@@ -61,7 +61,7 @@ impl Layout for VersionedPortable {
     const STRAGGLERS: u64 = 0;
     const TOPS: u128 = Self::EPOCH.top()
         | Self::RDR_CNT.top()
-        | Self::BUMP.top()
+        | Self::VERSION.top()
         | Self::TAIL.top()
         | Self::REL_CNT.top()
         | Self::GENERATION.top();
@@ -73,7 +73,7 @@ impl VersionedLayout for VersionedPortable {
         match seen.filter(|seen| u128::from(*seen) & guard.mask == guard.value) {
             None => word.read(),
             Some(seen) => {
-                let (mask, one) = (Self::BUMP.mask() as u64, Self::BUMP.put(1) as u64);
+                let (mask, one) = (Self::VERSION.mask() as u64, Self::VERSION.put(1) as u64);
                 word.cas(seen, (seen & !mask) | (seen.wrapping_add(one) & mask))
             }
         }
@@ -82,10 +82,10 @@ impl VersionedLayout for VersionedPortable {
 
 const _: () = {
     type L = VersionedPortable;
-    let fields = [L::EPOCH, L::RDR_CNT, L::BUMP, L::TAIL, L::REL_CNT, L::GENERATION];
+    let fields = [L::EPOCH, L::RDR_CNT, L::VERSION, L::TAIL, L::REL_CNT, L::GENERATION];
     assert!(Field::fill(&fields, 64), "the fields fill the word and do not overlap");
     assert!(has_room_for(L::TAIL.bits), "a grant has room for a queue member");
-    assert!(L::BUMP.bits >= L::RDR_CNT.bits, "bumping never gets around");
+    assert!(L::VERSION.bits >= L::RDR_CNT.bits, "bumping never gets around");
     assert!(L::PER_CLIENT as u128 * L::PEER.max() <= L::RDR_CNT.max(), "RdrCnt has room for everybody");
     assert!(L::PER_CLIENT as u128 - 1 <= L::SLOT.max(), "and TailPtr for every slot");
     assert!(counts_end_well::<L>());
@@ -104,8 +104,8 @@ mod tests {
         let word = Word::<u64>::at(Addr::new(NodeId(0), 0));
         let before = L::RDR_CNT.mask() | L::TAIL.put(7) | L::put(Stamp::new(9, 3));
         let guard = |generation| Guard::generation::<L>(Stamp::new(0, generation));
-        for bumps in [0, L::BUMP.max()] {
-            let before = (before | L::BUMP.put(bumps)) as u64;
+        for bumps in [0, L::VERSION.max()] {
+            let before = (before | L::VERSION.put(bumps)) as u64;
             assert!(!happened(L::bump(word, guard(3), None), before), "it looks first");
             let verb = L::bump(word, guard(3), Some(before));
             let after = verb.raw().op.apply(Width::W64, before.into()).unwrap() as u64;
@@ -121,7 +121,7 @@ mod tests {
     fn a_count_changes_no_other_field() {
         let word = Word::<u64>::at(Addr::new(NodeId(0), 0));
         let before =
-            L::BUMP.mask() | L::RDR_CNT.put(1) | L::TAIL.mask() | L::EPOCH.put(1) | L::REL_CNT.put(7);
+            L::VERSION.mask() | L::RDR_CNT.put(1) | L::TAIL.mask() | L::EPOCH.put(1) | L::REL_CNT.put(7);
         let first = Guard::generation::<L>(Stamp::new(0, 0));
         for (guard, delta, readers, releases) in [
             (None, Delta::LEAVE, 0, 8),
@@ -132,7 +132,7 @@ mod tests {
             let op = L::add(word, delta, guard).raw().op;
             let after = Entry::<L>::of(op.apply(Width::W64, before).unwrap() as u64);
             assert_eq!((after.rdr_cnt(), after.rel_cnt(), after.epoch()), (readers, releases, true));
-            let rest = L::BUMP.mask() | L::TAIL.mask();
+            let rest = L::VERSION.mask() | L::TAIL.mask();
             assert_eq!(after.bits & rest, before & rest);
         }
     }

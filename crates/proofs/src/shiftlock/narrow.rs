@@ -10,7 +10,7 @@ use lockwright_locks::shiftlock::versioned::VersionedLayout;
 /// |---|---|---|
 /// | 0 | Epoch | |
 /// | 1–2 | RdrCnt | at most three readers at a time |
-/// | 18–19 | VersionedLayout | |
+/// | 18–19 | version | |
 /// | 32–63 | TailPtr | |
 /// | 64–69 | RelCnt | nobody is let in from 32 releases on |
 /// | 70 | generation | recoveries so far, modulo 2 |
@@ -18,7 +18,7 @@ use lockwright_locks::shiftlock::versioned::VersionedLayout;
 pub(crate) struct Narrow;
 
 impl Narrow {
-    const BUMP: Field = Field { shift: 18, bits: 2 };
+    const VERSION: Field = Field { shift: 18, bits: 2 };
 }
 
 impl Layout for Narrow {
@@ -37,7 +37,7 @@ impl Layout for Narrow {
     const STRAGGLERS: u64 = 0;
     const TOPS: u128 = Self::EPOCH.top()
         | Self::RDR_CNT.top()
-        | Self::BUMP.top()
+        | Self::VERSION.top()
         | Self::TAIL.top()
         | Self::REL_CNT.top()
         | Self::GENERATION.top();
@@ -46,7 +46,7 @@ impl Layout for Narrow {
 impl VersionedLayout for Narrow {
     #[inline(always)]
     fn bump(word: Word<u128>, guard: Guard, _: Option<u128>) -> Verb<u128> {
-        word.guarded_fetch_add(Self::BUMP.put(1), Self::TOPS, guard.value, guard.mask)
+        word.guarded_fetch_add(Self::VERSION.put(1), Self::TOPS, guard.value, guard.mask)
     }
 }
 
