@@ -129,7 +129,7 @@ impl Process {
 
     /// A descriptor that becomes readable when the process ends. `None` if the process cannot be seen alive, or the system
     /// gives out no pidfd (kernels before 5.3, a sandbox, no free descriptor).
-    pub(super) fn pidfd(self) -> Option<OwnedFd> {
+    pub fn pidfd(self) -> Option<OwnedFd> {
         let pidfd = pidfd_open(pid_of(self.pid)?, PidfdFlags::empty()).ok()?;
         // Checked after the descriptor was opened: if the process is alive now, the descriptor is its.
         (self.state() == ProcessState::Alive).then_some(pidfd)
