@@ -1,6 +1,8 @@
 //! The client: one opened space, and handles for the locks in it.
 
 mod address;
+#[cfg(target_os = "linux")]
+mod label;
 
 pub(crate) use self::address::Address;
 #[cfg(target_os = "linux")]
@@ -51,6 +53,7 @@ pub struct ClientOptions {
     secret: Option<Result<tcp::Secret, String>>,
     roots: Option<Vec<u8>>,
     record: Option<PathBuf>,
+    program: Option<String>,
     #[cfg(feature = "rdma")]
     device: lockwright_fabric::backend::rdma::DeviceChoice,
 }
@@ -73,6 +76,7 @@ impl Default for ClientOptions {
             secret: None,
             roots: None,
             record: None,
+            program: None,
             #[cfg(feature = "rdma")]
             device: lockwright_fabric::backend::rdma::DeviceChoice::default(),
         }
@@ -169,6 +173,17 @@ impl ClientOptions {
         self
     }
 
+    /// What this process is called in listings, if not by the name of its program: for one that works on behalf of another, as
+    /// `lockwright run` does.
+    ///
+    /// ```
+    /// let options = lockwright::Client::options().program("nightly backup");
+    /// ```
+    pub fn program(mut self, name: &str) -> Self {
+        self.program = Some(name.replace(char::is_control, "?"));
+        self
+    }
+
     /// The device, port and address by which `rdma://` spaces are reached; without it, the first that will do.
     ///
     /// ```
@@ -196,7 +211,7 @@ impl ClientOptions {
             TransportKind::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
                 device: self.device.clone(),
                 secret: self.secret_for(&server)?,
-                name: wish(&space, one_sided),
+                name: label::with_wish(self.program.as_deref(), &space, one_sided),
                 timeout: self.timeout,
                 ..lockwright_fabric::backend::rdma::RdmaOptions::default()
             })),
@@ -221,7 +236,7 @@ impl ClientOptions {
         let connect = tcp::ConnectOptions {
             secret: self.secret_for(server)?,
             tls,
-            name: label(),
+            name: label::of(self.program.as_deref()),
             timeout: self.timeout,
             ..tcp::ConnectOptions::default()
         };
@@ -247,7 +262,10 @@ impl ClientOptions {
                     space: path.display().to_string(),
                     why: error.to_string(),
                 };
-                Arc::new(ShmBackend::new(shm::open(&path, true)?, self.lease).map_err(refuse)?)
+                Arc::new(
+                    ShmBackend::new(shm::open(&path, true, self.program.as_deref())?, self.lease)
+                        .map_err(refuse)?,
+                )
             }
             #[cfg(target_os = "linux")]
             Address::Served { by, server, space } => {
@@ -265,10 +283,13 @@ impl ClientOptions {
     fn client(&self, space: Arc<dyn Backend>, address: &str) -> Result<Client, OpenError> {
         #[cfg(target_os = "linux")]
         if let Some(path) = &self.record {
-            let recorder = Recorder::open(path, "client", &label()).map_err(|error| OpenError::Failed {
-                space: address.to_owned(),
-                why: format!("{} cannot be written: {error}", path.display()),
-            })?;
+            let recorder =
+                Recorder::open(path, "client", &label::of(self.program.as_deref())).map_err(|error| {
+                    OpenError::Failed {
+                        space: address.to_owned(),
+                        why: format!("{} cannot be written: {error}", path.display()),
+                    }
+                })?;
             return Client::at(Arc::new(RecordedBackend::new(space, recorder)), address, self.stop);
         }
         Client::at(space, address, self.stop)
@@ -368,23 +389,6 @@ impl Future for Open {
         self.state = OpenState::Done;
         Poll::Ready(opened)
     }
-}
-
-/// The same, and below it the space whose memory it wants to be lent, if it does.
-#[cfg(feature = "rdma")]
-fn wish(space: &[u8], one_sided: bool) -> String {
-    match one_sided {
-        true => format!("{}\n{}", label(), String::from_utf8_lossy(space)),
-        false => label(),
-    }
-}
-
-/// How this process is called in listings of a server: pid, host, program.
-#[cfg(target_os = "linux")]
-fn label() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let host = read("/proc/sys/kernel/hostname").trim().replace(char::is_whitespace, "-");
-    format!("{} {host} {}", std::process::id(), read("/proc/self/comm").trim())
 }
 
 /// A client of one lock space. Cheap to clone; clones are the same client. `Send` and `Sync`.

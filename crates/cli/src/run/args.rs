@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use nix::sys::signal::Signal;
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -146,7 +146,7 @@ impl Args {
         }
         match (&self.shell, command.is_empty()) {
             (Some(line), true) => {
-                command = [OsStr::new("sh"), OsStr::new("-c"), line].map(OsStr::to_owned).into()
+                command = [OsStr::new("sh"), OsStr::new("-c"), line].map(OsStr::to_owned).into();
             }
             (Some(_), false) => return Err(BadUsage("either -c LINE or a command, not both".to_owned())),
             (None, false) if runs_nothing => {
@@ -170,6 +170,15 @@ impl Args {
     /// The exit code if the lock is not to be had in time.
     pub(super) const fn conflict_exit_code(&self) -> u8 {
         if self.skip { 0 } else { self.conflict_exit_code }
+    }
+
+    /// What the listing shows: the command, without the folder that it is in.
+    pub(super) fn program(&self) -> String {
+        let word = |word: &OsString| Path::new(word).file_name().unwrap_or(word).display().to_string();
+        match (self.for_pid, self.command.first()) {
+            (Some(pid), _) => format!("run --for {pid}"),
+            (None, first) => first.map(word).unwrap_or_default(),
+        }
     }
 
     /// All names, for a reader.

@@ -89,7 +89,7 @@ fn test(args: &Args) -> anyhow::Result<u8> {
 fn try_run(args: &Args) -> anyhow::Result<u8> {
     refuse_what_protects_nobody(args)?;
     // Before signals are blocked: a file that is named here can be a pipe, and wait.
-    let options = args.trust.options()?.lease(args.lease);
+    let options = args.trust.options()?.lease(args.lease).program(&args.program());
     // Before any thread is started: they all inherit the mask, and signals come to the supervisor alone.
     let mut inbox = signals::Inbox::open()?;
     let background = args.holder_of.map(|parent| background::Background::begin(args, parent)).transpose()?;

@@ -194,10 +194,11 @@ impl Stat {
     }
 }
 
-/// This process in listings: host and program.
-pub(super) fn label() -> String {
+/// This process in listings: host and program, which it may call by another name.
+pub(super) fn label(program: Option<&str>) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let program = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    let own = || fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    let program = program.map_or_else(own, str::to_owned);
     format!("{host} {}", program.trim())
 }
 
