@@ -79,6 +79,37 @@ fn test_says_who_has_a_lock_and_takes_nothing() {
 }
 
 #[test]
+fn the_graph_says_who_waits_for_whom_and_marks_a_deadlock() {
+    let scratch = Scratch::new("graph");
+    // Each holds one lock for its script, and asks for the other's.
+    let start = |first: &str, second: &str| {
+        let script =
+            r#""$0" run --for $$ "$1" >/dev/null && echo in && read go && exec "$0" run "$2" -- true"#;
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_lockwright"), first, second]);
+        shell.env("LOCKWRIGHT_SPACE", format!("shm:{}", scratch.space.display()));
+        shell.stdin(std::process::Stdio::piped());
+        shell.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        started::Started::new(shell)
+    };
+    let (mut one, mut two) = (start("a", "b"), start("b", "a"));
+    for script in [&mut one, &mut two] {
+        use std::io::Write;
+        script.child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    }
+    scratch.await_waiter("a");
+    scratch.await_waiter("b");
+    let graph = text(&scratch.output(&["ls", "--graph"]).stdout);
+    assert_eq!((graph.lines().count(), graph.matches("DEADLOCK").count()), (4, 4), "{graph}");
+    for (waiter, holder) in [(&one, &two), (&two, &one)] {
+        let waits = format!("true {}@", waiter.child.id());
+        let edge = graph.lines().find(|line| line.starts_with(&waits)).unwrap();
+        assert!(edge.contains(&format!("waits for run --for {} ", holder.child.id())), "{graph}");
+    }
+    assert!(text(&scratch.output(&["ls", "--graph=dot"]).stdout).starts_with("digraph"));
+}
+
+#[test]
 fn a_line_for_the_shell_is_run_by_it() {
     let scratch = Scratch::new("line");
     let output = scratch.output(&["run", "a", "-c", "echo $((6 * 7)); exit 3"]);
