@@ -203,6 +203,24 @@ impl Directory {
         self.in_use
     }
 
+    /// The space called `name`, if there is one.
+    pub(super) fn find_space(&self, name: &[u8]) -> Option<SpaceNumber> {
+        self.numbers.get(name).copied()
+    }
+
+    /// The names of all spaces, in order.
+    pub(super) fn space_names(&self) -> Vec<String> {
+        let mut names: Vec<_> =
+            self.numbers.keys().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// All locks of a space, with their ids.
+    pub(super) fn with_ids(&self, space: SpaceNumber) -> impl Iterator<Item = (u64, &Lock)> {
+        self.locks.iter().filter(move |(_, lock)| lock.space == space).map(|(id, lock)| (*id, lock))
+    }
+
     /// All locks of a space.
     pub(super) fn of(&self, space: SpaceNumber) -> impl Iterator<Item = &Lock> {
         self.locks.values().filter(move |lock| lock.space == space)

@@ -17,6 +17,7 @@
 //! | `lent`, `lents`, `reaper` | spaces in memory whose locks clients take by verbs of their own |
 //! | `rdma` | the same dispatcher behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
+//! | `page`, `http` | the locks in a browser |
 //! | `bare` | all this without connections, to be measured |
 //! | `machine` | the lock table and what it writes alone, to be explored |
 //!
@@ -32,6 +33,7 @@ mod directory;
 mod dispatcher;
 mod durable;
 mod exported;
+mod http;
 mod inspection;
 mod lent;
 mod lents;
@@ -41,6 +43,7 @@ mod machine;
 mod machine_tests;
 mod metrics;
 mod options;
+mod page;
 #[cfg(test)]
 mod pass_tests;
 #[cfg(feature = "rdma")]
@@ -63,12 +66,13 @@ use self::dispatcher::{Admission, Dispatcher};
 use self::durable::Durable;
 use self::lent::Lent;
 use self::lock_table::LockTable;
+use self::page::Page;
 use self::workers::Workers;
 use lockwright::internal::secret::{self, PublishedSecret};
 use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp;
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -92,6 +96,7 @@ const GRACE_CLOSED: Duration = Duration::from_secs(1);
 pub struct Server {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
+    http: Option<SocketAddr>,
     rdma: Option<RdmaSide>,
     recovering: bool,
     stop: Option<oneshot::Sender<()>>,
@@ -107,6 +112,7 @@ type RdmaSide = (SocketAddr, String);
 struct Up {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
+    http: Option<SocketAddr>,
     rdma: Option<RdmaSide>,
     recovering: bool,
 }
@@ -133,9 +139,9 @@ impl Server {
             .spawn(move || runtime.block_on(serve(options, &tell, stopped)))
             .map_err(system)?;
         match told.recv() {
-            Ok(Ok(Up { address, metrics, rdma, recovering })) => {
-                let owner = Owner::current();
-                Ok(Self { address, metrics, rdma, recovering, stop: Some(stop), thread: Some(thread), owner })
+            Ok(Ok(Up { address, metrics, http, rdma, recovering })) => {
+                let (owner, stop, thread) = (Owner::current(), Some(stop), Some(thread));
+                Ok(Self { address, metrics, http, rdma, recovering, stop, thread, owner })
             }
             Ok(Err(error)) => Err(error),
             Err(_) => Err(ServeError::System("its thread ended".to_owned())),
@@ -162,6 +168,17 @@ impl Server {
     /// ```
     pub const fn metrics(&self) -> Option<SocketAddr> {
         self.metrics
+    }
+
+    /// Where it shows its locks to a browser, if it does.
+    ///
+    /// ```
+    /// # use lockwright_server::{Server, ServerOptions};
+    /// # let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    /// assert_eq!(server.http(), None);
+    /// ```
+    pub const fn http(&self) -> Option<SocketAddr> {
+        self.http
     }
 
     /// Where it is reached over RDMA, and by which device, if it is.
@@ -212,7 +229,7 @@ async fn serve(
             return;
         }
     };
-    let Started { server, dispatcher, workers, metrics, recovering, left } = started.tcp;
+    let Started { server, dispatcher, workers, metrics, http, recovering, left } = started.tcp;
     #[cfg(feature = "rdma")]
     let rdma = started.rdma.as_ref().map(|host| (host.address(), host.device().to_owned()));
     #[cfg(not(feature = "rdma"))]
@@ -221,8 +238,12 @@ async fn serve(
         rdma,
         address: server.address(),
         metrics: metrics.as_ref().and_then(|listener| listener.local_addr().ok()),
+        http: http.as_ref().and_then(|(listener, _)| listener.local_addr().ok()),
         recovering: recovering.is_some(),
     };
+    if let Some((listener, page)) = http {
+        tokio::spawn(page.answer(listener));
+    }
     if let Some(listener) = metrics {
         tokio::spawn(metrics::answer(listener, dispatcher.clone()));
     }
@@ -261,12 +282,24 @@ struct Started {
     /// The secrets for this user's clients, if there are some.
     left: Vec<Option<PublishedSecret>>,
     metrics: Option<tokio::net::TcpListener>,
+    http: Option<(tokio::net::TcpListener, Arc<Page>)>,
     recovering: Option<Duration>,
 }
 
 async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     let ServerOptions {
-        listen, secret, tls, metrics, state, grace, heartbeat, exports, lends, threads, ..
+        listen,
+        secret,
+        tls,
+        metrics,
+        http,
+        state,
+        grace,
+        heartbeat,
+        exports,
+        lends,
+        threads,
+        ..
     } = options;
     let lease = tcp::Lease { heartbeat, grace };
     if lease.at_client(Duration::ZERO).is_none() {
@@ -276,6 +309,13 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     if exposed {
         return Err(ServeError::Exposed(listen));
     }
+    if let Some(address) =
+        http.filter(|address| !address.ip().to_canonical().is_loopback() && secret.is_none())
+    {
+        return Err(ServeError::Trust(format!(
+            "refusing to show locks to other machines at {address} without a secret: give --secret-file"
+        )));
+    }
     let (secret, made) = admission(&exports, &lends, secret, listen)?;
     let admitted = if secret.is_some() { Admission::Secret } else { Admission::Anybody };
     let (durable, recovering) =
@@ -283,14 +323,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
             path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
             why: error.to_string(),
         })?;
-    let metrics = match metrics {
-        Some(address) => Some(
-            tokio::net::TcpListener::bind(address)
-                .await
-                .map_err(|error| ServeError::Listen { address, why: error.to_string() })?,
-        ),
-        None => None,
-    };
+    let (metrics, http) = (bind(metrics).await?, bind(http).await?);
     #[cfg(feature = "rdma")]
     let shared = rdma::Shared { secret: secret.clone(), heartbeat, grace, epoch: durable.epoch };
     let workers = Workers::start(threads).map_err(|error| ServeError::System(error.to_string()))?;
@@ -317,6 +350,8 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         tracing::info!(?wait, "restarted: waiting for those who held locks");
     }
     let dispatcher = Dispatcher::new(LockTable::new(durable, recovering, exports, lends), admitted);
+    let (page_secret, page_tls) = (tcp_options.secret.clone(), tcp_options.tls.clone());
+    let http = http.map(|listener| (listener, Page::new(dispatcher.clone(), page_secret, page_tls)));
     lents::employ(dispatcher.lends())?;
     let server = tcp::Server::bind(listen, dispatcher.clone(), vec![], tcp_options).await.map_err(
         |error| match error {
@@ -337,8 +372,23 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     Ok(Both {
         #[cfg(feature = "rdma")]
         rdma,
-        tcp: Started { server, dispatcher, workers, metrics, recovering: recovering.then_some(wait), left },
+        tcp: Started {
+            server,
+            dispatcher,
+            workers,
+            metrics,
+            http,
+            recovering: recovering.then_some(wait),
+            left,
+        },
     })
+}
+
+/// Listens there, if anywhere.
+async fn bind(address: Option<SocketAddr>) -> Result<Option<tokio::net::TcpListener>, ServeError> {
+    let Some(address) = address else { return Ok(None) };
+    let listener = tokio::net::TcpListener::bind(address).await;
+    listener.map(Some).map_err(|error| ServeError::Listen { address, why: error.to_string() })
 }
 
 /// Leaves the secret where this user's clients of `port` find it, or none. Nobody comes back to a port that was not asked for.

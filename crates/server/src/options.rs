@@ -23,6 +23,7 @@ pub struct ServerOptions {
     pub(super) secret: Option<tcp::Secret>,
     pub(super) tls: Option<tcp::TlsServer>,
     pub(super) metrics: Option<SocketAddr>,
+    pub(super) http: Option<SocketAddr>,
     pub(super) state: Option<PathBuf>,
     pub(super) grace: Duration,
     pub(super) heartbeat: Duration,
@@ -43,6 +44,7 @@ impl Default for ServerOptions {
             secret: None,
             tls: None,
             metrics: None,
+            http: None,
             state: None,
             grace: Duration::from_secs(5),
             heartbeat: Duration::from_secs(1),
@@ -104,6 +106,17 @@ impl ServerOptions {
     /// ```
     pub fn metrics(mut self, address: SocketAddr) -> Self {
         self.metrics = Some(address);
+        self
+    }
+
+    /// Where to show the server's locks to a browser. Addresses that other machines can reach need a secret.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().http("127.0.0.1:5680".parse().unwrap());
+    /// ```
+    pub fn http(mut self, address: SocketAddr) -> Self {
+        self.http = Some(address);
         self
     }
 
