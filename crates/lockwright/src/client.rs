@@ -381,7 +381,7 @@ fn wish(space: &[u8], one_sided: bool) -> String {
 
 /// How this process is called in listings of a server: pid, host, program.
 #[cfg(target_os = "linux")]
-fn label() -> String {
+pub fn label() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let host = read("/proc/sys/kernel/hostname").trim().replace(char::is_whitespace, "-");
     format!("{} {host} {}", std::process::id(), read("/proc/self/comm").trim())

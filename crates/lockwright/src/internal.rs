@@ -1,5 +1,6 @@
 //! What the library shares with the server beside the [messages](crate::wire): no part of the API, and it changes without notice.
 
+pub use crate::client::label;
 pub use crate::home::Refused;
 pub use crate::lent::holders::{LentClient, LentHolders, LentTable, client};
 pub use crate::lent::reach::Reach;

@@ -46,6 +46,7 @@ mod pass_tests;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod reaper;
+mod record;
 mod session;
 mod socket_owner;
 mod totals;
@@ -63,11 +64,13 @@ use self::dispatcher::{Admission, Dispatcher};
 use self::durable::Durable;
 use self::lent::Lent;
 use self::lock_table::LockTable;
+use self::record::Record;
 use self::workers::Workers;
 use lockwright::internal::secret::{self, PublishedSecret};
 use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -245,6 +248,9 @@ async fn serve(
     let lent = dispatcher.lends().iter().any(|space| space.is_in_use());
     let clean = table.requests() == 0 && !table.is_recovering() && !lent;
     table.durable.end(clean);
+    if let Some(record) = table.record.take() {
+        record.end();
+    }
 }
 
 /// A server that is up.
@@ -266,7 +272,18 @@ struct Started {
 
 async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     let ServerOptions {
-        listen, secret, tls, metrics, state, grace, heartbeat, exports, lends, threads, ..
+        listen,
+        secret,
+        tls,
+        metrics,
+        state,
+        grace,
+        heartbeat,
+        exports,
+        lends,
+        threads,
+        record,
+        ..
     } = options;
     let lease = tcp::Lease { heartbeat, grace };
     if lease.at_client(Duration::ZERO).is_none() {
@@ -316,7 +333,9 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     if recovering {
         tracing::info!(?wait, "restarted: waiting for those who held locks");
     }
-    let dispatcher = Dispatcher::new(LockTable::new(durable, recovering, exports, lends), admitted);
+    let mut table = LockTable::new(durable, recovering, exports, lends);
+    table.record = record.as_deref().map(open_record).transpose()?;
+    let dispatcher = Dispatcher::new(table, admitted);
     lents::employ(dispatcher.lends())?;
     let server = tcp::Server::bind(listen, dispatcher.clone(), vec![], tcp_options).await.map_err(
         |error| match error {
@@ -339,6 +358,14 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         rdma,
         tcp: Started { server, dispatcher, workers, metrics, recovering: recovering.then_some(wait), left },
     })
+}
+
+fn open_record(path: &Path) -> Result<Record, ServeError> {
+    let why = |error: std::io::Error| ServeError::Record {
+        path: path.display().to_string(),
+        why: error.to_string(),
+    };
+    Record::open(path).map_err(why)
 }
 
 /// Leaves the secret where this user's clients of `port` find it, or none. Nobody comes back to a port that was not asked for.
