@@ -78,6 +78,9 @@ pub(crate) struct Args {
     /// What must outlive a restart is kept in this file; `none`: nothing is
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Write down everything that is granted and taken back, for `lockwright-lab check --history FILE`
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Space of this host's shared memory to offer to clients that know the secret; may be given several times
     #[arg(long, value_name = "SPACE")]
     export: Vec<String>,
@@ -251,6 +254,9 @@ fn options(args: &Args) -> Result<ServerOptions> {
     }
     if let Some(path) = state(args)? {
         options = options.state(path);
+    }
+    if let Some(path) = &args.record {
+        options = options.record(path);
     }
     for space in &args.export {
         if !space.starts_with("shm:") {

@@ -91,6 +91,11 @@ impl Directory {
         Some(number)
     }
 
+    /// What the space is called.
+    pub(super) fn space_name(&self, number: SpaceNumber) -> &[u8] {
+        &self.spaces[&number].name
+    }
+
     /// A session is in the space, which was just found.
     pub(super) fn enter(&mut self, number: SpaceNumber) {
         self.spaces.get_mut(&number).expect("a space that was found is there").sessions += 1;

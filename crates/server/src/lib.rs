@@ -49,6 +49,7 @@ mod pass_tests;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod reaper;
+mod record;
 mod session;
 mod socket_owner;
 mod totals;
@@ -67,11 +68,13 @@ use self::durable::Durable;
 use self::lent::Lent;
 use self::lock_table::LockTable;
 use self::page::Page;
+use self::record::Record;
 use self::workers::Workers;
 use lockwright::internal::secret::{self, PublishedSecret};
 use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -266,6 +269,9 @@ async fn serve(
     let lent = dispatcher.lends().iter().any(|space| space.is_in_use());
     let clean = table.requests() == 0 && !table.is_recovering() && !lent;
     table.durable.end(clean);
+    if let Some(record) = table.record.take() {
+        record.end();
+    }
 }
 
 /// A server that is up.
@@ -299,6 +305,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         exports,
         lends,
         threads,
+        record,
         ..
     } = options;
     let lease = tcp::Lease { heartbeat, grace };
@@ -349,7 +356,9 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     if recovering {
         tracing::info!(?wait, "restarted: waiting for those who held locks");
     }
-    let dispatcher = Dispatcher::new(LockTable::new(durable, recovering, exports, lends), admitted);
+    let mut table = LockTable::new(durable, recovering, exports, lends);
+    table.record = record.as_deref().map(open_record).transpose()?;
+    let dispatcher = Dispatcher::new(table, admitted);
     let (page_secret, page_tls) = (tcp_options.secret.clone(), tcp_options.tls.clone());
     let http = http.map(|listener| (listener, Page::new(dispatcher.clone(), page_secret, page_tls)));
     lents::employ(dispatcher.lends())?;
@@ -389,6 +398,14 @@ async fn bind(address: Option<SocketAddr>) -> Result<Option<tokio::net::TcpListe
     let Some(address) = address else { return Ok(None) };
     let listener = tokio::net::TcpListener::bind(address).await;
     listener.map(Some).map_err(|error| ServeError::Listen { address, why: error.to_string() })
+}
+
+fn open_record(path: &Path) -> Result<Record, ServeError> {
+    let why = |error: std::io::Error| ServeError::Record {
+        path: path.display().to_string(),
+        why: error.to_string(),
+    };
+    Record::open(path).map_err(why)
 }
 
 /// Leaves the secret where this user's clients of `port` find it, or none. Nobody comes back to a port that was not asked for.

@@ -13,12 +13,14 @@
 //! | this | sessions, requests of locks, grants |
 //! | `claims` | what was held before a restart |
 //! | `changes` | upgrades, downgrades, parts given back |
+//! | `noted` | the server's record, if there is one |
 //! | `spaces` | sessions enter a space and name locks |
 //!
 //! What this file must not do: let one session's malformed request reach another, or wait for anything but its own disk.
 
 mod changes;
 mod claims;
+mod noted;
 mod spaces;
 mod state;
 
@@ -29,6 +31,7 @@ use crate::exported::{self, Exported};
 use crate::lent::Lent;
 use crate::lents;
 use crate::machine::MachineRules;
+use crate::record::Record;
 use crate::session::{MAX_REQUESTS, RequestRecord, Session, Space, Stage, Target};
 use crate::totals::Totals;
 use lockwright::wire::{DenyReason, Kind, Request, RequestId, Response, Units, slot};
@@ -72,6 +75,8 @@ pub(crate) struct LockTable {
     replies: Vec<Reply>,
     /// How many of them were passed on; all, unless that panicked.
     answered: usize,
+    /// Where everything is written down, if somebody wants that.
+    pub(crate) record: Option<Record>,
     /// Where a broken one differs.
     pub(crate) rules: MachineRules,
     /// When the server was started, and when this batch began.
@@ -106,6 +111,7 @@ impl LockTable {
             asked: Vec::new(),
             replies: Vec::new(),
             answered: 0,
+            record: None,
             rules: MachineRules::default(),
             began: Instant::now(),
             now: Instant::now(),
@@ -326,6 +332,7 @@ impl LockTable {
     /// A client is gone: everything it held or wanted ends in one step.
     pub(crate) fn depart(&mut self, peer: u32, how: SessionEnd) {
         self.decide();
+        self.note_departure(peer, how);
         let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::take) else { return };
         self.totals.sessions -= 1;
         let holds = session.slots.iter().flatten().any(|request| matches!(request.stage, Stage::Held { .. }));
@@ -447,6 +454,7 @@ impl LockTable {
             // It may be granted, or changed, by what was noted before.
             self.decide();
         }
+        self.note_end(peer, id);
         let Some(request) = self.session(peer).and_then(|session| session.take(id)) else { return false };
         self.forget(&request);
         let held = match &request.stage {
@@ -525,6 +533,7 @@ impl LockTable {
             lock.waited += waited;
         }
         session.say(&Response::Granted { id, token });
+        self.note("granted", peer, place);
     }
 
     /// A request that came to nothing.

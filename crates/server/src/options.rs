@@ -30,6 +30,7 @@ pub struct ServerOptions {
     pub(super) exports: Vec<String>,
     pub(super) lends: Vec<String>,
     pub(super) threads: Option<usize>,
+    pub(super) record: Option<PathBuf>,
     #[cfg(feature = "rdma")]
     pub(super) rdma: Option<rdma::Side>,
 }
@@ -51,6 +52,7 @@ impl Default for ServerOptions {
             exports: Vec::new(),
             lends: Vec::new(),
             threads: None,
+            record: None,
             #[cfg(feature = "rdma")]
             rdma: None,
         }
@@ -117,6 +119,18 @@ impl ServerOptions {
     /// ```
     pub fn http(mut self, address: SocketAddr) -> Self {
         self.http = Some(address);
+        self
+    }
+
+    /// A file that everything is written to that is granted and taken back, for `lockwright-lab check --history FILE...`, which
+    /// judges it beside those of [clients](lockwright::ClientOptions::record). Spaces of shared memory are left out.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().record("/var/log/lockwright.jsonl");
+    /// ```
+    pub fn record(mut self, path: impl Into<PathBuf>) -> Self {
+        self.record = Some(path.into());
         self
     }
 
@@ -258,6 +272,14 @@ pub enum ServeError {
     /// The state file cannot be used.
     #[error("the server's state in {path} cannot be used: {why}")]
     State {
+        /// The file.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// The record cannot be written.
+    #[error("the record {path} cannot be written: {why}")]
+    Record {
         /// The file.
         path: String,
         /// Why.

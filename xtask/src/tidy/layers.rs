@@ -40,7 +40,8 @@ const LAYERS: [(&str, &[&str], &[&str]); 11] = [
             "lockwright-proofs",
             "lockwright-term",
         ],
-        &[],
+        // Records of a real server and its clients are judged.
+        &["lockwright", "lockwright-server"],
     ),
     (
         "lockwright-cli",
