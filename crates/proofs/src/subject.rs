@@ -6,6 +6,7 @@
 use crate::catalog::{self, Mutant, Visitor};
 #[cfg(target_os = "linux")]
 use crate::served::cases as served;
+use crate::cluster::cases as cluster;
 use crate::{Case, Proof};
 #[cfg(target_os = "linux")]
 use lockwright::internal::TableRules;
@@ -43,6 +44,8 @@ enum Explore {
     /// A server and its clients, shipped or broken.
     #[cfg(target_os = "linux")]
     Served(MachineRules, TableRules),
+    /// Several servers on one etcd, shipped or broken.
+    Cluster(lockwright_cluster::Rules),
 }
 
 /// [`run_with`] for one protocol: its default tunables, but for those given.
@@ -94,6 +97,19 @@ impl Subject {
             can_tune: |_| false,
             refuses_crash: |_| Some("its cases say themselves who is killed"),
             explore: Explore::Served(rules, client),
+        }
+    }
+
+    /// Several servers on one etcd.
+    fn cluster(info: Info, mutant: Option<Mutant>, rules: lockwright_cluster::Rules) -> Self {
+        Self {
+            info,
+            mutant,
+            cases: cluster::describe(),
+            simulate: None,
+            can_tune: |_| false,
+            refuses_crash: |_| Some("its cases say themselves who is killed"),
+            explore: Explore::Cluster(rules),
         }
     }
 
@@ -180,6 +196,7 @@ impl Subject {
             Explore::Protocol(explore) => explore(case, options),
             #[cfg(target_os = "linux")]
             Explore::Served(rules, client) => served::explore_case(case, rules, client, options),
+            Explore::Cluster(rules) => cluster::explore_case(case, rules, options),
         }
     }
 }
@@ -196,6 +213,9 @@ pub fn all() -> Vec<Subject> {
             .map(|(info, mutant, rules, client)| Subject::served(*info, Some(*mutant), *rules, *client));
         collect.0.extend(std::iter::once(shipped).chain(broken));
     }
+    collect.0.push(Subject::cluster(cluster::INFO, None, lockwright_cluster::Rules::default()));
+    let broken = cluster::BROKEN.iter();
+    collect.0.extend(broken.map(|(info, mutant, rules)| Subject::cluster(*info, Some(*mutant), *rules)));
     collect.0.sort_by_key(|subject| subject.mutant.is_some());
     collect.0
 }
