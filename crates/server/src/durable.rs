@@ -389,7 +389,18 @@ fn new_id() -> u128 {
 impl Hash for Durable {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self {
-            disk, id, epoch, accepts, first_token, tokens_below, granted, held, awaited, gone, broken, ..
+            disk,
+            id,
+            epoch,
+            accepts,
+            first_token,
+            tokens_below,
+            granted,
+            held,
+            awaited,
+            gone,
+            broken,
+            ..
         } = self;
         (disk.journal(), id, epoch, accepts, first_token, tokens_below, granted).hash(state);
         let sorted = |keys: &HashSet<u128>| keys.iter().copied().collect::<BTreeSet<_>>();
