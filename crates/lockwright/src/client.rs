@@ -51,6 +51,7 @@ pub struct ClientOptions {
     secret: Option<Result<tcp::Secret, String>>,
     roots: Option<Vec<u8>>,
     record: Option<PathBuf>,
+    retain: bool,
     #[cfg(feature = "rdma")]
     device: lockwright_fabric::backend::rdma::DeviceChoice,
 }
@@ -59,6 +60,9 @@ pub struct ClientOptions {
 const LEASE: Duration = Duration::from_secs(10);
 /// How long a server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Behind the name of a server's space: its locks do not stay with this client.
+#[cfg(target_os = "linux")]
+const RETAIN_OFF: &[u8] = b"?retain=off";
 /// A shorter lease would be lost by whoever has to wait for the CPU.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// A shorter time to answer would be over before any server on another machine could.
@@ -73,6 +77,7 @@ impl Default for ClientOptions {
             secret: None,
             roots: None,
             record: None,
+            retain: true,
             #[cfg(feature = "rdma")]
             device: lockwright_fabric::backend::rdma::DeviceChoice::default(),
         }
@@ -169,6 +174,18 @@ impl ClientOptions {
         self
     }
 
+    /// Whether locks of a server may stay with this client between uses, until somebody else wants them: they may, unless told
+    /// otherwise. A lock that this client takes again and again then costs no message. `?retain=off` at the end of a space's
+    /// address says the same as `retain(false)`.
+    ///
+    /// ```
+    /// let options = lockwright::Client::options().retain(false);
+    /// ```
+    pub fn retain(mut self, retain: bool) -> Self {
+        self.retain = retain;
+        self
+    }
+
     /// The device, port and address by which `rdma://` spaces are reached; without it, the first that will do.
     ///
     /// ```
@@ -201,7 +218,10 @@ impl ClientOptions {
                 ..lockwright_fabric::backend::rdma::RdmaOptions::default()
             })),
         };
-        Ok(RemoteOptions { server, space, one_sided, lease: self.lease, stop: self.stop, transport })
+        let kept = space.strip_suffix(RETAIN_OFF).map(<[u8]>::to_vec);
+        let (lease, stop, retain) = (self.lease, self.stop, self.retain && kept.is_none());
+        let space = kept.unwrap_or(space);
+        Ok(RemoteOptions { server, space, one_sided, lease, stop, retain, transport })
     }
 
     /// The secret for `server`: the one that was given, or the one that this user's own server has left for its clients.
@@ -444,6 +464,7 @@ impl Client {
     /// | `shm:NAME` | another one of this user, kept apart from the first |
     /// | `shm:/PATH` | the one in that file, which should lie in shared memory |
     /// | `tcp://HOST:PORT/NAME` | the one of that name in that server; without a name, its default one |
+    /// | `tcp://HOST:PORT/NAME?retain=off` | the same, and its locks [do not stay](ClientOptions::retain) with this client between uses |
     /// | `tcp://HOST:PORT/shm:` | the one of that server's host, if the server exports it |
     /// | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA, in builds with the feature `rdma` |
     /// | `rdma://HOST:PORT/lent:NAME` | one in memory that the server lends, whose locks this client takes by verbs of its own |

@@ -46,6 +46,7 @@ mod pass_tests;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod reaper;
+mod retention;
 mod session;
 mod socket_owner;
 mod totals;
@@ -233,8 +234,16 @@ async fn serve(
             dispatcher.lock_table().open();
         });
     }
+    let watched = dispatcher.clone();
+    let answers = tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(lock_table::retained::ANSWER / 2).await;
+            watched.lock_table().deny_late_tries(std::time::Instant::now());
+        }
+    });
     let _ = tell.send(Ok(up));
     let _ = stopped.await;
+    answers.abort();
     drop(left);
     server.shut_down().await;
     #[cfg(feature = "rdma")]
@@ -266,7 +275,19 @@ struct Started {
 
 async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     let ServerOptions {
-        listen, secret, tls, metrics, state, grace, heartbeat, exports, lends, threads, ..
+        listen,
+        secret,
+        tls,
+        metrics,
+        state,
+        grace,
+        heartbeat,
+        exports,
+        lends,
+        threads,
+        retain,
+        retain_off_in,
+        ..
     } = options;
     let lease = tcp::Lease { heartbeat, grace };
     if lease.at_client(Duration::ZERO).is_none() {
@@ -316,7 +337,9 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     if recovering {
         tracing::info!(?wait, "restarted: waiting for those who held locks");
     }
-    let dispatcher = Dispatcher::new(LockTable::new(durable, recovering, exports, lends), admitted);
+    let mut table = LockTable::new(durable, recovering, exports, lends);
+    (table.retention.off, table.retention.off_in) = (!retain, retain_off_in);
+    let dispatcher = Dispatcher::new(table, admitted);
     lents::employ(dispatcher.lends())?;
     let server = tcp::Server::bind(listen, dispatcher.clone(), vec![], tcp_options).await.map_err(
         |error| match error {

@@ -252,7 +252,8 @@ fn whom_for(args: &Args) -> String {
             (Some(mine), Some(theirs)) => mine.start < theirs.end && theirs.start < mine.end,
             (mine, theirs) => mine.is_none() && theirs.is_none(),
         };
-        overlaps && entry.state == EntryState::Held && entry.name.as_bytes() == args.name.as_bytes()
+        let has = matches!(entry.state, EntryState::Held | EntryState::Retained);
+        overlaps && has && entry.name.as_bytes() == args.name.as_bytes()
     };
     match entries.iter().find(here) {
         Some(Entry { pid, program, age, .. }) => {
