@@ -4,11 +4,11 @@
 //! or an experiment can pick one by name. Nothing in this file names a protocol.
 
 use crate::catalog::{self, Mutant, Visitor};
-#[cfg(target_os = "linux")]
-use crate::served::cases as served;
 use crate::{Case, Proof};
 #[cfg(target_os = "linux")]
-use lockwright::internal::TableRules;
+use crate::{retained::cases as retained, served::cases as served};
+#[cfg(target_os = "linux")]
+use lockwright::internal::{RetentionRules, TableRules};
 use lockwright_locks::Info;
 #[cfg(target_os = "linux")]
 use lockwright_server::MachineRules;
@@ -43,6 +43,9 @@ enum Explore {
     /// A server and its clients, shipped or broken.
     #[cfg(target_os = "linux")]
     Served(MachineRules, TableRules),
+    /// Locks that stay with their clients; broken, or with tokens given out twice.
+    #[cfg(target_os = "linux")]
+    Retained(RetentionRules, bool),
 }
 
 /// [`run_with`] for one protocol: its default tunables, but for those given.
@@ -95,6 +98,13 @@ impl Subject {
             refuses_crash: |_| Some("its cases say themselves who is killed"),
             explore: Explore::Served(rules, client),
         }
+    }
+
+    /// Locks that stay with their clients.
+    #[cfg(target_os = "linux")]
+    fn retained(info: Info, mutant: Option<Mutant>, rules: RetentionRules, reuses_tokens: bool) -> Self {
+        let served = Self::served(info, mutant, MachineRules::default(), TableRules::default());
+        Self { cases: retained::describe(), explore: Explore::Retained(rules, reuses_tokens), ..served }
     }
 
     /// To be explored and simulated.
@@ -180,6 +190,8 @@ impl Subject {
             Explore::Protocol(explore) => explore(case, options),
             #[cfg(target_os = "linux")]
             Explore::Served(rules, client) => served::explore_case(case, rules, client, options),
+            #[cfg(target_os = "linux")]
+            Explore::Retained(rules, reuses) => retained::explore_case(case, rules, reuses, options),
         }
     }
 }
@@ -194,6 +206,11 @@ pub fn all() -> Vec<Subject> {
         let broken = served::BROKEN.iter();
         let broken = broken
             .map(|(info, mutant, rules, client)| Subject::served(*info, Some(*mutant), *rules, *client));
+        collect.0.extend(std::iter::once(shipped).chain(broken));
+        let shipped = Subject::retained(retained::INFO, None, retained::SHIPPED, false);
+        let broken = retained::BROKEN.iter();
+        let broken = broken
+            .map(|(info, mutant, rules, reuses)| Subject::retained(*info, Some(*mutant), *rules, *reuses));
         collect.0.extend(std::iter::once(shipped).chain(broken));
     }
     collect.0.sort_by_key(|subject| subject.mutant.is_some());
