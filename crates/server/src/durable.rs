@@ -57,7 +57,9 @@ pub(super) struct Durable {
     granted: bool,
     /// How long clients of this run, and of those that may claim, can hold on when they are cut off.
     lease: Duration,
-    /// Sessions of the last run that may hold something and have not claimed yet; `None` if they are not known.
+    /// Sessions of the last run that may hold something; `None` if they are not known.
+    held: Option<HashSet<u128>>,
+    /// Those of them that have not claimed yet.
     awaited: Option<HashSet<u128>>,
     /// Sessions before the last run that have claimed in the last one, and those that have in this one.
     heard: HashSet<u128>,
@@ -138,7 +140,8 @@ impl Durable {
         awaited &= keys.as_ref().is_none_or(|keys| !keys.is_empty());
         let past = past.map(|past| if awaited { past } else { past.without_holders() });
         let mut next = Self::next(past, lease, now, new_id);
-        next.awaited = keys.take().filter(|_| awaited);
+        next.held = keys.take().filter(|_| awaited);
+        next.awaited.clone_from(&next.held);
         if let Disk::Memory(_) = disk {
             // Few, so that they are used up.
             next.block = 2;
@@ -195,6 +198,7 @@ impl Durable {
             block: BLOCK,
             granted: false,
             lease: lease.max(past.lease),
+            held: None,
             awaited: None,
             heard: past.claims.into_iter().chain(past.heard.into_iter().filter(|_| !past.open)).collect(),
             claims: HashSet::new(),
@@ -375,9 +379,11 @@ impl Durable {
         }
     }
 
-    /// Whether whoever held a lock with `token` in run `epoch`, under `key`, can still be its holder.
+    /// Whether the client that held a lock with `token` in run `epoch`, under `key`, can still be its holder. Keys are known to
+    /// their clients alone, so one that no session of the last run had is made up.
     pub(super) fn accepts(&self, epoch: u64, key: u128, token: u64) -> bool {
-        ((self.accepts..self.epoch).contains(&epoch) || self.heard.contains(&key))
+        let held = || self.held.as_ref().is_none_or(|held| held.contains(&key));
+        ((self.accepts..self.epoch).contains(&epoch) && held() || self.heard.contains(&key))
             && token < self.first_token
             && !self.gone.contains(&key)
             && !self.broken.contains(&token)
@@ -401,6 +407,7 @@ impl Hash for Durable {
             first_token,
             tokens_below,
             granted,
+            held,
             awaited,
             gone,
             broken,
@@ -410,7 +417,8 @@ impl Hash for Durable {
         (disk.journal(), id, epoch, accepts, first_token, tokens_below, granted).hash(state);
         let sorted = |keys: &HashSet<u128>| keys.iter().copied().collect::<BTreeSet<_>>();
         (sorted(&self.heard), sorted(&self.claims)).hash(state);
-        (awaited.as_ref().map(sorted), sorted(gone), broken.iter().collect::<BTreeSet<_>>()).hash(state);
+        (held.as_ref().map(sorted), awaited.as_ref().map(sorted)).hash(state);
+        (sorted(gone), broken.iter().collect::<BTreeSet<_>>()).hash(state);
         (broken_blocks, self.failed.as_ref().map(|failed| &failed.pending)).hash(state);
     }
 }

@@ -101,7 +101,7 @@ impl Core {
 
     /// The same, if it becomes free within a moment, in which the calling thread is kept busy.
     #[cfg(target_os = "linux")]
-    pub(crate) fn acquire_soon(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
+    pub(crate) fn acquire_spinning(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
         let near = self.near.as_ref()?;
         claim.lock = self.first.lock;
         Some((near.try_take_spinning(*claim)?, self.first.token_base))
@@ -131,7 +131,7 @@ impl Core {
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn acquire_soon(&self, _: &mut Claim) -> Option<(Granted, u64)> {
+    pub(crate) fn acquire_spinning(&self, _: &mut Claim) -> Option<(Granted, u64)> {
         None
     }
 

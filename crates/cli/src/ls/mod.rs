@@ -1,5 +1,7 @@
 //! `lockwright ls`: who holds what, who waits for what, and since when.
 
+mod graph;
+
 use crate::SpaceArg;
 use anyhow::Result;
 use lockwright::inspect::{Entry, EntryState, Inspector};
@@ -18,6 +20,8 @@ Examples:
   lockwright ls --stuck             locks that somebody waits for and that have not moved for 10 seconds
   lockwright ls --stuck 60          the same, for a minute
   lockwright ls --holder 4711       what process 4711 holds or waits for
+  lockwright ls --graph             who waits for whom, deadlocks marked
+  lockwright ls --graph=dot | dot -Tsvg > waits.svg
   lockwright ls --json              one JSON object per line
 
 The token of a line that says `held` is what `lockwright break` wants.")]
@@ -30,6 +34,10 @@ pub(crate) struct Args {
     /// Only what this process holds or waits for
     #[arg(long, value_name = "PID")]
     holder: Option<u32>,
+    /// Who waits for whom, with deadlocks marked, as text or for Graphviz
+    #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true,
+          default_missing_value = "text", conflicts_with_all = ["stuck", "holder", "json"])]
+    graph: Option<graph::Form>,
     /// One JSON object per line
     #[arg(long)]
     json: bool,
@@ -45,6 +53,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         return Ok(Outcome::Clean);
     };
     let entries = chosen(args, &inspector)?;
+    if let Some(form) = args.graph {
+        write!(out, "{}", graph::Graph::new(&entries, is_below).write(form))?;
+        return Ok(Outcome::Clean);
+    }
     if args.json {
         for entry in &entries {
             writeln!(out, "{}", to_json(entry))?;
@@ -86,6 +98,21 @@ fn chosen(args: &Args, inspector: &Inspector) -> Result<Vec<Entry>> {
         entries.retain(|entry| entry.pid == pid);
     }
     Ok(entries)
+}
+
+/// Whether the process of `one` was started, directly or not, under the lock of `two`: as far as this host can tell.
+fn is_below(one: &Entry, two: &Entry) -> bool {
+    let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if one.host != here.trim() || two.host != here.trim() {
+        return false;
+    }
+    // A `run` in the background holds the lock for another process.
+    let held_for = two.program.strip_prefix("run --for ").and_then(|pid| pid.parse().ok()).unwrap_or(two.pid);
+    let parent = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_ascii_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    std::iter::successors(Some(one.pid), |pid| parent(*pid)).take(64).any(|pid| pid == held_for)
 }
 
 const fn state(entry: &Entry) -> &'static str {
