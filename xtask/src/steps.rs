@@ -53,6 +53,12 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
             run(in_memory(&mut command(root, &[runner, &tests].concat()), &files))
         }),
     ];
+    ended.push(step("spans", || {
+        run(&mut command(
+            root,
+            &["test", "--quiet", "--package", "lockwright", "--features", "tracing", "--test", "spans"],
+        ))
+    }));
     // Built by the tests. Here, before something else holds the build folder.
     let explorer = check::build(root);
     // Not beside the tests: theirs is a machine to themselves, for what waits and what is killed in them.
