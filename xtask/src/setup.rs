@@ -23,6 +23,15 @@ pub(crate) enum Need {
     Compiler,
     /// Shows the server's page.
     Chromium,
+    /// Makes the C header.
+    Cbindgen,
+    /// Compile what is written in C and C++.
+    Gcc,
+    Clang,
+    /// Says how the C library is linked.
+    PkgConfig,
+    /// Watches the memory of programs.
+    Valgrind,
 }
 
 impl Need {
@@ -36,6 +45,11 @@ impl Need {
             Self::Miri => "Miri",
             Self::Compiler => "a C compiler",
             Self::Chromium => "Chromium",
+            Self::Cbindgen => "cbindgen",
+            Self::Gcc => "gcc, g++",
+            Self::Clang => "clang",
+            Self::PkgConfig => "pkg-config",
+            Self::Valgrind => "valgrind",
         }
     }
 
@@ -48,6 +62,11 @@ impl Need {
             Self::Miri => "rustup toolchain install nightly --profile minimal -c miri,rust-src",
             Self::Compiler => "apt-get install gcc libc6-dev",
             Self::Chromium => "apt-get install chromium chromium-driver iproute2",
+            Self::Cbindgen => "cargo install --locked cbindgen",
+            Self::Gcc => "apt-get install gcc g++",
+            Self::Clang => "apt-get install clang",
+            Self::PkgConfig => "apt-get install pkg-config",
+            Self::Valgrind => "apt-get install valgrind",
         }
     }
 
@@ -63,6 +82,11 @@ impl Need {
                 ["chromium", "chromedriver"].iter().all(|it| succeeds(Command::new(it).arg("--version")))
                     && succeeds(Command::new("ip").arg("-V"))
             }
+            Self::Cbindgen => succeeds(Command::new(tools(root).join("bin/cbindgen")).arg("--version")),
+            Self::Gcc => succeeds(Command::new("g++").arg("--version")),
+            Self::Clang => succeeds(Command::new("clang++").arg("--version")),
+            Self::PkgConfig => succeeds(Command::new("pkg-config").arg("--version")),
+            Self::Valgrind => succeeds(Command::new("valgrind").arg("--version")),
         }
     }
 
@@ -106,8 +130,13 @@ impl Need {
                     )
                 }
             }
-            Self::Compiler => apt(&["gcc", "libc6-dev"]),
             Self::Chromium => apt(&["chromium", "chromium-driver", "iproute2"]),
+            Self::Cbindgen => install_tool(root, &["cbindgen@0.29.4"]),
+            Self::Compiler => apt(&["gcc", "libc6-dev"]),
+            Self::Gcc => apt(&["gcc", "g++"]),
+            Self::Clang => apt(&["clang", "libclang-rt-dev"]),
+            Self::PkgConfig => apt(&["pkg-config"]),
+            Self::Valgrind => apt(&["valgrind"]),
         }
     }
 }
@@ -179,7 +208,7 @@ fn install_tool(root: &Path, what: &[&str]) -> Result<(), String> {
 ///
 /// # Errors
 /// The last line of what it said, if it failed.
-fn done(command: &mut Command) -> Result<(), String> {
+pub(crate) fn done(command: &mut Command) -> Result<(), String> {
     let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
     if output.status.success() {
         return Ok(());

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+pub(crate) enum Ended {
     Passed,
     Failed,
     Skipped,
@@ -84,6 +84,11 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
         step("advisories", || deny(root, may, &["advisories"])),
         step("soft-roce", || machine.map_or(Ended::Failed, Beside::ended)),
     ]);
+    count(&ended)
+}
+
+/// Prints how many steps ended how, as the last line.
+pub(crate) fn count(ended: &[Ended]) -> ExitCode {
     let count = |what| ended.iter().filter(|ended| **ended == what).count();
     let failed = count(Ended::Failed);
     println!("\n{} passed, {failed} failed, {} skipped", count(Ended::Passed), count(Ended::Skipped));
@@ -119,7 +124,7 @@ fn in_memory<'a>(command: &'a mut Command, files: &Option<Scratch>) -> &'a mut C
     }
 }
 
-fn step(name: &str, work: impl FnOnce() -> Ended) -> Ended {
+pub(crate) fn step(name: &str, work: impl FnOnce() -> Ended) -> Ended {
     println!("\n== {name}");
     let start = Instant::now();
     let ended = work();

@@ -90,6 +90,9 @@ pub(crate) struct Args {
     /// Threads that read connections [default: one for every two cores, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
+    /// Let no lock stay with the client that used it last, in this space or, without a name, in all; may be given several times
+    #[arg(long, value_name = "SPACE", num_args = 0..=1, default_missing_value = "")]
+    retain_off: Vec<String>,
     /// What to log on standard error: error, warn, info, debug or trace, or that of a crate, as lockwright_server=debug
     #[arg(long, value_name = "LEVEL", env = "RUST_LOG", default_value = "warn")]
     log: Targets,
@@ -268,6 +271,10 @@ fn options(args: &Args) -> Result<ServerOptions> {
     }
     for name in &args.lend {
         options = options.lend(name);
+    }
+    for space in &args.retain_off {
+        options =
+            if space.is_empty() { options.retain(false) } else { options.retain_off_in(space.as_str()) };
     }
     Ok(options)
 }

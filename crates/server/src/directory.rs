@@ -2,9 +2,10 @@
 //!
 //! A lock's id is never used again. Names that nobody uses stay for a while for what they have seen, which `top` shows.
 
+use super::retention::Affinity;
 use super::totals::Now;
 use lockwright::LockName;
-use lockwright::wire::Kind;
+use lockwright::wire::{Kind, RequestId};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -31,6 +32,9 @@ pub(super) struct Lock {
     /// How often it went out of use.
     idle: u64,
     pub(super) now: Now,
+    /// Who uses it, and grants of it that stay with their clients: session and request.
+    pub(super) affinity: Affinity,
+    pub(super) retained: Vec<(u32, RequestId)>,
     pub(super) grants: u64,
     /// Grants that had to be waited for, and for how long altogether.
     pub(super) contended: u64,
@@ -66,7 +70,11 @@ pub(super) struct Directory {
 /// Which names there are, and which are in use. What they have seen decides about nothing.
 impl Hash for Directory {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let ids: BTreeMap<_, _> = self.ids.iter().map(|(key, id)| (key, (id, self.lock(*id).uses))).collect();
+        let of = |id: &u64| {
+            let lock = self.lock(*id);
+            (*id, lock.uses, lock.affinity, &lock.retained)
+        };
+        let ids: BTreeMap<_, _> = self.ids.iter().map(|(key, id)| (key, of(id))).collect();
         (ids, self.next, self.in_use, self.next_space).hash(state);
     }
 }
@@ -143,6 +151,8 @@ impl Directory {
             uses: 1,
             idle: 0,
             now: Now::default(),
+            affinity: Affinity::default(),
+            retained: Vec::new(),
             grants: 0,
             contended: 0,
             waited: Duration::ZERO,

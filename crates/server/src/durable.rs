@@ -66,6 +66,8 @@ pub(super) struct Durable {
     claims: HashSet<u128>,
     gone: HashSet<u128>,
     broken: HashSet<u64>,
+    /// Tokens of broken grants that stayed with their clients: first and last.
+    broken_blocks: Vec<(u64, u64)>,
     failed: Option<Failure>,
 }
 
@@ -94,6 +96,7 @@ struct Past {
     claims: HashSet<u128>,
     gone: HashSet<u128>,
     broken: HashSet<u64>,
+    broken_blocks: Vec<(u64, u64)>,
 }
 
 impl Past {
@@ -201,17 +204,19 @@ impl Durable {
             claims: HashSet::new(),
             gone: past.gone,
             broken: past.broken,
+            broken_blocks: past.broken_blocks,
             failed: None,
         }
     }
 
     fn text(&self, open: bool) -> String {
-        let Self { epoch, accepts, tokens_below, gone, broken, id, lease, .. } = self;
+        let Self { epoch, accepts, tokens_below, gone, broken, broken_blocks, id, lease, .. } = self;
         let mut text = format!("run {epoch} accepts {accepts}\nid {id:x}\n");
         text.push_str(&format!("lease {}\ntokens {tokens_below}\n", lease.as_millis()));
         text.extend(self.heard.iter().filter(|_| !open).map(|key| format!("heard {key:x}\n")));
         text.extend(gone.iter().map(|key| format!("gone {key:x}\n")));
         text.extend(broken.iter().map(|token| format!("broken {token}\n")));
+        text.extend(broken_blocks.iter().map(|(first, last)| format!("broken {first} {last}\n")));
         if open {
             text.push_str("open\n");
         }
@@ -349,6 +354,11 @@ impl Durable {
         self.note(&format!("broken {token}"), false)
     }
 
+    /// So is one that stayed with its client, whose uses had these tokens: first and last.
+    pub(super) fn broken_block(&mut self, (first, last): (u64, u64)) -> Result<(), String> {
+        self.note(&format!("broken {first} {last}"), false)
+    }
+
     /// The end; `clean` if nobody holds anything.
     pub(super) fn end(&mut self, clean: bool) {
         if clean {
@@ -377,6 +387,7 @@ impl Durable {
             && token < self.first_token
             && !self.gone.contains(&key)
             && !self.broken.contains(&token)
+            && !self.broken_blocks.iter().any(|(first, last)| (*first..=*last).contains(&token))
     }
 }
 
@@ -400,6 +411,7 @@ impl Hash for Durable {
             awaited,
             gone,
             broken,
+            broken_blocks,
             ..
         } = self;
         (disk.journal(), id, epoch, accepts, first_token, tokens_below, granted).hash(state);
@@ -407,7 +419,7 @@ impl Hash for Durable {
         (sorted(&self.heard), sorted(&self.claims)).hash(state);
         (held.as_ref().map(sorted), awaited.as_ref().map(sorted)).hash(state);
         (sorted(gone), broken.iter().collect::<BTreeSet<_>>()).hash(state);
-        self.failed.as_ref().map(|failed| &failed.pending).hash(state);
+        (broken_blocks, self.failed.as_ref().map(|failed| &failed.pending)).hash(state);
     }
 }
 
@@ -442,6 +454,9 @@ fn parse(lines: &str) -> Option<Past> {
             }
             ["broken", token] => {
                 past.broken.insert(token.parse().ok()?);
+            }
+            ["broken", first, last] => {
+                past.broken_blocks.push((first.parse().ok()?, last.parse().ok()?));
             }
             [""] => {}
             _ => return None,

@@ -88,7 +88,9 @@ impl LockTable {
                     .of(space)
                     .map(|lock| {
                         let mut heat = Heat::none(lock.name.clone(), lock.kind == Kind::Ranges);
-                        (heat.holders, heat.waiters) = (lock.now.holders, lock.now.waiters);
+                        heat.retained = lock.retained.len() as u64;
+                        heat.holders = lock.now.holders - heat.retained;
+                        heat.waiters = lock.now.waiters;
                         (heat.grants, heat.contended, heat.waited) =
                             (lock.grants, lock.contended, lock.waited);
                         heat
@@ -112,13 +114,18 @@ impl LockTable {
         for kind in [Kind::Keyed, Kind::Ranges] {
             let Some(lock) = self.directory.open(space, kind, name.clone()) else { continue };
             // The pieces of what was once one range have one token.
-            let holders = self.holders(lock).filter(|(_, request, _)| request.owners_token() == Some(token));
+            let holders = self.holders(lock).filter(|(_, request, _)| request.is_held_with(token));
             let found: Vec<_> = holders
-                .map(|(holder, request, held)| (holder, request.id, [Some(held), request.before]))
+                .map(|(holder, request, held)| Broken {
+                    holder,
+                    id: request.id,
+                    tokens: [Some(held), request.before],
+                    block: request.block,
+                })
                 .collect();
             let broken = note_broken(self, &found);
             if broken.is_ok() {
-                found.iter().for_each(|(holder, id, _)| self.take_away(*holder, *id));
+                found.iter().for_each(|broken| self.take_away(broken.holder, broken.id));
             }
             self.directory.close(lock);
             broken?;
@@ -169,12 +176,22 @@ fn name_sessions(table: &LockTable, entries: &mut [Entry]) {
     }
 }
 
+/// A grant that is broken: its tokens now and before the last change, and those that came with it.
+struct Broken {
+    holder: u32,
+    id: RequestId,
+    tokens: [Option<u64>; 2],
+    block: Option<(u64, u64)>,
+}
+
 /// Notes that the grants found are over. Their holders may not have heard of their last change, and claim what was before.
-fn note_broken(table: &mut LockTable, found: &[(u32, RequestId, [Option<u64>; 2])]) -> Result<(), String> {
-    let mut over: Vec<_> = found.iter().flat_map(|(_, _, tokens)| tokens).flatten().copied().collect();
+fn note_broken(table: &mut LockTable, found: &[Broken]) -> Result<(), String> {
+    let mut over: Vec<_> = found.iter().flat_map(|broken| broken.tokens).flatten().collect();
     over.sort_unstable();
     over.dedup();
-    over.into_iter().try_for_each(|token| table.durable.broken(token))
+    over.into_iter().try_for_each(|token| table.durable.broken(token))?;
+    let mut blocks = found.iter().filter_map(|broken| broken.block);
+    blocks.try_for_each(|block| table.durable.broken_block(block))
 }
 
 /// The upgrade that a holder waits for, as a line of its own.
@@ -201,7 +218,11 @@ pub(super) fn entry(
 ) -> Entry {
     let (pid, host, program) = label(&session.label);
     let token = request.owners_token();
-    let state = if token.is_some() { EntryState::Held } else { EntryState::Waiting };
+    let state = match token {
+        Some(_) if request.is_retained() => EntryState::Retained,
+        Some(_) => EntryState::Held,
+        None => EntryState::Waiting,
+    };
     let mut entry = Entry::new(name, state);
     (entry.shared, entry.range, entry.token) = (request.units.mode == Mode::Shared, range, token);
     entry.age = now - request.since;

@@ -50,6 +50,7 @@ mod pass_tests;
 mod rdma;
 mod reaper;
 mod record;
+mod retention;
 mod session;
 mod socket_owner;
 mod totals;
@@ -257,8 +258,16 @@ async fn serve(
             dispatcher.lock_table().open();
         });
     }
+    let watched = dispatcher.clone();
+    let answers = tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(lock_table::retained::ANSWER / 2).await;
+            watched.lock_table().deny_late_tries(std::time::Instant::now());
+        }
+    });
     let _ = tell.send(Ok(up));
     let _ = stopped.await;
+    answers.abort();
     drop(left);
     server.shut_down().await;
     #[cfg(feature = "rdma")]
@@ -306,6 +315,8 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         lends,
         threads,
         record,
+        retain,
+        retain_off_in,
         ..
     } = options;
     let lease = tcp::Lease { heartbeat, grace };
@@ -358,6 +369,8 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     }
     let mut table = LockTable::new(durable, recovering, exports, lends);
     table.record = record.as_deref().map(open_record).transpose()?;
+    // What clients grant by themselves would be missing in the record.
+    (table.retention.off, table.retention.off_in) = (!retain || table.record.is_some(), retain_off_in);
     let dispatcher = Dispatcher::new(table, admitted);
     let (page_secret, page_tls) = (tcp_options.secret.clone(), tcp_options.tls.clone());
     let http = http.map(|listener| (listener, Page::new(dispatcher.clone(), page_secret, page_tls)));

@@ -15,12 +15,14 @@
 //! | `changes` | upgrades, downgrades, parts given back |
 //! | `noted` | the server's record, if there is one |
 //! | `spaces` | sessions enter a space and name locks |
+//! | `retained` | locks that stay with their last user |
 //!
 //! What this file must not do: let one session's malformed request reach another, or wait for anything but its own disk.
 
 mod changes;
 mod claims;
 mod noted;
+pub(crate) mod retained;
 mod spaces;
 mod state;
 
@@ -79,6 +81,7 @@ pub(crate) struct LockTable {
     pub(crate) record: Option<Record>,
     /// Where a broken one differs.
     pub(crate) rules: MachineRules,
+    pub(crate) retention: retained::Retention,
     /// When the server was started, and when this batch began.
     pub(crate) began: Instant,
     now: Instant,
@@ -113,6 +116,7 @@ impl LockTable {
             answered: 0,
             record: None,
             rules: MachineRules::default(),
+            retention: retained::Retention::default(),
             began: Instant::now(),
             now: Instant::now(),
         }
@@ -231,6 +235,8 @@ impl LockTable {
                 }
                 Err(why) => self.refuse(peer, id, why),
             },
+            Request::Retains => self.retains(peer),
+            Request::Kept { id } => self.kept(peer, id),
             Request::Find { id, handle } => lents::find(self, peer, id, handle),
             Request::Lock { .. } | Request::Unlock { .. } => unreachable!("handled above"),
             Request::Upgrade { .. } | Request::Downgrade { .. } | Request::Part { .. } => {
@@ -263,6 +269,11 @@ impl LockTable {
                 && (matches!(request.stage, Stage::Waiting) || request.upgrades.is_some())
             {
                 request.queued = true;
+                let mode = if request.upgrades.is_some() { Mode::Exclusive } else { request.units.mode };
+                let (id, lock) = (request.id, request.lock);
+                if let Some(lock) = lock {
+                    self.recall_for(lock, mode, Some((peer, id)));
+                }
             }
         }
         self.asked = asked;
@@ -355,7 +366,7 @@ impl LockTable {
             client.depart(how);
         }
         for request in session.slots.into_iter().flatten() {
-            self.forget(&request);
+            self.forget(peer, &request);
         }
         for target in session.handles.into_values() {
             self.close(session.space.as_ref(), target);
@@ -369,8 +380,11 @@ impl LockTable {
     }
 
     /// A request that is over, as far as counts are concerned.
-    fn forget(&mut self, request: &RequestRecord) {
+    fn forget(&mut self, peer: u32, request: &RequestRecord) {
         let Some(id) = request.lock else { return };
+        if let Some(grant) = request.retained {
+            self.retained_is_over(peer, request.id, id, grant);
+        }
         let held = matches!(request.stage, Stage::Held { .. });
         let upgrades = request.upgrades.is_some();
         self.directory.close_after(id, |lock| {
@@ -422,9 +436,12 @@ impl LockTable {
             self.totals.busy += 1;
             return self.say(peer, &Response::Busy { id });
         }
+        let tries = !wait && self.waits_for_word(lock, units.mode);
+        let wait = wait || tries;
         let queued = self.is_recovering();
         let stage = if queued && !self.rules.grants_early { Stage::HeldBack } else { Stage::Waiting };
-        let request = RequestRecord::new(id, Some(lock), units, self.now, stage, queued);
+        let mut request = RequestRecord::new(id, Some(lock), units, self.now, stage, queued);
+        request.tries = tries;
         let asked = self.request_for(&request, lock, wait);
         if self.session(peer).is_some_and(|session| session.has_slot_of(id)) {
             // The other request may come to nothing.
@@ -436,6 +453,9 @@ impl LockTable {
         }
         self.directory.use_again(lock).now.asked();
         self.totals.now.asked();
+        if tries {
+            self.note_try(peer, id);
+        }
         if let Some(held_back) = &mut self.held_back
             && !self.rules.grants_early
         {
@@ -456,7 +476,7 @@ impl LockTable {
         }
         self.note_end(peer, id);
         let Some(request) = self.session(peer).and_then(|session| session.take(id)) else { return false };
-        self.forget(&request);
+        self.forget(peer, &request);
         let held = match &request.stage {
             Stage::Exported(held) => held.is_held(),
             stage => matches!(stage, Stage::Held { .. }),
@@ -524,15 +544,25 @@ impl LockTable {
         (request.stage, request.since) = (Stage::Held { token }, now);
         let (id, lock) = (request.id, request.lock.expect("the combiner decides about the server's own"));
         let (shared, queued) = (request.units.mode == Mode::Shared, request.queued);
-        let lock = self.directory.lock_mut(lock);
-        lock.now.granted();
-        lock.grants += 1;
+        let seen = self.directory.lock_mut(lock);
+        seen.now.granted();
+        seen.grants += 1;
         self.totals.grant(shared, waited);
         if queued {
-            lock.contended += 1;
-            lock.waited += waited;
+            seen.contended += 1;
+            seen.waited += waited;
         }
-        session.say(&Response::Granted { id, token });
+        if session.retains {
+            let response = match self.retain(peer, place, lock) {
+                Some((first, count)) => Response::Retained { id, token, first, count },
+                None => Response::Granted { id, token },
+            };
+            if let Some(session) = self.session(peer) {
+                session.say(&response);
+            }
+        } else {
+            session.say(&Response::Granted { id, token });
+        }
         self.note("granted", peer, place);
     }
 
@@ -541,7 +571,7 @@ impl LockTable {
         let Some(session) = self.session(peer) else { return };
         let Some(request) = session.slots.get_mut(place as usize).and_then(Option::take) else { return };
         session.say(&answer(request.id));
-        self.forget(&request);
+        self.forget(peer, &request);
     }
 }
 

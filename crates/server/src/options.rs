@@ -31,6 +31,8 @@ pub struct ServerOptions {
     pub(super) lends: Vec<String>,
     pub(super) threads: Option<usize>,
     pub(super) record: Option<PathBuf>,
+    pub(super) retain: bool,
+    pub(super) retain_off_in: Vec<Vec<u8>>,
     #[cfg(feature = "rdma")]
     pub(super) rdma: Option<rdma::Side>,
 }
@@ -53,6 +55,8 @@ impl Default for ServerOptions {
             lends: Vec::new(),
             threads: None,
             record: None,
+            retain: true,
+            retain_off_in: Vec::new(),
             #[cfg(feature = "rdma")]
             rdma: None,
         }
@@ -195,6 +199,29 @@ impl ServerOptions {
     /// ```
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.clamp(1, MAX_THREADS));
+        self
+    }
+
+    /// Whether locks may stay with the client that used them last until somebody else wants them: they may, unless told
+    /// otherwise. Clients can decline, too.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().retain(false);
+    /// ```
+    pub fn retain(mut self, retain: bool) -> Self {
+        self.retain = retain;
+        self
+    }
+
+    /// The locks of the server's own space `space` do not stay with clients. It can be called several times.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().retain_off_in("stock");
+    /// ```
+    pub fn retain_off_in(mut self, space: impl Into<Vec<u8>>) -> Self {
+        self.retain_off_in.push(space.into());
         self
     }
 

@@ -86,6 +86,9 @@ pub(super) struct Totals {
     pub(super) downgrades: u64,
     pub(super) parts: u64,
     pub(super) exported_grants: u64,
+    /// Grants that stay with their clients now; and recalls of such.
+    pub(super) retained: u64,
+    pub(super) recalls: u64,
     /// Batches of the combiner, and the requests in them.
     pub(super) passes: u64,
     pub(super) messages: u64,
@@ -135,7 +138,12 @@ impl Totals {
                 "Clients that are connected or within their grace period.",
                 self.sessions,
             ),
-            ("lockwright_locks_held", "Grants that are held now.", self.now.holders),
+            (
+                "lockwright_locks_held",
+                "Grants that are held now, but for those that stay with their clients.",
+                self.now.holders - self.retained,
+            ),
+            ("lockwright_locks_retained", "Grants that stay with their clients now.", self.retained),
             ("lockwright_lock_waiters", "Requests that wait now.", self.now.waiters),
             ("lockwright_names", "Names of locks in use.", names as u64),
             ("lockwright_spaces", "Spaces that live in this server.", spaces as u64),
@@ -161,6 +169,11 @@ impl Totals {
             ("lockwright_busy_total", "Tries that found the lock busy.", self.busy),
             ("lockwright_refused_total", "Requests refused as nonsense or too much.", self.refused),
             ("lockwright_broken_total", "Locks broken by administrators.", self.broken),
+            (
+                "lockwright_recalls_total",
+                "Grants that were wanted back from clients they stayed with.",
+                self.recalls,
+            ),
             ("lockwright_lost_total", "Grants taken away, or claimed in vain.", self.lost),
             (
                 "lockwright_exported_grants_total",

@@ -104,6 +104,7 @@ const fn state(entry: &Entry) -> &'static str {
     match (entry.state, entry.alive) {
         (EntryState::Held, true) => "held",
         (EntryState::Held, false) => "held by the dead",
+        (EntryState::Retained, _) => "retained",
         (EntryState::Waiting, true) => "waiting",
         (EntryState::Waiting, false) => "waiting, dead",
         _ => "releasing",
@@ -133,6 +134,7 @@ fn to_json(entry: &Entry) -> serde_json::Value {
         "lock": entry.name.to_text(),
         "state": match entry.state {
             EntryState::Held => "held",
+            EntryState::Retained => "retained",
             EntryState::Waiting => "waiting",
             _ => "releasing",
         },

@@ -102,6 +102,8 @@ impl Entry {
 pub enum EntryState {
     /// It holds it.
     Held,
+    /// It was granted to it, and stays there until somebody else wants it: whether it is in use, only the client knows.
+    Retained,
     /// It waits for it, or gave up and has not been served yet.
     Waiting,
 }
@@ -116,6 +118,8 @@ pub struct Heat {
     pub ranges: bool,
     /// How many hold it now.
     pub holders: u64,
+    /// With how many clients it stays until somebody else wants it.
+    pub retained: u64,
     /// How many wait for it now.
     pub waiters: u64,
     /// Grants so far.
@@ -340,7 +344,8 @@ impl Inspector {
 impl Heat {
     #[doc(hidden)]
     pub fn none(name: LockName, ranges: bool) -> Self {
-        Self { name, ranges, holders: 0, waiters: 0, grants: 0, contended: 0, waited: Duration::ZERO }
+        let (holders, retained, waiters, grants, contended) = (0, 0, 0, 0, 0);
+        Self { name, ranges, holders, retained, waiters, grants, contended, waited: Duration::ZERO }
     }
 
     /// What can be seen of locks by who holds them and waits for them.
@@ -356,6 +361,7 @@ impl Heat {
             match entry.state {
                 EntryState::Waiting => last.waiters += 1,
                 EntryState::Held => last.holders += 1,
+                EntryState::Retained => last.retained += 1,
             }
         }
         heat.sort_by_key(|heat| std::cmp::Reverse(heat.waiters));

@@ -37,10 +37,18 @@ pub(super) struct Session {
 pub(super) enum Stage {
     Idle,
     Wanted,
-    Granted { token: u64 },
+    Granted {
+        token: u64,
+    },
     /// In which session.
-    Held { token: u64, key: u128 },
-    Claimed { token: u64, key: u128 },
+    Held {
+        token: u64,
+        key: u128,
+    },
+    Claimed {
+        token: u64,
+        key: u128,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -207,7 +215,8 @@ impl Client {
     pub(super) fn hash_into<H: std::hash::Hasher>(&self, state: &mut H) {
         use std::hash::Hash;
         let from = |time: Duration| self.clock.saturating_sub(time).min(TTL + LEASE);
-        (self.life, self.unaware, self.belief.counted_from(self.clock, LEASE), self.last, self.sessions).hash(state);
+        (self.life, self.unaware, self.belief.counted_from(self.clock, LEASE), self.last, self.sessions)
+            .hash(state);
         (self.probing, self.stage, self.done).hash(state);
         if let Some(session) = &self.session {
             (session.server, session.epoch, session.key).hash(state);

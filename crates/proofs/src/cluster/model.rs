@@ -204,10 +204,7 @@ impl Model for Cluster {
     }
 
     fn is_progress(&self, step: &Step) -> bool {
-        !matches!(
-            step,
-            Step::Pauses(_) | Step::Crashes(_) | Step::Dies(_) | Step::Sleeps(_) | Step::Moves(_)
-        )
+        !matches!(step, Step::Pauses(_) | Step::Crashes(_) | Step::Dies(_) | Step::Sleeps(_) | Step::Moves(_))
     }
 }
 

@@ -67,6 +67,7 @@ impl LockTable {
             Err(why) => return self.unchanged(peer, id, why),
         };
         let (recovering, now) = (self.is_recovering(), self.now);
+        self.is_changed(peer, id);
         let Some(request) = self.request(peer, id) else { return };
         if request.change.is_some() {
             return self.unchanged(peer, id, why_not(Refusal::StillWaiting));
@@ -94,6 +95,7 @@ impl LockTable {
             Ok(held) => held,
             Err(why) => return self.unchanged(peer, id, why),
         };
+        self.is_changed(peer, id);
         let Some(request) = self.request(peer, id) else { return };
         match request.change {
             // It was not even asked for.
@@ -192,6 +194,7 @@ impl LockTable {
         let Some(request) = self.at(peer, place) else { return };
         let waited = now - request.upgrades.unwrap_or(now);
         (request.change, request.upgrades, request.kept) = (None, None, None);
+        request.block = None;
         (request.stage, request.units.mode) = (Stage::Held { token }, Mode::Exclusive);
         let (id, lock, queued) = (request.id, request.lock, request.queued);
         self.counts(lock).for_each(|now| now.ended(false));
@@ -237,8 +240,12 @@ impl LockTable {
             return false;
         };
         request.change = None;
-        let id = request.id;
+        let (id, lock) = (request.id, request.lock);
         self.waits_no_more(peer, place);
+        if let (DenyReason::Busy, Some(lock)) = (why, lock) {
+            // Readers who only keep it are not in the way of the next one.
+            self.recall_for(lock, Mode::Exclusive, Some((peer, id)));
+        }
         if let Some(session) = self.session(peer) {
             session.say(&Response::Unchanged { id, why: why.clone() });
         }

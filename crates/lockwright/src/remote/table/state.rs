@@ -1,6 +1,7 @@
 //! What the explorer compares: all of a table that decides about anything later, and neither times nor wakers.
 
 use super::{PendingRequest, Stage, Table};
+use crate::remote::retained::RetainedLock;
 use crate::wire::{RequestId, slot};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -13,7 +14,17 @@ impl Hash for Table {
         (self.origin, self.seq, &self.unacked, handles, self.next_handle, &self.slots).hash(state);
         (&self.free, self.next_id, self.claimed, &self.ended, self.seen, self.is_open).hash(state);
         (self.guest, self.guests, &self.fatal).hash(state);
+        let retained: BTreeMap<_, _> =
+            self.retained.iter().map(|(handle, lock)| (handle, fingerprint(lock))).collect();
+        (self.retains, retained, self.to_say.len()).hash(state);
     }
+}
+
+/// What stays here of one lock, as a number.
+fn fingerprint(lock: &RetainedLock) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    lock.lock().retention.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Table {
@@ -38,7 +49,9 @@ impl Table {
     pub fn is_settled(&self, id: RequestId) -> bool {
         let request = self.slots.get(slot(id) as usize).and_then(Option::as_ref);
         request.is_some_and(|request| {
-            request.id == id && matches!(request.stage, Stage::Granted { .. } | Stage::Failed(_))
+            let settled = matches!(request.stage, Stage::Granted { .. } | Stage::Failed(_))
+                || matches!(request.stage, Stage::Retained { .. } | Stage::Local(_));
+            request.id == id && settled
         })
     }
 }
@@ -49,6 +62,8 @@ impl Hash for PendingRequest {
         match &self.stage {
             Stage::Wanted { wait } => wait.hash(state),
             Stage::Granted { token } => token.hash(state),
+            Stage::Retained { token, first, count } => (token, first, count).hash(state),
+            Stage::Local(granted) => granted.hash(state),
             Stage::Held { token, origin } | Stage::Claimed { token, origin } => (token, origin).hash(state),
             Stage::Unlocked { held } => held.hash(state),
             Stage::Looking { bytes } | Stage::Looked { bytes } => bytes.hash(state),
