@@ -27,6 +27,7 @@
 #![cfg(target_os = "linux")]
 
 mod bare;
+mod combining;
 #[cfg(test)]
 mod crossing_tests;
 mod directory;
