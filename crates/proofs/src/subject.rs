@@ -101,11 +101,16 @@ impl Subject {
     }
 
     /// Several servers on one etcd.
-    fn cluster(info: Info, mutant: Option<Mutant>, rules: lockwright_cluster::Rules) -> Self {
+    fn cluster(
+        info: Info,
+        mutant: Option<Mutant>,
+        rules: lockwright_cluster::Rules,
+        only: Option<&str>,
+    ) -> Self {
         Self {
             info,
             mutant,
-            cases: cluster::describe(),
+            cases: cluster::describe(only),
             simulate: None,
             can_tune: |_| false,
             refuses_crash: |_| Some("its cases say themselves who is killed"),
@@ -196,7 +201,7 @@ impl Subject {
             Explore::Protocol(explore) => explore(case, options),
             #[cfg(target_os = "linux")]
             Explore::Served(rules, client) => served::explore_case(case, rules, client, options),
-            Explore::Cluster(rules) => cluster::explore_case(case, rules, options),
+            Explore::Cluster(rules) => cluster::explore_case(self.cases[case].name, rules, options),
         }
     }
 }
@@ -213,9 +218,9 @@ pub fn all() -> Vec<Subject> {
             .map(|(info, mutant, rules, client)| Subject::served(*info, Some(*mutant), *rules, *client));
         collect.0.extend(std::iter::once(shipped).chain(broken));
     }
-    collect.0.push(Subject::cluster(cluster::INFO, None, lockwright_cluster::Rules::default()));
+    collect.0.push(Subject::cluster(cluster::INFO, None, lockwright_cluster::Rules::default(), None));
     let broken = cluster::BROKEN.iter();
-    collect.0.extend(broken.map(|(info, mutant, rules)| Subject::cluster(*info, Some(*mutant), *rules)));
+    collect.0.extend(broken.map(|(info, mutant, rules, case)| Subject::cluster(*info, Some(*mutant), *rules, Some(case))));
     collect.0.sort_by_key(|subject| subject.mutant.is_some());
     collect.0
 }
