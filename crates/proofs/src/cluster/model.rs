@@ -306,7 +306,7 @@ impl Cluster {
                     if !server.is_in_the_way(key) {
                         continue;
                     }
-                    if client.life != client::Life::Runs || client.unaware || !is_its && !holds {
+                    if client.life != client::Life::Runs || !is_its && (client.unaware || !holds) {
                         steps.push(Step::Evicts(s, key));
                     }
                 }
@@ -332,7 +332,11 @@ impl Cluster {
             client::Life::Asleep => return steps.push(Step::Wakes(c)),
             client::Life::Runs => {}
         }
+        // Where a server is slow, and not dead, the second client comes when something is wrong already.
+        let is_slow = self.faults.pauses + self.faults.cuts > 0;
+        let is_early = c == 1 && is_slow && state.left == self.faults && state.client(0).done < 2;
         match (client.stage, client.done) {
+            (Stage::Idle, 0) if is_early => {}
             (Stage::Idle, 0) | (Stage::Held { .. }, _) => steps.push(Step::Acts(c)),
             _ => {}
         }
