@@ -150,7 +150,9 @@ impl ShardMap {
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let head: Vec<_> = lines.next()?.split(' ').collect();
-        let ["cluster", name, "id", id, "shards", shards, "revision", revision] = head[..] else { return None };
+        let ["cluster", name, "id", id, "shards", shards, "revision", revision] = head[..] else {
+            return None;
+        };
         let mut map = Self {
             name: name.to_owned(),
             id: u128::from_str_radix(id, 16).ok()?,

@@ -141,16 +141,32 @@ impl Taking {
         now: Duration,
         wait: Duration,
     ) -> Shard {
+<<<<<<< HEAD
         let Self { keys, number, owner, changed, tokens, block, promised, rules } = self;
         let registry: Vec<_> =
             sessions.into_iter().map(|session| Entry { session, awaited: true }).collect();
+=======
+        let Self { keys, number, owner, changed, tokens, block, rules } = self;
+        let registry: Vec<_> = sessions.into_iter().map(|session| Entry { session, awaited: true }).collect();
+>>>>>>> main
         let is_open = registry.is_empty() || rules.opens_early;
         let phase = if is_open { Phase::Open } else { Phase::Recovering { until: now + promised + wait } };
         let changed = changed.unwrap_or(revision);
         let (first_token, tokens_below) = tokens;
         let reserving = None;
         Shard {
-            keys, number, owner, changed, first_token, tokens_below, reserving, block, broken, registry, phase, rules,
+            keys,
+            number,
+            owner,
+            changed,
+            first_token,
+            tokens_below,
+            reserving,
+            block,
+            broken,
+            registry,
+            phase,
+            rules,
         }
     }
 }
@@ -292,7 +308,8 @@ impl Shard {
     pub fn register(&self, key: SessionKey, before: Option<SessionKey>) -> Txn {
         let (entry, then) = self.registration(key, before);
         let put = Op::Put(self.keys.session(self.number, key), entry.text());
-        let replaced = then.map(|at| Op::Delete(self.keys.session(self.number, self.registry[at].session.key)));
+        let replaced =
+            then.map(|at| Op::Delete(self.keys.session(self.number, self.registry[at].session.key)));
         self.owned(std::iter::once(put).chain(replaced).collect())
     }
 

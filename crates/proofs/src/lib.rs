@@ -13,6 +13,8 @@ pub mod holders;
 mod mutants;
 mod qplock;
 #[cfg(target_os = "linux")]
+pub mod retained;
+#[cfg(target_os = "linux")]
 pub mod served;
 mod shiftlock;
 pub mod subject;

@@ -4,12 +4,12 @@
 //! or an experiment can pick one by name. Nothing in this file names a protocol.
 
 use crate::catalog::{self, Mutant, Visitor};
-#[cfg(target_os = "linux")]
-use crate::served::cases as served;
 use crate::cluster::cases as cluster;
 use crate::{Case, Proof};
 #[cfg(target_os = "linux")]
-use lockwright::internal::TableRules;
+use crate::{retained::cases as retained, served::cases as served};
+#[cfg(target_os = "linux")]
+use lockwright::internal::{RetentionRules, TableRules};
 use lockwright_locks::Info;
 #[cfg(target_os = "linux")]
 use lockwright_server::MachineRules;
@@ -46,6 +46,9 @@ enum Explore {
     Served(MachineRules, TableRules),
     /// Several servers on one etcd, shipped or broken.
     Cluster(lockwright_cluster::Rules),
+    /// Locks that stay with their clients; broken, or with tokens given out twice.
+    #[cfg(target_os = "linux")]
+    Retained(RetentionRules, bool),
 }
 
 /// [`run_with`] for one protocol: its default tunables, but for those given.
@@ -116,6 +119,13 @@ impl Subject {
             refuses_crash: |_| Some("its cases say themselves who is killed"),
             explore: Explore::Cluster(rules),
         }
+    }
+
+    /// Locks that stay with their clients.
+    #[cfg(target_os = "linux")]
+    fn retained(info: Info, mutant: Option<Mutant>, rules: RetentionRules, reuses_tokens: bool) -> Self {
+        let served = Self::served(info, mutant, MachineRules::default(), TableRules::default());
+        Self { cases: retained::describe(), explore: Explore::Retained(rules, reuses_tokens), ..served }
     }
 
     /// To be explored and simulated.
@@ -202,6 +212,8 @@ impl Subject {
             #[cfg(target_os = "linux")]
             Explore::Served(rules, client) => served::explore_case(case, rules, client, options),
             Explore::Cluster(rules) => cluster::explore_case(self.cases[case].name, rules, options),
+            #[cfg(target_os = "linux")]
+            Explore::Retained(rules, reuses) => retained::explore_case(case, rules, reuses, options),
         }
     }
 }
@@ -216,6 +228,11 @@ pub fn all() -> Vec<Subject> {
         let broken = served::BROKEN.iter();
         let broken = broken
             .map(|(info, mutant, rules, client)| Subject::served(*info, Some(*mutant), *rules, *client));
+        collect.0.extend(std::iter::once(shipped).chain(broken));
+        let shipped = Subject::retained(retained::INFO, None, retained::SHIPPED, false);
+        let broken = retained::BROKEN.iter();
+        let broken = broken
+            .map(|(info, mutant, rules, reuses)| Subject::retained(*info, Some(*mutant), *rules, *reuses));
         collect.0.extend(std::iter::once(shipped).chain(broken));
     }
     collect.0.push(Subject::cluster(cluster::INFO, None, lockwright_cluster::Rules::default(), None));

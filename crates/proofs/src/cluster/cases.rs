@@ -33,7 +33,14 @@ pub(crate) const INFO: Info = Info {
     name: "cluster",
     summary: "two servers, their leases in etcd, and clients that follow the owner of their shard",
     source: "this project",
-    offers: Offers { shared: false, ranges: false, tokens: true, tries: false, timeouts: false, recovery: true },
+    offers: Offers {
+        shared: false,
+        ranges: false,
+        tokens: true,
+        tries: false,
+        timeouts: false,
+        recovery: true,
+    },
 };
 
 /// Everything about one that is broken.
