@@ -14,11 +14,9 @@ const NONE: Faults = Faults { crashes: 0, pauses: 0, cuts: 0, moves: 0, deaths: 
 /// A case: its name, what goes wrong.
 type Case = (&'static str, &'static str, Faults);
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 5] = [
     ("healthy", "two writers, two servers, clocks of different rates", NONE),
     ("crash", "the same, and a server is killed", Faults { crashes: 1, ..NONE }),
-    ("pause", "the same, and a server is paused past its lease", Faults { pauses: 1, ..NONE }),
-    ("cut", "the same, and a server is cut off from etcd", Faults { cuts: 1, ..NONE }),
     ("move", "the same, and the shard is handed to the other server", Faults { moves: 1, ..NONE }),
     ("death", "the same, and a client is killed", Faults { deaths: 1, ..NONE }),
     (
@@ -66,21 +64,7 @@ const fn broken(name: &'static str, caught_by: Checker, why: &'static str, rules
 }
 
 /// All that are broken.
-pub(crate) const BROKEN: [Broken; 10] = [
-    broken(
-        "cluster-no-margin",
-        Checker::Exclusion,
-        "a server counts on its whole lease, though its clock may be slow",
-        Rules { no_margin: true, ..SHIPPED },
-        "pause",
-    ),
-    broken(
-        "cluster-counts-from-answer",
-        Checker::Exclusion,
-        "a server's certainty counts from when the answer to its renewal came",
-        Rules { counts_from_answer: true, ..SHIPPED },
-        "pause",
-    ),
+pub(crate) const BROKEN: [Broken; 5] = [
     broken(
         "cluster-opens-early",
         Checker::Exclusion,
@@ -96,13 +80,6 @@ pub(crate) const BROKEN: [Broken; 10] = [
         "crash",
     ),
     broken(
-        "cluster-owner-uncompared",
-        Checker::Exclusion,
-        "transactions do not compare who owns the shard",
-        Rules { owner_uncompared: true, ..SHIPPED },
-        "cut",
-    ),
-    broken(
         "cluster-dead-sessions-claim",
         Checker::Exclusion,
         "a claim of a session is accepted that the old owner had evicted",
@@ -115,20 +92,6 @@ pub(crate) const BROKEN: [Broken; 10] = [
         "a session is granted a lock before it is registered, and the next owner does not wait for it",
         Rules { grants_unregistered: true, ..SHIPPED },
         "crash",
-    ),
-    broken(
-        "cluster-answers-uncertain",
-        Checker::Exclusion,
-        "a server answers probes that is not certain of its lease any more",
-        Rules { answers_uncertain: true, ..SHIPPED },
-        "pause",
-    ),
-    broken(
-        "cluster-believes-all",
-        Checker::Exclusion,
-        "a client believes the late grant of a server that was paused",
-        Rules { believes_all: true, ..SHIPPED },
-        "pause",
     ),
     broken(
         "cluster-promise-forgotten",
