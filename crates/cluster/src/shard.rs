@@ -141,14 +141,8 @@ impl Taking {
         now: Duration,
         wait: Duration,
     ) -> Shard {
-<<<<<<< HEAD
         let Self { keys, number, owner, changed, tokens, block, promised, rules } = self;
-        let registry: Vec<_> =
-            sessions.into_iter().map(|session| Entry { session, awaited: true }).collect();
-=======
-        let Self { keys, number, owner, changed, tokens, block, rules } = self;
         let registry: Vec<_> = sessions.into_iter().map(|session| Entry { session, awaited: true }).collect();
->>>>>>> main
         let is_open = registry.is_empty() || rules.opens_early;
         let phase = if is_open { Phase::Open } else { Phase::Recovering { until: now + promised + wait } };
         let changed = changed.unwrap_or(revision);

@@ -237,7 +237,9 @@ pub fn all() -> Vec<Subject> {
     }
     collect.0.push(Subject::cluster(cluster::INFO, None, lockwright_cluster::Rules::default(), None));
     let broken = cluster::BROKEN.iter();
-    collect.0.extend(broken.map(|(info, mutant, rules, case)| Subject::cluster(*info, Some(*mutant), *rules, Some(case))));
+    collect.0.extend(
+        broken.map(|(info, mutant, rules, case)| Subject::cluster(*info, Some(*mutant), *rules, Some(case))),
+    );
     collect.0.sort_by_key(|subject| subject.mutant.is_some());
     collect.0
 }

@@ -89,8 +89,8 @@ impl Connection {
         let length = line.split(';').next().and_then(|length| usize::from_str_radix(length.trim(), 16).ok());
         let length = length.ok_or_else(|| malformed("a chunk has no length"))?;
         self.read(body, length).await?;
-        // The end of the chunk, and of the trailers, which are none.
-        self.line().await?;
+        // The end of the chunk; behind the last one there are trailers before it.
+        while !self.line().await?.is_empty() {}
         Ok(length > 0)
     }
 }

@@ -102,7 +102,8 @@ impl Etcd {
         if self.token.is_none()
             && let Some((name, password)) = self.options.user.clone()
         {
-            let answer = self.exchange("/v3/auth/authenticate", &json!({ "name": name, "password": password }));
+            let answer =
+                self.exchange("/v3/auth/authenticate", &json!({ "name": name, "password": password }));
             self.token = answer.await?["token"].as_str().map(str::to_owned);
         }
         let answer = self.exchange(path, body).await;
@@ -128,20 +129,24 @@ impl Etcd {
             let what = format!("status {status}, {:?}", text.chars().take(80).collect::<String>());
             EtcdError::Foreign { endpoint: endpoint.clone(), what }
         };
-        let answer: Value = serde_json::from_str(text.lines().next().unwrap_or_default()).map_err(|_| foreign())?;
+        let answer: Value =
+            serde_json::from_str(text.lines().next().unwrap_or_default()).map_err(|_| foreign())?;
         self.connection = Some(connection);
-        if status == 200 {
+        let error = &answer["error"];
+        if status == 200 && error.is_null() {
             return Ok(answer);
         }
-        let Some(why) = answer["error"].as_str().or_else(|| answer["message"].as_str()) else {
-            return Err(foreign());
-        };
-        let denied = status == 401 || ["auth", "permission", "user name"].iter().any(|word| why.contains(word));
-        let unavailable = status == 503 || why.contains("no leader") || why.contains("leader changed") || why.contains("timed out");
-        Err(match (denied, unavailable) {
-            (true, _) => EtcdError::Denied(why.to_owned()),
-            (_, true) => EtcdError::Unreachable(why.to_owned()),
-            _ => EtcdError::Refused(why.to_owned()),
+        // In a stream the error is an object, and the status was said before.
+        let Some(why) = error.as_str().or_else(|| error["message"].as_str()) else { return Err(foreign()) };
+        let says = |words: &[&str]| words.iter().any(|word| why.contains(word));
+        Err(if status == 401 || says(&["auth", "permission", "user name"]) {
+            EtcdError::Denied(why.to_owned())
+        } else if status == 503
+            || says(&["no leader", "leader changed", "not leader", "timed out", "unavailable"])
+        {
+            EtcdError::Unreachable(why.to_owned())
+        } else {
+            EtcdError::Refused(why.to_owned())
         })
     }
 
@@ -198,9 +203,7 @@ impl Etcd {
                 }
             })
             .collect();
-        let put = |of: &str, value: &str, lease: LeaseId| {
-            json!({ "request_put": { "key": key(of), "value": key(value), "lease": lease.to_string() } })
-        };
+        let put = |of: &str, value: &str, lease: LeaseId| json!({ "request_put": { "key": key(of), "value": key(value), "lease": lease.to_string() } });
         let success: Vec<_> = txn
             .then
             .iter()
@@ -224,7 +227,8 @@ impl Etcd {
     /// # Errors
     /// If it cannot be asked.
     pub async fn grant(&mut self, ttl: Duration) -> Result<(LeaseId, Duration), EtcdError> {
-        let answer = self.post("/v3/lease/grant", &json!({ "TTL": ttl.as_secs().max(1).to_string() })).await?;
+        let answer =
+            self.post("/v3/lease/grant", &json!({ "TTL": ttl.as_secs().max(1).to_string() })).await?;
         Ok((Self::number(&answer["ID"]), seconds(&answer["TTL"])))
     }
 

@@ -223,18 +223,11 @@ impl Client {
     /// As it looks when times are counted from now.
     pub(super) fn hash_into<H: std::hash::Hasher>(&self, state: &mut H) {
         use std::hash::Hash;
-<<<<<<< HEAD
         let from = |time: Duration| self.clock.saturating_sub(time).min(TTL);
         (self.life, self.unaware, self.last, self.sessions, self.probing, self.stage, self.done).hash(state);
         if self.done < 2 {
             self.belief.counted_from(self.clock, LEASE).hash(state);
         }
-=======
-        let from = |time: Duration| self.clock.saturating_sub(time).min(TTL + LEASE);
-        (self.life, self.unaware, self.belief.counted_from(self.clock, LEASE), self.last, self.sessions)
-            .hash(state);
-        (self.probing, self.stage, self.done).hash(state);
->>>>>>> main
         if let Some(session) = &self.session {
             (session.server, session.epoch, session.key).hash(state);
             for ask in &session.to_server {

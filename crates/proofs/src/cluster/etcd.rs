@@ -35,7 +35,8 @@ pub(super) fn keys() -> Keys {
 
 impl Etcd {
     pub(super) fn new() -> Self {
-        let mut etcd = Self { revision: 0, values: BTreeMap::new(), leases: [None; 2], map: ShardMap::default() };
+        let mut etcd =
+            Self { revision: 0, values: BTreeMap::new(), leases: [None; 2], map: ShardMap::default() };
         let config = vec![Op::Put(keys().config(), ShardMap::config(1, 1))];
         etcd.apply(0, &Txn { when: Vec::new(), then: config });
         etcd

@@ -227,7 +227,12 @@ impl Model for Cluster {
     fn is_progress(&self, step: &Step) -> bool {
         !matches!(
             step,
-            Step::Pauses(_) | Step::Crashes(_) | Step::Dies(_) | Step::Sleeps(_) | Step::Moves(_) | Step::Cuts(_)
+            Step::Pauses(_)
+                | Step::Crashes(_)
+                | Step::Dies(_)
+                | Step::Sleeps(_)
+                | Step::Moves(_)
+                | Step::Cuts(_)
         )
     }
 }
@@ -535,10 +540,14 @@ impl Cluster {
         if state.is_past(c) {
             state.client_mut(c).leave();
         }
-        let (client, epoch) = (state.client(c), |s: usize| state.server(s).shard.as_ref().map(|shard| shard.epoch()));
+        let (client, epoch) =
+            (state.client(c), |s: usize| state.server(s).shard.as_ref().map(|shard| shard.epoch()));
         let newest = if epoch(1) > epoch(0) { 1 } else { 0 };
         let is_wanted = client.session.is_none() && client.stage != Stage::Idle;
-        if is_wanted && epoch(newest) >= Some(client.last.0.max(1)) && state.server(newest).life == server::Life::Runs {
+        if is_wanted
+            && epoch(newest) >= Some(client.last.0.max(1))
+            && state.server(newest).life == server::Life::Runs
+        {
             self.apply(state, &Step::Connects(c, newest));
         }
     }

@@ -329,7 +329,15 @@ impl Server {
 
     /// As it looks when times are counted from now.
     pub(super) fn hash_into<H: Hasher>(&self, state: &mut H) {
-        (self.life, self.is_prompt, self.is_cut, self.id, self.ownership.counted_from(self.clock), &self.request).hash(state);
+        (
+            self.life,
+            self.is_prompt,
+            self.is_cut,
+            self.id,
+            self.ownership.counted_from(self.clock),
+            &self.request,
+        )
+            .hash(state);
         self.renewal.map(|(sent, renewed)| (self.clock.saturating_sub(sent).min(TTL), renewed)).hash(state);
         self.shard.as_ref().map(|shard| shard.counted_from(self.clock)).hash(state);
         (self.holder, &self.queue, self.next_token).hash(state);
