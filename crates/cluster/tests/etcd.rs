@@ -1,6 +1,6 @@
 //! The client of etcd and the transactions of a shard, on three real etcds. Needs the program `etcd`, and says so.
 
-use lockwright_cluster::etcd::{Etcd, EtcdError, EtcdOptions};
+use lockwright_cluster::etcd::{Etcd, EtcdError, EtcdOptions, Tls};
 use lockwright_cluster::keys::{Keys, Registered};
 use lockwright_cluster::map::ShardMap;
 use lockwright_cluster::plan;
@@ -26,6 +26,11 @@ struct Members {
 impl Members {
     /// `None`, and a line that says so, where there is no etcd.
     fn start(of: &str) -> Option<Self> {
+        Self::start_with(of, None)
+    }
+
+    /// The same, with a certificate and a key, PEM, for clients.
+    fn start_with(of: &str, tls: Option<(&str, &str)>) -> Option<Self> {
         let version = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
         if !version.is_ok_and(|status| status.success()) {
             println!("skipped: there is no program `etcd` (apt-get install etcd-server)");
@@ -38,9 +43,16 @@ impl Members {
         let ports: Vec<_> = ports.iter().map(|port| port.local_addr().expect("bound").port()).collect();
         let peer = |at: usize| format!("http://127.0.0.1:{}", ports[3 + at]);
         let all: Vec<_> = (0..3).map(|at| format!("m{at}={}", peer(at))).collect();
+        let files = tls.map(|(certificate, key)| {
+            let files = [folder.join("cert.pem"), folder.join("key.pem")];
+            std::fs::write(&files[0], certificate).expect("written");
+            std::fs::write(&files[1], key).expect("written");
+            files
+        });
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let start = |at: usize| {
             let (client, log) =
-                (format!("http://127.0.0.1:{}", ports[at]), folder.join(format!("m{at}.log")));
+                (format!("{scheme}://127.0.0.1:{}", ports[at]), folder.join(format!("m{at}.log")));
             let log = std::fs::File::create(log).expect("a log");
             let mut etcd = Command::new("etcd");
             etcd.args(["--name", &format!("m{at}"), "--initial-cluster-state", "new", "--unsafe-no-fsync"])
@@ -53,6 +65,9 @@ impl Members {
                 .stdin(Stdio::null())
                 .stdout(log.try_clone().expect("a log"))
                 .stderr(log);
+            if let Some([certificate, key]) = &files {
+                etcd.arg("--cert-file").arg(certificate).arg("--key-file").arg(key);
+            }
             etcd.spawn().expect("etcd starts")
         };
         let processes = (0..3).map(start).collect();
@@ -61,7 +76,7 @@ impl Members {
     }
 
     fn client(&self) -> Etcd {
-        Etcd::new(EtcdOptions { endpoints: self.endpoints.clone(), user: None })
+        Etcd::new(EtcdOptions { endpoints: self.endpoints.clone(), ..EtcdOptions::default() })
     }
 
     /// A client, when there is a leader.
@@ -226,7 +241,10 @@ fn what_is_no_etcd_is_named_in_one_line_and_who_is_not_there_too() {
     run(async {
         let ask = async |endpoint: &str| {
             let endpoints = vec![endpoint.to_owned()];
-            Etcd::new(EtcdOptions { endpoints, user: None }).range("/").await.expect_err("nobody is there")
+            Etcd::new(EtcdOptions { endpoints, ..EtcdOptions::default() })
+                .range("/")
+                .await
+                .expect_err("nobody is there")
         };
         let error = ask(&address).await;
         assert!(matches!(error, EtcdError::Foreign { .. }), "{error}");
@@ -253,7 +271,7 @@ fn an_etcd_with_users_wants_the_right_password() {
         assert!(etcdctl(&["user", "add", "root:sesame"]) && etcdctl(&["auth", "enable"]));
         let with = |user: Option<(&str, &str)>| {
             let user = user.map(|(name, password)| (name.to_owned(), password.to_owned()));
-            Etcd::new(EtcdOptions { endpoints: members.endpoints.clone(), user })
+            Etcd::new(EtcdOptions { endpoints: members.endpoints.clone(), user, tls: None })
         };
         let mut right = with(Some(("root", "sesame")));
         until("users are known everywhere", async || right.txn(&put("/a/x", "1"), 0).await.is_ok()).await;
@@ -261,5 +279,27 @@ fn an_etcd_with_users_wants_the_right_password() {
             let error = with(user).range("/a/").await.expect_err("it is refused");
             assert!(matches!(error, EtcdError::Denied(_)), "{error}");
         }
+    });
+}
+
+#[test]
+fn an_etcd_behind_tls_is_known_by_its_certificate_and_by_no_other() {
+    let certificate = || rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("made");
+    let (theirs, other) = (certificate(), certificate());
+    let (pem, key) = (theirs.cert.pem(), theirs.signing_key.serialize_pem());
+    let Some(members) = Members::start_with("tls", Some((&pem, &key))) else { return };
+    run(async {
+        let with = |roots: Option<&str>| {
+            let tls = roots.map(|roots| Tls::from_pem(roots.as_bytes(), None).expect("certificates"));
+            Etcd::new(EtcdOptions { endpoints: members.endpoints.clone(), user: None, tls })
+        };
+        let mut right = with(Some(&pem));
+        until("it answers", async || right.txn(&put("/a/x", "1"), 0).await.is_ok()).await;
+        for roots in [None, Some(other.cert.pem())] {
+            let error = with(roots.as_deref()).range("/a/").await.expect_err("it is not trusted");
+            let is_told = matches!(error, EtcdError::Unreachable(_) | EtcdError::Foreign { .. });
+            assert!(is_told && !error.to_string().contains('\n'), "{error}");
+        }
+        assert!(Tls::from_pem(b"nonsense", None).is_err());
     });
 }

@@ -1,8 +1,9 @@
 //! HTTP/1.1 as far as etcd's gateway needs it: POST, one request at a time on a connection that is kept, answers with a length
 //! or in chunks. Whatever else comes is an error, and answers are bounded.
 
+use super::tls::Tls;
 use std::io::{self, ErrorKind};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 /// The longest answer: a map of some ten thousand sessions.
@@ -10,18 +11,31 @@ const MAX_BODY: usize = 64 << 20;
 /// The longest line of a head.
 const MAX_LINE: u64 = 16 << 10;
 
+/// Plain, or encrypted.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
 /// See the module.
-#[derive(Debug)]
-pub(super) struct Connection(BufReader<TcpStream>);
+pub(super) struct Connection(BufReader<Box<dyn Stream>>);
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connection(…)")
+    }
+}
 
 fn malformed(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.to_owned())
 }
 
 impl Connection {
-    pub(super) async fn open(endpoint: &str) -> io::Result<Self> {
+    pub(super) async fn open(endpoint: &str, tls: Option<&Tls>) -> io::Result<Self> {
         let stream = TcpStream::connect(endpoint).await?;
         stream.set_nodelay(true)?;
+        let stream: Box<dyn Stream> = match tls {
+            Some(tls) => Box::new(tls.connect(endpoint, stream).await?),
+            None => Box::new(stream),
+        };
         Ok(Self(BufReader::new(stream)))
     }
 

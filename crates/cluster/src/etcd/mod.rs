@@ -6,12 +6,16 @@
 //! | this | what is asked |
 //! | `http` | requests and answers on one connection |
 //! | `base64` | keys and values |
+//! | `tls` | connections that are encrypted |
 //!
 //! One request is on its way at a time. An endpoint that does not answer in time is left for the next one. A transaction
 //! whose answer is lost may have been done: whoever sent it reads what became of it.
 
 mod base64;
 mod http;
+mod tls;
+
+pub use tls::Tls;
 
 use crate::map::Item;
 use crate::txn::{Compare, Op, Outcome, Revision, Txn};
@@ -47,13 +51,15 @@ pub enum EtcdError {
     Refused(String),
 }
 
-/// How etcd is reached: `host:port` of its members, and a user.
+/// How etcd is reached: `host:port` of its members, a user, and by which certificates they are known.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
     /// The members.
     pub endpoints: Vec<String>,
     /// User and password.
     pub user: Option<(String, String)>,
+    /// Connections are encrypted.
+    pub tls: Option<Tls>,
 }
 
 /// See the module.
@@ -102,8 +108,8 @@ impl Etcd {
         if self.token.is_none()
             && let Some((name, password)) = self.options.user.clone()
         {
-            let answer =
-                self.exchange("/v3/auth/authenticate", &json!({ "name": name, "password": password }));
+            let body = json!({ "name": name, "password": password });
+            let answer = self.exchange("/v3/auth/authenticate", &body);
             self.token = answer.await?["token"].as_str().map(str::to_owned);
         }
         let answer = self.exchange(path, body).await;
@@ -121,7 +127,7 @@ impl Etcd {
         let unreachable = |error: std::io::Error| EtcdError::Unreachable(format!("{endpoint}: {error}"));
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => Connection::open(&endpoint).await.map_err(unreachable)?,
+            None => Connection::open(&endpoint, self.options.tls.as_ref()).await.map_err(unreachable)?,
         };
         let exchanged = connection.post(&endpoint, path, self.token.as_deref(), &body.to_string()).await;
         let (status, text) = exchanged.map_err(unreachable)?;
