@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long something may take that has to happen.
@@ -18,6 +19,8 @@ const NAME: &str = "test";
 
 /// Three members on ports of their own.
 struct Members {
+    /// One test at a time: three etcds are enough for a small machine.
+    _alone: MutexGuard<'static, ()>,
     processes: Vec<Child>,
     endpoints: Vec<String>,
     folder: PathBuf,
@@ -36,11 +39,11 @@ impl Members {
             println!("skipped: there is no program `etcd` (apt-get install etcd-server)");
             return None;
         }
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = std::env::temp_dir().join(format!("lockwright-etcd-{of}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        // All are taken before any is given back.
-        let ports: Vec<_> = (0..6).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
-        let ports: Vec<_> = ports.iter().map(|port| port.local_addr().expect("bound").port()).collect();
+        let ports = ports();
         let peer = |at: usize| format!("http://127.0.0.1:{}", ports[3 + at]);
         let all: Vec<_> = (0..3).map(|at| format!("m{at}={}", peer(at))).collect();
         let files = tls.map(|(certificate, key)| {
@@ -72,7 +75,7 @@ impl Members {
         };
         let processes = (0..3).map(start).collect();
         let endpoints = ports[..3].iter().map(|port| format!("127.0.0.1:{port}")).collect();
-        Some(Self { processes, endpoints, folder })
+        Some(Self { _alone: alone, processes, endpoints, folder })
     }
 
     fn client(&self) -> Etcd {
@@ -85,6 +88,13 @@ impl Members {
         until("there is a leader", async || etcd.range("/").await.is_ok()).await;
         etcd
     }
+}
+
+/// Six ports that are free, below those that the system gives to connections.
+fn ports() -> Vec<u16> {
+    let first = 10_000 + (std::process::id() % 20_000) as u16;
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (first..32_000).filter(is_free).take(6).collect()
 }
 
 impl Drop for Members {

@@ -119,14 +119,21 @@ impl State {
         }
     }
 
+    /// Whether the session of a client is still its server's.
+    fn has_server(&self, c: usize) -> bool {
+        self.client(c).session.as_ref().is_some_and(|session| {
+            let server = self.server(session.server);
+            server.shard.as_ref().is_some_and(|shard| shard.epoch() == session.epoch)
+                && server.has_session(session.key)
+                && server.life != server::Life::Dead
+        })
+    }
+
     /// Whether the session of a client is of no more use, as its connection or the map tells it.
     fn is_past(&self, c: usize) -> bool {
         let Some(session) = &self.client(c).session else { return false };
         let epoch = |s: usize| self.server(s).shard.as_ref().map(|shard| shard.epoch());
-        let is_there = epoch(session.server) == Some(session.epoch)
-            && self.server(session.server).has_session(session.key)
-            && self.server(session.server).life != server::Life::Dead;
-        !is_there || epoch(1 - session.server) > Some(session.epoch)
+        !self.has_server(c) || epoch(1 - session.server) > Some(session.epoch)
     }
 
     /// A lease that is renewed in time.
@@ -250,6 +257,11 @@ impl State {
 }
 
 impl Cluster {
+    /// Whether a server is slow, and not dead. Then the second client asks for the lock when that begins.
+    const fn is_slow(&self) -> bool {
+        self.faults.pauses + self.faults.cuts > 0
+    }
+
     fn steps_of_server(&self, state: &State, s: usize, steps: &mut Vec<Step>) {
         let server = state.server(s);
         let lease = state.etcd.leases[s];
@@ -317,11 +329,13 @@ impl Cluster {
                 }
             }
         }
-        // The owner, or whoever is about to be.
-        if server.shard.is_some() && state.left.pauses > 0 {
+        // The owner, while the first client wants something of it.
+        let is_asked = state.client(0).session.as_ref().is_some_and(|session| session.server == s)
+            && state.client(0).stage != Stage::Idle;
+        if is_asked && state.left.pauses > 0 {
             steps.push(Step::Pauses(s));
         }
-        if server.shard.is_some() && state.left.cuts > 0 {
+        if is_asked && state.left.cuts > 0 {
             steps.push(Step::Cuts(s));
         }
         // One of them has to be left.
@@ -337,9 +351,7 @@ impl Cluster {
             client::Life::Asleep => return steps.push(Step::Wakes(c)),
             client::Life::Runs => {}
         }
-        // Where a server is slow, and not dead, the second client comes when something is wrong already.
-        let is_slow = self.faults.pauses + self.faults.cuts > 0;
-        let is_early = c == 1 && is_slow && state.left == self.faults && state.client(0).done < 2;
+        let is_early = c == 1 && self.is_slow() && state.left == self.faults && state.client(0).done < 2;
         match (client.stage, client.done) {
             (Stage::Idle, 0) if is_early => {}
             (Stage::Idle, 0) | (Stage::Held { .. }, _) => steps.push(Step::Acts(c)),
@@ -351,7 +363,8 @@ impl Cluster {
             if client.cares_to_probe() {
                 steps.push(Step::Probes(c));
             }
-            if state.is_past(c) {
+            // Nobody tells it of the new owner before the slow one knows itself: what it hears late is the point.
+            if state.is_past(c) && (!self.is_slow() || !state.has_server(c)) {
                 steps.push(Step::Leaves(c));
             }
         } else if c == 0 && client.stage != Stage::Idle {
@@ -469,11 +482,13 @@ impl Cluster {
                 (server.life, server.is_prompt) = (server::Life::Paused, false);
                 // The answer to its last renewal has not come yet.
                 server.renewal = Some((server.clock, true));
+                state.client_mut(1).act();
             }
             Step::Cuts(s) => {
                 state.left.cuts -= 1;
                 let server = state.server_mut(s);
                 (server.is_cut, server.is_prompt) = (true, false);
+                state.client_mut(1).act();
             }
             Step::Heals(s) => {
                 state.server_mut(s).is_cut = false;
