@@ -37,6 +37,8 @@ pub struct Faults {
     pub deaths: u8,
     /// Suspend the machine of a client.
     pub suspends: u8,
+    /// The shard begins without an owner, and both servers take it.
+    pub races: u8,
 }
 
 /// A case: what may go wrong, and how what is explored differs from what is shipped.
@@ -189,10 +191,12 @@ impl Model for Cluster {
         };
         state.join(0);
         state.join(1);
-        let taken = state.server(0).take(&state.etcd).expect("it is nobody's");
-        state.server_mut(0).send(taken);
-        state.execute(0);
-        state.answered(0);
+        if self.faults.races == 0 {
+            let taken = state.server(0).take(&state.etcd, false).expect("it is nobody's");
+            state.server_mut(0).send(taken);
+            state.execute(0);
+            state.answered(0);
+        }
         state
     }
 
@@ -299,7 +303,7 @@ impl Cluster {
             None if is_idle && is_certain => {
                 if server.adopt(&state.etcd).is_some() {
                     steps.push(Step::Adopts(s));
-                } else if server.take(&state.etcd).is_some() {
+                } else if server.take(&state.etcd, self.faults.races > 0).is_some() {
                     steps.push(Step::Takes(s));
                 }
             }
@@ -423,7 +427,8 @@ impl Cluster {
             }
             Step::Takes(s) | Step::Adopts(s) => {
                 let server = state.server(s);
-                let sent = server.adopt(&state.etcd).or_else(|| server.take(&state.etcd));
+                let sent = server.adopt(&state.etcd);
+                let sent = sent.or_else(|| server.take(&state.etcd, self.faults.races > 0));
                 let sent = sent.expect("it was listed");
                 state.server_mut(s).send(sent);
             }

@@ -124,10 +124,11 @@ impl Server {
         Some(Taker { keys: keys(), server, made, block: BLOCK, first_token: 1, ttl: TTL, rules: self.rules })
     }
 
-    /// The takeover of the shard, if it is to be taken.
-    pub(super) fn take(&self, etcd: &Etcd) -> Option<(Purpose, Txn)> {
+    /// The takeover of the shard, if it is to be taken: by this server, or by whoever comes first if maps of different age were
+    /// `read`.
+    pub(super) fn take(&self, etcd: &Etcd, read: bool) -> Option<(Purpose, Txn)> {
         let (map, (me, _)) = (etcd.map(), self.id?);
-        let is_mine = plan::takes(map, me).contains(&0);
+        let is_mine = plan::takes(map, me).contains(&0) || read && map.state(0).owner.is_none();
         let (taking, txn) = is_mine.then(|| self.taker())??.take(0, &map.state(0));
         Some((Purpose::Take(taking), txn))
     }
