@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 mod bindings;
 mod check;
+mod etcd;
 mod mutants;
 mod names;
 mod page;

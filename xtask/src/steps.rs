@@ -7,7 +7,7 @@
 use crate::names::{MIRI, SLIM};
 use crate::setup::{self, Need};
 use crate::soft_roce::with_rdma;
-use crate::{check, page, tidy};
+use crate::{check, etcd, page, tidy};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -86,6 +86,7 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
                 Ended::Skipped
             }
         }),
+        step("etcd", || etcd::ended(root, |test| run(in_memory(test, &files)))),
         step("dependencies", || deny(root, may, &["bans", "licenses", "sources"])),
         step("advisories", || deny(root, may, &["advisories"])),
         step("soft-roce", || machine.map_or(Ended::Failed, Beside::ended)),
