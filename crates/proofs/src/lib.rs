@@ -6,6 +6,7 @@
 mod baselines;
 pub mod catalog;
 mod citron;
+pub mod citron_member;
 mod combiner;
 mod fisslock;
 pub mod holders;
