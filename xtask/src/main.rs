@@ -6,9 +6,11 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod bindings;
 mod check;
 mod mutants;
 mod names;
+mod page;
 mod setup;
 mod soft_roce;
 mod steps;
@@ -22,6 +24,9 @@ usage: cargo xtask <CHORE>
   check              every protocol in every interleaving of its cases, and every mutant caught
   mutants [--sample N] [--seed S]
                      small changes to the code, one at a time: some test must notice each
+  page               the page of `serve --http` in a real browser
+  bindings [--bless] the library as C sees it: built, installed, and used by C and C++ programs
+  install-c PREFIX   the C library, its header and pkg-config file into that folder
   soft-roce          the RDMA backend on real queue pairs, in a virtual machine with soft-RoCE
   tidy               only the checks that need no compiler: file headers, file sizes, layers, machine paths
 
@@ -44,6 +49,17 @@ fn main() -> ExitCode {
             Err(why) => {
                 eprintln!("{why}");
                 ExitCode::from(2)
+            }
+        },
+        ["page"] => page::report(&root, setup::is_root()),
+        ["bindings"] => bindings::report(&root, setup::is_root(), false),
+        ["bindings", "--bless"] => bindings::report(&root, setup::is_root(), true),
+        ["bindings", "--install"] => bindings::report(&root, true, false),
+        ["install-c", prefix] => match bindings::c::install(&root, Path::new(prefix), true) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("{why}");
+                ExitCode::FAILURE
             }
         },
         ["soft-roce"] => soft_roce::report(&root),

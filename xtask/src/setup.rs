@@ -21,10 +21,21 @@ pub(crate) enum Need {
     Miri,
     /// Links programs; compiles ring, and the check of the RDMA bindings.
     Compiler,
+    /// Shows the server's page.
+    Chromium,
+    /// Makes the C header.
+    Cbindgen,
+    /// Compile what is written in C and C++.
+    Gcc,
+    Clang,
+    /// Says how the C library is linked.
+    PkgConfig,
+    /// Watches the memory of programs.
+    Valgrind,
 }
 
 impl Need {
-    const ALL: [Self; 4] = [Self::Compiler, Self::Nextest, Self::Deny, Self::Miri];
+    const ALL: [Self; 5] = [Self::Compiler, Self::Nextest, Self::Deny, Self::Miri, Self::Chromium];
 
     const fn name(self) -> &'static str {
         match self {
@@ -33,6 +44,12 @@ impl Need {
             Self::Mutants => "cargo-mutants",
             Self::Miri => "Miri",
             Self::Compiler => "a C compiler",
+            Self::Chromium => "Chromium",
+            Self::Cbindgen => "cbindgen",
+            Self::Gcc => "gcc, g++",
+            Self::Clang => "clang",
+            Self::PkgConfig => "pkg-config",
+            Self::Valgrind => "valgrind",
         }
     }
 
@@ -44,6 +61,12 @@ impl Need {
             Self::Mutants => "cargo install --locked cargo-mutants",
             Self::Miri => "rustup toolchain install nightly --profile minimal -c miri,rust-src",
             Self::Compiler => "apt-get install gcc libc6-dev",
+            Self::Chromium => "apt-get install chromium chromium-driver iproute2",
+            Self::Cbindgen => "cargo install --locked cbindgen",
+            Self::Gcc => "apt-get install gcc g++",
+            Self::Clang => "apt-get install clang",
+            Self::PkgConfig => "apt-get install pkg-config",
+            Self::Valgrind => "apt-get install valgrind",
         }
     }
 
@@ -55,6 +78,15 @@ impl Need {
             Self::Mutants => succeeds(&mut crate::steps::command(root, &["mutants", "--version"])),
             Self::Miri => succeeds(&mut nightly(root, &["miri", "--version"])),
             Self::Compiler => succeeds(Command::new("cc").arg("--version")),
+            Self::Chromium => {
+                ["chromium", "chromedriver"].iter().all(|it| succeeds(Command::new(it).arg("--version")))
+                    && succeeds(Command::new("ip").arg("-V"))
+            }
+            Self::Cbindgen => succeeds(Command::new(tools(root).join("bin/cbindgen")).arg("--version")),
+            Self::Gcc => succeeds(Command::new("g++").arg("--version")),
+            Self::Clang => succeeds(Command::new("clang++").arg("--version")),
+            Self::PkgConfig => succeeds(Command::new("pkg-config").arg("--version")),
+            Self::Valgrind => succeeds(Command::new("valgrind").arg("--version")),
         }
     }
 
@@ -98,14 +130,22 @@ impl Need {
                     )
                 }
             }
-            Self::Compiler => {
-                let mut apt = Command::new("apt-get");
-                apt.env("DEBIAN_FRONTEND", "noninteractive").arg("--quiet=2");
-                done(Command::new("apt-get").args(["--quiet=2", "update"]))?;
-                done(apt.args(["--yes", "--no-install-recommends", "install", "gcc", "libc6-dev"]))
-            }
+            Self::Chromium => apt(&["chromium", "chromium-driver", "iproute2"]),
+            Self::Cbindgen => install_tool(root, &["cbindgen@0.29.4"]),
+            Self::Compiler => apt(&["gcc", "libc6-dev"]),
+            Self::Gcc => apt(&["gcc", "g++"]),
+            Self::Clang => apt(&["clang", "libclang-rt-dev"]),
+            Self::PkgConfig => apt(&["pkg-config"]),
+            Self::Valgrind => apt(&["valgrind"]),
         }
     }
+}
+
+fn apt(packages: &[&str]) -> Result<(), String> {
+    let mut apt = Command::new("apt-get");
+    apt.env("DEBIAN_FRONTEND", "noninteractive").arg("--quiet=2");
+    done(Command::new("apt-get").args(["--quiet=2", "update"]))?;
+    done(apt.args(["--yes", "--no-install-recommends", "install"]).args(packages))
 }
 
 /// Prints what is there and what is missing, and gets that if it `may`.
@@ -168,7 +208,7 @@ fn install_tool(root: &Path, what: &[&str]) -> Result<(), String> {
 ///
 /// # Errors
 /// The last line of what it said, if it failed.
-fn done(command: &mut Command) -> Result<(), String> {
+pub(crate) fn done(command: &mut Command) -> Result<(), String> {
     let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
     if output.status.success() {
         return Ok(());

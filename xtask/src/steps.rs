@@ -7,7 +7,7 @@
 use crate::names::{MIRI, SLIM};
 use crate::setup::{self, Need};
 use crate::soft_roce::with_rdma;
-use crate::{check, tidy};
+use crate::{check, page, tidy};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+pub(crate) enum Ended {
     Passed,
     Failed,
     Skipped,
@@ -72,10 +72,23 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
             let mut doc = command(root, &["doc", "--workspace", "--no-deps", "--document-private-items"]);
             run(doc.env("RUSTDOCFLAGS", "-D warnings"))
         }),
+        step("page", || match Need::Chromium.get(root, may) {
+            Ok(()) if page::report(root, may) == ExitCode::SUCCESS => Ended::Passed,
+            Ok(()) => Ended::Failed,
+            Err(why) => {
+                println!("skipped: {why}");
+                Ended::Skipped
+            }
+        }),
         step("dependencies", || deny(root, may, &["bans", "licenses", "sources"])),
         step("advisories", || deny(root, may, &["advisories"])),
         step("soft-roce", || machine.map_or(Ended::Failed, Beside::ended)),
     ]);
+    count(&ended)
+}
+
+/// Prints how many steps ended how, as the last line.
+pub(crate) fn count(ended: &[Ended]) -> ExitCode {
     let count = |what| ended.iter().filter(|ended| **ended == what).count();
     let failed = count(Ended::Failed);
     println!("\n{} passed, {failed} failed, {} skipped", count(Ended::Passed), count(Ended::Skipped));
@@ -111,7 +124,7 @@ fn in_memory<'a>(command: &'a mut Command, files: &Option<Scratch>) -> &'a mut C
     }
 }
 
-fn step(name: &str, work: impl FnOnce() -> Ended) -> Ended {
+pub(crate) fn step(name: &str, work: impl FnOnce() -> Ended) -> Ended {
     println!("\n== {name}");
     let start = Instant::now();
     let ended = work();

@@ -108,13 +108,13 @@ fn main() -> ExitCode {
         }
     };
     // These two have exit codes of their own.
-    match &cli.command {
+    let command = match cli.command {
         Command::Run(args) => return run::run(args),
-        Command::Exec(args) => return run::child::exec(args),
-        _ => {}
-    }
+        Command::Exec(args) => return run::child::exec(&args),
+        command => command,
+    };
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let result = match &cli.command {
+    let result = match &command {
         Command::Run(_) | Command::Exec(_) => unreachable!("done above"),
         Command::Ls(args) => ls::run(args, &mut out),
         Command::Break(args) => break_lock::run(args, &mut out),

@@ -25,7 +25,8 @@ Examples:
   lockwright top --json                       once, as a JSON object
   lockwright top --once --interval 10         once, over ten seconds
 
-HELD and WAITING are averages over the interval. Waits are counted by servers for their own spaces only.")]
+HELD, RETAINED and WAITING are averages over the interval. A retained lock stays with the client that used it last until
+somebody else wants it; only that client knows whether it is in use, and counts its grants. Waits are counted by servers for their own spaces only.")]
 pub(crate) struct Args {
     /// Seconds between two pictures
     #[arg(long, value_name = "SECS", value_parser = crate::run::seconds, default_value = "1")]
@@ -75,6 +76,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
 struct Row {
     heat: Heat,
     held: f64,
+    retained: f64,
     waiting: f64,
     grants: f64,
     contended: f64,
@@ -91,12 +93,14 @@ impl Picture {
         let key = |heat: &Heat| (heat.name.clone(), heat.ranges);
         let began = Instant::now();
         let first: HashMap<_, _> = inspector.heat()?.into_iter().map(|heat| (key(&heat), heat)).collect();
-        let mut seen: HashMap<_, (Heat, u64, u64)> = HashMap::new();
+        let mut seen: HashMap<_, (Heat, u64, u64, u64)> = HashMap::new();
         for _ in 0..LOOKS {
             std::thread::sleep(args.interval / LOOKS);
             for heat in inspector.heat()? {
-                let (last, held, waiting) = seen.entry(key(&heat)).or_insert_with(|| (heat.clone(), 0, 0));
+                let (last, held, retained, waiting) =
+                    seen.entry(key(&heat)).or_insert_with(|| (heat.clone(), 0, 0, 0));
                 *held += heat.holders;
+                *retained += heat.retained;
                 *waiting += heat.waiters;
                 *last = heat;
             }
@@ -104,7 +108,7 @@ impl Picture {
         let seconds = began.elapsed().as_secs_f64();
         let mut rows: Vec<_> = seen
             .into_iter()
-            .map(|(key, (heat, held, waiting))| {
+            .map(|(key, (heat, held, retained, waiting))| {
                 // A name that was given up and made anew begins again.
                 let before = first.get(&key).filter(|before| before.grants <= heat.grants);
                 let since = |count: fn(&Heat) -> u64| count(&heat) - before.map_or(0, count);
@@ -113,6 +117,7 @@ impl Picture {
                     heat.waited.saturating_sub(before.map_or(Duration::ZERO, |before| before.waited));
                 Row {
                     held: held as f64 / f64::from(LOOKS),
+                    retained: retained as f64 / f64::from(LOOKS),
                     waiting: waiting as f64 / f64::from(LOOKS),
                     grants: grants as f64 / seconds,
                     contended: contended as f64 / seconds,
@@ -120,7 +125,7 @@ impl Picture {
                     heat,
                 }
             })
-            .filter(|row| row.grants > 0.0 || row.held > 0.0 || row.waiting > 0.0)
+            .filter(|row| row.grants + row.held + row.retained + row.waiting > 0.0)
             .collect();
         let hotness = |row: &Row| (row.waiting, row.grants, row.held);
         rows.sort_by(|a, b| hotness(b).partial_cmp(&hotness(a)).unwrap_or(std::cmp::Ordering::Equal));
@@ -138,6 +143,7 @@ impl Picture {
                     "lock": row.heat.name.to_text(),
                     "kind": kind(&row.heat),
                     "held": row.held,
+                    "retained": row.retained,
                     "waiting": row.waiting,
                     "grants_total": grants_counted(args).then_some(row.heat.grants),
                     "grants_per_second": grants_counted(args).then_some(row.grants),
@@ -155,14 +161,15 @@ impl Picture {
             return Ok(());
         }
         let counted = counted(args);
-        let mut rows =
-            vec![["LOCK", "KIND", "HELD", "WAITING", "GRANTS/s", "WAITS/s", "MEAN WAIT"].map(str::to_owned)];
+        let head = ["LOCK", "KIND", "HELD", "RETAINED", "WAITING", "GRANTS/s", "WAITS/s", "MEAN WAIT"];
+        let mut rows = vec![head.map(str::to_owned)];
         rows.extend(self.rows.iter().map(|row| {
             let waits = if counted { lockwright_term::units::scaled(row.contended) } else { "-".to_owned() };
             [
                 row.heat.name.to_string(),
                 kind(&row.heat).to_owned(),
                 format!("{:.1}", row.held),
+                format!("{:.1}", row.retained),
                 format!("{:.1}", row.waiting),
                 if grants_counted(args) {
                     lockwright_term::units::scaled(row.grants)

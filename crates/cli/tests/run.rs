@@ -57,7 +57,7 @@ fn who_waits_is_told_for_whom_and_top_counts_what_was_granted() {
     let (mut said, mut rest) = (String::new(), String::new());
     let mut stderr = BufReader::new(waiter.stderr.take().unwrap());
     stderr.read_line(&mut said).unwrap();
-    let whom = format!("waiting for backup: process {} (lockwright) has had it for", holder.child.id());
+    let whom = format!("waiting for backup: process {} (sh) has had it for", holder.child.id());
     assert!(said.contains(&whom), "{said}");
     fs::write(&fifo, "go\n").unwrap();
     assert_eq!(holder.end().0, Some(0));

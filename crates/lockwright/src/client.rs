@@ -1,10 +1,14 @@
 //! The client: one opened space, and handles for the locks in it.
 
 mod address;
+#[cfg(target_os = "linux")]
+pub(crate) mod label;
+mod open;
 
 pub(crate) use self::address::Address;
 #[cfg(target_os = "linux")]
 pub(crate) use self::address::TransportKind;
+pub use self::open::Open;
 
 use crate::error::{HandleError, LockError, OpenError};
 #[cfg(target_os = "linux")]
@@ -28,9 +32,7 @@ use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::{Arc, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// How a client opens a space: see [`Client::options`].
@@ -51,6 +53,8 @@ pub struct ClientOptions {
     secret: Option<Result<tcp::Secret, String>>,
     roots: Option<Vec<u8>>,
     record: Option<PathBuf>,
+    retain: bool,
+    program: Option<String>,
     #[cfg(feature = "rdma")]
     device: lockwright_fabric::backend::rdma::DeviceChoice,
 }
@@ -59,6 +63,9 @@ pub struct ClientOptions {
 const LEASE: Duration = Duration::from_secs(10);
 /// How long a server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Behind the name of a server's space: its locks do not stay with this client.
+#[cfg(target_os = "linux")]
+const RETAIN_OFF: &[u8] = b"?retain=off";
 /// A shorter lease would be lost by whoever has to wait for the CPU.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// A shorter time to answer would be over before any server on another machine could.
@@ -73,6 +80,8 @@ impl Default for ClientOptions {
             secret: None,
             roots: None,
             record: None,
+            retain: true,
+            program: None,
             #[cfg(feature = "rdma")]
             device: lockwright_fabric::backend::rdma::DeviceChoice::default(),
         }
@@ -169,6 +178,29 @@ impl ClientOptions {
         self
     }
 
+    /// Whether locks of a server may stay with this client between uses, until somebody else wants them: they may, unless told
+    /// otherwise. A lock that this client takes again and again then costs no message. `?retain=off` at the end of a space's
+    /// address says the same as `retain(false)`.
+    ///
+    /// ```
+    /// let options = lockwright::Client::options().retain(false);
+    /// ```
+    pub fn retain(mut self, retain: bool) -> Self {
+        self.retain = retain;
+        self
+    }
+
+    /// What this process is called in listings, if not by the name of its program: for one that works on behalf of another, as
+    /// `lockwright run` does.
+    ///
+    /// ```
+    /// let options = lockwright::Client::options().program("nightly backup");
+    /// ```
+    pub fn program(mut self, name: &str) -> Self {
+        self.program = Some(name.replace(char::is_control, "?"));
+        self
+    }
+
     /// The device, port and address by which `rdma://` spaces are reached; without it, the first that will do.
     ///
     /// ```
@@ -196,12 +228,15 @@ impl ClientOptions {
             TransportKind::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
                 device: self.device.clone(),
                 secret: self.secret_for(&server)?,
-                name: wish(&space, one_sided),
+                name: label::with_wish(self.program.as_deref(), &space, one_sided),
                 timeout: self.timeout,
                 ..lockwright_fabric::backend::rdma::RdmaOptions::default()
             })),
         };
-        Ok(RemoteOptions { server, space, one_sided, lease: self.lease, stop: self.stop, transport })
+        let kept = space.strip_suffix(RETAIN_OFF).map(<[u8]>::to_vec);
+        let (lease, stop, retain) = (self.lease, self.stop, self.retain && kept.is_none());
+        let space = kept.unwrap_or(space);
+        Ok(RemoteOptions { server, space, one_sided, lease, stop, retain, transport })
     }
 
     /// The secret for `server`: the one that was given, or the one that this user's own server has left for its clients.
@@ -221,7 +256,7 @@ impl ClientOptions {
         let connect = tcp::ConnectOptions {
             secret: self.secret_for(server)?,
             tls,
-            name: label(),
+            name: label::of(self.program.as_deref()),
             timeout: self.timeout,
             ..tcp::ConnectOptions::default()
         };
@@ -234,7 +269,7 @@ impl ClientOptions {
     /// assert!(lockwright::Client::options().open("nonsense").wait().is_err());
     /// ```
     pub fn open(&self, address: &str) -> Open {
-        Open { state: OpenState::New { options: self.clone(), address: address.to_owned() } }
+        Open::new(self.clone(), address.to_owned())
     }
 
     /// Opens the space on this thread.
@@ -247,7 +282,10 @@ impl ClientOptions {
                     space: path.display().to_string(),
                     why: error.to_string(),
                 };
-                Arc::new(ShmBackend::new(shm::open(&path, true)?, self.lease).map_err(refuse)?)
+                Arc::new(
+                    ShmBackend::new(shm::open(&path, true, self.program.as_deref())?, self.lease)
+                        .map_err(refuse)?,
+                )
             }
             #[cfg(target_os = "linux")]
             Address::Served { by, server, space } => {
@@ -265,126 +303,15 @@ impl ClientOptions {
     fn client(&self, space: Arc<dyn Backend>, address: &str) -> Result<Client, OpenError> {
         #[cfg(target_os = "linux")]
         if let Some(path) = &self.record {
-            let recorder = Recorder::open(path, "client", &label()).map_err(|error| OpenError::Failed {
+            let label = label::of(self.program.as_deref());
+            let recorder = Recorder::open(path, "client", &label).map_err(|error| OpenError::Failed {
                 space: address.to_owned(),
                 why: format!("{} cannot be written: {error}", path.display()),
             })?;
-            return Client::at(Arc::new(RecordedBackend::new(space, recorder)), address, self.stop);
+            return Client::at(Arc::new(RecordedBackend::new(space, recorder, label)), address, self.stop);
         }
         Client::at(space, address, self.stop)
     }
-}
-
-/// A space that is being opened: `.await` it, or [`wait`](Self::wait) for it. Nothing happens before that.
-///
-/// Awaited, it connects on a thread of its own, so it never blocks the thread that polls it.
-///
-/// # Cancelling
-/// Dropping it gives up: what was opened meanwhile is closed.
-///
-/// ```
-/// # async fn example() -> Result<(), lockwright::OpenError> {
-/// let client = lockwright::Client::open("shm:").await?;
-/// # Ok(()) }
-/// ```
-#[derive(Debug)]
-#[must_use = "nothing is opened before it is awaited, or waited for"]
-pub struct Open {
-    state: OpenState,
-}
-
-#[derive(Debug)]
-enum OpenState {
-    New { options: ClientOptions, address: String },
-    Opening(Arc<std::sync::Mutex<Opening>>),
-    Done,
-}
-
-/// What the thread that opens a space and the task that waits for it share.
-#[derive(Debug, Default)]
-struct Opening {
-    opened: Option<Result<Client, OpenError>>,
-    waker: Option<Waker>,
-}
-
-impl Open {
-    /// Opens the space on this thread, and blocks it meanwhile: for no time worth mentioning if the space is on this host,
-    /// until the server answers or cannot be reached otherwise.
-    ///
-    /// # Errors
-    /// If the address is none, or the space cannot be used.
-    ///
-    /// # Panics
-    /// If it was polled before.
-    ///
-    /// ```
-    /// let client = lockwright::Client::open("mem:").wait()?;
-    /// # Ok::<(), lockwright::OpenError>(())
-    /// ```
-    pub fn wait(self) -> Result<Client, OpenError> {
-        match self.state {
-            OpenState::New { options, address } => options.open_here(&address),
-            _ => panic!("a space was opened with wait() after it was polled"),
-        }
-    }
-}
-
-impl Future for Open {
-    type Output = Result<Client, OpenError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let OpenState::New { options, address } = &self.state {
-            let (options, address) = (options.clone(), address.clone());
-            let opening = Arc::new(std::sync::Mutex::new(Opening::default()));
-            let theirs = Arc::clone(&opening);
-            let failed =
-                |error: std::io::Error| OpenError::Failed { space: address.clone(), why: error.to_string() };
-            let thread = std::thread::Builder::new().name("lockwright-open".to_owned());
-            let space = address.clone();
-            let spawned = thread.spawn(move || {
-                let opened = options.open_here(&space);
-                let mut opening = theirs.lock().unwrap_or_else(PoisonError::into_inner);
-                opening.opened = Some(opened);
-                let waker = opening.waker.take();
-                drop(opening);
-                waker.into_iter().for_each(Waker::wake);
-            });
-            if let Err(error) = spawned {
-                let error = failed(error);
-                self.state = OpenState::Done;
-                return Poll::Ready(Err(error));
-            }
-            self.state = OpenState::Opening(opening);
-        }
-        let OpenState::Opening(opening) = &self.state else {
-            panic!("an open was polled after it was done");
-        };
-        let mut shared = opening.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(opened) = shared.opened.take() else {
-            shared.waker = Some(cx.waker().clone());
-            return Poll::Pending;
-        };
-        drop(shared);
-        self.state = OpenState::Done;
-        Poll::Ready(opened)
-    }
-}
-
-/// The same, and below it the space whose memory it wants to be lent, if it does.
-#[cfg(feature = "rdma")]
-fn wish(space: &[u8], one_sided: bool) -> String {
-    match one_sided {
-        true => format!("{}\n{}", label(), String::from_utf8_lossy(space)),
-        false => label(),
-    }
-}
-
-/// How this process is called in listings of a server: pid, host, program.
-#[cfg(target_os = "linux")]
-fn label() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let host = read("/proc/sys/kernel/hostname").trim().replace(char::is_whitespace, "-");
-    format!("{} {host} {}", std::process::id(), read("/proc/self/comm").trim())
 }
 
 /// A client of one lock space. Cheap to clone; clones are the same client. `Send` and `Sync`.
@@ -444,6 +371,7 @@ impl Client {
     /// | `shm:NAME` | another one of this user, kept apart from the first |
     /// | `shm:/PATH` | the one in that file, which should lie in shared memory |
     /// | `tcp://HOST:PORT/NAME` | the one of that name in that server; without a name, its default one |
+    /// | `tcp://HOST:PORT/NAME?retain=off` | the same, and its locks [do not stay](ClientOptions::retain) with this client between uses |
     /// | `tcp://HOST:PORT/shm:` | the one of that server's host, if the server exports it |
     /// | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA, in builds with the feature `rdma` |
     /// | `rdma://HOST:PORT/lent:NAME` | one in memory that the server lends, whose locks this client takes by verbs of its own |

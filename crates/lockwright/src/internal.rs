@@ -4,7 +4,13 @@ pub use crate::home::Refused;
 pub use crate::lent::holders::{LentClient, LentHolders, LentTable, client};
 pub use crate::lent::reach::Reach;
 pub use crate::remote::link::key;
-pub use crate::remote::table::{Origin, Stage, Table, TableRules, Upgrade};
+pub use crate::remote::retained::{LocalGrant, RetentionRules};
+pub use crate::remote::table::{Begun, Origin, Stage, Table, TableRules, Upgrade};
+
+/// How this process is called in listings of a server.
+pub fn label() -> String {
+    crate::client::label::of(None)
+}
 
 /// Where things are in the memory of a lent space.
 pub mod layout {

@@ -7,11 +7,14 @@ mod baselines;
 pub mod catalog;
 mod citron;
 pub mod citron_member;
+pub mod cluster;
 mod combiner;
 mod fisslock;
 pub mod holders;
 mod mutants;
 mod qplock;
+#[cfg(target_os = "linux")]
+pub mod retained;
 #[cfg(target_os = "linux")]
 pub mod served;
 mod shiftlock;

@@ -4,11 +4,12 @@
 //! or an experiment can pick one by name. Nothing in this file names a protocol.
 
 use crate::catalog::{self, Mutant, Visitor};
-#[cfg(target_os = "linux")]
-use crate::served::cases as served;
+use crate::cluster::cases as cluster;
 use crate::{Case, Proof};
 #[cfg(target_os = "linux")]
-use lockwright::internal::TableRules;
+use crate::{retained::cases as retained, served::cases as served};
+#[cfg(target_os = "linux")]
+use lockwright::internal::{RetentionRules, TableRules};
 use lockwright_locks::Info;
 #[cfg(target_os = "linux")]
 use lockwright_server::MachineRules;
@@ -43,6 +44,11 @@ enum Explore {
     /// A server and its clients, shipped or broken.
     #[cfg(target_os = "linux")]
     Served(MachineRules, TableRules),
+    /// Several servers on one etcd, shipped or broken.
+    Cluster(lockwright_cluster::Rules),
+    /// Locks that stay with their clients; broken, or with tokens given out twice.
+    #[cfg(target_os = "linux")]
+    Retained(RetentionRules, bool),
 }
 
 /// [`run_with`] for one protocol: its default tunables, but for those given.
@@ -95,6 +101,26 @@ impl Subject {
             refuses_crash: |_| Some("its cases say themselves who is killed"),
             explore: Explore::Served(rules, client),
         }
+    }
+
+    /// Several servers on one etcd.
+    fn cluster(info: Info, mutant: Option<Mutant>, rules: lockwright_cluster::Rules) -> Self {
+        Self {
+            info,
+            mutant,
+            cases: cluster::describe(),
+            simulate: None,
+            can_tune: |_| false,
+            refuses_crash: |_| Some("its cases say themselves who is killed"),
+            explore: Explore::Cluster(rules),
+        }
+    }
+
+    /// Locks that stay with their clients.
+    #[cfg(target_os = "linux")]
+    fn retained(info: Info, mutant: Option<Mutant>, rules: RetentionRules, reuses_tokens: bool) -> Self {
+        let served = Self::served(info, mutant, MachineRules::default(), TableRules::default());
+        Self { cases: retained::describe(), explore: Explore::Retained(rules, reuses_tokens), ..served }
     }
 
     /// To be explored and simulated.
@@ -180,6 +206,9 @@ impl Subject {
             Explore::Protocol(explore) => explore(case, options),
             #[cfg(target_os = "linux")]
             Explore::Served(rules, client) => served::explore_case(case, rules, client, options),
+            Explore::Cluster(rules) => cluster::explore_case(case, rules, options),
+            #[cfg(target_os = "linux")]
+            Explore::Retained(rules, reuses) => retained::explore_case(case, rules, reuses, options),
         }
     }
 }
@@ -195,7 +224,15 @@ pub fn all() -> Vec<Subject> {
         let broken = broken
             .map(|(info, mutant, rules, client)| Subject::served(*info, Some(*mutant), *rules, *client));
         collect.0.extend(std::iter::once(shipped).chain(broken));
+        let shipped = Subject::retained(retained::INFO, None, retained::SHIPPED, false);
+        let broken = retained::BROKEN.iter();
+        let broken = broken
+            .map(|(info, mutant, rules, reuses)| Subject::retained(*info, Some(*mutant), *rules, *reuses));
+        collect.0.extend(std::iter::once(shipped).chain(broken));
     }
+    collect.0.push(Subject::cluster(cluster::INFO, None, lockwright_cluster::Rules::default()));
+    let broken = cluster::BROKEN.iter();
+    collect.0.extend(broken.map(|(info, mutant, rules)| Subject::cluster(*info, Some(*mutant), *rules)));
     collect.0.sort_by_key(|subject| subject.mutant.is_some());
     collect.0
 }

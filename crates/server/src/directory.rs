@@ -2,9 +2,10 @@
 //!
 //! A lock's id is never used again. Names that nobody uses stay for a while for what they have seen, which `top` shows.
 
+use super::retention::Affinity;
 use super::totals::Now;
 use lockwright::LockName;
-use lockwright::wire::Kind;
+use lockwright::wire::{Kind, RequestId};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -31,6 +32,9 @@ pub(super) struct Lock {
     /// How often it went out of use.
     idle: u64,
     pub(super) now: Now,
+    /// Who uses it, and grants of it that stay with their clients: session and request.
+    pub(super) affinity: Affinity,
+    pub(super) retained: Vec<(u32, RequestId)>,
     pub(super) grants: u64,
     /// Grants that had to be waited for, and for how long altogether.
     pub(super) contended: u64,
@@ -66,7 +70,11 @@ pub(super) struct Directory {
 /// Which names there are, and which are in use. What they have seen decides about nothing.
 impl Hash for Directory {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let ids: BTreeMap<_, _> = self.ids.iter().map(|(key, id)| (key, (id, self.lock(*id).uses))).collect();
+        let of = |id: &u64| {
+            let lock = self.lock(*id);
+            (*id, lock.uses, lock.affinity, &lock.retained)
+        };
+        let ids: BTreeMap<_, _> = self.ids.iter().map(|(key, id)| (key, of(id))).collect();
         (ids, self.next, self.in_use, self.next_space).hash(state);
     }
 }
@@ -89,6 +97,11 @@ impl Directory {
         self.numbers.insert(name.to_vec(), number);
         self.spaces.insert(number, Space { name: name.to_vec(), sessions: 0, left: 0 });
         Some(number)
+    }
+
+    /// What the space is called.
+    pub(super) fn space_name(&self, number: SpaceNumber) -> &[u8] {
+        &self.spaces[&number].name
     }
 
     /// A session is in the space, which was just found.
@@ -138,6 +151,8 @@ impl Directory {
             uses: 1,
             idle: 0,
             now: Now::default(),
+            affinity: Affinity::default(),
+            retained: Vec::new(),
             grants: 0,
             contended: 0,
             waited: Duration::ZERO,
@@ -201,6 +216,24 @@ impl Directory {
 
     pub(super) fn in_use(&self) -> usize {
         self.in_use
+    }
+
+    /// The space called `name`, if there is one.
+    pub(super) fn find_space(&self, name: &[u8]) -> Option<SpaceNumber> {
+        self.numbers.get(name).copied()
+    }
+
+    /// The names of all spaces, in order.
+    pub(super) fn space_names(&self) -> Vec<String> {
+        let mut names: Vec<_> =
+            self.numbers.keys().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// All locks of a space, with their ids.
+    pub(super) fn with_ids(&self, space: SpaceNumber) -> impl Iterator<Item = (u64, &Lock)> {
+        self.locks.iter().filter(move |(_, lock)| lock.space == space).map(|(id, lock)| (*id, lock))
     }
 
     /// All locks of a space.

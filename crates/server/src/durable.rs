@@ -57,13 +57,17 @@ pub(super) struct Durable {
     granted: bool,
     /// How long clients of this run, and of those that may claim, can hold on when they are cut off.
     lease: Duration,
-    /// Sessions of the last run that may hold something and have not claimed yet; `None` if they are not known.
+    /// Sessions of the last run that may hold something; `None` if they are not known.
+    held: Option<HashSet<u128>>,
+    /// Those of them that have not claimed yet.
     awaited: Option<HashSet<u128>>,
     /// Sessions before the last run that have claimed in the last one, and those that have in this one.
     heard: HashSet<u128>,
     claims: HashSet<u128>,
     gone: HashSet<u128>,
     broken: HashSet<u64>,
+    /// Tokens of broken grants that stayed with their clients: first and last.
+    broken_blocks: Vec<(u64, u64)>,
     failed: Option<Failure>,
 }
 
@@ -92,6 +96,7 @@ struct Past {
     claims: HashSet<u128>,
     gone: HashSet<u128>,
     broken: HashSet<u64>,
+    broken_blocks: Vec<(u64, u64)>,
 }
 
 impl Past {
@@ -135,7 +140,8 @@ impl Durable {
         awaited &= keys.as_ref().is_none_or(|keys| !keys.is_empty());
         let past = past.map(|past| if awaited { past } else { past.without_holders() });
         let mut next = Self::next(past, lease, now, new_id);
-        next.awaited = keys.take().filter(|_| awaited);
+        next.held = keys.take().filter(|_| awaited);
+        next.awaited.clone_from(&next.held);
         if let Disk::Memory(_) = disk {
             // Few, so that they are used up.
             next.block = 2;
@@ -192,22 +198,25 @@ impl Durable {
             block: BLOCK,
             granted: false,
             lease: lease.max(past.lease),
+            held: None,
             awaited: None,
             heard: past.claims.into_iter().chain(past.heard.into_iter().filter(|_| !past.open)).collect(),
             claims: HashSet::new(),
             gone: past.gone,
             broken: past.broken,
+            broken_blocks: past.broken_blocks,
             failed: None,
         }
     }
 
     fn text(&self, open: bool) -> String {
-        let Self { epoch, accepts, tokens_below, gone, broken, id, lease, .. } = self;
+        let Self { epoch, accepts, tokens_below, gone, broken, broken_blocks, id, lease, .. } = self;
         let mut text = format!("run {epoch} accepts {accepts}\nid {id:x}\n");
         text.push_str(&format!("lease {}\ntokens {tokens_below}\n", lease.as_millis()));
         text.extend(self.heard.iter().filter(|_| !open).map(|key| format!("heard {key:x}\n")));
         text.extend(gone.iter().map(|key| format!("gone {key:x}\n")));
         text.extend(broken.iter().map(|token| format!("broken {token}\n")));
+        text.extend(broken_blocks.iter().map(|(first, last)| format!("broken {first} {last}\n")));
         if open {
             text.push_str("open\n");
         }
@@ -345,6 +354,11 @@ impl Durable {
         self.note(&format!("broken {token}"), false)
     }
 
+    /// So is one that stayed with its client, whose uses had these tokens: first and last.
+    pub(super) fn broken_block(&mut self, (first, last): (u64, u64)) -> Result<(), String> {
+        self.note(&format!("broken {first} {last}"), false)
+    }
+
     /// The end; `clean` if nobody holds anything.
     pub(super) fn end(&mut self, clean: bool) {
         if clean {
@@ -365,12 +379,15 @@ impl Durable {
         }
     }
 
-    /// Whether whoever held a lock with `token` in run `epoch`, under `key`, can still be its holder.
+    /// Whether the client that held a lock with `token` in run `epoch`, under `key`, can still be its holder. Keys are known to
+    /// their clients alone, so one that no session of the last run had is made up.
     pub(super) fn accepts(&self, epoch: u64, key: u128, token: u64) -> bool {
-        ((self.accepts..self.epoch).contains(&epoch) || self.heard.contains(&key))
+        let held = || self.held.as_ref().is_none_or(|held| held.contains(&key));
+        ((self.accepts..self.epoch).contains(&epoch) && held() || self.heard.contains(&key))
             && token < self.first_token
             && !self.gone.contains(&key)
             && !self.broken.contains(&token)
+            && !self.broken_blocks.iter().any(|(first, last)| (*first..=*last).contains(&token))
     }
 }
 
@@ -383,13 +400,26 @@ fn new_id() -> u128 {
 impl Hash for Durable {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self {
-            disk, id, epoch, accepts, first_token, tokens_below, granted, awaited, gone, broken, ..
+            disk,
+            id,
+            epoch,
+            accepts,
+            first_token,
+            tokens_below,
+            granted,
+            held,
+            awaited,
+            gone,
+            broken,
+            broken_blocks,
+            ..
         } = self;
         (disk.journal(), id, epoch, accepts, first_token, tokens_below, granted).hash(state);
         let sorted = |keys: &HashSet<u128>| keys.iter().copied().collect::<BTreeSet<_>>();
         (sorted(&self.heard), sorted(&self.claims)).hash(state);
-        (awaited.as_ref().map(sorted), sorted(gone), broken.iter().collect::<BTreeSet<_>>()).hash(state);
-        self.failed.as_ref().map(|failed| &failed.pending).hash(state);
+        (held.as_ref().map(sorted), awaited.as_ref().map(sorted)).hash(state);
+        (sorted(gone), broken.iter().collect::<BTreeSet<_>>()).hash(state);
+        (broken_blocks, self.failed.as_ref().map(|failed| &failed.pending)).hash(state);
     }
 }
 
@@ -424,6 +454,9 @@ fn parse(lines: &str) -> Option<Past> {
             }
             ["broken", token] => {
                 past.broken.insert(token.parse().ok()?);
+            }
+            ["broken", first, last] => {
+                past.broken_blocks.push((first.parse().ok()?, last.parse().ok()?));
             }
             [""] => {}
             _ => return None,

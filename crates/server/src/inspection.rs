@@ -3,6 +3,7 @@
 //!
 //! What this file must not do: answer from anything but the table, or from the space that was asked about.
 
+use super::directory::SpaceNumber;
 use super::exported::Held;
 use super::lent::VerbExecutor;
 use super::lents;
@@ -87,7 +88,9 @@ impl LockTable {
                     .of(space)
                     .map(|lock| {
                         let mut heat = Heat::none(lock.name.clone(), lock.kind == Kind::Ranges);
-                        (heat.holders, heat.waiters) = (lock.now.holders, lock.now.waiters);
+                        heat.retained = lock.retained.len() as u64;
+                        heat.holders = lock.now.holders - heat.retained;
+                        heat.waiters = lock.now.waiters;
                         (heat.grants, heat.contended, heat.waited) =
                             (lock.grants, lock.contended, lock.waited);
                         heat
@@ -101,31 +104,43 @@ impl LockTable {
         }
     }
 
+    /// The same, of the server's own space.
+    pub(super) fn break_own(
+        &mut self,
+        space: SpaceNumber,
+        name: &LockName,
+        token: u64,
+    ) -> Result<bool, String> {
+        for kind in [Kind::Keyed, Kind::Ranges] {
+            let Some(lock) = self.directory.open(space, kind, name.clone()) else { continue };
+            // The pieces of what was once one range have one token.
+            let holders = self.holders(lock).filter(|(_, request, _)| request.is_held_with(token));
+            let found: Vec<_> = holders
+                .map(|(holder, request, held)| Broken {
+                    holder,
+                    id: request.id,
+                    tokens: [Some(held), request.before],
+                    block: request.block,
+                })
+                .collect();
+            let broken = note_broken(self, &found);
+            if broken.is_ok() {
+                found.iter().for_each(|broken| self.take_away(broken.holder, broken.id));
+            }
+            self.directory.close(lock);
+            broken?;
+            if !found.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Takes a lock away from whoever holds it with `token`. `false` if nobody does.
     pub(super) fn break_grant(&mut self, peer: u32, name: &LockName, token: u64) -> Result<bool, String> {
         match self.session(peer).and_then(|session| session.space.clone()) {
             None => Err("the session has no space".to_owned()),
-            Some(Space::Own(space)) => {
-                for kind in [Kind::Keyed, Kind::Ranges] {
-                    let Some(lock) = self.directory.open(space, kind, name.clone()) else { continue };
-                    // The pieces of what was once one range have one token.
-                    let holders =
-                        self.holders(lock).filter(|(_, request, _)| request.owners_token() == Some(token));
-                    let found: Vec<_> = holders
-                        .map(|(holder, request, held)| (holder, request.id, [Some(held), request.before]))
-                        .collect();
-                    let broken = note_broken(self, &found);
-                    if broken.is_ok() {
-                        found.iter().for_each(|(holder, id, _)| self.take_away(*holder, *id));
-                    }
-                    self.directory.close(lock);
-                    broken?;
-                    if !found.is_empty() {
-                        return Ok(true);
-                    }
-                }
-                Ok(false)
-            }
+            Some(Space::Own(space)) => self.break_own(space, name, token),
             Some(Space::Lent(_)) => Err(lents::NO_BREAKING.to_owned()),
             Some(Space::Exported(space)) => {
                 use lockwright::inspect::BreakError::{NoSuchLock, NotHeld};
@@ -161,16 +176,26 @@ fn name_sessions(table: &LockTable, entries: &mut [Entry]) {
     }
 }
 
+/// A grant that is broken: its tokens now and before the last change, and those that came with it.
+struct Broken {
+    holder: u32,
+    id: RequestId,
+    tokens: [Option<u64>; 2],
+    block: Option<(u64, u64)>,
+}
+
 /// Notes that the grants found are over. Their holders may not have heard of their last change, and claim what was before.
-fn note_broken(table: &mut LockTable, found: &[(u32, RequestId, [Option<u64>; 2])]) -> Result<(), String> {
-    let mut over: Vec<_> = found.iter().flat_map(|(_, _, tokens)| tokens).flatten().copied().collect();
+fn note_broken(table: &mut LockTable, found: &[Broken]) -> Result<(), String> {
+    let mut over: Vec<_> = found.iter().flat_map(|broken| broken.tokens).flatten().collect();
     over.sort_unstable();
     over.dedup();
-    over.into_iter().try_for_each(|token| table.durable.broken(token))
+    over.into_iter().try_for_each(|token| table.durable.broken(token))?;
+    let mut blocks = found.iter().filter_map(|broken| broken.block);
+    blocks.try_for_each(|block| table.durable.broken_block(block))
 }
 
 /// The upgrade that a holder waits for, as a line of its own.
-fn upgrade(request: &RequestRecord, held: &Entry, now: Instant) -> Option<Entry> {
+pub(super) fn upgrade(request: &RequestRecord, held: &Entry, now: Instant) -> Option<Entry> {
     let age = now - request.upgrades?;
     let mut entry = held.clone();
     (entry.state, entry.shared, entry.token, entry.age) = (EntryState::Waiting, false, None, age);
@@ -184,7 +209,7 @@ pub(super) fn label(label: &str) -> (u32, &str, &str) {
     (pid, parts.next().unwrap_or(""), parts.next().unwrap_or(""))
 }
 
-fn entry(
+pub(super) fn entry(
     session: &Session,
     request: &RequestRecord,
     name: LockName,
@@ -193,7 +218,11 @@ fn entry(
 ) -> Entry {
     let (pid, host, program) = label(&session.label);
     let token = request.owners_token();
-    let state = if token.is_some() { EntryState::Held } else { EntryState::Waiting };
+    let state = match token {
+        Some(_) if request.is_retained() => EntryState::Retained,
+        Some(_) => EntryState::Held,
+        None => EntryState::Waiting,
+    };
     let mut entry = Entry::new(name, state);
     (entry.shared, entry.range, entry.token) = (request.units.mode == Mode::Shared, range, token);
     entry.age = now - request.since;

@@ -13,12 +13,16 @@
 //! | this | sessions, requests of locks, grants |
 //! | `claims` | what was held before a restart |
 //! | `changes` | upgrades, downgrades, parts given back |
+//! | `noted` | the server's record, if there is one |
 //! | `spaces` | sessions enter a space and name locks |
+//! | `retained` | locks that stay with their last user |
 //!
 //! What this file must not do: let one session's malformed request reach another, or wait for anything but its own disk.
 
 mod changes;
 mod claims;
+mod noted;
+pub(crate) mod retained;
 mod spaces;
 mod state;
 
@@ -29,6 +33,7 @@ use crate::exported::{self, Exported};
 use crate::lent::Lent;
 use crate::lents;
 use crate::machine::MachineRules;
+use crate::record::Record;
 use crate::session::{MAX_REQUESTS, RequestRecord, Session, Space, Stage, Target};
 use crate::totals::Totals;
 use lockwright::wire::{DenyReason, Kind, Request, RequestId, Response, Units, slot};
@@ -72,8 +77,11 @@ pub(crate) struct LockTable {
     replies: Vec<Reply>,
     /// How many of them were passed on; all, unless that panicked.
     answered: usize,
+    /// Where everything is written down, if somebody wants that.
+    pub(crate) record: Option<Record>,
     /// Where a broken one differs.
     pub(crate) rules: MachineRules,
+    pub(crate) retention: retained::Retention,
     /// When the server was started, and when this batch began.
     pub(crate) began: Instant,
     now: Instant,
@@ -106,7 +114,9 @@ impl LockTable {
             asked: Vec::new(),
             replies: Vec::new(),
             answered: 0,
+            record: None,
             rules: MachineRules::default(),
+            retention: retained::Retention::default(),
             began: Instant::now(),
             now: Instant::now(),
         }
@@ -225,6 +235,8 @@ impl LockTable {
                 }
                 Err(why) => self.refuse(peer, id, why),
             },
+            Request::Retains => self.retains(peer),
+            Request::Kept { id } => self.kept(peer, id),
             Request::Find { id, handle } => lents::find(self, peer, id, handle),
             Request::Lock { .. } | Request::Unlock { .. } => unreachable!("handled above"),
             Request::Upgrade { .. } | Request::Downgrade { .. } | Request::Part { .. } => {
@@ -257,6 +269,11 @@ impl LockTable {
                 && (matches!(request.stage, Stage::Waiting) || request.upgrades.is_some())
             {
                 request.queued = true;
+                let mode = if request.upgrades.is_some() { Mode::Exclusive } else { request.units.mode };
+                let (id, lock) = (request.id, request.lock);
+                if let Some(lock) = lock {
+                    self.recall_for(lock, mode, Some((peer, id)));
+                }
             }
         }
         self.asked = asked;
@@ -326,6 +343,7 @@ impl LockTable {
     /// A client is gone: everything it held or wanted ends in one step.
     pub(crate) fn depart(&mut self, peer: u32, how: SessionEnd) {
         self.decide();
+        self.note_departure(peer, how);
         let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::take) else { return };
         self.totals.sessions -= 1;
         let holds = session.slots.iter().flatten().any(|request| matches!(request.stage, Stage::Held { .. }));
@@ -348,7 +366,7 @@ impl LockTable {
             client.depart(how);
         }
         for request in session.slots.into_iter().flatten() {
-            self.forget(&request);
+            self.forget(peer, &request);
         }
         for target in session.handles.into_values() {
             self.close(session.space.as_ref(), target);
@@ -362,8 +380,11 @@ impl LockTable {
     }
 
     /// A request that is over, as far as counts are concerned.
-    fn forget(&mut self, request: &RequestRecord) {
+    fn forget(&mut self, peer: u32, request: &RequestRecord) {
         let Some(id) = request.lock else { return };
+        if let Some(grant) = request.retained {
+            self.retained_is_over(peer, request.id, id, grant);
+        }
         let held = matches!(request.stage, Stage::Held { .. });
         let upgrades = request.upgrades.is_some();
         self.directory.close_after(id, |lock| {
@@ -415,9 +436,12 @@ impl LockTable {
             self.totals.busy += 1;
             return self.say(peer, &Response::Busy { id });
         }
+        let tries = !wait && self.waits_for_word(lock, units.mode);
+        let wait = wait || tries;
         let queued = self.is_recovering();
         let stage = if queued && !self.rules.grants_early { Stage::HeldBack } else { Stage::Waiting };
-        let request = RequestRecord::new(id, Some(lock), units, self.now, stage, queued);
+        let mut request = RequestRecord::new(id, Some(lock), units, self.now, stage, queued);
+        request.tries = tries;
         let asked = self.request_for(&request, lock, wait);
         if self.session(peer).is_some_and(|session| session.has_slot_of(id)) {
             // The other request may come to nothing.
@@ -429,6 +453,9 @@ impl LockTable {
         }
         self.directory.use_again(lock).now.asked();
         self.totals.now.asked();
+        if tries {
+            self.note_try(peer, id);
+        }
         if let Some(held_back) = &mut self.held_back
             && !self.rules.grants_early
         {
@@ -447,8 +474,9 @@ impl LockTable {
             // It may be granted, or changed, by what was noted before.
             self.decide();
         }
+        self.note_end(peer, id);
         let Some(request) = self.session(peer).and_then(|session| session.take(id)) else { return false };
-        self.forget(&request);
+        self.forget(peer, &request);
         let held = match &request.stage {
             Stage::Exported(held) => held.is_held(),
             stage => matches!(stage, Stage::Held { .. }),
@@ -516,15 +544,26 @@ impl LockTable {
         (request.stage, request.since) = (Stage::Held { token }, now);
         let (id, lock) = (request.id, request.lock.expect("the combiner decides about the server's own"));
         let (shared, queued) = (request.units.mode == Mode::Shared, request.queued);
-        let lock = self.directory.lock_mut(lock);
-        lock.now.granted();
-        lock.grants += 1;
+        let seen = self.directory.lock_mut(lock);
+        seen.now.granted();
+        seen.grants += 1;
         self.totals.grant(shared, waited);
         if queued {
-            lock.contended += 1;
-            lock.waited += waited;
+            seen.contended += 1;
+            seen.waited += waited;
         }
-        session.say(&Response::Granted { id, token });
+        if session.retains {
+            let response = match self.retain(peer, place, lock) {
+                Some((first, count)) => Response::Retained { id, token, first, count },
+                None => Response::Granted { id, token },
+            };
+            if let Some(session) = self.session(peer) {
+                session.say(&response);
+            }
+        } else {
+            session.say(&Response::Granted { id, token });
+        }
+        self.note("granted", peer, place);
     }
 
     /// A request that came to nothing.
@@ -532,7 +571,7 @@ impl LockTable {
         let Some(session) = self.session(peer) else { return };
         let Some(request) = session.slots.get_mut(place as usize).and_then(Option::take) else { return };
         session.say(&answer(request.id));
-        self.forget(&request);
+        self.forget(peer, &request);
     }
 }
 

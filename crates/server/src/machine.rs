@@ -51,6 +51,23 @@ impl Machine {
         Self { table, sent: Vec::new() }
     }
 
+    /// Every grant stays with its client that can, with few tokens; `reserves`: others do not get these, too.
+    pub fn let_everything_stay(&mut self, reserves: bool) {
+        let policy = &mut self.table.retention.policy;
+        (policy.after, policy.at_most_after, policy.reserves) = (0, 0, reserves);
+        (policy.block, policy.at_most_block) = (2, 2);
+    }
+
+    /// Whether tries wait for a client's word on what was recalled.
+    pub fn has_tries(&self) -> bool {
+        self.table.has_tries()
+    }
+
+    /// They have waited for it long enough.
+    pub fn deny_tries(&mut self) {
+        self.collect(LockTable::deny_all_tries);
+    }
+
     /// This run.
     pub const fn epoch(&self) -> u64 {
         self.table.durable.epoch

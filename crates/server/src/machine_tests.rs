@@ -82,11 +82,13 @@ fn is_granted(answers: &[(u32, Response)], client: u32) -> bool {
 fn of_two_who_claim_a_lock_the_one_with_the_larger_token_has_it_whoever_comes_first() {
     for larger_first in [true, false] {
         let mut first = World::start(&Journal::default());
-        let holder = first.client(1);
+        let (earlier, holder) = (first.client(9), first.client(1));
+        let stale_token = first.granted(earlier, 7);
+        first.say(earlier, &Request::Unlock { id: 7, answer: false });
         let (token, epoch) = (first.granted(holder, 7), first.machine.epoch());
         let mut second = first.restart();
         let (stale, holder) = (second.client(2), second.client(3));
-        let mut claims = [(stale, token - 1, 9), (holder, token, 1)];
+        let mut claims = [(stale, stale_token, 9), (holder, token, 1)];
         if larger_first {
             claims.reverse();
         }
@@ -110,6 +112,17 @@ fn a_session_that_was_lost_claims_nothing_after_a_restart() {
     let mut second = first.restart();
     let back = second.client(3);
     assert!(is_lost(&second.claim(back, token, epoch, 1), back));
+}
+
+#[test]
+fn who_was_never_granted_anything_claims_nothing_with_a_made_up_key() {
+    let mut first = World::start(&Journal::default());
+    let holder = first.client(1);
+    let (token, epoch) = (first.granted(holder, 7), first.machine.epoch());
+    let mut second = first.restart();
+    let (thief, holder) = (second.client(2), second.client(3));
+    assert!(is_lost(&second.claim(thief, token, epoch, 9), thief));
+    assert!(is_granted(&second.claim(holder, token, epoch, 1), holder));
 }
 
 #[test]

@@ -23,12 +23,16 @@ pub struct ServerOptions {
     pub(super) secret: Option<tcp::Secret>,
     pub(super) tls: Option<tcp::TlsServer>,
     pub(super) metrics: Option<SocketAddr>,
+    pub(super) http: Option<SocketAddr>,
     pub(super) state: Option<PathBuf>,
     pub(super) grace: Duration,
     pub(super) heartbeat: Duration,
     pub(super) exports: Vec<String>,
     pub(super) lends: Vec<String>,
     pub(super) threads: Option<usize>,
+    pub(super) record: Option<PathBuf>,
+    pub(super) retain: bool,
+    pub(super) retain_off_in: Vec<Vec<u8>>,
     #[cfg(feature = "rdma")]
     pub(super) rdma: Option<rdma::Side>,
 }
@@ -43,12 +47,16 @@ impl Default for ServerOptions {
             secret: None,
             tls: None,
             metrics: None,
+            http: None,
             state: None,
             grace: Duration::from_secs(5),
             heartbeat: Duration::from_secs(1),
             exports: Vec::new(),
             lends: Vec::new(),
             threads: None,
+            record: None,
+            retain: true,
+            retain_off_in: Vec::new(),
             #[cfg(feature = "rdma")]
             rdma: None,
         }
@@ -104,6 +112,29 @@ impl ServerOptions {
     /// ```
     pub fn metrics(mut self, address: SocketAddr) -> Self {
         self.metrics = Some(address);
+        self
+    }
+
+    /// Where to show the server's locks to a browser. Addresses that other machines can reach need a secret.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().http("127.0.0.1:5680".parse().unwrap());
+    /// ```
+    pub fn http(mut self, address: SocketAddr) -> Self {
+        self.http = Some(address);
+        self
+    }
+
+    /// A file that everything is written to that is granted and taken back, for `lockwright-lab check --history FILE...`, which
+    /// judges it beside those of [clients](lockwright::ClientOptions::record). Spaces of shared memory are left out.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().record("/var/log/lockwright.jsonl");
+    /// ```
+    pub fn record(mut self, path: impl Into<PathBuf>) -> Self {
+        self.record = Some(path.into());
         self
     }
 
@@ -168,6 +199,29 @@ impl ServerOptions {
     /// ```
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads.clamp(1, MAX_THREADS));
+        self
+    }
+
+    /// Whether locks may stay with the client that used them last until somebody else wants them: they may, unless told
+    /// otherwise. Clients can decline, too.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().retain(false);
+    /// ```
+    pub fn retain(mut self, retain: bool) -> Self {
+        self.retain = retain;
+        self
+    }
+
+    /// The locks of the server's own space `space` do not stay with clients. It can be called several times.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().retain_off_in("stock");
+    /// ```
+    pub fn retain_off_in(mut self, space: impl Into<Vec<u8>>) -> Self {
+        self.retain_off_in.push(space.into());
         self
     }
 
@@ -245,6 +299,14 @@ pub enum ServeError {
     /// The state file cannot be used.
     #[error("the server's state in {path} cannot be used: {why}")]
     State {
+        /// The file.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// The record cannot be written.
+    #[error("the record {path} cannot be written: {why}")]
+    Record {
         /// The file.
         path: String,
         /// Why.

@@ -80,6 +80,19 @@ pub(super) struct RequestRecord {
     /// that upgrade up: then it is not told of the token since.
     pub(super) known: Option<u64>,
     pub(super) kept: Option<u64>,
+    /// If it stays with its client between uses: what is known of that; and the tokens that came with it, first and last.
+    pub(super) retained: Option<RetainedGrant>,
+    pub(super) block: Option<(u64, u64)>,
+    /// Whether it is a try that waits until a client has said whether it uses what is in the way.
+    pub(super) tries: bool,
+}
+
+/// A grant that stays with its client until it is recalled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct RetainedGrant {
+    pub(super) recalled: bool,
+    /// Recalled, and the client has said that it uses it.
+    pub(super) in_use: bool,
 }
 
 impl RequestRecord {
@@ -92,7 +105,35 @@ impl RequestRecord {
         queued: bool,
     ) -> Self {
         let (change, upgrades, before, known, kept) = (None, None, None, None, None);
-        Self { id, lock, units, since, stage, queued, change, upgrades, before, known, kept }
+        let (retained, block, tries) = (None, None, false);
+        Self {
+            id,
+            lock,
+            units,
+            since,
+            stage,
+            queued,
+            change,
+            upgrades,
+            before,
+            known,
+            kept,
+            retained,
+            block,
+            tries,
+        }
+    }
+
+    /// Whether its owner holds it with this token.
+    pub(super) fn is_held_with(&self, token: u64) -> bool {
+        let in_block = |(first, last): (u64, u64)| (first..=last).contains(&token);
+        self.owners_token()
+            .is_some_and(|held| held == token || self.kept.is_none() && self.block.is_some_and(in_block))
+    }
+
+    /// Whether it stays with its client, who may not be using it.
+    pub(super) fn is_retained(&self) -> bool {
+        self.retained.is_some_and(|grant| !grant.in_use)
     }
 
     /// The token that its owner knows, if it is held.
@@ -126,6 +167,9 @@ pub(super) struct Session {
     pub(super) noted: bool,
     /// Keys of earlier runs under which it has claimed.
     pub(super) claimed: Vec<u128>,
+    /// Whether grants may stay with it, and how many do.
+    pub(super) retains: bool,
+    pub(super) retained: u32,
     /// Which of all sessions: numbers of clients are used again.
     pub(super) serial: u64,
 }

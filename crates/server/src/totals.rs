@@ -86,11 +86,22 @@ pub(super) struct Totals {
     pub(super) downgrades: u64,
     pub(super) parts: u64,
     pub(super) exported_grants: u64,
+    /// Grants that stay with their clients now; and recalls of such.
+    pub(super) retained: u64,
+    pub(super) recalls: u64,
     /// Batches of the combiner, and the requests in them.
     pub(super) passes: u64,
     pub(super) messages: u64,
     wait: Histogram,
     pub(super) hold: Histogram,
+}
+
+/// Some of them, for the page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counts {
+    pub(super) grants: u64,
+    pub(super) waits: u64,
+    pub(super) waited: Duration,
 }
 
 impl Totals {
@@ -108,6 +119,12 @@ impl Totals {
         self.wait.add(waited);
     }
 
+    /// What the page shows: grants, those that took a while, and how long altogether.
+    pub(super) fn counts(&self) -> Counts {
+        let grants = self.grants_exclusive + self.grants_shared;
+        Counts { grants, waits: self.wait.count, waited: self.wait.sum }
+    }
+
     /// As Prometheus reads it; `names` and `spaces` are those in use.
     pub(super) fn text(&self, names: usize, spaces: usize, recovering: bool, start: f64) -> String {
         let mut out = String::with_capacity(4096);
@@ -121,7 +138,12 @@ impl Totals {
                 "Clients that are connected or within their grace period.",
                 self.sessions,
             ),
-            ("lockwright_locks_held", "Grants that are held now.", self.now.holders),
+            (
+                "lockwright_locks_held",
+                "Grants that are held now, but for those that stay with their clients.",
+                self.now.holders - self.retained,
+            ),
+            ("lockwright_locks_retained", "Grants that stay with their clients now.", self.retained),
             ("lockwright_lock_waiters", "Requests that wait now.", self.now.waiters),
             ("lockwright_names", "Names of locks in use.", names as u64),
             ("lockwright_spaces", "Spaces that live in this server.", spaces as u64),
@@ -147,6 +169,11 @@ impl Totals {
             ("lockwright_busy_total", "Tries that found the lock busy.", self.busy),
             ("lockwright_refused_total", "Requests refused as nonsense or too much.", self.refused),
             ("lockwright_broken_total", "Locks broken by administrators.", self.broken),
+            (
+                "lockwright_recalls_total",
+                "Grants that were wanted back from clients they stayed with.",
+                self.recalls,
+            ),
             ("lockwright_lost_total", "Grants taken away, or claimed in vain.", self.lost),
             (
                 "lockwright_exported_grants_total",

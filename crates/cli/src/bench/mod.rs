@@ -65,6 +65,8 @@ enum Fabric {
 enum Bound {
     /// At most so many times the other.
     AtMost(f64),
+    /// At most so many times the other, and so many nanoseconds more.
+    AtMostAnd(f64, f64),
     /// The other takes at least so many times as long.
     Faster(f64),
 }
@@ -85,7 +87,7 @@ impl Row {
     /// The ratio that the bound is about.
     fn ratio(&self) -> f64 {
         match self.bound {
-            Bound::AtMost(_) => self.ns / self.other_ns,
+            Bound::AtMost(_) | Bound::AtMostAnd(..) => self.ns / self.other_ns,
             Bound::Faster(_) => self.other_ns / self.ns,
         }
     }
@@ -93,6 +95,7 @@ impl Row {
     fn holds(&self) -> bool {
         match self.bound {
             Bound::AtMost(most) => self.ratio() <= most,
+            Bound::AtMostAnd(times, ns) => self.ns <= times * self.other_ns + ns,
             Bound::Faster(least) => self.ratio() >= least,
         }
     }
@@ -100,6 +103,9 @@ impl Row {
     fn to_row(&self) -> [String; 7] {
         let (words, bound) = match self.bound {
             Bound::AtMost(most) => (format!("{:.2} times as long", self.ratio()), format!("at most {most}")),
+            Bound::AtMostAnd(times, ns) => {
+                (format!("{:.2} times as long", self.ratio()), format!("at most {times} and {ns:.0} ns"))
+            }
             Bound::Faster(least) => {
                 (format!("{:.1} times as fast", self.ratio()), format!("at least {least}"))
             }
@@ -113,6 +119,7 @@ impl Row {
     fn reason(&self, busy: Option<&str>) -> Option<String> {
         let over = match self.bound {
             Bound::AtMost(most) => self.ratio() / most,
+            Bound::AtMostAnd(times, ns) => self.ns / (times * self.other_ns + ns),
             Bound::Faster(least) => least / self.ratio(),
         };
         let disturbed = busy.map(|busy| format!("; {busy}")).unwrap_or_default();
@@ -123,6 +130,7 @@ impl Row {
     fn to_json(&self, busy: Option<&str>) -> serde_json::Value {
         let (relation, bound) = match self.bound {
             Bound::AtMost(most) => ("at_most", most),
+            Bound::AtMostAnd(times, ns) => ("at_most_ns", times * self.other_ns + ns),
             Bound::Faster(least) => ("times_faster_at_least", least),
         };
         json!({

@@ -1,4 +1,5 @@
-//! Locks of a server in another process, beside a bare ping-pong with that process.
+//! Locks of a server in another process, beside a bare ping-pong with that process; and one that stays with this client, beside
+//! a lock in memory.
 //!
 //! The frames of the ping-pong are as long as a request and its grant. Each process is pinned to a core, the same for both;
 //! with one core only there is no row: there the second segment, the unlock's, cannot leave while the server answers.
@@ -9,6 +10,7 @@ use super::{Bound, Row};
 use anyhow::{Context, Result, bail};
 use lockwright::Client;
 use lockwright_server::{Server, ServerOptions};
+use std::hint::black_box;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -16,6 +18,8 @@ use std::process::{Child, Command, Stdio};
 /// Bytes of a request, and of its grant.
 const FRAME: usize = 72;
 const CYCLES: u32 = 200;
+/// Of a lock that stays here; and as many make it stay.
+const RETAINED_CYCLES: u32 = 20_000;
 
 /// The other process: a server, and an echo.
 #[derive(Debug)]
@@ -67,22 +71,24 @@ pub(super) fn serve(core: usize) -> Result<()> {
 }
 
 /// A mutex of the server that nobody else wants. The unlock is not waited for.
-pub(super) fn uncontended(runs: &Runs) -> Result<Option<Row>> {
+pub(super) fn uncontended(runs: &Runs) -> Result<Vec<Row>> {
     if std::thread::available_parallelism()?.get() < 2 {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let other = Other::start(1)?;
     // On a thread of its own: the client's other thread is pinned with it, and nobody else.
     let measured = std::thread::scope(|threads| {
         threads
-            .spawn(|| -> Result<[f64; 2]> {
+            .spawn(|| -> Result<[f64; 4]> {
                 pin(0);
                 let mut stream = TcpStream::connect(&other.echo)?;
                 stream.set_nodelay(true)?;
-                let client = Client::open(&format!("tcp://{}", other.server)).wait()?;
-                let lock = client.mutex("mutex")?;
+                let address = format!("tcp://{}", other.server);
+                let lock = Client::options().retain(false).open(&address).wait()?.mutex("mutex")?;
+                let retained = Client::open(&address).wait()?.mutex("retained")?;
+                let memory = parking_lot::Mutex::new(0_u64);
                 let mut frame = [0; FRAME];
-                let times = runs.take_turns([
+                let [echo, asked] = runs.take_turns([
                     (CYCLES, &mut || {
                         stream
                             .write_all(&frame)
@@ -91,13 +97,32 @@ pub(super) fn uncontended(runs: &Runs) -> Result<Option<Row>> {
                     }),
                     (CYCLES, &mut || drop(lock.lock().wait().expect("the server grants"))),
                 ]);
-                Ok(times)
+                let [there, here] = runs.take_turns([
+                    (RETAINED_CYCLES, &mut || *black_box(&memory).lock() += 1),
+                    (RETAINED_CYCLES, &mut || drop(retained.lock().wait().expect("it stays here"))),
+                ]);
+                Ok([echo, asked, there, here])
             })
             .join()
             .expect("it does not panic")
     });
-    let [other_ns, ns] = measured?;
-    let (what, against) = ("tcp mutex, lock and unlock", "a bare tcp ping-pong");
-    let made_of = "the round trip, the server's wake-up and its books, a frame more for the unlock";
-    Ok(Some(Row { what, ns, against, other_ns, bound: Bound::AtMost(1.3), made_of }))
+    let [echo, asked, there, here] = measured?;
+    Ok(vec![
+        Row {
+            what: "tcp mutex, lock and unlock",
+            ns: asked,
+            against: "a bare tcp ping-pong",
+            other_ns: echo,
+            bound: Bound::AtMost(1.3),
+            made_of: "the round trip, the server's wake-up and its books, a frame more for the unlock",
+        },
+        Row {
+            what: "tcp mutex that stays here",
+            ns: here,
+            against: "a parking_lot mutex",
+            other_ns: there,
+            bound: Bound::AtMostAnd(3.0, 100.0),
+            made_of: "a look at the clock, whether the session is certain; two short locks; the handle counted for the guard",
+        },
+    ])
 }

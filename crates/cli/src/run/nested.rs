@@ -27,9 +27,13 @@ struct Held {
 }
 
 impl Held {
-    fn new(args: &Args, by: Process) -> Self {
-        let (shared, range, name) = (args.shared, args.range.clone(), args.name.as_bytes().to_vec());
-        Self { by, shared, range, space: identity(&args.space).into_bytes(), name }
+    /// The locks that `args` asks for.
+    fn all(args: &Args, by: Process) -> impl Iterator<Item = Self> {
+        let space = identity(&args.space).into_bytes();
+        args.names.iter().map(move |name| {
+            let (shared, range, name) = (args.shared, args.range.clone(), name.as_bytes().to_vec());
+            Self { by, shared, range, space: space.clone(), name }
+        })
     }
 
     /// Whether `wanted` would have to wait for this one.
@@ -108,16 +112,19 @@ fn inherited() -> Vec<Held> {
     entries.filter(|held| !held.by.has_ended()).collect()
 }
 
-/// Whether this process already runs under a lock that stands in the way of the one it asks for.
-pub(super) fn would_wait_for_itself(args: &Args) -> bool {
-    let wanted = Held::new(args, Process { pid: 0, start: 0 });
-    inherited().iter().any(|held| held.blocks(&wanted))
+/// A lock that this process already runs under and that stands in the way of one it asks for.
+pub(super) fn would_wait_for_itself(args: &Args) -> Option<String> {
+    let inherited = inherited();
+    let held = Held::all(args, Process { pid: 0, start: 0 })
+        .find(|wanted| inherited.iter().any(|held| held.blocks(wanted)))?;
+    Some(String::from_utf8_lossy(&held.name).into_owned())
 }
 
-/// What the command is told: what was inherited, and the lock that is held now.
+/// What the command is told: what was inherited, and the locks that are held now.
 pub(super) fn with_own(args: &Args) -> OsString {
-    let own = Process::with_pid(std::process::id()).ok().flatten().map(|process| Held::new(args, process));
-    let all: Vec<_> = inherited().iter().chain(&own).map(Held::encode).collect();
+    let own = Process::with_pid(std::process::id()).ok().flatten();
+    let own = own.into_iter().flat_map(|process| Held::all(args, process));
+    let all: Vec<_> = inherited().into_iter().chain(own).map(|held| held.encode()).collect();
     all.join(" ").into()
 }
 

@@ -76,6 +76,15 @@ pub(crate) enum Came {
     Signal { signal: Signal, from_terminal: bool },
 }
 
+impl Came {
+    /// The signal, if it is one by which people and systems end programs.
+    pub(crate) fn asks_to_end(self) -> Option<Signal> {
+        let Self::Signal { signal, .. } = self else { return None };
+        matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT)
+            .then_some(signal)
+    }
+}
+
 impl Inbox {
     /// Blocks the signals in this thread and all that it starts, and opens the inbox.
     pub(crate) fn open() -> io::Result<Self> {

@@ -2,15 +2,17 @@
 //!
 //! Everything is a file descriptor in one `poll`: signals by signalfd, wakers and the lost-lock signal by a socket pair.
 
+use super::args::{Args, OnLost};
+use super::held::Held;
 use super::signals::{Came, Inbox};
-use super::{Args, OnLost, child, environment, os};
-use lockwright::{Acquire, AnyGuard, Client, LockError, LostReason, LostSignal};
+use super::{child, os};
+use lockwright::Client;
 use lockwright_term::say;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
@@ -22,25 +24,15 @@ use std::time::{Duration, Instant};
 /// How long somebody waits before it is worth a word.
 const A_WHILE: Duration = Duration::from_secs(1);
 
-/// How waiting for the lock ended.
-pub(super) enum Waited {
-    Granted(AnyGuard),
-    Refused(LockError),
-    /// A signal came first: its number.
-    Signal(u8),
-}
-
-/// Waits for the lock, unless a signal comes first. If it takes a while, `explain` is called, once.
-pub(super) fn wait_for(
-    acquire: Acquire<AnyGuard>,
-    inbox: &mut Inbox,
-    explain: impl FnOnce(),
-) -> io::Result<Waited> {
-    // Dropping the acquire takes us out of the queue.
-    Ok(match wait(acquire, inbox, explain)? {
-        Ok(outcome) => outcome.map_or_else(Waited::Refused, Waited::Granted),
-        Err(signal) => Waited::Signal(signal),
-    })
+/// How a command ended, and with it the code to exit with.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// By itself.
+    Exited { code: u8 },
+    /// Somebody sent us a signal that asks to end.
+    Stopped { code: u8 },
+    /// A lock was lost.
+    Lost { code: u8 },
 }
 
 /// Waits for `future`, unless a signal comes first: then the error is its number. If it takes a while, `explain` is called,
@@ -52,7 +44,7 @@ pub(super) fn wait<F: Future>(
 ) -> io::Result<Result<F::Output, u8>> {
     let pipe = WakePipe::new()?;
     let mut explain = Some((Instant::now() + A_WHILE, explain));
-    let waker = Waker::from(Arc::clone(&pipe.waker));
+    let waker = pipe.waker();
     let mut future = pin!(future);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -65,7 +57,7 @@ pub(super) fn wait<F: Future>(
                 return Ok(Err(signal as u8));
             }
         }
-        sleep(&pipe, inbox, explain.as_ref().map(|(when, _)| *when))?;
+        sleep(&[pipe.reader.as_fd(), inbox.as_fd()], explain.as_ref().map(|(when, _)| *when))?;
         pipe.drain()?;
         if let Some((_, explain)) = explain.take_if(|(when, _)| *when <= Instant::now()) {
             explain();
@@ -73,25 +65,39 @@ pub(super) fn wait<F: Future>(
     }
 }
 
-/// Runs the command under `guard` and returns the code to exit with.
-pub(super) fn run(args: &Args, client: &Client, guard: &AnyGuard, inbox: &mut Inbox) -> io::Result<u8> {
-    let pipe = WakePipe::new()?;
-    let waker = Arc::clone(&pipe.waker);
-    guard.on_lost(move |_| waker.wake_by_ref());
-    let lost = guard.lost();
+/// Runs the command under the locks that are `held`.
+pub(super) fn run(args: &Args, client: &Client, held: &Held, inbox: &mut Inbox) -> io::Result<Ended> {
+    let pipe = &held.pipe;
     // To look up the command's process takes a descriptor: without one it is not started.
     let spare = pipe.reader.try_clone().map_err(|error| no_descriptor(&error))?;
-    let mut child = child::start(&args.command, environment(args, guard), &inbox.inherited)?;
+    let mut child = child::start(&args.command, held.environment(args), &inbox.inherited)?;
     drop(spare);
     let kill_after = client.stop_time();
-    let code =
-        protect(args, client, &child).and_then(|()| watch(args, kill_after, &lost, &pipe, inbox, &mut child));
-    if code.is_err() {
+    let ended = protect(args, client, &child).and_then(|()| watch(args, kill_after, held, inbox, &mut child));
+    if ended.is_err() {
         // The lock is given back next: the command must not run any more by then. (One of another user cannot be killed.)
         let _ = child.kill();
         let _ = child.wait();
     }
-    code
+    ended
+}
+
+/// Waits until `until`. Says why it ended sooner, if it did.
+pub(super) fn pause(until: Instant, held: &Held, inbox: &mut Inbox) -> io::Result<Option<Ended>> {
+    while Instant::now() < until {
+        while let Some(came) = inbox.next()? {
+            if let Some(signal) = came.asks_to_end() {
+                return Ok(Some(Ended::Stopped { code: 128 + signal as u8 }));
+            }
+        }
+        if let Some((name, reason)) = held.lost() {
+            say!("lockwright: lock {name} is lost ({reason})");
+            return Ok(Some(Ended::Lost { code: 1 }));
+        }
+        sleep(&[held.pipe.reader.as_fd(), inbox.as_fd()], Some(until))?;
+        held.pipe.drain()?;
+    }
+    Ok(None)
 }
 
 fn no_descriptor(error: &io::Error) -> io::Error {
@@ -111,32 +117,36 @@ fn protect(args: &Args, client: &Client, child: &Child) -> io::Result<()> {
 fn watch(
     args: &Args,
     kill_after: Duration,
-    lost: &LostSignal,
-    pipe: &WakePipe,
+    held: &Held,
     inbox: &mut Inbox,
     child: &mut Child,
-) -> io::Result<u8> {
-    let mut loss = Loss::Held;
+) -> io::Result<Ended> {
+    let pid = Pid::from_raw(child.id().cast_signed());
+    let (mut loss, mut stopped) = (Loss::Held, false);
     loop {
         while let Some(came) = inbox.next()? {
+            stopped |= came.asks_to_end().is_some();
             if let Came::Signal { signal, from_terminal: false } = came {
-                send(child, signal);
+                send(pid, signal);
             }
         }
         if let Some(status) = child.try_wait()? {
             let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-            return Ok(u8::try_from(code.unwrap_or(1)).unwrap_or(u8::MAX));
+            let code = u8::try_from(code.unwrap_or(1)).unwrap_or(u8::MAX);
+            return Ok(match loss {
+                _ if stopped => Ended::Stopped { code },
+                Loss::Held => Ended::Exited { code },
+                _ => Ended::Lost { code },
+            });
         }
-        pipe.drain()?;
-        if let Some(reason) = lost.reason() {
-            loss = loss.next(args, kill_after, child, reason);
-        }
-        sleep(pipe, inbox, loss.deadline())?;
+        held.pipe.drain()?;
+        loss = loss.next(args, kill_after, pid, held);
+        sleep(&[held.pipe.reader.as_fd(), inbox.as_fd()], loss.deadline())?;
     }
 }
 
 /// What has been done about a lost lock.
-enum Loss {
+pub(super) enum Loss {
     Held,
     Warned,
     Terminated(Instant),
@@ -144,44 +154,43 @@ enum Loss {
 }
 
 impl Loss {
-    fn next(self, args: &Args, kill_after: Duration, child: &Child, reason: LostReason) -> Self {
+    /// Does what is due, to the process `pid`.
+    pub(super) fn next(self, args: &Args, kill_after: Duration, pid: Pid, held: &Held) -> Self {
+        let Some((name, reason)) = held.lost() else { return self };
         match (self, args.on_lost) {
             (Loss::Held, OnLost::Warn) => {
-                say!(
-                    "lockwright: lock {} is lost ({reason}); the command goes on unprotected",
-                    args.name.display()
-                );
+                say!("lockwright: lock {name} is lost ({reason}); the command goes on unprotected");
                 Loss::Warned
             }
             (Loss::Held, OnLost::Term) => {
-                say!("lockwright: lock {} is lost ({reason}); ending the command", args.name.display());
-                send(child, Signal::SIGTERM);
+                say!("lockwright: lock {name} is lost ({reason}); ending the command");
+                send(pid, args.signal);
                 // A stopped command could not act on it.
-                send(child, Signal::SIGCONT);
+                send(pid, Signal::SIGCONT);
                 Loss::Terminated(Instant::now() + kill_after)
             }
             (Loss::Terminated(deadline), _) if Instant::now() >= deadline => {
-                send(child, Signal::SIGKILL);
+                send(pid, Signal::SIGKILL);
                 Loss::Killed
             }
             (same, _) => same,
         }
     }
 
-    fn deadline(&self) -> Option<Instant> {
+    /// When something is due again.
+    pub(super) fn deadline(&self) -> Option<Instant> {
         if let Loss::Terminated(deadline) = self { Some(*deadline) } else { None }
     }
 }
 
-/// Sends a signal to the command, which has not been waited for: its pid is its own.
-fn send(child: &Child, signal: Signal) {
-    let _ = kill(Pid::from_raw(child.id().cast_signed()), signal);
+/// Sends a signal to a process that is known to be there: its pid is its own.
+fn send(pid: Pid, signal: Signal) {
+    let _ = kill(pid, signal);
 }
 
-/// Sleeps until there is a signal, a wakeup, or the deadline.
-fn sleep(pipe: &WakePipe, inbox: &Inbox, deadline: Option<Instant>) -> io::Result<()> {
-    let mut fds =
-        [PollFd::new(inbox.as_fd(), PollFlags::POLLIN), PollFd::new(pipe.reader.as_fd(), PollFlags::POLLIN)];
+/// Sleeps until one of these can be read, or the deadline.
+pub(super) fn sleep(fds: &[BorrowedFd<'_>], deadline: Option<Instant>) -> io::Result<()> {
+    let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
     let timeout = deadline.map_or(PollTimeout::NONE, |deadline| {
         let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
@@ -193,23 +202,27 @@ fn sleep(pipe: &WakePipe, inbox: &Inbox, deadline: Option<Instant>) -> io::Resul
 }
 
 /// A waker that can be polled for.
-struct WakePipe {
-    reader: UnixStream,
+pub(super) struct WakePipe {
+    pub(super) reader: UnixStream,
     waker: Arc<PipeWaker>,
 }
 
 struct PipeWaker(UnixStream);
 
 impl WakePipe {
-    fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         let (reader, waker) = UnixStream::pair().map_err(|error| no_descriptor(&error))?;
         reader.set_nonblocking(true)?;
         waker.set_nonblocking(true)?;
         Ok(Self { reader, waker: Arc::new(PipeWaker(waker)) })
     }
 
+    pub(super) fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.waker))
+    }
+
     /// Reads what wakers have written.
-    fn drain(&self) -> io::Result<()> {
+    pub(super) fn drain(&self) -> io::Result<()> {
         let mut bytes = [0; 64];
         loop {
             match (&self.reader).read(&mut bytes) {

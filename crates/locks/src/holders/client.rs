@@ -253,7 +253,7 @@ impl<E: Endpoint, B: DirectRecorder, R: Rules + RecordRules, L: VersionedLayout>
     ///
     /// # Errors
     /// [`Denied::Busy`] if it does not; the record is free again.
-    pub fn take_soon_now(&self, record: u8, claim: Claim) -> Result<FastGrant, Denied> {
+    pub fn try_take_spinning_now(&self, record: u8, claim: Claim) -> Result<FastGrant, Denied> {
         for _ in 0..self.recorder().spins() {
             std::hint::spin_loop();
             if self.lock.looks_free_now(claim) {

@@ -108,17 +108,17 @@ impl Member {
     #[inline(always)]
     pub(crate) fn try_take_fast(&self, claim: Claim) -> Option<Granted> {
         let record = self.claim(SlotPool::claim_own)?;
-        self.taken_quickly(record, self.client.try_take_now(record, claim))
+        self.grant_or_free(record, self.client.try_take_now(record, claim))
     }
 
     /// The same, if it becomes free within a moment.
     pub(crate) fn try_take_spinning(&self, claim: Claim) -> Option<Granted> {
         let record = self.claim(SlotPool::claim_own)?;
-        self.taken_quickly(record, self.client.take_soon_now(record, claim))
+        self.grant_or_free(record, self.client.try_take_spinning_now(record, claim))
     }
 
     #[inline(always)]
-    fn taken_quickly(&self, record: u8, taken: Result<FastGrant, Denied>) -> Option<Granted> {
+    fn grant_or_free(&self, record: u8, taken: Result<FastGrant, Denied>) -> Option<Granted> {
         match taken {
             Ok(grant) => Some(self.granted(record, ProtocolGrant::FastGrant(grant))),
             Err(_) => {

@@ -227,6 +227,13 @@ pub(crate) trait Space: Send + Sync + Debug {
         Ok(true)
     }
 
+    /// What stays with this client of a lock of a server: the fast path to it, without a virtual call.
+    #[cfg(target_os = "linux")]
+    fn retained_lock(&self, bound: &Bound) -> Option<crate::remote::retained::RetainedLock> {
+        let _ = bound;
+        None
+    }
+
     /// The membership that looked a name up, where the space is in this host's memory: the fast path to keyed locks,
     /// without a virtual call.
     #[cfg(target_os = "linux")]

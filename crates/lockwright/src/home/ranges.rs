@@ -133,7 +133,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lockwright-gate-{}.space", std::process::id()));
         let client = Client::open(&format!("shm:{}", path.display())).wait().unwrap();
         let ranges = client.range_lock("a").unwrap();
-        let other = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
+        let other = ShmBackend::new(open(&path, false, None).unwrap(), Duration::from_secs(10)).unwrap();
         let lock = other.bind(&LockName::new("a").unwrap(), Kind::Ranges).unwrap().lock;
         let inside = Claim { lock: gate(lock), mode: Mode::Exclusive, start: 0, end: u64::MAX };
         let granted = other.members.try_take(inside).unwrap();

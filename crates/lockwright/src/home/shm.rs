@@ -42,7 +42,7 @@ pub(crate) struct ShmBackend {
 const CLOSED_TOGETHER: usize = 512;
 
 /// Opens the space at `path`, and looks whether it is one of ours.
-pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
+pub(crate) fn open(path: &Path, create: bool, program: Option<&str>) -> Result<ShmSpace, OpenError> {
     let refuse = |why: String| OpenError::Failed { space: path.display().to_string(), why };
     let options = SpaceOptions::default()
         .clients(holders::SLOTS)
@@ -50,6 +50,7 @@ pub(crate) fn open(path: &Path, create: bool) -> Result<ShmSpace, OpenError> {
         .names(NAMES)
         .memory(1, &members::regions())
         .tag(TAG)
+        .program(program)
         .create(create);
     let space = ShmSpace::open(path, &options).map_err(|error| match error {
         SpaceError::Missing(path) => OpenError::NotFound(path.display().to_string()),
@@ -349,7 +350,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lockwright-old-{}.space", std::process::id()));
         let old = "lockwright 4, kept shiftlock";
         drop(ShmSpace::open(&path, &SpaceOptions::default().tag(old).create(true)).unwrap());
-        let refused = open(&path, true).unwrap_err().to_string();
+        let refused = open(&path, true, None).unwrap_err().to_string();
         let _ = std::fs::remove_file(&path);
         assert!(refused.contains(old) && refused.contains(TAG), "{refused}");
         assert!(refused.ends_with("when nobody uses it any more, remove it"), "{refused}");
@@ -383,7 +384,7 @@ mod tests {
                 });
             }
         });
-        let home = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
+        let home = ShmBackend::new(open(&path, false, None).unwrap(), Duration::from_secs(10)).unwrap();
         let id = home.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
         let resets = block_on(home.members.any().unwrap().client.lock().generation(id));
         let _ = std::fs::remove_file(&path);
@@ -395,7 +396,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lockwright-spent-{}.space", std::process::id()));
         let client = crate::Client::open(&format!("shm:{}", path.display())).wait().unwrap();
         let (lock, ranges) = (client.rwlock("a").unwrap(), client.range_lock("a").unwrap());
-        let home = ShmBackend::new(open(&path, false).unwrap(), Duration::from_secs(10)).unwrap();
+        let home = ShmBackend::new(open(&path, false, None).unwrap(), Duration::from_secs(10)).unwrap();
         let id = home.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
         let ep = home.members.any().unwrap().holders().ep.clone();
         let stamps = [id, gate(id)].map(|lock| {

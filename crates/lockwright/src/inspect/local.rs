@@ -27,7 +27,7 @@ impl Local {
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         /// Whoever looks holds nothing that could be lost.
         const LEASE_NS: u64 = u64::MAX;
-        let space = shm::open(path, false)?;
+        let space = shm::open(path, false, None)?;
         let refuse = |why: String| OpenError::Failed { space: path.display().to_string(), why };
         let members = Members::new(space.clone(), LEASE_NS).map_err(|error| refuse(error.to_string()))?;
         Ok(Self { space, members })

@@ -1,11 +1,13 @@
 //! Looking into a space: who holds what, who waits for what, since when; and taking a lock away from somebody.
 //!
 //! On shared memory, everything shown here stands in the space itself, written there by the clients; a server is asked.
-//! Looking disturbs nobody. This file is what can be seen; `local` looks into shared memory.
+//! Looking disturbs nobody. This file is what can be seen; `local` looks into shared memory, `waits` sees who waits for whom.
 
 mod local;
+mod waits;
 
 pub use local::spaces;
+pub use waits::{Process, Wait, waits};
 
 use self::local::Local;
 use crate::client::{Address, ClientOptions};
@@ -100,6 +102,8 @@ impl Entry {
 pub enum EntryState {
     /// It holds it.
     Held,
+    /// It was granted to it, and stays there until somebody else wants it: whether it is in use, only the client knows.
+    Retained,
     /// It waits for it, or gave up and has not been served yet.
     Waiting,
 }
@@ -114,6 +118,8 @@ pub struct Heat {
     pub ranges: bool,
     /// How many hold it now.
     pub holders: u64,
+    /// With how many clients it stays until somebody else wants it.
+    pub retained: u64,
     /// How many wait for it now.
     pub waiters: u64,
     /// Grants so far.
@@ -338,7 +344,8 @@ impl Inspector {
 impl Heat {
     #[doc(hidden)]
     pub fn none(name: LockName, ranges: bool) -> Self {
-        Self { name, ranges, holders: 0, waiters: 0, grants: 0, contended: 0, waited: Duration::ZERO }
+        let (holders, retained, waiters, grants, contended) = (0, 0, 0, 0, 0);
+        Self { name, ranges, holders, retained, waiters, grants, contended, waited: Duration::ZERO }
     }
 
     /// What can be seen of locks by who holds them and waits for them.
@@ -354,6 +361,7 @@ impl Heat {
             match entry.state {
                 EntryState::Waiting => last.waiters += 1,
                 EntryState::Held => last.holders += 1,
+                EntryState::Retained => last.retained += 1,
             }
         }
         heat.sort_by_key(|heat| std::cmp::Reverse(heat.waiters));

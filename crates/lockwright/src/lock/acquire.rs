@@ -239,7 +239,7 @@ impl Attempt {
         self.check()?;
         let may_wait = self.may_wait();
         if matches!(self.step, Step::Start) {
-            if may_wait && let Some((granted, token_base)) = self.core.acquire_soon(&mut self.claim) {
+            if may_wait && let Some((granted, token_base)) = self.core.acquire_spinning(&mut self.claim) {
                 return Ok(AnyGuard::new(self.core, token_base, self.claim, granted));
             }
             self.step = Step::Slow;

@@ -3,10 +3,14 @@
 use super::places::Places;
 use crate::error::LockError;
 #[cfg(target_os = "linux")]
+use crate::home::ProtocolGrant;
+#[cfg(target_os = "linux")]
 use crate::home::member::Member;
 use crate::home::{Backend, Bound, Granted, Kind};
 use crate::name::LockName;
 use crate::progress::Progress;
+#[cfg(target_os = "linux")]
+use crate::remote::retained::RetainedLock;
 use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::observe::Claim;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -23,6 +27,9 @@ pub(crate) struct Core {
     /// The way to the lock without a virtual call, if it is a keyed one in this host's memory.
     #[cfg(target_os = "linux")]
     near: Option<Arc<Member>>,
+    /// What stays with this client of it, if a server decides about it.
+    #[cfg(target_os = "linux")]
+    retained: Option<RetainedLock>,
     /// Where the name led at first, and as long as this client is not declared dead: read without a lock.
     first: Bound,
     /// Where it leads since.
@@ -45,6 +52,8 @@ impl Core {
             owner: Owner::current(),
             #[cfg(target_os = "linux")]
             near,
+            #[cfg(target_os = "linux")]
+            retained: space.retained_lock(&bound).filter(|_| kind == Kind::Keyed),
             space,
             progress,
             name,
@@ -76,14 +85,23 @@ impl Core {
     #[cfg(target_os = "linux")]
     #[inline(always)]
     pub(crate) fn try_acquire_fast(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
-        let near = self.near.as_ref()?;
+        let Some(near) = self.near.as_ref() else { return self.take_retained(claim) };
         claim.lock = self.first.lock;
         Some((near.try_take_fast(*claim)?, self.first.token_base))
     }
 
+    /// The same, if it stays with this client.
+    #[cfg(target_os = "linux")]
+    #[inline(never)]
+    fn take_retained(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
+        let retained = self.retained.as_ref().filter(|_| self.owner.is_current())?;
+        claim.lock = self.first.lock;
+        Some((retained.take(claim.mode)?.into(), self.first.token_base))
+    }
+
     /// The same, if it becomes free within a moment, in which the calling thread is kept busy.
     #[cfg(target_os = "linux")]
-    pub(crate) fn acquire_soon(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
+    pub(crate) fn acquire_spinning(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
         let near = self.near.as_ref()?;
         claim.lock = self.first.lock;
         Some((near.try_take_spinning(*claim)?, self.first.token_base))
@@ -93,7 +111,18 @@ impl Core {
     #[cfg(target_os = "linux")]
     #[inline(always)]
     pub(crate) fn release_fast(&self, claim: Claim, granted: &Granted) -> bool {
-        self.near.as_ref().is_some_and(|near| near.give_back_fast(claim, granted))
+        match &self.near {
+            Some(near) => near.give_back_fast(claim, granted),
+            None => self.release_retained(granted),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[inline(never)]
+    fn release_retained(&self, granted: &Granted) -> bool {
+        let ProtocolGrant::Remote(grant) = granted.grant else { return false };
+        let retained = self.retained.as_ref().filter(|_| self.owner.is_current());
+        retained.is_some_and(|retained| retained.release(grant.id))
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -102,7 +131,7 @@ impl Core {
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn acquire_soon(&self, _: &mut Claim) -> Option<(Granted, u64)> {
+    pub(crate) fn acquire_spinning(&self, _: &mut Claim) -> Option<(Granted, u64)> {
         None
     }
 

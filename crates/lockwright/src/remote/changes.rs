@@ -54,6 +54,7 @@ impl Future for Upgrading {
             Upgrade::Said(ask) => {
                 this.said = true;
                 line.table.keep(id, cx.waker());
+                line.flush();
                 line.say(&ask);
                 None
             }
@@ -84,11 +85,12 @@ impl Future for Upgrading {
 
 impl Drop for Upgrading {
     fn drop(&mut self) {
-        if self.said {
-            let mut line = self.remote.line();
-            if let Some(ask) = line.table.give_up_upgrade(self.grant.id) {
-                line.say(&ask);
-            }
+        let mut line = self.remote.line();
+        line.table.stay_shared(self.grant.id, self.grant.token);
+        if self.said
+            && let Some(ask) = line.table.give_up_upgrade(self.grant.id)
+        {
+            line.say(&ask);
         }
     }
 }
@@ -120,6 +122,7 @@ impl Future for Downgrading {
                 return Poll::Ready(Err(ChangeError::Lost { token }));
             };
             this.said = true;
+            line.flush();
             line.say(&ask);
         }
         if let Some(outcome) = line.table.downgrade(id, token) {

@@ -5,6 +5,7 @@
 
 use super::driver::Driver;
 use super::guest::endpoint::GuestEndpoint;
+use super::retained::{Certainty, LocalGrant};
 use super::table::{Origin, Table};
 use super::transport::{Session, Transport};
 use crate::error::{LockError, OpenError};
@@ -22,6 +23,8 @@ use tokio::runtime::Handle;
 /// Pauses between attempts to connect again.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// A lock that stays here goes back when nobody has used it for so many looks, a second or less apart.
+const IDLE_LOOKS: u8 = 10;
 /// How long the thread waits at the end for the last words to leave.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -36,6 +39,8 @@ pub(crate) struct RemoteOptions {
     pub(crate) lease: Duration,
     /// How long its user needs to stop once a lock is lost.
     pub(crate) stop: StopTime,
+    /// Whether locks may stay with this client between uses.
+    pub(crate) retain: bool,
     pub(crate) transport: Transport,
 }
 
@@ -94,6 +99,15 @@ impl LinkState {
         }
     }
 
+    /// Says what the table has decided.
+    pub(crate) fn flush(&mut self) {
+        let said = self.table.take_said();
+        if !said.is_empty() {
+            said.iter().for_each(|ask| self.say(ask));
+            self.say_stopped();
+        }
+    }
+
     /// Takes a request out, and tells the server if that was the last of what was lost with an earlier session.
     pub(crate) fn take(&mut self, id: crate::wire::RequestId) -> Option<super::table::Stage> {
         let taken = self.table.take(id);
@@ -133,6 +147,17 @@ impl LinkState {
         self.ep.as_ref().is_some_and(|ep| ep.is_connected() && ep.silence() <= ep.lease().silence())
     }
 
+    /// Whether what this client holds is surely its own: the rule by which a guard is `Held`.
+    pub(crate) fn is_certain(&self) -> bool {
+        self.is_reachable() && !self.is_expired()
+    }
+
+    /// Whoever waited takes the grant `id`, which may stay here.
+    pub(crate) fn keep_grant(&mut self, id: crate::wire::RequestId) -> Option<LocalGrant> {
+        let certainty = self.ep.clone().map(|session| Certainty { session, lease: self.lease });
+        self.table.keep_grant(id, certainty)
+    }
+
     /// Whether the lease is over.
     pub(crate) fn is_expired(&self) -> bool {
         self.unacknowledged() > self.lease
@@ -141,7 +166,8 @@ impl LinkState {
     /// When the lease is over, whatever is held counts as lost.
     pub(crate) fn expire(&mut self) {
         let (silent, lease) = (self.unacknowledged(), self.lease);
-        wake(self.table.expire(silent, lease));
+        wake(self.table.expire(Instant::now(), silent, lease));
+        self.flush();
     }
 
     /// Goes on under the lease of another run of the server.
@@ -240,6 +266,8 @@ impl Remote {
         line.expire();
         let timeout = self.timeout();
         wake(line.table.late(Instant::now(), timeout));
+        line.table.look_at_retained(IDLE_LOOKS);
+        line.flush();
         let often = (line.lease / 4).min(timeout / 4).min(Duration::from_secs(1));
         often.max(Duration::from_millis(5))
     }
@@ -252,9 +280,9 @@ impl Remote {
     /// Gives a request up, whether it waits or was granted, and waits for nothing.
     pub(crate) fn give_up(&self, id: crate::wire::RequestId) {
         let mut line = self.line();
-        if line.take(id).is_some() {
-            line.say(&Request::Unlock { id, answer: false });
-        }
+        let certain = line.is_certain();
+        wake(line.table.give_up(id, certain));
+        line.flush();
     }
 
     /// Ends the session, and with it everything that is held.
@@ -351,6 +379,7 @@ impl SessionHandler for Remote {
         }
         line.table.is_open = true;
         let waker = line.table.hear(taken, answer);
+        line.flush();
         if line.table.is_ready() {
             self.opened.notify_all();
         }
@@ -415,7 +444,7 @@ fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>)
         let ep = connecting.await.unwrap_or_else(|_| Err(late(patience)))?;
         let remote = Arc::new_cyclic(|me| Remote {
             line: Mutex::new(LinkState {
-                table: Table::default(),
+                table: Table::new(options.retain && !options.one_sided),
                 ep: None,
                 acknowledged: Instant::now(),
                 lease: Duration::ZERO,

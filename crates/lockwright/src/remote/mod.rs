@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `address` | where servers are |
 //! | `table` | what was asked for and is held, whatever becomes of sessions |
+//! | `retained` | a lock that stays with the client between uses |
 //! | `changes` | upgrades, downgrades and parts of what is held, on their way |
 //! | `driver` | which thread reads |
 //! | `link` | sessions: connecting, coming back, hearing the server |
@@ -25,6 +26,7 @@ mod inquiry;
 pub(crate) mod inspector;
 pub(crate) mod lent;
 pub(crate) mod link;
+pub(crate) mod retained;
 pub(crate) mod secret;
 pub(crate) mod table;
 pub(crate) mod transport;
@@ -32,7 +34,8 @@ pub(crate) mod transport;
 pub(crate) use link::{Remote, RemoteOptions};
 
 use self::driver::OtherWaiter;
-use self::table::Stage;
+use self::retained::{LocalGrant, RetainedLock};
+use self::table::{Begun, Stage};
 use crate::error::{ChangeError, HandleError, LockError, LostReason};
 use crate::home::{
     Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
@@ -60,11 +63,19 @@ impl RemoteBackend {
     }
 }
 
-/// A grant of a server.
+/// A grant of a server, or a use of one that stays with this client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RemoteGrant {
-    id: RequestId,
+    pub(crate) id: RequestId,
     token: u64,
+}
+
+impl From<LocalGrant> for Granted {
+    #[inline]
+    fn from(LocalGrant { id, token }: LocalGrant) -> Self {
+        let grant = ProtocolGrant::Remote(RemoteGrant { id, token });
+        Self { grant, record: RecordId::default() }
+    }
 }
 
 fn grant(granted: &Granted) -> RemoteGrant {
@@ -107,7 +118,12 @@ impl Space for RemoteBackend {
     fn unbind(&self, _: &LockName, bound: Bound, _: Kind) {
         let mut line = self.remote.line();
         let ask = line.table.forget(bound.lock);
+        line.flush();
         line.say(&ask);
+    }
+
+    fn retained_lock(&self, bound: &Bound) -> Option<RetainedLock> {
+        self.remote.line().table.retained_lock(bound.lock)
     }
 
     fn block_on(&self, future: Pin<&mut dyn Future<Output = ()>>) {
@@ -124,9 +140,15 @@ impl Space for RemoteBackend {
 }
 
 impl Locker for RemoteBackend {
-    /// It is a round trip.
-    fn try_acquire_fast(&self, _: Kind, _: Claim) -> Option<Result<Granted, Refused>> {
-        None
+    /// A round trip, unless the lock is here.
+    fn try_acquire_fast(&self, _: Kind, claim: Claim) -> Option<Result<Granted, Refused>> {
+        let retained = self.remote.line().table.retained_lock(claim.lock)?;
+        retained.take(claim.mode).map(|granted| Ok(granted.into()))
+    }
+
+    fn release_fast(&self, _: Kind, claim: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
+        let retained = self.remote.line().table.retained_lock(claim.lock)?;
+        retained.release_held(grant(granted).id).then_some(Ok(()))
     }
 
     fn try_acquire(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
@@ -239,10 +261,14 @@ impl Future for Acquiring {
                 if let Some(why) = line.refusal() {
                     return Poll::Ready(Err(Refused::Error(why)));
                 }
-                let (units, wait) = (this.units, this.wait);
-                let id = line.table.open(Some(units), Stage::Wanted { wait });
+                let certain = line.is_certain();
+                let id = match line.table.lock(this.units, this.wait, certain) {
+                    Begun::Granted(granted) => return Poll::Ready(Ok(granted.into())),
+                    Begun::Busy => return Poll::Ready(Err(Refused::Busy)),
+                    Begun::Request(id) => id,
+                };
                 line.table.keep(id, cx.waker());
-                line.say(&Request::Lock { id, units, wait });
+                line.flush();
                 *this.id.insert(id)
             }
         };
@@ -269,6 +295,16 @@ impl Future for Acquiring {
                 this.id = None;
                 let grant = ProtocolGrant::Remote(RemoteGrant { id, token });
                 Poll::Ready(Ok(Granted { grant, record: RecordId::default() }))
+            }
+            Some(Stage::Retained { .. }) => {
+                this.id = None;
+                let granted = line.keep_grant(id).expect("just seen");
+                Poll::Ready(Ok(granted.into()))
+            }
+            Some(Stage::Local(_)) => {
+                this.id = None;
+                let granted = line.table.see_local(id).expect("just seen");
+                Poll::Ready(Ok(granted.into()))
             }
             _ => {
                 this.id = None;
@@ -316,6 +352,18 @@ impl Future for Unlocking {
             self.begun = true;
             line.expire();
             let in_session = line.is_in_session();
+            let (certain, held) =
+                (line.is_certain(), matches!(line.table.stage(id), Some(Stage::Held { .. })));
+            if let Some(woken) = line.table.release(id, certain) {
+                line.flush();
+                drop(line);
+                woken.into_iter().for_each(std::task::Waker::wake);
+                return Poll::Ready(match (held, certain) {
+                    (true, true) => Ok(()),
+                    (true, false) => Err(Lost::Fabric(FabricError::PeerLost(wire::SERVER))),
+                    (false, _) => Err(Lost::Recovered),
+                });
+            }
             match line.table.stage(id) {
                 Some(stage @ (Stage::Held { .. } | Stage::Claimed { .. })) if in_session => {
                     *stage = Stage::Unlocking;
@@ -352,10 +400,12 @@ impl Future for Unlocking {
 impl Drop for Unlocking {
     fn drop(&mut self) {
         // Not begun: the lock must not stay held. Half-way: nobody wants the answer any more.
-        let mut line = self.remote.line();
-        if !self.begun && line.take(self.id).is_some() {
-            line.say(&Request::Unlock { id: self.id, answer: false });
-        } else if self.begun {
+        if !self.begun {
+            self.remote.give_up(self.id);
+        } else if let mut line = self.remote.line()
+            && let Some(Stage::Unlocking | Stage::Unlocked { .. } | Stage::Failed(_)) =
+                line.table.stage(self.id)
+        {
             line.take(self.id);
         }
     }

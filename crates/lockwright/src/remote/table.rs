@@ -9,15 +9,19 @@
 //! | held, upgrade wanted | lost | claimed, then asked for again | lost |
 //! | held, becoming shared | lost | claimed as shared | lost |
 //!
-//! Changes of what is held are in `changes`.
+//! Changes of what is held are in `changes`, locks that stay here between uses in `retained`.
 //!
 //! What this file must not do: know about threads, connections or time; it says what is to be sent, and others send it.
 
 mod changes;
+mod retained;
 mod state;
 
 use changes::Change;
 pub use changes::Upgrade;
+pub use retained::Begun;
+
+use super::retained::{LocalGrant, RetainedLock, RetentionRules};
 
 use crate::error::{LockError, LostReason};
 use crate::home::{Kind, Refused};
@@ -45,6 +49,14 @@ pub enum Stage {
     Granted {
         token: u64,
     },
+    /// The same, and it may stay here; the tokens of further uses.
+    Retained {
+        token: u64,
+        first: u64,
+        count: u64,
+    },
+    /// Granted here, under a grant that stays, and not yet taken.
+    Local(LocalGrant),
     Held {
         token: u64,
         origin: Origin,
@@ -118,9 +130,20 @@ pub struct Table {
     pub fatal: Option<String>,
     /// Where a broken one differs.
     pub rules: TableRules,
+    pub retention: RetentionRules,
+    /// Whether grants may stay here, and by handle those that do.
+    retains: bool,
+    retained: HashMap<u64, RetainedLock>,
+    /// What was decided and is to be said, in order.
+    to_say: Vec<Request>,
 }
 
 impl Table {
+    /// An empty one; `retains`: grants may stay here.
+    pub fn new(retains: bool) -> Self {
+        Self { retains, ..Self::default() }
+    }
+
     /// Whether the server has let us into the space, and said which one it is.
     pub const fn is_ready(&self) -> bool {
         self.is_open && self.server.is_some()
@@ -145,12 +168,19 @@ impl Table {
         let handle = self.next_handle;
         self.next_handle += 1;
         self.handles.insert(handle, (kind, name.clone()));
+        if self.retains && kind == Kind::Keyed {
+            self.retained.insert(handle, RetainedLock::default());
+        }
         (handle, Request::Name { handle, kind, name: name.clone() })
     }
 
     /// The handle is of no more use.
     pub fn forget(&mut self, handle: u64) -> Request {
         self.handles.remove(&handle);
+        let idle = self.retained.remove(&handle).and_then(|lock| lock.lock().retention.end());
+        if let Some(id) = idle.filter(|id| self.take(*id).is_some()) {
+            self.to_say.push(Request::Unlock { id, answer: false });
+        }
         Request::Forget { handle }
     }
 
@@ -197,8 +227,14 @@ impl Table {
         while self.unacked.front().is_some_and(|(seq, _)| *seq <= taken) {
             self.unacked.pop_front();
         }
-        if let Response::Granted { token, .. } | Response::Changed { token, .. } = answer {
-            self.seen = self.seen.max(token);
+        match answer {
+            Response::Granted { token, .. } | Response::Changed { token, .. } => {
+                self.seen = self.seen.max(token);
+            }
+            Response::Retained { first, count, .. } => {
+                self.seen = self.seen.max(first.saturating_add(count).saturating_sub(1));
+            }
+            _ => {}
         }
         let origin = self.origin;
         let (id, next) = match answer {
@@ -210,13 +246,25 @@ impl Table {
                 // Given up meanwhile, which the server will hear.
                 _ => return None,
             },
+            Response::Retained { id, token, first, count } => match self.stage(id)? {
+                Stage::Wanted { .. } => (id, Stage::Retained { token, first, count }),
+                _ => return None,
+            },
+            Response::Recall { id } => {
+                self.recall(id);
+                return None;
+            }
             Response::Busy { id } => (id, Stage::Failed(Refused::Busy)),
             Response::Refused { id, why } => (id, Stage::Failed(Refused::Error(LockError::Refused(why)))),
+            Response::Lost { id } if self.end_retention(id) => {
+                self.take(id);
+                return None;
+            }
             Response::Lost { id } => match self.stage(id)? {
                 Stage::Held { .. } => (id, Stage::Lost(LostReason::Broken)),
                 Stage::Claimed { .. } => (id, Stage::Lost(LostReason::ServerRestarted)),
                 // Taken away before anybody saw it.
-                Stage::Granted { .. } => (
+                Stage::Granted { .. } | Stage::Retained { .. } => (
                     id,
                     Stage::Failed(Refused::Error(LockError::Refused("the lock was taken away".to_owned()))),
                 ),
@@ -266,11 +314,14 @@ impl Table {
     pub fn end_session(&mut self) -> Vec<Waker> {
         (self.is_open, self.guest) = (false, None);
         self.unacked.clear();
+        self.end_all_retention();
         let unreachable = || LockError::Disconnected("the connection was lost before it answered".to_owned());
         let mut woken = Vec::new();
         for request in self.slots.iter_mut().flatten() {
             match request.stage {
-                Stage::Granted { .. } => request.stage = Stage::Wanted { wait: true },
+                Stage::Granted { .. } | Stage::Retained { .. } | Stage::Local(_) => {
+                    request.stage = Stage::Wanted { wait: true };
+                }
                 Stage::Unlocking | Stage::Looking { .. } => {
                     request.stage = Stage::Failed(Refused::Error(unreachable()));
                     woken.extend(request.waker.take());
@@ -294,8 +345,10 @@ impl Table {
         }
         (self.origin, self.seq, self.is_open) = (origin, 0, false);
         self.unacked.clear();
+        self.to_say.clear();
         let (key, space) = (origin.key, space.to_vec());
         let mut asks = vec![Request::Open { version: VERSION, key, space, one_sided, seen: self.seen }];
+        asks.extend(self.retains.then_some(Request::Retains));
         let mut handles: Vec<_> = self.handles.iter().collect();
         handles.sort_by_key(|(handle, _)| **handle);
         asks.extend(handles.into_iter().map(|(handle, (kind, name))| Request::Name {
@@ -331,9 +384,9 @@ impl Table {
         asks.iter().map(|ask| self.say(ask)).collect()
     }
 
-    /// Nothing was heard for `silent`, and others may have been let in: held locks are lost, and whoever has waited for
-    /// that long is told. Returns whom to wake.
-    pub fn expire(&mut self, silent: Duration, lease: Duration) -> Vec<Waker> {
+    /// It is `now`. Nothing was heard for `silent`, and others may have been let in: held locks are lost, and whoever has waited
+    /// for that long is told. Returns whom to wake.
+    pub fn expire(&mut self, now: Instant, silent: Duration, lease: Duration) -> Vec<Waker> {
         if silent <= lease {
             return Vec::new();
         }
@@ -343,12 +396,20 @@ impl Table {
                 "the server could not be reached for {secs:.1} s"
             )))
         };
-        let mut woken = Vec::new();
-        for request in self.slots.iter_mut().flatten() {
+        let mut woken = self.expire_retained();
+        for at in 0..self.slots.len() {
+            let Some(id) = self.slots[at].as_ref().map(|request| request.id) else { continue };
+            // What nobody uses is lost with the session, or not at all.
+            if self.is_idle(id) {
+                continue;
+            }
+            let Some(request) = &mut self.slots[at] else { continue };
             request.stage = match request.stage {
                 Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost(LostReason::Disconnected),
-                Stage::Granted { .. } => Stage::Failed(why()),
-                Stage::Wanted { .. } if request.since.elapsed() > lease => Stage::Failed(why()),
+                Stage::Granted { .. } | Stage::Retained { .. } | Stage::Local(_) => Stage::Failed(why()),
+                Stage::Wanted { .. } if now.saturating_duration_since(request.since) > lease => {
+                    Stage::Failed(why())
+                }
                 _ => continue,
             };
             woken.extend(request.waker.take());

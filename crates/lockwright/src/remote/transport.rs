@@ -156,6 +156,17 @@ impl Session {
         }
     }
 
+    /// Whether locks that are held under this `lease` are surely held.
+    pub(crate) fn is_certain(&self, lease: Duration) -> bool {
+        match self {
+            Self::Tcp(ep) => ep.is_certain(lease),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(ep) => {
+                !ep.is_lost() && ep.silence() <= self.lease().silence() && ep.acknowledged() <= lease
+            }
+        }
+    }
+
     pub(crate) fn close(&self) {
         each!(self, ep => ep.close());
     }

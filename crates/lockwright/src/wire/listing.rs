@@ -32,6 +32,7 @@ impl Writer {
         let state = match entry.state {
             EntryState::Held => 0,
             EntryState::Waiting => 1,
+            EntryState::Retained => 4,
         };
         let flags = [entry.shared, entry.alive, entry.token.is_some(), entry.range.is_some()];
         let bits = flags.iter().enumerate().map(|(bit, flag)| u8::from(*flag) << (bit + 4)).sum::<u8>();
@@ -51,9 +52,8 @@ impl Writer {
             return;
         }
         self.0.push(u8::from(heat.ranges));
-        for number in [heat.holders, heat.waiters, heat.grants, heat.contended, nanos(heat.waited)] {
-            self.number(number);
-        }
+        let counts = [heat.holders, heat.retained, heat.waiters, heat.grants, heat.contended];
+        counts.into_iter().chain([nanos(heat.waited)]).for_each(|number| self.number(number));
         self.bytes(heat.name.as_bytes());
     }
 }
@@ -96,6 +96,7 @@ impl Reader<'_> {
             state: match first & 0xd {
                 0 => EntryState::Held,
                 1 => EntryState::Waiting,
+                4 => EntryState::Retained,
                 _ => return None,
             },
             changing: first & 2 != 0,
@@ -114,10 +115,13 @@ impl Reader<'_> {
     /// What the next lock has seen.
     pub fn heat(&mut self) -> Option<Heat> {
         let ranges = *self.take(1)?.first()? == 1;
-        let [holders, waiters, grants, contended, waited] =
-            [self.number()?, self.number()?, self.number()?, self.number()?, self.number()?];
-        let name = LockName::new(self.bytes()?).ok()?;
-        Some(Heat { name, ranges, holders, waiters, grants, contended, waited: Duration::from_nanos(waited) })
+        let mut counts = [0; 6];
+        for count in &mut counts {
+            *count = self.number()?;
+        }
+        let [holders, retained, waiters, grants, contended, waited] = counts;
+        let (name, waited) = (LockName::new(self.bytes()?).ok()?, Duration::from_nanos(waited));
+        Some(Heat { name, ranges, holders, retained, waiters, grants, contended, waited })
     }
 }
 
@@ -148,11 +152,16 @@ mod tests {
             name: LockName::new("x").unwrap(),
             ranges: true,
             holders: 1,
+            retained: 6,
             waiters: 2,
             grants: 3,
             contended: 4,
             waited: Duration::from_secs(5),
         };
+        let retained = Entry { state: EntryState::Retained, ..held.clone() };
+        let mut out = Writer::default();
+        out.entry(&retained);
+        assert_eq!(Reader(&out.0).entry(), Some(retained));
         let mut out = Writer::default();
         out.entry(&entry());
         out.entry(&held);

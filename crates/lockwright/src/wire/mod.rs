@@ -25,6 +25,13 @@
 //! | downgrade | 16; flag: of an upgrade that is given up | `Changed`, shared |
 //! | part given back | 17: `words[1..4]` start, end, the second piece's request | `Granted` for the second piece, if there is one; `Lost` if there was nothing to cut |
 //!
+//! | lock that stays with its client | as message | means |
+//! |---|---|---|
+//! | retains, request 24 | | grants to this session may stay with it |
+//! | retained, answer 80 | `words[0..3]` token, first further token, how many | granted, and the client's until it is recalled |
+//! | recall, answer 81 | | it is wanted back: unlocked at once if nobody uses it, or else with its last use |
+//! | kept, request 25 | | it is in use |
+//!
 //! A request's id has two halves: a slot, used again by the client, and above it a number that never is. So an answer
 //! that comes late is never taken for another request's.
 //!
@@ -39,8 +46,8 @@ use lockwright_fabric::{Message, PeerId};
 
 /// Raised when the meaning of a message changes, or there are new ones: 2 has changes of what is held; in 3 `Open` says whether the
 /// client takes the locks by verbs of its own; in lock words tokens and generations are fields of their own, and the holder table
-/// says who holds what.
-pub const VERSION: u64 = 3;
+/// says who holds what; 4 has locks that stay with their last user.
+pub const VERSION: u64 = 4;
 /// The oldest version that a server still understands: nothing that was said in it has another meaning now.
 pub const OLDEST: u64 = 1;
 /// Whom clients write to.
@@ -159,6 +166,12 @@ pub enum Request {
         id: RequestId,
         handle: u64,
     },
+    /// Grants to this session may stay with its client until they are recalled.
+    Retains,
+    /// What was recalled is in use: it comes back when it is unlocked.
+    Kept {
+        id: RequestId,
+    },
 }
 
 /// What a server answers.
@@ -218,6 +231,17 @@ pub enum Response {
     /// The session's client is in the space, under this number.
     Joined {
         peer: PeerId,
+    },
+    /// Granted, and the client's until it is recalled: further grants there have the `count` tokens from `first` on.
+    Retained {
+        id: RequestId,
+        token: u64,
+        first: u64,
+        count: u64,
+    },
+    /// What is retained is wanted back.
+    Recall {
+        id: RequestId,
     },
 }
 
@@ -296,6 +320,8 @@ impl Request {
                 message(10, *id, [seq, *token, 0, 0], pack(name.as_bytes()))
             }
             Request::Find { id, handle } => message(11, *id, [seq, *handle, 0, 0], Vec::new()),
+            Request::Retains => message(24, 0, [seq, 0, 0, 0], Vec::new()),
+            Request::Kept { id } => message(25, *id, [seq, 0, 0, 0], Vec::new()),
         }
     }
 
@@ -334,6 +360,8 @@ impl Request {
             19 => Request::Stopped { key: key(a, b) },
             20 => Request::Identify { id: lock },
             17 => Request::Part { id: lock, start: a, end: b, rest: c },
+            24 => Request::Retains,
+            25 => Request::Kept { id: lock },
             _ => return None,
         };
         Some((seq, ask))
@@ -362,6 +390,10 @@ impl Response {
                 message(72, *id, [*lock, *token_base, 0, taken], Vec::new())
             }
             Response::Joined { peer } => plain(73, u64::from(peer.0), 0),
+            Response::Retained { id, token, first, count } => {
+                message(80, *id, [*token, *first, *count, taken], Vec::new())
+            }
+            Response::Recall { id } => plain(81, *id, 0),
             Response::Changed { id, token, mode } => {
                 message(74, *id, [*token, u64::from(*mode == Mode::Exclusive), 0, taken], Vec::new())
             }
@@ -375,7 +407,7 @@ impl Response {
 
     /// The answer in a message and how far the server got, if it is one.
     pub fn decode(message: &Message) -> Option<(u64, Self)> {
-        let Message { lock: id, kind, words: [a, b, _, taken], ref tail } = *message;
+        let Message { lock: id, kind, words: [a, b, c, taken], ref tail } = *message;
         let answer = match kind {
             65 => Response::Granted { id, token: a },
             66 => Response::Busy { id },
@@ -387,6 +419,8 @@ impl Response {
             76 => Response::Server { id, server: u128::from(b) << 64 | u128::from(a) },
             72 => Response::Found { id, lock: a, token_base: b },
             73 => Response::Joined { peer: PeerId(u32::try_from(id).ok()?) },
+            80 => Response::Retained { id, token: a, first: b, count: c },
+            81 => Response::Recall { id },
             74 => {
                 let mode = if b == 1 { Mode::Exclusive } else { Mode::Shared };
                 Response::Changed { id, token: a, mode }

@@ -34,6 +34,8 @@ fn asks() -> Vec<Request> {
         Request::Downgrade { id: 18, gives_up: false },
         Request::Downgrade { id: 18, gives_up: true },
         Request::Part { id: 19, start: 3, end: u64::MAX, rest: 1 << 40 | 2 },
+        Request::Retains,
+        Request::Kept { id: 5 << 32 | 6 },
     ]
 }
 
@@ -56,6 +58,8 @@ fn answers() -> Vec<Response> {
         Response::Unchanged { id: 9, why: DenyReason::Busy },
         Response::Unchanged { id: 9, why: DenyReason::Deadlock },
         Response::Unchanged { id: 9, why: DenyReason::Refused("not held".to_owned()) },
+        Response::Retained { id: 10, token: 5, first: 9, count: u64::MAX },
+        Response::Recall { id: 10 },
     ]
 }
 

@@ -67,6 +67,7 @@ impl LockTable {
             Err(why) => return self.unchanged(peer, id, why),
         };
         let (recovering, now) = (self.is_recovering(), self.now);
+        self.is_changed(peer, id);
         let Some(request) = self.request(peer, id) else { return };
         if request.change.is_some() {
             return self.unchanged(peer, id, why_not(Refusal::StillWaiting));
@@ -94,6 +95,7 @@ impl LockTable {
             Ok(held) => held,
             Err(why) => return self.unchanged(peer, id, why),
         };
+        self.is_changed(peer, id);
         let Some(request) = self.request(peer, id) else { return };
         match request.change {
             // It was not even asked for.
@@ -174,6 +176,7 @@ impl LockTable {
             self.directory.use_again(lock);
             self.counts(Some(lock)).for_each(|now| now.claimed());
         }
+        self.note_part(peer, id, (start, end));
         let Some(request) = self.request(peer, id) else { return };
         let kept = if units.start < start { (units.start, start) } else { (end, units.end) };
         (request.units.start, request.units.end) = kept;
@@ -191,6 +194,7 @@ impl LockTable {
         let Some(request) = self.at(peer, place) else { return };
         let waited = now - request.upgrades.unwrap_or(now);
         (request.change, request.upgrades, request.kept) = (None, None, None);
+        request.block = None;
         (request.stage, request.units.mode) = (Stage::Held { token }, Mode::Exclusive);
         let (id, lock, queued) = (request.id, request.lock, request.queued);
         self.counts(lock).for_each(|now| now.ended(false));
@@ -206,6 +210,7 @@ impl LockTable {
         if let Some(session) = self.session(peer) {
             session.say(&Response::Changed { id, token, mode: Mode::Exclusive });
         }
+        self.note("upgraded", peer, place);
     }
 
     /// The combiner has made it shared: a downgrade, an upgrade that was given up, or one that could not be given.
@@ -217,8 +222,10 @@ impl LockTable {
         // If the new token cannot be promised, nothing is granted any more: the old one will do.
         let token = if renewed { token } else { held };
         let told = request.change.take() != Some(Change::Undone);
-        (request.stage, request.units.mode) = (Stage::Held { token }, Mode::Shared);
+        let was = std::mem::replace(&mut request.units.mode, Mode::Shared);
+        request.stage = Stage::Held { token };
         let id = request.id;
+        self.note_downgrade(peer, place, was, held);
         if told {
             self.totals.downgrades += 1;
             if let Some(session) = self.session(peer) {
@@ -233,8 +240,12 @@ impl LockTable {
             return false;
         };
         request.change = None;
-        let id = request.id;
+        let (id, lock) = (request.id, request.lock);
         self.waits_no_more(peer, place);
+        if let (DenyReason::Busy, Some(lock)) = (why, lock) {
+            // Readers who only keep it are not in the way of the next one.
+            self.recall_for(lock, Mode::Exclusive, Some((peer, id)));
+        }
         if let Some(session) = self.session(peer) {
             session.say(&Response::Unchanged { id, why: why.clone() });
         }

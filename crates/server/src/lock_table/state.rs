@@ -8,6 +8,7 @@ use std::hash::{Hash, Hasher};
 impl Hash for LockTable {
     fn hash<H: Hasher>(&self, state: &mut H) {
         debug_assert!(!self.is_undecided(), "states are compared between batches");
+        self.waiting_tries().hash(state);
         (&self.core, &self.directory, &self.sessions, &self.free, &self.durable, &self.held_back).hash(state);
     }
 }
@@ -21,7 +22,7 @@ impl Hash for Session {
         });
         let handles: BTreeMap<_, _> =
             self.handles.iter().map(|(handle, target)| (handle, lock(target))).collect();
-        (space, handles).hash(state);
+        (space, handles, self.retains, self.retained).hash(state);
     }
 }
 
@@ -42,6 +43,6 @@ impl Hash for RequestRecord {
             Stage::Held { token } => (2, *token),
             Stage::Exported(held) => (3, u64::from(held.is_held())),
         };
-        stage.hash(state);
+        (stage, self.retained, self.block, self.tries).hash(state);
     }
 }

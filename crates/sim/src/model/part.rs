@@ -23,6 +23,12 @@ impl<T> Part<T> {
     }
 }
 
+impl<T: Default> Default for Part<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 impl<T> Clone for Part<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))

@@ -205,7 +205,7 @@ impl Shared {
         self.map.u64(at + AT_JOINED).store(process::now().0, SeqCst);
         self.map.u32(at + AT_REFS).store(0, SeqCst);
         self.map.u32(at + AT_LISTENERS).store(0, SeqCst);
-        let mut label = process::label().into_bytes();
+        let mut label = self.label.clone().into_bytes();
         label.resize(LABEL_MAX, 0);
         write_bytes(&self.map, at + AT_LABEL, &label);
         let state = joining.with(ALIVE);

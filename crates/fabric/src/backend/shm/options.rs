@@ -24,6 +24,7 @@ pub struct SpaceOptions {
     pub(super) tag: String,
     pub(super) initial: Vec<(Addr, u64)>,
     pub(super) create: bool,
+    pub(super) program: Option<String>,
 }
 
 impl Default for SpaceOptions {
@@ -38,6 +39,7 @@ impl Default for SpaceOptions {
             tag: String::new(),
             initial: Vec::new(),
             create: true,
+            program: None,
         }
     }
 }
@@ -59,6 +61,12 @@ impl SpaceOptions {
     /// Room for this many names, and as many lock ids.
     pub fn names(mut self, names: u64) -> Self {
         self.names = names;
+        self
+    }
+
+    /// What this process is called in listings of the space, if not by the name of its program.
+    pub fn program(mut self, program: Option<&str>) -> Self {
+        self.program = program.map(str::to_owned);
         self
     }
 

@@ -129,7 +129,7 @@ impl Process {
 
     /// A descriptor that becomes readable when the process ends. `None` if the process cannot be seen alive, or the system
     /// gives out no pidfd (kernels before 5.3, a sandbox, no free descriptor).
-    pub(super) fn pidfd(self) -> Option<OwnedFd> {
+    pub fn pidfd(self) -> Option<OwnedFd> {
         let pidfd = pidfd_open(pid_of(self.pid)?, PidfdFlags::empty()).ok()?;
         // Checked after the descriptor was opened: if the process is alive now, the descriptor is its.
         (self.state() == ProcessState::Alive).then_some(pidfd)
@@ -194,10 +194,11 @@ impl Stat {
     }
 }
 
-/// This process in listings: host and program.
-pub(super) fn label() -> String {
+/// This process in listings: host and program, which it may call by another name.
+pub(super) fn label(program: Option<&str>) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let program = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    let own = || fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    let program = program.map_or_else(own, str::to_owned);
     format!("{host} {}", program.trim())
 }
 

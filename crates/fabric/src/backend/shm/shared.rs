@@ -25,6 +25,8 @@ pub(super) struct Shared {
     pub(super) path: PathBuf,
     pub(super) clock: Clock,
     pub(super) own: Process,
+    /// This process in listings.
+    pub(super) label: String,
     pub(super) pidfds: PidfdCache,
 }
 
@@ -33,12 +35,12 @@ impl Shared {
         if !AtomicU128::is_lock_free() {
             return Err(SpaceError::NoWideAtomics);
         }
-        let own = Process::own()?;
+        let (own, label) = (Process::own()?, process::label(options.program.as_deref()));
         let (map, layout) = open_or_create(path, options)?;
         let areas = (0..layout.areas()).map(|index| Area::new(&map, &layout, index)).collect();
         let hints = Words::new(&map, layout.start(Section::Hints), layout.shape.buckets);
         let (path, clock, pidfds) = (path.to_owned(), Clock::from_fn(process::now), PidfdCache::default());
-        Ok(Self { map, layout, areas, hints, path, clock, own, pidfds })
+        Ok(Self { map, layout, areas, hints, path, clock, own, label, pidfds })
     }
 
     /// The index of the area that `addr` lies in.

@@ -119,6 +119,13 @@ impl TcpEndpoint {
         Duration::from_nanos(self.link.acknowledged_ns())
     }
 
+    /// Whether there is a connection over which the server was heard lately, and what it is known to have received is younger
+    /// than `lease`. Takes no lock.
+    #[inline]
+    pub fn is_certain(&self, lease: Duration) -> bool {
+        self.link.is_certain(u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX))
+    }
+
     /// The lease that the server gives.
     pub fn lease(&self) -> Lease {
         self.link.lease()

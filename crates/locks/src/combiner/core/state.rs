@@ -42,6 +42,11 @@ pub enum Status {
 }
 
 impl<R: Rules> Core<R> {
+    /// The highest token that was given out, or [raised](super::Request::Raise) to.
+    pub const fn last_token(&self) -> u64 {
+        self.tokens
+    }
+
     /// Where the client's request stands: what a poll asks for.
     pub fn status(&self, client: ClientId, id: u32) -> Status {
         let Ok(slot) = self.held(client, id) else { return Status::Unknown };

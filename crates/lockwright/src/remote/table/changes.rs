@@ -15,6 +15,7 @@
 
 use super::{Origin, Stage, Table};
 use crate::error::ChangeError;
+use crate::remote::retained::Detached;
 use crate::wire::{DenyReason, MAX_REQUESTS, Request, RequestId, Units};
 use lockwright_fabric::observe::Mode;
 use std::task::Waker;
@@ -80,6 +81,12 @@ impl Table {
         if self.token(id).is_none() {
             return lost;
         }
+        match self.detach(id, token, wait) {
+            Ok(()) => {}
+            Err(None) => return Upgrade::Waiting,
+            Err(Some(Detached::Deadlock)) => return Upgrade::Failed(ChangeError::WouldDeadlock),
+            Err(Some(_)) => return Upgrade::Failed(ChangeError::Busy),
+        }
         let Some(request) = self.request(id) else { return lost };
         match request.change {
             Change::None => {
@@ -128,7 +135,9 @@ impl Table {
 
     /// Makes it shared, from now on. `None` if it is lost.
     pub fn begin_downgrade(&mut self, id: RequestId) -> Option<Request> {
-        self.token(id)?;
+        let token = self.token(id)?;
+        // A writer is the only user.
+        let _ = self.detach(id, token, false);
         let request = self.request(id)?;
         request.change = Change::Settling;
         request.units.as_mut()?.mode = Mode::Shared;

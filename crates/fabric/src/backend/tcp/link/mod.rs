@@ -31,7 +31,7 @@ use crate::message::Message;
 use crate::random::SharedSplitMix;
 use crate::wait::Time;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -76,6 +76,10 @@ pub(super) struct Link {
     last_received: AtomicU64,
     /// When the last message was sent that the server has received.
     acknowledged: AtomicU64,
+    /// Whether the phase is [`Phase::Up`], for those who do not wait for the lock.
+    up: AtomicBool,
+    /// After so many nanoseconds of silence the server may have given the connection up.
+    silence_ns: u64,
     state: Mutex<State>,
 }
 
@@ -94,7 +98,7 @@ impl Link {
             end: Wakers::default(),
         };
         let welcome_now = welcome.now_ns;
-        let link = Self {
+        let mut link = Self {
             clock: Clock::showing(Time(welcome_now)),
             welcome,
             mailbox: Mailbox::default(),
@@ -103,8 +107,11 @@ impl Link {
             handler: OnceLock::new(),
             last_received: AtomicU64::new(welcome_now),
             acknowledged: AtomicU64::new(0),
+            up: AtomicBool::new(true),
+            silence_ns: 0,
             state: Mutex::new(state),
         };
+        link.silence_ns = u64::try_from(link.lease().silence().as_nanos()).unwrap_or(u64::MAX);
         link.acknowledge_connection(connection);
         link
     }
@@ -197,6 +204,14 @@ impl Link {
         self.state().breaks
     }
 
+    #[inline]
+    pub(super) fn is_certain(&self, lease_ns: u64) -> bool {
+        let now = self.clock.now();
+        self.up.load(Relaxed)
+            && now.since(Time(self.last_received.load(Relaxed))) <= self.silence_ns
+            && now.since(Time(self.acknowledged.load(Relaxed))) <= lease_ns
+    }
+
     pub(super) fn is_up(&self) -> bool {
         matches!(self.state().phase, Phase::Up(..))
     }
@@ -254,6 +269,7 @@ impl Link {
             return false;
         }
         state.phase = Phase::Down;
+        self.up.store(false, Relaxed);
         state.breaks += 1;
         let sent = state
             .requests
@@ -292,6 +308,7 @@ impl Link {
         drop(state);
         self.acknowledge_connection(connection);
         self.note_received();
+        self.up.store(true, Relaxed);
         if let Some(handler) = self.handler() {
             handler.reconnected();
         }
@@ -311,6 +328,7 @@ impl Link {
             Phase::Down => {}
         }
         state.phase = Phase::Over(reason.clone());
+        self.up.store(false, Relaxed);
         let open = state.requests.values_mut().filter(|request| request.answer.is_none());
         let mut wakers: Vec<_> = open.filter_map(Request::fail).collect();
         wakers.extend(state.wait_queue.take());

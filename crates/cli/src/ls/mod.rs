@@ -1,5 +1,7 @@
 //! `lockwright ls`: who holds what, who waits for what, and since when.
 
+mod graph;
+
 use crate::SpaceArg;
 use anyhow::Result;
 use lockwright::inspect::{Entry, EntryState, Inspector};
@@ -18,6 +20,8 @@ Examples:
   lockwright ls --stuck             locks that somebody waits for and that have not moved for 10 seconds
   lockwright ls --stuck 60          the same, for a minute
   lockwright ls --holder 4711       what process 4711 holds or waits for
+  lockwright ls --graph             who waits for whom, deadlocks marked
+  lockwright ls --graph=dot | dot -Tsvg > waits.svg
   lockwright ls --json              one JSON object per line
 
 The token of a line that says `held` is what `lockwright break` wants.")]
@@ -30,6 +34,10 @@ pub(crate) struct Args {
     /// Only what this process holds or waits for
     #[arg(long, value_name = "PID")]
     holder: Option<u32>,
+    /// Who waits for whom, with deadlocks marked, as text or for Graphviz
+    #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true,
+          default_missing_value = "text", conflicts_with_all = ["stuck", "holder", "json"])]
+    graph: Option<graph::Form>,
     /// One JSON object per line
     #[arg(long)]
     json: bool,
@@ -45,6 +53,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         return Ok(Outcome::Clean);
     };
     let entries = chosen(args, &inspector)?;
+    if let Some(form) = args.graph {
+        write!(out, "{}", graph::graph(&entries, form))?;
+        return Ok(Outcome::Clean);
+    }
     if args.json {
         for entry in &entries {
             writeln!(out, "{}", to_json(entry))?;
@@ -92,6 +104,7 @@ const fn state(entry: &Entry) -> &'static str {
     match (entry.state, entry.alive) {
         (EntryState::Held, true) => "held",
         (EntryState::Held, false) => "held by the dead",
+        (EntryState::Retained, _) => "retained",
         (EntryState::Waiting, true) => "waiting",
         (EntryState::Waiting, false) => "waiting, dead",
         _ => "releasing",
@@ -121,6 +134,7 @@ fn to_json(entry: &Entry) -> serde_json::Value {
         "lock": entry.name.to_text(),
         "state": match entry.state {
             EntryState::Held => "held",
+            EntryState::Retained => "retained",
             EntryState::Waiting => "waiting",
             _ => "releasing",
         },

@@ -1,0 +1,119 @@
+//! The locks of a `run`: asked for in one order that everybody shares, held together, lost together.
+
+use super::supervise::WakePipe;
+use super::{Args, BadUsage, nested};
+use crate::SpaceArg;
+use lockwright::inspect::{Entry, EntryState};
+use lockwright::{
+    AcquireSet, AnyGuard, Client, HandleError, LockName, LockSet, LostReason, LostSignal, SetGuard,
+};
+use lockwright_term::say;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// Asks for the locks.
+pub(super) fn begin(client: &Client, args: &Args) -> anyhow::Result<AcquireSet> {
+    let bad_name = |error: HandleError| match error {
+        HandleError::Name(_) => anyhow::Error::new(BadUsage(error.to_string())),
+        error => error.into(),
+    };
+    let mut set = LockSet::new();
+    for name in &args.names {
+        set = match (&args.range, args.shared) {
+            (Some(range), shared) => {
+                let lock = client.range_lock(name.as_bytes()).map_err(bad_name)?;
+                let range = range.clone();
+                if shared { set.read_range(&lock, range) } else { set.write_range(&lock, range) }
+            }
+            (None, shared) => {
+                let lock = client.rwlock(name.as_bytes()).map_err(bad_name)?;
+                if shared { set.read(&lock) } else { set.write(&lock) }
+            }
+        };
+    }
+    Ok(match args.patience() {
+        Some(patience) => set.timeout(patience),
+        None => set,
+    }
+    .acquire())
+}
+
+/// The locks, in the order in which they were named.
+pub(super) struct Held {
+    guards: Vec<AnyGuard>,
+    lost: Vec<LostSignal>,
+    /// Woken when a lock is lost.
+    pub(super) pipe: WakePipe,
+}
+
+impl Held {
+    pub(super) fn new(args: &Args, guards: SetGuard) -> io::Result<Self> {
+        let mut guards = guards.into_guards();
+        let place =
+            |guard: &AnyGuard| args.names.iter().position(|name| name.as_bytes() == guard.name().as_bytes());
+        guards.sort_by_key(place);
+        let pipe = WakePipe::new()?;
+        for guard in &guards {
+            let waker = pipe.waker();
+            guard.on_lost(move |_| waker.wake());
+        }
+        Ok(Self { lost: guards.iter().map(AnyGuard::lost).collect(), guards, pipe })
+    }
+
+    /// The first lock that is lost, and why.
+    pub(super) fn lost(&self) -> Option<(&LockName, LostReason)> {
+        let reasons = self.guards.iter().zip(&self.lost);
+        reasons.into_iter().find_map(|(guard, lost)| Some((guard.name(), lost.reason()?)))
+    }
+
+    /// The tokens, with blanks between them.
+    pub(super) fn tokens(&self) -> String {
+        let tokens: Vec<_> = self.guards.iter().map(|guard| guard.token().to_string()).collect();
+        tokens.join(" ")
+    }
+
+    /// What the command is told of its locks.
+    pub(super) fn environment(&self, args: &Args) -> [(&'static str, OsString); 3] {
+        let names: Vec<_> = self.guards.iter().map(|guard| guard.name().as_bytes()).collect();
+        let names = OsString::from_vec(names.join(&b'\n'));
+        let tokens = self.tokens().into();
+        [("LOCKWRIGHT_LOCK", names), ("LOCKWRIGHT_TOKEN", tokens), (nested::VARIABLE, nested::with_own(args))]
+    }
+
+    /// Gives the locks back, the last one first.
+    pub(super) fn unlock(mut self) {
+        while let Some(guard) = self.guards.pop() {
+            if let Err(error) = guard.unlock().wait() {
+                say!("lockwright: {error}");
+            }
+        }
+    }
+}
+
+/// Those who hold a lock that `args` asks for, so that it would have to wait.
+pub(super) fn in_the_way(args: &Args) -> anyhow::Result<Vec<Entry>> {
+    let space = SpaceArg { space: args.space.clone(), trust: args.trust.clone() };
+    let entries = match space.look()? {
+        Some(inspector) => inspector.entries()?,
+        None => Vec::new(),
+    };
+    let blocks = |entry: &Entry| {
+        let overlaps = match (&args.range, &entry.range) {
+            (Some(mine), Some(theirs)) => mine.start < theirs.end && theirs.start < mine.end,
+            (mine, theirs) => mine.is_none() && theirs.is_none(),
+        };
+        let wanted = || args.names.iter().any(|name| entry.name.as_bytes() == name.as_bytes());
+        overlaps && entry.state == EntryState::Held && !(args.shared && entry.shared) && wanted()
+    };
+    Ok(entries.into_iter().filter(blocks).collect())
+}
+
+/// Who has the lock, in words.
+pub(super) fn describe(entry: &Entry) -> String {
+    let Entry { pid, program, host, age, .. } = entry;
+    let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.is_empty() || host == here.trim() { String::new() } else { format!(" on {host}") };
+    let name = OsStr::from_bytes(entry.name.as_bytes()).display();
+    format!("{name}: process {pid} ({program}){host} has had it for {}", lockwright_term::age(*age))
+}

@@ -1,0 +1,16 @@
+//! How this process is called in listings of a server: pid, host, program.
+
+/// The label of this process, whose program may be called by another name.
+pub(crate) fn of(program: Option<&str>) -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let host = read("/proc/sys/kernel/hostname").trim().replace(char::is_whitespace, "-");
+    let program = program.map_or_else(|| read("/proc/self/comm"), str::to_owned);
+    format!("{} {host} {}", std::process::id(), program.trim())
+}
+
+/// The same, and below it the space whose memory it wants to be lent, if it does.
+#[cfg(feature = "rdma")]
+pub(crate) fn with_wish(program: Option<&str>, space: &[u8], one_sided: bool) -> String {
+    let label = of(program);
+    if one_sided { format!("{label}\n{}", String::from_utf8_lossy(space)) } else { label }
+}

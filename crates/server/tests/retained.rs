@@ -1,0 +1,325 @@
+//! Locks that stay with the client that used them last: they cost it no message, and come back when somebody else wants them.
+#![cfg(target_os = "linux")]
+
+mod apart;
+
+use apart::{Scratch, TASK, address, client, eventually, holder, options, restart, server};
+use lockwright::inspect::{EntryState, Inspector};
+use lockwright::{ChangeError, Client, GuardState, Mutex, TryLockError};
+use lockwright_server::Server;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+/// More often than it takes until a lock stays.
+const OFTEN: usize = 10;
+
+/// Takes the lock so often that it stays with its client, and gives it back.
+fn use_often(lock: &Mutex) -> u64 {
+    (0..OFTEN).fold(0, |_, _| lock.lock().wait().unwrap().token())
+}
+
+/// The states in which the server lists the lock.
+fn states(server: &Server, name: &str) -> Vec<EntryState> {
+    let entries = Inspector::open(&address(server)).unwrap().entries().unwrap();
+    entries.iter().filter(|entry| entry.name.as_bytes() == name.as_bytes()).map(|entry| entry.state).collect()
+}
+
+fn grants(server: &Server, name: &str) -> u64 {
+    let heat = Inspector::open(&address(server)).unwrap().heat().unwrap();
+    heat.iter().find(|heat| heat.name.as_bytes() == name.as_bytes()).map_or(0, |heat| heat.grants)
+}
+
+#[test]
+fn a_lock_that_one_client_takes_again_and_again_stays_with_it_until_another_wants_it() {
+    let server = server();
+    let (one, two) = (client(&server), client(&server));
+    let lock = one.mutex("a").unwrap();
+    let mut token = use_often(&lock);
+    assert_eq!(states(&server, "a"), [EntryState::Retained]);
+    let before = grants(&server, "a");
+    for _ in 0..30 {
+        let next = lock.lock().wait().unwrap().token();
+        assert!(next > token, "tokens rise with every grant");
+        token = next;
+    }
+    assert_eq!(grants(&server, "a"), before, "the server has not been asked");
+    let guard = two.mutex("a").unwrap().lock().wait().unwrap();
+    assert!(guard.token() > token, "also across clients");
+    assert_eq!(states(&server, "a"), [EntryState::Held]);
+    assert_eq!(lock.try_lock().wait().unwrap_err(), TryLockError::Busy);
+    let token = guard.token();
+    drop(guard);
+    assert!(lock.lock().wait().unwrap().token() > token);
+}
+
+#[test]
+fn tokens_rise_when_the_tokens_that_came_with_the_lock_are_used_up() {
+    let server = server();
+    let lock = client(&server).mutex("a").unwrap();
+    let mut last = 0;
+    for _ in 0..20_000 {
+        let token = lock.lock().wait().unwrap().token();
+        assert!(token > last);
+        last = token;
+    }
+    assert!(grants(&server, "a") < 100, "few of them were asked for");
+}
+
+#[test]
+fn a_lock_in_use_comes_back_when_it_is_unlocked_and_a_try_finds_it_busy_until_then() {
+    let server = server();
+    let (one, two) = (client(&server), client(&server));
+    let (lock, other) = (one.mutex("a").unwrap(), two.mutex("a").unwrap());
+    use_often(&lock);
+    drop(other.try_lock().wait().expect("it only stayed with the first client"));
+    use_often(&lock);
+    eventually("it stays again", || {
+        use_often(&lock);
+        states(&server, "a") == [EntryState::Retained]
+    });
+    let guard = lock.lock().wait().unwrap();
+    assert_eq!(other.try_lock().wait().unwrap_err(), TryLockError::Busy);
+    assert_eq!(states(&server, "a"), [EntryState::Held], "its client has said that it is in use");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| other.lock().wait().unwrap().token());
+        eventually("it waits", || states(&server, "a").contains(&EntryState::Waiting));
+        let token = guard.token();
+        assert_eq!(guard.state(), GuardState::Held);
+        guard.unlock().wait().unwrap();
+        assert!(waiter.join().unwrap() > token);
+    });
+}
+
+#[test]
+fn whoever_waits_for_a_recalled_lock_is_served_before_others_of_the_client_it_stayed_with() {
+    let server = server();
+    let (one, two) = (client(&server), client(&server));
+    let (lock, other) = (one.mutex("a").unwrap(), two.mutex("a").unwrap());
+    use_often(&lock);
+    let guard = lock.lock().wait().unwrap();
+    let before = grants(&server, "a");
+    let order = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _guard = lock.lock().wait().unwrap();
+            order.lock().unwrap().push("local");
+        });
+        // It waits in the client: the server knows of nobody.
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!((states(&server, "a"), grants(&server, "a")), (vec![EntryState::Retained], before));
+        scope.spawn(|| {
+            let _guard = other.lock().wait().unwrap();
+            order.lock().unwrap().push("other");
+        });
+        eventually("both wait at the server", || {
+            states(&server, "a") == [EntryState::Held, EntryState::Waiting, EntryState::Waiting]
+        });
+        drop(guard);
+    });
+    assert_eq!(*order.lock().unwrap(), ["other", "local"]);
+}
+
+#[test]
+fn threads_of_clients_that_a_lock_goes_back_and_forth_between_lose_no_update() {
+    let server = server();
+    let (counter, newest, busy) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let client = client(&server);
+            for _ in 0..2 {
+                let (lock, counter, newest, busy) = (client.mutex("a").unwrap(), &counter, &newest, &busy);
+                scope.spawn(move || {
+                    for round in 0..600_u64 {
+                        let guard = lock.lock().wait().unwrap();
+                        assert!(!busy.swap(true, SeqCst), "two hold it");
+                        assert!(guard.token() > newest.swap(guard.token(), SeqCst), "tokens rise");
+                        counter.store(counter.load(SeqCst) + 1, SeqCst);
+                        busy.store(false, SeqCst);
+                        drop(guard);
+                        if round % 100 == 99 {
+                            // The others have it to themselves for a while, so that it stays with one.
+                            std::thread::sleep(Duration::from_millis(3));
+                        }
+                    }
+                });
+            }
+        }
+    });
+    assert_eq!(counter.into_inner(), 3600);
+}
+
+#[test]
+fn readers_keep_a_lock_together_and_a_writer_gets_it_from_all() {
+    let server = server();
+    let clients = [client(&server), client(&server)];
+    let readers = clients.each_ref().map(|client| client.rwlock("a").unwrap());
+    for reader in &readers {
+        // Others read it too, but not in between.
+        for _ in 0..OFTEN {
+            drop(reader.read().wait().unwrap());
+        }
+    }
+    assert_eq!(states(&server, "a"), [EntryState::Retained; 2]);
+    let held = [readers[0].read().wait().unwrap(), readers[0].read().wait().unwrap()];
+    assert_eq!(states(&server, "a"), [EntryState::Retained; 2], "both under the grant that stayed");
+    assert_ne!(held[0].token(), held[1].token());
+    let writer = client(&server).rwlock("a").unwrap();
+    assert_eq!(writer.try_write().wait().unwrap_err(), TryLockError::Busy);
+    drop(held);
+    let guard = writer.write().wait().unwrap();
+    assert!(readers.iter().all(|reader| reader.try_read().wait().is_err()));
+    drop(guard);
+    // The same client in the other mode.
+    drop(readers[0].write().wait().unwrap());
+    drop(readers[0].read().wait().unwrap());
+}
+
+#[test]
+fn a_reader_of_a_lock_that_stays_is_upgraded_once_it_is_alone() {
+    let server = server();
+    let lock = client(&server).rwlock("a").unwrap();
+    for _ in 0..OFTEN {
+        drop(lock.read().wait().unwrap());
+    }
+    assert_eq!(states(&server, "a"), [EntryState::Retained]);
+    let (one, two) = (lock.read().wait().unwrap(), lock.read().wait().unwrap());
+    let refused = one.try_upgrade().wait().unwrap_err();
+    assert_eq!(refused.error, ChangeError::Busy);
+    let one = refused.guard;
+    let token = one.token();
+    std::thread::scope(|scope| {
+        let upgraded = scope.spawn(|| one.upgrade().wait().unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!upgraded.is_finished(), "the other one reads");
+        drop(two);
+        let guard = upgraded.join().unwrap();
+        assert!(guard.token() > token && !guard.is_shared());
+        assert_eq!(states(&server, "a"), [EntryState::Held]);
+        let shared = guard.downgrade().wait().unwrap();
+        assert!(lock.try_read().wait().is_ok());
+        drop(shared);
+    });
+    assert!(client(&server).rwlock("a").unwrap().try_write().wait().is_ok());
+}
+
+#[test]
+fn a_lock_that_stays_can_be_broken_by_the_token_it_was_granted_with_and_by_that_of_its_use() {
+    let server = server();
+    let one = client(&server);
+    let lock = one.mutex("a").unwrap();
+    let inspector = Inspector::open(&address(&server)).unwrap();
+    use_often(&lock);
+    let listed = inspector.entries().unwrap()[0].token.unwrap();
+    inspector.break_grant("a", listed).unwrap();
+    assert!(states(&server, "a").is_empty());
+    use_often(&lock);
+    eventually("it stays again", || {
+        use_often(&lock);
+        states(&server, "a") == [EntryState::Retained]
+    });
+    let guard = lock.lock().wait().unwrap();
+    inspector.break_grant("a", guard.token()).unwrap();
+    eventually("it is lost", || guard.state() == GuardState::Lost);
+    assert!(client(&server).mutex("a").unwrap().try_lock().wait().is_ok());
+    assert!(guard.unlock().wait().is_err());
+    drop(lock.lock().wait().unwrap());
+}
+
+#[test]
+fn what_nobody_uses_comes_back_by_itself_and_with_its_last_handle() {
+    let server = server();
+    // Looks are a quarter of that apart.
+    let one = Client::options().timeout(Duration::from_millis(200)).open(&address(&server)).wait().unwrap();
+    let lock = one.mutex("a").unwrap();
+    use_often(&lock);
+    assert_eq!(states(&server, "a"), [EntryState::Retained]);
+    eventually("it is back", || states(&server, "a").is_empty());
+    eventually("it stays again", || {
+        use_often(&lock);
+        states(&server, "a") == [EntryState::Retained]
+    });
+    drop(lock);
+    eventually("it is back", || states(&server, "a").is_empty());
+}
+
+#[test]
+fn nothing_stays_where_the_server_the_space_or_the_client_says_so() {
+    let refuses = Server::start(options().retain(false)).unwrap();
+    let lock = client(&refuses).mutex("a").unwrap();
+    use_often(&lock);
+    assert!(states(&refuses, "a").is_empty());
+    let server = Server::start(options().retain_off_in("stock")).unwrap();
+    let (base, with) = (address(&server), Client::options());
+    for (address, options, stays) in [
+        (format!("{base}/stock"), with.clone(), false),
+        (format!("{base}/other"), with.clone(), true),
+        (format!("{base}/other?retain=off"), with.clone(), false),
+        (format!("{base}/other"), with.retain(false), false),
+    ] {
+        let client = options.open(&address).wait().unwrap();
+        let lock = client.mutex("a").unwrap();
+        use_often(&lock);
+        let entries = Inspector::open(&address).unwrap().entries().unwrap();
+        assert_eq!(!entries.is_empty(), stays, "{address}");
+    }
+}
+
+#[test]
+fn after_a_restart_what_is_in_use_is_claimed_and_what_is_not_is_anybodys() {
+    let state = Scratch::new("retained-restart");
+    let server = Server::start(options().state(&state.0)).unwrap();
+    let (one, two) = (client(&server), client(&server));
+    let (used, unused) = (one.mutex("used").unwrap(), one.mutex("unused").unwrap());
+    use_often(&used);
+    let last = use_often(&unused);
+    let guard = used.lock().wait().unwrap();
+    let server = restart(server, &state);
+    let token = two.mutex("unused").unwrap().lock().wait().unwrap().token();
+    assert!(token > last);
+    eventually("it is claimed", || guard.state() == GuardState::Held);
+    assert_eq!(states(&server, "used"), [EntryState::Held]);
+    assert_eq!(two.mutex("used").unwrap().try_lock().wait().unwrap_err(), TryLockError::Busy);
+    let before = guard.token();
+    guard.unlock().wait().unwrap();
+    assert!(two.mutex("used").unwrap().lock().wait().unwrap().token() > before);
+}
+
+#[test]
+fn a_killed_client_that_only_keeps_a_lock_blocks_nobody_for_longer_than_one_that_holds_it() {
+    if let Ok(task) = std::env::var(TASK) {
+        let lock = Client::open(&task).wait().unwrap().mutex("a").unwrap();
+        println!("\nholds {}", use_often(&lock));
+        std::thread::sleep(Duration::from_secs(600));
+    }
+    let server = server();
+    let test = "a_killed_client_that_only_keeps_a_lock_blocks_nobody_for_longer_than_one_that_holds_it";
+    let (mut process, token) = holder(&address(&server), test);
+    eventually("it stays", || states(&server, "a") == [EntryState::Retained]);
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let lock = client(&server).mutex("a").unwrap();
+    assert!(lock.lock().wait().unwrap().token() > token);
+}
+
+#[test]
+fn a_try_does_not_wait_for_the_word_of_a_client_that_is_stopped() {
+    if let Ok(task) = std::env::var(TASK) {
+        let lock = Client::open(&task).wait().unwrap().mutex("a").unwrap();
+        println!("\nholds {}", use_often(&lock));
+        std::thread::sleep(Duration::from_secs(600));
+    }
+    // It is given up so late that the try must have been answered before.
+    let server = Server::start(options().grace(Duration::from_secs(600))).unwrap();
+    let (mut process, _) =
+        holder(&address(&server), "a_try_does_not_wait_for_the_word_of_a_client_that_is_stopped");
+    let stop = |signal: &str| {
+        let pid = process.id().to_string();
+        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    };
+    stop("-STOP");
+    let lock = client(&server).mutex("a").unwrap();
+    assert_eq!(lock.try_lock().wait().unwrap_err(), TryLockError::Busy);
+    stop("-CONT");
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
