@@ -25,7 +25,7 @@ usage: cargo xtask <CHORE>
   mutants [--sample N] [--seed S]
                      small changes to the code, one at a time: some test must notice each
   page               the page of `serve --http` in a real browser
-  bindings [--bless] the library as C sees it: built, installed, and used by C and C++ programs
+  bindings [--bless] the library as C and Python see it: built, installed, and used by their programs
   install-c PREFIX   the C library, its header and pkg-config file into that folder
   soft-roce          the RDMA backend on real queue pairs, in a virtual machine with soft-RoCE
   tidy               only the checks that need no compiler: file headers, file sizes, layers, machine paths

@@ -32,6 +32,8 @@ pub(crate) enum Need {
     PkgConfig,
     /// Watches the memory of programs.
     Valgrind,
+    /// Runs the Python package's tests, and pip, which gets maturin.
+    Python,
 }
 
 impl Need {
@@ -50,6 +52,7 @@ impl Need {
             Self::Clang => "clang",
             Self::PkgConfig => "pkg-config",
             Self::Valgrind => "valgrind",
+            Self::Python => "Python with venv",
         }
     }
 
@@ -67,6 +70,7 @@ impl Need {
             Self::Clang => "apt-get install clang",
             Self::PkgConfig => "apt-get install pkg-config",
             Self::Valgrind => "apt-get install valgrind",
+            Self::Python => "apt-get install python3-venv",
         }
     }
 
@@ -87,6 +91,7 @@ impl Need {
             Self::Clang => succeeds(Command::new("clang++").arg("--version")),
             Self::PkgConfig => succeeds(Command::new("pkg-config").arg("--version")),
             Self::Valgrind => succeeds(Command::new("valgrind").arg("--version")),
+            Self::Python => succeeds(Command::new("python3").args(["-c", "import ensurepip"])),
         }
     }
 
@@ -137,6 +142,7 @@ impl Need {
             Self::Clang => apt(&["clang", "libclang-rt-dev"]),
             Self::PkgConfig => apt(&["pkg-config"]),
             Self::Valgrind => apt(&["valgrind"]),
+            Self::Python => apt(&["python3", "python3-venv"]),
         }
     }
 }

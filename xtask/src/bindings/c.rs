@@ -214,7 +214,7 @@ fn run(program: &Path, prefix: &Path, args: &[&str]) -> Result<(), String> {
 ///
 /// # Errors
 /// What went wrong.
-pub(crate) fn lost(root: &Path, prefix: &Path) -> Result<(), String> {
+pub(crate) fn lost(root: &Path, prefix: &Path, breaker: &Path) -> Result<(), String> {
     let folder = scratch(root)?;
     let program = folder.join("lost");
     let source = root.join(CRATE).join("tests/lost.c");
@@ -232,8 +232,8 @@ pub(crate) fn lost(root: &Path, prefix: &Path) -> Result<(), String> {
     let said = out.as_mut().map(|out| out.read_line(&mut token));
     let broken = match said {
         Some(Ok(read)) if read > 0 => {
-            let args = ["run", "--quiet", "--package", "lockwright-cli", "--", "break", "lost", "--token"];
-            done(steps::command(root, &args).arg(token.trim()).args(["--space", &space]))
+            let mut command = Command::new(breaker);
+            done(command.args(["break", "lost", "--space", &space, "--token", token.trim()]))
         }
         _ => Err("the program said nothing".to_owned()),
     };
