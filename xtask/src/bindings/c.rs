@@ -55,14 +55,15 @@ pub(crate) fn header(root: &Path, may: bool, bless: bool) -> Result<(), String> 
     }
 }
 
-/// Builds the library, optimised if it is for `release`, and installs it below `prefix`: header, libraries, pkg-config file.
+/// Builds the library, optimised if it is for `release`, and installs it below `folder`: header, libraries, pkg-config file,
+/// which says that it is all below `prefix`.
 ///
 /// # Errors
 /// In a line.
-pub(crate) fn install(root: &Path, prefix: &Path, release: bool) -> Result<(), String> {
+pub(crate) fn install(root: &Path, folder: &Path, prefix: &Path, release: bool) -> Result<(), String> {
     let (files, version) = build(root, release)?;
     let short = soname(&version);
-    let (include, lib) = (prefix.join("include"), prefix.join("lib"));
+    let (include, lib) = (folder.join("include"), folder.join("lib"));
     let pkgconfig = lib.join("pkgconfig");
     let put = || -> std::io::Result<()> {
         fs::create_dir_all(&include)?;
@@ -90,7 +91,7 @@ pub(crate) fn install(root: &Path, prefix: &Path, release: bool) -> Result<(), S
             .replace("@private@", PRIVATE_LIBS);
         fs::write(pkgconfig.join("lockwright.pc"), text)
     };
-    put().map_err(|error| format!("cannot install below {}: {error}", prefix.display()))
+    put().map_err(|error| format!("cannot install below {}: {error}", folder.display()))
 }
 
 /// What the static library needs besides, as `rustc --print native-static-libs` says.
@@ -131,7 +132,7 @@ fn build(root: &Path, release: bool) -> Result<(Vec<PathBuf>, String), String> {
 /// In a line.
 pub(crate) fn install_for_tests(root: &Path) -> Result<PathBuf, String> {
     let prefix = scratch(root)?.join("prefix");
-    install(root, &prefix, false).map(|()| prefix)
+    install(root, &prefix, &prefix, false).map(|()| prefix)
 }
 
 /// Where the programs go.

@@ -44,7 +44,7 @@ fn program(root: &Path) -> Result<PathBuf, String> {
 }
 
 /// A step's outcome: an error is shown.
-fn verdict(outcome: Result<(), String>) -> Ended {
+pub(crate) fn verdict(outcome: Result<(), String>) -> Ended {
     match outcome {
         Ok(()) => Ended::Passed,
         Err(why) => {
