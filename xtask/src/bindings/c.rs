@@ -168,6 +168,9 @@ pub(crate) fn programs(root: &Path, prefix: &Path, compiler: Compiler, may: bool
     compile(&api, "api-sanitized", false, &sanitizers, Linked::Shared)?;
     compile(&raii, "raii", true, &[], Linked::Shared)?;
     compile(&raii, "raii-sanitized", true, &sanitizers, Linked::Shared)?;
+    let readme = scratch(root)?.join("readme.c");
+    fs::write(&readme, super::readme::block(root, "c")?).map_err(|error| error.to_string())?;
+    compile(&readme, "readme", false, &[], Linked::Shared)?;
     compile(&root.join(CRATE).join("examples/orders.c"), "orders", false, &[], Linked::Shared)
 }
 

@@ -58,6 +58,10 @@ pub(crate) fn tests(root: &Path, wheel: &Path, program: &Path) -> Result<(), Str
         if !output.status.success() {
             return Err(format!("Python {version}:\n{}", said.trim()));
         }
+        let readme = super::readme::block(root, "python")?;
+        let mut python = Command::new(environment.join("bin/python"));
+        done(python.current_dir(scratch(root)?).arg("-c").arg(readme))
+            .map_err(|why| format!("the README's lines in Python {version}: {why}"))?;
         println!("Python {version}: {}", said.trim().lines().next_back().unwrap_or_default());
         seen.push(version);
     }
