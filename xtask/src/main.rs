@@ -9,6 +9,7 @@ use std::process::ExitCode;
 mod check;
 mod mutants;
 mod names;
+mod page;
 mod setup;
 mod soft_roce;
 mod steps;
@@ -22,6 +23,7 @@ usage: cargo xtask <CHORE>
   check              every protocol in every interleaving of its cases, and every mutant caught
   mutants [--sample N] [--seed S]
                      small changes to the code, one at a time: some test must notice each
+  page               the page of `serve --http` in a real browser
   soft-roce          the RDMA backend on real queue pairs, in a virtual machine with soft-RoCE
   tidy               only the checks that need no compiler: file headers, file sizes, layers, machine paths
 
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
                 ExitCode::from(2)
             }
         },
+        ["page"] => page::report(&root, setup::is_root()),
         ["soft-roce"] => soft_roce::report(&root),
         ["tidy"] => tidy::report(&root),
         ["help" | "-h" | "--help"] => {

@@ -21,10 +21,12 @@ pub(crate) enum Need {
     Miri,
     /// Links programs; compiles ring, and the check of the RDMA bindings.
     Compiler,
+    /// Shows the server's page.
+    Chromium,
 }
 
 impl Need {
-    const ALL: [Self; 4] = [Self::Compiler, Self::Nextest, Self::Deny, Self::Miri];
+    const ALL: [Self; 5] = [Self::Compiler, Self::Nextest, Self::Deny, Self::Miri, Self::Chromium];
 
     const fn name(self) -> &'static str {
         match self {
@@ -33,6 +35,7 @@ impl Need {
             Self::Mutants => "cargo-mutants",
             Self::Miri => "Miri",
             Self::Compiler => "a C compiler",
+            Self::Chromium => "Chromium",
         }
     }
 
@@ -44,6 +47,7 @@ impl Need {
             Self::Mutants => "cargo install --locked cargo-mutants",
             Self::Miri => "rustup toolchain install nightly --profile minimal -c miri,rust-src",
             Self::Compiler => "apt-get install gcc libc6-dev",
+            Self::Chromium => "apt-get install chromium chromium-driver iproute2",
         }
     }
 
@@ -55,6 +59,10 @@ impl Need {
             Self::Mutants => succeeds(&mut crate::steps::command(root, &["mutants", "--version"])),
             Self::Miri => succeeds(&mut nightly(root, &["miri", "--version"])),
             Self::Compiler => succeeds(Command::new("cc").arg("--version")),
+            Self::Chromium => {
+                ["chromium", "chromedriver"].iter().all(|it| succeeds(Command::new(it).arg("--version")))
+                    && succeeds(Command::new("ip").arg("-V"))
+            }
         }
     }
 
@@ -98,14 +106,17 @@ impl Need {
                     )
                 }
             }
-            Self::Compiler => {
-                let mut apt = Command::new("apt-get");
-                apt.env("DEBIAN_FRONTEND", "noninteractive").arg("--quiet=2");
-                done(Command::new("apt-get").args(["--quiet=2", "update"]))?;
-                done(apt.args(["--yes", "--no-install-recommends", "install", "gcc", "libc6-dev"]))
-            }
+            Self::Compiler => apt(&["gcc", "libc6-dev"]),
+            Self::Chromium => apt(&["chromium", "chromium-driver", "iproute2"]),
         }
     }
+}
+
+fn apt(packages: &[&str]) -> Result<(), String> {
+    let mut apt = Command::new("apt-get");
+    apt.env("DEBIAN_FRONTEND", "noninteractive").arg("--quiet=2");
+    done(Command::new("apt-get").args(["--quiet=2", "update"]))?;
+    done(apt.args(["--yes", "--no-install-recommends", "install"]).args(packages))
 }
 
 /// Prints what is there and what is missing, and gets that if it `may`.

@@ -7,7 +7,7 @@
 use crate::names::{MIRI, SLIM};
 use crate::setup::{self, Need};
 use crate::soft_roce::with_rdma;
-use crate::{check, tidy};
+use crate::{check, page, tidy};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -71,6 +71,14 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
         step("documentation", || {
             let mut doc = command(root, &["doc", "--workspace", "--no-deps", "--document-private-items"]);
             run(doc.env("RUSTDOCFLAGS", "-D warnings"))
+        }),
+        step("page", || match Need::Chromium.get(root, may) {
+            Ok(()) if page::report(root, may) == ExitCode::SUCCESS => Ended::Passed,
+            Ok(()) => Ended::Failed,
+            Err(why) => {
+                println!("skipped: {why}");
+                Ended::Skipped
+            }
         }),
         step("dependencies", || deny(root, may, &["bans", "licenses", "sources"])),
         step("advisories", || deny(root, may, &["advisories"])),

@@ -28,6 +28,7 @@ Examples:
   lockwright serve --listen 0.0.0.0:5625 --secret-file secret
   lockwright serve --listen 0.0.0.0:5625 --tls-cert cert.pem --tls-key key.pem
   lockwright serve --metrics 127.0.0.1:9464                 answers Prometheus on /metrics
+  lockwright serve --http                                   a page to look at, on http://127.0.0.1:5680
   lockwright serve --rdma 10.0.0.7:5626 --secret-file secret over RDMA too (builds with the feature `rdma`)
   lockwright serve --rdma --lend stock                      also memory whose locks clients take by verbs of their own:
   lockwright run --space rdma://127.0.0.1/lent:stock job -- cmd
@@ -65,6 +66,9 @@ pub(crate) struct Args {
     /// Where to answer Prometheus
     #[arg(long, value_name = "ADDR", value_parser = address)]
     metrics: Option<SocketAddr>,
+    /// Where to show the locks to a browser: who holds, who waits, for whom, live
+    #[arg(long, value_name = "ADDR", value_parser = address, num_args = 0..=1, default_missing_value = "127.0.0.1:5680")]
+    http: Option<SocketAddr>,
     /// Seconds a silent client keeps its locks, and a restarted server waits for claims
     #[arg(long, value_name = "SECS", value_parser = crate::run::seconds, default_value = "5")]
     grace: Duration,
@@ -74,6 +78,9 @@ pub(crate) struct Args {
     /// What must outlive a restart is kept in this file; `none`: nothing is
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Write down everything that is granted and taken back, for `lockwright-lab check --history FILE`
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Space of this host's shared memory to offer to clients that know the secret; may be given several times
     #[arg(long, value_name = "SPACE")]
     export: Vec<String>,
@@ -137,6 +144,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         let said = json!({
             "listening": address.to_string(),
             "metrics": metrics.map(|address| address.to_string()),
+            "http": server.http().map(|address| address.to_string()),
             "rdma": server.rdma().map(|(address, _)| address.to_string()),
             "rdma_device": server.rdma().map(|(_, device)| device),
             "lends": args.lend.iter().map(|name| format!("lent:{name}")).collect::<Vec<_>>(),
@@ -153,6 +161,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         }
         if let Some(metrics) = metrics {
             writeln!(out, "metrics on http://{metrics}/metrics")?;
+        }
+        if let Some(http) = server.http() {
+            let scheme = if args.tls_cert.is_some() { "https" } else { "http" };
+            writeln!(out, "locks to look at on {scheme}://{http}/")?;
         }
         if server.began_recovering() {
             writeln!(out, "restarted: waiting for those who held locks")?;
@@ -240,8 +252,14 @@ fn options(args: &Args) -> Result<ServerOptions> {
     if let Some(metrics) = args.metrics {
         options = options.metrics(metrics);
     }
+    if let Some(http) = args.http {
+        options = options.http(http);
+    }
     if let Some(path) = state(args)? {
         options = options.state(path);
+    }
+    if let Some(path) = &args.record {
+        options = options.record(path);
     }
     for space in &args.export {
         if !space.starts_with("shm:") {

@@ -2,7 +2,7 @@
 
 mod address;
 #[cfg(target_os = "linux")]
-mod label;
+pub(crate) mod label;
 mod open;
 
 pub(crate) use self::address::Address;
@@ -303,14 +303,12 @@ impl ClientOptions {
     fn client(&self, space: Arc<dyn Backend>, address: &str) -> Result<Client, OpenError> {
         #[cfg(target_os = "linux")]
         if let Some(path) = &self.record {
-            let recorder =
-                Recorder::open(path, "client", &label::of(self.program.as_deref())).map_err(|error| {
-                    OpenError::Failed {
-                        space: address.to_owned(),
-                        why: format!("{} cannot be written: {error}", path.display()),
-                    }
-                })?;
-            return Client::at(Arc::new(RecordedBackend::new(space, recorder)), address, self.stop);
+            let label = label::of(self.program.as_deref());
+            let recorder = Recorder::open(path, "client", &label).map_err(|error| OpenError::Failed {
+                space: address.to_owned(),
+                why: format!("{} cannot be written: {error}", path.display()),
+            })?;
+            return Client::at(Arc::new(RecordedBackend::new(space, recorder, label)), address, self.stop);
         }
         Client::at(space, address, self.stop)
     }

@@ -7,6 +7,11 @@ pub use crate::remote::link::key;
 pub use crate::remote::retained::{LocalGrant, RetentionRules};
 pub use crate::remote::table::{Begun, Origin, Stage, Table, TableRules, Upgrade};
 
+/// How this process is called in listings of a server.
+pub fn label() -> String {
+    crate::client::label::of(None)
+}
+
 /// Where things are in the memory of a lent space.
 pub mod layout {
     pub use crate::lent::layout::*;

@@ -1,8 +1,8 @@
 //! Records of what happened to locks: who asked, was granted, gave back, lost, with tokens and times, to be judged later by
 //! `lockwright-lab check --history`.
 //!
-//! A client writes one ([`ClientOptions::record`](crate::ClientOptions::record), `lockwright run --record`). A record is a file
-//! of JSON lines. The first says who writes:
+//! A client writes one ([`ClientOptions::record`](crate::ClientOptions::record), `lockwright run --record`), and so does a
+//! server (`lockwright serve --record`). A record is a file of JSON lines. The first says who writes:
 //!
 //! | field | |
 //! |---|---|
@@ -10,14 +10,15 @@
 //! | `by` | `client` or `server` |
 //! | `boot` | the boot of the host: times of one boot can be compared |
 //! | `process` | pid, host and program |
+//! | `missed` | of a server that came to more events than it could write: so many are missing before this line |
 //!
-//! Every other line is one event:
+//! The last line of a server that was stopped in order is `{"ended":1}`. Every other line is one event:
 //!
 //! | field | |
 //! |---|---|
 //! | `at` | nanoseconds, of the clock that all processes of the host share |
 //! | `event` | see below |
-//! | `client` | in a server's record: whose |
+//! | `client` | whose: pid, host and program, since several can share a file; in a server's record with the number of the session |
 //! | `space`, `lock`, `kind` | which lock; `kind` is `keyed` or `ranges` |
 //! | `mode`, `start`, `end` | `exclusive` or `shared`; the units of a range |
 //! | `token` | of what is held |
@@ -31,9 +32,12 @@
 //! | `downgrades`, `downgraded` | before and after it becomes shared; then `token` is the new one |
 //! | `gives` | before these units are given back and the rest kept |
 //! | `releases`, `released` | before and after it is given back |
-//! | `lost` | when it was found to be |
+//! | `lost` | when it was found to be, or taken away |
+//! | `claimed` | by a server, after a restart: it is held as before |
+//! | `retained` | by a server, behind `granted`: it stays with its client, whose further grants have the tokens from `start` up to `end` |
 //!
-//! So a lock was surely held from `granted` to `releases`. Lines are written one by one, and whole: a process that is killed
+//! A server writes `released` and not `releases`, and no `asks`. So a lock was surely held from `granted` to `releases`, and by
+//! the server's order from `granted` to `released` or `lost`. Lines are written one by one, and whole: a process that is killed
 //! leaves a record that ends early, and no more.
 
 use crate::home::Kind;
@@ -56,7 +60,7 @@ pub struct Recorder(Arc<Mutex<File>>);
 pub struct Event<'a> {
     /// Its name.
     pub event: &'a str,
-    /// Whose, in a server's record.
+    /// Whose.
     pub client: Option<&'a str>,
     /// The space.
     pub space: &'a str,
@@ -78,13 +82,8 @@ impl Recorder {
     /// # Errors
     /// If the file cannot be written.
     pub fn open(path: &Path, by: &str, process: &str) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-        let recorder = Self(Arc::new(Mutex::new(file)));
-        let boot = boot_id().map_err(io::Error::other)?;
-        let mut line = format!("{{\"record\":1,\"by\":\"{by}\",\"boot\":\"{boot:032x}\",\"process\":");
-        put_string(&mut line, process);
-        line.push_str("}\n");
-        recorder.write(&line)?;
+        let recorder = Self(Arc::new(Mutex::new(create(path)?)));
+        recorder.write(&head(by, process, 0)?)?;
         Ok(recorder)
     }
 
@@ -96,8 +95,42 @@ impl Recorder {
     /// Writes an event. One that cannot be written is missing, and its record ends there: the next lines are not written
     /// either, and the file is left as it is.
     pub fn note(&self, event: &Event<'_>) {
-        let _ = self.write(&line(monotonic_ns(), event));
+        let _ = self.write(&line_now(event));
     }
+}
+
+/// The file at `path`, to be written behind what is there. Only this user can read it.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+/// The first line. `missed`: so many events are missing before it.
+///
+/// # Errors
+/// If the system does not say which boot this is.
+pub fn head(by: &str, process: &str, missed: u64) -> io::Result<String> {
+    let boot = boot_id().map_err(io::Error::other)?;
+    let mut line = format!("{{\"record\":1,\"by\":\"{by}\",\"boot\":\"{boot:032x}\",\"process\":");
+    put_string(&mut line, process);
+    if missed > 0 {
+        let _ = write!(line, ",\"missed\":{missed}");
+    }
+    line.push_str("}\n");
+    Ok(line)
+}
+
+/// What a space of a server is called in records.
+pub fn served_space(server: u128, space: &[u8]) -> String {
+    let space = if space.is_empty() { "default".into() } else { String::from_utf8_lossy(space) };
+    format!("served/{server:x}/{space}")
+}
+
+/// The line of an event that happens now.
+pub fn line_now(event: &Event<'_>) -> String {
+    line(monotonic_ns(), event)
 }
 
 fn line(at: u64, event: &Event<'_>) -> String {
@@ -117,7 +150,7 @@ fn line(at: u64, event: &Event<'_>) -> String {
     };
     let mode = if claim.mode == Mode::Shared { "shared" } else { "exclusive" };
     let _ = write!(line, ",\"kind\":\"{kind}\",\"mode\":\"{mode}\"");
-    if is_range {
+    if is_range || *event == "retained" {
         let _ = write!(line, ",\"start\":{},\"end\":{}", claim.start, claim.end);
     }
     if let Some(token) = token {

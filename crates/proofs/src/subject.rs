@@ -4,6 +4,7 @@
 //! or an experiment can pick one by name. Nothing in this file names a protocol.
 
 use crate::catalog::{self, Mutant, Visitor};
+use crate::cluster::cases as cluster;
 use crate::{Case, Proof};
 #[cfg(target_os = "linux")]
 use crate::{retained::cases as retained, served::cases as served};
@@ -46,6 +47,8 @@ enum Explore {
     /// Locks that stay with their clients; broken, or with tokens given out twice.
     #[cfg(target_os = "linux")]
     Retained(RetentionRules, bool),
+    /// Several servers on one etcd, shipped or broken.
+    Cluster(lockwright_cluster::Rules),
 }
 
 /// [`run_with`] for one protocol: its default tunables, but for those given.
@@ -105,6 +108,19 @@ impl Subject {
     fn retained(info: Info, mutant: Option<Mutant>, rules: RetentionRules, reuses_tokens: bool) -> Self {
         let served = Self::served(info, mutant, MachineRules::default(), TableRules::default());
         Self { cases: retained::describe(), explore: Explore::Retained(rules, reuses_tokens), ..served }
+    }
+
+    /// Several servers on one etcd.
+    fn cluster(info: Info, mutant: Option<Mutant>, rules: lockwright_cluster::Rules) -> Self {
+        Self {
+            info,
+            mutant,
+            cases: cluster::describe(),
+            simulate: None,
+            can_tune: |_| false,
+            refuses_crash: |_| Some("its cases say themselves who is killed"),
+            explore: Explore::Cluster(rules),
+        }
     }
 
     /// To be explored and simulated.
@@ -192,6 +208,7 @@ impl Subject {
             Explore::Served(rules, client) => served::explore_case(case, rules, client, options),
             #[cfg(target_os = "linux")]
             Explore::Retained(rules, reuses) => retained::explore_case(case, rules, reuses, options),
+            Explore::Cluster(rules) => cluster::explore_case(case, rules, options),
         }
     }
 }
@@ -213,6 +230,9 @@ pub fn all() -> Vec<Subject> {
             .map(|(info, mutant, rules, reuses)| Subject::retained(*info, Some(*mutant), *rules, *reuses));
         collect.0.extend(std::iter::once(shipped).chain(broken));
     }
+    collect.0.push(Subject::cluster(cluster::INFO, None, lockwright_cluster::Rules::default()));
+    let broken = cluster::BROKEN.iter();
+    collect.0.extend(broken.map(|(info, mutant, rules)| Subject::cluster(*info, Some(*mutant), *rules)));
     collect.0.sort_by_key(|subject| subject.mutant.is_some());
     collect.0
 }

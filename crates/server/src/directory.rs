@@ -99,6 +99,11 @@ impl Directory {
         Some(number)
     }
 
+    /// What the space is called.
+    pub(super) fn space_name(&self, number: SpaceNumber) -> &[u8] {
+        &self.spaces[&number].name
+    }
+
     /// A session is in the space, which was just found.
     pub(super) fn enter(&mut self, number: SpaceNumber) {
         self.spaces.get_mut(&number).expect("a space that was found is there").sessions += 1;
@@ -119,11 +124,6 @@ impl Directory {
                 spaces.get(number).is_some_and(|space| space.sessions == 0 && space.left == *time)
             });
         }
-    }
-
-    /// What a space is called.
-    pub(super) fn space_name(&self, number: SpaceNumber) -> Option<&Vec<u8>> {
-        self.spaces.get(&number).map(|space| &space.name)
     }
 
     pub(super) fn spaces(&self) -> usize {
@@ -216,6 +216,24 @@ impl Directory {
 
     pub(super) fn in_use(&self) -> usize {
         self.in_use
+    }
+
+    /// The space called `name`, if there is one.
+    pub(super) fn find_space(&self, name: &[u8]) -> Option<SpaceNumber> {
+        self.numbers.get(name).copied()
+    }
+
+    /// The names of all spaces, in order.
+    pub(super) fn space_names(&self) -> Vec<String> {
+        let mut names: Vec<_> =
+            self.numbers.keys().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// All locks of a space, with their ids.
+    pub(super) fn with_ids(&self, space: SpaceNumber) -> impl Iterator<Item = (u64, &Lock)> {
+        self.locks.iter().filter(move |(_, lock)| lock.space == space).map(|(id, lock)| (*id, lock))
     }
 
     /// All locks of a space.

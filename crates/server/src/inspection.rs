@@ -3,6 +3,7 @@
 //!
 //! What this file must not do: answer from anything but the table, or from the space that was asked about.
 
+use super::directory::SpaceNumber;
 use super::exported::Held;
 use super::lent::VerbExecutor;
 use super::lents;
@@ -103,35 +104,43 @@ impl LockTable {
         }
     }
 
+    /// The same, of the server's own space.
+    pub(super) fn break_own(
+        &mut self,
+        space: SpaceNumber,
+        name: &LockName,
+        token: u64,
+    ) -> Result<bool, String> {
+        for kind in [Kind::Keyed, Kind::Ranges] {
+            let Some(lock) = self.directory.open(space, kind, name.clone()) else { continue };
+            // The pieces of what was once one range have one token.
+            let holders = self.holders(lock).filter(|(_, request, _)| request.is_held_with(token));
+            let found: Vec<_> = holders
+                .map(|(holder, request, held)| Broken {
+                    holder,
+                    id: request.id,
+                    tokens: [Some(held), request.before],
+                    block: request.block,
+                })
+                .collect();
+            let broken = note_broken(self, &found);
+            if broken.is_ok() {
+                found.iter().for_each(|broken| self.take_away(broken.holder, broken.id));
+            }
+            self.directory.close(lock);
+            broken?;
+            if !found.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Takes a lock away from whoever holds it with `token`. `false` if nobody does.
     pub(super) fn break_grant(&mut self, peer: u32, name: &LockName, token: u64) -> Result<bool, String> {
         match self.session(peer).and_then(|session| session.space.clone()) {
             None => Err("the session has no space".to_owned()),
-            Some(Space::Own(space)) => {
-                for kind in [Kind::Keyed, Kind::Ranges] {
-                    let Some(lock) = self.directory.open(space, kind, name.clone()) else { continue };
-                    // The pieces of what was once one range have one token.
-                    let holders = self.holders(lock).filter(|(_, request, _)| request.is_held_with(token));
-                    let found: Vec<_> = holders
-                        .map(|(holder, request, held)| Broken {
-                            holder,
-                            id: request.id,
-                            tokens: [Some(held), request.before],
-                            block: request.block,
-                        })
-                        .collect();
-                    let broken = note_broken(self, &found);
-                    if broken.is_ok() {
-                        found.iter().for_each(|broken| self.take_away(broken.holder, broken.id));
-                    }
-                    self.directory.close(lock);
-                    broken?;
-                    if !found.is_empty() {
-                        return Ok(true);
-                    }
-                }
-                Ok(false)
-            }
+            Some(Space::Own(space)) => self.break_own(space, name, token),
             Some(Space::Lent(_)) => Err(lents::NO_BREAKING.to_owned()),
             Some(Space::Exported(space)) => {
                 use lockwright::inspect::BreakError::{NoSuchLock, NotHeld};
@@ -186,7 +195,7 @@ fn note_broken(table: &mut LockTable, found: &[Broken]) -> Result<(), String> {
 }
 
 /// The upgrade that a holder waits for, as a line of its own.
-fn upgrade(request: &RequestRecord, held: &Entry, now: Instant) -> Option<Entry> {
+pub(super) fn upgrade(request: &RequestRecord, held: &Entry, now: Instant) -> Option<Entry> {
     let age = now - request.upgrades?;
     let mut entry = held.clone();
     (entry.state, entry.shared, entry.token, entry.age) = (EntryState::Waiting, false, None, age);
@@ -200,7 +209,7 @@ pub(super) fn label(label: &str) -> (u32, &str, &str) {
     (pid, parts.next().unwrap_or(""), parts.next().unwrap_or(""))
 }
 
-fn entry(
+pub(super) fn entry(
     session: &Session,
     request: &RequestRecord,
     name: LockName,

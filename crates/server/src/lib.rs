@@ -17,6 +17,7 @@
 //! | `lent`, `lents`, `reaper` | spaces in memory whose locks clients take by verbs of their own |
 //! | `rdma` | the same dispatcher behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
+//! | `page`, `http` | the locks in a browser |
 //! | `bare` | all this without connections, to be measured |
 //! | `machine` | the lock table and what it writes alone, to be explored |
 //!
@@ -32,6 +33,7 @@ mod directory;
 mod dispatcher;
 mod durable;
 mod exported;
+mod http;
 mod inspection;
 mod lent;
 mod lents;
@@ -41,11 +43,13 @@ mod machine;
 mod machine_tests;
 mod metrics;
 mod options;
+mod page;
 #[cfg(test)]
 mod pass_tests;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod reaper;
+mod record;
 mod retention;
 mod session;
 mod socket_owner;
@@ -64,12 +68,15 @@ use self::dispatcher::{Admission, Dispatcher};
 use self::durable::Durable;
 use self::lent::Lent;
 use self::lock_table::LockTable;
+use self::page::Page;
+use self::record::Record;
 use self::workers::Workers;
 use lockwright::internal::secret::{self, PublishedSecret};
 use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp;
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -93,6 +100,7 @@ const GRACE_CLOSED: Duration = Duration::from_secs(1);
 pub struct Server {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
+    http: Option<SocketAddr>,
     rdma: Option<RdmaSide>,
     recovering: bool,
     stop: Option<oneshot::Sender<()>>,
@@ -108,6 +116,7 @@ type RdmaSide = (SocketAddr, String);
 struct Up {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
+    http: Option<SocketAddr>,
     rdma: Option<RdmaSide>,
     recovering: bool,
 }
@@ -134,9 +143,9 @@ impl Server {
             .spawn(move || runtime.block_on(serve(options, &tell, stopped)))
             .map_err(system)?;
         match told.recv() {
-            Ok(Ok(Up { address, metrics, rdma, recovering })) => {
-                let owner = Owner::current();
-                Ok(Self { address, metrics, rdma, recovering, stop: Some(stop), thread: Some(thread), owner })
+            Ok(Ok(Up { address, metrics, http, rdma, recovering })) => {
+                let (owner, stop, thread) = (Owner::current(), Some(stop), Some(thread));
+                Ok(Self { address, metrics, http, rdma, recovering, stop, thread, owner })
             }
             Ok(Err(error)) => Err(error),
             Err(_) => Err(ServeError::System("its thread ended".to_owned())),
@@ -163,6 +172,17 @@ impl Server {
     /// ```
     pub const fn metrics(&self) -> Option<SocketAddr> {
         self.metrics
+    }
+
+    /// Where it shows its locks to a browser, if it does.
+    ///
+    /// ```
+    /// # use lockwright_server::{Server, ServerOptions};
+    /// # let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    /// assert_eq!(server.http(), None);
+    /// ```
+    pub const fn http(&self) -> Option<SocketAddr> {
+        self.http
     }
 
     /// Where it is reached over RDMA, and by which device, if it is.
@@ -213,7 +233,7 @@ async fn serve(
             return;
         }
     };
-    let Started { server, dispatcher, workers, metrics, recovering, left } = started.tcp;
+    let Started { server, dispatcher, workers, metrics, http, recovering, left } = started.tcp;
     #[cfg(feature = "rdma")]
     let rdma = started.rdma.as_ref().map(|host| (host.address(), host.device().to_owned()));
     #[cfg(not(feature = "rdma"))]
@@ -222,8 +242,12 @@ async fn serve(
         rdma,
         address: server.address(),
         metrics: metrics.as_ref().and_then(|listener| listener.local_addr().ok()),
+        http: http.as_ref().and_then(|(listener, _)| listener.local_addr().ok()),
         recovering: recovering.is_some(),
     };
+    if let Some((listener, page)) = http {
+        tokio::spawn(page.answer(listener));
+    }
     if let Some(listener) = metrics {
         tokio::spawn(metrics::answer(listener, dispatcher.clone()));
     }
@@ -254,6 +278,9 @@ async fn serve(
     let lent = dispatcher.lends().iter().any(|space| space.is_in_use());
     let clean = table.requests() == 0 && !table.is_recovering() && !lent;
     table.durable.end(clean);
+    if let Some(record) = table.record.take() {
+        record.end();
+    }
 }
 
 /// A server that is up.
@@ -270,6 +297,7 @@ struct Started {
     /// The secrets for this user's clients, if there are some.
     left: Vec<Option<PublishedSecret>>,
     metrics: Option<tokio::net::TcpListener>,
+    http: Option<(tokio::net::TcpListener, Arc<Page>)>,
     recovering: Option<Duration>,
 }
 
@@ -279,6 +307,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         secret,
         tls,
         metrics,
+        http,
         state,
         grace,
         heartbeat,
@@ -287,6 +316,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         threads,
         retain,
         retain_off_in,
+        record,
         ..
     } = options;
     let lease = tcp::Lease { heartbeat, grace };
@@ -297,6 +327,13 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     if exposed {
         return Err(ServeError::Exposed(listen));
     }
+    if let Some(address) =
+        http.filter(|address| !address.ip().to_canonical().is_loopback() && secret.is_none())
+    {
+        return Err(ServeError::Trust(format!(
+            "refusing to show locks to other machines at {address} without a secret: give --secret-file"
+        )));
+    }
     let (secret, made) = admission(&exports, &lends, secret, listen)?;
     let admitted = if secret.is_some() { Admission::Secret } else { Admission::Anybody };
     let (durable, recovering) =
@@ -304,14 +341,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
             path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
             why: error.to_string(),
         })?;
-    let metrics = match metrics {
-        Some(address) => Some(
-            tokio::net::TcpListener::bind(address)
-                .await
-                .map_err(|error| ServeError::Listen { address, why: error.to_string() })?,
-        ),
-        None => None,
-    };
+    let (metrics, http) = (bind(metrics).await?, bind(http).await?);
     #[cfg(feature = "rdma")]
     let shared = rdma::Shared { secret: secret.clone(), heartbeat, grace, epoch: durable.epoch };
     let workers = Workers::start(threads).map_err(|error| ServeError::System(error.to_string()))?;
@@ -339,7 +369,10 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     }
     let mut table = LockTable::new(durable, recovering, exports, lends);
     (table.retention.off, table.retention.off_in) = (!retain, retain_off_in);
+    table.record = record.as_deref().map(open_record).transpose()?;
     let dispatcher = Dispatcher::new(table, admitted);
+    let (page_secret, page_tls) = (tcp_options.secret.clone(), tcp_options.tls.clone());
+    let http = http.map(|listener| (listener, Page::new(dispatcher.clone(), page_secret, page_tls)));
     lents::employ(dispatcher.lends())?;
     let server = tcp::Server::bind(listen, dispatcher.clone(), vec![], tcp_options).await.map_err(
         |error| match error {
@@ -360,8 +393,31 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     Ok(Both {
         #[cfg(feature = "rdma")]
         rdma,
-        tcp: Started { server, dispatcher, workers, metrics, recovering: recovering.then_some(wait), left },
+        tcp: Started {
+            server,
+            dispatcher,
+            workers,
+            metrics,
+            http,
+            recovering: recovering.then_some(wait),
+            left,
+        },
     })
+}
+
+/// Listens there, if anywhere.
+async fn bind(address: Option<SocketAddr>) -> Result<Option<tokio::net::TcpListener>, ServeError> {
+    let Some(address) = address else { return Ok(None) };
+    let listener = tokio::net::TcpListener::bind(address).await;
+    listener.map(Some).map_err(|error| ServeError::Listen { address, why: error.to_string() })
+}
+
+fn open_record(path: &Path) -> Result<Record, ServeError> {
+    let why = |error: std::io::Error| ServeError::Record {
+        path: path.display().to_string(),
+        why: error.to_string(),
+    };
+    Record::open(path).map_err(why)
 }
 
 /// Leaves the secret where this user's clients of `port` find it, or none. Nobody comes back to a port that was not asked for.

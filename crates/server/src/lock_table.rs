@@ -13,6 +13,7 @@
 //! | this | sessions, requests of locks, grants |
 //! | `claims` | what was held before a restart |
 //! | `changes` | upgrades, downgrades, parts given back |
+//! | `noted` | the server's record, if there is one |
 //! | `spaces` | sessions enter a space and name locks |
 //! | `retained` | locks that stay with their last user |
 //!
@@ -20,6 +21,7 @@
 
 mod changes;
 mod claims;
+mod noted;
 pub(crate) mod retained;
 mod spaces;
 mod state;
@@ -31,6 +33,7 @@ use crate::exported::{self, Exported};
 use crate::lent::Lent;
 use crate::lents;
 use crate::machine::MachineRules;
+use crate::record::Record;
 use crate::session::{MAX_REQUESTS, RequestRecord, Session, Space, Stage, Target};
 use crate::totals::Totals;
 use lockwright::wire::{DenyReason, Kind, Request, RequestId, Response, Units, slot};
@@ -74,6 +77,8 @@ pub(crate) struct LockTable {
     replies: Vec<Reply>,
     /// How many of them were passed on; all, unless that panicked.
     answered: usize,
+    /// Where everything is written down, if somebody wants that.
+    pub(crate) record: Option<Record>,
     /// Where a broken one differs.
     pub(crate) rules: MachineRules,
     pub(crate) retention: retained::Retention,
@@ -109,6 +114,7 @@ impl LockTable {
             asked: Vec::new(),
             replies: Vec::new(),
             answered: 0,
+            record: None,
             rules: MachineRules::default(),
             retention: retained::Retention::default(),
             began: Instant::now(),
@@ -337,6 +343,7 @@ impl LockTable {
     /// A client is gone: everything it held or wanted ends in one step.
     pub(crate) fn depart(&mut self, peer: u32, how: SessionEnd) {
         self.decide();
+        self.note_departure(peer, how);
         let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::take) else { return };
         self.totals.sessions -= 1;
         let holds = session.slots.iter().flatten().any(|request| matches!(request.stage, Stage::Held { .. }));
@@ -467,6 +474,7 @@ impl LockTable {
             // It may be granted, or changed, by what was noted before.
             self.decide();
         }
+        self.note_end(peer, id);
         let Some(request) = self.session(peer).and_then(|session| session.take(id)) else { return false };
         self.forget(peer, &request);
         let held = match &request.stage {
@@ -544,16 +552,11 @@ impl LockTable {
             seen.contended += 1;
             seen.waited += waited;
         }
-        if !session.retains {
-            return session.say(&Response::Granted { id, token });
+        if session.retains {
+            return self.say_granted(peer, place, token);
         }
-        let response = match self.retain(peer, place, lock) {
-            Some((first, count)) => Response::Retained { id, token, first, count },
-            None => Response::Granted { id, token },
-        };
-        if let Some(session) = self.session(peer) {
-            session.say(&response);
-        }
+        session.say(&Response::Granted { id, token });
+        self.note("granted", peer, place);
     }
 
     /// A request that came to nothing.

@@ -1,16 +1,12 @@
-//! `GET /metrics`: just enough of HTTP for Prometheus, curl and a browser.
-//!
-//! What this file must not do: keep anybody's connection, or read more than a request's head.
+//! `GET /metrics`, for Prometheus.
 
 use super::dispatcher::Dispatcher;
+use super::http::{Request, Response};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// The longest head of a request.
-const MOST: usize = 8 << 10;
 /// How long a request and its answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Requests at a time.
@@ -36,23 +32,17 @@ pub(super) async fn answer(listener: TcpListener, dispatcher: Dispatcher) {
 }
 
 async fn one(mut stream: TcpStream, dispatcher: &Dispatcher) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    while !head.windows(4).any(|four| four == b"\r\n\r\n") {
-        if head.len() > MOST || stream.read_buf(&mut head).await? == 0 {
-            return Ok(());
-        }
-    }
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let mut words = line.split(|byte| *byte == b' ');
-    let (status, body) = match (words.next(), words.next()) {
-        (Some(b"GET"), Some(b"/metrics")) => ("200 OK", dispatcher.metrics()),
-        (Some(b"GET"), Some(_)) => ("404 Not Found", "see /metrics\n".to_owned()),
-        _ => ("405 Method Not Allowed", "only GET\n".to_owned()),
+    let Some(request) = Request::read(&mut stream).await? else { return Ok(()) };
+    let response = match (request.method.as_str(), request.path.as_str()) {
+        ("GET", "/metrics") => response(dispatcher),
+        ("GET", _) => Response::text("404 Not Found", "see /metrics"),
+        _ => Response::text("405 Method Not Allowed", "only GET"),
     };
-    let text = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(text.as_bytes()).await?;
-    stream.shutdown().await
+    response.write(&mut stream).await
+}
+
+/// The metrics, as Prometheus reads them.
+pub(super) fn response(dispatcher: &Dispatcher) -> Response {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    Response::new("200 OK", kind, dispatcher.metrics().into_bytes())
 }

@@ -23,6 +23,7 @@ pub struct ServerOptions {
     pub(super) secret: Option<tcp::Secret>,
     pub(super) tls: Option<tcp::TlsServer>,
     pub(super) metrics: Option<SocketAddr>,
+    pub(super) http: Option<SocketAddr>,
     pub(super) state: Option<PathBuf>,
     pub(super) grace: Duration,
     pub(super) heartbeat: Duration,
@@ -31,6 +32,7 @@ pub struct ServerOptions {
     pub(super) threads: Option<usize>,
     pub(super) retain: bool,
     pub(super) retain_off_in: Vec<Vec<u8>>,
+    pub(super) record: Option<PathBuf>,
     #[cfg(feature = "rdma")]
     pub(super) rdma: Option<rdma::Side>,
 }
@@ -45,6 +47,7 @@ impl Default for ServerOptions {
             secret: None,
             tls: None,
             metrics: None,
+            http: None,
             state: None,
             grace: Duration::from_secs(5),
             heartbeat: Duration::from_secs(1),
@@ -53,6 +56,7 @@ impl Default for ServerOptions {
             threads: None,
             retain: true,
             retain_off_in: Vec::new(),
+            record: None,
             #[cfg(feature = "rdma")]
             rdma: None,
         }
@@ -108,6 +112,29 @@ impl ServerOptions {
     /// ```
     pub fn metrics(mut self, address: SocketAddr) -> Self {
         self.metrics = Some(address);
+        self
+    }
+
+    /// Where to show the server's locks to a browser. Addresses that other machines can reach need a secret.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().http("127.0.0.1:5680".parse().unwrap());
+    /// ```
+    pub fn http(mut self, address: SocketAddr) -> Self {
+        self.http = Some(address);
+        self
+    }
+
+    /// A file that everything is written to that is granted and taken back, for `lockwright-lab check --history FILE...`, which
+    /// judges it beside those of [clients](lockwright::ClientOptions::record). Spaces of shared memory are left out.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().record("/var/log/lockwright.jsonl");
+    /// ```
+    pub fn record(mut self, path: impl Into<PathBuf>) -> Self {
+        self.record = Some(path.into());
         self
     }
 
@@ -272,6 +299,14 @@ pub enum ServeError {
     /// The state file cannot be used.
     #[error("the server's state in {path} cannot be used: {why}")]
     State {
+        /// The file.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// The record cannot be written.
+    #[error("the record {path} cannot be written: {why}")]
+    Record {
         /// The file.
         path: String,
         /// Why.

@@ -96,6 +96,14 @@ pub(super) struct Totals {
     pub(super) hold: Histogram,
 }
 
+/// Some of them, for the page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counts {
+    pub(super) grants: u64,
+    pub(super) waits: u64,
+    pub(super) waited: Duration,
+}
+
 impl Totals {
     #[inline]
     pub(super) fn grant(&mut self, shared: bool, waited: Duration) {
@@ -109,6 +117,12 @@ impl Totals {
         self.grants_exclusive += 1;
         self.upgrades += 1;
         self.wait.add(waited);
+    }
+
+    /// What the page shows: grants, those that took a while, and how long altogether.
+    pub(super) fn counts(&self) -> Counts {
+        let grants = self.grants_exclusive + self.grants_shared;
+        Counts { grants, waits: self.wait.count, waited: self.wait.sum }
     }
 
     /// As Prometheus reads it; `names` and `spaces` are those in use.

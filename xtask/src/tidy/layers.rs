@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Crate, what it may see, and what its tests may see besides.
-const LAYERS: [(&str, &[&str], &[&str]); 11] = [
+const LAYERS: [(&str, &[&str], &[&str]); 12] = [
     ("lockwright-fabric", &[], &[]),
     // A protocol that could name the simulator would soon have a simulated version.
     ("lockwright-locks", &["lockwright-fabric"], &["lockwright-sim"]),
@@ -23,9 +23,12 @@ const LAYERS: [(&str, &[&str], &[&str]); 11] = [
             "lockwright-sim",
             "lockwright",
             "lockwright-server",
+            "lockwright-cluster",
         ],
         &[],
     ),
+    // Who serves which shard is decided without knowing what a lock is.
+    ("lockwright-cluster", &[], &[]),
     // Whoever links the library or the program compiles neither simulator, proofs nor baselines.
     ("lockwright", &["lockwright-fabric", "lockwright-locks"], &["lockwright-sim"]),
     ("lockwright-server", &["lockwright", "lockwright-fabric", "lockwright-locks"], &["lockwright-sim"]),
@@ -40,7 +43,8 @@ const LAYERS: [(&str, &[&str], &[&str]); 11] = [
             "lockwright-proofs",
             "lockwright-term",
         ],
-        &[],
+        // Records of a real server and its clients are judged.
+        &["lockwright", "lockwright-server"],
     ),
     (
         "lockwright-cli",

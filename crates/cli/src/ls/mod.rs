@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     };
     let entries = chosen(args, &inspector)?;
     if let Some(form) = args.graph {
-        write!(out, "{}", graph::Graph::new(&entries, is_below).write(form))?;
+        write!(out, "{}", graph::graph(&entries, form))?;
         return Ok(Outcome::Clean);
     }
     if args.json {
@@ -98,21 +98,6 @@ fn chosen(args: &Args, inspector: &Inspector) -> Result<Vec<Entry>> {
         entries.retain(|entry| entry.pid == pid);
     }
     Ok(entries)
-}
-
-/// Whether the process of `one` was started, directly or not, under the lock of `two`: as far as this host can tell.
-fn is_below(one: &Entry, two: &Entry) -> bool {
-    let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    if one.host != here.trim() || two.host != here.trim() {
-        return false;
-    }
-    // A `run` in the background holds the lock for another process.
-    let held_for = two.program.strip_prefix("run --for ").and_then(|pid| pid.parse().ok()).unwrap_or(two.pid);
-    let parent = |pid: u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit(')').next()?.split_ascii_whitespace().nth(1)?.parse::<u32>().ok()
-    };
-    std::iter::successors(Some(one.pid), |pid| parent(*pid)).take(64).any(|pid| pid == held_for)
 }
 
 const fn state(entry: &Entry) -> &'static str {

@@ -27,6 +27,8 @@ pub(crate) struct RecordedBackend {
 #[derive(Debug)]
 struct Notes {
     recorder: Recorder,
+    /// This process.
+    process: String,
     space: String,
     /// By kind and id: the name, and what is to be added to its tokens.
     names: Mutex<HashMap<(Kind, u64), (LockName, u64)>>,
@@ -42,7 +44,7 @@ impl Notes {
         drop(names);
         self.recorder.note(&Event {
             event,
-            client: None,
+            client: Some(&self.process),
             space: &self.space,
             name: &name,
             kind,
@@ -65,14 +67,13 @@ impl Notes {
 }
 
 impl RecordedBackend {
-    pub(crate) fn new(inner: Arc<dyn Backend>, recorder: Recorder) -> Self {
+    pub(crate) fn new(inner: Arc<dyn Backend>, recorder: Recorder, process: String) -> Self {
         let space = match inner.identity() {
             SpaceIdentity::Process(number) => format!("mem/{}/{number}", std::process::id()),
             SpaceIdentity::Shm { device, inode } => format!("shm/{device}:{inode}"),
-            SpaceIdentity::Served { space, .. } if space.is_empty() => "served/default".to_owned(),
-            SpaceIdentity::Served { space, .. } => format!("served/{}", String::from_utf8_lossy(&space)),
+            SpaceIdentity::Served { server, space } => crate::record::served_space(server, &space),
         };
-        let notes = Notes { recorder, space, names: Mutex::default(), lost: Mutex::default() };
+        let notes = Notes { recorder, process, space, names: Mutex::default(), lost: Mutex::default() };
         Self { inner, notes: Arc::new(notes) }
     }
 

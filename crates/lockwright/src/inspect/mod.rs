@@ -1,11 +1,13 @@
 //! Looking into a space: who holds what, who waits for what, since when; and taking a lock away from somebody.
 //!
 //! On shared memory, everything shown here stands in the space itself, written there by the clients; a server is asked.
-//! Looking disturbs nobody. This file is what can be seen; `local` looks into shared memory.
+//! Looking disturbs nobody. This file is what can be seen; `local` looks into shared memory, `waits` sees who waits for whom.
 
 mod local;
+mod waits;
 
 pub use local::spaces;
+pub use waits::{Process, Wait, waits};
 
 use self::local::Local;
 use crate::client::{Address, ClientOptions};

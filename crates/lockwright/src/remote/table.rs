@@ -384,9 +384,9 @@ impl Table {
         asks.iter().map(|ask| self.say(ask)).collect()
     }
 
-    /// Nothing was heard for `silent`, and others may have been let in: held locks are lost, and whoever has waited for
-    /// that long is told. Returns whom to wake.
-    pub fn expire(&mut self, silent: Duration, lease: Duration) -> Vec<Waker> {
+    /// It is `now`. Nothing was heard for `silent`, and others may have been let in: held locks are lost, and whoever has waited
+    /// for that long is told. Returns whom to wake.
+    pub fn expire(&mut self, now: Instant, silent: Duration, lease: Duration) -> Vec<Waker> {
         if silent <= lease {
             return Vec::new();
         }
@@ -407,7 +407,9 @@ impl Table {
             request.stage = match request.stage {
                 Stage::Held { .. } | Stage::Claimed { .. } => Stage::Lost(LostReason::Disconnected),
                 Stage::Granted { .. } | Stage::Retained { .. } | Stage::Local(_) => Stage::Failed(why()),
-                Stage::Wanted { .. } if request.since.elapsed() > lease => Stage::Failed(why()),
+                Stage::Wanted { .. } if now.saturating_duration_since(request.since) > lease => {
+                    Stage::Failed(why())
+                }
                 _ => continue,
             };
             woken.extend(request.waker.take());

@@ -7,7 +7,6 @@ use lockwright::wire::{Kind, RequestId, Response, Units};
 use lockwright_fabric::Message;
 use lockwright_fabric::observe::Mode;
 use lockwright_sim::check::{Checker, Violation};
-use std::time::Duration;
 
 /// One user of a client.
 #[derive(Clone, Debug, Default, Hash)]
@@ -165,7 +164,7 @@ impl Client {
     /// The lease is over.
     pub(super) fn expire(&mut self) {
         self.expired = true;
-        let _ = self.table.expire(Duration::from_secs(2), Duration::from_secs(1));
+        self.table.expire_at_once(false);
         self.flush();
         self.lose();
     }

@@ -10,7 +10,6 @@ use lockwright::wire::{Kind, Request, RequestId, Response, Units};
 use lockwright_fabric::Message;
 use lockwright_fabric::observe::Mode;
 use lockwright_sim::check::{Checker, Violation};
-use std::time::Duration;
 
 /// A client's end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -193,8 +192,19 @@ impl Client {
         self.lose();
     }
 
+    /// Whoever waits has done so for less than a lease.
     fn expire_table(&mut self) {
-        let _ = self.table.expire(Duration::from_secs(2), Duration::from_secs(1));
+        self.table.expire_at_once(false);
+    }
+
+    /// Whoever waits has done so for a lease, and nothing was heard meanwhile.
+    pub(super) fn expire_waiter(&mut self) {
+        self.table.expire_at_once(true);
+    }
+
+    /// Whether somebody waits who is told once the lease is over.
+    pub(super) fn waits(&self) -> bool {
+        self.request.is_some_and(|(id, _)| self.holds.is_none() && !self.table.is_settled(id))
     }
 
     /// A new session begins.

@@ -123,6 +123,9 @@ impl Model for Served {
             if !is_heard && client.session.is_some() && !client.expired && state.left.expiries > 0 {
                 steps.push(Step::LeaseOver(c));
             }
+            if client.expired && client.waits() {
+                steps.push(Step::WaitOver(c));
+            }
             if state.left.deaths > 0 {
                 steps.push(Step::Dies(c));
             }
@@ -205,7 +208,11 @@ impl Model for Served {
             Step::Acts(_) => S,
             Step::ToServer(..) | Step::ToClient(..) => 20 * US,
             Step::Begins(_) | Step::Resumes(_) => 500 * US,
-            Step::LeaseOver(_) | Step::GraceOver(_) | Step::ClaimsOver | Step::Continues(_) => 8 * S,
+            Step::LeaseOver(_)
+            | Step::WaitOver(_)
+            | Step::GraceOver(_)
+            | Step::ClaimsOver
+            | Step::Continues(_) => 8 * S,
             Step::Starts | Step::Replaced(_) => S,
             _ => 0,
         }
@@ -226,6 +233,7 @@ impl Model for Served {
                 | Step::BreaksAtClient(_)
                 | Step::BreaksAtServer(..)
                 | Step::LeaseOver(_)
+                | Step::WaitOver(_)
                 | Step::Killed
                 | Step::KilledIn(..)
                 | Step::Dies(_)
@@ -331,6 +339,7 @@ impl Served {
                 self.spend(&mut state.left.expiries);
                 state.clients[*c].expire();
             }
+            Step::WaitOver(c) => state.clients[*c].expire_waiter(),
             Step::GraceOver(id) => {
                 let server = state.server.as_mut().expect(NO_SERVER);
                 let host = server.sessions.get_mut(id).expect("it was listed");

@@ -29,6 +29,8 @@ pub enum Step {
     ServerSees(usize, usize),
     /// A client finds its lease to be over.
     LeaseOver(usize),
+    /// A client whose lease is over has waited for one, too.
+    WaitOver(usize),
     /// The server gives up a session without a connection.
     GraceOver(u64),
     /// The server ends its wait for claims.
@@ -70,6 +72,7 @@ impl fmt::Display for Step {
             Step::ClientSees(c) => write!(f, "C{c} sees that its connection is over"),
             Step::ServerSees(c, n) => write!(f, "the server sees that connection {n} of C{c} is over"),
             Step::LeaseOver(c) => write!(f, "the lease of C{c} is over"),
+            Step::WaitOver(c) => write!(f, "C{c} has waited for a lease, in vain"),
             Step::GraceOver(session) => write!(f, "the server gives up session {session}"),
             Step::ClaimsOver => write!(f, "the server ends its wait for claims"),
             Step::Killed => write!(f, "the server is killed"),

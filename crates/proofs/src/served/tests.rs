@@ -1,8 +1,21 @@
 //! What the catalog's cases do not show: runs at random, and that they repeat.
 
-use super::Served;
+use super::{Faults, Op, Served};
+use lockwright_fabric::observe::Mode;
 use lockwright_server::MachineRules;
-use lockwright_sim::model::{shrink, soak};
+use lockwright_sim::model::{explore, shrink, soak};
+
+#[test]
+fn a_search_visits_the_same_states_however_long_it_takes() {
+    let programs = vec![vec![Op::Lock(Mode::Exclusive), Op::Unlock]; 2];
+    let faults = Faults { breaks: 1, expiries: 1, ..Faults::default() };
+    let model = Served { programs, faults, ..Served::default() };
+    let visited = || {
+        let explored = explore(&model, u64::MAX, None);
+        (explored.states, explored.transitions, explored.depth)
+    };
+    assert_eq!(visited(), visited());
+}
 
 #[test]
 fn a_cluster_with_faults_at_random_violates_nothing_and_repeats_by_its_seed() {

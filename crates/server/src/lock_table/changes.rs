@@ -176,6 +176,7 @@ impl LockTable {
             self.directory.use_again(lock);
             self.counts(Some(lock)).for_each(|now| now.claimed());
         }
+        self.note_part(peer, id, (start, end));
         let Some(request) = self.request(peer, id) else { return };
         let kept = if units.start < start { (units.start, start) } else { (end, units.end) };
         (request.units.start, request.units.end) = kept;
@@ -209,6 +210,7 @@ impl LockTable {
         if let Some(session) = self.session(peer) {
             session.say(&Response::Changed { id, token, mode: Mode::Exclusive });
         }
+        self.note("upgraded", peer, place);
     }
 
     /// The combiner has made it shared: a downgrade, an upgrade that was given up, or one that could not be given.
@@ -220,8 +222,10 @@ impl LockTable {
         // If the new token cannot be promised, nothing is granted any more: the old one will do.
         let token = if renewed { token } else { held };
         let told = request.change.take() != Some(Change::Undone);
-        (request.stage, request.units.mode) = (Stage::Held { token }, Mode::Shared);
+        let was = std::mem::replace(&mut request.units.mode, Mode::Shared);
+        request.stage = Stage::Held { token };
         let id = request.id;
+        self.note_downgrade(peer, place, was, held);
         if told {
             self.totals.downgrades += 1;
             if let Some(session) = self.session(peer) {

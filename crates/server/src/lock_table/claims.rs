@@ -57,6 +57,7 @@ impl LockTable {
         self.core.handle(ClientId(peer), asked, &mut self.replies);
         debug_assert!(matches!(self.replies[..], [Reply { answer: CoreAnswer::Granted { .. }, .. }]));
         self.replies.clear();
+        self.note("claimed", peer, slot(id));
         self.say(peer, &Response::Granted { id, token });
     }
 

@@ -8,7 +8,7 @@
 
 use super::frame::SessionId;
 use hmac::{Hmac, Mac};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use std::fmt;
 
 /// Shorter secrets could be guessed from a recorded proof.
@@ -40,6 +40,15 @@ impl Secret {
     pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, WeakSecret> {
         let bytes = bytes.as_ref().trim_ascii();
         if bytes.len() < MIN_SECRET { Err(WeakSecret(bytes.len())) } else { Ok(Self(bytes.to_vec())) }
+    }
+
+    /// Whether these bytes are the secret. Takes equally long whatever they are.
+    pub fn is(&self, bytes: &[u8]) -> bool {
+        let bytes = bytes.trim_ascii();
+        let digest = |bytes: &[u8]| Sha256::digest(bytes);
+        let differ =
+            digest(bytes).iter().zip(digest(&self.0)).fold(0, |differ, (one, two)| differ | (one ^ two));
+        differ == 0
     }
 
     fn mac(&self, side: Side, exchange: &Exchange) -> Hmac<Sha256> {

@@ -69,7 +69,7 @@ pub use memory::InProcHost;
 pub use outgoing::coalesce_writes;
 #[cfg(feature = "rdma")]
 pub(in crate::backend) use outgoing::wake_coalesced;
-pub use server::{BindError, Server, ServerOptions};
+pub use server::{BindError, Server, ServerOptions, connection_info};
 pub use session_state::{Backlog, SessionState, Unacked};
 #[cfg(feature = "tls")]
 pub use tls::{TlsClient, TlsError, TlsServer};

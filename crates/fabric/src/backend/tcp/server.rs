@@ -293,7 +293,7 @@ async fn accept_on<H: VerbHost>(stream: TcpStream, router: Arc<Router<H>>, hands
 }
 
 async fn accept<H: VerbHost>(stream: TcpStream, router: Arc<Router<H>>, handshake: Handshake) {
-    let Some(info) = info(&stream).filter(|_| stream.set_nodelay(true).is_ok()) else { return };
+    let Some(info) = connection_info(&stream).filter(|_| stream.set_nodelay(true).is_ok()) else { return };
     let limit = router.options.max_unwritten;
     #[cfg(feature = "tls")]
     if let Some(tls) = &router.options.tls {
@@ -307,7 +307,7 @@ async fn accept<H: VerbHost>(stream: TcpStream, router: Arc<Router<H>>, handshak
 }
 
 /// The ends of a connection; `None` if it is closed already.
-fn info(stream: &TcpStream) -> Option<ConnectionInfo> {
+pub fn connection_info(stream: &TcpStream) -> Option<ConnectionInfo> {
     let (client, server) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
     #[cfg(target_os = "linux")]
     let inode = rustix::fs::fstat(stream).ok()?.st_ino;

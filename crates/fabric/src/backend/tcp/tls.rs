@@ -45,7 +45,11 @@ impl TlsServer {
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
+    /// The server's side of the handshake.
+    ///
+    /// # Errors
+    /// If the client cannot or will not.
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
         self.0.accept(stream).await
     }
 }

@@ -13,7 +13,16 @@ use lockwright_proofs::subject::{self, Subject};
 use lockwright_sim::explore::Options;
 use lockwright_term::{Outcome, spinner};
 use report::{CaseReport, Report, SubjectReport};
+use std::collections::HashMap;
 use std::io::Write;
+use std::num::NonZero;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
+use std::thread::available_parallelism;
+
+/// Bytes of stack of a thread that explores.
+const STACK: usize = 8 << 20;
 
 /// Explore every interleaving of a protocol's cases and report what the checkers find
 ///
@@ -66,9 +75,10 @@ pub(crate) struct Args {
     /// Stop a case after so many states and say that it was not exhaustive
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_states: Option<u64>,
-    /// Judge the records that real clients wrote, together, and explore nothing
+    /// Judge the records that real clients and servers wrote, together, and explore nothing
     ///
-    /// Clients write one with `lockwright run --record FILE` or `ClientOptions::record`
+    /// Clients write one with `lockwright run --record FILE` or `ClientOptions::record`, servers with `lockwright serve --record
+    /// FILE`
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["protocol", "all", "mutant", "list", "case"])]
     history: Vec<std::path::PathBuf>,
     /// Print one JSON document instead of lines
@@ -84,13 +94,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         return history::run(&args.history, args.json, out);
     }
     let (protocols, mutants) = choose(args)?;
-    let mut report = Report::default();
-    for subject in &protocols {
-        report.protocols.push(explore(subject, args, out)?);
-    }
-    for subject in &mutants {
-        report.mutants.push(explore(subject, args, out)?);
-    }
+    let mut report = Report { protocols: explore_all(&protocols, args, out)?, ..Report::default() };
+    report.mutants = explore_all(&mutants, args, out)?;
     report.ok = report.protocols.iter().all(|subject| subject.violations == 0)
         && report.mutants.iter().all(SubjectReport::is_caught_as_expected);
     if args.json {
@@ -134,6 +139,45 @@ fn pick(what: &str, name: &str, mut subjects: Vec<Subject>, args: &Args) -> Resu
         return Err(names::unknown(&what, case, subject.cases.iter().map(|case| case.name)));
     }
     Ok(subject)
+}
+
+/// Explores the subjects, with a thread for each processor, and prints what was found in their order.
+fn explore_all(subjects: &[Subject], args: &Args, out: &mut impl Write) -> Result<Vec<SubjectReport>> {
+    let threads = available_parallelism().map_or(1, NonZero::get).min(subjects.len());
+    if threads < 2 {
+        return subjects.iter().map(|subject| explore(subject, args, out)).collect();
+    }
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        for _ in 0..threads {
+            let (next, tell) = (&next, tell.clone());
+            let work = move || {
+                while let Some(subject) = subjects.get(next.fetch_add(1, Relaxed)) {
+                    let mut said = Vec::new();
+                    let found = explore(subject, args, &mut said);
+                    if tell.send((subject.info.name, found, said)).is_err() {
+                        return;
+                    }
+                }
+            };
+            // As much as the main thread has: searches of futures within futures go deep.
+            std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work)?;
+        }
+        drop(tell);
+        let (mut ready, mut reports) = (HashMap::new(), Vec::new());
+        for (name, found, said) in told {
+            ready.insert(name, (found, said));
+            while let Some((found, said)) =
+                subjects.get(reports.len()).and_then(|s| ready.remove(s.info.name))
+            {
+                out.write_all(&said)?;
+                out.flush()?;
+                reports.push(found?);
+            }
+        }
+        Ok(reports)
+    })
 }
 
 /// Explores the cases of `subject`; those of a mutant only until one is caught.

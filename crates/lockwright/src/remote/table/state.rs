@@ -6,6 +6,7 @@ use crate::wire::{RequestId, slot};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::mem::discriminant;
+use std::time::Duration;
 
 impl Hash for Table {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -27,6 +28,17 @@ fn fingerprint(lock: &RetainedLock) -> u64 {
 }
 
 impl Table {
+    /// The lease is over, and everybody who waits has done so for longer than it, or nobody has: what the clock says is the
+    /// explorer's choice.
+    pub fn expire_at_once(&mut self, all_have_waited: bool) {
+        const LEASE: Duration = Duration::from_secs(1);
+        let since = self.slots.iter().flatten().map(|request| request.since);
+        let now = if all_have_waited { since.max().map(|since| since + 2 * LEASE) } else { since.min() };
+        if let Some(now) = now {
+            let _ = self.expire(now, 2 * LEASE, LEASE);
+        }
+    }
+
     /// Whether what a request holds was claimed, and the server has not said whether it still is.
     pub fn is_claimed(&self, id: RequestId) -> bool {
         let request = self.slots.get(slot(id) as usize).and_then(Option::as_ref);

@@ -83,10 +83,71 @@ fn what_the_server_took_is_not_said_again() {
 #[test]
 fn silence_beyond_the_lease_ends_everything() {
     let (mut table, held, wanted) = table();
-    assert!(table.expire(Duration::from_secs(1), Duration::from_secs(2)).is_empty());
-    table.expire(Duration::from_secs(3), Duration::ZERO);
-    assert!(matches!(table.stage(held), Some(Stage::Lost(_))));
+    let (now, lease) = (Instant::now() + Duration::from_secs(60), Duration::from_secs(2));
+    table.expire(now, Duration::from_secs(1), lease);
+    table.expire(now, lease, lease);
+    assert!(matches!(table.stage(held), Some(Stage::Held { .. })), "the lease is not over yet");
+    table.expire(now, Duration::from_secs(3), lease);
+    assert!(matches!(table.stage(held), Some(Stage::Lost(LostReason::Disconnected))));
     assert!(matches!(table.stage(wanted), Some(Stage::Failed(_))));
+}
+
+#[test]
+fn whoever_began_to_wait_when_the_server_was_silent_already_waits_for_a_lease_of_its_own() {
+    let (mut table, held, wanted) = table();
+    let (since, lease) = (table.request(wanted).unwrap().since, Duration::from_secs(2));
+    table.expire(since + lease, Duration::from_secs(30), lease);
+    assert!(matches!(table.stage(held), Some(Stage::Lost(_))));
+    assert!(
+        matches!(table.stage(wanted), Some(Stage::Wanted { wait: true })),
+        "it has waited for a lease only"
+    );
+    table.expire(since + lease + Duration::from_millis(1), Duration::from_secs(30), lease);
+    assert!(matches!(table.stage(wanted), Some(Stage::Failed(_))));
+}
+
+#[test]
+fn a_grant_that_nobody_took_ends_with_its_session_and_is_asked_for_again() {
+    let (mut table, _, wanted) = table();
+    table.hear(1, Response::Granted { id: wanted, token: 6 });
+    table.end_session();
+    assert!(matches!(table.stage(wanted), Some(Stage::Wanted { wait: true })));
+    // The same if the server goes on and if it was restarted.
+    for run in [1, 2] {
+        let asks = asks(&table.begin_session(origin(run), b"", false));
+        assert!(asks.iter().any(|ask| matches!(ask, Request::Lock { id, .. } if *id == wanted)), "{asks:?}");
+        table.end_session();
+    }
+}
+
+#[test]
+fn a_grant_that_nobody_took_is_not_taken_after_the_lease() {
+    let (mut table, _, wanted) = table();
+    table.hear(1, Response::Granted { id: wanted, token: 6 });
+    let since = table.request(wanted).unwrap().since;
+    table.expire(since, Duration::from_secs(3), Duration::from_secs(2));
+    assert!(
+        matches!(table.stage(wanted), Some(Stage::Failed(_))),
+        "others may have the lock, however young it is"
+    );
+}
+
+#[test]
+fn waiters_ask_again_in_the_order_in_which_they_began_to_wait() {
+    let mut table = Table::default();
+    let _ = table.begin_session(origin(1), b"", false);
+    let ids: Vec<_> = (0..3).map(|_| table.open(units(0), Stage::Wanted { wait: true })).collect();
+    let began = Instant::now();
+    // A slot that was free again was taken by whoever came last.
+    for (id, place) in ids.iter().zip([2, 0, 1]) {
+        table.request(*id).unwrap().since = began + Duration::from_secs(place);
+    }
+    table.end_session();
+    let asked: Vec<_> = asks(&table.begin_session(origin(2), b"", false))
+        .into_iter()
+        .filter_map(|ask| if let Request::Lock { id, .. } = ask { Some(id) } else { None })
+        .collect();
+    assert_eq!(asked, [ids[1], ids[2], ids[0]]);
 }
 
 /// A table with one lock held in `mode`, and its id.

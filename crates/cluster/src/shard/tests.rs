@@ -1,0 +1,97 @@
+//! A shard, step by step. What can happen in any order, the explorer shows.
+
+use super::*;
+
+const S: Duration = Duration::from_secs(1);
+
+fn taker(server: ServerId) -> Taker {
+    let (keys, rules) = (Keys::new("test"), Rules::default());
+    Taker { keys, server, made: 5, block: 100, first_token: 1000, rules }
+}
+
+fn session(key: SessionKey) -> Registered {
+    Registered { key, before: BTreeSet::new() }
+}
+
+fn owned(by: ServerId, epoch: u64) -> ShardState {
+    let owner = Some(Owner { epoch, server: by });
+    ShardState { owner, owner_changed: 7, tokens_below: 1300, tokens_changed: 8 }
+}
+
+/// The shard of a dead server with these sessions, taken over.
+fn recovering(sessions: &[SessionKey]) -> Shard {
+    let (taking, _) = taker(2).take(0, &owned(1, 4));
+    taking.taken(9, sessions.iter().map(|key| session(*key)), BTreeSet::new(), S, 8 * S)
+}
+
+#[test]
+fn a_takeover_raises_the_epoch_and_reserves_tokens_above_all_that_the_old_owner_could_give() {
+    let (taking, txn) = taker(2).take(0, &owned(1, 4));
+    assert!(txn.then.contains(&Op::Put("/lockwright/test/map/tokens/0000".into(), "1400".into())));
+    assert!(txn.when.contains(&Compare::Made("/lockwright/test/map/servers/0000000000000001".into(), 0)));
+    let shard = taking.taken(9, [], BTreeSet::new(), S, 8 * S);
+    assert_eq!((shard.epoch(), shard.first_token()), (5, 1300));
+    assert!(!shard.is_recovering(), "nobody has to be waited for");
+}
+
+#[test]
+fn it_opens_with_the_last_claim() {
+    let mut shard = recovering(&[1, 2]);
+    assert!(shard.accepts(1, 1200) && !shard.accepts(3, 1200), "only who is registered is believed");
+    assert!(!shard.has_claimed(1));
+    assert!(shard.is_recovering() && !shard.may_grant(1, 1300));
+    assert!(shard.has_claimed(2));
+    assert!(shard.may_grant(1, 1300) && !shard.accepts(1, 1200));
+}
+
+#[test]
+fn who_does_not_claim_in_time_is_out_of_the_registry_before_it_opens() {
+    let mut shard = recovering(&[1, 2]);
+    shard.has_claimed(1);
+    assert_eq!(shard.wait_over(8 * S), None);
+    let txn = shard.wait_over(9 * S).expect("the wait is over");
+    assert_eq!(txn.then, [Op::Delete(shard.keys.session(0, 2))]);
+    assert!(!shard.accepts(2, 1200) && !shard.may_grant(1, 1300), "not before it is done");
+    shard.evicted_all();
+    assert!(shard.may_grant(1, 1300) && !shard.is_registered(2));
+}
+
+#[test]
+fn a_session_that_goes_on_from_an_earlier_one_takes_its_place_and_claims_under_both_keys() {
+    let mut shard = recovering(&[1]);
+    let txn = shard.register(2, Some(1));
+    assert_eq!(txn.then.len(), 2, "one is written and one removed");
+    shard.registered(2, Some(1));
+    assert!(shard.is_registered(2) && !shard.is_registered(1));
+    assert!(shard.accepts(1, 1200) && shard.accepts(2, 1200));
+    assert!(shard.has_claimed(1));
+    assert_eq!(shard.registry.len(), 1);
+}
+
+#[test]
+fn tokens_are_reserved_ahead_and_once() {
+    let mut shard = recovering(&[]);
+    assert_eq!(shard.reserve(1310), None);
+    assert!(shard.reserve(1350).is_some());
+    assert_eq!(shard.reserve(1390), None, "it is under way");
+    shard.registered(1, None);
+    assert!(!shard.may_grant(1, 1400));
+    shard.reserved(true);
+    assert!(shard.may_grant(1, 1400));
+}
+
+#[test]
+fn a_shard_that_is_handed_over_grants_nothing_and_is_adopted_only_by_its_new_owner() {
+    let mut shard = recovering(&[]);
+    shard.registered(1, None);
+    assert!(shard.freeze() && !shard.may_grant(1, 1300));
+    let txn = shard.hand_over(3);
+    assert!(txn.then.contains(&Op::Put(shard.keys.shard(0), Owner { epoch: 6, server: 3 }.text())));
+    let seen = ShardState { owner: Some(Owner { epoch: 6, server: 3 }), ..owned(2, 5) };
+    assert!(taker(4).adopt(0, &seen).is_none() && !shard.is_still(&seen));
+    let (taking, txn) = taker(3).adopt(0, &seen).expect("it is its own");
+    assert!(txn.when.contains(&Compare::Changed(shard.keys.shard(0), 7)));
+    assert_eq!(taking.taken(10, [], BTreeSet::new(), S, S).epoch(), 6);
+    shard.thaw();
+    assert!(shard.may_grant(1, 1300));
+}

@@ -1,0 +1,136 @@
+//! The cases of several servers on one etcd, and the clusters that are broken in one way.
+
+use super::{Cluster, Faults};
+use crate::catalog::Mutant;
+use crate::subject::CaseInfo;
+use lockwright_cluster::Rules;
+use lockwright_locks::{Info, Offers};
+use lockwright_sim::check::Checker;
+use lockwright_sim::explore::{Options, Outcome};
+use lockwright_sim::model;
+
+const NONE: Faults = Faults { crashes: 0, pauses: 0, expiries: 0, moves: 0, deaths: 0, suspends: 0 };
+
+/// A case: its name, what goes wrong.
+type Case = (&'static str, &'static str, Faults);
+
+const CASES: [Case; 7] = [
+    ("healthy", "two writers, two servers, clocks of different rates", NONE),
+    ("crash", "the same, and a server is killed", Faults { crashes: 1, ..NONE }),
+    ("pause", "the same, and a server is paused past its lease", Faults { pauses: 1, ..NONE }),
+    ("expiry", "the same, and a lease is over while its server runs", Faults { expiries: 1, ..NONE }),
+    ("move", "the same, and the shard is handed to the other server", Faults { moves: 1, ..NONE }),
+    ("death", "the same, and a server and a client are killed", Faults { crashes: 1, deaths: 1, ..NONE }),
+    (
+        "suspend",
+        "the same, a server is killed, and the machine of a client is suspended",
+        Faults { crashes: 1, suspends: 1, ..NONE },
+    ),
+];
+
+/// What it is.
+pub(crate) const INFO: Info = Info {
+    name: "cluster",
+    summary: "two servers, their leases in etcd, and clients that follow the owner of their shard",
+    source: "this project",
+    offers: Offers {
+        shared: false,
+        ranges: false,
+        tokens: true,
+        tries: false,
+        timeouts: false,
+        recovery: true,
+    },
+};
+
+/// Everything about one that is broken.
+pub(crate) type Broken = (Info, Mutant, Rules);
+
+/// What is shipped.
+const SHIPPED: Rules = Rules {
+    no_margin: false,
+    counts_from_answer: false,
+    opens_early: false,
+    tokens_unreserved: false,
+    owner_uncompared: false,
+    dead_sessions_claim: false,
+    grants_unregistered: false,
+    answers_uncertain: false,
+    believes_all: false,
+};
+
+const fn broken(name: &'static str, caught_by: Checker, why: &'static str, rules: Rules) -> Broken {
+    (Info { name, ..INFO }, Mutant { of: INFO.name, caught_by, why }, rules)
+}
+
+/// All that are broken.
+pub(crate) const BROKEN: [Broken; 9] = [
+    broken(
+        "cluster-no-margin",
+        Checker::Exclusion,
+        "a server counts on its whole lease, though its clock may be slow",
+        Rules { no_margin: true, ..SHIPPED },
+    ),
+    broken(
+        "cluster-counts-from-answer",
+        Checker::Exclusion,
+        "a server's certainty counts from when the answer to its renewal came",
+        Rules { counts_from_answer: true, ..SHIPPED },
+    ),
+    broken(
+        "cluster-opens-early",
+        Checker::Exclusion,
+        "a new owner grants before claims are over",
+        Rules { opens_early: true, ..SHIPPED },
+    ),
+    broken(
+        "cluster-tokens-unreserved",
+        Checker::Tokens,
+        "a new owner begins with the tokens that the old one had reserved",
+        Rules { tokens_unreserved: true, ..SHIPPED },
+    ),
+    broken(
+        "cluster-owner-uncompared",
+        Checker::Exclusion,
+        "transactions do not compare who owns the shard",
+        Rules { owner_uncompared: true, ..SHIPPED },
+    ),
+    broken(
+        "cluster-dead-sessions-claim",
+        Checker::Exclusion,
+        "a claim of a session is accepted that the old owner had evicted",
+        Rules { dead_sessions_claim: true, ..SHIPPED },
+    ),
+    broken(
+        "cluster-grants-unregistered",
+        Checker::Exclusion,
+        "a session is granted a lock before it is registered, and the next owner does not wait for it",
+        Rules { grants_unregistered: true, ..SHIPPED },
+    ),
+    broken(
+        "cluster-answers-uncertain",
+        Checker::Exclusion,
+        "a server answers probes that is not certain of its lease any more",
+        Rules { answers_uncertain: true, ..SHIPPED },
+    ),
+    broken(
+        "cluster-believes-all",
+        Checker::Exclusion,
+        "a client believes the late grant of a server that was paused",
+        Rules { believes_all: true, ..SHIPPED },
+    ),
+];
+
+/// What the cases are about.
+pub(crate) fn describe() -> Vec<CaseInfo> {
+    CASES.iter().map(|(name, what, _)| CaseInfo { name, what: (*what).to_owned() }).collect()
+}
+
+/// Explores the `case`-th.
+pub(crate) fn explore_case(case: usize, rules: Rules, options: &mut Options) -> Outcome {
+    /// More than any case has.
+    const MAX_STATES: u64 = 20_000_000;
+    let (name, _, faults) = CASES[case];
+    let max_states = options.max_states.unwrap_or(MAX_STATES);
+    model::explore_case(name, &Cluster { faults, rules }, max_states, options.progress.as_mut())
+}

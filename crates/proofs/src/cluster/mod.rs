@@ -1,0 +1,26 @@
+//! Two servers, two clients and one etcd: the shipped state machines of `lockwright-cluster`, in every order of what can happen
+//! to them.
+//!
+//! | part | shipped as |
+//! |---|---|
+//! | certainty of a server, belief of a client | `Ownership`, `Belief` |
+//! | a shard at its owner: claims, sessions, tokens, transactions | `Shard`, `Taker` |
+//! | what is read from etcd, and who takes what | `ShardMap`, `plan` |
+//!
+//! etcd is a linearizable register with leases (`etcd`). The lock table is one lock, its holder and its queue: what
+//! servers and clients do about claims beside this is explored in `served`. Time passes in ticks, and the clocks of some
+//! machines miss every third: the drift that certainty and belief allow here.
+//!
+//! The world delays requests to etcd and their answers, pauses servers past their leases, kills them, lets leases expire,
+//! kills clients, and suspends their machines.
+//!
+//! Checked: no two clients believe that they hold the lock; tokens rise; everybody gets the lock or is told.
+
+pub(crate) mod cases;
+mod client;
+mod etcd;
+mod model;
+mod server;
+mod step;
+
+pub use model::{Cluster, Faults};

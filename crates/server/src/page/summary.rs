@@ -1,0 +1,188 @@
+//! What one space looks like at this moment: the locks that matter most, who holds and waits for them, who waits for whom.
+//!
+//! Bounded, however many locks there are: one walk over the names keeps the busiest, one over the requests finds who they are.
+
+use super::hex;
+use crate::directory::{Lock, SpaceNumber};
+use crate::dispatcher::Dispatcher;
+use crate::inspection::{entry, upgrade};
+use crate::lock_table::LockTable;
+use lockwright::inspect::{Entry, EntryState, Wait, waits};
+use lockwright::wire::Kind;
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashSet};
+use std::time::Instant;
+
+/// Locks that are shown, processes of one lock, and waits that are drawn.
+const LOCKS: usize = 100;
+const ENTRIES: usize = 1000;
+const WAITS: usize = 200;
+
+/// What a page asks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Question {
+    pub(super) space: Vec<u8>,
+    /// Part of the names to look for.
+    pub(super) text: Vec<u8>,
+    /// A lock to be shown with all its processes.
+    pub(super) lock: Option<Vec<u8>>,
+}
+
+impl Question {
+    pub(super) fn answer(&self, dispatcher: &Dispatcher) -> Value {
+        let table = dispatcher.lock_table();
+        let counts = table.totals.counts();
+        let mut answer = json!({
+            "names": table.directory.in_use(),
+            "sessions": table.totals.sessions,
+            "held": table.totals.now.holders,
+            "waiting": table.totals.now.waiters,
+            "grants": counts.grants,
+            "waits": counts.waits,
+            "waited_seconds": counts.waited.as_secs_f64(),
+            "recovering": table.is_recovering(),
+        });
+        let Some(space) = table.directory.find_space(&self.space) else { return answer };
+        let Busiest { ids, found } = busiest(&table, space, &self.text, self.lock.as_deref());
+        let entries = entries(&table, &ids);
+        let locks: Vec<_> = ids.iter().map(|id| line(*id, table.directory.lock(*id))).collect();
+        // The rest needs no lock, and the server has other things to do.
+        drop(table);
+        answer["found"] = found.into();
+        answer["locks"] = locks.into();
+        let waits = waits(&entries, |_, _| false);
+        answer["waits_for"] = waits.iter().take(WAITS).map(edge).collect();
+        if let Some(lock) = &self.lock {
+            let of_lock = entries.iter().filter(|entry| entry.name.as_bytes() == lock);
+            answer["entries"] = of_lock.take(ENTRIES).map(process).collect();
+        }
+        answer
+    }
+}
+
+struct Busiest {
+    ids: Vec<u64>,
+    /// How many fit what was asked for, those that are not shown too.
+    found: u64,
+}
+
+/// The locks of a space to be shown: those most waited for, then those held, then those used most.
+fn busiest(table: &LockTable, space: SpaceNumber, text: &[u8], chosen: Option<&[u8]>) -> Busiest {
+    let fits = |lock: &Lock| {
+        let name = lock.name.as_bytes();
+        text.is_empty() || name.windows(text.len()).any(|part| part == text)
+    };
+    let (mut heap, mut found, mut extra) = (BinaryHeap::new(), 0, Vec::new());
+    for (id, lock) in table.directory.with_ids(space) {
+        if chosen == Some(lock.name.as_bytes()) {
+            extra.push(id);
+        }
+        if !fits(lock) {
+            continue;
+        }
+        found += 1;
+        heap.push(Reverse((lock.now.waiters, lock.now.holders, lock.grants, id)));
+        if heap.len() > LOCKS {
+            heap.pop();
+        }
+    }
+    // Reversed twice: the busiest first.
+    let mut ids: Vec<_> = heap.into_sorted_vec().into_iter().map(|Reverse((_, _, _, id))| id).collect();
+    extra.retain(|id| !ids.contains(id));
+    ids.extend(extra);
+    Busiest { ids, found }
+}
+
+/// Who holds these locks and who waits for them.
+fn entries(table: &LockTable, ids: &[u64]) -> Vec<Entry> {
+    let (now, wanted) = (Instant::now(), ids.iter().copied().collect::<HashSet<_>>());
+    let mut entries = Vec::new();
+    for session in table.sessions.iter().flatten() {
+        for request in session.slots.iter().flatten() {
+            let Some(id) = request.lock.filter(|id| wanted.contains(id)) else { continue };
+            if entries.len() >= LOCKS * ENTRIES {
+                return entries;
+            }
+            let lock = table.directory.lock(id);
+            let units = request.units.start..request.units.end;
+            let range = (lock.kind == Kind::Ranges).then_some(units);
+            let entry = entry(session, request, lock.name.clone(), range, now);
+            entries.extend(upgrade(request, &entry, now));
+            entries.push(entry);
+        }
+    }
+    entries.sort_by_key(|entry| (entry.state, Reverse(entry.age)));
+    entries
+}
+
+fn line(id: u64, lock: &Lock) -> Value {
+    json!({
+        "id": id,
+        "lock": hex(lock.name.as_bytes()),
+        "name": lock.name.to_string(),
+        "ranges": lock.kind == Kind::Ranges,
+        "holders": lock.now.holders,
+        "waiters": lock.now.waiters,
+        "grants": lock.grants,
+        "contended": lock.contended,
+        "waited_seconds": lock.waited.as_secs_f64(),
+    })
+}
+
+fn process(entry: &Entry) -> Value {
+    json!({
+        "state": match entry.state {
+            EntryState::Held => "held",
+            _ => "waiting",
+        },
+        "shared": entry.shared,
+        "range": entry.range.as_ref().map(|range| [range.start, range.end].map(|end| end.to_string())),
+        // As text: JavaScript's numbers have 53 bits.
+        "token": entry.token.map(|token| token.to_string()),
+        "seconds": entry.age.as_secs_f64(),
+        "pid": entry.pid,
+        "host": entry.host,
+        "program": entry.program,
+    })
+}
+
+fn edge(wait: &Wait) -> Value {
+    let parts: BTreeMap<_, _> =
+        [("from", wait.waiter.to_string()), ("to", wait.blocker.to_string()), ("why", wait.why.clone())]
+            .into();
+    let mut edge = json!(parts);
+    edge["deadlock"] = wait.deadlocked.into();
+    edge
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::durable::Durable;
+    use lockwright::LockName;
+    use std::time::Duration;
+
+    #[test]
+    fn of_many_locks_the_busiest_are_shown_and_others_found_by_a_part_of_their_names() {
+        let (durable, _) = Durable::begin(None, Duration::from_secs(8)).unwrap();
+        let mut table = LockTable::new(durable, false, Vec::new(), Vec::new());
+        let space = table.directory.space(b"s").unwrap();
+        for n in 0..50_000_u64 {
+            let name = LockName::new(format!("lock/{n}")).unwrap();
+            let id = table.directory.open(space, Kind::Keyed, name).unwrap();
+            table.directory.lock_mut(id).grants = n;
+            table.directory.lock_mut(id).now.waiters = u64::from(n == 7);
+        }
+        let names = |seen: &Busiest| -> Vec<_> {
+            seen.ids.iter().map(|id| table.directory.lock(*id).name.to_string()).collect()
+        };
+        let all = busiest(&table, space, b"", None);
+        assert_eq!((all.found, all.ids.len()), (50_000, LOCKS));
+        assert_eq!(names(&all)[..2], ["lock/7", "lock/49999"], "who is waited for comes first");
+        let some = busiest(&table, space, b"/4242", Some(b"lock/1"));
+        assert_eq!(some.found, 11);
+        assert!(names(&some).contains(&"lock/4242".to_owned()));
+        assert_eq!(names(&some).last().unwrap(), "lock/1", "the chosen one is always there");
+    }
+}

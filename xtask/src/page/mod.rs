@@ -1,0 +1,312 @@
+//! `cargo xtask page`: the page of `serve --http` in a real browser, with real clicks, on a real server with real locks.
+//!
+//! Screenshots are left in `target/page`, to be looked at. The server that asks for its secret listens on an address that is
+//! not loopback, in a network namespace of this chore's own: its own user would need no secret on loopback.
+
+mod webdriver;
+
+use self::webdriver::Browser;
+use crate::setup::Need;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::time::Instant;
+
+/// Set in the network namespace.
+const INSIDE: &str = "LOCKWRIGHT_PAGE_INSIDE";
+/// An address for documentation, on this namespace's loopback device.
+const ADDRESS: &str = "198.51.100.7";
+const SECRET: &str = "a secret of more than sixteen bytes";
+/// As any page may be called that wants to do harm.
+const HOSTILE: &str = "<img src=x onerror='document.title=1'>";
+
+/// Runs the page's tests and prints `N passed, N failed` as the last line.
+pub(crate) fn report(root: &Path, may: bool) -> ExitCode {
+    if let Err(why) = Need::Chromium.get(root, may) {
+        println!("skipped: {why}\n\n0 passed, 0 failed, 1 skipped");
+        return ExitCode::SUCCESS;
+    }
+    if std::env::var_os(INSIDE).is_none() {
+        return inside_a_namespace(root);
+    }
+    let built = crate::steps::command(root, &["build", "--package", "lockwright-cli"]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return ExitCode::FAILURE;
+    }
+    let folder = root.join("target/page");
+    let _ = std::fs::remove_dir_all(&folder);
+    let mut count = [0; 2];
+    for (name, test) in TESTS {
+        let began = Instant::now();
+        let outcome = std::fs::create_dir_all(&folder)
+            .map_err(|error| error.to_string())
+            .and_then(|()| World::start(root, &folder))
+            .and_then(|mut world| test(&mut world));
+        let seconds = began.elapsed().as_secs_f64();
+        match &outcome {
+            Ok(()) => println!("ok      {name} ({seconds:.1} s)"),
+            Err(why) => println!("FAILED  {name} ({seconds:.1} s): {why}"),
+        }
+        count[usize::from(outcome.is_err())] += 1;
+    }
+    println!("\n{} passed, {} failed; pictures in target/page", count[0], count[1]);
+    if count[1] == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Starts this chore again, with a network of its own that reaches nobody.
+fn inside_a_namespace(root: &Path) -> ExitCode {
+    let script = format!(r#"ip link set lo up && ip addr add {ADDRESS}/32 dev lo && exec "$0" page"#);
+    let Ok(this) = std::env::current_exe() else { return ExitCode::FAILURE };
+    let status = Command::new("unshare")
+        .args(["--net", "--map-root-user", "sh", "-c", &script])
+        .arg(this)
+        .current_dir(root)
+        .env(INSIDE, "1")
+        .status();
+    match status {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            println!("no network namespace can be made here: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Test = fn(&mut World) -> Result<(), String>;
+const TESTS: [(&str, Test); 7] = [
+    ("held locks are listed, and names are text whatever they say", lists),
+    ("a search narrows the list", searches),
+    ("a lock's page shows who holds and who waits", shows_a_lock),
+    ("a lock is broken after a question, and only then", breaks),
+    ("who waits for whom is drawn", draws),
+    ("it works by keyboard, on a phone, in the dark", adapts),
+    ("on an address that others reach, it asks for the secret", asks_for_the_secret),
+];
+
+/// A server, its clients and a browser.
+struct World {
+    program: PathBuf,
+    folder: PathBuf,
+    browser: Browser,
+    server: Option<Server>,
+    clients: Vec<Child>,
+    /// What they say: a command that cannot say anything would end.
+    outputs: Vec<ChildStdout>,
+}
+
+struct Server {
+    process: Child,
+    space: String,
+    page: String,
+    secret: Option<PathBuf>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let server = self.server.take().map(|server| server.process);
+        for mut process in self.clients.drain(..).chain(server) {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        let _ = std::fs::remove_dir_all(self.folder.join("profile"));
+    }
+}
+
+impl World {
+    fn start(root: &Path, folder: &Path) -> Result<Self, String> {
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        let program = target.join("debug/lockwright");
+        let browser = Browser::start(folder)?;
+        browser.resize(1100, 1000)?;
+        Ok(Self {
+            program,
+            folder: folder.to_owned(),
+            browser,
+            server: None,
+            clients: Vec::new(),
+            outputs: Vec::new(),
+        })
+    }
+
+    /// Starts a server that shows its page at `host`, and opens it.
+    fn serve(&mut self, host: &str, secret: Option<&str>) -> Result<(), String> {
+        let text = |error: std::io::Error| error.to_string();
+        let mut command = Command::new(&self.program);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--state", "none", "--json", "--http"]);
+        command.arg(format!("{host}:0"));
+        let file = self.folder.join("secret");
+        if let Some(secret) = secret {
+            std::fs::write(&file, secret).map_err(text)?;
+            command.arg("--secret-file").arg(&file);
+        }
+        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(text)?;
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().expect("it is piped")).read_line(&mut line).map_err(text)?;
+        let said: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        let (space, page) =
+            (format!("tcp://{}/stock", said["listening"].as_str().unwrap_or_default()), &said["http"]);
+        let page = format!("http://{}/", page.as_str().unwrap_or_default());
+        self.browser.go(&page)?;
+        self.server = Some(Server { process, space, page, secret: secret.map(|_| file) });
+        Ok(())
+    }
+
+    /// A process that holds or waits for locks. Says when it is running, unless it `waits`.
+    fn run(&mut self, args: &[&str], waits: bool) -> Result<(), String> {
+        let text = |error: std::io::Error| error.to_string();
+        let server = self.server.as_ref().expect("it is started");
+        let mut command = Command::new(&self.program);
+        command.args(["run", "--space", &server.space]);
+        if let Some(secret) = &server.secret {
+            command.arg("--secret-file").arg(secret);
+        }
+        command.args(args).args(["--", "sh", "-c", "echo in; exec sleep 600"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn().map_err(text)?;
+        let mut out = process.stdout.take().expect("it is piped");
+        self.clients.push(process);
+        if !waits {
+            BufReader::new(&mut out).read_line(&mut String::new()).map_err(text)?;
+        }
+        self.outputs.push(out);
+        Ok(())
+    }
+
+    fn picture(&self, name: &str) -> Result<(), String> {
+        let base64 = self.browser.screenshot()?;
+        let path = self.folder.join(format!("{name}.png"));
+        let mut decoder = Command::new("base64")
+            .arg("--decode")
+            .stdin(Stdio::piped())
+            .stdout(std::fs::File::create(path).map_err(|error| error.to_string())?)
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        let written = decoder.stdin.take().expect("it is piped").write_all(base64.as_bytes());
+        written.and_then(|()| decoder.wait()).map(drop).map_err(|error| error.to_string())
+    }
+}
+
+/// An expression that is true if a table's text has all of these.
+fn says(table: &str, words: &[&str]) -> String {
+    let has =
+        words.iter().map(|word| format!("document.getElementById('{table}').innerText.includes({word:?})"));
+    has.collect::<Vec<_>>().join(" && ")
+}
+
+fn lists(world: &mut World) -> Result<(), String> {
+    world.serve("127.0.0.1", None)?;
+    world.run(&["backup"], false)?;
+    world.run(&[HOSTILE], false)?;
+    world.run(&["--range", "0..10", "file"], false)?;
+    world.browser.until(&says("locks", &["backup", HOSTILE, "1 ranges"]))?;
+    world.browser.until("document.title === 'Locks' && !document.querySelector('td img')")?;
+    world.browser.until("document.querySelectorAll('.tile').length === 5")?;
+    world.picture("locks")
+}
+
+fn searches(world: &mut World) -> Result<(), String> {
+    world.serve("127.0.0.1", None)?;
+    for name in ["orders/41", "orders/42", "backup"] {
+        world.run(&[name], false)?;
+    }
+    world.browser.until("document.getElementById('locks').rows.length === 3")?;
+    world.browser.write("#search", "orders/4")?;
+    world.browser.until("document.getElementById('locks').rows.length === 2")?;
+    world.browser.write("#search", "2")?;
+    world.browser.until("document.getElementById('locks').rows.length === 1")?;
+    world.browser.until(&says("locks", &["orders/42"]))
+}
+
+fn shows_a_lock(world: &mut World) -> Result<(), String> {
+    world.serve("127.0.0.1", None)?;
+    world.run(&["backup"], false)?;
+    world.run(&["-s", "backup"], true)?;
+    world.browser.until(&says("locks", &["backup"]))?;
+    world.browser.click("#locks button")?;
+    let pids: Vec<_> = world.clients.iter().map(|client| client.id().to_string()).collect();
+    world
+        .browser
+        .until(&says("entries", &["held", "waiting", "exclusive", "shared", "sh", &pids[0], &pids[1]]))?;
+    world.browser.until(&says("history", &["exclusive", &pids[0]]))?;
+    world.picture("lock")?;
+    world.browser.click("#close")?;
+    world.browser.until("document.getElementById('lock').hidden")
+}
+
+fn breaks(world: &mut World) -> Result<(), String> {
+    world.serve("127.0.0.1", None)?;
+    world.run(&["backup"], false)?;
+    world.run(&["backup"], true)?;
+    let pids: Vec<_> = world.clients.iter().map(|client| client.id().to_string()).collect();
+    world.browser.until(&says("locks", &["backup"]))?;
+    world.browser.click("#locks button")?;
+    let break_button = "#entries button";
+    world.browser.until(&format!("document.querySelector({break_button:?})"))?;
+    world.browser.click(break_button)?;
+    world.browser.until("document.getElementById('ask').open")?;
+    world.picture("question")?;
+    world.browser.click("#no")?;
+    world.browser.until("!document.getElementById('ask').open")?;
+    world
+        .browser
+        .until(&format!("document.getElementById('entries').rows[0]?.innerText.includes({:?})", pids[0]))?;
+    world.browser.click(break_button)?;
+    world.browser.click("#yes")?;
+    world.browser.until(&says("status", &["Broken"]))?;
+    world
+        .browser
+        .until(&format!("document.getElementById('entries').rows[0]?.innerText.includes({:?})", pids[1]))?;
+    world.browser.until("document.getElementById('history').rows.length === 2")
+}
+
+fn draws(world: &mut World) -> Result<(), String> {
+    world.serve("127.0.0.1", None)?;
+    world.run(&["a"], false)?;
+    for _ in 0..3 {
+        world.run(&["a"], true)?;
+    }
+    world.browser.until("document.querySelectorAll('#graph rect').length === 4")?;
+    world.browser.until(&says("graph-text", &["3 waits"]))?;
+    world.browser.run("document.getElementById('graph').scrollIntoView()")?;
+    world.picture("waits")
+}
+
+fn adapts(world: &mut World) -> Result<(), String> {
+    /// WebDriver's names for these keys.
+    const TAB: &str = "\u{e004}";
+    const ENTER: &str = "\u{e007}";
+    world.serve("127.0.0.1", None)?;
+    world.run(&["backup"], false)?;
+    world.run(&["backup"], true)?;
+    world.browser.until(&says("locks", &["backup"]))?;
+    // Space, search, and then the first lock.
+    world.browser.run("document.getElementById('search').focus()")?;
+    world.browser.press(TAB)?;
+    world.browser.until("document.activeElement.closest('#locks')")?;
+    world.browser.press(ENTER)?;
+    world.browser.until("document.activeElement.id === 'lock-title'")?;
+    world.browser.resize(390, 844)?;
+    world.browser.prefer("dark")?;
+    world.browser.until("document.documentElement.scrollWidth <= window.innerWidth")?;
+    world.browser.until("getComputedStyle(document.body).backgroundColor === 'rgb(22, 24, 26)'")?;
+    world.picture("phone")
+}
+
+fn asks_for_the_secret(world: &mut World) -> Result<(), String> {
+    world.serve(ADDRESS, Some(SECRET))?;
+    world.run(&["backup"], false)?;
+    world.browser.until("!document.getElementById('login').hidden")?;
+    world.browser.until("document.getElementById('locks').rows.length === 0")?;
+    world.browser.write("#secret", "something else of many bytes")?;
+    world.browser.click("#login button")?;
+    world.browser.until(&says("status", &["not the server's secret"]))?;
+    world.browser.run("document.getElementById('secret').value = ''")?;
+    world.browser.write("#secret", SECRET)?;
+    world.browser.click("#login button")?;
+    world.browser.until(&says("locks", &["backup"]))?;
+    world.browser.until("document.getElementById('login').hidden && !document.cookie")?;
+    let url = world.browser.run("return location.href")?;
+    let page = &world.server.as_ref().expect("it is started").page;
+    if url != page.as_str() { Err(format!("the address has changed to {url}")) } else { Ok(()) }
+}
