@@ -67,7 +67,10 @@ pub struct RangeRecords {
 }
 
 /// What `future` brings; `None` if `given_up` is ready first.
-async fn unless<T>(given_up: impl Future<Output = ()>, future: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn unless<T>(
+    given_up: impl Future<Output = ()>,
+    future: impl Future<Output = T>,
+) -> Option<T> {
     let (mut given_up, mut future) = (pin!(given_up), pin!(future));
     std::future::poll_fn(|cx| match given_up.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(None),

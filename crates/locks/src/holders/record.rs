@@ -22,7 +22,7 @@
 //! | 1 | what names the grant: its token, and for keyed locks the generation above it ([`ShiftGrant::mark`]); 0: not granted |
 //! | 2 | since when it is in this state, to within a few heartbeats |
 //! | 3, 4 | the range, if it is a range lock's |
-//! | 5 | since which turn it waits for that; 0: not yet |
+//! | 5 | since which turn it waits for that; 0: not yet. Of a range on a tree: its [progress](crate::citron::member::Progress) |
 //!
 //! | state | meaning | counts as a holder |
 //! |---|---|---|
@@ -82,6 +82,8 @@ pub enum RecordWord {
 }
 
 impl RecordWord {
+    /// How far a request for a range on a tree has come, in the place of a turn.
+    pub const PROGRESS: Self = Self::Turn;
     /// All of them, in order.
     pub const ALL: [Self; 6] = [Self::First, Self::Mark, Self::Since, Self::Start, Self::End, Self::Turn];
 }
