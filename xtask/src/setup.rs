@@ -23,6 +23,21 @@ pub(crate) enum Need {
     Compiler,
     /// Shows the server's page.
     Chromium,
+    /// Makes the C header.
+    Cbindgen,
+    /// Compile what is written in C and C++.
+    Gcc,
+    Clang,
+    /// Says how the C library is linked.
+    PkgConfig,
+    /// Watches the memory of programs.
+    Valgrind,
+    /// Runs the Python package's tests, and pip, which gets maturin.
+    Python,
+    /// Links the static program.
+    Musl,
+    /// Makes the Debian package.
+    CargoDeb,
 }
 
 impl Need {
@@ -36,6 +51,14 @@ impl Need {
             Self::Miri => "Miri",
             Self::Compiler => "a C compiler",
             Self::Chromium => "Chromium",
+            Self::Cbindgen => "cbindgen",
+            Self::Gcc => "gcc, g++",
+            Self::Clang => "clang",
+            Self::PkgConfig => "pkg-config",
+            Self::Valgrind => "valgrind",
+            Self::Python => "Python with venv",
+            Self::Musl => "musl",
+            Self::CargoDeb => "cargo-deb",
         }
     }
 
@@ -48,6 +71,14 @@ impl Need {
             Self::Miri => "rustup toolchain install nightly --profile minimal -c miri,rust-src",
             Self::Compiler => "apt-get install gcc libc6-dev",
             Self::Chromium => "apt-get install chromium chromium-driver iproute2",
+            Self::Cbindgen => "cargo install --locked cbindgen",
+            Self::Gcc => "apt-get install gcc g++",
+            Self::Clang => "apt-get install clang",
+            Self::PkgConfig => "apt-get install pkg-config",
+            Self::Valgrind => "apt-get install valgrind",
+            Self::Python => "apt-get install python3-venv",
+            Self::Musl => "rustup target add x86_64-unknown-linux-musl && apt-get install musl-tools",
+            Self::CargoDeb => "cargo install --locked cargo-deb",
         }
     }
 
@@ -63,6 +94,20 @@ impl Need {
                 ["chromium", "chromedriver"].iter().all(|it| succeeds(Command::new(it).arg("--version")))
                     && succeeds(Command::new("ip").arg("-V"))
             }
+            Self::Cbindgen => succeeds(Command::new(tools(root).join("bin/cbindgen")).arg("--version")),
+            Self::Gcc => succeeds(Command::new("g++").arg("--version")),
+            Self::Clang => succeeds(Command::new("clang++").arg("--version")),
+            Self::PkgConfig => succeeds(Command::new("pkg-config").arg("--version")),
+            Self::Valgrind => succeeds(Command::new("valgrind").arg("--version")),
+            Self::Python => succeeds(Command::new("python3").args(["-c", "import ensurepip"])),
+            Self::Musl => {
+                let core = ["--print", "target-libdir", "--target", MUSL];
+                let folder = Command::new("rustc").current_dir(root).args(core).output();
+                let folder = folder.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+                folder.is_ok_and(|folder| Path::new(&folder).exists())
+                    && succeeds(Command::new("musl-gcc").arg("--version"))
+            }
+            Self::CargoDeb => succeeds(&mut crate::steps::command(root, &["deb", "--version"])),
         }
     }
 
@@ -106,11 +151,25 @@ impl Need {
                     )
                 }
             }
-            Self::Compiler => apt(&["gcc", "libc6-dev"]),
             Self::Chromium => apt(&["chromium", "chromium-driver", "iproute2"]),
+            Self::Cbindgen => install_tool(root, &["cbindgen@0.29.4"]),
+            Self::Compiler => apt(&["gcc", "libc6-dev"]),
+            Self::Gcc => apt(&["gcc", "g++"]),
+            Self::Clang => apt(&["clang", "libclang-rt-dev"]),
+            Self::PkgConfig => apt(&["pkg-config"]),
+            Self::Valgrind => apt(&["valgrind"]),
+            Self::Python => apt(&["python3", "python3-venv"]),
+            Self::Musl => {
+                done(Command::new("rustup").args(["target", "add", MUSL]))?;
+                apt(&["musl-tools"])
+            }
+            Self::CargoDeb => install_tool(root, &["cargo-deb@3.8.0"]),
         }
     }
 }
+
+/// What the static program is built for.
+const MUSL: &str = "x86_64-unknown-linux-musl";
 
 fn apt(packages: &[&str]) -> Result<(), String> {
     let mut apt = Command::new("apt-get");
@@ -179,7 +238,7 @@ fn install_tool(root: &Path, what: &[&str]) -> Result<(), String> {
 ///
 /// # Errors
 /// The last line of what it said, if it failed.
-fn done(command: &mut Command) -> Result<(), String> {
+pub(crate) fn done(command: &mut Command) -> Result<(), String> {
     let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
     if output.status.success() {
         return Ok(());

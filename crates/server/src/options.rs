@@ -30,9 +30,9 @@ pub struct ServerOptions {
     pub(super) exports: Vec<String>,
     pub(super) lends: Vec<String>,
     pub(super) threads: Option<usize>,
+    pub(super) record: Option<PathBuf>,
     pub(super) retain: bool,
     pub(super) retain_off_in: Vec<Vec<u8>>,
-    pub(super) record: Option<PathBuf>,
     #[cfg(feature = "rdma")]
     pub(super) rdma: Option<rdma::Side>,
 }
@@ -54,9 +54,9 @@ impl Default for ServerOptions {
             exports: Vec::new(),
             lends: Vec::new(),
             threads: None,
+            record: None,
             retain: true,
             retain_off_in: Vec::new(),
-            record: None,
             #[cfg(feature = "rdma")]
             rdma: None,
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Crate, what it may see, and what its tests may see besides.
-const LAYERS: [(&str, &[&str], &[&str]); 12] = [
+const LAYERS: [(&str, &[&str], &[&str]); 14] = [
     ("lockwright-fabric", &[], &[]),
     // A protocol that could name the simulator would soon have a simulated version.
     ("lockwright-locks", &["lockwright-fabric"], &["lockwright-sim"]),
@@ -31,6 +31,9 @@ const LAYERS: [(&str, &[&str], &[&str]); 12] = [
     ("lockwright-cluster", &[], &[]),
     // Whoever links the library or the program compiles neither simulator, proofs nor baselines.
     ("lockwright", &["lockwright-fabric", "lockwright-locks"], &["lockwright-sim"]),
+    // What other languages link: users of the library like any other.
+    ("lockwright-c", &["lockwright"], &[]),
+    ("lockwright-python", &["lockwright"], &[]),
     ("lockwright-server", &["lockwright", "lockwright-fabric", "lockwright-locks"], &["lockwright-sim"]),
     ("lockwright-term", &[], &[]),
     (

@@ -44,7 +44,7 @@ impl LockTable {
             return;
         };
         let name = self.directory.space_name(number);
-        let off = self.retention.off || self.retention.off_in.iter().any(|off| name == off);
+        let off = self.retention.off || self.retention.off_in.iter().any(|off| name == off.as_slice());
         if let Some(session) = self.session(peer) {
             session.retains = !off;
         }
