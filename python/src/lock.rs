@@ -6,6 +6,7 @@ use crate::guard::Guard;
 use crate::wait::Pending;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,12 +19,19 @@ pub(crate) struct Mutex {
     name: String,
     is_local: bool,
     held: std::sync::Mutex<Option<Py<Guard>>>,
+    /// A wait has ended without the lock, and its place may still be in the queue.
+    gave_up: AtomicBool,
 }
+
+/// How long a try waits for a place that this object left in the queue to be passed over. Without that, a lock that its only
+/// holder has just given back would be busy for an instant: it goes by way of that place.
+const PASSED_OVER: Duration = Duration::from_millis(20);
 
 impl Mutex {
     pub(crate) fn new(lock: lockwright::Mutex, is_local: bool) -> Self {
         let name = lock.name().to_text().into_owned();
-        Self { want: Want::Lock(lock), name, is_local, held: std::sync::Mutex::default() }
+        let (held, gave_up) = (std::sync::Mutex::default(), AtomicBool::new(false));
+        Self { want: Want::Lock(lock), name, is_local, held, gave_up }
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Py<Guard>>> {
@@ -32,7 +40,14 @@ impl Mutex {
 
     #[inline]
     fn enter(&self, py: Python<'_>, patience: Option<Duration>) -> PyResult<Py<Guard>> {
-        let guard = Py::new(py, Guard::new(self.want.wait(py, patience, self.is_local)?))?;
+        let left = self.is_local && self.gave_up.swap(false, Relaxed);
+        let patience = patience.map(|patience| if left { patience.max(PASSED_OVER) } else { patience });
+        let guard = self.want.wait(py, patience, self.is_local).inspect_err(|_| {
+            if left || patience.is_none_or(|patience| !patience.is_zero()) {
+                self.gave_up.store(true, Relaxed);
+            }
+        });
+        let guard = Py::new(py, Guard::new(guard?))?;
         *self.held() = Some(guard.clone_ref(py));
         Ok(guard)
     }

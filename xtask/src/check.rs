@@ -25,15 +25,7 @@ pub(crate) fn report(root: &Path) -> ExitCode {
 /// # Errors
 /// In one line.
 pub(crate) fn build(root: &Path) -> Result<PathBuf, String> {
-    let mut cargo = crate::steps::command(root, &["build", "--message-format", "json-render-diagnostics"]);
-    let output = cargo.args(["--package", EXPLORER.package, "--bin", EXPLORER.name]).stderr(Stdio::inherit());
-    let output = output.output().map_err(|error| format!("cannot start cargo: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let path = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find_map(|message| {
-        let ours = message["target"]["name"] == EXPLORER.name;
-        message["executable"].as_str().filter(|_| ours).map(PathBuf::from)
-    });
-    path.filter(|_| output.status.success()).ok_or_else(|| format!("{} does not compile", EXPLORER.name))
+    crate::steps::program(root, &EXPLORER)
 }
 
 /// Explores everything and judges the report.

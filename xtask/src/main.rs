@@ -8,6 +8,8 @@ use std::process::ExitCode;
 
 mod bindings;
 mod check;
+mod dist;
+mod etcd;
 mod mutants;
 mod names;
 mod page;
@@ -25,7 +27,8 @@ usage: cargo xtask <CHORE>
   mutants [--sample N] [--seed S]
                      small changes to the code, one at a time: some test must notice each
   page               the page of `serve --http` in a real browser
-  bindings [--bless] the library as C sees it: built, installed, and used by C and C++ programs
+  bindings [--bless] the library as C and Python see it: built, installed, and used by their programs
+  dist [--install]   what users get who do not compile, in dist/: static program, deb, image, C library, wheel
   install-c PREFIX   the C library, its header and pkg-config file into that folder
   soft-roce          the RDMA backend on real queue pairs, in a virtual machine with soft-RoCE
   tidy               only the checks that need no compiler: file headers, file sizes, layers, machine paths
@@ -55,13 +58,17 @@ fn main() -> ExitCode {
         ["bindings"] => bindings::report(&root, setup::is_root(), false),
         ["bindings", "--bless"] => bindings::report(&root, setup::is_root(), true),
         ["bindings", "--install"] => bindings::report(&root, true, false),
-        ["install-c", prefix] => match bindings::c::install(&root, Path::new(prefix), true) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(why) => {
-                eprintln!("{why}");
-                ExitCode::FAILURE
+        ["dist"] => dist::report(&root, setup::is_root()),
+        ["dist", "--install"] => dist::report(&root, true),
+        ["install-c", prefix] => {
+            match bindings::c::install(&root, Path::new(prefix), Path::new(prefix), true) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(why) => {
+                    eprintln!("{why}");
+                    ExitCode::FAILURE
+                }
             }
-        },
+        }
         ["soft-roce"] => soft_roce::report(&root),
         ["tidy"] => tidy::report(&root),
         ["help" | "-h" | "--help"] => {

@@ -22,6 +22,9 @@ pub(crate) const RDMA_TESTS: [&str; 4] =
 /// The package of the RDMA backend, whose unit tests need no device.
 pub(crate) const RDMA_BACKEND: &str = "lockwright-fabric";
 
+/// The command that people use, for tests that need it beside them.
+pub(crate) const COMMAND_PROGRAM: Program = Program { package: "lockwright-cli", name: COMMAND };
+
 /// The program that tests on real queue pairs run.
 pub(crate) const COMMAND: &str = "lockwright";
 
@@ -30,3 +33,6 @@ pub(crate) const SIMULATOR: &str = "lockwright-sim";
 
 /// The package and the test that run under Miri.
 pub(crate) const MIRI: (&str, &str) = ("lockwright-locks", "qplock_threads");
+
+/// The package whose test `etcd` runs on three real ones.
+pub(crate) const CLUSTER: &str = "lockwright-cluster";

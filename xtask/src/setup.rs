@@ -32,6 +32,12 @@ pub(crate) enum Need {
     PkgConfig,
     /// Watches the memory of programs.
     Valgrind,
+    /// Runs the Python package's tests, and pip, which gets maturin.
+    Python,
+    /// Links the static program.
+    Musl,
+    /// Makes the Debian package.
+    CargoDeb,
 }
 
 impl Need {
@@ -50,6 +56,9 @@ impl Need {
             Self::Clang => "clang",
             Self::PkgConfig => "pkg-config",
             Self::Valgrind => "valgrind",
+            Self::Python => "Python with venv",
+            Self::Musl => "musl",
+            Self::CargoDeb => "cargo-deb",
         }
     }
 
@@ -67,6 +76,9 @@ impl Need {
             Self::Clang => "apt-get install clang",
             Self::PkgConfig => "apt-get install pkg-config",
             Self::Valgrind => "apt-get install valgrind",
+            Self::Python => "apt-get install python3-venv",
+            Self::Musl => "rustup target add x86_64-unknown-linux-musl && apt-get install musl-tools",
+            Self::CargoDeb => "cargo install --locked cargo-deb",
         }
     }
 
@@ -87,6 +99,15 @@ impl Need {
             Self::Clang => succeeds(Command::new("clang++").arg("--version")),
             Self::PkgConfig => succeeds(Command::new("pkg-config").arg("--version")),
             Self::Valgrind => succeeds(Command::new("valgrind").arg("--version")),
+            Self::Python => succeeds(Command::new("python3").args(["-c", "import ensurepip"])),
+            Self::Musl => {
+                let core = ["--print", "target-libdir", "--target", MUSL];
+                let folder = Command::new("rustc").current_dir(root).args(core).output();
+                let folder = folder.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+                folder.is_ok_and(|folder| Path::new(&folder).exists())
+                    && succeeds(Command::new("musl-gcc").arg("--version"))
+            }
+            Self::CargoDeb => succeeds(&mut crate::steps::command(root, &["deb", "--version"])),
         }
     }
 
@@ -137,9 +158,18 @@ impl Need {
             Self::Clang => apt(&["clang", "libclang-rt-dev"]),
             Self::PkgConfig => apt(&["pkg-config"]),
             Self::Valgrind => apt(&["valgrind"]),
+            Self::Python => apt(&["python3", "python3-venv"]),
+            Self::Musl => {
+                done(Command::new("rustup").args(["target", "add", MUSL]))?;
+                apt(&["musl-tools"])
+            }
+            Self::CargoDeb => install_tool(root, &["cargo-deb@3.8.0"]),
         }
     }
 }
+
+/// What the static program is built for.
+const MUSL: &str = "x86_64-unknown-linux-musl";
 
 fn apt(packages: &[&str]) -> Result<(), String> {
     let mut apt = Command::new("apt-get");

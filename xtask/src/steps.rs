@@ -4,10 +4,11 @@
 //! may not or cannot be installed is skipped loudly, with the reason, and counted as skipped. The virtual machine emulates
 //! one processor: it runs beside the steps that keep another one busy, and what it says is shown when it has ended.
 
-use crate::names::{MIRI, SLIM};
+use crate::names::{MIRI, Program, SLIM};
 use crate::setup::{self, Need};
 use crate::soft_roce::with_rdma;
-use crate::{check, page, tidy};
+use crate::{check, etcd, page, tidy};
+use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -53,6 +54,12 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
             run(in_memory(&mut command(root, &[runner, &tests].concat()), &files))
         }),
     ];
+    ended.push(step("spans", || {
+        run(&mut command(
+            root,
+            &["test", "--quiet", "--package", "lockwright", "--features", "tracing", "--test", "spans"],
+        ))
+    }));
     // Built by the tests. Here, before something else holds the build folder.
     let explorer = check::build(root);
     // Not beside the tests: theirs is a machine to themselves, for what waits and what is killed in them.
@@ -80,6 +87,7 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
                 Ended::Skipped
             }
         }),
+        step("etcd", || etcd::ended(root, |test| run(in_memory(test, &files)))),
         step("dependencies", || deny(root, may, &["bans", "licenses", "sources"])),
         step("advisories", || deny(root, may, &["advisories"])),
         step("soft-roce", || machine.map_or(Ended::Failed, Beside::ended)),
@@ -252,4 +260,20 @@ pub(crate) fn command(root: &Path, args: &[&str]) -> Command {
     path.push(setup::tools(root).join("bin"));
     command.current_dir(root).env("PATH", path).args(args);
     command
+}
+
+/// Builds a program of the workspace and returns where it is.
+///
+/// # Errors
+/// In one line.
+pub(crate) fn program(root: &Path, program: &Program) -> Result<PathBuf, String> {
+    let mut cargo = command(root, &["build", "--message-format", "json-render-diagnostics"]);
+    let output = cargo.args(["--package", program.package, "--bin", program.name]).stderr(Stdio::inherit());
+    let output = output.output().map_err(|error| format!("cannot start cargo: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let path = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find_map(|message| {
+        let ours = message["target"]["name"] == program.name;
+        message["executable"].as_str().filter(|_| ours).map(PathBuf::from)
+    });
+    path.filter(|_| output.status.success()).ok_or_else(|| format!("{} does not compile", program.name))
 }

@@ -7,6 +7,7 @@ mod bench;
 mod break_lock;
 mod doctor;
 mod ls;
+mod manuals;
 mod run;
 mod serve;
 mod spaces;
@@ -34,6 +35,8 @@ enum Command {
     Run(run::Args),
     #[command(name = "__exec", hide = true)]
     Exec(run::child::Args),
+    #[command(name = "__manuals", hide = true)]
+    Manuals(manuals::Args),
     Ls(ls::Args),
     Break(break_lock::Args),
     Top(top::Args),
@@ -116,6 +119,7 @@ fn main() -> ExitCode {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let result = match &command {
         Command::Run(_) | Command::Exec(_) => unreachable!("done above"),
+        Command::Manuals(args) => manuals::run(args),
         Command::Ls(args) => ls::run(args, &mut out),
         Command::Break(args) => break_lock::run(args, &mut out),
         Command::Top(args) => top::run(args, &mut out),

@@ -118,9 +118,9 @@ pub use name::{LockName, MAX_NAME_BYTES, NameError};
 
 /// The README's code, compiled and run like any other example.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
 
 #[cfg(any(doc, doctest))]
-#[doc = include_str!("../../../docs/guide.md")]
+#[doc = include_str!("../guide.md")]
 pub mod guide {}

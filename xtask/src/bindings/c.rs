@@ -55,14 +55,15 @@ pub(crate) fn header(root: &Path, may: bool, bless: bool) -> Result<(), String> 
     }
 }
 
-/// Builds the library, optimised if it is for `release`, and installs it below `prefix`: header, libraries, pkg-config file.
+/// Builds the library, optimised if it is for `release`, and installs it below `folder`: header, libraries, pkg-config file,
+/// which says that it is all below `prefix`.
 ///
 /// # Errors
 /// In a line.
-pub(crate) fn install(root: &Path, prefix: &Path, release: bool) -> Result<(), String> {
+pub(crate) fn install(root: &Path, folder: &Path, prefix: &Path, release: bool) -> Result<(), String> {
     let (files, version) = build(root, release)?;
     let short = soname(&version);
-    let (include, lib) = (prefix.join("include"), prefix.join("lib"));
+    let (include, lib) = (folder.join("include"), folder.join("lib"));
     let pkgconfig = lib.join("pkgconfig");
     let put = || -> std::io::Result<()> {
         fs::create_dir_all(&include)?;
@@ -90,7 +91,7 @@ pub(crate) fn install(root: &Path, prefix: &Path, release: bool) -> Result<(), S
             .replace("@private@", PRIVATE_LIBS);
         fs::write(pkgconfig.join("lockwright.pc"), text)
     };
-    put().map_err(|error| format!("cannot install below {}: {error}", prefix.display()))
+    put().map_err(|error| format!("cannot install below {}: {error}", folder.display()))
 }
 
 /// What the static library needs besides, as `rustc --print native-static-libs` says.
@@ -131,7 +132,7 @@ fn build(root: &Path, release: bool) -> Result<(Vec<PathBuf>, String), String> {
 /// In a line.
 pub(crate) fn install_for_tests(root: &Path) -> Result<PathBuf, String> {
     let prefix = scratch(root)?.join("prefix");
-    install(root, &prefix, false).map(|()| prefix)
+    install(root, &prefix, &prefix, false).map(|()| prefix)
 }
 
 /// Where the programs go.
@@ -167,6 +168,9 @@ pub(crate) fn programs(root: &Path, prefix: &Path, compiler: Compiler, may: bool
     compile(&api, "api-sanitized", false, &sanitizers, Linked::Shared)?;
     compile(&raii, "raii", true, &[], Linked::Shared)?;
     compile(&raii, "raii-sanitized", true, &sanitizers, Linked::Shared)?;
+    let readme = scratch(root)?.join("readme.c");
+    fs::write(&readme, super::readme::block(root, "c")?).map_err(|error| error.to_string())?;
+    compile(&readme, "readme", false, &[], Linked::Shared)?;
     compile(&root.join(CRATE).join("examples/orders.c"), "orders", false, &[], Linked::Shared)
 }
 
@@ -214,7 +218,7 @@ fn run(program: &Path, prefix: &Path, args: &[&str]) -> Result<(), String> {
 ///
 /// # Errors
 /// What went wrong.
-pub(crate) fn lost(root: &Path, prefix: &Path) -> Result<(), String> {
+pub(crate) fn lost(root: &Path, prefix: &Path, breaker: &Path) -> Result<(), String> {
     let folder = scratch(root)?;
     let program = folder.join("lost");
     let source = root.join(CRATE).join("tests/lost.c");
@@ -232,8 +236,8 @@ pub(crate) fn lost(root: &Path, prefix: &Path) -> Result<(), String> {
     let said = out.as_mut().map(|out| out.read_line(&mut token));
     let broken = match said {
         Some(Ok(read)) if read > 0 => {
-            let args = ["run", "--quiet", "--package", "lockwright-cli", "--", "break", "lost", "--token"];
-            done(steps::command(root, &args).arg(token.trim()).args(["--space", &space]))
+            let mut command = Command::new(breaker);
+            done(command.args(["break", "lost", "--space", &space, "--token", token.trim()]))
         }
         _ => Err("the program said nothing".to_owned()),
     };

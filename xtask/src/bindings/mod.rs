@@ -2,11 +2,14 @@
 //!
 //! Ends with `N passed, N failed, N skipped`, as the test command does; this file only lists the steps.
 
+use crate::names::COMMAND_PROGRAM;
 use crate::steps::{Ended, count, step};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(crate) mod c;
+pub(crate) mod python;
+mod readme;
 
 /// Runs every step. What is missing is installed if it `may`; the header is rewritten if it is to be `bless`ed.
 pub(crate) fn report(root: &Path, may: bool, bless: bool) -> ExitCode {
@@ -17,14 +20,32 @@ pub(crate) fn report(root: &Path, may: bool, bless: bool) -> ExitCode {
         for compiler in c::COMPILERS {
             ended.push(step(compiler.c, || verdict(c::programs(root, prefix, compiler, may))));
         }
-        ended.push(step("lost callback", || verdict(c::lost(root, prefix))));
+        ended.push(step("lost callback", || {
+            verdict(program(root).and_then(|program| c::lost(root, prefix, &program)))
+        }));
         ended.push(step("valgrind", || verdict(c::valgrind(root, prefix, may))));
+    }
+    let mut wheel = None;
+    ended.push(step("Python wheel", || {
+        verdict(c::scratch(root).and_then(|folder| {
+            wheel = Some(python::wheel(root, &folder.join("wheel"), false, may)?);
+            Ok(())
+        }))
+    }));
+    if let Some(wheel) = wheel {
+        let tests = || program(root).and_then(|program| python::tests(root, &wheel, &program));
+        ended.push(step("Python tests", || verdict(tests())));
     }
     count(&ended)
 }
 
+/// The `lockwright` command, built.
+fn program(root: &Path) -> Result<PathBuf, String> {
+    crate::steps::program(root, &COMMAND_PROGRAM)
+}
+
 /// A step's outcome: an error is shown.
-fn verdict(outcome: Result<(), String>) -> Ended {
+pub(crate) fn verdict(outcome: Result<(), String>) -> Ended {
     match outcome {
         Ok(()) => Ended::Passed,
         Err(why) => {

@@ -436,6 +436,24 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
+    fn a_silent_client_is_suspected_before_its_lease_is_over_and_evicted_after_it_and_a_time_to_answer() {
+        let client = ClientRecord {
+            peer: PeerId(1),
+            heartbeat: Time(1000),
+            lease_ns: 400,
+            used: 0,
+            dependent: (0, 0),
+            liveness: super::super::liveness::Liveness(0),
+        };
+        let silent = |suspected: Option<u64>, now| client.is_silent(suspected.map(Time), Time(now));
+        assert!(!silent(None, 1300) && silent(None, 1301));
+        assert!(!silent(Some(1150), 1400), "the lease is not over");
+        assert!(silent(Some(1150), 1401));
+        assert!(!silent(Some(1301), 1401) && silent(Some(1300), 1401), "it has not had the time to answer");
+        assert!(!client.is_expired(Time(1400)) && client.is_expired(Time(1401)));
+    }
+
+    #[test]
     fn no_two_words_of_a_table_are_in_the_same_place_and_all_are_inside() {
         let base = Addr { offset: 640, node: NodeId(0), region: RegionId(1) };
         for (clients, records) in [(1, 1), (3, 2), (127, 64), (130, 4)] {

@@ -1,0 +1,85 @@
+//! The Python package: a wheel, installed into a fresh virtual environment for every interpreter that is there, and its tests.
+
+use super::c::scratch;
+use crate::setup::{Need, done};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the tests need besides the wheel.
+const TOOLS: [&str; 2] = ["maturin>=1.8,<2", "pytest"];
+
+/// Interpreters that the wheel is tried with, if they are there. The first is what `python3` is.
+const INTERPRETERS: [&str; 6] =
+    ["python3", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13"];
+
+/// Builds the wheel into `folder` and returns where it is.
+///
+/// # Errors
+/// In a line.
+pub(crate) fn wheel(root: &Path, folder: &Path, release: bool, may: bool) -> Result<PathBuf, String> {
+    Need::Python.get(root, may)?;
+    let tools = environment(root, "python3", "tools")?;
+    done(Command::new(tools.join("bin/pip")).args(["install", "--quiet"]).args(TOOLS))
+        .map_err(|why| format!("maturin cannot be had here: {why}"))?;
+    let _ = fs::remove_dir_all(folder);
+    let mut maturin = Command::new(tools.join("bin/maturin"));
+    maturin.current_dir(root.join("python")).args(["build", "--quiet", "--out"]).arg(folder);
+    if release {
+        maturin.arg("--release");
+    }
+    done(&mut maturin)?;
+    let wheels = fs::read_dir(folder).map_err(|error| error.to_string())?;
+    let mut wheels = wheels.filter_map(Result::ok).map(|entry| entry.path());
+    let wheel = wheels.find(|path| path.extension().is_some_and(|ending| ending == "whl"));
+    wheel.ok_or_else(|| "maturin made no wheel".to_owned())
+}
+
+/// Installs the wheel for every interpreter and runs its tests; `program` is the `lockwright` that breaks locks in them.
+///
+/// # Errors
+/// What pytest said last.
+pub(crate) fn tests(root: &Path, wheel: &Path, program: &Path) -> Result<(), String> {
+    let mut seen = Vec::new();
+    for interpreter in INTERPRETERS {
+        let Some(version) = version(interpreter).filter(|version| !seen.contains(version)) else { continue };
+        let environment = environment(root, interpreter, &version)?;
+        let mut pip = Command::new(environment.join("bin/pip"));
+        pip.args(["install", "--quiet", "--force-reinstall", "pytest"]).arg(wheel);
+        done(&mut pip).map_err(|why| format!("Python {version}: {why}"))?;
+        let mut pytest = Command::new(environment.join("bin/python"));
+        // Not inside of the project: the folder `lockwright` there has no extension module.
+        pytest.current_dir(scratch(root)?).env("LOCKWRIGHT_PROGRAM", program);
+        pytest.args(["-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]);
+        // A test that hangs says where, and the run ends.
+        pytest.args(["-o", "faulthandler_timeout=120", "-o", "faulthandler_exit_on_timeout=true"]);
+        let output = pytest.arg(root.join("python/tests")).output().map_err(|error| error.to_string())?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() {
+            return Err(format!("Python {version}:\n{}", said.trim()));
+        }
+        let readme = super::readme::block(root, "python")?;
+        let mut python = Command::new(environment.join("bin/python"));
+        done(python.current_dir(scratch(root)?).arg("-c").arg(readme))
+            .map_err(|why| format!("the README's lines in Python {version}: {why}"))?;
+        println!("Python {version}: {}", said.trim().lines().next_back().unwrap_or_default());
+        seen.push(version);
+    }
+    Ok(())
+}
+
+/// A virtual environment of its own.
+fn environment(root: &Path, interpreter: &str, name: &str) -> Result<PathBuf, String> {
+    let folder = scratch(root)?.join(format!("venv-{name}"));
+    if !folder.join("bin/pip").exists() {
+        done(Command::new(interpreter).args(["-m", "venv"]).arg(&folder))?;
+    }
+    Ok(folder)
+}
+
+/// The version of an interpreter that can have virtual environments, if it is there.
+fn version(interpreter: &str) -> Option<String> {
+    let ask = "import ensurepip, sys; print('%d.%d.%d' % sys.version_info[:3])";
+    let output = Command::new(interpreter).args(["-c", ask]).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

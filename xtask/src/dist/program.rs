@@ -1,0 +1,150 @@
+//! The static program, the package around it, and roots in which both must work.
+
+use crate::names::COMMAND_PROGRAM;
+use crate::setup::{Need, done};
+use crate::steps::{self, Ended};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const TARGET: &str = "x86_64-unknown-linux-musl";
+/// `systemd-analyze security` says from 0 to 10, or here to 100, how much a unit is exposed.
+const EXPOSED_AT_MOST: &str = "--threshold=30";
+/// The release that the package is tried on, and where its packages are.
+const DEBIAN: (&str, &str) = ("bookworm", "http://deb.debian.org/debian");
+
+/// Builds the program with everything in it.
+///
+/// # Errors
+/// In a line.
+pub(super) fn build(root: &Path, dist: &Path, may: bool) -> Result<(), String> {
+    Need::Musl.get(root, may)?;
+    let args = ["build", "--release", "--target", TARGET, "--package", COMMAND_PROGRAM.package];
+    let status = steps::command(root, &args).status().map_err(|error| error.to_string())?;
+    if !status.success() {
+        return Err(format!("{} does not compile for {TARGET}", COMMAND_PROGRAM.name));
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let built = target.join(TARGET).join("release").join(COMMAND_PROGRAM.name);
+    let to = dist.join(COMMAND_PROGRAM.name);
+    done(Command::new("strip").arg("-o").arg(&to).arg(built))
+}
+
+/// Runs the program in a root that has nothing else: no libc, no loader, no shell.
+///
+/// # Errors
+/// What it said.
+pub(super) fn runs_alone(dist: &Path) -> Result<(), String> {
+    let folder = dist.join("empty-root");
+    let made = ["proc", "dev/shm", "tmp"].iter().try_for_each(|name| fs::create_dir_all(folder.join(name)));
+    made.map_err(|error| error.to_string())?;
+    fs::copy(dist.join("lockwright"), folder.join("lockwright")).map_err(|error| error.to_string())?;
+    let said = inside(&folder, &["/lockwright", "run", "alone", "--", "/lockwright", "--version"]);
+    let _ = fs::remove_dir_all(folder);
+    let said = said?;
+    if said.starts_with("lockwright ") { Ok(()) } else { Err(format!("it said {said:?}")) }
+}
+
+/// Man pages and completions, made by the program.
+///
+/// # Errors
+/// What it said.
+pub(super) fn manuals(dist: &Path) -> Result<(), String> {
+    done(Command::new(dist.join("lockwright")).arg("__manuals").arg(dist.join("manuals")))
+}
+
+/// The Debian package.
+///
+/// # Errors
+/// In a line.
+pub(super) fn deb(root: &Path, dist: &Path, may: bool) -> Result<(), String> {
+    Need::CargoDeb.get(root, may)?;
+    let args = ["deb", "--quiet", "--no-build", "--target", TARGET, "--package", COMMAND_PROGRAM.package];
+    done(steps::command(root, &args).arg("--output").arg(dist.join("lockwright.deb")))?;
+    fs::remove_dir_all(dist.join("manuals")).map_err(|error| error.to_string())
+}
+
+/// What systemd thinks of the unit. Skipped where there is no systemd.
+pub(super) fn unit(root: &Path) -> Ended {
+    let unit = root.join("packaging/lockwright.service");
+    let mut analyze = Command::new("systemd-analyze");
+    analyze.args(["security", "--offline=true", "--no-pager", EXPOSED_AT_MOST]).arg(unit);
+    let Ok(output) = analyze.output() else {
+        println!("skipped: there is no systemd-analyze; `apt-get install systemd` gets it");
+        return Ended::Skipped;
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{}", said.trim().lines().next_back().unwrap_or_default());
+    if output.status.success() { Ended::Passed } else { Ended::Failed }
+}
+
+/// Installs the package into a Debian that has nothing but what every Debian has, and runs the README's first lines there.
+/// Skipped where no such Debian can be made.
+pub(super) fn fresh_debian(cache: &Path, dist: &Path) -> Ended {
+    match debian(cache, dist) {
+        Ok(root) => {
+            let tried = try_package(&root, dist);
+            let _ = fs::remove_dir_all(root);
+            crate::bindings::verdict(tried)
+        }
+        Err(why) => {
+            println!("skipped: {why}");
+            Ended::Skipped
+        }
+    }
+}
+
+/// A copy of a fresh Debian, which is made once.
+fn debian(cache: &Path, dist: &Path) -> Result<PathBuf, String> {
+    if !crate::setup::is_root() {
+        return Err("only root can make a root for Debian".to_owned());
+    }
+    let (release, mirror) = DEBIAN;
+    let (kept, copy) = (cache.join(format!("debian-{release}")), dist.join("debian"));
+    if !kept.join("etc/debian_version").exists() {
+        let _ = fs::remove_dir_all(&kept);
+        let mut debootstrap = Command::new("debootstrap");
+        let making = cache.join("debian-making");
+        let _ = fs::remove_dir_all(&making);
+        done(debootstrap.arg("--variant=minbase").arg(release).arg(&making).arg(mirror))
+            .map_err(|why| format!("debootstrap cannot make a Debian here: {why}"))?;
+        fs::rename(making, &kept).map_err(|error| error.to_string())?;
+    }
+    done(Command::new("cp").arg("--archive").arg(kept).arg(&copy))?;
+    Ok(copy)
+}
+
+fn try_package(root: &Path, dist: &Path) -> Result<(), String> {
+    fs::copy(dist.join("lockwright.deb"), root.join("tmp/lockwright.deb"))
+        .map_err(|error| error.to_string())?;
+    inside(root, &["dpkg", "--install", "/tmp/lockwright.deb"])?;
+    let line = "echo \"alone, with token $LOCKWRIGHT_TOKEN\"";
+    let said = inside(root, &["lockwright", "run", "backup", "--", "sh", "-c", line])?;
+    if said.trim() != "alone, with token 1" {
+        return Err(format!("the README's first line said {said:?}"));
+    }
+    for file in ["usr/share/man/man1/lockwright.1.gz", "usr/lib/systemd/system/lockwright.service"] {
+        if !root.join(file).exists() {
+            return Err(format!("{file} is not in the package"));
+        }
+    }
+    inside(root, &["dpkg", "--purge", "lockwright"]).map(|_| ())
+}
+
+/// Runs a command with `root` as its root, in namespaces of its own, and returns what it said.
+fn inside(root: &Path, command: &[&str]) -> Result<String, String> {
+    const PREPARE: &str = "mount -t proc proc \"$0/proc\" && mkdir -p \"$0/dev/shm\" \
+         && mount -t tmpfs tmpfs \"$0/dev/shm\" && exec chroot \"$0\" \"$@\"";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--pid", "--fork", "--kill-child"]);
+    if !crate::setup::is_root() {
+        unshare.arg("--map-root-user");
+    }
+    unshare.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    unshare.env("HOME", "/tmp").args(["sh", "-c", PREPARE]).arg(root).args(command);
+    let output = unshare.stdin(Stdio::null()).output().map_err(|error| format!("unshare: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("{}: {}", command.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
+}
