@@ -9,6 +9,7 @@ use std::process::ExitCode;
 mod bindings;
 mod check;
 mod dist;
+mod etcd;
 mod mutants;
 mod names;
 mod page;

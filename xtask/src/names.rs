@@ -33,3 +33,6 @@ pub(crate) const SIMULATOR: &str = "lockwright-sim";
 
 /// The package and the test that run under Miri.
 pub(crate) const MIRI: (&str, &str) = ("lockwright-locks", "qplock_threads");
+
+/// The package whose test `etcd` runs on three real ones.
+pub(crate) const CLUSTER: &str = "lockwright-cluster";

@@ -7,7 +7,7 @@
 use crate::names::{MIRI, Program, SLIM};
 use crate::setup::{self, Need};
 use crate::soft_roce::with_rdma;
-use crate::{check, page, tidy};
+use crate::{check, etcd, page, tidy};
 use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -54,6 +54,12 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
             run(in_memory(&mut command(root, &[runner, &tests].concat()), &files))
         }),
     ];
+    ended.push(step("spans", || {
+        run(&mut command(
+            root,
+            &["test", "--quiet", "--package", "lockwright", "--features", "tracing", "--test", "spans"],
+        ))
+    }));
     // Built by the tests. Here, before something else holds the build folder.
     let explorer = check::build(root);
     // Not beside the tests: theirs is a machine to themselves, for what waits and what is killed in them.
@@ -81,6 +87,7 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
                 Ended::Skipped
             }
         }),
+        step("etcd", || etcd::ended(root, |test| run(in_memory(test, &files)))),
         step("dependencies", || deny(root, may, &["bans", "licenses", "sources"])),
         step("advisories", || deny(root, may, &["advisories"])),
         step("soft-roce", || machine.map_or(Ended::Failed, Beside::ended)),

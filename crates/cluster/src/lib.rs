@@ -10,6 +10,7 @@
 //! | `shard` | one shard at the server that owns it: taking it over, claims, sessions, tokens |
 //! | `map` | which shard a lock is in, and who serves it |
 //! | `plan` | which server should take or give which shard |
+//! | `etcd` | the client of etcd: the only part with I/O, and behind a feature |
 //!
 //! | time | |
 //! |---|---|
@@ -18,9 +19,11 @@
 //! | a client keeps what it holds | for its lease after it last believed |
 //! | a new owner grants | when every registered session has claimed, or after the server's side of that lease |
 //!
-//! What this crate must not do: read a clock, open a socket, or know what a lock table looks like.
+//! What this crate must not do, outside of `etcd`: read a clock, open a socket, or know what a lock table looks like.
 
 pub mod certainty;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod keys;
 pub mod map;
 pub mod plan;

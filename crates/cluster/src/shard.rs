@@ -39,6 +39,8 @@ pub struct Rules {
     pub answers_uncertain: bool,
     /// A client believes every grant.
     pub believes_all: bool,
+    /// A server that was handed a shard does not wait for what the last owner has promised.
+    pub promise_forgotten: bool,
 }
 
 /// A shard that is about to be taken, if the transaction succeeds.
@@ -51,6 +53,8 @@ pub struct Taking {
     changed: Option<Revision>,
     tokens: (u64, u64),
     block: u64,
+    /// How long clients may believe what the last owner said, though it is none any more.
+    promised: Duration,
     rules: Rules,
 }
 
@@ -67,6 +71,8 @@ pub struct Taker {
     pub block: u64,
     /// No token is lower than this.
     pub first_token: u64,
+    /// The longest that a server can be certain of its lease, and say so to clients.
+    pub ttl: Duration,
     /// Where it is broken.
     pub rules: Rules,
 }
@@ -107,7 +113,10 @@ impl Taker {
         };
         let first = first.max(self.first_token);
         let (keys, block, rules) = (self.keys.clone(), self.block, self.rules);
-        Taking { keys, number, owner, changed, tokens: (first, first + block), block, rules }
+        // An owner whose lease is over has promised nothing beyond that; one that handed the shard over may have.
+        let is_promised = changed.is_some() && !rules.promise_forgotten;
+        let promised = if is_promised { self.ttl } else { Duration::ZERO };
+        Taking { keys, number, owner, changed, tokens: (first, first + block), block, promised, rules }
     }
 }
 
@@ -132,10 +141,10 @@ impl Taking {
         now: Duration,
         wait: Duration,
     ) -> Shard {
-        let Self { keys, number, owner, changed, tokens, block, rules } = self;
+        let Self { keys, number, owner, changed, tokens, block, promised, rules } = self;
         let registry: Vec<_> = sessions.into_iter().map(|session| Entry { session, awaited: true }).collect();
         let is_open = registry.is_empty() || rules.opens_early;
-        let phase = if is_open { Phase::Open } else { Phase::Recovering { until: now + wait } };
+        let phase = if is_open { Phase::Open } else { Phase::Recovering { until: now + promised + wait } };
         let changed = changed.unwrap_or(revision);
         let (first_token, tokens_below) = tokens;
         let reserving = None;

@@ -98,6 +98,107 @@ async fn a_client_with_a_secret_does_not_trust_a_server_without() {
     assert!(matches!(TcpEndpoint::connect(server.address(), options).await, Err(ConnectError::Unproven)));
 }
 
+/// The next frame on a raw connection.
+async fn next_frame(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Frame {
+    loop {
+        if let Decoded::Frame(frame, used) = decode(buffer).unwrap() {
+            buffer.drain(..used);
+            return frame;
+        }
+        let read = stream.read_buf(buffer).await.unwrap();
+        assert_ne!(read, 0, "it was closed in the middle of {buffer:?}");
+    }
+}
+
+/// Challenges one client and welcomes it, whatever it proves. Its own proof is what it makes of the client's.
+async fn impostor(make: fn([u8; 32]) -> [u8; 32]) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind(HERE).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut buffer = Vec::new();
+        assert!(matches!(next_frame(&mut stream, &mut buffer).await, Frame::Hello(_)));
+        stream.write_all(&bytes_of(&Frame::Challenge([7; 32]))).await.unwrap();
+        let Frame::Proof(proof) = next_frame(&mut stream, &mut buffer).await else { panic!("no proof") };
+        let welcome = Welcome {
+            capabilities: 0,
+            peer: lockwright_fabric::PeerId(1),
+            session: [5; 16],
+            epoch: 1,
+            now_ns: 1,
+            heartbeat_ns: 1_000_000_000,
+            grace_ns: 1_000_000_000,
+            max_waits: 1,
+            resumed: false,
+            proof: make(proof),
+        };
+        stream.write_all(&bytes_of(&Frame::Welcome(welcome))).await.unwrap();
+        let _ = stream.read(&mut [0; 64]).await;
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_any_proof_and_has_none_of_its_own_is_not_trusted() {
+    // Nothing, the client's own words, and nearly right.
+    let proofs: [fn([u8; 32]) -> [u8; 32]; 3] = [|_| [0; 32], |proof| proof, |proof| proof.map(|byte| !byte)];
+    for make in proofs {
+        let options = ConnectOptions { secret: secret(SECRET), ..ConnectOptions::default() };
+        let connected = TcpEndpoint::connect(impostor(make).await, options).await;
+        assert!(matches!(connected, Err(ConnectError::Unproven)), "{connected:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_connection_that_another_replaces_is_told_and_closed() {
+    // Not for silence: it is replaced long before anybody wonders.
+    let (server, _) = serve(ServerOptions { heartbeat: Duration::from_secs(60), ..quick() }).await;
+    let mut old = TcpStream::connect(server.address()).await.unwrap();
+    old.write_all(&hello()).await.unwrap();
+    let mut buffer = Vec::new();
+    let Frame::Welcome(first) = next_frame(&mut old, &mut buffer).await else { panic!("no welcome") };
+    let mut new = TcpStream::connect(server.address()).await.unwrap();
+    let (session, epoch, name) = (first.session, server.epoch(), String::new());
+    let again = Hello { features: 0, session, epoch, seen: 0, nonce: [1; 32], name };
+    new.write_all(&bytes_of(&Frame::Hello(again))).await.unwrap();
+    let Frame::Welcome(second) = next_frame(&mut new, &mut Vec::new()).await else { panic!("no welcome") };
+    assert!(second.resumed && second.peer == first.peer);
+    let last = next_frame(&mut old, &mut buffer).await;
+    assert!(matches!(last, Frame::Refused { why: Refusal::Replaced, .. }), "{last:?}");
+    let rest = tokio::time::timeout(Duration::from_secs(20), old.read_buf(&mut buffer)).await;
+    assert!(matches!(rest, Ok(Ok(0) | Err(_))), "it is still open: {rest:?}");
+}
+
+#[tokio::test]
+async fn a_silent_client_keeps_its_session_for_the_lease_and_not_only_as_long_as_one_that_hung_up() {
+    let options = ServerOptions {
+        heartbeat: Duration::from_millis(50),
+        grace: Duration::from_secs(60),
+        grace_closed: Some(Duration::from_millis(1)),
+        ..quick()
+    };
+    let (server, ended) = serve(options).await;
+    let mut silent = TcpStream::connect(server.address()).await.unwrap();
+    silent.write_all(&hello()).await.unwrap();
+    let mut buffer = Vec::new();
+    let Frame::Welcome(Welcome { session, .. }) = next_frame(&mut silent, &mut buffer).await else {
+        panic!("no welcome")
+    };
+    // Until the server has closed the connection on which nothing was heard.
+    while silent.read_buf(&mut buffer).await.is_ok_and(|read| read > 0) {}
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(ended.lock().unwrap()[..], [], "its lease is not over");
+    let mut again = TcpStream::connect(server.address()).await.unwrap();
+    let (epoch, name) = (server.epoch(), String::new());
+    let hello = Hello { features: 0, session, epoch, seen: 0, nonce: [1; 32], name };
+    again.write_all(&bytes_of(&Frame::Hello(hello))).await.unwrap();
+    let answer = next_frame(&mut again, &mut Vec::new()).await;
+    assert!(matches!(answer, Frame::Welcome(Welcome { resumed: true, .. })), "{answer:?}");
+    // One that hangs up is given up at once.
+    drop(again);
+    until(|| !ended.lock().unwrap().is_empty()).await;
+}
+
 #[tokio::test]
 async fn tls_is_for_the_named_server_and_its_clients_only() {
     let made = rcgen::generate_simple_self_signed(vec!["lock.test".to_owned()]).unwrap();

@@ -34,6 +34,7 @@
 //! | `releases`, `released` | before and after it is given back |
 //! | `lost` | when it was found to be, or taken away |
 //! | `claimed` | by a server, after a restart: it is held as before |
+//! | `retained` | by a server, behind `granted`: it stays with its client, whose further grants have the tokens from `start` up to `end` |
 //!
 //! A server writes `released` and not `releases`, and no `asks`. So a lock was surely held from `granted` to `releases`, and by
 //! the server's order from `granted` to `released` or `lost`. Lines are written one by one, and whole: a process that is killed
@@ -149,7 +150,7 @@ fn line(at: u64, event: &Event<'_>) -> String {
     };
     let mode = if claim.mode == Mode::Shared { "shared" } else { "exclusive" };
     let _ = write!(line, ",\"kind\":\"{kind}\",\"mode\":\"{mode}\"");
-    if is_range {
+    if is_range || *event == "retained" {
         let _ = write!(line, ",\"start\":{},\"end\":{}", claim.start, claim.end);
     }
     if let Some(token) = token {

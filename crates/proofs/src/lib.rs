@@ -6,6 +6,7 @@
 mod baselines;
 pub mod catalog;
 mod citron;
+pub mod citron_member;
 pub mod cluster;
 mod combiner;
 mod fisslock;

@@ -104,11 +104,16 @@ impl Subject {
     }
 
     /// Several servers on one etcd.
-    fn cluster(info: Info, mutant: Option<Mutant>, rules: lockwright_cluster::Rules) -> Self {
+    fn cluster(
+        info: Info,
+        mutant: Option<Mutant>,
+        rules: lockwright_cluster::Rules,
+        only: Option<&str>,
+    ) -> Self {
         Self {
             info,
             mutant,
-            cases: cluster::describe(),
+            cases: cluster::describe(only),
             simulate: None,
             can_tune: |_| false,
             refuses_crash: |_| Some("its cases say themselves who is killed"),
@@ -206,7 +211,7 @@ impl Subject {
             Explore::Protocol(explore) => explore(case, options),
             #[cfg(target_os = "linux")]
             Explore::Served(rules, client) => served::explore_case(case, rules, client, options),
-            Explore::Cluster(rules) => cluster::explore_case(case, rules, options),
+            Explore::Cluster(rules) => cluster::explore_case(self.cases[case].name, rules, options),
             #[cfg(target_os = "linux")]
             Explore::Retained(rules, reuses) => retained::explore_case(case, rules, reuses, options),
         }
@@ -230,9 +235,11 @@ pub fn all() -> Vec<Subject> {
             .map(|(info, mutant, rules, reuses)| Subject::retained(*info, Some(*mutant), *rules, *reuses));
         collect.0.extend(std::iter::once(shipped).chain(broken));
     }
-    collect.0.push(Subject::cluster(cluster::INFO, None, lockwright_cluster::Rules::default()));
+    collect.0.push(Subject::cluster(cluster::INFO, None, lockwright_cluster::Rules::default(), None));
     let broken = cluster::BROKEN.iter();
-    collect.0.extend(broken.map(|(info, mutant, rules)| Subject::cluster(*info, Some(*mutant), *rules)));
+    collect.0.extend(
+        broken.map(|(info, mutant, rules, case)| Subject::cluster(*info, Some(*mutant), *rules, Some(case))),
+    );
     collect.0.sort_by_key(|subject| subject.mutant.is_some());
     collect.0
 }

@@ -17,6 +17,7 @@
 //!
 //! This file does not interpret requests, except to ask who sends a `Break`; `lock_table.rs` does.
 
+use crate::combining;
 use crate::lent::Lent;
 use crate::lock_table::{LockTable, clock};
 use crate::socket_owner;
@@ -174,16 +175,14 @@ impl Dispatcher {
 
     /// Applies what is queued, or leaves it to the active combiner.
     pub(crate) fn drain(&self) {
+        let run_batch = || {
+            let Some(mut table) = self.try_become_combiner() else { return false };
+            table.run_batch();
+            table.resign();
+            true
+        };
         coalesce_writes(|| {
-            for batches in 1.. {
-                let Some(mut table) = self.try_become_combiner() else { return };
-                table.run_batch();
-                table.resign();
-                let over = usize::is_multiple_of(batches, MAX_BATCHES);
-                if self.0.queue.len() == 0 || over && self.drain_in_task() {
-                    return;
-                }
-            }
+            combining::drain(MAX_BATCHES, run_batch, || self.0.queue.len() == 0, || self.drain_in_task());
         });
     }
 

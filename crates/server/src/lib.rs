@@ -27,6 +27,7 @@
 #![cfg(target_os = "linux")]
 
 mod bare;
+mod combining;
 #[cfg(test)]
 mod crossing_tests;
 mod directory;
@@ -369,8 +370,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     }
     let mut table = LockTable::new(durable, recovering, exports, lends);
     table.record = record.as_deref().map(open_record).transpose()?;
-    // What clients grant by themselves would be missing in the record.
-    (table.retention.off, table.retention.off_in) = (!retain || table.record.is_some(), retain_off_in);
+    (table.retention.off, table.retention.off_in) = (!retain, retain_off_in);
     let dispatcher = Dispatcher::new(table, admitted);
     let (page_secret, page_tls) = (tcp_options.secret.clone(), tcp_options.tls.clone());
     let http = http.map(|listener| (listener, Page::new(dispatcher.clone(), page_secret, page_tls)));

@@ -553,16 +553,9 @@ impl LockTable {
             seen.waited += waited;
         }
         if session.retains {
-            let response = match self.retain(peer, place, lock) {
-                Some((first, count)) => Response::Retained { id, token, first, count },
-                None => Response::Granted { id, token },
-            };
-            if let Some(session) = self.session(peer) {
-                session.say(&response);
-            }
-        } else {
-            session.say(&Response::Granted { id, token });
+            return self.say_granted(peer, place, token);
         }
+        session.say(&Response::Granted { id, token });
         self.note("granted", peer, place);
     }
 

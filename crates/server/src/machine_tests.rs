@@ -210,3 +210,16 @@ fn tokens_beyond_those_that_were_promised_are_promised_first() {
     let next = second.client(2);
     assert!(second.granted(next, 7) > highest);
 }
+
+#[test]
+fn a_session_that_opens_a_second_space_is_refused_and_keeps_what_it_has() {
+    let mut server = World::start(&Journal::default());
+    let (holder, other) = (server.client(1), server.client(2));
+    server.granted(holder, 7);
+    let again =
+        Request::Open { version: VERSION, key: 9, space: b"other".to_vec(), one_sided: false, seen: 0 };
+    let answers = server.say(holder, &again);
+    assert!(matches!(&answers[..], [(to, Response::Refused { id: 0, .. })] if *to == holder), "{answers:?}");
+    assert_eq!(server.lock(other, 7), [], "it is still held, in the first space");
+    assert!(is_granted(&server.say(holder, &Request::Unlock { id: 7, answer: false }), other));
+}

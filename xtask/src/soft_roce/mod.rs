@@ -6,7 +6,7 @@
 
 mod boot;
 mod image;
-mod packages;
+pub(crate) mod packages;
 
 use crate::names::{COMMAND, RDMA_BACKEND, RDMA_TESTS, SIMULATOR};
 use crate::{setup, steps};

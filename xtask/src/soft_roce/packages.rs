@@ -25,19 +25,27 @@ const PACKAGES: [&str; 10] = [
 /// # Errors
 /// In one line, if the packages cannot be had here.
 pub(super) fn unpack(cache: &Path) -> Result<PathBuf, String> {
+    unpack_these(cache, &PACKAGES, "130 MB")
+}
+
+/// The same of other packages, into a folder of their own.
+///
+/// # Errors
+/// As [`unpack`].
+pub(crate) fn unpack_these(cache: &Path, packages: &[&str], size: &str) -> Result<PathBuf, String> {
     let tree = cache.join("tree");
     let complete = cache.join("complete");
-    if fs::read_to_string(&complete).is_ok_and(|made| made == PACKAGES.join(" ")) {
+    if fs::read_to_string(&complete).is_ok_and(|made| made == packages.join(" ")) {
         return Ok(tree);
     }
-    println!("fetching Debian's packages (about 130 MB, once)");
+    println!("fetching Debian's packages (about {size}, once)");
     let (lists, archives) = (cache.join("lists"), cache.join("archives"));
     for folder in [lists.join("partial"), archives.join("partial"), tree.clone()] {
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     apt(&lists, &archives, &["update"])?;
     let wanted =
-        [&["--yes", "--no-install-recommends", "--download-only", "--reinstall", "install"][..], &PACKAGES]
+        [&["--yes", "--no-install-recommends", "--download-only", "--reinstall", "install"][..], packages]
             .concat();
     apt(&lists, &archives, &wanted)?;
     let entries = fs::read_dir(&archives).map_err(|error| error.to_string())?;
@@ -56,7 +64,7 @@ pub(super) fn unpack(cache: &Path) -> Result<PathBuf, String> {
     if found == 0 {
         return Err("apt fetched nothing".to_owned());
     }
-    fs::write(&complete, PACKAGES.join(" ")).map_err(|error| error.to_string())?;
+    fs::write(&complete, packages.join(" ")).map_err(|error| error.to_string())?;
     Ok(tree)
 }
 

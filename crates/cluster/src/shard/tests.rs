@@ -6,7 +6,7 @@ const S: Duration = Duration::from_secs(1);
 
 fn taker(server: ServerId) -> Taker {
     let (keys, rules) = (Keys::new("test"), Rules::default());
-    Taker { keys, server, made: 5, block: 100, first_token: 1000, rules }
+    Taker { keys, server, made: 5, block: 100, first_token: 1000, ttl: 2 * S, rules }
 }
 
 fn session(key: SessionKey) -> Registered {
@@ -94,4 +94,13 @@ fn a_shard_that_is_handed_over_grants_nothing_and_is_adopted_only_by_its_new_own
     assert_eq!(taking.taken(10, [], BTreeSet::new(), S, S).epoch(), 6);
     shard.thaw();
     assert!(shard.may_grant(1, 1300));
+}
+
+#[test]
+fn a_shard_that_was_handed_over_waits_for_what_its_last_owner_has_promised_to_clients() {
+    let seen = owned(3, 6);
+    let (taking, _) = taker(3).adopt(0, &seen).expect("it is its own");
+    let mut shard = taking.taken(10, [session(1)], BTreeSet::new(), S, 8 * S);
+    assert_eq!(shard.waits_until(), Some(S + 2 * S + 8 * S));
+    assert_eq!(shard.wait_over(10 * S), None);
 }

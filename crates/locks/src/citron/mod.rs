@@ -23,6 +23,7 @@ mod handshake;
 mod handshake_leaves;
 mod layout;
 mod leaf;
+pub mod member;
 mod params;
 mod readers;
 mod recover;

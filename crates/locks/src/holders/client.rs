@@ -290,3 +290,24 @@ impl<E: Endpoint, B: DirectRecorder, R: Rules + RecordRules, L: VersionedLayout>
         given
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockwright_fabric::observe::Mode;
+
+    #[test]
+    fn a_range_waits_for_holders_and_for_those_who_waited_before_it_and_for_nobody_else() {
+        let claim = Claim { lock: 1, mode: Mode::Exclusive, start: 0, end: 4 };
+        let beside = Claim { start: 4, end: 8, ..claim };
+        let blocks = |state, turn, mine| Holding { state, claim, turn }.is_in_the_way(&claim, mine);
+        assert!(blocks(State::Held, 0, 0) && blocks(State::Held, 9, 3));
+        assert!(blocks(State::Waiting, 5, 0), "a newcomer does not overtake");
+        assert!(
+            blocks(State::Waiting, 5, 6) && !blocks(State::Waiting, 6, 5) && !blocks(State::Waiting, 5, 5)
+        );
+        assert!(!blocks(State::Waiting, 0, 0), "who has no turn yet is before nobody");
+        assert!(!blocks(State::Taking, 5, 6) && !blocks(State::Revoked, 0, 0));
+        assert!(!Holding { state: State::Held, claim, turn: 0 }.is_in_the_way(&beside, 0));
+    }
+}

@@ -67,7 +67,10 @@ pub struct RangeRecords {
 }
 
 /// What `future` brings; `None` if `given_up` is ready first.
-async fn unless<T>(given_up: impl Future<Output = ()>, future: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn unless<T>(
+    given_up: impl Future<Output = ()>,
+    future: impl Future<Output = T>,
+) -> Option<T> {
     let (mut given_up, mut future) = (pin!(given_up), pin!(future));
     std::future::poll_fn(|cx| match given_up.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(None),
@@ -148,9 +151,12 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         let (mut turn, mut looked) = (Some(0), 0);
         loop {
             // Before the look: whatever changes after it ends the wait.
-            let seen = ep.go(changes.read()).await?;
+            let mut seen = ep.go(changes.read()).await?;
             if let Some(token) = self.look(records, claim, &mut turn).await? {
                 return Ok(token);
+            }
+            if !R::CHANGES_ARE_READ_FIRST {
+                seen = ep.go(changes.read()).await?;
             }
             looked += 1;
             let look_again = match self.recorder().patience_ns(looked) {

@@ -22,7 +22,7 @@
 //! | 1 | what names the grant: its token, and for keyed locks the generation above it ([`ShiftGrant::mark`]); 0: not granted |
 //! | 2 | since when it is in this state, to within a few heartbeats |
 //! | 3, 4 | the range, if it is a range lock's |
-//! | 5 | since which turn it waits for that; 0: not yet |
+//! | 5 | since which turn it waits for that; 0: not yet. Of a range on a tree: its [progress](crate::citron::member::Progress) |
 //!
 //! | state | meaning | counts as a holder |
 //! |---|---|---|
@@ -82,6 +82,8 @@ pub enum RecordWord {
 }
 
 impl RecordWord {
+    /// How far a request for a range on a tree has come, in the place of a turn.
+    pub const PROGRESS: Self = Self::Turn;
     /// All of them, in order.
     pub const ALL: [Self; 6] = [Self::First, Self::Mark, Self::Since, Self::Start, Self::End, Self::Turn];
 }
@@ -432,6 +434,24 @@ mod tests {
     use super::*;
     use lockwright_fabric::{NodeId, RegionId};
     use std::collections::BTreeSet;
+
+    #[test]
+    fn a_silent_client_is_suspected_before_its_lease_is_over_and_evicted_after_it_and_a_time_to_answer() {
+        let client = ClientRecord {
+            peer: PeerId(1),
+            heartbeat: Time(1000),
+            lease_ns: 400,
+            used: 0,
+            dependent: (0, 0),
+            liveness: super::super::liveness::Liveness(0),
+        };
+        let silent = |suspected: Option<u64>, now| client.is_silent(suspected.map(Time), Time(now));
+        assert!(!silent(None, 1300) && silent(None, 1301));
+        assert!(!silent(Some(1150), 1400), "the lease is not over");
+        assert!(silent(Some(1150), 1401));
+        assert!(!silent(Some(1301), 1401) && silent(Some(1300), 1401), "it has not had the time to answer");
+        assert!(!client.is_expired(Time(1400)) && client.is_expired(Time(1401)));
+    }
 
     #[test]
     fn no_two_words_of_a_table_are_in_the_same_place_and_all_are_inside() {

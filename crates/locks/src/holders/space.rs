@@ -177,6 +177,8 @@ pub trait RecordRules: Debug + 'static {
     const CONFIRMED_AFTER: bool = true;
     /// Who gives up on a range clears its record.
     const LEAVING_CLEARS: bool = true;
+    /// Who waits for a range reads the count of changes before it looks, so that none after the look is missed.
+    const CHANGES_ARE_READ_FIRST: bool = true;
 }
 
 impl RecordRules for crate::shiftlock::Shipped {}

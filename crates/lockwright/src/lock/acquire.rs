@@ -5,6 +5,7 @@
 use super::core::Core;
 use super::guard::AnyGuard;
 use super::places::Queueing;
+use super::span::Span;
 use super::typed::LockGuard;
 use crate::error::{LockError, TryLockError};
 use crate::home::{Bound, Granted, Refused};
@@ -195,6 +196,7 @@ struct Waiting {
     core: Arc<Core>,
     alarm: Option<Alarm>,
     queueing: Queueing,
+    _span: Span,
 }
 
 impl fmt::Debug for Waiting {
@@ -293,7 +295,8 @@ impl Attempt {
         cx: &mut Context<'_>,
     ) -> Poll<Result<AnyGuard, LockError>> {
         let core = Arc::clone(&self.core);
-        self.step = Step::Waiting(Box::new(Waiting { core, alarm: None, queueing }));
+        let span = Span::wait(&core, &self.claim);
+        self.step = Step::Waiting(Box::new(Waiting { core, alarm: None, queueing, _span: span }));
         if self.deadline.is_none() {
             let patience = self.patience.filter(|patience| !patience.is_zero());
             self.deadline = patience.and_then(|patience| Instant::now().checked_add(patience));

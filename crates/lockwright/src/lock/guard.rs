@@ -1,6 +1,7 @@
 //! A held lock: its token, whether it is still held, and the way back.
 
 use super::core::Core;
+use super::span::Span;
 use crate::error::{LostReason, UnlockError};
 use crate::home::{BoxFuture, Granted, Standing};
 use crate::name::LockName;
@@ -60,12 +61,14 @@ pub struct AnyGuard {
     /// `None` once it has been given back.
     granted: Option<Granted>,
     watch: OnceLock<Arc<Watch>>,
+    _span: Span,
 }
 
 impl AnyGuard {
     #[inline(always)]
     pub(crate) fn new(core: Arc<Core>, token_base: u64, claim: Claim, granted: Granted) -> Self {
-        Self { core, token_base, claim, granted: Some(granted), watch: OnceLock::new() }
+        let span = Span::hold(&core, &claim, || token_base.saturating_add(core.space.token(&granted)));
+        Self { core, token_base, claim, granted: Some(granted), watch: OnceLock::new(), _span: span }
     }
 
     pub(super) fn granted(&self) -> &Granted {

@@ -7,6 +7,7 @@ mod guard;
 mod handle;
 mod places;
 mod set;
+mod span;
 mod typed;
 
 pub use acquire::{Acquire, TryAcquire};

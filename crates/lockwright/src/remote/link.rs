@@ -166,8 +166,10 @@ impl LinkState {
     /// When the lease is over, whatever is held counts as lost.
     pub(crate) fn expire(&mut self) {
         let (silent, lease) = (self.unacknowledged(), self.lease);
-        wake(self.table.expire(Instant::now(), silent, lease));
-        self.flush();
+        if silent > lease {
+            wake(self.table.expire(Instant::now(), silent, lease));
+            self.flush();
+        }
     }
 
     /// Goes on under the lease of another run of the server.

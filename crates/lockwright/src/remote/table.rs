@@ -28,7 +28,7 @@ use crate::home::{Kind, Refused};
 use crate::name::LockName;
 use crate::wire::{Request, RequestId, Response, Units, VERSION, slot};
 use lockwright_fabric::{Message, PeerId};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -134,6 +134,8 @@ pub struct Table {
     /// Whether grants may stay here, and by handle those that do.
     retains: bool,
     retained: HashMap<u64, RetainedLock>,
+    /// Handles of which a grant is here, or was when somebody last looked.
+    with_grants: BTreeSet<u64>,
     /// What was decided and is to be said, in order.
     to_say: Vec<Request>,
 }

@@ -9,18 +9,19 @@ use lockwright_sim::check::Checker;
 use lockwright_sim::explore::{Options, Outcome};
 use lockwright_sim::model;
 
-const NONE: Faults = Faults { crashes: 0, pauses: 0, expiries: 0, moves: 0, deaths: 0, suspends: 0 };
+const NONE: Faults = Faults { crashes: 0, pauses: 0, cuts: 0, moves: 0, deaths: 0, suspends: 0, races: 0 };
 
 /// A case: its name, what goes wrong.
 type Case = (&'static str, &'static str, Faults);
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 8] = [
     ("healthy", "two writers, two servers, clocks of different rates", NONE),
+    ("race", "the same, and both servers take a shard that nobody has", Faults { races: 1, ..NONE }),
     ("crash", "the same, and a server is killed", Faults { crashes: 1, ..NONE }),
     ("pause", "the same, and a server is paused past its lease", Faults { pauses: 1, ..NONE }),
-    ("expiry", "the same, and a lease is over while its server runs", Faults { expiries: 1, ..NONE }),
+    ("cut", "the same, and a server is cut off from etcd", Faults { cuts: 1, ..NONE }),
     ("move", "the same, and the shard is handed to the other server", Faults { moves: 1, ..NONE }),
-    ("death", "the same, and a server and a client are killed", Faults { crashes: 1, deaths: 1, ..NONE }),
+    ("death", "the same, and a client is killed", Faults { deaths: 1, ..NONE }),
     (
         "suspend",
         "the same, a server is killed, and the machine of a client is suspended",
@@ -44,7 +45,8 @@ pub(crate) const INFO: Info = Info {
 };
 
 /// Everything about one that is broken.
-pub(crate) type Broken = (Info, Mutant, Rules);
+/// The last is the case that must catch it.
+pub(crate) type Broken = (Info, Mutant, Rules, &'static str);
 
 /// What is shipped.
 const SHIPPED: Rules = Rules {
@@ -57,80 +59,104 @@ const SHIPPED: Rules = Rules {
     grants_unregistered: false,
     answers_uncertain: false,
     believes_all: false,
+    promise_forgotten: false,
 };
 
-const fn broken(name: &'static str, caught_by: Checker, why: &'static str, rules: Rules) -> Broken {
-    (Info { name, ..INFO }, Mutant { of: INFO.name, caught_by, why }, rules)
+const fn broken(
+    name: &'static str,
+    caught_by: Checker,
+    why: &'static str,
+    rules: Rules,
+    case: &'static str,
+) -> Broken {
+    (Info { name, ..INFO }, Mutant { of: INFO.name, caught_by, why }, rules, case)
 }
 
 /// All that are broken.
-pub(crate) const BROKEN: [Broken; 9] = [
+pub(crate) const BROKEN: [Broken; 10] = [
     broken(
         "cluster-no-margin",
         Checker::Exclusion,
         "a server counts on its whole lease, though its clock may be slow",
         Rules { no_margin: true, ..SHIPPED },
+        "pause",
     ),
     broken(
         "cluster-counts-from-answer",
         Checker::Exclusion,
         "a server's certainty counts from when the answer to its renewal came",
         Rules { counts_from_answer: true, ..SHIPPED },
+        "pause",
     ),
     broken(
         "cluster-opens-early",
         Checker::Exclusion,
         "a new owner grants before claims are over",
         Rules { opens_early: true, ..SHIPPED },
+        "crash",
     ),
     broken(
         "cluster-tokens-unreserved",
-        Checker::Tokens,
+        Checker::Exclusion,
         "a new owner begins with the tokens that the old one had reserved",
         Rules { tokens_unreserved: true, ..SHIPPED },
+        "crash",
     ),
     broken(
         "cluster-owner-uncompared",
         Checker::Exclusion,
         "transactions do not compare who owns the shard",
         Rules { owner_uncompared: true, ..SHIPPED },
+        "race",
     ),
     broken(
         "cluster-dead-sessions-claim",
         Checker::Exclusion,
         "a claim of a session is accepted that the old owner had evicted",
         Rules { dead_sessions_claim: true, ..SHIPPED },
+        "suspend",
     ),
     broken(
         "cluster-grants-unregistered",
         Checker::Exclusion,
         "a session is granted a lock before it is registered, and the next owner does not wait for it",
         Rules { grants_unregistered: true, ..SHIPPED },
+        "crash",
     ),
     broken(
         "cluster-answers-uncertain",
         Checker::Exclusion,
         "a server answers probes that is not certain of its lease any more",
         Rules { answers_uncertain: true, ..SHIPPED },
+        "pause",
     ),
     broken(
         "cluster-believes-all",
         Checker::Exclusion,
         "a client believes the late grant of a server that was paused",
         Rules { believes_all: true, ..SHIPPED },
+        "pause",
+    ),
+    broken(
+        "cluster-promise-forgotten",
+        Checker::Exclusion,
+        "a server that was handed the shard does not wait for what the last owner has promised",
+        Rules { promise_forgotten: true, ..SHIPPED },
+        "move",
     ),
 ];
 
-/// What the cases are about.
-pub(crate) fn describe() -> Vec<CaseInfo> {
-    CASES.iter().map(|(name, what, _)| CaseInfo { name, what: (*what).to_owned() }).collect()
+/// What the cases are about: all, or the one that must catch a mutant.
+pub(crate) fn describe(only: Option<&str>) -> Vec<CaseInfo> {
+    let cases = CASES.iter().filter(|(name, ..)| only.is_none_or(|only| only == *name));
+    cases.map(|(name, what, _)| CaseInfo { name, what: (*what).to_owned() }).collect()
 }
 
-/// Explores the `case`-th.
-pub(crate) fn explore_case(case: usize, rules: Rules, options: &mut Options) -> Outcome {
+/// Explores the case called `name`.
+pub(crate) fn explore_case(name: &str, rules: Rules, options: &mut Options) -> Outcome {
     /// More than any case has.
     const MAX_STATES: u64 = 20_000_000;
-    let (name, _, faults) = CASES[case];
+    let (name, _, faults) = *CASES.iter().find(|(case, ..)| *case == name).expect("it was described");
     let max_states = options.max_states.unwrap_or(MAX_STATES);
     model::explore_case(name, &Cluster { faults, rules }, max_states, options.progress.as_mut())
 }

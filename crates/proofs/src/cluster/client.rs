@@ -1,6 +1,6 @@
 //! A client: its session with the owner of the shard, what it believes, and a user who locks and unlocks once.
 
-use super::model::{DRIFT, LEASE, TTL};
+use super::model::{DRIFT, LEASE, TICK, TTL};
 use lockwright_cluster::{Belief, Rules};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -74,6 +74,8 @@ pub(super) struct Client {
     pub(super) stage: Stage,
     /// Of two things: lock, unlock.
     pub(super) done: u8,
+    /// The token of a grant that its user has just seen.
+    pub(super) news: Option<u64>,
     pub(super) number: usize,
     pub(super) rules: Rules,
 }
@@ -91,6 +93,7 @@ impl Client {
             probing: false,
             stage: Stage::Idle,
             done: 0,
+            news: None,
             number,
             rules,
         }
@@ -108,9 +111,10 @@ impl Client {
         holds && self.life == Life::Runs && !self.unaware
     }
 
-    pub(super) fn can_look(&self) -> bool {
-        let is_certain = self.belief.is_certain(self.clock) || self.rules.believes_all;
-        matches!(self.stage, Stage::Granted { .. }) && self.session.is_some() && is_certain
+    /// Whether it should ask how long the server is certain.
+    pub(super) fn cares_to_probe(&self) -> bool {
+        let cares = matches!(self.stage, Stage::Granted { .. } | Stage::Held { .. });
+        cares && self.session.is_some() && !self.probing && !self.belief.is_certain(self.clock)
     }
 
     pub(super) fn probe(&mut self) {
@@ -169,10 +173,12 @@ impl Client {
         }
     }
 
+    /// The user sees what was granted, if it is to be believed.
     pub(super) fn look(&mut self) {
-        if let (Stage::Granted { token }, Some(session)) = (self.stage, &self.session) {
+        let is_certain = self.belief.is_certain(self.clock) || self.rules.believes_all;
+        if let (Stage::Granted { token }, Some(session), true) = (self.stage, &self.session, is_certain) {
             self.stage = Stage::Held { token, key: session.key };
-            self.done = 1;
+            (self.done, self.news) = (1, Some(token));
         }
     }
 
@@ -180,7 +186,10 @@ impl Client {
         match answer {
             Answer::Certain { sent, left } => {
                 self.probing = false;
-                self.belief.heard_within(sent, left, DRIFT);
+                // Without a margin, and what is rounded up for it.
+                let (from, drift) =
+                    if self.rules.no_margin { (sent + TICK, u32::MAX) } else { (sent, DRIFT) };
+                self.belief.heard_within(from, left, drift);
                 self.unaware &= matches!(self.stage, Stage::Claimed { .. });
             }
             Answer::Granted { token } => {
@@ -214,10 +223,11 @@ impl Client {
     /// As it looks when times are counted from now.
     pub(super) fn hash_into<H: std::hash::Hasher>(&self, state: &mut H) {
         use std::hash::Hash;
-        let from = |time: Duration| self.clock.saturating_sub(time).min(TTL + LEASE);
-        (self.life, self.unaware, self.belief.counted_from(self.clock, LEASE), self.last, self.sessions)
-            .hash(state);
-        (self.probing, self.stage, self.done).hash(state);
+        let from = |time: Duration| self.clock.saturating_sub(time).min(TTL);
+        (self.life, self.unaware, self.last, self.sessions, self.probing, self.stage, self.done).hash(state);
+        if self.done < 2 {
+            self.belief.counted_from(self.clock, LEASE).hash(state);
+        }
         if let Some(session) = &self.session {
             (session.server, session.epoch, session.key).hash(state);
             for ask in &session.to_server {

@@ -4,6 +4,7 @@ use lockwright_cluster::keys::{Keys, Registered, ServerId};
 use lockwright_cluster::map::{Item, ShardMap};
 use lockwright_cluster::txn::{Compare, Op, Outcome, Revision, Txn};
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 
 /// The cluster's name.
 const NAME: &str = "a";
@@ -12,12 +13,20 @@ const NAME: &str = "a";
 type Value = (String, Revision, Revision, Option<usize>);
 
 /// See the module.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct Etcd {
     revision: Revision,
     values: BTreeMap<String, Value>,
     /// Ticks left of the lease of each server, and its number; none if it is over.
     pub(super) leases: [Option<(u64, ServerId)>; 2],
+    /// What servers read.
+    map: ShardMap,
+}
+
+impl Hash for Etcd {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.revision, &self.values, self.leases).hash(state);
+    }
 }
 
 pub(super) fn keys() -> Keys {
@@ -26,7 +35,8 @@ pub(super) fn keys() -> Keys {
 
 impl Etcd {
     pub(super) fn new() -> Self {
-        let mut etcd = Self { revision: 0, values: BTreeMap::new(), leases: [None; 2] };
+        let mut etcd =
+            Self { revision: 0, values: BTreeMap::new(), leases: [None; 2], map: ShardMap::default() };
         let config = vec![Op::Put(keys().config(), ShardMap::config(1, 1))];
         etcd.apply(0, &Txn { when: Vec::new(), then: config });
         etcd
@@ -45,6 +55,7 @@ impl Etcd {
         self.leases[by] = None;
         self.revision += 1;
         self.values.retain(|_, (.., lease)| *lease != Some(by));
+        self.map = self.read();
     }
 
     fn holds(&self, compare: &Compare) -> bool {
@@ -72,6 +83,7 @@ impl Etcd {
                 Op::DeletePrefix(prefix) => self.values.retain(|key, _| !key.starts_with(prefix)),
             }
         }
+        self.map = self.read();
         Outcome::Done(self.revision)
     }
 
@@ -80,8 +92,11 @@ impl Etcd {
         self.values.insert(key.to_owned(), (value.to_owned(), made, self.revision, lease));
     }
 
-    /// What servers read.
-    pub(super) fn map(&self) -> ShardMap {
+    pub(super) const fn map(&self) -> &ShardMap {
+        &self.map
+    }
+
+    fn read(&self) -> ShardMap {
         let items: Vec<_> = self
             .values
             .range(keys().map()..)

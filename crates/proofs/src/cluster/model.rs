@@ -29,14 +29,16 @@ pub struct Faults {
     pub crashes: u8,
     /// Pause a server for as long as it likes.
     pub pauses: u8,
-    /// Let the lease of a server be over that runs, and has not renewed it in time.
-    pub expiries: u8,
+    /// Cut a server off from etcd, for as long as it likes.
+    pub cuts: u8,
     /// Move the shard to the other server.
     pub moves: u8,
     /// Kill a client.
     pub deaths: u8,
     /// Suspend the machine of a client.
     pub suspends: u8,
+    /// The shard begins without an owner, and both servers take it.
+    pub races: u8,
 }
 
 /// A case: what may go wrong, and how what is explored differs from what is shipped.
@@ -119,17 +121,35 @@ impl State {
         }
     }
 
+    /// Whether the session of a client is still its server's.
+    fn has_server(&self, c: usize) -> bool {
+        self.client(c).session.as_ref().is_some_and(|session| {
+            let server = self.server(session.server);
+            server.shard.as_ref().is_some_and(|shard| shard.epoch() == session.epoch)
+                && server.has_session(session.key)
+                && server.life != server::Life::Dead
+        })
+    }
+
     /// Whether the session of a client is of no more use, as its connection or the map tells it.
     fn is_past(&self, c: usize) -> bool {
         let Some(session) = &self.client(c).session else { return false };
         let epoch = |s: usize| self.server(s).shard.as_ref().map(|shard| shard.epoch());
-        let is_there = epoch(session.server) == Some(session.epoch)
-            && self.server(session.server).has_session(session.key)
-            && self.server(session.server).life != server::Life::Dead;
-        !is_there || epoch(1 - session.server) > Some(session.epoch)
+        !self.has_server(c) || epoch(1 - session.server) > Some(session.epoch)
+    }
+
+    /// A lease that is renewed in time.
+    fn renew(&mut self, s: usize) {
+        let server = &mut self.servers[s].0;
+        let id = server.id.map(|(id, _)| id);
+        if let Some(lease) = self.etcd.leases[s].as_mut().filter(|(_, of)| Some(*of) == id) {
+            lease.0 = TTL.as_nanos() as u64;
+            server.renewed(server.clock);
+        }
     }
 
     fn tick(&mut self) {
+        let prompt = [0, 1].map(|s| self.server(s).is_prompt);
         for lease in self.etcd.leases.iter_mut().flatten() {
             lease.0 = lease.0.saturating_sub(1);
         }
@@ -146,6 +166,9 @@ impl State {
                 self.client_mut(at).clock += TICK;
             }
         }
+        for s in (0..2).filter(|s| prompt[*s]) {
+            self.renew(s);
+        }
         for c in 0..2 {
             self.client_mut(c).tick();
         }
@@ -159,7 +182,7 @@ impl Model for Cluster {
     fn initial(&self) -> State {
         let mut state = State {
             etcd: Part::new(Etcd::new()),
-            servers: [(); 2].map(|()| Part::new(Ticking(Server::new(self.rules)))),
+            servers: [(); 2].map(|()| Part::new(Ticking(Server::new(self.rules, true)))),
             clients: [0, 1].map(|c| Part::new(Ticking(Client::new(c, self.rules)))),
             phase: 0,
             ids: 0,
@@ -168,15 +191,23 @@ impl Model for Cluster {
         };
         state.join(0);
         state.join(1);
-        let taken = state.server(0).take(&state.etcd).expect("it is nobody's");
-        state.server_mut(0).send(taken);
-        state.execute(0);
-        state.answered(0);
+        if self.faults.races == 0 {
+            let taken = state.server(0).take(&state.etcd, false).expect("it is nobody's");
+            state.server_mut(0).send(taken);
+            state.execute(0);
+            state.answered(0);
+        }
         state
     }
 
     fn steps(&self, state: &State, steps: &mut Vec<Step>) {
-        steps.push(Step::Tick);
+        if self.is_final(state) {
+            return;
+        }
+        // Before something is wrong, time makes no difference.
+        if state.left != self.faults {
+            steps.push(Step::Tick);
+        }
         (0..2).for_each(|s| self.steps_of_server(state, s, steps));
         (0..2).for_each(|c| self.steps_of_client(state, c, steps));
     }
@@ -191,7 +222,8 @@ impl Model for Cluster {
                 state.route(s);
             }
         }
-        self.check(state, step)
+        self.talk(state);
+        self.check(state)
     }
 
     fn is_final(&self, state: &State) -> bool {
@@ -204,7 +236,15 @@ impl Model for Cluster {
     }
 
     fn is_progress(&self, step: &Step) -> bool {
-        !matches!(step, Step::Pauses(_) | Step::Crashes(_) | Step::Dies(_) | Step::Sleeps(_) | Step::Moves(_))
+        !matches!(
+            step,
+            Step::Pauses(_)
+                | Step::Crashes(_)
+                | Step::Dies(_)
+                | Step::Sleeps(_)
+                | Step::Moves(_)
+                | Step::Cuts(_)
+        )
     }
 }
 
@@ -221,15 +261,20 @@ impl State {
 }
 
 impl Cluster {
+    /// Whether a server is slow, and not dead. Then the second client asks for the lock when that begins.
+    const fn is_slow(&self) -> bool {
+        self.faults.pauses + self.faults.cuts > 0
+    }
+
     fn steps_of_server(&self, state: &State, s: usize, steps: &mut Vec<Step>) {
         let server = state.server(s);
         let lease = state.etcd.leases[s];
-        if lease.is_some_and(|(left, _)| left == 0)
-            && (server.life != server::Life::Runs || state.left.expiries > 0)
-        {
+        if lease.is_some_and(|(left, _)| left == 0) {
             steps.push(Step::Expires(s));
         }
-        if server.request.as_ref().is_some_and(|request| request.outcome.is_none()) {
+        if server.is_cut {
+            steps.push(Step::Heals(s));
+        } else if server.request.as_ref().is_some_and(|request| request.outcome.is_none()) {
             steps.push(Step::Executes(s));
         }
         match server.life {
@@ -237,13 +282,13 @@ impl Cluster {
             server::Life::Paused => return steps.push(Step::Continues(s)),
             server::Life::Runs => {}
         }
-        let is_fresh = lease.is_some_and(|(left, _)| left == TTL.as_nanos() as u64);
+        let is_late = lease.is_none_or(|(left, _)| left < TTL.as_nanos() as u64);
         if server.renewal.is_some() {
             steps.push(Step::Renewed(s));
-        } else if server.id.is_some() && !is_fresh {
+        } else if server.id.is_some() && is_late && !server.is_prompt && !server.is_cut {
             steps.push(Step::Renews(s));
         }
-        if server.id.is_none() {
+        if server.id.is_none() && !server.is_cut {
             steps.push(Step::Rejoins(s));
         }
         let is_certain = server.is_certain();
@@ -254,10 +299,11 @@ impl Cluster {
         }
         let is_idle = server.request.is_none();
         match &server.shard {
+            _ if server.is_cut => {}
             None if is_idle && is_certain => {
                 if server.adopt(&state.etcd).is_some() {
                     steps.push(Step::Adopts(s));
-                } else if server.take(&state.etcd).is_some() {
+                } else if server.take(&state.etcd, self.faults.races > 0).is_some() {
                     steps.push(Step::Takes(s));
                 }
             }
@@ -278,14 +324,23 @@ impl Cluster {
                     let client = state.client(c);
                     let is_its = client.session.as_ref().is_some_and(|session| session.key == key);
                     let holds = matches!(client.stage, Stage::Held { key: of, .. } | Stage::Claimed { key: of, .. } if of == key);
-                    if client.life != client::Life::Runs || client.unaware || !is_its && !holds {
+                    if !server.is_in_the_way(key) {
+                        continue;
+                    }
+                    if client.life != client::Life::Runs || !is_its && (client.unaware || !holds) {
                         steps.push(Step::Evicts(s, key));
                     }
                 }
             }
         }
-        if state.left.pauses > 0 {
+        // The owner, while the first client wants something of it.
+        let is_asked = state.client(0).session.as_ref().is_some_and(|session| session.server == s)
+            && state.client(0).stage != Stage::Idle;
+        if is_asked && state.left.pauses > 0 {
             steps.push(Step::Pauses(s));
+        }
+        if is_asked && state.left.cuts > 0 {
+            steps.push(Step::Cuts(s));
         }
         // One of them has to be left.
         if state.left.crashes > 0 && state.server(1 - s).life != server::Life::Dead {
@@ -300,38 +355,27 @@ impl Cluster {
             client::Life::Asleep => return steps.push(Step::Wakes(c)),
             client::Life::Runs => {}
         }
+        let is_early = c == 1 && self.is_slow() && state.left == self.faults && state.client(0).done < 2;
         match (client.stage, client.done) {
+            (Stage::Idle, 0) if is_early => {}
             (Stage::Idle, 0) | (Stage::Held { .. }, _) => steps.push(Step::Acts(c)),
             _ => {}
         }
-        if client.can_look() {
-            steps.push(Step::Looks(c));
-        }
-        if let Some(session) = &client.session {
-            let server = state.server(session.server);
-            let is_served = server.life == server::Life::Runs && server.has_session(session.key);
-            if let Some(ask) = session.to_server.front() {
-                let is_probe = matches!(ask, client::Ask::Probe { .. }) && self.rules.answers_uncertain;
-                if is_served && (server.is_certain() || is_probe) {
-                    steps.push(Step::ToServer(c));
-                }
-            }
-            if !session.to_client.is_empty() {
-                steps.push(Step::ToClient(c));
-            }
-            let cares = matches!(client.stage, Stage::Granted { .. } | Stage::Held { .. });
-            if cares && !client.probing {
+        // The second is always where it should be.
+        if c == 0 && client.session.is_some() {
+            self.messages(state, c, steps);
+            if client.cares_to_probe() {
                 steps.push(Step::Probes(c));
             }
-            if state.is_past(c) {
+            // Nobody tells it of the new owner before the slow one knows itself: what it hears late is the point.
+            if state.is_past(c) && (!self.is_slow() || !state.has_server(c)) {
                 steps.push(Step::Leaves(c));
             }
-        } else {
+        } else if c == 0 && client.stage != Stage::Idle {
             for s in 0..2 {
                 let server = state.server(s);
                 let epoch = server.shard.as_ref().map(|shard| shard.epoch());
-                let cares = client.stage != Stage::Idle || client.last.0 != 0;
-                if server.life == server::Life::Runs && cares && epoch >= Some(client.last.0.max(1)) {
+                if server.life == server::Life::Runs && epoch >= Some(client.last.0.max(1)) {
                     steps.push(Step::Connects(c, s));
                 }
             }
@@ -341,6 +385,20 @@ impl Cluster {
         }
         if state.left.suspends > 0 && matches!(client.stage, Stage::Held { .. }) {
             steps.push(Step::Sleeps(c));
+        }
+    }
+
+    /// What is on its way between a client and its server.
+    fn messages(&self, state: &State, c: usize, steps: &mut Vec<Step>) {
+        let Some(session) = &state.client(c).session else { return };
+        let server = state.server(session.server);
+        let is_served = server.life == server::Life::Runs && server.has_session(session.key);
+        let may_serve = server.is_certain() || self.rules.answers_uncertain;
+        if is_served && may_serve && !session.to_server.is_empty() {
+            steps.push(Step::ToServer(c));
+        }
+        if !session.to_client.is_empty() {
+            steps.push(Step::ToClient(c));
         }
     }
 
@@ -356,21 +414,31 @@ impl Cluster {
                 let server = state.server_mut(s);
                 server.renewal = Some((server.clock, lease.is_some()));
             }
-            Step::Renewed(s) => state.server_mut(s).hear_renewal(),
-            Step::Expires(s) => {
-                if state.server(s).life == server::Life::Runs {
-                    state.left.expiries -= 1;
-                }
-                state.etcd.expire(s);
+            Step::Renewed(s) => {
+                state.server_mut(s).hear_renewal();
+                let server = state.server_mut(s);
+                // It was late once, and is in time from now on.
+                server.is_prompt = server.is_certain() && !server.is_cut;
             }
-            Step::Rejoins(s) => state.join(s),
+            Step::Expires(s) => state.etcd.expire(s),
+            Step::Rejoins(s) => {
+                state.join(s);
+                state.server_mut(s).is_prompt = true;
+            }
             Step::Takes(s) | Step::Adopts(s) => {
                 let server = state.server(s);
-                let sent = server.adopt(&state.etcd).or_else(|| server.take(&state.etcd));
+                let sent = server.adopt(&state.etcd);
+                let sent = sent.or_else(|| server.take(&state.etcd, self.faults.races > 0));
                 let sent = sent.expect("it was listed");
                 state.server_mut(s).send(sent);
             }
-            Step::Executes(s) => state.execute(s),
+            Step::Executes(s) => {
+                state.execute(s);
+                let server = state.server(s);
+                if server.is_prompt && server.life == server::Life::Runs {
+                    state.answered(s);
+                }
+            }
             Step::Answered(s) => state.answered(s),
             Step::Closes(s) => state.server_mut(s).close(),
             Step::WaitOver(s) => {
@@ -392,14 +460,18 @@ impl Cluster {
             Step::ToServer(c) => {
                 let session = state.client_mut(c).session.as_mut().expect("it was listed");
                 let (s, key) = (session.server, session.key);
-                let ask = session.to_server.pop_front().expect("it was listed");
-                state.server_mut(s).hear(key, ask);
+                // All that is on its way is read at once.
+                for ask in std::mem::take(&mut session.to_server) {
+                    state.server_mut(s).hear(key, ask);
+                }
             }
             Step::ToClient(c) => {
                 let client = state.client_mut(c);
                 let session = client.session.as_mut().expect("it was listed");
-                let answer = session.to_client.pop_front().expect("it was listed");
-                client.hear(answer);
+                for answer in std::mem::take(&mut session.to_client) {
+                    client.hear(answer);
+                }
+                client.look();
             }
             Step::Connects(c, s) => {
                 let epoch = state.server(s).shard.as_ref().expect("it was listed").epoch();
@@ -409,18 +481,36 @@ impl Cluster {
             Step::Leaves(c) => state.client_mut(c).leave(),
             Step::Probes(c) => state.client_mut(c).probe(),
             Step::Acts(c) => state.client_mut(c).act(),
-            Step::Looks(c) => state.client_mut(c).look(),
             Step::Pauses(s) => {
                 state.left.pauses -= 1;
-                state.server_mut(s).life = server::Life::Paused;
+                let server = state.server_mut(s);
+                (server.life, server.is_prompt) = (server::Life::Paused, false);
+                // The answer to its last renewal has not come yet.
+                server.renewal = Some((server.clock, true));
+                state.client_mut(1).act();
+            }
+            Step::Cuts(s) => {
+                state.left.cuts -= 1;
+                let server = state.server_mut(s);
+                (server.is_cut, server.is_prompt) = (true, false);
+                state.client_mut(1).act();
+            }
+            Step::Heals(s) => {
+                state.server_mut(s).is_cut = false;
             }
             Step::Continues(s) => state.server_mut(s).life = server::Life::Runs,
             Step::Crashes(s) => {
                 state.left.crashes -= 1;
                 let request = state.server(s).request.clone();
-                let mut dead = Server::new(self.rules);
+                let mut dead = Server::new(self.rules, false);
                 (dead.life, dead.request) = (server::Life::Dead, request);
                 state.servers[s] = Part::new(Ticking(dead));
+                for c in 0..2 {
+                    // Their connections are closed.
+                    if state.client(c).session.as_ref().is_some_and(|session| session.server == s) {
+                        state.client_mut(c).leave();
+                    }
+                }
             }
             Step::Dies(c) => {
                 state.left.deaths -= 1;
@@ -439,13 +529,58 @@ impl Cluster {
         }
     }
 
-    fn check(&self, state: &mut State, step: &Step) -> Result<(), Violation> {
+    /// What the second client and its server say to each other arrives at once, as long as both can.
+    fn talk(&self, state: &mut State) {
+        const C: usize = 1;
+        for _ in 0..4 {
+            if state.client(C).life != client::Life::Runs {
+                return;
+            }
+            self.follow(state, C);
+            let client = state.client(C);
+            let Some(session) = &client.session else { return };
+            let s = session.server;
+            if client.cares_to_probe() {
+                state.client_mut(C).probe();
+            }
+            let mut steps = Vec::new();
+            self.messages(state, C, &mut steps);
+            for step in steps {
+                self.apply(state, &step);
+                state.route(s);
+            }
+            if state.server(s).unregistered().is_some() {
+                state.server_mut(s).register();
+            }
+        }
+    }
+
+    /// The client goes to the newest owner, if it is not there.
+    fn follow(&self, state: &mut State, c: usize) {
+        if state.is_past(c) {
+            state.client_mut(c).leave();
+        }
+        let (client, epoch) =
+            (state.client(c), |s: usize| state.server(s).shard.as_ref().map(|shard| shard.epoch()));
+        let newest = if epoch(1) > epoch(0) { 1 } else { 0 };
+        let is_wanted = client.session.is_none() && client.stage != Stage::Idle;
+        if is_wanted
+            && epoch(newest) >= Some(client.last.0.max(1))
+            && state.server(newest).life == server::Life::Runs
+        {
+            self.apply(state, &Step::Connects(c, newest));
+        }
+    }
+
+    fn check(&self, state: &mut State) -> Result<(), Violation> {
         if (0..2).all(|c| state.client(c).believes()) {
             return Err(Violation::new(Checker::Exclusion, "both clients believe that they hold the lock"));
         }
-        if let Step::Looks(c) = *step
-            && let Stage::Held { token, .. } = state.client(c).stage
-        {
+        for c in 0..2 {
+            if state.client(c).news.is_none() {
+                continue;
+            }
+            let token = state.client_mut(c).news.take().expect("just seen");
             if token <= state.token {
                 let what = format!("C{c} has token {token}, and {} was there before", state.token);
                 return Err(Violation::new(Checker::Tokens, what));

@@ -63,12 +63,18 @@ pub(super) struct Server {
     sessions: BTreeMap<u128, Session>,
     /// What it says, and to which session.
     pub(super) said: Vec<(usize, u128, Answer)>,
+    /// It renews its lease in time, whenever time passes.
+    pub(super) is_prompt: bool,
+    /// It does not reach etcd.
+    pub(super) is_cut: bool,
     rules: Rules,
 }
 
 impl Server {
-    pub(super) fn new(rules: Rules) -> Self {
+    pub(super) fn new(rules: Rules, is_prompt: bool) -> Self {
         Self {
+            is_prompt,
+            is_cut: false,
             life: Life::Runs,
             clock: Duration::ZERO,
             id: None,
@@ -94,7 +100,8 @@ impl Server {
         self.renewed(self.clock);
     }
 
-    fn renewed(&mut self, sent: Duration) {
+    /// A renewal that was sent at `sent` has succeeded.
+    pub(super) fn renewed(&mut self, sent: Duration) {
         // Without a margin, and what is rounded up for it.
         let (sent, drift) = if self.rules.no_margin { (sent + TICK, u32::MAX) } else { (sent, DRIFT) };
         self.ownership.renewed_within(sent, TTL, drift);
@@ -114,13 +121,14 @@ impl Server {
 
     fn taker(&self) -> Option<Taker> {
         let (server, made) = self.id?;
-        Some(Taker { keys: keys(), server, made, block: BLOCK, first_token: 1, rules: self.rules })
+        Some(Taker { keys: keys(), server, made, block: BLOCK, first_token: 1, ttl: TTL, rules: self.rules })
     }
 
-    /// The takeover of the shard, if it is to be taken.
-    pub(super) fn take(&self, etcd: &Etcd) -> Option<(Purpose, Txn)> {
+    /// The takeover of the shard, if it is to be taken: by this server, or by whoever comes first if maps of different age were
+    /// `read`.
+    pub(super) fn take(&self, etcd: &Etcd, read: bool) -> Option<(Purpose, Txn)> {
         let (map, (me, _)) = (etcd.map(), self.id?);
-        let is_mine = plan::takes(&map, me).contains(&0);
+        let is_mine = plan::takes(map, me).contains(&0) || read && map.state(0).owner.is_none();
         let (taking, txn) = is_mine.then(|| self.taker())??.take(0, &map.state(0));
         Some((Purpose::Take(taking), txn))
     }
@@ -209,6 +217,11 @@ impl Server {
 
     pub(super) fn has_session(&self, key: u128) -> bool {
         self.sessions.contains_key(&key)
+    }
+
+    /// Whether a session holds the lock, or waits for it.
+    pub(super) fn is_in_the_way(&self, key: u128) -> bool {
+        self.holder.is_some_and(|(holder, _)| holder == key) || self.queue.contains(&key)
     }
 
     pub(super) fn sessions(&self) -> impl Iterator<Item = (u128, usize)> {
@@ -317,7 +330,15 @@ impl Server {
 
     /// As it looks when times are counted from now.
     pub(super) fn hash_into<H: Hasher>(&self, state: &mut H) {
-        (self.life, self.id, self.ownership.counted_from(self.clock), &self.request).hash(state);
+        (
+            self.life,
+            self.is_prompt,
+            self.is_cut,
+            self.id,
+            self.ownership.counted_from(self.clock),
+            &self.request,
+        )
+            .hash(state);
         self.renewal.map(|(sent, renewed)| (self.clock.saturating_sub(sent).min(TTL), renewed)).hash(state);
         self.shard.as_ref().map(|shard| shard.counted_from(self.clock)).hash(state);
         (self.holder, &self.queue, self.next_token).hash(state);

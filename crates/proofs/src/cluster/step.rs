@@ -31,9 +31,9 @@ pub enum Step {
     Moves(usize),
     /// A server evicts a session whose client is gone.
     Evicts(usize, u128),
-    /// A message of a client arrives at its server.
+    /// What a client has said arrives at its server.
     ToServer(usize),
-    /// A message arrives at a client.
+    /// What was said to a client arrives, and its user looks.
     ToClient(usize),
     /// A client begins a session with a server.
     Connects(usize, usize),
@@ -43,12 +43,14 @@ pub enum Step {
     Probes(usize),
     /// A user asks for the lock, or gives it back.
     Acts(usize),
-    /// A user looks whether it has been granted.
-    Looks(usize),
     /// A server is paused, and goes on.
     Pauses(usize),
     /// See [`Step::Pauses`].
     Continues(usize),
+    /// A server is cut off from etcd, and reaches it again.
+    Cuts(usize),
+    /// See [`Step::Cuts`].
+    Heals(usize),
     /// A server is killed.
     Crashes(usize),
     /// A client is killed.
@@ -75,15 +77,16 @@ impl fmt::Display for Step {
             Step::WaitOver(s) => write!(f, "S{s} has waited for claims long enough"),
             Step::Moves(s) => write!(f, "S{s} freezes the shard and hands it over"),
             Step::Evicts(s, key) => write!(f, "S{s} evicts session {key}"),
-            Step::ToServer(c) => write!(f, "a message of C{c} arrives"),
-            Step::ToClient(c) => write!(f, "a message for C{c} arrives"),
+            Step::ToServer(c) => write!(f, "what C{c} said arrives"),
+            Step::ToClient(c) => write!(f, "what was said to C{c} arrives"),
             Step::Connects(c, s) => write!(f, "C{c} begins a session with S{s}"),
             Step::Leaves(c) => write!(f, "C{c} gives up its session"),
             Step::Probes(c) => write!(f, "C{c} sends a probe"),
             Step::Acts(c) => write!(f, "C{c}: the user does the next thing"),
-            Step::Looks(c) => write!(f, "C{c}: the user sees the grant"),
             Step::Pauses(s) => write!(f, "S{s} is paused"),
             Step::Continues(s) => write!(f, "S{s} goes on"),
+            Step::Cuts(s) => write!(f, "S{s} is cut off from etcd"),
+            Step::Heals(s) => write!(f, "S{s} reaches etcd again"),
             Step::Crashes(s) => write!(f, "S{s} is killed"),
             Step::Dies(c) => write!(f, "C{c} is killed"),
             Step::Sleeps(c) => write!(f, "the machine of C{c} is suspended"),

@@ -53,7 +53,7 @@ impl Part {
     }
 
     /// Where a word of the table is; `None` if it is left out.
-    fn place(&self, word: Word64) -> Option<Word64> {
+    pub(crate) fn place(&self, word: Word64) -> Option<Word64> {
         let (slot, record, word) = self.layout.locate(word)?;
         let index = self.words.iter().position(|stored| *stored == word)? as u64;
         let record = slot * self.layout.records() + record;
@@ -62,7 +62,7 @@ impl Part {
     }
 
     /// What a word of the directory holds: everybody is in, and has used all of its records.
-    fn constant(&self, word: Word64) -> u64 {
+    pub(crate) fn constant(&self, word: Word64) -> u64 {
         let all = |count| u64::MAX >> (64 - count);
         let (clients, records) = (self.layout.clients(), self.layout.records());
         if word == self.layout.directory(0) {

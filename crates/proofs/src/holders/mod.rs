@@ -14,7 +14,7 @@ mod cases;
 mod evictable;
 mod explored;
 mod explored_ranges;
-mod memory;
+pub(crate) mod memory;
 mod mutants;
 mod observed;
 

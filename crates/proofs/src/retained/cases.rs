@@ -26,6 +26,12 @@ const CASES: [Case; 10] = [
     ("three", "three clients, one of which writes twice", &[&[WRITES_TWICE], &[WRITES], &[WRITES]], NONE),
     ("local", "two users of one client, and one of another", &[&[WRITES_TWICE, WRITES], &[WRITES]], NONE),
     (
+        "expiries",
+        "two clients, and a lease is over",
+        &[&[WRITES_TWICE], &[WRITES]],
+        Faults { expiries: 1, ..NONE },
+    ),
+    (
         "crossing",
         "three clients, and what is not used comes back by itself, twice",
         &[&[WRITES_TWICE], &[WRITES], &[WRITES]],
@@ -39,27 +45,21 @@ const CASES: [Case; 10] = [
     ),
     ("tries", "a writer, and two who only try", &[&[WRITES_TWICE], &[TRIES], &[TRIES]], NONE),
     (
+        "local-restart",
+        "two users of one client, and the server is killed",
+        &[&[WRITES, WRITES_TWICE]],
+        Faults { restarts: 1, ..NONE },
+    ),
+    (
         "cancels",
         "two users of one client, and one of another, one of whom gives up",
         &[&[WRITES_TWICE, WRITES], &[WRITES]],
         Faults { cancels: 1, ..NONE },
     ),
     (
-        "expiries",
-        "two clients, and a lease is over",
-        &[&[WRITES_TWICE], &[WRITES]],
-        Faults { expiries: 1, ..NONE },
-    ),
-    (
         "restart",
         "two clients, and the server is killed",
         &[&[WRITES_TWICE], &[WRITES]],
-        Faults { restarts: 1, ..NONE },
-    ),
-    (
-        "local-restart",
-        "two users of one client, and the server is killed",
-        &[&[WRITES, WRITES_TWICE]],
         Faults { restarts: 1, ..NONE },
     ),
     (

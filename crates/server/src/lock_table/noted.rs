@@ -31,6 +31,13 @@ impl LockTable {
         }
     }
 
+    /// It stays with its client, whose further grants have these tokens: the first, and how many.
+    pub(super) fn note_retained(&mut self, peer: u32, place: u32, (first, count): (u64, u64)) {
+        if self.record.is_some() {
+            self.note_as("retained", peer, place, |claim| (claim.start, claim.end) = (first, first + count));
+        }
+    }
+
     /// It was exclusive, and has just become shared; `before` is the token that it had.
     pub(super) fn note_downgrade(&mut self, peer: u32, place: u32, was: Mode, before: u64) {
         if self.record.is_none() {

@@ -50,14 +50,30 @@ impl LockTable {
         }
     }
 
+    /// Tells a client of a grant, which may stay with it.
+    pub(super) fn say_granted(&mut self, peer: u32, place: u32, token: u64) {
+        let retained = self.retain(peer, place);
+        self.note("granted", peer, place);
+        if let Some(block) = retained {
+            self.note_retained(peer, place, block);
+        }
+        let Some(session) = self.session(peer) else { return };
+        let Some(request) = session.slots.get(place as usize).and_then(Option::as_ref) else { return };
+        let id = request.id;
+        session.say(&match retained {
+            Some((first, count)) => Response::Retained { id, token, first, count },
+            None => Response::Granted { id, token },
+        });
+    }
+
     /// Decides whether a grant stays with its client; the tokens that come with it, as the first and how many.
-    pub(super) fn retain(&mut self, peer: u32, place: u32, lock: u64) -> Option<(u64, u64)> {
+    fn retain(&mut self, peer: u32, place: u32) -> Option<(u64, u64)> {
         let roomy = self.directory.in_use() <= MOST_NAMES;
         let policy = self.retention.policy;
         let session = self.sessions.get_mut(peer as usize)?.as_mut()?;
         let request = session.slots.get_mut(place as usize)?.as_mut()?;
         let (queued, id) = (request.queued || request.tries, request.id);
-        let lock = self.directory.lock_mut(lock);
+        let lock = self.directory.lock_mut(request.lock?);
         if lock.kind != Kind::Keyed || !lock.affinity.granted(peer, queued, &policy) {
             return None;
         }

@@ -152,7 +152,8 @@ impl LockTable {
 mod tests {
     use super::*;
     use crate::dispatcher::Event;
-    use crate::durable::Durable;
+    use crate::durable::{Durable, Journal};
+    use crate::lent::{Lent, VerbExecutor};
     use lockwright::wire::{Request, Units};
     use lockwright_fabric::PeerId;
     use lockwright_fabric::backend::tcp::{Inbox, SessionEnd};
@@ -221,6 +222,26 @@ mod tests {
             _ => panic!("it is in a space"),
         };
         assert_eq!(number(peer), number(stays), "a space in use is never given up");
+    }
+
+    #[test]
+    fn who_enters_a_lent_space_takes_locks_without_asking_so_it_is_waited_for_after_a_restart() {
+        let zero = std::time::Duration::ZERO;
+        let (durable, _) = Durable::begin_in(Journal::default(), zero, zero).unwrap();
+        let lent = Lent::new("stock", VerbExecutor::Cpu, 1);
+        let mut table = LockTable::new(durable, false, Vec::new(), vec![lent]);
+        let restarted = |table: &LockTable| {
+            let journal = table.durable.journal().unwrap().after_death();
+            Durable::begin_in(journal, zero, zero).unwrap().1
+        };
+        let (peer, told) = session(&mut table);
+        assert!(!restarted(&table), "nobody has anything");
+        let space = b"lent:stock".to_vec();
+        let request = Request::Open { version: VERSION, key: 1, space, one_sided: true, seen: 0 };
+        table.apply(peer, Event::Request { seq: 1, request });
+        let told = told.lock().unwrap();
+        assert!(matches!(told[..], [Response::Joined { .. }]), "{told:?}");
+        assert!(restarted(&table));
     }
 
     #[test]

@@ -125,3 +125,24 @@ impl Session {
         self.inner().state.end(number)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_forwarded_after_the_last_message_whatever_a_replaced_connection_still_has() {
+        let session = Session::new(PeerId(1), [0; 16], Backlog::RELAY);
+        let mut forwarded = Vec::new();
+        assert!(session.send(|| {
+            forwarded.push("first");
+            true
+        }));
+        session.send_last(|| forwarded.push("last"));
+        assert!(!session.send(|| {
+            forwarded.push("late");
+            true
+        }));
+        assert_eq!(forwarded, ["first", "last"]);
+    }
+}

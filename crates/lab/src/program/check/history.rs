@@ -98,6 +98,8 @@ struct Judge {
     by_clients: Vec<Grant>,
     by_servers: HashSet<Grant>,
     served: HashSet<String>,
+    /// Locks that stayed with a client, and the tokens of its own grants: from, and up to but not.
+    retained: Vec<(String, bool, u64, u64)>,
     /// Between which tokens servers may have granted what they did not write down.
     gaps: Vec<(u64, u64)>,
     report: HistoryReport,
@@ -214,6 +216,9 @@ impl Judge {
                 let client = PeerId::client(self.chains - 1);
                 writer.open.push(Open { client, lock, claim, token, from: line.at, to: None });
             }
+            "retained" => {
+                self.retained.push((lock, line.mode == "shared", line.start, line.end));
+            }
             "releases" => {
                 if let Some(open) = writer.find(&lock, &claim, Some(token)) {
                     open.to.get_or_insert(line.at);
@@ -303,8 +308,13 @@ impl Judge {
         found.extend(self.tokens.check().err());
         let is_served = |lock: &str| self.served.iter().any(|space| lock.starts_with(&format!("{space} ")));
         let missing = |token: u64| self.gaps.iter().any(|(from, to)| *from < token && token < *to);
-        let unknown =
-            |grant: &&Grant| is_served(&grant.0) && !self.by_servers.contains(*grant) && !missing(grant.4);
+        let own = |(lock, shared, .., token): &Grant| {
+            let mut blocks = self.retained.iter();
+            blocks.any(|(of, mode, from, to)| of == lock && mode == shared && (*from..*to).contains(token))
+        };
+        let unknown = |grant: &&Grant| {
+            is_served(&grant.0) && !self.by_servers.contains(*grant) && !missing(grant.4) && !own(grant)
+        };
         found.extend(self.by_clients.iter().find(unknown).map(|(lock, .., token)| {
             let what = format!("a client was granted {lock} with token {token}, and no server granted that");
             Violation::new(Checker::Exclusion, what)
@@ -413,6 +423,20 @@ mod tests {
         assert_eq!(judged(&[one.clone(), other]), [""; 0]);
         let found = judged(&[one, record("client", "2 h p", &held(3, 8, 8))]);
         assert!(found[0].starts_with("mutual exclusion"), "{found:?}");
+    }
+
+    #[test]
+    fn grants_of_a_lock_that_stayed_with_a_client_have_the_tokens_that_came_with_it() {
+        let stays = r#""kind":"keyed","mode":"exclusive","start":8,"end":10,"token":7"#;
+        let stays = line(2, "retained", "exclusive", 7)
+            .replace(r#""kind":"keyed","mode":"exclusive","token":7"#, stays);
+        let granted = [line(1, "granted", "exclusive", 7), stays, line(30, "released", "exclusive", 7)];
+        let server = record("server", "9 h s", &granted.map(|line| seen_by("1 h p #1", &line)));
+        let client =
+            |last| record("client", "1 h p", &[held(3, 4, 7), held(5, 8, 9), held(9, 12, last)].concat());
+        assert_eq!(judged(&[server.clone(), record("client", "1 h p", &held(3, 4, 9))]), [""; 0]);
+        let found = judged(&[server, client(10)]);
+        assert!(found[0].contains("token 10, and no server granted that"), "{found:?}");
     }
 
     #[test]

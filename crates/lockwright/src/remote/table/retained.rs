@@ -78,6 +78,7 @@ impl Table {
             let mut inner = lock.lock();
             inner.retention.keep(id, units.mode, token, (first, count));
             inner.certainty = certainty;
+            self.with_grants.insert(units.handle);
         }
         Some(LocalGrant { id, token })
     }
@@ -144,8 +145,7 @@ impl Table {
 
     /// What is retained goes back if nobody has used it for `most` looks.
     pub fn look_at_retained(&mut self, most: u8) {
-        let locks: Vec<_> = self.retained.values().map(RetainedLock::share).collect();
-        for lock in locks {
+        for lock in self.locks_with_grants() {
             let mut inner = lock.lock();
             if let Some(id) = inner.retention.look(most) {
                 inner.certainty = None;
@@ -234,8 +234,7 @@ impl Table {
                 lock.lock().retention.forget_use(id);
             }
         }
-        let locks: Vec<_> = self.retained.values().map(RetainedLock::share).collect();
-        for lock in locks {
+        for lock in self.locks_with_grants() {
             let mut inner = lock.lock();
             inner.certainty = None;
             inner.retention.take_waiters();
@@ -252,8 +251,7 @@ impl Table {
     /// The lease is over: what is in use goes back with its last user, and whoever has not seen its use has none. Returns whom to
     /// wake.
     pub(super) fn expire_retained(&mut self) -> Vec<Waker> {
-        let locks: Vec<_> = self.retained.values().map(RetainedLock::share).collect();
-        for lock in locks {
+        for lock in self.locks_with_grants() {
             let mut inner = lock.lock();
             if inner.retention.held().is_some_and(|(_, _, in_use)| in_use) {
                 inner.certainty = None;
@@ -262,6 +260,14 @@ impl Table {
             }
         }
         self.unseen_uses().into_iter().flat_map(|id| self.release(id, false).unwrap_or_default()).collect()
+    }
+
+    /// The locks of which a grant is here.
+    fn locks_with_grants(&mut self) -> Vec<RetainedLock> {
+        let Self { retained, with_grants, .. } = self;
+        with_grants
+            .retain(|handle| retained.get(handle).is_some_and(|lock| lock.lock().retention.held().is_some()));
+        with_grants.iter().filter_map(|handle| retained.get(handle)).map(RetainedLock::share).collect()
     }
 
     /// The grants of uses that whoever waits has not seen yet.

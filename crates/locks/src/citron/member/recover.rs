@@ -1,0 +1,284 @@
+//! Clearing away what the dead left: a word is the sum of what requests added, so the dead's part is taken away by an
+//! addition, whatever the living do to the word meanwhile.
+//!
+//! A record that is settled says what that part is. If its client died while it was changing words, the part is what nobody
+//! accounts for, neither the living nor the settled records of others who are dead:
+//!
+//! | step | |
+//! |---|---|
+//! | 1 | take the repair lock; from somebody who died with it, too |
+//! | 2 | read the progress of everybody's records: if one of the living is changing, try again later |
+//! | 3 | read the word |
+//! | 4 | read the progress again: if nothing changed, the word was the sum of these and the dead's when it was read |
+//! | 5 | add the difference, negated |
+//!
+//! 1. **Dead is dead**: nothing of a client takes effect after others take it for dead.
+//! 2. **Changing before, settled after**: between two reads of the same settled progress its client changed no word.
+//! 3. **One at a time**: two repairs at once would take the same away twice. One that was interrupted left a record that is
+//!    changing, and the next one finds out by the sum what was done.
+//!
+//! A repair never waits: the living are not held up by it, and who calls it has something else to wait for.
+
+use super::acquire::Request;
+use super::progress::Progress;
+use super::words;
+use super::{MemberRules, TreeClient, TreeSpace};
+use crate::citron::shape::Node;
+use crate::holders::record::{ClientWord, First, RecordWord};
+use crate::holders::space::{MAX_LOADS, bits};
+use lockwright_fabric::observe::Claim;
+use lockwright_fabric::{Endpoint, FabricError, PeerId, Word64};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// Pause before a client that lost its connection tries again to clear away what it left itself.
+const PAUSE_NS: u64 = 100_000;
+
+/// Somebody who is in the directory, or was and has not been cleared away after.
+struct Listed {
+    peer: PeerId,
+    /// Which records it has used.
+    used: u64,
+    is_in: bool,
+}
+
+/// The progress of one record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    peer: PeerId,
+    record: u8,
+    progress: Progress,
+}
+
+/// One task of this client repairs, until this is dropped.
+struct Repairing<'a>(&'a AtomicBool);
+
+impl Drop for Repairing<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, SeqCst);
+    }
+}
+
+impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
+    /// Clears away after everybody who is dead, as far as that can be done now.
+    pub(super) async fn reap_all(&self) -> Result<(), FabricError> {
+        for listed in self.listed().await? {
+            if !self.is_alive(&listed).await? {
+                self.reap(listed.peer).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Clears away what `peer` left, which is dead. False if some of it has to be tried again: somebody is in the middle of
+    /// something, or repairs just now.
+    ///
+    /// # Errors
+    /// If the space's memory cannot be reached.
+    pub async fn reap(&self, peer: PeerId) -> Result<bool, FabricError> {
+        let layout = self.space.layout();
+        let used = self.space.load(layout.client(layout.slot(peer), ClientWord::Used)).await?;
+        let words = bits(used)
+            .map(|record| (record as u8, self.record(peer, record as u8).word(RecordWord::PROGRESS)));
+        let mut left = Vec::new();
+        for (record, word) in words {
+            if Progress(self.space.load(word).await?).may_have_left() {
+                left.push((record, word));
+            }
+        }
+        if left.is_empty() {
+            return Ok(true);
+        }
+        let Some(repairing) = self.lock_repairs().await? else { return Ok(false) };
+        let mut is_done = true;
+        for (record, word) in left {
+            is_done &= self.reap_record(peer, record, word).await?;
+        }
+        self.unlock_repairs(repairing).await?;
+        Ok(is_done)
+    }
+
+    async fn reap_record(&self, peer: PeerId, record: u8, word: Word64) -> Result<bool, FabricError> {
+        // Another client may have been first.
+        let progress = Progress(self.space.load(word).await?);
+        if !progress.may_have_left() {
+            return Ok(true);
+        }
+        let claim = self.claim_of(peer, record).await?;
+        let place = self.space.place(word);
+        if progress.is_changing() {
+            if !self.repair_all(&claim).await? {
+                return Ok(false);
+            }
+        } else {
+            if R::REPAIRS_ARE_WRITTEN_DOWN {
+                self.ep.go(place.write(progress.in_change().0)).await?;
+            }
+            self.take_away(&claim, progress.occupied()).await?;
+        }
+        self.ep.go(place.write(0)).await?;
+        Ok(true)
+    }
+
+    /// Takes away what a settled record says.
+    async fn take_away(&self, claim: &Claim, occupied: usize) -> Result<(), FabricError> {
+        let Ok(cover) = self.forest.cover(claim) else { return Ok(()) };
+        let cover = &cover[..occupied.min(cover.len())];
+        for node in self.forest.touched(cover) {
+            let share = self.forest.share(cover, claim.mode, node);
+            self.ep.go(self.forest.word(claim.lock, node).fetch_add(share.wrapping_neg())).await?;
+        }
+        Ok(())
+    }
+
+    /// After an error of the fabric: what this client's own request left is nobody's, and is cleared away.
+    pub(super) async fn disown(&self, request: &Request) -> Result<(), FabricError> {
+        self.settle(request.record, 0).await?;
+        loop {
+            if let Some(repairing) = self.lock_repairs().await? {
+                let is_done = self.repair_all(&request.claim).await?;
+                self.unlock_repairs(repairing).await?;
+                if is_done {
+                    return self.clear(request.record).await;
+                }
+            }
+            self.ep.sleep(PAUSE_NS).await;
+        }
+    }
+
+    async fn repair_all(&self, claim: &Claim) -> Result<bool, FabricError> {
+        let Ok(cover) = self.forest.cover(claim) else { return Ok(true) };
+        for node in self.forest.touched(&cover) {
+            if !self.repair(claim.lock, node).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes away from one word what nobody accounts for. False if the living are in the middle of something.
+    async fn repair(&self, lock: u64, node: Node) -> Result<bool, FabricError> {
+        let word = self.forest.word(lock, node);
+        let before = self.look_at_everybody().await?;
+        if R::REPAIRS_HEED_CHANGES && before.iter().any(|seen| seen.progress.is_changing()) {
+            return Ok(false);
+        }
+        let accounted = self.accounted(&before, lock, node).await?;
+        let value = self.ep.go(word.read()).await?;
+        if R::REPAIRS_LOOK_TWICE && self.look_at_everybody().await? != before {
+            return Ok(false);
+        }
+        // If it has less, a client lost its connection in the middle of something, and is about to disown it.
+        let Some(left) = words::without(value, accounted) else { return Ok(false) };
+        if left != 0 {
+            self.ep.go(word.fetch_add(left.wrapping_neg())).await?;
+        }
+        Ok(true)
+    }
+
+    /// What was added to a word, by what is written down.
+    async fn accounted(&self, settled: &[Seen], lock: u64, node: Node) -> Result<u64, FabricError> {
+        let mut sum = 0;
+        for seen in settled.iter().filter(|seen| seen.progress.occupied() > 0) {
+            let claim = self.claim_of(seen.peer, seen.record).await?;
+            if claim.lock == lock
+                && let Ok(cover) = self.forest.cover(&claim)
+            {
+                let occupied = seen.progress.occupied().min(cover.len());
+                sum += self.forest.share(&cover[..occupied], claim.mode, node);
+            }
+        }
+        Ok(sum)
+    }
+
+    async fn claim_of(&self, peer: PeerId, record: u8) -> Result<Claim, FabricError> {
+        let at = self.record(peer, record);
+        let words = [RecordWord::First, RecordWord::Start, RecordWord::End].map(|word| at.word(word));
+        let read = self.load_all(&words).await?;
+        let first = First(read[0]);
+        Ok(Claim { lock: first.lock(), mode: first.mode(), start: read[1], end: read[2] })
+    }
+
+    async fn listed(&self) -> Result<Vec<Listed>, FabricError> {
+        let layout = self.space.layout();
+        let directory: Vec<_> = (0..layout.directory_words()).map(|index| layout.directory(index)).collect();
+        let directory = self.load_all(&directory).await?;
+        let owners: Vec<_> = (0..layout.clients()).map(|slot| layout.owner(slot)).collect();
+        let owners = (0..).zip(self.load_all(&owners).await?).filter(|(_, owner)| *owner != 0);
+        let (slots, owners): (Vec<u64>, Vec<u64>) = owners.unzip();
+        let used: Vec<_> = slots.iter().map(|slot| layout.client(*slot, ClientWord::Used)).collect();
+        let used = self.load_all(&used).await?;
+        let is_in = |slot: u64| directory[slot as usize / 64] >> (slot % 64) & 1 != 0;
+        let all = slots.into_iter().zip(owners).zip(used);
+        Ok(all
+            .map(|((slot, owner), used)| Listed { peer: PeerId(owner as u32), used, is_in: is_in(slot) })
+            .collect())
+    }
+
+    async fn is_alive(&self, listed: &Listed) -> Result<bool, FabricError> {
+        Ok(listed.is_in && self.space.is_alive(listed.peer).await?)
+    }
+
+    /// The progress of all records, but of those that the dead left in the middle of something: nobody knows what is theirs.
+    async fn look_at_everybody(&self) -> Result<Vec<Seen>, FabricError> {
+        let (mut records, mut words) = (Vec::new(), Vec::new());
+        for listed in self.listed().await? {
+            let is_alive = self.is_alive(&listed).await?;
+            for record in bits(listed.used).map(|record| record as u8) {
+                records.push((listed.peer, record, is_alive));
+                words.push(self.record(listed.peer, record).word(RecordWord::PROGRESS));
+            }
+        }
+        let read = self.load_all(&words).await?;
+        let seen = records.into_iter().zip(read.into_iter().map(Progress));
+        let seen = seen.filter(|((.., is_alive), progress)| *is_alive || !progress.is_changing());
+        Ok(seen.map(|((peer, record, _), progress)| Seen { peer, record, progress }).collect())
+    }
+
+    async fn load_all(&self, words: &[Word64]) -> Result<Vec<u64>, FabricError> {
+        let mut values = Vec::with_capacity(words.len());
+        for some in words.chunks(S::LOADS.min(MAX_LOADS)) {
+            values.extend(self.space.load_all(some).await?);
+        }
+        Ok(values)
+    }
+
+    /// Takes the repair lock, which is the space's, in this client's name, which one of its tasks has at a time. `None` if
+    /// another repairs.
+    async fn lock_repairs(&self) -> Result<Option<Repairing<'_>>, FabricError> {
+        if self.is_repairing.swap(true, SeqCst) {
+            return Ok(None);
+        }
+        let repairing = Repairing(&self.is_repairing);
+        if !R::ONE_REPAIRER {
+            return Ok(Some(repairing));
+        }
+        let (word, me) = (self.forest.repair_lock(), u64::from(self.space.me().0));
+        let mut holder = self.ep.go(word.cas(0, me)).await?;
+        if holder != 0 && holder != me && !self.is_in(PeerId(holder as u32)).await? {
+            let found = self.ep.go(word.cas(holder, me)).await?;
+            holder = if found == holder { 0 } else { found };
+        }
+        // It is this client's still if a repair of its failed.
+        Ok((holder == 0 || holder == me).then_some(repairing))
+    }
+
+    async fn unlock_repairs(&self, repairing: Repairing<'_>) -> Result<(), FabricError> {
+        if R::ONE_REPAIRER {
+            self.ep.go(self.forest.repair_lock().write(0)).await?;
+        }
+        drop(repairing);
+        Ok(())
+    }
+
+    /// Whether `peer` is in the space and alive; the server itself always is.
+    async fn is_in(&self, peer: PeerId) -> Result<bool, FabricError> {
+        let (_, is_server) = peer.index();
+        if is_server {
+            return Ok(true);
+        }
+        match self.listed().await?.iter().find(|listed| listed.peer == peer) {
+            Some(listed) => self.is_alive(listed).await,
+            None => Ok(false),
+        }
+    }
+}
