@@ -27,7 +27,8 @@ usage: cargo xtask <CHORE>
   mutants [--sample N] [--seed S]
                      small changes to the code, one at a time: some test must notice each
   page               the page of `serve --http` in a real browser
-  bindings [--bless] the library as C and Python see it: built, installed, and used by their programs
+  bindings [--bless | --bench | --install]
+                     the library as C and Python see it: built, installed, and used by their programs
   dist [--install]   what users get who do not compile, in dist/: static program, deb, image, C library, wheel
   install-c PREFIX   the C library, its header and pkg-config file into that folder
   soft-roce          the RDMA backend on real queue pairs, in a virtual machine with soft-RoCE
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         ["page"] => page::report(&root, setup::is_root()),
         ["bindings"] => bindings::report(&root, setup::is_root(), false),
         ["bindings", "--bless"] => bindings::report(&root, setup::is_root(), true),
+        ["bindings", "--bench"] => bindings::speed::report(&root, setup::is_root()),
         ["bindings", "--install"] => bindings::report(&root, true, false),
         ["dist"] => dist::report(&root, setup::is_root()),
         ["dist", "--install"] => dist::report(&root, true),

@@ -174,6 +174,22 @@ pub(crate) fn programs(root: &Path, prefix: &Path, compiler: Compiler, may: bool
     compile(&root.join(CRATE).join("examples/orders.c"), "orders", false, &[], Linked::Shared)
 }
 
+/// Compiles one program against the installed library.
+///
+/// # Errors
+/// What the compiler said.
+pub(super) fn compile(
+    compiler: &str,
+    options: &[&str],
+    source: &Path,
+    program: &Path,
+    prefix: &Path,
+) -> Result<(), String> {
+    let mut command = Command::new(compiler);
+    command.args(STRICT).args(options).arg(source).arg("-o").arg(program);
+    done(command.args(Linked::Shared.flags(prefix)?))
+}
+
 /// How a program is linked.
 #[derive(Clone, Copy)]
 enum Linked {
@@ -222,9 +238,7 @@ pub(crate) fn lost(root: &Path, prefix: &Path, breaker: &Path) -> Result<(), Str
     let folder = scratch(root)?;
     let program = folder.join("lost");
     let source = root.join(CRATE).join("tests/lost.c");
-    let mut compile = Command::new("gcc");
-    compile.args(["-std=gnu11"]).args(STRICT).arg(source).arg("-o").arg(&program);
-    done(compile.args(Linked::Shared.flags(prefix)?))?;
+    compile("gcc", &["-std=gnu11"], &source, &program, prefix)?;
     let file = PathBuf::from(format!("/dev/shm/lockwright-c-lost-{}", std::process::id()));
     let space = format!("shm:{}", file.display());
     let mut holder = Command::new(&program);

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 pub(crate) mod c;
 pub(crate) mod python;
 mod readme;
+pub(crate) mod speed;
 
 /// Runs every step. What is missing is installed if it `may`; the header is rewritten if it is to be `bless`ed.
 pub(crate) fn report(root: &Path, may: bool, bless: bool) -> ExitCode {

@@ -69,7 +69,7 @@ pub(crate) fn tests(root: &Path, wheel: &Path, program: &Path) -> Result<(), Str
 }
 
 /// A virtual environment of its own.
-fn environment(root: &Path, interpreter: &str, name: &str) -> Result<PathBuf, String> {
+pub(super) fn environment(root: &Path, interpreter: &str, name: &str) -> Result<PathBuf, String> {
     let folder = scratch(root)?.join(format!("venv-{name}"));
     if !folder.join("bin/pip").exists() {
         done(Command::new(interpreter).args(["-m", "venv"]).arg(&folder))?;

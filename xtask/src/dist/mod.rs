@@ -48,9 +48,9 @@ pub(crate) fn report(root: &Path, may: bool) -> ExitCode {
             fs::rename(&wheel, dist.join(name)).map_err(|error| error.to_string())
         }))
     }));
-    ended.push(step("publish", || verdict(publish(root))));
     ended.push(step("bill of materials", || verdict(sbom::write(root, &dist))));
     ended.push(step("checksums", || verdict(checksums(&dist))));
+    ended.push(step("publish", || verdict(publish(root))));
     count(&ended)
 }
 

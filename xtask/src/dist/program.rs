@@ -59,8 +59,9 @@ pub(super) fn manuals(dist: &Path) -> Result<(), String> {
 /// In a line.
 pub(super) fn deb(root: &Path, dist: &Path, may: bool) -> Result<(), String> {
     Need::CargoDeb.get(root, may)?;
-    let args = ["deb", "--quiet", "--no-build", "--target", TARGET, "--package", COMMAND_PROGRAM.package];
-    done(steps::command(root, &args).arg("--output").arg(dist.join("lockwright.deb")))?;
+    let args = ["deb", "--quiet", "--no-build", "--strip", "--target", TARGET];
+    let mut deb = steps::command(root, &args);
+    done(deb.args(["--package", COMMAND_PROGRAM.package, "--output"]).arg(dist.join("lockwright.deb")))?;
     fs::remove_dir_all(dist.join("manuals")).map_err(|error| error.to_string())
 }
 
