@@ -66,12 +66,13 @@ fn tokens_rise_when_the_tokens_that_came_with_the_lock_are_used_up() {
     let server = server();
     let lock = client(&server).mutex("a").unwrap();
     let mut last = use_often(&lock);
+    let before = grants(&server, "a");
     for _ in 0..20_000 {
         let token = lock.lock().wait().unwrap().token();
         assert!(token > last);
         last = token;
     }
-    assert!(grants(&server, "a") < 1000, "few of them were asked for");
+    assert!(grants(&server, "a") - before < 100, "few of them were asked for");
 }
 
 #[test]
