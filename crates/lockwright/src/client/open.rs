@@ -26,7 +26,7 @@ pub struct Open {
 
 #[derive(Debug)]
 enum OpenState {
-    New { options: ClientOptions, address: String },
+    New { options: Box<ClientOptions>, address: String },
     Opening(Arc<std::sync::Mutex<Opening>>),
     Done,
 }
@@ -39,8 +39,8 @@ struct Opening {
 }
 
 impl Open {
-    pub(super) const fn new(options: ClientOptions, address: String) -> Self {
-        Self { state: OpenState::New { options, address } }
+    pub(super) fn new(options: ClientOptions, address: String) -> Self {
+        Self { state: OpenState::New { options: Box::new(options), address } }
     }
 
     /// Opens the space on this thread, and blocks it meanwhile: for no time worth mentioning if the space is on this host,
