@@ -136,7 +136,15 @@ def test_of_two_readers_that_upgrade_the_second_is_refused():
     client = lockwright.Client("mem:")
     lock = client.rwlock("x")
     one, two = lock.read().wait(), lock.read().wait()
-    waiting = threading.Thread(target=one.upgrade)
+
+    def upgrade():
+        while True:  # the other one may be first for a moment
+            try:
+                return one.upgrade()
+            except WouldDeadlock:
+                pass
+
+    waiting = threading.Thread(target=upgrade)
     waiting.start()
     with pytest.raises(WouldDeadlock):
         while True:  # until the other one waits
