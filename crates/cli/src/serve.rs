@@ -84,9 +84,11 @@ pub(crate) struct Args {
     /// Space of this host's shared memory to offer to clients that know the secret; may be given several times
     #[arg(long, value_name = "SPACE")]
     export: Vec<String>,
-    /// Lend memory for a space, lent:NAME, whose locks clients take by the verbs of their NICs; may be given several times
-    #[arg(long, value_name = "NAME", value_parser = lent_name, requires = "rdma")]
-    lend: Vec<String>,
+    /// Lend memory for a space, lent:NAME, whose locks clients take by the verbs of their NICs; may be given several times.
+    /// NAME,tree: ranges on trees, in one round trip, as whole units; with unit=N (numbers of a unit, 4096), units=N (of a
+    /// range lock, 4096) and names=N (256)
+    #[arg(long, value_name = "NAME[,tree...]", value_parser = lent_space, requires = "rdma")]
+    lend: Vec<LentSpace>,
     /// Threads that read connections [default: one for every two cores, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
@@ -107,15 +109,65 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     found.into_iter().next().ok_or_else(|| "the name has no address".to_owned())
 }
 
-/// A name that can stand in an address.
-fn lent_name(text: &str) -> Result<String, String> {
-    let name = text.strip_prefix("lent:").unwrap_or(text);
-    let fits = !name.is_empty() && name.len() <= 200 && !name.contains(['?', '/', ':', '\n']);
-    if fits {
-        Ok(name.to_owned())
-    } else {
-        Err("a name of a lent space has no `?`, `/` or `:` in it".to_owned())
+/// A space to lend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LentSpace {
+    name: String,
+    tree: Option<Tree>,
+}
+
+/// The trees of its ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tree {
+    unit: u64,
+    units: u64,
+    names: u64,
+}
+
+impl LentSpace {
+    /// What its locks are, in words.
+    fn protocols(&self) -> String {
+        match self.tree {
+            None => "names by ShiftLock, ranges exact".to_owned(),
+            Some(Tree { unit, units, .. }) => {
+                format!("names by ShiftLock, ranges by Citron: {units} units of {unit}")
+            }
+        }
     }
+
+    fn add_to(&self, options: ServerOptions) -> Result<ServerOptions, String> {
+        match self.tree {
+            None => Ok(options.lend(&self.name)),
+            Some(Tree { unit, units, names }) => options.lend_tree(&self.name, unit, units, names),
+        }
+    }
+}
+
+/// A name that can stand in an address, and how ranges are kept.
+fn lent_space(text: &str) -> Result<LentSpace, String> {
+    let mut parts = text.split(',');
+    let name = parts.next().unwrap_or_default();
+    let name = name.strip_prefix("lent:").unwrap_or(name);
+    if name.is_empty() || name.len() > 200 || name.contains(['?', '/', ':', '\n']) {
+        return Err("a name of a lent space has no `?`, `/`, `:` or `,` in it".to_owned());
+    }
+    let mut tree = None;
+    for (index, part) in parts.enumerate() {
+        if index == 0 && part == "tree" {
+            tree = Some(Tree { unit: 4096, units: 4096, names: 256 });
+            continue;
+        }
+        let Some(tree) = &mut tree else { return Err("after the name comes `tree`, or nothing".to_owned()) };
+        let set = part.split_once('=').and_then(|(key, value)| Some((key, value.parse::<u64>().ok()?)));
+        match set {
+            Some(("unit", value)) => tree.unit = value,
+            Some(("units", value)) => tree.units = value,
+            Some(("names", value)) => tree.names = value,
+            _ => return Err(format!("{part} is none of unit=N, units=N and names=N")),
+        }
+    }
+    let space = LentSpace { name: name.to_owned(), tree };
+    space.add_to(ServerOptions::default()).map(|_| space.clone())
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
@@ -147,7 +199,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
             "http": server.http().map(|address| address.to_string()),
             "rdma": server.rdma().map(|(address, _)| address.to_string()),
             "rdma_device": server.rdma().map(|(_, device)| device),
-            "lends": args.lend.iter().map(|name| format!("lent:{name}")).collect::<Vec<_>>(),
+            "lends": args.lend.iter().map(|space| format!("lent:{}", space.name)).collect::<Vec<_>>(),
             "recovering": server.began_recovering(),
         });
         writeln!(out, "{said}")?;
@@ -156,8 +208,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         if let Some((rdma, device)) = server.rdma() {
             writeln!(out, "RDMA by {device}; clients say --space rdma://{rdma}/NAME")?;
         }
-        for (name, (rdma, _)) in args.lend.iter().zip(server.rdma().into_iter().cycle()) {
-            writeln!(out, "lends memory to clients that say --space rdma://{rdma}/lent:{name}")?;
+        for (space, (rdma, _)) in args.lend.iter().zip(server.rdma().into_iter().cycle()) {
+            let (name, protocols) = (&space.name, space.protocols());
+            writeln!(
+                out,
+                "lends memory to clients that say --space rdma://{rdma}/lent:{name} ({protocols})"
+            )?;
         }
         if let Some(metrics) = metrics {
             writeln!(out, "metrics on http://{metrics}/metrics")?;
@@ -269,8 +325,8 @@ fn options(args: &Args) -> Result<ServerOptions> {
         }
         options = options.export(space);
     }
-    for name in &args.lend {
-        options = options.lend(name);
+    for space in &args.lend {
+        options = space.add_to(options).map_err(anyhow::Error::msg)?;
     }
     for space in &args.retain_off {
         options =

@@ -1,7 +1,7 @@
 //! What the library shares with the server beside the [messages](crate::wire): no part of the API, and it changes without notice.
 
 pub use crate::home::Refused;
-pub use crate::lent::holders::{LentClient, LentHolders, LentTable, client};
+pub use crate::lent::holders::{LentClient, LentHolders, LentTable, LentTrees, client, server_trees};
 pub use crate::lent::reach::Reach;
 pub use crate::remote::link::key;
 pub use crate::remote::retained::{LocalGrant, RetentionRules};

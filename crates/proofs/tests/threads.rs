@@ -5,7 +5,7 @@
 use lockwright_baselines::{cas::Cas, cas_backoff::CasBackoff, mcs::Mcs, rpc::Rpc};
 use lockwright_fabric::backend::inproc::{InProc, block_on};
 use lockwright_fabric::{Addr, Endpoint, NodeId, PeerId, Word64};
-use lockwright_locks::{LockClient, Protocol, Space, Want};
+use lockwright_locks::{Denied, LockClient, Patience, Protocol, Space, Want};
 use lockwright_proofs::catalog::{Mutant, Visitor, visit};
 use lockwright_sim::case::{Round, Script};
 use lockwright_sim::play;
@@ -114,4 +114,36 @@ impl Visitor for Players {
 #[test]
 fn every_protocol_of_the_catalog_plays_on_threads() {
     visit(&mut Players);
+}
+
+/// Tries what another client holds, more often than a client has places for requests, with whatever the catalog holds.
+struct Tries;
+
+impl Visitor for Tries {
+    fn protocol<P: Protocol>(&mut self) {
+        if !P::INFO.offers.tries {
+            return;
+        }
+        let space = Space::of(1);
+        let fabric = fabric::<P>(&space);
+        let [holder, other] =
+            [0, 1].map(|i| P::client(fabric.endpoint(PeerId::client(i)), &space, &P::Params::default()));
+        let tries = || block_on(other.acquire(Want::exclusive(0).with(Patience::Try)));
+        let held = block_on(holder.acquire(Want::exclusive(0))).expect("granted");
+        for round in 0..100 {
+            let tried = tries().map(drop);
+            assert!(matches!(tried, Err(Denied::Busy)), "{}: {tried:?} in round {round}", P::INFO.name);
+        }
+        block_on(holder.release(held)).expect("released");
+        let got = tries().unwrap_or_else(|denied| panic!("{}: {denied:?}, and it is free", P::INFO.name));
+        block_on(other.release(got)).expect("released");
+        is_quiet::<P>(&fabric, &space);
+    }
+
+    fn mutant<P: Protocol>(&mut self, _: Mutant) {}
+}
+
+#[test]
+fn a_try_that_fails_leaves_nothing_behind_in_any_protocol_however_often_it_is_made() {
+    visit(&mut Tries);
 }

@@ -8,7 +8,7 @@ use lockwright::LockName;
 use lockwright::wire::{Kind, RequestId};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Names in use at a time.
 pub(super) const MAX_NAMES: usize = 1 << 20;
@@ -35,6 +35,8 @@ pub(super) struct Lock {
     /// Who uses it, and grants of it that stay with their clients: session and request.
     pub(super) affinity: Affinity,
     pub(super) retained: Vec<(u32, RequestId)>,
+    /// When somebody else than its last user had asked for it.
+    pub(super) other_at: Option<Instant>,
     pub(super) grants: u64,
     /// Grants that had to be waited for, and for how long altogether.
     pub(super) contended: u64,
@@ -153,6 +155,7 @@ impl Directory {
             now: Now::default(),
             affinity: Affinity::default(),
             retained: Vec::new(),
+            other_at: None,
             grants: 0,
             contended: 0,
             waited: Duration::ZERO,

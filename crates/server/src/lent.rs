@@ -7,7 +7,7 @@ use super::durable::TOKENS_PER_SECOND;
 use super::reaper::Reaper;
 use lockwright::LockName;
 use lockwright::inspect::{Entry, EntryState};
-use lockwright::internal::layout::{self, NAMES, NUMBERS, TABLE};
+use lockwright::internal::layout::{self, NUMBERS, Ranges, TABLE};
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint};
 use lockwright_fabric::backend::tcp::{HostError, Inbox, SessionEnd};
@@ -15,6 +15,7 @@ use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{
     Addr, Endpoint, FabricError, Message, NodeId, PeerId, RawVerb, RawWait, Time, Wait, Width, Word64,
 };
+use lockwright_locks::citron::member::Forest;
 use lockwright_locks::holders::record::RecordWord;
 use lockwright_locks::holders::space::bits;
 use lockwright_locks::holders::{HolderRecord, Kind, TableReader};
@@ -40,6 +41,9 @@ pub(super) struct Lent {
     pub(super) name: String,
     pub(super) by: VerbExecutor,
     pub(super) memory: Arc<InProc>,
+    ranges: Ranges,
+    /// If ranges are on trees.
+    forest: Option<Forest>,
     state: Mutex<LentState>,
     /// Once it is at work.
     reaper: OnceLock<Reaper>,
@@ -59,8 +63,25 @@ struct LentState {
 enum ClientSlot {
     Free,
     In(Arc<Guest>),
-    /// With the locks that it may stand in the queues of, and their generations then.
-    Dead(Vec<(u64, u64)>),
+    Dead(Left),
+}
+
+/// What somebody left who is dead.
+#[derive(Clone, Debug)]
+struct Left {
+    /// The locks that it may stand in the queues of, and their generations then.
+    keyed: Vec<(u64, u64)>,
+    /// Whether there may be something of it in trees.
+    on_trees: bool,
+}
+
+/// What clears away after the dead.
+pub(super) trait Resets {
+    /// Frees a lock if none of those in it is alive, and says whether it is free.
+    fn keyed(&self, lock: u64) -> bool;
+
+    /// Takes what a client left out of the trees, and says whether nothing is left.
+    fn on_trees(&self, peer: PeerId) -> bool;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +98,8 @@ pub(super) struct Guest {
     number: u64,
     label: String,
     inbox: OnceLock<Inbox>,
+    /// How large the regions of the space are.
+    regions: [u64; 4],
     /// For verbs that the CPU executes.
     ep: Option<InProcEndpoint>,
     /// Whether it is still in: verbs are executed under this.
@@ -86,15 +109,19 @@ pub(super) struct Guest {
 impl Lent {
     /// A space of the run `epoch`, which is when it began, in nanoseconds: its tokens are above those of earlier runs, as a
     /// server's own are (`durable`).
-    pub(super) fn new(name: &str, by: VerbExecutor, epoch: u64) -> Arc<Self> {
+    pub(super) fn new(name: &str, by: VerbExecutor, epoch: u64, ranges: Ranges) -> Arc<Self> {
         let first_token = u128::from(epoch) * u128::from(TOKENS_PER_SECOND) / 1_000_000_000;
         let first_token = u64::try_from(first_token).unwrap_or(u64::MAX);
         let slots = (0..=NUMBERS).map(|_| ClientSlot::Free).collect();
         let state = LentState { slots, names: HashMap::new(), next: 0, highest: first_token };
+        let memory = Arc::new(InProc::with_regions(1, &ranges.regions()));
+        ranges.settings().into_iter().for_each(|(word, value)| memory.poke(word, value));
         Arc::new(Self {
             name: name.to_owned(),
             by,
-            memory: Arc::new(InProc::with_regions(1, &layout::regions())),
+            memory,
+            forest: ranges.forest(),
+            ranges,
             state: Mutex::new(state),
             reaper: OnceLock::new(),
         })
@@ -102,6 +129,11 @@ impl Lent {
 
     fn state(&self) -> MutexGuard<'_, LentState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The trees of its ranges, if they are on trees.
+    pub(super) const fn forest(&self) -> Option<Forest> {
+        self.forest
     }
 
     /// Lets `reaper` clear away what the dead leave behind.
@@ -119,6 +151,7 @@ impl Lent {
             number,
             label: label.to_owned(),
             inbox: OnceLock::new(),
+            regions: self.ranges.regions(),
             ep,
             is_in: RwLock::new(true),
         });
@@ -138,12 +171,13 @@ impl Lent {
         Word::of(self.memory.peek(layout::entry(lock)))
     }
 
-    /// Enters a client into the directory, or strikes it off. Under the lock of `state`.
+    /// Enters a client into the directory, or strikes it off: then it still owns its slot, until nothing is left of it. Under
+    /// the lock of `state`.
     fn list(&self, number: u64, is_in: bool) {
         let (peer, slot) = (layout::peer(number), TABLE.slot(layout::peer(number)));
         let (word, bit) = (TABLE.directory(slot / 64), 1 << (slot % 64));
         let bits = self.memory.peek(word);
-        self.memory.poke(TABLE.owner(slot), if is_in { u64::from(peer.0) } else { 0 });
+        self.memory.poke(TABLE.owner(slot), u64::from(peer.0));
         self.memory.poke(word, if is_in { bits | bit } else { bits & !bit });
     }
 
@@ -161,18 +195,19 @@ impl Lent {
         let mut state = self.state();
         self.list(number, false);
         let keyed = records.iter().filter(|record| record.kind == Kind::Keyed);
-        let left = keyed.map(|record| (record.claim.lock, self.word(record.claim.lock).generation()));
-        state.slots[number as usize] = ClientSlot::Dead(left.collect());
+        let keyed = keyed.map(|record| (record.claim.lock, self.word(record.claim.lock).generation()));
+        let left = Left { keyed: keyed.collect(), on_trees: self.forest.is_some() };
+        state.slots[number as usize] = ClientSlot::Dead(left);
         drop(state);
-        match self.reaper.get() {
-            Some(reaper) => reaper.call(),
-            None => drop(self.reap(|_| false)),
+        if let Some(reaper) = self.reaper.get() {
+            reaper.call();
+        } else {
+            self.reap(&Nobody);
         }
     }
 
-    /// Clears away what the dead have left: `reset` frees a lock if none of those in it is alive, and says whether it is
-    /// free. Whoever is done for can be somebody else. Says whether some are not.
-    pub(super) fn reap(&self, reset: impl Fn(u64) -> bool) -> bool {
+    /// Clears away what the dead have left. Whoever is done for can be somebody else. Says whether some are not.
+    pub(super) fn reap(&self, resets: &impl Resets) -> bool {
         let dead = |(number, slot): (usize, &ClientSlot)| match slot {
             ClientSlot::Dead(left) => Some((number, left.clone())),
             _ => None,
@@ -180,22 +215,30 @@ impl Lent {
         let dead: Vec<_> = self.state().slots.iter().enumerate().filter_map(dead).collect();
         let mut some_left = false;
         for (number, mut left) in dead {
-            left.retain(|(lock, generation)| {
+            let peer = layout::peer(number as u64);
+            left.keyed.retain(|(lock, generation)| {
                 let word = self.word(*lock);
-                word.is_taken() && word.generation() == *generation && !reset(*lock)
+                word.is_taken() && word.generation() == *generation && !resets.keyed(*lock)
             });
-            some_left |= !left.is_empty();
-            let slot = if left.is_empty() { ClientSlot::Free } else { ClientSlot::Dead(left) };
-            if matches!(slot, ClientSlot::Free) {
-                let peer = layout::peer(number as u64);
-                bits(self.memory.peek(layout::used(peer))).for_each(|record| {
-                    let place = TABLE.record(TABLE.slot(peer), record);
-                    self.memory.poke(place.word(RecordWord::First), 0);
-                });
+            left.on_trees = left.on_trees && !resets.on_trees(peer);
+            if left.keyed.is_empty() && !left.on_trees {
+                self.free(peer);
+                self.state().slots[number] = ClientSlot::Free;
+            } else {
+                some_left = true;
+                self.state().slots[number] = ClientSlot::Dead(left);
             }
-            self.state().slots[number] = slot;
         }
         some_left
+    }
+
+    /// Nothing is left of a client that is gone: its records and its slot are free.
+    fn free(&self, peer: PeerId) {
+        let slot = TABLE.slot(peer);
+        bits(self.memory.peek(layout::used(peer))).for_each(|record| {
+            self.memory.poke(TABLE.record(slot, record).word(RecordWord::First), 0);
+        });
+        self.memory.poke(TABLE.owner(slot), 0);
     }
 
     /// The lock called `name`, and what has to be added to its tokens. It keeps its id until it is closed as often as it was
@@ -207,19 +250,20 @@ impl Lent {
             state.highest = state.highest.max(self.highest_of(&named));
             state.names.remove(name);
         }
-        if !state.names.contains_key(name) && state.next == NAMES {
+        if !state.names.contains_key(name) && state.next == self.ranges.names() {
             self.sweep(&mut state);
         }
         if let Some(named) = state.names.get_mut(name) {
             named.handles += 1;
             return Some((named.id, named.token_base));
         }
-        let id = if state.next < NAMES {
+        let id = if state.next < self.ranges.names() {
             state.next += 1;
             state.next - 1
         } else {
             let taken: std::collections::HashSet<_> = state.names.values().map(|named| named.id).collect();
-            (0..NAMES).find(|id| !taken.contains(id) && self.is_free(*id) && self.has_room(*id))?
+            (0..self.ranges.names())
+                .find(|id| !taken.contains(id) && self.is_free(*id) && self.has_room(*id))?
         };
         let token_base = state.highest.saturating_sub(self.least_token(id));
         state.names.insert(name.clone(), Named { id, token_base, handles: 1 });
@@ -247,7 +291,14 @@ impl Lent {
 
     /// Nobody is in the lock, nor in its gate. Of one that nobody has a handle for, that stays so.
     fn is_free(&self, id: u64) -> bool {
+        let is_quiet = |forest: &Forest| forest.nodes(id).all(|word| self.memory.peek(word) == 0);
         [id, layout::gate(id)].iter().all(|lock| !self.word(*lock).is_taken())
+            && self.forest.as_ref().is_none_or(is_quiet)
+    }
+
+    /// Grants of ranges on the tree of a lock.
+    fn tree_tokens(&self, id: u64) -> Option<u64> {
+        self.forest.map(|forest| self.memory.peek(forest.tokens(id)))
     }
 
     /// Whether it has given out less than half of its tokens. There are other ids.
@@ -262,12 +313,14 @@ impl Lent {
 
     /// Every token that will be given out for it, by itself, is larger.
     fn least_token(&self, id: u64) -> u64 {
-        [id, layout::gate(id)].iter().map(|lock| self.word(*lock).rel_cnt()).min().unwrap_or(0)
+        let keyed = [id, layout::gate(id)].map(|lock| self.word(lock).rel_cnt());
+        keyed.into_iter().chain(self.tree_tokens(id)).min().unwrap_or(0)
     }
 
     /// The largest token that was given out for it, by itself.
     fn last_token(&self, id: u64) -> u64 {
-        [id, layout::gate(id)].iter().map(|lock| self.word(*lock).stamp().token()).max().unwrap_or(0)
+        let keyed = [id, layout::gate(id)].map(|lock| self.word(lock).stamp().token());
+        keyed.into_iter().chain(self.tree_tokens(id)).max().unwrap_or(0)
     }
 
     /// Everybody who holds or waits. `now` is the time by the clock that clients were given.
@@ -298,6 +351,19 @@ impl Lent {
             }
         }
         entries
+    }
+}
+
+/// There is nobody who could clear anything away.
+struct Nobody;
+
+impl Resets for Nobody {
+    fn keyed(&self, _: u64) -> bool {
+        false
+    }
+
+    fn on_trees(&self, _: PeerId) -> bool {
+        false
     }
 }
 
@@ -336,7 +402,7 @@ impl Guest {
     }
 
     fn check(&self, addr: Addr, width: Width) -> Result<(), HostError> {
-        let bytes = layout::regions().get(usize::from(addr.region.0)).copied().unwrap_or(0);
+        let bytes = self.regions.get(usize::from(addr.region.0)).copied().unwrap_or(0);
         let state = addr.offset.checked_add(8).is_some_and(|end| end <= bytes);
         if addr.node == NodeId(0) && state && addr.offset.is_multiple_of(8) && width == Width::W64 {
             return Ok(());
@@ -374,6 +440,7 @@ fn lost(error: FabricError) -> HostError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockwright_locks::citron::member::TreeParams;
     use lockwright_locks::shiftlock::layout::Stamp;
 
     const NOW_NS: u64 = 1_790_000_000_000_000_000;
@@ -391,7 +458,7 @@ mod tests {
 
     #[test]
     fn a_name_whose_lock_is_used_up_goes_on_with_another_when_nobody_has_it_open() {
-        let lent = Lent::new("a", VerbExecutor::Cpu, NOW_NS);
+        let lent = Lent::new("a", VerbExecutor::Cpu, NOW_NS, Ranges::Exact);
         let (id, base) = lent.open(&name("a")).unwrap();
         release(&lent, id, VersionedPortable::LIMIT);
         assert_eq!(lent.open(&name("a")), Some((id, base)), "somebody has it open");
@@ -405,14 +472,32 @@ mod tests {
 
     #[test]
     fn an_id_that_goes_to_another_name_gives_out_larger_tokens_for_keys_and_for_ranges() {
-        let lent = Lent::new("a", VerbExecutor::Cpu, NOW_NS);
+        let lent = Lent::new("a", VerbExecutor::Cpu, NOW_NS, Ranges::Exact);
         let (id, base) = lent.open(&name("a")).unwrap();
         release(&lent, id, 7);
         release(&lent, layout::gate(id), 1000);
         lent.close(&name("a"));
-        lent.state().next = NAMES;
+        lent.state().next = layout::NAMES;
         let (reused, above) = lent.open(&name("b")).unwrap();
         assert_eq!(reused, id);
         assert!(above + 7 >= base + 1000, "{above} after {base}");
+    }
+
+    #[test]
+    fn a_name_whose_ranges_are_on_a_tree_gives_out_larger_tokens_than_the_last_one_of_its_id() {
+        let one = TreeParams { locks: 1, units: 4, unit: 1, ..TreeParams::default() };
+        let lent = Lent::new("a", VerbExecutor::Cpu, NOW_NS, Ranges::Tree(one));
+        let (id, base) = lent.open(&name("a")).unwrap();
+        assert_eq!(lent.open(&name("b")), None, "there is one tree");
+        let forest = lent.forest().unwrap();
+        lent.memory.poke(forest.tokens(id), 1000);
+        lent.close(&name("a"));
+        let node = forest.nodes(id).next().unwrap();
+        lent.memory.poke(node, 1);
+        assert_eq!(lent.open(&name("b")), None, "somebody holds a range of it");
+        lent.memory.poke(node, 0);
+        let (reused, above) = lent.open(&name("b")).unwrap();
+        assert_eq!(reused, id);
+        assert!(above >= base + 1000, "{above} after {base}");
     }
 }

@@ -72,6 +72,7 @@ use self::lock_table::LockTable;
 use self::page::Page;
 use self::record::Record;
 use self::workers::Workers;
+use lockwright::internal::layout::Ranges;
 use lockwright::internal::secret::{self, PublishedSecret};
 use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp;
@@ -362,7 +363,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     let by = if options.rdma.is_some() { lent::VerbExecutor::Nic } else { lent::VerbExecutor::Cpu };
     #[cfg(not(feature = "rdma"))]
     let by = lent::VerbExecutor::Cpu;
-    let lends = lends.iter().map(|name| Lent::new(name, by, durable.epoch)).collect();
+    let lends = lends.iter().map(|(name, ranges)| Lent::new(name, by, durable.epoch, *ranges)).collect();
     // So long may clients hold on that were cut off when the last run ended.
     let wait = durable.lease();
     if recovering {
@@ -436,7 +437,7 @@ fn leave(secret: Option<&str>, asked: u16, port: u16) -> Result<Option<Published
 /// that clients change by themselves.
 fn admission(
     exports: &[String],
-    lends: &[String],
+    lends: &[(String, Ranges)],
     secret: Option<tcp::Secret>,
     listen: SocketAddr,
 ) -> Result<(Option<tcp::Secret>, Option<String>), ServeError> {
@@ -444,7 +445,7 @@ fn admission(
         return Ok((secret, None));
     }
     if !listen.ip().to_canonical().is_loopback() {
-        let lent = lends.iter().map(|name| format!("lent:{name}"));
+        let lent = lends.iter().map(|(name, _)| format!("lent:{name}"));
         let offered: Vec<_> = exports.iter().cloned().chain(lent).collect();
         return Err(ServeError::Trust(format!(
             "refusing to export {} to other machines without a secret that clients must know: give --secret-file",

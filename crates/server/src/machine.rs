@@ -55,7 +55,7 @@ impl Machine {
     pub fn let_everything_stay(&mut self, reserves: bool) {
         let policy = &mut self.table.retention.policy;
         (policy.after, policy.at_most_after, policy.reserves) = (0, 0, reserves);
-        (policy.block, policy.at_most_block) = (2, 2);
+        (policy.block, policy.at_most_block, policy.quiet) = (2, 2, Duration::ZERO);
     }
 
     /// Whether tries wait for a client's word on what was recalled.

@@ -2,7 +2,9 @@
 
 #[cfg(feature = "rdma")]
 use super::rdma;
+use lockwright::internal::layout::{NAMES, Ranges};
 use lockwright_fabric::backend::tcp;
+use lockwright_locks::citron::member::TreeParams;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,7 +30,7 @@ pub struct ServerOptions {
     pub(super) grace: Duration,
     pub(super) heartbeat: Duration,
     pub(super) exports: Vec<String>,
-    pub(super) lends: Vec<String>,
+    pub(super) lends: Vec<(String, Ranges)>,
     pub(super) threads: Option<usize>,
     pub(super) record: Option<PathBuf>,
     pub(super) retain: bool,
@@ -37,6 +39,8 @@ pub struct ServerOptions {
     pub(super) rdma: Option<rdma::Side>,
 }
 
+/// The most bytes of a space's trees.
+const MAX_TREES: u64 = 1 << 30;
 /// The most threads that read connections.
 const MAX_THREADS: usize = 256;
 
@@ -238,8 +242,39 @@ impl ServerOptions {
     /// let options = ServerOptions::default().lend("stock");
     /// ```
     pub fn lend(mut self, name: impl Into<String>) -> Self {
-        self.lends.push(name.into());
+        self.lends.push((name.into(), Ranges::Exact));
         self
+    }
+
+    /// The same with ranges on trees, which takes one round trip for a range: in whole units, each `unit` numbers, up to
+    /// `units` of them, and for at most `names` names.
+    ///
+    /// # Errors
+    /// In words, if there can be no such trees.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().lend_tree("stock", 4096, 1024, 256).unwrap();
+    /// assert!(ServerOptions::default().lend_tree("stock", 0, 1024, 256).is_err());
+    /// ```
+    pub fn lend_tree(
+        mut self,
+        name: impl Into<String>,
+        unit: u64,
+        units: u64,
+        names: u64,
+    ) -> Result<Self, String> {
+        let params = TreeParams { locks: names, units, unit, ..TreeParams::default() };
+        params.check().map_err(|why| why.to_string())?;
+        let [.., bytes] = Ranges::Tree(TreeParams { locks: 1, ..params }).regions();
+        if names > NAMES || bytes.saturating_mul(names) > MAX_TREES {
+            return Err(format!(
+                "trees of {units} units for {names} names: there are at most {NAMES} names, and they take {} MiB at most",
+                MAX_TREES >> 20
+            ));
+        }
+        self.lends.push((name.into(), Ranges::Tree(params)));
+        Ok(self)
     }
 
     /// Offers the same spaces over RDMA too, as `rdma://host:port/NAME`: `listen` is where clients and server meet, by TCP,

@@ -5,14 +5,17 @@
 //! them holds the lock. So waiters need not wait for a vigil, and numbers of the dead can be used again though nobody wants
 //! their locks any more.
 
-use super::lent::Lent;
-use lockwright::internal::{LentClient, Reach, client};
+use super::lent::{Lent, Resets};
+use lockwright::internal::{LentClient, LentTrees, Reach, client, server_trees};
+use lockwright_fabric::PeerId;
 use lockwright_fabric::backend::block_on;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 /// Pause before it tries again what could not be cleared away because somebody alive is in it.
 const AGAIN: Duration = Duration::from_millis(200);
+/// The same where there are trees: those in the middle of something are done in a moment.
+const AGAIN_ON_TREES: Duration = Duration::from_millis(5);
 
 /// The thread; it ends when this is dropped.
 #[derive(Debug)]
@@ -29,10 +32,12 @@ impl Reaper {
         has_a_number: bool,
     ) -> std::io::Result<Self> {
         let (bell, rung) = mpsc::channel();
+        let trees = lent.forest().map(|forest| server_trees(ep.clone(), forest));
+        let reach = ByVerbs { client: client(ep), trees };
         let lent = Arc::downgrade(lent);
         std::thread::Builder::new()
             .name("lockwright-reaper".to_owned())
-            .spawn(move || work(&lent, &client(ep), &rung))?;
+            .spawn(move || work(&lent, &reach, &rung))?;
         Ok(Self { bell, has_a_number })
     }
 
@@ -46,14 +51,31 @@ impl Reaper {
     }
 }
 
-fn work<E: Reach>(lent: &Weak<Lent>, client: &LentClient<E>, rung: &mpsc::Receiver<()>) {
+/// What resets locks by verbs.
+struct ByVerbs<E> {
+    client: LentClient<E>,
+    trees: Option<LentTrees<E>>,
+}
+
+impl<E: Reach> Resets for ByVerbs<E> {
+    fn keyed(&self, lock: u64) -> bool {
+        block_on(self.client.lock().recover(lock)).unwrap_or(false)
+    }
+
+    fn on_trees(&self, peer: PeerId) -> bool {
+        self.trees.as_ref().is_none_or(|trees| block_on(trees.reap(peer)).unwrap_or(false))
+    }
+}
+
+fn work<E: Reach>(lent: &Weak<Lent>, reach: &ByVerbs<E>, rung: &mpsc::Receiver<()>) {
+    let again = if reach.trees.is_some() { AGAIN_ON_TREES } else { AGAIN };
     let mut some_left = false;
     loop {
-        let patience = if some_left { AGAIN } else { Duration::MAX };
+        let patience = if some_left { again } else { Duration::MAX };
         if matches!(rung.recv_timeout(patience), Err(mpsc::RecvTimeoutError::Disconnected)) {
             return;
         }
         let Some(lent) = lent.upgrade() else { return };
-        some_left = lent.reap(|lock| block_on(client.lock().recover(lock)).unwrap_or(false));
+        some_left = lent.reap(reach);
     }
 }

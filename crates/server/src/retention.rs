@@ -1,9 +1,11 @@
 //! Whether a lock stays with its last user: what the server goes by, and what it has seen of each lock.
 //!
-//! A lock that the same client takes again and again, while nobody else asks for it, stays with that client. Every recall was a
+//! A lock that the same client takes again and again, while nobody else has asked for it lately, stays with that client. Every recall was a
 //! wrong guess, and doubles how often in a row the client has to take it before it stays again. A lock that comes back by
 //! itself, because its tokens were used up or nobody used it, was a right one: that number is halved, and the next block of
 //! tokens is larger.
+
+use std::time::Duration;
 
 /// What a server goes by.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +18,8 @@ pub(crate) struct Policy {
     pub(crate) at_most_block: u64,
     /// Grants that stay with one client at a time.
     pub(crate) per_client: u32,
+    /// How long nobody else must have asked for it.
+    pub(crate) quiet: Duration,
     /// Whether the tokens of a block are given to nobody else; `false` is a mutant.
     pub(crate) reserves: bool,
 }
@@ -28,6 +32,7 @@ impl Default for Policy {
             block: 64,
             at_most_block: 1 << 16,
             per_client: 4096,
+            quiet: Duration::from_millis(10),
             reserves: true,
         }
     }
@@ -55,6 +60,11 @@ impl Affinity {
         self.user = user;
         let after = (policy.after << self.wrong.min(MOST)).max(policy.after).min(policy.at_most_after);
         self.streak >= after
+    }
+
+    /// Whether `user` had it last.
+    pub(crate) const fn is_of(&self, user: u32) -> bool {
+        self.user == user
     }
 
     /// Somebody else wants it.

@@ -234,3 +234,101 @@ fn a_client_whose_server_goes_has_lost_its_locks_and_comes_back_as_another() {
     assert!(held.unlock().wait().is_err());
     lockwright::internal::secret::forget(port).unwrap();
 }
+
+/// Ranges on trees: units of 16 numbers.
+fn tree_server() -> Server {
+    let options = ServerOptions::default()
+        .listen("127.0.0.1:0".parse().unwrap())
+        .heartbeat(Duration::from_millis(100))
+        .grace(Duration::from_millis(700));
+    Server::start(options.lend_tree("stock", 16, 256, 8).unwrap()).unwrap()
+}
+
+#[test]
+fn ranges_on_a_tree_exclude_each_other_by_whole_units() {
+    let server = tree_server();
+    let (one, two) = (client(&server), client(&server));
+    let (mine, theirs) = (one.range_lock("r").unwrap(), two.range_lock("r").unwrap());
+    let low = mine.write(0..60).wait().unwrap();
+    assert!(theirs.try_write(60..64).wait().is_err(), "the same unit");
+    // Sixteen units that one node covers; their neighbours to the left would be covered with it.
+    let high = theirs.try_write(256..512).wait().unwrap();
+    assert!(theirs.try_write(64..u64::MAX).wait().is_err(), "its cover has the first units, too");
+    assert!(theirs.try_read(59..60).wait().is_err());
+    assert_eq!((low.state(), high.state()), (GuardState::Held, GuardState::Held));
+    let (token, then) = (low.token(), two.clone());
+    let next = std::thread::spawn(move || then.range_lock("r").unwrap().read(10..20).wait().unwrap().token());
+    eventually("somebody waits", || waiting(&server) == 1);
+    low.unlock().wait().unwrap();
+    assert!(next.join().unwrap() > token);
+    drop(one.mutex("r").unwrap().try_lock().wait().unwrap());
+    assert!(mine.write(5..5).wait().is_err());
+    let past = mine.write(0..16 * 256 + 1).wait().unwrap_err();
+    assert!(past.to_string().contains("bound"), "{past}");
+    drop(high);
+    eventually("all of it is free", || mine.try_write(0..u64::MAX).wait().is_ok());
+}
+
+#[test]
+fn many_threads_on_a_tree_lose_no_update() {
+    let server = tree_server();
+    let clients = [client(&server), client(&server), client(&server)];
+    let counter = AtomicU64::new(0);
+    const ROUNDS: u64 = 25;
+    std::thread::scope(|threads| {
+        for (index, client) in (0..).zip(clients.iter().cycle().take(12)) {
+            let counter = &counter;
+            threads.spawn(move || {
+                let lock = client.range_lock("m").unwrap();
+                let mut last = 0;
+                for round in 0..ROUNDS {
+                    // All of these have unit 3 in common: a leaf, inner nodes, and the whole tree.
+                    let (start, end) =
+                        [(48, 64), (0, 64), (40, 100), (0, 4096)][(index + round) as usize % 4];
+                    let guard = lock.write(start..end).wait().unwrap();
+                    assert!(guard.token() > last);
+                    last = guard.token();
+                    let seen = counter.load(Relaxed);
+                    std::thread::yield_now();
+                    counter.store(seen + 1, Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(counter.load(Relaxed), 12 * ROUNDS);
+}
+
+#[test]
+fn who_gives_up_waiting_for_a_large_range_on_a_tree_is_in_nobodys_way() {
+    let server = tree_server();
+    let (one, two) = (client(&server), client(&server));
+    let (mine, theirs) = (one.range_lock("r").unwrap(), two.range_lock("r").unwrap());
+    let held = mine.write(0..16).wait().unwrap();
+    // It waits at an inner node, with those below held off, and gives up.
+    assert!(theirs.write_timeout(0..64, Duration::from_millis(50)).wait().is_err());
+    eventually("a range beside it is free", || mine.try_write(32..48).wait().is_ok());
+    drop(held);
+}
+
+#[test]
+fn a_client_that_is_killed_frees_its_ranges_on_a_tree_and_nobody_elses() {
+    if let Ok(address) = std::env::var(TASK) {
+        return hold(&address);
+    }
+    let server = tree_server();
+    let one = client(&server);
+    let lock = one.range_lock("a").unwrap();
+    let beside = lock.write(2048..2064).wait().unwrap();
+    for _ in 0..3 {
+        let test = "a_client_that_is_killed_frees_its_ranges_on_a_tree_and_nobody_elses";
+        let (mut child, _) = holder(&address(&server), test);
+        assert!(lock.try_write(99..101).wait().is_err());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let freed = lock.write(99..101).wait().unwrap();
+        assert_eq!((beside.state(), freed.state()), (GuardState::Held, GuardState::Held));
+        assert!(client(&server).range_lock("a").unwrap().try_write(2048..2049).wait().is_err());
+    }
+    drop(beside);
+    eventually("all of it is free", || lock.try_write(0..u64::MAX).wait().is_ok());
+}

@@ -11,12 +11,14 @@ mod ball;
 mod bare;
 mod measure;
 mod partner;
+mod peers;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod shm;
 mod tcp;
 
 use anyhow::{Context, Result};
+use clap::builder::PossibleValuesParser;
 use lockwright_fabric::backend::signals::set_ignored;
 use lockwright_term::{Outcome, grid, spinner};
 use nix::sys::signal::Signal;
@@ -30,6 +32,7 @@ Examples:
   lockwright bench             half a minute
   lockwright bench --quick     a few seconds, and less sure of itself
   lockwright bench --json      one JSON object per line
+  lockwright bench --against redis,etcd,postgres   the same workloads on other lock services, started and stopped here
   lockwright bench --fabric rdma   verbs and locks over this machine's RDMA device, and our counters against the port's
 
 Run it on a machine that has nothing else to do: two processes that spin need two cores of their own.
@@ -48,6 +51,9 @@ pub(crate) struct Args {
     #[cfg(feature = "rdma")]
     #[arg(long, value_name = "DEVICE", env = "LOCKWRIGHT_RDMA_DEVICE")]
     rdma_device: Option<lockwright_fabric::backend::rdma::DeviceChoice>,
+    /// Compare with others instead, as far as they are installed
+    #[arg(long, value_name = "PEER", value_delimiter = ',', value_parser = PossibleValuesParser::new(peers::NAMES))]
+    against: Vec<String>,
     /// What the other process of a bench does, and in which space
     #[arg(long, hide = true, num_args = 2)]
     partner: Option<Vec<String>>,
@@ -157,6 +163,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         return Ok(Outcome::Clean);
     }
     let (runs, busy) = (measure::Runs::new(args.quick), measure::busy());
+    if !args.against.is_empty() {
+        return peers::run(&args.against, args.quick, args.json, out);
+    }
     if args.fabric == Fabric::Rdma {
         #[cfg(feature = "rdma")]
         return rdma::run(&runs, &args.rdma_device.clone().unwrap_or_default(), args.json, out);

@@ -147,6 +147,60 @@ fn spaces(runs: usize, device: &DeviceChoice) -> Result<Vec<Cost>> {
     Ok(costs)
 }
 
+/// Ranges of one-sided spaces, exact and on trees, with so many others held.
+const RANGES: [(&str, &str, u64); 8] = [
+    ("lent:bench, exact range, 1 held", "lent:bench", 1),
+    ("lent:bench, exact range, 16 held", "lent:bench", 16),
+    ("lent:bench, exact range, 64 held", "lent:bench", 64),
+    ("lent:bench, exact range, 256 held", "lent:bench", 256),
+    ("lent:trees, range on a tree, 1 held", "lent:trees", 1),
+    ("lent:trees, range on a tree, 16 held", "lent:trees", 16),
+    ("lent:trees, range on a tree, 64 held", "lent:trees", 64),
+    ("lent:trees, range on a tree, 256 held", "lent:trees", 256),
+];
+/// Ranges that one client holds.
+const RANGES_HELD: u64 = 32;
+/// Numbers of a range: a unit.
+const UNIT: u64 = 16;
+
+/// A range beside others that are held, as users have it.
+fn ranges(runs: usize, device: &DeviceChoice) -> Result<Vec<Cost>> {
+    let options = ServerOptions::default().listen("127.0.0.1:0".parse()?).lend("bench");
+    let options = options.lend_tree("trees", UNIT, 1024, 16).map_err(anyhow::Error::msg)?;
+    let server = Server::start(options.rdma("127.0.0.1:0".parse()?, device.clone()))?;
+    let (address, _) = server.rdma().context("the server has an RDMA side")?;
+    let open = |space: &str| -> Result<Client> {
+        let address = format!("rdma://{address}/{space}");
+        Ok(Client::options().rdma_device(device.clone()).open(&address).wait()?)
+    };
+    let mut costs = Vec::new();
+    for (what, space, held) in RANGES {
+        let mut guards = Vec::new();
+        for first in (0..held).step_by(RANGES_HELD as usize) {
+            let lock = open(space)?.range_lock("job")?;
+            for index in first..held.min(first + RANGES_HELD) {
+                guards.push(lock.write(index * UNIT..(index + 1) * UNIT).wait()?);
+            }
+        }
+        let client = open(space)?;
+        let lock = client.range_lock("job")?;
+        let free = held * UNIT..(held + 1) * UNIT;
+        let cycle = || -> Result<()> { Ok(lock.write(free.clone()).wait()?.unlock().wait()?) };
+        cycle()?;
+        let (before, mut times) = (posted(), Vec::new());
+        for _ in 0..runs {
+            let began = Instant::now();
+            for _ in 0..CYCLES {
+                cycle()?;
+            }
+            times.push(began.elapsed().as_nanos() as f64 / f64::from(CYCLES));
+        }
+        let verbs = (posted() - before) as f64 / (runs as f64 * f64::from(CYCLES));
+        costs.push(Cost { what, ns: median(times), verbs, round_trips: None });
+    }
+    Ok(costs)
+}
+
 /// What a round trip costs that the kernel's network carries.
 fn tcp_round_trip(runs: usize) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -262,6 +316,7 @@ pub(super) fn run(runs: &Runs, device: &DeviceChoice, json: bool, out: &mut impl
     costs.extend([cas, shift]);
     let after = port_counters(host.device(), port);
     costs.extend(spaces(runs, device)?);
+    costs.extend(ranges(runs, device)?);
     let tcp_ns = tcp_round_trip(runs)?;
     let counters = counters(ours, &before, &after);
     if json {

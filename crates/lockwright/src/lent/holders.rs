@@ -12,6 +12,7 @@
 use super::layout;
 use super::reach::Reach;
 use lockwright_fabric::{FabricError, NodeId, PeerId, RawVerb, Time, Word64};
+use lockwright_locks::citron::member::{Forest, TreeClient, TreeSpace};
 use lockwright_locks::holders::record::{First, MAX_RECORDS, RecordWord};
 use lockwright_locks::holders::space::{MAX_LOADS, Values};
 use lockwright_locks::holders::{HolderClient, HolderSpace, HolderTable, Order, RangeSpace, TableLayout};
@@ -29,13 +30,19 @@ pub type LentClient<E> = HolderClient<E, LentTable<E>, Shipped, VersionedPortabl
 const PAUSE_NS: u64 = 100_000;
 /// How often a waiter for a range looks whether those in its way are alive.
 const LOOK_NS: u64 = 30_000_000;
+/// Verbs that are posted at a time.
+const POSTED: usize = 16;
 /// The server cannot be reached, or has given this client up.
 const GONE: FabricError = FabricError::NodeLost(NodeId(0));
 
+/// A client of the trees of a one-sided space.
+pub type LentTrees<E> = TreeClient<E, LentHolders<E>>;
+
 /// One client's access to the table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LentHolders<E> {
     ep: E,
+    me: PeerId,
     shared: Arc<Written>,
 }
 
@@ -53,7 +60,8 @@ struct Written {
 impl<E: Reach> LentHolders<E> {
     fn new(ep: E) -> Self {
         let zeros = || [const { AtomicU64::new(0) }; MAX_RECORDS as usize];
-        Self { ep, shared: Arc::new(Written { at: zeros(), firsts: zeros(), used: Mutex::new((0, 0)) }) }
+        let me = ep.me();
+        Self { ep, me, shared: Arc::new(Written { at: zeros(), firsts: zeros(), used: Mutex::new((0, 0)) }) }
     }
 
     /// Posts `verbs`, as soon as there is room.
@@ -101,7 +109,7 @@ impl<E: Reach> HolderSpace for LentHolders<E> {
     }
 
     fn me(&self) -> PeerId {
-        self.ep.me()
+        self.me
     }
 
     async fn load(&self, word: Word64) -> Result<u64, FabricError> {
@@ -159,6 +167,20 @@ impl<E: Reach> HolderSpace for LentHolders<E> {
     }
 }
 
+impl<E: Reach> TreeSpace for LentHolders<E> {
+    async fn post(&self, verbs: &[RawVerb]) -> Result<(), FabricError> {
+        for some in verbs.chunks(POSTED) {
+            LentHolders::post(self, some).await?;
+        }
+        Ok(())
+    }
+
+    /// The server clears away after the dead.
+    fn patience_ns(&self) -> Option<u64> {
+        None
+    }
+}
+
 impl<E: Reach> RangeSpace for LentHolders<E> {
     fn gate(&self, lock: u64) -> u64 {
         layout::gate(lock)
@@ -177,4 +199,97 @@ impl<E: Reach> RangeSpace for LentHolders<E> {
 pub fn client<E: Reach + Clone>(ep: E) -> LentClient<E> {
     let table = HolderTable::new(LentHolders::new(ep.clone()));
     HolderClient::new(ep, &layout::SHAPE, &layout::params(), table)
+}
+
+/// A client of trees that writes the same records as `client`.
+pub(crate) fn trees<E: Reach + Clone>(ep: E, client: &LentClient<E>, forest: Forest) -> LentTrees<E> {
+    TreeClient::new(ep, client.recorder().space().clone(), forest)
+}
+
+/// The server's own client of trees, which takes nothing and clears away after the dead.
+pub fn server_trees<E: Reach + Clone>(ep: E, forest: Forest) -> LentTrees<E> {
+    let space = LentHolders { me: PeerId::role(0), ..LentHolders::new(ep.clone()) };
+    TreeClient::new(ep, space, forest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lent::layout::Ranges;
+    use lockwright_fabric::backend::block_on;
+    use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint};
+    use lockwright_fabric::observe::{Claim, Mode};
+    use lockwright_fabric::{Batch, Endpoint, delegate};
+    use lockwright_locks::citron::member::TreeParams;
+
+    /// Counts what is waited for, and what is only posted.
+    #[derive(Clone, Debug)]
+    struct Counted {
+        ep: InProcEndpoint,
+        trips: Arc<AtomicU64>,
+        largest: Arc<AtomicU64>,
+    }
+
+    impl Endpoint for Counted {
+        delegate!(ep: me home capabilities wait_until send send_datagram recv_by);
+        delegate!(ep: now passed alarm is_gone sleep suspects random mark checkpoint observe);
+
+        async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
+            let mut verbs = 0;
+            batch.each(&mut |_| {
+                verbs += 1;
+                0
+            });
+            self.trips.fetch_add(1, SeqCst);
+            self.largest.fetch_max(verbs, SeqCst);
+            self.ep.go(batch).await
+        }
+    }
+
+    impl Reach for Counted {
+        fn post(&self, verbs: &[RawVerb]) -> bool {
+            assert!(verbs.len() <= POSTED);
+            block_on(self.ep.go(verbs)).is_ok()
+        }
+
+        fn breaks(&self) -> u64 {
+            0
+        }
+
+        fn is_fresh(&self) -> bool {
+            true
+        }
+
+        fn is_over(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn an_uncontended_range_on_a_tree_takes_one_round_trip_to_lock_and_none_to_unlock() {
+        let ranges = Ranges::Tree(TreeParams { unit: 1, ..TreeParams::default() });
+        let forest = ranges.forest().unwrap();
+        let memory = InProc::with_regions(1, &ranges.regions());
+        let counted =
+            Counted { ep: memory.endpoint(layout::peer(1)), trips: Arc::default(), largest: Arc::default() };
+        let keyed = client(counted.clone());
+        let trees = trees(counted.clone(), &keyed, forest);
+        let claim = |start, end| Claim { lock: 0, mode: Mode::Exclusive, start, end };
+        let took = |before| counted.trips.load(SeqCst) - before;
+        let mut held = Vec::new();
+        // A leaf, two leaves across the middle, an inner node, and a leaf with many others held.
+        for (record, (start, end)) in (0..).zip([(7, 8), (2047, 2049), (64, 68), (4095, 4096)]) {
+            let before = counted.trips.load(SeqCst);
+            let grant = block_on(trees.try_take(record, claim(start, end))).unwrap();
+            assert_eq!(took(before), 1, "{start}..{end}");
+            held.push(grant);
+        }
+        assert!(counted.largest.load(SeqCst) <= POSTED as u64, "all of a batch goes at once");
+        let before = counted.trips.load(SeqCst);
+        for grant in held {
+            block_on(trees.give_back(grant)).unwrap();
+        }
+        assert_eq!(took(before), 0);
+        assert!(forest.nodes(0).all(|word| memory.peek(word) == 0), "nothing is left");
+    }
 }

@@ -5,11 +5,18 @@
 //! | 0 | the entries of keyed locks, then those of the gates of ranges |
 //! | 1 | the holder table (`lockwright_locks::holders::record`) |
 //! | 2 | counts of changes, one per name |
+//! | 3 | how ranges are kept (below), and from byte 64 on their trees, if they are on trees |
+//!
+//! | word of region 3 | holds |
+//! |---|---|
+//! | 0 | 0: ranges are exact, as holder records under a gate; 1: on trees |
+//! | 1–5 | of trees: how many, their units, the numbers of a unit, nodes of a cover, the meet-in-the-middle distance |
 //!
 //! In region 1 the server writes the directory and clears the records of clients that are gone; everything else of a client's
 //! it writes itself. Heartbeats, leases and liveness words are not used: the server knows who is in.
 
 use lockwright_fabric::{Addr, NodeId, PeerId, RegionId, Word64};
+use lockwright_locks::citron::member::{Forest, TreeParams};
 use lockwright_locks::holders::TableLayout;
 use lockwright_locks::holders::record::{ClientWord, MAX_RECORDS};
 use lockwright_locks::shiftlock::layout::Layout;
@@ -29,6 +36,11 @@ const ASK_NS: u64 = 10_000_000;
 pub const SCHEME: &str = "lent:";
 
 const CHANGES: RegionId = RegionId(2);
+const RANGES: RegionId = RegionId(3);
+/// Words that say how ranges are kept.
+pub const SETTINGS: usize = 6;
+/// Where trees begin.
+const TREES: u64 = 64;
 /// Records of a client.
 pub const RECORDS: u64 = MAX_RECORDS;
 /// The holder table.
@@ -40,10 +52,68 @@ pub fn params() -> ShiftParams {
     ShiftParams::default().with_lease(ASK_NS)
 }
 
-/// How large the regions are.
-pub fn regions() -> [u64; 3] {
-    let locks = ShiftLock::<VersionedPortable>::bytes_per_node(&SHAPE, &params());
-    [locks, TABLE.bytes(), NAMES * 8]
+/// How a space keeps its ranges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ranges {
+    /// As holder records under a gate: nobody waits for a range that only touches its own.
+    #[default]
+    Exact,
+    /// On Citron's trees: one round trip, in whole units.
+    Tree(TreeParams),
+}
+
+impl Ranges {
+    /// The words that say so.
+    pub fn settings(&self) -> [(Word64, u64); SETTINGS] {
+        let values = match *self {
+            Self::Exact => [0; SETTINGS],
+            Self::Tree(TreeParams { locks, units, unit, k, m }) => {
+                [1, locks, units, unit, k.into(), m.into()]
+            }
+        };
+        std::array::from_fn(|index| (setting(index), values[index]))
+    }
+
+    /// What those words say; `None`: nothing that this release knows.
+    pub fn from_settings(values: [u64; SETTINGS]) -> Option<Self> {
+        match values {
+            [0, ..] => Some(Self::Exact),
+            [1, locks, units, unit, k, m] => {
+                let (k, m) = (u32::try_from(k).ok()?, u32::try_from(m).ok()?);
+                let params = TreeParams { locks, units, unit, k, m };
+                params.check().is_ok().then_some(Self::Tree(params))
+            }
+            _ => None,
+        }
+    }
+
+    /// The trees, if there are some.
+    pub fn forest(&self) -> Option<Forest> {
+        match self {
+            Self::Exact => None,
+            Self::Tree(params) => Some(Forest::new(at(RANGES, TREES).addr(), *params)),
+        }
+    }
+
+    /// Names that there can be.
+    pub fn names(&self) -> u64 {
+        match self {
+            Self::Exact => NAMES,
+            Self::Tree(params) => params.locks.min(NAMES),
+        }
+    }
+
+    /// How large the regions are.
+    pub fn regions(&self) -> [u64; 4] {
+        let locks = ShiftLock::<VersionedPortable>::bytes_per_node(&SHAPE, &params());
+        let trees = self.forest().map_or(0, |forest| forest.bytes());
+        [locks, TABLE.bytes(), NAMES * 8, TREES + trees]
+    }
+}
+
+/// A word that says how ranges are kept.
+pub const fn setting(index: usize) -> Word64 {
+    at(RANGES, 8 * index as u64)
 }
 
 const fn at(region: RegionId, offset: u64) -> Word64 {
@@ -81,9 +151,23 @@ mod tests {
 
     #[test]
     fn no_two_words_are_in_the_same_place_and_all_are_inside() {
-        let [locks, _, counts] = regions();
+        let [locks, _, counts, _] = Ranges::Exact.regions();
         assert!(entry(2 * NAMES - 1).addr().offset + 8 == locks);
         assert!(changes(NAMES - 1).addr().offset + 8 == counts);
+        let trees = Ranges::Tree(TreeParams::default());
+        let last = trees.forest().unwrap().nodes(TreeParams::default().locks - 1).last().unwrap();
+        assert_eq!(last.addr().offset + 8, trees.regions()[3]);
+        assert!(setting(SETTINGS - 1).addr().offset + 8 <= TREES);
         assert_eq!((1..=NUMBERS).map(|number| TABLE.slot(peer(number))).max(), Some(NUMBERS - 1));
+    }
+
+    #[test]
+    fn how_ranges_are_kept_comes_back_as_it_was_written() {
+        for ranges in [Ranges::Exact, Ranges::Tree(TreeParams { unit: 1, ..TreeParams::default() })] {
+            let values = ranges.settings().map(|(_, value)| value);
+            assert_eq!(Ranges::from_settings(values), Some(ranges));
+        }
+        assert_eq!(Ranges::from_settings([2, 0, 0, 0, 0, 0]), None);
+        assert_eq!(Ranges::from_settings([1, 0, 0, 0, 0, 0]), None);
     }
 }

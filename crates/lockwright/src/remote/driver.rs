@@ -7,6 +7,9 @@
 //! The background thread steps in again once nobody has waited like that for a moment, or at once if a task of some
 //! executor waits for an answer.
 //!
+//! Locks that stay with the client are recalled over the connection, and others wait for them: with such locks the background
+//! thread is back sooner, after [`IDLE_RETAINING`].
+//!
 //! What this file must not do: leave a connection unread for longer than twice [`IDLE`].
 
 use super::link::Remote;
@@ -22,6 +25,8 @@ use tokio::sync::Notify;
 
 /// How long the background thread stays aside after the last one who waited, and how often it looks.
 const IDLE: Duration = Duration::from_millis(10);
+/// The same while locks stay with this client.
+const IDLE_RETAINING: Duration = Duration::from_micros(300);
 /// How long a thread that waits does without the connection's tasks.
 const SOON: Duration = Duration::from_millis(5);
 
@@ -45,6 +50,8 @@ struct Turns {
     /// The background thread has stepped aside.
     is_aside: bool,
     last: Option<Instant>,
+    /// Whether locks stay with this client, which may be recalled.
+    retains: bool,
     stop: bool,
 }
 
@@ -118,6 +125,17 @@ impl Driver {
         Some(OtherWaiter(Arc::clone(self)))
     }
 
+    /// Whether locks stay with this client from now on.
+    pub(super) fn set_retains(&self, retains: bool) {
+        let mut turns = self.turns();
+        let begins = retains && !turns.retains;
+        turns.retains = retains;
+        drop(turns);
+        if begins {
+            self.step_in.notify_one();
+        }
+    }
+
     /// Ends the background thread's work.
     pub(super) fn stop(&self) {
         self.turns().stop = true;
@@ -132,7 +150,8 @@ impl Driver {
             let mut turns = self.turns();
             turns.is_aside = true;
             while !turns.stop && turns.keeps_aside() {
-                turns = self.step_in.wait_timeout(turns, IDLE).unwrap_or_else(PoisonError::into_inner).0;
+                let idle = turns.idle();
+                turns = self.step_in.wait_timeout(turns, idle).unwrap_or_else(PoisonError::into_inner).0;
             }
             turns.is_aside = false;
             if turns.stop {
@@ -152,8 +171,12 @@ impl Drop for Drives {
 }
 
 impl Turns {
+    const fn idle(&self) -> Duration {
+        if self.retains { IDLE_RETAINING } else { IDLE }
+    }
+
     fn keeps_aside(&self) -> bool {
-        let lately = || self.last.is_some_and(|last| last.elapsed() < IDLE);
+        let lately = || self.last.is_some_and(|last| last.elapsed() < self.idle());
         self.drivers > 0 || self.others == 0 && lately()
     }
 }

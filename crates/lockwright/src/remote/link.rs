@@ -270,6 +270,8 @@ impl Remote {
         wake(line.table.late(Instant::now(), timeout));
         line.table.look_at_retained(IDLE_LOOKS);
         line.flush();
+        let retains = line.table.has_grants();
+        self.driver.set_retains(retains);
         let often = (line.lease / 4).min(timeout / 4).min(Duration::from_secs(1));
         often.max(Duration::from_millis(5))
     }

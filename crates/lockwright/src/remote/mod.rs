@@ -299,6 +299,8 @@ impl Future for Acquiring {
             Some(Stage::Retained { .. }) => {
                 this.id = None;
                 let granted = line.keep_grant(id).expect("just seen");
+                drop(line);
+                this.remote.driver().set_retains(true);
                 Poll::Ready(Ok(granted.into()))
             }
             Some(Stage::Local(_)) => {

@@ -209,9 +209,16 @@ fn gives_up(case: Case<HolderParams>) -> Case<HolderParams> {
     case.timeouts(Timeouts::AnyUntil(SOON))
 }
 
+/// Nobody looks again by itself: every waiter is woken by a change, or waits for ever.
+fn woken(mut case: Case<HolderParams>) -> Case<HolderParams> {
+    case.params.looks = 0;
+    patient(case)
+}
+
 fn cases() -> Vec<Case<HolderParams>> {
     vec![
         patient(mixed("healthy", &[LEFT, MIDDLE])),
+        woken(mixed("woken", &[LEFT, MIDDLE])),
         patient(mixed("apart", &[LEFT, RIGHT])),
         patient(mixed("readers", &[READ, READ])),
         patient(mixed("reader-and-writer", &[READ, LEFT])),
@@ -243,6 +250,10 @@ pub(crate) fn visit_mutants(visitor: &mut impl Visitor) {
     visitor.mutant::<HolderRanges<StaysInTheWay>>(mutant(
         Checker::Quiet,
         "who gives up leaves its record as it is, in everybody's way",
+    ));
+    visitor.mutant::<HolderRanges<LooksFirst>>(mutant(
+        Checker::Deadlock,
+        "who waits looks first, and misses the change between that and reading the count of changes",
     ));
 }
 
@@ -295,5 +306,23 @@ impl Rules for StaysInTheWay {
 impl RangeRules for StaysInTheWay {
     fn range_cases() -> Vec<Case<HolderParams>> {
         vec![gives_up(mixed("gives-up", &[LEFT, MIDDLE_SOON]))]
+    }
+}
+
+/// A holder gives back between a waiter's look and the moment from which the waiter notices changes.
+#[derive(Debug)]
+pub struct LooksFirst;
+
+impl RecordRules for LooksFirst {
+    const CHANGES_ARE_READ_FIRST: bool = false;
+}
+
+impl Rules for LooksFirst {
+    const NAME: Option<&'static str> = Some("holders-ranges-looks-first");
+}
+
+impl RangeRules for LooksFirst {
+    fn range_cases() -> Vec<Case<HolderParams>> {
+        vec![woken(mixed("woken", &[LEFT, MIDDLE]))]
     }
 }

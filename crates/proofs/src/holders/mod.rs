@@ -19,7 +19,7 @@ mod mutants;
 mod observed;
 
 pub use explored::{Ending, Fenced, HolderParams, Holders, KeyedGrant};
-pub use explored_ranges::{HolderRanges, Outside, RangeGrant, StaysInTheWay, Unconfirmed};
+pub use explored_ranges::{HolderRanges, LooksFirst, Outside, RangeGrant, StaysInTheWay, Unconfirmed};
 
 use crate::Visitor;
 use crate::shiftlock::narrow::Narrow;

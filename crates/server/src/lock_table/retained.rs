@@ -74,11 +74,15 @@ impl LockTable {
         let request = session.slots.get_mut(place as usize)?.as_mut()?;
         let (queued, id) = (request.queued || request.tries, request.id);
         let lock = self.directory.lock_mut(request.lock?);
+        if queued || !lock.affinity.is_of(peer) {
+            lock.other_at = Some(self.now);
+        }
+        let quiet = lock.other_at.is_none_or(|at| self.now.saturating_duration_since(at) >= policy.quiet);
         if lock.kind != Kind::Keyed || !lock.affinity.granted(peer, queued, &policy) {
             return None;
         }
         let is_once = lock.retained.iter().all(|(other, _)| *other != peer);
-        if !roomy || !is_once || lock.now.waiters > 0 || session.retained >= policy.per_client {
+        if !quiet || !roomy || !is_once || lock.now.waiters > 0 || session.retained >= policy.per_client {
             return None;
         }
         let count = lock.affinity.block(&policy);

@@ -228,7 +228,7 @@ mod tests {
     fn who_enters_a_lent_space_takes_locks_without_asking_so_it_is_waited_for_after_a_restart() {
         let zero = std::time::Duration::ZERO;
         let (durable, _) = Durable::begin_in(Journal::default(), zero, zero).unwrap();
-        let lent = Lent::new("stock", VerbExecutor::Cpu, 1);
+        let lent = Lent::new("stock", VerbExecutor::Cpu, 1, Default::default());
         let mut table = LockTable::new(durable, false, Vec::new(), vec![lent]);
         let restarted = |table: &LockTable| {
             let journal = table.durable.journal().unwrap().after_death();

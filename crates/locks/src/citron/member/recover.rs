@@ -145,6 +145,17 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
         }
     }
 
+    /// What `record` gave back of `claim` may not all have been executed: the connection broke.
+    ///
+    /// # Errors
+    /// If the space's memory cannot be reached.
+    pub async fn disown_released(&self, record: u8, claim: Claim) -> Result<(), FabricError> {
+        match self.forest.cover(&claim) {
+            Ok(cover) => self.disown(&Request { record, claim, cover, occupied: 0 }).await,
+            Err(_) => Ok(()),
+        }
+    }
+
     async fn repair_all(&self, claim: &Claim) -> Result<bool, FabricError> {
         let Ok(cover) = self.forest.cover(claim) else { return Ok(true) };
         for node in self.forest.touched(&cover) {

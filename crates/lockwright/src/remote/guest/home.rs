@@ -9,7 +9,7 @@ use super::super::link::Remote;
 use super::{Guest, GuestKind};
 use crate::error::{HandleError, LockError, LostReason};
 use crate::home::{
-    Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, Refused, Space, SpaceIdentity, Standing,
+    Bound, BoxFuture, GivenUp, Granted, Kind, Locker, ProtocolGrant, Refused, Space, SpaceIdentity, Standing,
 };
 use crate::name::LockName;
 use lockwright_fabric::observe::Claim;
@@ -60,9 +60,14 @@ impl<W: GuestKind> GuestBackend<W> {
         self.guest().ok().filter(|guest| guest.number == granted.record.member())
     }
 
-    fn take(&self, kind: Kind, claim: Claim, wait: bool) -> BoxFuture<Result<Granted, Refused>> {
+    fn take(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        given_up: Option<GivenUp>,
+    ) -> BoxFuture<Result<Granted, Refused>> {
         match self.guest() {
-            Ok(guest) => self.attended(W::take(guest, kind, claim, wait)),
+            Ok(guest) => self.attended(W::take(guest, kind, claim, given_up)),
             Err(error) => Box::pin(ready(Err(Refused::Error(error)))),
         }
     }
@@ -145,11 +150,20 @@ impl<W: GuestKind> Locker for GuestBackend<W> {
     }
 
     fn try_acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
-        self.take(kind, claim, false)
+        self.take(kind, claim, None)
     }
 
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
-        self.take(kind, claim, true)
+        self.take(kind, claim, Some(GivenUp::default()))
+    }
+
+    fn acquire_unless(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        given_up: GivenUp,
+    ) -> BoxFuture<Result<Granted, Refused>> {
+        self.take(kind, claim, Some(given_up))
     }
 
     fn release(&self, _: Kind, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {

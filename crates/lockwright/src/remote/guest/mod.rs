@@ -21,7 +21,7 @@ use self::endpoint::GuestEndpoint;
 use super::link::Remote;
 use crate::error::LockError;
 use crate::home::holders::RECORDS;
-use crate::home::{BoxFuture, Granted, Kind, ProtocolGrant, RecordId, Refused};
+use crate::home::{BoxFuture, GivenUp, Granted, Kind, ProtocolGrant, RecordId, Refused};
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::holders::{HolderClient, Recorder};
@@ -49,13 +49,13 @@ pub(crate) trait GuestKind: Debug + Default + Send + Sync + Sized + 'static {
     /// The record is free again.
     fn free(&self, record: u8);
 
-    /// Takes a lock or a range: now or never, or however long it takes. Written out for each way, as are those below: only
+    /// Takes a lock or a range: now or never, or however long it takes unless that is given up. Written out for each way, as are those below: only
     /// there does the compiler see that the future can be sent to another thread.
     fn take(
         guest: Arc<Guest<Self>>,
         kind: Kind,
         claim: Claim,
-        wait: bool,
+        given_up: Option<GivenUp>,
     ) -> BoxFuture<Result<Granted, Refused>>;
 
     /// Gives a lock or a range back.

@@ -2,18 +2,20 @@
 //!
 //! The server lets it in, lends it the memory, and turns names into ids, once for each handle. Everything else is READs,
 //! WRITEs and atomics of this client, and messages between clients. `crate::lent` says what is in the memory; `rooms` which
-//! records are in use.
+//! records are in use; `trees` takes ranges in spaces that keep them on trees.
 
 mod rooms;
+mod trees;
 
 use self::rooms::Rooms;
+use self::trees::Trees;
 use super::guest::endpoint::GuestEndpoint;
 use super::guest::{Client, Guest, GuestBackend, GuestKind, full};
 use super::link::Remote;
 use crate::error::OpenError;
-use crate::home::{BoxFuture, Granted, Kind, ProtocolGrant, Refused};
+use crate::home::{BoxFuture, GivenUp, Granted, Kind, ProtocolGrant, Refused};
 use crate::lent::holders::{self, LentTable};
-use crate::lent::layout::{self, SCHEME};
+use crate::lent::layout::{self, Ranges, SCHEME};
 use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{Endpoint, FabricError, RegionId};
 use lockwright_locks::Lost;
@@ -47,7 +49,7 @@ pub(crate) fn open(remote: Arc<Remote>, address: &str) -> Result<GuestBackend<Le
 
 /// Whether as much is lent as a space takes.
 fn is_large_enough(ep: &GuestEndpoint) -> Result<(), String> {
-    for (region, needs) in (0..).map(RegionId).zip(layout::regions()) {
+    for (region, needs) in (0..).map(RegionId).zip(Ranges::Exact.regions()) {
         let has = ep.lends_in(region);
         if has < needs {
             return Err(format!(
@@ -61,7 +63,10 @@ fn is_large_enough(ep: &GuestEndpoint) -> Result<(), String> {
 
 /// Guests of lent spaces: which records they use, and for which locks.
 #[derive(Debug, Default)]
-pub(crate) struct Lent(Rooms);
+pub(crate) struct Lent {
+    rooms: Rooms,
+    trees: Trees,
+}
 
 impl GuestKind for Lent {
     type Book = LentTable<GuestEndpoint>;
@@ -73,22 +78,22 @@ impl GuestKind for Lent {
     }
 
     async fn claim(&self, lock: u64, wait: bool) -> Result<u8, Refused> {
-        self.0.claim(lock, wait).await
+        self.rooms.claim(lock, wait).await
     }
 
     fn free(&self, record: u8) {
-        self.0.free(record);
+        self.rooms.free(record);
     }
 
     fn take(
         guest: Arc<Guest<Self>>,
         kind: Kind,
         claim: Claim,
-        wait: bool,
+        given_up: Option<GivenUp>,
     ) -> BoxFuture<Result<Granted, Refused>> {
         match kind {
-            Kind::Keyed => Box::pin(async move { guest.take_lock(claim, wait).await }),
-            Kind::Ranges => Box::pin(async move { guest.take_range(claim, wait).await }),
+            Kind::Keyed => Box::pin(async move { guest.take_lock(claim, given_up.is_some()).await }),
+            Kind::Ranges => Box::pin(async move { guest.take_range(claim, given_up).await }),
         }
     }
 
@@ -96,7 +101,10 @@ impl GuestKind for Lent {
         let record = granted.record.index();
         match granted.grant {
             ProtocolGrant::Shift(grant) => Box::pin(async move { guest.give_lock_back(record, grant).await }),
-            _ => Box::pin(async move { guest.give_range_back(record, claim).await }),
+            ProtocolGrant::Range { token } => {
+                Box::pin(async move { guest.give_range_back(record, claim, token).await })
+            }
+            _ => unreachable!("a space gets back the grants that it gave out"),
         }
     }
 
@@ -107,28 +115,31 @@ impl GuestKind for Lent {
     ) -> BoxFuture<Result<bool, FabricError>> {
         match granted.grant {
             ProtocolGrant::Shift(grant) => Box::pin(async move { guest.client.lock().holds(&grant).await }),
-            _ => {
-                Box::pin(
-                    async move { guest.client.recorder().is_range_held(granted.record.index(), claim).await },
-                )
-            }
+            _ => Box::pin(async move { guest.holds_range(granted.record.index(), claim).await }),
         }
     }
 }
 
 impl Guest<Lent> {
+    async fn take_range(&self, claim: Claim, given_up: Option<GivenUp>) -> Result<Granted, Refused> {
+        if self.has_trees(claim).await? {
+            return self.take_on_tree(claim, given_up).await;
+        }
+        self.take_exactly(claim, given_up).await
+    }
+
     /// Takes a range, under the lock that is its gate.
-    async fn take_range(&self, claim: Claim, wait: bool) -> Result<Granted, Refused> {
-        let Lent(rooms) = &self.records;
-        let gate = rooms.claim(layout::gate(claim.lock), wait).await?;
+    async fn take_exactly(&self, claim: Claim, given_up: Option<GivenUp>) -> Result<Granted, Refused> {
+        let rooms = &self.records.rooms;
+        let gate = rooms.claim(layout::gate(claim.lock), given_up.is_some()).await?;
         let Some(range) = rooms.spare() else {
             rooms.free(gate);
             return Err(full());
         };
         let records = RangeRecords { gate, range };
-        let taken = match wait {
-            true => self.client.take_range(records, claim).await,
-            false => self.client.try_range(records, claim).await,
+        let taken = match given_up {
+            Some(given_up) => self.client.take_range_unless(records, claim, || given_up.clone().wait()).await,
+            None => self.client.try_range(records, claim).await,
         };
         rooms.free(gate);
         match taken {
@@ -140,10 +151,20 @@ impl Guest<Lent> {
         }
     }
 
-    async fn give_range_back(&self, record: u8, claim: Claim) -> Result<(), Lost> {
+    async fn give_range_back(&self, record: u8, claim: Claim, token: u64) -> Result<(), Lost> {
+        if let Some(trees) = self.records.trees.get() {
+            return self.give_back_on_tree(trees, record, claim, token).await;
+        }
         let given = self.client.give_range_back(record, claim).await;
         self.records.free(record);
         given
+    }
+
+    async fn holds_range(&self, record: u8, claim: Claim) -> Result<bool, FabricError> {
+        match self.records.trees.get() {
+            Some(_) => self.holds_on_tree(record, claim).await,
+            None => self.client.recorder().is_range_held(record, claim).await,
+        }
     }
 }
 

@@ -137,6 +137,11 @@ impl Table {
         Vec::new()
     }
 
+    /// Whether grants are here, or were when somebody last looked.
+    pub(crate) fn has_grants(&self) -> bool {
+        !self.with_grants.is_empty()
+    }
+
     /// How many grants are here that nobody uses.
     pub fn idle_grants(&self) -> usize {
         let idle = |lock: &&RetainedLock| matches!(lock.lock().retention.held(), Some((_, _, false)));

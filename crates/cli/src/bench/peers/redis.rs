@@ -1,0 +1,96 @@
+//! Redis, as "Distributed Locks with Redis" has it for one instance: `SET name random NX PX 30000`, and a script that deletes the key
+//! only if it still has that value. Whoever finds it taken tries again after a random delay.
+
+use super::process::{Daemon, Folder, find, free_port, quiet};
+use super::{Locker, Peer};
+use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// From the page, word for word.
+const UNLOCK: &str =
+    r#"if redis.call("get",KEYS[1]) == ARGV[1] then return redis.call("del",KEYS[1]) else return 0 end"#;
+
+#[derive(Debug)]
+struct Redis(Daemon);
+
+pub(super) fn start() -> Result<Result<Box<dyn Peer>, String>> {
+    let Some(program) = find("redis-server", &[]) else {
+        return Ok(Err("redis-server is not installed".to_owned()));
+    };
+    let (folder, port) = (Folder::new("redis")?, free_port()?);
+    let mut command = quiet(&program, None);
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+    command.arg("--dir").arg(&folder.0);
+    Ok(Ok(Box::new(Redis(Daemon::start(command, folder, port)?))))
+}
+
+impl Peer for Redis {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn connect(&self) -> Result<Box<dyn Locker>> {
+        let stream = TcpStream::connect(("127.0.0.1", self.0.port))?;
+        stream.set_nodelay(true)?;
+        let value = format!("{:?}", stream.local_addr()?);
+        let random = u64::from(stream.local_addr()?.port());
+        let mut client = Client { stream: BufReader::new(stream), value, script: String::new(), random };
+        client.script = client.ask(&["SCRIPT", "LOAD", UNLOCK])?.context("the script has a name")?;
+        Ok(Box::new(client))
+    }
+}
+
+struct Client {
+    stream: BufReader<TcpStream>,
+    value: String,
+    script: String,
+    random: u64,
+}
+
+impl Client {
+    /// Says a command, and reads its answer: a string, a number, or nothing.
+    fn ask(&mut self, words: &[&str]) -> Result<Option<String>> {
+        let mut said = format!("*{}\r\n", words.len());
+        for word in words {
+            said.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        self.stream.get_mut().write_all(said.as_bytes())?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let line = line.trim_end();
+        match line.split_at_checked(1) {
+            Some(("+" | ":", rest)) => Ok(Some(rest.to_owned())),
+            Some(("$", "-1")) => Ok(None),
+            Some(("$", len)) => {
+                let mut bytes = vec![0; len.parse::<usize>()? + 2];
+                self.stream.read_exact(&mut bytes)?;
+                bytes.truncate(bytes.len() - 2);
+                Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+            }
+            _ => bail!("redis answered {line}"),
+        }
+    }
+}
+
+impl Locker for Client {
+    fn lock(&mut self, name: &str) -> Result<()> {
+        let value = self.value.clone();
+        while self.ask(&["SET", name, &value, "NX", "PX", "30000"])?.is_none() {
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            std::thread::sleep(Duration::from_micros(100 + (self.random >> 33) % 900));
+        }
+        Ok(())
+    }
+
+    fn unlock(&mut self, name: &str) -> Result<()> {
+        let (script, value) = (self.script.clone(), self.value.clone());
+        self.ask(&["EVALSHA", &script, "1", name, &value])?;
+        Ok(())
+    }
+}
