@@ -224,7 +224,7 @@ def test_threads_exclude_each_other(client):
     assert value == [800]
 
 
-@pytest.mark.parametrize("wait", ["mutex.acquire()", "mutex.lock().wait()", "mutex.__enter__()"])
+@pytest.mark.parametrize("wait", [lambda mutex: mutex.acquire(), lambda mutex: mutex.lock().wait()])
 def test_ctrl_c_ends_a_wait_and_leaves_nothing_behind(client, wait):
     holder = client.mutex("x")
     holder.acquire()
@@ -232,7 +232,7 @@ def test_ctrl_c_ends_a_wait_and_leaves_nothing_behind(client, wait):
     timer.start()
     mutex = client.mutex("x")
     with pytest.raises(KeyboardInterrupt):
-        eval(wait)
+        wait(mutex)
     timer.join()
     assert not mutex.locked()
     holder.release()
