@@ -58,6 +58,9 @@ pub(crate) fn report(root: &Path, may: bool) -> ExitCode {
 fn c_library(root: &Path, dist: &Path) -> Result<(), String> {
     let folder = dist.join("c");
     crate::bindings::c::install(root, &folder, Path::new("/usr/local"), true)?;
+    for library in ["liblockwright.a", "liblockwright.so"] {
+        done(Command::new("strip").arg("--strip-debug").arg(folder.join("lib").join(library)))?;
+    }
     let packed = tar(&folder, &dist.join("liblockwright-x86_64-linux-gnu.tar.gz"), &["--gzip"]);
     let _ = fs::remove_dir_all(folder);
     packed
