@@ -318,11 +318,18 @@ fn a_try_does_not_wait_for_the_word_of_a_client_that_is_stopped() {
     let server = Server::start(options().grace(Duration::from_secs(600))).unwrap();
     let (mut process, _) =
         holder(&address(&server), "a_try_does_not_wait_for_the_word_of_a_client_that_is_stopped");
+    eventually("it stays", || states(&server, "a") == [EntryState::Retained]);
     let stop = |signal: &str| {
         let pid = process.id().to_string();
         assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
     };
     stop("-STOP");
+    // The signal is on its way when `kill` has ended: until it has come to every thread, one could still answer.
+    let is_stopped = |stat: String| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"));
+    let stat =
+        |thread: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(thread?.path().join("stat"));
+    let threads = || std::fs::read_dir(format!("/proc/{}/task", process.id())).unwrap();
+    eventually("all its threads are stopped", || threads().all(|thread| stat(thread).is_ok_and(is_stopped)));
     let lock = client(&server).mutex("a").unwrap();
     assert_eq!(lock.try_lock().wait().unwrap_err(), TryLockError::Busy);
     stop("-CONT");

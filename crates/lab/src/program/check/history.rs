@@ -432,6 +432,7 @@ mod tests {
             .replace(r#""kind":"keyed","mode":"exclusive","token":7"#, stays);
         let granted = [line(1, "granted", "exclusive", 7), stays, line(30, "released", "exclusive", 7)];
         let server = record("server", "9 h s", &granted.map(|line| seen_by("1 h p #1", &line)));
+        let server = server + "{\"ended\":1}\n";
         let client =
             |last| record("client", "1 h p", &[held(3, 4, 7), held(5, 8, 9), held(9, 12, last)].concat());
         assert_eq!(judged(&[server.clone(), record("client", "1 h p", &held(3, 4, 9))]), [""; 0]);
