@@ -1,7 +1,7 @@
 //! Locks that stay with this client, as its table sees them: what is granted here, what goes back, and what is said of it.
 //!
 //! The grant at the server is a request of the table like any other, held for as long as it is here. Its uses are counted in
-//! [`Retention`](crate::remote::retained::Retention). What has to be said is collected in `to_say`, in order.
+//! [`Retention`]. What has to be said is collected in `to_say`, in order.
 //!
 //! | stage of a request | means |
 //! |---|---|
