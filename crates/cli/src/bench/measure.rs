@@ -17,6 +17,12 @@ impl Runs {
         if quick { Self { runs: 21, plays: 101 } } else { Self { runs: 201, plays: 1001 } }
     }
 
+    /// Whether fewer runs were asked for.
+    #[cfg(feature = "rdma")]
+    pub(super) const fn is_quick(&self) -> bool {
+        self.runs < 201
+    }
+
     /// The median time of one cycle of each contender, who take turns; `.0` is how many cycles make a run.
     pub(super) fn take_turns<const N: usize>(
         &self,
