@@ -7,6 +7,7 @@ mod bench;
 mod break_lock;
 mod doctor;
 mod ls;
+#[cfg(feature = "manuals")]
 mod manuals;
 mod run;
 mod serve;
@@ -35,6 +36,7 @@ enum Command {
     Run(run::Args),
     #[command(name = "__exec", hide = true)]
     Exec(run::child::Args),
+    #[cfg(feature = "manuals")]
     #[command(name = "__manuals", hide = true)]
     Manuals(manuals::Args),
     Ls(ls::Args),
@@ -119,6 +121,7 @@ fn main() -> ExitCode {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let result = match &command {
         Command::Run(_) | Command::Exec(_) => unreachable!("done above"),
+        #[cfg(feature = "manuals")]
         Command::Manuals(args) => manuals::run(args),
         Command::Ls(args) => ls::run(args, &mut out),
         Command::Break(args) => break_lock::run(args, &mut out),

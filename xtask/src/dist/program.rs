@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 const TARGET: &str = "x86_64-unknown-linux-musl";
 /// `systemd-analyze security` says from 0 to 10, or here to 100, how much a unit is exposed.
 const EXPOSED_AT_MOST: &str = "--threshold=30";
-/// The release that the package is tried on, and where its packages are.
-const DEBIAN: (&str, &str) = ("bookworm", "http://deb.debian.org/debian");
+/// The release of Debian that the package is tried on.
+const DEBIAN: &str = "bookworm";
 
 /// Builds the program with everything in it.
 ///
@@ -19,7 +19,16 @@ const DEBIAN: (&str, &str) = ("bookworm", "http://deb.debian.org/debian");
 /// In a line.
 pub(super) fn build(root: &Path, dist: &Path, may: bool) -> Result<(), String> {
     Need::Musl.get(root, may)?;
-    let args = ["build", "--release", "--target", TARGET, "--package", COMMAND_PROGRAM.package];
+    let args = [
+        "build",
+        "--release",
+        "--target",
+        TARGET,
+        "--package",
+        COMMAND_PROGRAM.package,
+        "--features",
+        "manuals",
+    ];
     let status = steps::command(root, &args).status().map_err(|error| error.to_string())?;
     if !status.success() {
         return Err(format!("{} does not compile for {TARGET}", COMMAND_PROGRAM.name));
@@ -100,14 +109,13 @@ fn debian(cache: &Path, dist: &Path) -> Result<PathBuf, String> {
     if !crate::setup::is_root() {
         return Err("only root can make a root for Debian".to_owned());
     }
-    let (release, mirror) = DEBIAN;
-    let (kept, copy) = (cache.join(format!("debian-{release}")), dist.join("debian"));
+    let (kept, copy) = (cache.join(format!("debian-{DEBIAN}")), dist.join("debian"));
     if !kept.join("etc/debian_version").exists() {
         let _ = fs::remove_dir_all(&kept);
         let mut debootstrap = Command::new("debootstrap");
         let making = cache.join("debian-making");
         let _ = fs::remove_dir_all(&making);
-        done(debootstrap.arg("--variant=minbase").arg(release).arg(&making).arg(mirror))
+        done(debootstrap.arg("--variant=minbase").arg(DEBIAN).arg(&making))
             .map_err(|why| format!("debootstrap cannot make a Debian here: {why}"))?;
         fs::rename(making, &kept).map_err(|error| error.to_string())?;
     }
