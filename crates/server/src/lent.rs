@@ -63,12 +63,12 @@ struct LentState {
 enum ClientSlot {
     Free,
     In(Arc<Guest>),
-    Dead(Left),
+    Dead(Remains),
 }
 
-/// What somebody left who is dead.
+/// What a dead client may still stand in.
 #[derive(Clone, Debug)]
-struct Left {
+struct Remains {
     /// The locks that it may stand in the queues of, and their generations then.
     keyed: Vec<(u64, u64)>,
     /// Whether there may be something of it in trees.
@@ -196,7 +196,7 @@ impl Lent {
         self.list(number, false);
         let keyed = records.iter().filter(|record| record.kind == Kind::Keyed);
         let keyed = keyed.map(|record| (record.claim.lock, self.word(record.claim.lock).generation()));
-        let left = Left { keyed: keyed.collect(), on_trees: self.forest.is_some() };
+        let left = Remains { keyed: keyed.collect(), on_trees: self.forest.is_some() };
         state.slots[number as usize] = ClientSlot::Dead(left);
         drop(state);
         if let Some(reaper) = self.reaper.get() {
