@@ -53,3 +53,8 @@ async def leave(lock):
 async def unlock(guard):
     """Unlocks, without blocking the event loop."""
     await finish(guard._start_unlock())
+
+
+async def upgrade(guard, timeout):
+    """Makes a shared lock exclusive, without blocking the event loop."""
+    await finish(guard._start_upgrade(timeout))

@@ -1,26 +1,27 @@
 //! A held lock.
 
 use crate::error::{Failure, seconds};
-use crate::wait::{Outcome, Pending, block};
+use crate::wait::{Outcome, Pending, Waiting, block};
 use lockwright::{AnyGuard, GuardState};
 use pyo3::prelude::*;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A held lock. Leaving its `with` block unlocks it, and so does forgetting it.
 ///
 /// It is not tied to a thread, to the lock it came from, or to its client.
 #[pyclass(frozen, weakref, module = "lockwright")]
 pub(crate) struct Guard {
-    guard: Mutex<Option<AnyGuard>>,
+    /// Shared with an upgrade that is under way, which has the guard and puts it back.
+    guard: Arc<Mutex<Option<AnyGuard>>>,
 }
 
 impl Guard {
     pub(crate) fn new(guard: AnyGuard) -> Self {
-        Self { guard: Mutex::new(Some(guard)) }
+        Self { guard: Arc::new(Mutex::new(Some(guard))) }
     }
 
     fn inner(&self) -> MutexGuard<'_, Option<AnyGuard>> {
-        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+        open(&self.guard)
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -43,6 +44,22 @@ impl Guard {
         unlocked.map_err(|error| Failure::from(error).raise(py))
     }
 
+    /// An upgrade, which has the guard until it is done. Given up, it unlocks.
+    fn upgrading(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Waiting> {
+        let timeout = timeout.map(seconds).transpose()?;
+        let (mut guard, place) = (self.take(py)?, Arc::clone(&self.guard));
+        Ok(Box::pin(async move {
+            let upgrade = match timeout {
+                None => guard.upgrade(),
+                Some(patience) if patience.is_zero() => guard.try_upgrade(),
+                Some(patience) => guard.upgrade_timeout(patience),
+            };
+            let upgraded = upgrade.await;
+            *open(&place) = Some(guard);
+            Ok(upgraded.map(|()| Outcome::Nothing)?)
+        }))
+    }
+
     /// Changes what is held. The guard is in nobody else's hands meanwhile, and comes back whatever happens.
     fn change<T: Send>(
         &self,
@@ -57,6 +74,10 @@ impl Guard {
         *self.inner() = Some(guard);
         changed.map_err(|error| Failure::from(error).raise(py))
     }
+}
+
+fn open(guard: &Mutex<Option<AnyGuard>>) -> MutexGuard<'_, Option<AnyGuard>> {
+    guard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn not_held() -> Failure {
@@ -139,24 +160,18 @@ impl Guard {
     /// Interrupted (Ctrl-C), it unlocks.
     #[pyo3(signature = (timeout=None))]
     fn upgrade(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let timeout = timeout.map(seconds).transpose()?;
-        let mut guard = self.take(py)?;
-        let (back, returned) = std::sync::mpsc::channel();
-        let upgraded = block(
-            py,
-            Box::pin(async move {
-                let upgrade = match timeout {
-                    None => guard.upgrade(),
-                    Some(patience) if patience.is_zero() => guard.try_upgrade(),
-                    Some(patience) => guard.upgrade_timeout(patience),
-                };
-                let upgraded = upgrade.await;
-                let _ = back.send(guard);
-                Ok(upgraded.map(|()| Outcome::Nothing)?)
-            }),
-        );
-        *self.inner() = returned.try_recv().ok();
-        upgraded.map(|_| ())
+        block(py, self.upgrading(py, timeout)?).map(|_| ())
+    }
+
+    /// As upgrade, without blocking the event loop. Cancelled, it unlocks.
+    #[pyo3(signature = (timeout=None))]
+    fn upgrade_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("lockwright._aio")?.call_method1("upgrade", (slf, timeout))
+    }
+
+    #[pyo3(signature = (timeout))]
+    fn _start_upgrade(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
+        Pending::new(self.upgrading(py, timeout)?)
     }
 
     /// Makes an exclusive lock shared without releasing it in between.

@@ -163,3 +163,33 @@ def test_one_lock_is_shared_by_tasks_and_threads(client):
         assert await thread
 
     asyncio.run(main())
+
+
+def test_an_upgrade_that_waits_lets_the_loop_run_and_unlocks_when_it_is_cancelled():
+    client = lockwright.Client("mem:")  # shared memory has no upgrades
+    lock = client.rwlock("x")
+
+    async def main():
+        one, two = await lock.read(), await lock.read()
+        waiting = asyncio.ensure_future(one.upgrade_async())
+        await asyncio.sleep(0)
+        assert one.state == "unlocked"  # the upgrade has it
+        await two.unlock_async()
+        await waiting
+        assert one.state == "held" and not one.shared
+        one.downgrade()
+
+        two = await lock.read()
+        with pytest.raises(LockTimeout):
+            await one.upgrade_async(timeout=0.01)
+        assert one.state == "held" and one.shared
+        waiting = asyncio.ensure_future(one.upgrade_async())
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await two.unlock_async()
+        async with lock.write(timeout=10):
+            assert one.state == "unlocked"
+
+    asyncio.run(main())

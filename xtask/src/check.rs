@@ -25,7 +25,7 @@ pub(crate) fn report(root: &Path) -> ExitCode {
 /// # Errors
 /// In one line.
 pub(crate) fn build(root: &Path) -> Result<PathBuf, String> {
-    crate::steps::program(root, &EXPLORER)
+    crate::steps::program(root, &EXPLORER, &[])
 }
 
 /// Explores everything and judges the report.

@@ -5,29 +5,42 @@ use crate::names::CLUSTER;
 use crate::setup;
 use crate::soft_roce::packages;
 use crate::steps::{self, Ended};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// Says that tests on real etcds are to run.
+pub(crate) const WANTED: &str = "LOCKWRIGHT_ETCD";
 const PACKAGES: [&str; 2] = ["etcd-server", "etcd-client"];
 
 /// How the step ended, `run` by the caller.
 pub(crate) fn ended(root: &Path, run: impl FnOnce(&mut Command) -> Ended) -> Ended {
-    let folder = match folder(root) {
-        Ok(folder) => folder,
+    let path = match path(root) {
+        Ok(path) => path,
         Err(why) => {
             println!("skipped: there is no etcd, and {why}");
             return Ended::Skipped;
         }
     };
     let args = ["test", "--package", CLUSTER, "--features", "etcd", "--test", "etcd"];
-    let mut test = steps::command(root, &args);
-    if let Some(folder) = folder {
-        let mut path = folder.into_os_string();
-        path.push(":");
-        path.push(std::env::var_os("PATH").unwrap_or_default());
-        test.env("PATH", path);
-    }
-    run(&mut test)
+    run(steps::command(root, &args).env("PATH", path).env(WANTED, "1"))
+}
+
+/// Where programs are looked for, with etcd's among them.
+///
+/// # Errors
+/// Why there is no etcd.
+pub(crate) fn path(root: &Path) -> Result<OsString, String> {
+    let usual = std::env::var_os("PATH").unwrap_or_default();
+    Ok(match folder(root)? {
+        None => usual,
+        Some(folder) => {
+            let mut path = folder.into_os_string();
+            path.push(":");
+            path.push(usual);
+            path
+        }
+    })
 }
 
 /// Where the programs are; `None`: where programs are looked for anyway.

@@ -12,6 +12,10 @@ pub(crate) struct Program {
 /// What explores the protocols: `check --all --json`.
 pub(crate) const EXPLORER: Program = Program { package: "lockwright-lab", name: "lockwright-lab" };
 
+/// What the program can have beside what users get by default, and the test command covers.
+pub(crate) const WITH_ALL: &str = "lockwright-cli/fiss,lockwright-cli/compare";
+/// The same features, for a build of the program alone: what the tests have built is not built again.
+pub(crate) const TESTED: &[&str] = &["fiss", "compare"];
 /// The package that is linted once more without its default features.
 pub(crate) const SLIM: &str = "lockwright-fabric";
 
@@ -33,6 +37,9 @@ pub(crate) const SIMULATOR: &str = "lockwright-sim";
 
 /// The package and the test that run under Miri.
 pub(crate) const MIRI: (&str, &str) = ("lockwright-locks", "qplock_threads");
+
+/// The package with the decider in the kernel.
+pub(crate) const XDP: &str = "lockwright-server";
 
 /// The package whose test `etcd` runs on three real ones.
 pub(crate) const CLUSTER: &str = "lockwright-cluster";

@@ -38,6 +38,12 @@ pub(crate) enum Need {
     Musl,
     /// Makes the Debian package.
     CargoDeb,
+    /// Have locks, too.
+    Peers,
+    /// Lock files, and notice if that does not work.
+    Lockers,
+    /// Makes network namespaces.
+    Ip,
 }
 
 impl Need {
@@ -59,6 +65,9 @@ impl Need {
             Self::Python => "Python with venv",
             Self::Musl => "musl",
             Self::CargoDeb => "cargo-deb",
+            Self::Peers => "Redis, etcd, PostgreSQL, ZooKeeper",
+            Self::Lockers => "ping_pong, stress-ng, sqlite3, Python's own tests",
+            Self::Ip => "ip",
         }
     }
 
@@ -79,6 +88,9 @@ impl Need {
             Self::Python => "apt-get install python3-venv",
             Self::Musl => "rustup target add x86_64-unknown-linux-musl && apt-get install musl-tools",
             Self::CargoDeb => "cargo install --locked cargo-deb",
+            Self::Peers => "apt-get install redis-server etcd-server postgresql zookeeper",
+            Self::Lockers => "apt-get install ctdb stress-ng sqlite3 python3 libpython3.11-testsuite",
+            Self::Ip => "apt-get install iproute2",
         }
     }
 
@@ -92,7 +104,7 @@ impl Need {
             Self::Compiler => succeeds(Command::new("cc").arg("--version")),
             Self::Chromium => {
                 ["chromium", "chromedriver"].iter().all(|it| succeeds(Command::new(it).arg("--version")))
-                    && succeeds(Command::new("ip").arg("-V"))
+                    && Self::Ip.is_there(root)
             }
             Self::Cbindgen => succeeds(Command::new(tools(root).join("bin/cbindgen")).arg("--version")),
             Self::Gcc => succeeds(Command::new("g++").arg("--version")),
@@ -108,6 +120,20 @@ impl Need {
                     && succeeds(Command::new("musl-gcc").arg("--version"))
             }
             Self::CargoDeb => succeeds(&mut crate::steps::command(root, &["deb", "--version"])),
+            Self::Lockers => {
+                let tests = ["-c", "import test.test_fcntl, test.test_mailbox"];
+                ["/usr/bin/ping_pong", "/usr/bin/stress-ng", "/usr/bin/sqlite3"]
+                    .iter()
+                    .all(|it| Path::new(it).exists())
+                    && succeeds(Command::new("/usr/bin/python3").args(tests))
+            }
+            Self::Ip => succeeds(Command::new("ip").arg("-V")),
+            Self::Peers => {
+                ["redis-server", "etcd"].iter().all(|it| succeeds(Command::new(it).arg("--version")))
+                    && ["/usr/lib/postgresql", "/usr/share/java/zookeeper.jar"]
+                        .iter()
+                        .all(|it| Path::new(it).exists())
+            }
         }
     }
 
@@ -164,6 +190,9 @@ impl Need {
                 apt(&["musl-tools"])
             }
             Self::CargoDeb => install_tool(root, &["cargo-deb@3.8.0"]),
+            Self::Peers => apt(&["redis-server", "etcd-server", "postgresql", "zookeeper"]),
+            Self::Lockers => apt(&["ctdb", "stress-ng", "sqlite3", "python3", "libpython3.11-testsuite"]),
+            Self::Ip => apt(&["iproute2"]),
         }
     }
 }
@@ -173,7 +202,8 @@ const MUSL: &str = "x86_64-unknown-linux-musl";
 
 fn apt(packages: &[&str]) -> Result<(), String> {
     let mut apt = Command::new("apt-get");
-    apt.env("DEBIAN_FRONTEND", "noninteractive").arg("--quiet=2");
+    // At this run level no service is started by being installed.
+    apt.env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1").arg("--quiet=2");
     done(Command::new("apt-get").args(["--quiet=2", "update"]))?;
     done(apt.args(["--yes", "--no-install-recommends", "install"]).args(packages))
 }

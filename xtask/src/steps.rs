@@ -4,10 +4,10 @@
 //! may not or cannot be installed is skipped loudly, with the reason, and counted as skipped. The virtual machine emulates
 //! one processor: it runs beside the steps that keep another one busy, and what it says is shown when it has ended.
 
-use crate::names::{MIRI, Program, SLIM};
+use crate::names::{COMMAND_PROGRAM, MIRI, Program, SLIM, WITH_ALL};
 use crate::setup::{self, Need};
 use crate::soft_roce::with_rdma;
-use crate::{check, etcd, page, tidy};
+use crate::{check, cluster, etcd, page, peers, posix, tidy, xdp};
 use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -24,9 +24,9 @@ pub(crate) enum Ended {
 
 /// Runs every step and prints `N passed, N failed, N skipped` as the last line. What is missing is installed if it `may`.
 pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
-    let all = ["--workspace", "--all-targets"];
     // The targets that Cargo tests by itself: naming them would add the lab's library, which opts out.
-    let tests = ["--workspace"];
+    let tests = ["--workspace", "--features", WITH_ALL];
+    let all = [&tests[..], &["--all-targets"]].concat();
     let files = Scratch::new();
     let mut ended = vec![
         step("tidy", || if tidy::report(root) == ExitCode::SUCCESS { Ended::Passed } else { Ended::Failed }),
@@ -38,6 +38,9 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
         step("lints of the fabric without backends", || {
             let alone = ["clippy", "--package", SLIM, "--lib", "--no-default-features"];
             run(&mut command(root, &[&alone[..], &["--", "-D", "warnings"]].concat()))
+        }),
+        step("lints of the program that users get", || {
+            run(&mut command(root, &["clippy", "--package", COMMAND_PROGRAM.package, "--", "-D", "warnings"]))
         }),
         step("lints with rdma", || {
             run(command(root, &["clippy"]).args(with_rdma()).args(["--all-targets", "--", "-D", "warnings"]))
@@ -74,9 +77,15 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
             }
         }),
         step("miri", || miri(root, may)),
-        step("doc tests", || run(in_memory(&mut command(root, &["test", "--workspace", "--doc"]), &files))),
+        step("doc tests", || {
+            run(in_memory(
+                &mut command(root, &["test", "--workspace", "--features", WITH_ALL, "--doc"]),
+                &files,
+            ))
+        }),
         step("documentation", || {
-            let mut doc = command(root, &["doc", "--workspace", "--no-deps", "--document-private-items"]);
+            let all = ["doc", "--workspace", "--features", WITH_ALL, "--no-deps", "--document-private-items"];
+            let mut doc = command(root, &all);
             run(doc.env("RUSTDOCFLAGS", "-D warnings"))
         }),
         step("page", || match Need::Chromium.get(root, may) {
@@ -87,7 +96,11 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
                 Ended::Skipped
             }
         }),
+        step("posix", || posix::ended(root, may)),
+        step("peers", || peers::ended(root)),
         step("etcd", || etcd::ended(root, |test| run(in_memory(test, &files)))),
+        step("cluster", || cluster::ended(root, may)),
+        step("xdp", || xdp::ended(root)),
         step("dependencies", || deny(root, may, &["bans", "licenses", "sources"])),
         step("advisories", || deny(root, may, &["advisories"])),
         step("soft-roce", || machine.map_or(Ended::Failed, Beside::ended)),
@@ -232,7 +245,7 @@ fn deny(root: &Path, may: bool, checks: &[&str]) -> Ended {
     if output.status.success() { Ended::Passed } else { Ended::Failed }
 }
 
-fn run(command: &mut Command) -> Ended {
+pub(crate) fn run(command: &mut Command) -> Ended {
     match command.status() {
         Ok(status) if status.success() => Ended::Passed,
         Ok(_) => Ended::Failed,
@@ -266,9 +279,22 @@ pub(crate) fn command(root: &Path, args: &[&str]) -> Command {
 ///
 /// # Errors
 /// In one line.
-pub(crate) fn program(root: &Path, program: &Program) -> Result<PathBuf, String> {
+pub(crate) fn program(root: &Path, program: &Program, features: &[&str]) -> Result<PathBuf, String> {
+    build(root, program, &["--features", &features.join(",")])
+}
+
+/// As [`program`], optimised.
+///
+/// # Errors
+/// In one line.
+pub(crate) fn optimised(root: &Path, program: &Program, features: &[&str]) -> Result<PathBuf, String> {
+    build(root, program, &["--release", "--features", &features.join(",")])
+}
+
+fn build(root: &Path, program: &Program, how: &[&str]) -> Result<PathBuf, String> {
     let mut cargo = command(root, &["build", "--message-format", "json-render-diagnostics"]);
-    let output = cargo.args(["--package", program.package, "--bin", program.name]).stderr(Stdio::inherit());
+    let output =
+        cargo.args(how).args(["--package", program.package, "--bin", program.name]).stderr(Stdio::inherit());
     let output = output.output().map_err(|error| format!("cannot start cargo: {error}"))?;
     let said = String::from_utf8_lossy(&output.stdout);
     let path = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find_map(|message| {

@@ -1,7 +1,11 @@
 //! `lockwright doctor`: what this machine can do, and what stands in the way.
 //!
-//! It only looks: at files under /proc and /sys, at the CPU, and at one small space of its own that it removes again.
+//! It only looks: at files under /proc and /sys, at the CPU, and at one small space of its own that it removes again; with
+//! `--cluster` at several servers and their etcd, where it takes one lock in a space of its own.
 
+mod cluster;
+
+use crate::TrustArgs;
 use anyhow::Result;
 use lockwright::Client;
 use lockwright_term::{Outcome, grid};
@@ -15,8 +19,16 @@ use std::path::Path;
 #[command(after_help = "\
 Examples:
   lockwright doctor            a table; exit code 1 if `lockwright run` cannot work here
-  lockwright doctor --json     one JSON object per line")]
+  lockwright doctor --json     one JSON object per line
+  lockwright doctor --cluster etcd://10.0.0.1,10.0.0.2,10.0.0.3/prod   etcd, servers, ports, shards, and a lock there
+
+Exit codes: 0, all is well; 1, something is BAD.")]
 pub(crate) struct Args {
+    /// Look at this cluster instead: etcd://HOST,HOST/CLUSTER, or tcp://HOST of one of its servers
+    #[arg(long, value_name = "ADDRESS")]
+    cluster: Option<String>,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// One JSON object per line
     #[arg(long)]
     json: bool,
@@ -40,7 +52,7 @@ struct Finding {
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
-    let findings = [atomics(), shared_memory(), pidfds(), space(), rdma(), xdp()];
+    let findings = find(args)?;
     if args.json {
         for finding in &findings {
             let said =
@@ -54,6 +66,15 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         grid(out, &findings.iter().map(row).collect::<Vec<_>>())?;
     }
     Ok(Outcome::clean_if(findings.iter().all(|finding| finding.health != Health::Bad)))
+}
+
+fn find(args: &Args) -> Result<Vec<Finding>> {
+    if let Some(address) = &args.cluster {
+        return Ok(cluster::look(address, &args.trust.options()?));
+    }
+    // What is given for a cluster alone is looked at all the same.
+    let _ = args.trust.options()?;
+    Ok(vec![atomics(), shared_memory(), pidfds(), space(), rdma(), xdp()])
 }
 
 const fn word(health: Health) -> &'static str {

@@ -5,6 +5,7 @@
 
 mod bench;
 mod break_lock;
+mod cluster;
 mod doctor;
 mod ls;
 #[cfg(feature = "manuals")]
@@ -12,6 +13,8 @@ mod manuals;
 mod run;
 mod serve;
 mod spaces;
+#[cfg(feature = "fiss")]
+mod switch;
 mod top;
 
 use anyhow::Context;
@@ -43,6 +46,16 @@ enum Command {
     Break(break_lock::Args),
     Top(top::Args),
     Serve(serve::Args),
+    #[cfg(feature = "fiss")]
+    Switch(switch::Args),
+    /// Run a decider (builds with the feature `fiss`)
+    #[cfg(not(feature = "fiss"))]
+    #[command(disable_help_flag = true)]
+    Switch {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+    Cluster(cluster::Args),
     Spaces(spaces::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
@@ -51,7 +64,8 @@ enum Command {
 /// Which space a command looks into.
 #[derive(Debug, clap::Args)]
 struct SpaceArg {
-    /// Lock space: `shm:`, `shm:NAME`, `shm:/PATH`, `tcp://HOST:PORT/NAME` or `rdma://HOST:PORT/NAME`
+    /// Lock space: `shm:`, `shm:NAME`, `shm:/PATH`, `tcp://HOST:PORT/NAME`, `rdma://HOST:PORT/NAME`, `fiss://HOST:PORT/NAME`
+    /// or `cluster://ETCD,ETCD/CLUSTER/NAME`
     #[arg(long, value_name = "SPACE", default_value = "shm:", env = "LOCKWRIGHT_SPACE")]
     space: String,
     #[command(flatten)]
@@ -59,7 +73,7 @@ struct SpaceArg {
 }
 
 /// What a server may want to know of its clients, and they of it.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 struct TrustArgs {
     /// File with the secret that the server wants
     #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_SECRET_FILE")]
@@ -67,6 +81,14 @@ struct TrustArgs {
     /// Certificates (PEM) by which the server is known; the connection is encrypted
     #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_TLS_CA")]
     tls_ca: Option<PathBuf>,
+    /// File with the user and the password, as USER:PASSWORD, that etcd wants before it says where cluster:// spaces are
+    #[cfg(feature = "cluster")]
+    #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_ETCD_USER_FILE")]
+    etcd_user_file: Option<PathBuf>,
+    /// Certificates (PEM) by which etcd is known; the connection to it is encrypted
+    #[cfg(feature = "cluster")]
+    #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_ETCD_CA")]
+    etcd_ca: Option<PathBuf>,
     /// Device for rdma:// spaces, as NAME, NAME:PORT or NAME:PORT:GID [default: the first that will do]
     #[cfg(feature = "rdma")]
     #[arg(long, value_name = "DEVICE", env = "LOCKWRIGHT_RDMA_DEVICE")]
@@ -84,12 +106,30 @@ impl TrustArgs {
         if let Some(path) = &self.tls_ca {
             options = options.tls(read(path)?);
         }
+        #[cfg(feature = "cluster")]
+        if let Some(path) = &self.etcd_user_file {
+            let (name, password) = etcd_user(path)?;
+            options = options.etcd_user(name, password);
+        }
+        #[cfg(feature = "cluster")]
+        if let Some(path) = &self.etcd_ca {
+            options = options.etcd_tls(read(path)?);
+        }
         #[cfg(feature = "rdma")]
         if let Some(device) = &self.rdma_device {
             options = options.rdma_device(device.clone());
         }
         Ok(options)
     }
+}
+
+/// The user and the password in a file.
+#[cfg(feature = "cluster")]
+fn etcd_user(path: &PathBuf) -> anyhow::Result<(String, String)> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let user = text.trim_end_matches(['\r', '\n']).split_once(':');
+    let (name, password) = user.with_context(|| format!("{} is not USER:PASSWORD", path.display()))?;
+    Ok((name.to_owned(), password.to_owned()))
 }
 
 impl SpaceArg {
@@ -127,6 +167,11 @@ fn main() -> ExitCode {
         Command::Break(args) => break_lock::run(args, &mut out),
         Command::Top(args) => top::run(args, &mut out),
         Command::Serve(args) => serve::run(args, &mut out),
+        #[cfg(feature = "fiss")]
+        Command::Switch(args) => switch::run(args, &mut out),
+        #[cfg(not(feature = "fiss"))]
+        Command::Switch { .. } => Err(lockwright::OpenError::NO_FISS.into()),
+        Command::Cluster(args) => cluster::run(args, &mut out),
         Command::Spaces(args) => spaces::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Bench(args) => bench::run(args, &mut out),

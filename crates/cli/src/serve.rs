@@ -1,14 +1,18 @@
 //! `lockwright serve`: lock spaces for other machines, until it is told to stop.
 
+mod cluster;
+
 use anyhow::{Context, Result, anyhow};
+use listenfd::ListenFd;
 use lockwright_fabric::backend::signals::is_ignored;
 use lockwright_server::{DEFAULT_LISTEN, Server, ServerOptions};
 use lockwright_term::Outcome;
 use lockwright_term::say;
 use nix::sys::signal::{SigSet, Signal};
+use nix::sys::socket::{getsockopt, sockopt::AcceptConn};
 use serde_json::json;
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -32,6 +36,10 @@ Examples:
   lockwright serve --rdma 10.0.0.7:5626 --secret-file secret over RDMA too (builds with the feature `rdma`)
   lockwright serve --rdma --lend stock                      also memory whose locks clients take by verbs of their own:
   lockwright run --space rdma://127.0.0.1/lent:stock job -- cmd
+  lockwright serve --rdma --lend stock --local              which processes of this machine take by CPU instructions:
+  lockwright run --space shm:lent:stock job -- cmd          contends with the one above
+  lockwright serve --cluster etcd://10.0.0.1,10.0.0.2,10.0.0.3/prod   one of several servers (feature `cluster`):
+  lockwright run --space cluster://10.0.0.1,10.0.0.2,10.0.0.3/prod/stock job -- cmd
 
 It refuses to listen where other machines can reach it without --secret-file or --tls-cert/--tls-key. On loopback,
 every user of this machine can use it; but with --export or --lend only those who know its secret: that of
@@ -44,7 +52,7 @@ $XDG_STATE_HOME or ~/.local/state.
 Exit codes: 0, it was told to stop (SIGTERM, SIGINT; the second one does not wait for an orderly end); 2, it could not
 be started.")]
 pub(crate) struct Args {
-    /// Where to listen
+    /// Where to listen, unless a service manager passes a listening socket on
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_LISTEN, value_parser = address)]
     listen: SocketAddr,
     /// File with a secret that clients must know, of 16 bytes or more
@@ -87,14 +95,21 @@ pub(crate) struct Args {
     /// Lend memory for a space, lent:NAME, whose locks clients take by the verbs of their NICs; may be given several times.
     /// NAME,tree: ranges on trees, in one round trip, as whole units; with unit=N (numbers of a unit, 4096), units=N (of a
     /// range lock, 4096) and names=N (256)
-    #[arg(long, value_name = "NAME[,tree...]", value_parser = lent_space, requires = "rdma")]
-    lend: Vec<LentSpace>,
+    #[arg(long, value_name = "NAME[,tree...]", value_parser = one_sided_space, requires = "rdma")]
+    lend: Vec<OneSidedSpace>,
+    /// Lend to processes of this machine, too: they say shm:lent:NAME and take the same locks by CPU instructions. Names only,
+    /// no ranges; while one side waits, the other may have BUDGET grants in a row [default: 8]
+    #[arg(long, value_name = "BUDGET", num_args = 0..=1, default_missing_value = "8", requires = "lend",
+        value_parser = clap::value_parser!(u16).range(1..))]
+    local: Option<u16>,
     /// Threads that read connections [default: one for every two cores, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
     /// Let no lock stay with the client that used it last, in this space or, without a name, in all; may be given several times
     #[arg(long, value_name = "SPACE", num_args = 0..=1, default_missing_value = "")]
     retain_off: Vec<String>,
+    #[command(flatten)]
+    cluster: cluster::ClusterArgs,
     /// What to log on standard error: error, warn, info, debug or trace, or that of a crate, as lockwright_server=debug
     #[arg(long, value_name = "LEVEL", env = "RUST_LOG", default_value = "warn")]
     log: Targets,
@@ -103,17 +118,19 @@ pub(crate) struct Args {
     json: bool,
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let found =
         text.to_socket_addrs().map_err(|error| format!("not an address such as 127.0.0.1:5625: {error}"))?;
     found.into_iter().next().ok_or_else(|| "the name has no address".to_owned())
 }
 
-/// A space to lend.
+/// A one-sided space to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct LentSpace {
+struct OneSidedSpace {
     name: String,
     tree: Option<Tree>,
+    /// If processes of this host are in it, too: the budget.
+    local: Option<u16>,
 }
 
 /// The trees of its ranges.
@@ -124,32 +141,38 @@ struct Tree {
     names: u64,
 }
 
-impl LentSpace {
+impl OneSidedSpace {
     /// What its locks are, in words.
     fn protocols(&self) -> String {
-        match self.tree {
-            None => "names by ShiftLock, ranges exact".to_owned(),
-            Some(Tree { unit, units, .. }) => {
+        match (self.tree, self.local) {
+            (_, Some(budget)) => format!("names by the asymmetric lock, budget {budget}; no ranges"),
+            (None, None) => "names by ShiftLock, ranges exact".to_owned(),
+            (Some(Tree { unit, units, .. }), None) => {
                 format!("names by ShiftLock, ranges by Citron: {units} units of {unit}")
             }
         }
     }
 
     fn add_to(&self, options: ServerOptions) -> Result<ServerOptions, String> {
-        match self.tree {
-            None => Ok(options.lend(&self.name)),
-            Some(Tree { unit, units, names }) => options.lend_tree(&self.name, unit, units, names),
+        match (self.tree, self.local) {
+            (Some(_), Some(_)) => Err(format!(
+                "lent:{} is on trees, and a space of this host's processes (--local) has no ranges",
+                self.name
+            )),
+            (None, Some(budget)) => options.lend_local(&self.name, budget),
+            (None, None) => Ok(options.lend(&self.name)),
+            (Some(Tree { unit, units, names }), None) => options.lend_tree(&self.name, unit, units, names),
         }
     }
 }
 
 /// A name that can stand in an address, and how ranges are kept.
-fn lent_space(text: &str) -> Result<LentSpace, String> {
+fn one_sided_space(text: &str) -> Result<OneSidedSpace, String> {
     let mut parts = text.split(',');
     let name = parts.next().unwrap_or_default();
     let name = name.strip_prefix("lent:").unwrap_or(name);
     if name.is_empty() || name.len() > 200 || name.contains(['?', '/', ':', '\n']) {
-        return Err("a name of a lent space has no `?`, `/`, `:` or `,` in it".to_owned());
+        return Err("a name of a one-sided space has no `?`, `/`, `:` or `,` in it".to_owned());
     }
     let mut tree = None;
     for (index, part) in parts.enumerate() {
@@ -166,24 +189,17 @@ fn lent_space(text: &str) -> Result<LentSpace, String> {
             _ => return Err(format!("{part} is none of unit=N, units=N and names=N")),
         }
     }
-    let space = LentSpace { name: name.to_owned(), tree };
+    let space = OneSidedSpace { name: name.to_owned(), tree, local: None };
     space.add_to(ServerOptions::default()).map(|_| space.clone())
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     tracing_subscriber::registry().with(lines).with(args.log.clone()).init();
-    // Before any thread is started: they all inherit the mask, and the signals come to this one.
-    // A shell's background job inherits SIGINT ignored: the one of the terminal is not meant for it.
-    let mut signals = SigSet::from(Signal::SIGTERM);
-    if !is_ignored(Signal::SIGINT as i32)? {
-        signals.add(Signal::SIGINT);
-    }
-    signals.thread_block().context("cannot block signals")?;
-    let events = Events::open(signals)?;
+    let events = Events::open(stop_signals()?)?;
     // Files that are named can be pipes, file systems can hang: whatever starting waits for, a signal ends it.
-    let told = args.clone();
-    let start = move || -> Result<Server> { Ok(Server::start(options(&told)?)?) };
+    let (told, passed) = (args.clone(), passed_socket()?);
+    let start = move || -> Result<Server> { Ok(Server::start(options(&told, passed)?)?) };
     let server = match events.during("lockwright-start", start)? {
         Ok(server) => server?,
         Err(came) => {
@@ -200,20 +216,28 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
             "rdma": server.rdma().map(|(address, _)| address.to_string()),
             "rdma_device": server.rdma().map(|(_, device)| device),
             "lends": args.lend.iter().map(|space| format!("lent:{}", space.name)).collect::<Vec<_>>(),
+            "lends_locally": args.local.is_some(),
             "recovering": server.began_recovering(),
         });
         writeln!(out, "{said}")?;
     } else {
         writeln!(out, "listening on {address}; clients say --space tcp://{address}/NAME")?;
+        if let Some(space) = args.cluster.space() {
+            writeln!(out, "one of a cluster; clients say --space {space}")?;
+        }
         if let Some((rdma, device)) = server.rdma() {
             writeln!(out, "RDMA by {device}; clients say --space rdma://{rdma}/NAME")?;
         }
         for (space, (rdma, _)) in args.lend.iter().zip(server.rdma().into_iter().cycle()) {
+            let space = OneSidedSpace { local: args.local, ..space.clone() };
             let (name, protocols) = (&space.name, space.protocols());
             writeln!(
                 out,
                 "lends memory to clients that say --space rdma://{rdma}/lent:{name} ({protocols})"
             )?;
+            if space.local.is_some() {
+                writeln!(out, "and to processes of this machine that say --space shm:lent:{name}")?;
+            }
         }
         if let Some(metrics) = metrics {
             writeln!(out, "metrics on http://{metrics}/metrics")?;
@@ -236,27 +260,38 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     Ok(Outcome::Clean)
 }
 
+/// The signals that end a server, blocked from now on. Before any thread is started: they all inherit the mask, and the
+/// signals come to this one. A shell's background job inherits SIGINT ignored: the one of the terminal is not meant for it.
+pub(crate) fn stop_signals() -> Result<SigSet> {
+    let mut signals = SigSet::from(Signal::SIGTERM);
+    if !is_ignored(Signal::SIGINT as i32)? {
+        signals.add(Signal::SIGINT);
+    }
+    signals.thread_block().context("cannot block signals")?;
+    Ok(signals)
+}
+
 /// Signals that end the server, read by a thread of their own.
-struct Events {
+pub(crate) struct Events {
     signals: Receiver<Signal>,
 }
 
 impl Events {
     /// `signals` are blocked in all threads.
-    fn open(signals: SigSet) -> Result<Self> {
+    pub(crate) fn open(signals: SigSet) -> Result<Self> {
         let (tell, told) = mpsc::channel();
         let read = move || while signals.wait().is_ok_and(|came| tell.send(came).is_ok()) {};
         spawn("lockwright-signals", read)?;
         Ok(Self { signals: told })
     }
 
-    fn signal(&self) -> Result<Signal> {
+    pub(crate) fn signal(&self) -> Result<Signal> {
         self.signals.recv().context("cannot wait for signals")
     }
 
     /// Calls `act` on a thread of its own. The error is the signal that came before it was done; then it is left behind, and
     /// ends with the process.
-    fn during<T: Send + 'static>(
+    pub(crate) fn during<T: Send + 'static>(
         &self,
         name: &str,
         act: impl FnOnce() -> T + Send + 'static,
@@ -282,11 +317,33 @@ fn spawn(name: &str, act: impl FnOnce() + Send + 'static) -> Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(act).map(drop).context("cannot start a thread")
 }
 
-fn options(args: &Args) -> Result<ServerOptions> {
+/// The socket that a service manager listens on for this server, if there is one (sd_listen_fds(3)).
+fn passed_socket() -> Result<Option<TcpListener>> {
+    let mut passed = ListenFd::from_env();
+    let wrong = "what was passed on is not a socket that listens for TCP";
+    match passed.len() {
+        0 => Ok(None),
+        1 => {
+            let socket = passed.take_tcp_listener(0).context(wrong)?;
+            let listens = socket.as_ref().is_none_or(|socket| getsockopt(socket, AcceptConn) == Ok(true));
+            listens.then_some(socket).context(wrong)
+        }
+        n => Err(anyhow!(
+            "{n} sockets were passed on, and a server listens on one: give the unit one ListenStream="
+        )),
+    }
+}
+
+fn options(args: &Args, passed: Option<TcpListener>) -> Result<ServerOptions> {
     let read =
         |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let mut options =
         ServerOptions::default().listen(args.listen).grace(args.grace).heartbeat(args.heartbeat);
+    let mut port = args.listen.port();
+    if let Some(socket) = passed {
+        port = socket.local_addr().context("the socket that was passed on has no address")?.port();
+        options = options.listener(socket)?;
+    }
     if let Some(path) = &args.secret_file {
         options = options.secret(read(path)?)?;
     }
@@ -311,7 +368,9 @@ fn options(args: &Args) -> Result<ServerOptions> {
     if let Some(http) = args.http {
         options = options.http(http);
     }
-    if let Some(path) = state(args)? {
+    if args.cluster.is_asked_for() {
+        options = args.cluster.add_to(options)?;
+    } else if let Some(path) = state_file(args.state.as_ref(), "serve", port)? {
         options = options.state(path);
     }
     if let Some(path) = &args.record {
@@ -326,6 +385,7 @@ fn options(args: &Args) -> Result<ServerOptions> {
         options = options.export(space);
     }
     for space in &args.lend {
+        let space = OneSidedSpace { local: args.local, ..space.clone() };
         options = space.add_to(options).map_err(anyhow::Error::msg)?;
     }
     for space in &args.retain_off {
@@ -336,11 +396,11 @@ fn options(args: &Args) -> Result<ServerOptions> {
 }
 
 /// Where the state is kept. A server on any free port is a new one each time, and has none.
-fn state(args: &Args) -> Result<Option<PathBuf>> {
-    match &args.state {
+pub(crate) fn state_file(given: Option<&PathBuf>, program: &str, port: u16) -> Result<Option<PathBuf>> {
+    match given {
         Some(path) if path.as_os_str() == "none" => return Ok(None),
         Some(path) => return Ok(Some(path.clone())),
-        None if args.listen.port() == 0 => return Ok(None),
+        None if port == 0 => return Ok(None),
         None => {}
     }
     let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -350,5 +410,5 @@ fn state(args: &Args) -> Result<Option<PathBuf>> {
         .context(
             "there is no home directory to keep the server's state in: say --state FILE, or --state none",
         )?;
-    Ok(Some(folder.join(format!("serve-{}.state", args.listen.port()))))
+    Ok(Some(folder.join(format!("{program}-{port}.state"))))
 }

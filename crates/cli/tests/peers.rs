@@ -16,10 +16,17 @@ fn a_comparison_has_a_figure_for_every_contender_and_refuses_what_it_does_not_kn
     let lines: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     for peer in ["lockwright, tcp", "lockwright, tcp, retain=off", "lockwright, shm", "parking_lot"] {
-        for workload in ["own name, 1", "own name, 32", "hot name, 2", "hot name, 8"] {
+        for workload in ["own name, 1", "own name, 32", "hot name, 2", "hot name, 8", "bank, 8"] {
             let is_it = |line: &&serde_json::Value| line["peer"] == peer && line["workload"] == workload;
             let line = lines.iter().find(is_it).unwrap_or_else(|| panic!("{peer}, {workload}: {text}"));
             assert!(line["cycles_per_second"].as_f64().unwrap() > 0.0, "{line}");
         }
+    }
+    let freed = |peer: &str| {
+        let line = lines.iter().find(|line| line["peer"] == peer && line.get("fault").is_some());
+        line.and_then(|line| line["killed_free_after_s"].as_f64())
+    };
+    for peer in ["lockwright, tcp", "lockwright, tcp, retain=off", "lockwright, shm"] {
+        assert!(freed(peer).is_some(), "the lock of a killed holder is free again: {text}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Needs a device; see `cargo xtask soft-roce`. There the command is where `LOCKWRIGHT_BIN` says.
 
-mod lent;
+mod one_sided;
 
 use lockwright_fabric::backend::rdma::has_device;
 use std::io::{BufRead, BufReader};

@@ -90,6 +90,11 @@ impl Belief {
         self.until.is_some_and(|until| now < until)
     }
 
+    /// For how long a grant of this session counts from `now` on.
+    pub fn left(&self, now: Duration) -> Duration {
+        self.until.map_or(Duration::ZERO, |until| until.saturating_sub(now))
+    }
+
     /// As it looks when times are counted from `now`, in which what was over for `long` is over for good. The second is how long
     /// it has been over.
     #[must_use]

@@ -4,6 +4,7 @@
 //!
 //! | file | |
 //! |---|---|
+//! | `address` | where a cluster is |
 //! | `certainty` | how long a server is certain of its lease, and how long a client may believe that |
 //! | `keys` | what is in etcd: keys and their values |
 //! | `txn` | etcd's transactions, as values |
@@ -21,6 +22,7 @@
 //!
 //! What this crate must not do, outside of `etcd`: read a clock, open a socket, or know what a lock table looks like.
 
+pub mod address;
 pub mod certainty;
 #[cfg(feature = "etcd")]
 pub mod etcd;

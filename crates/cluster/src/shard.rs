@@ -41,6 +41,10 @@ pub struct Rules {
     pub believes_all: bool,
     /// A server that was handed a shard does not wait for what the last owner has promised.
     pub promise_forgotten: bool,
+    /// A new owner gives the tokens that the old one had reserved, though it hears claims as it should.
+    pub tokens_reused: bool,
+    /// A new owner refuses all claims.
+    pub claims_refused: bool,
 }
 
 /// A shard that is about to be taken, if the transaction succeeds.
@@ -121,6 +125,11 @@ impl Taker {
 }
 
 impl Taking {
+    /// Which shard.
+    pub const fn number(&self) -> u16 {
+        self.number
+    }
+
     /// The next block of tokens.
     fn reserving(&self, seen: &ShardState) -> Txn {
         let key = self.keys.tokens(self.number);
@@ -209,14 +218,34 @@ impl Shard {
         self.owner.epoch
     }
 
-    /// The first token that it gives.
+    /// All tokens that earlier owners have given are below this.
     pub const fn first_token(&self) -> u64 {
         self.first_token
+    }
+
+    /// The token of its first grant.
+    pub const fn next_token(&self) -> u64 {
+        if self.rules.tokens_reused { self.first_token.saturating_sub(self.block) } else { self.first_token }
+    }
+
+    /// No token of this or above is given.
+    pub const fn tokens_below(&self) -> u64 {
+        self.tokens_below
+    }
+
+    /// Whether the session, or one that goes on from it, is in the registry.
+    pub fn knows(&self, key: SessionKey) -> bool {
+        self.registry.iter().any(|entry| entry.session.was(key))
     }
 
     /// Whether claims are waited for, or those who did not claim are being evicted.
     pub const fn is_recovering(&self) -> bool {
         matches!(self.phase, Phase::Recovering { .. } | Phase::Evicting)
+    }
+
+    /// How many sessions are in the registry.
+    pub const fn sessions(&self) -> usize {
+        self.registry.len()
     }
 
     /// How many sessions are waited for.
@@ -249,6 +278,7 @@ impl Shard {
     pub fn accepts(&self, key: SessionKey, token: u64) -> bool {
         let is_known = || self.registry.iter().any(|entry| entry.session.was(key));
         matches!(self.phase, Phase::Recovering { .. })
+            && !self.rules.claims_refused
             && token < self.first_token
             && !self.broken.contains(&token)
             && (self.rules.dead_sessions_claim || is_known())

@@ -375,6 +375,33 @@ async fn strangers_who_say_nothing_are_shown_out() {
     assert_eq!(ep.unwrap().go(word(0).read()).await, Ok(0));
 }
 
+/// A connection from this address of the loopback.
+async fn connect_from(source: [u8; 4], server: SocketAddr) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind((source, 0).into()).unwrap();
+    socket.connect(server).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_crowd_from_one_address_closes_its_own_oldest_and_nobody_elses() {
+    let options = ServerOptions { max_unauthenticated: 8, max_unauthenticated_per_source: 3, ..quick() };
+    let (server, _) = serve(options).await;
+    let mut other = connect_from([127, 0, 0, 3], server.address()).await;
+    let mut crowd = Vec::new();
+    for _ in 0..20 {
+        crowd.push(connect_from([127, 0, 0, 2], server.address()).await);
+    }
+    for stream in &mut crowd[..17] {
+        assert_eq!(stream.read(&mut [0; 8]).await.unwrap_or(0), 0, "closed for a newer one");
+    }
+    // The first of all, and the newest of the crowd.
+    for stream in [&mut other, &mut crowd[19]] {
+        stream.write_all(&hello()).await.unwrap();
+        let answer = next_frame(stream, &mut Vec::new()).await;
+        assert!(matches!(answer, Frame::Welcome(_)), "{answer:?}");
+    }
+}
+
 fn refusal_of(bytes: &[u8]) -> Refusal {
     let Ok(Decoded::Frame(Frame::Refused { why, .. }, _)) = decode(bytes) else { panic!("{bytes:?}") };
     why

@@ -83,7 +83,7 @@ impl Claim {
     }
 
     /// Why it does not hold, in a few words.
-    fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         let (edge, side) =
             if self.ours < self.band.0 { (self.band.0, "below") } else { (self.band.1, "above") };
         let mut reason = if self.ours.is_nan() {

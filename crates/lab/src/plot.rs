@@ -244,8 +244,12 @@ fn line(svg: &mut String, from: (f64, f64), to: (f64, f64), look: &str) {
 }
 
 fn text(svg: &mut String, at: (f64, f64), look: &str, text: &str) {
-    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    put(svg, &format!("<text x=\"{:.1}\" y=\"{:.1}\" {look}>{text}</text>", at.0, at.1));
+    put(svg, &format!("<text x=\"{:.1}\" y=\"{:.1}\" {look}>{}</text>", at.0, at.1, escaped(text)));
+}
+
+/// Text as it stands in SVG and HTML, between tags and in quotes.
+pub(crate) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 fn put(svg: &mut String, element: &str) {

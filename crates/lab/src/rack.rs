@@ -195,7 +195,13 @@ fn once<P: Protocol>(run: &RackRun) -> Result<RackReport, Cause> {
         seed: run.seed,
         clients: run.clients,
         faults: run.faults.clone(),
-        checks: Checks { finish: true, quiet: false, tokens: P::INFO.offers.tokens, bypass: None },
+        checks: Checks {
+            finish: true,
+            quiet: false,
+            tokens: P::INFO.offers.tokens,
+            permits: false,
+            bypass: None,
+        },
         recovers: P::INFO.offers.recovery,
         ..Setup::default()
     };

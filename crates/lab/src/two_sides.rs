@@ -123,7 +123,13 @@ pub(crate) fn simulate_sides<P: Protocol>(
         seed: run.seed,
         clients: run.locals + run.remotes,
         nic,
-        checks: Checks { finish: true, quiet: true, tokens: P::INFO.offers.tokens, bypass: None },
+        checks: Checks {
+            finish: true,
+            quiet: true,
+            tokens: P::INFO.offers.tokens,
+            permits: false,
+            bypass: None,
+        },
         ..Setup::default()
     };
     let mut simulation = Simulation::<P>::new(space, params, setup, None);

@@ -254,7 +254,8 @@ fn a_simulated_mutant_is_caught_with_exit_1() {
 fn an_experiment_writes_its_files_and_its_exit_code_tells_of_misses() {
     let scratch = Scratch::new("lab-quick");
     let out = scratch.0.to_str().expect("the target folder has a plain name");
-    let output = lockwright(&["lab", "run", "citron-fig11", "--quick", "--out", out]);
+    let html = format!("{out}/report");
+    let output = lockwright(&["lab", "run", "citron-fig11", "--quick", "--out", out, "--html", &html]);
     let text = stdout(&output);
     let misses = text.lines().filter(|line| line.contains(" MISS: ")).count();
     assert_eq!(code(&output), i32::from(misses > 0), "{text}{}", stderr(&output));
@@ -274,6 +275,13 @@ fn an_experiment_writes_its_files_and_its_exit_code_tells_of_misses() {
         svg.starts_with("<svg") && svg.contains("computed"),
         "a picture says where its figures come from"
     );
+    let page = std::fs::read_to_string(scratch.0.join("report/index.html")).unwrap();
+    assert!(page.contains(&svg), "the picture is in the page");
+    assert_eq!(page.matches("<td>MISS: ").count(), misses);
+    assert_eq!(
+        page.matches("<td>ok").count() + misses,
+        text.lines().filter(|line| line.starts_with("claim ")).count()
+    );
 }
 
 #[test]
@@ -281,4 +289,7 @@ fn a_folder_that_cannot_be_written_is_known_at_once() {
     let output = lockwright(&["lab", "run", "shift-sec2-3", "--quick", "--out", "/dev/null/out"]);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).starts_with("error: cannot write /dev/null/out"), "{}", stderr(&output));
+    let output = lockwright(&["lab", "run", "shift-sec2-3", "--quick", "--html", "/dev/null/page"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).starts_with("error: cannot make /dev/null/page"), "{}", stderr(&output));
 }

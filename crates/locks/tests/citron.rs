@@ -322,3 +322,26 @@ fn grows_and_shrinks(params: &Params) {
     let again = block_on(one.acquire(range(0, 64).with(Patience::Try))).expect("free");
     block_on(one.release(again)).expect("ours");
 }
+
+#[test]
+fn a_reader_too_many_is_refused_and_leaves_nothing_behind() {
+    /// Of one unit.
+    const MOST_READERS: usize = 64;
+    let params = Params::default();
+    let fabric = fabric::<CitronRw>(&params);
+    let client = <CitronRw>::client(fabric.endpoint(PeerId::client(0)), &space(), &params);
+    let readers: Vec<_> =
+        (0..MOST_READERS).map(|_| block_on(client.acquire(shared(8, 9))).expect("there is room")).collect();
+    // Its first unit is in the leaf before, and free.
+    let refused = block_on(client.acquire(shared(7, 9)));
+    assert!(matches!(refused, Err(Denied::Unsupported(_))), "{:?}", refused.err());
+    let try_write = |start, end| block_on(client.acquire(range(start, end).with(Patience::Try)));
+    let first = try_write(7, 8).expect("nobody reads it any more");
+    for reader in readers {
+        block_on(client.release(reader)).expect("it is held");
+    }
+    let second = try_write(8, 9).expect("nobody reads it any more");
+    for grant in [first, second] {
+        block_on(client.release(grant)).expect("it is held");
+    }
+}

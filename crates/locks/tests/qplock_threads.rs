@@ -9,7 +9,7 @@ use lockwright_fabric::{
 };
 use lockwright_locks::qplock::leased::{Leased, LeasedParams};
 use lockwright_locks::qplock::{AsPrinted, Extended, InOrder, QpLock, QpParams};
-use lockwright_locks::{LockClient, Protocol, Space, Want};
+use lockwright_locks::{Denied, LockClient, Patience, Protocol, Space, Want};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
@@ -127,4 +127,24 @@ fn the_recoverable_lock_loses_no_update_between_cpu_and_nic() {
     // A lease that no thread outlasts, however busy the machine is.
     let params = LeasedParams { budget: 2, clients: 4, lease_ns: u64::MAX, ..LeasedParams::default() };
     local_and_remote_threads_lose_no_update::<Leased>(&params);
+}
+
+#[test]
+fn tries_that_fail_use_up_no_slot() {
+    let params = QpParams { slots: 2, clients: 2, ..QpParams::default() };
+    let space = Space::of(1);
+    let fabric = InProc::new(space.nodes, QpLock::<Extended>::bytes_per_node(&space, &params));
+    let client = |index| {
+        let ep = fabric.endpoint_at(PeerId::client(index), NodeId(0));
+        <QpLock<Extended> as Protocol>::client(ep, &space, &params)
+    };
+    let (holder, other) = (client(0), client(1));
+    let held = block_on(holder.acquire(Want::exclusive(0))).expect("it is free");
+    for _ in 0..10 {
+        let tried = block_on(other.acquire(Want::exclusive(0).with(Patience::Try)));
+        assert!(matches!(tried, Err(Denied::Busy)), "{:?}", tried.err());
+    }
+    block_on(holder.release(held)).expect("it is held");
+    let taken = block_on(other.acquire(Want::exclusive(0))).expect("it has a slot");
+    block_on(other.release(taken)).expect("it is held");
 }

@@ -108,6 +108,43 @@ fn who_only_tries_is_refused_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_reader_waits_for_as_many_writers_in_a_row_as_the_threshold_says_and_for_no_more() {
+    let fabric = fabric::<Wide>();
+    let params = ShiftParams { threshold: 2, ..ShiftParams::default() };
+    let client = |index| {
+        let ep = fabric.endpoint(PeerId::client(index));
+        ShiftLock::<Wide>::client(ep, &Space::of(4), &params)
+    };
+    let (first, second, third, reader) = (client(0), client(1), client(2), client(3));
+    let mut cx = Context::from_waker(Waker::noop());
+    let held = block_on(first.acquire(Want::exclusive(0))).unwrap();
+    let mut waits_second = pin!(second.acquire(Want::exclusive(0)));
+    let mut waits_third = pin!(third.acquire(Want::exclusive(0)));
+    let mut reads = pin!(reader.acquire(Want::shared(0)));
+    assert!(waits_second.as_mut().poll(&mut cx).is_pending());
+    assert!(waits_third.as_mut().poll(&mut cx).is_pending());
+    assert!(reads.as_mut().poll(&mut cx).is_pending());
+    block_on(first.release(held)).unwrap();
+    assert!(reads.as_mut().poll(&mut cx).is_pending(), "one writer in a row");
+    let Poll::Ready(Ok(held)) = waits_second.as_mut().poll(&mut cx) else { panic!("handed over") };
+    block_on(second.release(held)).unwrap();
+    let Poll::Ready(Ok(read)) = reads.as_mut().poll(&mut cx) else { panic!("two writers in a row") };
+    assert!(waits_third.as_mut().poll(&mut cx).is_pending());
+    block_on(reader.release(read)).unwrap();
+    let Poll::Ready(Ok(held)) = waits_third.as_mut().poll(&mut cx) else { panic!("no reader is left") };
+    block_on(third.release(held)).unwrap();
+}
+
+#[test]
+fn only_tunables_that_there_are_can_be_tuned() {
+    let mut params = ShiftParams::default();
+    assert!(!ShiftLock::<Wide>::tune(&mut params, "no-such-tunable", 7));
+    assert_eq!(params, ShiftParams::default());
+    assert!(ShiftLock::<Wide>::tune(&mut params, "threshold", 7));
+    assert_eq!(params, ShiftParams { threshold: 7, ..ShiftParams::default() });
+}
+
+#[test]
 fn who_gives_up_in_the_queue_still_passes_the_lock_on() {
     let fabric = fabric::<Wide>();
     let clients: Vec<_> = (0..3).map(|index| counted::<Wide>(&fabric, index).0).collect();

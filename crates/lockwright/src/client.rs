@@ -1,33 +1,23 @@
 //! The client: one opened space, and handles for the locks in it.
 
 mod address;
+mod handles;
 #[cfg(target_os = "linux")]
 pub(crate) mod label;
 mod open;
+mod reach;
 
 pub(crate) use self::address::Address;
 #[cfg(target_os = "linux")]
 pub(crate) use self::address::TransportKind;
 pub use self::open::Open;
 
+use crate::backend::{Backend, Kind, StopTime};
+use crate::election::Noted;
 use crate::error::{HandleError, LockError, OpenError};
-#[cfg(target_os = "linux")]
-use crate::home::recorded::RecordedBackend;
-#[cfg(target_os = "linux")]
-use crate::home::shm::{self, ShmBackend};
-use crate::home::{Backend, Kind, StopTime, mem::MemBackend};
 use crate::lock::core::Core;
-use crate::lock::{Mutex, RangeLock, RwLock};
 use crate::name::LockName;
 use crate::progress::Progress;
-#[cfg(target_os = "linux")]
-use crate::record::Recorder;
-#[cfg(target_os = "linux")]
-use crate::remote::lent;
-#[cfg(target_os = "linux")]
-use crate::remote::transport::Transport;
-#[cfg(target_os = "linux")]
-use crate::remote::{Remote, RemoteBackend, RemoteOptions, address as server_address, secret};
 use lockwright_fabric::backend::fork::Owner;
 use lockwright_fabric::backend::tcp;
 use std::collections::HashMap;
@@ -49,6 +39,7 @@ pub struct ClientOptions {
     lease: Duration,
     stop: StopTime,
     timeout: Duration,
+    open_within: Duration,
     /// Or what is wrong with it.
     secret: Option<Result<tcp::Secret, String>>,
     roots: Option<Vec<u8>>,
@@ -57,15 +48,15 @@ pub struct ClientOptions {
     program: Option<String>,
     #[cfg(feature = "rdma")]
     device: lockwright_fabric::backend::rdma::DeviceChoice,
+    /// User and password for etcd, and the certificates of its members.
+    #[cfg(feature = "cluster")]
+    etcd: (Option<(String, String)>, Option<Vec<u8>>),
 }
 
 /// How long a process may be silent before others may take its locks.
 const LEASE: Duration = Duration::from_secs(10);
 /// How long a server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Behind the name of a server's space: its locks do not stay with this client.
-#[cfg(target_os = "linux")]
-const RETAIN_OFF: &[u8] = b"?retain=off";
 /// A shorter lease would be lost by whoever has to wait for the CPU.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// A shorter time to answer would be over before any server on another machine could.
@@ -77,6 +68,7 @@ impl Default for ClientOptions {
             lease: LEASE,
             stop: StopTime::Exactly(Duration::ZERO),
             timeout: TIMEOUT,
+            open_within: Duration::ZERO,
             secret: None,
             roots: None,
             record: None,
@@ -84,6 +76,8 @@ impl Default for ClientOptions {
             program: None,
             #[cfg(feature = "rdma")]
             device: lockwright_fabric::backend::rdma::DeviceChoice::default(),
+            #[cfg(feature = "cluster")]
+            etcd: (None, None),
         }
     }
 }
@@ -111,6 +105,18 @@ impl ClientOptions {
     /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.max(SHORTEST_TIMEOUT);
+        self
+    }
+
+    /// How long opening a space may take if the server breaks connections off, as it does while too many clients connect at once:
+    /// it is tried again meanwhile. As long as [`timeout`](Self::timeout) unless told otherwise, and never shorter.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let options = lockwright::Client::options().open_within(Duration::from_secs(60));
+    /// ```
+    pub fn open_within(mut self, limit: Duration) -> Self {
+        self.open_within = limit;
         self
     }
 
@@ -213,54 +219,37 @@ impl ClientOptions {
         self
     }
 
-    /// How to reach the space `space` of the server at `server`.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn remote(
+    /// The user, with its password, by which etcd is asked where the servers of a `cluster://` space are.
+    ///
+    /// ```
+    /// let options = lockwright::Client::options().etcd_user("lockwright", "sesame");
+    /// ```
+    #[cfg(feature = "cluster")]
+    pub fn etcd_user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
+        self.etcd.0 = Some((name.into(), password.into()));
+        self
+    }
+
+    /// The certificates (PEM) by which etcd's members are known; connections to them are encrypted.
+    ///
+    /// ```
+    /// let options = lockwright::Client::options().etcd_tls("-----BEGIN CERTIFICATE-----…");
+    /// ```
+    #[cfg(feature = "cluster")]
+    pub fn etcd_tls(mut self, roots: impl Into<Vec<u8>>) -> Self {
+        self.etcd.1 = Some(roots.into());
+        self
+    }
+
+    /// How the etcd with these members is asked.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn etcd_options(
         &self,
-        by: TransportKind,
-        server: String,
-        space: Vec<u8>,
-        one_sided: bool,
-    ) -> Result<RemoteOptions, OpenError> {
-        let transport = match by {
-            TransportKind::Tcp => self.tcp(&server)?,
-            #[cfg(feature = "rdma")]
-            TransportKind::Rdma => Transport::Rdma(Box::new(lockwright_fabric::backend::rdma::RdmaOptions {
-                device: self.device.clone(),
-                secret: self.secret_for(&server)?,
-                name: label::with_wish(self.program.as_deref(), &space, one_sided),
-                timeout: self.timeout,
-                ..lockwright_fabric::backend::rdma::RdmaOptions::default()
-            })),
-        };
-        let kept = space.strip_suffix(RETAIN_OFF).map(<[u8]>::to_vec);
-        let (lease, stop, retain) = (self.lease, self.stop, self.retain && kept.is_none());
-        let space = kept.unwrap_or(space);
-        Ok(RemoteOptions { server, space, one_sided, lease, stop, retain, transport })
-    }
-
-    /// The secret for `server`: the one that was given, or the one that this user's own server has left for its clients.
-    #[cfg(target_os = "linux")]
-    fn secret_for(&self, server: &str) -> Result<Option<tcp::Secret>, OpenError> {
-        match &self.secret {
-            Some(given) => given.clone().map(Some).map_err(OpenError::Credentials),
-            None => Ok(secret::of(server)),
-        }
-    }
-
-    #[cfg(target_os = "linux")]
-    fn tcp(&self, server: &str) -> Result<Transport, OpenError> {
-        let tls =
-            self.roots.as_ref().map(|roots| tcp::TlsClient::from_pem(roots, server_address::host(server)));
-        let tls = tls.transpose().map_err(|error| OpenError::Credentials(error.to_string()))?;
-        let connect = tcp::ConnectOptions {
-            secret: self.secret_for(server)?,
-            tls,
-            name: label::of(self.program.as_deref()),
-            timeout: self.timeout,
-            ..tcp::ConnectOptions::default()
-        };
-        Ok(Transport::Tcp(Box::new(connect)))
+        endpoints: Vec<String>,
+    ) -> Result<lockwright_cluster::etcd::EtcdOptions, String> {
+        let (user, roots) = self.etcd.clone();
+        let tls = roots.map(|roots| lockwright_cluster::etcd::Tls::from_pem(&roots, None)).transpose()?;
+        Ok(lockwright_cluster::etcd::EtcdOptions { endpoints, user, tls })
     }
 
     /// Opens the space at `address`: see [`Client::open`].
@@ -270,47 +259,6 @@ impl ClientOptions {
     /// ```
     pub fn open(&self, address: &str) -> Open {
         Open::new(self.clone(), address.to_owned())
-    }
-
-    /// Opens the space on this thread.
-    fn open_here(&self, address: &str) -> Result<Client, OpenError> {
-        let space: Arc<dyn Backend> = match Address::parse(address)? {
-            Address::Mem => Arc::new(MemBackend::new()),
-            #[cfg(target_os = "linux")]
-            Address::Shm(path) => {
-                let refuse = |error: LockError| OpenError::Failed {
-                    space: path.display().to_string(),
-                    why: error.to_string(),
-                };
-                Arc::new(
-                    ShmBackend::new(shm::open(&path, true, self.program.as_deref())?, self.lease)
-                        .map_err(refuse)?,
-                )
-            }
-            #[cfg(target_os = "linux")]
-            Address::Served { by, server, space } => {
-                if let Some(space) = lent::wanted(&space) {
-                    let remote = Remote::open(self.remote(by, server, space, true)?)?;
-                    return self.client(Arc::new(lent::open(remote, address)?), address);
-                }
-                Arc::new(RemoteBackend::new(Remote::open(self.remote(by, server, space, false)?)?))
-            }
-        };
-        self.client(space, address)
-    }
-
-    /// The client of an opened space.
-    fn client(&self, space: Arc<dyn Backend>, address: &str) -> Result<Client, OpenError> {
-        #[cfg(target_os = "linux")]
-        if let Some(path) = &self.record {
-            let label = label::of(self.program.as_deref());
-            let recorder = Recorder::open(path, "client", &label).map_err(|error| OpenError::Failed {
-                space: address.to_owned(),
-                why: format!("{} cannot be written: {error}", path.display()),
-            })?;
-            return Client::at(Arc::new(RecordedBackend::new(space, recorder, label)), address, self.stop);
-        }
-        Client::at(space, address, self.stop)
     }
 }
 
@@ -337,7 +285,11 @@ struct Shared {
     /// A copy in a child of this process is of no use there: see [`Shared::check`].
     owner: Owner,
     space: Arc<dyn Backend>,
-    stop: StopTime,
+    /// How it was opened, for those who open it once more.
+    options: ClientOptions,
+    address: String,
+    /// Who leads in a space that nobody can list.
+    noted: Arc<Noted>,
     progress: Arc<Progress>,
     /// Locks that somebody of this client has a handle for: one [`Core`] each.
     cores: std::sync::Mutex<HashMap<(LockName, Kind), Weak<Core>>>,
@@ -374,7 +326,10 @@ impl Client {
     /// | `tcp://HOST:PORT/NAME?retain=off` | the same, and its locks [do not stay](ClientOptions::retain) with this client between uses |
     /// | `tcp://HOST:PORT/shm:` | the one of that server's host, if the server exports it |
     /// | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA, in builds with the feature `rdma` |
-    /// | `rdma://HOST:PORT/lent:NAME` | one in memory that the server lends, whose locks this client takes by verbs of its own |
+    /// | `rdma://HOST:PORT/lent:NAME` | a one-sided one, in memory of the server, whose locks this client takes by verbs of its own |
+    /// | `shm:lent:NAME` | the same on the server's host, by CPU instructions, if it is served with `--local` |
+    /// | `fiss://HOST:PORT/NAME` | one whose mutexes and reader-writer locks a decider in the network grants, started by `lockwright switch` |
+    /// | `cluster://HOST:PORT,…/CLUSTER/NAME` | the one of that name in a cluster of servers, found by its etcd, in builds with the feature `cluster` |
     /// | `mem:` | a new one inside this process |
     ///
     /// # Errors
@@ -398,14 +353,32 @@ impl Client {
         ClientOptions::default()
     }
 
-    fn at(space: Arc<dyn Backend>, address: &str, stop: StopTime) -> Result<Self, OpenError> {
+    fn at(space: Arc<dyn Backend>, address: &str, options: &ClientOptions) -> Result<Self, OpenError> {
         let beating = Arc::clone(&space);
         let progress = Progress::start(move || beating.heartbeat())
             .map_err(|error| OpenError::Failed { space: address.to_owned(), why: error.to_string() })?;
         let owner = Owner::current();
         let (progress, cores) = (Arc::new(progress), std::sync::Mutex::default());
-        let shared = Shared { owner, space, stop, progress, cores };
+        let (options, address, noted) = (options.clone(), address.to_owned(), Arc::default());
+        let shared = Shared { owner, space, options, address, noted, progress, cores };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The pid of the owner, if that is another process.
+    pub(crate) fn check(&self) -> Result<(), u32> {
+        self.shared.check()
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.shared.address
+    }
+
+    pub(crate) fn opened_with(&self) -> &ClientOptions {
+        &self.shared.options
+    }
+
+    pub(crate) fn noted(&self) -> &Arc<Noted> {
+        &self.shared.noted
     }
 
     fn core(&self, name: impl AsRef<[u8]>, kind: Kind) -> Result<Arc<Core>, HandleError> {
@@ -425,51 +398,6 @@ impl Client {
         let core = Arc::new(Core::new(space, progress, name, kind, bound));
         cores.insert(key, Arc::downgrade(&core));
         Ok(core)
-    }
-
-    /// The mutex called `name`: up to 255 bytes, any but NUL. Does not wait: a server is told of the name with the first
-    /// request. (In `lent:` spaces it takes a round trip.)
-    ///
-    /// # Errors
-    /// If the name cannot be one, or the space is full.
-    ///
-    /// ```
-    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
-    /// let lock = client.mutex("orders/42")?;
-    /// # Ok::<(), lockwright::HandleError>(())
-    /// ```
-    pub fn mutex(&self, name: impl AsRef<[u8]>) -> Result<Mutex, HandleError> {
-        self.core(name, Kind::Keyed).map(Mutex::new)
-    }
-
-    /// The reader-writer lock called `name`. The [mutex](Self::mutex) of that name is the same lock. Waits as
-    /// little as that.
-    ///
-    /// # Errors
-    /// If the name cannot be one, or the space is full.
-    ///
-    /// ```
-    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
-    /// let lock = client.rwlock("config")?;
-    /// # Ok::<(), lockwright::HandleError>(())
-    /// ```
-    pub fn rwlock(&self, name: impl AsRef<[u8]>) -> Result<RwLock, HandleError> {
-        self.core(name, Kind::Keyed).map(RwLock::new)
-    }
-
-    /// The range lock called `name`. It has nothing to do with the mutex of that name. Waits as little
-    /// as [`mutex`](Self::mutex).
-    ///
-    /// # Errors
-    /// If the name cannot be one, the space is full, or it has no range locks.
-    ///
-    /// ```
-    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
-    /// let lock = client.range_lock("data.bin")?;
-    /// # Ok::<(), lockwright::HandleError>(())
-    /// ```
-    pub fn range_lock(&self, name: impl AsRef<[u8]>) -> Result<RangeLock, HandleError> {
-        self.core(name, Kind::Ranges).map(RangeLock::new)
     }
 
     /// Lets the locks that this client holds now stay held while process `pid` lives, even if this process dies: for a
@@ -504,7 +432,7 @@ impl Client {
     /// assert!(client.stop_time().is_zero());
     /// ```
     pub fn stop_time(&self) -> Duration {
-        let (StopTime::Exactly(asked) | StopTime::AtMost(asked)) = self.shared.stop;
+        let (StopTime::Exactly(asked) | StopTime::AtMost(asked)) = self.shared.options.stop;
         self.shared.space.stop_time().unwrap_or(asked)
     }
 

@@ -19,8 +19,8 @@ use std::ops::Range;
 pub enum OpenError {
     /// No kind of space is written like that.
     #[error(
-        "{0:?} names no space: say `shm:`, `shm:NAME`, `shm:/PATH`, `tcp://HOST:PORT/NAME`, `rdma://HOST:PORT/NAME` or \
-         `mem:`"
+        "{0:?} names no space: say `shm:`, `shm:NAME`, `shm:/PATH`, `tcp://HOST:PORT/NAME`, `rdma://HOST:PORT/NAME`, \
+         `cluster://HOST:PORT,HOST:PORT/CLUSTER/NAME` or `mem:`"
     )]
     Address(String),
     /// This build cannot do it.
@@ -50,6 +50,22 @@ impl OpenError {
     /// ```
     pub const NO_RDMA: Self =
         Self::Unsupported("this build has no RDMA: `cargo build --features rdma` makes one that has");
+
+    /// What builds without the feature `cluster` say of `cluster://`.
+    ///
+    /// ```
+    /// assert!(lockwright::OpenError::NO_CLUSTER.to_string().contains("--features cluster"));
+    /// ```
+    pub const NO_CLUSTER: Self =
+        Self::Unsupported("this build has no clusters: `cargo build --features cluster` makes one that has");
+
+    /// What builds without the feature `fiss` say of `fiss://`.
+    ///
+    /// ```
+    /// assert!(lockwright::OpenError::NO_FISS.to_string().contains("--features fiss"));
+    /// ```
+    pub const NO_FISS: Self =
+        Self::Unsupported("this build has no deciders: `cargo build --features fiss` makes one that has");
 }
 
 /// Why a handle for a lock could not be made.
@@ -65,6 +81,9 @@ pub enum HandleError {
     /// The name cannot be one.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// A semaphore cannot have so many permits.
+    #[error("a semaphore has 1 to 4294967296 permits, not {0}")]
+    Limit(u64),
     /// The space has no room for another lock.
     #[error("the space has no room for another lock: {0}")]
     TooManyLocks(String),

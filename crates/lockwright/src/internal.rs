@@ -1,8 +1,14 @@
 //! What the library shares with the server beside the [messages](crate::wire): no part of the API, and it changes without notice.
 
-pub use crate::home::Refused;
-pub use crate::lent::holders::{LentClient, LentHolders, LentTable, LentTrees, client, server_trees};
-pub use crate::lent::reach::Reach;
+pub use crate::backend::Refused;
+pub use crate::one_sided::asymmetric::{self, RemoteLocks, server_client};
+pub use crate::one_sided::backend::bind as bind_local;
+pub use crate::one_sided::holders::{
+    OneSidedHolders, OneSidedLocks, OneSidedTable, OneSidedTrees, client, server_trees,
+};
+pub use crate::one_sided::listing::entries as local_entries;
+pub use crate::one_sided::local;
+pub use crate::one_sided::reach::Reach;
 pub use crate::remote::link::key;
 pub use crate::remote::retained::{LocalGrant, RetentionRules};
 pub use crate::remote::table::{Begun, Origin, Stage, Table, TableRules, Upgrade};
@@ -12,9 +18,16 @@ pub fn label() -> String {
     crate::client::label::of(None)
 }
 
-/// Where things are in the memory of a lent space.
+/// What clients and a decider's control plane say to each other.
+#[cfg(feature = "fiss")]
+pub mod fiss {
+    pub use crate::remote::fiss::wire::*;
+    pub use crate::remote::fiss::{MACHINES, params};
+}
+
+/// Where things are in the memory of a one-sided space.
 pub mod layout {
-    pub use crate::lent::layout::*;
+    pub use crate::one_sided::layout::*;
 }
 
 /// The secret of a server that offers this user's own spaces.

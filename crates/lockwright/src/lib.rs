@@ -34,6 +34,7 @@
 //! | only try | `try_lock`, `try_read`, `try_write` | the same, or [`TryLockError::Busy`] |
 //! | take several | [`LockSet`] | [`SetGuard`] |
 //! | change it | [`upgrade`](RwLockReadGuard::upgrade), [`downgrade`](RwLockWriteGuard::downgrade), [`unlock_part`](RangeWriteGuard::unlock_part) | the other guard, or [`NotChanged`] |
+//! | elect a leader | [`Client::election`], [`Election::campaign`], [`Election::observe`] | [`Leadership`], [`Observer`] |
 //! | watch it | [`state`](AnyGuard::state), [`lost`](AnyGuard::lost), [`uncertain`](AnyGuard::uncertain) | [`GuardState`], [`LostReason`] |
 //! | give it back | [`unlock`](AnyGuard::unlock), or drop the guard | what was found |
 //! | take any guard | [`AnyGuard`], [`LockGuard`] | |
@@ -42,11 +43,13 @@
 //! | address | the space | who shares it | offers upgrade, downgrade, parts |
 //! |---|---|---|---|
 //! | `mem:` | a new one inside this process | clones of the client | yes |
-//! | `shm:`, `shm:NAME`, `shm:/PATH` | in this host's shared memory; no server | processes of this user | no |
+//! | `shm:`, `shm:NAME`, `shm:/PATH` | in this host's shared memory; no server | processes of this user | of ranges |
 //! | `tcp://HOST:PORT/NAME` | a server's own | every host that reaches the server | yes |
 //! | `tcp://HOST:PORT/shm:` | the server's host's shared memory, exported by it | both of the above | no |
 //! | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA (feature `rdma`) | | yes |
-//! | `rdma://HOST:PORT/lent:NAME` | memory of the server that clients access one-sidedly | | no |
+//! | `fiss://HOST:PORT/NAME` | locks that a decider in the network grants; no ranges | every host that reaches the decider | no |
+//! | `rdma://HOST:PORT/lent:NAME` | memory of the server that clients access one-sidedly | | no; downgrade if it is local, too |
+//! | `shm:lent:NAME` | the same on the server's host, by CPU instructions, if it is served with `--local` | processes of the server's user | downgrade |
 //!
 //! # When something fails
 //! - A process that **dies** loses its locks at once; those who wait get them.
@@ -80,20 +83,21 @@
 //! [`inspect`] shows who holds what and breaks locks; the crate `lockwright-server` serves them to other hosts; [`fenced`] refuses writes from
 //! the past. The [guide] goes through all of it with examples; the program `lockwright` does the same from a shell.
 
+mod backend;
 mod client;
+mod election;
 mod error;
 pub mod fenced;
-mod home;
 #[cfg(target_os = "linux")]
 pub mod inspect;
 #[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub mod internal;
-#[cfg(target_os = "linux")]
-#[allow(missing_docs, reason = "what the server sees of it is no API")]
-mod lent;
 mod lock;
 mod name;
+#[cfg(target_os = "linux")]
+#[allow(missing_docs, reason = "what the server sees of it is no API")]
+mod one_sided;
 mod progress;
 #[cfg(target_os = "linux")]
 #[doc(hidden)]
@@ -107,12 +111,15 @@ mod remote;
 pub mod wire;
 
 pub use client::{Client, ClientOptions, Open};
+pub use election::{
+    Campaign, CampaignError, Election, Leader, Leadership, NextLeader, ObserveError, Observer,
+};
 pub use error::{ChangeError, HandleError, LockError, LostReason, OpenError, TryLockError, UnlockError};
 pub use lock::{
     Acquire, AcquireSet, AnyGuard, Downgrade, DowngradeInPlace, GuardState, LockGuard, LockSet, LostSignal,
     Mutex, MutexGuard, NotChanged, RangeLock, RangeReadGuard, RangeWriteGuard, ReadGuard, RwLock,
-    RwLockReadGuard, RwLockWriteGuard, SetGuard, TryAcquire, UncertainSignal, Unlock, Upgrade,
-    UpgradeInPlace, WriteGuard,
+    RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit, SetGuard, TryAcquire, UncertainSignal,
+    Unlock, Upgrade, UpgradeInPlace, WriteGuard,
 };
 pub use name::{LockName, MAX_NAME_BYTES, NameError};
 

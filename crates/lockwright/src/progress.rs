@@ -6,7 +6,7 @@
 //!
 //! What this file must not do: know what a lock is.
 
-use crate::home::BoxFuture;
+use crate::backend::BoxFuture;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

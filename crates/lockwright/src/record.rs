@@ -40,7 +40,7 @@
 //! the server's order from `granted` to `released` or `lost`. Lines are written one by one, and whole: a process that is killed
 //! leaves a record that ends early, and no more.
 
-use crate::home::Kind;
+use crate::backend::Kind;
 use crate::name::LockName;
 use lockwright_fabric::backend::shm::{boot_id, monotonic_ns};
 use lockwright_fabric::observe::{Claim, Mode};
@@ -147,6 +147,7 @@ fn line(at: u64, event: &Event<'_>) -> String {
     let (kind, is_range) = match kind {
         Kind::Keyed => ("keyed", false),
         Kind::Ranges => ("ranges", true),
+        Kind::Semaphores => ("semaphore", true),
     };
     let mode = if claim.mode == Mode::Shared { "shared" } else { "exclusive" };
     let _ = write!(line, ",\"kind\":\"{kind}\",\"mode\":\"{mode}\"");

@@ -257,7 +257,8 @@ impl Worker<'_> {
 #[test]
 fn threads_that_change_what_they_hold_at_random_let_nobody_in_between() {
     let client = Client::open("mem:").wait().unwrap();
-    let watch = Watch::new(Checks { finish: false, quiet: false, tokens: true, bypass: None });
+    let watch =
+        Watch::new(Checks { finish: false, quiet: false, tokens: true, permits: false, bypass: None });
     let watch = Mutex::new(watch);
     let changes = std::thread::scope(|threads| {
         let workers: Vec<_> = (0..4)

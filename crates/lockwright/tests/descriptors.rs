@@ -212,6 +212,20 @@ fn a_dependent_process_keeps_the_lock_from_clients_that_cannot_look_at_it() {
 }
 
 #[test]
+fn a_dependent_process_is_known_by_its_start_too_and_keeps_the_lock_until_it_ends() {
+    let space = Space::new();
+    let dependent = Dependent::new();
+    let (mut holder, mut other) = (space.client(LONG_LEASE), space.client(LONG_LEASE));
+    assert_eq!(holder.ask("try"), "token 1");
+    assert_eq!(holder.ask(&format!("depend {}", dependent.0.id())), "true");
+    holder.kill();
+    assert_eq!(other.ask("try"), "busy", "one that can look compares when the process was started");
+    drop(dependent);
+    let answer = other.ask("lock");
+    assert!(answer.starts_with("token "), "{answer}");
+}
+
+#[test]
 fn a_dependent_process_that_cannot_be_looked_up_is_an_error() {
     let space = Space::new();
     let dependent = Dependent::new();

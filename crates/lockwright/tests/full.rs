@@ -6,6 +6,8 @@ use lockwright::{Client, HandleError};
 use std::process::{Command, Stdio};
 
 const FOLDER: &str = "LOCKWRIGHT_TEST_FULL";
+/// Names, more than the index has pages.
+const TRIES: usize = 4_000;
 
 /// In a mount namespace of its own, with a small file system.
 #[test]
@@ -55,6 +57,12 @@ fn fill(folder: &str) {
     println!("room for {} names", locks.len());
     assert!(matches!(refused, HandleError::TooManyLocks(_)), "{refused:?}");
     assert!(refused.to_string().contains("is full") && refused.to_string().contains(folder), "{refused}");
+    // A name's place in the index is anywhere in it, by a hash that nobody knows: of so many, all parts of the index are
+    // looked at, also those without memory.
+    for n in 0..TRIES {
+        let more = client.mutex(format!("more {n}"));
+        assert!(matches!(more, Ok(_) | Err(HandleError::TooManyLocks(_))), "{more:?}");
+    }
     for lock in locks.iter().chain([&first]) {
         drop(lock.lock().wait().unwrap());
     }

@@ -77,3 +77,22 @@ fn a_busy_range_that_is_listed_twice_is_marked_as_changing() {
     let is_torn = |listing: &&Vec<Entry>| contradicts(listing) && !listing.iter().all(|entry| entry.changing);
     assert_eq!(listings.iter().find(is_torn), None);
 }
+
+#[test]
+fn a_lock_that_was_free_and_is_given_back_has_no_holder() {
+    let path = format!("/dev/shm/lockwright-listings-free-{}", std::process::id());
+    let address = format!("shm:{path}");
+    let client = Client::open(&address).wait().unwrap();
+    let inspector = Inspector::open(&address).unwrap();
+    let lock = client.rwlock("a").unwrap();
+    let listed = || inspector.entries().unwrap().into_iter().filter(|entry| entry.name.as_bytes() == b"a");
+    for _ in 0..3 {
+        let guard = lock.write().wait().unwrap();
+        assert_eq!(listed().map(|entry| entry.state).collect::<Vec<_>>(), [EntryState::Held]);
+        drop(guard);
+        assert_eq!(listed().next(), None, "its record says that it is held");
+        drop(lock.read().wait().unwrap());
+        assert_eq!(listed().next(), None, "its record says that it is read");
+    }
+    let _ = std::fs::remove_file(path);
+}

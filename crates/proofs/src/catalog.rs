@@ -34,6 +34,7 @@ pub fn visit(visitor: &mut impl Visitor) {
     crate::baselines::visit(visitor);
     crate::citron::visit(visitor);
     crate::citron_member::visit(visitor);
+    crate::qplock_member::visit(visitor);
     crate::shiftlock::visit(visitor);
     crate::holders::visit(visitor);
     crate::combiner::visit(visitor);

@@ -11,8 +11,10 @@ pub mod cluster;
 mod combiner;
 mod fisslock;
 pub mod holders;
+mod member_cases;
 mod mutants;
 mod qplock;
+pub mod qplock_member;
 #[cfg(target_os = "linux")]
 pub mod retained;
 #[cfg(target_os = "linux")]

@@ -202,6 +202,11 @@ impl Subject {
         (self.refuses_crash)(case)
     }
 
+    /// Whether whole servers are explored, whose states take many times as long as those of a protocol.
+    pub const fn has_servers(&self) -> bool {
+        !matches!(self.explore, Explore::Protocol(_))
+    }
+
     /// Explores the `case`-th of [`Subject::cases`].
     ///
     /// # Panics

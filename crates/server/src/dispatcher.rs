@@ -18,8 +18,9 @@
 //! This file does not interpret requests, except to ask who sends a `Break`; `lock_table.rs` does.
 
 use crate::combining;
-use crate::lent::Lent;
+use crate::lock_table::sharded::Gate;
 use crate::lock_table::{LockTable, clock};
+use crate::one_sided::OneSidedSpace;
 use crate::socket_owner;
 use lockwright::wire::{Request, RequestId, SERVER};
 use lockwright::{AnyGuard, LockError};
@@ -114,9 +115,11 @@ struct Combiner {
 struct Shared {
     queue: RequestQueue,
     combiner: Mutex<Combiner>,
-    lent: Vec<Arc<Lent>>,
+    one_sided: Vec<Arc<OneSidedSpace>>,
     began: Instant,
     admission: Admission,
+    /// Of a shard of a cluster: nothing is applied while it is shut.
+    gate: Option<Arc<Gate>>,
 }
 
 /// Which clients are let in.
@@ -152,17 +155,18 @@ impl Dispatcher {
             table.events = EventSender(me.clone());
             Shared {
                 queue: RequestQueue::default(),
-                lent: table.lent.clone(),
+                one_sided: table.one_sided.clone(),
                 began: table.began,
                 admission,
+                gate: table.sharded.as_ref().map(|sharded| Arc::clone(&sharded.gate)),
                 combiner: Mutex::new(Combiner { table, batch: VecDeque::new() }),
             }
         }))
     }
 
-    /// Spaces in memory that is lent.
-    pub(crate) fn lends(&self) -> &[Arc<Lent>] {
-        &self.0.lent
+    /// One-sided spaces.
+    pub(crate) fn one_sided_spaces(&self) -> &[Arc<OneSidedSpace>] {
+        &self.0.one_sided
     }
 
     /// Queues a request. It is applied no later than the next [`drain`](Self::drain) of this thread.
@@ -173,8 +177,15 @@ impl Dispatcher {
         }
     }
 
+    fn is_shut(&self) -> bool {
+        self.0.gate.as_ref().is_some_and(|gate| gate.is_shut())
+    }
+
     /// Applies what is queued, or leaves it to the active combiner.
     pub(crate) fn drain(&self) {
+        if self.is_shut() {
+            return;
+        }
         let run_batch = || {
             let Some(mut table) = self.try_become_combiner() else { return false };
             table.run_batch();
@@ -237,28 +248,38 @@ impl Dispatcher {
         Event::Forbidden { seq, id, why: NOT_YOURS_TO_BREAK }
     }
 
-    /// The client of a lent space that the session of `peer` is, if it is one. All that it sent before has been applied.
-    fn lent(&self, peer: PeerId) -> Option<Arc<crate::lent::Guest>> {
-        if self.lends().is_empty() {
+    /// The client of a one-sided space that the session of `peer` is, if it is one. All that it sent before has been applied.
+    fn one_sided_client(&self, peer: PeerId) -> Option<Arc<crate::one_sided::OneSidedClient>> {
+        if self.one_sided_spaces().is_empty() {
             return None;
         }
-        self.lock_table_synced().session(client_of(peer)?)?.lent.clone()
+        self.lock_table_synced().session(client_of(peer)?)?.one_sided.clone()
     }
 
-    /// Lets the session `peer`, which comes by the NIC, into a lent space, and says under which number.
+    /// Lets the session `peer`, which comes by the NIC, into a one-sided space, and says under which number.
     #[cfg(feature = "rdma")]
-    pub(crate) fn lend(&self, peer: PeerId, lent: &Arc<Lent>, label: &str) -> Option<PeerId> {
-        let guest = lent.join(label)?;
-        let number = guest.peer();
-        self.lock_table().session(client_of(peer)?)?.lent = Some(guest);
+    pub(crate) fn admit_one_sided(
+        &self,
+        peer: PeerId,
+        space: &Arc<OneSidedSpace>,
+        label: &str,
+    ) -> Option<PeerId> {
+        let client = space.join(label)?;
+        let number = client.peer();
+        self.lock_table().session(client_of(peer)?)?.one_sided = Some(client);
         Some(number)
     }
 
     /// The metrics, as Prometheus reads them.
     pub(crate) fn metrics(&self) -> String {
+        self.lock_table().metrics(self.started())
+    }
+
+    /// When the server was started, in seconds since 1970.
+    pub(crate) fn started(&self) -> f64 {
         let up = self.0.began.elapsed();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        self.lock_table().metrics(now.saturating_sub(up).as_secs_f64())
+        now.saturating_sub(up).as_secs_f64()
     }
 }
 
@@ -271,6 +292,9 @@ pub(crate) struct TableGuard<'a> {
 impl TableGuard<'_> {
     /// Applies one batch and returns its size.
     fn run_batch(&mut self) -> usize {
+        if self.dispatcher.is_shut() {
+            return 0;
+        }
         let Some(Combiner { table, batch }) = self.combiner.as_deref_mut() else { return 0 };
         if batch.is_empty() {
             self.dispatcher.0.queue.take(batch);
@@ -326,18 +350,18 @@ impl VerbHost for Dispatcher {
         clock(self.0.began)
     }
 
-    /// Only clients of lent spaces have words, so nobody else has to be trusted with any.
+    /// Only clients of one-sided spaces have words, so nobody else has to be trusted with any.
     fn execute(&self, from: PeerId, verbs: &[RawVerb], olds: &mut Vec<u128>) -> Result<(), HostError> {
-        match (self.lent(from), verbs.first()) {
-            (Some(guest), _) => guest.execute(verbs, olds),
+        match (self.one_sided_client(from), verbs.first()) {
+            (Some(client), _) => client.execute(verbs, olds),
             (None, None) => Ok(()),
             (None, Some(verb)) => Err(HostError::NoSuchWord { addr: verb.addr, width: verb.width }),
         }
     }
 
     async fn watch(&self, from: PeerId, watch: RawWait) -> Result<u128, HostError> {
-        match self.lent(from) {
-            Some(guest) => guest.watch(watch).await,
+        match self.one_sided_client(from) {
+            Some(client) => client.watch(watch).await,
             None => Err(HostError::NoSuchWord { addr: watch.addr, width: watch.width }),
         }
     }
@@ -364,7 +388,7 @@ impl VerbHost for Dispatcher {
     fn deliver(&self, from: PeerId, to: PeerId, message: &Message) -> bool {
         let Some(client) = client_of(from) else { return false };
         if to != SERVER {
-            return self.lent(from).is_some_and(|guest| guest.send(to, message.clone()));
+            return self.one_sided_client(from).is_some_and(|client| client.send(to, message.clone()));
         }
         let event = match Request::decode(message) {
             Some((seq, request)) => self.judge(client, seq, request),
@@ -386,7 +410,7 @@ impl VerbHost for Dispatcher {
     }
 }
 
-/// Sessions have numbers of their own, above all those of clients in lent spaces: a message to one of the latter is not for a
+/// Sessions have numbers of their own, above all those of clients in one-sided spaces: a message to one of the latter is not for a
 /// session that happens to have the same one.
 const FIRST_PEER: u32 = 1 << 26;
 

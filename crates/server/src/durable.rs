@@ -54,6 +54,8 @@ pub(super) struct Durable {
     tokens_below: u64,
     /// Tokens promised at a time.
     block: u64,
+    /// Of a shard of a cluster, whose tokens are reserved in etcd: they are below this.
+    reserved: Option<u64>,
     granted: bool,
     /// How long clients of this run, and of those that may claim, can hold on when they are cut off.
     lease: Duration,
@@ -196,6 +198,7 @@ impl Durable {
             first_token,
             tokens_below: first_token + BLOCK,
             block: BLOCK,
+            reserved: None,
             granted: false,
             lease: lease.max(past.lease),
             held: None,
@@ -306,12 +309,37 @@ impl Durable {
             self.note("granted", false)?;
             self.granted = true;
         }
-        if token >= self.tokens_below {
+        if let Some(reserved) = self.reserved {
+            if token >= reserved {
+                return Err("the server waits until etcd has reserved further tokens".to_owned());
+            }
+            // Told again and again how far they are used up, some time before they are.
+            self.tokens_below = self.tokens_below.max(reserved.min(token + self.block / 16));
+        } else if token >= self.tokens_below {
             let below = token + self.block;
             self.note(&format!("tokens {below}"), false)?;
             self.tokens_below = below;
         }
         self.failed.as_ref().map_or(Ok(()), |failed| Err(failed.why.clone()))
+    }
+
+    /// A shard of the cluster `id`, whose tokens are reserved up to `below`: nothing is remembered here.
+    #[cfg(feature = "cluster")]
+    pub(super) fn of_shard(id: u128, epoch: u64, (first, below): (u64, u64), lease: Duration) -> Self {
+        let mut shard = Self::next(None, lease, Duration::ZERO, || id);
+        (shard.epoch, shard.first_token, shard.tokens_below) = (epoch, first, first);
+        (shard.reserved, shard.granted) = (Some(below), true);
+        shard
+    }
+
+    /// Tokens below this are reserved.
+    pub(super) const fn reserve(&mut self, below: u64) {
+        self.reserved = Some(below);
+    }
+
+    /// How far the tokens of a shard are used up, about.
+    pub(super) fn used_tokens(&self) -> Option<u64> {
+        self.reserved.map(|_| self.tokens_below)
     }
 
     /// Session `number` may hold something from now on, and will claim it under this key.

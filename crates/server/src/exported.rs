@@ -70,6 +70,10 @@ impl Exported {
         match kind {
             Kind::Keyed => self.client.rwlock(name.as_bytes()).map(Handle::Keyed),
             Kind::Ranges => self.client.range_lock(name.as_bytes()).map(Handle::Ranges),
+            // A handle of a semaphore has a limit, which only a request names.
+            Kind::Semaphores => {
+                Err(HandleError::Unsupported("semaphores by way of a server; open it on its host"))
+            }
         }
     }
 }

@@ -3,14 +3,14 @@
 //!
 //! What this file must not do: answer from anything but the table, or from the space that was asked about.
 
-use super::directory::SpaceNumber;
+use super::directory::{Lock, SpaceNumber};
 use super::exported::Held;
-use super::lent::VerbExecutor;
-use super::lents;
+use super::one_sided::VerbExecutor;
+use super::one_sided::sessions;
 use super::session::{RequestRecord, Session, Space, Stage};
 use crate::lock_table::LockTable;
 use lockwright::LockName;
-use lockwright::inspect::{Entry, EntryState, Heat, Inspector};
+use lockwright::inspect::{Entry, EntryState, Heat, Inspector, Permits};
 use lockwright::wire::Kind;
 use lockwright::wire::RequestId;
 use lockwright::wire::listing::Writer;
@@ -48,11 +48,7 @@ impl LockTable {
                 let own = requests.flat_map(|(session, request)| {
                     let lock = request.lock.map(|lock| self.directory.lock(lock));
                     let lock = lock.filter(|lock| lock.space == space);
-                    let entry = lock.map(|lock| {
-                        let units = request.units.start..request.units.end;
-                        let range = (lock.kind == Kind::Ranges).then_some(units);
-                        entry(session, request, lock.name.clone(), range, now)
-                    });
+                    let entry = lock.map(|lock| entry(session, request, lock, now));
                     let upgrade = entry.as_ref().and_then(|entry| upgrade(request, entry, now));
                     entry.into_iter().chain(upgrade)
                 });
@@ -66,7 +62,7 @@ impl LockTable {
                 name_sessions(self, &mut entries);
                 entries
             }
-            Some(Space::Lent(space)) => space.entries(match space.by {
+            Some(Space::OneSided(space)) => space.entries(match space.by {
                 VerbExecutor::Cpu => self.clock(),
                 #[cfg(feature = "rdma")]
                 VerbExecutor::Nic => space.memory.now(),
@@ -100,7 +96,7 @@ impl LockTable {
                 heat.truncate(HOTTEST);
                 Ok(heat)
             }
-            Some(Space::Exported(_) | Space::Lent(_)) => Ok(Heat::of(&self.entries(peer)?)),
+            Some(Space::Exported(_) | Space::OneSided(_)) => Ok(Heat::of(&self.entries(peer)?)),
         }
     }
 
@@ -111,7 +107,7 @@ impl LockTable {
         name: &LockName,
         token: u64,
     ) -> Result<bool, String> {
-        for kind in [Kind::Keyed, Kind::Ranges] {
+        for kind in [Kind::Keyed, Kind::Ranges, Kind::Semaphores] {
             let Some(lock) = self.directory.open(space, kind, name.clone()) else { continue };
             // The pieces of what was once one range have one token.
             let holders = self.holders(lock).filter(|(_, request, _)| request.is_held_with(token));
@@ -141,7 +137,7 @@ impl LockTable {
         match self.session(peer).and_then(|session| session.space.clone()) {
             None => Err("the session has no space".to_owned()),
             Some(Space::Own(space)) => self.break_own(space, name, token),
-            Some(Space::Lent(_)) => Err(lents::NO_BREAKING.to_owned()),
+            Some(Space::OneSided(_)) => Err(sessions::NO_BREAKING.to_owned()),
             Some(Space::Exported(space)) => {
                 use lockwright::inspect::BreakError::{NoSuchLock, NotHeld};
                 let inspector = Inspector::open(&space.address).map_err(|error| error.to_string())?;
@@ -209,13 +205,7 @@ pub(super) fn label(label: &str) -> (u32, &str, &str) {
     (pid, parts.next().unwrap_or(""), parts.next().unwrap_or(""))
 }
 
-pub(super) fn entry(
-    session: &Session,
-    request: &RequestRecord,
-    name: LockName,
-    range: Option<std::ops::Range<u64>>,
-    now: Instant,
-) -> Entry {
+pub(super) fn entry(session: &Session, request: &RequestRecord, lock: &Lock, now: Instant) -> Entry {
     let (pid, host, program) = label(&session.label);
     let token = request.owners_token();
     let state = match token {
@@ -223,8 +213,14 @@ pub(super) fn entry(
         Some(_) => EntryState::Held,
         None => EntryState::Waiting,
     };
-    let mut entry = Entry::new(name, state);
-    (entry.shared, entry.range, entry.token) = (request.units.mode == Mode::Shared, range, token);
+    let mut entry = Entry::new(lock.name.clone(), state);
+    let units = request.units.start..request.units.end;
+    match lock.kind {
+        Kind::Keyed => {}
+        Kind::Ranges => entry.range = Some(units),
+        Kind::Semaphores => entry.permits = Some(Permits::of_units(&units)),
+    }
+    (entry.shared, entry.token) = (request.units.mode == Mode::Shared, token);
     entry.age = now - request.since;
     (entry.pid, entry.host, entry.program) = (pid, host.to_owned(), program.to_owned());
     entry

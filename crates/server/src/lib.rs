@@ -14,10 +14,12 @@
 //! | `durable` | what must outlive a restart |
 //! | `exported` | spaces of shared memory |
 //! | `inspection` | who holds and waits, for people |
-//! | `lent`, `lents`, `reaper` | spaces in memory whose locks clients take by verbs of their own |
+//! | `one_sided` | spaces in memory whose locks clients take by verbs of their own |
 //! | `rdma` | the same dispatcher behind queue pairs |
 //! | `totals`, `metrics` | counts, and Prometheus |
 //! | `page`, `http` | the locks in a browser |
+//! | `cluster` | one of several servers |
+//! | `switch` | not a server of spaces: a decider of FissLock, what `lockwright switch` runs |
 //! | `bare` | all this without connections, to be measured |
 //! | `machine` | the lock table and what it writes alone, to be explored |
 //!
@@ -27,6 +29,8 @@
 #![cfg(target_os = "linux")]
 
 mod bare;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod combining;
 #[cfg(test)]
 mod crossing_tests;
@@ -36,39 +40,43 @@ mod durable;
 mod exported;
 mod http;
 mod inspection;
-mod lent;
-mod lents;
 mod lock_table;
 mod machine;
 #[cfg(test)]
 mod machine_tests;
 mod metrics;
+mod one_sided;
 mod options;
 mod page;
 #[cfg(test)]
 mod pass_tests;
 #[cfg(feature = "rdma")]
 mod rdma;
-mod reaper;
 mod record;
 mod retention;
 mod session;
 mod socket_owner;
+#[cfg(feature = "fiss")]
+mod switch;
 mod totals;
 mod workers;
 
 #[doc(hidden)]
 pub use self::bare::Bare;
+#[cfg(feature = "cluster")]
+pub use self::cluster::ClusterOptions;
 #[doc(hidden)]
 pub use self::durable::Journal;
 #[doc(hidden)]
 pub use self::machine::{Machine, MachineRules};
 pub use self::options::{DEFAULT_LISTEN, ServeError, ServerOptions};
+#[cfg(feature = "fiss")]
+pub use self::switch::{DEFAULT_LOCKS, DEFAULT_SWITCH_LISTEN, Switch, SwitchOptions};
 
 use self::dispatcher::{Admission, Dispatcher};
 use self::durable::Durable;
-use self::lent::Lent;
 use self::lock_table::LockTable;
+use self::one_sided::OneSidedSpace;
 use self::page::Page;
 use self::record::Record;
 use self::workers::Workers;
@@ -251,7 +259,15 @@ async fn serve(
         tokio::spawn(page.answer(listener));
     }
     if let Some(listener) = metrics {
-        tokio::spawn(metrics::answer(listener, dispatcher.clone()));
+        let front = dispatcher.clone();
+        #[cfg(feature = "cluster")]
+        let source: metrics::Source = match started.node.as_ref().map(cluster::Node::counts) {
+            Some(counts) => Arc::new(move || counts.metrics(&front)),
+            None => Arc::new(move || front.metrics()),
+        };
+        #[cfg(not(feature = "cluster"))]
+        let source: metrics::Source = Arc::new(move || front.metrics());
+        tokio::spawn(metrics::answer(listener, source));
     }
     if let Some(grace) = recovering {
         let dispatcher = dispatcher.clone();
@@ -270,6 +286,10 @@ async fn serve(
     let _ = tell.send(Ok(up));
     let _ = stopped.await;
     answers.abort();
+    #[cfg(feature = "cluster")]
+    if let Some(node) = started.node {
+        node.stop().await;
+    }
     drop(left);
     server.shut_down().await;
     #[cfg(feature = "rdma")]
@@ -277,8 +297,8 @@ async fn serve(
     // Nothing is granted any more once they have ended.
     drop(workers);
     let mut table = dispatcher.lock_table();
-    let lent = dispatcher.lends().iter().any(|space| space.is_in_use());
-    let clean = table.requests() == 0 && !table.is_recovering() && !lent;
+    let one_sided = dispatcher.one_sided_spaces().iter().any(|space| space.is_in_use());
+    let clean = table.requests() == 0 && !table.is_recovering() && !one_sided;
     table.durable.end(clean);
     if let Some(record) = table.record.take() {
         record.end();
@@ -290,6 +310,8 @@ struct Both {
     tcp: Started,
     #[cfg(feature = "rdma")]
     rdma: Option<lockwright_fabric::backend::rdma::RdmaHost>,
+    #[cfg(feature = "cluster")]
+    node: Option<cluster::Node>,
 }
 
 struct Started {
@@ -306,6 +328,7 @@ struct Started {
 async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     let ServerOptions {
         listen,
+        listener,
         secret,
         tls,
         metrics,
@@ -314,7 +337,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         grace,
         heartbeat,
         exports,
-        lends,
+        one_sided,
         threads,
         record,
         retain,
@@ -336,7 +359,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
             "refusing to show locks to other machines at {address} without a secret: give --secret-file"
         )));
     }
-    let (secret, made) = admission(&exports, &lends, secret, listen)?;
+    let (secret, made) = admission(&exports, &one_sided, secret, listen)?;
     let admitted = if secret.is_some() { Admission::Secret } else { Admission::Anybody };
     let (durable, recovering) =
         Durable::begin(state.as_deref(), lease.at_server()).map_err(|error| ServeError::State {
@@ -356,26 +379,44 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         keeps_lease: true,
         epoch: Some(durable.epoch),
         max_sessions: lock_table::MAX_SESSIONS,
+        listener,
         workers: workers.handles(),
         ..tcp::ServerOptions::default()
     };
     #[cfg(feature = "rdma")]
-    let by = if options.rdma.is_some() { lent::VerbExecutor::Nic } else { lent::VerbExecutor::Cpu };
+    let by = if options.rdma.is_some() { one_sided::VerbExecutor::Nic } else { one_sided::VerbExecutor::Cpu };
     #[cfg(not(feature = "rdma"))]
-    let by = lent::VerbExecutor::Cpu;
-    let lends = lends.iter().map(|(name, ranges)| Lent::new(name, by, durable.epoch, *ranges)).collect();
+    let by = one_sided::VerbExecutor::Cpu;
+    let opened = one_sided
+        .iter()
+        .map(|(name, ranges)| OneSidedSpace::open(name, by, durable.epoch, *ranges))
+        .collect::<Result<_, _>>()?;
     // So long may clients hold on that were cut off when the last run ended.
     let wait = durable.lease();
     if recovering {
         tracing::info!(?wait, "restarted: waiting for those who held locks");
     }
-    let mut table = LockTable::new(durable, recovering, exports, lends);
+    let mut table = LockTable::new(durable, recovering, exports, opened);
+    #[cfg(feature = "cluster")]
+    let setup = options.cluster.map(|cluster| {
+        let map = Arc::<std::sync::Mutex<String>>::default();
+        table.map = Some(Arc::clone(&map));
+        cluster::Setup {
+            options: cluster,
+            front: listen,
+            tcp: tcp_options.clone(),
+            admission: admitted,
+            record: record.clone(),
+            map,
+            runtime: tokio::runtime::Handle::current(),
+        }
+    });
     table.record = record.as_deref().map(open_record).transpose()?;
     (table.retention.off, table.retention.off_in) = (!retain, retain_off_in);
     let dispatcher = Dispatcher::new(table, admitted);
     let (page_secret, page_tls) = (tcp_options.secret.clone(), tcp_options.tls.clone());
     let http = http.map(|listener| (listener, Page::new(dispatcher.clone(), page_secret, page_tls)));
-    lents::employ(dispatcher.lends())?;
+    one_sided::sessions::employ(dispatcher.one_sided_spaces())?;
     let server = tcp::Server::bind(listen, dispatcher.clone(), vec![], tcp_options).await.map_err(
         |error| match error {
             tcp::BindError::Exposed(address) => ServeError::Exposed(address),
@@ -392,9 +433,16 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     if let (Some(host), Some(side)) = (&rdma, &options.rdma) {
         left.push(leave(made.as_deref(), side.listen.port(), host.address().port())?);
     }
+    #[cfg(feature = "cluster")]
+    let node = match setup {
+        Some(setup) => Some(cluster::Node::start(cluster::Setup { front: server.address(), ..setup }).await?),
+        None => None,
+    };
     Ok(Both {
         #[cfg(feature = "rdma")]
         rdma,
+        #[cfg(feature = "cluster")]
+        node,
         tcp: Started {
             server,
             dispatcher,
@@ -437,15 +485,15 @@ fn leave(secret: Option<&str>, asked: u16, port: u16) -> Result<Option<Published
 /// that clients change by themselves.
 fn admission(
     exports: &[String],
-    lends: &[(String, Ranges)],
+    one_sided: &[(String, Ranges)],
     secret: Option<tcp::Secret>,
     listen: SocketAddr,
 ) -> Result<(Option<tcp::Secret>, Option<String>), ServeError> {
-    if exports.is_empty() && lends.is_empty() || secret.is_some() {
+    if exports.is_empty() && one_sided.is_empty() || secret.is_some() {
         return Ok((secret, None));
     }
     if !listen.ip().to_canonical().is_loopback() {
-        let lent = lends.iter().map(|(name, _)| format!("lent:{name}"));
+        let lent = one_sided.iter().map(|(name, _)| format!("lent:{name}"));
         let offered: Vec<_> = exports.iter().cloned().chain(lent).collect();
         return Err(ServeError::Trust(format!(
             "refusing to export {} to other machines without a secret that clients must know: give --secret-file",

@@ -14,25 +14,31 @@
 //! | `claims` | what was held before a restart |
 //! | `changes` | upgrades, downgrades, parts given back |
 //! | `noted` | the server's record, if there is one |
+//! | `refusals` | why something was refused, in words |
 //! | `spaces` | sessions enter a space and name locks |
 //! | `retained` | locks that stay with their last user |
+//! | `sharded` | what has to be in etcd first, if it is a shard of a cluster |
 //!
 //! What this file must not do: let one session's malformed request reach another, or wait for anything but its own disk.
 
 mod changes;
 mod claims;
 mod noted;
+mod refusals;
 pub(crate) mod retained;
+#[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only a cluster has shards"))]
+pub(crate) mod sharded;
 mod spaces;
 mod state;
 
+use self::refusals::{why_not, words};
 use crate::directory::Directory;
 use crate::dispatcher::{Event, EventSender};
 use crate::durable::Durable;
 use crate::exported::{self, Exported};
-use crate::lent::Lent;
-use crate::lents;
 use crate::machine::MachineRules;
+use crate::one_sided::OneSidedSpace;
+use crate::one_sided::sessions;
 use crate::record::Record;
 use crate::session::{MAX_REQUESTS, RequestRecord, Session, Space, Stage, Target};
 use crate::totals::Totals;
@@ -41,10 +47,10 @@ use lockwright_fabric::Time;
 use lockwright_fabric::backend::tcp::SessionEnd;
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::combiner::core::{
-    Answer as CoreAnswer, ClientId, Core, Limits, NAMES, Refusal, Reply, Request as CoreRequest,
+    Answer as CoreAnswer, ClientId, Core, Limits, NAMES, Reply, Request as CoreRequest,
 };
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
@@ -67,8 +73,8 @@ pub(crate) struct LockTable {
     /// Spaces of this host's shared memory that are offered, and those that a client asked for.
     exports: Vec<String>,
     opened: HashMap<String, Arc<Exported>>,
-    /// Spaces in memory that is lent.
-    pub(crate) lent: Vec<Arc<Lent>>,
+    /// One-sided spaces.
+    pub(crate) one_sided: Vec<Arc<OneSidedSpace>>,
     /// How tasks that wait for locks in shared memory tell what came of it, and where they run.
     pub(crate) events: EventSender,
     pub(crate) runtime: Option<Handle>,
@@ -82,6 +88,9 @@ pub(crate) struct LockTable {
     /// Where a broken one differs.
     pub(crate) rules: MachineRules,
     pub(crate) retention: retained::Retention,
+    /// The cluster's map, if the server is one of several; and the shard that this is.
+    pub(crate) map: Option<Arc<Mutex<String>>>,
+    pub(crate) sharded: Option<Box<sharded::Sharded>>,
     /// When the server was started, and when this batch began.
     pub(crate) began: Instant,
     now: Instant,
@@ -93,7 +102,7 @@ impl LockTable {
         mut durable: Durable,
         recovering: bool,
         exports: Vec<String>,
-        lent: Vec<Arc<Lent>>,
+        one_sided: Vec<Arc<OneSidedSpace>>,
     ) -> Self {
         durable.track_holders(!recovering);
         let mut core = Core::new(Limits { clients: MAX_SESSIONS as u32 + 2, ids: MAX_REQUESTS });
@@ -108,7 +117,7 @@ impl LockTable {
             totals: Totals::default(),
             exports,
             opened: HashMap::new(),
-            lent,
+            one_sided,
             events: EventSender::default(),
             runtime: Handle::try_current().ok(),
             asked: Vec::new(),
@@ -117,12 +126,14 @@ impl LockTable {
             record: None,
             rules: MachineRules::default(),
             retention: retained::Retention::default(),
+            map: None,
+            sharded: None,
             began: Instant::now(),
             now: Instant::now(),
         }
     }
 
-    /// The time by the clock that clients of lent spaces are given: counted from one second after nothing, so that none is zero.
+    /// The time by the clock that clients of one-sided spaces are given: counted from one second after nothing, so that none is zero.
     pub(crate) fn clock(&self) -> Time {
         clock(self.began)
     }
@@ -156,7 +167,10 @@ impl LockTable {
             // Others were sent before, or by a client that is gone.
             Event::Request { seq, request } => {
                 if self.takes(peer, seq) {
-                    self.handle(peer, request);
+                    let request = if self.map.is_none() { Some(request) } else { self.sift(peer, request) };
+                    if let Some(request) = request {
+                        self.handle(peer, request);
+                    }
                     self.ack(peer);
                 }
             }
@@ -173,7 +187,11 @@ impl LockTable {
                     self.refuse(peer, 0, "a message was sent that makes no sense to this server");
                 }
             }
-            Event::Departed(how) => self.depart(peer, how),
+            Event::Departed(how) => {
+                if !self.postpones_departure(peer, how) {
+                    self.depart(peer, how);
+                }
+            }
             Event::Acquired { session, id, outcome } => exported::acquired(self, peer, session, id, outcome),
             Event::Revoked { session, id } => exported::revoked(self, peer, session, id),
         }
@@ -204,6 +222,7 @@ impl LockTable {
         match request {
             Request::Open { version, key, space, one_sided, seen } => {
                 match self.open_space(peer, version, key, &space, one_sided) {
+                    Ok(()) if self.sharded.is_some() => {}
                     Ok(()) => self.raise_tokens(seen),
                     Err(why) => self.refuse(peer, 0, why),
                 }
@@ -214,7 +233,9 @@ impl LockTable {
                 match self.session(peer).and_then(|session| session.handles.get(&units.handle)) {
                     Some(&Target::Own(lock)) => self.claim(peer, lock, id, units, (token, epoch, key)),
                     // It was free from the moment the server died.
-                    Some(Target::Exported(_) | Target::Lent { .. }) => self.say(peer, &Response::Lost { id }),
+                    Some(Target::Exported(_) | Target::OneSided { .. }) => {
+                        self.say(peer, &Response::Lost { id });
+                    }
                     None => self.refuse(peer, id, "the claim names a lock that was refused or never named"),
                 }
             }
@@ -237,7 +258,10 @@ impl LockTable {
             },
             Request::Retains => self.retains(peer),
             Request::Kept { id } => self.kept(peer, id),
-            Request::Find { id, handle } => lents::find(self, peer, id, handle),
+            Request::Probe { sent } => self.probe(peer, sent),
+            Request::Map { id } => self.answer_in_pages(peer, id, Self::list_map),
+            Request::Waited { id, ns } => self.waited(peer, id, Duration::from_nanos(ns)),
+            Request::Find { id, handle } => sessions::find(self, peer, id, handle),
             Request::Lock { .. } | Request::Unlock { .. } => unreachable!("handled above"),
             Request::Upgrade { .. } | Request::Downgrade { .. } | Request::Part { .. } => {
                 unreachable!("handled above");
@@ -362,7 +386,7 @@ impl LockTable {
         if session.noted {
             self.durable.holds_no_more(peer);
         }
-        if let Some(client) = &session.lent {
+        if let Some(client) = &session.one_sided {
             client.depart(how);
         }
         for request in session.slots.into_iter().flatten() {
@@ -409,6 +433,7 @@ impl LockTable {
         match self.directory.lock(lock).kind {
             Kind::Keyed => CoreRequest::Lock { id, lock: NAMES, mode, start: lock, end: lock + 1, wait },
             Kind::Ranges => CoreRequest::Lock { id, lock, mode, start, end, wait },
+            Kind::Semaphores => CoreRequest::Permits { id, lock, weight: start, limit: end - 1, wait },
         }
     }
 
@@ -421,7 +446,7 @@ impl LockTable {
                 self.decide();
                 handle.lock(self, peer, (id, units, wait));
             }
-            Some(Target::Lent { .. }) => self.refuse(peer, id, lents::BY_ITSELF),
+            Some(Target::OneSided { .. }) => self.refuse(peer, id, sessions::BY_ITSELF),
             None => self.refuse(peer, id, "the request names a lock that was refused or never named"),
         }
     }
@@ -572,19 +597,4 @@ impl LockTable {
 pub(crate) fn clock(began: Instant) -> Time {
     let since = began.elapsed() + Duration::from_secs(1);
     Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// What is said of a change that was refused.
-fn why_not(why: Refusal) -> DenyReason {
-    match why {
-        Refusal::UpgradeConflict => DenyReason::Deadlock,
-        why => DenyReason::Refused(words(why)),
-    }
-}
-
-fn words(why: Refusal) -> String {
-    match why {
-        Refusal::TooLarge => "the server allows no more clients or requests".to_owned(),
-        why => why.to_string(),
-    }
 }

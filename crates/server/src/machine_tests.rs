@@ -102,6 +102,30 @@ fn of_two_who_claim_a_lock_the_one_with_the_larger_token_has_it_whoever_comes_fi
 }
 
 #[test]
+fn waiters_keep_their_order_across_a_restart_whoever_comes_back_first() {
+    let mut first = World::start(&Journal::default());
+    let holder = first.client(1);
+    let (token, epoch) = (first.granted(holder, 7), first.machine.epoch());
+    let mut second = first.restart();
+    let (holder, waiters) = (second.client(11), [second.client(12), second.client(13), second.client(14)]);
+    assert!(is_granted(&second.claim(holder, token, epoch, 1), holder));
+    // The one that has waited longest comes last; one comes for the first time.
+    for (waiter, waited) in waiters.into_iter().zip([Some(2_000_000_000), None, Some(3_000_000_000)]) {
+        second.lock(waiter, 7);
+        if let Some(ns) = waited {
+            second.say(waiter, &Request::Waited { id: 7, ns });
+        }
+    }
+    second.machine.end_recovery();
+    let mut served = Vec::new();
+    for leaves in [holder, waiters[2], waiters[0]] {
+        let answers = second.say(leaves, &Request::Unlock { id: 7, answer: false });
+        served.extend(waiters.into_iter().filter(|waiter| is_granted(&answers, *waiter)));
+    }
+    assert_eq!(served, [waiters[2], waiters[0], waiters[1]]);
+}
+
+#[test]
 fn a_session_that_was_lost_claims_nothing_after_a_restart() {
     let mut first = World::start(&Journal::default());
     let holder = first.client(1);

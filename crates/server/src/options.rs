@@ -3,10 +3,13 @@
 #[cfg(feature = "rdma")]
 use super::rdma;
 use lockwright::internal::layout::{NAMES, Ranges};
+use lockwright::internal::local;
 use lockwright_fabric::backend::tcp;
 use lockwright_locks::citron::member::TreeParams;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where a server listens unless told otherwise: this machine only. (The port spells LOCK on a telephone.)
@@ -22,6 +25,7 @@ pub const DEFAULT_LISTEN: &str = "127.0.0.1:5625";
 #[must_use]
 pub struct ServerOptions {
     pub(super) listen: SocketAddr,
+    pub(super) listener: Option<Arc<TcpListener>>,
     pub(super) secret: Option<tcp::Secret>,
     pub(super) tls: Option<tcp::TlsServer>,
     pub(super) metrics: Option<SocketAddr>,
@@ -30,13 +34,15 @@ pub struct ServerOptions {
     pub(super) grace: Duration,
     pub(super) heartbeat: Duration,
     pub(super) exports: Vec<String>,
-    pub(super) lends: Vec<(String, Ranges)>,
+    pub(super) one_sided: Vec<(String, Ranges)>,
     pub(super) threads: Option<usize>,
     pub(super) record: Option<PathBuf>,
     pub(super) retain: bool,
     pub(super) retain_off_in: Vec<Vec<u8>>,
     #[cfg(feature = "rdma")]
     pub(super) rdma: Option<rdma::Side>,
+    #[cfg(feature = "cluster")]
+    pub(super) cluster: Option<super::ClusterOptions>,
 }
 
 /// The most bytes of a space's trees.
@@ -48,6 +54,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             listen: DEFAULT_LISTEN.parse().expect("it is an address"),
+            listener: None,
             secret: None,
             tls: None,
             metrics: None,
@@ -56,13 +63,15 @@ impl Default for ServerOptions {
             grace: Duration::from_secs(5),
             heartbeat: Duration::from_secs(1),
             exports: Vec::new(),
-            lends: Vec::new(),
+            one_sided: Vec::new(),
             threads: None,
             record: None,
             retain: true,
             retain_off_in: Vec::new(),
             #[cfg(feature = "rdma")]
             rdma: None,
+            #[cfg(feature = "cluster")]
+            cluster: None,
         }
     }
 }
@@ -77,6 +86,23 @@ impl ServerOptions {
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen = address;
         self
+    }
+
+    /// Serves on a socket that listens already, as a service manager passes it on.
+    ///
+    /// # Errors
+    /// If it has no address.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let socket = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let options = ServerOptions::default().listener(socket)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn listener(mut self, socket: TcpListener) -> io::Result<Self> {
+        self.listen = socket.local_addr()?;
+        self.listener = Some(Arc::new(socket));
+        Ok(self)
     }
 
     /// A secret that clients must know, of at least 16 bytes.
@@ -242,8 +268,29 @@ impl ServerOptions {
     /// let options = ServerOptions::default().lend("stock");
     /// ```
     pub fn lend(mut self, name: impl Into<String>) -> Self {
-        self.lends.push((name.into(), Ranges::Exact));
+        self.one_sided.push((name.into(), Ranges::Exact));
         self
+    }
+
+    /// The same for processes of this host, too, which open it as `shm:lent:NAME` and take its locks by CPU instructions: mutexes
+    /// and reader-writer locks, no ranges. While one side waits, the other may have `budget` grants in a row.
+    ///
+    /// # Errors
+    /// In words, if there can be no such space.
+    ///
+    /// ```
+    /// # use lockwright_server::ServerOptions;
+    /// let options = ServerOptions::default().lend_local("stock", 8).unwrap();
+    /// assert!(ServerOptions::default().lend_local("stock", 0).is_err());
+    /// ```
+    pub fn lend_local(mut self, name: impl Into<String>, budget: u16) -> Result<Self, String> {
+        let name = name.into();
+        if budget == 0 {
+            return Err("a side may have at least one grant in a row".to_owned());
+        }
+        local::path_of(&name).map_err(|error| error.to_string())?;
+        self.one_sided.push((name, Ranges::None { budget }));
+        Ok(self)
     }
 
     /// The same with ranges on trees, which takes one round trip for a range: in whole units, each `unit` numbers, up to
@@ -273,8 +320,22 @@ impl ServerOptions {
                 MAX_TREES >> 20
             ));
         }
-        self.lends.push((name.into(), Ranges::Tree(params)));
+        self.one_sided.push((name.into(), Ranges::Tree(params)));
         Ok(self)
+    }
+
+    /// Takes part in a cluster: see `docs/cluster.md`. Nothing is kept in a [file](Self::state) then, and neither shared memory
+    /// nor one-sided spaces nor RDMA is offered.
+    ///
+    /// ```
+    /// # use lockwright_server::{ClusterOptions, ServerOptions};
+    /// let options = ServerOptions::default().cluster(ClusterOptions::at("etcd://10.0.0.1/prod")?);
+    /// # Ok::<(), lockwright_server::ServeError>(())
+    /// ```
+    #[cfg(feature = "cluster")]
+    pub fn cluster(mut self, cluster: super::ClusterOptions) -> Self {
+        self.cluster = Some(cluster);
+        self
     }
 
     /// Offers the same spaces over RDMA too, as `rdma://host:port/NAME`: `listen` is where clients and server meet, by TCP,
@@ -328,6 +389,14 @@ pub enum ServeError {
         "a server that gives the locks of a silent client away after {0:?} is not safe: clients need --grace of a second or so"
     )]
     ShortLease(Duration),
+    /// A one-sided space that processes of this host are in, too, cannot be opened.
+    #[error("cannot serve shm:lent:{name}: {why}")]
+    Local {
+        /// The space.
+        name: String,
+        /// Why.
+        why: String,
+    },
     /// There is no RDMA device, or it cannot be used.
     #[error("cannot serve over RDMA: {0}")]
     Rdma(String),
@@ -347,6 +416,9 @@ pub enum ServeError {
         /// Why.
         why: String,
     },
+    /// It cannot take part in the cluster.
+    #[error("cannot take part in the cluster: {0}")]
+    Cluster(String),
     /// There is no thread or no runtime to be had.
     #[error("the server cannot be started: {0}")]
     System(String),

@@ -2,7 +2,7 @@
 
 use super::directory::SpaceNumber;
 use super::exported::{Exported, Held};
-use super::lent::{self, Lent};
+use super::one_sided::{self, OneSidedSpace};
 use foldhash::quality::RandomState;
 use lockwright::LockName;
 pub(super) use lockwright::wire::MAX_REQUESTS;
@@ -23,8 +23,8 @@ pub(super) enum Space {
     Own(SpaceNumber),
     /// In this host's shared memory.
     Exported(Arc<Exported>),
-    /// In memory that is lent.
-    Lent(Arc<Lent>),
+    /// One-sided.
+    OneSided(Arc<OneSidedSpace>),
 }
 
 /// What a handle stands for.
@@ -32,7 +32,7 @@ pub(super) enum Space {
 pub(super) enum Target {
     Own(u64),
     Exported(super::exported::Handle),
-    Lent { name: LockName, lock: u64, token_base: u64 },
+    OneSided { name: LockName, lock: u64, token_base: u64 },
 }
 
 /// Where a request stands.
@@ -155,8 +155,8 @@ pub(super) struct Session {
     pub(super) label: String,
     pub(super) key: u128,
     pub(super) space: Option<Space>,
-    /// Its place in a lent space, if its client takes the locks there by itself.
-    pub(super) lent: Option<Arc<lent::Guest>>,
+    /// Its place in a one-sided space, if its client takes the locks there by itself.
+    pub(super) one_sided: Option<Arc<one_sided::OneSidedClient>>,
     /// By a hash with a random seed: clients choose the handles, and must not be able to make them collide.
     pub(super) handles: HashMap<u64, Target, RandomState>,
     pub(super) slots: Vec<Option<RequestRecord>>,
@@ -165,6 +165,10 @@ pub(super) struct Session {
     pub(super) told: u64,
     /// Whether it is written down that it may hold something.
     pub(super) noted: bool,
+    /// Of a shard: whether it is in the registry.
+    pub(super) registered: bool,
+    /// Of a shard: when it last asked whether the server is certain.
+    pub(super) probed: Option<Instant>,
     /// Keys of earlier runs under which it has claimed.
     pub(super) claimed: Vec<u128>,
     /// Whether grants may stay with it, and how many do.

@@ -25,7 +25,16 @@ impl Histogram {
         self.sum += time;
     }
 
-    fn write(&self, out: &mut String, name: &str, help: &str) {
+    #[cfg(feature = "cluster")]
+    fn merge(&mut self, other: &Self) {
+        for (count, more) in self.buckets.iter_mut().zip(other.buckets) {
+            *count += more;
+        }
+        self.count += other.count;
+        self.sum += other.sum;
+    }
+
+    pub(super) fn write(&self, out: &mut String, name: &str, help: &str) {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
         let mut below = 0;
         for (bound, count) in BOUNDS_US.iter().zip(self.buckets) {
@@ -117,6 +126,66 @@ impl Totals {
         self.grants_exclusive += 1;
         self.upgrades += 1;
         self.wait.add(waited);
+    }
+
+    /// Adds what another table counts.
+    #[cfg(feature = "cluster")]
+    pub(super) fn add(&mut self, other: &Self) {
+        self.sessions += other.sessions;
+        self.now.holders += other.now.holders;
+        self.now.waiters += other.now.waiters;
+        self.retained += other.retained;
+        self.add_past(other);
+    }
+
+    /// Adds what another table has counted: all but how things are now.
+    #[cfg(feature = "cluster")]
+    pub(super) fn add_past(&mut self, other: &Self) {
+        let Self {
+            sessions: _,
+            sessions_begun,
+            sessions_lost,
+            now: _,
+            grants_exclusive,
+            grants_shared,
+            busy,
+            refused,
+            lost,
+            claimed,
+            broken,
+            upgrades,
+            downgrades,
+            parts,
+            exported_grants,
+            retained: _,
+            recalls,
+            passes,
+            messages,
+            wait,
+            hold,
+        } = other;
+        for (count, more) in [
+            (&mut self.sessions_begun, sessions_begun),
+            (&mut self.sessions_lost, sessions_lost),
+            (&mut self.grants_exclusive, grants_exclusive),
+            (&mut self.grants_shared, grants_shared),
+            (&mut self.busy, busy),
+            (&mut self.refused, refused),
+            (&mut self.lost, lost),
+            (&mut self.claimed, claimed),
+            (&mut self.broken, broken),
+            (&mut self.upgrades, upgrades),
+            (&mut self.downgrades, downgrades),
+            (&mut self.parts, parts),
+            (&mut self.exported_grants, exported_grants),
+            (&mut self.recalls, recalls),
+            (&mut self.passes, passes),
+            (&mut self.messages, messages),
+        ] {
+            *count += more;
+        }
+        self.wait.merge(wait);
+        self.hold.merge(hold);
     }
 
     /// What the page shows: grants, those that took a while, and how long altogether.

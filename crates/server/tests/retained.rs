@@ -7,6 +7,8 @@ use apart::{Scratch, TASK, address, client, eventually, holder, options, restart
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{ChangeError, Client, GuardState, Mutex, TryLockError};
 use lockwright_server::Server;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -319,12 +321,9 @@ fn a_try_does_not_wait_for_the_word_of_a_client_that_is_stopped() {
     let (mut process, _) =
         holder(&address(&server), "a_try_does_not_wait_for_the_word_of_a_client_that_is_stopped");
     eventually("it stays", || states(&server, "a") == [EntryState::Retained]);
-    let stop = |signal: &str| {
-        let pid = process.id().to_string();
-        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
-    };
-    stop("-STOP");
-    // The signal is on its way when `kill` has ended: until it has come to every thread, one could still answer.
+    let pid = Pid::from_raw(process.id().cast_signed());
+    kill(pid, Signal::SIGSTOP).unwrap();
+    // The signal is on its way when `kill` returns: until it has come to every thread, one could still answer.
     let is_stopped = |stat: String| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"));
     let stat =
         |thread: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(thread?.path().join("stat"));
@@ -332,7 +331,6 @@ fn a_try_does_not_wait_for_the_word_of_a_client_that_is_stopped() {
     eventually("all its threads are stopped", || threads().all(|thread| stat(thread).is_ok_and(is_stopped)));
     let lock = client(&server).mutex("a").unwrap();
     assert_eq!(lock.try_lock().wait().unwrap_err(), TryLockError::Busy);
-    stop("-CONT");
     process.kill().unwrap();
     process.wait().unwrap();
 }

@@ -318,6 +318,21 @@ fn idle_connections_that_never_say_who_they_are_keep_nobody_out() {
 }
 
 #[test]
+fn an_unlock_that_no_message_follows_reaches_the_server_all_the_same() {
+    let server = server();
+    let unretained = || Client::options().retain(false).open(&address(&server)).wait().unwrap();
+    let (busy, other) = (unretained(), unretained());
+    let (one, same) = (busy.mutex("a").unwrap(), other.mutex("a").unwrap());
+    for _ in 0..20 {
+        // Each unlock is followed by a lock at once, so the last one is expected to be, too.
+        for _ in 0..200 {
+            drop(one.lock().wait().unwrap());
+        }
+        drop(same.lock_timeout(LONG).wait().unwrap());
+    }
+}
+
+#[test]
 fn nonsense_on_the_wire_disturbs_nobody_else() {
     let server = server();
     let client = client(&server);

@@ -130,6 +130,83 @@ fn connections_that_break_lose_nothing_and_do_nothing_twice() {
     eventually("everything is given back", || inspector.entries().unwrap().is_empty());
 }
 
+/// In a one-sided space an acquire fails if its connection breaks under it, and the client lives on: what the acquire has left in
+/// the lock, or in the gate before a range, must not keep others out.
+#[test]
+fn an_acquire_that_fails_with_its_connection_leaves_nothing_in_the_way_of_others() {
+    const FAILURES: u64 = 20;
+    let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap()).lend("stock");
+    let options = options.heartbeat(Duration::from_millis(50)).grace(Duration::from_millis(700));
+    let server = Server::start(options.secret("a long and random line of text").unwrap()).unwrap();
+    let secret = Client::options().secret("a long and random line of text");
+    let open =
+        |address: SocketAddr| secret.clone().open(&format!("tcp://{address}/lent:stock")).wait().unwrap();
+    let network = Network::to(server.address());
+    let clients = [open(network.address), open(network.address)];
+    let (failed, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|threads| {
+        for (index, client) in clients.iter().cycle().take(8).enumerate() {
+            let (failed, stop) = (&failed, &stop);
+            threads.spawn(move || {
+                let (mutex, range) = (client.mutex("m").unwrap(), client.range_lock("m").unwrap());
+                while !stop.load(SeqCst) {
+                    let taken = if index % 4 < 2 {
+                        mutex.lock_timeout(Duration::from_secs(2)).into_any().wait()
+                    } else {
+                        range.write_timeout(3..9, Duration::from_secs(2)).into_any().wait()
+                    };
+                    failed.fetch_add(u64::from(taken.is_err()), SeqCst);
+                }
+            });
+        }
+        // Longer than the server has patience with a connection, and much shorter than it keeps the session.
+        for round in 0..100 {
+            if failed.load(SeqCst) >= FAILURES {
+                break;
+            }
+            network.hang(true);
+            std::thread::sleep(Duration::from_millis(200 + round % 10 * 40));
+            network.hang(false);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        stop.store(true, SeqCst);
+    });
+    let near = open(server.address());
+    let (mutex, range) = (near.mutex("m").unwrap(), near.range_lock("m").unwrap());
+    drop(mutex.lock_timeout(Duration::from_secs(20)).wait().expect("nobody has the mutex"));
+    drop(range.write_timeout(0..99, Duration::from_secs(20)).wait().expect("nobody has the range"));
+    println!("{} acquires failed", failed.load(SeqCst));
+    assert!(failed.load(SeqCst) > 0, "connections broke");
+}
+
+/// Giving back a range on a tree waits for no answer: a client that was struck off meanwhile must not be told that it held it.
+#[test]
+fn a_client_that_was_struck_off_learns_it_when_it_gives_back_a_range() {
+    let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap()).lend("exact");
+    let options = options.lend_tree("tree", 1, 64, 16).unwrap();
+    let options = options.heartbeat(Duration::from_millis(50)).grace(Duration::from_millis(400));
+    let server = Server::start(options.secret("a long and random line of text").unwrap()).unwrap();
+    let secret = Client::options().secret("a long and random line of text");
+    let open =
+        |address: SocketAddr, space| secret.clone().open(&format!("tcp://{address}/lent:{space}")).wait();
+    for space in ["exact", "tree"] {
+        let network = Network::to(server.address());
+        let far = open(network.address, space).unwrap();
+        let near = open(server.address(), space).unwrap();
+        let guard = far.range_lock("a").unwrap().write(0..9).wait().unwrap();
+        network.hang(true);
+        let next = near.range_lock("a").unwrap().write(0..9).wait().unwrap();
+        assert!(next.token() > guard.token(), "{space}");
+        let given = std::thread::scope(|threads| {
+            let giving = threads.spawn(|| guard.unlock().wait());
+            std::thread::sleep(Duration::from_millis(100));
+            network.hang(false);
+            giving.join().unwrap()
+        });
+        assert!(given.is_err(), "{space}: somebody else has had it since");
+    }
+}
+
 #[test]
 fn whoever_may_break_locks_may_do_so_by_the_next_connection_too() {
     let server = server();

@@ -2,8 +2,8 @@
 //! started again, all at random (`LOCKWRIGHT_STRESS_SECONDS` says for how long, sixteen seconds each unless told otherwise).
 //!
 //! Once with a space of the server's own, whose locks are also upgraded, downgraded and given back in part, once with a space of shared memory that the server exports, where local
-//! processes and clients for whom the server takes the locks are all after the same ones, and once with a space that the server
-//! lends.
+//! processes and clients for whom the server takes the locks are all after the same ones, and with one-sided spaces,
+//! with exact ranges, with ranges on trees, and with processes that take the locks by CPU instructions.
 #![cfg(target_os = "linux")]
 
 mod served;
@@ -11,7 +11,7 @@ mod served;
 #[path = "../../lockwright/tests/stress/mod.rs"]
 mod stress;
 
-use served::{Offers, Plan, Stress, Transport, is_child};
+use served::{Offers, Plan, Stress, Transport, is_child, stress_both_sides};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -61,6 +61,25 @@ fn processes_that_are_killed_under_lent_locks_lose_no_update_and_let_no_two_in()
     let test = "processes_that_are_killed_under_lent_locks_lose_no_update_and_let_no_two_in";
     let plan = Plan { test, offers: Offers::Lend("stress"), ..PLAN };
     Stress::start(plan, |server, _| format!("{server}/lent:stress")).run().finish().judge();
+}
+
+#[test]
+fn processes_that_are_killed_under_ranges_on_trees_lose_no_update_and_let_no_two_in() {
+    if is_child(Transport::Tcp) {
+        return;
+    }
+    let test = "processes_that_are_killed_under_ranges_on_trees_lose_no_update_and_let_no_two_in";
+    let plan = Plan { test, offers: Offers::LendTree("stress"), ..PLAN };
+    Stress::start(plan, |server, _| format!("{server}/lent:stress")).run().finish().judge();
+}
+
+#[test]
+fn processes_of_the_host_and_clients_by_verbs_lose_no_update_and_let_no_two_in() {
+    if is_child(Transport::Tcp) {
+        return;
+    }
+    let test = "processes_of_the_host_and_clients_by_verbs_lose_no_update_and_let_no_two_in";
+    stress_both_sides(Plan { test, seconds: 8, ..PLAN });
 }
 
 #[test]

@@ -134,6 +134,8 @@ pub struct Checks {
     pub quiet: bool,
     /// Tokens rise with every conflicting grant.
     pub tokens: bool,
+    /// Claims are on permits: one on `start..end` is for `start` of the `end - 1` permits of its lock.
+    pub permits: bool,
     /// At most so many conflicting grants to others between a client's first verb and its own grant.
     pub bypass: Option<u32>,
 }
@@ -148,7 +150,7 @@ impl<P: Default> Case<P> {
             clients: Vec::new(),
             faults: Faults::default(),
             timeouts: Timeouts::default(),
-            checks: Checks { finish: true, quiet: true, tokens: false, bypass: None },
+            checks: Checks { finish: true, quiet: true, tokens: false, permits: false, bypass: None },
             weak_scope: false,
             clock: None,
             sleepers_know: false,
@@ -252,6 +254,13 @@ impl<P> Case<P> {
     #[must_use]
     pub fn tokens(mut self) -> Self {
         self.checks.tokens = true;
+        self
+    }
+
+    /// Check that no more permits are out than there are: claims are on those.
+    #[must_use]
+    pub fn permits(mut self) -> Self {
+        self.checks.permits = true;
         self
     }
 

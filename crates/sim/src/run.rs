@@ -123,6 +123,7 @@ fn once<P: Protocol>(
             finish: true,
             quiet: true,
             tokens: offers.tokens && plan.ranges.is_none(),
+            permits: false,
             bypass: None,
         },
         recovers: offers.recovery,

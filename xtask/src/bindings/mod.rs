@@ -2,7 +2,7 @@
 //!
 //! Ends with `N passed, N failed, N skipped`, as the test command does; this file only lists the steps.
 
-use crate::names::COMMAND_PROGRAM;
+use crate::names::{COMMAND_PROGRAM, TESTED};
 use crate::steps::{Ended, count, step};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -36,13 +36,14 @@ pub(crate) fn report(root: &Path, may: bool, bless: bool) -> ExitCode {
     if let Some(wheel) = wheel {
         let tests = || program(root).and_then(|program| python::tests(root, &wheel, &program));
         ended.push(step("Python tests", || verdict(tests())));
+        ended.push(step("filelock's tests", || verdict(python::filelock(root, &wheel))));
     }
     count(&ended)
 }
 
 /// The `lockwright` command, built.
 fn program(root: &Path) -> Result<PathBuf, String> {
-    crate::steps::program(root, &COMMAND_PROGRAM)
+    crate::steps::program(root, &COMMAND_PROGRAM, TESTED)
 }
 
 /// A step's outcome: an error is shown.

@@ -9,6 +9,10 @@ use std::process::Command;
 /// What the tests need besides the wheel.
 const TOOLS: [&str; 2] = ["maturin>=1.8,<2", "pytest"];
 
+/// The release of filelock whose own tests are run, and what they need.
+const FILELOCK: &str = "filelock==3.20.0";
+const FILELOCK_NEEDS: [&str; 4] = ["pytest>=8.4", "pytest-asyncio>=1.2", "pytest-mock", "pytest-timeout"];
+
 /// Interpreters that the wheel is tried with, if they are there. The first is what `python3` is.
 const INTERPRETERS: [&str; 6] =
     ["python3", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13"];
@@ -47,25 +51,61 @@ pub(crate) fn tests(root: &Path, wheel: &Path, program: &Path) -> Result<(), Str
         let mut pip = Command::new(environment.join("bin/pip"));
         pip.args(["install", "--quiet", "--force-reinstall", "pytest"]).arg(wheel);
         done(&mut pip).map_err(|why| format!("Python {version}: {why}"))?;
-        let mut pytest = Command::new(environment.join("bin/python"));
-        // Not inside of the project: the folder `lockwright` there has no extension module.
-        pytest.current_dir(scratch(root)?).env("LOCKWRIGHT_PROGRAM", program);
-        pytest.args(["-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]);
-        // A test that hangs says where, and the run ends.
-        pytest.args(["-o", "faulthandler_timeout=120", "-o", "faulthandler_exit_on_timeout=true"]);
-        let output = pytest.arg(root.join("python/tests")).output().map_err(|error| error.to_string())?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        if !output.status.success() {
-            return Err(format!("Python {version}:\n{}", said.trim()));
-        }
+        let mut pytest = pytest(root, &environment)?;
+        pytest.env("LOCKWRIGHT_PROGRAM", program).arg(root.join("python/tests"));
+        let said = last_line(&mut pytest).map_err(|said| format!("Python {version}:\n{said}"))?;
         let readme = super::readme::block(root, "python")?;
         let mut python = Command::new(environment.join("bin/python"));
         done(python.current_dir(scratch(root)?).arg("-c").arg(readme))
             .map_err(|why| format!("the README's lines in Python {version}: {why}"))?;
-        println!("Python {version}: {}", said.trim().lines().next_back().unwrap_or_default());
+        println!("Python {version}: {said}");
         seen.push(version);
     }
     Ok(())
+}
+
+/// filelock's own tests, as they are published with its source, on our mutexes.
+///
+/// # Errors
+/// What pytest said.
+pub(crate) fn filelock(root: &Path, wheel: &Path) -> Result<(), String> {
+    let environment = environment(root, "python3", "filelock")?;
+    let pip = |args: &[&str]| {
+        let mut pip = Command::new(environment.join("bin/pip"));
+        pip.args(&args[..1]).arg("--quiet").args(&args[1..]);
+        pip
+    };
+    done(pip(&["install", "--force-reinstall", FILELOCK]).args(FILELOCK_NEEDS).arg(wheel))?;
+    let folder = scratch(root)?.join("filelock");
+    let _ = fs::remove_dir_all(&folder);
+    let source = ["download", "--no-deps", "--no-binary", ":all:", FILELOCK, "--dest"];
+    done(pip(&source).arg(&folder)).map_err(|why| format!("filelock's source cannot be had: {why}"))?;
+    let archive = folder.join(format!("{}.tar.gz", FILELOCK.replace("==", "-")));
+    done(Command::new("tar").args(["--strip-components=1", "-xzf"]).arg(archive).arg("-C").arg(&folder))?;
+    let mut pytest = pytest(root, &environment)?;
+    pytest.env("PYTHONPATH", root.join("python/tests")).args(["-p", "filelock_adapter"]);
+    pytest.args(["test_filelock.py", "test_async_filelock.py"].map(|name| folder.join("tests").join(name)));
+    println!("{FILELOCK}: {}", last_line(&mut pytest)?);
+    Ok(())
+}
+
+/// pytest in an environment. A test that hangs says where, and the run ends.
+fn pytest(root: &Path, environment: &Path) -> Result<Command, String> {
+    let mut pytest = Command::new(environment.join("bin/python"));
+    // Not inside of the project: the folder `lockwright` there has no extension module.
+    pytest.current_dir(scratch(root)?).args(["-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]);
+    pytest.args(["-o", "faulthandler_timeout=120", "-o", "faulthandler_exit_on_timeout=true"]);
+    Ok(pytest)
+}
+
+/// What a command said last; the error is all that it said.
+fn last_line(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if !output.status.success() {
+        return Err(format!("{said}\n{}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    Ok(said.lines().next_back().unwrap_or_default().to_owned())
 }
 
 /// A virtual environment of its own.

@@ -27,7 +27,7 @@ pub(super) fn build(root: &Path, dist: &Path, may: bool) -> Result<(), String> {
         "--package",
         COMMAND_PROGRAM.package,
         "--features",
-        "manuals",
+        "manuals,cluster,fiss",
     ];
     let status = steps::command(root, &args).status().map_err(|error| error.to_string())?;
     if !status.success() {
@@ -132,7 +132,11 @@ fn try_package(root: &Path, dist: &Path) -> Result<(), String> {
     if said.trim() != "alone, with token 1" {
         return Err(format!("the README's first line said {said:?}"));
     }
-    for file in ["usr/share/man/man1/lockwright.1.gz", "usr/lib/systemd/system/lockwright.service"] {
+    for file in [
+        "usr/share/man/man1/lockwright.1.gz",
+        "usr/lib/systemd/system/lockwright.service",
+        "usr/lib/systemd/system/lockwright.socket",
+    ] {
         if !root.join(file).exists() {
             return Err(format!("{file} is not in the package"));
         }

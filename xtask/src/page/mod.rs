@@ -57,13 +57,13 @@ pub(crate) fn report(root: &Path, may: bool) -> ExitCode {
 fn inside_a_namespace(root: &Path) -> ExitCode {
     let script = format!(r#"ip link set lo up && ip addr add {ADDRESS}/32 dev lo && exec "$0" page"#);
     let Ok(this) = std::env::current_exe() else { return ExitCode::FAILURE };
-    let status = Command::new("unshare")
-        .args(["--net", "--map-root-user", "sh", "-c", &script])
-        .arg(this)
-        .current_dir(root)
-        .env(INSIDE, "1")
-        .status();
-    match status {
+    let mut unshare = Command::new("unshare");
+    unshare.arg("--net").current_dir(root).env(INSIDE, "1");
+    // Root needs no namespace of users, which a root below the machine's own could not have.
+    if !crate::setup::is_root() {
+        unshare.arg("--map-root-user");
+    }
+    match unshare.args(["sh", "-c", &script]).arg(this).status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {

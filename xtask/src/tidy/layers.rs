@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Crate, what it may see, and what its tests may see besides.
-const LAYERS: [(&str, &[&str], &[&str]); 14] = [
+const LAYERS: [(&str, &[&str], &[&str]); 16] = [
     ("lockwright-fabric", &[], &[]),
     // A protocol that could name the simulator would soon have a simulated version.
     ("lockwright-locks", &["lockwright-fabric"], &["lockwright-sim"]),
@@ -30,11 +30,18 @@ const LAYERS: [(&str, &[&str], &[&str]); 14] = [
     // Who serves which shard is decided without knowing what a lock is.
     ("lockwright-cluster", &[], &[]),
     // Whoever links the library or the program compiles neither simulator, proofs nor baselines.
-    ("lockwright", &["lockwright-fabric", "lockwright-locks"], &["lockwright-sim"]),
+    ("lockwright", &["lockwright-fabric", "lockwright-locks", "lockwright-cluster"], &["lockwright-sim"]),
     // What other languages link: users of the library like any other.
     ("lockwright-c", &["lockwright"], &[]),
     ("lockwright-python", &["lockwright"], &[]),
-    ("lockwright-server", &["lockwright", "lockwright-fabric", "lockwright-locks"], &["lockwright-sim"]),
+    // Locks of existing programs: a user of the library, too.
+    ("lockwright-posix", &["lockwright"], &["lockwright-server"]),
+    ("lockwright-preload", &["lockwright", "lockwright-posix"], &[]),
+    (
+        "lockwright-server",
+        &["lockwright", "lockwright-fabric", "lockwright-locks", "lockwright-cluster"],
+        &["lockwright-sim"],
+    ),
     ("lockwright-term", &[], &[]),
     (
         "lockwright-lab",
@@ -52,7 +59,7 @@ const LAYERS: [(&str, &[&str], &[&str]); 14] = [
     (
         "lockwright-cli",
         &["lockwright", "lockwright-fabric", "lockwright-locks", "lockwright-server", "lockwright-term"],
-        &[],
+        &["lockwright-cluster"],
     ),
     ("xtask", &[], &[]),
 ];

@@ -9,8 +9,11 @@
 
 mod ball;
 mod bare;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod measure;
 mod partner;
+#[cfg(feature = "compare")]
 mod peers;
 #[cfg(feature = "rdma")]
 mod rdma;
@@ -18,7 +21,6 @@ mod shm;
 mod tcp;
 
 use anyhow::{Context, Result};
-use clap::builder::PossibleValuesParser;
 use lockwright_fabric::backend::signals::set_ignored;
 use lockwright_term::{Outcome, grid, spinner};
 use nix::sys::signal::Signal;
@@ -33,6 +35,7 @@ Examples:
   lockwright bench --quick     a few seconds, and less sure of itself
   lockwright bench --json      one JSON object per line
   lockwright bench --against redis,etcd,postgres   the same workloads on other lock services, started and stopped here
+  lockwright bench --cluster etcd://127.0.0.1:2379   kills servers of a cluster on that etcd: the time until others grant
   lockwright bench --fabric rdma   verbs and locks over this machine's RDMA device, and our counters against the port's
 
 Run it on a machine that has nothing else to do: two processes that spin need two cores of their own.
@@ -51,12 +54,20 @@ pub(crate) struct Args {
     #[cfg(feature = "rdma")]
     #[arg(long, value_name = "DEVICE", env = "LOCKWRIGHT_RDMA_DEVICE")]
     rdma_device: Option<lockwright_fabric::backend::rdma::DeviceChoice>,
-    /// Compare with others instead, as far as they are installed
-    #[arg(long, value_name = "PEER", value_delimiter = ',', value_parser = PossibleValuesParser::new(peers::NAMES))]
+    /// Compare with others instead, as far as they are installed (builds with the feature `compare`)
+    #[arg(long, value_name = "PEER", value_delimiter = ',')]
+    #[cfg_attr(feature = "compare", arg(value_parser = clap::builder::PossibleValuesParser::new(peers::NAMES)))]
     against: Vec<String>,
+    /// Measure failover instead, of three servers that are started on this etcd: etcd://HOST:PORT,HOST:PORT
+    #[arg(long, value_name = "ETCD")]
+    cluster: Option<String>,
     /// What the other process of a bench does, and in which space
     #[arg(long, hide = true, num_args = 2)]
     partner: Option<Vec<String>>,
+    /// Hold a lock of this peer at this address, and write to that file afterwards
+    #[cfg(feature = "compare")]
+    #[arg(long, hide = true, num_args = 4)]
+    holder: Option<Vec<String>>,
 }
 
 /// What is measured.
@@ -162,9 +173,25 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         partner::run(what, space)?;
         return Ok(Outcome::Clean);
     }
+    #[cfg(feature = "compare")]
+    if let Some([peer, address, lock, file]) = args.holder.as_deref() {
+        peers::hold(peer, address, lock, file)?;
+        return Ok(Outcome::Clean);
+    }
     let (runs, busy) = (measure::Runs::new(args.quick), measure::busy());
     if !args.against.is_empty() {
+        #[cfg(feature = "compare")]
         return peers::run(&args.against, args.quick, args.json, out);
+        #[cfg(not(feature = "compare"))]
+        anyhow::bail!(
+            "this build compares with nothing: `cargo build --features compare` makes one that does"
+        );
+    }
+    if let Some(etcd) = &args.cluster {
+        #[cfg(feature = "cluster")]
+        return cluster::run(etcd, if args.quick { 3 } else { 20 }, args.json, out);
+        #[cfg(not(feature = "cluster"))]
+        return Err(anyhow::Error::from(lockwright::OpenError::NO_CLUSTER).context(etcd.clone()));
     }
     if args.fabric == Fabric::Rdma {
         #[cfg(feature = "rdma")]

@@ -45,6 +45,9 @@ pub(crate) struct Args {
     space: SpaceArg,
 }
 
+/// The columns of a listing.
+pub(crate) const HEAD: [&str; 8] = ["LOCK", "STATE", "MODE", "SINCE", "PID", "HOST", "PROGRAM", "TOKEN"];
+
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let Some(inspector) = args.space.look()? else {
         if !args.json {
@@ -70,8 +73,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         );
         return Ok(Outcome::Clean);
     }
-    let mut rows =
-        vec![["LOCK", "STATE", "MODE", "SINCE", "PID", "HOST", "PROGRAM", "TOKEN"].map(str::to_owned)];
+    let mut rows = vec![HEAD.map(str::to_owned)];
     rows.extend(entries.iter().map(to_row));
     grid(out, &rows)?;
     Ok(Outcome::Clean)
@@ -115,12 +117,17 @@ const fn mode(entry: &Entry) -> &'static str {
     if entry.shared { "shared" } else { "exclusive" }
 }
 
-fn to_row(entry: &Entry) -> [String; 8] {
+/// A line's cells, one for each column of [`HEAD`].
+pub(crate) fn to_row(entry: &Entry) -> [String; 8] {
     let range = entry.range.as_ref().map(|range| format!(" {}..{}", range.start, range.end));
+    let how = match entry.permits {
+        Some(permits) => format!("{} of {} permits", permits.held, permits.limit),
+        None => format!("{}{}", mode(entry), range.unwrap_or_default()),
+    };
     [
         entry.name.to_string(),
         format!("{}{}", state(entry), if entry.changing { ", changing" } else { "" }),
-        format!("{}{}", mode(entry), range.unwrap_or_default()),
+        how,
         lockwright_term::age(entry.age),
         entry.pid.to_string(),
         entry.host.clone(),
@@ -140,6 +147,7 @@ fn to_json(entry: &Entry) -> serde_json::Value {
         },
         "mode": mode(entry),
         "range": entry.range.as_ref().map(|range| [range.start, range.end]),
+        "permits": entry.permits.map(|permits| json!({ "held": permits.held, "limit": permits.limit })),
         "token": entry.token,
         "since_seconds": entry.age.as_secs_f64(),
         "pid": entry.pid,

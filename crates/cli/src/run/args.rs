@@ -19,6 +19,7 @@ Examples:
   lockwright run -w 10 -E 75 backup -- backup.sh          wait ten seconds at most, then exit 75
   lockwright run -s config -- cat app.conf                together with other readers
   lockwright run from to -- move-money                    both locks, without deadlock
+  lockwright run -j 4 gpu -- train                        four at a time
   lockwright run --keep-running leader -- schedulerd      start it again whenever it ends, one in the cluster
   lockwright run --test backup                            is it taken, and by whom? (exit 0 free, 1 taken)
   token=$(lockwright run --for $$ backup) || exit         hold it for the rest of this script
@@ -45,6 +46,10 @@ pub(crate) struct Args {
     /// Lock only these units of a range lock, for example 0..4096
     #[arg(long, value_name = "A..B", value_parser = range)]
     pub(super) range: Option<Range<u64>>,
+    /// Let N run at a time: the name is that of a semaphore with N permits, of which this takes one
+    #[arg(short = 'j', long, value_name = "N", conflicts_with_all = ["shared", "exclusive", "range"],
+          value_parser = clap::value_parser!(u64).range(1..=lockwright::Semaphore::MAX_PERMITS))]
+    pub(super) jobs: Option<u64>,
     /// Do not wait for the lock
     #[arg(short, long, visible_alias = "nb", conflicts_with = "wait")]
     pub(super) nonblock: bool,

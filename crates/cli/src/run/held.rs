@@ -11,15 +11,20 @@ use lockwright_term::say;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::Duration;
 
 /// Asks for the locks.
-pub(super) fn begin(client: &Client, args: &Args) -> anyhow::Result<AcquireSet> {
+pub(super) fn begin(client: &Client, args: &Args, patience: Option<Duration>) -> anyhow::Result<AcquireSet> {
     let bad_name = |error: HandleError| match error {
         HandleError::Name(_) => anyhow::Error::new(BadUsage(error.to_string())),
         error => error.into(),
     };
     let mut set = LockSet::new();
     for name in &args.names {
+        if let Some(limit) = args.jobs {
+            set = set.permits(&client.semaphore(name.as_bytes(), limit).map_err(bad_name)?, 1)?;
+            continue;
+        }
         set = match (&args.range, args.shared) {
             (Some(range), shared) => {
                 let lock = client.range_lock(name.as_bytes()).map_err(bad_name)?;
@@ -32,7 +37,7 @@ pub(super) fn begin(client: &Client, args: &Args) -> anyhow::Result<AcquireSet> 
             }
         };
     }
-    Ok(match args.patience() {
+    Ok(match patience {
         Some(patience) => set.timeout(patience),
         None => set,
     }
@@ -103,10 +108,25 @@ pub(super) fn in_the_way(args: &Args) -> anyhow::Result<Vec<Entry>> {
             (Some(mine), Some(theirs)) => mine.start < theirs.end && theirs.start < mine.end,
             (mine, theirs) => mine.is_none() && theirs.is_none(),
         };
+        if args.jobs.is_some() != entry.permits.is_some() {
+            return false;
+        }
         let wanted = || args.names.iter().any(|name| entry.name.as_bytes() == name.as_bytes());
-        overlaps && entry.state == EntryState::Held && !(args.shared && entry.shared) && wanted()
+        let shared = args.shared && entry.shared;
+        overlaps && entry.state == EntryState::Held && !shared && wanted()
     };
-    Ok(entries.into_iter().filter(blocks).collect())
+    let mut entries: Vec<_> = entries.into_iter().filter(blocks).collect();
+    if let Some(limit) = args.jobs {
+        let held = |name: &LockName| {
+            let permits =
+                entries.iter().filter(|entry| entry.name == *name).filter_map(|entry| entry.permits);
+            permits.map(|permits| permits.held).sum::<u64>()
+        };
+        let full: Vec<_> = entries.iter().map(|entry| held(&entry.name) >= limit).collect();
+        let mut full = full.into_iter();
+        entries.retain(|_| full.next() == Some(true));
+    }
+    Ok(entries)
 }
 
 /// Who has the lock, in words.

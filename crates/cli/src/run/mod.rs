@@ -103,6 +103,8 @@ fn try_run(args: &Args) -> anyhow::Result<u8> {
         Some(path) => options.record(path),
         None => options,
     };
+    let options = options.open_within(args.wait.unwrap_or_default());
+    let began = Instant::now();
     let open = match supervise::wait(options.open(&args.space), &mut inbox, || {})? {
         Ok(open) => open,
         Err(signal) => return Ok(128 + signal),
@@ -111,8 +113,9 @@ fn try_run(args: &Args) -> anyhow::Result<u8> {
         lockwright::OpenError::Address(_) => anyhow::Error::new(BadUsage(error.to_string())),
         error => error.into(),
     })?;
+    let mut patience = args.patience().map(|patience| patience.saturating_sub(began.elapsed()));
     loop {
-        let held = match take(args, &client, &mut inbox)? {
+        let held = match take(args, patience, &client, &mut inbox)? {
             Ok(held) => held,
             Err(code) => return Ok(code),
         };
@@ -122,16 +125,24 @@ fn try_run(args: &Args) -> anyhow::Result<u8> {
         };
         held.unlock();
         match (ended, args.keep_running) {
-            (Ended::Lost { .. }, Some(_)) => say!("lockwright: waiting for {} again", args.shown()),
+            (Ended::Lost { .. }, Some(_)) => {
+                patience = args.patience();
+                say!("lockwright: waiting for {} again", args.shown());
+            }
             (Ended::Lost { code } | Ended::Exited { code } | Ended::Stopped { code }, _) => return Ok(code),
         }
     }
 }
 
 /// Waits for the locks. The error is the code to exit with.
-fn take(args: &Args, client: &Client, inbox: &mut signals::Inbox) -> anyhow::Result<Result<Held, u8>> {
+fn take(
+    args: &Args,
+    patience: Option<Duration>,
+    client: &Client,
+    inbox: &mut signals::Inbox,
+) -> anyhow::Result<Result<Held, u8>> {
     let asked = Instant::now();
-    let acquire = held::begin(client, args)?;
+    let acquire = held::begin(client, args, patience)?;
     let explain = || {
         if args.verbose || io::stderr().is_terminal() {
             say!("lockwright: {}", whom_for(args));

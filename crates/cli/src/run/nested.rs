@@ -30,7 +30,8 @@ impl Held {
     /// The locks that `args` asks for.
     fn all(args: &Args, by: Process) -> impl Iterator<Item = Self> {
         let space = identity(&args.space).into_bytes();
-        args.names.iter().map(move |name| {
+        // A permit more of a semaphore may well be free.
+        args.names.iter().filter(|_| args.jobs.is_none()).map(move |name| {
             let (shared, range, name) = (args.shared, args.range.clone(), name.as_bytes().to_vec());
             Self { by, shared, range, space: space.clone(), name }
         })

@@ -46,6 +46,7 @@ impl Started {
     }
 
     /// Its exit code and everything else it said.
+    #[allow(dead_code, reason = "not every test program needs it")]
     pub(crate) fn end(mut self) -> (Option<i32>, String, String) {
         let (mut out, mut err) = (String::new(), String::new());
         self.stdout.read_to_string(&mut out).unwrap();

@@ -124,7 +124,13 @@ impl Etcd {
 
     async fn exchange(&mut self, path: &str, body: &Value) -> Result<Value, EtcdError> {
         let endpoint = self.endpoint().to_owned();
-        let unreachable = |error: std::io::Error| EtcdError::Unreachable(format!("{endpoint}: {error}"));
+        let unreachable = |error: std::io::Error| match error.kind() {
+            // It is there: it shows another certificate, or speaks another language.
+            std::io::ErrorKind::InvalidData => {
+                EtcdError::Foreign { endpoint: endpoint.clone(), what: error.to_string() }
+            }
+            _ => EtcdError::Unreachable(format!("{endpoint}: {error}")),
+        };
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => Connection::open(&endpoint, self.options.tls.as_ref()).await.map_err(unreachable)?,
@@ -132,6 +138,10 @@ impl Etcd {
         let exchanged = connection.post(&endpoint, path, self.token.as_deref(), &body.to_string()).await;
         let (status, text) = exchanged.map_err(unreachable)?;
         let foreign = || {
+            if text.contains("HTTP request to an HTTPS server") {
+                let what = "it wants TLS: give --etcd-ca".to_owned();
+                return EtcdError::Foreign { endpoint: endpoint.clone(), what };
+            }
             let what = format!("status {status}, {:?}", text.chars().take(80).collect::<String>());
             EtcdError::Foreign { endpoint: endpoint.clone(), what }
         };
@@ -254,6 +264,16 @@ impl Etcd {
     /// If it cannot be asked, or there is no such lease.
     pub async fn revoke(&mut self, lease: LeaseId) -> Result<(), EtcdError> {
         self.post("/v3/lease/revoke", &json!({ "ID": lease.to_string() })).await.map(drop)
+    }
+
+    /// Whether the member that is asked leads.
+    ///
+    /// # Errors
+    /// If it cannot be asked.
+    pub async fn is_leader(&mut self) -> Result<bool, EtcdError> {
+        let answer = self.post("/v3/maintenance/status", &json!({})).await?;
+        let (me, leader) = (&answer["header"]["member_id"], &answer["leader"]);
+        Ok(!leader.is_null() && me == leader)
     }
 
     /// The version of the member that is asked.

@@ -10,6 +10,7 @@ mod citron_fig6;
 mod citron_fig7;
 mod citron_fig8;
 mod citron_fig9;
+mod citron_member;
 mod citron_tab2;
 mod combiner;
 mod combiner_fig5;
@@ -25,6 +26,7 @@ mod fiss_memory;
 mod fiss_recovery;
 mod prelude;
 mod qplock_fairness;
+mod qplock_member;
 mod qplock_mix;
 mod qplock_verbs;
 mod shift;
@@ -52,6 +54,7 @@ pub const ALL: &[Experiment] = &[
     citron_fig11::EXPERIMENT,
     citron_fig12::EXPERIMENT,
     citron_tab2::EXPERIMENT,
+    citron_member::EXPERIMENT,
     shift_sec2_3::EXPERIMENT,
     shift_fig4::EXPERIMENT,
     shift_fig5::EXPERIMENT,
@@ -73,6 +76,7 @@ pub const ALL: &[Experiment] = &[
     qplock_verbs::EXPERIMENT,
     qplock_mix::EXPERIMENT,
     qplock_fairness::EXPERIMENT,
+    qplock_member::EXPERIMENT,
     fiss_fig3::EXPERIMENT,
     fiss_fig13::EXPERIMENT,
     fiss_fig14::EXPERIMENT,

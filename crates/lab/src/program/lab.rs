@@ -2,8 +2,8 @@
 
 use crate::names;
 use crate::version;
-use anyhow::{Result, bail};
-use lockwright_lab::{Claim, Context, Experiment, LabError, experiments, run_experiment};
+use anyhow::{Context as _, Result, bail};
+use lockwright_lab::{Claim, Context, Experiment, LabError, experiments, page, run_experiment};
 use lockwright_term::{Outcome, say};
 use serde::Serialize;
 use std::io::Write;
@@ -40,7 +40,8 @@ enum Command {
 #[command(after_help = "\
 Examples:
   lockwright-lab lab run shift-sec2-3
-  lockwright-lab lab run --all --quick --json")]
+  lockwright-lab lab run --all --quick --json
+  lockwright-lab lab run --all --html report     one page to look at: report/index.html")]
 struct RunArgs {
     /// Which experiments
     #[arg(value_name = "EXPERIMENT", required_unless_present = "all", conflicts_with = "all")]
@@ -54,6 +55,9 @@ struct RunArgs {
     /// Where tables and pictures go
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
+    /// Write one page with all pictures, tables and claims: DIR/index.html
+    #[arg(long, value_name = "DIR")]
+    html: Option<PathBuf>,
     /// Simulations that run side by side [default: one per core]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -110,8 +114,12 @@ fn run_experiments(args: &RunArgs, out: &mut impl Write) -> Result<Outcome> {
         Some(jobs) => jobs,
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
+    // A folder that cannot be made is better known before the work than after it.
+    if let Some(folder) = &args.html {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
     let mut context = Context::new(args.quick, threads);
-    let mut done = Vec::new();
+    let (mut done, mut shown) = (Vec::new(), Vec::new());
     for experiment in chosen {
         let (findings, files) = match run_experiment(experiment, &mut context, &args.out, version()) {
             Ok(done) => done,
@@ -145,7 +153,10 @@ fn run_experiments(args: &RunArgs, out: &mut impl Write) -> Result<Outcome> {
             }
             out.flush()?;
         }
-        let (claims, build) = (findings.claims, version());
+        let (claims, build) = (findings.claims.clone(), version());
+        if args.html.is_some() {
+            shown.push((*experiment, findings));
+        }
         done.push(Done {
             id: experiment.id,
             fabric: "simulated",
@@ -155,6 +166,14 @@ fn run_experiments(args: &RunArgs, out: &mut impl Write) -> Result<Outcome> {
             claims,
             files,
         });
+    }
+    if let Some(folder) = &args.html {
+        let path = folder.join("index.html");
+        std::fs::write(&path, page(&shown, version(), args.quick))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        if !args.json {
+            writeln!(out, "wrote {}", path.display())?;
+        }
     }
     let ok = done.iter().all(|done| done.ok);
     if args.json {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Steps of one world.
-const STEPS: u64 = 2_000;
+const STEPS: u64 = 10_000;
 
 /// What was seen, of all worlds together.
 #[derive(Debug, Default, Serialize)]

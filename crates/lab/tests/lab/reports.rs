@@ -1,6 +1,6 @@
 //! What people look at: claims, tables and plots.
 
-use lockwright_lab::{Axis, Claim, Plot, Series, Style, Table};
+use lockwright_lab::{Axis, Claim, Plot, Series, Style, Table, paper};
 
 #[test]
 fn a_band_by_factor_reaches_both_ways() {
@@ -75,4 +75,12 @@ fn ticks_are_round_numbers_inside_the_axis() {
     for tick in [">50<", ">200<", ">1000<"] {
         assert!(svg.contains(tick), "{tick} is missing");
     }
+}
+
+#[test]
+fn experiments_of_one_paper_stand_together() {
+    assert_eq!(paper("ours; ShiftLock (FAST '25) §3.5.2"), "ShiftLock (FAST '25)");
+    assert_eq!(paper("Dezalos (EPFL 2024) Table 6"), "Dezalos (EPFL 2024)");
+    assert_eq!(paper("FissLock (OSDI '24) Fig. 17 left, §7.7"), "FissLock (OSDI '24)");
+    assert_eq!(paper("Asymmetric Mutual Exclusion for RDMA, §1, §3"), "Asymmetric Mutual Exclusion for RDMA");
 }

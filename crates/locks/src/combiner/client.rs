@@ -68,7 +68,10 @@ impl<E: Endpoint, V: Variant> LockClient for CombinerClient<E, V> {
         for (shard, lock, start, end) in wanted {
             let id = self.ids.take();
             let wait = patience != Patience::Try;
-            let request = Request::Lock { id, lock, mode, start, end, wait };
+            let request = match V::PERMITS {
+                true => Request::Permits { id, lock, weight: start, limit: end - 1, wait },
+                false => Request::Lock { id, lock, mode, start, end, wait },
+            };
             match self.ask(shard, request, id, patience, want.claim, &grant).await {
                 Ok(token) => grant.stretches.push(Stretch { shard, id, start, end, token }),
                 Err(denied) => {
@@ -265,6 +268,9 @@ pub(super) fn reason(refusal: Refusal) -> &'static Reason {
         Refusal::UpgradeConflict => {
             &Reason("another reader already waits to upgrade, and each would wait for the other")
         }
+        Refusal::NotThatMany => &Reason("the semaphore does not have that many permits"),
+        Refusal::OtherLimit => &Reason("others use this semaphore with another limit"),
+        Refusal::IsPermits => &Reason("permits can be given back, but not changed"),
     }
 }
 

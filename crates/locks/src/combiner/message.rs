@@ -7,6 +7,7 @@
 //! | UnlockPart | server | start, end, id ∣ rest << 32 |
 //! | Upgrade | server | id ∣ wait << 32 |
 //! | Raise | server | token |
+//! | Permits | server | weight, limit, id ∣ wait << 33 |
 //! | Granted, Downgraded | client | id, token |
 //! | Busy, Cancelled, Noted, NotYet | client | id |
 //! | Refused | client | id, number of the refusal |
@@ -36,10 +37,11 @@ pub(super) enum Kind {
     /// The request was taken; the grant is to be looked for.
     Noted,
     NotYet,
+    Permits,
 }
 
 impl Kind {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Lock,
         Self::Unlock,
         Self::UnlockPart,
@@ -55,6 +57,7 @@ impl Kind {
         Self::Refused,
         Self::Noted,
         Self::NotYet,
+        Self::Permits,
     ];
 
     pub(super) fn of(kind: u32) -> Option<Self> {
@@ -69,7 +72,7 @@ impl Kind {
 
 /// The name of a kind, for traces.
 pub(super) fn name(kind: u32) -> &'static str {
-    const NAMES: [&str; 15] = [
+    const NAMES: [&str; 16] = [
         "Lock",
         "Unlock",
         "UnlockPart",
@@ -85,6 +88,7 @@ pub(super) fn name(kind: u32) -> &'static str {
         "Refused",
         "Noted",
         "NotYet",
+        "Permits",
     ];
     if kind == Message::DEPARTED {
         return "Departed";
@@ -99,6 +103,9 @@ pub(super) fn encode(request: Request) -> Message {
         Request::Lock { id, lock, mode, start, end, wait } => {
             let how = word(id) | u64::from(mode == Mode::Exclusive) << 32 | u64::from(wait) << 33;
             Kind::Lock.message(lock, &[start, end, how])
+        }
+        Request::Permits { id, lock, weight, limit, wait } => {
+            Kind::Permits.message(lock, &[weight, limit, word(id) | u64::from(wait) << 33])
         }
         Request::Unlock { id } => Kind::Unlock.message(0, &[word(id)]),
         Request::UnlockPart { id, start, end, rest } => {
@@ -119,6 +126,10 @@ pub(super) fn decode(message: &Message) -> Option<Request> {
         Kind::Lock => {
             let mode = if c >> 32 & 1 == 1 { Mode::Exclusive } else { Mode::Shared };
             Request::Lock { id: c as u32, lock: message.lock, mode, start: a, end: b, wait: c >> 33 & 1 == 1 }
+        }
+        Kind::Permits => {
+            let wait = c >> 33 & 1 == 1;
+            Request::Permits { id: c as u32, lock: message.lock, weight: a, limit: b, wait }
         }
         Kind::Unlock => Request::Unlock { id },
         Kind::UnlockPart => Request::UnlockPart { id: c as u32, start: a, end: b, rest },
@@ -180,6 +191,8 @@ mod tests {
         for request in [
             Request::Lock { id, lock: 5, mode: Mode::Exclusive, start, end, wait: false },
             Request::Lock { id: 0, lock: u64::MAX, mode: Mode::Shared, start, end, wait: true },
+            Request::Permits { id, lock: 5, weight: 2, limit: u64::MAX - 1, wait: true },
+            Request::Permits { id: 0, lock: 0, weight: 1, limit: 1, wait: false },
             Request::Unlock { id },
             Request::UnlockPart { id, start, end, rest },
             Request::UnlockPart { id: 0, start, end, rest: u32::MAX },

@@ -63,6 +63,8 @@ pub trait Variant: Debug + 'static {
     type Rules: Rules;
     /// Name, source, what it offers.
     const INFO: Info;
+    /// Whether a claim on `start..end` is for `start` of `end - 1` permits of a semaphore.
+    const PERMITS: bool = false;
     /// How clients of this shard learn of their grants.
     fn learning(params: &Params, shard: u16) -> Learning;
 }
@@ -85,6 +87,20 @@ impl Variant for Pushed {
         "server-side reader-writer range locks; the server answers when the lock is granted",
         "Dezalos, EPFL 2024, §4; pushed grants are ours",
     );
+    fn learning(_: &Params, _: u16) -> Learning {
+        Learning::Pushed
+    }
+}
+
+/// Semaphores; the server answers when permits are granted.
+#[derive(Debug)]
+pub struct Semaphore;
+
+impl Variant for Semaphore {
+    type Rules = Shipped;
+    const INFO: Info =
+        info("semaphore", "server-side counting semaphores, first come, first served", "this project");
+    const PERMITS: bool = true;
     fn learning(_: &Params, _: u16) -> Learning {
         Learning::Pushed
     }

@@ -99,7 +99,7 @@ impl<R: Rules> CombinerServer<R> {
     fn take(&mut self, client: ClientId, request: Request, out: &mut Outbox) {
         let mut replies = Vec::new();
         let asked = match request {
-            Request::Lock { id, .. } | Request::Upgrade { id, .. } => {
+            Request::Lock { id, .. } | Request::Permits { id, .. } | Request::Upgrade { id, .. } => {
                 if let Learning::PollFlag(flags) = self.learning {
                     if !flags.has(client, id) {
                         let answer = Answer::Refused(Refusal::TooLarge);

@@ -80,6 +80,53 @@ impl<R: Rules> Coordinator<R> {
         }
     }
 
+    /// With nobody there yet: machines [join](Self::join). Epochs and blocks of stamps go on above those of an earlier run.
+    pub fn vacant(machines: u16, params: &Params, epoch: u32, block: u64) -> Self {
+        let lost = (1..=machines).map(|mid| mid as u8).collect();
+        Self { epoch: epoch.max(FIRST_EPOCH), block, lost, ..Self::new(machines, params) }
+    }
+
+    /// Lets a machine in that has nothing and knows nothing, and says under which number and in which epoch. `None` while
+    /// something is put right, or if all numbers are in use. A number that was given back has had its recovery by then, so
+    /// that whatever is still under way of its last owner is of an older epoch.
+    pub fn join(&mut self) -> Option<(u8, u32)> {
+        if self.phase != Phase::Quiet {
+            return None;
+        }
+        let mid = self.lost.pop_first()?;
+        Some((mid, self.epoch))
+    }
+
+    /// Takes over from a coordinator that is gone, together with the deciders: these machines, which have been in epochs up
+    /// to `epoch`, are still there. A recovery begins.
+    pub fn take_over(&mut self, machines: impl IntoIterator<Item = u8>, epoch: u32, out: &mut Outbox) {
+        for mid in machines {
+            self.lost.remove(&mid);
+        }
+        self.epoch = self.epoch.max(epoch);
+        self.failed(usize::from(self.machines), out);
+    }
+
+    /// How many machines are there.
+    pub fn members(&self) -> usize {
+        usize::from(self.machines) - self.lost.len()
+    }
+
+    /// The epoch.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The last block of stamps that was given out.
+    pub fn block(&self) -> u64 {
+        self.block
+    }
+
+    /// Whether nothing is being put right.
+    pub fn is_quiet(&self) -> bool {
+        self.phase == Phase::Quiet
+    }
+
     fn living(&self) -> impl Iterator<Item = u8> + '_ {
         (1..=self.machines).map(|mid| mid as u8).filter(|mid| !self.lost.contains(mid))
     }
@@ -115,6 +162,7 @@ impl<R: Rules> Coordinator<R> {
         let mut pause = self.message(call::PAUSE);
         pause.tail = self.lost.iter().map(|mid| u64::from(*mid)).collect();
         self.to_machines(&pause, out);
+        self.gathered(out);
     }
 
     fn message(&self, kind: u32) -> Message {
@@ -126,8 +174,13 @@ impl<R: Rules> Coordinator<R> {
         let Phase::Gathering(reports) = &mut self.phase else { return };
         out.touch(message.tail.len() as u64 / 2);
         reports.insert(mid, Entry::decode(&message.tail));
-        let reports = reports.clone();
+        self.gathered(out);
+    }
+
+    fn gathered(&mut self, out: &mut Outbox) {
+        let Phase::Gathering(reports) = &self.phase else { return };
         if self.living().all(|mid| reports.contains_key(&mid)) {
+            let reports = reports.clone();
             self.restore(&reports, out);
         }
     }
@@ -161,6 +214,7 @@ impl<R: Rules> Coordinator<R> {
             out.send(super::machine_of(mid), restore);
         }
         self.phase = Phase::Restoring(self.living().collect(), registers);
+        self.load(out);
     }
 
     /// Where the lock's agent is, or will be: with a holder if there is one.
@@ -179,10 +233,16 @@ impl<R: Rules> Coordinator<R> {
         Entry::agent(lid, mid, mode, self.params.bars_at_once() && writer_waits)
     }
 
-    /// S2 ends when all agents are right; S3.
     fn restored(&mut self, mid: u8, out: &mut Outbox) {
+        if let Phase::Restoring(missing, _) = &mut self.phase {
+            missing.remove(&mid);
+            self.load(out);
+        }
+    }
+
+    /// S2 ends when all agents are right; S3.
+    fn load(&mut self, out: &mut Outbox) {
         let Phase::Restoring(missing, registers) = &mut self.phase else { return };
-        missing.remove(&mid);
         if !missing.is_empty() {
             return;
         }

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 pub(super) const LOCAL_BITS: u32 = 16;
 
 /// Stamps that the coordinator gives out at a time: tokens rise across a restart because the next block is given then.
-pub(super) const BLOCK_BITS: u32 = 32;
+pub(super) const BLOCK_BITS: u32 = 24;
 
 /// A decider in the network.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +36,16 @@ impl<R: Rules> Decider<R> {
     /// A decider for its share of `locks` locks, for `machines` machines.
     pub fn new(locks: u64, machines: u16, params: &Params) -> Self {
         Self::in_epoch(FIRST_EPOCH, 0, locks.min(params.switch_locks), machines, params)
+    }
+
+    /// A decider that grants nothing before it is opened, or its registers are loaded.
+    pub fn closed(locks: u64, machines: u16, params: &Params) -> Self {
+        Self::in_epoch(0, 0, locks.min(params.switch_locks), machines, params)
+    }
+
+    /// Opens it with all locks free, where nobody can hold any: in `epoch`, with stamps of `block` and later.
+    pub fn open(&mut self, epoch: u32, block: u64) {
+        *self = Self::in_epoch(epoch, block << BLOCK_BITS, self.locks, self.machines, &self.params);
     }
 
     /// With empty registers, in `epoch`.
@@ -77,6 +87,22 @@ impl<R: Rules> Decider<R> {
     /// What the registers say of a lock: its mode, `None` if it is free; the agent's machine; the incarnation.
     pub fn peek(&self, lid: u64) -> (Option<Mode>, u8, u8) {
         self.pipeline.peek((lid / self.racks) as usize)
+    }
+
+    /// The register arrays: to copy them into another switch, or to compare them with those of one.
+    pub fn registers(&self) -> (&Pipeline<R>, &Once) {
+        (&self.pipeline, &self.once)
+    }
+
+    /// A switch whose registers were copied from these has come to `stamp`. Past half a block the coordinator is asked for
+    /// more, as by a packet.
+    pub fn stamped(&mut self, stamp: u64, out: &mut Outbox) {
+        let is_past = |stamp: u64| stamp & ((1 << BLOCK_BITS) - 1) >= 1 << (BLOCK_BITS - 1);
+        let before = self.once.stamp();
+        self.once.raise_stamp(stamp);
+        if is_past(stamp) && !is_past(before) {
+            out.send(super::coordinator_of(self.machines, &self.params), Message::new(0, call::STAMPS, &[]));
+        }
     }
 
     /// What becomes of `packet`, and the token of the task that is granted something; nothing if it is too old to matter.
@@ -255,6 +281,13 @@ mod tests {
         assert_eq!((*to, wanted.kind), (PeerId::role(3), call::STAMPS));
         let given = Message::new(0, call::STAMPS, &[7 << BLOCK_BITS]);
         decider.on_message(Time(0), PeerId::role(3), &given, &mut Outbox::default());
+        let mut copied = loaded(2, 0);
+        let mut out = Outbox::default();
+        copied.stamped(half - 1, &mut out);
+        assert!(out.messages.is_empty());
+        copied.stamped(half + 9, &mut out);
+        copied.stamped(half + 10, &mut out);
+        assert_eq!(out.messages.len(), 1, "once per block");
         assert_eq!(decider.once, {
             let mut once = decider.once.clone();
             once.raise_stamp(1);

@@ -5,7 +5,7 @@
 //! that was lost and is sent again passes for a duplicate of itself. And it bounds what an incarnation of eight bits
 //! must tell apart: of every machine at most one ACQUIRE of a lock is on its way.
 
-use super::packet::{Number, Packet};
+use super::packet::{Number, Packet, Waiter};
 use std::collections::VecDeque;
 
 /// One lane of one machine.
@@ -87,9 +87,13 @@ impl Lane {
         self.waiting.retain(|packet| !is_void(packet));
     }
 
-    /// Takes back a departure of `lid` that has not been sent.
-    pub(super) fn recall(&mut self, lid: u64) -> bool {
-        let place = self.waiting.iter().position(|packet| packet.lid == lid && packet.is_departure());
-        place.is_some_and(|place| self.waiting.remove(place).is_some())
+    /// Takes back a departure of `lid` that has not been sent, and returns the waiters that did not fit into it and were to
+    /// ask again behind it.
+    pub(super) fn recall(&mut self, lid: u64) -> Option<Vec<Waiter>> {
+        let place = self.waiting.iter().position(|packet| packet.lid == lid && packet.is_departure())?;
+        let (rest, behind) =
+            self.waiting.drain(place..).skip(1).partition::<Vec<_>, _>(|packet| packet.lid != lid);
+        self.waiting.extend(rest);
+        Some(behind.iter().map(Packet::waiter).collect())
     }
 }

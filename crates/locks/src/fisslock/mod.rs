@@ -27,6 +27,7 @@
 mod agent;
 mod client;
 mod coordinator;
+pub mod datagram;
 mod decider;
 mod directory;
 mod lane;
@@ -39,6 +40,7 @@ pub use client::{FissClient, FissGrant};
 pub use coordinator::Coordinator;
 pub use decider::Decider;
 pub use machine::Machine;
+pub use packet::{is_from_coordinator, is_from_machine};
 
 use self::pipeline::{Checks, Preference, Switch};
 use crate::protocol::{Info, Offers, Protocol, Space};
@@ -70,6 +72,8 @@ pub struct Params {
     pub sparse_ids: bool,
     /// The first so many clients go before the others in wait queues.
     pub urgent_clients: u32,
+    /// Waiters that go along with an agent, so that a GRANT fits into a packet. Those behind them ask again.
+    pub queue_limit: usize,
 }
 
 impl Default for Params {
@@ -84,6 +88,7 @@ impl Default for Params {
             tokens: true,
             sparse_ids: false,
             urgent_clients: 0,
+            queue_limit: usize::MAX,
         }
     }
 }
@@ -130,12 +135,12 @@ impl Checks for Shipped {}
 impl Rules for Shipped {}
 
 /// Machine number `mid`, counted from 1: zero is nobody.
-fn machine_of(mid: u8) -> PeerId {
+pub fn machine_of(mid: u8) -> PeerId {
     PeerId::role(usize::from(mid) - 1)
 }
 
 /// The coordinator, behind machines and deciders.
-fn coordinator_of(machines: u16, params: &Params) -> PeerId {
+pub fn coordinator_of(machines: u16, params: &Params) -> PeerId {
     PeerId::role(usize::from(machines) + usize::from(params.racks))
 }
 

@@ -93,6 +93,16 @@ pub(super) mod call {
     pub(in super::super) const DENIED: u32 = 31;
 }
 
+/// Whether a message of this kind is the coordinator's, for a machine.
+pub const fn is_from_coordinator(kind: u32) -> bool {
+    matches!(kind, call::PAUSE | call::RESTORE | call::RESUME)
+}
+
+/// Whether a message of this kind is a machine's, for the coordinator.
+pub const fn is_from_machine(kind: u32) -> bool {
+    matches!(kind, call::REPORT | call::RESTORED)
+}
+
 /// What a kind is called in traces.
 pub(super) fn name(kind: u32) -> &'static str {
     match kind {

@@ -8,7 +8,7 @@ use crate::shiftlock::lookup::HolderLookup;
 use crate::shiftlock::shared::SharedClient;
 use crate::shiftlock::versioned::{Versioned, VersionedLayout};
 use crate::shiftlock::{Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
-use lockwright_fabric::observe::Claim;
+use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Endpoint, FabricError};
 
 /// What is written into a record.
@@ -32,12 +32,22 @@ impl Holding {
     /// Whether this, of a client that is alive, is in the way of a request for the range `wanted` since `turn`.
     #[inline(always)]
     pub const fn is_in_the_way(&self, wanted: &Claim, turn: u64) -> bool {
-        let first = match self.state {
-            State::Held => true,
+        let claim = match self.state {
+            // As if it were alone already, or those who come would keep it waiting for ever.
+            State::Upgrading => Claim { mode: Mode::Exclusive, ..self.claim },
+            _ => self.claim,
+        };
+        self.is_before(turn) && claim.conflicts(wanted)
+    }
+
+    /// Whether this is held, or was waited for before a request that waits since `turn`.
+    #[inline(always)]
+    pub const fn is_before(&self, turn: u64) -> bool {
+        match self.state {
+            State::Held | State::Upgrading => true,
             State::Waiting => self.turn != 0 && (turn == 0 || self.turn < turn),
             State::Taking | State::Revoked => false,
-        };
-        first && self.claim.conflicts(wanted)
+        }
     }
 }
 

@@ -25,15 +25,21 @@
 //! | [`record`] | which word is where, and its bits |
 //! | `writer` | the order in which a record is written |
 //! | `table` | the look at everybody's records |
+//! | `listed` | who there is to look at, for repairs |
 //! | [`liveness`] | how a client is evicted |
+//! | [`membership`] | how clients come and go |
 //! | [`space`] | what a space provides: the table's memory, and who is alive |
 //! | `client` | the three rules |
-//! | [`ranges`] | range locks |
+//! | [`ranges`], [`range_changes`] | range locks; upgrade, downgrade, a part given back |
 //!
 //! The explorer runs all of them (`lockwright-proofs`, `holders/`); `lockwright` brings the spaces.
 
 mod client;
+pub(crate) mod listed;
 pub mod liveness;
+pub mod membership;
+mod query;
+pub mod range_changes;
 pub mod ranges;
 pub mod record;
 pub mod space;

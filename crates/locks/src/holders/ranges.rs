@@ -14,8 +14,12 @@
 //!    then its record counts no more. It finds that out before it believes that the range is its.
 //!
 //! The gate's token, which rises from grant to grant, is the range's.
+//!
+//! A [semaphore](super::record::is_semaphore) is the same with another question behind the gate: not who overlaps, but whether
+//! the permits of those who hold some, and are alive, leave enough. Who wants any waits behind those who waited before.
 
 use super::client::{HolderClient, Holding, Recorder};
+use super::range_changes::Barred;
 use super::record::State;
 use super::space::RecordRules;
 use crate::protocol::{Denied, Grant, Lost};
@@ -38,13 +42,26 @@ pub trait RangeRecorder: Recorder {
     /// Whether a record of this client's still says that the range is held.
     fn is_range_held(&self, record: u8, claim: Claim) -> impl Future<Output = Result<bool, FabricError>>;
 
-    /// Whether another record of a client that is alive is [in the way](Holding::is_in_the_way).
-    fn is_blocked(
+    /// Whether another record of a client that is alive is [in the way](Holding::is_in_the_way); of a
+    /// [semaphore](super::record::is_semaphore), whether too few permits are left.
+    ///
+    /// # Errors
+    /// [`Denied::BadRequest`] if somebody uses the semaphore with another limit.
+    fn is_blocked(&self, record: u8, claim: Claim, turn: u64) -> impl Future<Output = Result<bool, Denied>>;
+
+    /// What bars the upgrade of a range of this client's, in the records of clients that are alive.
+    fn bars_upgrade(&self, record: u8, claim: Claim) -> impl Future<Output = Result<Barred, FabricError>>;
+
+    /// Swaps state and mode of a record of this client's. `false` if they are not what they should be: it was revoked.
+    fn swap_range(
         &self,
         record: u8,
-        claim: Claim,
-        turn: u64,
+        from: (State, Mode),
+        to: (State, Mode),
     ) -> impl Future<Output = Result<bool, FabricError>>;
+
+    /// Makes the range of a record of this client's smaller: it starts later, or ends earlier.
+    fn narrow_range(&self, record: u8, to: Claim) -> impl Future<Output = Result<(), FabricError>>;
 
     /// The keyed lock that is the gate of `lock`.
     fn gate(&self, lock: u64) -> u64;
@@ -178,11 +195,16 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         claim: Claim,
         turn: &mut Option<u64>,
     ) -> Result<Option<u64>, Denied> {
-        let inside = match self.try_take_gate(records, claim).await {
-            Err(Denied::Busy) => self.take_queued(records.gate, self.gate(claim)).await?,
-            inside => inside?,
-        };
+        let inside = self.take_gate(records, claim).await?;
         self.look_inside(records, claim, turn, inside).await
+    }
+
+    /// Takes the gate, however many look before.
+    pub(super) async fn take_gate(&self, records: RangeRecords, claim: Claim) -> Result<ShiftGrant, Denied> {
+        match self.try_take_gate(records, claim).await {
+            Err(Denied::Busy) => self.take_queued(records.gate, self.gate(claim)).await,
+            inside => inside,
+        }
     }
 
     /// The gate before the range, as a claim.
@@ -243,7 +265,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         claim: Claim,
         turn: &mut Option<u64>,
         token: u64,
-    ) -> Result<bool, FabricError> {
+    ) -> Result<bool, Denied> {
         let blocked = self.recorder().is_blocked(records.range, claim, turn.unwrap_or_default()).await?;
         let state = if blocked { State::Waiting } else { State::Held };
         match turn {
@@ -259,15 +281,19 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         Ok(!blocked)
     }
 
-    async fn give_gate_back(&self, record: u8, inside: ShiftGrant) -> Result<(), Lost> {
+    pub(super) async fn give_gate_back(&self, record: u8, inside: ShiftGrant) -> Result<(), Lost> {
         match self.try_give_back(record, inside).await {
             Some(given) => given,
             None => self.give_back(record, inside).await,
         }
     }
 
-    /// Gives up: the record no longer stands in anybody's way.
+    /// Gives up: the records no longer stand in anybody's way. A fabric that failed may have left the gate taken: without a
+    /// record, others reset it.
     async fn leave(&self, records: RangeRecords, claim: Claim, denied: Denied) -> Result<u64, Denied> {
+        if matches!(denied, Denied::Fabric(_)) {
+            self.recorder().write(records.gate, None).await?;
+        }
         if R::LEAVING_CLEARS {
             self.recorder().write_range(records.range, None).await?;
         }
@@ -276,7 +302,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
     }
 
     /// Tells those who wait that something has changed.
-    async fn tell(&self, lock: u64) -> Result<(), FabricError> {
+    pub(super) async fn tell(&self, lock: u64) -> Result<(), FabricError> {
         self.lock().endpoint().go(self.recorder().changes(lock).fetch_add(1)).await.map(drop)
     }
 

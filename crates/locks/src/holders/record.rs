@@ -15,13 +15,14 @@
 //! | 2 | bit n: holder record n has been in use; the others need not be read |
 //! | 3, 4 | dependent process: pid and start time of a process that must be gone too before the locks are free; 0: none |
 //! | 5 | the [liveness](super::liveness) word |
+//! | 6 | 0: a process of the host whose memory this is; else one that comes by verbs: 1 and its pid there. Of spaces with both |
 //!
 //! | holder record, word | holds |
 //! |---|---|
-//! | 0 | state (bits 0–3), shared (4), range lock (5), lock id (8–39), version (40–63) |
+//! | 0 | state (bits 0–3), shared (4), range lock (5), lock id (8–38), [semaphore](is_semaphore) (39), version (40–63) |
 //! | 1 | what names the grant: its token, and for keyed locks the generation above it ([`ShiftGrant::mark`]); 0: not granted |
 //! | 2 | since when it is in this state, to within a few heartbeats |
-//! | 3, 4 | the range, if it is a range lock's |
+//! | 3, 4 | the range, if it is a range lock's; permits, and one more than there are, if it is a semaphore's |
 //! | 5 | since which turn it waits for that; 0: not yet. Of a range on a tree: its [progress](crate::citron::member::Progress) |
 //!
 //! | state | meaning | counts as a holder |
@@ -30,6 +31,7 @@
 //! | 1 taking | tries, and holds the lock from the moment its verb succeeds | yes |
 //! | 2 waiting | queued | no |
 //! | 3 held | was handed the lock | yes |
+//! | 4 upgrading | holds a range, shared, and waits to be alone | yes |
 //! | 5 revoked | held a range, which was taken away | no |
 //!
 //! The version rises whenever a free record is filled in. So a reader that finds the same first word before and after it
@@ -41,6 +43,27 @@
 use crate::shiftlock::layout::Stamp;
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Addr, Field, PeerId, Time, Word64};
+
+/// In a lock's id: it is the semaphore of that name, whose records are those of a range lock.
+const SEMAPHORE: u64 = 1 << 31;
+
+/// The id of the semaphore that has its name from `lock`.
+#[inline(always)]
+pub const fn semaphore(lock: u64) -> u64 {
+    lock | SEMAPHORE
+}
+
+/// Whether `lock` is a semaphore: a claim on `start..end` of it is for `start` of the `end - 1` permits.
+#[inline(always)]
+pub const fn is_semaphore(lock: u64) -> bool {
+    lock & SEMAPHORE != 0
+}
+
+/// The lock that `lock`, perhaps a semaphore, has its name from.
+#[inline(always)]
+pub const fn name_of(lock: u64) -> u64 {
+    lock & !SEMAPHORE
+}
 
 /// Bytes of a client record and of a holder record: one cache line, so that clients do not disturb each other.
 const LINE: u64 = 64;
@@ -62,6 +85,8 @@ pub enum ClientWord {
     DependentStart = 4,
     /// The liveness word.
     Liveness = 5,
+    /// Whether it comes by verbs, from elsewhere.
+    Elsewhere = 6,
 }
 
 /// A word of a holder record.
@@ -224,6 +249,8 @@ pub enum State {
     Waiting = 2,
     /// It was handed the lock: counts as holding.
     Held = 3,
+    /// It holds a range, shared, and waits to be alone in it: counts as holding.
+    Upgrading = 4,
     /// Its range was taken away.
     Revoked = 5,
 }
@@ -232,7 +259,7 @@ impl State {
     /// Whether nobody may reset the lock while the record's client is alive.
     #[inline(always)]
     pub const fn holds(self) -> bool {
-        matches!(self, Self::Taking | Self::Held)
+        matches!(self, Self::Taking | Self::Held | Self::Upgrading)
     }
 }
 
@@ -285,6 +312,14 @@ impl First {
         Self(self.0 & !(Self::STATE.mask() as u64) | state as u64)
     }
 
+    /// The same in another mode.
+    #[inline(always)]
+    #[must_use]
+    pub const fn in_mode(self, mode: Mode) -> Self {
+        let shared = matches!(mode, Mode::Shared) as u64;
+        Self(self.0 & !(Self::SHARED.mask() as u64) | shared << Self::SHARED.shift)
+    }
+
     /// What the client is doing; `None`: the record is free.
     #[inline(always)]
     pub const fn state(self) -> Option<State> {
@@ -292,6 +327,7 @@ impl First {
             1 => Some(State::Taking),
             2 => Some(State::Waiting),
             3 => Some(State::Held),
+            4 => Some(State::Upgrading),
             5 => Some(State::Revoked),
             _ => None,
         }
@@ -301,7 +337,7 @@ impl First {
     #[inline(always)]
     pub const fn holds(self) -> bool {
         let state = self.0 & Self::STATE.mask() as u64;
-        state == State::Taking as u64 || state == State::Held as u64
+        matches!(state, 1 | 3 | 4)
     }
 
     /// Whether the record is in use for this lock.
@@ -340,7 +376,7 @@ impl First {
 
 const _: () = {
     assert!(First::VERSION.shift + First::VERSION.bits == 64 && First::LOCK.shift + First::LOCK.bits == 40);
-    let states = [State::Taking, State::Waiting, State::Held, State::Revoked];
+    let states = [State::Taking, State::Waiting, State::Held, State::Upgrading, State::Revoked];
     let mut index = 0;
     while index < states.len() {
         let read = First(states[index] as u64).state();
@@ -348,9 +384,10 @@ const _: () = {
             matches!(read, Some(state) if state as u64 == states[index] as u64),
             "a state reads as it is written"
         );
+        assert!(First(states[index] as u64).holds() == states[index].holds());
         index += 1;
     }
-    assert!(8 * RecordWord::ALL.len() as u64 <= LINE && 8 * ClientWord::Liveness as u64 + 8 <= LINE);
+    assert!(8 * RecordWord::ALL.len() as u64 <= LINE && 8 * ClientWord::Elsewhere as u64 + 8 <= LINE);
 };
 
 /// A holder record as others read it.

@@ -156,6 +156,9 @@ pub trait RangeSpace: HolderSpace {
     /// The word that counts changes of `lock`.
     fn changes(&self, lock: u64) -> Word64;
 
+    /// Swaps a word of a record of this client's; says whether it was `old`.
+    fn swap(&self, word: Word64, old: u64, new: u64) -> impl Future<Output = Result<bool, FabricError>>;
+
     /// How long a waiter that has looked so many times waits before it looks again whether those in its way are alive.
     /// `None`: until something changes.
     fn patience_ns(&self, looked: u32) -> Option<u64>;
@@ -179,6 +182,10 @@ pub trait RecordRules: Debug + 'static {
     const LEAVING_CLEARS: bool = true;
     /// Who waits for a range reads the count of changes before it looks, so that none after the look is missed.
     const CHANGES_ARE_READ_FIRST: bool = true;
+    /// Whether others bar an upgrade is looked at by whoever has the gate.
+    const UPGRADES_ARE_JUDGED_INSIDE: bool = true;
+    /// A range becomes two while its client has the gate.
+    const RANGES_ARE_SPLIT_INSIDE: bool = true;
 }
 
 impl RecordRules for crate::shiftlock::Shipped {}

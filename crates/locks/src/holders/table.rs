@@ -5,16 +5,21 @@
 //! alive is asked last, and only if one of its records matters: the records of the dead do not count.
 
 use super::client::{DirectRecorder, Holding, Recorder};
+use super::listed::load_all;
+use super::query::{BarsUpgrade, IsBlocked, IsHeld, IsWanted, Query, TooFew};
+use super::range_changes::Barred;
 use super::ranges::RangeRecorder;
 use super::record::{
     ClientRecord, ClientWord, First, HolderRecord, Kind, RecordPlace, RecordWord, State, TableLayout,
+    is_semaphore,
 };
-use super::space::{HolderSpace, MAX_LOADS, RangeSpace, RecordRules, bits};
+use super::space::{HolderSpace, Order, RangeSpace, RecordRules, bits};
 use super::writer::RecordWriter;
+use crate::protocol::{Denied, Reason};
 use crate::shiftlock::Shipped;
 use crate::shiftlock::layout::{Layout, Member};
 use crate::shiftlock::lookup::{Fate, HolderLookup};
-use lockwright_fabric::observe::Claim;
+use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{FabricError, PeerId, Time, Word64};
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -34,96 +39,6 @@ impl<S: Debug, L, R> Debug for HolderTable<S, L, R> {
 impl<S: Clone, L, R: Clone> Clone for HolderTable<S, L, R> {
     fn clone(&self) -> Self {
         Self { writer: self.writer.clone(), entry: PhantomData }
-    }
-}
-
-/// What somebody looks for in the records of the living.
-trait Query {
-    /// Whether the first word of a record leaves it in question.
-    fn may_match(&self, peer: PeerId, record: u64, first: First) -> bool;
-
-    /// Whether a range may be what is looked for, as long as its record is not read again.
-    fn may_overlap(&self, _start: u64, _end: u64) -> bool {
-        true
-    }
-
-    /// What settles it beyond the first word: nothing, or range and turn.
-    fn matches(&self, first: First, range: Option<[u64; 3]>) -> bool;
-
-    /// Whether more than the first word has to be read.
-    const READS_RANGE: bool;
-}
-
-/// Whether a keyed lock is held, but by the queue member that asks.
-struct IsHeld<L> {
-    lock: u64,
-    except: Member,
-    entry: PhantomData<L>,
-}
-
-impl<L: Layout> IsHeld<L> {
-    /// Whether a record is of the member that asks.
-    #[inline(always)]
-    fn asks(&self, peer: PeerId, record: u64) -> bool {
-        Member::new::<L>(peer, record & L::SLOT.max() as u64) == Some(self.except)
-    }
-}
-
-impl<L: Layout> Query for IsHeld<L> {
-    const READS_RANGE: bool = false;
-
-    #[inline(always)]
-    fn may_match(&self, peer: PeerId, record: u64, first: First) -> bool {
-        first.holds() && first.is_for(Kind::Keyed, self.lock) && !self.asks(peer, record)
-    }
-
-    fn matches(&self, _: First, _: Option<[u64; 3]>) -> bool {
-        true
-    }
-}
-
-/// Whether a range is in the way of a request, but for the request's own record.
-struct IsBlocked {
-    mine: (PeerId, u64),
-    claim: Claim,
-    turn: u64,
-}
-
-impl Query for IsBlocked {
-    const READS_RANGE: bool = true;
-
-    #[inline(always)]
-    fn may_match(&self, peer: PeerId, record: u64, first: First) -> bool {
-        first.is_for(Kind::Range, self.claim.lock) && (peer, record) != self.mine
-    }
-
-    /// Ranges of a lock are written by whoever has its gate, which is this client: if the record has changed meanwhile, then
-    /// since that range was given back.
-    #[inline(always)]
-    fn may_overlap(&self, start: u64, end: u64) -> bool {
-        start < self.claim.end && self.claim.start < end
-    }
-
-    fn matches(&self, first: First, range: Option<[u64; 3]>) -> bool {
-        let Some([start, end, turn]) = range else { return false };
-        let Some(state) = first.state() else { return false };
-        let claim = Claim { lock: first.lock(), mode: first.mode(), start, end };
-        Holding { state, claim, turn }.is_in_the_way(&self.claim, self.turn)
-    }
-}
-
-/// Whether a lock is held or wanted, keyed or ranges.
-struct IsWanted(u64);
-
-impl Query for IsWanted {
-    const READS_RANGE: bool = false;
-
-    fn may_match(&self, _: PeerId, _: u64, first: First) -> bool {
-        first.is_for(Kind::Keyed, self.0) || first.is_for(Kind::Range, self.0)
-    }
-
-    fn matches(&self, _: First, _: Option<[u64; 3]>) -> bool {
-        true
     }
 }
 
@@ -197,10 +112,12 @@ macro_rules! find_in_steps {
                     if !$query.matches(first, range) {
                         continue;
                     }
-                    if space.$is_alive(peer)$(.$await?)? {
+                    if !space.$is_alive(peer)$(.$await?)? {
+                        break; // the records of the dead do not count
+                    }
+                    if $query.settles(first, range) {
                         return Ok(true);
                     }
-                    break; // the records of the dead do not count
                 }
             }
         }
@@ -249,9 +166,9 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
         &self.writer
     }
 
-    async fn find<Q: Query>(&self, query: Q) -> Result<bool, FabricError> {
+    async fn find<Q: Query>(&self, query: &mut Q) -> Result<bool, FabricError> {
         if S::IS_DIRECT {
-            return self.find_now(&query);
+            return self.find_now(query);
         }
         if S::LOADS > 1 {
             return self.find_in_batches(query).await;
@@ -260,24 +177,24 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
     }
 
     /// The same where a load is a round trip: as many words at a time as go out together.
-    async fn find_in_batches<Q: Query>(&self, query: Q) -> Result<bool, FabricError> {
+    async fn find_in_batches<Q: Query>(&self, query: &mut Q) -> Result<bool, FabricError> {
         let (space, layout) = (self.space(), self.space().layout());
         let directory: Vec<_> = (0..layout.directory_words()).map(|index| layout.directory(index)).collect();
-        let directory = self.load_all(&directory).await?;
+        let directory = load_all(space, &directory).await?;
         let slots = directory
             .into_iter()
             .zip(0_u64..)
             .flat_map(|(word, index)| bits(word).map(move |bit| index * 64 + bit));
         let slots: Vec<_> = slots.collect();
         let clients = |slot: &u64| [layout.owner(*slot), layout.client(*slot, ClientWord::Used)];
-        let clients = self.load_all(&slots.iter().flat_map(clients).collect::<Vec<_>>()).await?;
+        let clients = load_all(space, &slots.iter().flat_map(clients).collect::<Vec<_>>()).await?;
         let mut records = Vec::new();
         for (slot, client) in slots.into_iter().zip(clients.chunks_exact(2)) {
             let Some(peer) = owner(client[0]) else { continue };
             records.extend(bits(client[1]).map(|record| (peer, record, layout.record(slot, record))));
         }
         let firsts: Vec<_> = records.iter().map(|(.., at)| at.word(RecordWord::First)).collect();
-        let firsts = self.load_all(&firsts).await?;
+        let firsts = load_all(space, &firsts).await?;
         let mut dead = None;
         for ((peer, record, at), first) in records.into_iter().zip(firsts.into_iter().map(First)) {
             if Some(peer) == dead || !query.may_match(peer, record, first) {
@@ -289,10 +206,11 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
             };
             let Some((first, range)) = found else { continue };
             if query.may_match(peer, record, first) && query.matches(first, range) {
-                if space.is_alive(peer).await? {
+                if !space.is_alive(peer).await? {
+                    dead = Some(peer);
+                } else if query.settles(first, range) {
                     return Ok(true);
                 }
-                dead = Some(peer);
             }
         }
         Ok(false)
@@ -314,14 +232,6 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
             first = again;
         }
         Ok(None)
-    }
-
-    async fn load_all(&self, words: &[Word64]) -> Result<Vec<u64>, FabricError> {
-        let mut values = Vec::with_capacity(words.len());
-        for some in words.chunks(S::LOADS.min(MAX_LOADS)) {
-            values.extend(self.space().load_all(some).await?);
-        }
-        Ok(values)
     }
 
     /// A record of `peer` as a whole; `None` if it is free.
@@ -404,7 +314,7 @@ impl<F: Fn(Word64) -> u64> TableReader<F> {
 
 impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
     #[inline(always)]
-    fn find_now<Q: Query>(&self, query: &Q) -> Result<bool, FabricError> {
+    fn find_now<Q: Query>(&self, query: &mut Q) -> Result<bool, FabricError> {
         let direct = Direct { space: self.space(), load: self.space().loader() };
         find_in_steps!(&direct, self.space().layout(), query: load_now is_alive_now)
     }
@@ -429,7 +339,7 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
 
     /// Whether somebody alive holds or wants `lock`, keyed or a range of it.
     pub fn is_wanted_now(&self, lock: u64) -> bool {
-        self.find_now(&IsWanted(lock)).unwrap_or(true)
+        self.find_now(&mut IsWanted(lock)).unwrap_or(true)
     }
 
     /// Everybody's records.
@@ -441,7 +351,7 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
 impl<S: HolderSpace, L: Layout, R: RecordRules> HolderLookup for HolderTable<S, L, R> {
     async fn fate(&self, lock: u64, except: Member) -> Result<Fate, FabricError> {
         const { assert!(S::IS_DIRECT || !S::WAITERS_ARE_GIVEN_TIME, "who waits is read without waiting") };
-        let held = self.find(IsHeld::<L> { lock, except, entry: PhantomData }).await?;
+        let held = self.find(&mut IsHeld::<L> { lock, except, entry: PhantomData }).await?;
         Ok(match held {
             true => Fate::Held,
             false if S::WAITERS_ARE_GIVEN_TIME && self.is_left_to_the_living(lock, except) => Fate::Wanted,
@@ -495,12 +405,51 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> RangeRecorder for HolderTable<S, 
     async fn is_range_held(&self, record: u8, claim: Claim) -> Result<bool, FabricError> {
         let word = self.writer.place(record).word(RecordWord::First);
         let first = First(self.space().load(word).await?);
-        Ok(first.state() == Some(State::Held) && first.is_for(Kind::Range, claim.lock))
+        let held = matches!(first.state(), Some(State::Held | State::Upgrading));
+        Ok(held && first.is_for(Kind::Range, claim.lock))
     }
 
-    async fn is_blocked(&self, record: u8, claim: Claim, turn: u64) -> Result<bool, FabricError> {
+    async fn bars_upgrade(&self, record: u8, claim: Claim) -> Result<Barred, FabricError> {
         let mine = (self.space().me(), u64::from(record));
-        self.find(IsBlocked { mine, claim, turn }).await
+        if !self.find(&mut BarsUpgrade { mine, claim, upgrading: false }).await? {
+            return Ok(Barred::No);
+        }
+        let upgrading = self.find(&mut BarsUpgrade { mine, claim, upgrading: true }).await?;
+        Ok(if upgrading { Barred::ByAnUpgrade } else { Barred::ByReaders })
+    }
+
+    async fn swap_range(
+        &self,
+        record: u8,
+        from: (State, Mode),
+        to: (State, Mode),
+    ) -> Result<bool, FabricError> {
+        let word = self.writer.place(record).word(RecordWord::First);
+        let first = First(self.space().load(word).await?);
+        if (first.state(), first.mode()) != (Some(from.0), from.1) {
+            return Ok(false);
+        }
+        self.space().swap(word, first.0, first.in_state(to.0).in_mode(to.1).0).await
+    }
+
+    async fn narrow_range(&self, record: u8, to: Claim) -> Result<(), FabricError> {
+        let at = self.writer.place(record);
+        // One of them is what it was.
+        let words = [(at.word(RecordWord::Start), to.start), (at.word(RecordWord::End), to.end)];
+        self.space().store(record, words, Order::Messages).await
+    }
+
+    async fn is_blocked(&self, record: u8, claim: Claim, turn: u64) -> Result<bool, Denied> {
+        let mine = (self.space().me(), u64::from(record));
+        if !is_semaphore(claim.lock) {
+            return Ok(self.find(&mut IsBlocked { mine, claim, turn }).await?);
+        }
+        let mut query = TooFew { mine, claim, turn, held: 0, other_limit: false };
+        let blocked = self.find(&mut query).await?;
+        match query.other_limit {
+            true => Err(Denied::BadRequest(&Reason("others use this semaphore with another limit"))),
+            false => Ok(blocked),
+        }
     }
 
     fn gate(&self, lock: u64) -> u64 {

@@ -65,7 +65,7 @@ const fn descriptors(space: &Space) -> u64 {
 
 /// The two classes of clients of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub enum Side {
     /// At home on the lock's node.
     Local = 0,
     /// Anywhere else.
@@ -74,7 +74,8 @@ pub(super) enum Side {
 
 impl Side {
     /// The opposite class.
-    pub(super) const fn other(self) -> Self {
+    #[must_use]
+    pub const fn other(self) -> Self {
         match self {
             Side::Local => Side::Remote,
             Side::Remote => Side::Local,

@@ -12,13 +12,14 @@
 //! Four protocols of one code ([`Rules`]): `qplock-printed` is the paper's to the letter; `qplock` looks at the other
 //! queue before it yields, which makes an uncontended remote acquire one round trip; `qplock-rw` adds shared mode and
 //! fencing tokens; `qplock-fifo` serves both sides strictly in the order in which they came. A fifth, `leased`, has code of
-//! its own: it recovers from clients that die. docs/protocols/qplock.md says why each is safe and what was explored.
+//! its own: it recovers from clients that die, by leases; so has [`member`], by membership. docs/protocols/qplock.md says why each is safe and what was explored.
 
 mod acquire;
 mod fifo;
 mod give_up;
 mod layout;
 pub mod leased;
+pub mod member;
 mod queue;
 mod release;
 

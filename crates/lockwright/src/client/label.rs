@@ -8,7 +8,7 @@ pub(crate) fn of(program: Option<&str>) -> String {
     format!("{} {host} {}", std::process::id(), program.trim())
 }
 
-/// The same, and below it the space whose memory it wants to be lent, if it does.
+/// The same, and below it the one-sided space that it wants to be in, if it does.
 #[cfg(feature = "rdma")]
 pub(crate) fn with_wish(program: Option<&str>, space: &[u8], one_sided: bool) -> String {
     let label = of(program);

@@ -1,14 +1,16 @@
 //! Looking into a space of this host: what its clients have written down in it, and what its words say.
 
-use super::{BreakError, Entry, EntryState, Heat, InspectError, SpaceInfo};
+use super::{BreakError, Entry, EntryState, Heat, InspectError, Permits, SpaceInfo};
+use crate::backend::holders::{self, reader};
+use crate::backend::members::{Members, NAMES};
+use crate::backend::ranges::gate;
+use crate::backend::{Kind, shm};
 use crate::error::OpenError;
-use crate::home::holders::{self, reader};
-use crate::home::members::{Members, NAMES};
-use crate::home::ranges::gate;
-use crate::home::{Kind, shm};
 use crate::name::LockName;
+use crate::one_sided::local as one_sided;
 use lockwright_fabric::backend::shm::{ClientInfo, NameInfo, ShmSpace, space_path};
 use lockwright_fabric::observe::Mode;
+use lockwright_locks::holders::record::{is_semaphore, name_of};
 use lockwright_locks::holders::{self as records, HolderRecord, State};
 use lockwright_locks::shiftlock::shared::Snapshot;
 use std::collections::{HashMap, HashSet};
@@ -49,7 +51,7 @@ impl Local {
         for (record, changing) in self.records()? {
             let peer = record.peer;
             let (Some(client), Some(member)) = (clients.get(&peer), members.get(&peer)) else { continue };
-            let Some(info) = names.get(&record.claim.lock) else { continue };
+            let Some(info) = names.get(&name_of(record.claim.lock)) else { continue };
             let alive = client.alive && !member.is_expired(now);
             let entry = entry(&record, info, client, alive, now.since(record.since));
             entries.extend(entry.map(|entry| Entry { changing, ..entry }));
@@ -90,7 +92,7 @@ impl Local {
         let versions = locks.iter().map(|lock| {
             let version = match *lock {
                 (id, Kind::Keyed) => (member.snapshot(id)?, 0),
-                (id, Kind::Ranges) => (member.snapshot(gate(id))?, member.releases(Kind::Ranges, id)?),
+                (id, kind) => (member.snapshot(gate(id))?, member.releases(kind, id)?),
             };
             Ok((*lock, version))
         });
@@ -129,7 +131,7 @@ impl Local {
         let not_held = BreakError::NotHeld { name, token };
         let Some(own) = token.checked_sub(info.lock.token_base) else { return Err(not_held) };
         let holds = |record: &HolderRecord| {
-            record.state.holds() && record.claim.lock == info.lock.id && record.token() == own
+            record.state.holds() && name_of(record.claim.lock) == info.lock.id && record.token() == own
         };
         let reader = reader(&self.space);
         let record = reader.clients().find_map(|client| reader.records(&client).find(holds));
@@ -208,16 +210,20 @@ fn entry(
 ) -> Option<Entry> {
     let (state, token) = match record.state {
         State::Taking if record.mark == 0 => return None,
-        State::Taking | State::Held => (EntryState::Held, Some(info.lock.token_base + record.token())),
+        State::Taking | State::Held | State::Upgrading => {
+            (EntryState::Held, Some(info.lock.token_base + record.token()))
+        }
         State::Waiting => (EntryState::Waiting, None),
         State::Revoked => return None,
     };
     let (host, program) = client.label.split_once(' ').unwrap_or((&client.label, ""));
+    let (units, is_semaphore) = (record.claim.start..record.claim.end, is_semaphore(record.claim.lock));
     Some(Entry {
         name: LockName::new(&info.name).ok()?,
         state,
         shared: record.claim.mode == Mode::Shared,
-        range: (record.kind == records::Kind::Range).then_some(record.claim.start..record.claim.end),
+        range: (record.kind == records::Kind::Range && !is_semaphore).then(|| units.clone()),
+        permits: is_semaphore.then(|| Permits::of_units(&units)),
         token,
         age: Duration::from_nanos(age_ns),
         pid: client.pid,
@@ -249,18 +255,25 @@ pub fn spaces() -> io::Result<Vec<String>> {
     for file in files {
         let name = file?.file_name();
         let name = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.strip_suffix(&suffix));
-        spaces.extend(name.map(|name| format!("shm:{name}")));
+        spaces.extend(name.map(address_of_name));
     }
     spaces.sort();
     Ok(spaces)
 }
 
-fn address_of(path: &Path) -> String {
+pub(super) fn address_of(path: &Path) -> String {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let usual = usual_place().filter(|(folder, ..)| path.parent() == Some(folder));
     let name = usual
         .and_then(|(_, prefix, suffix)| Some(name.strip_prefix(&prefix)?.strip_suffix(&suffix)?.to_owned()));
-    name.map_or_else(|| format!("shm:{}", path.display()), |name| format!("shm:{name}"))
+    name.map_or_else(|| format!("shm:{}", path.display()), |name| address_of_name(&name))
+}
+
+fn address_of_name(name: &str) -> String {
+    match name.strip_prefix(one_sided::FILE_PREFIX) {
+        Some(name) => format!("shm:{}{name}", one_sided::SCHEME),
+        None => format!("shm:{name}"),
+    }
 }
 
 /// The folder of this user's spaces, and how their files' names begin and end.
@@ -272,7 +285,7 @@ fn usual_place() -> Option<(PathBuf, String, String)> {
     Some((path.parent()?.to_owned(), prefix.to_owned(), suffix.to_owned()))
 }
 
-fn resident(path: &Path) -> u64 {
+pub(super) fn resident(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path).map_or(0, |file| file.blocks() * 512)
 }

@@ -3,9 +3,11 @@
 //! On shared memory, everything shown here stands in the space itself, written there by the clients; a server is asked.
 //! Looking disturbs nobody. This file is what can be seen; `local` looks into shared memory, `waits` sees who waits for whom.
 
+mod cluster;
 mod local;
 mod waits;
 
+pub use cluster::{ClusterInfo, ServedShard};
 pub use local::spaces;
 pub use waits::{Process, Wait, waits};
 
@@ -13,6 +15,10 @@ use self::local::Local;
 use crate::client::{Address, ClientOptions};
 use crate::error::OpenError;
 use crate::name::{LockName, NameError};
+use crate::one_sided::listing::LocalInspector;
+use crate::remote::cluster::{follow::Follower, inspector::ClusterInspector};
+#[cfg(feature = "fiss")]
+use crate::remote::fiss::inspector::FissInspector;
 use crate::remote::inspector::RemoteInspector;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::backend::fork::Owner;
@@ -45,7 +51,11 @@ pub struct Inspector {
 #[derive(Debug)]
 enum Looks {
     Local(Local),
+    OneSided(LocalInspector),
     Remote(RemoteInspector),
+    Cluster(ClusterInspector),
+    #[cfg(feature = "fiss")]
+    Fiss(FissInspector),
 }
 
 /// One line of a listing: somebody who holds a lock or waits for it.
@@ -60,6 +70,8 @@ pub struct Entry {
     pub shared: bool,
     /// The units, for range locks.
     pub range: Option<Range<u64>>,
+    /// The permits, for semaphores.
+    pub permits: Option<Permits>,
     /// The fencing token, for those who hold it.
     pub token: Option<u64>,
     /// How long it has been in this state.
@@ -85,6 +97,7 @@ impl Entry {
             state,
             shared: false,
             range: None,
+            permits: None,
             token: None,
             age: Duration::ZERO,
             pid: 0,
@@ -93,6 +106,23 @@ impl Entry {
             alive: true,
             changing: false,
         }
+    }
+}
+
+/// What a client holds of a semaphore, or wants of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permits {
+    /// So many permits,
+    pub held: u64,
+    /// of so many.
+    pub limit: u64,
+}
+
+impl Permits {
+    /// What `units` say that a request for permits holds or wants.
+    #[doc(hidden)]
+    pub fn of_units(units: &Range<u64>) -> Self {
+        Self { held: units.start, limit: units.end.saturating_sub(1) }
     }
 }
 
@@ -247,10 +277,23 @@ impl Inspector {
     pub fn open_with(address: &str, options: &ClientOptions) -> Result<Self, OpenError> {
         match Address::parse(address)? {
             Address::Shm(path) => Local::open(&path).map(Looks::Local).map(Self::new),
+            Address::Local(path) => LocalInspector::open(&path).map(Looks::OneSided).map(Self::new),
             Address::Served { by, server, space } => {
-                RemoteInspector::open(options.remote(by, server, space, false)?)
-                    .map(Looks::Remote)
-                    .map(Self::new)
+                let remote =
+                    RemoteInspector::open(options.remote(by, server.clone(), space.clone(), false)?)?;
+                if !remote.is_elsewhere() {
+                    return Ok(Self::new(Looks::Remote(remote)));
+                }
+                let follower = Follower::open(options, None, vec![server], address)?;
+                ClusterInspector::open(follower, &space).map(Looks::Cluster).map(Self::new)
+            }
+            Address::Cluster { address: cluster, space } => {
+                let follower = Follower::open(options, Some(cluster), Vec::new(), address)?;
+                ClusterInspector::open(follower, &space).map(Looks::Cluster).map(Self::new)
+            }
+            #[cfg(feature = "fiss")]
+            Address::Fiss { decider, space } => {
+                FissInspector::open(options.fiss(decider, space)?).map(Looks::Fiss).map(Self::new)
             }
             Address::Mem => Err(OpenError::Address(address.to_owned())),
         }
@@ -271,8 +314,35 @@ impl Inspector {
     pub fn entries(&self) -> Result<Vec<Entry>, InspectError> {
         match self.looks()? {
             Looks::Local(local) => local.entries(),
+            Looks::OneSided(local) => local.entries(),
             Looks::Remote(remote) => remote.entries(),
+            Looks::Cluster(cluster) => cluster.entries(),
+            #[cfg(feature = "fiss")]
+            Looks::Fiss(fiss) => fiss.entries(),
         }
+    }
+
+    /// The same of the locks called `name`. In a cluster only the server that has them is asked.
+    ///
+    /// # Errors
+    /// If the space cannot be used.
+    ///
+    /// ```
+    /// # let address = format!("shm:/dev/shm/lockwright-doc-entries-of-{}", std::process::id());
+    /// # let client = lockwright::Client::open(&address).wait().unwrap();
+    /// # let _guard = client.mutex("a").unwrap().lock().wait().unwrap();
+    /// let name = lockwright::LockName::new("a")?;
+    /// assert_eq!(lockwright::inspect::Inspector::open(&address)?.entries_of(&name)?.len(), 1);
+    /// # std::fs::remove_file(&address["shm:".len()..])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn entries_of(&self, name: &LockName) -> Result<Vec<Entry>, InspectError> {
+        let mut entries = match self.looks()? {
+            Looks::Cluster(cluster) => cluster.entries_near(name),
+            _ => self.entries(),
+        }?;
+        entries.retain(|entry| entry.name == *name);
+        Ok(entries)
     }
 
     /// What the locks in use have seen; the busiest first. On shared memory grants are counted since the lock was last
@@ -290,7 +360,11 @@ impl Inspector {
     pub fn heat(&self) -> Result<Vec<Heat>, InspectError> {
         match self.looks()? {
             Looks::Local(local) => local.heat(),
+            Looks::OneSided(local) => local.heat(),
             Looks::Remote(remote) => remote.heat(),
+            Looks::Cluster(cluster) => cluster.heat(),
+            #[cfg(feature = "fiss")]
+            Looks::Fiss(fiss) => fiss.heat(),
         }
     }
 
@@ -316,7 +390,28 @@ impl Inspector {
     pub fn break_grant(&self, name: impl AsRef<[u8]>, token: u64) -> Result<(), BreakError> {
         match self.looks()? {
             Looks::Local(local) => local.break_grant(name, token),
+            Looks::OneSided(local) => local.break_grant(name, token),
             Looks::Remote(remote) => remote.break_grant(LockName::new(name)?, token),
+            Looks::Cluster(cluster) => cluster.break_grant(LockName::new(name)?, token),
+            #[cfg(feature = "fiss")]
+            Looks::Fiss(fiss) => fiss.break_grant(),
+        }
+    }
+
+    /// How the decider of a `fiss://` space is, as a JSON object; `None` for other spaces.
+    ///
+    /// # Errors
+    /// If it cannot be asked.
+    ///
+    /// ```no_run
+    /// println!("{:?}", lockwright::inspect::Inspector::open("fiss://127.0.0.1")?.decider()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn decider(&self) -> Result<Option<String>, InspectError> {
+        match self.looks()? {
+            #[cfg(feature = "fiss")]
+            Looks::Fiss(fiss) => fiss.status().map(Some).map_err(InspectError::Space),
+            _ => Ok(None),
         }
     }
 
@@ -336,7 +431,10 @@ impl Inspector {
     pub fn info(&self) -> Result<SpaceInfo, InspectError> {
         match self.looks()? {
             Looks::Local(local) => local.info(),
-            Looks::Remote(_) => Err(InspectError::Space("it is not in this host's shared memory".to_owned())),
+            Looks::OneSided(one_sided) => {
+                Ok(one_sided.info(local::address_of(one_sided.path()), local::resident(one_sided.path())))
+            }
+            _ => Err(InspectError::Space("it is not in this host's shared memory".to_owned())),
         }
     }
 }

@@ -105,13 +105,18 @@ fn conflict(one: &Entry, two: &Entry) -> bool {
         (Some(one), Some(two)) => one.start < two.end && two.start < one.end,
         (one, two) => one.is_none() && two.is_none(),
     };
-    one.name == two.name && overlap && !(one.shared && two.shared)
+    let in_the_way = match (one.permits, two.permits) {
+        (None, None) => overlap && !(one.shared && two.shared),
+        (one, two) => one.is_some() && two.is_some(),
+    };
+    one.name == two.name && in_the_way
 }
 
 fn lock(entry: &Entry) -> String {
-    match &entry.range {
-        Some(range) => format!("{} {}..{}", entry.name, range.start, range.end),
-        None => entry.name.to_string(),
+    match (&entry.range, entry.permits) {
+        (Some(range), _) => format!("{} {}..{}", entry.name, range.start, range.end),
+        (None, Some(permits)) => format!("{} {} of {}", entry.name, permits.held, permits.limit),
+        (None, None) => entry.name.to_string(),
     }
 }
 

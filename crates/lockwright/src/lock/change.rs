@@ -3,8 +3,8 @@
 
 use super::core::Core;
 use super::guard::AnyGuard;
+use crate::backend::{BoxFuture, Granted, Kind};
 use crate::error::ChangeError;
-use crate::home::{BoxFuture, Granted, Kind};
 use crate::progress::Alarm;
 use lockwright_fabric::observe::{Claim, Mode};
 use std::fmt;
@@ -112,7 +112,43 @@ impl AnyGuard {
         if (part.start, part.end) == (claim.start, claim.end) {
             return Err(bad("that is all that is held: unlock the guard"));
         }
-        let rest = self.core.space.unlock_part(self.granted(), &claim, &part)?;
+        self.cut(&part)
+    }
+
+    /// Makes two guards of a range's: this one keeps what is before `at`, the other one has the rest. Nothing is given back,
+    /// so nobody can come in between.
+    ///
+    /// # Errors
+    /// If there is nothing on one side of `at`, or this is no range lock; if the lock is lost, or this client may have no
+    /// further one. The guard is as it was.
+    ///
+    /// ```
+    /// # use lockwright::LockGuard;
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// let lock = client.range_lock("data")?;
+    /// let mut left = lock.write(0..10).wait()?.into_any();
+    /// let mut right = left.split(4)?;
+    /// assert_eq!((left.range(), right.range()), (Some(0..4), Some(4..10)));
+    /// right.downgrade().wait()?;
+    /// assert!(lock.try_read(4..10).wait().is_ok() && lock.try_read(3..4).wait().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn split(&mut self, at: u64) -> Result<AnyGuard, ChangeError> {
+        let bad = |why| ChangeError::BadRange { start: at, end: at, why };
+        self.core.check().map_err(|pid| ChangeError::OtherProcess { pid })?;
+        if self.core.kind != Kind::Ranges {
+            return Err(bad("this is no range lock"));
+        }
+        if at <= self.claim.start || self.claim.end <= at {
+            return Err(bad("there would be nothing on one side of it"));
+        }
+        Ok(self.cut(&(at..at))?.expect("there is something on both sides"))
+    }
+
+    /// Gives back `part`, which is inside and leaves something. The second piece, if two are left.
+    fn cut(&mut self, part: &Range<u64>) -> Result<Option<AnyGuard>, ChangeError> {
+        let claim = self.claim;
+        let rest = self.core.space.unlock_part(self.granted(), &claim, part)?;
         let (left, right) = (Claim { end: part.start, ..claim }, Claim { start: part.end, ..claim });
         let kept = if left.start < left.end { left } else { right };
         self.change(kept, *self.granted());

@@ -1,13 +1,15 @@
 //! What all handles of one name in one client share: where the name leads, and the way to its space.
 
 use super::places::Places;
+#[cfg(target_os = "linux")]
+use crate::backend::ProtocolGrant;
+#[cfg(target_os = "linux")]
+use crate::backend::member::Member;
+use crate::backend::{Backend, Bound, Granted, Kind};
 use crate::error::LockError;
-#[cfg(target_os = "linux")]
-use crate::home::ProtocolGrant;
-#[cfg(target_os = "linux")]
-use crate::home::member::Member;
-use crate::home::{Backend, Bound, Granted, Kind};
 use crate::name::LockName;
+#[cfg(target_os = "linux")]
+use crate::one_sided::local::LocalMember;
 use crate::progress::Progress;
 #[cfg(target_os = "linux")]
 use crate::remote::retained::RetainedLock;
@@ -30,6 +32,9 @@ pub(crate) struct Core {
     /// What stays with this client of it, if a server decides about it.
     #[cfg(target_os = "linux")]
     retained: Option<RetainedLock>,
+    /// The way to it if it is one of a one-sided space of this host.
+    #[cfg(target_os = "linux")]
+    asymmetric: Option<Arc<LocalMember>>,
     /// Where the name led at first, and as long as this client is not declared dead: read without a lock.
     first: Bound,
     /// Where it leads since.
@@ -54,6 +59,8 @@ impl Core {
             near,
             #[cfg(target_os = "linux")]
             retained: space.retained_lock(&bound).filter(|_| kind == Kind::Keyed),
+            #[cfg(target_os = "linux")]
+            asymmetric: space.local_asymmetric().cloned(),
             space,
             progress,
             name,
@@ -85,15 +92,19 @@ impl Core {
     #[cfg(target_os = "linux")]
     #[inline(always)]
     pub(crate) fn try_acquire_fast(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
-        let Some(near) = self.near.as_ref() else { return self.take_retained(claim) };
+        let Some(near) = self.near.as_ref() else { return self.take_other(claim) };
         claim.lock = self.first.lock;
         Some((near.try_take_fast(*claim)?, self.first.token_base))
     }
 
-    /// The same, if it stays with this client.
+    /// The same of a lock that stays with this client, or of a one-sided space of this host.
     #[cfg(target_os = "linux")]
     #[inline(never)]
-    fn take_retained(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
+    fn take_other(&self, claim: &mut Claim) -> Option<(Granted, u64)> {
+        if let Some(local) = &self.asymmetric {
+            claim.lock = self.first.lock;
+            return Some((local.try_take(*claim).ok()?, self.first.token_base));
+        }
         let retained = self.retained.as_ref().filter(|_| self.owner.is_current())?;
         claim.lock = self.first.lock;
         Some((retained.take(claim.mode)?.into(), self.first.token_base))
@@ -113,13 +124,16 @@ impl Core {
     pub(crate) fn release_fast(&self, claim: Claim, granted: &Granted) -> bool {
         match &self.near {
             Some(near) => near.give_back_fast(claim, granted),
-            None => self.release_retained(granted),
+            None => self.release_other(claim, granted),
         }
     }
 
     #[cfg(target_os = "linux")]
     #[inline(never)]
-    fn release_retained(&self, granted: &Granted) -> bool {
+    fn release_other(&self, claim: Claim, granted: &Granted) -> bool {
+        if let Some(local) = &self.asymmetric {
+            return local.give_back(claim, granted).is_ok();
+        }
         let ProtocolGrant::Remote(grant) = granted.grant else { return false };
         let retained = self.retained.as_ref().filter(|_| self.owner.is_current());
         retained.is_some_and(|retained| retained.release(grant.id))

@@ -2,8 +2,8 @@
 
 use super::core::Core;
 use super::span::Span;
+use crate::backend::{BoxFuture, Granted, Standing};
 use crate::error::{LostReason, UnlockError};
-use crate::home::{BoxFuture, Granted, Standing};
 use crate::name::LockName;
 use crate::progress::Watched;
 use lockwright_fabric::observe::{Claim, Mode};
@@ -123,7 +123,7 @@ impl AnyGuard {
     /// assert_eq!(client.mutex("a").unwrap().lock().wait().unwrap().range(), None);
     /// ```
     pub fn range(&self) -> Option<Range<u64>> {
-        (self.core.kind == crate::home::Kind::Ranges).then_some(self.claim.start..self.claim.end)
+        (self.core.kind == crate::backend::Kind::Ranges).then_some(self.claim.start..self.claim.end)
     }
 
     /// Looks whether the lock is still held. On shared memory this is a read of the lock itself; with a server, it is

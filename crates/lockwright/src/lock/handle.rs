@@ -8,8 +8,8 @@ use super::core::Core;
 use super::typed::{
     LockGuard, MutexGuard, RangeReadGuard, RangeWriteGuard, RwLockReadGuard, RwLockWriteGuard,
 };
+use crate::backend::whole;
 use crate::error::LockError;
-use crate::home::whole;
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
 use std::ops::Range;

@@ -6,6 +6,7 @@ pub(crate) mod core;
 mod guard;
 mod handle;
 mod places;
+mod semaphore;
 mod set;
 mod span;
 mod typed;
@@ -14,8 +15,9 @@ pub use acquire::{Acquire, TryAcquire};
 pub use change::{DowngradeInPlace, UpgradeInPlace};
 pub use guard::{AnyGuard, GuardState, LostSignal, UncertainSignal, Unlock};
 pub use handle::{Mutex, RangeLock, RwLock};
+pub use semaphore::Semaphore;
 pub use set::{AcquireSet, LockSet, SetGuard};
 pub use typed::{
     Downgrade, LockGuard, MutexGuard, NotChanged, RangeReadGuard, RangeWriteGuard, ReadGuard,
-    RwLockReadGuard, RwLockWriteGuard, Upgrade, WriteGuard,
+    RwLockReadGuard, RwLockWriteGuard, SemaphorePermit, Upgrade, WriteGuard,
 };

@@ -14,8 +14,8 @@
 //! Ranges have no such queue: an acquire that is given up leaves when it has seen its turn at the gate.
 
 use super::core::Core;
+use crate::backend::{Bound, BoxFuture, GivenUp, Granted, Kind, Refused};
 use crate::error::LockError;
-use crate::home::{Bound, BoxFuture, GivenUp, Granted, Kind, Refused};
 use crate::progress::Alarm;
 use lockwright_fabric::observe::{Claim, Mode};
 use std::collections::BTreeMap;

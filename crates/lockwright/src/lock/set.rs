@@ -4,8 +4,9 @@ use super::acquire::Acquire;
 use super::core::Core;
 use super::guard::AnyGuard;
 use super::handle::{Mutex, RangeLock, RwLock};
+use super::semaphore::Semaphore;
+use crate::backend::{BoxFuture, Kind, SpaceIdentity, whole};
 use crate::error::LockError;
-use crate::home::{BoxFuture, Kind, SpaceIdentity, whole};
 use crate::name::LockName;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::{Claim, Mode};
@@ -120,6 +121,22 @@ impl LockSet {
         self.with(&lock.core, claim)
     }
 
+    /// Adds permits of a semaphore.
+    ///
+    /// ```
+    /// # use lockwright::LockSet;
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// let set = LockSet::new().permits(&client.semaphore("gpu", 4).unwrap(), 1)?;
+    /// # Ok::<(), lockwright::LockError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the semaphore does not have that many.
+    pub fn permits(self, semaphore: &Semaphore, count: u64) -> Result<Self, LockError> {
+        let claim = semaphore.claim(count)?;
+        Ok(self.with(&semaphore.core, claim))
+    }
+
     /// Gives up, with everything, if not all locks are there after `patience`.
     ///
     /// ```
@@ -180,7 +197,8 @@ fn in_order(mut wants: Vec<(Arc<Core>, Claim)>) -> Result<Vec<(Arc<Core>, Claim)
     for (one, two) in wants.iter().zip(wants.iter().skip(1)) {
         let ((space, kind, name, _), (other_space, other_kind, other_name, start)) = (key(one), key(two));
         // Of a keyed lock every claim is on the whole.
-        if (space, kind, name) == (other_space, other_kind, other_name) && start < one.1.end {
+        let apart = kind == Kind::Ranges && start >= one.1.end;
+        if (space, kind, name) == (other_space, other_kind, other_name) && !apart {
             return Err(LockError::Duplicate { name: name.clone(), overlap: kind == Kind::Ranges });
         }
     }

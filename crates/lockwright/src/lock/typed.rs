@@ -225,6 +225,30 @@ guard! {
     RangeWriteGuard
 }
 
+guard! {
+    /// Permits of a [`Semaphore`](crate::Semaphore).
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// let permit: lockwright::SemaphorePermit = client.semaphore("a", 4)?.acquire().wait()?;
+    /// permit.unlock().wait()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    SemaphorePermit
+}
+
+impl SemaphorePermit {
+    /// How many permits these are.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// assert_eq!(client.semaphore("a", 4).unwrap().acquire_many(2).wait().unwrap().permits(), 2);
+    /// ```
+    pub fn permits(&self) -> u64 {
+        self.0.claim.start
+    }
+}
+
 macro_rules! read_guard {
     ($read:ident => $write:ident, $handle:expr, $take:expr) => {
         impl ReadGuard for $read {
@@ -243,7 +267,7 @@ macro_rules! read_guard {
             /// of them can wait for a holder that waits for another: there, use
             /// [`upgrade_timeout`](Self::upgrade_timeout).
             ///
-            /// A server's own spaces (`tcp://`, `rdma://`) and `mem:` offer it; one round trip to a server.
+            /// A server's own spaces (`tcp://`, `rdma://`) and `mem:` offer it, and `shm:` for ranges; one round trip to a server.
             ///
             /// # Errors
             /// [`NotChanged`], which gives the guard back. Turned into another error by `?`, it is dropped: that unlocks.
@@ -306,8 +330,8 @@ macro_rules! read_guard {
             /// Makes the lock shared, without releasing it in between: readers that wait get in, and no writer does. The read
             /// guard has a new [token](AnyGuard::token).
             ///
-            /// A server's own spaces (`tcp://`, `rdma://`) and `mem:` offer it; one round trip to a server. It never waits
-            /// for another holder.
+            /// A server's own spaces (`tcp://`, `rdma://`) and `mem:` offer it, and `shm:` for ranges; one round trip to a
+            /// server. It never waits for another holder.
             ///
             /// # Errors
             /// [`NotChanged`], which gives the guard back.
@@ -352,7 +376,7 @@ macro_rules! range_guard {
             /// leaves two pieces, this guard is the first, and the second is returned. Never waits; a server is told, and
             /// not waited for.
             ///
-            /// A server's own spaces (`tcp://`, `rdma://`) and `mem:` offer it.
+            /// A server's own spaces (`tcp://`, `rdma://`), `mem:` and `shm:` offer it.
             ///
             /// # Errors
             /// If the part is empty, all of the range (unlock it), or not inside; if the lock is lost. The guard is as it

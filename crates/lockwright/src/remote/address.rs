@@ -8,6 +8,9 @@ pub(crate) const PORT: u16 = 5625;
 /// The port of a server's RDMA side, where the control connection listens, unless another is named.
 pub(crate) const RDMA_PORT: u16 = 5626;
 
+/// The port of a decider, for its control plane and for packets, unless another is named.
+pub(crate) const FISS_PORT: u16 = 5627;
+
 /// The server and the space in `rest`, which came after `tcp:` or `rdma:`. `None` if it is no such address.
 pub(crate) fn parse(rest: &str, port: u16) -> Option<(String, Vec<u8>)> {
     let rest = rest.strip_prefix("//")?;

@@ -10,7 +10,11 @@
 //! Locks that stay with the client are recalled over the connection, and others wait for them: with such locks the background
 //! thread is back sooner, after [`IDLE_RETAINING`].
 //!
-//! What this file must not do: leave a connection unread for longer than twice [`IDLE`].
+//! While threads read the socket, heartbeats are due all the same: the background thread runs the tasks once every
+//! [`TASKS_EVERY`], whoever waits. A thread that waits for the answer to a heartbeat depends on it.
+//!
+//! What this file must not do: leave a connection unread for longer than twice [`IDLE`], or its tasks for longer than
+//! [`TASKS_EVERY`] and one [`IDLE`].
 
 use super::link::Remote;
 use lockwright_fabric::backend::fork::Owner;
@@ -27,6 +31,8 @@ use tokio::sync::Notify;
 const IDLE: Duration = Duration::from_millis(10);
 /// The same while locks stay with this client.
 const IDLE_RETAINING: Duration = Duration::from_micros(300);
+/// How long the tasks may rest while the background thread is aside: a fraction of the shortest heartbeats.
+const TASKS_EVERY: Duration = Duration::from_millis(25);
 /// How long a thread that waits does without the connection's tasks.
 const SOON: Duration = Duration::from_millis(5);
 
@@ -56,10 +62,27 @@ struct Turns {
 }
 
 thread_local! {
-    /// Whether this thread runs some client's tasks right now.
-    static DRIVES: Cell<bool> = const { Cell::new(false) };
+    /// Whose tasks this thread runs right now.
+    static DRIVES: Cell<Drives> = const { Cell::new(Drives::Nobody) };
     /// The bell of this thread, and the process that made it; none if the system has no more files to give.
     static BELL: RefCell<Option<(Owner, Option<Arc<EventfdWaker>>)>> = const { RefCell::new(None) };
+}
+
+/// Which client's tasks a thread runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drives {
+    Nobody,
+    /// The one whose driver is at this address.
+    Client(usize),
+    /// The one that it is about to ask for something.
+    Next,
+}
+
+/// Polls `future` for the first time, to see which client it asks for something: that one is then to be driven. Whether it is done.
+pub(super) fn begin(future: Pin<&mut dyn Future<Output = ()>>) -> bool {
+    let _before = Before(DRIVES.replace(Drives::Next));
+    // It is polled again before the thread sleeps.
+    future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
 fn bell() -> Option<Arc<EventfdWaker>> {
@@ -76,6 +99,10 @@ impl Driver {
         Self { runtime: Arc::downgrade(runtime), ..Self::default() }
     }
 
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     fn turns(&self) -> MutexGuard<'_, Turns> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,7 +116,7 @@ impl Driver {
         // A thread of an executor cannot run another one's tasks.
         let runtime = self.runtime.upgrade().filter(|_| Handle::try_current().is_err());
         let Some(runtime) = runtime else { return lockwright_fabric::backend::block_on(future) };
-        let _drives = Drives(DRIVES.replace(true));
+        let _before = Before(DRIVES.replace(Drives::Client(self.address())));
         let bell = bell();
         let waker = bell.as_ref().map_or_else(|| Waker::noop().clone(), |bell| Waker::from(Arc::clone(bell)));
         if let Poll::Ready(()) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -115,7 +142,7 @@ impl Driver {
 
     /// Somebody waits for an answer who does not run the tasks: the background thread has to.
     pub(super) fn wait_elsewhere(self: &Arc<Self>) -> Option<OtherWaiter> {
-        if DRIVES.get() {
+        if matches!(DRIVES.get(), Drives::Next) || DRIVES.get() == Drives::Client(self.address()) {
             return None;
         }
         let mut turns = self.turns();
@@ -149,9 +176,16 @@ impl Driver {
             runtime.block_on(self.aside.notified());
             let mut turns = self.turns();
             turns.is_aside = true;
+            let mut ran = Instant::now();
             while !turns.stop && turns.keeps_aside() {
                 let idle = turns.idle();
                 turns = self.step_in.wait_timeout(turns, idle).unwrap_or_else(PoisonError::into_inner).0;
+                if ran.elapsed() >= TASKS_EVERY {
+                    drop(turns);
+                    runtime.block_on(run_due_tasks());
+                    ran = Instant::now();
+                    turns = self.turns();
+                }
             }
             turns.is_aside = false;
             if turns.stop {
@@ -161,10 +195,17 @@ impl Driver {
     }
 }
 
-/// Puts the flag back as it was.
-struct Drives(bool);
+/// Lets the runtime look at its timers and its sockets, and then run the tasks that they woke.
+async fn run_due_tasks() {
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+}
 
-impl Drop for Drives {
+/// Whose tasks the thread ran before.
+struct Before(Drives);
+
+impl Drop for Before {
     fn drop(&mut self) {
         DRIVES.set(self.0);
     }

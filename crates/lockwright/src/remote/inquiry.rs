@@ -3,8 +3,8 @@
 use super::driver::{self, OtherWaiter};
 use super::link::Remote;
 use super::table::Stage;
+use crate::backend::Refused;
 use crate::error::LockError;
-use crate::home::Refused;
 use crate::wire::{Request, RequestId};
 use std::pin::Pin;
 use std::sync::Arc;

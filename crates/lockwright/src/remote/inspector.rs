@@ -8,6 +8,7 @@ use crate::name::LockName;
 use crate::wire::listing::Reader;
 use crate::wire::{Request, RequestId};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A client that only looks.
 #[derive(Debug)]
@@ -16,6 +17,22 @@ pub(crate) struct RemoteInspector(Arc<Remote>);
 impl RemoteInspector {
     pub(crate) fn open(options: RemoteOptions) -> Result<Self, OpenError> {
         Remote::open(options).map(Self)
+    }
+
+    /// By a link that may not have found its server yet.
+    pub(in crate::remote) fn when_ready(remote: Arc<Remote>) -> Result<Self, OpenError> {
+        let ready = remote.wait_until_ready(Instant::now() + remote.timeout());
+        let inspector = Self(remote);
+        ready.map_err(|why| OpenError::Failed {
+            space: inspector.0.described(),
+            why: why.unwrap_or_else(|| super::link::late(inspector.0.timeout())),
+        })?;
+        Ok(inspector)
+    }
+
+    /// Whether the server is one of a cluster, and has no locks itself.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.0.is_elsewhere()
     }
 
     /// Asks something that is answered in pages, and waits for all of them.

@@ -3,13 +3,18 @@
 //! Requests are written by whoever makes them; who reads what the server says, [`Driver`] knows. A client has a thread of its
 //! own for that, which ends with the client.
 
+mod shard;
+
+pub(crate) use self::shard::ShardOf;
+
+use super::cluster::belief::ShardBelief;
 use super::driver::Driver;
-use super::guest::endpoint::GuestEndpoint;
+use super::one_sided::endpoint::OneSidedEndpoint;
 use super::retained::{Certainty, LocalGrant};
 use super::table::{Origin, Table};
 use super::transport::{Session, Transport};
+use crate::backend::{SpaceIdentity, StopTime};
 use crate::error::{LockError, OpenError};
-use crate::home::{SpaceIdentity, StopTime};
 use crate::wire::{Request, Response, SERVER};
 use lockwright_fabric::backend::tcp::{CloseReason, Lease, SessionHandler, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
@@ -21,8 +26,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 /// Pauses between attempts to connect again.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// A lock that stays here goes back when nobody has used it for so many looks, a second or less apart.
 const IDLE_LOOKS: u8 = 10;
 /// How long the thread waits at the end for the last words to leave.
@@ -41,11 +46,15 @@ pub(crate) struct RemoteOptions {
     pub(crate) stop: StopTime,
     /// Whether locks may stay with this client between uses.
     pub(crate) retain: bool,
+    /// How long to try to connect while the server breaks attempts off.
+    pub(crate) open_within: Duration,
     pub(crate) transport: Transport,
+    /// Of a cluster: the server is whoever owns the shard.
+    pub(crate) shard: Option<ShardOf>,
 }
 
 /// The client's lease under that of the server, and the time to stop.
-fn within(stop: StopTime, server: Lease) -> Result<(Duration, Duration), String> {
+pub(super) fn within(stop: StopTime, server: Lease) -> Result<(Duration, Duration), String> {
     let stop = match stop {
         StopTime::Exactly(stop) => stop,
         StopTime::AtMost(stop) => server.stop_at_most(stop),
@@ -82,6 +91,11 @@ pub(crate) struct LinkState {
     lease: Duration,
     stop: Duration,
     closed: bool,
+    /// Of a shard of a cluster: what is known of its owner; and whether somebody asks who that is.
+    pub(super) belief: Option<ShardBelief>,
+    asks: bool,
+    /// The server is one of a cluster, and has no locks itself.
+    elsewhere: bool,
 }
 
 impl std::fmt::Debug for Remote {
@@ -97,6 +111,17 @@ impl LinkState {
             let message = self.table.say(ask);
             ep.tell(SERVER, &message);
         }
+    }
+
+    /// Says what the table has decided on an unlock, whose outcome nobody waits for: it may leave with the next message.
+    fn flush_unlock(&mut self) {
+        for ask in self.table.take_said() {
+            let message = self.ep.is_some().then(|| self.table.say(&ask));
+            if let (Some(ep), Some(message)) = (&self.ep, message) {
+                ep.tell_deferrable(SERVER, &message);
+            }
+        }
+        self.say_stopped();
     }
 
     /// Says what the table has decided.
@@ -129,22 +154,26 @@ impl LinkState {
     }
 
     /// The session's endpoint, for verbs.
-    pub(super) fn reach(&self) -> Option<GuestEndpoint> {
-        self.ep.as_ref().map(GuestEndpoint::over)
+    pub(super) fn reach(&self) -> Option<OneSidedEndpoint> {
+        self.ep.as_ref().map(OneSidedEndpoint::over)
     }
 
     pub(crate) fn is_in_session(&self) -> bool {
         self.ep.is_some()
     }
 
-    /// How long ago the last message was sent that the server is known to have received: the lease counts from there.
+    /// How long ago the last message was sent that the server is known to have received: the lease counts from there. Of a
+    /// shard, also how long ago its owner was last certain: then another one may have waited for claims since.
     fn unacknowledged(&self) -> Duration {
-        self.ep.as_ref().map_or_else(|| self.acknowledged.elapsed(), Session::acknowledged)
+        let silent = self.ep.as_ref().map_or_else(|| self.acknowledged.elapsed(), Session::acknowledged);
+        self.belief.as_ref().map_or(silent, |belief| silent.max(belief.uncertain_for()))
     }
 
     /// Whether the server was heard lately: three heartbeats at most. Longer, and it may have given us up.
     pub(crate) fn is_reachable(&self) -> bool {
-        self.ep.as_ref().is_some_and(|ep| ep.is_connected() && ep.silence() <= ep.lease().silence())
+        let is_owner = self.belief.as_ref().is_none_or(ShardBelief::is_certain);
+        is_owner
+            && self.ep.as_ref().is_some_and(|ep| ep.is_connected() && ep.silence() <= ep.lease().silence())
     }
 
     /// Whether what this client holds is surely its own: the rule by which a guard is `Held`.
@@ -203,7 +232,6 @@ impl Remote {
         let name = format!("{scheme}://{}/{}", options.server, String::from_utf8_lossy(&options.space));
         let refuse = |why: String| OpenError::Failed { space: name.clone(), why };
         let patience = options.transport.timeout();
-        let until = Instant::now() + patience;
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("lockwright-{scheme}"))
@@ -215,22 +243,43 @@ impl Remote {
             Err(_) => return Err(refuse("its thread ended".to_owned())),
         };
         *remote.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
-        // The server's word on the space.
-        let mut line = remote.line();
-        while !line.table.is_ready() && line.table.fatal.is_none() {
+        // The owner of a shard is looked for when it is needed.
+        if remote.options.shard.is_some() {
+            return Ok(remote);
+        }
+        match remote.wait_until_ready(Instant::now() + patience) {
+            Ok(()) => Ok(remote),
+            Err(why) => {
+                remote.close();
+                Err(refuse(why.unwrap_or_else(|| late(patience))))
+            }
+        }
+    }
+
+    /// Waits for the server's word on the space. The error is why it refused, if it did.
+    pub(super) fn wait_until_ready(&self, until: Instant) -> Result<(), Option<String>> {
+        let mut line = self.line();
+        while !line.table.is_ready() && line.table.fatal.is_none() && !line.elsewhere {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            line = remote.opened.wait_timeout(line, left).unwrap_or_else(PoisonError::into_inner).0;
+            line = self.opened.wait_timeout(line, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        let (open, fatal) = (line.table.is_ready(), line.table.fatal.take());
-        drop(line);
-        if open {
-            return Ok(remote);
+        if line.table.is_ready() || line.elsewhere { Ok(()) } else { Err(line.table.fatal.take()) }
+    }
+
+    /// Whether the server is one of a cluster, whose map says where the space's locks are.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.line().elsewhere
+    }
+
+    /// What this is a client of, in words.
+    pub(super) fn described(&self) -> String {
+        match &self.options.shard {
+            Some(shard) => format!("shard {} of the cluster", shard.number),
+            None => self.options.server.clone(),
         }
-        remote.close();
-        Err(refuse(fatal.unwrap_or_else(|| late(patience))))
     }
 
     pub(crate) fn line(&self) -> MutexGuard<'_, LinkState> {
@@ -270,10 +319,29 @@ impl Remote {
         wake(line.table.late(Instant::now(), timeout));
         line.table.look_at_retained(IDLE_LOOKS);
         line.flush();
+        line.probe();
+        self.look_for_owner(&mut line);
         let retains = line.table.has_grants();
         self.driver.set_retains(retains);
         let often = (line.lease / 4).min(timeout / 4).min(Duration::from_secs(1));
         often.max(Duration::from_millis(5))
+    }
+
+    /// The session is over; another is begun.
+    fn end_session(&self, mut line: MutexGuard<'_, LinkState>, ep: &Session) {
+        let now = Instant::now();
+        line.acknowledged = now.checked_sub(ep.acknowledged()).unwrap_or(now);
+        if line.closed {
+            return;
+        }
+        if let Some(belief) = &mut line.belief {
+            belief.begin();
+        }
+        wake(line.table.end_session());
+        drop(line);
+        if let Some(me) = self.me.upgrade() {
+            self.runtime.spawn(me.come_back());
+        }
     }
 
     /// How long the user of this client may take to stop once a lock is lost.
@@ -284,9 +352,9 @@ impl Remote {
     /// Gives a request up, whether it waits or was granted, and waits for nothing.
     pub(crate) fn give_up(&self, id: crate::wire::RequestId) {
         let mut line = self.line();
-        let certain = line.is_certain();
+        let (certain, plain) = (line.is_certain(), line.table.is_plainly_held(id));
         wake(line.table.give_up(id, certain));
-        line.flush();
+        if plain { line.flush_unlock() } else { line.flush() }
     }
 
     /// Ends the session, and with it everything that is held.
@@ -326,7 +394,14 @@ impl Remote {
         }
         let fate = ep.close_reason();
         line.ep = Some(ep);
+        if let Some(belief) = &mut line.belief {
+            belief.begin();
+        }
+        line.probe();
         line.say(&Request::Identify { id: 0 });
+        for ask in line.table.waited(Instant::now()) {
+            line.say(&ask);
+        }
         if let Some(ask) = line.table.claimed() {
             line.say(&ask);
         }
@@ -341,13 +416,15 @@ impl Remote {
     /// Connects until it succeeds or there is no more use in it.
     async fn come_back(self: Arc<Self>) {
         let mut pause = FIRST_PAUSE;
+        let mut again = false;
         loop {
             if self.line().closed {
                 return;
             }
-            match self.options.transport.connect(&self.options.server).await {
-                Ok(ep) => return self.begin(ep),
-                Err(_) => {
+            match self.options.connect(std::mem::replace(&mut again, true)).await {
+                Ok(ep) if !self.is_past(&ep) => return self.begin(ep),
+                session => {
+                    drop(session.map(|ep| ep.close()));
                     self.line().expire();
                     tokio::time::sleep(pause).await;
                 }
@@ -381,10 +458,17 @@ impl SessionHandler for Remote {
             // What it said behind a refusal is of no use.
             return None;
         }
+        if let Response::Elsewhere = answer {
+            line.elsewhere = true;
+            self.opened.notify_all();
+            return None;
+        }
+        let was_ready = line.table.is_ready();
         line.table.is_open = true;
-        let waker = line.table.hear(taken, answer);
+        let waker = line.sift(taken, answer).and_then(|answer| line.table.hear(taken, answer));
         line.flush();
-        if line.table.is_ready() {
+        // Not with every answer: it is a system call, whether somebody waits or not.
+        if line.table.is_ready() && !was_ready {
             self.opened.notify_all();
         }
         drop(line);
@@ -404,21 +488,13 @@ impl SessionHandler for Remote {
     fn closed(&self, fate: &CloseReason) {
         let mut line = self.line();
         let Some(ep) = line.ep.take() else { return };
-        let now = Instant::now();
-        line.acknowledged = now.checked_sub(ep.acknowledged()).unwrap_or(now);
-        if line.closed {
-            return;
-        }
         match fate {
+            _ if line.closed => {}
             CloseReason::Refused(why) => return self.fail(&mut line, why),
             CloseReason::Overrun => return self.fail(&mut line, "too many answers piled up unread"),
             CloseReason::Closed | CloseReason::Expired | CloseReason::Restarted { .. } => {}
         }
-        wake(line.table.end_session());
-        drop(line);
-        if let Some(me) = self.me.upgrade() {
-            self.runtime.spawn(me.come_back());
-        }
+        self.end_session(line, &ep);
     }
 }
 
@@ -444,16 +520,22 @@ fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>)
     };
     let remote = runtime.block_on(async {
         let patience = options.transport.timeout();
-        let connecting = tokio::time::timeout(patience, options.transport.connect(&options.server));
-        let ep = connecting.await.unwrap_or_else(|_| Err(late(patience)))?;
+        let ep = match options.shard {
+            Some(_) => None,
+            None => Some(options.transport.connect_within(&options.server, options.open_within).await?),
+        };
         let remote = Arc::new_cyclic(|me| Remote {
             line: Mutex::new(LinkState {
                 table: Table::new(options.retain && !options.one_sided),
                 ep: None,
                 acknowledged: Instant::now(),
-                lease: Duration::ZERO,
+                // Until a server has said otherwise.
+                lease: options.shard.as_ref().map_or(Duration::ZERO, |_| 2 * patience),
                 stop: Duration::ZERO,
                 closed: false,
+                belief: options.shard.as_ref().map(|_| ShardBelief::new()),
+                asks: false,
+                elsewhere: false,
             }),
             runtime: runtime.handle().clone(),
             driver: Arc::new(Driver::new(&runtime)),
@@ -462,7 +544,10 @@ fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>)
             me: me.clone(),
             options,
         });
-        remote.begin(ep);
+        match ep {
+            Some(ep) => remote.begin(ep),
+            None => drop(runtime.spawn(Arc::clone(&remote).come_back())),
+        }
         Ok::<_, String>(remote)
     });
     let driver = match remote {

@@ -11,8 +11,9 @@
 //! | `inquiry` | questions that are answered with bytes |
 //! | `transport` | what sessions run over |
 //! | `look` | listings and breaking locks |
-//! | `guest/` | clients that take locks by verbs of their own |
-//! | `lent/` | the guests of lent spaces |
+//! | `one_sided/` | clients of one-sided spaces, which take locks by verbs of their own |
+//! | `cluster/` | spaces of several servers |
+//! | `fiss/` | spaces behind a decider in the network |
 //! | `secret` | what a user's own server and clients know of each other |
 //!
 //! A lock and its unlock cost one round trip: the request is answered when the lock is granted, and the unlock is not
@@ -20,26 +21,28 @@
 
 pub(crate) mod address;
 mod changes;
+pub(crate) mod cluster;
 mod driver;
-pub(crate) mod guest;
+#[cfg(feature = "fiss")]
+pub(crate) mod fiss;
 mod inquiry;
 pub(crate) mod inspector;
-pub(crate) mod lent;
 pub(crate) mod link;
+pub(crate) mod one_sided;
 pub(crate) mod retained;
 pub(crate) mod secret;
 pub(crate) mod table;
 pub(crate) mod transport;
 
-pub(crate) use link::{Remote, RemoteOptions};
+pub(crate) use link::{Remote, RemoteOptions, ShardOf};
 
 use self::driver::OtherWaiter;
 use self::retained::{LocalGrant, RetainedLock};
 use self::table::{Begun, Stage};
-use crate::error::{ChangeError, HandleError, LockError, LostReason};
-use crate::home::{
+use crate::backend::{
     Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
 };
+use crate::error::{ChangeError, HandleError, LockError, LostReason};
 use crate::name::LockName;
 use crate::wire::{self, Request, RequestId, Units};
 use lockwright_fabric::FabricError;

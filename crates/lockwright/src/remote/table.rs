@@ -23,8 +23,8 @@ pub use retained::Begun;
 
 use super::retained::{LocalGrant, RetainedLock, RetentionRules};
 
+use crate::backend::{Kind, Refused};
 use crate::error::{LockError, LostReason};
-use crate::home::{Kind, Refused};
 use crate::name::LockName;
 use crate::wire::{Request, RequestId, Response, Units, VERSION, slot};
 use lockwright_fabric::{Message, PeerId};
@@ -123,9 +123,9 @@ pub struct Table {
     pub is_open: bool,
     /// What the server calls itself.
     pub server: Option<u128>,
-    /// Who we are in the space, if we run its protocol ourselves, and for which time; guests so far.
-    pub guest: Option<(u32, PeerId)>,
-    guests: u32,
+    /// Who we are in the space, if we run its protocol ourselves, and for which time; members so far.
+    pub member: Option<(u32, PeerId)>,
+    members: u32,
     /// Why the server wants nothing to do with us.
     pub fatal: Option<String>,
     /// Where a broken one differs.
@@ -295,8 +295,8 @@ impl Table {
                 _ => return None,
             },
             Response::Joined { peer } => {
-                self.guests += 1;
-                self.guest = Some((self.guests, peer));
+                self.members += 1;
+                self.member = Some((self.members, peer));
                 return None;
             }
             Response::Changed { id, token, mode } => return self.changed(id, token, mode),
@@ -305,7 +305,7 @@ impl Table {
                 self.server = Some(server);
                 return None;
             }
-            Response::Ack => return None,
+            Response::Ack | Response::Certain { .. } | Response::Elsewhere => return None,
         };
         let request = self.request(id)?;
         request.stage = next;
@@ -314,7 +314,7 @@ impl Table {
 
     /// The session is over; what only it could answer fails. Returns whom to wake.
     pub fn end_session(&mut self) -> Vec<Waker> {
-        (self.is_open, self.guest) = (false, None);
+        (self.is_open, self.member) = (false, None);
         self.unacked.clear();
         self.end_all_retention();
         let unreachable = || LockError::Disconnected("the connection was lost before it answered".to_owned());
@@ -384,6 +384,18 @@ impl Table {
         asks.extend(upgrades);
         asks.extend(wanted.into_iter().map(|(_, ask)| ask));
         asks.iter().map(|ask| self.say(ask)).collect()
+    }
+
+    /// How long everybody has waited, said behind [`begin_session`](Self::begin_session): they keep their places among those who wait.
+    pub fn waited(&self, now: Instant) -> Vec<Request> {
+        let waits = self
+            .slots
+            .iter()
+            .flatten()
+            .filter(|request| matches!(request.stage, Stage::Wanted { wait: true }));
+        let waited =
+            |since| u64::try_from(now.saturating_duration_since(since).as_nanos()).unwrap_or(u64::MAX);
+        waits.map(|request| Request::Waited { id: request.id, ns: waited(request.since) }).collect()
     }
 
     /// It is `now`. Nothing was heard for `silent`, and others may have been let in: held locks are lost, and whoever has waited

@@ -2,13 +2,14 @@
 //!
 //! Both carry the same messages, and both tell when the session is over; nothing above this file knows which it is.
 
+use super::link::{FIRST_PAUSE, LONGEST_PAUSE};
 use super::secret;
 use lockwright_fabric::backend::tcp::{
     CloseReason, ConnectError, ConnectOptions, Lease, SessionHandler, TcpEndpoint,
 };
 use lockwright_fabric::{Message, PeerId};
 use std::sync::Weak;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[cfg(feature = "rdma")]
 use lockwright_fabric::backend::rdma::{RdmaEndpoint, RdmaOptions};
@@ -19,6 +20,20 @@ pub(crate) enum Transport {
     Tcp(Box<ConnectOptions>),
     #[cfg(feature = "rdma")]
     Rdma(Box<RdmaOptions>),
+}
+
+/// Why there is no session.
+#[derive(Debug)]
+pub(super) struct Unconnected {
+    pub(super) why: String,
+    /// The server closed the connection before it said anything, as one does that has too many.
+    is_broken_off: bool,
+}
+
+impl From<String> for Unconnected {
+    fn from(why: String) -> Self {
+        Self { why, is_broken_off: false }
+    }
 }
 
 /// A session.
@@ -48,27 +63,47 @@ impl Transport {
         }
     }
 
+    /// As [`connect`](Self::connect), again and again for as long as `limit` while the server breaks attempts off.
+    pub(super) async fn connect_within(&self, server: &str, limit: Duration) -> Result<Session, String> {
+        let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
+        for attempt in 1.. {
+            let connecting = tokio::time::timeout(self.timeout(), self.connect(server)).await;
+            match connecting.unwrap_or_else(|_| Err(super::link::late(self.timeout()).into())) {
+                Ok(session) => return Ok(session),
+                Err(Unconnected { why, is_broken_off: false }) => return Err(why),
+                Err(_) if began.elapsed() + pause < limit => tokio::time::sleep(pause).await,
+                Err(Unconnected { why, .. }) => {
+                    let seconds = began.elapsed().as_secs_f64();
+                    return Err(format!(
+                        "{why}; so ended {attempt} attempts in {seconds:.1} s: too many clients connect at once, or something \
+                         between here and the server closes connections"
+                    ));
+                }
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        unreachable!("a limit ends")
+    }
+
     /// Begins a session with the server at `server`, a name and a port.
-    ///
-    /// # Errors
-    /// In words.
-    pub(crate) async fn connect(&self, server: &str) -> Result<Session, String> {
+    pub(super) async fn connect(&self, server: &str) -> Result<Session, Unconnected> {
         let addresses = tokio::net::lookup_host(server).await.map_err(|error| error.to_string())?;
-        let mut last = "the host has no address".to_owned();
+        let mut last = Unconnected::from("the host has no address".to_owned());
         for address in addresses {
             let session = match self {
                 Self::Tcp(options) => {
                     let session = TcpEndpoint::connect(address, (**options).clone()).await;
                     session.map(Session::Tcp).map_err(|error| {
                         if let ConnectError::TimedOut = error {
-                            return super::link::late(options.timeout);
+                            return super::link::late(options.timeout).into();
                         }
                         let unproven = matches!(error, ConnectError::Unproven);
                         let file = unproven.then(|| secret::left_for(server)).flatten();
-                        file.map_or(error.to_string(), |file| {
+                        let why = file.map_or(error.to_string(), |file| {
                             let file = file.display();
                             format!("{error}; if it is from {file}, and the server that left it is gone, remove that file")
-                        })
+                        });
+                        Unconnected { why, is_broken_off: error.is_broken_off() }
                     })
                 }
                 #[cfg(feature = "rdma")]
@@ -78,7 +113,7 @@ impl Transport {
                     let session =
                         tokio::task::spawn_blocking(move || RdmaEndpoint::connect(address, options)).await;
                     let session = session.map_err(|error| error.to_string())?;
-                    session.map(Session::Rdma).map_err(|error| error.to_string())
+                    session.map(Session::Rdma).map_err(|error| error.to_string().into())
                 }
             };
             match session {
@@ -107,6 +142,15 @@ impl Session {
     pub(crate) fn tell(&self, to: PeerId, message: &Message) {
         // A session that is over begins anew with everything that matters.
         let _ = each!(self, ep => ep.tell(to, message));
+    }
+
+    /// As [`tell`](Self::tell), for what nobody waits for: it may leave with the next message.
+    pub(crate) fn tell_deferrable(&self, to: PeerId, message: &Message) {
+        let _ = match self {
+            Self::Tcp(ep) => ep.tell_deferrable(to, message),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(ep) => ep.tell(to, message),
+        };
     }
 
     pub(crate) fn set_handler(&self, listener: Weak<dyn SessionHandler>) {

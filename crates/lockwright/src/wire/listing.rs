@@ -2,7 +2,7 @@
 //!
 //! What this file must not do: trust the bytes. What cannot be read ends the listing.
 
-use crate::inspect::{Entry, EntryState, Heat};
+use crate::inspect::{Entry, EntryState, Heat, Permits};
 use crate::name::LockName;
 use std::time::Duration;
 
@@ -36,8 +36,9 @@ impl Writer {
         };
         let flags = [entry.shared, entry.alive, entry.token.is_some(), entry.range.is_some()];
         let bits = flags.iter().enumerate().map(|(bit, flag)| u8::from(*flag) << (bit + 4)).sum::<u8>();
-        self.0.push(state | u8::from(entry.changing) << 1 | bits);
-        let range = entry.range.clone().unwrap_or_default();
+        self.0.push(state | u8::from(entry.changing) << 1 | u8::from(entry.permits.is_some()) << 3 | bits);
+        let permits = entry.permits.map(|permits| permits.held..permits.limit);
+        let range = entry.range.clone().or(permits).unwrap_or_default();
         for number in [entry.token.unwrap_or(0), range.start, range.end, nanos(entry.age), entry.pid.into()] {
             self.number(number);
         }
@@ -93,7 +94,7 @@ impl Reader<'_> {
         let [token, start, end, age, pid] =
             [self.number()?, self.number()?, self.number()?, self.number()?, self.number()?];
         Some(Entry {
-            state: match first & 0xd {
+            state: match first & 0x5 {
                 0 => EntryState::Held,
                 1 => EntryState::Waiting,
                 4 => EntryState::Retained,
@@ -104,6 +105,7 @@ impl Reader<'_> {
             alive: has(1),
             token: has(2).then_some(token),
             range: has(3).then_some(start..end),
+            permits: (first & 8 != 0).then_some(Permits { held: start, limit: end }),
             age: Duration::from_nanos(age),
             pid: u32::try_from(pid).ok()?,
             name: LockName::new(self.bytes()?).ok()?,
@@ -135,6 +137,7 @@ mod tests {
             state: EntryState::Waiting,
             shared: true,
             range: Some(3..9),
+            permits: None,
             token: None,
             age: Duration::from_millis(5),
             pid: 17,
@@ -147,7 +150,14 @@ mod tests {
 
     #[test]
     fn lines_come_out_as_they_went_in_and_no_cut_makes_trouble() {
-        let held = Entry { changing: true, state: EntryState::Held, token: Some(9), range: None, ..entry() };
+        let held = Entry {
+            changing: true,
+            state: EntryState::Held,
+            token: Some(9),
+            range: None,
+            permits: Some(Permits { held: 2, limit: 4 }),
+            ..entry()
+        };
         let heat = Heat {
             name: LockName::new("x").unwrap(),
             ranges: true,

@@ -6,10 +6,10 @@
 //!
 //! | field of a request | holds |
 //! |---|---|
-//! | `kind` | which (bits 0..8), exclusive (8), wait, answer or one-sided (9), range lock (10) |
+//! | `kind` | which (bits 0..8), exclusive (8), wait, answer or one-sided (9), range lock (10), semaphore (11) |
 //! | `lock` | the request, or the name's handle |
 //! | `words[0]` | its number in the session, from 1 |
-//! | `words[1..4]` | start, end, and the handle, or the request that a second piece is to be |
+//! | `words[1..4]` | start, end (of a semaphore: permits, and one more than there are), and the handle, or the request that a second piece is to be |
 //! | `tail` | what is longer |
 //!
 //! | field of an answer | holds |
@@ -32,12 +32,23 @@
 //! | recall, answer 81 | | it is wanted back: unlocked at once if nobody uses it, or else with its last use |
 //! | kept, request 25 | | it is in use |
 //!
+//! | several servers as one | as message | means |
+//! |---|---|---|
+//! | probe, request 26 | `lock` when it was sent, by the client's clock | for how long is this server certain that it owns the shard? |
+//! | certain, answer 82 | `lock` as in the probe, `words[0]` nanoseconds | for so long from when the probe arrived |
+//! | map, request 27 | | answered in pages: who serves what |
+//! | elsewhere, answer 83 | | this server is one of several: the map says where the space's locks are |
+//!
+//! | waiter of an earlier session | as message | means |
+//! |---|---|---|
+//! | waited, request 28 | `words[1]` nanoseconds | the request has waited for so long: it keeps its place among those who do |
+//!
 //! A request's id has two halves: a slot, used again by the client, and above it a number that never is. So an answer
 //! that comes late is never taken for another request's.
 //!
 //! What this file must not do: trust a word of what it decodes. Whatever is no request comes out as `None`.
 
-pub use crate::home::Kind;
+pub use crate::backend::Kind;
 pub mod listing;
 
 use crate::name::LockName;
@@ -46,8 +57,9 @@ use lockwright_fabric::{Message, PeerId};
 
 /// Raised when the meaning of a message changes, or there are new ones: 2 has changes of what is held; in 3 `Open` says whether the
 /// client takes the locks by verbs of its own; in lock words tokens and generations are fields of their own, and the holder table
-/// says who holds what; 4 has locks that stay with their last user.
-pub const VERSION: u64 = 4;
+/// says who holds what; 4 has locks that stay with their last user; 5 has semaphores, and waiters say
+/// how long they have waited.
+pub const VERSION: u64 = 5;
 /// The oldest version that a server still understands: nothing that was said in it has another meaning now.
 pub const OLDEST: u64 = 1;
 /// Whom clients write to.
@@ -172,6 +184,19 @@ pub enum Request {
     Kept {
         id: RequestId,
     },
+    /// For how long the server is certain that it owns the shard; `sent` comes back with the answer.
+    Probe {
+        sent: u64,
+    },
+    /// Which server of a cluster serves what, in pages.
+    Map {
+        id: RequestId,
+    },
+    /// A request that was said in an earlier session, too, has waited for so many nanoseconds.
+    Waited {
+        id: RequestId,
+        ns: u64,
+    },
 }
 
 /// What a server answers.
@@ -243,6 +268,13 @@ pub enum Response {
     Recall {
         id: RequestId,
     },
+    /// The server is certain that it owns the shard for `left` nanoseconds from when the probe arrived.
+    Certain {
+        sent: u64,
+        left: u64,
+    },
+    /// The space is one of a cluster, whose map says which server has which lock.
+    Elsewhere,
 }
 
 /// Why a held lock was not changed.
@@ -259,6 +291,7 @@ pub enum DenyReason {
 const EXCLUSIVE: u32 = 1 << 8;
 const FLAG: u32 = 1 << 9;
 const RANGES: u32 = 1 << 10;
+const SEMAPHORES: u32 = 1 << 11;
 
 fn flag(set: bool, bit: u32) -> u32 {
     if set { bit } else { 0 }
@@ -286,7 +319,8 @@ impl Request {
                 message(1 | flag(*one_sided, FLAG), *version, [seq, low, high, *seen], pack(space))
             }
             Request::Name { handle, kind, name } => {
-                let kind = 2 | flag(*kind == Kind::Ranges, RANGES);
+                let kind =
+                    2 | flag(*kind == Kind::Ranges, RANGES) | flag(*kind == Kind::Semaphores, SEMAPHORES);
                 message(kind, *handle, [seq, 0, 0, 0], pack(name.as_bytes()))
             }
             Request::Forget { handle } => message(3, *handle, [seq, 0, 0, 0], Vec::new()),
@@ -322,6 +356,9 @@ impl Request {
             Request::Find { id, handle } => message(11, *id, [seq, *handle, 0, 0], Vec::new()),
             Request::Retains => message(24, 0, [seq, 0, 0, 0], Vec::new()),
             Request::Kept { id } => message(25, *id, [seq, 0, 0, 0], Vec::new()),
+            Request::Probe { sent } => message(26, *sent, [seq, 0, 0, 0], Vec::new()),
+            Request::Map { id } => message(27, *id, [seq, 0, 0, 0], Vec::new()),
+            Request::Waited { id, ns } => message(28, *id, [seq, *ns, 0, 0], Vec::new()),
         }
     }
 
@@ -340,7 +377,12 @@ impl Request {
                 Request::Open { version: lock, key: key(a, b), space, one_sided: has(FLAG), seen: c }
             }
             2 => {
-                let kind = if has(RANGES) { Kind::Ranges } else { Kind::Keyed };
+                let kind = match (has(RANGES), has(SEMAPHORES)) {
+                    (false, false) => Kind::Keyed,
+                    (true, false) => Kind::Ranges,
+                    (false, true) => Kind::Semaphores,
+                    (true, true) => return None,
+                };
                 Request::Name { handle: lock, kind, name: name_in(tail)? }
             }
             3 => Request::Forget { handle: lock },
@@ -362,6 +404,9 @@ impl Request {
             17 => Request::Part { id: lock, start: a, end: b, rest: c },
             24 => Request::Retains,
             25 => Request::Kept { id: lock },
+            26 => Request::Probe { sent: lock },
+            27 => Request::Map { id: lock },
+            28 => Request::Waited { id: lock, ns: a },
             _ => return None,
         };
         Some((seq, ask))
@@ -394,6 +439,8 @@ impl Response {
                 message(80, *id, [*token, *first, *count, taken], Vec::new())
             }
             Response::Recall { id } => plain(81, *id, 0),
+            Response::Certain { sent, left } => plain(82, *sent, *left),
+            Response::Elsewhere => plain(83, 0, 0),
             Response::Changed { id, token, mode } => {
                 message(74, *id, [*token, u64::from(*mode == Mode::Exclusive), 0, taken], Vec::new())
             }
@@ -421,6 +468,8 @@ impl Response {
             73 => Response::Joined { peer: PeerId(u32::try_from(id).ok()?) },
             80 => Response::Retained { id, token: a, first: b, count: c },
             81 => Response::Recall { id },
+            82 => Response::Certain { sent: id, left: a },
+            83 => Response::Elsewhere,
             74 => {
                 let mode = if b == 1 { Mode::Exclusive } else { Mode::Shared };
                 Response::Changed { id, token: a, mode }
@@ -445,7 +494,7 @@ fn name_in(tail: &[u64]) -> Option<LockName> {
 }
 
 /// Bytes as words: how many, then eight to a word.
-fn pack(bytes: &[u8]) -> Vec<u64> {
+pub(crate) fn pack(bytes: &[u8]) -> Vec<u64> {
     let word = |chunk: &[u8]| {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
@@ -455,7 +504,7 @@ fn pack(bytes: &[u8]) -> Vec<u64> {
 }
 
 /// The bytes in words; `None` if there are not as many words as their number asks for.
-fn unpack(words: &[u64]) -> Option<Vec<u8>> {
+pub(crate) fn unpack(words: &[u64]) -> Option<Vec<u8>> {
     let (len, words) = words.split_first()?;
     let len = usize::try_from(*len).ok()?;
     if words.len() != len.div_ceil(8) {

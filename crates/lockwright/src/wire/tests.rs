@@ -36,6 +36,9 @@ fn asks() -> Vec<Request> {
         Request::Part { id: 19, start: 3, end: u64::MAX, rest: 1 << 40 | 2 },
         Request::Retains,
         Request::Kept { id: 5 << 32 | 6 },
+        Request::Probe { sent: u64::MAX },
+        Request::Map { id: 22 },
+        Request::Waited { id: 5 << 32 | 6, ns: u64::MAX },
     ]
 }
 
@@ -50,6 +53,8 @@ fn answers() -> Vec<Response> {
         Response::Page { id: 6, more: true, bytes: vec![1; PAGE] },
         Response::Page { id: 6, more: false, bytes: Vec::new() },
         Response::Ack,
+        Response::Certain { sent: 5, left: u64::MAX },
+        Response::Elsewhere,
         Response::Server { id: 3, server: 1 << 100 | 5 },
         Response::Found { id: 7, lock: 8, token_base: 9 },
         Response::Joined { peer: PeerId(77) },

@@ -16,18 +16,21 @@ struct Want {
     shared: bool,
     start: u64,
     end: u64,
+    /// Whether it is one of a space that has no ranges.
+    whole: bool,
 }
 
 impl Want {
-    fn roll(dice: &mut Dice) -> Self {
+    fn roll(dice: &mut Dice, whole: bool) -> Self {
         let shared = dice.below(3) == 0;
         match dice.below(3) {
-            0 => Self { lock: "mutex", shared: false, start: 0, end: 1 },
-            1 => Self { lock: "rwlock", shared, start: 0, end: 1 },
+            0 => Self { lock: "mutex", shared: false, start: 0, end: 1, whole },
+            1 => Self { lock: "rwlock", shared, start: 0, end: 1, whole },
+            _ if whole => Self { lock: "range", shared, start: 0, end: 1, whole },
             _ => {
                 let start = dice.below(UNITS);
                 let end = (start + 1 + dice.below(3)).min(UNITS);
-                Self { lock: "range", shared, start, end }
+                Self { lock: "range", shared, start, end, whole }
             }
         }
     }
@@ -37,6 +40,8 @@ impl Want {
             ("mutex", _) => client.mutex("mutex")?.lock().into_any(),
             ("rwlock", false) => client.rwlock("rwlock")?.write().into_any(),
             ("rwlock", true) => client.rwlock("rwlock")?.read().into_any(),
+            (name, false) if self.whole => client.rwlock(name)?.write().into_any(),
+            (name, true) if self.whole => client.rwlock(name)?.read().into_any(),
             (_, false) => client.range_lock("range")?.write(self.start..self.end).into_any(),
             (_, true) => client.range_lock("range")?.read(self.start..self.end).into_any(),
         })
@@ -66,15 +71,17 @@ pub(crate) fn work(task: &str) {
     let (space, folder) = (parts[0], Path::new(parts[1]));
     let lets_go = parts.get(3) == Some(&LETS_GO);
     let mut dice = Dice(parts[2].parse().unwrap());
-    let served = !space.starts_with("shm:");
+    // Of a one-sided space of this host the server makes the file.
+    let served = !space.starts_with("shm:") || space.contains("lent:");
+    let whole = space.contains(WHOLE);
     // Only a server's own spaces can.
     let changes = served && !space.contains("shm:") && !space.contains("lent:");
     let client = open(space, served);
     let mut log = Log::open(folder, &std::process::id().to_string(), now_ns).unwrap();
     while !folder.join("stop").exists() {
-        let want = Want::roll(&mut dice);
+        let want = Want::roll(&mut dice, whole);
         let Some(guard) = want.take(&client, served, folder) else { return };
-        let Want { lock, shared, start, end } = want;
+        let Want { lock, shared, start, end, .. } = want;
         let mode = if shared { "s" } else { "x" };
         log.write(&format!("G {lock} {mode} {start} {end} {}", guard.token()));
         let mut held = Held::new(&client, (lock, guard), folder, &mut log, &mut dice, served);
@@ -97,6 +104,9 @@ pub(crate) fn work(task: &str) {
         }
     }
 }
+
+/// What the names of spaces without ranges begin with.
+pub(crate) const WHOLE: &str = "lent:whole-";
 
 /// A process that is told this unlocks and locks again instead of upgrading.
 pub(crate) const LETS_GO: &str = "lets go";

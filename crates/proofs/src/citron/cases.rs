@@ -205,6 +205,8 @@ fn recovery() -> Vec<Case<Params>> {
         with_tokens(zombie("zombie-with-two-nodes", 1)).clients(1, &[INNER_AND_LEAF]).clients(1, &[ROOT]),
         zombie("zombie-with-two-leaves", 2).clients(1, &[range(3, 5)]).clients(1, &[range(4, 5)]),
         zombie("zombie-again", 1).clients(1, &[INNER]).clients(1, &[LEAF]).rounds(2),
+        // Its turn has come with a gap before it, and is gone when it closes that. Here the node is the root.
+        zombie("zombie-in-a-queue", 1).clients(3, &[INNER]).space(Space::of(1).units(4)),
     ]
 }
 

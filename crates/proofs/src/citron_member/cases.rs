@@ -1,8 +1,8 @@
 //! What the explorer runs for Citron's tree with membership: three-level trees, ranges that overlap, nest and touch, and one
 //! client that is killed anywhere.
 
-use super::{MemberParams, PATIENCE_NS};
-use lockwright_fabric::Time;
+use super::MemberParams;
+use crate::member_cases::{gives_up, hasty, killed, soon};
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::{Change, Patience, Space, Want};
 use lockwright_sim::case::{Case, Timeouts};
@@ -11,7 +11,6 @@ use lockwright_sim::case::{Case, Timeouts};
 const UNITS: u64 = 16;
 /// Leaves right under the root.
 const FEW_UNITS: u64 = 4;
-const SOON: Time = Time(1);
 
 pub(crate) const fn write(start: u64, end: u64) -> Want {
     Want::range(0, Mode::Exclusive, start, end)
@@ -23,10 +22,6 @@ pub(crate) const fn read(start: u64, end: u64) -> Want {
 
 const fn tries(want: Want) -> Want {
     want.with(Patience::Try)
-}
-
-const fn soon(want: Want) -> Want {
-    want.with(Patience::Until(SOON))
 }
 
 pub(crate) const ROOT: Want = write(0, 16);
@@ -55,10 +50,6 @@ fn on(units: u64, name: &'static str, m: u32, wants: &[Want]) -> Case<MemberPara
     case.timeouts(Timeouts::WhenStuck)
 }
 
-pub(crate) fn killed(case: Case<MemberParams>) -> Case<MemberParams> {
-    case.crashes(1)
-}
-
 /// The first unit was left behind by a client that is dead.
 pub(crate) fn left_by_the_dead(mut case: Case<MemberParams>) -> Case<MemberParams> {
     case.params.left_by_the_dead = true;
@@ -70,16 +61,6 @@ pub(crate) fn left_by_the_dead(mut case: Case<MemberParams>) -> Case<MemberParam
 pub(crate) fn left_in_the_middle(mut case: Case<MemberParams>) -> Case<MemberParams> {
     case.params.left_in_the_middle = true;
     left_by_the_dead(case)
-}
-
-/// Waiters look after the dead at any moment, and as often as they like.
-pub(crate) fn hasty(case: Case<MemberParams>) -> Case<MemberParams> {
-    case.timeouts(Timeouts::AnyUntil(Time(PATIENCE_NS)))
-}
-
-/// Users' timeouts come at any moment; who looks after the dead waits until nothing moves.
-fn gives_up(case: Case<MemberParams>) -> Case<MemberParams> {
-    case.timeouts(Timeouts::AnyUntil(SOON))
 }
 
 pub(crate) fn all() -> Vec<Case<MemberParams>> {

@@ -4,14 +4,14 @@
 mod cases;
 mod mutants;
 
-use crate::holders::memory::{Part, RANGES};
+use crate::holders::memory::{Fenced, Part, RANGES};
+use crate::member_cases::PATIENCE_NS;
 use crate::{Case, Proof, Visitor};
 use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_fabric::{Addr, Endpoint, FabricError, Needs, NodeId, PeerId, RawVerb, Time, Word64};
+use lockwright_fabric::{Addr, Endpoint, FabricError, Needs, NodeId, PeerId, RawVerb, Word64};
 use lockwright_locks::citron::Shipped;
 use lockwright_locks::citron::member::{Forest, MemberRules, TreeClient, TreeGrant, TreeParams, TreeSpace};
 use lockwright_locks::holders::record::{First, Kind, RecordWord, State};
-use lockwright_locks::holders::{HolderSpace, Order, TableLayout};
 use lockwright_locks::{
     Change, Denied, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
 };
@@ -53,7 +53,7 @@ impl Default for MemberParams {
         Self {
             k: 2,
             m: 2,
-            clients: 64,
+            clients: 256,
             sequence_bits: 56,
             left_by_the_dead: false,
             left_in_the_middle: false,
@@ -119,8 +119,8 @@ impl<R: MemberRules> Protocol for CitronMember<R> {
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &MemberParams) -> Explored<E, R> {
         let dead = params.left_by_the_dead.then(|| PeerId::client(params.clients as usize));
-        let (part, sequence_bits) = (part(space, params), params.sequence_bits);
-        let records = Records { ep: ep.clone(), part, dead, sequence_bits };
+        let (part, more) = (part(space, params), SequenceBits(params.sequence_bits));
+        let records = Records { ep: ep.clone(), part, dead, more };
         Explored(TreeClient::new(ep, records, forest(space, params)))
     }
 
@@ -142,60 +142,12 @@ impl Proof for CitronMember {
     }
 }
 
-/// One client's access to the records.
-#[derive(Clone, Debug)]
-pub struct Records<E> {
-    ep: E,
-    part: Part,
-    /// Who was dead from the beginning.
-    dead: Option<PeerId>,
-    sequence_bits: u32,
-}
+/// One client's access to the records, and the bits that changes of a record are counted in.
+pub type Records<E> = Fenced<E, SequenceBits>;
 
-impl<E: Endpoint> HolderSpace for Records<E> {
-    fn layout(&self) -> &TableLayout {
-        &self.part.layout
-    }
-
-    fn me(&self) -> PeerId {
-        self.ep.me()
-    }
-
-    async fn load(&self, word: Word64) -> Result<u64, FabricError> {
-        match self.part.place(word) {
-            Some(place) => self.ep.go(place.read()).await,
-            None => Ok(self.part.constant(word)),
-        }
-    }
-
-    /// Word by word, in order.
-    async fn store<const N: usize>(
-        &self,
-        _: u8,
-        words: [(Word64, u64); N],
-        _: Order,
-    ) -> Result<(), FabricError> {
-        let places = words.into_iter().filter_map(|(word, value)| Some((self.part.place(word)?, value)));
-        let verbs: Vec<_> = places.map(|(place, value)| place.write(value).raw()).collect();
-        self.ep.go(&verbs[..]).await.map(drop)
-    }
-
-    async fn own_first(&self, _: u8) -> Result<First, FabricError> {
-        Ok(First(0))
-    }
-
-    async fn is_alive(&self, peer: PeerId) -> Result<bool, FabricError> {
-        Ok(Some(peer) != self.dead && !self.ep.suspects(peer).await)
-    }
-
-    async fn confirm(&self, _: u8) -> Result<(), FabricError> {
-        Ok(())
-    }
-
-    async fn recent(&self) -> Time {
-        Time(0)
-    }
-}
+/// Bits that changes of a record are counted in.
+#[derive(Clone, Copy, Debug)]
+pub struct SequenceBits(u32);
 
 impl<E: Endpoint> TreeSpace for Records<E> {
     async fn post(&self, verbs: &[RawVerb]) -> Result<(), FabricError> {
@@ -206,7 +158,7 @@ impl<E: Endpoint> TreeSpace for Records<E> {
     }
 
     fn place(&self, word: Word64) -> Word64 {
-        self.part.place(word).expect("a word of the records that is stored")
+        self.stored(word)
     }
 
     fn patience_ns(&self) -> Option<u64> {
@@ -214,7 +166,7 @@ impl<E: Endpoint> TreeSpace for Records<E> {
     }
 
     fn sequence_bits(&self) -> u32 {
-        self.sequence_bits
+        self.more.0
     }
 }
 
@@ -223,8 +175,6 @@ impl<E: Endpoint> TreeSpace for Records<E> {
 pub struct Explored<E, R>(TreeClient<E, Records<E>, R>);
 
 const RECORD: u8 = 0;
-/// After which a waiter looks after the dead.
-const PATIENCE_NS: u64 = 1_000;
 
 impl<E: Endpoint, R: MemberRules> LockClient for Explored<E, R> {
     type Grant = TreeGrant;

@@ -1,7 +1,8 @@
 //! What must be caught.
 
-use super::cases::{self, flat, hasty, killed, left_by_the_dead, left_in_the_middle, mixed};
+use super::cases::{self, flat, left_by_the_dead, left_in_the_middle, mixed};
 use super::{CitronMember, MemberParams};
+use crate::member_cases::{hasty, killed};
 use crate::{Case, mutants};
 use lockwright_locks::Want;
 use lockwright_locks::citron::member::MemberRules;
@@ -31,6 +32,11 @@ mutants! {
     /// Or of one that came after its record was read.
     mutant LooksOnce = "citron-member-looks-once", "citron-member", Exclusion, { REPAIRS_LOOK_TWICE: false },
         "a repair does not read the records again after the word", beside();
+    /// One of the living leaves and one comes between two reads of records: the word is the same, and the swap takes away the mark
+    /// of the one that came.
+    mutant Swaps = "citron-member-swaps", "citron-member", Exclusion, { REPAIRS_ADD: false },
+        "a repair reads the word, then the records, and swaps exactly what it read",
+        vec![hasty(left_in_the_middle(flat("left-among-three", &[cases::write(0, 4), cases::write(1, 2), cases::write(2, 3)])))];
     /// Both take away the dead's.
     mutant TwoRepairers = "citron-member-two-repairers", "citron-member", Exclusion, { ONE_REPAIRER: false },
         "two clients repair at once",

@@ -60,6 +60,8 @@ const SHIPPED: Rules = Rules {
     answers_uncertain: false,
     believes_all: false,
     promise_forgotten: false,
+    tokens_reused: false,
+    claims_refused: false,
 };
 
 const fn broken(
@@ -73,7 +75,7 @@ const fn broken(
 }
 
 /// All that are broken.
-pub(crate) const BROKEN: [Broken; 10] = [
+pub(crate) const BROKEN: [Broken; 12] = [
     broken(
         "cluster-no-margin",
         Checker::Exclusion,
@@ -97,7 +99,7 @@ pub(crate) const BROKEN: [Broken; 10] = [
     ),
     broken(
         "cluster-tokens-unreserved",
-        Checker::Exclusion,
+        Checker::Holders,
         "a new owner begins with the tokens that the old one had reserved",
         Rules { tokens_unreserved: true, ..SHIPPED },
         "crash",
@@ -144,6 +146,20 @@ pub(crate) const BROKEN: [Broken; 10] = [
         Rules { promise_forgotten: true, ..SHIPPED },
         "move",
     ),
+    broken(
+        "cluster-tokens-reused",
+        Checker::Tokens,
+        "a new owner gives tokens that the old one may have given",
+        Rules { tokens_reused: true, ..SHIPPED },
+        "crash",
+    ),
+    broken(
+        "cluster-claims-refused",
+        Checker::Holders,
+        "a new owner does not let those go on who hold locks and are alive",
+        Rules { claims_refused: true, ..SHIPPED },
+        "crash",
+    ),
 ];
 
 /// What the cases are about: all, or the one that must catch a mutant.
@@ -154,9 +170,6 @@ pub(crate) fn describe(only: Option<&str>) -> Vec<CaseInfo> {
 
 /// Explores the case called `name`.
 pub(crate) fn explore_case(name: &str, rules: Rules, options: &mut Options) -> Outcome {
-    /// More than any case has.
-    const MAX_STATES: u64 = 20_000_000;
     let (name, _, faults) = *CASES.iter().find(|(case, ..)| *case == name).expect("it was described");
-    let max_states = options.max_states.unwrap_or(MAX_STATES);
-    model::explore_case(name, &Cluster { faults, rules }, max_states, options.progress.as_mut())
+    model::explore_case(name, &Cluster { faults, rules }, options)
 }

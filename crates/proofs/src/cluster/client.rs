@@ -64,6 +64,9 @@ pub(super) struct Client {
     pub(super) life: Life,
     /// It was asleep, and has not heard of a server since: nothing but its token keeps it from doing harm.
     pub(super) unaware: bool,
+    /// It was never asleep, and was told that it had lost what it holds.
+    pub(super) robbed: bool,
+    slept: bool,
     pub(super) clock: Duration,
     pub(super) belief: Belief,
     pub(super) session: Option<Session>,
@@ -85,6 +88,8 @@ impl Client {
         Self {
             life: Life::Runs,
             unaware: false,
+            robbed: false,
+            slept: false,
             clock: Duration::ZERO,
             belief: Belief::default(),
             session: None,
@@ -202,11 +207,17 @@ impl Client {
             }
             Answer::Lost => {
                 if let Stage::Held { .. } | Stage::Claimed { .. } = self.stage {
+                    self.robbed = !self.slept;
                     self.lose();
                 }
                 self.unaware = false;
             }
         }
+    }
+
+    /// Its machine is suspended.
+    pub(super) const fn sleep(&mut self) {
+        (self.life, self.slept) = (Life::Asleep, true);
     }
 
     /// Time has passed: what nobody has confirmed for longer than the lease is lost.
@@ -224,6 +235,7 @@ impl Client {
     pub(super) fn hash_into<H: std::hash::Hasher>(&self, state: &mut H) {
         use std::hash::Hash;
         let from = |time: Duration| self.clock.saturating_sub(time).min(TTL);
+        (self.slept, self.robbed).hash(state);
         (self.life, self.unaware, self.last, self.sessions, self.probing, self.stage, self.done).hash(state);
         if self.done < 2 {
             self.belief.counted_from(self.clock, LEASE).hash(state);

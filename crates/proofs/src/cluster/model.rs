@@ -519,7 +519,7 @@ impl Cluster {
             }
             Step::Sleeps(c) => {
                 state.left.suspends -= 1;
-                state.client_mut(c).life = client::Life::Asleep;
+                state.client_mut(c).sleep();
             }
             Step::Wakes(c) => {
                 let client = state.client_mut(c);
@@ -575,6 +575,10 @@ impl Cluster {
     fn check(&self, state: &mut State) -> Result<(), Violation> {
         if (0..2).all(|c| state.client(c).believes()) {
             return Err(Violation::new(Checker::Exclusion, "both clients believe that they hold the lock"));
+        }
+        if let Some(c) = (0..2).find(|c| state.client(*c).robbed) {
+            let what = format!("C{c} is alive, was told that it lost the lock, and had not let go of it");
+            return Err(Violation::new(Checker::Holders, what));
         }
         for c in 0..2 {
             if state.client(c).news.is_none() {

@@ -170,7 +170,7 @@ impl Server {
                 }
                 let broken = BTreeSet::new();
                 let shard = taking.taken(revision, etcd.sessions(), broken, self.clock, WAIT);
-                self.next_token = shard.first_token();
+                self.next_token = shard.next_token();
                 self.shard = Some(shard);
             }
             Purpose::Register { key, before } => {

@@ -2,9 +2,10 @@
 
 mod cases;
 mod mutants;
+mod semaphores;
 
 use crate::{Case, Proof, Visitor};
-use lockwright_locks::combiner::{Combiner, IntervalTree, Params, PollFlag, PollRpc};
+use lockwright_locks::combiner::{Combiner, IntervalTree, Params, PollFlag, PollRpc, Semaphore};
 
 /// Shows the protocols and their mutants to `visitor`.
 pub(crate) fn visit(visitor: &mut impl Visitor) {
@@ -12,6 +13,8 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Combiner<PollRpc>>();
     visitor.protocol::<Combiner<PollFlag>>();
     visitor.protocol::<Combiner<IntervalTree>>();
+    visitor.model::<Combiner<Semaphore>>();
+    visitor.model::<Combiner<semaphores::Polled>>();
     mutants::visit(visitor);
 }
 
@@ -32,6 +35,18 @@ impl Proof for Combiner<PollRpc> {
 impl Proof for Combiner<IntervalTree> {
     fn cases() -> Vec<Case<Params>> {
         cases::polled(&Params::default())
+    }
+}
+
+impl Proof for Combiner<Semaphore> {
+    fn cases() -> Vec<Case<Params>> {
+        semaphores::cases()
+    }
+}
+
+impl Proof for Combiner<semaphores::Polled> {
+    fn cases() -> Vec<Case<Params>> {
+        vec![semaphores::fairness()]
     }
 }
 

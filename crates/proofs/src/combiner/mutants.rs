@@ -1,6 +1,6 @@
 //! Combiners with one thing wrong. Each must be caught.
 
-use super::cases;
+use super::{cases, semaphores};
 use crate::{Checker, Mutant, Proof, Visitor};
 use lockwright_locks::Info;
 use lockwright_locks::combiner::core::{Rules, Shipped};
@@ -26,10 +26,26 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
         Checker::Deadlock,
         "what a client held when it died stays held",
     ));
+    let of_semaphore = |caught_by, why| Mutant { of: "semaphore", caught_by, why };
+    visitor.mutant::<Combiner<Uncounted>>(of_semaphore(
+        Checker::Exclusion,
+        "permits that come back go to everybody who waits, however many there are",
+    ));
+    visitor.mutant::<Combiner<KeepsPermits>>(of_semaphore(
+        Checker::Deadlock,
+        "permits of a client that died do not come back",
+    ));
+    visitor.mutant::<Combiner<SmallFirst>>(of_semaphore(
+        Checker::Bypass,
+        "a request that fits goes before one for more permits that waits",
+    ));
 }
 
 macro_rules! mutant {
     ($doc:literal $name:ident $on_the_command_line:literal { $($rule:ident = $value:literal),+ } $learning:expr, $case:expr) => {
+        mutant!($doc $name $on_the_command_line { $($rule = $value),+ } $learning, $case, false);
+    };
+    ($doc:literal $name:ident $on_the_command_line:literal { $($rule:ident = $value:literal),+ } $learning:expr, $case:expr, $permits:literal) => {
         #[doc = $doc]
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub(crate) struct $name;
@@ -42,6 +58,7 @@ macro_rules! mutant {
         impl Variant for $name {
             type Rules = Self;
             const INFO: Info = info($on_the_command_line, "a combiner with one thing wrong", "here");
+            const PERMITS: bool = $permits;
             fn learning(_: &Params, _: u16) -> Learning {
                 $learning
             }
@@ -72,5 +89,19 @@ mutant!(
     ForgetsDead "combiner-forgets-dead" { FREES_DEAD_CLIENTS = false } Learning::Pushed, cases::crash()
 );
 
+mutant!(
+    "Gives out permits that it does not have."
+    Uncounted "semaphore-uncounted" { PERMITS_ARE_COUNTED = false } Learning::Pushed, semaphores::weighted(), true
+);
+mutant!(
+    "Permits of the dead stay out."
+    KeepsPermits "semaphore-keeps-permits" { FREES_DEAD_CLIENTS = false } Learning::Pushed, semaphores::crash(), true
+);
+mutant!(
+    "Who wants many permits starves."
+    SmallFirst "semaphore-small-first" { FIFO = false } Learning::PollRpc, semaphores::fairness(), true
+);
+
+const _: () = assert!(Shipped::PERMITS_ARE_COUNTED);
 const _: () =
     assert!(Shipped::FIFO && Shipped::LOWERS_ALL && Shipped::UPGRADE_HOLDS && Shipped::FREES_DEAD_CLIENTS);

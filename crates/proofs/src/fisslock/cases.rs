@@ -18,6 +18,11 @@ pub(crate) fn params() -> Params {
     Params { lanes: 1, tokens: false, readers_past_writer: 1, ..Params::default() }
 }
 
+/// No waiter goes along with an agent: all have to ask again.
+fn cut() -> Params {
+    Params { queue_limit: 0, ..params() }
+}
+
 /// Enough for every case as it is, and a bound where packet faults are added to all of them.
 const MAX_STATES: u64 = 500_000;
 /// The most that a case asks for beyond that.
@@ -114,6 +119,8 @@ fn variants() -> Vec<Case<Params>> {
         machines("beyond-the-switch", &[&[READ, WRITE], &[READ, WRITE]])
             .params(Params { switch_locks: 0, ..params() })
             .rounds(2),
+        machines("cut-queue", &[&[WRITE], &[WRITE], &[READ, WRITE]]).params(cut()),
+        machines("cut-queue-of-readers", &[&[READ, WRITE], &[READ, WRITE]]).params(cut()),
         machines("tries", &[&[TRY, READ], &[TRY]]),
         preferring(Preference::Writers, machines("reader-tries", &[&[TRY_READ, WRITE], &[READ]])),
         machines("timeout", &[&[WRITE], &[SOON, READ]]).timeouts(Timeouts::WhenStuck),
@@ -152,6 +159,8 @@ fn with_faults() -> Vec<Case<Params>> {
         with(ALL, machines("anything-mixed", &[&[READ], &[WRITE]])),
         with(ALL, machines("anything-readers", &[&[READ], &[READ]])),
         with(ALL, machines("anything-side-by-side", side).max_states(LARGE)),
+        with(LOSS, machines("loss-cut-queue", &[&[WRITE, WRITE], &[WRITE]]).params(cut())),
+        with(DUP, machines("duplicate-cut-queue", &[&[WRITE, WRITE], &[WRITE]]).params(cut())),
         with(ALL, machines("anything-tries", &[&[TRY], &[READ]])),
     ]
 }

@@ -11,7 +11,7 @@ use lockwright_sim::case::{Case, Timeouts};
 pub(crate) const WRITE: Want = Want::exclusive(0);
 pub(crate) const READ: Want = Want::shared(0);
 pub(crate) const TRY_WRITE: Want = WRITE.with(Patience::Try);
-const TRY_READ: Want = READ.with(Patience::Try);
+pub(crate) const TRY_READ: Want = READ.with(Patience::Try);
 
 /// Each of these once, with a record for everybody.
 pub(crate) fn mixed(name: &'static str, wants: &[Want], threshold: u32) -> Case<HolderParams> {

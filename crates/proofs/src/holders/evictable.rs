@@ -7,24 +7,35 @@
 use lockwright_fabric::{
     Addr, Batch, Endpoint, FabricError, Message, NodeId, PeerId, Value, Wait, Waited, Word64,
 };
+use lockwright_locks::holders::TableLayout;
 use lockwright_locks::holders::liveness::{self, Liveness};
+use lockwright_locks::holders::record::ClientWord;
 
 /// An endpoint whose client can be evicted.
 #[derive(Clone, Debug)]
 pub(crate) struct Evictable<E> {
     ep: E,
-    /// Where the liveness words begin.
+    /// Where the liveness words begin, how far they are apart, and how many there are.
     first: u64,
+    stride: u64,
+    slots: u64,
 }
 
 impl<E: Endpoint> Evictable<E> {
     pub(crate) fn new(ep: E, first: u64) -> Self {
-        Self { ep, first }
+        Self { ep, first, stride: 8, slots: u64::MAX }
+    }
+
+    /// The liveness words are in a table as it is shipped.
+    pub(crate) fn in_table(ep: E, layout: &TableLayout) -> Self {
+        let [first, next] = [0, 1].map(|slot| layout.client(slot, ClientWord::Liveness).addr().offset);
+        Self { ep, first, stride: next - first, slots: layout.clients() }
     }
 
     /// The liveness word of `peer`.
     fn liveness(&self, peer: PeerId) -> Word64 {
-        Word64::at(Addr::new(NodeId(0), self.first + 8 * peer.index().0 as u64))
+        let slot = peer.index().0 as u64 % self.slots;
+        Word64::at(Addr::new(NodeId(0), self.first + self.stride * slot))
     }
 
     /// An error if this client was evicted.
@@ -47,7 +58,7 @@ impl<E: Endpoint> Evictable<E> {
 }
 
 impl<E: Endpoint> Endpoint for Evictable<E> {
-    lockwright_fabric::delegate!(ep: me home capabilities recv_by now passed alarm sleep suspects random mark checkpoint observe);
+    lockwright_fabric::delegate!(ep: me home capabilities recv_by now passed alarm is_gone sleep suspects random mark checkpoint observe);
 
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
         self.look().await?;

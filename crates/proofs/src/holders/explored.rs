@@ -101,10 +101,14 @@ pub struct HolderParams {
     pub tries_first: bool,
     /// Of ranges: how often a waiter looks by itself whether those in its way are alive.
     pub looks: u32,
+    /// Of ranges: records of a client. For the gate, for the range, and for a second piece if there is a third.
+    pub range_records: u64,
     /// Of ranges: whether records are written and read as they are, by nobody's leave. See `observed`.
     pub observed: bool,
     /// Of that: bits of a record's version.
     pub version_bits: u32,
+    /// Of ranges: whether they are permits of semaphores.
+    pub permits: bool,
     /// Whether the first lock was left behind by a client that held it and is long dead.
     pub left_by_the_dead: bool,
     /// By how many dead readers, likewise.
@@ -121,8 +125,10 @@ impl Default for HolderParams {
             clients: 64,
             tries_first: true,
             looks: u32::MAX,
+            range_records: 2,
             observed: false,
             version_bits: 0,
+            permits: false,
             left_by_the_dead: false,
             left_by_readers: 0,
             released: 0,

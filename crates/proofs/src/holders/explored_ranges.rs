@@ -7,14 +7,17 @@ use super::memory::{Explored as Memory, Part, RANGES, Ranges};
 use super::observed;
 use crate::{Checker, Mutant, Proof, Visitor};
 use lockwright_fabric::observe::{Claim, Mode};
-use lockwright_fabric::{Addr, Endpoint, Needs, Time};
+use lockwright_fabric::{Addr, Endpoint, FabricError, Needs, Time};
+use lockwright_locks::holders::range_changes::NotUpgraded;
 use lockwright_locks::holders::ranges::RangeRecords;
-use lockwright_locks::holders::record::RecordWord;
+use lockwright_locks::holders::record::{RecordWord, semaphore};
 use lockwright_locks::holders::{HolderClient, HolderTable, RecordRules};
 use lockwright_locks::shiftlock::layout::Layout;
 use lockwright_locks::shiftlock::versioned::Versioned;
 use lockwright_locks::shiftlock::{Rules, ShiftLock, Shipped};
-use lockwright_locks::{Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want};
+use lockwright_locks::{
+    Change, Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Space, Want,
+};
 use lockwright_sim::case::{Case, Timeouts};
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -48,7 +51,7 @@ impl Places {
         let records = liveness + 8 * params.clients;
         let part = match params.observed {
             true => Part::new(records, params.clients, 1, params.version_bits, &RecordWord::ALL),
-            false => Part::new(records, params.clients, 2, 0, RANGES),
+            false => Part::new(records, params.clients, params.range_records, 0, RANGES),
         };
         let changes = records + part.bytes();
         Self { liveness, part, changes, end: changes + 8 * space.locks }
@@ -94,7 +97,9 @@ impl<R: RangeRules> Protocol for HolderRanges<R> {
         let ranges = Some(Ranges { changes, looks: params.looks });
         let table = HolderTable::new(Memory { ep: ep.clone(), part, ranges });
         let observed = params.observed.then_some(params.clients);
-        Explored { client: HolderClient::new(ep, space, &params.shift, table), observed }
+        let records = RangeRecords { gate: if params.range_records > 2 { 2 } else { 0 }, range: RANGE };
+        let client = HolderClient::new(ep, space, &params.shift, table);
+        Explored { client, records, observed, permits: params.permits }
     }
 
     /// Records are cleared by their first words; everything else is wherever it came to.
@@ -128,8 +133,11 @@ pub(crate) type Table<E, R> = HolderTable<Memory<E>, Versioned, R>;
 /// A client of the explorer's: one acquisition at a time, so one record of each kind.
 pub struct Explored<E, R> {
     client: HolderClient<Evictable<E>, Table<E, R>, R>,
+    records: RangeRecords,
     /// Of how many clients the records are only observed.
     observed: Option<u64>,
+    /// Whether locks are semaphores.
+    permits: bool,
 }
 
 impl<E, R> Debug for Explored<E, R> {
@@ -143,6 +151,8 @@ impl<E, R> Debug for Explored<E, R> {
 pub struct RangeGrant {
     claim: Claim,
     token: u64,
+    /// The second piece, of a range that was split.
+    rest: Option<Claim>,
 }
 
 impl Grant for RangeGrant {
@@ -151,37 +161,88 @@ impl Grant for RangeGrant {
     }
 }
 
-const RECORDS: RangeRecords = RangeRecords { gate: 0, range: 1 };
+/// The record of a range.
+const RANGE: u8 = 1;
+/// Of a second piece, where there are three: whoever looks comes to it before it comes to the first's.
+const REST: u8 = 0;
 
 impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
     type Grant = RangeGrant;
 
     async fn acquire(&self, want: Want) -> Result<RangeGrant, Denied> {
-        let claim = want.claim;
+        let mut claim = want.claim;
+        if self.permits {
+            claim.lock = semaphore(claim.lock);
+        }
         if let Some(clients) = self.observed {
             observed::acquire(self.client.recorder(), clients, want).await?;
-            return Ok(RangeGrant { claim, token: 0 });
+            return Ok(RangeGrant { claim, token: 0, rest: None });
         }
         let token = match want.patience {
-            Patience::Forever => self.client.take_range(RECORDS, claim).await?,
+            Patience::Forever => self.client.take_range(self.records, claim).await?,
             // As a user's try where the gate is near: at once, and only then by a place in its queue.
-            Patience::Try => match self.client.try_range_fast(RECORDS, claim).await {
+            Patience::Try => match self.client.try_range_fast(self.records, claim).await {
                 Some(tried) => tried?,
-                None => self.client.try_range(RECORDS, claim).await?,
+                None => self.client.try_range(self.records, claim).await?,
             },
             Patience::Until(deadline) => {
                 let given_up = || self.client.lock().endpoint().alarm(deadline);
-                self.client.take_range_unless(RECORDS, claim, given_up).await?
+                self.client.take_range_unless(self.records, claim, given_up).await?
             }
         };
-        Ok(RangeGrant { claim, token })
+        Ok(RangeGrant { claim, token, rest: None })
+    }
+
+    async fn change(&self, grant: &mut RangeGrant, change: Change) -> Result<(), Denied> {
+        let denied = |why| match why {
+            NotUpgraded::Denied(denied) => denied,
+            NotUpgraded::Lost => Denied::Fabric(FabricError::Evicted),
+            NotUpgraded::Busy | NotUpgraded::WouldDeadlock => Denied::Busy,
+        };
+        let claim = grant.claim;
+        match change {
+            Change::Upgrade(patience) => {
+                let upgraded = match patience {
+                    Patience::Try => self.client.try_upgrade_range(self.records, claim).await,
+                    Patience::Forever => {
+                        self.client.upgrade_range_unless(self.records, claim, std::future::pending).await
+                    }
+                    Patience::Until(deadline) => {
+                        let given_up = || self.client.lock().endpoint().alarm(deadline);
+                        self.client.upgrade_range_unless(self.records, claim, given_up).await
+                    }
+                };
+                grant.token = upgraded.map_err(denied)?;
+                grant.claim.mode = Mode::Exclusive;
+            }
+            Change::Downgrade => {
+                grant.token = self.client.downgrade_range(self.records, claim).await.map_err(denied)?;
+                grant.claim.mode = Mode::Shared;
+            }
+            Change::Shrink { start, end } => {
+                let (left, right) = (Claim { end: start, ..claim }, Claim { start: end, ..claim });
+                let two = left.start < left.end && right.start < right.end;
+                let rest = two.then_some(REST);
+                let part = (start, end);
+                self.client
+                    .shrink_range(self.records, rest, claim, grant.token, part)
+                    .await
+                    .map_err(denied)?;
+                grant.claim = if left.start < left.end { left } else { right };
+                grant.rest = two.then_some(right);
+            }
+        }
+        Ok(())
     }
 
     async fn release(&self, grant: RangeGrant) -> Result<(), Lost> {
         if self.observed.is_some() {
             return Ok(observed::release(self.client.recorder()).await?);
         }
-        self.client.give_range_back(RECORDS.range, grant.claim).await
+        if let Some(rest) = grant.rest {
+            self.client.give_range_back(REST, rest).await?;
+        }
+        self.client.give_range_back(RANGE, grant.claim).await
     }
 }
 
@@ -190,6 +251,8 @@ const MIDDLE: Want = Want::range(0, Mode::Exclusive, 1, 3);
 const RIGHT: Want = Want::range(0, Mode::Exclusive, 2, 4);
 const READ: Want = Want::range(0, Mode::Shared, 1, 4);
 const TRY_MIDDLE: Want = MIDDLE.with(Patience::Try);
+const TRY_READ: Want = READ.with(Patience::Try);
+const TRY_LAST: Want = Want::range(0, Mode::Exclusive, 3, 4).with(Patience::Try);
 const SOON: Time = Time(1);
 const MIDDLE_SOON: Want = MIDDLE.with(Patience::Until(SOON));
 
@@ -204,6 +267,14 @@ fn mixed(name: &'static str, wants: &[Want]) -> Case<HolderParams> {
     wants.iter().fold(case, |case, want| case.clients(1, &[*want]))
 }
 
+/// Permits of a semaphore, for whom each of these is a weight: two there are.
+fn permits(name: &'static str, weights: &[u64]) -> Case<HolderParams> {
+    let wants: Vec<_> = weights.iter().map(|weight| Want::range(0, Mode::Shared, *weight, 3)).collect();
+    let mut case = mixed(name, &wants).permits();
+    (case.params.permits, case.checks.tokens) = (true, false);
+    case
+}
+
 /// Who does not wait for long gives up at any moment; else as the patient.
 fn gives_up(case: Case<HolderParams>) -> Case<HolderParams> {
     case.timeouts(Timeouts::AnyUntil(SOON))
@@ -213,6 +284,30 @@ fn gives_up(case: Case<HolderParams>) -> Case<HolderParams> {
 fn woken(mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.params.looks = 0;
     patient(case)
+}
+
+const ALL: Want = Want::range(0, Mode::Exclusive, 0, 4);
+/// Reads some of what [`READ`] does.
+const BESIDE: Want = Want::range(0, Mode::Shared, 0, 2);
+const UPGRADE: Change = Change::Upgrade(Patience::Forever);
+const TRY_UPGRADE: Change = Change::Upgrade(Patience::Try);
+/// Leaves one piece.
+const SHRINK: Change = Change::Shrink { start: 2, end: 4 };
+/// Leaves two.
+const SPLIT: Change = Change::Shrink { start: 3, end: 3 };
+
+/// The first of them, and whoever wants the same, changes what it has.
+fn changed(name: &'static str, wants: &[Want], change: Change) -> Case<HolderParams> {
+    let mut case = mixed(name, wants);
+    case.params.range_records = if change == SPLIT { 3 } else { 2 };
+    // What is left of a range keeps the token of the whole.
+    case.checks.tokens &= !matches!(change, Change::Shrink { .. });
+    for (script, want) in case.clients.iter_mut().zip(wants) {
+        if *want == wants[0] {
+            script.rounds.iter_mut().for_each(|round| round.changes.push((0, change)));
+        }
+    }
+    case
 }
 
 fn cases() -> Vec<Case<HolderParams>> {
@@ -231,6 +326,19 @@ fn cases() -> Vec<Case<HolderParams>> {
         patient(stopped(mixed("stopped", &[LEFT, MIDDLE]))),
         hasty(stopped(mixed("stopped-and-hasty", &[LEFT, MIDDLE]))),
         hasty(stopped(mixed("stopped-reader", &[READ, TRY_MIDDLE]))),
+        patient(changed("upgraded-beside-a-writer", &[READ, LEFT], UPGRADE)),
+        patient(changed("upgrade-tried", &[READ, BESIDE], TRY_UPGRADE)),
+        gives_up(changed("upgrade-given-up", &[READ, BESIDE], Change::Upgrade(Patience::Until(SOON)))),
+        patient(killed(changed("upgraded-and-killed", &[READ, BESIDE], UPGRADE))),
+        patient(changed("downgraded", &[MIDDLE, READ], Change::Downgrade)),
+        patient(killed(changed("downgraded-and-killed", &[MIDDLE, READ], Change::Downgrade))),
+        patient(changed("shrunk", &[ALL, RIGHT], SHRINK)),
+        patient(killed(changed("shrunk-and-killed", &[ALL, RIGHT], SHRINK))),
+        hasty(killed(changed("split-and-killed", &[ALL, TRY_LAST], SPLIT))),
+        patient(permits("permits", &[2, 1])),
+        woken(permits("permits-woken", &[2, 1])),
+        patient(killed(permits("permits-killed", &[2, 1]))),
+        patient(permits("permits-together", &[1, 1])),
         patient(observed::case("observed")),
         patient(killed(observed::case("observed-and-killed"))),
     ]
@@ -242,6 +350,10 @@ pub(crate) fn visit_mutants(visitor: &mut impl Visitor) {
     visitor.mutant::<HolderRanges<Outside>>(mutant(
         Checker::Exclusion,
         "a range is written down after the gate is given back",
+    ));
+    visitor.mutant::<HolderRanges<PermitsOutside>>(mutant(
+        Checker::Exclusion,
+        "permits are written down after the gate is given back",
     ));
     visitor.mutant::<HolderRanges<Unconfirmed>>(mutant(
         Checker::Tokens,
@@ -255,6 +367,50 @@ pub(crate) fn visit_mutants(visitor: &mut impl Visitor) {
         Checker::Deadlock,
         "who waits looks first, and misses the change between that and reading the count of changes",
     ));
+    visitor.mutant::<HolderRanges<JudgedOutside>>(mutant(
+        Checker::Exclusion,
+        "an upgrade looks at the others' records without the gate",
+    ));
+    visitor.mutant::<HolderRanges<SplitOutside>>(mutant(
+        Checker::Exclusion,
+        "a range becomes two without the gate",
+    ));
+}
+
+/// Two readers look, and each has passed the other's record before that became a writer's.
+#[derive(Debug)]
+pub struct JudgedOutside;
+
+impl RecordRules for JudgedOutside {
+    const UPGRADES_ARE_JUDGED_INSIDE: bool = false;
+}
+
+impl Rules for JudgedOutside {
+    const NAME: Option<&'static str> = Some("holders-ranges-judged-outside");
+}
+
+impl RangeRules for JudgedOutside {
+    fn range_cases() -> Vec<Case<HolderParams>> {
+        vec![hasty(changed("upgrade-beside-a-try", &[READ, TRY_READ], Change::Upgrade(Patience::Try)))]
+    }
+}
+
+/// Whoever looks has passed the second piece's record before it was written, and comes to the first's when that is shorter.
+#[derive(Debug)]
+pub struct SplitOutside;
+
+impl RecordRules for SplitOutside {
+    const RANGES_ARE_SPLIT_INSIDE: bool = false;
+}
+
+impl Rules for SplitOutside {
+    const NAME: Option<&'static str> = Some("holders-ranges-split-outside");
+}
+
+impl RangeRules for SplitOutside {
+    fn range_cases() -> Vec<Case<HolderParams>> {
+        vec![hasty(changed("split", &[ALL, TRY_LAST], SPLIT))]
+    }
 }
 
 /// Two look, see nothing of each other, and both write that they hold.
@@ -271,6 +427,23 @@ impl Rules for Outside {
 impl RangeRules for Outside {
     fn range_cases() -> Vec<Case<HolderParams>> {
         vec![patient(mixed("healthy", &[LEFT, MIDDLE]))]
+    }
+}
+
+/// Two count, see nothing of each other, and both take what is left.
+#[derive(Debug)]
+pub struct PermitsOutside;
+
+impl RecordRules for PermitsOutside {}
+
+impl Rules for PermitsOutside {
+    const NAME: Option<&'static str> = Some("holders-permits-outside");
+    const RANGES_ARE_WRITTEN_INSIDE: bool = false;
+}
+
+impl RangeRules for PermitsOutside {
+    fn range_cases() -> Vec<Case<HolderParams>> {
+        vec![patient(permits("permits", &[2, 1]))]
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::evictable::Evictable;
 use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
-use lockwright_locks::holders::record::{ClientWord, First, RecordWord};
+use lockwright_locks::holders::record::{ClientWord, First, RecordWord, name_of};
 use lockwright_locks::holders::{HolderSpace, Order, RangeSpace, TableLayout};
 
 /// Which part of a holder table a protocol needs, and where the explorer has it.
@@ -22,6 +22,8 @@ pub(crate) struct Part {
 
 /// Of keyed locks others read whether they are held, and by which queue member.
 pub(crate) const KEYED: &[RecordWord] = &[RecordWord::First];
+/// Of tickets, also which.
+pub(crate) const TICKETS: &[RecordWord] = &[RecordWord::First, RecordWord::Turn];
 /// Of ranges, also which and since when.
 pub(crate) const RANGES: &[RecordWord] =
     &[RecordWord::First, RecordWord::Start, RecordWord::End, RecordWord::Turn];
@@ -65,12 +67,93 @@ impl Part {
     pub(crate) fn constant(&self, word: Word64) -> u64 {
         let all = |count| u64::MAX >> (64 - count);
         let (clients, records) = (self.layout.clients(), self.layout.records());
-        if word == self.layout.directory(0) {
-            return all(clients);
+        let directory =
+            (0..self.layout.directory_words()).find(|index| word == self.layout.directory(*index));
+        if let Some(index) = directory {
+            return all((clients - 64 * index).min(64));
         }
         let owner = (0..clients).find(|slot| word == self.layout.owner(*slot));
         let used = (0..clients).any(|slot| word == self.layout.client(slot, ClientWord::Used));
         owner.map_or(if used { all(records) } else { 0 }, |slot| slot + 1)
+    }
+
+    async fn load(&self, ep: &impl Endpoint, word: Word64) -> Result<u64, FabricError> {
+        match self.place(word) {
+            Some(place) => ep.go(place.read()).await,
+            None => Ok(self.constant(word)),
+        }
+    }
+
+    /// Word by word, in order.
+    async fn store<const N: usize>(
+        &self,
+        ep: &impl Endpoint,
+        words: [(Word64, u64); N],
+    ) -> Result<(), FabricError> {
+        let places = words.into_iter().filter_map(|(word, value)| Some((self.place(word)?, value)));
+        let verbs: Vec<_> = places.map(|(place, value)| place.write(value).raw()).collect();
+        if verbs.is_empty() {
+            return Ok(());
+        }
+        ep.go(&verbs[..]).await.map(drop)
+    }
+}
+
+/// One client's access to it on a fabric where the dead do nothing any more: their connection is destroyed, or their process has
+/// ended, before anybody takes them for dead.
+#[derive(Clone, Debug)]
+pub struct Fenced<E, X> {
+    pub(crate) ep: E,
+    pub(crate) part: Part,
+    /// Who was dead from the beginning.
+    pub(crate) dead: Option<PeerId>,
+    /// What else its protocol has to know.
+    pub(crate) more: X,
+}
+
+impl<E, X> Fenced<E, X> {
+    /// Where the explorer has a word that it has.
+    pub(crate) fn stored(&self, word: Word64) -> Word64 {
+        self.part.place(word).expect("a word of the records that is stored")
+    }
+}
+
+impl<E: Endpoint, X> HolderSpace for Fenced<E, X> {
+    fn layout(&self) -> &TableLayout {
+        &self.part.layout
+    }
+
+    fn me(&self) -> PeerId {
+        self.ep.me()
+    }
+
+    async fn load(&self, word: Word64) -> Result<u64, FabricError> {
+        self.part.load(&self.ep, word).await
+    }
+
+    async fn store<const N: usize>(
+        &self,
+        _: u8,
+        words: [(Word64, u64); N],
+        _: Order,
+    ) -> Result<(), FabricError> {
+        self.part.store(&self.ep, words).await
+    }
+
+    async fn own_first(&self, _: u8) -> Result<First, FabricError> {
+        Ok(First(0))
+    }
+
+    async fn is_alive(&self, peer: PeerId) -> Result<bool, FabricError> {
+        Ok(Some(peer) != self.dead && !self.ep.suspects(peer).await)
+    }
+
+    async fn confirm(&self, _: u8) -> Result<(), FabricError> {
+        Ok(())
+    }
+
+    async fn recent(&self) -> Time {
+        Time(0)
     }
 }
 
@@ -99,25 +182,16 @@ impl<E: Endpoint> HolderSpace for Explored<E> {
     }
 
     async fn load(&self, word: Word64) -> Result<u64, FabricError> {
-        match self.part.place(word) {
-            Some(place) => self.ep.go(place.read()).await,
-            None => Ok(self.part.constant(word)),
-        }
+        self.part.load(&self.ep, word).await
     }
 
-    /// Word by word, in order.
     async fn store<const N: usize>(
         &self,
         _: u8,
         words: [(Word64, u64); N],
         _: Order,
     ) -> Result<(), FabricError> {
-        let places = words.into_iter().filter_map(|(word, value)| Some((self.part.place(word)?, value)));
-        let verbs: Vec<_> = places.map(|(place, value)| place.write(value).raw()).collect();
-        if verbs.is_empty() {
-            return Ok(());
-        }
-        self.ep.go(&verbs[..]).await.map(drop)
+        self.part.store(&self.ep, words).await
     }
 
     async fn own_first(&self, record: u8) -> Result<First, FabricError> {
@@ -189,12 +263,17 @@ impl<E: Endpoint> HolderSpace for InBatches<E> {
 
 impl<E: Endpoint> RangeSpace for Explored<E> {
     fn gate(&self, lock: u64) -> u64 {
-        lock
+        name_of(lock)
     }
 
     fn changes(&self, lock: u64) -> Word64 {
         let first = self.ranges.map_or(0, |ranges| ranges.changes);
-        Word64::at(Addr::new(NodeId(0), first + 8 * lock))
+        Word64::at(Addr::new(NodeId(0), first + 8 * name_of(lock)))
+    }
+
+    async fn swap(&self, word: Word64, old: u64, new: u64) -> Result<bool, FabricError> {
+        let word = self.part.place(word).expect("a word of the records that is stored");
+        Ok(self.ep.go(word.cas(old, new)).await? == old)
     }
 
     fn patience_ns(&self, looked: u32) -> Option<u64> {

@@ -7,6 +7,7 @@
 //! | `memory` | the holder table in the explorer's memory |
 //! | `explored`, `cases` | keyed locks |
 //! | `explored_ranges` | ranges |
+//! | `joined` | clients that come and go |
 //! | `observed` | records that are read while they are written |
 //! | `mutants` | what must be caught |
 
@@ -14,12 +15,16 @@ mod cases;
 mod evictable;
 mod explored;
 mod explored_ranges;
+mod joined;
 pub(crate) mod memory;
 mod mutants;
 mod observed;
 
 pub use explored::{Ending, Fenced, HolderParams, Holders, KeyedGrant};
-pub use explored_ranges::{HolderRanges, LooksFirst, Outside, RangeGrant, StaysInTheWay, Unconfirmed};
+pub use explored_ranges::{
+    HolderRanges, JudgedOutside, LooksFirst, Outside, PermitsOutside, RangeGrant, SplitOutside,
+    StaysInTheWay, Unconfirmed,
+};
 
 use crate::Visitor;
 use crate::shiftlock::narrow::Narrow;
@@ -31,5 +36,6 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Holders<Fenced, VersionedPortable>>();
     visitor.model::<Holders<Ending, Narrow>>();
     visitor.protocol::<HolderRanges>();
+    joined::visit(visitor);
     mutants::visit(visitor);
 }

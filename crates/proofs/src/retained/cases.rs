@@ -157,11 +157,8 @@ pub(crate) fn explore_case(
     reuses_tokens: bool,
     options: &mut Options,
 ) -> Outcome {
-    /// More than any case has.
-    const MAX_STATES: u64 = 20_000_000;
     let (name, _, programs, faults) = CASES[case];
     let programs =
         programs.iter().map(|users| users.iter().map(|program| program.to_vec()).collect()).collect();
-    let model = Retained { programs, faults, rules, reuses_tokens };
-    model::explore_case(name, &model, options.max_states.unwrap_or(MAX_STATES), options.progress.as_mut())
+    model::explore_case(name, &Retained { programs, faults, rules, reuses_tokens }, options)
 }

@@ -3,13 +3,14 @@
 //! The few lines that `remote/link.rs` and the futures of `remote/mod.rs` have around the table are here once more, without
 //! connections and threads.
 
-use super::model::Op;
+use super::model::{Op, UNITS};
 use lockwright::LockName;
-use lockwright::internal::{Origin, Refused, Stage, Table, TableRules};
+use lockwright::internal::{Origin, Refused, Stage, Table, TableRules, Upgrade};
 use lockwright::wire::{Kind, Request, RequestId, Response, Units};
 use lockwright_fabric::Message;
 use lockwright_fabric::observe::Mode;
 use lockwright_sim::check::{Checker, Violation};
+use std::ops::Range;
 
 /// A client's end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +18,19 @@ pub(super) struct ClientSession {
     pub(super) id: u64,
     /// Messages of the server that it has received.
     pub(super) seen: u64,
+    /// Those of them that it has acknowledged.
+    pub(super) acked: u64,
+}
+
+impl ClientSession {
+    /// Message `seq` has arrived: what to acknowledge, if it is the `every`-th since the last time.
+    pub(super) fn receive(&mut self, seq: u64, every: u64) -> Option<u64> {
+        self.seen = seq;
+        (self.seen - self.acked >= every).then(|| {
+            self.acked = self.seen;
+            self.seen
+        })
+    }
 }
 
 /// Whether a client runs.
@@ -43,7 +57,9 @@ pub(super) struct Client {
     /// How far its program is.
     pub(super) done: usize,
     /// What it waits for, or holds.
-    pub(super) request: Option<(RequestId, Mode)>,
+    pub(super) request: Option<(RequestId, Units)>,
+    /// Whether an upgrade of what it holds was said, and its user has not seen what came of it.
+    pub(super) upgrading: bool,
     /// What it holds, as its user was told.
     pub(super) holds: Option<u64>,
     /// Said, and not yet given to the connection.
@@ -51,10 +67,10 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(rules: TableRules) -> Self {
+    pub(super) fn new(rules: TableRules, kind: Kind) -> Self {
         let mut table = Table::default();
         table.rules = rules;
-        let _ = table.name(Kind::Keyed, &LockName::new("a").expect("a name"));
+        let _ = table.name(kind, &LockName::new("a").expect("a name"));
         Self {
             table,
             life: Life::Runs,
@@ -63,6 +79,7 @@ impl Client {
             unaware: false,
             done: 0,
             request: None,
+            upgrading: false,
             holds: None,
             said: Vec::new(),
         }
@@ -94,13 +111,11 @@ impl Client {
     /// The user does the next thing of its program.
     pub(super) fn act(&mut self, op: Op) {
         match op {
-            Op::Lock(mode) | Op::Try(mode) => {
-                let (units, wait) =
-                    (Units { handle: 0, mode, start: 0, end: u64::MAX }, op == Op::Lock(mode));
-                let id = self.table.open(Some(units), Stage::Wanted { wait });
-                self.request = Some((id, mode));
-                self.say(&Request::Lock { id, units, wait });
-            }
+            Op::Lock(mode) => self.ask(mode, 0, u64::MAX, true),
+            Op::Range(mode, start, end) => self.ask(mode, start, end, true),
+            Op::Try(mode) => self.ask(mode, 0, u64::MAX, false),
+            Op::Upgrade => self.upgrade(),
+            Op::Downgrade => self.downgrade(),
             Op::Unlock => {
                 self.done += 1;
                 self.drop_guard();
@@ -108,15 +123,73 @@ impl Client {
         }
     }
 
+    fn ask(&mut self, mode: Mode, start: u64, end: u64, wait: bool) {
+        let units = Units { handle: 0, mode, start, end };
+        let id = self.table.open(Some(units), Stage::Wanted { wait });
+        self.request = Some((id, units));
+        self.say(&Request::Lock { id, units, wait });
+    }
+
+    /// Asks for what it holds shared alone.
+    fn upgrade(&mut self) {
+        let (Some((id, _)), Some(token)) = (self.request, self.holds) else { return };
+        match self.table.begin_upgrade(id, true, token) {
+            Upgrade::Said(ask) => {
+                self.upgrading = true;
+                self.say(&ask);
+            }
+            // It is lost, which its guard is about to see.
+            _ => self.done += 1,
+        }
+    }
+
+    /// Shares what it holds alone, from now on.
+    fn downgrade(&mut self) {
+        self.done += 1;
+        let Some((id, units)) = &mut self.request else { return };
+        if let Some(ask) = self.table.begin_downgrade(*id) {
+            units.mode = Mode::Shared;
+            self.say(&ask);
+        }
+    }
+
+    /// What came of an upgrade, if it is known.
+    fn see_upgrade(&mut self) {
+        let (Some((id, units)), Some(token)) = (&mut self.request, self.holds) else { return };
+        match self.table.upgrade(*id, token) {
+            Upgrade::Said(_) | Upgrade::Waiting => return,
+            Upgrade::Done { token } => {
+                units.mode = Mode::Exclusive;
+                self.holds = Some(token);
+            }
+            Upgrade::Failed(_) => {}
+        }
+        self.upgrading = false;
+        self.done += 1;
+    }
+
+    /// What it wants or holds, as units of the lock, and whether it wants them alone.
+    pub(super) fn claim(&self) -> (Range<usize>, bool) {
+        self.request.map_or((0..0, false), |(_, units)| {
+            (units.start as usize..units.end.min(UNITS) as usize, units.mode == Mode::Exclusive)
+        })
+    }
+
+    /// Whether the two cannot hold what they ask for at the same time.
+    pub(super) fn excludes(&self, other: &Self) -> bool {
+        let ((mine, alone), (theirs, alone_too)) = (self.claim(), other.claim());
+        (alone || alone_too) && mine.start < theirs.end && theirs.start < mine.end
+    }
+
     /// The user waits no longer.
     pub(super) fn give_up(&mut self) {
-        self.done += 2;
+        self.done += 1;
         self.drop_guard();
     }
 
     /// What is held is given back, what is waited for is given up, and nothing is waited for.
     fn drop_guard(&mut self) {
-        self.holds = None;
+        (self.holds, self.upgrading) = (None, false);
         if let Some((id, _)) = self.request.take()
             && self.take(id).is_some()
         {
@@ -135,14 +208,30 @@ impl Client {
         self.table.is_open = true;
         let _ = self.table.hear(taken, response);
         self.lose();
+        self.settle();
         // A claim that is not answered yet tells it nothing.
         self.unaware &= self.request.is_some_and(|(id, _)| self.table.is_claimed(id));
         Ok(())
     }
 
+    /// A downgrade that is settled has a token of its own.
+    fn settle(&mut self) {
+        if let (Some((id, units)), Some(token)) = (self.request, self.holds)
+            && units.mode == Mode::Shared
+            && !self.upgrading
+            && let Some(Ok(settled)) = self.table.downgrade(id, token)
+        {
+            self.holds = Some(settled);
+        }
+    }
+
     /// Whether there is something to be seen by the future that waits.
     pub(super) fn has_news(&self) -> bool {
-        self.request.is_some_and(|(id, _)| self.holds.is_none() && self.table.is_settled(id))
+        let came = |(id, _)| match self.holds.filter(|_| self.upgrading) {
+            Some(token) => !matches!(self.table.clone().upgrade(id, token), Upgrade::Waiting),
+            None => self.holds.is_none() && self.table.is_settled(id),
+        };
+        self.request.is_some_and(came)
     }
 
     /// What the guard of the user sees: it acts on a loss within the time that the lease leaves for that, and is dropped. With it
@@ -151,7 +240,6 @@ impl Client {
         if let Some((id, _)) = self.request
             && let Some(Stage::Lost(_)) = self.table.stage(id)
         {
-            self.done += 1;
             self.drop_guard();
         }
     }
@@ -160,6 +248,9 @@ impl Client {
     pub(super) fn look(&mut self) {
         if self.expired {
             self.expire_table();
+        }
+        if self.upgrading {
+            return self.see_upgrade();
         }
         let Some((id, _)) = self.request else { return };
         let origin = self.table.origin;
@@ -175,8 +266,7 @@ impl Client {
                 let is_answered = matches!(why, Refused::Busy);
                 self.request = None;
                 self.take(id);
-                // Neither lock nor unlock: what comes after is next.
-                self.done += 2;
+                self.done += 1;
                 if !is_answered {
                     self.say(&Request::Unlock { id, answer: false });
                 }
@@ -213,7 +303,7 @@ impl Client {
             self.expire_table();
         }
         self.expired = false;
-        self.session = Some(ClientSession { id, seen: 0 });
+        self.session = Some(ClientSession { id, seen: 0, acked: 0 });
         let messages = self.table.begin_session(origin, b"", false);
         self.said.extend(messages);
         if let Some(claimed) = self.table.claimed() {

@@ -3,6 +3,14 @@
 use lockwright_fabric::Message;
 use std::collections::VecDeque;
 
+/// What a client sends.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Frame {
+    Message(Message),
+    /// It has received the server's messages up to this number.
+    Ack(u64),
+}
+
 /// See the module. It is forgotten once both ends know.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Connection {
@@ -10,7 +18,7 @@ pub(super) struct Connection {
     /// The session it belongs to, and its number in there.
     pub(super) session: u64,
     pub(super) number: u64,
-    pub(super) to_server: VecDeque<Message>,
+    pub(super) to_server: VecDeque<Frame>,
     /// With their numbers.
     pub(super) to_client: VecDeque<(u64, Message)>,
     pub(super) open_at_client: bool,

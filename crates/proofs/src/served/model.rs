@@ -1,10 +1,11 @@
 //! The world around a server and its clients: what can happen next, and what must not.
 
 use super::client::{Client, Life};
-use super::connection::Connection;
+use super::connection::{Connection, Frame};
 use super::state::{NO_SERVER, NOW, Server, State};
 use super::step::Step;
 use lockwright::internal::TableRules;
+use lockwright::wire::Kind;
 use lockwright_fabric::backend::tcp::SessionEnd;
 use lockwright_fabric::observe::Mode;
 use lockwright_server::{Journal, Machine, MachineRules};
@@ -15,13 +16,22 @@ use std::collections::BTreeMap;
 /// One thing that a user does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Waits for the lock. The next is [`Op::Unlock`].
+    /// Waits for the lock.
     Lock(Mode),
-    /// Takes it if it is free. The next is [`Op::Unlock`], which is left out if it is not.
+    /// Waits for these units of a lock of ranges, of `UNITS`; the case has ranges only.
+    Range(Mode, u64, u64),
+    /// Takes it if it is free.
     Try(Mode),
-    /// Gives it back.
+    /// Wants what it holds shared for itself alone. It may be refused, and holds it shared then.
+    Upgrade,
+    /// Shares with others what it holds alone.
+    Downgrade,
+    /// Gives it back. This and what is before it is left out if there is nothing to give back.
     Unlock,
 }
+
+/// Units of a lock of ranges.
+pub(super) const UNITS: u64 = 3;
 
 /// How often the world may do something bad.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -55,9 +65,14 @@ pub struct Served {
     pub rules: MachineRules,
     /// Where a broken client does.
     pub client_rules: TableRules,
+    /// After so many messages of the server a client acknowledges them; without, only when it resumes its session.
+    pub acks_every: Option<u64>,
     /// Whether it goes on for ever: programs begin anew, the dead are replaced, and there is no end of faults.
     pub endless: bool,
 }
+
+/// Messages of the server per acknowledgement in a run that goes on for ever: few, so that little is kept.
+const ACKS_EVERY: u64 = 4;
 
 /// Whether the server may write to its disk in a step.
 const fn is_of_server(step: &Step) -> bool {
@@ -74,10 +89,10 @@ impl Model for Served {
             disk: Part::new(Journal::default()),
             server: Some(Server { machine: Part::new(machine), sessions: Part::new(BTreeMap::new()) }),
             sessions: 0,
-            clients: self.programs.iter().map(|_| Part::new(Client::new(self.client_rules))).collect(),
+            clients: self.programs.iter().map(|_| Part::new(self.client())).collect(),
             connections: Vec::new(),
             left: self.faults,
-            tokens: (0, 0),
+            tokens: vec![(0, 0); UNITS as usize],
         }
     }
 
@@ -103,9 +118,14 @@ impl Model for Served {
             }
             let connected = state.has_connection(c);
             match (self.op(c, client), client.holds) {
-                (Some(Op::Lock(_) | Op::Try(_)), _) if client.request.is_none() => steps.push(Step::Acts(c)),
-                (Some(Op::Unlock), Some(_)) => steps.push(Step::Acts(c)),
-                (Some(Op::Lock(_)), None) if state.left.cancels > 0 => steps.push(Step::GivesUp(c)),
+                (Some(Op::Lock(_) | Op::Range(..) | Op::Try(_)), _) if client.request.is_none() => {
+                    steps.push(Step::Acts(c));
+                }
+                (Some(Op::Upgrade), Some(_)) if client.upgrading => {}
+                (Some(Op::Upgrade | Op::Downgrade | Op::Unlock), Some(_)) => steps.push(Step::Acts(c)),
+                (Some(Op::Lock(_) | Op::Range(..)), None) if state.left.cancels > 0 => {
+                    steps.push(Step::GivesUp(c));
+                }
                 _ => {}
             }
             if client.has_news() {
@@ -188,6 +208,7 @@ impl Model for Served {
     fn take(&self, state: &mut State, step: &Step) -> Result<(), Violation> {
         let before: Vec<_> = state.clients.iter().map(|client| client.holds).collect();
         self.apply(state, step, None)?;
+        self.leave_out(state);
         state.send();
         state.sweep();
         self.check(state, &before)
@@ -260,7 +281,13 @@ impl Served {
             expiries: 1,
             cancels: 1,
         };
-        Self { programs: (0..clients).map(program).collect(), faults, endless: true, ..Self::default() }
+        let programs = (0..clients).map(program).collect();
+        Self { programs, faults, acks_every: Some(ACKS_EVERY), endless: true, ..Self::default() }
+    }
+
+    fn client(&self) -> Client {
+        let has_ranges = self.programs.iter().flatten().any(|op| matches!(op, Op::Range(..)));
+        Client::new(self.client_rules, if has_ranges { Kind::Ranges } else { Kind::Keyed })
     }
 
     /// The next thing of a user's program.
@@ -268,6 +295,16 @@ impl Served {
         let program = &self.programs[client];
         let at = if self.endless { state.done % program.len() } else { state.done };
         program.get(at).copied()
+    }
+
+    /// Leaves out of every program what was to be done under a lock that is not held.
+    fn leave_out(&self, state: &mut State) {
+        for (c, client) in state.clients.iter_mut().enumerate() {
+            let needs_lock = |op| matches!(op, Op::Upgrade | Op::Downgrade | Op::Unlock);
+            while client.request.is_none() && self.op(c, client).is_some_and(needs_lock) {
+                client.done += 1;
+            }
+        }
     }
 
     /// One of these is used up.
@@ -305,11 +342,18 @@ impl Served {
             Step::Resumes(c) => state.resume(*c),
             Step::ToServer(c, nth) => {
                 let connection = state.connection(*c, *nth);
-                let message = connection.to_server.pop_front().expect("it was listed");
+                let frame = connection.to_server.pop_front().expect("it was listed");
                 let session = connection.session;
                 let server = state.server.as_mut().expect(NO_SERVER);
-                if let Some(host) = server.sessions.get(&session) {
-                    server.machine.message(host.number, &message);
+                match (frame, server.sessions.get_mut(&session)) {
+                    (_, None) => {}
+                    (Frame::Message(message), Some(host)) => server.machine.message(host.number, &message),
+                    (Frame::Ack(seen), Some(host)) => {
+                        if !host.state.ack(seen) {
+                            let what = format!("C{c} acknowledged message {seen}, which was never sent");
+                            return Err(Violation::new(Checker::Quiet, what));
+                        }
+                    }
                 }
                 state.route();
             }
@@ -321,7 +365,8 @@ impl Served {
                     return Err(Violation::new(Checker::Quiet, what));
                 }
                 if seq == session.seen + 1 {
-                    session.seen = seq;
+                    let ack = session.receive(seq, self.acks_every.unwrap_or(u64::MAX));
+                    state.connection(*c, *nth).to_server.extend(ack.map(Frame::Ack));
                     state.clients[*c].hear(&message)?;
                 }
             }
@@ -396,7 +441,7 @@ impl Served {
                 self.spend(&mut state.left.stops);
                 state.clients[*c].life = Life::Stopped;
             }
-            Step::Replaced(c) => state.clients[*c] = Part::new(Client::new(self.client_rules)),
+            Step::Replaced(c) => state.clients[*c] = Part::new(self.client()),
             Step::Continues(c) => {
                 // Its lease may be over; if so it finds that out before its user does anything.
                 state.clients[*c].life = Life::Runs;
@@ -407,7 +452,6 @@ impl Served {
     }
 
     fn check(&self, state: &mut State, before: &[Option<u64>]) -> Result<(), Violation> {
-        let mode = |client: &Client| client.request.map(|(_, mode)| mode);
         let holders: Vec<_> = state
             .clients
             .iter()
@@ -416,7 +460,7 @@ impl Served {
             .collect();
         for (n, (one, client)) in holders.iter().enumerate() {
             for (other, rival) in &holders[n + 1..] {
-                if [client, rival].iter().any(|client| mode(client) == Some(Mode::Exclusive)) {
+                if client.excludes(rival) {
                     let what = format!(
                         "C{one} believes that it holds the lock with token {}, and C{other} with {}",
                         client.holds.unwrap_or_default(),
@@ -428,23 +472,26 @@ impl Served {
         }
         for (c, client) in state.clients.iter().enumerate() {
             let Some(token) = client.holds.filter(|token| before[c] != Some(*token)) else { continue };
-            let alone = mode(client) == Some(Mode::Exclusive);
-            let floor = if alone { state.tokens.1 } else { state.tokens.0 };
-            if token <= floor {
-                let what = format!("C{c} was granted token {token}, after {floor} was given to others");
-                return Err(Violation::new(Checker::Tokens, what));
-            }
-            state.tokens.1 = state.tokens.1.max(token);
-            if alone {
-                state.tokens.0 = state.tokens.0.max(token);
+            let (units, alone) = client.claim();
+            for (writers, all) in &mut state.tokens[units] {
+                let floor = if alone { *all } else { *writers };
+                if token <= floor {
+                    let what = format!("C{c} was granted token {token}, after {floor} was given to others");
+                    return Err(Violation::new(Checker::Tokens, what));
+                }
+                *all = token.max(*all);
+                if alone {
+                    *writers = token.max(*writers);
+                }
             }
         }
         for (c, client) in state.clients.iter().enumerate() {
             let Some(token) = client.holds.filter(|_| client.life == Life::Runs && !client.unaware) else {
                 continue;
             };
-            let alone = mode(client) == Some(Mode::Exclusive);
-            let latest = if alone { state.tokens.1 } else { state.tokens.0 };
+            let (units, alone) = client.claim();
+            let latest = state.tokens[units].iter().map(|(writers, all)| if alone { *all } else { *writers });
+            let latest = latest.max().unwrap_or_default();
             if token < latest {
                 let what =
                     format!("C{c} was told that it holds token {token}, after {latest} was given to others");

@@ -1,7 +1,7 @@
 //! The state of a server, its clients and their connections, and what becomes of it when sessions begin, go on and end.
 
 use super::client::{Client, Life};
-use super::connection::Connection;
+use super::connection::{Connection, Frame};
 use super::model::Faults;
 use lockwright::internal::Origin;
 use lockwright_fabric::backend::tcp::{Backlog, SessionState};
@@ -38,8 +38,8 @@ pub struct State {
     pub(super) clients: Vec<Part<Client>>,
     pub(super) connections: Vec<Part<Connection>>,
     pub(super) left: Faults,
-    /// The highest token of a writer, and of anybody.
-    pub(super) tokens: (u64, u64),
+    /// By unit: the highest token of a writer, and of anybody.
+    pub(super) tokens: Vec<(u64, u64)>,
 }
 
 /// When every run begins: a clock that stands still, so that nothing but the disk makes tokens rise.
@@ -80,7 +80,7 @@ impl State {
             }
             let said = std::mem::take(&mut self.clients[client].said);
             if let Some(connection) = self.believed(client) {
-                connection.to_server.extend(said);
+                connection.to_server.extend(said.into_iter().map(Frame::Message));
             }
         }
     }
@@ -151,7 +151,8 @@ impl State {
         }
         let mut connection = Connection::new(client, session.id, number);
         connection.to_client.extend(again);
-        connection.to_server.extend(self.clients[client].table.unacked().cloned());
+        let unacked = self.clients[client].table.unacked().cloned();
+        connection.to_server.extend(unacked.map(Frame::Message));
         self.connections.push(Part::new(connection));
         self.clients[client].expired = false;
     }

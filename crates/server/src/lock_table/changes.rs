@@ -155,7 +155,8 @@ impl LockTable {
         let Some(lock) = lock.filter(|lock| self.directory.lock(*lock).kind == Kind::Ranges) else {
             return self.refuse(peer, 0, "a name has no parts");
         };
-        let inside = units.start <= start && start < end && end <= units.end;
+        let splits = start == end && units.start < start && end < units.end;
+        let inside = splits || units.start <= start && start < end && end <= units.end;
         if !inside || (units.start, units.end) == (start, end) {
             return self.refuse(peer, 0, "the part is empty, all of it, or not part of what is held");
         }

@@ -4,7 +4,7 @@ use super::{ClientId, CoreAnswer, Kind, LockTable, RequestRecord, Stage, Units, 
 use lockwright::wire::{RequestId, Response};
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::combiner::core::Reply;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl LockTable {
     /// A lock that a session of an earlier run held: held again, with its token, unless somebody has a better claim.
@@ -16,8 +16,7 @@ impl LockTable {
         units: Units,
         (token, epoch, key): (u64, u64, u128),
     ) {
-        let heard =
-            self.is_recovering() && units.start < units.end && self.durable.accepts(epoch, key, token);
+        let heard = self.is_recovering() && units.start < units.end && self.accepts(epoch, key, token);
         if !heard {
             self.totals.lost += 1;
             return self.say(peer, &Response::Lost { id });
@@ -30,7 +29,10 @@ impl LockTable {
         let stage = Stage::Held { token };
         let request = RequestRecord::new(id, Some(lock), units, self.now, stage, false);
         let asked = self.request_for(&request, lock, false);
-        let rivals = self.rivals(lock, &units);
+        let rivals = match self.directory.lock(lock).kind {
+            Kind::Semaphores => self.permit_rivals(lock, &units),
+            _ => self.rivals(lock, &units),
+        };
         // Of two who believe that they hold it, the one with the smaller token has lost it and does not know.
         if rivals.iter().any(|(_, _, other)| *other > token) {
             self.totals.lost += 1;
@@ -63,7 +65,7 @@ impl LockTable {
 
     /// The session of an earlier run with this key has claimed all that it still holds.
     pub(super) fn all_claimed(&mut self, key: u128) {
-        if self.durable.has_claimed(key) {
+        if self.has_claimed(key) {
             tracing::info!("everybody who held something has claimed it");
             self.open();
         }
@@ -95,6 +97,23 @@ impl LockTable {
             .collect()
     }
 
+    /// Who would have to give up its permits of a semaphore for this claim: those with the smallest tokens, until there are enough.
+    fn permit_rivals(&self, lock: u64, units: &Units) -> Vec<(u32, RequestId, u64)> {
+        let mut holders: Vec<_> =
+            self.holders(lock).map(|(p, request, t)| (t, p, request.id, request.units)).collect();
+        holders.sort_unstable_by_key(|(token, ..)| *token);
+        let mut held: u64 = holders.iter().map(|(.., units)| units.start).sum();
+        let mut rivals = Vec::new();
+        for (token, peer, id, theirs) in holders {
+            if theirs.end == units.end && held + units.start < units.end {
+                break;
+            }
+            held -= theirs.start;
+            rivals.push((peer, id, token));
+        }
+        rivals
+    }
+
     /// Everybody who holds `lock`.
     pub(crate) fn holders(&self, lock: u64) -> impl Iterator<Item = (u32, &RequestRecord, u64)> {
         let sessions =
@@ -116,9 +135,23 @@ impl LockTable {
         }
     }
 
-    /// Claims are over: whoever waited for that is served, in the order in which they came.
+    /// The request has waited for so long, in an earlier run for the most part: it keeps its place among those who wait for claims.
+    pub(super) fn waited(&mut self, peer: u32, id: RequestId, long: Duration) {
+        let since = self.now.checked_sub(long);
+        let request = self.session(peer).and_then(|session| session.request(id));
+        let waits = request.filter(|request| matches!(request.stage, Stage::HeldBack));
+        if let (Some(request), Some(since)) = (waits, since) {
+            request.since = since;
+        }
+    }
+
+    /// Claims are over: whoever waited for that is served, who waits longest first. Upgrades come before all of them, as always.
     pub(crate) fn open(&mut self) {
-        let Some(held_back) = self.held_back.take() else { return };
+        let Some(mut held_back) = self.held_back.take() else { return };
+        held_back.sort_by_cached_key(|(peer, id)| {
+            let request = self.session(*peer).and_then(|session| session.request(*id));
+            request.filter(|request| matches!(request.stage, Stage::HeldBack)).map(|request| request.since)
+        });
         self.now = Instant::now();
         tracing::info!(waiting = held_back.len(), "claims are over");
         if let Err(why) = self.durable.open() {

@@ -26,7 +26,7 @@ impl LockTable {
 
     /// These units of it are about to be given back.
     pub(super) fn note_part(&mut self, peer: u32, id: RequestId, (start, end): (u64, u64)) {
-        if self.record.is_some() {
+        if self.record.is_some() && start < end {
             self.note_as("gives", peer, slot(id), |claim| (claim.start, claim.end) = (start, end));
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{ClientId, CoreRequest, LockTable};
 use crate::exported::Exported;
-use crate::lents;
+use crate::one_sided::sessions;
 use crate::session::{MAX_HANDLES, Space, Target};
 use lockwright::LockName;
 use lockwright::internal::layout::SCHEME;
@@ -37,15 +37,15 @@ impl LockTable {
         let (mut response, mut holds) = (Response::Ack, false);
         match (&space, one_sided) {
             (_, false) => {}
-            (Space::Lent(space), true) => {
-                response = Response::Joined { peer: lents::enter(session, space)? };
+            (Space::OneSided(space), true) => {
+                response = Response::Joined { peer: sessions::enter(session, space)? };
                 self.durable.before_grant(self.durable.first_token())?;
                 // It takes locks without asking.
                 self.durable.holds(peer, key);
                 holds = true;
             }
             (Space::Own(_) | Space::Exported(_), true) => {
-                return Err("only spaces that are lent have words for clients".to_owned());
+                return Err("only spaces with one-sided access have words for clients".to_owned());
             }
         }
         if let Space::Own(number) = &space {
@@ -68,7 +68,7 @@ impl LockTable {
     /// The space called `name`, made on first use.
     fn space(&mut self, name: &[u8]) -> Result<Space, String> {
         if let Some(name) = name.strip_prefix(SCHEME.as_bytes()) {
-            return lents::place(&self.lent, name).map(Space::Lent);
+            return sessions::place(&self.one_sided, name).map(Space::OneSided);
         }
         let Some(exported) = std::str::from_utf8(name).ok().filter(|name| name.starts_with("shm:")) else {
             let name = if name.is_empty() { &b"default"[..] } else { name };
@@ -96,7 +96,7 @@ impl LockTable {
         let target = match session.space.clone() {
             Some(Space::Own(space)) => self.directory.open(space, kind, name.clone()).map(Target::Own),
             Some(Space::Exported(space)) => space.handle(kind, name).ok().map(Target::Exported),
-            Some(Space::Lent(space)) => lents::name(&space, name),
+            Some(Space::OneSided(space)) => sessions::name(&space, name),
             None => None,
         };
         let (Some(session), Some(target)) = (self.session(peer), target) else { return };
@@ -119,7 +119,7 @@ impl LockTable {
     pub(super) fn close(&mut self, space: Option<&Space>, target: Target) {
         match (target, space) {
             (Target::Own(lock), _) => self.directory.close(lock),
-            (Target::Lent { name, .. }, Some(Space::Lent(space))) => space.close(&name),
+            (Target::OneSided { name, .. }, Some(Space::OneSided(space))) => space.close_name(&name),
             _ => {}
         }
     }
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::dispatcher::Event;
     use crate::durable::{Durable, Journal};
-    use crate::lent::{Lent, VerbExecutor};
+    use crate::one_sided::{OneSidedSpace, VerbExecutor};
     use lockwright::wire::{Request, Units};
     use lockwright_fabric::PeerId;
     use lockwright_fabric::backend::tcp::{Inbox, SessionEnd};
@@ -228,8 +228,8 @@ mod tests {
     fn who_enters_a_lent_space_takes_locks_without_asking_so_it_is_waited_for_after_a_restart() {
         let zero = std::time::Duration::ZERO;
         let (durable, _) = Durable::begin_in(Journal::default(), zero, zero).unwrap();
-        let lent = Lent::new("stock", VerbExecutor::Cpu, 1, Default::default());
-        let mut table = LockTable::new(durable, false, Vec::new(), vec![lent]);
+        let one_sided = OneSidedSpace::new("stock", VerbExecutor::Cpu, 1, Default::default());
+        let mut table = LockTable::new(durable, false, Vec::new(), vec![one_sided]);
         let restarted = |table: &LockTable| {
             let journal = table.durable.journal().unwrap().after_death();
             Durable::begin_in(journal, zero, zero).unwrap().1

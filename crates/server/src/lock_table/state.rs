@@ -18,7 +18,7 @@ impl Hash for Session {
         (self.key, &self.slots, self.taken, self.told, self.noted, &self.claimed).hash(state);
         let space = self.space.as_ref().map(|space| match space {
             Space::Own(number) => Some(*number),
-            Space::Exported(_) | Space::Lent(_) => None,
+            Space::Exported(_) | Space::OneSided(_) => None,
         });
         let handles: BTreeMap<_, _> =
             self.handles.iter().map(|(handle, target)| (handle, lock(target))).collect();
@@ -29,7 +29,7 @@ impl Hash for Session {
 const fn lock(target: &Target) -> Option<u64> {
     match target {
         Target::Own(lock) => Some(*lock),
-        Target::Exported(_) | Target::Lent { .. } => None,
+        Target::Exported(_) | Target::OneSided { .. } => None,
     }
 }
 

@@ -153,7 +153,7 @@ impl Page {
             ("POST", "/api/login") => self.log_in(&request.body).await,
             (_, path) if visitor == Visitor::Stranger && path.starts_with("/api/") => log_in(),
             ("GET", "/metrics") if visitor == Visitor::Stranger => log_in(),
-            ("GET", "/metrics") => metrics::response(&self.dispatcher),
+            ("GET", "/metrics") => metrics::response(self.dispatcher.metrics()),
             ("GET", "/api/spaces") => {
                 let spaces = self.dispatcher.lock_table().directory.space_names();
                 let may_break = visitor == Visitor::Trusted;

@@ -105,9 +105,7 @@ fn entries(table: &LockTable, ids: &[u64]) -> Vec<Entry> {
                 return entries;
             }
             let lock = table.directory.lock(id);
-            let units = request.units.start..request.units.end;
-            let range = (lock.kind == Kind::Ranges).then_some(units);
-            let entry = entry(session, request, lock.name.clone(), range, now);
+            let entry = entry(session, request, lock, now);
             entries.extend(upgrade(request, &entry, now));
             entries.push(entry);
         }
@@ -122,6 +120,7 @@ fn line(id: u64, lock: &Lock) -> Value {
         "lock": hex(lock.name.as_bytes()),
         "name": lock.name.to_string(),
         "ranges": lock.kind == Kind::Ranges,
+        "semaphore": lock.kind == Kind::Semaphores,
         "holders": lock.now.holders,
         "waiters": lock.now.waiters,
         "grants": lock.grants,
@@ -137,6 +136,7 @@ fn process(entry: &Entry) -> Value {
             _ => "waiting",
         },
         "shared": entry.shared,
+        "permits": entry.permits.map(|permits| [permits.held, permits.limit]),
         "range": entry.range.as_ref().map(|range| [range.start, range.end].map(|end| end.to_string())),
         // As text: JavaScript's numbers have 53 bits.
         "token": entry.token.map(|token| token.to_string()),

@@ -58,6 +58,10 @@ pub(crate) enum Offers<'a> {
     Export(&'a str),
     /// A space in memory that clients change by verbs of their own.
     Lend(&'a str),
+    /// The same with ranges on trees.
+    LendTree(&'a str),
+    /// A space that processes of the server's host are in, too.
+    LendLocal(&'a str),
 }
 
 impl Offers<'_> {
@@ -67,12 +71,16 @@ impl Offers<'_> {
             Self::Nothing => String::new(),
             Self::Export(space) => format!("export {space}"),
             Self::Lend(name) => format!("lend {name}"),
+            Self::LendTree(name) => format!("tree {name}"),
+            Self::LendLocal(name) => format!("local {name}"),
         }
     }
 
     fn serve(line: &str, options: ServerOptions) -> ServerOptions {
         match line.split_once(' ') {
             Some(("export", space)) => options.export(space),
+            Some(("tree", name)) => options.lend_tree(name, 1, 64, 16).unwrap(),
+            Some(("local", name)) => options.lend_local(name, 4).unwrap(),
             Some((_, name)) => options.lend(name),
             None => options,
         }
@@ -103,6 +111,21 @@ impl Plan<'_> {
     fn changes(&self) -> bool {
         matches!(self.offers, Offers::Nothing)
     }
+}
+
+/// The stress on a space that every other worker is in by CPU instructions.
+#[allow(dead_code, reason = "each test that runs this has one of them")]
+pub(crate) fn stress_both_sides(plan: Plan<'_>) {
+    let name = format!("whole-{}", std::process::id());
+    let plan = Plan { offers: Offers::LendLocal(&name), ..plan };
+    Stress::start(plan, |server, worker| match worker % 2 {
+        0 => format!("shm:lent:{name}"),
+        _ => format!("{server}/lent:{name}"),
+    })
+    .run()
+    .finish()
+    .judge();
+    let _ = fs::remove_file(space_path(&format!("lent.{name}")).unwrap());
 }
 
 /// Whether this process was started to serve or to work, which it then has done.

@@ -15,12 +15,21 @@ pub enum Checker {
     Tokens,
     /// Lock memory was not free when all was quiet.
     Quiet,
+    /// A holder that is alive and reachable lost its lock.
+    Holders,
 }
 
 impl Checker {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Exclusion, Self::Deadlock, Self::Livelock, Self::Bypass, Self::Tokens, Self::Quiet];
+    pub const ALL: [Self; 7] = [
+        Self::Exclusion,
+        Self::Deadlock,
+        Self::Livelock,
+        Self::Bypass,
+        Self::Tokens,
+        Self::Quiet,
+        Self::Holders,
+    ];
 
     /// The name in reports.
     pub const fn name(self) -> &'static str {
@@ -31,6 +40,7 @@ impl Checker {
             Checker::Bypass => "bypass bound",
             Checker::Tokens => "token order",
             Checker::Quiet => "lock memory free when quiet",
+            Checker::Holders => "living holders keep their locks",
         }
     }
 }

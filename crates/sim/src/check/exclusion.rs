@@ -1,4 +1,5 @@
-//! Mutual exclusion over modes and ranges: no two clients hold conflicting claims.
+//! Mutual exclusion over modes and ranges: no two clients hold conflicting claims. Of semaphores: no more permits are held
+//! than there are.
 
 use super::Violation;
 use crate::check::Checker;
@@ -12,9 +13,16 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Exclusion {
     held: BTreeMap<u64, Vec<(PeerId, Claim)>>,
+    /// Claims are on permits.
+    permits: bool,
 }
 
 impl Exclusion {
+    /// Nobody holds anything. With `permits`, a claim on `start..end` is for `start` of the `end - 1` permits of its lock.
+    pub fn new(permits: bool) -> Self {
+        Self { held: BTreeMap::new(), permits }
+    }
+
     /// Takes note of what `client` did.
     ///
     /// # Errors
@@ -23,7 +31,13 @@ impl Exclusion {
         match what {
             Observation::Granted(claim, _) => {
                 let holders = self.held.entry(claim.lock).or_default();
-                if let Some((other, theirs)) =
+                if self.permits {
+                    let out = claim.start + holders.iter().map(|(_, theirs)| theirs.start).sum::<u64>();
+                    if out >= claim.end {
+                        let what = format!("{client} was granted {claim}, and {out} permits are out");
+                        return Err(Violation::new(Checker::Exclusion, what));
+                    }
+                } else if let Some((other, theirs)) =
                     holders.iter().find(|(other, theirs)| *other != client && theirs.conflicts(&claim))
                 {
                     let what = format!("{client} was granted {claim} while {other} holds {theirs}");

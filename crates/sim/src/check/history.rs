@@ -334,7 +334,8 @@ impl History {
             }
         }
         events.sort_by_key(|(time, ..)| *time);
-        let mut watch = Watch::new(Checks { finish: false, quiet: false, tokens: true, bypass: None });
+        let mut watch =
+            Watch::new(Checks { finish: false, quiet: false, tokens: true, permits: false, bypass: None });
         for (time, client, what) in events {
             let seen = watch.on(client, what);
             seen.map_err(|Violation { checker, what }| {

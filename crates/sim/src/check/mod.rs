@@ -50,7 +50,8 @@ impl fmt::Display for Violation {
 /// use lockwright_sim::case::Checks;
 /// use lockwright_sim::check::Watch;
 ///
-/// let mut watch = Watch::new(Checks { finish: true, quiet: true, tokens: false, bypass: None });
+/// let checks = Checks { finish: true, quiet: true, tokens: false, permits: false, bypass: None };
+/// let mut watch = Watch::new(checks);
 /// let claim = Want::exclusive(0).claim;
 /// watch.on(PeerId::client(0), Observation::Granted(claim, None)).unwrap();
 /// let violation = watch.on(PeerId::client(1), Observation::Granted(claim, None)).unwrap_err();
@@ -67,7 +68,7 @@ impl Watch {
     /// The checkers that `checks` asks for, and mutual exclusion.
     pub fn new(checks: Checks) -> Self {
         Self {
-            exclusion: Exclusion::default(),
+            exclusion: Exclusion::new(checks.permits),
             tokens: checks.tokens.then(Tokens::default),
             bypass: checks.bypass.map(Bypass::new),
         }

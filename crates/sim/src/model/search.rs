@@ -4,7 +4,7 @@ use super::fingerprint::fingerprint;
 use super::{Found, Model};
 use crate::case::Checks;
 use crate::check::{Checker, Violation};
-use crate::explore::{self, Graph, OnProgress, Outcome, Progress, Row, Trace};
+use crate::explore::{self, Graph, OnProgress, Options, Outcome, Progress, Row, Trace};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -35,7 +35,7 @@ impl<T: Display> Explored<T> {
             transitions,
             depth,
             local_nodes: 0,
-            checks: Checks { finish: true, quiet: true, tokens: true, bypass: None },
+            checks: Checks { finish: true, quiet: true, tokens: true, permits: false, bypass: None },
             exhaustive: exhaustive && found.is_none(),
             seconds,
             violation: found.map(|Found { violation, trace }| {
@@ -71,16 +71,14 @@ impl Origins {
     }
 }
 
-/// [`explore()`], reported as the explorer of protocols does.
+/// [`explore()`] under `options`, reported as the explorer of protocols does.
 #[allow(clippy::disallowed_methods, reason = "for the report: nothing that is explored sees the time")]
-pub fn explore_case<M: Model>(
-    case: &'static str,
-    model: &M,
-    max_states: u64,
-    progress: Option<&mut OnProgress>,
-) -> Outcome {
+pub fn explore_case<M: Model>(case: &'static str, model: &M, options: &mut Options) -> Outcome {
+    /// More than any case has.
+    const MAX_STATES: u64 = 20_000_000;
     let began = std::time::Instant::now();
-    let explored = explore(model, max_states, progress);
+    let max_states = options.max_states.unwrap_or(MAX_STATES);
+    let explored = explore(model, max_states, options.progress.as_mut());
     explored.into_outcome(case, began.elapsed().as_secs_f64())
 }
 

@@ -61,7 +61,7 @@ impl Default for Setup {
             bytes_per_node: 4096,
             nic: NicModel::default(),
             faults: FaultPlan::default(),
-            checks: Checks { finish: true, quiet: true, tokens: false, bypass: None },
+            checks: Checks { finish: true, quiet: true, tokens: false, permits: false, bypass: None },
             recovers: false,
             trace: false,
         }

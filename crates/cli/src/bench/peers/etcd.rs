@@ -2,15 +2,26 @@
 //! order of revisions. Spoken to by the JSON gateway that every etcd has.
 
 use super::process::{Daemon, Folder, find, free_port, quiet};
-use super::{Locker, Peer};
+use super::{Locker, Mode, Offers, Peer, until_connected};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// A lease's time to live, in seconds: that of a session of its Go client, unless told otherwise.
+const TTL: u64 = 60;
 
 #[derive(Debug)]
-struct Etcd(Daemon);
+struct Etcd {
+    port: u16,
+    _daemon: Option<Daemon>,
+}
+
+pub(super) fn at(address: &str) -> Result<Box<dyn Peer>> {
+    Ok(Box::new(Etcd { port: address.parse()?, _daemon: None }))
+}
 
 pub(super) fn start() -> Result<Result<Box<dyn Peer>, String>> {
     let Some(program) = find("etcd", &[]) else { return Ok(Err("etcd is not installed".to_owned())) };
@@ -21,15 +32,8 @@ pub(super) fn start() -> Result<Result<Box<dyn Peer>, String>> {
     command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
     command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
     command.args(["--initial-cluster", &format!("default={peers}")]);
-    let etcd = Etcd(Daemon::start(command, folder, port)?);
-    // Its port is open before it has elected itself.
-    let until = Instant::now() + Duration::from_secs(20);
-    while let Err(error) = etcd.connect() {
-        if Instant::now() > until {
-            return Err(error);
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let etcd = Etcd { port, _daemon: Some(Daemon::start(command, folder, port)?) };
+    until_connected(&etcd)?;
     Ok(Ok(Box::new(etcd)))
 }
 
@@ -42,23 +46,66 @@ impl Peer for Etcd {
         true
     }
 
+    fn offers(&self) -> Offers {
+        Offers { waits: true, ..Offers::default() }
+    }
+
+    fn address(&self) -> String {
+        self.port.to_string()
+    }
+
+    fn lets_go_after(&self) -> Option<Duration> {
+        Some(Duration::from_secs(TTL))
+    }
+
     fn connect(&self) -> Result<Box<dyn Locker>> {
-        let stream = TcpStream::connect(("127.0.0.1", self.0.port))?;
-        stream.set_nodelay(true)?;
-        let mut client = Client { stream: BufReader::new(stream), lease: String::new(), key: String::new() };
-        let granted = client.post("/v3/lease/grant", &json!({ "TTL": 600 }))?;
-        client.lease = granted["ID"].as_str().context("a lease has a number")?.to_owned();
+        let mut client = Client::open(self.port, Duration::ZERO)?;
+        client.join()?;
         Ok(Box::new(client))
     }
 }
 
-struct Client {
+pub(super) struct Client {
     stream: BufReader<TcpStream>,
     lease: String,
-    key: String,
+    /// Of the locks that are held.
+    keys: HashMap<String, String>,
 }
 
 impl Client {
+    /// Connects, and waits so long for an answer; with no time, for ever.
+    pub(super) fn open(port: u16, patience: Duration) -> Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout((!patience.is_zero()).then_some(patience))?;
+        Ok(Self { stream: BufReader::new(stream), lease: String::new(), keys: HashMap::new() })
+    }
+
+    /// Gets a lease.
+    pub(super) fn join(&mut self) -> Result<()> {
+        let granted = self.post("/v3/lease/grant", &json!({ "TTL": TTL }))?;
+        granted["ID"].as_str().context("a lease has a number")?.clone_into(&mut self.lease);
+        Ok(())
+    }
+
+    #[cfg(feature = "cluster")]
+    pub(super) fn lease(&self) -> &str {
+        &self.lease
+    }
+
+    /// Goes on with the lease of an earlier connection.
+    #[cfg(feature = "cluster")]
+    pub(super) fn go_on(&mut self, lease: &str) {
+        lease.clone_into(&mut self.lease);
+    }
+
+    /// Whether this member leads.
+    #[cfg(feature = "cluster")]
+    pub(super) fn leads(&mut self) -> Result<bool> {
+        let status = self.post("/v3/maintenance/status", &json!({}))?;
+        Ok(!status["leader"].is_null() && status["leader"] == status["header"]["member_id"])
+    }
+
     fn post(&mut self, path: &str, body: &Value) -> Result<Value> {
         let body = body.to_string();
         let said =
@@ -102,15 +149,16 @@ impl Client {
 }
 
 impl Locker for Client {
-    fn lock(&mut self, name: &str) -> Result<()> {
+    fn lock(&mut self, name: &str, _: Mode) -> Result<()> {
         let asked = json!({ "name": base64(name.as_bytes()), "lease": self.lease });
         let answer = self.post("/v3/lock/lock", &asked)?;
-        answer["key"].as_str().context("a lock has a key")?.clone_into(&mut self.key);
+        let key = answer["key"].as_str().context("a lock has a key")?;
+        self.keys.insert(name.to_owned(), key.to_owned());
         Ok(())
     }
 
-    fn unlock(&mut self, _: &str) -> Result<()> {
-        let key = std::mem::take(&mut self.key);
+    fn unlock(&mut self, name: &str, _: Mode) -> Result<()> {
+        let key = self.keys.remove(name).context("it is held")?;
         self.post("/v3/lock/unlock", &json!({ "key": key })).map(|_| ())
     }
 }

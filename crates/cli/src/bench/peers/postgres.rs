@@ -1,15 +1,22 @@
 //! PostgreSQL's advisory locks of a session: `pg_advisory_lock` and `pg_advisory_unlock`, with a number for each name.
 
 use super::process::{Daemon, Folder, find, free_port, quiet, user};
-use super::{Locker, Peer};
+use super::{Locker, Mode, Offers, Peer, until_connected};
 use anyhow::{Context, Result, bail};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(Debug)]
-struct Postgres(Daemon);
+struct Postgres {
+    port: u16,
+    _daemon: Option<Daemon>,
+}
+
+pub(super) fn at(address: &str) -> Result<Box<dyn Peer>> {
+    Ok(Box::new(Postgres { port: address.parse()?, _daemon: None }))
+}
 
 /// Where Debian has its programs, the newest first.
 fn folders() -> Vec<PathBuf> {
@@ -41,15 +48,8 @@ pub(super) fn start() -> Result<Result<Box<dyn Peer>, String>> {
     let mut command = quiet(&program, owner);
     command.current_dir(&folder.0).arg("-D").arg(&data).args(["-p", &port.to_string(), "-h", "127.0.0.1"]);
     command.arg("-k").arg(&folder.0).args(["-c", "max_connections=200"]);
-    let postgres = Postgres(Daemon::start(command, folder, port)?);
-    // Its port is open before it lets anybody in.
-    let until = Instant::now() + Duration::from_secs(20);
-    while let Err(error) = postgres.connect() {
-        if Instant::now() > until {
-            return Err(error);
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let postgres = Postgres { port, _daemon: Some(Daemon::start(command, folder, port)?) };
+    until_connected(&postgres)?;
     Ok(Ok(Box::new(postgres)))
 }
 
@@ -62,8 +62,24 @@ impl Peer for Postgres {
         true
     }
 
+    fn offers(&self) -> Offers {
+        Offers { waits: true, readers: true, ranges: false }
+    }
+
+    fn address(&self) -> String {
+        self.port.to_string()
+    }
+
+    fn sees_ends(&self) -> bool {
+        true
+    }
+
+    fn lets_go_after(&self) -> Option<Duration> {
+        None
+    }
+
     fn connect(&self) -> Result<Box<dyn Locker>> {
-        let stream = TcpStream::connect(("127.0.0.1", self.0.port))?;
+        let stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_nodelay(true)?;
         let mut client = Client { stream };
         let mut hello = 196_608_u32.to_be_bytes().to_vec();
@@ -112,11 +128,13 @@ impl Client {
 }
 
 impl Locker for Client {
-    fn lock(&mut self, name: &str) -> Result<()> {
-        self.call("pg_advisory_lock", name)
+    fn lock(&mut self, name: &str, mode: Mode) -> Result<()> {
+        let shared = if mode == Mode::Shared { "_shared" } else { "" };
+        self.call(&format!("pg_advisory_lock{shared}"), name)
     }
 
-    fn unlock(&mut self, name: &str) -> Result<()> {
-        self.call("pg_advisory_unlock", name)
+    fn unlock(&mut self, name: &str, mode: Mode) -> Result<()> {
+        let shared = if mode == Mode::Shared { "_shared" } else { "" };
+        self.call(&format!("pg_advisory_unlock{shared}"), name)
     }
 }

@@ -8,7 +8,9 @@ use crate::backend::cell::{Cell, execute};
 use crate::verb::Op;
 use portable_atomic::AtomicU128;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::any::Any;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Regions start at a cache line.
@@ -24,9 +26,11 @@ pub(super) struct Region {
     /// Words must start below this many bytes. Zero once the node is dead, so that verbs need one check only.
     limit: AtomicU64,
     bytes: u64,
+    /// What keeps the memory in place, if it is not the region's own.
+    owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: the memory behind `base` belongs to the region alone and is only ever reached as atomics.
+// SAFETY: the memory behind `base` belongs to the region alone, or is kept by `owner`, and is only ever reached as atomics.
 unsafe impl Send for Region {}
 // SAFETY: as above; all methods take `&self` and go through atomics.
 unsafe impl Sync for Region {}
@@ -38,7 +42,16 @@ impl Region {
         let layout = Self::layout(bytes);
         // SAFETY: `layout` never has size zero.
         let Some(base) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
-        Self { base, limit: AtomicU64::new(bytes), bytes }
+        Self { base, limit: AtomicU64::new(bytes), bytes, owner: None }
+    }
+
+    /// Memory that other processes reach, too.
+    #[cfg(all(feature = "shm", target_os = "linux"))]
+    pub(super) fn shared(words: crate::backend::shm::WordSlice) -> Self {
+        let base = NonNull::from(words.words()).cast();
+        assert!(base.addr().get().is_multiple_of(ALIGN), "a region starts at a cache line");
+        let bytes = words.words().len() as u64 * 8 / GRAIN * GRAIN;
+        Self { base, limit: AtomicU64::new(bytes), bytes, owner: Some(Arc::new(words)) }
     }
 
     fn layout(bytes: u64) -> Layout {
@@ -83,7 +96,7 @@ impl Region {
             return None;
         }
         // SAFETY: `limit` is at most `bytes`, a multiple of 16, and `offset` is a multiple of `size`, which
-        // divides 16: so `offset + size <= bytes` and the word lies inside the allocation, which lives as
+        // divides 16: so `offset + size <= bytes` and the word lies inside the memory, which lives as
         // long as `self`. The base is aligned to 64, so the word is aligned to its size. It was initialised
         // to zero and is only ever accessed atomically. `backend/cell.rs` says what mixed sizes mean.
         Some(unsafe { self.base.add(offset as usize).cast::<C>().as_ref() })
@@ -92,8 +105,10 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this layout, and no reference is left.
-        unsafe { dealloc(self.base.as_ptr(), Self::layout(self.bytes)) }
+        if self.owner.is_none() {
+            // SAFETY: allocated in `zeroed` with this layout, and no reference is left.
+            unsafe { dealloc(self.base.as_ptr(), Self::layout(self.bytes)) }
+        }
     }
 }
 

@@ -102,10 +102,38 @@ impl InProc {
         let size = |region: usize| sizes.get(region).copied().unwrap_or(0);
         let regions =
             (0..nodes).flat_map(|_| (0..REGIONS).map(|region| Region::zeroed(size(region)))).collect();
+        Self::of_regions(regions, Clock::new())
+    }
+
+    /// A fabric of one node whose memory is that of `space`, by the clock of that space. Whoever waits here is woken by verbs
+    /// that are executed here, and not by those of other processes.
+    ///
+    /// # Panics
+    /// If the space has more than [`REGIONS`] regions.
+    #[cfg(all(feature = "shm", target_os = "linux"))]
+    pub fn over(space: &super::shm::ShmSpace) -> Self {
+        let region = |index: usize| {
+            let id = crate::RegionId(index as u16);
+            match space.bytes(NodeId(0), id) {
+                0 => Region::zeroed(0),
+                bytes => {
+                    let first = Word::at(Addr { offset: 0, node: NodeId(0), region: id });
+                    Region::shared(space.word_slice(first, bytes / 8))
+                }
+            }
+        };
+        assert_eq!(space.bytes(NodeId(0), crate::RegionId(REGIONS as u16)), 0, "too many regions");
+        Self::of_regions(
+            (0..REGIONS).map(region).collect(),
+            Clock::from_fn(|| crate::Time(super::shm::monotonic_ns())),
+        )
+    }
+
+    fn of_regions(regions: Arc<[Region]>, clock: Clock) -> Self {
         let shared = Shared {
             regions,
             parking: Parking::new(),
-            clock: Clock::new(),
+            clock,
             peers: RwLock::default(),
             want_departures: RwLock::default(),
         };

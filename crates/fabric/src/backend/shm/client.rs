@@ -55,8 +55,8 @@ struct AsyncWaiter {
 }
 
 impl Client {
-    pub(super) fn join(shared: &Arc<Shared>) -> Result<Arc<Self>, SpaceError> {
-        let membership = shared.join()?;
+    pub(super) fn join(shared: &Arc<Shared>, label: &str) -> Result<Arc<Self>, SpaceError> {
+        let membership = shared.join(label)?;
         let seed = mix(shared.clock.now().0) ^ mix(membership.state.0);
         Ok(Arc::new(Self {
             shared: Arc::clone(shared),

@@ -156,7 +156,7 @@ impl Shared {
     }
 
     /// Joins the space: takes a free slot, reaping dead clients if there is none.
-    pub(super) fn join(&self) -> Result<Membership, SpaceError> {
+    pub(super) fn join(&self, label: &str) -> Result<Membership, SpaceError> {
         for reclaim in [false, true] {
             if reclaim {
                 self.reap_unused();
@@ -166,7 +166,7 @@ impl Shared {
                 let state = self.state(slot);
                 let joining = SlotState::new(JOINING, state.generation(), self.own.pid);
                 if state.phase() == FREE && self.change(slot, state, joining) {
-                    return self.init_slot(slot, joining);
+                    return self.init_slot(slot, joining, label);
                 }
             }
         }
@@ -190,7 +190,7 @@ impl Shared {
         count()
     }
 
-    fn init_slot(&self, slot: u64, joining: SlotState) -> Result<Membership, SpaceError> {
+    fn init_slot(&self, slot: u64, joining: SlotState, label: &str) -> Result<Membership, SpaceError> {
         let at = self.slot_at(slot);
         let cells = self.layout.shape.cells;
         let mailbox = self.cell_at(slot, 0);
@@ -205,7 +205,7 @@ impl Shared {
         self.map.u64(at + AT_JOINED).store(process::now().0, SeqCst);
         self.map.u32(at + AT_REFS).store(0, SeqCst);
         self.map.u32(at + AT_LISTENERS).store(0, SeqCst);
-        let mut label = self.label.clone().into_bytes();
+        let mut label = label.as_bytes().to_vec();
         label.resize(LABEL_MAX, 0);
         write_bytes(&self.map, at + AT_LABEL, &label);
         let state = joining.with(ALIVE);

@@ -52,8 +52,8 @@ pub struct ShmEndpoint {
 }
 
 impl ShmEndpoint {
-    pub(super) fn join(shared: &Arc<Shared>) -> Result<Self, SpaceError> {
-        let client = Client::join(shared)?;
+    pub(super) fn join(shared: &Arc<Shared>, label: &str) -> Result<Self, SpaceError> {
+        let client = Client::join(shared, label)?;
         let shape = &shared.layout.shape;
         Ok(Self {
             areas: Arc::clone(&shared.areas),

@@ -253,7 +253,77 @@ fn process_gone(shared: &Shared, peer: PeerId) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::client::Client;
+    use super::super::scratch::Scratch;
     use super::*;
+
+    fn message(lock: u64) -> Message {
+        Message { lock, kind: 2, words: [lock; 4], tail: Vec::new() }
+    }
+
+    fn push(shared: &Shared, from: &Client, to: &Client, lock: u64) -> Pushed {
+        let cell = to_cells(to.membership.peer, &message(lock), 0).next().expect("the first cell");
+        shared.push_cell(to.membership.slot, from.membership.peer, &cell)
+    }
+
+    /// `from` has claimed the next cell of `to`, and has yet to fill it. Returns where the cell is, and what its state was.
+    fn claim(shared: &Shared, from: &Client, to: &Client) -> (u64, State) {
+        let Pushed::Stored { position, .. } = push(shared, from, to, 1) else { panic!("it has room") };
+        let (at, lap) = shared.place(to.membership.slot, position);
+        let claimed = State::new(WRITING, from.membership.peer, lap);
+        shared.map.u64(at).store(claimed.0, SeqCst);
+        (at, claimed)
+    }
+
+    fn drain(shared: &Shared, inbox: &mut Inbox, of: &Client) -> (Drained, Vec<u64>) {
+        let drained = inbox.drain(shared, &of.membership, true);
+        (drained, inbox.messages.drain(..).map(|(_, message)| message.lock).collect())
+    }
+
+    #[test]
+    fn a_cell_that_a_living_sender_is_writing_is_waited_for() {
+        let scratch = Scratch::new("half-written");
+        let (shared, from, to) = (&scratch.0, scratch.client(), scratch.client());
+        let mut inbox = Inbox::new(shared, &to.membership);
+        let (at, claimed) = claim(shared, &from, &to);
+        push(shared, &from, &to, 2);
+        let half_written = Drained { messages: 0, half_written: true };
+        assert_eq!(drain(shared, &mut inbox, &to), (half_written, vec![]));
+        shared.map.u64(at).store(State::new(FULL, claimed.peer(), claimed.lap()).0, SeqCst);
+        assert_eq!(drain(shared, &mut inbox, &to).1, [1, 2]);
+    }
+
+    #[test]
+    fn a_cell_of_an_evicted_sender_is_passed_over_and_not_used_again_while_its_process_lives() {
+        let scratch = Scratch::new("skipped");
+        let (shared, from, to) = (&scratch.0, scratch.client(), scratch.client());
+        let mut inbox = Inbox::new(shared, &to.membership);
+        let (at, claimed) = claim(shared, &from, &to);
+        push(shared, &to, &to, 2);
+        assert!(shared.evict(from.membership.peer));
+        assert_eq!(drain(shared, &mut inbox, &to).1, [2], "the sender stops nobody");
+        // Twice around the ring: what the sender writes when it continues is in nobody's way.
+        for lock in 0..2 * shared.layout.shape.cells {
+            push(shared, &to, &to, lock);
+            let state = State(shared.map.u64(at).load(SeqCst));
+            assert_eq!((state.kind(), state.peer()), (SKIPPED, claimed.peer()));
+            assert_eq!(drain(shared, &mut inbox, &to).1, [lock]);
+        }
+    }
+
+    #[test]
+    fn a_message_to_the_slots_former_owner_is_not_the_next_ones() {
+        let scratch = Scratch::new("former");
+        let (shared, from, former) = (&scratch.0, scratch.client(), scratch.client());
+        let (peer, slot) = (former.membership.peer, former.membership.slot);
+        push(shared, &from, &former, 1);
+        shared.leave(&former.membership);
+        let next = scratch.client();
+        assert!(next.membership.slot == slot && next.membership.peer != peer);
+        let mut inbox = Inbox::new(shared, &next.membership);
+        push(shared, &from, &next, 2);
+        assert_eq!(drain(shared, &mut inbox, &next).1, [2]);
+    }
 
     #[test]
     fn a_state_keeps_its_fields_apart() {

@@ -52,6 +52,8 @@ mod pidfd_cache;
 mod private;
 mod process;
 mod receive;
+#[cfg(test)]
+mod scratch;
 mod send;
 mod shared;
 mod space;

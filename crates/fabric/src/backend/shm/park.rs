@@ -81,8 +81,14 @@ impl Shared {
     /// Rings the doorbells of the clients that wait for the word at `addr`.
     #[cold]
     pub(super) fn wake_waiters(&self, addr: Addr) {
-        let hint = self.hints.get(bucket(addr));
-        let before = hint.load(SeqCst);
+        let before = self.hints.get(bucket(addr)).load(SeqCst);
+        if self.ring_waiters(addr) {
+            self.clear_hint(addr, before);
+        }
+    }
+
+    /// Says whether nobody waits in the word's bucket.
+    fn ring_waiters(&self, addr: Addr) -> bool {
         let tag = tag(addr);
         let mut empty = true;
         for (_, slot) in self.waiter_slots(addr) {
@@ -100,8 +106,45 @@ impl Shared {
                 None => drop(slot.compare_exchange(holds, 0, SeqCst, SeqCst)),
             }
         }
-        if empty {
-            let _ = hint.compare_exchange(before, before & !1, SeqCst, SeqCst);
-        }
+        empty
+    }
+
+    /// Nobody waited in the bucket when its hint was `before`: nor does anybody now, unless the version has changed.
+    fn clear_hint(&self, addr: Addr, before: u64) {
+        let _ = self.hints.get(bucket(addr)).compare_exchange(before, before & !1, SeqCst, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scratch::Scratch;
+    use super::*;
+    use crate::addr::NodeId;
+
+    const WORD: Addr = Addr::new(NodeId(0), 16);
+
+    #[test]
+    fn a_hint_is_cleared_when_the_last_waiter_has_gone_and_not_before() {
+        let scratch = Scratch::new("hint");
+        let (shared, client) = (&scratch.0, scratch.client());
+        let slot = shared.register_waiter(WORD, client.membership.peer).expect("the bucket is empty");
+        shared.wake_waiters(WORD);
+        assert!(has_waiters(&shared.hints, WORD));
+        shared.unregister_waiter(slot);
+        shared.wake_waiters(WORD);
+        assert!(!has_waiters(&shared.hints, WORD), "verbs need not look for waiters any more");
+    }
+
+    #[test]
+    fn a_waiter_that_comes_while_a_waker_looks_keeps_its_hint() {
+        let scratch = Scratch::new("late");
+        let (shared, client) = (&scratch.0, scratch.client());
+        let gone = shared.register_waiter(WORD, client.membership.peer).expect("the bucket is empty");
+        shared.unregister_waiter(gone);
+        let before = shared.hints.get(bucket(WORD)).load(SeqCst);
+        assert!(shared.ring_waiters(WORD), "nobody waits");
+        let _slot = shared.register_waiter(WORD, client.membership.peer).expect("the bucket is empty");
+        shared.clear_hint(WORD, before);
+        assert!(has_waiters(&shared.hints, WORD), "the next change of the word wakes it");
     }
 }

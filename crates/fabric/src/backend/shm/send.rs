@@ -129,3 +129,52 @@ impl Future for Sending<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::scratch::Scratch;
+    use super::*;
+    use std::task::Waker;
+    use std::time::Duration;
+
+    const PATIENCE: Duration = Duration::from_millis(20);
+
+    /// Sends until there is no room.
+    fn fill(from: &Arc<Client>, to: PeerId) {
+        while matches!(Sending::new(from, to, &Message::default()), Sending::Done(Ok(()))) {}
+    }
+
+    fn poll(sending: &mut Sending<'_>) -> Poll<Result<(), FabricError>> {
+        Pin::new(sending).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_receiver_that_takes_nothing_for_the_spaces_patience_counts_as_lost() {
+        let scratch = Scratch::with_patience("patience", PATIENCE.as_nanos() as u64);
+        let (from, to) = (scratch.client(), scratch.client());
+        let peer = to.membership.peer;
+        fill(&from, peer);
+        let mut sending = Sending::new(&from, peer, &Message::default());
+        std::thread::sleep(2 * PATIENCE);
+        assert_eq!(poll(&mut sending), Poll::Ready(Err(FabricError::PeerLost(peer))));
+    }
+
+    #[test]
+    fn a_receiver_that_takes_something_now_and_then_is_waited_for() {
+        // Longer than it takes to fill a mailbox, however busy the machine is.
+        let patience = Duration::from_secs(2);
+        let scratch = Scratch::with_patience("slow", patience.as_nanos() as u64);
+        let (from, to) = (scratch.client(), scratch.client());
+        let peer = to.membership.peer;
+        fill(&from, peer);
+        let mut sending = Sending::new(&from, peer, &Message::default());
+        assert!(poll(&mut sending).is_pending());
+        std::thread::sleep(patience);
+        // It has taken all that there was, and others were faster to fill the room.
+        drop(to.drain(true));
+        fill(&from, peer);
+        assert!(poll(&mut sending).is_pending(), "it has moved a moment ago");
+        drop(to.drain(true));
+        assert_eq!(poll(&mut sending), Poll::Ready(Ok(())));
+    }
+}

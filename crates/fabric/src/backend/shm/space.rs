@@ -73,7 +73,15 @@ impl ShmSpace {
     /// # Errors
     /// [`SpaceError::TooManyClients`], or if the system has no memory for it.
     pub fn endpoint(&self) -> Result<ShmEndpoint, SpaceError> {
-        ShmEndpoint::join(&self.shared)
+        ShmEndpoint::join(&self.shared, &self.shared.label)
+    }
+
+    /// The same for somebody elsewhere, who is called `label` in listings and is in as long as this process keeps the endpoint.
+    ///
+    /// # Errors
+    /// As [`endpoint`](Self::endpoint).
+    pub fn endpoint_for(&self, label: &str) -> Result<ShmEndpoint, SpaceError> {
+        ShmEndpoint::join(&self.shared, label)
     }
 
     /// How much room there is for clients.

@@ -91,6 +91,21 @@ pub enum ConnectError {
     HandshakeAborted,
 }
 
+impl ConnectError {
+    /// Whether the server closed the connection without a word, as it does when too many clients connect at once: another
+    /// attempt may succeed.
+    pub fn is_broken_off(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        match self {
+            Self::HandshakeAborted => true,
+            Self::Io(error) => {
+                matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl From<ReadError> for ConnectError {
     fn from(error: ReadError) -> Self {
         match error {

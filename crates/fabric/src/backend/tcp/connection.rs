@@ -6,11 +6,12 @@
 use super::auth::{Exchange, Side, random_bytes};
 use super::encode::put_done;
 use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, Welcome};
+use super::handshakes::Handshake;
 use super::host::{ConnectionInfo, HostError, SessionEnd, VerbHost};
 use super::incoming::{Incoming, ReadError};
 use super::outgoing::{Outgoing, coalesce_writes};
 use super::router::Router;
-use super::server::{Handshake, ServerOptions};
+use super::server::ServerOptions;
 use super::session::Session;
 use crate::addr::PeerId;
 use crate::capability::{AtomicScope, Capabilities};

@@ -20,9 +20,9 @@
 //! | part | files |
 //! |---|---|
 //! | wire format | `frame`, `encode`, `decode`, `wire` (their parts), `auth` (the secret), `tls` |
-//! | both ends of a connection | `stream`, `incoming`, `outgoing` |
+//! | both ends of a connection | `stream`, `incoming`, `outgoing`, `deferred` (what leaves with the next message) |
 //! | client | `endpoint`, `futures`, `link/` (the session, its requests), `handler`, `client` (connecting, reconnecting), `blocking` (threads that read) |
-//! | server | `server` (listening), `connection`, `session` (and `session_state`), `roles`, `router` (messages) |
+//! | server | `server` (listening), `handshakes` (who has not shown yet who it is), `connection`, `session` (and `session_state`), `roles`, `router` (messages) |
 //! | memory | `host` (the trait), `memory` (a host in this process) |
 //!
 //! `docs/tcp.md` has the frame format and the failure model. This backend must not know what a lock is, nor let one client's
@@ -35,11 +35,13 @@ mod client;
 mod close_reason;
 mod connection;
 mod decode;
+mod deferred;
 mod encode;
 mod endpoint;
 pub mod frame;
 mod futures;
 mod handler;
+mod handshakes;
 mod host;
 mod incoming;
 mod lease;

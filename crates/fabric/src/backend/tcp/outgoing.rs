@@ -3,11 +3,13 @@
 //! Frames that are added while the buffer is corked, by [`Outgoing::gather`] or within [`coalesce_writes`] leave in one
 //! write. A buffer that exceeds its limit belongs to a peer that does not read: it is closed, and with it the connection.
 
+use super::deferred::{Deferral, Look, watch};
 use socket2::SockRef;
 use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Instant;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 #[cfg(target_os = "linux")]
 use tokio::net::TcpStream;
@@ -98,6 +100,7 @@ struct Queue {
     /// Close once everything is written.
     closing: bool,
     closed: bool,
+    deferral: Deferral,
 }
 
 impl Queue {
@@ -129,10 +132,41 @@ impl Outgoing {
         if !self.put(&mut queue, fill) {
             return false;
         }
+        queue.deferral.follow(Instant::now());
         if !queue.corked {
             self.flush(&mut queue);
         }
         true
+    }
+
+    /// As [`Outgoing::push`], for what nobody waits for: it may leave with the next message, or a moment later.
+    pub(super) fn push_deferrable(self: &Arc<Self>, fill: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let mut queue = self.queue();
+        if !self.put(&mut queue, fill) {
+            return false;
+        }
+        if queue.corked {
+            return true;
+        }
+        if self.socket.is_some() && queue.deferral.defer(Instant::now()) {
+            if queue.deferral.is_watched || watch(self) {
+                queue.deferral.is_watched = true;
+                return true;
+            }
+            queue.deferral.give_up();
+        }
+        self.flush(&mut queue);
+        true
+    }
+
+    /// Writes what has been deferred for long enough. `false` if nothing is deferred any more.
+    pub(super) fn look_at_deferred(&self) -> bool {
+        let mut queue = self.queue();
+        let look = queue.deferral.look();
+        if look == Look::Write && !queue.corked {
+            self.flush(&mut queue);
+        }
+        look != Look::Leave && !queue.closed
     }
 
     /// As [`Outgoing::push`], but within [`coalesce_writes`] it is written at its end.
@@ -204,6 +238,7 @@ impl Outgoing {
         }
         queue.bytes.clear();
         queue.start = 0;
+        queue.deferral.written();
     }
 
     fn close_queue(&self, queue: &mut Queue) {

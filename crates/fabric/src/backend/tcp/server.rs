@@ -5,6 +5,7 @@
 
 use super::auth::Secret;
 use super::connection::serve;
+use super::handshakes::{Handshake, Handshakes};
 use super::host::{ConnectionInfo, VerbHost};
 use super::lease::Lease;
 use super::router::Router;
@@ -13,14 +14,20 @@ use super::stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsServer;
 use crate::message::BoxedRole;
-use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::task::{JoinHandle, JoinSet};
+
+/// Connections that the system keeps until they are accepted. A client that finds no room tries again after a second, so there
+/// is room for a burst.
+const BACKLOG: u32 = 4096;
+/// How long to wait without a file descriptor for the next connection: after one was closed, and if none could be.
+const CLOSED_PAUSE: Duration = Duration::from_millis(1);
+const FULL_PAUSE: Duration = Duration::from_millis(20);
 
 /// Options of a server.
 ///
@@ -53,14 +60,18 @@ pub struct ServerOptions {
     pub handshake: Duration,
     /// The most sessions.
     pub max_sessions: usize,
-    /// The most unauthenticated connections: those in their handshake.
+    /// The most unauthenticated connections: those in their handshake. The oldest is closed for a new one.
     pub max_unauthenticated: usize,
+    /// The most of them from one source: an IPv4 address or a /64 of IPv6.
+    pub max_unauthenticated_per_source: usize,
     /// The most waits of one client at once.
     pub max_waits: u32,
     /// The most unwritten bytes of one connection.
     pub max_unwritten: usize,
     /// The most unacknowledged messages of one session.
     pub backlog: Backlog,
+    /// A socket that listens already, as a service manager passes it on. `None`: one is bound to the address.
+    pub listener: Option<Arc<std::net::TcpListener>>,
     /// Further runtimes: connections are distributed over them and the one that listens, round robin.
     pub workers: Vec<Handle>,
 }
@@ -78,10 +89,12 @@ impl Default for ServerOptions {
             epoch: None,
             handshake: Duration::from_secs(5),
             max_sessions: 64 << 10,
-            max_unauthenticated: 256,
+            max_unauthenticated: 512,
+            max_unauthenticated_per_source: 256,
             max_waits: 4096,
             max_unwritten: 4 << 20,
             backlog: Backlog::default(),
+            listener: None,
             workers: Vec::new(),
         }
     }
@@ -157,7 +170,10 @@ impl<H: VerbHost> Server<H> {
             return Err(BindError::Exposed(address));
         }
         let failed = |error| BindError::Io { address, error };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let listener = match &options.listener {
+            Some(listening) => adopt(listening).map_err(failed)?,
+            None => bind(address).map_err(failed)?,
+        };
         let address = listener.local_addr().map_err(failed)?;
         let epoch = options.epoch.unwrap_or_else(new_epoch);
         let router = Router::new(Arc::new(host), roles, options, epoch);
@@ -193,90 +209,49 @@ impl<H> Drop for Server<H> {
     }
 }
 
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Also while connections of the server before this one are on their way out.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// The same socket, for the runtime.
+fn adopt(listening: &std::net::TcpListener) -> io::Result<TcpListener> {
+    let listener = listening.try_clone()?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
 /// Nanoseconds since 1970: rises from run to run.
 fn new_epoch() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
-/// The connections whose clients have not shown yet who they are. If there are too many, the oldest is closed for a new one,
-/// so that nobody is kept out by connections that do nothing.
-#[derive(Debug, Default)]
-struct Handshakes(Mutex<Waiting>);
-
-#[derive(Debug, Default)]
-struct Waiting {
-    next: u64,
-    /// `None`: about to be started.
-    tasks: BTreeMap<u64, Option<AbortHandle>>,
-}
-
-impl Handshakes {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The number of a new one, among at most `max`.
-    fn begin(&self, max: usize) -> u64 {
-        let mut waiting = self.waiting();
-        while waiting.tasks.len() >= max.max(1) {
-            if let Some((_, Some(oldest))) = waiting.tasks.pop_first() {
-                oldest.abort();
-            }
-        }
-        waiting.next += 1;
-        let number = waiting.next;
-        waiting.tasks.insert(number, None);
-        number
-    }
-
-    fn runs(&self, number: u64, task: AbortHandle) {
-        if let Some(handle) = self.waiting().tasks.get_mut(&number) {
-            *handle = Some(task);
-        }
-    }
-}
-
-/// One of them, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Handshake {
-    of: Arc<Handshakes>,
-    number: u64,
-}
-
-impl Handshake {
-    /// The client has shown who it is: it is not closed for others any more. `false` if it has been already.
-    pub(super) fn succeeds(&self) -> bool {
-        self.of.waiting().tasks.remove(&self.number).is_some()
-    }
-}
-
-impl Drop for Handshake {
-    fn drop(&mut self) {
-        self.succeeds();
-    }
-}
-
 /// Accepts connections. Dropping this future ends all of them: they are tasks of its set.
 async fn listen<H: VerbHost>(listener: TcpListener, router: Arc<Router<H>>) {
-    let handshakes = Arc::new(Handshakes::default());
+    let ServerOptions { max_unauthenticated, max_unauthenticated_per_source, .. } = router.options;
+    let handshakes = Handshakes::new(max_unauthenticated, max_unauthenticated_per_source);
     let mut connections = JoinSet::new();
     // The runtime that listens, then the others in turn.
     let mut worker = std::iter::once(None).chain(router.options.workers.iter().map(Some)).cycle();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    let number = handshakes.begin(router.options.max_unauthenticated);
-                    let handshake = Handshake { of: Arc::clone(&handshakes), number };
-                    let task = match worker.next().flatten() {
-                        None => connections.spawn(accept(stream, Arc::clone(&router), handshake)),
-                        Some(worker) => connections.spawn_on(accept_on(stream, Arc::clone(&router), handshake), worker),
-                    };
-                    handshakes.runs(number, task);
+                Ok((stream, client)) => handshakes.begin(client.ip(), |handshake| {
+                    let router = Arc::clone(&router);
+                    match worker.next().flatten() {
+                        None => connections.spawn(accept(stream, router, handshake)),
+                        Some(worker) => connections.spawn_on(accept_on(stream, router, handshake), worker),
+                    }
+                }),
+                // Out of file descriptors, most likely: close a connection that says nothing, or wait for one to end.
+                Err(_) => {
+                    let pause = if handshakes.close_oldest() { CLOSED_PAUSE } else { FULL_PAUSE };
+                    tokio::time::sleep(pause).await;
                 }
-                // Out of file descriptors, most likely: wait for a connection to end.
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             },
             // A connection that panicked has printed its message; the others go on.
             Some(_) = connections.join_next() => {}

@@ -1,28 +1,19 @@
 //! `lockwright-lab check`: drives protocols through every interleaving of their cases, and mutants into the
 //! checkers that must catch them.
 //!
-//! This file picks what is explored and decides the verdict; [`list`] lists, [`report`] shows.
+//! This file picks what is explored and decides the verdict; [`jobs`] explores, [`list`] lists, [`report`] shows.
 
 mod history;
+mod jobs;
 mod list;
 mod report;
 
 use crate::names;
 use anyhow::{Result, bail};
 use lockwright_proofs::subject::{self, Subject};
-use lockwright_sim::explore::Options;
-use lockwright_term::{Outcome, spinner};
-use report::{CaseReport, Report, SubjectReport};
-use std::collections::HashMap;
+use lockwright_term::Outcome;
+use report::{Report, SubjectReport};
 use std::io::Write;
-use std::num::NonZero;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc;
-use std::thread::available_parallelism;
-
-/// Bytes of stack of a thread that explores.
-const STACK: usize = 8 << 20;
 
 /// Explore every interleaving of a protocol's cases and report what the checkers find
 ///
@@ -93,9 +84,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     if !args.history.is_empty() {
         return history::run(&args.history, args.json, out);
     }
-    let (protocols, mutants) = choose(args)?;
-    let mut report = Report { protocols: explore_all(&protocols, args, out)?, ..Report::default() };
-    report.mutants = explore_all(&mutants, args, out)?;
+    let (mut subjects, mutants) = choose(args)?;
+    let protocols = subjects.len();
+    subjects.extend(mutants);
+    let mut explored = jobs::explore_all(&subjects, args, out)?;
+    let mutants = explored.split_off(protocols);
+    let mut report = Report { protocols: explored, mutants, ok: false };
     report.ok = report.protocols.iter().all(|subject| subject.violations == 0)
         && report.mutants.iter().all(SubjectReport::is_caught_as_expected);
     if args.json {
@@ -139,95 +133,4 @@ fn pick(what: &str, name: &str, mut subjects: Vec<Subject>, args: &Args) -> Resu
         return Err(names::unknown(&what, case, subject.cases.iter().map(|case| case.name)));
     }
     Ok(subject)
-}
-
-/// Explores the subjects, with a thread for each processor, and prints what was found in their order.
-fn explore_all(subjects: &[Subject], args: &Args, out: &mut impl Write) -> Result<Vec<SubjectReport>> {
-    let threads = available_parallelism().map_or(1, NonZero::get).min(subjects.len());
-    if threads < 2 {
-        return subjects.iter().map(|subject| explore(subject, args, out)).collect();
-    }
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
-        for _ in 0..threads {
-            let (next, tell) = (&next, tell.clone());
-            let work = move || {
-                while let Some(subject) = subjects.get(next.fetch_add(1, Relaxed)) {
-                    let mut said = Vec::new();
-                    let found = explore(subject, args, &mut said);
-                    if tell.send((subject.info.name, found, said)).is_err() {
-                        return;
-                    }
-                }
-            };
-            // As much as the main thread has: searches of futures within futures go deep.
-            std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work)?;
-        }
-        drop(tell);
-        let (mut ready, mut reports) = (HashMap::new(), Vec::new());
-        for (name, found, said) in told {
-            ready.insert(name, (found, said));
-            while let Some((found, said)) =
-                subjects.get(reports.len()).and_then(|s| ready.remove(s.info.name))
-            {
-                out.write_all(&said)?;
-                out.flush()?;
-                reports.push(found?);
-            }
-        }
-        Ok(reports)
-    })
-}
-
-/// Explores the cases of `subject`; those of a mutant only until one is caught.
-fn explore(subject: &Subject, args: &Args, out: &mut impl Write) -> Result<SubjectReport> {
-    // With --all a mutant is there to test its checker: no trace, and its cases stay as they are.
-    let as_recorded = args.all && subject.mutant.is_some();
-    let mut report = SubjectReport::new(subject, args.crash && !as_recorded);
-    for (index, case) in subject.cases.iter().enumerate() {
-        if args.case.as_ref().is_some_and(|wanted| wanted != case.name) {
-            continue;
-        }
-        let crash = args.crash && !as_recorded;
-        if let Some(why) = subject.refuses_crash(index).filter(|_| crash) {
-            let name = subject.info.name;
-            if args.case.is_some() {
-                bail!("no crash can be added to case {} of {name}: {why}", case.name);
-            }
-            report.skip();
-            if !args.json {
-                writeln!(out, "  {:<24} NOT explored with a crash: {why}", case.name)?;
-            }
-            continue;
-        }
-        let bar = spinner(format!("{} {}", subject.info.name, case.name));
-        let drawn = bar.clone();
-        let mut options = Options {
-            clients: args.clients.filter(|_| !as_recorded).map(usize::from),
-            crash,
-            loss: args.loss && !as_recorded,
-            dup: args.dup && !as_recorded,
-            reorder: args.reorder && !as_recorded,
-            max_states: args.max_states.filter(|_| !as_recorded),
-            progress: Some(Box::new(move |progress| {
-                drawn.set_message(format!("{} states, depth {}", progress.states, progress.depth));
-            })),
-        };
-        let outcome = subject.explore(index, &mut options);
-        bar.finish_and_clear();
-        let case = CaseReport::new(&outcome);
-        if !args.json && !as_recorded {
-            case.print(subject.info.name, outcome.violation.as_ref(), out)?;
-        }
-        report.add(case);
-        if subject.mutant.is_some() && report.violations > 0 {
-            break;
-        }
-    }
-    if !args.json {
-        report.print(out)?;
-        out.flush()?;
-    }
-    Ok(report)
 }

@@ -170,6 +170,11 @@ impl CaseReport {
         Self { case, states, transitions, depth, exhaustive, unchecked, seconds, violation }
     }
 
+    /// Whether a checker objected.
+    pub(super) const fn is_violated(&self) -> bool {
+        self.violation.is_some()
+    }
+
     /// The line of a case, and the trace if something was `found`.
     pub(super) fn print(&self, name: &str, found: Option<&Found>, out: &mut impl Write) -> Result<()> {
         let Self { case, states, transitions, depth, .. } = self;
@@ -189,7 +194,6 @@ impl CaseReport {
                 trace.trim_end()
             )?;
         }
-        out.flush()?;
         Ok(())
     }
 }

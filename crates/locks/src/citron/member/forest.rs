@@ -145,7 +145,9 @@ impl Forest {
         // A range without an end is the rest of the tree.
         let end = if claim.end == u64::MAX { self.params.bound() } else { claim.end };
         if end > self.params.bound() || claim.start >= end {
-            return Err(&Reason("the range ends past the space's bound (see `lockwright spaces`)"));
+            return Err(&Reason(
+                "the range ends past the space's bound, which `serve` says when it starts: units of so many numbers",
+            ));
         }
         Ok(split(&self.shape, claim.start / unit, end.div_ceil(unit).min(units), k as usize))
     }
@@ -251,6 +253,12 @@ mod tests {
         assert!(TreeParams { units: 0, ..TreeParams::default() }.check().is_err());
         assert!(TreeParams { unit: 1 << 60, ..TreeParams::default() }.check().is_err());
         assert!(TreeParams::default().check().is_ok());
+    }
+
+    #[test]
+    fn a_range_past_the_bound_is_refused_in_words_that_lead_to_the_bound() {
+        let Err(Reason(why)) = forest().cover(&claim(0, 641)) else { panic!("640 is the bound") };
+        assert!(why.contains("`serve`"), "only the server says what it lends: {why}");
     }
 
     #[test]

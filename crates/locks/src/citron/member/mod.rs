@@ -68,6 +68,8 @@ pub trait MemberRules: Debug + 'static {
     const REPAIRS_HEED_CHANGES: bool = true;
     /// A repair reads the records again after the word, and starts again if one has changed.
     const REPAIRS_LOOK_TWICE: bool = true;
+    /// A repair takes the dead's part away by an addition; else it reads the word before the records and swaps exactly that.
+    const REPAIRS_ADD: bool = true;
     /// What a repair takes away by a settled record, that record does not say any more.
     const REPAIRS_ARE_WRITTEN_DOWN: bool = true;
     /// One client repairs at a time.

@@ -24,22 +24,15 @@ use super::progress::Progress;
 use super::words;
 use super::{MemberRules, TreeClient, TreeSpace};
 use crate::citron::shape::Node;
+use crate::holders::listed::{listed, load_all};
 use crate::holders::record::{ClientWord, First, RecordWord};
-use crate::holders::space::{MAX_LOADS, bits};
+use crate::holders::space::bits;
 use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{Endpoint, FabricError, PeerId, Word64};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Pause before a client that lost its connection tries again to clear away what it left itself.
 const PAUSE_NS: u64 = 100_000;
-
-/// Somebody who is in the directory, or was and has not been cleared away after.
-struct Listed {
-    peer: PeerId,
-    /// Which records it has used.
-    used: u64,
-    is_in: bool,
-}
 
 /// The progress of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +54,8 @@ impl Drop for Repairing<'_> {
 impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
     /// Clears away after everybody who is dead, as far as that can be done now.
     pub(super) async fn reap_all(&self) -> Result<(), FabricError> {
-        for listed in self.listed().await? {
-            if !self.is_alive(&listed).await? {
+        for listed in listed(&self.space).await? {
+            if !listed.is_alive(&self.space).await? {
                 self.reap(listed.peer).await?;
             }
         }
@@ -168,6 +161,9 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
 
     /// Takes away from one word what nobody accounts for. False if the living are in the middle of something.
     async fn repair(&self, lock: u64, node: Node) -> Result<bool, FabricError> {
+        if !R::REPAIRS_ADD {
+            return self.repair_by_swap(lock, node).await;
+        }
         let word = self.forest.word(lock, node);
         let before = self.look_at_everybody().await?;
         if R::REPAIRS_HEED_CHANGES && before.iter().any(|seen| seen.progress.is_changing()) {
@@ -184,6 +180,18 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
             self.ep.go(word.fetch_add(left.wrapping_neg())).await?;
         }
         Ok(true)
+    }
+
+    /// A mutant's repair.
+    async fn repair_by_swap(&self, lock: u64, node: Node) -> Result<bool, FabricError> {
+        let word = self.forest.word(lock, node);
+        let value = self.ep.go(word.read()).await?;
+        let records = self.look_at_everybody().await?;
+        if records.iter().any(|seen| seen.progress.is_changing()) {
+            return Ok(false);
+        }
+        let accounted = self.accounted(&records, lock, node).await?;
+        Ok(self.ep.go(word.cas(value, accounted)).await? == value)
     }
 
     /// What was added to a word, by what is written down.
@@ -204,53 +212,25 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
     async fn claim_of(&self, peer: PeerId, record: u8) -> Result<Claim, FabricError> {
         let at = self.record(peer, record);
         let words = [RecordWord::First, RecordWord::Start, RecordWord::End].map(|word| at.word(word));
-        let read = self.load_all(&words).await?;
+        let read = load_all(&self.space, &words).await?;
         let first = First(read[0]);
         Ok(Claim { lock: first.lock(), mode: first.mode(), start: read[1], end: read[2] })
-    }
-
-    async fn listed(&self) -> Result<Vec<Listed>, FabricError> {
-        let layout = self.space.layout();
-        let directory: Vec<_> = (0..layout.directory_words()).map(|index| layout.directory(index)).collect();
-        let directory = self.load_all(&directory).await?;
-        let owners: Vec<_> = (0..layout.clients()).map(|slot| layout.owner(slot)).collect();
-        let owners = (0..).zip(self.load_all(&owners).await?).filter(|(_, owner)| *owner != 0);
-        let (slots, owners): (Vec<u64>, Vec<u64>) = owners.unzip();
-        let used: Vec<_> = slots.iter().map(|slot| layout.client(*slot, ClientWord::Used)).collect();
-        let used = self.load_all(&used).await?;
-        let is_in = |slot: u64| directory[slot as usize / 64] >> (slot % 64) & 1 != 0;
-        let all = slots.into_iter().zip(owners).zip(used);
-        Ok(all
-            .map(|((slot, owner), used)| Listed { peer: PeerId(owner as u32), used, is_in: is_in(slot) })
-            .collect())
-    }
-
-    async fn is_alive(&self, listed: &Listed) -> Result<bool, FabricError> {
-        Ok(listed.is_in && self.space.is_alive(listed.peer).await?)
     }
 
     /// The progress of all records, but of those that the dead left in the middle of something: nobody knows what is theirs.
     async fn look_at_everybody(&self) -> Result<Vec<Seen>, FabricError> {
         let (mut records, mut words) = (Vec::new(), Vec::new());
-        for listed in self.listed().await? {
-            let is_alive = self.is_alive(&listed).await?;
+        for listed in listed(&self.space).await? {
+            let is_alive = listed.is_alive(&self.space).await?;
             for record in bits(listed.used).map(|record| record as u8) {
                 records.push((listed.peer, record, is_alive));
                 words.push(self.record(listed.peer, record).word(RecordWord::PROGRESS));
             }
         }
-        let read = self.load_all(&words).await?;
+        let read = load_all(&self.space, &words).await?;
         let seen = records.into_iter().zip(read.into_iter().map(Progress));
         let seen = seen.filter(|((.., is_alive), progress)| *is_alive || !progress.is_changing());
         Ok(seen.map(|((peer, record, _), progress)| Seen { peer, record, progress }).collect())
-    }
-
-    async fn load_all(&self, words: &[Word64]) -> Result<Vec<u64>, FabricError> {
-        let mut values = Vec::with_capacity(words.len());
-        for some in words.chunks(S::LOADS.min(MAX_LOADS)) {
-            values.extend(self.space.load_all(some).await?);
-        }
-        Ok(values)
     }
 
     /// Takes the repair lock, which is the space's, in this client's name, which one of its tasks has at a time. `None` if
@@ -287,8 +267,8 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
         if is_server {
             return Ok(true);
         }
-        match self.listed().await?.iter().find(|listed| listed.peer == peer) {
-            Some(listed) => self.is_alive(listed).await,
+        match listed(&self.space).await?.iter().find(|listed| listed.peer == peer) {
+            Some(listed) => listed.is_alive(&self.space).await,
             None => Ok(false),
         }
     }

@@ -25,10 +25,15 @@ impl<R: Rules> Core<R> {
         if request.state != State::Granted {
             return Err(Refusal::StillWaiting);
         }
-        if start >= end {
-            return Err(Refusal::EmptyRange);
+        if self.is_for_permits(&request) {
+            return Err(Refusal::IsPermits);
         }
         let (first, last) = self.range(slot);
+        // Nothing at all, in the middle: what is held becomes two.
+        let splits = start == end && first < start && end < last;
+        if start >= end && !splits {
+            return Err(Refusal::EmptyRange);
+        }
         if start < first || last < end {
             return Err(Refusal::NotInside);
         }
@@ -88,6 +93,9 @@ impl<R: Rules> Core<R> {
         let request = *self.request(slot);
         if request.state != State::Granted {
             return Err(Refusal::StillWaiting);
+        }
+        if self.is_for_permits(&request) {
+            return Err(Refusal::IsPermits);
         }
         if request.mode == Mode::Exclusive {
             return Err(Refusal::SameMode);

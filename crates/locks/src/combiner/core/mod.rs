@@ -6,8 +6,8 @@
 //! include it (line 15), and a request that comes to zero is granted then and there (the thesis's listing leaves that out, and
 //! lowers the counts around the *unlock's* range, which has none).
 //!
-//! What waits is served in passes: `pass`. Held ranges can be cut, upgraded and downgraded: `change`. Two states are equal
-//! if they answer alike from here on, whatever their memory looks like: `state`.
+//! What waits is served in passes: `pass`. Held ranges can be cut, upgraded and downgraded: `change`. Semaphores count instead:
+//! `permits`. Two states are equal if they answer alike from here on, whatever their memory looks like: `state`.
 //!
 //! ```
 //! use lockwright_fabric::observe::Mode;
@@ -24,6 +24,7 @@
 
 mod change;
 mod pass;
+mod permits;
 mod request;
 mod state;
 
@@ -51,6 +52,8 @@ pub trait Rules: Clone + Debug + Eq + Hash + Send + 'static {
     const UPGRADE_HOLDS: bool = true;
     /// What a client held ends with it.
     const FREES_DEAD_CLIENTS: bool = true;
+    /// Permits are given out while there are any.
+    const PERMITS_ARE_COUNTED: bool = true;
 }
 
 /// The rules that are shipped.
@@ -74,6 +77,8 @@ pub struct Core<R: Rules = Shipped> {
     /// By tree: whose it is, and how many exclusive requests (held, waiting, or upgrades) it has.
     locks: Vec<(u64, u32)>,
     bare: Vec<u32>,
+    /// By tree: the permits of those that are semaphores.
+    permits: BTreeMap<u32, permits::Permits>,
     /// By client: its requests, by its own ids.
     sessions: Vec<Vec<Slot>>,
     /// The last token given.
@@ -149,6 +154,7 @@ impl<R: Rules> Core<R> {
             last: (NAMES, NAMES_TREE),
             locks: vec![(NAMES, 0)],
             bare: Vec::new(),
+            permits: BTreeMap::new(),
             sessions: Vec::new(),
             tokens: 0,
             arrivals: 0,
@@ -174,6 +180,9 @@ impl<R: Rules> Core<R> {
                     Ok(Taken::Later) => return,
                     other => (id, other.map(Taken::answer)),
                 }
+            }
+            Request::Permits { id, lock, weight, limit, wait } => {
+                (id, self.acquire_permits(client, id, lock, (weight, limit), wait).map(Taken::answer))
             }
             Request::Unlock { id } => match self.unlock(client, id, replies) {
                 Ok(()) => return,
@@ -313,9 +322,14 @@ impl<R: Rules> Core<R> {
         self.records.give_back(slot);
         self.locks[tree as usize].1 -= u32::from(barred == Mode::Exclusive);
         if let Some((gone, (start, end))) = gone {
-            self.lower(&gone, start, end);
+            if self.is_for_permits(&gone) {
+                self.pass_permits_on(&gone, slot, start);
+            } else {
+                self.lower(&gone, start, end);
+            }
         }
         if is_bare && tree != NAMES_TREE {
+            self.permits.remove(&tree);
             self.by_lock.remove(&self.locks[tree as usize].0);
             self.bare.push(tree);
             self.last = (NAMES, NAMES_TREE);

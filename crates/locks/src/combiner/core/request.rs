@@ -28,6 +28,20 @@ pub enum Request {
         /// Whether to queue if it cannot be had at once.
         wait: bool,
     },
+    /// So many permits of the semaphore `lock`, of which there are `limit`. Granted, or (without `wait`) found busy. They are
+    /// given back by [`Unlock`](Self::Unlock), all together.
+    Permits {
+        /// The client's number for it.
+        id: u32,
+        /// Which semaphore: a lock of its own, without ranges.
+        lock: u64,
+        /// How many.
+        weight: u64,
+        /// Of how many in all.
+        limit: u64,
+        /// Whether to queue if there are not enough.
+        wait: bool,
+    },
     /// Gives it back. Answered only if refused.
     Unlock {
         /// What was granted.
@@ -130,11 +144,20 @@ pub enum Refusal {
     /// Another reader of a common unit waits for its upgrade: each would wait for the other.
     #[error("another reader already waits to upgrade, and each would wait for the other")]
     UpgradeConflict,
+    /// A request is for at least one permit, and for at most as many as there are.
+    #[error("the semaphore does not have that many permits")]
+    NotThatMany,
+    /// Others hold or want permits of the same semaphore and say that it has another number of them.
+    #[error("others use this semaphore with another limit")]
+    OtherLimit,
+    /// Permits are given back, all of them, and not changed.
+    #[error("permits can be given back, but not changed")]
+    IsPermits,
 }
 
 impl Refusal {
     /// All of them, in the order of their numbers on the wire.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::EmptyRange,
         Self::IdInUse,
         Self::TooLarge,
@@ -143,6 +166,9 @@ impl Refusal {
         Self::NotInside,
         Self::SameMode,
         Self::UpgradeConflict,
+        Self::NotThatMany,
+        Self::OtherLimit,
+        Self::IsPermits,
     ];
 
     /// Its number on the wire.

@@ -1,5 +1,6 @@
 //! The combiner against its definition: a list of requests in order of arrival, where a request is granted once nothing
-//! that conflicts with it stands before it. Slow, short, and obviously right.
+//! that conflicts with it stands before it; permits, once all that stands before it and itself fit. Slow, short, and obviously
+//! right.
 
 use super::*;
 use crate::combiner::test_random::more;
@@ -19,6 +20,9 @@ struct Entry {
     arrival: u64,
 }
 
+/// The lock that is a semaphore.
+const GPUS: u64 = 9;
+
 impl Entry {
     fn meets(&self, other: &Entry) -> bool {
         self.lock == other.lock && self.start < other.end && other.start < self.end
@@ -26,7 +30,7 @@ impl Entry {
 
     /// Whether `other` stands in its way.
     fn waits_for(&self, other: &Entry) -> bool {
-        if self == other || !self.meets(other) {
+        if self == other || !self.meets(other) || self.lock == GPUS {
             return false;
         }
         if self.upgrading {
@@ -51,10 +55,19 @@ impl Naive {
         self.list.iter_mut().find(|entry| (entry.client, entry.id) == (client, id))
     }
 
+    /// Whether a request waits, or would, for permits.
+    fn has_too_few(list: &[Entry], wanted: &Entry) -> bool {
+        let before = |other: &&Entry| other.lock == GPUS && (other.held || other.arrival < wanted.arrival);
+        let out: u64 = list.iter().filter(before).map(|other| other.start).sum();
+        wanted.lock == GPUS && !wanted.held && out + wanted.start >= wanted.end
+    }
+
     /// Grants all that can be granted: upgrades first, then by arrival.
     fn settle(&mut self, replies: &mut Vec<Reply>) {
         let list = self.list.clone();
-        let free = |entry: &&Entry| !list.iter().any(|other| entry.waits_for(other));
+        let free = |entry: &&Entry| {
+            !list.iter().any(|other| entry.waits_for(other)) && !Self::has_too_few(&list, entry)
+        };
         let waiting = |entry: &&Entry| !entry.held || entry.upgrading;
         let mut now: Vec<_> = list.iter().filter(waiting).filter(free).collect();
         now.sort_by_key(|entry| (!entry.upgrading, entry.arrival, entry.id));
@@ -91,6 +104,25 @@ impl Naive {
                     }
                 }
             }
+            Request::Permits { id, lock, weight, limit, wait } => {
+                if weight == 0 || weight > limit {
+                    say(id, refuse(Refusal::NotThatMany));
+                } else if self.find(client.0, id).is_some() {
+                    say(id, refuse(Refusal::IdInUse));
+                } else if self.list.iter().any(|other| other.lock == lock && other.end != limit + 1) {
+                    say(id, refuse(Refusal::OtherLimit));
+                } else {
+                    self.arrivals += 1;
+                    let (start, end, arrival, client) = (weight, limit + 1, self.arrivals, client.0);
+                    let (mode, held, upgrading) = (Shared, false, false);
+                    let entry = Entry { client, id, lock, mode, start, end, held, upgrading, arrival };
+                    if wait || !Self::has_too_few(&self.list, &entry) {
+                        self.list.push(entry);
+                    } else {
+                        say(id, Answer::Busy);
+                    }
+                }
+            }
             Request::Unlock { id } => match self.find(client.0, id) {
                 None => say(id, refuse(Refusal::NotHeld)),
                 Some(entry) if !entry.held => say(id, refuse(Refusal::StillWaiting)),
@@ -101,7 +133,12 @@ impl Naive {
                 match self.find(client.0, id) {
                     None => say(id, refuse(Refusal::NotHeld)),
                     Some(entry) if !entry.held || entry.upgrading => say(id, refuse(Refusal::StillWaiting)),
-                    Some(_) if start >= end => say(id, refuse(Refusal::EmptyRange)),
+                    Some(entry) if entry.lock == GPUS => say(id, refuse(Refusal::IsPermits)),
+                    Some(entry)
+                        if start > end || start == end && !(entry.start < start && end < entry.end) =>
+                    {
+                        say(id, refuse(Refusal::EmptyRange));
+                    }
                     Some(entry) if start < entry.start || entry.end < end => {
                         say(id, refuse(Refusal::NotInside));
                     }
@@ -123,6 +160,7 @@ impl Naive {
             Request::Upgrade { id, wait } => match self.find(client.0, id).copied() {
                 None => say(id, refuse(Refusal::NotHeld)),
                 Some(entry) if !entry.held || entry.upgrading => say(id, refuse(Refusal::StillWaiting)),
+                Some(entry) if entry.lock == GPUS => say(id, refuse(Refusal::IsPermits)),
                 Some(entry) if entry.mode == Exclusive => say(id, refuse(Refusal::SameMode)),
                 Some(entry) => {
                     let others = || {
@@ -182,13 +220,17 @@ fn random_request(random: &mut SplitMix, units: u64) -> Request {
     let wait = random.below(4) > 0;
     let lock = if random.below(3) == 0 { NAMES } else { random.below(2) };
     let mode = if random.below(2) == 0 { Exclusive } else { Shared };
-    match random.below(16) {
+    match random.below(20) {
         0..=6 => Request::Lock { id, lock, mode, start, end, wait },
         7..=9 => Request::Unlock { id },
         10 => Request::UnlockPart { id, start, end, rest: random.below(4) as u32 },
         11 | 12 => Request::Upgrade { id, wait },
         13 => Request::Downgrade { id },
         14 => Request::Raise { token: random.below(100) },
+        15..=18 => {
+            let (weight, limit) = (random.below(4), 3 + random.below(9) / 8);
+            Request::Permits { id, lock: GPUS, weight, limit, wait }
+        }
         _ => Request::Cancel { id },
     }
 }
@@ -222,7 +264,7 @@ fn agrees_with_the_definition<R: Rules>(seed: u64, steps: u32, clients: u64, uni
     for client in 0..clients as u32 {
         combiner.depart(ClientId(client), &mut Vec::new());
     }
-    assert!(combiner.is_empty() && combiner.by_lock.is_empty());
+    assert!(combiner.is_empty() && combiner.by_lock.is_empty() && combiner.permits.is_empty());
     assert!(combiner.locks.iter().all(|(_, writers)| *writers == 0));
 }
 
@@ -453,7 +495,8 @@ fn nonsense_is_refused_and_changes_nothing() {
         (lock(u32::MAX, 50, 60), Refusal::TooLarge),
         (Request::Unlock { id: 9 }, Refusal::NotHeld),
         (Request::UnlockPart { id: 0, start: 5, end: 11, rest: 1 }, Refusal::NotInside),
-        (Request::UnlockPart { id: 0, start: 5, end: 5, rest: 1 }, Refusal::EmptyRange),
+        (Request::UnlockPart { id: 0, start: 10, end: 10, rest: 1 }, Refusal::EmptyRange),
+        (Request::UnlockPart { id: 0, start: 6, end: 5, rest: 1 }, Refusal::EmptyRange),
         (Request::UnlockPart { id: 0, start: 5, end: 6, rest: 0 }, Refusal::IdInUse),
         (Request::Upgrade { id: 0, wait: true }, Refusal::SameMode),
     ] {

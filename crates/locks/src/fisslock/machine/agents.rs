@@ -7,6 +7,7 @@ use super::super::pipeline::Preference;
 use super::{AgentState, Machine, Parked};
 use lockwright_fabric::Outbox;
 use lockwright_fabric::observe::Mode;
+use std::collections::VecDeque;
 
 impl<R: Rules> Machine<R> {
     /// A request that nobody has decided yet, for the agent here.
@@ -96,11 +97,14 @@ impl<R: Rules> Machine<R> {
             self.granted(lid, next.ticket, token, out);
             return;
         }
+        let mut behind = VecDeque::new();
         let packet = match next {
             None => Packet::new(Kind::Free, lid, Ticket { mid: me, tid: 0 }, mode),
             Some(next) => {
                 let bar = self.params.preference == Preference::Writers && agent.writer_waits();
                 let flags = Flags { agent: true, bar, ..Flags::default() };
+                let goes = agent.queue.len().min(self.params.queue_limit);
+                behind = agent.queue.split_off(goes);
                 let queue = agent.queue.iter().copied().collect();
                 Packet { flags, queue, ..Packet::new(Kind::Grant, lid, next.ticket, next.mode) }
             }
@@ -112,6 +116,10 @@ impl<R: Rules> Machine<R> {
             self.agents.insert(lid, AgentState::Leaving { agent, next, parked: Vec::new() });
         }
         self.post(packet, out);
+        // In the same lane, so the decider hears of them after the departure, and in their order.
+        for waiter in behind {
+            self.post(Packet::acquire(lid, waiter), out);
+        }
     }
 
     /// The lock of an agent that never leaves this machine, for its first holder.
@@ -143,8 +151,8 @@ impl<R: Rules> Machine<R> {
             return;
         }
         let lane = self.lane_of_lock(lid);
-        if self.lanes.get_mut(&lane).is_some_and(|lane| lane.recall(lid)) {
-            self.sit_down_again(lid, false, out);
+        if let Some(behind) = self.lanes.get_mut(&lane).and_then(|lane| lane.recall(lid)) {
+            self.sit_down_again(lid, &behind, false, out);
         }
     }
 
@@ -161,10 +169,11 @@ impl<R: Rules> Machine<R> {
 
     /// The decider knows of somebody the agent does not know: it stays (§4.2 "delayed packets").
     pub(super) fn stays(&mut self, lid: u64, out: &mut Outbox) {
-        self.sit_down_again(lid, true, out);
+        self.sit_down_again(lid, &[], true, out);
     }
 
-    fn sit_down_again(&mut self, lid: u64, refused: bool, out: &mut Outbox) {
+    /// With those who were to ask again `behind` a departure that was taken back.
+    fn sit_down_again(&mut self, lid: u64, behind: &[Waiter], refused: bool, out: &mut Outbox) {
         if !matches!(self.agents.get(&lid), Some(AgentState::Leaving { .. })) {
             return;
         }
@@ -172,6 +181,7 @@ impl<R: Rules> Machine<R> {
         if let Some(next) = next {
             agent.queue.push_front(next);
         }
+        agent.queue.extend(behind);
         agent.refused_at = refused.then_some(agent.inca);
         self.agents.insert(lid, AgentState::Here(agent));
         self.unpark(lid, parked, out);
@@ -186,5 +196,50 @@ impl<R: Rules> Machine<R> {
                 Parked::Packet(packet) => self.deal_with(packet, out),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::packet::call;
+    use super::super::super::{Params, Shipped};
+    use super::super::Task;
+    use super::*;
+    use lockwright_fabric::PeerId;
+
+    const LID: u64 = 3;
+
+    /// What a machine sends when a lock that it last granted under `token` is released, and its next waiter is its own.
+    fn hand_over(token: u64) -> Outbox {
+        let mut machine = Machine::<Shipped>::new(1, 1, &Params::default());
+        let ticket = Ticket { mid: machine.me, tid: 7 };
+        let task = Task {
+            client: PeerId::client(0),
+            slot: 0,
+            lid: LID,
+            mode: Mode::Exclusive,
+            priority: 0,
+            tries: false,
+            held: false,
+            abandoned: false,
+        };
+        machine.tasks.insert(ticket.tid, task);
+        let mut agent = Agent::idle(Mode::Exclusive, token);
+        agent.enqueue(Waiter { ticket, mode: Mode::Exclusive, priority: 0, tries: false });
+        machine.agents.insert(LID, AgentState::Here(agent));
+        let mut out = Outbox::default();
+        machine.move_on(LID, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_machine_hands_on_a_lock_by_itself_until_its_tokens_are_used_up_and_then_asks_the_decider() {
+        let stamp = 5 << 16;
+        let out = hand_over(stamp | 0xfffe);
+        let told: Vec<_> = out.messages.iter().map(|(_, told)| (told.kind, told.words[1])).collect();
+        assert_eq!((told, out.datagrams.len()), (vec![(call::LOCKED, stamp | 0xffff)], 0));
+        // The next token of this machine would be the first of the decider's next stamp, which may be another's.
+        let out = hand_over(stamp | 0xffff);
+        assert_eq!((out.messages.len(), out.datagrams.len()), (0, 1));
     }
 }

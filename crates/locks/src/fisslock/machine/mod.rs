@@ -112,6 +112,18 @@ impl<R: Rules> Machine<R> {
         }
     }
 
+    /// A machine that comes later, in the epoch that the others are in, under a number that nobody has in it yet.
+    pub fn joining(me: u8, machines: u16, params: &Params, epoch: u32) -> Self {
+        let mut machine = Self::new(u16::from(me), machines, params);
+        machine.racks.iter_mut().for_each(|rack| rack.epoch = epoch);
+        machine
+    }
+
+    /// The epoch that it is in, by its first decider.
+    pub fn epoch(&self) -> u32 {
+        self.racks[0].epoch
+    }
+
     /// Whether the agent of `lid` stays on one machine for good: `Some(here)` if it does.
     fn resident(&self, lid: u64) -> Option<bool> {
         (lid >= self.params.switch_locks).then(|| super::resident(lid, self.machines, &self.lost) == self.me)

@@ -36,6 +36,9 @@ impl<R: Rules> Machine<R> {
     pub(super) fn pause(&mut self, coordinator: PeerId, message: &Message, out: &mut Outbox) {
         let [epoch, racks, ..] = message.words;
         self.lost = message.tail.iter().map(|mid| *mid as u8).collect();
+        // Whoever is given a lost machine's number counts from the beginning, in a later epoch.
+        let lost = &self.lost;
+        self.seen.retain(|(origin, ..), _| !lost.contains(origin));
         let params = self.params.clone();
         let is_meant = |lid: u64| racks >> rack_of(lid, &params) & 1 != 0;
         for (number, rack) in self.racks.iter_mut().enumerate() {

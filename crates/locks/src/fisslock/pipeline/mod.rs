@@ -23,7 +23,7 @@ mod once;
 mod register;
 
 pub use mau::{CONTROL_MAUS, Switch};
-pub use once::{Age, Counted, Once};
+pub use once::{Age, Counted, LaneRegisters, Once};
 pub use register::{BitArray, BitOp, Cell, CellArray, CellOp, Place, Port, Predicate, Update};
 
 use lockwright_fabric::observe::Mode;
@@ -70,6 +70,17 @@ pub trait Checks: Clone + Debug + Eq + Hash + Send + 'static {
     const FREE_IS_CHECKED: bool = true;
     /// So is the transfer of a shared lock (§4.2, Fig. 10 left).
     const GRANT_IS_CHECKED: bool = true;
+}
+
+/// The registers of one lock, by the names of their arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are the arrays of the table above")]
+pub struct LockRegisters {
+    pub free: bool,
+    pub shared: bool,
+    pub bar: bool,
+    pub mid: u8,
+    pub inca: u8,
 }
 
 /// What the stages see of a packet.
@@ -345,6 +356,18 @@ impl<C: Checks> Pipeline<C> {
         let mode = if self.rw.peek(lid) { Mode::Shared } else { Mode::Exclusive };
         let place = self.place(lid);
         ((!self.free.peek(lid)).then_some(mode), self.mid.peek(place), self.inca.peek(place))
+    }
+
+    /// A lock's registers, bit by bit: to copy them into another switch, or to compare them with those of one.
+    pub fn registers(&self, lid: usize) -> LockRegisters {
+        let place = self.place(lid);
+        LockRegisters {
+            free: self.free.peek(lid),
+            shared: self.rw.peek(lid),
+            bar: self.bar.as_ref().is_some_and(|bar| bar.peek(lid)),
+            mid: self.mid.peek(place),
+            inca: self.inca.peek(place),
+        }
     }
 
     /// Writes a held lock's registers, as the control plane does when it recovers (§5.3, S3).

@@ -49,6 +49,17 @@ pub struct Once {
     stamp: CellArray<Stamp, u64>,
 }
 
+/// The registers of one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneRegisters {
+    /// The number of its last packet.
+    pub seq: u32,
+    /// The number of that one's verdict.
+    pub decided: u8,
+    /// Where the agent was then.
+    pub agent: u8,
+}
+
 /// How a packet's number stands to its lane's last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
@@ -91,6 +102,21 @@ impl Once {
     /// The epoch, as the control plane reads it.
     pub fn epoch(&self) -> u32 {
         self.epoch.peek(ONLY)
+    }
+
+    /// What is kept of a lane.
+    pub fn lane(&self, lane: usize) -> LaneRegisters {
+        let place = Place { mau: 0, offset: lane };
+        LaneRegisters {
+            seq: self.seq.peek(place),
+            decided: self.decided.peek(place),
+            agent: self.agent.peek(place),
+        }
+    }
+
+    /// How many grants there were, as the control plane reads it.
+    pub fn stamp(&self) -> u64 {
+        self.stamp.peek(ONLY)
     }
 
     /// Stamps go on above `stamp`, if they are not there yet.

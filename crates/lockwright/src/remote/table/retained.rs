@@ -137,6 +137,13 @@ impl Table {
         Vec::new()
     }
 
+    /// Whether somebody holds it, and it does not stay here between uses.
+    pub(crate) fn is_plainly_held(&mut self, id: RequestId) -> bool {
+        let stays = |lock: &RetainedLock| lock.lock().retention.held().is_some_and(|(held, ..)| held == id);
+        matches!(self.stage(id), Some(Stage::Held { .. }))
+            && !self.lock_of(id).is_some_and(|lock| stays(&lock))
+    }
+
     /// Whether grants are here, or were when somebody last looked.
     pub(crate) fn has_grants(&self) -> bool {
         !self.with_grants.is_empty()

@@ -10,7 +10,6 @@ use crate::endpoint::FabricError;
 use crate::message::Message;
 use crate::verb::RawVerb;
 use crate::wait::{Deadline, RawWait};
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
@@ -108,7 +107,7 @@ impl Link {
     /// Sends verbs without an answer.
     pub(in super::super) fn post(&self, verbs: &[RawVerb]) -> Result<(), FabricError> {
         let node = verbs.first().map_or(NodeId(0), |verb| verb.addr.node);
-        self.tell(RequestKind::Verbs(node), |id, out| put_go(out, id, true, verbs))
+        self.tell(RequestKind::Verbs(node), true, |id, out| put_go(out, id, true, verbs))
     }
 
     /// Sends a message without an answer; it is lost if there is no connection.
@@ -118,18 +117,28 @@ impl Link {
         }
     }
 
-    /// Sends a message without an answer; on the next connection if there is none now.
-    pub(in super::super) fn tell_peer(&self, to: PeerId, message: &Message) -> Result<(), FabricError> {
-        self.tell(RequestKind::Message(to), |id, out| put_send(out, id, true, to, message))
+    /// Sends a message without an answer; on the next connection if there is none now. `urgent`: at once, not with the next.
+    pub(in super::super) fn tell_peer(
+        &self,
+        to: PeerId,
+        message: &Message,
+        urgent: bool,
+    ) -> Result<(), FabricError> {
+        self.tell(RequestKind::Message(to), urgent, |id, out| put_send(out, id, true, to, message))
     }
 
-    fn tell(&self, kind: RequestKind, put: impl FnOnce(u64, &mut Vec<u8>)) -> Result<(), FabricError> {
+    fn tell(
+        &self,
+        kind: RequestKind,
+        urgent: bool,
+        put: impl FnOnce(u64, &mut Vec<u8>),
+    ) -> Result<(), FabricError> {
         let mut state = self.state();
         match &state.phase {
             Phase::Over(_) => return Err(kind.lost()),
+            Phase::Up(out, _) if urgent || self.gathers() => self.write(out, |bytes| put(0, bytes)),
             Phase::Up(out, _) => {
-                let out = Arc::clone(out);
-                self.write(&out, |bytes| put(0, bytes));
+                out.push_deferrable(|bytes| put(0, bytes));
             }
             Phase::Down => {
                 let id = self.issue(&mut state, kind, |_, bytes| put(0, bytes))?;
@@ -159,12 +168,15 @@ impl Link {
 
     /// On the connection's own single-threaded runtime frames are gathered until the task yields, and leave in one write.
     /// Elsewhere, waking the writing task would cost more than writing.
-    pub(super) fn write(&self, out: &Outgoing, put: impl FnOnce(&mut Vec<u8>)) {
-        let gathers = Handle::try_current().is_ok_and(|here| {
+    fn gathers(&self) -> bool {
+        Handle::try_current().is_ok_and(|here| {
             here.runtime_flavor() == RuntimeFlavor::CurrentThread && here.id() == self.runtime
-        });
+        })
+    }
+
+    pub(super) fn write(&self, out: &Outgoing, put: impl FnOnce(&mut Vec<u8>)) {
         // If the buffer is closed, the connection is about to break, and the request fails with it.
-        let _ = if gathers { out.gather(put) } else { out.push(put) };
+        let _ = if self.gathers() { out.gather(put) } else { out.push(put) };
     }
 
     /// The answer to request `id`; registers the waker if there is none yet.

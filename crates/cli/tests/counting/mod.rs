@@ -1,0 +1,177 @@
+//! Client processes that count in files under locks, while something is done to the servers.
+//!
+//! What a file takes is fenced by the token. In the end every count must be there: if two clients ever held a lock at once, one
+//! of their counts is lost. With `LOCKWRIGHT_CLUSTER_RECORDS=FOLDER` clients write down what they were granted, for
+//! `lockwright-lab check --history`.
+
+use lockwright::{Client, GuardState};
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const CLIENTS: u64 = 8;
+const LOCKS: u64 = 6;
+/// Tells a process of this program that it is a client: space, folder and number.
+const CLIENT: &str = "LOCKWRIGHT_CLUSTER_CLIENT";
+
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Numbers that look random, from a seed.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// A counter that takes what comes with its last token or a higher one.
+struct Fenced(File);
+
+impl Fenced {
+    fn open(folder: &Path, name: &str) -> Self {
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(name));
+        Self(file.expect("a file"))
+    }
+
+    fn locked<T>(&self, act: impl FnOnce(&mut File, (u64, u64)) -> T) -> T {
+        let file = self.0.try_clone().expect("the same file");
+        // A descriptor that was cloned shares the lock; every process has opened its own.
+        let mut file =
+            Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error).expect("locked");
+        let mut text = String::new();
+        file.rewind().expect("at the start");
+        file.read_to_string(&mut text).expect("read");
+        let numbers = text.trim().split_once(' ');
+        let is = numbers.map_or((0, 0), |(token, count)| {
+            (token.parse().expect("a token"), count.parse().expect("a count"))
+        });
+        act(&mut file, is)
+    }
+
+    fn count(&self) -> u64 {
+        self.locked(|_, (_, count)| count)
+    }
+
+    /// `false`: the token is too old, and nothing is written.
+    fn write(&self, token: u64, count: u64) -> bool {
+        self.locked(|file, (last, _)| {
+            let is_new = token >= last;
+            if is_new {
+                file.rewind().expect("at the start");
+                writeln!(file, "{token:020} {count:010}").expect("written");
+            }
+            is_new
+        })
+    }
+}
+
+/// Whether this process is one of the clients.
+pub(crate) fn is_client() -> bool {
+    variable(CLIENT).is_some()
+}
+
+/// What a client process does: this program again, told to run the test `client`. It counts until it is told to stop, and then says
+/// how often it did.
+pub(crate) fn count_as_told() {
+    let Some(told) = variable(CLIENT) else { return };
+    let [space, folder, number] = told.split('\n').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    let (folder, number) = (Path::new(folder), number.parse::<u64>().expect("a number"));
+    let mut options = Client::options();
+    if let Ok(secret) = std::fs::read(folder.join("secret")) {
+        options = options.secret(secret);
+    }
+    if let Some(records) = variable("LOCKWRIGHT_CLUSTER_RECORDS") {
+        options = options.record(Path::new(&records).join(format!("client-{number}.jsonl")));
+    }
+    let client = options.open(space).wait().expect("a client");
+    let mut random = Random(number);
+    let (mut counted, mut stale, mut failed) = (0_u64, 0_u64, 0_u64);
+    while !folder.join("stop").exists() {
+        let name = format!("count-{}", random.below(LOCKS));
+        let lock = client.mutex(&name).expect("a name");
+        let Ok(guard) = lock.lock_timeout(Duration::from_secs(15)).wait() else {
+            failed += 1;
+            continue;
+        };
+        let file = Fenced::open(folder, &name);
+        let count = file.count();
+        std::thread::sleep(Duration::from_millis(random.below(4)));
+        if guard.state() == GuardState::Held {
+            match file.write(guard.token(), count + 1) {
+                true => counted += 1,
+                false => stale += 1,
+            }
+        }
+        drop(guard);
+    }
+    let said = format!("{counted} {stale} {failed}");
+    std::fs::write(folder.join(format!("client-{number}.said")), said).expect("said");
+}
+
+/// Starts the clients of a space. They share `folder`, in which a file `secret` has what servers want to know.
+pub(crate) struct Counting {
+    clients: Vec<Child>,
+    folder: std::path::PathBuf,
+}
+
+impl Counting {
+    pub(crate) fn start(space: &str, folder: &Path) -> Self {
+        let start = |number| {
+            let told = format!("{space}\n{}\n{number}", folder.display());
+            let mut client = Command::new(std::env::current_exe().expect("this program"));
+            client.args(["--exact", "client", "--nocapture"]).env(CLIENT, told);
+            client.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a client")
+        };
+        Self { clients: (0..CLIENTS).map(start).collect(), folder: folder.to_owned() }
+    }
+
+    /// Tells them to stop, and holds what they say against what is in the files.
+    pub(crate) fn end(mut self) {
+        std::fs::write(self.folder.join("stop"), "").expect("told");
+        for client in &mut self.clients {
+            assert!(client.wait().expect("ended").success(), "a client failed");
+        }
+        let mut sums = [0_u64; 3];
+        for number in 0..CLIENTS {
+            let said = std::fs::read_to_string(self.folder.join(format!("client-{number}.said")));
+            for (sum, part) in sums.iter_mut().zip(said.expect("said").split(' ')) {
+                *sum += part.parse::<u64>().expect("a number");
+            }
+        }
+        let [counted, stale, failed] = sums;
+        let file = |lock| Fenced::open(&self.folder, &format!("count-{lock}"));
+        let there: u64 = (0..LOCKS).map(|lock| file(lock).count()).sum();
+        println!(
+            "{counted} counts, {there} in the files; {stale} refused as stale, {failed} not granted in time"
+        );
+        assert_eq!(there, counted, "a count was lost: two held the lock");
+        assert!(counted > 0, "something was granted");
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        for client in &mut self.clients {
+            let _ = client.kill();
+            let _ = client.wait();
+        }
+    }
+}
+
+/// A seed, of the environment or of the clock, and for how many seconds something is done; printed, to be repeated.
+pub(crate) fn seed_and_time() -> (Random, Duration) {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let seed = variable("LOCKWRIGHT_CLUSTER_SEED");
+    let seed = seed.map_or(now.subsec_micros().into(), |seed| seed.parse().expect("a seed"));
+    let secs = variable("LOCKWRIGHT_CLUSTER_SECS").map_or(20, |secs| secs.parse().expect("seconds"));
+    println!("LOCKWRIGHT_CLUSTER_SEED={seed} LOCKWRIGHT_CLUSTER_SECS={secs} repeats these faults");
+    (Random(seed), Duration::from_secs(secs))
+}

@@ -1,0 +1,114 @@
+//! Three servers on three real etcds.
+
+use crate::members::{Members, ports, run};
+use crate::started::Started;
+use lockwright::Client;
+use lockwright_cluster::ShardMap;
+use lockwright_cluster::keys::Keys;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long something may take that has to happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+const NAME: &str = "test";
+
+pub(crate) fn lockwright(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockwright"));
+    command.args(args).env_remove("LOCKWRIGHT_SPACE").env_remove("LOCKWRIGHT_SECRET_FILE");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Three servers on three etcds.
+pub(crate) struct Cluster {
+    pub(crate) members: Members,
+    /// Where each listens.
+    pub(crate) servers: Vec<(String, Started)>,
+}
+
+#[allow(dead_code, reason = "not every test program needs all of it")]
+impl Cluster {
+    /// `None`, and a line that says so, where there is no etcd.
+    pub(crate) fn start(of: &str) -> Option<Self> {
+        let members = Members::start(of)?;
+        run(async { drop(members.ready().await) });
+        let mut cluster = Self { members, servers: Vec::new() };
+        (0..3).for_each(|_| cluster.serve());
+        cluster.until_even();
+        Some(cluster)
+    }
+
+    pub(crate) fn until_even(&self) {
+        self.until("every shard is open and served by three servers", |map| {
+            let is_open = map.serving.values().all(|serving| serving.is_open);
+            let least = map.servers.keys().map(|server| map.owned_by(*server).count()).min();
+            map.serving.len() == usize::from(map.shards) && is_open && least >= Some(2)
+        });
+    }
+
+    /// One more server.
+    pub(crate) fn serve(&mut self) {
+        // Room for the ports of its shards.
+        let port = ports().first().copied().expect("a port") + 100 * (1 + self.servers.len() as u16);
+        let listen = format!("127.0.0.1:{port}");
+        let server = self.start_at(&listen, &self.etcd());
+        self.servers.push((listen, server));
+    }
+
+    /// A server that listens there, and reaches etcd by that address.
+    pub(crate) fn start_at(&self, listen: &str, etcd: &str) -> Started {
+        let args = ["serve", "--cluster", etcd, "--listen", listen, "--shards", "6", "--log", "info"];
+        let mut command = lockwright(&args);
+        let log = self.members.folder().join(format!("server-{listen}.log"));
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(log);
+        command.stderr(log.expect("a log"));
+        let server = Started::new(command);
+        assert!(server.line.contains(listen), "{}", server.line);
+        server
+    }
+
+    pub(crate) fn etcd(&self) -> String {
+        format!("etcd://{}/{NAME}", self.members.endpoints.join(","))
+    }
+
+    pub(crate) fn space(&self) -> String {
+        format!("cluster://{}/{NAME}/stock", self.members.endpoints.join(","))
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::open(&self.space()).wait().expect("a client")
+    }
+
+    pub(crate) fn map(&self) -> ShardMap {
+        let mut map = None;
+        run(async {
+            let (revision, items) = self.members.client().range(&Keys::new(NAME).map()).await.expect("read");
+            map = ShardMap::read(NAME, revision, &items);
+        });
+        map.expect("there is a config")
+    }
+
+    pub(crate) fn until(&self, what: &str, is_so: impl Fn(&ShardMap) -> bool) {
+        let began = Instant::now();
+        while !is_so(&self.map()) {
+            assert!(began.elapsed() < PATIENCE, "it takes too long until {what}: {:?}", self.map());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Which of the servers serves this lock.
+    pub(crate) fn owner(&self, name: &str) -> usize {
+        let map = self.map();
+        let state = map.state(map.shard_of(b"stock", name.as_bytes()));
+        let (_, at) = &map.servers[&state.owner.expect("somebody").server];
+        self.servers.iter().position(|(listen, _)| listen == at).expect("one of them")
+    }
+
+    /// A lock of the same shard.
+    pub(crate) fn neighbour(&self, name: &str) -> String {
+        let map = self.map();
+        let shard = |name: &str| map.shard_of(b"stock", name.as_bytes());
+        let mut names = (0..).map(|n| format!("neighbour-{n}"));
+        names.find(|other| shard(other) == shard(name)).expect("some name is")
+    }
+}

@@ -1,0 +1,218 @@
+//! A one-sided space as its client sees it: its names, and whichever membership there is now.
+//!
+//! Names go the way of every other client of the server, through [`RemoteBackend`].
+
+use super::super::RemoteBackend;
+use super::super::driver::{self, OtherWaiter};
+use super::super::inquiry;
+use super::super::link::Remote;
+use super::member::OneSidedMember;
+use crate::backend::{
+    Bound, BoxFuture, GivenUp, Granted, Kind, Locker, ProtocolGrant, Refused, Space, SpaceIdentity, Standing,
+};
+use crate::error::{ChangeError, HandleError, LockError, LostReason};
+use crate::name::LockName;
+use lockwright_fabric::observe::Claim;
+use lockwright_locks::{Grant, Lost};
+use std::collections::HashMap;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct OneSidedBackend {
+    remote: Arc<Remote>,
+    /// For names. It ends the session when it goes, so whatever is under way keeps it.
+    plain: Arc<RemoteBackend>,
+    member: Mutex<Option<Arc<OneSidedMember>>>,
+    /// The handle by which the server knows a lock, for every lock that is bound.
+    handles: Mutex<HashMap<(Kind, u64), u64>>,
+}
+
+impl OneSidedBackend {
+    pub(crate) fn new(remote: Arc<Remote>) -> Self {
+        let plain = Arc::new(RemoteBackend::new(Arc::clone(&remote)));
+        Self { remote, plain, member: Mutex::default(), handles: Mutex::default() }
+    }
+
+    /// Who we are in the space now.
+    fn member(&self) -> Result<Arc<OneSidedMember>, LockError> {
+        let line = self.remote.line();
+        if let Some(why) = line.refusal() {
+            return Err(why);
+        }
+        let (Some((number, me)), Some(ep)) = (line.table.member, line.reach()) else {
+            return Err(LockError::Disconnected("the server cannot be reached".to_owned()));
+        };
+        drop(line);
+        let mut member = self.member.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*member {
+            Some(member) if member.number >= number => Ok(Arc::clone(member)),
+            _ => Ok(Arc::clone(member.insert(Arc::new(OneSidedMember::new(number, ep.of(me)))))),
+        }
+    }
+
+    /// The member that was granted `granted`, if it still is one.
+    fn granted(&self, granted: &Granted) -> Option<Arc<OneSidedMember>> {
+        self.member().ok().filter(|member| member.number == granted.record.member())
+    }
+
+    fn take(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        given_up: Option<GivenUp>,
+    ) -> BoxFuture<Result<Granted, Refused>> {
+        match self.member() {
+            Ok(member) => self.attended(OneSidedMember::take(member, kind, claim, given_up)),
+            Err(error) => Box::pin(ready(Err(Refused::Error(error)))),
+        }
+    }
+
+    fn attended<T: 'static>(&self, future: BoxFuture<T>) -> BoxFuture<T> {
+        Box::pin(Attended { future, home: Arc::clone(&self.plain), elsewhere: None })
+    }
+
+    fn handles(&self) -> MutexGuard<'_, HashMap<(Kind, u64), u64>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A future whose answers somebody reads, wherever it is polled.
+struct Attended<T> {
+    future: BoxFuture<T>,
+    home: Arc<RemoteBackend>,
+    elsewhere: Option<OtherWaiter>,
+}
+
+impl<T> Future for Attended<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let this = self.get_mut();
+        let polled = this.future.as_mut().poll(cx);
+        if polled.is_pending() {
+            this.elsewhere = this.elsewhere.take().or_else(|| this.home.remote.driver().wait_elsewhere());
+        }
+        polled
+    }
+}
+
+impl Space for OneSidedBackend {
+    fn identity(&self) -> SpaceIdentity {
+        self.plain.identity()
+    }
+
+    /// Blocks for one round trip.
+    fn bind(&self, name: &LockName, kind: Kind) -> Result<Bound, HandleError> {
+        if kind == Kind::Semaphores {
+            return Err(HandleError::Unsupported("semaphores"));
+        }
+        let why = |why: String| HandleError::Disconnected(why);
+        let by = self.member().map_err(|error| why(error.to_string()))?.number;
+        let plain = self.plain.bind(name, kind)?;
+        let handle = plain.lock;
+        let (lock, token_base) = inquiry::place_of(&self.remote, handle).map_err(why)?;
+        let before = self.handles().insert((kind, lock), handle);
+        if let Some(handle) = before {
+            self.plain.unbind(name, Bound { lock: handle, ..plain }, kind);
+        }
+        Ok(Bound { lock, token_base, by })
+    }
+
+    fn is_bound(&self, bound: &Bound) -> bool {
+        // Names outlive sessions at the server, under the handles that they were given; places in the space may not.
+        bound.by == 0 || self.member().map_or(true, |member| member.number == bound.by)
+    }
+
+    fn unbind(&self, name: &LockName, bound: Bound, kind: Kind) {
+        if let Some(handle) = self.handles().remove(&(kind, bound.lock)) {
+            self.plain.unbind(name, Bound { lock: handle, ..bound }, kind);
+        }
+    }
+
+    fn block_on(&self, future: Pin<&mut dyn Future<Output = ()>>) {
+        self.remote.drive(future);
+    }
+
+    fn heartbeat(&self) -> Duration {
+        self.plain.heartbeat()
+    }
+
+    fn stop_time(&self) -> Option<Duration> {
+        self.plain.stop_time()
+    }
+}
+
+impl Locker for OneSidedBackend {
+    fn try_acquire_fast(&self, _: Kind, _: Claim) -> Option<Result<Granted, Refused>> {
+        None
+    }
+
+    fn try_acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
+        self.take(kind, claim, None)
+    }
+
+    fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
+        self.take(kind, claim, Some(GivenUp::default()))
+    }
+
+    fn acquire_unless(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        given_up: GivenUp,
+    ) -> BoxFuture<Result<Granted, Refused>> {
+        self.take(kind, claim, Some(given_up))
+    }
+
+    fn release(&self, _: Kind, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
+        match self.granted(&granted) {
+            Some(member) => self.attended(OneSidedMember::give_back(member, claim, granted)),
+            None => Box::pin(ready(Err(Lost::Recovered))),
+        }
+    }
+
+    fn release_unobserved(&self, _: Kind, _: Claim, _: &Granted) -> bool {
+        false
+    }
+
+    fn description(&self) -> &'static str {
+        "a one-sided space"
+    }
+
+    fn downgrade(&self, _: Kind, claim: Claim, granted: &Granted) -> BoxFuture<Result<Granted, ChangeError>> {
+        let lost = ChangeError::Lost { token: self.token(granted) };
+        let Some(member) = self.granted(granted) else { return Box::pin(ready(Err(lost))) };
+        match member.downgrade(claim, *granted) {
+            Some(changed) => self.attended(Box::pin(async move { changed.await.map_err(|_| lost) })),
+            None => Box::pin(ready(Err(ChangeError::Unsupported(self.description())))),
+        }
+    }
+
+    fn token(&self, granted: &Granted) -> u64 {
+        match &granted.grant {
+            ProtocolGrant::Shift(grant) => grant.token().unwrap_or_default(),
+            ProtocolGrant::Range { token } | ProtocolGrant::Asymmetric { token, .. } => *token,
+            _ => unreachable!("a space gets back the grants that it gave out"),
+        }
+    }
+
+    fn standing(&self, _: Kind, claim: Claim, granted: &Granted) -> Standing {
+        let Some(member) = self.granted(granted) else { return Standing::Lost(LostReason::Evicted) };
+        let line = self.remote.line();
+        let (reachable, expired) = (line.is_reachable(), line.is_expired());
+        drop(line);
+        if !reachable {
+            return if expired { Standing::Lost(LostReason::Disconnected) } else { Standing::Uncertain };
+        }
+        match driver::outcome(&self.remote, self.attended(OneSidedMember::holds(member, claim, *granted))) {
+            Ok(true) => Standing::Held,
+            Ok(false) => Standing::Lost(LostReason::Broken),
+            Err(_) => Standing::Uncertain,
+        }
+    }
+}

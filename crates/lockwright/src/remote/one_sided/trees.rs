@@ -1,0 +1,139 @@
+//! Ranges of a one-sided space that keeps them on Citron's trees.
+//!
+//! A range is given back by verbs that are not waited for. If the connection breaks before they were executed, something of
+//! the range is left in its tree; so the record stays in use until a later verb came back over the same connection, and is
+//! disowned if that is another one.
+
+use super::endpoint::OneSidedEndpoint;
+use super::member::{OneSidedMember, full};
+use crate::backend::{GivenUp, Granted, ProtocolGrant, Refused};
+use crate::one_sided::holders::{OneSidedTrees, trees};
+use crate::one_sided::layout::{TABLE, setting};
+use crate::one_sided::reach::Reach;
+use lockwright_fabric::observe::Claim;
+use lockwright_fabric::{Endpoint, FabricError};
+use lockwright_locks::Lost;
+use lockwright_locks::citron::member::Forest;
+use lockwright_locks::holders::record::{First, Kind as RecordKind, RecordWord};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug)]
+pub(super) struct Tree {
+    client: OneSidedTrees<OneSidedEndpoint>,
+    ep: OneSidedEndpoint,
+    released: Mutex<Vec<Released>>,
+}
+
+/// A range that was given back over the connection after so many had broken.
+#[derive(Clone, Copy, Debug)]
+struct Released {
+    record: u8,
+    claim: Claim,
+    breaks: u64,
+}
+
+impl Tree {
+    pub(super) fn new(member: &OneSidedMember, forest: Forest) -> Self {
+        let ep = member.client.lock().endpoint();
+        let client = trees(ep.clone(), &member.client, forest);
+        Self { client, ep: ep.clone(), released: Mutex::default() }
+    }
+
+    fn released(&self) -> MutexGuard<'_, Vec<Released>> {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes those out of the list for which `is_out` holds.
+    fn drain(&self, is_out: impl Fn(&Released) -> bool) -> Vec<Released> {
+        let mut released = self.released();
+        let (out, kept) = released.drain(..).partition(|released| is_out(released));
+        *released = kept;
+        out
+    }
+}
+
+impl OneSidedMember {
+    /// Takes a range: now or never, or unless it is given up.
+    pub(super) async fn take_on_tree(
+        &self,
+        tree: &Tree,
+        claim: Claim,
+        given_up: Option<GivenUp>,
+    ) -> Result<Granted, Refused> {
+        let record = self.spare_record(tree).await.map_err(|error| Refused::new(error.into(), claim))?;
+        let record = record.ok_or_else(full)?;
+        let breaks = tree.ep.breaks();
+        let taken = match given_up {
+            Some(given_up) => tree.client.take_unless(record, claim, || given_up.clone().wait()).await,
+            None => tree.client.try_take(record, claim).await,
+        };
+        if taken.is_ok() {
+            self.forget_released(tree, breaks);
+        }
+        match taken {
+            Ok(grant) => Ok(self.granted(record, ProtocolGrant::Range { token: grant.token() })),
+            Err(denied) => {
+                self.rooms.free(record);
+                Err(Refused::new(denied, claim))
+            }
+        }
+    }
+
+    /// A record that nobody uses.
+    async fn spare_record(&self, tree: &Tree) -> Result<Option<u8>, FabricError> {
+        self.disown_broken(tree).await?;
+        if let Some(record) = self.rooms.spare() {
+            return Ok(Some(record));
+        }
+        // Some may be free as soon as it is known that they are.
+        let breaks = tree.ep.breaks();
+        tree.ep.go(setting(0).read()).await?;
+        self.forget_released(tree, breaks);
+        Ok(self.rooms.spare())
+    }
+
+    /// A verb came back over the connection after so many had broken: what was given back over it before is given back.
+    fn forget_released(&self, tree: &Tree, breaks: u64) {
+        if tree.ep.breaks() == breaks {
+            for released in tree.drain(|released| released.breaks == breaks) {
+                self.rooms.free(released.record);
+            }
+        }
+    }
+
+    /// Whether all of it was executed is not known of what was given back over a connection that broke.
+    async fn disown_broken(&self, tree: &Tree) -> Result<(), FabricError> {
+        let breaks = tree.ep.breaks();
+        for released in tree.drain(|released| released.breaks != breaks) {
+            tree.client.disown_released(released.record, released.claim).await?;
+            self.rooms.free(released.record);
+        }
+        Ok(())
+    }
+
+    /// Gives a range back. Nothing is waited for, unless the server has not answered lately: then it may have struck this client off,
+    /// and what was posted went nowhere.
+    pub(super) async fn give_back_on_tree(
+        &self,
+        tree: &Tree,
+        record: u8,
+        claim: Claim,
+        token: u64,
+    ) -> Result<(), Lost> {
+        let breaks = tree.ep.breaks();
+        let given = tree.client.give_back(tree.client.grant_of(record, claim, token)).await;
+        tree.released().push(Released { record, claim, breaks });
+        if given.is_ok() && !tree.ep.is_fresh() {
+            tree.ep.go(setting(0).read()).await?;
+        }
+        given
+    }
+
+    /// Whether the record still says that the range is this client's: one READ.
+    pub(super) async fn holds_on_tree(&self, record: u8, claim: Claim) -> Result<bool, FabricError> {
+        let ep = self.client.lock().endpoint();
+        let at = TABLE.record(TABLE.slot(ep.me()), u64::from(record));
+        let first = First(ep.go(at.word(RecordWord::First).read()).await?);
+        Ok(first.holds() && first.is_for(RecordKind::Range, claim.lock))
+    }
+}

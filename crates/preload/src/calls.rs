@@ -1,0 +1,323 @@
+//! What programs call. Each function decides whether the file is ours; if not, libc's does what it always did.
+//!
+//! Those with a variable number of arguments are declared with the most that they take: on x86-64 and aarch64 Linux these are
+//! passed the same way.
+
+use crate::descriptors::{Descriptor, Process, inside, process};
+use crate::pause::Timer;
+use crate::real::{CLOSE, CLOSE_RANGE, DUP, DUP2, DUP3, FCLOSE, FCNTL, FLOCK, LOCKF};
+use libc::{c_int, c_uint};
+use lockwright_posix::{BadExtent, Extent, Kind, Node, NodeFile, Owner, Request, Stop};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// An error number, or the answer.
+type Answer = Result<c_int, c_int>;
+
+fn tell(answer: Answer) -> c_int {
+    answer.unwrap_or_else(|error| {
+        // SAFETY: the thread's own.
+        unsafe { *libc::__errno_location() = error };
+        -1
+    })
+}
+
+/// The error number of a request that ended without its lock. Why the space is lost is said once, aloud.
+fn number(stop: &Stop) -> c_int {
+    if let Stop::Lost(why) = stop {
+        complain(why);
+    }
+    stop.errno()
+}
+
+fn complain(why: &str) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Relaxed) {
+        eprintln!("lockwright: {why}; locks fail with ENOLCK");
+    }
+}
+
+/// Does `work` with the descriptor if its file is ours, and `otherwise` if not.
+fn ours(
+    fd: c_int,
+    work: impl FnOnce(&Process, &Node, &Descriptor) -> Answer,
+    otherwise: impl FnOnce() -> c_int,
+) -> c_int {
+    let done = process().and_then(|process| {
+        inside(|| match process.find(fd) {
+            Ok(None) => None,
+            Ok(Some(found)) => Some(match process.node() {
+                Ok(node) => work(process, node, &found),
+                Err(_) => Err(libc::ENOLCK),
+            }),
+            Err(why) => {
+                complain(&why);
+                Some(Err(libc::ENOLCK))
+            }
+        })
+        .flatten()
+    });
+    done.map_or_else(otherwise, tell)
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    let real = || FCNTL.get()(fd, command, argument);
+    match command {
+        libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK => {
+            ours(fd, |process, node, found| record(process, node, found, (fd, command, argument)), real)
+        }
+        libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK => {
+            ours(fd, |process, node, found| record(process, node, found, (fd, command, argument)), real)
+        }
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, real()),
+        _ => real(),
+    }
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: passed on. On 64-bit systems both have the same `struct flock`.
+    unsafe { fcntl(fd, command, argument) }
+}
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("struct flock has two layouts on 32-bit systems, and this library knows one");
+
+fn record(
+    process: &Process,
+    node: &Node,
+    found: &Descriptor,
+    (fd, command, argument): (c_int, c_int, usize),
+) -> Answer {
+    // SAFETY: for these commands the argument is a `struct flock` of the caller's, or null.
+    let asked = unsafe { (argument as *mut libc::flock).as_mut() }.ok_or(libc::EFAULT)?;
+    let by_description = matches!(command, libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK);
+    if by_description && asked.l_pid != 0 {
+        return Err(libc::EINVAL);
+    }
+    let owner = match by_description {
+        false => Owner::Process(u64::from(process.pid)),
+        true => Owner::Description(found.description.ok_or_else(not_shared)?),
+    };
+    let extent = extent(fd, i32::from(asked.l_whence), asked.l_start, asked.l_len)?;
+    let kind = match i32::from(asked.l_type) {
+        libc::F_RDLCK => Some(Kind::Read),
+        libc::F_WRLCK => Some(Kind::Write),
+        libc::F_UNLCK => None,
+        _ => return Err(libc::EINVAL),
+    };
+    let pid = process.pid;
+    let file = &found.records;
+    match (command, kind) {
+        (libc::F_GETLK | libc::F_OFD_GETLK, None) => Err(libc::EINVAL),
+        (libc::F_GETLK | libc::F_OFD_GETLK, Some(kind)) => {
+            let blocker = node.test(file, &Request { owner, pid, extent, kind });
+            match blocker.map_err(|stop| number(&stop))? {
+                None => asked.l_type = libc::F_UNLCK as i16,
+                Some(piece) => {
+                    asked.l_type =
+                        if piece.kind == Kind::Read { libc::F_RDLCK } else { libc::F_WRLCK } as i16;
+                    asked.l_whence = libc::SEEK_SET as i16;
+                    (asked.l_start, asked.l_len) = (piece.extent.start as i64, piece.extent.len());
+                    asked.l_pid = piece.pid as i32;
+                }
+            }
+            Ok(0)
+        }
+        (_, None) => node.unlock(file, owner, extent).map(|()| 0).map_err(|stop| number(&stop)),
+        (command, Some(kind)) => {
+            may(found, kind)?;
+            let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
+            take(node, file, &Request { owner, pid, extent, kind }, waits)
+        }
+    }
+}
+
+fn take(node: &Node, file: &Arc<NodeFile>, request: &Request, waits: bool) -> Answer {
+    let taken = match waits {
+        true => node.lock(file, request, &mut Timer::new()),
+        false => node.try_lock(file, request),
+    };
+    taken.map(|()| 0).map_err(|stop| number(&stop))
+}
+
+/// A lock for reading needs a descriptor that reads, one for writing one that writes.
+fn may(found: &Descriptor, kind: Kind) -> Result<(), c_int> {
+    let refused = if kind == Kind::Read { libc::O_WRONLY } else { libc::O_RDONLY };
+    if found.mode == refused { Err(libc::EBADF) } else { Ok(()) }
+}
+
+fn extent(fd: c_int, whence: c_int, start: i64, len: i64) -> Result<Extent, c_int> {
+    let base = match whence {
+        libc::SEEK_SET => 0,
+        // SAFETY: plain system calls.
+        libc::SEEK_CUR => unsafe { libc::lseek64(fd, 0, libc::SEEK_CUR) },
+        libc::SEEK_END => {
+            // SAFETY: the structure is plain numbers, and of our own.
+            unsafe {
+                let mut status: libc::stat64 = std::mem::zeroed();
+                if libc::fstat64(fd, &raw mut status) != 0 {
+                    return Err(libc::EBADF);
+                }
+                status.st_size
+            }
+        }
+        _ => return Err(libc::EINVAL),
+    };
+    Extent::new(base, start, len).map_err(|bad| match bad {
+        BadExtent::BeforeTheFile => libc::EINVAL,
+        BadExtent::TooFar => libc::EOVERFLOW,
+    })
+}
+
+/// The description is shared with a process that knows nothing of what is taken here.
+fn not_shared() -> c_int {
+    complain("flocks and locks of open file descriptions cannot be taken by inherited descriptors");
+    libc::ENOLCK
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
+    let work = |process: &Process, node: &Node, found: &Descriptor| {
+        let owner = Owner::Description(found.description.ok_or_else(not_shared)?);
+        let kind = match operation & !libc::LOCK_NB {
+            libc::LOCK_SH => Kind::Read,
+            libc::LOCK_EX => Kind::Write,
+            libc::LOCK_UN => {
+                let given = node.unlock(&found.flocks, owner, Extent::WHOLE);
+                return given.map(|()| 0).map_err(|stop| number(&stop));
+            }
+            _ => return Err(libc::EINVAL),
+        };
+        let request = Request { owner, pid: process.pid, extent: Extent::WHOLE, kind };
+        take(node, &found.flocks, &request, operation & libc::LOCK_NB == 0)
+    };
+    ours(fd, work, || FLOCK.get()(fd, operation))
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lockf64(fd: c_int, command: c_int, len: i64) -> c_int {
+    let work = |process: &Process, node: &Node, found: &Descriptor| {
+        let (owner, pid, kind) = (Owner::Process(u64::from(process.pid)), process.pid, Kind::Write);
+        let extent = extent(fd, libc::SEEK_CUR, 0, len)?;
+        let request = Request { owner, pid, extent, kind };
+        match command {
+            libc::F_ULOCK => {
+                node.unlock(&found.records, owner, extent).map(|()| 0).map_err(|stop| number(&stop))
+            }
+            libc::F_LOCK | libc::F_TLOCK => {
+                may(found, kind)?;
+                take(node, &found.records, &request, command == libc::F_LOCK)
+            }
+            libc::F_TEST => match node.test(&found.records, &request).map_err(|stop| number(&stop))? {
+                None => Ok(0),
+                Some(_) => Err(libc::EACCES),
+            },
+            _ => Err(libc::EINVAL),
+        }
+    };
+    ours(fd, work, || LOCKF.get()(fd, command, len))
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn lockf(fd: c_int, command: c_int, len: i64) -> c_int {
+    // SAFETY: passed on; the same on 64-bit systems.
+    unsafe { lockf64(fd, command, len) }
+}
+
+/// `made` is a new descriptor of what `fd` is one of, if it is one at all.
+fn duplicated(fd: c_int, made: c_int) -> c_int {
+    if made >= 0
+        && let Some(process) = process()
+    {
+        inside(|| process.duplicate(fd, made));
+    }
+    made
+}
+
+/// A descriptor is about to be closed: the process's locks of the file go, and those of the description if it ends.
+fn closing(fd: c_int) {
+    let Some(process) = process() else { return };
+    inside(|| {
+        let (Some((found, ends)), Ok(node)) = (process.forget(fd), process.node()) else { return };
+        let _ = node.unlock(&found.records, Owner::Process(u64::from(process.pid)), Extent::WHOLE);
+        if let Some(description) = found.description.filter(|_| ends) {
+            for file in [&found.records, &found.flocks] {
+                let _ = node.unlock(file, Owner::Description(description), Extent::WHOLE);
+            }
+        }
+    });
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    closing(fd);
+    CLOSE.get()(fd)
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fclose(file: *mut libc::FILE) -> c_int {
+    // What is buffered is written before the locks go.
+    // SAFETY: the caller's file.
+    let fd = unsafe {
+        libc::fflush(file);
+        libc::fileno(file)
+    };
+    closing(fd);
+    FCLOSE.get()(file)
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const CLOEXEC: c_int = 4;
+    if flags & CLOEXEC == 0
+        && let Some(process) = process()
+    {
+        process.between(first, last).into_iter().for_each(closing);
+    }
+    CLOSE_RANGE.get()(first, last, flags)
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    duplicated(fd, DUP.get()(fd))
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    if fd != to {
+        closing(to);
+    }
+    duplicated(fd, DUP2.get()(fd, to))
+}
+
+/// # Safety
+/// As of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if fd != to {
+        closing(to);
+    }
+    duplicated(fd, DUP3.get()(fd, to, flags))
+}

@@ -1,0 +1,25 @@
+//! `liblockwright_posix.so`: `fcntl`, `lockf` and `flock` of an unmodified program, from a space. Loaded by `LD_PRELOAD`.
+//!
+//! | variable | |
+//! |---|---|
+//! | `LOCKWRIGHT_POSIX` | files and folders whose locks are ours, with `:` in between; of all others the kernel's stay |
+//! | `LOCKWRIGHT_SPACE` | the space; `shm:` unless said |
+//!
+//! | file | |
+//! |---|---|
+//! | `real` | the functions that are hidden by ours |
+//! | `descriptors` | which descriptors are of files that are ours, and of which description |
+//! | `calls` | what programs call |
+//! | `pause` | how a call that blocks waits, and what a signal does to it |
+//!
+//! What cannot be seen from here: programs that are linked statically, and system calls that are made past libc. A child does
+//! not share the locks of descriptions (flocks, `F_OFD_SETLK`) with its parent: on a descriptor that was inherited such locks
+//! are refused, `ENOLCK`, and not taken for something else.
+
+// Its functions are C's, with C's pointers.
+#![allow(unsafe_code)]
+
+mod calls;
+mod descriptors;
+mod pause;
+mod real;

@@ -1,0 +1,79 @@
+//! Registers as the kernel's program has them, byte by byte: the structs of `decider.bpf.c`, on a little-endian machine.
+//!
+//! | value | bytes | |
+//! |---|---|---|
+//! | config | 0, 4, 8, 16, 20 | epoch, closed, locks (8 bytes), lanes, port (2 bytes, as in a frame) |
+//! | group | 0, 4, 8, 12, 16, 48 | spin lock, free, shared, bar; 32 × inca, 32 × mid |
+//! | lanes | 0, 4, 260, 324 | spin lock; 64 × seq, 64 × verdict, 64 × agent |
+//! | peer | 0, 4, 8, 24… | spin lock, known, key (16 bytes), address |
+//! | stamp | 0, 8 | spin lock, stamp (8 bytes) |
+
+use lockwright_locks::fisslock::datagram::{Key, Limits};
+use lockwright_locks::fisslock::pipeline::{LaneRegisters, LockRegisters};
+
+/// Locks that share a spin lock.
+pub(super) const LOCKS_PER_GROUP: usize = 32;
+/// Lanes that a machine can have.
+pub(super) const MAX_LANES: usize = 64;
+
+pub(super) const CONFIG: usize = 24;
+pub(super) const GROUP: usize = 80;
+pub(super) const LANES: usize = 392;
+pub(super) const PEER: usize = 56;
+pub(super) const STAMP: usize = 16;
+
+pub(super) fn config(epoch: u32, closed: bool, limits: Limits, port: u16) -> [u8; CONFIG] {
+    let mut value = [0; CONFIG];
+    value[..4].copy_from_slice(&epoch.to_le_bytes());
+    value[4] = u8::from(closed);
+    value[8..16].copy_from_slice(&limits.locks.to_le_bytes());
+    value[16..20].copy_from_slice(&limits.lanes.to_le_bytes());
+    value[20..22].copy_from_slice(&port.to_be_bytes());
+    value
+}
+
+pub(super) fn group(locks: impl Iterator<Item = LockRegisters>) -> [u8; GROUP] {
+    let mut value = [0; GROUP];
+    let [mut free, mut shared, mut bar] = [0_u32; 3];
+    for (at, lock) in locks.enumerate() {
+        free |= u32::from(lock.free) << at;
+        shared |= u32::from(lock.shared) << at;
+        bar |= u32::from(lock.bar) << at;
+        value[16 + at] = lock.inca;
+        value[48 + at] = lock.mid;
+    }
+    for (at, bits) in [free, shared, bar].into_iter().enumerate() {
+        value[4 + 4 * at..8 + 4 * at].copy_from_slice(&bits.to_le_bytes());
+    }
+    value
+}
+
+pub(super) fn lanes(lanes: impl Iterator<Item = LaneRegisters>) -> [u8; LANES] {
+    let mut value = [0; LANES];
+    for (at, lane) in lanes.enumerate() {
+        value[4 + 4 * at..8 + 4 * at].copy_from_slice(&lane.seq.to_le_bytes());
+        value[260 + at] = lane.decided;
+        value[324 + at] = lane.agent;
+    }
+    value
+}
+
+pub(super) fn peer(key: Option<Key>) -> [u8; PEER] {
+    let mut value = [0; PEER];
+    if let Some(Key([first, second])) = key {
+        value[4] = 1;
+        value[8..16].copy_from_slice(&first.to_le_bytes());
+        value[16..24].copy_from_slice(&second.to_le_bytes());
+    }
+    value
+}
+
+pub(super) fn stamp(stamp: u64) -> [u8; STAMP] {
+    let mut value = [0; STAMP];
+    value[8..].copy_from_slice(&stamp.to_le_bytes());
+    value
+}
+
+pub(super) fn stamp_of(value: &[u8; STAMP]) -> u64 {
+    value.last_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
