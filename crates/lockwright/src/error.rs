@@ -2,7 +2,6 @@
 //! the crate has the table of words.
 
 use crate::name::{LockName, NameError};
-#[cfg(target_os = "linux")]
 use lockwright_fabric::FabricError;
 #[cfg(target_os = "linux")]
 use lockwright_locks::Denied;
@@ -178,7 +177,7 @@ impl LockError {
     pub(crate) fn from_fabric(error: FabricError) -> Self {
         match error {
             FabricError::Evicted => Self::Evicted,
-            error => Self::Disconnected(error.to_string()),
+            error => Self::Disconnected(in_words(error)),
         }
     }
 
@@ -329,4 +328,12 @@ pub enum LostReason {
     /// Nothing is known.
     #[error("the reason is not known")]
     Unknown,
+}
+
+/// What a user is told of a fabric's error, which names nodes and peers by number.
+pub(crate) fn in_words(error: FabricError) -> String {
+    match error {
+        FabricError::NodeLost(_) | FabricError::PeerLost(_) => "its server does not answer".to_owned(),
+        FabricError::Evicted => error.to_string(),
+    }
 }

@@ -363,10 +363,14 @@ fn an_upgrade_that_waits_goes_on_waiting_after_a_restart() {
     });
     waiting(&server, 1);
     let server = restart(server, &state);
-    eventually("the other's claim", || is_held(&other));
-    waiting(&server, 1);
-    assert!(!upgrade.is_finished(), "the other still reads");
     let token = other.token();
+    // A guard is as it was until its client notices the restart: only the server knows whether the claim was heard.
+    eventually("both claims", || {
+        let seen = entries(&server);
+        let holds = |entry: &Entry| entry.state == EntryState::Held && entry.token == Some(token);
+        seen.iter().any(holds) && seen.iter().any(|entry| entry.state == EntryState::Waiting)
+    });
+    assert!(!upgrade.is_finished(), "the other still reads");
     other.unlock().wait().unwrap();
     let guard = upgrade.join().unwrap();
     assert!(!guard.is_shared() && guard.token() > token);

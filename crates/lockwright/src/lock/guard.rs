@@ -3,7 +3,7 @@
 use super::core::Core;
 use super::span::Span;
 use crate::backend::{BoxFuture, Granted, Standing};
-use crate::error::{LostReason, UnlockError};
+use crate::error::{LostReason, UnlockError, in_words};
 use crate::name::LockName;
 use crate::progress::Watched;
 use lockwright_fabric::observe::{Claim, Mode};
@@ -381,7 +381,7 @@ impl Unlock {
     fn tell(&self, outcome: Result<(), Lost>) -> Result<(), UnlockError> {
         outcome.map_err(|lost| match lost {
             Lost::Recovered => UnlockError::Lost { token: self.token },
-            Lost::Fabric(error) => UnlockError::Disconnected(error.to_string()),
+            Lost::Fabric(error) => UnlockError::Disconnected(in_words(error)),
         })
     }
 }
