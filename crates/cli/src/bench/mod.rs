@@ -9,7 +9,7 @@
 
 mod ball;
 mod bare;
-#[cfg(feature = "cluster")]
+#[cfg(all(feature = "cluster", feature = "compare"))]
 mod cluster;
 mod measure;
 mod partner;
@@ -188,10 +188,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         );
     }
     if let Some(etcd) = &args.cluster {
-        #[cfg(feature = "cluster")]
+        #[cfg(all(feature = "cluster", feature = "compare"))]
         return cluster::run(etcd, if args.quick { 3 } else { 20 }, args.json, out);
-        #[cfg(not(feature = "cluster"))]
-        return Err(anyhow::Error::from(lockwright::OpenError::NO_CLUSTER).context(etcd.clone()));
+        #[cfg(not(all(feature = "cluster", feature = "compare")))]
+        anyhow::bail!(
+            "{etcd}: this build compares with nothing: `cargo build --features compare` makes one that does"
+        );
     }
     if args.fabric == Fabric::Rdma {
         #[cfg(feature = "rdma")]
