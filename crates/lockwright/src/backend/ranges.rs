@@ -122,7 +122,7 @@ impl ShmBackend {
         Box::pin(RangeUpgrade { change: Some(change), begun: false, given_up })
     }
 
-    /// Makes an exclusive range shared. A caller may block on that: the gate is held for microseconds.
+    /// Makes an exclusive range shared. Blocks for the gate, which others hold for microseconds.
     pub(super) fn downgrade_range(
         &self,
         claim: Claim,
