@@ -95,7 +95,8 @@ fn a_ghost_that_held_the_same_locks_at_the_same_times_is_noticed() {
         let name = path.file_name().unwrap().to_string_lossy();
         name.starts_with("log-") && name != "log-parent"
     });
-    let longest = longest.max_by_key(|path| fs::metadata(path).unwrap().len()).expect("a worker has left a log");
+    let longest =
+        longest.max_by_key(|path| fs::metadata(path).unwrap().len()).expect("a worker has left a log");
     fs::copy(longest, stress.folder.join("log-ghost")).unwrap();
     let judged = catch_unwind(AssertUnwindSafe(|| stress.judge()));
     let said = judged.expect_err("two were in at once").downcast::<String>().expect("with a reason");
