@@ -229,8 +229,8 @@ impl Acquire {
     }
 }
 
-/// Several locks at once, in an order that everybody shares, so that two sets never wait for each other. The timeouts of the
-/// single acquires do not count.
+/// Several locks at once, in one global order, so that two sets never wait for each other. The timeouts of the single
+/// acquires do not count.
 ///
 ///     with acquire_all([a.lock(), b.read(), c.write(0, 10)], timeout=5) as (a_guard, b_guard, c_guard): ...
 #[pyfunction]

@@ -1,7 +1,7 @@
 //! The extension module `lockwright._lockwright`: the library as Python sees it.
 //!
-//! Two rules keep it free of deadlocks. Whoever waits has released the interpreter. And what the library calls back (wakers,
-//! lost locks) never waits for the interpreter: a waker writes to a file descriptor, a lost lock starts a thread.
+//! Two rules keep it free of deadlocks. A thread that waits has released the interpreter. And what the library calls back
+//! (wakers, lost locks) never waits for the interpreter: a waker writes to a file descriptor, a lost lock starts a thread.
 
 mod acquire;
 mod client;

@@ -94,7 +94,7 @@ impl Mutex {
         guard.get().give_back(py, self.is_local)
     }
 
-    /// Whether the lock is held through this object. Whether anybody else holds it, only trying can tell.
+    /// Whether the lock is held through this object. Whether another holder has it, only trying can tell.
     fn locked(&self) -> bool {
         self.held().is_some()
     }

@@ -99,7 +99,7 @@ def test_a_task_that_is_cancelled_at_any_moment_leaks_no_lock(client):
                 if chance.random() < 0.7:
                     task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            # Nobody holds it any more: whoever was cancelled has passed it on.
+            # It is free again: every cancelled task has passed it on.
             async with mutex.lock(timeout=30):
                 pass
 

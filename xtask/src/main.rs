@@ -1,5 +1,5 @@
-//! The project's own chores: `cargo xtask test` is what everybody runs before a commit and what CI runs; the others are
-//! parts of it.
+//! The project's own chores: `cargo xtask test` is what developers run before a commit and what CI runs; the others are parts
+//! of it.
 //!
 //! This file only picks a chore. It must not know what one does.
 

@@ -17,7 +17,7 @@ static void must(lw_status status, const char *what)
     exit(EXIT_FAILURE);
 }
 
-/* Called by a thread of the library: this process was stopped for too long, or somebody broke the lock. */
+/* Called by a thread of the library: this process was stopped for too long, or a user broke the lock. */
 static void stop_writing(void *context, lw_lost reason)
 {
     (void)reason;
@@ -37,7 +37,7 @@ int main(int argc, char **argv)
 
     lw_status status = lw_lock_acquire(lock, 5000, &guard);
     if (status == LW_TIMED_OUT) {
-        puts("somebody else has the order; try again later");
+        puts("another program has the order; try again later");
         return EXIT_SUCCESS;
     }
     must(status, "cannot lock");
@@ -48,7 +48,7 @@ int main(int argc, char **argv)
 
     status = lw_guard_unlock(guard);
     if (status == LW_LOST || lost)
-        puts("the lock was lost: somebody else may have written since");
+        puts("the lock was lost: another program may have written since");
     else
         must(status, "cannot unlock");
 

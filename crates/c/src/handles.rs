@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_being_changed_is_in_use_for_everybody_else() {
+    fn a_value_that_is_being_changed_is_in_use_for_all_others() {
         let (table, spare) = (table(), none());
         let handle = table.insert(Arc::new(7), &spare).unwrap();
         let inside = table.with_mut(handle, |value| {

@@ -85,7 +85,7 @@ pub unsafe extern "C" fn lw_lock_acquire(
             Timeout::After(patience) => Attempt::Wait(lock.write_timeout(patience)),
             Timeout::Try => Attempt::Try(lock.try_write()),
         };
-        // Not waited for inside: whoever waits uses no handle.
+        // Waited for outside: a thread that waits does not keep the handle in use.
         let attempt = LOCKS.with(lock as u64, acquire)?;
         // SAFETY: as the caller promises.
         unsafe { insert(attempt.wait()?, out) }

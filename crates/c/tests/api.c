@@ -289,7 +289,7 @@ struct race {
     atomic_int unlocked, stop;
 };
 
-/* Uses and frees whatever lies there, at the same time as everybody else. */
+/* Uses and frees whatever lies there, at the same time as the other threads. */
 static void *misuse(void *argument)
 {
     struct race *race = (struct race *)argument;

@@ -1,6 +1,6 @@
 /*
  * A guard whose lock is taken away hears of it. Run as `lost SPACE FLAG`: takes the lock `lost`, prints its token, and waits for
- * somebody to break it.
+ * another process to break it.
  */
 #include "check.h"
 #include <inttypes.h>

@@ -17,7 +17,7 @@ Examples:
 
 Only the grant with that token is broken: if it is over, nothing happens, and the exit code is 1. The holder learns
 of it (`run` ends its command), but what it has on its way to a disk or a database only the token can stop.
-A shared lock is taken from everybody who shares it.")]
+A shared lock is taken from all clients that share it.")]
 pub(crate) struct Args {
     /// The lock
     name: std::ffi::OsString,

@@ -43,7 +43,7 @@ fn a_lock_of_a_cluster_has_one_holder_whichever_way_its_clients_come() {
 }
 
 #[test]
-fn when_a_server_is_killed_another_goes_on_and_whoever_holds_a_lock_keeps_it() {
+fn when_a_server_is_killed_another_goes_on_and_live_clients_keep_their_locks() {
     let Some(mut cluster) = Cluster::start("kill") else { return };
     let (holder, other) = (cluster.client(), cluster.client());
     let guard = holder.mutex("held").unwrap().lock().wait().unwrap();

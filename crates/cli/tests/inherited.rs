@@ -1,5 +1,5 @@
-//! What `lockwright run` inherits from whoever started it, and what its command inherits from there: ignored and blocked
-//! signals, and the lock that it already runs under.
+//! What `lockwright run` inherits from its parent, and what it passes on to its command: ignored and blocked signals, and the
+//! lock that it already runs under.
 
 mod scratch;
 mod started;

@@ -19,7 +19,7 @@ impl Space {
         run
     }
 
-    /// Somebody who holds a permit until it is killed.
+    /// A process that holds a permit until it is killed.
     fn holder(&self) -> Child {
         let mut holder = self.run(&["-j", "2", "gpu", "--", "sh", "-c", "echo in; exec sleep 600"]);
         let mut holder = holder.stdout(Stdio::piped()).spawn().unwrap();

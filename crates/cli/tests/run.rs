@@ -1,5 +1,5 @@
-//! `lockwright run` and its companions, with real processes: what is serialised, what is passed through, and what
-//! happens when somebody is killed, stopped or broken.
+//! `lockwright run` and its companions, with real processes: what is serialised, what is passed through, and what happens
+//! when a holder is killed or stopped, or its lock is broken.
 
 mod scratch;
 mod started;
@@ -146,7 +146,7 @@ fn a_killed_holder_takes_its_command_along_and_the_next_gets_the_lock() {
     holder.child.kill().unwrap();
     assert_eq!(next.wait().unwrap().code(), Some(0));
     println!("from kill to the next one's exit: {:?}", killed.elapsed());
-    assert!(!is_running(command), "the command dies with whoever held the lock for it");
+    assert!(!is_running(command), "the command dies with the process that held the lock for it");
     holder.child.wait().unwrap();
 }
 

@@ -313,7 +313,7 @@ fn an_exported_space_is_for_its_user_and_those_who_know_the_secret() {
     }
     let run = ["run", "--space", &space, "a", "--", "true"];
     assert_eq!(with(&mut lockwright(&run)), (0, String::new()));
-    // Somebody else: a user who does not find the secret.
+    // Another user, who does not find the secret.
     let strange = lockwright(&run).env("LOCKWRIGHT_DIR", folder.join("nowhere")).output().unwrap();
     let text = String::from_utf8(strange.stderr).unwrap();
     assert!(strange.status.code() == Some(70) && text.contains("wants a secret"), "{text}");

@@ -2,7 +2,7 @@
 //!
 //! | phase | grants | claims | ends |
 //! |---|---|---|---|
-//! | recovering | none | heard | everybody in the registry has claimed; or the wait is over |
+//! | recovering | none | heard | every session in the registry has claimed; or the wait is over |
 //! | evicting | none | refused | those who did not claim are out of the registry |
 //! | open | to registered sessions, below the reserved tokens | refused | the owner changes |
 //! | frozen | none | refused | the shard is another server's; or it stays, if that failed |
@@ -10,8 +10,8 @@
 //! Every transaction compares the revision in which this server became the owner. So a server that was paused and has lost
 //! the shard meanwhile changes nothing.
 //!
-//! A session is in the registry before its first grant, and out of it before its locks go to others against its will. So
-//! whoever takes over knows whom to wait for, and whom not to believe.
+//! A session is in the registry before its first grant, and out of it before its locks go to others against its will. So the
+//! server that takes over knows which sessions to wait for, and which not to believe.
 
 use crate::keys::{Keys, Owner, Registered, ServerId, SessionKey, ShardState};
 use crate::txn::{Compare, Op, Revision, Txn};
@@ -140,8 +140,8 @@ impl Taking {
         Txn { when, then: vec![Op::Put(key, self.tokens.1.to_string())] }
     }
 
-    /// The transaction was done in `revision`, and this was in the registry and among broken grants *after* that. Whoever is
-    /// registered is waited for, but not for longer than `wait` from `now` on.
+    /// The transaction was done in `revision`, and this was in the registry and among broken grants *after* that. Registered
+    /// sessions are waited for, but not for longer than `wait` from `now` on.
     pub fn taken(
         self,
         revision: Revision,

@@ -58,7 +58,7 @@ fn serve() -> SocketAddr {
             let host = InProcHost::new(InProc::new(1, 4096), 0);
             let here = "127.0.0.1:0".parse().expect("an address");
             let server = Server::bind(here, host, vec![], ServerOptions::default()).await.expect("a server");
-            sender.send(server.address()).expect("somebody asks");
+            sender.send(server.address()).expect("the client asks");
             std::future::pending::<()>().await;
         });
     });

@@ -59,7 +59,7 @@ fn processes_that_make_a_space_at_once_make_one() {
         let mut expected: Vec<_> = processes.iter().map(|process| process.me).collect();
         joined.sort_unstable();
         expected.sort_unstable();
-        assert_eq!(joined, expected, "everybody is in the same space");
+        assert_eq!(joined, expected, "all processes are in the same space");
     }
 }
 

@@ -151,7 +151,7 @@ async fn a_server_that_accepts_any_proof_and_has_none_of_its_own_is_not_trusted(
 
 #[tokio::test]
 async fn the_connection_that_another_replaces_is_told_and_closed() {
-    // Not for silence: it is replaced long before anybody wonders.
+    // Not for silence: it is replaced long before the server suspects it.
     let (server, _) = serve(ServerOptions { heartbeat: Duration::from_secs(60), ..quick() }).await;
     let mut old = TcpStream::connect(server.address()).await.unwrap();
     old.write_all(&hello()).await.unwrap();

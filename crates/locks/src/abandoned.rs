@@ -1,8 +1,8 @@
 //! Cancellation that is safe for every protocol: finish acquiring, then release.
 //!
-//! A waiter that sits in somebody's queue cannot simply vanish: the lock would be handed to nobody. So when a user
-//! gives up, the acquire's future is not dropped but kept: it is driven on beside whatever the client does next,
-//! and when the grant comes, it is given back at once. This also covers a verb that was in flight.
+//! A waiter in a queue cannot simply vanish: the lock would be handed to nobody. So when a caller gives up, the acquire's
+//! future is not dropped but kept: it is polled beside the client's next operations, and when the grant comes, it is given
+//! back at once. This also covers a verb that was in flight.
 
 use crate::protocol::{Denied, LockClient, Want};
 use std::cell::RefCell;

@@ -31,8 +31,8 @@ pub trait Protocol: 'static {
         Vec::new()
     }
 
-    /// How many of the roles, the last ones, are in the network and not on a node: switches that everybody's packets
-    /// pass, half the way from everybody.
+    /// How many of the roles, the last ones, are in the network and not on a node: switches that all packets pass, half the
+    /// way from every node.
     fn switches(space: &Space, params: &Self::Params) -> usize {
         let _ = (space, params);
         0
@@ -227,8 +227,8 @@ pub enum Change {
 /// Why a lock was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Denied {
-    /// Somebody else holds it, and the client only wanted to try.
-    #[error("the lock is held by somebody else")]
+    /// Another client holds it, and this one only tried.
+    #[error("the lock is held by another client")]
     Busy,
     /// It could not be had in time.
     #[error("the lock could not be had in time")]

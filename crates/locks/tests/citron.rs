@@ -311,7 +311,7 @@ fn grows_and_shrinks(params: &Params) {
     let past = block_on(two.acquire(range(1000, 1001))).expect("free");
     assert_eq!(block_on(one.acquire(range(2000, 2001).with(Patience::Try))).unwrap_err(), Denied::Busy);
     block_on(two.release(past)).expect("ours");
-    assert!(block_on(two.grow(0)).expect("reached"), "somebody did");
+    assert!(block_on(two.grow(0)).expect("reached"), "one of them did");
     // What was held before is held, and seen from above.
     assert_eq!(block_on(two.acquire(range(0, 1024).with(Patience::Try))).unwrap_err(), Denied::Busy);
     assert!(!block_on(two.shrink(0)).expect("reached"), "it is in use");

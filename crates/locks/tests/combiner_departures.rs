@@ -29,7 +29,7 @@ fn client<E: Endpoint>(ep: E) -> <Shipped as Protocol>::Client<E> {
     Shipped::client(ep, &SPACE, &Params::default())
 }
 
-/// Takes three ranges, and begins to wait for what somebody else holds; returns the last of its tokens.
+/// Takes three ranges, and begins to wait for a range that another client holds; returns the last of its tokens.
 async fn take_three<E: Endpoint>(ep: &E) -> u64 {
     let dying = client(ep.clone());
     let mut last = 0;

@@ -85,13 +85,13 @@ impl MemberSpace for Records {
 
 type Client = MemberClient<Counted<InProcEndpoint>, Records>;
 
-/// Everybody, with what each sends, and who is gone.
-struct Everybody {
+/// All clients, with what each sends, and which are gone.
+struct Group {
     clients: Vec<(Client, Counted<InProcEndpoint>)>,
     gone: Arc<AtomicU64>,
 }
 
-fn everybody() -> Everybody {
+fn group() -> Group {
     let memory = InProc::new(1, LOCKS.bytes() + TABLE.bytes());
     memory.poke(TABLE.directory(0), (1 << CLIENTS) - 1);
     let gone = Arc::new(AtomicU64::new(0));
@@ -103,10 +103,10 @@ fn everybody() -> Everybody {
         let records = Records { ep, gone: Arc::clone(&gone) };
         (MemberClient::new(counted.clone(), records, LOCKS, side(index), 4), counted)
     });
-    Everybody { clients: clients.collect(), gone }
+    Group { clients: clients.collect(), gone }
 }
 
-impl Everybody {
+impl Group {
     fn client(&self, index: usize) -> &Client {
         &self.clients[index].0
     }
@@ -122,11 +122,11 @@ impl Everybody {
 
 #[test]
 fn a_lock_that_is_free_takes_one_round_trip_to_lock_and_one_to_unlock_on_either_side() {
-    let everybody = everybody();
+    let group = group();
     for index in [0, 2, 3, 1] {
-        let (grant, cost) = everybody.cost(index, |client| block_on(client.take(RECORD, WHOLE)).unwrap());
+        let (grant, cost) = group.cost(index, |client| block_on(client.take(RECORD, WHOLE)).unwrap());
         assert_eq!((cost.round_trips, cost.fetch_adds, cost.cas), (1, 1, 0), "client {index} locks");
-        let (given, cost) = everybody.cost(index, |client| block_on(client.give_back(grant)));
+        let (given, cost) = group.cost(index, |client| block_on(client.give_back(grant)));
         assert_eq!((given, cost.round_trips, cost.writes), (Ok(()), 1, 1), "client {index} unlocks");
     }
 }
@@ -135,58 +135,58 @@ fn a_lock_that_is_free_takes_one_round_trip_to_lock_and_one_to_unlock_on_either_
 fn what_the_dead_held_goes_to_either_side_with_larger_tokens() {
     for (dead, heirs) in [(0, [1, 2]), (0, [2, 1]), (2, [3, 0]), (2, [0, 3])] {
         for mode in [WHOLE, SHARED] {
-            let everybody = everybody();
-            let mut token = block_on(everybody.client(dead).take(RECORD, mode)).unwrap().token();
-            assert_eq!(block_on(everybody.client(heirs[0]).try_take(RECORD, WHOLE)), Err(Denied::Busy));
-            everybody.gone.fetch_or(1 << dead, SeqCst);
+            let group = group();
+            let mut token = block_on(group.client(dead).take(RECORD, mode)).unwrap().token();
+            assert_eq!(block_on(group.client(heirs[0]).try_take(RECORD, WHOLE)), Err(Denied::Busy));
+            group.gone.fetch_or(1 << dead, SeqCst);
             for heir in heirs {
-                let grant = block_on(everybody.client(heir).take(RECORD, WHOLE)).unwrap();
+                let grant = block_on(group.client(heir).take(RECORD, WHOLE)).unwrap();
                 assert!(grant.token() > token, "{dead} died and {heir} came");
                 token = grant.token();
-                block_on(everybody.client(heir).give_back(grant)).unwrap();
+                block_on(group.client(heir).give_back(grant)).unwrap();
             }
             for heir in heirs {
-                let grant = block_on(everybody.client(heir).try_take(RECORD, SHARED)).unwrap();
+                let grant = block_on(group.client(heir).try_take(RECORD, SHARED)).unwrap();
                 assert!(grant.token() > token);
                 token = grant.token();
-                block_on(everybody.client(heir).give_back(grant)).unwrap();
+                block_on(group.client(heir).give_back(grant)).unwrap();
             }
         }
     }
 }
 
 #[test]
-fn whoever_wants_nothing_itself_can_pass_over_the_tickets_of_the_dead() {
-    let everybody = everybody();
-    block_on(everybody.client(2).take(RECORD, WHOLE)).unwrap();
-    assert_eq!(block_on(everybody.client(3).recover(WHOLE.lock)), Ok(false), "it lives");
-    everybody.gone.fetch_or(1 << 2, SeqCst);
-    assert_eq!(block_on(everybody.client(3).recover(WHOLE.lock)), Ok(true));
-    let (grant, cost) = everybody.cost(0, |client| block_on(client.take(RECORD, WHOLE)));
+fn an_idle_client_can_pass_over_the_tickets_of_the_dead() {
+    let group = group();
+    block_on(group.client(2).take(RECORD, WHOLE)).unwrap();
+    assert_eq!(block_on(group.client(3).recover(WHOLE.lock)), Ok(false), "it lives");
+    group.gone.fetch_or(1 << 2, SeqCst);
+    assert_eq!(block_on(group.client(3).recover(WHOLE.lock)), Ok(true));
+    let (grant, cost) = group.cost(0, |client| block_on(client.take(RECORD, WHOLE)));
     assert!(grant.is_ok());
     assert_eq!(cost.round_trips, 1, "nothing is left of it");
 }
 
 #[test]
 fn readers_of_both_sides_share_and_a_writer_is_downgraded_to_one_of_them() {
-    let everybody = everybody();
-    let mut grant = block_on(everybody.client(2).take(RECORD, WHOLE)).unwrap();
+    let group = group();
+    let mut grant = block_on(group.client(2).take(RECORD, WHOLE)).unwrap();
     let token = grant.token();
-    assert_eq!(block_on(everybody.client(0).try_take(RECORD, SHARED)), Err(Denied::Busy));
-    block_on(everybody.client(2).downgrade(&mut grant)).unwrap();
+    assert_eq!(block_on(group.client(0).try_take(RECORD, SHARED)), Err(Denied::Busy));
+    block_on(group.client(2).downgrade(&mut grant)).unwrap();
     assert!(grant.token() > token);
-    let other = block_on(everybody.client(0).try_take(RECORD, SHARED)).unwrap();
-    assert_eq!(block_on(everybody.client(1).try_take(RECORD, WHOLE)), Err(Denied::Busy));
-    block_on(everybody.client(2).give_back(grant)).unwrap();
-    block_on(everybody.client(0).give_back(other)).unwrap();
-    assert!(block_on(everybody.client(1).try_take(RECORD, WHOLE)).is_ok());
+    let other = block_on(group.client(0).try_take(RECORD, SHARED)).unwrap();
+    assert_eq!(block_on(group.client(1).try_take(RECORD, WHOLE)), Err(Denied::Busy));
+    block_on(group.client(2).give_back(grant)).unwrap();
+    block_on(group.client(0).give_back(other)).unwrap();
+    assert!(block_on(group.client(1).try_take(RECORD, WHOLE)).is_ok());
 }
 
 #[test]
 fn a_lock_that_is_not_there_is_refused_and_nothing_happens() {
-    let everybody = everybody();
+    let group = group();
     let beyond = Claim { lock: LOCKS.locks(), ..WHOLE };
-    let (taken, cost) = everybody.cost(0, |client| block_on(client.take(RECORD, beyond)));
+    let (taken, cost) = group.cost(0, |client| block_on(client.take(RECORD, beyond)));
     assert!(matches!(taken, Err(Denied::BadRequest(_))));
     assert_eq!(cost.round_trips, 0);
 }

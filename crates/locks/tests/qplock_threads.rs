@@ -1,5 +1,5 @@
-//! The asymmetric lock on real atomics: local threads use CPU instructions, remote ones a NIC whose read-modify-writes
-//! are, to everybody else, a read and a later write.
+//! The asymmetric lock on real atomics: local threads use CPU instructions, remote ones a NIC whose read-modify-writes are,
+//! to all others, a read and a later write.
 
 #![expect(clippy::disallowed_methods, reason = "real threads are what is tested here")]
 

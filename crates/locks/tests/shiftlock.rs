@@ -225,7 +225,7 @@ fn a_client_that_the_portable_layout_cannot_name_is_refused() {
     assert!(matches!(block_on(client.acquire(Want::exclusive(0))), Err(Denied::BadRequest(_))));
 }
 
-/// Writers keep two cells equal; whoever sees them differ was inside beside a writer.
+/// Writers keep two cells equal; a reader that sees them differ was inside beside a writer.
 fn readers_and_writers_keep_apart<L: Layout>(threshold: u32) {
     const CYCLES: u64 = 2000;
     let fabric = fabric::<L>();

@@ -57,7 +57,7 @@ pub struct ClientOptions {
 const LEASE: Duration = Duration::from_secs(10);
 /// How long a server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// A shorter lease would be lost by whoever has to wait for the CPU.
+/// A client that has to wait for the CPU would lose a shorter lease.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// A shorter time to answer would be over before any server on another machine could.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(10);
@@ -121,7 +121,7 @@ impl ClientOptions {
     }
 
     /// How long this program needs to stop its work once a lock of a server is lost: nothing unless told otherwise. A lock
-    /// then counts as lost so much earlier that the work has ended before the server gives the lock to somebody else. A
+    /// then counts as lost so much earlier that the work has ended before the server gives the lock to another client. A
     /// server whose lease leaves no room for that is not opened.
     ///
     /// ```
@@ -184,9 +184,9 @@ impl ClientOptions {
         self
     }
 
-    /// Whether locks of a server may stay with this client between uses, until somebody else wants them: they may, unless told
-    /// otherwise. A lock that this client takes again and again then costs no message. `?retain=off` at the end of a space's
-    /// address says the same as `retain(false)`.
+    /// Whether locks of a server may stay with this client between uses, until another client wants them: they may, unless
+    /// told otherwise. A lock that this client takes again and again then costs no message. `?retain=off` at the end of a
+    /// space's address says the same as `retain(false)`.
     ///
     /// ```
     /// let options = lockwright::Client::options().retain(false);
@@ -291,7 +291,7 @@ struct Shared {
     /// Who leads in a space that nobody can list.
     noted: Arc<Noted>,
     progress: Arc<Progress>,
-    /// Locks that somebody of this client has a handle for: one [`Core`] each.
+    /// Locks for which this client's users have a handle: one [`Core`] each.
     cores: std::sync::Mutex<HashMap<(LockName, Kind), Weak<Core>>>,
 }
 

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-/// Remembers the largest token and turns away whoever comes with a smaller one.
+/// Remembers the largest token and refuses requests with a smaller one.
 ///
 /// ```
 /// use lockwright::fenced::Fence;
@@ -125,10 +125,10 @@ impl FencedFile {
         Ok(Self { path: path.canonicalize()? })
     }
 
-    /// Replaces the content, unless somebody with a larger token has written before.
+    /// Replaces the content, unless a writer with a larger token was here before.
     ///
     /// # Errors
-    /// If somebody has, or the file cannot be read or written. An old token changes nothing.
+    /// If one was, or the file cannot be read or written. An old token changes nothing.
     ///
     /// ```no_run
     /// # let mut file = lockwright::fenced::FencedFile::open("state")?;
@@ -153,15 +153,14 @@ impl FencedFile {
         Ok(parts(&mut self.locked(File::lock_shared)?)?.1)
     }
 
-    /// The content, for somebody who will write what follows from it: from here on the file takes no writes with a
-    /// smaller token.
+    /// The content, for a read-modify-write: from here on the file takes no writes with a smaller token.
     ///
-    /// Whoever reads, thinks and writes must begin like this. A [`read`](Self::read) alone leaves a gap: a holder from
-    /// the past, whose token is still the largest that the file has seen, could write between the read and the write,
+    /// A client that reads, computes and writes must begin like this. A [`read`](Self::read) alone leaves a gap: a holder
+    /// from the past, whose token is still the largest that the file has seen, could write between the read and the write,
     /// and its update would be lost.
     ///
     /// # Errors
-    /// If somebody with a larger token was here before, or the file cannot be read or written.
+    /// If a client with a larger token was here before, or the file cannot be read or written.
     ///
     /// ```
     /// # use lockwright::fenced::FencedFile;
@@ -184,7 +183,7 @@ impl FencedFile {
         Ok(content)
     }
 
-    /// The file, locked as long as it is open. Whoever had the lock before may have put another in its place.
+    /// The file, locked as long as it is open. The previous holder of that lock may have put another file in its place.
     fn locked(&self, lock: fn(&File) -> io::Result<()>) -> io::Result<File> {
         loop {
             let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
@@ -243,7 +242,7 @@ enum Step {
 
 const STEPS: [Step; 4] = [Step::Create, Step::Write, Step::Sync, Step::Rename];
 
-/// The file that is to take the place of another. Whoever makes it has that one locked, so there is one at a time.
+/// The file that is to take the place of another. Its maker has that one locked, so there is one at a time.
 struct Replacement<'a> {
     path: &'a Path,
     old: &'a File,

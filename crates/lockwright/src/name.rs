@@ -62,8 +62,8 @@ impl LockName {
         }
     }
 
-    /// The name as text, for whoever quotes it himself (JSON): nothing is escaped, and what is not UTF-8 is replaced by
-    /// U+FFFD.
+    /// The name as text, for callers that quote it themselves (JSON): nothing is escaped, and what is not UTF-8 is replaced
+    /// by U+FFFD.
     ///
     /// ```
     /// use lockwright::LockName;

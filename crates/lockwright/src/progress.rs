@@ -1,8 +1,8 @@
 //! The thread that drives what nobody waits for any more, and watches what nobody looks at.
 //!
-//! Three things need somebody who is always there: an acquire that was given up while it sat in a queue (it is seen
-//! through to the grant, which is then given back), the sign of life that keeps this client's locks, and the look at
-//! guards whose owner wants to hear when they are lost. One thread per client does all three and sleeps in between.
+//! Three tasks need a thread that is always there: to drive an acquire that was given up in a queue to its grant, which is
+//! then given back; to send the heartbeats that keep this client's locks; and to watch guards whose owners want to be told of
+//! a loss. One thread per client does all three and sleeps in between.
 //!
 //! What this file must not do: know what a lock is.
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The longest sleep between two rounds, whatever the beat says.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// How soon a loss is noticed, if somebody wants to hear of it.
+/// How soon a loss is noticed, if an owner wants to be told.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Something looked at on every round until it says that it is done.

@@ -189,8 +189,7 @@ impl Worker<'_> {
 
     fn change(&mut self, guards: &mut Vec<AnyGuard>) {
         let at = self.dice.below(guards.len() as u64) as usize;
-        // Who has several pieces and waits for one of them to be alone may have another that somebody waits for who has what is
-        // waited for: like any two who hold two locks each.
+        // An upgrade by a worker that holds other pieces could deadlock, as with any two workers that hold two locks each.
         let may_wait = guards.len() == 1;
         let guard = &mut guards[at];
         let held = claim(guard);

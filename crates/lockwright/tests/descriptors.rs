@@ -92,7 +92,7 @@ impl Drop for Process {
     }
 }
 
-/// A process that works under somebody's lock, killed when dropped.
+/// A process that works under this process's lock, killed when dropped.
 struct Dependent(Child);
 
 impl Dependent {

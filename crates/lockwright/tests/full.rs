@@ -1,4 +1,5 @@
-//! A file system that fills up while locks are made: an error for whoever wants another name, and nothing for the others.
+//! A file system that fills up while locks are made: an error for a client that wants another name, and no harm to the
+//! others.
 
 #![cfg(target_os = "linux")]
 

@@ -67,7 +67,7 @@ fn of_two_readers_that_would_be_alone_the_second_is_refused_and_nobody_comes_in(
     {
         let mut upgrade = pin!(mine.upgrade());
         assert!(is_pending(upgrade.as_mut()));
-        assert!(two.yours.try_read(0..1).wait().is_err(), "whoever comes stands behind it");
+        assert!(two.yours.try_read(0..1).wait().is_err(), "a new reader queues behind it");
         assert_eq!(yours.upgrade().wait(), Err(ChangeError::WouldDeadlock));
         assert!(yours.is_shared());
         drop(yours);

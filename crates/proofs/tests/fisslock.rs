@@ -7,7 +7,7 @@ use lockwright_locks::fisslock::{FissLock, Params};
 use lockwright_sim::fault::{FaultPlan, NetworkFaults};
 use lockwright_sim::{Plan, run};
 
-/// Eight machines with four clients each on a few locks, so that everybody meets everybody.
+/// Eight machines with four clients each on a few locks, so that every client meets every other.
 fn plan(network: NetworkFaults, ops: u64) -> Plan {
     Plan {
         clients: 32,

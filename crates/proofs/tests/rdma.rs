@@ -247,7 +247,7 @@ fn processes_that_are_killed_at_random_lose_no_update_and_let_no_two_in() {
     };
     let mut workers: Vec<_> = (0..WORKERS).map(|_| start()).collect();
     for killed in 0..=KILLS {
-        // Everybody who is left gets on before the next one is killed: whatever it held or waited for is recovered.
+        // All that are left make progress before the next one is killed: whatever it held or waited for is recovered.
         let before = host.fabric().peek(word);
         let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while host.fabric().peek(word) < before + 10 {

@@ -3,8 +3,8 @@
 //!
 //! `cargo bench -p lockwright-server --bench dispatcher`; with `profile THREADS AT_A_TIME SECONDS` one row for a profiler.
 //!
-//! Each thread is a client of its own with names of its own, nobody waits for anybody, and answers are dropped. A round is so
-//! many unlocks and locks at a time, and one pass. Medians with the spread, so that a busy machine disturbs both alike and shows.
+//! Each thread is a client of its own with names of its own, none waits for another, and answers are dropped. A round is so many
+//! unlocks and locks at a time, and one pass. Medians with the spread, so that a busy machine disturbs both alike and shows.
 
 use lockwright_fabric::Message;
 use lockwright_fabric::backend::tcp::Inbox;

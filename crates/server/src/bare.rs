@@ -20,7 +20,7 @@ impl Bare {
     /// If there is no randomness to be had.
     pub fn new() -> io::Result<Self> {
         let (durable, recovering) = Durable::begin(None, std::time::Duration::ZERO)?;
-        Ok(Self(Dispatcher::new(LockTable::new(durable, recovering, vec![], vec![]), Admission::Anybody)))
+        Ok(Self(Dispatcher::new(LockTable::new(durable, recovering, vec![], vec![]), Admission::Anyone)))
     }
 
     /// Lets a client in, which is told what there is to be told by way of `inbox`.

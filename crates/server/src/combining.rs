@@ -1,6 +1,6 @@
 //! Who applies what is queued: the loop of flat combining, without the queue and the lock themselves, so that Loom can run it.
 //!
-//! A thread queues a request and then calls [`drain`]. If it cannot have the lock, whoever has it has yet to give it back, and
+//! A thread queues a request and then calls [`drain`]. If it cannot have the lock, its holder has yet to give it back, and
 //! looks at the queue after that: so no request is left behind.
 
 /// Applies batches until nothing is queued, or the lock is another thread's.
@@ -9,7 +9,7 @@
 /// |---|---|
 /// | `run_batch` | applies one batch with the lock held, *and gives the lock back*; `false` if another thread has it |
 /// | `is_empty` | whether nothing is queued |
-/// | `hand_over` | leaves the rest to somebody else, every `max_batches` batches; `false` if there is nobody |
+/// | `hand_over` | leaves the rest to another thread, every `max_batches` batches; `false` if there is none |
 #[inline]
 pub(crate) fn drain(
     max_batches: usize,
@@ -40,8 +40,8 @@ mod tests {
     }
 
     impl Shared {
-        /// Applies what is queued, if nobody else does. `looks`: whether it is the lock's owner who looks whether that was all,
-        /// and not whoever had it; then the answer is kept.
+        /// Applies what is queued, unless another thread does. With `looks`, the thread looks whether that was all before it
+        /// gives the lock back, not after, and keeps the answer there.
         fn run_batch(&self, looks: Option<&std::cell::Cell<bool>>) -> bool {
             let Ok(mut applied) = self.applied.try_lock() else { return false };
             *applied += std::mem::take(&mut *self.queue.lock().unwrap());

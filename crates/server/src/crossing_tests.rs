@@ -350,7 +350,7 @@ impl World {
         client_of(peer).and_then(|client| table.session(client)?.request(id)).is_some()
     }
 
-    /// Everybody says what it has to say, gives everything back, and goes.
+    /// Every client delivers its messages, gives back all it holds, and leaves.
     fn finish(mut self) -> Seen {
         (0..CLIENTS).for_each(|at| self.begin_session(at));
         for _ in 0..400 {
@@ -369,7 +369,7 @@ impl World {
             self.check();
         }
         for client in &self.clients {
-            assert!(client.wanted.is_empty() && client.held.is_empty(), "somebody waits for ever");
+            assert!(client.wanted.is_empty() && client.held.is_empty(), "a client waits for ever");
             assert!(client.table.believes().is_empty());
         }
         assert_eq!(self.dispatcher().lock_table().requests(), 0);

@@ -35,7 +35,7 @@ pub(super) struct Lock {
     /// Who uses it, and grants of it that stay with their clients: session and request.
     pub(super) affinity: Affinity,
     pub(super) retained: Vec<(u32, RequestId)>,
-    /// When somebody else than its last user had asked for it.
+    /// When a client other than its last user had asked for it.
     pub(super) other_at: Option<Instant>,
     pub(super) grants: u64,
     /// Grants that had to be waited for, and for how long altogether.
@@ -168,7 +168,7 @@ impl Directory {
     /// One more use of a lock that is in the directory.
     #[inline]
     pub(super) fn use_again(&mut self, id: u64) -> &mut Lock {
-        let lock = self.locks.get_mut(&id).expect("whoever uses a lock again has found it here");
+        let lock = self.locks.get_mut(&id).expect("a lock that is used again was found here");
         self.in_use += usize::from(lock.uses == 0);
         lock.uses += 1;
         lock

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | reader thread | [`VerbHost::deliver`] for each frame it has read, then [`Dispatcher::drain`] |
 //! | combiner | at most [`MAX_BATCHES`] batches, then a task goes on, so that its own sockets are read, too |
-//! | anybody else | [`Dispatcher::lock_table`]; what was queued meanwhile is applied when the guard is dropped |
+//! | any other thread | [`Dispatcher::lock_table`]; what was queued meanwhile is applied when the guard is dropped |
 //!
 //! **No lost requests.** A thread pushes, then tries to lock the table. If that fails, the owner of the lock has yet to unlock
 //! it, and looks at the queue after that. **Panics.** The request that a batch panicked on is gone; those behind it stay in
@@ -128,7 +128,7 @@ pub(crate) enum Admission {
     /// Those who know the server's secret.
     Secret,
     /// All who can connect.
-    Anybody,
+    Anyone,
 }
 
 /// The dispatcher of one server. Clones are the same dispatcher.

@@ -6,11 +6,11 @@
 //! | `id I` | at the start | the server's identity, made with the file |
 //! | `lease T` | at the start | clients of this run may hold on for so many milliseconds when they are cut off |
 //! | `tokens N` | ahead of time | no token of N or above was given |
-//! | `granted` | before the first grant | somebody may hold something |
+//! | `granted` | before the first grant | a session may hold something |
 //! | `open` | before the first new grant after a restart | claims are over |
 //! | `claims K` | before a claim is answered | a session of an earlier run has claimed, and may not hear of it: the next run hears it again |
 //! | `heard K` | at the start | the same of the last run, until this one is open |
-//! | `gone K` | before a lost session's locks go to others | whoever claims under this key has lost them |
+//! | `gone K` | before a lost session's locks go to others | a client that claims under this key has lost them |
 //! | `broken T` | before a broken lock goes to others | the grant with this token is over |
 //! | `clean` | at an orderly end | nobody held anything |
 //!
@@ -187,7 +187,7 @@ impl Durable {
             disk: Disk::None,
             id: past.id.unwrap_or_else(new_id),
             epoch,
-            // A run that ended before it was open gave nothing away: whoever it would have heard is heard again.
+            // A run that ended before it was open granted nothing: the claims it would have heard are heard again.
             accepts: if past.clean || past.run == 0 {
                 epoch
             } else if past.open {
@@ -294,7 +294,7 @@ impl Durable {
         self.failed = Some(Failure { why, pending, again: None });
     }
 
-    /// To be called before somebody is told that it holds a lock with `token`.
+    /// To be called before a client is told that it holds a lock with `token`.
     #[inline]
     pub(super) fn before_grant(&mut self, token: u64) -> Result<(), String> {
         if self.granted && token < self.tokens_below && self.failed.is_none() {
@@ -352,7 +352,7 @@ impl Durable {
         self.disk.put_holder(number, 0);
     }
 
-    /// Whoever had this key has claimed what it holds. Says whether nobody is awaited any more.
+    /// The session with this key has claimed what it holds. True if it was the last one awaited.
     pub(super) fn has_claimed(&mut self, key: u128) -> bool {
         self.awaited.as_mut().is_some_and(|awaited| awaited.remove(&key) && awaited.is_empty())
     }

@@ -36,7 +36,7 @@ impl LockTable {
         Ok(out.0)
     }
 
-    /// Everybody who holds or waits in the session's space; holders first, then those who have waited longest.
+    /// All holders and waiters in the session's space; holders first, then those who have waited longest.
     fn entries(&mut self, peer: u32) -> Result<Vec<Entry>, String> {
         let mut entries: Vec<_> = match self.session(peer).and_then(|session| session.space.clone()) {
             None => return Err("the session has no space".to_owned()),
@@ -132,7 +132,7 @@ impl LockTable {
         Ok(false)
     }
 
-    /// Takes a lock away from whoever holds it with `token`. `false` if nobody does.
+    /// Takes a lock away from the client that holds it with `token`. `false` if there is none.
     pub(super) fn break_grant(&mut self, peer: u32, name: &LockName, token: u64) -> Result<bool, String> {
         match self.session(peer).and_then(|session| session.space.clone()) {
             None => Err("the session has no space".to_owned()),

@@ -360,7 +360,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         )));
     }
     let (secret, made) = admission(&exports, &one_sided, secret, listen)?;
-    let admitted = if secret.is_some() { Admission::Secret } else { Admission::Anybody };
+    let admitted = if secret.is_some() { Admission::Secret } else { Admission::Anyone };
     let (durable, recovering) =
         Durable::begin(state.as_deref(), lease.at_server()).map_err(|error| ServeError::State {
             path: state.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),

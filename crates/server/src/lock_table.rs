@@ -2,10 +2,10 @@
 //!
 //! A state machine that one thread at a time has locked: events come in by [`LockTable::apply`], the time by
 //! [`LockTable::begin_batch`], responses leave by the sessions' inboxes in the order in which they were decided. After a restart it
-//! begins by hearing claims: what was held is held again, and everybody else waits.
+//! begins by hearing claims: what was held is held again, and other requests wait.
 //!
 //! Locks, unlocks and changes are collected and [decided](LockTable::decide) together: at the end of a batch, or before anything
-//! that depends on what is decided or is sent to anybody. So every client is told the same, in the same order, as if they had
+//! that depends on what is decided or is sent to a client. So every client is told the same, in the same order, as if they had
 //! been decided one by one.
 //!
 //! | file | |
@@ -83,7 +83,7 @@ pub(crate) struct LockTable {
     replies: Vec<Reply>,
     /// How many of them were passed on; all, unless that panicked.
     answered: usize,
-    /// Where everything is written down, if somebody wants that.
+    /// The history of all events, if it is recorded.
     pub(crate) record: Option<Record>,
     /// Where a broken one differs.
     pub(crate) rules: MachineRules,
@@ -457,7 +457,7 @@ impl LockTable {
             return self.refuse(peer, id, "the range is empty or reversed");
         }
         if self.is_recovering() && !wait {
-            // Somebody may still claim it.
+            // A client may still claim it.
             self.totals.busy += 1;
             return self.say(peer, &Response::Busy { id });
         }
@@ -536,7 +536,7 @@ impl LockTable {
                     }
                 }
                 CoreAnswer::Downgraded { token } => self.downgraded(peer, place, token),
-                // Whoever gave up has no use for the combiner's word that it is gone.
+                // A client that gave up needs no confirmation.
                 CoreAnswer::Cancelled => {}
             }
         }

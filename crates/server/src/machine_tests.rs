@@ -79,7 +79,7 @@ fn is_granted(answers: &[(u32, Response)], client: u32) -> bool {
 }
 
 #[test]
-fn of_two_who_claim_a_lock_the_one_with_the_larger_token_has_it_whoever_comes_first() {
+fn of_two_who_claim_a_lock_the_one_with_the_larger_token_has_it_in_either_order() {
     for larger_first in [true, false] {
         let mut first = World::start(&Journal::default());
         let (earlier, holder) = (first.client(9), first.client(1));
@@ -102,7 +102,7 @@ fn of_two_who_claim_a_lock_the_one_with_the_larger_token_has_it_whoever_comes_fi
 }
 
 #[test]
-fn waiters_keep_their_order_across_a_restart_whoever_comes_back_first() {
+fn waiters_keep_their_order_across_a_restart_in_whatever_order_they_come_back() {
     let mut first = World::start(&Journal::default());
     let holder = first.client(1);
     let (token, epoch) = (first.granted(holder, 7), first.machine.epoch());
@@ -177,7 +177,7 @@ fn a_claim_that_was_accepted_and_never_answered_is_heard_by_the_next_run() {
             second.machine.end_recovery();
         }
         let mut third = second.restart();
-        assert!(third.machine.is_recovering(), "somebody may hold something");
+        assert!(third.machine.is_recovering(), "a client may hold something");
         let again = third.client(3);
         assert!(is_granted(&third.claim(again, token, epoch, 1), again));
     }

@@ -232,7 +232,7 @@ impl ServerOptions {
         self
     }
 
-    /// Whether locks may stay with the client that used them last until somebody else wants them: they may, unless told
+    /// Whether locks may stay with the client that used them last until another client wants them: they may, unless told
     /// otherwise. Clients can decline, too.
     ///
     /// ```

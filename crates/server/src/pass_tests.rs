@@ -18,7 +18,7 @@ use std::time::Duration;
 const NAMES: u64 = 3;
 const RANGES: u64 = 3;
 
-/// A dispatcher, and everything that was said to anybody, in order.
+/// A dispatcher, and every response to any client, in order.
 struct Office {
     dispatcher: Dispatcher,
     said: Arc<Mutex<Vec<(PeerId, Response)>>>,
@@ -130,7 +130,7 @@ impl Office {
         assert_eq!(now.holders + now.waiters, table.requests() as u64 + upgrades);
     }
 
-    /// Whether nothing is left of anybody.
+    /// Asserts that no client has left anything.
     fn assert_is_empty(&self) {
         let table = self.dispatcher.lock_table();
         assert_eq!((table.requests(), table.directory.in_use()), (0, 0));
@@ -262,7 +262,7 @@ fn a_session_that_dies_between_its_requests_and_their_pass_loses_nothing_for_oth
     };
     assert!(matches!(of(waits.peer)[..], [Response::Granted { id: 0, .. }]), "{heard:?}");
     assert!(matches!(of(other.peer)[..], [Response::Granted { id: 0, .. }]), "{heard:?}");
-    // Whoever comes next may have its place, and has nothing of what it asked for.
+    // The next client may get its slot, and inherits no request of it.
     let mut next = office.come_in();
     assert_eq!(next.peer, dies.peer);
     office.say(&mut next, &lock(0, x(2), true));
@@ -313,7 +313,7 @@ fn a_combiner_that_panics_loses_nothing_for_those_whose_requests_it_had_taken() 
     let office = Office::new();
     let [mut before, mut deadly, mut behind] = [(); 3].map(|()| office.come_in());
     office.heard();
-    // Nothing of the kind is known: whoever tells this one something dies of it.
+    // An inbox that panics in the thread that answers this client; no real one is known to.
     office.dispatcher.attach(deadly.peer, Inbox::new(|_, _| std::panic::resume_unwind(Box::new("dead"))));
     let pass = |asks: [(&mut Visitor, Request); 3]| {
         asks.into_iter().for_each(|(visitor, ask)| office.say(visitor, &ask));
@@ -376,7 +376,7 @@ fn older_clients_are_served_and_those_of_the_future_refused_in_one_line() {
 }
 
 #[test]
-fn threads_that_ask_at_once_are_all_answered_whoever_is_the_combiner() {
+fn threads_that_ask_at_once_are_all_answered_whichever_is_the_combiner() {
     const THREADS: usize = 4;
     const ROUNDS: u64 = 3_000;
     let dispatcher = dispatcher();
@@ -406,7 +406,7 @@ fn threads_that_ask_at_once_are_all_answered_whoever_is_the_combiner() {
                     say(&lock(round << 32, x(0), true));
                     dispatcher.drain();
                     loop {
-                        match told.recv_timeout(Duration::from_secs(60)).expect("everybody is answered") {
+                        match told.recv_timeout(Duration::from_secs(60)).expect("every client is answered") {
                             Response::Granted { .. } => break,
                             Response::Ack => {}
                             other => panic!("{other:?}"),

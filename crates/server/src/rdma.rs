@@ -1,8 +1,8 @@
 //! The server's RDMA side: the same dispatcher, behind queue pairs.
 //!
-//! Clients ask by SEND and are answered by SEND, and grants are pushed. Memory is registered for clients of one-sided spaces only, who say
-//! so when they come: behind what they call themselves, on a line of its own, stands the space. To everybody else nothing is
-//! registered. A client that is gone has its queue pair destroyed before the lock table hears of it and frees what it held.
+//! Clients ask by SEND and are answered by SEND, and grants are pushed. Memory is registered for clients of one-sided spaces only, which
+//! say so when they connect: the space stands behind their label, on a line of its own. For other clients nothing is registered. A client
+//! that is gone has its queue pair destroyed before the lock table hears of it and frees what it held.
 
 use super::dispatcher::Dispatcher;
 use super::one_sided::OneSidedSpace;

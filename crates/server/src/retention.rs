@@ -67,7 +67,7 @@ impl Affinity {
         self.user == user
     }
 
-    /// Somebody else wants it.
+    /// Another client wants it.
     pub(crate) fn recalled(&mut self, policy: &Policy) {
         let grows = u32::from(policy.after) << self.wrong < u32::from(policy.at_most_after);
         self.wrong += u8::from(grows && self.wrong < MOST && policy.after > 0);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_with_whoever_takes_it_again_and_again_and_not_with_two_in_turns() {
+    fn it_stays_with_a_client_that_takes_it_again_and_again_and_not_with_two_in_turns() {
         let (policy, mut lock) = (Policy::default(), Affinity::default());
         assert_eq!(grants_until_it_stays(&mut lock, &policy), 4);
         assert!((0..1000).all(|turn| !lock.granted(turn % 2 + 5, false, &policy)));

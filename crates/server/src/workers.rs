@@ -1,7 +1,7 @@
 //! The threads that read connections beside the one that listens.
 //!
-//! Each has a runtime of its own, and a connection stays where it was dealt to: nobody steals work, so whoever reads a request
-//! on an idle server answers it, and wakes nobody.
+//! Each has a runtime of its own, and a connection stays where it was dealt to: there is no work stealing, so the thread that
+//! reads a request on an idle server answers it, and wakes no other.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -26,7 +26,7 @@ impl Workers {
     /// Starts what is missing to make it so many threads with this one, or as many as are sensible.
     pub(super) fn start(threads: Option<usize>) -> io::Result<Self> {
         let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        // Whoever asks may be on this machine too: threads that outnumber the cores keep each other waiting.
+        // Clients may be on this machine too: threads that outnumber the cores keep each other waiting.
         let threads = threads.unwrap_or_else(|| (cores() / 2).clamp(1, MOST));
         (1..threads).map(Worker::start).collect::<io::Result<_>>().map(Self)
     }

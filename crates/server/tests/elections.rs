@@ -1,4 +1,4 @@
-//! Elections between processes: a leader that is killed is followed by the next candidate, and whoever observes is told of both.
+//! Elections between processes: a leader that is killed is followed by the next candidate, and observers are told of both.
 #![cfg(target_os = "linux")]
 
 mod apart;

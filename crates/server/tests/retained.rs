@@ -1,4 +1,5 @@
-//! Locks that stay with the client that used them last: they cost it no message, and come back when somebody else wants them.
+//! Locks that stay with the client that used them last: they cost it no message, and come back when another client wants
+//! them.
 #![cfg(target_os = "linux")]
 
 mod apart;
@@ -103,7 +104,7 @@ fn a_lock_in_use_comes_back_when_it_is_unlocked_and_a_try_finds_it_busy_until_th
 }
 
 #[test]
-fn whoever_waits_for_a_recalled_lock_is_served_before_others_of_the_client_it_stayed_with() {
+fn the_waiter_for_a_recalled_lock_is_served_before_others_of_the_client_it_stayed_with() {
     let server = server();
     let (one, two) = (client(&server), client(&server));
     let (lock, other) = (one.mutex("a").unwrap(), two.mutex("a").unwrap());
@@ -273,7 +274,7 @@ fn nothing_stays_where_the_server_the_space_or_the_client_says_so() {
 }
 
 #[test]
-fn after_a_restart_what_is_in_use_is_claimed_and_what_is_not_is_anybodys() {
+fn after_a_restart_what_is_in_use_is_claimed_and_what_is_not_is_free() {
     let state = Scratch::new("retained-restart");
     let server = Server::start(options().state(&state.0)).unwrap();
     let (one, two) = (client(&server), client(&server));

@@ -128,7 +128,7 @@ fn a_client_that_leaves_leaves_its_locks_to_others_and_its_number_too() {
         drop((guard, one));
         assert!(waiting.join().unwrap() > token);
     });
-    // Its number goes to somebody else, who is no part of what was before.
+    // Its number goes to another client, which has no part in what was before.
     let four = client(switch.address());
     for client in [&four, &three, &two] {
         assert!(client.mutex("a").unwrap().lock().wait().unwrap().token() > token);

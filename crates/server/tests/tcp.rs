@@ -121,7 +121,7 @@ fn a_client_that_goes_leaves_nothing_behind_and_others_get_its_locks() {
     std::mem::forget(guard);
     let waiter = std::thread::spawn(move || two.mutex("a").unwrap().lock().wait().unwrap().token());
     let inspector = Inspector::open(&address(&server)).unwrap();
-    eventually("somebody waits", || {
+    eventually("a client waits", || {
         inspector.entries().unwrap().iter().any(|entry| entry.state == EntryState::Waiting)
     });
     drop(_range);
@@ -193,13 +193,13 @@ fn after_a_restart_holders_keep_their_locks_and_nobody_else_gets_them() {
         }
     });
     let inspector = Inspector::open(&address(&server)).unwrap();
-    eventually("somebody waits", || inspector.entries().unwrap().len() == 3);
+    eventually("a client waits", || inspector.entries().unwrap().len() == 3);
     let server = restart(server, &state);
     assert!(server.began_recovering());
     eventually("the claim is heard", || {
         guard.state() == GuardState::Held && range.state() == GuardState::Held
     });
-    // Somebody new, who comes at once, gets what is free, and only that.
+    // A new client that comes at once gets what is free, and only that.
     let three = client(&server);
     let free = three.mutex("b").unwrap().lock().wait().unwrap();
     assert!(free.token() > guard.token(), "tokens rise across restarts");
@@ -216,7 +216,7 @@ fn after_a_restart_holders_keep_their_locks_and_nobody_else_gets_them() {
 }
 
 #[test]
-fn a_recovery_ends_when_everybody_who_held_something_has_claimed() {
+fn a_recovery_ends_when_every_holder_has_claimed() {
     let state = Scratch::new("recovery");
     let options = options().grace(Duration::from_secs(600)).state(&state.0);
     let server = Server::start(options.clone()).unwrap();
@@ -243,7 +243,7 @@ fn who_comes_back_too_late_has_lost_its_lock() {
     let lost = guard.lost();
     let listen = server.address();
     drop(server);
-    // Two restarts pass the client by: in between somebody else could have had the lock.
+    // Two restarts pass the client by: in between another client could have had the lock.
     for _ in 0..2 {
         let elsewhere = Server::start(options().state(&state.0)).unwrap();
         let other = client(&elsewhere);
@@ -313,7 +313,7 @@ fn idle_connections_that_never_say_who_they_are_keep_nobody_out() {
     for _ in 0..3 {
         open().unwrap();
     }
-    assert_eq!(guard.unlock().wait(), Ok(()), "whoever is known is not closed for them");
+    assert_eq!(guard.unlock().wait(), Ok(()), "the connection of a known client is not closed for them");
     drop(idle);
 }
 

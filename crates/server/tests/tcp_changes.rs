@@ -268,7 +268,7 @@ fn parts_that_are_none_are_refused_and_nothing_changes() {
 }
 
 #[test]
-fn whoever_waits_for_a_part_gets_it_when_it_is_given_back() {
+fn a_waiter_for_a_part_gets_it_when_it_is_given_back() {
     let server = server();
     let (one, two) = (range(&server), range(&server));
     let mut guard = one.write(0..10).wait().unwrap().into_any();
@@ -308,7 +308,7 @@ fn is_held(guard: &AnyGuard) -> bool {
 }
 
 #[test]
-fn after_a_restart_everybody_holds_what_it_held_after_the_change() {
+fn after_a_restart_every_client_holds_what_it_held_after_the_change() {
     let state = Scratch::new("restart");
     let server = Server::start(options().state(&state.0)).unwrap();
     let client_ = client(&server);

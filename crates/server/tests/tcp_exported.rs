@@ -76,7 +76,7 @@ fn hands_over(host: &Host, first: &Client, then: &Client) {
     let token = guard.token();
     let then = then.clone();
     let waiting = std::thread::spawn(move || then.mutex("a").unwrap().lock().wait().unwrap().token());
-    eventually("somebody waits", || waits(host));
+    eventually("a client waits", || waits(host));
     guard.unlock().wait().unwrap();
     assert!(waiting.join().unwrap() > token);
 }

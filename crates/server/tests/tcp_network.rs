@@ -1,5 +1,5 @@
-//! A network between clients and their server that cuts connections, hangs without closing them, and comes back: nothing
-//! is lost or done twice while a session lives, and whoever was given up learns it.
+//! A network between clients and their server that cuts connections, hangs without closing them, and comes back: nothing is
+//! lost or done twice while a session lives, and a client that was evicted learns it.
 #![cfg(target_os = "linux")]
 
 mod apart;
@@ -203,12 +203,12 @@ fn a_client_that_was_struck_off_learns_it_when_it_gives_back_a_range() {
             network.hang(false);
             giving.join().unwrap()
         });
-        assert!(given.is_err(), "{space}: somebody else has had it since");
+        assert!(given.is_err(), "{space}: another client has had it since");
     }
 }
 
 #[test]
-fn whoever_may_break_locks_may_do_so_by_the_next_connection_too() {
+fn a_client_that_may_break_locks_may_do_so_by_its_next_connection_too() {
     let server = server();
     let network = Network::to(server.address());
     let client = Client::open(&format!("tcp://{}", server.address())).wait().unwrap();

@@ -48,7 +48,7 @@ fn locks_go_from_client_to_client_and_readers_share() {
     assert!(two.rwlock("a").unwrap().try_read().wait().is_err());
     let (token, then) = (guard.token(), two.clone());
     let next = std::thread::spawn(move || then.mutex("a").unwrap().lock().wait().unwrap().token());
-    eventually("somebody waits", || waiting(&server) == 1);
+    eventually("a client waits", || waiting(&server) == 1);
     guard.unlock().wait().unwrap();
     assert!(next.join().unwrap() > token);
     let (mine, theirs) = (one.rwlock("b").unwrap(), two.rwlock("b").unwrap());
@@ -80,7 +80,7 @@ fn ranges_that_do_not_meet_are_held_together_and_others_wait() {
     assert_eq!((low.state(), high.state()), (GuardState::Held, GuardState::Held));
     let (token, then) = (low.token(), two.clone());
     let next = std::thread::spawn(move || then.range_lock("r").unwrap().read(10..20).wait().unwrap().token());
-    eventually("somebody waits", || waiting(&server) == 1);
+    eventually("a client waits", || waiting(&server) == 1);
     low.unlock().wait().unwrap();
     assert!(next.join().unwrap() > token);
     // The mutex of that name is another lock.
@@ -122,7 +122,7 @@ fn many_threads_of_several_clients_lose_no_update() {
 }
 
 #[test]
-fn whoever_gives_up_does_not_keep_the_lock_from_others() {
+fn a_waiter_that_gives_up_does_not_keep_the_lock_from_others() {
     let server = server();
     let (one, two) = (client(&server), client(&server));
     let held = one.mutex("a").unwrap().lock().wait().unwrap();
@@ -258,7 +258,7 @@ fn ranges_on_a_tree_exclude_each_other_by_whole_units() {
     assert_eq!((low.state(), high.state()), (GuardState::Held, GuardState::Held));
     let (token, then) = (low.token(), two.clone());
     let next = std::thread::spawn(move || then.range_lock("r").unwrap().read(10..20).wait().unwrap().token());
-    eventually("somebody waits", || waiting(&server) == 1);
+    eventually("a client waits", || waiting(&server) == 1);
     low.unlock().wait().unwrap();
     assert!(next.join().unwrap() > token);
     drop(one.mutex("r").unwrap().try_lock().wait().unwrap());

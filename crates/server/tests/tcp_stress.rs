@@ -95,7 +95,8 @@ fn a_ghost_that_held_the_same_locks_at_the_same_times_is_noticed() {
         let name = path.file_name().unwrap().to_string_lossy();
         name.starts_with("log-") && name != "log-parent"
     });
-    let longest = longest.max_by_key(|path| fs::metadata(path).unwrap().len()).expect("somebody worked");
+    let longest =
+        longest.max_by_key(|path| fs::metadata(path).unwrap().len()).expect("a worker has left a log");
     fs::copy(longest, stress.folder.join("log-ghost")).unwrap();
     let judged = catch_unwind(AssertUnwindSafe(|| stress.judge()));
     let said = judged.expect_err("two were in at once").downcast::<String>().expect("with a reason");
@@ -113,6 +114,7 @@ fn an_upgrade_that_lets_go_in_between_is_noticed() {
     let stress = Stress::start(plan, |server, _| format!("{server}/stress")).run().finish();
     let judged = catch_unwind(AssertUnwindSafe(|| stress.judge()));
     let said = judged.expect_err("a writer came in between").downcast::<String>().expect("with a reason");
-    // Two are in at once, or whoever let go finds its token refused, for the writer's is newer. Which is seen first is chance.
+    // Two are in at once, or the reader that let go finds its token refused, for the writer's is newer. Which is seen first is
+    // chance.
     assert!(said.contains("mutual exclusion") || said.contains("a token was refused"), "{said}");
 }

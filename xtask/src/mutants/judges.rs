@@ -117,7 +117,7 @@ impl Fate {
 }
 
 /// Seconds for a build and the tests after it, and for a build alone. Each test has a limit of its own (`.config/nextest.toml`):
-/// this one is for a machine that is busy otherwise, and whoever meets it has judged nothing.
+/// this one is for a busy machine, and a run that meets it has judged nothing.
 const TESTS_SECONDS: u64 = 3_000;
 const BUILD_SECONDS: u64 = 2_400;
 /// The explorer may take so many times as long as for the code as it is, and some seconds.

@@ -1,5 +1,5 @@
-//! Rules about single files: Rust files say first what they are and stay short, and no text names a folder of
-//! somebody's machine.
+//! Rules about single files: Rust files say first what they are and stay short, and no text names a folder of one developer's
+//! machine.
 
 use std::fs;
 use std::path::Path;

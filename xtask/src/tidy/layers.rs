@@ -29,7 +29,7 @@ const LAYERS: [(&str, &[&str], &[&str]); 16] = [
     ),
     // Who serves which shard is decided without knowing what a lock is.
     ("lockwright-cluster", &[], &[]),
-    // Whoever links the library or the program compiles neither simulator, proofs nor baselines.
+    // Users of the library or the program compile neither simulator, proofs nor baselines.
     ("lockwright", &["lockwright-fabric", "lockwright-locks", "lockwright-cluster"], &["lockwright-sim"]),
     // What other languages link: users of the library like any other.
     ("lockwright-c", &["lockwright"], &[]),

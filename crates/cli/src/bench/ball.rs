@@ -1,5 +1,5 @@
-//! Two processes that hand a mutex back and forth, and note when. Whoever has it keeps it for a moment, in which the other comes
-//! to wait for it, and does not come back at once: so every unlock is a handover, and nobody overtakes.
+//! Two processes that hand a mutex back and forth, and note when. The holder keeps it for a moment, in which the other begins to
+//! wait, and does not come back at once: so every unlock is a handover, and no process overtakes.
 
 use anyhow::Result;
 use lockwright::Mutex;
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handovers_are_those_of_consecutive_turns_for_which_somebody_waited() {
+    fn handovers_are_those_of_consecutive_turns_with_a_waiter() {
         let turn = |token, asked, got, gave| Turn { token, asked, got, gave };
         // Token 3 follows 2 in the same hands; nobody waited for 5 when 4 was given back.
         let mine = [turn(1, 0, 10, 20), turn(4, 50, 74, 80)];

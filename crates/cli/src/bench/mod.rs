@@ -96,7 +96,7 @@ struct Row {
     against: &'static str,
     other_ns: f64,
     bound: Bound,
-    /// What its time goes into, for whoever wonders why a bound is missed.
+    /// What its time goes into, for a reader who wonders why a bound is missed.
     made_of: &'static str,
 }
 

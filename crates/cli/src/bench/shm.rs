@@ -22,7 +22,7 @@ pub(super) struct Place {
 impl Place {
     pub(super) fn new() -> Result<Self> {
         let path = PathBuf::from(format!("/dev/shm/lockwright-bench-{}", std::process::id()));
-        // A new folder, closed to others: whoever guesses its name can put nothing into it.
+        // A new folder, closed to others: another user who guesses its name can put nothing into it.
         DirBuilder::new()
             .mode(0o700)
             .create(&path)
@@ -120,7 +120,8 @@ pub(super) fn handover(place: &Place, runs: &Runs) -> Result<Option<Row>> {
     // Without a single handover there is a row all the same, and it misses.
     let (ns, other_ns) = rounds.get(rounds.len() / 2).copied().unwrap_or((f64::NAN, f64::NAN));
     let (what, against) = ("handover between processes", "a cache line between cores");
-    let made_of = "the lock's line there and back, a look at the clock, and whoever queues two messages more";
+    let made_of =
+        "the lock's line there and back, a look at the clock, and two messages more for a queued waiter";
     Ok(Some(Row { what, ns, against, other_ns, bound: Bound::AtMost(6.0), made_of }))
 }
 

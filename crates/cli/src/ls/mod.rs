@@ -17,7 +17,7 @@ use std::time::Duration;
 Examples:
   lockwright ls                     everything in this user's default space
   lockwright ls backup              one lock
-  lockwright ls --stuck             locks that somebody waits for and that have not moved for 10 seconds
+  lockwright ls --stuck             locks with waiters, and without a new grant for 10 seconds
   lockwright ls --stuck 60          the same, for a minute
   lockwright ls --holder 4711       what process 4711 holds or waits for
   lockwright ls --graph             who waits for whom, deadlocks marked
@@ -28,7 +28,7 @@ The token of a line that says `held` is what `lockwright break` wants.")]
 pub(crate) struct Args {
     /// Only this lock
     name: Option<std::ffi::OsString>,
-    /// Only locks that somebody waits for and that nobody was granted for so many seconds
+    /// Only locks with waiters, and without a new grant for so many seconds
     #[arg(long, value_name = "SECS", num_args = 0..=1, default_missing_value = "10")]
     stuck: Option<u64>,
     /// Only what this process holds or waits for

@@ -26,7 +26,7 @@ Examples:
 Keys: up and down (or k and j) select a lock, enter shows who holds it and who waits, escape goes back; w, g, h, m, n sort by
 waiting, grants, held, mean wait and name; b takes a lock from the selected holder, after a question; q ends it.
 
-A retained lock stays with the client that used it last until somebody else wants it; only that client knows whether it is in use,
+A retained lock stays with the client that used it last until another client wants it; only that client knows whether it is in use,
 and counts its grants. Waits are counted by servers for their own spaces only. In JSON, held, retained and waiting are averages over
 the interval. Colours are left out where NO_COLOR is set.")]
 pub(crate) struct Args {

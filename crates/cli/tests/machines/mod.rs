@@ -1,7 +1,7 @@
 //! Machines of one test: network namespaces behind one bridge. What one sends to another can be dropped, in one direction or both.
 //!
-//! A direction is cut by a wrong address of the link layer for the other machine: packets leave, and nobody takes them. So nothing but
-//! `ip` is needed, and whoever sends is told nothing, as on a network that loses packets.
+//! A direction is cut by a wrong address of the link layer for the other machine: packets leave, and no machine takes them. So nothing
+//! but `ip` is needed, and the sender is told nothing, as on a network that loses packets.
 
 use nix::sched::{CloneFlags, setns};
 use std::fs::File;

@@ -54,7 +54,7 @@ impl Scratch {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Waits until somebody waits for `lock`.
+    /// Waits until `lock` has a waiter.
     pub(crate) fn await_waiter(&self, lock: &str) {
         while !self.listed(lock).iter().any(|entry| entry["state"] == "waiting") {
             std::thread::yield_now();

@@ -100,7 +100,7 @@ impl Cluster {
     pub(crate) fn owner(&self, name: &str) -> usize {
         let map = self.map();
         let state = map.state(map.shard_of(b"stock", name.as_bytes()));
-        let (_, at) = &map.servers[&state.owner.expect("somebody").server];
+        let (_, at) = &map.servers[&state.owner.expect("an owner").server];
         self.servers.iter().position(|(listen, _)| listen == at).expect("one of them")
     }
 

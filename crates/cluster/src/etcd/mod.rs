@@ -9,7 +9,7 @@
 //! | `tls` | connections that are encrypted |
 //!
 //! One request is on its way at a time. An endpoint that does not answer in time is left for the next one. A transaction
-//! whose answer is lost may have been done: whoever sent it reads what became of it.
+//! whose answer is lost may have been done: its sender reads what became of it.
 
 mod base64;
 mod http;

@@ -6,7 +6,7 @@
 //! 1. Nodes are locked in ascending order (Alg. 2 line 6).
 //! 2. A request at an ancestor of a node we already hold waits for us, so we do not wait for it: *common ancestors*
 //!    are notified, but not looked at. Nobody can have been granted one meanwhile.
-//! 3. A client that has to wait for an ancestor does not keep its turn at its own node: somebody behind it in that queue may
+//! 3. A client that has to wait for an ancestor does not keep its turn at its own node: a client behind it in that queue may
 //!    be the one the ancestor waits for.
 
 use super::attempt::{Attempt, Obstacle, Piece, Pieces};
@@ -46,8 +46,8 @@ pub(super) struct Request {
     pub(super) era: Cell<u64>,
     /// The spillover mutex, if the range ends past the tree.
     pub(super) spill: Option<Spill>,
-    /// Units were taken when they were asked for last: contention, so that the next attempt takes them before it tells
-    /// anybody (§3.8 batches only where there is little).
+    /// Units were taken when they were asked for last: contention, so that the next attempt takes them before it notifies
+    /// other nodes (§3.8 batches only where there is little).
     pub(super) is_careful: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) enum OnTree {
     Granted(CitronGrant),
     /// The tree is another by now; nothing is left.
     Grown,
-    /// Somebody began to take things away, perhaps the spillover mutex; nothing else is left.
+    /// A recovery began, perhaps the spillover mutex; nothing else is left.
     Renewed,
 }
 

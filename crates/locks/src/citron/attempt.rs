@@ -14,7 +14,7 @@ pub(super) struct Piece {
     pub(super) mask: u64,
     /// Whether the four leaves below are locked explicitly, too (§3.8).
     pub(super) with_leaves: bool,
-    /// Whether somebody waits for this node, so that a gap is left for requests below when it is given back.
+    /// Whether another request waits for this node, so that its release leaves a gap for requests below.
     pub(super) is_followed: bool,
     /// The generations in which it was locked.
     pub(super) begun: Generations,
@@ -28,17 +28,17 @@ pub(super) type Pieces = ArrayVec<Piece, MAX_K>;
 pub(super) enum Attempt {
     /// They are locked. What makes them a grant, if it could be had along the way.
     Locked(Pieces, Option<Proof>),
-    /// Somebody is in the way; nothing of the attempt is left.
+    /// A holder is in the way; nothing of the attempt is left.
     Blocked(Obstacle),
     /// The request is not ready to wait as long as it would take; nothing of the attempt is left.
     GaveUp,
     /// There are as many readers as there may be; nothing of the attempt is left.
     TooManyReaders,
-    /// Somebody recovered the node meanwhile; nothing of the attempt is left.
+    /// Another client recovered the node meanwhile; nothing of the attempt is left.
     Renewed,
     /// The tree has grown; nothing of the attempt is left.
     Grown,
-    /// A reader found that somebody below this node is dead; nothing of the attempt is left.
+    /// A reader found that a client below this node is dead; nothing of the attempt is left.
     Stuck(Node),
     /// It took too long (wait mode); nothing of the attempt is left.
     Aborted,
@@ -47,9 +47,9 @@ pub(super) enum Attempt {
 /// Who is in the way.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Obstacle {
-    /// Somebody has units of this leaf.
+    /// A client has units of this leaf.
     Units(Node, u64),
-    /// Somebody has or wants this internal node.
+    /// A client has or wants this internal node.
     Node(Node),
     /// Units of this leaf have as many readers as they may have.
     Readers(Node),

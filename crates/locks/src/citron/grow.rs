@@ -96,8 +96,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(true)
     }
 
-    /// SCALEUPLOCKTREE, under the spillover mutex. Nothing if somebody died while the tree was to shrink: that is seen to
-    /// first.
+    /// SCALEUPLOCKTREE, under the spillover mutex. Does nothing but finish the shrinking, if a client died in the middle of
+    /// one.
     pub(super) async fn grow_a_step(&self, tree: &Tree) -> Result<(), FabricError> {
         let config = self.ep.go(tree.config_word().read()).await?;
         if config & SHRINKING != 0 {
@@ -162,7 +162,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok((verbs, doubtful.into_iter().map(|(node, _)| node).collect()))
     }
 
-    /// Somebody died while it let the tree grow, and may or may not have left the notes of `swept` nodes further up.
+    /// A client died while it let the tree grow, and may or may not have left the notes of `swept` nodes further up.
     async fn finish_growing(&self, old: &Tree, new: &Tree, swept: &[Node]) -> Result<(), FabricError> {
         if !self.recovers() || !R::GROWTH_IS_FINISHED {
             return Ok(());
@@ -241,7 +241,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let deadline = Deadline::Never;
         let watch = LeaseWait { word, cond: another, or: None, moves: u64::MAX, deadline, pace_ns: 0 };
         if let End::Dead(_) = self.wait_watched(watch).await? {
-            // The client that let the tree grow or shrink is dead. The mutex will be recovered; then somebody has to go on.
+            // The client that let the tree grow or shrink is dead. The mutex will be recovered; then another client has to go
+            // on.
             if let Some(spill) = self.take_spill(Want::exclusive(tree.lock()), tree, 0).await? {
                 self.finish_change(tree).await?;
                 self.give_spill_back(tree, spill).await?;
@@ -253,7 +254,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(())
     }
 
-    /// Finishes what somebody began who died, under the spillover mutex, if there is anything.
+    /// Finishes the change that a dead client began, under the spillover mutex, if there is anything.
     async fn finish_change(&self, tree: &Tree) -> Result<(), FabricError> {
         let config = self.ep.go(tree.config_word().read()).await?;
         if config & (GROWING | SHRINKING) != 0 { self.grow_a_step(tree).await } else { Ok(()) }

@@ -15,8 +15,8 @@
 //! upper one sees its note gone. So one round trip is enough, no clock is asked, and nothing ever aborts.
 //!
 //! A client that took a ticket and saw no ancestor occupied needs no second look when its turn comes: from its note on, any
-//! request above waits for it. Nor does it look twice for notes below: its ticket holds off everybody new, unless a gap was
-//! left before its turn that lets them in; then it closes that first (`words`).
+//! request above waits for it. Nor does it look twice for notes below: its ticket holds off all new requests, unless a gap
+//! was left before its turn that lets them in; then it closes that first (`words`).
 
 use super::acquire::Request;
 use super::attempt::{Attempt, Obstacle, Piece};
@@ -131,7 +131,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         let before = olds[ticket_at] as u64;
         let begun = self.begun_at(&plan, request, &olds, before);
         if free.is_some_and(|seen| !request.words.same_queue(seen, before)) {
-            // Somebody was faster, and no ticket was taken.
+            // Another client was faster, and no ticket was taken.
             let mut undo = Verbs::new(self, &request.tree, request.words);
             self.undo_notes(request, node, &begun, &mut undo).await?;
             undo.finish().await?;
@@ -176,7 +176,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         // Requests below that were there first.
         let below = self.seen_below(request, node, before, window, &olds);
         at_once &= below.is_quiet();
-        if self.wait_for_everybody_below(request, node, window, &below).await? != End::Met {
+        if self.wait_for_all_below(request, node, window, &below).await? != End::Met {
             self.yield_turn(request, node, &begun, None, None).await?;
             return Ok(Attempt::GaveUp);
         }
@@ -215,7 +215,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             return self.is_renewed(request, node, &begun).await;
         }
         let below = self.seen_below(request, node, before as u64, window, &olds);
-        if self.wait_for_everybody_below(request, node, window, &below).await? != End::Met {
+        if self.wait_for_all_below(request, node, window, &below).await? != End::Met {
             self.yield_turn(request, node, &begun, None, None).await?;
             return Ok(Attempt::GaveUp);
         }
@@ -325,7 +325,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     }
 
     /// Waits until those notes are gone, and those of a window that was not in the batch.
-    pub(super) async fn wait_for_everybody_below(
+    pub(super) async fn wait_for_all_below(
         &self,
         request: &Request,
         node: Node,

@@ -15,7 +15,7 @@ use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH};
 
 /// What came of taking the first leaf alone.
 enum First {
-    /// Somebody has units of it.
+    /// A client has units of it.
     Taken(Obstacle),
     /// It was taken; what was there before.
     Had(u64),
@@ -96,7 +96,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(Attempt::Blocked(obstacle))
     }
 
-    /// Under contention, the next leaf alone, before anybody is notified: an attempt that fails leaves nothing to undo.
+    /// Under contention, the next leaf alone, before any other node is notified: an attempt that fails leaves nothing to
+    /// undo.
     async fn take_first(&self, request: &Request) -> Result<First, FabricError> {
         let (node, words) = (request.todo[0], request.words);
         if !request.is_careful || words.marks_anyway() {

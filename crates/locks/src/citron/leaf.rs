@@ -121,7 +121,7 @@ impl Words {
         leaf.cas(seen, field.put(next) as u64)
     }
 
-    /// Whether anybody has anything of a leaf.
+    /// Whether any unit of a leaf is taken.
     pub(crate) const fn is_leaf_taken(seen: u64, field: Field) -> bool {
         seen & !(field.mask() as u64) != 0
     }

@@ -180,8 +180,8 @@ pub struct CitronClient<E, R> {
     shape: Shape,
     /// The generation of a leaf.
     leaf_generation: Field,
-    /// Whether what ends something compares the generation it began in. If the fabric cannot, somebody has to destroy
-    /// a dead client's connection before others recover what it left.
+    /// Whether a verb that ends an operation compares the generation in which that began. If the fabric cannot, the host has
+    /// to destroy a dead client's connection before others recover what it left.
     guards: bool,
     /// The configuration of trees that have grown, as far as this client knows.
     grown: Arc<Mutex<BTreeMap<u64, u64>>>,

@@ -1,9 +1,9 @@
 //! Readers at internal nodes (`citron-rw`, handshake mode; ours).
 //!
-//! A reader adds itself to R and is in, unless somebody has a ticket at the node: then it takes itself back and queues
-//! with a ticket like a writer, so that a stream of writers cannot hold it off. When its turn comes, one verb adds it
-//! to R and passes the turn on, so that readers next to each other in the queue share the node. Writers in turn are not
-//! held off by a stream of readers: from their ticket on, new readers queue behind them.
+//! A reader adds itself to R and is in, unless a client has a ticket at the node: then it takes itself back and queues with a
+//! ticket like a writer, so that a stream of writers cannot hold it off. When its turn comes, one verb adds it to R and
+//! passes the turn on, so that readers next to each other in the queue share the node. Writers in turn are not held off by a
+//! stream of readers: from their ticket on, new readers queue behind them.
 //!
 //! Readers yield to tickets above them, not to readers; they wait for writers below them, not for readers.
 
@@ -44,7 +44,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         if plan.with_proof && below.is_quiet() {
             proof = Some(self.proof_from(&request.tree, request.units, &olds, posted).await?);
         }
-        let quiet = self.wait_for_everybody_below(request, node, window, &below).await?;
+        let quiet = self.wait_for_all_below(request, node, window, &below).await?;
         self.finish_reading(request, node, begun, proof, quiet).await
     }
 
@@ -76,7 +76,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             return Ok(Attempt::TooManyReaders);
         }
         let below = self.seen_below(request, node, before, window, &olds);
-        let quiet = self.wait_for_everybody_below(request, node, window, &below).await?;
+        let quiet = self.wait_for_all_below(request, node, window, &below).await?;
         self.finish_reading(request, node, begun, None, quiet).await
     }
 

@@ -1,11 +1,11 @@
-//! Recovery (Citron §3.10): who notices that somebody is dead, and how what it left is taken away. Lazily, node by node,
-//! by a client that waits there.
+//! Recovery (Citron §3.10): how waiters notice that a client is dead, and take away what it left: lazily, node by node, by a
+//! client that waits there.
 //!
-//! Three leases. A wait that ends after a lease without what it waited for takes note of the word; if nothing has moved
-//! a lease later, somebody is dead. Then the waiter begins a new **era** (`tokens`) and waits a third lease: a client that was
+//! Three leases. A wait that ends after a lease without what it waited for takes note of the word; if nothing has moved a
+//! lease later, a client is dead. Then the waiter begins a new **era** (`tokens`) and waits a third lease: a client that was
 //! granted anything before has given it back by then, and a client that is granted nothing yet will see the era and start
-//! again. What is left in the word now belongs to nobody, and one verb takes it away: it compares that nothing has moved
-//! since before the era began, and goes on to the word's next generation.
+//! again. What is left in the word now belongs to nobody, and one verb takes it away: it compares that nothing has moved since
+//! before the era began, and goes on to the word's next generation.
 //!
 //! | where (Alg. 2) | what has not moved | what takes it away |
 //! |---|---|---|
@@ -44,7 +44,7 @@ pub(super) struct LeaseWait {
     pub(super) cond: Cond,
     /// What makes waiting pointless.
     pub(super) or: Option<Cond>,
-    /// The bits that move while everybody is well.
+    /// The bits that move as long as no client is dead.
     pub(super) moves: u64,
     pub(super) deadline: Deadline,
     /// Between two looks, where looking costs a round trip; zero for the fabric's own.
@@ -78,7 +78,7 @@ pub(super) enum Leftover {
 pub(super) enum End {
     /// With what was waited for.
     Met,
-    /// What was waited for can come no more: somebody recovered the node.
+    /// What was waited for can come no more: another client recovered the node.
     Renewed,
     /// The user's patience ran out.
     GaveUp,
@@ -238,7 +238,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
                 self.ep.observe(Observation::Recovered(queue.claim));
                 return Ok(());
             }
-            // Somebody has taken one more ticket.
+            // Another client has taken a ticket.
             seen = old;
         }
     }
@@ -305,7 +305,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(false)
     }
 
-    /// Waits until the obstacle is gone. If somebody seems to be dead there, [`End::Dead`].
+    /// Waits until the obstacle is gone. If a client seems to be dead there, [`End::Dead`].
     pub(super) async fn wait_for(&self, request: &Request, obstacle: Obstacle) -> Result<End, FabricError> {
         if matches!(request.patience, Patience::Try) {
             return Ok(End::GaveUp);
@@ -333,8 +333,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(end)
     }
 
-    /// Locks `node` alone, for a moment, and takes away what the dead have left at it and in the leaves below. If
-    /// somebody above it is dead, that is seen to instead.
+    /// Locks `node` alone, for a moment, and takes away what the dead have left at it and in the leaves below. If a client
+    /// above it is dead, that node is cleaned up instead.
     pub(super) async fn clean_up(&self, request: &Request, mut node: Node) -> Result<(), FabricError> {
         let words = if R::READERS { Words::Writer } else { Words::Exclusive };
         loop {

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_above_looks_where_whoever_is_below_leaves_a_note() {
+    fn a_request_above_looks_where_a_request_below_leaves_its_note() {
         // Meet in the middle: for every distance and every pair of levels.
         for m in 1..=6 {
             for below in 2..=14 {

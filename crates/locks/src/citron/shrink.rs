@@ -2,7 +2,7 @@
 //!
 //! Under the spillover mutex and the lock of everything, so that nobody holds anything:
 //! 1. Say so in the configuration.
-//! 2. Retire the root, in one verb: its tickets become void, the shrinker's with them, and Retired sends everybody who
+//! 2. Retire the root, in one verb: its tickets become void, the shrinker's with them, and Retired sends every client that
 //!    looks at it to the new configuration. From here on nobody is granted anything in the larger tree.
 //! 3. Take Exp off the smaller tree's top, and publish.
 //!
@@ -64,7 +64,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
             || self.ep.go(tree.config_word().cas(config, shrinking)).await? != config
             || !self.retire(tree, root.begun.here).await?
         {
-            // Somebody died here, or took us for dead; the next client sees to it.
+            // A client died here, or took us for dead; the next client sees to it.
             self.release_on_tree(tree, Words::Exclusive, &[*root]).await?;
             return Ok(false);
         }
@@ -72,7 +72,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(true)
     }
 
-    /// Somebody died while it let the tree shrink: finishes that, or forgets it.
+    /// A client died while it let the tree shrink: finishes that, or undoes it.
     pub(super) async fn finish_shrinking(&self, tree: &Tree, config: u64) -> Result<(), FabricError> {
         let root = self.ep.go(tree.word(tree.root()).read()).await?;
         if get(root, RETIRED) != 0 {
@@ -92,8 +92,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         Ok(())
     }
 
-    /// Makes the root's tickets void, ours with them, and sends everybody to the smaller tree, in one verb. Not if they
-    /// are void already.
+    /// Makes the root's tickets void, ours with them, and sends all clients to the smaller tree, in one verb. Not if they are
+    /// void already.
     async fn retire(&self, tree: &Tree, here: u32) -> Result<bool, FabricError> {
         let word = tree.word(tree.root());
         let mut seen = self.ep.go(word.read()).await?;

@@ -46,9 +46,9 @@ impl Spill {
 enum Asked {
     /// It is had; the configuration then.
     Had(Spill, u64),
-    /// Somebody has it, and this one does not queue.
+    /// Another client has it, and this one does not queue.
     Busy,
-    /// Somebody recovered it meanwhile.
+    /// Another client recovered it meanwhile.
     Renewed,
 }
 

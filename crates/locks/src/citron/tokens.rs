@@ -1,13 +1,13 @@
 //! Fencing tokens, numbers that rise from every grant to every later conflicting one; and the era, which makes sure of
 //! a grant.
 //!
-//! **Tokens.** A counter word for every node of one level of the tree (level 4 by default: 64 of them). A grant adds one
-//! to the words its units belong to, at a moment when it already excludes everybody it conflicts with; so a client that
+//! **Tokens.** A counter word for every node of one level of the tree (level 4 by default: 64 of them). A grant adds one to
+//! the words its units belong to, at a moment when it already excludes all requests it conflicts with; so a client that
 //! conflicts and comes later adds later, and reads more. Two grants that conflict share a unit, and with it a word. The
-//! addition rides in the last batch of an uncontended acquire and costs no round trip. A range over several words takes
-//! the largest of them, and lifts the others to it before it is granted: that is one round trip more, for ranges that
-//! cross a 64th of the space. An attempt that fails after its addition leaves a gap. Nothing ever sets a counter back,
-//! recoveries included, so tokens rise across them, too.
+//! addition rides in the last batch of an uncontended acquire and costs no round trip. A range over several words takes the
+//! largest of them, and lifts the others to it before it is granted: that is one round trip more, for ranges that cross a
+//! 64th of the space. An attempt that fails after its addition leaves a gap. Nothing ever sets a counter back, recoveries
+//! included, so tokens rise across them, too.
 //!
 //! **The era** is one word per lock, where locks are recovered at all. Every recovery adds one to it before it takes
 //! anything away (`recover`). A request reads it before its first verb that others can see, and again with its last:

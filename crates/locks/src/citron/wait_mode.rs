@@ -1,9 +1,9 @@
 //! Wait mode: LOCKNODE of Citron Alg. 2, with the fast paths of §3.8.
 //!
-//! The order is the other way round than in a handshake: look at the ancestors (phase (b)), then take the node (c) and
-//! tell the ancestors (d). Somebody above may have looked for notes in between, so time must help: a request at an
-//! internal node waits T_wait between setting Occ and looking for notes, and a request whose notes took longer than
-//! that since its own look aborts (Inequation 1). Safety rests on clocks that run at the same speed.
+//! The order is the other way round than in a handshake: look at the ancestors (phase (b)), then take the node (c) and tell
+//! the ancestors (d). A request above may have looked for notes in between, so time must help: a request at an internal node
+//! waits T_wait between setting Occ and looking for notes, and a request whose notes took longer than that since its own look
+//! aborts (Inequation 1). Safety rests on clocks that run at the same speed.
 //!
 //! Two things differ from print. A client that finds an ancestor occupied starts over, so the look that counts is always one
 //! round trip over all ancestors, and t₁ is when that one was posted. And the turn at the own node is not kept

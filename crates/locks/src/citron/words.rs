@@ -50,7 +50,7 @@ pub const MANY_READERS: u64 = 1 << 10;
 /// Whose words, and who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Words {
-    /// The paper's words; everybody is alone.
+    /// The paper's words; every holder is alone.
     Exclusive,
     /// A reader-writer tree's, seen by a writer.
     Writer,
@@ -145,7 +145,7 @@ impl Words {
         node.masked_cas(seen & same, same, swap as u64, (mask | field.mask()) as u64)
     }
 
-    /// Recovery: forgets everybody at a node whose turn and readers still are as `seen`, in a new generation.
+    /// Recovery: forgets all clients at a node whose turn and readers still are as `seen`, in a new generation.
     pub(crate) fn forget_here(self, node: Word64, seen: u64) -> Verb<u64> {
         let (turn, next) = self.tickets();
         let field = self.generation_here();
@@ -202,7 +202,7 @@ impl Words {
         (one ^ other) & self.queue() == 0
     }
 
-    /// Whether somebody has a ticket.
+    /// Whether any client has a ticket.
     pub(crate) const fn has_queue(self, node: u64) -> bool {
         let (turn, next) = self.tickets();
         turn.get(node as u128) != next.get(node as u128)
@@ -228,7 +228,7 @@ impl Words {
         ticket.wrapping_sub(turn.get(node as u128)) & turn.max()
     }
 
-    /// Whether somebody waits behind `ticket`.
+    /// Whether a client waits behind `ticket`.
     pub(crate) const fn is_followed(self, ticket: u128, node: u64) -> bool {
         let (_, next) = self.tickets();
         next.get(node as u128).wrapping_sub(ticket) & next.max() > 1
@@ -293,7 +293,7 @@ pub(crate) fn leave(node: Word64, generation: u32, guards: bool) -> Ending {
 pub(crate) enum Gap {
     /// It is closed and stays so.
     Leave,
-    /// It opens: somebody waits, and will close it.
+    /// It opens: a request waits, and will close it.
     Open,
     /// It was open, and closes.
     Close,

@@ -4,10 +4,10 @@
 //! no `flip` to tell an old answer from a new one: an id is used again only after the message that ended it, and
 //! messages keep their order. Release sends and does not wait (thesis §4.1).
 //!
-//! **Shards.** With several combiners, names are dealt out among them and the units of a ranged lock are cut into as
-//! many stretches. A range that crosses a border is acquired stretch by stretch, from the left: everybody in the same
-//! order, so nobody waits in a circle. Its token is the largest of the stretches' tokens, and before the lock is handed
-//! to the user the other combiners are told to stay above it.
+//! **Shards.** With several combiners, names are dealt out among them and the units of a ranged lock are cut into as many
+//! stretches. A range that crosses a border is acquired stretch by stretch, from the left: all clients use the same order, so
+//! there is no deadlock. Its token is the largest of the stretches' tokens, and before the lock is handed to the user the
+//! other combiners are told to stay above it.
 //!
 //! **Cancel safety.** An acquire that is dropped must be kept as an abandoned one (see [`abandoned`](crate::abandoned)). One whose time runs
 //! out cancels its request and waits for the answer, one round trip: if the grant was under way, it is given back.

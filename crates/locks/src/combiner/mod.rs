@@ -46,8 +46,8 @@ pub struct Params {
     pub flags_each: u32,
     /// Whether every flag has a cache line to itself.
     pub padded: bool,
-    /// For the bypass checker: a client that polls by RPC counts as waiting from the moment the server took note of
-    /// its request, not from when it sent it. While a message is under way anybody may come first.
+    /// For the bypass checker: a client that polls by RPC counts as waiting from the moment the server took note of its
+    /// request, not from when it sent it. While a message is under way another client may come first.
     pub waits_from_note: bool,
 }
 

@@ -55,7 +55,7 @@ pub struct Record {
     pub mode: Mode,
     /// Where it stands.
     pub state: State,
-    /// Some waiting request may have counted this one: only then does its end concern anybody.
+    /// Some waiting request may have counted this one: only then do others have to learn of its end.
     pub blocks: bool,
     /// The tree's own note: others overlapped it when it came.
     pub(super) came_over: bool,

@@ -9,7 +9,7 @@ pub(super) const fn is_keyed(space: &Space) -> bool {
     space.units <= 1
 }
 
-/// What has to be asked for, from which combiner, in the order in which everybody asks: shard, lock, start, end.
+/// What has to be asked for, from which combiner, in the order that all clients use: shard, lock, start, end.
 ///
 /// # Errors
 /// If the claim makes no sense in this space.

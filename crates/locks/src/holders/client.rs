@@ -151,7 +151,7 @@ impl<E: Endpoint, B: Recorder, R: Rules + RecordRules, L: VersionedLayout> Holde
     /// After a try that found the lock busy: takes it if it is the dead who have it. Who only tries would never outwait them.
     ///
     /// # Errors
-    /// [`Denied::Busy`] if somebody lives who has it.
+    /// [`Denied::Busy`] if a live client has it.
     pub async fn try_past_the_dead(&self, record: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
         if self.lock.recover(claim.lock).await? {
             self.try_take(record, claim).await
@@ -171,8 +171,8 @@ impl<E: Endpoint, B: Recorder, R: Rules + RecordRules, L: VersionedLayout> Holde
         }
     }
 
-    /// Takes the lock if it becomes free within a moment. Nobody who queues is overtaken by this: with somebody in the
-    /// queue, the lock is never free.
+    /// Takes the lock if it becomes free within a moment. This overtakes no queued waiter: as long as the queue has one, the
+    /// lock is never free.
     pub(super) async fn try_take_spinning(&self, record: u8, claim: Claim) -> Result<ShiftGrant, Denied> {
         for _ in 0..self.recorder().spins() {
             std::hint::spin_loop();

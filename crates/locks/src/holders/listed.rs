@@ -4,7 +4,7 @@ use super::record::ClientWord;
 use super::space::{HolderSpace, MAX_LOADS};
 use lockwright_fabric::{FabricError, PeerId, Word64};
 
-/// Somebody who is in the directory, or was and has not been cleared away after.
+/// A client that is in the directory, or has left it and not been cleaned up after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     /// Who.
@@ -22,7 +22,7 @@ impl Listed {
     }
 }
 
-/// Everybody, by slot.
+/// All of them, by slot.
 pub(crate) async fn listed<S: HolderSpace>(space: &S) -> Result<Vec<Listed>, FabricError> {
     let layout = space.layout();
     let directory: Vec<_> = (0..layout.directory_words()).map(|index| layout.directory(index)).collect();

@@ -5,11 +5,11 @@
 //!
 //! 1. **Nobody's in between.** The owner's name is the first word to go and the last to come, so nobody takes what is half the
 //!    one client's and half the other's for either's.
-//! 2. **The liveness goes on.** It is swapped, never written: whoever is about to change what it has read of the last client's
-//!    finds that it is no longer so.
-//! 3. **Silence is read after the liveness.** Whoever suspects or evicts reads that word first, then the heartbeat, then whether
-//!    the slot is still that client's, and swaps exactly the word it has read. Going by what it has read before, it would evict
-//!    the new client for the silence of the last.
+//! 2. **The liveness goes on.** It is swapped, never written: a client that is about to change the last client's liveness, as
+//!    it has read it, finds it changed.
+//! 3. **Silence is read after the liveness.** A client that suspects or evicts another reads that word first, then the
+//!    heartbeat, then whether the slot is still that client's, and swaps exactly the word it has read. Going by what it has read
+//!    before, it would evict the new client for the silence of the last.
 
 use super::liveness::{self, Liveness};
 use super::record::{ClientRecord, ClientWord, First, RecordWord, TableLayout};
@@ -48,7 +48,7 @@ pub async fn join<E: Endpoint>(
         if ep.go(word.cas(old, Liveness(old).renewed().0)).await? == old {
             break;
         }
-        ep.mark("holders: joins, and somebody suspects the last client", &[]);
+        ep.mark("holders: joins, and a client suspects the last one", &[]);
     }
     let (bits, bit) = (layout.directory(slot / 64), 1 << (slot % 64));
     if ep.go(bits.read()).await? & bit == 0 {

@@ -5,7 +5,7 @@
 //! waiter resets a lock it looks whether a record of a client that is alive says that the lock is held. A client that is
 //! silent for longer than its lease is evicted, and from then on its verbs are refused.
 //!
-//! Three rules make that safe, whoever is killed or stopped between any two instructions:
+//! Three rules make that safe, if any client is killed or stopped between any two instructions:
 //!
 //! 1. **Written before taken.** A record says that its client holds the lock before the verb that takes it; or, if the lock
 //!    was handed over, before the entry's version is [bumped](crate::shiftlock::versioned), and only then does the grant count.
@@ -24,7 +24,7 @@
 //! |---|---|
 //! | [`record`] | which word is where, and its bits |
 //! | `writer` | the order in which a record is written |
-//! | `table` | the look at everybody's records |
+//! | `table` | the scan of all records |
 //! | `listed` | who there is to look at, for repairs |
 //! | [`liveness`] | how a client is evicted |
 //! | [`membership`] | how clients come and go |

@@ -7,7 +7,7 @@ use lockwright_fabric::PeerId;
 use lockwright_fabric::observe::Claim;
 use std::marker::PhantomData;
 
-/// What somebody looks for in the records of the living.
+/// What a client looks for in the records of the living.
 pub(super) trait Query {
     /// Whether the first word of a record leaves it in question.
     fn may_match(&self, peer: PeerId, record: u64, first: First) -> bool;
@@ -72,8 +72,8 @@ impl Query for IsBlocked {
         first.is_for(Kind::Range, self.claim.lock) && (peer, record) != self.mine
     }
 
-    /// Ranges of a lock are written by whoever has its gate, which is this client: if the record has changed meanwhile, then
-    /// since that range was given back.
+    /// Only the holder of a lock's gate writes its ranges, and that is this client: a record that has changed meanwhile was
+    /// given back.
     #[inline(always)]
     fn may_overlap(&self, start: u64, end: u64) -> bool {
         start < self.claim.end && self.claim.start < end
@@ -120,7 +120,7 @@ pub(super) struct TooFew {
     pub(super) turn: u64,
     /// Permits that others have.
     pub(super) held: u64,
-    /// Somebody says that there is another number of them.
+    /// A record names another limit.
     pub(super) other_limit: bool,
 }
 

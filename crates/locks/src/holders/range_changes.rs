@@ -1,11 +1,11 @@
 //! Changing a range that is held by its record: upgrade, downgrade, giving back a part.
 //!
 //! What is held is never given up and taken again. Mode and state are in the record's first word, which is swapped for
-//! another; a smaller range is one word, its start or its end. Why it is safe, whoever is killed or stopped:
+//! another; a smaller range is one word, its start or its end. Why it is safe, if any client is killed or stopped:
 //!
-//! 1. **Judged inside.** An upgrade looks at everybody's records and swaps its own while it holds the gate, as a request does.
-//! 2. **Split inside.** Of two pieces the second gets a record of its own before the first becomes shorter. Whoever looks
-//!    meanwhile might have passed the second's record and not yet come to the first's: the gate keeps it out.
+//! 1. **Judged inside.** An upgrade scans all records and swaps its own while it holds the gate, as a request does.
+//! 2. **Split inside.** Of two pieces the second gets a record of its own before the first becomes shorter. A client that
+//!    scans meanwhile might have passed the second's record and not yet come to the first's: the gate keeps it out.
 //! 3. **Swapped, not stored.** A range that is taken away (its record is revoked) stays that.
 //!
 //! An upgrade that waits says so in its record. It bars those who come, as a writer would, and is barred by those who hold
@@ -65,7 +65,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
     /// Makes a shared range exclusive if nobody else has any of it. Returns its token.
     ///
     /// # Errors
-    /// If somebody has, or it was lost.
+    /// If another client has, or the range was lost.
     pub async fn try_upgrade_range(&self, records: RangeRecords, claim: Claim) -> Result<u64, NotUpgraded> {
         self.upgrade_inside(records, claim, State::Held, false).await?.ok_or(NotUpgraded::Busy)
     }
@@ -118,7 +118,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         if back { Ok(()) } else { Err(NotUpgraded::Lost) }
     }
 
-    /// One look, and the swap if nobody bars it. `None` if somebody does: then its record is upgrading, if it `waits`.
+    /// One look, and the swap if nothing bars it. `None` if something does: then its record is upgrading, if it `waits`.
     async fn upgrade_inside(
         &self,
         records: RangeRecords,
@@ -168,7 +168,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         let barred = self.recorder().bars_upgrade(record, claim).await?;
         let next = match barred {
             Barred::No => (State::Held, Mode::Exclusive),
-            // Whoever said first that it waits is not refused later.
+            // The first to write that it waits is not refused later.
             Barred::ByAnUpgrade if state == State::Held => return Err(NotUpgraded::WouldDeadlock),
             _ if waits => (State::Upgrading, Mode::Shared),
             _ => shared,

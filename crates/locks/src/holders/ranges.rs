@@ -6,7 +6,7 @@
 //! name's count of changes has risen. A request that waits since an earlier turn is in the way, too: nobody starves.
 //!
 //! A dead client's records do not count, so there is nothing to recover; and the gate is recovered as any keyed lock. Why it
-//! is safe, whoever is killed or stopped:
+//! is safe, if any client is killed or stopped:
 //!
 //! 1. **Written inside.** A record becomes held while its client holds the gate, and only a client that is evicted loses
 //!    that. So of two requests in each other's way one looks after the other has written.
@@ -46,7 +46,7 @@ pub trait RangeRecorder: Recorder {
     /// [semaphore](super::record::is_semaphore), whether too few permits are left.
     ///
     /// # Errors
-    /// [`Denied::BadRequest`] if somebody uses the semaphore with another limit.
+    /// [`Denied::BadRequest`] if another client uses the semaphore with another limit.
     fn is_blocked(&self, record: u8, claim: Claim, turn: u64) -> impl Future<Output = Result<bool, Denied>>;
 
     /// What bars the upgrade of a range of this client's, in the records of clients that are alive.
@@ -69,7 +69,7 @@ pub trait RangeRecorder: Recorder {
     /// The word that counts changes of `lock`.
     fn changes(&self, lock: u64) -> Word64;
 
-    /// How long somebody who has looked so many times waits before it looks again whether those in its way are alive.
+    /// How long a waiter that has looked so many times waits before it looks again whether the clients in its way are alive.
     /// `None`: until something changes.
     fn patience_ns(&self, looked: u32) -> Option<u64>;
 }
@@ -100,13 +100,13 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
     /// Takes the range if nobody is in its way. Waits for the gate, for as long as others look.
     ///
     /// # Errors
-    /// [`Denied::Busy`] if somebody is; the records are free again.
+    /// [`Denied::Busy`] if another client is; the records are free again.
     pub async fn try_range(&self, records: RangeRecords, claim: Claim) -> Result<u64, Denied> {
         let looked = self.look(records, claim, &mut None).await;
         self.tried(records, claim, looked).await
     }
 
-    /// Takes the range if nobody is in its way, without a place in the queue for the gate: whoever waits there needs to be polled.
+    /// Takes the range if nobody is in its way, without a place in the queue for the gate: a waiter there needs to be polled.
     /// `None` if others look just now, for longer than a moment; nothing has happened.
     #[inline(always)]
     pub async fn try_range_fast(&self, records: RangeRecords, claim: Claim) -> Option<Result<u64, Denied>> {
@@ -187,8 +187,8 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         }
     }
 
-    /// Takes the range if nobody is in its way: a look at everybody's records, alone. A request that would wait gets its turn
-    /// with its first look.
+    /// Takes the range if nobody is in its way: one scan of all records, under the gate. A request that would wait gets its
+    /// turn with its first look.
     async fn look(
         &self,
         records: RangeRecords,
@@ -222,7 +222,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         }
     }
 
-    /// The look itself, by whoever has the gate, which it gives back.
+    /// The scan itself, by the holder of the gate, which it gives back.
     #[inline(always)]
     async fn look_inside(
         &self,
@@ -288,7 +288,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         }
     }
 
-    /// Gives up: the records no longer stand in anybody's way. A fabric that failed may have left the gate taken: without a
+    /// Gives up: the records no longer stand in another's way. A fabric that failed may have left the gate taken: without a
     /// record, others reset it.
     async fn leave(&self, records: RangeRecords, claim: Claim, denied: Denied) -> Result<u64, Denied> {
         if matches!(denied, Denied::Fabric(_)) {

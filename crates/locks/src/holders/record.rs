@@ -1,9 +1,9 @@
 //! The layout of a holder table: which word is where, and what its bits mean.
 //!
 //! A table begins with the *client directory*: one bit per client slot (whether it is in use), then one word per slot (the
-//! peer whose slot it is; 0: nobody's). Then comes, for every slot, a [`ClientRecord`] and a number of [`HolderRecord`]s, one
-//! per lock that the client holds or wants. Only the client writes its own records, but for two words: its liveness word,
-//! and the first word of a range that is [revoked](State::Revoked). Everybody may read all of them.
+//! peer whose slot it is; 0: no peer's). Then comes, for every slot, a [`ClientRecord`] and a number of [`HolderRecord`]s,
+//! one per lock that the client holds or wants. Only the client writes its own records, but for two words: its liveness word,
+//! and the first word of a range that is [revoked](State::Revoked). All clients may read all of them.
 //!
 //! How many clients and records there are is a parameter ([`TableLayout`]): a space in shared memory has 1024 × 64, the
 //! explorer two or three clients with one or two records.

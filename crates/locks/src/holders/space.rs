@@ -174,7 +174,7 @@ pub trait RecordRules: Debug + 'static {
     const FIRST_WORD_IS_LAST: bool = true;
     /// The mark of the last grant is gone before the record is in use again.
     const MARKS_ARE_WIPED_FIRST: bool = true;
-    /// Whoever reads a record looks at its first word again in the end.
+    /// A reader of a record looks at its first word again in the end.
     const RECORDS_ARE_READ_TWICE: bool = true;
     /// Whether it is still in, a client looks after the verb that brought the lock, and not before it.
     const CONFIRMED_AFTER: bool = true;
@@ -182,7 +182,7 @@ pub trait RecordRules: Debug + 'static {
     const LEAVING_CLEARS: bool = true;
     /// Who waits for a range reads the count of changes before it looks, so that none after the look is missed.
     const CHANGES_ARE_READ_FIRST: bool = true;
-    /// Whether others bar an upgrade is looked at by whoever has the gate.
+    /// Whether others bar an upgrade is decided by the holder of the gate.
     const UPGRADES_ARE_JUDGED_INSIDE: bool = true;
     /// A range becomes two while its client has the gate.
     const RANGES_ARE_SPLIT_INSIDE: bool = true;

@@ -79,7 +79,7 @@ const RANGE_WORDS: [RecordWord; 3] = [RecordWord::Start, RecordWord::End, Record
 const OTHER_WORDS: [RecordWord; 5] =
     [RecordWord::Mark, RecordWord::Since, RecordWord::Start, RecordWord::End, RecordWord::Turn];
 
-/// Whether a record of somebody alive is what `query` looks for: the look itself, word by word.
+/// Whether a live client's record is what `query` looks for: the scan itself, word by word.
 macro_rules! find_in_steps {
     ($space:expr, $layout:expr, $query:ident: $load:ident $is_alive:ident $(, .$await:tt)?) => {{
         let (space, layout) = ($space, $layout);
@@ -337,12 +337,12 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
         wanted
     }
 
-    /// Whether somebody alive holds or wants `lock`, keyed or a range of it.
+    /// Whether a live client holds or wants `lock`, keyed or a range of it.
     pub fn is_wanted_now(&self, lock: u64) -> bool {
         self.find_now(&mut IsWanted(lock)).unwrap_or(true)
     }
 
-    /// Everybody's records.
+    /// All records.
     pub fn reader(&self) -> TableReader<impl Fn(Word64) -> u64 + '_> {
         TableReader::new(*self.space().layout(), self.space().loader())
     }

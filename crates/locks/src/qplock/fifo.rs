@@ -64,7 +64,7 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
         Ok(self.granted(place, want, HAS_IT, 0))
     }
 
-    /// A look at a word. Nobody can see that somebody looked, so this is not yet an arrival.
+    /// Reads a word. No other client can see that, so this is not yet an arrival.
     async fn look(&self, word: Word64) -> Result<u64, FabricError> {
         let anything = Cond::Eq { mask: 0, value: 0 };
         Ok(self.ep.wait_until(word.until(anything)).await?.value)

@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | 0–7 | `cohort[Local]` | CPUs of the node only | tail of the local queue |
 //! | 8–15 | `cohort[Remote]` | the NIC only | tail of the remote queue |
-//! | 16–23 | `victim` | plain WRITEs of both sides | the side that yields; 0 before anybody ever did |
+//! | 16–23 | `victim` | plain WRITEs of both sides | the side that yields; 0 before any side ever did |
 //! | 24–31 | `token` | plain WRITEs of the holder | the fencing token of the last grant that was written back |
 //! | 32–39 | `readers[Local]` | CPUs of the node only | local clients that hold the lock in shared mode |
 //! | 40–47 | `readers[Remote]` | the NIC only | remote clients that hold the lock in shared mode |
@@ -25,8 +25,8 @@
 //! | 21–31 | 1 + the node the descriptor lies on, or 0: in the client's mailbox |
 //! | 32–63 | with strict order: the ticket of the last that came, which stays when the queue empties; otherwise 0 |
 //!
-//! Behind the locks of a node lie the descriptors of the clients that are at home there, 16 bytes each. Both words are
-//! 0 unless somebody waits, so a client that meets nobody never touches its descriptor but for one look at `next`:
+//! Behind the locks of a node lie the descriptors of the clients that are at home there, 16 bytes each. Both words are 0
+//! unless a client waits, so an uncontended client never touches its descriptor but for one look at `next`:
 //!
 //! | bytes | word | written by | meaning |
 //! |---|---|---|---|

@@ -104,7 +104,7 @@ pub trait Rules: std::fmt::Debug + Send + Sync + 'static {
     const YIELDS: bool = true;
     /// Reacquires when the budget is used up (Alg. 2 line 11).
     const MINDS_BUDGET: bool = true;
-    /// A release that finds somebody queued behind it waits to learn who (Alg. 2 line 18).
+    /// A release that finds a client queued behind it waits to learn which (Alg. 2 line 18).
     const WAITS_FOR_SUCCESSOR: bool = true;
     /// A writer waits for the readers of both sides.
     const WAITS_FOR_REMOTE_READERS: bool = true;

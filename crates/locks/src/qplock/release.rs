@@ -11,7 +11,7 @@ impl<E: Endpoint, R: Rules> QpClient<E, R> {
         let mut place = self.place(grant.lock, grant.slot);
         place.me.ticket = grant.ticket;
         if R::EXTENDED && grant.mode == Mode::Shared {
-            // A reader left the queue long ago; its descriptor may be somebody else's by now.
+            // A reader left the queue long ago; its descriptor may serve another acquire by now.
             self.ep.go(place.words.readers(place.side).fetch_add(u64::MAX)).await?;
             return Ok(());
         }

@@ -18,7 +18,7 @@ pub(super) fn enqueue<L: Layout, R: Rules>(me: Member) -> MaskedCas {
     MaskedCas { compare: 0, compare_mask, swap, swap_mask: L::TAIL.mask() }
 }
 
-/// The bit of RelCnt that must not be set for anybody to be let in, where verbs can compare it.
+/// The bit of RelCnt that must not be set if a client is to be let in, where verbs can compare it.
 #[inline(always)]
 const fn unspent<L: Layout, R: Rules>() -> u128 {
     if R::TOKENS_END { L::SPENT } else { 0 }

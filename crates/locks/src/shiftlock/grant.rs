@@ -61,8 +61,8 @@ impl ShiftGrant {
 }
 
 impl Grant for ShiftGrant {
-    /// RelCnt, counted from one. A writer's is above everybody's before it, since all of them have released. A
-    /// reader's is above every earlier writer's, and its own release comes before the next writer's grant.
+    /// RelCnt, counted from one. A writer's is above all tokens before it, since those clients have released. A reader's is
+    /// above every earlier writer's, and its own release comes before the next writer's grant.
     #[inline(always)]
     fn token(&self) -> Option<u64> {
         Some(self.stamp.token())

@@ -33,9 +33,9 @@
 //!
 //! # Where RelCnt ends
 //!
-//! From [`Layout::LIMIT`] on nobody new is let in ([`Denied::Exhausted`](crate::protocol::Denied)). A client that is inside by then
-//! adds at most two, and a recovery needs somebody inside: what is left of the field above the limit has room for all of
-//! that (`counts_end_well`), so RelCnt neither wraps nor carries into its neighbour.
+//! From [`Layout::LIMIT`] on no new client is let in ([`Denied::Exhausted`](crate::protocol::Denied)). A client that is inside by
+//! then adds at most two, and a recovery needs a client inside: what is left of the field above the limit has room for all of that
+//! (`counts_end_well`), so RelCnt neither wraps nor carries into its neighbour.
 
 use super::grant::has_room_for;
 use lockwright_fabric::{Field, MaskedCas, Needs, PeerId, Value, Verb, Word};
@@ -315,7 +315,7 @@ impl<L: Layout> Entry<L> {
         self.rel_cnt() >= L::LIMIT
     }
 
-    /// The stamp that a recovery of an entry like this leaves: beyond everything that anybody may wait for, and above every
+    /// The stamp that a recovery of an entry like this leaves: beyond every count that a client may wait for, and above every
     /// token. `None` if there is no room for it.
     #[inline(always)]
     pub fn after_recovery(self) -> Option<Stamp> {
@@ -336,7 +336,7 @@ impl<L: Layout> fmt::Debug for Entry<L> {
 }
 
 /// One acquisition of one client in the queue; 0 is nobody. A client that gave up still stands in the queue, so its next
-/// acquisition of the same lock has to be somebody else.
+/// acquisition of the same lock has to be another member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member(pub u64);
 
@@ -428,9 +428,10 @@ pub(super) const fn is_sound<L: Layout>(bits: u32) -> bool {
         && counts_end_well::<L>()
 }
 
-/// RelCnt and generation fit into a stamp, and above the limit there is room for everybody who can be inside by then
+/// RelCnt and generation fit into a stamp, and above the limit there is room for all clients that can be inside by then
 /// (readers, writers between the halves of a handover, and one that holds the lock): for two additions by each, and for the
-/// recovery from each, which adds one, and one per reader; or all that could be inside, where nobody makes sure of its grant.
+/// recovery from each, which adds one, and one per reader; or all that could be inside, where clients do not confirm their
+/// grants.
 pub const fn counts_end_well<L: Layout>() -> bool {
     let inside = L::RDR_CNT.max() + L::STRAGGLERS as u128 + 1;
     let above = L::REL_CNT.max() - L::LIMIT as u128;

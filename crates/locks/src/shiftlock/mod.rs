@@ -85,7 +85,7 @@ pub trait Rules: Debug + 'static {
     const GRANTED_ARE_ALIVE: bool = true;
     /// Of ranges by holder records: they are written down before the gate is given back.
     const RANGES_ARE_WRITTEN_INSIDE: bool = true;
-    /// How long somebody waited counts from before its first verb, not from when it next looked at the clock.
+    /// A wait counts from before the waiter's first verb, not from when it next looked at the clock.
     const WAITS_COUNT_FROM_BEFORE: bool = true;
     /// A waiter whose time is up still takes the handover, and passes it on.
     const GIVING_UP_PASSES_ON: bool = true;
@@ -119,7 +119,7 @@ pub struct ShiftParams {
     pub last_generation: u64,
     /// Who resets a dead lock.
     pub resets: Resets,
-    /// With holder records: how often in a row they must say that a lock may be on its way to somebody alive, before the lock is
+    /// With holder records: how often in a row they must say that a lock may be on its way to a live client, before the lock is
     /// reset all the same.
     pub asks: u32,
 }
@@ -241,7 +241,7 @@ struct Core<E, L, R, O = AbandonedAcquires, W = NoLookup> {
     ep: E,
     space: Space,
     params: ShiftParams,
-    /// Whether additions are guarded by the generation. If the fabric cannot, somebody has to destroy a dead client's
+    /// Whether additions are guarded by the generation. If the fabric cannot, the host has to destroy a dead client's
     /// connection before its locks are recovered.
     guards: bool,
     members: Members,

@@ -1,9 +1,9 @@
 //! The portable entry: eight bytes, and nothing but plain compare-and-swap and fetch-and-add.
 //!
 //! Everything stands in one word, ordered so that a plain add cannot cross fields: RelCnt ends at a limit that leaves room
-//! for everybody inside, and RdrCnt is never below one when a reader leaves, so nothing is borrowed. Readers therefore
-//! still take one verb each way. Writers pay: fetch-and-store becomes a READ and a CAS that is repeated while others
-//! change the word, and a release repeats its CAS when a reader came meanwhile.
+//! for all clients inside, and RdrCnt is never below one when a reader leaves, so nothing is borrowed. Readers therefore
+//! still take one verb each way. Writers pay: fetch-and-store becomes a READ and a CAS that is repeated while others change
+//! the word, and a release repeats its CAS when a reader came meanwhile.
 
 use super::grant::has_room_for;
 use super::layout::{Delta, EntryWord, Guard, Layout, is_sound, masked_add};

@@ -1,11 +1,10 @@
 //! Recovery (§3.6): who notices that a lock is dead, and what one verb does about it.
 //!
-//! Every waiter keeps a [`StallTimer`]: RelCnt rises with every release, so a lock whose RelCnt is the same after three
-//! leases has lost somebody. The waiter then resets the entry with one verb that compares RelCnt, zeroes everything
-//! else, raises RelCnt past everything that anybody waits for (`layout`) and goes on to the next generation. No era and no
-//! server: after a reset the comparison can never hold again, for RelCnt only rises. A client that began in an older generation
-//! can do no harm: writers compare RelCnt, additions are guarded by the generation, messages of an older generation are
-//! dropped.
+//! Every waiter keeps a [`StallTimer`]: RelCnt rises with every release, so a lock whose RelCnt is the same after three leases
+//! has lost a holder. The waiter then resets the entry with one verb that compares RelCnt, zeroes everything else, raises
+//! RelCnt past every count that a client waits for (`layout`) and goes on to the next generation. No era and no server: after a
+//! reset the comparison can never hold again, for RelCnt only rises. A client that began in an older generation can do no harm:
+//! writers compare RelCnt, additions are guarded by the generation, messages of an older generation are dropped.
 //!
 //! A *grant* does not change RelCnt, so a waiter that slept through its grant could begin to use the lock just when
 //! others are about to reset it. A client that waited longer than [`trust_ns`](super::ShiftParams::trust_ns) therefore counts
@@ -39,7 +38,7 @@ pub(super) struct StallTimer {
     /// A time before this waiter came, and so before it can have been granted the lock: doubt counts from here. Not
     /// `since`, for a client can be stopped between its first verb and its look at the clock.
     pub(super) began: Time,
-    /// How often in a row the holder records said that the lock may be on its way to somebody who is alive.
+    /// How often in a row the holder records said that the lock may be on its way to a live client.
     pub(super) wanted: u32,
     /// This waiter made the reset.
     pub(super) by_me: bool,
@@ -157,8 +156,8 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         }
     }
 
-    /// The lock is this writer's, it seems. If it has to doubt that, it counts a release of its own: that fails if the
-    /// lock was recovered (`None`: start again), and stops everybody who is about to.
+    /// The lock seems to be this writer's. If it has to doubt that, it counts a release of its own: that fails if the lock
+    /// was recovered (`None`: start again), and makes every recovery fail that is under way.
     pub(super) async fn confirm_grant(
         &self,
         lock: u64,

@@ -18,7 +18,7 @@ use lockwright_fabric::{Cond, Deadline, Endpoint, FabricError, MaskedCas, Time, 
 pub(super) enum Changed<L> {
     /// It was made; this was there before.
     Made(Entry<L>),
-    /// Somebody queued behind.
+    /// A client queued behind.
     Overtaken,
     /// The lock was recovered by this very client, since it would not move on: nothing is left to do.
     Recovered,

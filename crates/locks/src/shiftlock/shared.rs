@@ -48,7 +48,7 @@ impl Snapshot {
 
 /// A client of ShiftLock that several threads can use at once, where the fabric lets them.
 ///
-/// It keeps no abandoned: whoever gives up on an acquire must see its future through to the end and release what it brings
+/// It keeps no abandoned acquires: a caller that gives up must drive the acquire's future to its end and release the grant
 /// (see [`finish_then_release`](crate::abandoned::finish_then_release)). So it knows no deadlines either.
 pub struct SharedClient<E, L = Wide, R = Shipped, W = NoLookup> {
     pub(super) core: Core<E, L, R, (), W>,
@@ -88,7 +88,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> Core<E, L, R, (), W> {
     }
 }
 
-/// For whoever gives every acquisition a slot of its own.
+/// For callers that give every acquisition a slot of its own.
 impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W> {
     /// Takes the lock if it is free, as the acquisition `slot`.
     #[inline(always)]
@@ -160,8 +160,8 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
         &self.core.ep
     }
 
-    /// Makes sure of a grant that was handed over: false if the lock was reset meanwhile. If it is true, whoever is about
-    /// to reset the lock will not, unless it looks at the records again.
+    /// Makes sure of a grant that was handed over: false if the lock was reset meanwhile. If true, a client that is about to
+    /// reset the lock fails, unless it reads the records again.
     ///
     /// # Errors
     /// If the lock's memory cannot be reached.
@@ -211,12 +211,12 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
         if grant.is_shared() {
             return Ok(entry.generation() == grant.stamp.generation());
         }
-        // Nobody but its holder changes RelCnt, or whoever takes the lock away.
+        // Only its holder changes RelCnt, or a client that takes the lock away.
         Ok(entry.stamp() == grant.stamp)
     }
 
-    /// Resets `lock` if somebody is in it and nobody of them is alive: what a waiter does after its timer, for locks that
-    /// nobody waits for. `true` if the lock is free now.
+    /// Resets `lock` if it is held or queued for, and only by the dead: what a waiter does after its timer, for locks without
+    /// waiters. `true` if the lock is free now.
     ///
     /// # Errors
     /// If the lock's memory cannot be reached.
@@ -292,8 +292,8 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
         Ok(last)
     }
 
-    /// Takes `lock` away from whoever holds it by the grant with this [mark](ShiftGrant::mark), as a recovery would. `false`:
-    /// that grant is over.
+    /// Takes `lock` away from the holder of the grant with this [mark](ShiftGrant::mark), as a recovery would. `false`: that
+    /// grant is over.
     ///
     /// A shared lock is taken from all who share it; any of their grants names it.
     ///

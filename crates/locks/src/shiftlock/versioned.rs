@@ -1,9 +1,9 @@
 //! The entry for locks whose holders are written down ([`holders`](crate::holders)): the paper's, with a count of grants that
 //! were made sure of.
 //!
-//! A waiter that was handed the lock has changed nothing in the entry yet. It writes down that it holds the lock, and
-//! then bumps the entry: whoever read the entry before that, and found nobody written down, cannot reset it any more,
-//! because a reset compares all of it.
+//! A waiter that was handed the lock has changed nothing in the entry yet. It records that it holds the lock, and then bumps
+//! the entry: a client that read the entry before that, and found no holder recorded, cannot reset it any more, because a
+//! reset compares all of it.
 
 use super::grant::has_room_for;
 use super::layout::{Guard, Layout, counts_end_well};
@@ -11,7 +11,7 @@ use lockwright_fabric::{Field, Needs, Verb, Word};
 
 /// A layout whose entry has a version.
 pub trait VersionedLayout: Layout {
-    /// Changes the entry and nothing that anybody goes by, if it has these bits. As [`Layout::change`]: a layout without
+    /// Changes the entry, but no field that a client acts on, if it has these bits. As [`Layout::change`]: a layout without
     /// such a verb reads while `seen` is `None`, and then swaps exactly what was `seen`.
     fn bump(word: Word<Self::Word>, guard: Guard, seen: Option<Self::Word>) -> Verb<Self::Word>;
 }
@@ -22,7 +22,7 @@ pub trait VersionedLayout: Layout {
 /// |---|---|---|
 /// | 0 | Epoch | |
 /// | 1–17 | RdrCnt | at most 131,071 readers at a time |
-/// | 18–31 | version | rises when somebody makes sure of its grant, and wraps |
+/// | 18–31 | version | rises when a client confirms its grant, and wraps |
 /// | 32–39 | TailPtr, low | the slot: which of the client's acquisitions |
 /// | 40–63 | TailPtr, high | the client's peer id, never 0 |
 /// | 64–115 | RelCnt | releases so far |
@@ -56,7 +56,7 @@ impl Layout for Versioned {
     const PEER: Field = Field { shift: 40, bits: 24 };
     const REL_CNT: Field = Field { shift: 64, bits: 52 };
     const GENERATION: Field = Field { shift: 116, bits: 12 };
-    /// Whoever was handed the lock makes sure of it.
+    /// A client that was handed the lock confirms the grant.
     const STRAGGLERS: u64 = 0;
     const TOPS: u128 = Self::EPOCH.top()
         | Self::RDR_CNT.top()

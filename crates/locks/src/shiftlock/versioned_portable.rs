@@ -2,9 +2,9 @@
 //! what a lock in the memory of a NIC with 8-byte compare-and-swap and fetch-and-add is made of.
 //!
 //! It is [`Versioned`](super::versioned::Versioned) with smaller fields. A bump is a READ and a compare-and-swap that is
-//! repeated while others change the entry. Additions are not guarded by the generation, unless the fabric can: whoever uses
-//! this entry must see to it that nothing of a dead client takes effect after its locks were reset, by destroying its
-//! connection first.
+//! repeated while others change the entry. Additions are not guarded by the generation, unless the fabric can: the user of
+//! this entry must destroy a dead client's connection before its locks are reset, so that none of its verbs takes effect
+//! later.
 
 use super::grant::has_room_for;
 use super::layout::{Guard, Layout, counts_end_well};
@@ -18,7 +18,7 @@ use lockwright_fabric::{Field, Needs, Verb, Word};
 /// | 0–1 | TailPtr, low | the slot: which of the client's acquisitions of this lock |
 /// | 2–8 | TailPtr, high | the client's peer id, 1 to 127 |
 /// | 9–17 | RdrCnt | at most 508 readers at a time: four of every client |
-/// | 18–26 | version | rises when somebody makes sure of its grant, and wraps |
+/// | 18–26 | version | rises when a client confirms its grant, and wraps |
 /// | 27 | Epoch | |
 /// | 28–59 | RelCnt | releases so far |
 /// | 60–63 | generation | recoveries so far, modulo 16 |
@@ -57,7 +57,7 @@ impl Layout for VersionedPortable {
     const LIMIT: u64 = (1 << 32) - (1 << 12);
     /// Half of the field is too much to keep for a bit that plain verbs do not compare: readers look before they come.
     const SPENT: u128 = 0;
-    /// Whoever was handed the lock makes sure of it.
+    /// A client that was handed the lock confirms the grant.
     const STRAGGLERS: u64 = 0;
     const TOPS: u128 = Self::EPOCH.top()
         | Self::RDR_CNT.top()
@@ -86,7 +86,7 @@ const _: () = {
     assert!(Field::fill(&fields, 64), "the fields fill the word and do not overlap");
     assert!(has_room_for(L::TAIL.bits), "a grant has room for a queue member");
     assert!(L::VERSION.bits >= L::RDR_CNT.bits, "bumping never gets around");
-    assert!(L::PER_CLIENT as u128 * L::PEER.max() <= L::RDR_CNT.max(), "RdrCnt has room for everybody");
+    assert!(L::PER_CLIENT as u128 * L::PEER.max() <= L::RDR_CNT.max(), "RdrCnt has room for all clients");
     assert!(L::PER_CLIENT as u128 - 1 <= L::SLOT.max(), "and TailPtr for every slot");
     assert!(counts_end_well::<L>());
 };

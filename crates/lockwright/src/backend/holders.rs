@@ -1,5 +1,5 @@
 //! The holder table of a space in shared memory: who holds and who waits, written down in the space itself. `ls` shows it,
-//! and a waiter looks at it before it takes a lock away from somebody (`lockwright_locks::holders` says why the order of
+//! and a waiter looks at it before it takes a lock away from a holder (`lockwright_locks::holders` says why the order of
 //! these writes is safe).
 //!
 //! The table is region 1 of the space, and this CPU loads and stores its words itself. A process that has died is seen by
@@ -64,7 +64,7 @@ const fn index(word: Word64) -> u64 {
     word.addr().offset / 8
 }
 
-/// Reads everybody's records.
+/// Reads all records.
 pub(crate) fn reader(space: &ShmSpace) -> TableReader<impl Fn(Word64) -> u64 + use<>> {
     let words = words(space);
     TableReader::new(LAYOUT, move |word| words.read(index(word)))
@@ -159,7 +159,7 @@ impl ShmHolders {
         block_on(membership::evict(&self.ep, &LAYOUT, client, silent)).unwrap_or(false)
     }
 
-    /// Reads everybody's records.
+    /// Reads all records.
     pub(crate) fn reader(&self) -> TableReader<impl Fn(Word64) -> u64 + '_> {
         TableReader::new(LAYOUT, self.loader())
     }

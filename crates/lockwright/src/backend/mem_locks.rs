@@ -5,12 +5,12 @@
 //!
 //! | state of a request | means |
 //! |---|---|
-//! | free | nobody's |
+//! | free | unused |
 //! | wanted | it waits, or is about to be told that it was busy |
 //! | held | with this token |
 //! | upgrading | held, shared, with this token, and it waits to be alone |
-//! | denied | it came to nothing; whoever asked takes it away |
-//! | stays | an upgrade came to nothing; whoever asked makes it held again |
+//! | denied | it failed; the requester frees it |
+//! | stays | an upgrade failed; the requester makes it held again |
 //!
 //! What this file must not do: call a waker with the mutex locked.
 
@@ -137,7 +137,7 @@ impl MemLocks {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of the table, and wakes whoever has something to see in it.
+    /// Unlocks the table, and wakes the requests that it has an answer for.
     fn close(mut table: MutexGuard<'_, LockTable>) {
         if !table.woken.is_empty() {
             let woken = std::mem::take(&mut table.woken);

@@ -40,7 +40,7 @@ const MOST: u64 = SLOTS / 2;
 /// Memberships that are left to clients which have none yet.
 const KEPT_FREE: u64 = SLOTS / 8;
 
-/// ShiftLock's parameters, the same for everybody.
+/// ShiftLock's parameters, the same for all clients.
 pub(crate) fn params() -> ShiftParams {
     ShiftParams { asks: ASKS, ..ShiftParams::default().with_lease(ASK_NS) }
 }
@@ -109,7 +109,7 @@ impl Members {
         self.near().cloned().chain(self.far()).collect()
     }
 
-    /// Joins once more, unless somebody else just did: all members with numbers below `known` had no free record.
+    /// Joins once more, unless another thread just did: all members with numbers below `known` had no free record.
     fn join(&self, known: u32) -> Result<(), LockError> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         if *next > known {
@@ -210,7 +210,7 @@ impl Members {
 
     /// A free record.
     pub(super) fn claim(&self) -> Result<(MemberRef<'_>, u8), LockError> {
-        // What is everybody's first: those who come here hold or want several locks at a time.
+        // Shared records first: callers that come here hold or want several locks at a time.
         self.claim_by(claim_shared)
     }
 
@@ -327,7 +327,7 @@ fn told(lost: Lost) -> Lost {
     }
 }
 
-/// A record that is everybody's, or else one of the thread's own.
+/// A shared record, or else one of the thread's own.
 #[inline(always)]
 fn claim_shared(member: &Member) -> Option<u8> {
     member.claim(SlotPool::claim_shared).or_else(|| member.claim(SlotPool::claim_own))

@@ -25,8 +25,8 @@ const FULL: &str = "the records of its membership of the space are all in use";
 const REGION: RegionId = RegionId(2);
 /// How often a waiter looks whether those in its way are alive.
 pub(super) const LOOK_NS: u64 = 30_000_000;
-/// For so long a thread that only tries waits for the gate, which others have for microseconds. If a future has it that this
-/// thread should be polling, it would wait for ever: somebody is in the way.
+/// How long a thread that only tries waits for the gate, which others hold for microseconds. If a future holds it that this
+/// thread should be polling, the wait would never end: the try then fails as busy.
 pub(super) const TRY: Duration = Duration::from_millis(500);
 
 /// Bytes of the counts of changes of `locks` locks.
@@ -38,7 +38,7 @@ pub(super) fn changes(lock: u64) -> Word64 {
     Word64::at(Addr { offset: name_of(lock) * 8, node: NodeId(0), region: REGION })
 }
 
-/// Tells those who wait that a range of `lock` is free, or that somebody left the queue.
+/// Tells the waiters that a range of `lock` is free, or that another waiter left the queue.
 pub(crate) fn changed(ep: &ShmEndpoint, lock: u64) -> Result<(), FabricError> {
     block_on(ep.go(changes(lock).fetch_add(1))).map(drop)
 }
@@ -64,7 +64,7 @@ impl ShmBackend {
     }
 
     /// Takes the range, however long it takes, unless that is given up; if it cannot be, only if nobody is in its way. Either
-    /// may have to wait for the gate, so neither blocks a thread: whoever has the gate may be a future of that thread.
+    /// may have to wait for the gate, so neither blocks a thread: the gate's holder may be a future of that thread.
     pub(super) fn range(
         &self,
         claim: Claim,
@@ -122,7 +122,7 @@ impl ShmBackend {
         Box::pin(RangeUpgrade { change: Some(change), begun: false, given_up })
     }
 
-    /// Makes an exclusive range shared. Whoever waits for that: the gate is held for microseconds.
+    /// Makes an exclusive range shared. Blocks for the gate, which others hold for microseconds.
     pub(super) fn downgrade_range(
         &self,
         claim: Claim,
@@ -256,9 +256,9 @@ mod tests {
     use std::sync::mpsc;
     use std::task::Waker;
 
-    /// Whoever has the gate may be a future that the same thread would poll next.
+    /// The gate's holder may be a future that the same thread would poll next.
     #[test]
-    fn whoever_asks_for_a_range_while_another_has_the_gate_gets_its_thread_back() {
+    fn a_request_for_a_range_whose_gate_is_taken_does_not_block_its_thread() {
         let path = std::env::temp_dir().join(format!("lockwright-gate-{}.space", std::process::id()));
         let client = Client::open(&format!("shm:{}", path.display())).wait().unwrap();
         let ranges = client.range_lock("a").unwrap();

@@ -1,7 +1,7 @@
 //! `shm:`, a space in this host's shared memory: any process of this user, no server.
 //!
-//! Before a waiter takes a lock away from somebody it looks at the [`holders`] whether a living process holds it:
-//! dead processes are seen at once, stopped ones after their lease.
+//! Before a waiter takes a lock away it looks in the [`holders`] whether a living process holds it: dead processes are seen
+//! at once, stopped ones after their lease.
 //!
 //! What this file must not do: keep anything about a lock outside the space.
 
@@ -40,7 +40,7 @@ pub(crate) struct ShmBackend {
     unbound: Mutex<Vec<Bound>>,
 }
 
-/// Names that are closed together: whether one can go takes a look at everybody's records.
+/// Names that are closed together: whether one can go takes a scan of all records.
 const CLOSED_TOGETHER: usize = 512;
 
 /// Opens the space at `path`, and looks whether it is one of ours.

@@ -1,9 +1,8 @@
 //! Which of a membership's holder records are free.
 //!
-//! The first half of them belongs to the first few [threads], some to each: a thread claims one of its own
-//! with a load and a store, since nobody else does, and whichever thread frees it stores that. The
-//! others are everybody's, and cost an atomic instruction each way. So a thread that holds a lock or two takes and gives
-//! back another without one.
+//! The first half of them belongs to the first few [threads], some to each: a thread claims one of its own with a load and a
+//! store, since no other thread does, and any thread frees it with a store. The others are shared, and cost an atomic
+//! instruction each way. So a thread that holds a lock or two takes and gives back another without one.
 
 use super::holders::RECORDS;
 use super::threads;
@@ -46,7 +45,7 @@ impl SlotPool {
         None
     }
 
-    /// A free record that is everybody's.
+    /// A free shared record.
     #[inline(always)]
     pub(crate) fn claim_shared(&self) -> Option<u8> {
         let mut taken = self.shared.load(Relaxed);
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_without_a_number_of_its_own_uses_what_is_everybodys() {
+    fn a_thread_without_a_number_of_its_own_uses_shared_records() {
         let pool = SlotPool::new();
         let first = usize::MAX / EACH * EACH;
         assert_eq!(pool.own.get(first..first.saturating_add(EACH)).map(<[_]>::len), None);

@@ -1,10 +1,10 @@
-//! Elections: of all candidates for a name one leads at a time, and everybody can see who.
+//! Elections: of all candidates for a name one leads at a time, and all clients can see which.
 //!
-//! An election is the mutex of that name: whoever holds it leads. A candidate's name is what its client is called in listings, so
-//! every campaign is a client of its own, opened under that name; an observer reads name and token in one line of the listing, which
-//! the space writes with the grant. In `mem:`, which nobody can list, leaders are noted beside the space.
+//! An election is the mutex of that name: its holder leads. A candidate's name is what its client is called in listings, so every
+//! campaign is a client of its own, opened under that name; an observer reads name and token in one line of the listing, which the
+//! space writes with the grant. In `mem:`, which nobody can list, leaders are noted beside the space.
 //!
-//! What this file must not do: let anybody lead who does not hold the mutex.
+//! What this file must not do: let a candidate lead that does not hold the mutex.
 
 mod observe;
 
@@ -49,7 +49,7 @@ pub struct Election {
     name: LockName,
 }
 
-/// Somebody who leads, or did when it was looked.
+/// A leader, as of the last look.
 ///
 /// ```
 /// # let client = lockwright::Client::open("mem:").wait().unwrap();
@@ -61,7 +61,7 @@ pub struct Election {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// What it calls itself; of somebody who holds the mutex without a campaign, its program.
+    /// What it calls itself; of a client that holds the mutex without a campaign, its program.
     pub name: String,
     /// Its fencing token: a later leader's is larger.
     pub token: u64,
@@ -192,7 +192,7 @@ impl Election {
     /// let leadership = client.election("scheduler")?.campaign("node-7").await?;
     /// tokio::select! {
     ///     () = lead(leadership.token()) => leadership.resign().await?,
-    ///     reason = leadership.lost() => eprintln!("somebody else leads: {reason}"),
+    ///     reason = leadership.lost() => eprintln!("another candidate leads: {reason}"),
     /// }
     /// # Ok(()) }
     /// ```
@@ -213,7 +213,7 @@ impl Election {
         Campaign::new(self, candidate, Some(patience))
     }
 
-    /// Who leads now, if anybody does. One look: blocks the thread while a server is asked, and opens a session for it; use
+    /// The leader now, if there is one. One look: blocks the thread while a server is asked, and opens a session for it; use
     /// [`observe`](Self::observe) for more than one.
     ///
     /// # Errors
@@ -233,8 +233,8 @@ impl Election {
     /// **What an observer may rely on**: every leader that it is told of did lead, under that name and with that token; tokens only
     /// rise; a leader that stays is told of, at the latest a tenth of a second and one look into the space after its election (if
     /// looks take long, they are made less often: they take a tenth of the time at most). **What it may not**: leaders that led for
-    /// less than that may be left out, and whoever it is told of may have been followed by another meanwhile. Only the token covers
-    /// that.
+    /// less than that may be left out, and the leader that it is told of may have been followed by another meanwhile. Only the
+    /// token covers that.
     ///
     /// ```
     /// # async fn example(client: lockwright::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -457,7 +457,7 @@ impl Leadership {
     /// ```
     /// # let client = lockwright::Client::open("mem:").wait().unwrap();
     /// # let leadership = client.election("a").unwrap().campaign("node-7").wait().unwrap();
-    /// leadership.on_lost(|reason| eprintln!("somebody else leads: {reason}"));
+    /// leadership.on_lost(|reason| eprintln!("another candidate leads: {reason}"));
     /// ```
     pub fn on_lost(&self, act: impl FnOnce(LostReason) + Send + 'static) {
         self.guard.on_lost(act);

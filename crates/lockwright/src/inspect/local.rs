@@ -27,7 +27,7 @@ pub(super) struct Local {
 
 impl Local {
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
-        /// Whoever looks holds nothing that could be lost.
+        /// An inspector holds nothing that could be lost.
         const LEASE_NS: u64 = u64::MAX;
         let space = shm::open(path, false, None)?;
         let refuse = |why: String| OpenError::Failed { space: path.display().to_string(), why };
@@ -63,7 +63,7 @@ impl Local {
         Ok(entries)
     }
 
-    /// Everybody's records, and whether their lock changed while they were read: then they are read again, a few times.
+    /// All records, and whether their lock changed while they were read: then they are read again, a few times.
     fn records(&self) -> Result<Vec<(HolderRecord, bool)>, InspectError> {
         let reader = reader(&self.space);
         let all = || reader.clients().flat_map(|client| reader.records(&client).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Looking into a space: who holds what, who waits for what, since when; and taking a lock away from somebody.
+//! Looking into a space: who holds what, who waits for what, since when; and taking a lock away from its holder.
 //!
 //! On shared memory, everything shown here stands in the space itself, written there by the clients; a server is asked.
 //! Looking disturbs nobody. This file is what can be seen; `local` looks into shared memory, `waits` sees who waits for whom.
@@ -58,7 +58,7 @@ enum Looks {
     Fiss(FissInspector),
 }
 
-/// One line of a listing: somebody who holds a lock or waits for it.
+/// One line of a listing: a client that holds a lock or waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
@@ -82,7 +82,7 @@ pub struct Entry {
     pub host: String,
     /// The client's program.
     pub program: String,
-    /// Whether the client is alive. A dead one's locks go to whoever asks for them.
+    /// Whether the client is alive. A dead one's locks go to the next client that asks for them.
     pub alive: bool,
     /// The lock changed hands faster than could be read: what is said of it did not hold all at one moment.
     pub changing: bool,
@@ -132,7 +132,7 @@ impl Permits {
 pub enum EntryState {
     /// It holds it.
     Held,
-    /// It was granted to it, and stays there until somebody else wants it: whether it is in use, only the client knows.
+    /// It was granted to it, and stays there until another client wants it: whether it is in use, only the client knows.
     Retained,
     /// It waits for it, or gave up and has not been served yet.
     Waiting,
@@ -148,7 +148,7 @@ pub struct Heat {
     pub ranges: bool,
     /// How many hold it now.
     pub holders: u64,
-    /// With how many clients it stays until somebody else wants it.
+    /// With how many clients it stays until another client wants it.
     pub retained: u64,
     /// How many wait for it now.
     pub waiters: u64,
@@ -208,7 +208,7 @@ pub enum BreakError {
     /// Nobody has ever used that name, or nobody does now.
     #[error("there is no lock called {0}")]
     NoSuchLock(LockName),
-    /// The grant is over: somebody else may hold the lock now, and is left alone.
+    /// The grant is over: another client may hold the lock now, and keeps it.
     #[error("nobody holds {name} with token {token}: that grant is over")]
     NotHeld {
         /// The lock.
@@ -299,7 +299,7 @@ impl Inspector {
         }
     }
 
-    /// Everybody who holds a lock or waits for one, by name; holders first, then those who have waited longest.
+    /// All holders and waiters, by name; holders first, then those who have waited longest.
     ///
     /// # Errors
     /// If the space cannot be used.
@@ -368,9 +368,9 @@ impl Inspector {
         }
     }
 
-    /// Takes the lock called `name` away from whoever holds it with `token`, who will learn that it was lost. Nobody
-    /// else is touched: if that grant is over, nothing happens. On shared memory, a
-    /// shared lock is taken from all who share it.
+    /// Takes the lock called `name` away from the client that holds it with `token`, which learns that it was lost. No other
+    /// client is affected: if that grant is over, nothing happens. On shared memory, a shared lock is taken from all who
+    /// share it.
     ///
     /// # Errors
     /// If there is no such grant.

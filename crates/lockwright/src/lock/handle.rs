@@ -88,7 +88,7 @@ impl Mutex {
     /// Takes the lock if it is free. Never waits for another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
-    /// [`TryLockError::Busy`](crate::TryLockError::Busy) if somebody has it.
+    /// [`TryLockError::Busy`](crate::TryLockError::Busy) if it is held.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").wait().unwrap();
@@ -220,7 +220,7 @@ impl RwLock {
     /// another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
-    /// [`TryLockError::Busy`](crate::TryLockError::Busy) if somebody does.
+    /// [`TryLockError::Busy`](crate::TryLockError::Busy) if another holder does.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").wait().unwrap();
@@ -354,7 +354,8 @@ impl RangeLock {
     /// another holder and never queues; one round trip where a server decides.
     ///
     /// # Errors
-    /// [`TryLockError::Busy`](crate::TryLockError::Busy) if somebody does; an error of its own for an empty or reversed range.
+    /// [`TryLockError::Busy`](crate::TryLockError::Busy) if another holder does; an error of its own for an empty or reversed
+    /// range.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").wait().unwrap();

@@ -129,7 +129,7 @@ impl Line {
     }
 }
 
-/// Gives a place up. It stays in the queue until the lock has come and gone, or somebody takes it over.
+/// Gives a place up. It stays in the queue until the lock has come and gone, or another acquire takes it over.
 fn abandon(core: &Arc<Core>, claim: Claim, place: Place) {
     let number = place.number;
     let mut line = core.places.line(claim.mode);
@@ -208,7 +208,7 @@ impl Queueing {
                 Stage::Queued(place) => {
                     let Poll::Ready(outcome) = place.future.as_mut().poll(cx) else { return Poll::Pending };
                     self.core.places.leave(self.claim.mode);
-                    // With the membership of whoever had the place before: this acquire has not begun.
+                    // With the membership of the place's previous owner: this acquire has not begun.
                     if place.is_taken_over && matches!(outcome, Err(Refused::Error(LockError::Evicted))) {
                         self.stage = Stage::Outside(Outside::new());
                         continue;
@@ -292,7 +292,7 @@ impl Outside {
         None
     }
 
-    /// Whoever waits behind this one may find a place, too.
+    /// A waiter behind this one may find a place, too.
     fn leave(&mut self, core: &Core, mode: Mode) {
         self.alarm = None;
         let Some(ticket) = self.ticket.take() else { return };

@@ -1,4 +1,4 @@
-//! Several locks in one call, in an order that everybody shares, so that two sets never wait for each other.
+//! Several locks in one call, in one global order, so that two sets never wait for each other.
 
 use super::acquire::Acquire;
 use super::core::Core;

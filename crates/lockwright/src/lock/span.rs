@@ -11,7 +11,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Somebody waits for the lock.
+    /// A caller waits for the lock.
     #[inline(always)]
     pub(super) fn wait(core: &Core, claim: &Claim) -> Self {
         let _ = (core, claim);
@@ -21,7 +21,7 @@ impl Span {
         }
     }
 
-    /// Somebody holds the lock.
+    /// A caller holds the lock.
     #[inline(always)]
     pub(super) fn hold(core: &Core, claim: &Claim, token: impl FnOnce() -> u64) -> Self {
         let _ = (core, claim, &token);

@@ -59,7 +59,7 @@ pub trait ReadGuard: LockGuard {
     }
 }
 
-/// A guard that excludes everybody else, and can be made to share.
+/// A guard that excludes all others, and can be downgraded.
 ///
 /// ```
 /// use lockwright::{Client, WriteGuard};

@@ -50,7 +50,7 @@ pub const RECORDS: u64 = MAX_RECORDS;
 pub const TABLE: TableLayout =
     TableLayout::new(Addr { offset: 0, node: NodeId(0), region: RegionId(1) }, NUMBERS, RECORDS);
 
-/// ShiftLock's parameters, the same for everybody.
+/// ShiftLock's parameters, the same for all clients.
 pub fn params() -> ShiftParams {
     ShiftParams::default().with_lease(ASK_NS)
 }

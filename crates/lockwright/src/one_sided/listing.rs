@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// Somebody who looks.
+/// An inspector in a process of the server's host.
 #[derive(Debug)]
 pub(crate) struct LocalInspector {
     space: ShmSpace,
@@ -72,7 +72,7 @@ impl LocalInspector {
     }
 }
 
-/// Everybody who holds or waits, by name.
+/// All holders and waiters, by name.
 ///
 /// # Errors
 /// If the directory of names cannot be had.

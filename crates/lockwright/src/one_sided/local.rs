@@ -130,7 +130,7 @@ impl Endpoint for LocalEndpoint {
     }
 }
 
-/// A client's slot of the holder table: a process of this host, or somebody for whom this process keeps it.
+/// A client's slot of the holder table: of a process of this host, or of a remote client for which this process keeps it.
 #[derive(Clone, Debug)]
 pub struct LocalHolders {
     space: ShmSpace,
@@ -149,7 +149,7 @@ fn words(space: &ShmSpace) -> WordSlice {
     space.word_slice(TABLE.directory(0), TABLE.bytes() / 8)
 }
 
-/// Reads everybody's records.
+/// Reads all records.
 pub(crate) fn reader(space: &ShmSpace) -> TableReader<impl Fn(Word64) -> u64 + use<>> {
     let words = words(space);
     TableReader::new(TABLE, move |word| words.read(index(word)))

@@ -7,9 +7,9 @@
 //! client has not done when it is struck off, it will never do. `docs/decisions/0014-one-sided-spaces.md` says why it
 //! is this way.
 //!
-//! The server's CPU loads and stores words of the holder table, and never changes the word of a lock: an atomic of
-//! the NIC and one of a CPU do not exclude each other. Its own client, which clears away what the dead leave behind, comes
-//! through the NIC like everybody else.
+//! The server's CPU loads and stores words of the holder table, and never changes the word of a lock: an atomic of the NIC
+//! and one of a CPU do not exclude each other. Its own client, which clears away what the dead leave behind, comes through
+//! the NIC like all others.
 //!
 //! | file | |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Who reads a client's connection: the thread that waits for a lock does it itself, and a thread in the background does it
-//! for everybody else.
+//! Who reads a client's connection: the thread that waits for a lock does it itself, and a background thread does it for all
+//! others.
 //!
 //! An answer that another thread takes from the socket costs a wake-up more. So a thread that blocks in `wait` asks the
 //! background thread to step aside, and reads the socket itself, without the runtime: one that is uncontended is answered
@@ -11,7 +11,7 @@
 //! thread is back sooner, after [`IDLE_RETAINING`].
 //!
 //! While threads read the socket, heartbeats are due all the same: the background thread runs the tasks once every
-//! [`TASKS_EVERY`], whoever waits. A thread that waits for the answer to a heartbeat depends on it.
+//! [`TASKS_EVERY`], whichever threads wait. A thread that waits for the answer to a heartbeat depends on it.
 //!
 //! What this file must not do: leave a connection unread for longer than twice [`IDLE`], or its tasks for longer than
 //! [`TASKS_EVERY`] and one [`IDLE`].
@@ -39,7 +39,7 @@ const SOON: Duration = Duration::from_millis(5);
 /// The two sides.
 #[derive(Debug, Default)]
 pub(super) struct Driver {
-    /// The background thread owns it: it must not end on a thread of somebody's executor.
+    /// The background thread owns it: it must not be dropped on a thread of a user's executor.
     runtime: Weak<Runtime>,
     turns: Mutex<Turns>,
     /// For the background thread: step aside; step in.
@@ -51,7 +51,7 @@ pub(super) struct Driver {
 struct Turns {
     /// Threads that run the tasks while they wait.
     drivers: usize,
-    /// Whoever waits for an answer without running the tasks.
+    /// Waiters for an answer that do not run the tasks.
     others: usize,
     /// The background thread has stepped aside.
     is_aside: bool,
@@ -140,7 +140,7 @@ impl Driver {
         runtime.block_on(future);
     }
 
-    /// Somebody waits for an answer who does not run the tasks: the background thread has to.
+    /// A caller waits for an answer without running the tasks: the background thread has to run them.
     pub(super) fn wait_elsewhere(self: &Arc<Self>) -> Option<OtherWaiter> {
         if matches!(DRIVES.get(), Drives::Next) || DRIVES.get() == Drives::Client(self.address()) {
             return None;
@@ -236,7 +236,7 @@ impl Drop for Leave<'_> {
     }
 }
 
-/// Somebody who waits elsewhere, as long as it is kept.
+/// A waiter elsewhere, for as long as this is kept.
 #[derive(Debug)]
 pub(super) struct OtherWaiter(Arc<Driver>);
 

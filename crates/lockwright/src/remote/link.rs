@@ -1,7 +1,7 @@
 //! Sessions with a server: connecting, hearing, coming back after a break or a restart.
 //!
-//! Requests are written by whoever makes them; who reads what the server says, [`Driver`] knows. A client has a thread of its
-//! own for that, which ends with the client.
+//! Requests are written by the threads that make them; [`Driver`] decides which thread reads the responses. A client has a
+//! thread of its own for that, which ends with the client.
 
 mod shard;
 
@@ -49,7 +49,7 @@ pub(crate) struct RemoteOptions {
     /// How long to try to connect while the server breaks attempts off.
     pub(crate) open_within: Duration,
     pub(crate) transport: Transport,
-    /// Of a cluster: the server is whoever owns the shard.
+    /// Of a cluster: the server is the owner of the shard.
     pub(crate) shard: Option<ShardOf>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct LinkState {
     lease: Duration,
     stop: Duration,
     closed: bool,
-    /// Of a shard of a cluster: what is known of its owner; and whether somebody asks who that is.
+    /// Of a shard of a cluster: what is known of its owner; and whether a lookup of it is under way.
     pub(super) belief: Option<ShardBelief>,
     asks: bool,
     /// The server is one of a cluster, and has no locks itself.
@@ -181,7 +181,7 @@ impl LinkState {
         self.is_reachable() && !self.is_expired()
     }
 
-    /// Whoever waited takes the grant `id`, which may stay here.
+    /// The waiter takes the grant `id`, which may stay here.
     pub(crate) fn keep_grant(&mut self, id: crate::wire::RequestId) -> Option<LocalGrant> {
         let certainty = self.ep.clone().map(|session| Certainty { session, lease: self.lease });
         self.table.keep_grant(id, certainty)
@@ -407,7 +407,7 @@ impl Remote {
         }
         line.say_stopped();
         drop(line);
-        // Over before anybody could be told.
+        // Over before any waiter could be told.
         if let Some(fate) = fate {
             self.closed(&fate);
         }
@@ -467,7 +467,7 @@ impl SessionHandler for Remote {
         line.table.is_open = true;
         let waker = line.sift(taken, answer).and_then(|answer| line.table.hear(taken, answer));
         line.flush();
-        // Not with every answer: it is a system call, whether somebody waits or not.
+        // Not with every answer: it is a system call, with or without waiters.
         if line.table.is_ready() && !was_ready {
             self.opened.notify_all();
         }

@@ -93,7 +93,7 @@ const fn units(claim: &Claim) -> Units {
 }
 
 impl RemoteBackend {
-    /// What is exported is shared memory, whoever takes its locks.
+    /// What is exported is shared memory, whichever side takes its locks.
     fn offers_changes(&self) -> Result<(), ChangeError> {
         if self.remote.space().starts_with(b"shm:") {
             return Err(ChangeError::Unsupported(self.description()));
@@ -338,7 +338,7 @@ impl Drop for Acquiring {
     }
 }
 
-/// An unlock whose outcome somebody wants to know.
+/// An unlock whose outcome its caller wants to know.
 struct Unlocking {
     remote: Arc<Remote>,
     id: RequestId,

@@ -9,8 +9,8 @@
 //! | in use, over | asks the server | gives it back | has come before |
 //!
 //! Nothing is granted here while the session is not certain: by the rule that makes a guard `Held`. A recall names the grant, so
-//! one that crosses the unlock it asks for means nothing. Whoever waits here when the grant is over asks the server then, and
-//! stands behind whom it was recalled for.
+//! one that crosses the unlock it asks for means nothing. A waiter that is here when the grant is over then asks the server, and
+//! queues behind the client it was recalled for.
 //!
 //! What this file must not do: know of messages, threads or time. The table around it does.
 
@@ -119,7 +119,7 @@ impl Grant {
         LocalGrant { id: self.id, token: self.token }
     }
 
-    /// Whether it can be given to somebody here who wants `mode`, if the session is certain.
+    /// Whether it can be granted here in `mode`, if the session is certain.
     fn offers(&self, mode: Mode, rules: RetentionRules) -> bool {
         !self.over && (self.mode == mode || rules.ignores_mode) && self.next < self.end
     }
@@ -278,7 +278,7 @@ impl Retention {
         self.grant.is_some_and(|grant| grant.users == 1 && grant.upgrades.is_some())
     }
 
-    /// Takes out whoever waits here.
+    /// Takes out all that wait here.
     pub(super) fn take_waiters(&mut self) -> VecDeque<RequestId> {
         std::mem::take(&mut self.waiters)
     }

@@ -10,11 +10,11 @@
 //! | `serve-PORT.secret` | whose port was asked for | from one start of it to the next, so that clients can come back |
 //! | `serve-PORT.once` | whose port was the system's choice: nobody comes back to it | as long as the server, which keeps it locked |
 //!
-//! A server that was killed leaves its file behind. One of the second kind that nobody keeps locked is
-//! [swept away](sweep) by the next server: the kernel unlocks it with its owner's death, whatever process has its number since.
-//! Whoever makes, locks or removes one holds `serve.lock` meanwhile, so no file is swept away between being made and being locked.
+//! A server that was killed leaves its file behind. One of the second kind that nobody keeps locked is [swept away](sweep) by the
+//! next server: the kernel unlocks it with its owner's death, whatever process has its number since. A process that makes, locks
+//! or removes one holds `serve.lock` meanwhile, so no file is swept away between being made and being locked.
 //!
-//! What this file must not do: trust a file that somebody else could have put there.
+//! What this file must not do: trust a file that another user could have put there.
 
 use super::address;
 use lockwright_fabric::backend::shm::PrivateFolder;
@@ -122,7 +122,7 @@ impl Drop for PublishedSecret {
 /// Leaves the secret of the server at `port` where this user's processes find it; `comes_back`: the port was asked for.
 ///
 /// # Errors
-/// If somebody else's file is in its place, or there is no room.
+/// If another user's file is in its place, or there is no room.
 pub fn leave(port: u16, secret: &str, comes_back: bool) -> io::Result<PublishedSecret> {
     if comes_back && read(port, &[KEPT]).is_some_and(|left| left == secret) {
         return Ok(PublishedSecret { once: None });

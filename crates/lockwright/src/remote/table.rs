@@ -45,7 +45,7 @@ pub enum Stage {
     Wanted {
         wait: bool,
     },
-    /// Granted, and not yet taken by whoever waits.
+    /// Granted, and not yet taken by its waiter.
     Granted {
         token: u64,
     },
@@ -134,7 +134,7 @@ pub struct Table {
     /// Whether grants may stay here, and by handle those that do.
     retains: bool,
     retained: HashMap<u64, RetainedLock>,
-    /// Handles of which a grant is here, or was when somebody last looked.
+    /// Handles of which a grant is here, or was at the last look.
     with_grants: BTreeSet<u64>,
     /// What was decided and is to be said, in order.
     to_say: Vec<Request>,
@@ -265,7 +265,7 @@ impl Table {
             Response::Lost { id } => match self.stage(id)? {
                 Stage::Held { .. } => (id, Stage::Lost(LostReason::Broken)),
                 Stage::Claimed { .. } => (id, Stage::Lost(LostReason::ServerRestarted)),
-                // Taken away before anybody saw it.
+                // Taken away before its waiter saw it.
                 Stage::Granted { .. } | Stage::Retained { .. } => (
                     id,
                     Stage::Failed(Refused::Error(LockError::Refused("the lock was taken away".to_owned()))),
@@ -386,7 +386,7 @@ impl Table {
         asks.iter().map(|ask| self.say(ask)).collect()
     }
 
-    /// How long everybody has waited, said behind [`begin_session`](Self::begin_session): they keep their places among those who wait.
+    /// How long each request has waited, sent behind [`begin_session`](Self::begin_session): so they keep their places in the queue.
     pub fn waited(&self, now: Instant) -> Vec<Request> {
         let waits = self
             .slots
@@ -398,8 +398,8 @@ impl Table {
         waits.map(|request| Request::Waited { id: request.id, ns: waited(request.since) }).collect()
     }
 
-    /// It is `now`. Nothing was heard for `silent`, and others may have been let in: held locks are lost, and whoever has waited
-    /// for that long is told. Returns whom to wake.
+    /// It is `now`. Nothing was heard for `silent`, and others may have been granted the locks: held ones are lost, and requests
+    /// that have waited for that long fail. Returns whom to wake.
     pub fn expire(&mut self, now: Instant, silent: Duration, lease: Duration) -> Vec<Waker> {
         if silent <= lease {
             return Vec::new();
@@ -437,7 +437,7 @@ impl Table {
         self.claimed.take().map(|key| Request::Claimed { key })
     }
 
-    /// What to say once nobody has a guard any more of what was lost: whoever waits for it need not wait for a lease.
+    /// What to say once the last guard of what was lost is gone: its waiters need not wait for a lease.
     #[must_use]
     pub fn stopped(&mut self) -> Vec<Request> {
         let lost = |request: &PendingRequest| matches!(request.stage, Stage::Lost(_));

@@ -1,4 +1,4 @@
-//! Listings on their way from a server to whoever looks: lines of bytes, in pages.
+//! Listings on their way from a server to an inspector: lines of bytes, in pages.
 //!
 //! What this file must not do: trust the bytes. What cannot be read ends the listing.
 

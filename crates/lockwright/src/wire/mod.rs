@@ -122,7 +122,7 @@ pub enum Request {
         id: RequestId,
         answer: bool,
     },
-    /// From shared to exclusive, before everybody who waits.
+    /// From shared to exclusive, before all waiters.
     Upgrade {
         id: RequestId,
         wait: bool,
@@ -159,7 +159,7 @@ pub enum Request {
     Identify {
         id: RequestId,
     },
-    /// Everybody who holds or waits, in pages.
+    /// All holders and waiters, in pages.
     List {
         id: RequestId,
     },
@@ -167,7 +167,7 @@ pub enum Request {
     Heat {
         id: RequestId,
     },
-    /// Takes a lock away from whoever holds it with this token.
+    /// Takes a lock away from the client that holds it with this token.
     Break {
         id: RequestId,
         token: u64,

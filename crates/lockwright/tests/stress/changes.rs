@@ -1,5 +1,5 @@
-//! What one process does under a lock: counts, looks that nobody else does, and changes what it holds, which must not let
-//! anybody in.
+//! What one process does under a lock: counts, looks that no other process does, and changes what it holds, which must let no
+//! other in.
 
 use super::Dice;
 use lockwright::fenced::{FencedError, FencedFile};
@@ -135,7 +135,7 @@ impl<'a> Held<'a> {
     /// Nobody wrote, while a lock was changed, what it still covers.
     fn unchanged(&mut self, at: usize, before: &BTreeMap<u64, u64>) {
         if self.read(at).iter().any(|(unit, number)| before[unit] != *number) {
-            self.saw("somebody wrote while the lock was changed");
+            self.saw("another wrote while the lock was changed");
         }
     }
 
@@ -164,8 +164,8 @@ impl<'a> Held<'a> {
         Ok(())
     }
 
-    /// The broken upgrade: queues again, like everybody else. Perhaps behind somebody who waits for another piece of the same
-    /// range, which only a time ends.
+    /// The broken upgrade: queues again behind the others, perhaps behind a waiter for another piece of the same range, which
+    /// only a timeout ends.
     fn let_go(&mut self, at: usize) -> Result<(), ChangeError> {
         let guard = self.guards.swap_remove(at);
         let (token, range) = (guard.token(), guard.range());

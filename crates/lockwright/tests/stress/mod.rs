@@ -19,7 +19,7 @@ pub(crate) const LEASE: Duration = Duration::from_millis(400);
 const CHILDREN: usize = 8;
 /// Children that are stopped at the same time, at most.
 const STOPPED: usize = 3;
-/// How long everybody has to come to an end.
+/// How long all workers have to come to an end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Numbers that can be had again.
@@ -96,7 +96,7 @@ impl Stress {
             let is_stopped = self.children[place].stopped.is_some();
             let may_stop = self.children.iter().filter(|child| child.stopped.is_some()).count() < STOPPED;
             match self.dice.below(8) {
-                // Somebody who sleeps may be killed in its sleep.
+                // A stopped worker may be killed while it is stopped.
                 0..3 if !is_stopped || self.dice.below(4) == 0 => self.kill(place),
                 3..7 if !is_stopped && may_stop => self.stop(place),
                 _ => {}
@@ -136,7 +136,7 @@ impl Stress {
         kill(Pid::from_raw(self.children[place].process.id() as i32), signal).unwrap();
     }
 
-    /// Lets everybody finish, then looks at what they did.
+    /// Lets all workers finish, then judges what they did.
     pub(crate) fn judge(mut self) {
         fs::write(self.folder.join("stop"), "").unwrap();
         for place in 0..CHILDREN {
@@ -156,7 +156,7 @@ impl Stress {
         let _ = fs::remove_dir_all(&self.folder);
     }
 
-    /// Somebody waits for ever: show who holds what, and fail.
+    /// A worker hangs: show who holds what, and fail.
     fn hangs(&self, place: usize) -> ! {
         let entries = lockwright::inspect::Inspector::open(&format!("shm:{}", self.path))
             .map(|inspector| inspector.entries().unwrap_or_default());
@@ -165,7 +165,7 @@ impl Stress {
     }
 }
 
-/// Whoever is still there when a test fails would go on for ever.
+/// Processes that are left when a test fails would go on for ever.
 impl Drop for Stress {
     fn drop(&mut self) {
         self.children.iter_mut().for_each(|child| end(&mut child.process));
@@ -199,7 +199,7 @@ pub(crate) fn folder(name: &str) -> PathBuf {
 /// The locks of [`child`].
 pub(crate) const LOCKS: [&str; 3] = ["mutex", "rwlock", "range"];
 
-/// Looks at what everybody noted, and at the counters: nobody but those who were killed has left a gap in them.
+/// Judges what the workers noted, and the counters: only the killed may have left a gap in them.
 pub(crate) fn judge(folder: &Path, kills: u64) {
     let history = History::read(folder).unwrap_or_else(|violation| panic!("{violation}"));
     println!("{history}");

@@ -45,14 +45,14 @@ mutants! {
     mutant NotWrittenDown = "citron-member-not-written-down", "citron-member", Livelock, { REPAIRS_ARE_WRITTEN_DOWN: false },
         "a repair that is interrupted leaves the record as it was",
         vec![killed(hasty(left_by_the_dead(flat("repairer-killed", &[cases::write(0, 4), cases::write(1, 2)]))))];
-    /// Whoever repairs waits for a client that waits for it.
+    /// A client that repairs waits for one that waits for it.
     mutant WaitsChanging = "citron-member-waits-changing", "citron-member", Livelock, { SETTLES_BEFORE_WAITING: false },
         "a client waits while its record says that it is changing words",
         vec![left_in_the_middle(flat("left", &[cases::write(0, 1), cases::write(0, 1)]))];
     /// The ancestor is occupied between look and note.
     mutant LooksFirst = "citron-member-looks-first", "citron-member", Exclusion, { LOOKS_AFTER_NOTIFYING: false },
         "ancestors are looked at before they are notified", nested();
-    /// Whoever is below is overlooked.
+    /// Requests below are overlooked.
     mutant Overlooks = "citron-member-overlooks", "citron-member", Exclusion, { WAITS_FOR_THOSE_BELOW: false },
         "a request at an internal node does not wait for those below", nested();
     /// It waits for a client that waits for its first node.

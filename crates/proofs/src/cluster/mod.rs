@@ -14,8 +14,8 @@
 //! The world delays requests to etcd and their answers, pauses servers past their leases, kills them, lets leases expire,
 //! kills clients, and suspends their machines.
 //!
-//! Checked: no two clients believe that they hold the lock; tokens rise; everybody gets the lock or is told; and whoever is alive
-//! and holds it keeps it, unless it could not hear of an owner for longer than its lease.
+//! Checked: no two clients believe that they hold the lock; tokens rise; every client gets the lock or is told that it does not;
+//! and a live holder keeps it, unless it could not hear of an owner for longer than its lease.
 
 pub(crate) mod cases;
 mod client;

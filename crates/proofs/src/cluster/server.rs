@@ -124,7 +124,7 @@ impl Server {
         Some(Taker { keys: keys(), server, made, block: BLOCK, first_token: 1, ttl: TTL, rules: self.rules })
     }
 
-    /// The takeover of the shard, if it is to be taken: by this server, or by whoever comes first if maps of different age were
+    /// The takeover of the shard, if it is to be taken: by this server, or by the first to try if maps of different age were
     /// `read`.
     pub(super) fn take(&self, etcd: &Etcd, read: bool) -> Option<(Purpose, Txn)> {
         let (map, (me, _)) = (etcd.map(), self.id?);
@@ -154,7 +154,7 @@ impl Server {
         let (purpose, revision) = match (purpose, outcome) {
             (purpose, Outcome::Done(revision)) => (purpose, revision),
             (purpose, Outcome::Refused) => {
-                // Somebody else has the shard, which is seen and closes it; or there was nobody to hand it to.
+                // Another server has the shard, and this one sees that and closes it; or there was no server to hand it to.
                 let shard = self.shard.as_mut().filter(|shard| shard.is_still(&etcd.map().state(0)));
                 if let (Purpose::HandOver, Some(shard)) = (purpose, shard) {
                     shard.thaw();

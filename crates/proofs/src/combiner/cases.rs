@@ -44,7 +44,7 @@ pub(crate) fn pushed() -> Vec<Case<Params>> {
             .rounds(2)
             .space(RANGED)
             .tokens(),
-        // In order, like everybody who takes more than one range at a time.
+        // In order, like every client that takes more than one range at a time.
         Case::new("many-ranges")
             .clients(2, &[write(0, 2), read(3, 5), write(6, 8)])
             .clients(1, &[read(1, 4), write(7, 8)])

@@ -29,7 +29,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     let of_semaphore = |caught_by, why| Mutant { of: "semaphore", caught_by, why };
     visitor.mutant::<Combiner<Uncounted>>(of_semaphore(
         Checker::Exclusion,
-        "permits that come back go to everybody who waits, however many there are",
+        "permits that come back go to all waiters, however many there are",
     ));
     visitor.mutant::<Combiner<KeepsPermits>>(of_semaphore(
         Checker::Deadlock,

@@ -13,7 +13,7 @@ pub(crate) const READ: Want = Want::shared(0);
 pub(crate) const TRY_WRITE: Want = WRITE.with(Patience::Try);
 pub(crate) const TRY_READ: Want = READ.with(Patience::Try);
 
-/// Each of these once, with a record for everybody.
+/// Each of these once, with a record for each.
 pub(crate) fn mixed(name: &'static str, wants: &[Want], threshold: u32) -> Case<HolderParams> {
     let shift = ShiftParams { threshold, ..ShiftParams::default() };
     let params = HolderParams { shift, clients: wants.len() as u64, ..HolderParams::default() };
@@ -53,7 +53,7 @@ pub(crate) fn hasty(mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.timeouts(Timeouts::Any).may_hang()
 }
 
-/// Waiters ask when nothing moves any more: then everybody comes to an end.
+/// Waiters ask when nothing moves any more: then every client comes to an end.
 pub(crate) fn patient(case: Case<HolderParams>) -> Case<HolderParams> {
     case.timeouts(Timeouts::WhenStuck)
 }
@@ -63,8 +63,8 @@ pub(crate) fn killed(case: Case<HolderParams>) -> Case<HolderParams> {
     case.crashes(1)
 }
 
-/// One of them is stopped, may be evicted meanwhile, and goes on. What a zombie's last verb leaves behind when
-/// everybody else is done, the next to come finds and resets; here nobody comes, so memory need not be free in the end.
+/// One of them is stopped, may be evicted meanwhile, and goes on. What a zombie's last verb leaves behind when the others are
+/// done, the next client finds and resets; here none comes, so memory need not be free in the end.
 pub(crate) fn stopped(mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.checks.quiet = false;
     case.pauses(1)

@@ -163,7 +163,7 @@ impl Grant for RangeGrant {
 
 /// The record of a range.
 const RANGE: u8 = 1;
-/// Of a second piece, where there are three: whoever looks comes to it before it comes to the first's.
+/// Of a second piece, where there are three: a scan comes to it before it comes to the first's.
 const REST: u8 = 0;
 
 impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
@@ -260,7 +260,7 @@ const MIDDLE_SOON: Want = MIDDLE.with(Patience::Until(SOON));
 /// end of it.
 const LOOKS: u32 = 2;
 
-/// Each of these once, with records for everybody.
+/// Each of these once, with records for each.
 fn mixed(name: &'static str, wants: &[Want]) -> Case<HolderParams> {
     let params = HolderParams { clients: wants.len() as u64, looks: LOOKS, ..HolderParams::default() };
     let case = Case::new(name).params(params).space(Space::of(1).units(4)).tokens();
@@ -296,7 +296,7 @@ const SHRINK: Change = Change::Shrink { start: 2, end: 4 };
 /// Leaves two.
 const SPLIT: Change = Change::Shrink { start: 3, end: 3 };
 
-/// The first of them, and whoever wants the same, changes what it has.
+/// The first client, and all that want the same, change what they have.
 fn changed(name: &'static str, wants: &[Want], change: Change) -> Case<HolderParams> {
     let mut case = mixed(name, wants);
     case.params.range_records = if change == SPLIT { 3 } else { 2 };
@@ -361,7 +361,7 @@ pub(crate) fn visit_mutants(visitor: &mut impl Visitor) {
     ));
     visitor.mutant::<HolderRanges<StaysInTheWay>>(mutant(
         Checker::Quiet,
-        "who gives up leaves its record as it is, in everybody's way",
+        "who gives up leaves its record as it is, in the others' way",
     ));
     visitor.mutant::<HolderRanges<LooksFirst>>(mutant(
         Checker::Deadlock,
@@ -395,7 +395,7 @@ impl RangeRules for JudgedOutside {
     }
 }
 
-/// Whoever looks has passed the second piece's record before it was written, and comes to the first's when that is shorter.
+/// A scan has passed the second piece's record before it was written, and comes to the first's when that is shorter.
 #[derive(Debug)]
 pub struct SplitOutside;
 

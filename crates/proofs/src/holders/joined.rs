@@ -1,7 +1,7 @@
 //! Clients that come and go while others look at them: the table as it is shipped, every word of it in the explorer's memory.
 //!
 //! There are two slots for three clients. The third one comes when the first is dead or has left, takes over its slot, and tries
-//! for the lock; the second one waits for the lock meanwhile, and evicts whoever is in its way and dead.
+//! for the lock; the second one waits for the lock meanwhile, and evicts a dead client that is in its way.
 
 use super::HolderParams;
 use super::cases::{READ, TRY_READ, TRY_WRITE, WRITE, killed, patient};

@@ -63,7 +63,7 @@ impl Part {
         Some(Word64::at(Addr::new(NodeId(0), offset)))
     }
 
-    /// What a word of the directory holds: everybody is in, and has used all of its records.
+    /// What a word of the directory holds: all clients are in, and have used all of their records.
     pub(crate) fn constant(&self, word: Word64) -> u64 {
         let all = |count| u64::MAX >> (64 - count);
         let (clients, records) = (self.layout.clients(), self.layout.records());
@@ -100,7 +100,7 @@ impl Part {
 }
 
 /// One client's access to it on a fabric where the dead do nothing any more: their connection is destroyed, or their process has
-/// ended, before anybody takes them for dead.
+/// ended, before another client takes them for dead.
 #[derive(Clone, Debug)]
 pub struct Fenced<E, X> {
     pub(crate) ep: E,

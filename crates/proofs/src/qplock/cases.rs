@@ -1,9 +1,8 @@
 //! What the explorer runs for the asymmetric lock. Every case has weak scope: a remote read-modify-write is a read and
 //! a later write to the clients at home on the node.
 //!
-//! The properties of the appendix: mutual exclusion is always checked; deadlock, livelock and (with finitely many
-//! rounds) starvation are what "everybody can finish" rules out; fairness is a bound on how often a client is
-//! overtaken.
+//! The properties of the appendix: mutual exclusion is always checked; deadlock, livelock and (with finitely many rounds)
+//! starvation are what "all clients can finish" rules out; fairness is a bound on how often a client is overtaken.
 
 use lockwright_fabric::{NodeId, Time};
 use lockwright_locks::qplock::QpParams;
@@ -30,7 +29,7 @@ impl Clients {
         Self { locals, remotes, homeless }
     }
 
-    /// A case in which everybody does `wants`, `rounds` times.
+    /// A case in which the clients do `wants`, `rounds` times.
     pub(crate) fn case(
         self,
         name: &'static str,

@@ -1,6 +1,6 @@
 //! The asymmetric lock with membership, as the explorer runs it: the shipped client on locks and records in one memory, with
 //! local clients that are at home there and remote ones whose read-modify-writes are a read and a later write to the local
-//! ones. Anybody is killed between any two steps.
+//! ones. Any client may be killed between any two steps.
 
 mod cases;
 mod mutants;
@@ -93,7 +93,7 @@ impl<R: MemberRules> Protocol for QpMember<R> {
 
     fn client<E: Endpoint>(ep: E, space: &Space, params: &MemberParams) -> Explored<E, R> {
         let side = if ep.home() == Some(HERE) { Side::Local } else { Side::Remote };
-        // On one host everybody is local, whatever the tunables say.
+        // On one host all clients are local, whatever the tunables say.
         let locals = if side == Side::Local && params.locals == 0 { u64::MAX } else { params.locals };
         let table = Fenced { ep: ep.clone(), part: part(space, params), dead: None, more: Locals(locals) };
         let client = MemberClient::new(ep, table, locks(space), side, params.budget);

@@ -41,7 +41,7 @@ mutants! {
     mutant LooksOnce = "qplock-member-looks-once", "qplock-member", Exclusion, { LOOKS_AT_THE_HEAD_AGAIN: false },
         "who finds that nobody alive leads the other side does not look at its head again",
         vec![hasty(sides("two-local", 2, &[WRITE, WRITE], &[WRITE]))];
-    /// Whoever waits behind it waits for ever.
+    /// A client behind it waits for ever.
     mutant WaitsUnsettled = "qplock-member-waits-unsettled", "qplock-member", Livelock, { SETTLES_BEFORE_WAITING: false },
         "a client waits before its record says which ticket it has",
         vec![killed(sides("killed", 2, &[WRITE, WRITE, WRITE], &[]))];

@@ -73,7 +73,7 @@ const CASES: [Case; 10] = [
 /// What it is.
 pub(crate) const INFO: Info = Info {
     name: "retained",
-    summary: "locks of a server that stay with their last user until somebody else wants them",
+    summary: "locks of a server that stay with their last user until another client wants them",
     source: "this project",
     offers: Offers {
         shared: true,

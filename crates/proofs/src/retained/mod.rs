@@ -5,7 +5,7 @@
 //! so that a lock is granted, waited for and passed on inside it. The server lets every grant stay that it can.
 //!
 //! Checked: no two users, of whatever clients, believe what cannot be true together; the token of a grant is higher than that of
-//! every earlier grant in its way, here or at the server; everybody who wants a lock gets it, or is told; in the end the server
+//! every earlier grant in its way, here or at the server; every request for a lock is granted, or refused; in the end the server
 //! keeps nothing but what stays with clients.
 
 pub(crate) mod cases;

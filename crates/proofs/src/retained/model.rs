@@ -68,7 +68,7 @@ pub struct State {
     lines: Vec<Part<Line>>,
     sessions: u64,
     left: Faults,
-    /// The highest token of a writer, and of anybody.
+    /// The highest token of a writer, and of any holder.
     tokens: (u64, u64),
 }
 
@@ -352,7 +352,7 @@ impl Retained {
         self.is_quiet(state)
     }
 
-    /// When everybody is done and everything was said, the server keeps what stays with clients, and nothing else.
+    /// When all users are done and all messages delivered, the server keeps what stays with clients, and nothing else.
     fn is_quiet(&self, state: &State) -> Result<(), Violation> {
         let Some(machine) = &state.server else { return Ok(()) };
         let all_here = state.lines.iter().zip(&state.clients).all(|(line, client)| {

@@ -63,8 +63,8 @@ fn hasty(mut case: Case<ShiftParams>) -> Case<ShiftParams> {
     case.timeouts(Timeouts::WhenFaulty).may_hang()
 }
 
-/// One client stops for longer than it takes to recover its locks; everybody else takes at most a tick for a step, and
-/// leases are leases: a client that waited for at most one (or two) believes what it is told.
+/// One client stops for longer than it takes to recover its locks; the others take at most a tick for a step, and leases are
+/// leases: a client that waited for at most one (or two) believes what it is told.
 pub(crate) fn timed(mut case: Case<ShiftParams>) -> Case<ShiftParams> {
     const LEASE_TICKS: u32 = 4;
     let leases_of_trust = case.params.trust_ns / case.params.lease_ns;
@@ -97,7 +97,7 @@ pub(crate) fn common() -> Vec<Case<ShiftParams>> {
 pub(crate) fn all() -> Vec<Case<ShiftParams>> {
     let mut cases = common();
     cases.extend([
-        // Twice each, so that everybody meets everybody in every role.
+        // Twice each, so that every client meets every other in every role.
         mixed("two-and-one-twice", 2, 1, params(1)).rounds(2),
         mixed("one-and-two-twice", 1, 2, params(2)).rounds(2),
         mixed("writers-only", 4, 0, params(2)),

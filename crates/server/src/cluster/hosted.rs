@@ -161,9 +161,9 @@ impl Hosted {
         }
     }
 
-    /// Whether it can be handed over without a wait for somebody who may be dead.
-    pub(super) fn is_everybody_here(&self) -> bool {
-        self.dispatcher.lock_table().is_everybody_here(Instant::now())
+    /// Whether it can be handed over without a wait for a client that may be dead.
+    pub(super) fn are_all_clients_here(&self) -> bool {
+        self.dispatcher.lock_table().are_all_clients_here(Instant::now())
     }
 
     /// Nothing is granted any more, so that `to` can go on with it.

@@ -107,7 +107,7 @@ impl Node {
         Arc::clone(&self.counts)
     }
 
-    /// Hands everything over, as far as there is somebody to hand it to.
+    /// Hands everything over, as far as there is a server to take it.
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
         if let Some(ended) = self.ended.take() {
@@ -381,7 +381,7 @@ impl Member {
             && self.hosted.values().all(|hosted| hosted.moving.is_none());
         if let Some((number, to)) = plan::gives(map, self.tenancy.server).filter(|_| is_quiet)
             && let Some(hosted) = self.hosted.get_mut(&number)
-            && hosted.is_everybody_here()
+            && hosted.are_all_clients_here()
             && hosted.freeze(to)
         {
             tracing::info!(shard = number, "a shard is handed over");
@@ -410,8 +410,8 @@ impl Member {
         Ok(!moving.is_empty())
     }
 
-    /// Hands everything over and ends the lease. Whoever gets a shard waits for what this server has promised; so a shard that
-    /// nobody could be given is left until the lease ends by itself.
+    /// Hands everything over and ends the lease. The next owner of a shard waits for what this server has promised; so a shard
+    /// that no server could take is left until the lease ends by itself.
     async fn leave(mut self) {
         let Ok(mut map) = self.read().await else { return };
         for number in self.hosted.keys().copied().collect::<Vec<_>>() {

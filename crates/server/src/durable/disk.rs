@@ -142,7 +142,7 @@ impl Disk {
         }
     }
 
-    /// From now on everybody who may hold something is written down.
+    /// From now on every session that may hold something is recorded.
     pub(super) fn complete_holders(&mut self) {
         match self {
             Self::None => {}

@@ -1,16 +1,16 @@
-//! Which sessions hold something, or held it: whoever of them has claimed need not be waited for after a restart.
+//! Which sessions hold something, or held it: after a restart the server waits for their claims, and for no others.
 //!
 //! | bytes | |
 //! |---|---|
 //! | 0..16 | magic |
 //! | 16..52 | this boot of the machine |
 //! | 52..60 | the run of the server, little-endian |
-//! | 60..64 | 1 once everybody is in it who may hold something |
+//! | 60..64 | 1 once every session is in it that may hold something |
 //! | 64 + 16 n | the key of session n, or zeros |
 //!
 //! It is written before a session's first grant, and not forced to the disk: what a killed server has written is there for the
-//! next one, as long as the machine is not booted. Whenever anything is amiss the file is not believed, and everybody is waited
-//! for. All its space is taken at the start.
+//! next one, as long as the machine is not booted. Whenever anything is amiss the file is not believed, and the server waits
+//! out the full grace period. All its space is taken at the start.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -81,7 +81,7 @@ impl Holders {
         made.map(|file| Self { file, path, sessions })
     }
 
-    /// From now on everybody who may hold something is in it.
+    /// From now on every session that may hold something is in it.
     pub(super) fn complete(&self) -> io::Result<()> {
         self.file.write_all_at(&[1], 60)
     }

@@ -123,7 +123,7 @@ fn what_is_not_a_regular_file_is_no_state_and_left_alone() {
 }
 
 #[test]
-fn whoever_holds_nothing_is_not_waited_for_and_whoever_does_only_until_it_has_claimed() {
+fn sessions_that_hold_nothing_are_not_waited_for_and_the_others_only_until_they_have_claimed() {
     let scratch = Scratch::new("holders");
     let (mut first, _) = scratch.begin();
     first.track_holders(true);
@@ -141,7 +141,7 @@ fn whoever_holds_nothing_is_not_waited_for_and_whoever_does_only_until_it_has_cl
     drop(second);
     let (mut third, awaited) = scratch.begin();
     third.track_holders(false);
-    assert!(awaited && !third.has_claimed(11), "after a run that was not open everybody is waited for");
+    assert!(awaited && !third.has_claimed(11), "after a run that was not open every session is waited for");
     third.open().unwrap();
     third.before_grant(third.first_token()).unwrap();
     drop(third);

@@ -73,7 +73,7 @@ impl LockTable {
             return self.unchanged(peer, id, why_not(Refusal::StillWaiting));
         }
         if recovering && !wait {
-            // Somebody may still claim to read.
+            // Another reader may still claim it.
             return self.unchanged(peer, id, DenyReason::Busy);
         }
         let lock = request.lock;

@@ -7,7 +7,7 @@ use lockwright_locks::combiner::core::Reply;
 use std::time::{Duration, Instant};
 
 impl LockTable {
-    /// A lock that a session of an earlier run held: held again, with its token, unless somebody has a better claim.
+    /// A lock that a session of an earlier run held: held again, with its token, unless another session has a better claim.
     pub(super) fn claim(
         &mut self,
         peer: u32,
@@ -66,7 +66,7 @@ impl LockTable {
     /// The session of an earlier run with this key has claimed all that it still holds.
     pub(super) fn all_claimed(&mut self, key: u128) {
         if self.has_claimed(key) {
-            tracing::info!("everybody who held something has claimed it");
+            tracing::info!("all locks that were held are claimed");
             self.open();
         }
     }
@@ -114,7 +114,7 @@ impl LockTable {
         rivals
     }
 
-    /// Everybody who holds `lock`.
+    /// All holders of `lock`.
     pub(crate) fn holders(&self, lock: u64) -> impl Iterator<Item = (u32, &RequestRecord, u64)> {
         let sessions =
             self.sessions.iter().enumerate().filter_map(|(peer, session)| Some((peer, session.as_ref()?)));
@@ -145,7 +145,8 @@ impl LockTable {
         }
     }
 
-    /// Claims are over: whoever waited for that is served, who waits longest first. Upgrades come before all of them, as always.
+    /// Claims are over: the requests held back until now are served, the oldest first. Upgrades come before all of them, as
+    /// always.
     pub(crate) fn open(&mut self) {
         let Some(mut held_back) = self.held_back.take() else { return };
         held_back.sort_by_cached_key(|(peer, id)| {

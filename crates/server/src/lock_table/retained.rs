@@ -1,4 +1,4 @@
-//! Locks that stay with their last user until somebody else wants them.
+//! Locks that stay with their last user until another client wants them.
 //!
 //! For the combiner such a lock is held. Here it is noted that its client may not be using it:
 //!

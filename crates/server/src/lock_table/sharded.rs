@@ -182,7 +182,7 @@ impl LockTable {
         let Some(sharded) = &mut self.sharded else { return false };
         let left = sharded.unregistered.remove(&peer);
         if !session.registered {
-            // Whoever said that it holds nothing has no more use for the entry of its last session.
+            // A client that said it holds nothing no longer needs its last session's entry.
             let before = left.filter(|left| left.waiting.is_empty()).and_then(|left| left.before);
             if let Some(before) = before {
                 sharded.ask_for(Work::Forget(before));
@@ -226,8 +226,9 @@ impl LockTable {
         self.say(peer, &Response::Certain { sent, left });
     }
 
-    /// Whether everybody in the registry was heard of lately. Whoever takes the shard over would have to wait for others.
-    pub(crate) fn is_everybody_here(&self, now: Instant) -> bool {
+    /// Whether every client in the registry was heard from lately. The server that takes the shard over would have to wait
+    /// for the others.
+    pub(crate) fn are_all_clients_here(&self, now: Instant) -> bool {
         let Some(sharded) = &self.sharded else { return true };
         let is_here = |session: &&Session| {
             session.registered && session.probed.is_some_and(|at| now.saturating_duration_since(at) < SILENT)
@@ -359,8 +360,8 @@ impl LockTable {
         self.ack(peer);
     }
 
-    /// Claims have been waited for long enough: the transaction that takes those out of the registry who did not claim. Whoever
-    /// is here and registered has said what it holds.
+    /// Claims have been waited for long enough: the transaction that takes the sessions out of the registry that did not claim.
+    /// A registered session that is here has said what it holds.
     pub(crate) fn end_wait(&mut self) -> Option<Txn> {
         let here: Vec<_> =
             self.sessions.iter().flatten().filter(|session| session.registered).map(|s| s.key).collect();

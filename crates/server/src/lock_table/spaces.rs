@@ -92,7 +92,7 @@ impl LockTable {
         if session.handles.len() >= MAX_HANDLES {
             return self.refuse(peer, 0, "a client can have 262144 names open at a time, not more");
         }
-        // A name that cannot be had has no handle; whoever uses it is told.
+        // A name that cannot be had has no handle; a request that uses it is refused.
         let target = match session.space.clone() {
             Some(Space::Own(space)) => self.directory.open(space, kind, name.clone()).map(Target::Own),
             Some(Space::Exported(space)) => space.handle(kind, name).ok().map(Target::Exported),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_stopped_after_a_loss_need_not_be_waited_for() {
+    fn a_client_that_has_stopped_after_a_loss_need_not_be_waited_for() {
         let mut table = table();
         let (first, told) = session(&mut table);
         enter(&mut table, first, "stock", 0);
@@ -266,7 +266,7 @@ mod tests {
             heard.lock().unwrap().iter().any(|response| matches!(response, Response::Granted { .. }))
         };
         table.apply(second, Event::Request { seq: 2, request: Request::Stopped { key: 78 } });
-        assert!(!granted(&heard), "that was somebody else");
+        assert!(!granted(&heard), "that was another session");
         table.apply(second, Event::Request { seq: 3, request: Request::Stopped { key: 77 } });
         assert!(granted(&heard));
     }

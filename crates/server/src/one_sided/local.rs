@@ -74,7 +74,7 @@ impl LocalSpace {
         self.space.peek(tail)
     }
 
-    /// Lets somebody in who comes by verbs. `None` if there is no room.
+    /// Admits a client that comes by verbs. `None` if there is no room.
     pub(super) fn join(&self, label: &str) -> Option<PeerId> {
         let (pid, host, program) = inspection::label(label);
         let ep = self.space.endpoint_for(&format!("{host} {program}")).ok()?;
@@ -89,7 +89,7 @@ impl LocalSpace {
         self.state().clients.len()
     }
 
-    /// Somebody is gone, and nothing that it does takes effect any more.
+    /// A client is gone: nothing that it does takes effect any more.
     pub(super) fn depart(&self, peer: PeerId) {
         let locks = local::locks_of(&self.space, peer);
         let Some(holders) = self.state().clients.remove(&peer) else { return };
@@ -110,7 +110,7 @@ impl LocalSpace {
         some_left
     }
 
-    /// The lock called `name`, for somebody who comes by verbs.
+    /// The lock called `name`, for a client that comes by verbs.
     pub(super) fn open_name(&self, name: &LockName) -> Option<(u64, u64)> {
         let mut state = self.state();
         if let Some((lock, handles)) = state.names.get_mut(name) {
@@ -134,7 +134,7 @@ impl LocalSpace {
         }
     }
 
-    /// Everybody of both sides who holds or waits.
+    /// The holders and waiters of both sides.
     pub(super) fn entries(&self) -> Vec<Entry> {
         local_entries(&self.space, &self.member).unwrap_or_default()
     }

@@ -191,7 +191,7 @@ impl OneSidedSpace {
         let _ = self.reaper.set(reaper);
     }
 
-    /// Lets somebody in. `None` if there is no room.
+    /// Admits a client. `None` if there is no room.
     pub(crate) fn join(self: &Arc<Self>, label: &str) -> Option<Arc<OneSidedClient>> {
         if let Some(local) = &self.local {
             let peer = local.join(label)?;
@@ -230,7 +230,7 @@ impl OneSidedSpace {
         PeerId(index as u32 * layout::NEXT_SPACE + number)
     }
 
-    /// Whether anybody is in but the server itself.
+    /// Whether it has clients other than the server itself.
     pub(crate) fn is_in_use(&self) -> bool {
         let own = usize::from(self.reaper.get().is_some_and(Reaper::has_a_number));
         if let Some(local) = &self.local {
@@ -260,7 +260,7 @@ impl OneSidedSpace {
         client.map(|client| reader.records(&client).collect()).unwrap_or_default()
     }
 
-    /// Somebody is gone, and nothing that it does takes effect any more.
+    /// A client is gone: nothing that it does takes effect any more.
     fn depart(&self, number: u64) {
         if let Some(local) = &self.local {
             local.depart(layout::peer(number));
@@ -283,7 +283,7 @@ impl OneSidedSpace {
         }
     }
 
-    /// Clears away what the dead have left. Whoever is done for can be somebody else. Says whether some are not.
+    /// Clears away what the dead have left, and frees their slots where nothing is left. Says whether some remain.
     pub(crate) fn reap(&self, resets: &impl Resets) -> bool {
         if let Some(local) = &self.local {
             return local.reap(resets);
@@ -409,7 +409,7 @@ impl OneSidedSpace {
         keyed.into_iter().chain(self.tree_tokens(id)).max().unwrap_or(0)
     }
 
-    /// Everybody who holds or waits. `now` is the time by the clock that clients were given.
+    /// All holders and waiters. `now` is the time by the clock that clients were given.
     pub(crate) fn entries(&self, now: Time) -> Vec<Entry> {
         if let Some(local) = &self.local {
             return local.entries();
@@ -513,7 +513,7 @@ impl OneSidedClient {
         Err(HostError::NoSuchWord { addr, width })
     }
 
-    /// Sends a message to somebody in the space; `false` if there is nobody.
+    /// Sends a message to another client of the space; `false` if it is gone.
     pub(crate) fn send(&self, to: PeerId, message: Message) -> bool {
         let Some(space) = self.space.upgrade() else { return false };
         let other = match space.state().slots.get(to.0 as usize) {

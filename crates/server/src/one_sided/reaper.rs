@@ -1,9 +1,9 @@
 //! Clears away what the dead leave in the words of a one-sided space: a client of the space in the server itself.
 //!
-//! It comes by the same way as everybody else, by the NIC where that is what changes the words, and does what any waiter does
-//! after its vigil: it reads the entry, looks at the records of those who are in, and resets what it has read if none of
-//! them holds the lock. So waiters need not wait for a vigil, and numbers of the dead can be used again though nobody wants
-//! their locks any more.
+//! It reaches the words as every client does, by the NIC where the NIC changes them, and does what a waiter does when its
+//! stall timer has run out: it reads the entry, looks at the records of the live clients, and resets what it has read if none
+//! of them holds the lock. So waiters need not wait that long, and numbers of the dead can be used again though no client
+//! wants their locks any more.
 
 use super::{OneSidedSpace, Resets};
 use lockwright::internal::{
@@ -14,7 +14,7 @@ use lockwright_fabric::backend::block_on;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
-/// Pause before it tries again what could not be cleared away because somebody alive is in it.
+/// Pause before it tries again what could not be cleared away because a live client is in it.
 const AGAIN: Duration = Duration::from_millis(200);
 /// The same where there are trees: those in the middle of something are done in a moment.
 const AGAIN_ON_TREES: Duration = Duration::from_millis(5);
@@ -47,7 +47,7 @@ impl Reaper {
         Ok(Self { bell, has_a_number })
     }
 
-    /// Somebody has died.
+    /// A client has died.
     pub(crate) fn call(&self) {
         let _ = self.bell.send(());
     }

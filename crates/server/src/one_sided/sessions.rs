@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// To a client that asks for a lock of a one-sided space.
 pub(crate) const BY_ITSELF: &str =
     "locks of a one-sided space are taken by its clients themselves, not by the server";
-/// To somebody who wants to take a lock away.
+/// To a client that wants to break a lock.
 pub(crate) const NO_BREAKING: &str = "locks of a one-sided space cannot be broken: their words are changed by verbs that look at \
      nothing else. End the process that holds it, which `ls` names";
 
@@ -50,7 +50,7 @@ pub(crate) fn enter(session: &mut Session, space: &Arc<OneSidedSpace>) -> Result
     Ok(peer)
 }
 
-/// Puts somebody to work who clears away what the dead leave in spaces whose verbs this CPU executes.
+/// Starts a reaper for every space whose verbs this CPU executes.
 pub(crate) fn employ(spaces: &[Arc<OneSidedSpace>]) -> Result<(), ServeError> {
     for space in spaces.iter().filter(|space| space.by == VerbExecutor::Cpu) {
         let ep = space.memory.endpoint(PeerId::role(0));

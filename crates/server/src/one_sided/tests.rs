@@ -22,7 +22,7 @@ fn a_name_whose_lock_is_used_up_goes_on_with_another_when_nobody_has_it_open() {
     let space = OneSidedSpace::new("a", VerbExecutor::Cpu, NOW_NS, Ranges::Exact);
     let (id, base) = space.open_name(&name("a")).unwrap();
     release(&space, id, VersionedPortable::LIMIT);
-    assert_eq!(space.open_name(&name("a")), Some((id, base)), "somebody has it open");
+    assert_eq!(space.open_name(&name("a")), Some((id, base)), "a client has it open");
     space.close_name(&name("a"));
     space.close_name(&name("a"));
     let (other, above) = space.open_name(&name("a")).unwrap();
@@ -55,7 +55,7 @@ fn a_name_whose_ranges_are_on_a_tree_gives_out_larger_tokens_than_the_last_one_o
     space.close_name(&name("a"));
     let node = forest.nodes(id).next().unwrap();
     space.memory.poke(node, 1);
-    assert_eq!(space.open_name(&name("b")), None, "somebody holds a range of it");
+    assert_eq!(space.open_name(&name("b")), None, "a client holds a range of it");
     space.memory.poke(node, 0);
     let (reused, above) = space.open_name(&name("b")).unwrap();
     assert_eq!(reused, id);

@@ -10,7 +10,7 @@
 //! | `/metrics` | for Prometheus |
 //!
 //! **Trust.** Without a secret the page is for this machine alone: every user may look, and the server's user and root may
-//! break locks, by the owner of the browser's socket. With one, those two and everybody who has logged in may do both.
+//! break locks, by the owner of the browser's socket. With one, those two and all users who have logged in may do both.
 //! Requests that change something must come from the page itself: they need a header that other sites' pages cannot send, and
 //! an `Origin` that is ours. On loopback the `Host` must be this machine, whatever a foreign name server says.
 
@@ -161,7 +161,7 @@ impl Page {
             }
             ("POST", "/api/break") if visitor != Visitor::Trusted => Response::text(
                 "403 Forbidden",
-                "only the server's user and root may break locks here; with --secret-file everybody who logs in",
+                "only the server's user and root may break locks here; with --secret-file all users who log in",
             ),
             ("POST", "/api/break") => self.break_grant(&request.body),
             ("GET" | "POST", _) => Response::text("404 Not Found", "there is no such page"),

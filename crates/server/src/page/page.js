@@ -37,7 +37,7 @@ function duration(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
-/// Says how things are; what somebody did stays to be read for a while.
+/// Shows the state; the outcome of a user's action stays for a while.
 function say(text, bad = false, seconds = 0) {
   if (seconds) state.notice = performance.now() + 1000 * seconds;
   else if (performance.now() < state.notice) return;

@@ -139,7 +139,7 @@ pub(crate) fn is_child(transport: Transport) -> bool {
 }
 
 fn serve(transport: Transport, folder: &Path, place: &str, offers: &str) {
-    // Connections are read by two threads, whatever the number of cores: whoever finds the books closed serves for both.
+    // Connections are read by two threads, whatever the number of cores: the one that has the lock table serves for both.
     let options =
         ServerOptions::default().threads(2).state(folder.join("state")).heartbeat(HEARTBEAT).grace(GRACE);
     let options = Offers::serve(offers, transport.serve(options, place));
@@ -279,7 +279,7 @@ impl<'a> Stress<'a> {
         self.restarts += 1;
     }
 
-    /// Lets everybody get on, now that nobody is in their way, until there is something to judge; and finish.
+    /// Lets the workers go on without faults until there is enough to judge, and then finish.
     pub(crate) fn finish(mut self) -> Self {
         let patience = Instant::now() + Duration::from_secs(60);
         while !has_enough(&self.folder, &self.plan) && Instant::now() < patience {
@@ -299,7 +299,7 @@ impl<'a> Stress<'a> {
         self
     }
 
-    /// Somebody waits for ever: show who holds what, and fail.
+    /// A worker hangs: show who holds what, and fail.
     fn hangs(&self, worker: usize) -> ! {
         let (space, pid) = (self.workers[worker].0.clone(), self.workers[worker].1.id());
         // If it is the server that hangs, it does not answer this, either.
@@ -307,7 +307,7 @@ impl<'a> Stress<'a> {
         panic!("{space}: process {pid} does not come to an end; the space says {entries:#?}");
     }
 
-    /// Looks at what everybody did.
+    /// Judges what the workers did.
     pub(crate) fn judge(self) {
         println!("{} kills, {} stops, {} restarts", self.kills, self.stops, self.restarts);
         judge(&self.folder, self.kills);
@@ -315,7 +315,7 @@ impl<'a> Stress<'a> {
     }
 }
 
-/// Whoever is still there when a test fails would go on for ever.
+/// Processes that are left when a test fails would go on for ever.
 impl Drop for Stress<'_> {
     fn drop(&mut self) {
         for child in self.workers.iter_mut().map(|(_, child)| child).chain([&mut self.server]) {

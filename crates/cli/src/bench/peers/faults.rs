@@ -35,7 +35,7 @@ enum Paused {
     GetsThrough,
     /// The other got the lock, and the holder's client said that it is lost.
     IsStopped,
-    /// The lock stays with whoever holds it, however long that is.
+    /// The lock stays with its holder, for however long.
     Keeps,
 }
 

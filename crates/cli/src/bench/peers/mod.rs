@@ -192,7 +192,7 @@ pub(super) fn hold(name: &str, address: &str, lock: &str, file: &str) -> Result<
     faults::hold(&*peer, lock, Path::new(file))
 }
 
-/// Waits until a client can be connected: ports are open before servers let anybody in.
+/// Waits until a client can be connected: ports are open before servers admit clients.
 fn until_connected(peer: &dyn Peer) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(30);
     loop {

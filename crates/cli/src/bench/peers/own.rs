@@ -87,7 +87,7 @@ impl Peer for Own {
 
 struct Session {
     client: Client,
-    /// A mutex is what most use; whoever reads, too, uses the other.
+    /// Most clients use a mutex; those that also read use the other.
     mutexes: HashMap<String, Mutex>,
     rwlocks: HashMap<String, RwLock>,
     ranges: RangeLock,

@@ -1,5 +1,5 @@
 //! Redis, as "Distributed Locks with Redis" has it for one instance: `SET name random NX PX 30000`, and a script that deletes the key
-//! only if it still has that value. Whoever finds it taken tries again after a random delay.
+//! only if it still has that value. A client that finds it taken tries again after a random delay.
 
 use super::process::{Daemon, Folder, find, free_port, quiet};
 use super::{Locker, Mode, Offers, Peer};

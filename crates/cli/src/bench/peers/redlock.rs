@@ -1,6 +1,6 @@
-//! Redlock, as "Distributed Locks with Redis" has it for several instances that know nothing of each other: the lock is had by whoever
-//! has set it at most of them, one after the other, before a good part of its time is over. Whoever has not gives back what it set, and
-//! tries again after a random delay.
+//! Redlock, as "Distributed Locks with Redis" has it for several instances that know nothing of each other: a client holds the lock
+//! once it has set it at most of them, one after the other, before a good part of its time is over. A client that fails gives back what
+//! it set, and tries again after a random delay.
 
 use super::process::Daemon;
 use super::redis::{Client, LASTS_MS, instance};

@@ -28,7 +28,7 @@ struct Goal {
     ours: &'static str,
     against: &'static [&'static str],
     bound: Bound,
-    /// What its time goes into, for whoever wonders why it is missed.
+    /// What its time goes into, for a reader who wonders why it is missed.
     made_of: &'static str,
 }
 
@@ -50,7 +50,7 @@ const LOCAL: &str = "two compare-and-swaps, two reads of a clock, and the bench'
 const ROUND_TRIP: &str = "a round trip: a write, a poll and a read at the client, a read and a write at the server; Redis needs two round \
      trips, of a write and a read at both sides, so 8 system calls stand against 5";
 const HANDOVER: &str = "a hand-over to the client that has waited longest: two wake-ups in a row, and the processor must get to that very \
-     thread; locks without a queue let whoever runs take it again";
+     thread; locks without a queue let the thread that runs take it again";
 const BANK: &str = "two locks, each handed over if it is contended";
 const GUESS: &str =
     "a guess of the server that a lock should stay, which is wrong if others want it: one recall";

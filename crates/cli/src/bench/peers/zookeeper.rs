@@ -172,7 +172,7 @@ impl Client {
         let (error, answer) = self.ask(CREATE, |out| {
             put_bytes(out, path.as_bytes());
             put_bytes(out, b"");
-            // One entry: everything, for everybody.
+            // One entry: all rights, for every client.
             out.extend([1_i32, 31].iter().flat_map(|word| word.to_be_bytes()));
             put_bytes(out, b"world");
             put_bytes(out, b"anyone");

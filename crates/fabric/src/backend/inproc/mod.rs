@@ -105,8 +105,8 @@ impl InProc {
         Self::of_regions(regions, Clock::new())
     }
 
-    /// A fabric of one node whose memory is that of `space`, by the clock of that space. Whoever waits here is woken by verbs
-    /// that are executed here, and not by those of other processes.
+    /// A fabric of one node whose memory is that of `space`, by the clock of that space. Waiters here are woken by verbs that
+    /// are executed here, and not by those of other processes.
     ///
     /// # Panics
     /// If the space has more than [`REGIONS`] regions.

@@ -40,8 +40,8 @@ pub struct HostOptions {
     pub device: DeviceChoice,
     /// Where the control connection listens.
     pub listen: SocketAddr,
-    /// Remote clients get the ids from here on; those before are local. Where there are local ones, or roles, an atomic
-    /// verb is one step to other verbs only ([`AtomicScope::Nic`]); where everybody comes through the NIC, to everybody.
+    /// Remote clients get the ids from here on; those before are local. Where there are local ones, or roles, an atomic verb
+    /// is one step to other verbs only ([`AtomicScope::Nic`]); where all clients come through the NIC, to all of them.
     pub first_client: usize,
     /// Remote clients at most.
     pub max_clients: usize,
@@ -74,7 +74,7 @@ impl Default for HostOptions {
     }
 }
 
-/// A host of lock memory. Dropping it fences everybody.
+/// A host of lock memory. Dropping it fences all clients.
 #[derive(Debug)]
 pub struct RdmaHost {
     inner: Arc<Inner>,
@@ -425,7 +425,7 @@ impl Inner {
         true
     }
 
-    /// Fences `peer` and tells everybody who wants to know. `false` if it is gone already.
+    /// Fences `peer` and tells all who have to know. `false` if it is gone already.
     fn lose(&self, peer: PeerId, how: SessionEnd) -> bool {
         let Some(client) = self.clients().remove(&peer) else { return false };
         client.fence();

@@ -1,4 +1,4 @@
-//! The layout of a space file: written by its creator, read by everybody else.
+//! The layout of a space file: written by its creator, read by all other processes.
 //!
 //! The file starts with three pages. Page 0 is written once, before the file has a name; page 1 holds the words that all
 //! clients change, page 2 the sizes of the areas.

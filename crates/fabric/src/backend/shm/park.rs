@@ -109,7 +109,7 @@ impl Shared {
         empty
     }
 
-    /// Nobody waited in the bucket when its hint was `before`: nor does anybody now, unless the version has changed.
+    /// The bucket had no waiter when its hint was `before`, and has none now, unless the version has changed.
     fn clear_hint(&self, addr: Addr, before: u64) {
         let _ = self.hints.get(bucket(addr)).compare_exchange(before, before & !1, SeqCst, SeqCst);
     }

@@ -1,7 +1,7 @@
 //! A folder in which nobody else can put anything: for files that are opened by a name that others can guess.
 //!
-//! Everybody may create files in `/dev/shm`. Whoever puts a FIFO or somebody else's file where a process looks for its own
-//! stops that process, or feeds it. Files that have to be found by their names therefore lie one level deeper:
+//! Every user may create files in `/dev/shm`. One who puts a FIFO or a file of their own where a process looks for its file
+//! can stop that process, or feed it data. Files that have to be found by their names therefore lie one level deeper:
 //!
 //! | folder | if |
 //! |---|---|
@@ -21,7 +21,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The rights of everybody but the owner.
+/// The rights of all but the owner.
 const OTHERS: u32 = 0o077;
 
 /// A folder of this user, closed to all others.
@@ -54,7 +54,7 @@ impl PrivateFolder {
     /// The folder to make files in; it is made if it is not there.
     ///
     /// # Errors
-    /// If something of somebody else is in its place, in one line that says what can be done.
+    /// If another user's file is in its place, in one line that says what can be done.
     pub fn create() -> io::Result<Self> {
         let mut refused = None;
         for (place, name, is_public) in places() {

@@ -59,7 +59,7 @@ pub(super) fn now() -> Time {
     Time(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// The same in nanoseconds, for whoever writes down when something happened.
+/// The same in nanoseconds, for callers that record when something happened.
 pub fn monotonic_ns() -> u64 {
     now().0
 }

@@ -75,7 +75,7 @@ fn deliver(client: &Client, to: PeerId, cell: &Payload) -> Result<Option<u64>, F
         Pushed::Full { head } if shared.is_alive_cached(to) => Ok(Some(head)),
         Pushed::Full { .. } => Err(lost),
         Pushed::Stored { waits, position } => {
-            // A receiver that sleeps or has unread messages may be dead without anybody having noticed. One that has read
+            // A receiver that sleeps or has unread messages may be dead without any process having noticed. One that has read
             // everything was alive a moment ago. One that read this message and left was not lost.
             let doubtful = shared.ring(slot) || waits;
             if doubtful && !shared.is_alive_cached(to) && !shared.was_read(slot, position) {

@@ -76,7 +76,8 @@ impl ShmSpace {
         ShmEndpoint::join(&self.shared, &self.shared.label)
     }
 
-    /// The same for somebody elsewhere, who is called `label` in listings and is in as long as this process keeps the endpoint.
+    /// The same for a client elsewhere, which is called `label` in listings and stays in the space as long as this process
+    /// keeps the endpoint.
     ///
     /// # Errors
     /// As [`endpoint`](Self::endpoint).

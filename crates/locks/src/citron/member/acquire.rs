@@ -62,7 +62,7 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
     /// Takes the range if nobody is in its way.
     ///
     /// # Errors
-    /// [`Denied::Busy`] if somebody is; the record is free again.
+    /// [`Denied::Busy`] if a client is; the record is free again.
     pub async fn try_take(&self, record: u8, claim: Claim) -> Result<TreeGrant, Denied> {
         self.acquire(record, claim, None::<&fn() -> std::future::Pending<()>>).await
     }
@@ -229,7 +229,7 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
         plan
     }
 
-    /// Who is in the way of the first node that somebody is in the way of.
+    /// The obstacle at the first node that has one.
     fn judge(&self, request: &Request, plan: &Plan, olds: &Olds) -> Outcome {
         let mode = request.claim.mode;
         let mut obstacles = Obstacles::new();
@@ -295,7 +295,7 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
         self.ep.mark("citron-member: waits", &locals);
     }
 
-    /// When a wait ends to look whether somebody is dead.
+    /// When a wait ends to look for dead clients.
     async fn look_again(&self) -> Deadline {
         match self.space.patience_ns() {
             Some(ns) => Deadline::At(self.ep.now().await.plus(ns)),

@@ -9,9 +9,9 @@
 //!   many of its nodes it occupies. It never waits in between.
 //! - **Repair by subtraction** (`recover`). What the dead left in a word is what the living do not account for.
 //!
-//! A request that finds a writer at its own node, or somebody above, takes itself back and tries again when they are gone;
-//! one that finds others below, or readers where it wants to write, stays and waits for them, since those who come later
-//! see it and yield. Nobody queues: who comes first after a release is served first.
+//! A request that finds a writer at its own node, or a holder above, takes itself back and tries again when they are gone;
+//! one that finds others below, or readers where it wants to write, stays and waits for them, since those who come later see
+//! it and yield. Nobody queues: who comes first after a release is served first.
 //!
 //! What it must not do: wait while its record says that it is changing words; hold a node and wait for one to its left, or
 //! for a request above a node it holds.
@@ -47,7 +47,7 @@ pub trait TreeSpace: HolderSpace {
         word
     }
 
-    /// How long a client waits before it looks whether those it waits for are alive. `None`: somebody else sees to the dead.
+    /// How long a client waits before it looks whether those it waits for are alive. `None`: another process reaps the dead.
     fn patience_ns(&self) -> Option<u64>;
 
     /// Bits that changes of a record are counted in.

@@ -6,8 +6,8 @@
 //!
 //! | step | |
 //! |---|---|
-//! | 1 | take the repair lock; from somebody who died with it, too |
-//! | 2 | read the progress of everybody's records: if one of the living is changing, try again later |
+//! | 1 | take the repair lock; also from a client that died with it |
+//! | 2 | read the progress of all records: if one of the living is changing, try again later |
 //! | 3 | read the word |
 //! | 4 | read the progress again: if nothing changed, the word was the sum of these and the dead's when it was read |
 //! | 5 | add the difference, negated |
@@ -52,7 +52,7 @@ impl Drop for Repairing<'_> {
 }
 
 impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
-    /// Clears away after everybody who is dead, as far as that can be done now.
+    /// Clears away what dead clients left, as far as that can be done now.
     pub(super) async fn reap_all(&self) -> Result<(), FabricError> {
         for listed in listed(&self.space).await? {
             if !listed.is_alive(&self.space).await? {
@@ -62,8 +62,8 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
         Ok(())
     }
 
-    /// Clears away what `peer` left, which is dead. False if some of it has to be tried again: somebody is in the middle of
-    /// something, or repairs just now.
+    /// Clears away what `peer`, which is dead, has left. False if some of it has to be tried again: a client is in the middle
+    /// of a change, or repairs just now.
     ///
     /// # Errors
     /// If the space's memory cannot be reached.
@@ -165,13 +165,13 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
             return self.repair_by_swap(lock, node).await;
         }
         let word = self.forest.word(lock, node);
-        let before = self.look_at_everybody().await?;
+        let before = self.read_all_records().await?;
         if R::REPAIRS_HEED_CHANGES && before.iter().any(|seen| seen.progress.is_changing()) {
             return Ok(false);
         }
         let accounted = self.accounted(&before, lock, node).await?;
         let value = self.ep.go(word.read()).await?;
-        if R::REPAIRS_LOOK_TWICE && self.look_at_everybody().await? != before {
+        if R::REPAIRS_LOOK_TWICE && self.read_all_records().await? != before {
             return Ok(false);
         }
         // If it has less, a client lost its connection in the middle of something, and is about to disown it.
@@ -186,7 +186,7 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
     async fn repair_by_swap(&self, lock: u64, node: Node) -> Result<bool, FabricError> {
         let word = self.forest.word(lock, node);
         let value = self.ep.go(word.read()).await?;
-        let records = self.look_at_everybody().await?;
+        let records = self.read_all_records().await?;
         if records.iter().any(|seen| seen.progress.is_changing()) {
             return Ok(false);
         }
@@ -218,7 +218,7 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
     }
 
     /// The progress of all records, but of those that the dead left in the middle of something: nobody knows what is theirs.
-    async fn look_at_everybody(&self) -> Result<Vec<Seen>, FabricError> {
+    async fn read_all_records(&self) -> Result<Vec<Seen>, FabricError> {
         let (mut records, mut words) = (Vec::new(), Vec::new());
         for listed in listed(&self.space).await? {
             let is_alive = listed.is_alive(&self.space).await?;

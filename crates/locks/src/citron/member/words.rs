@@ -53,7 +53,7 @@ const fn yields_to(mode: Mode) -> u128 {
     }
 }
 
-/// Whether a request in `mode` yields to whoever occupies an ancestor with this word.
+/// Whether a request in `mode` yields to the requests that occupy an ancestor with this word.
 pub(super) const fn is_occupied(mode: Mode, above: u64) -> bool {
     above as u128 & yields_to(mode) != 0
 }

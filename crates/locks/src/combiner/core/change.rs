@@ -1,10 +1,10 @@
 //! Changes to what is held, each in one step: giving back a part, upgrade, downgrade.
 //!
-//! Their places in the queue. A part that is kept keeps its place and its token. An upgrade's place is that of the
-//! lock it has, so it stands before everybody who waits: a writer in the queue waits for that very lock, and standing
-//! behind it would be waiting for oneself. Of two readers of a common unit only one can be upgraded, so the second is
-//! refused at once and goes on reading. A downgrade lets in the readers that stand behind nothing else.
-//! Never is the range given up and taken again: no writer can come in between.
+//! Their places in the queue. A part that is kept keeps its place and its token. An upgrade's place is that of the lock it
+//! has, so it stands before all waiters: a writer in the queue waits for that very lock, and standing behind it would be
+//! waiting for oneself. Of two readers of a common unit only one can be upgraded, so the second is refused at once and goes
+//! on reading. A downgrade lets in the readers that stand behind nothing else. Never is the range given up and taken again:
+//! no writer can come in between.
 
 use super::{
     Answer, ClientId, Core, IntervalTrees, Record, Refusal, Reply, Rules, State, Taken, bars, counts,
@@ -101,7 +101,7 @@ impl<R: Rules> Core<R> {
             return Err(Refusal::SameMode);
         }
         if !R::UPGRADE_HOLDS {
-            // The mutant: lets go and queues again, like everybody else.
+            // The mutant: lets go and queues again behind the others.
             let lock = self.locks[request.tree as usize].0;
             let range = self.range(slot);
             self.take_out(slot);

@@ -46,7 +46,7 @@ pub trait Rules: Clone + Debug + Eq + Hash + Send + 'static {
     type Trees: IntervalTrees;
     /// A request that conflicts with one that waits stands behind it.
     const FIFO: bool = true;
-    /// What leaves lowers the count of everybody who waits for it, not just of one.
+    /// What leaves lowers the count of all requests that wait for it, not just of one.
     const LOWERS_ALL: bool = true;
     /// An upgrade keeps the shared lock until it is done.
     const UPGRADE_HOLDS: bool = true;
@@ -336,7 +336,7 @@ impl<R: Rules> Core<R> {
         }
     }
 
-    /// DecrementBlockingRanges: `gone`, which was `start..end`, no longer stands before anybody.
+    /// DecrementBlockingRanges: `gone`, which was `start..end`, no longer stands before any request.
     fn lower(&mut self, gone: &Record, start: u64, end: u64) {
         let mut found = std::mem::take(&mut self.found);
         self.trees.overlapping(gone.tree, start, end, &mut found);

@@ -4,7 +4,7 @@
 //! it in lists. Nothing is decided by the tree: how many permits are free, and who waits for them, is kept beside it. First
 //! come, first served: a request for one permit does not overtake one for many, which would wait for ever.
 //!
-//! The limit is that of whoever holds or wants permits. Who names another one meanwhile is refused.
+//! The limit is the one that the holders and waiters of permits named; a request that names another one meanwhile is refused.
 
 use super::{ClientId, Core, IntervalTrees, Record, Refusal, Rules, Slot, State, Taken};
 use lockwright_fabric::observe::Mode;
@@ -68,7 +68,7 @@ impl<R: Rules> Core<R> {
         self.permits.contains_key(&request.tree)
     }
 
-    /// A request for permits is over: `gone` stood at `slot`. Whoever is first in the queue gets what is free.
+    /// A request for permits is over: `gone` stood at `slot`. The first in the queue gets what is free.
     pub(super) fn pass_permits_on(&mut self, gone: &Record, slot: Slot, weight: u64) {
         let Some(permits) = self.permits.get_mut(&gone.tree) else { return };
         let waited = permits.queue.iter().position(|other| *other == slot);

@@ -59,9 +59,9 @@ pub enum Request {
         /// A free id for the second piece.
         rest: u32,
     },
-    /// From shared to exclusive, without letting go in between. Its place in the queue is that of the lock it has:
-    /// before everybody who waits. Granted (with a new token), found busy, or refused where another holder of a common
-    /// unit already waits for the same, since each would wait for the other.
+    /// From shared to exclusive, without letting go in between. Its place in the queue is that of the lock it has: before all
+    /// waiters. Granted (with a new token), found busy, or refused where another holder of a common unit already waits for
+    /// the same, since each would wait for the other.
     Upgrade {
         /// What was granted.
         id: u32,

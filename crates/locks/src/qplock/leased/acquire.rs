@@ -48,7 +48,7 @@ impl Attempt {
 enum Joined {
     /// In the queue. The predecessor stands in the stall timer; the other side's tail was this.
     Queued(Attempt, Name),
-    /// Somebody is there, and the client only tries.
+    /// Another client is there, and this one only tries.
     Busy,
 }
 
@@ -187,7 +187,7 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
                 .await
                 .map(|((_, old), seen)| (Stamp(old), Stamp(seen)))?;
             if old != us {
-                // The timer was long ago; or somebody of this side is about to recover, and now will not.
+                // The timer was long ago; or a client of this side is about to recover, and now will not.
                 (attempt.timer.us, attempt.timer.them) = (old, seen);
                 continue;
             }
@@ -206,7 +206,7 @@ impl<E: Endpoint, R: Rules> LeasedClient<E, R> {
                 }
                 return Ok(Some(claim));
             }
-            // Somebody of the other side is about to recover. It sees the claim and takes that back, or does not.
+            // A client of the other side is about to recover. It sees the claim and takes that back, or does not.
             let what_now =
                 words.stamp(place.other()).until(Cond::Ne { mask: u128::MAX, value: seen.0.into() });
             let timer = self.stall_timer(generation, claim, seen, None).await;

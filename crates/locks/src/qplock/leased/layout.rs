@@ -17,7 +17,7 @@
 //!
 //! | bits | meaning |
 //! |---|---|
-//! | 0 | somebody of this side is about to recover the lock |
+//! | 0 | a client of this side is about to recover the lock |
 //! | 1–47 | grants in this generation |
 //! | 48–63 | generation: how often the lock was recovered |
 //!
@@ -129,7 +129,7 @@ impl Stamp {
         Self(self.0 & !Self::INTENT)
     }
 
-    /// The same, with somebody about to recover.
+    /// The same, with a client about to recover.
     pub(super) const fn intent(self) -> Self {
         Self(self.0 | Self::INTENT)
     }
@@ -295,7 +295,7 @@ mod tests {
         let later = Member { number: number_after(MEMBER.number), ..MEMBER };
         assert_eq!(later.next(words), None);
         assert_eq!(MEMBER.next([0, 0]), None);
-        assert_eq!(MEMBER.next([next.as_next_of(later)[0], words[1]]), None, "torn by somebody late");
+        assert_eq!(MEMBER.next([next.as_next_of(later)[0], words[1]]), None, "torn by a late client");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Recovery: who notices that a lock is dead, and how its next generation begins.
 //!
 //! A waiter keeps a [`StallTimer`] over both stamps: they change with every claim. Two leases without one, one for the holder
-//! and one for the handover, and it recovers. If that was too early (everybody is alive, only slow) nothing breaks:
+//! and one for the handover, and it recovers. If that was too early (all clients are alive, only slow) nothing breaks:
 //! acquisitions that were not granted yet start again. Only a lock that is *held* for longer than a lease is taken away.
 //!
 //! A local waiter needs no lease to see that a holder on its own host has died. It may recover at once if its own

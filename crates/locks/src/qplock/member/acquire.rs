@@ -78,7 +78,7 @@ impl<E: Endpoint, S: MemberSpace, R: MemberRules> MemberClient<E, S, R> {
     /// Takes the lock if nobody alive is in its way.
     ///
     /// # Errors
-    /// [`Denied::Busy`] if somebody is; the record is free again.
+    /// [`Denied::Busy`] if another client is; the record is free again.
     pub async fn try_take(&self, record: u8, claim: Claim) -> Result<MemberGrant, Denied> {
         self.check(&claim)?;
         let taken = self.try_queue(record, claim).await;
@@ -369,7 +369,7 @@ impl<E: Endpoint, S: MemberSpace, R: MemberRules> MemberClient<E, S, R> {
         Err(Denied::Busy)
     }
 
-    /// When a wait ends to look whether somebody is dead.
+    /// When a wait ends to look for dead clients.
     async fn look_again(&self) -> Deadline {
         Deadline::At(self.ep.now().await.plus(self.space.patience_ns()))
     }

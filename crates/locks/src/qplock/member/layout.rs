@@ -8,7 +8,7 @@
 //! | 8–15 | `tail[Remote]` | FAA, CAS by the NIC only | the same of the other side |
 //! | 16–23 | `head[Local]` | WRITE of the local head; CAS by CPUs of the node | who is served: a [`Head`] |
 //! | 24–31 | `head[Remote]` | WRITE of the remote head; CAS by the NIC | the same of the other side |
-//! | 32–39 | `victim` | WRITE of both heads | the side that yields; 0 before anybody ever did |
+//! | 32–39 | `victim` | WRITE of both heads | the side that yields; 0 before any side ever did |
 //! | 40–47 | `state` | WRITE of the holder | a [`LockState`] |
 //!
 //! A head:

@@ -1,5 +1,5 @@
 //! The asymmetric lock with membership: reader-writer locks in memory of one node, which its own processes take by CPU
-//! instructions and everybody else by plain 8-byte verbs; a holder may hold for hours, and only the dead lose their locks.
+//! instructions and remote clients by plain 8-byte verbs; a holder may hold for hours, and only the dead lose their locks.
 //!
 //! The two sides meet as in `qplock`: each has a queue, the heads of both run Peterson's lock whose flags are that the queues
 //! are not empty, and a side may have *budget* grants in a row while the other waits. Four things differ:
@@ -7,18 +7,18 @@
 //!   until its side serves it. There are no messages, and nobody can break a link by dying.
 //! - **Records** (`record`). A client writes down that it is about to draw a ticket, and then which one, before it waits.
 //! - **Skipped, not repaired** (`recover`). A ticket that no record of the living accounts for was the dead's, or was given up:
-//!   whoever waits behind it swaps exactly the head that it has read for the next. A side that serves such a ticket does not
-//!   hold up the other one, which changes nothing there: no word is changed by read-modify-write from both sides.
+//!   a waiter behind it swaps exactly the head that it has read for the next. A side that serves such a ticket does not hold up
+//!   the other one, which changes nothing there: no word is changed by read-modify-write from both sides.
 //! - **Readers leave the queue** (`acquire`). A reader goes through queue and Peterson's lock as a writer does, says in its record
 //!   that it reads, and leaves; the next writer waits for the records of the living that say so.
 //!
 //! | rule | why |
 //! |---|---|
 //! | a record says *taking* before the ticket is drawn | a ticket of the living is never skipped |
-//! | no client waits before its record has its ticket | whoever skips waits for those who have not settled |
+//! | no client waits before its record has its ticket | a client that skips waits for those that have not settled |
 //! | ticket and budget of a head are one word | who dies over a release has passed the lock on, or has not |
 //! | what was passed on is only for a client that saw its side serve an earlier ticket after it had drawn its own | while a side's queue was empty the other one may have come in |
-//! | who finds that nobody alive leads the other side looks at its head again | the lock may have been passed on to somebody who came after its record was read |
+//! | a waiter that finds no live head of the other side's queue reads that head again | the lock may have been passed on to a client that came after its record was read |
 //!
 //! What it must not do: change a word of the other side by read-modify-write, wait without a ticket in the record.
 

@@ -8,7 +8,7 @@
 //! | reads; out of the queue when its side serves a later ticket | held, shared | 1 + its ticket | token |
 //!
 //! From before a ticket is drawn until its side serves the next one, the first word names the lock, and the turn is 0 or the
-//! ticket's. So whoever reads first word and turn meanwhile, in any order, finds the owner of the ticket.
+//! ticket's. So a client that reads first word and turn meanwhile, in any order, finds the owner of the ticket.
 
 use super::{MemberClient, MemberRules, MemberSpace};
 use crate::holders::record::{First, Kind, RecordPlace, RecordWord, State};

@@ -52,7 +52,7 @@ impl<E: Endpoint, S: MemberSpace, R: MemberRules> MemberClient<E, S, R> {
         Ok(if found == seen { next } else { found })
     }
 
-    /// Whether somebody of `side` is alive who drew the ticket of `head`, or may have.
+    /// Whether a live client of `side` drew the ticket of `head`, or may have.
     async fn has_owner(&self, lock: u64, side: Side, head: Head) -> Result<bool, FabricError> {
         let is_it = |found| found == turn(head.ticket()) || found == UNSETTLED && R::SKIPS_HEED_UNSETTLED;
         self.is_queued(lock, side, is_it).await
@@ -106,7 +106,7 @@ impl<E: Endpoint, S: MemberSpace, R: MemberRules> MemberClient<E, S, R> {
         self.ep.go(self.locks.lock(lock).tail(self.side).read()).await
     }
 
-    /// The last token that was given out for a lock which nobody holds or wants; `None` if somebody may.
+    /// The last token that was given out for a lock that no client holds or wants; `None` if one may.
     ///
     /// # Errors
     /// If the lock's memory cannot be reached.
@@ -123,7 +123,7 @@ impl<E: Endpoint, S: MemberSpace, R: MemberRules> MemberClient<E, S, R> {
         Ok(is_quiet.then(|| state.token(ours.head.ticket(), theirs.head.ticket()) + 1))
     }
 
-    /// Whether a record of somebody alive on `side` is for `lock` and has a turn like that.
+    /// Whether a live client's record on `side` is for `lock` and has a turn like that.
     async fn is_queued(
         &self,
         lock: u64,
@@ -141,7 +141,7 @@ impl<E: Endpoint, S: MemberSpace, R: MemberRules> MemberClient<E, S, R> {
         Ok(false)
     }
 
-    /// The first word of a record of somebody alive who reads `lock`, and what it is.
+    /// The first word of a live reader's record for `lock`, and its value.
     pub(super) async fn a_reader(&self, lock: u64) -> Result<Option<(Word64, u64)>, FabricError> {
         for used in self.used(lock).await? {
             let reads = used.first.state() == Some(State::Held) && used.first.mode() == Mode::Shared;

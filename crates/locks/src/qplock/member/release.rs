@@ -1,5 +1,5 @@
-//! Release: pass the lock on to the next of the own side, whoever that is; if nobody is, that empties the queue, which frees
-//! Peterson's lock too.
+//! Release: pass the lock on to the next ticket of the own side; if no client has drawn it, that empties the queue, which
+//! frees Peterson's lock too.
 
 use super::acquire::Place;
 use super::layout::{Head, LockState};
@@ -40,7 +40,7 @@ impl<E: Endpoint, S: MemberSpace, R: MemberRules> MemberClient<E, S, R> {
         Ok(self.share(grant, state).await?)
     }
 
-    /// Whoever has the lock says that it reads, and leaves the queue.
+    /// The holder records that it reads, and leaves the queue.
     pub(super) async fn share(&self, grant: &MemberGrant, state: LockState) -> Result<(), FabricError> {
         let MemberGrant { record, claim, ticket, token, budget } = *grant;
         if !state.may_have_readers() {

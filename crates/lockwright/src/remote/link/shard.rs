@@ -1,4 +1,4 @@
-//! A link to whoever owns a shard of a cluster: where that is, whether what it says counts, and when to look for another.
+//! A link to the owner of a shard of a cluster: where that is, whether what it says counts, and when to look for another.
 
 use super::{LinkState, Remote, RemoteOptions, Session, wake};
 use crate::remote::cluster::belief::ShardBelief;

@@ -81,7 +81,7 @@ impl OneSidedBackend {
     }
 }
 
-/// A future whose answers somebody reads, wherever it is polled.
+/// A future whose answers a thread reads, wherever it is polled.
 struct Attended<T> {
     future: BoxFuture<T>,
     home: Arc<RemoteBackend>,

@@ -1,6 +1,6 @@
 //! A member's endpoint: that of its session, whichever that is, under the number that the space knows the member by.
 //!
-//! Messages go to whoever is in the space, and come from there.
+//! Messages go to clients of the space, and come from them.
 
 use super::super::transport::{Session, each};
 #[cfg(feature = "rdma")]

@@ -64,7 +64,7 @@ impl Assignments {
     }
 }
 
-/// Somebody who waits for a place, until it has one.
+/// A waiter for a place, until it has one.
 struct Coming<'a> {
     rooms: &'a Rooms,
     lock: u64,

@@ -3,9 +3,9 @@
 //! | change | means | ends with |
 //! |---|---|---|
 //! | none | it is held as `units` say | |
-//! | upgrading | an upgrade is wanted, and somebody waits for it; it is shared | `Changed`, exclusive: it is; `Unchanged` |
+//! | upgrading | an upgrade is wanted, and a caller waits for it; it is shared | `Changed`, exclusive: it is; `Unchanged` |
 //! | settling | a downgrade was said, or an upgrade given up; it counts as shared | `Changed`, shared |
-//! | failed | an upgrade came to nothing; whoever waits is about to hear why | being heard |
+//! | failed | an upgrade failed; its waiter is about to hear why | being heard |
 //!
 //! So this side never believes that it has more than the server gave it, and what it claims after a restart was its own. While
 //! it settles, an answer to the upgrade that was given up is of no interest; a new upgrade waits until it has settled, so

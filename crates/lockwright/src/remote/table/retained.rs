@@ -5,7 +5,7 @@
 //!
 //! | stage of a request | means |
 //! |---|---|
-//! | retained | granted, to be kept, and not yet seen by whoever waits |
+//! | retained | granted, to be kept, and not yet seen by its waiter |
 //! | local | granted here, under the grant `id`, and not yet seen |
 //!
 //! | retained grant | session ends, server goes on | server restarted |
@@ -67,7 +67,7 @@ impl Table {
         Begun::Request(id)
     }
 
-    /// Whoever waited sees a grant that is to be kept. `certainty`: of the session. The grant, if it is one.
+    /// The waiter sees a grant that is to be kept. `certainty`: of the session. The grant, if it is one.
     pub(crate) fn keep_grant(&mut self, id: RequestId, certainty: Option<Certainty>) -> Option<LocalGrant> {
         let origin = self.origin;
         let request = self.request(id)?;
@@ -88,7 +88,7 @@ impl Table {
         self.keep_grant(id, None)
     }
 
-    /// Whoever waited sees that it was granted here.
+    /// The waiter sees that it was granted here.
     pub fn see_local(&mut self, id: RequestId) -> Option<LocalGrant> {
         let Some(Stage::Local(granted)) = self.stage(id) else { return None };
         let granted = *granted;
@@ -137,14 +137,14 @@ impl Table {
         Vec::new()
     }
 
-    /// Whether somebody holds it, and it does not stay here between uses.
+    /// Whether it is held, and does not stay here between uses.
     pub(crate) fn is_plainly_held(&mut self, id: RequestId) -> bool {
         let stays = |lock: &RetainedLock| lock.lock().retention.held().is_some_and(|(held, ..)| held == id);
         matches!(self.stage(id), Some(Stage::Held { .. }))
             && !self.lock_of(id).is_some_and(|lock| stays(&lock))
     }
 
-    /// Whether grants are here, or were when somebody last looked.
+    /// Whether grants are here, or were at the last look.
     pub(crate) fn has_grants(&self) -> bool {
         !self.with_grants.is_empty()
     }
@@ -260,8 +260,8 @@ impl Table {
         self.to_say.clear();
     }
 
-    /// The lease is over: what is in use goes back with its last user, and whoever has not seen its use has none. Returns whom to
-    /// wake.
+    /// The lease is over: what is in use goes back with its last user, and a use that its waiter has not seen yet is void.
+    /// Returns whom to wake.
     pub(super) fn expire_retained(&mut self) -> Vec<Waker> {
         for lock in self.locks_with_grants() {
             let mut inner = lock.lock();
@@ -282,7 +282,7 @@ impl Table {
         with_grants.iter().filter_map(|handle| retained.get(handle)).map(RetainedLock::share).collect()
     }
 
-    /// The grants of uses that whoever waits has not seen yet.
+    /// The grants of uses that their waiters have not seen yet.
     fn unseen_uses(&self) -> Vec<RequestId> {
         let unseen = self.slots.iter().flatten().filter_map(|request| match request.stage {
             Stage::Local(granted) => Some(granted.id),
@@ -312,7 +312,7 @@ impl Table {
         }
     }
 
-    /// Whoever waited here asks the server.
+    /// The requests that waited here ask the server.
     fn ask_for_waiters(&mut self, retention: &mut Retention) {
         for id in retention.take_waiters() {
             if let Some(request) = self.request(id)

@@ -28,8 +28,8 @@ fn fingerprint(lock: &RetainedLock) -> u64 {
 }
 
 impl Table {
-    /// The lease is over, and everybody who waits has done so for longer than it, or nobody has: what the clock says is the
-    /// explorer's choice.
+    /// The lease is over, and all waiters have waited for longer than it, or none has: what the clock says is the explorer's
+    /// choice.
     pub fn expire_at_once(&mut self, all_have_waited: bool) {
         const LEASE: Duration = Duration::from_secs(1);
         let since = self.slots.iter().flatten().map(|request| request.since);

@@ -93,7 +93,7 @@ fn silence_beyond_the_lease_ends_everything() {
 }
 
 #[test]
-fn whoever_began_to_wait_when_the_server_was_silent_already_waits_for_a_lease_of_its_own() {
+fn a_waiter_that_began_when_the_server_was_silent_already_waits_for_a_lease_of_its_own() {
     let (mut table, held, wanted) = table();
     let (since, lease) = (table.request(wanted).unwrap().since, Duration::from_secs(2));
     table.expire(since + lease, Duration::from_secs(30), lease);
@@ -138,7 +138,7 @@ fn waiters_ask_again_in_the_order_in_which_they_began_to_wait() {
     let _ = table.begin_session(origin(1), b"", false);
     let ids: Vec<_> = (0..3).map(|_| table.open(units(0), Stage::Wanted { wait: true })).collect();
     let began = Instant::now();
-    // A slot that was free again was taken by whoever came last.
+    // A slot that was free again was taken by the last waiter.
     for (id, place) in ids.iter().zip([2, 0, 1]) {
         table.request(*id).unwrap().since = began + Duration::from_secs(place);
     }
@@ -208,7 +208,7 @@ fn an_upgrade_that_is_given_up_is_shared_whatever_the_server_says_of_it_afterwar
         assert_eq!((table.token(id), mode(&mut table, id)), (Some(8), Mode::Shared));
         assert!(matches!(table.begin_upgrade(id, true, 8), Upgrade::Said(_)));
     }
-    // Granted, and dropped before anybody looked.
+    // Granted, and dropped before its waiter looked.
     let (mut table, id) = holding(Mode::Shared);
     assert!(matches!(table.begin_upgrade(id, true, 5), Upgrade::Said(_)));
     table.hear(2, Response::Changed { id, token: 6, mode: Mode::Exclusive });
@@ -257,7 +257,7 @@ fn the_server_hears_that_work_has_stopped_once_nobody_has_a_guard_of_what_was_lo
     let id = table.open(Some(units), Stage::Held { token: 5, origin });
     let _ = table.end_session();
     let _ = table.begin_session(Origin { epoch: 1, key: 12 }, b"stock", false);
-    assert_eq!(table.stopped(), [], "whoever held it may still be at work");
+    assert_eq!(table.stopped(), [], "its holder may still be at work");
     table.take(id);
     assert_eq!(table.stopped(), [Request::Stopped { key: 11 }]);
     assert_eq!(table.stopped(), []);

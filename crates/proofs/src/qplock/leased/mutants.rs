@@ -16,7 +16,7 @@ crate::mutants! { Leased: Rules, LeasedParams, &'static str;
     mutant Unfenced = "qplock-leased-unfenced", "qplock-leased", Exclusion, { CLAIMS_LOOK: false },
         "who gets the lock does not look whether the other side has recovered it",
         vec![asleep()];
-    /// A recovery behind everybody's back.
+    /// A recovery that is not announced.
     mutant Unannounced = "qplock-leased-unannounced", "qplock-leased", Exclusion, { ANNOUNCES: false },
         "who recovers does not announce it and look again",
         vec![asleep()];

@@ -115,8 +115,8 @@ impl Names {
         self.open_with(name, |_| Ok(()))
     }
 
-    /// The same; if the name has to be created, `prepare` is told the id of its lock before, and can refuse. It is called under
-    /// the directory's lock: whoever finds the name finds it prepared.
+    /// The same; if the name has to be created, `prepare` is first told the id of its lock, and can refuse. It runs under the
+    /// directory's lock: a process that finds the name finds it prepared.
     ///
     /// # Errors
     /// As [`open`](Self::open), and what `prepare` says.
