@@ -184,6 +184,15 @@ fn a_mutant_that_is_caught_exits_0_unless_it_was_to_be_clean() {
 }
 
 #[test]
+fn a_protocol_and_its_mutants_are_one_command() {
+    let output = lockwright(&["check", "semaphore", "--mutants"]);
+    assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("semaphore: states=") && text.contains("exhaustive=yes violations=0"), "{text}");
+    assert!(last_line(&output).starts_with("semaphore: protocols=1 clean=1 mutants=3 caught=3 "), "{text}");
+}
+
+#[test]
 fn a_mutant_is_caught_with_a_trace() {
     let output = lockwright(&["check", "--mutant", "mcs-jumps-queue"]);
     assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));

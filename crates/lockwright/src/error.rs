@@ -299,6 +299,66 @@ pub enum ChangeError {
     Refused(String),
 }
 
+/// Why the value of a lock was not read or set. It is as it was, unless the server could not be reached: then it may be set.
+///
+/// ```
+/// # use lockwright::ValueError;
+/// # let client = lockwright::Client::open("mem:").wait().unwrap();
+/// let guard = client.mutex("a").unwrap().lock().wait().unwrap();
+/// assert_eq!(guard.set_value(&[0; 65]).wait(), Err(ValueError::TooLong { len: 65 }));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// The guard belongs to the process that this one was forked off from.
+    #[error("this client belongs to process {pid}; open your own after fork")]
+    OtherProcess {
+        /// That process.
+        pid: u32,
+    },
+    /// It is longer than 64 bytes.
+    #[error("a lock's value has up to 64 bytes, not {len}")]
+    TooLong {
+        /// How long it is.
+        len: usize,
+    },
+    /// Only an exclusive holder sets the value.
+    #[error("only who holds the lock alone sets its value")]
+    Shared,
+    /// Locks of this kind or space have no values.
+    #[error(
+        "not offered by {0}: mutexes and reader-writer locks of a server's own spaces (tcp://HOST/NAME, rdma://HOST/NAME) and of mem: have values"
+    )]
+    Unsupported(&'static str),
+    /// The server refused, and says why: the lock is not held any more, its disk is full, there are too many values.
+    #[error("{0}")]
+    Refused(String),
+    /// The server cannot be reached.
+    #[error("{0}")]
+    Disconnected(String),
+}
+
+/// Why a holder will not be told when somebody waits.
+///
+/// ```
+/// # let client = lockwright::Client::open("mem:").wait().unwrap();
+/// let guard = client.mutex("a").unwrap().lock().wait().unwrap();
+/// assert!(guard.contended().is_ok(), "mem: tells");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContentionError {
+    /// The guard belongs to the process that this one was forked off from.
+    #[error("this client belongs to process {pid}; open your own after fork")]
+    OtherProcess {
+        /// That process.
+        pid: u32,
+    },
+    /// Spaces of this kind do not know who waits, or do not tell.
+    #[error("{0} does not tell holders who waits")]
+    Unsupported(&'static str),
+}
+
 /// Why a lock was lost, as far as the space can tell.
 ///
 /// ```

@@ -114,12 +114,15 @@ pub use client::{Client, ClientOptions, Open};
 pub use election::{
     Campaign, CampaignError, Election, Leader, Leadership, NextLeader, ObserveError, Observer,
 };
-pub use error::{ChangeError, HandleError, LockError, LostReason, OpenError, TryLockError, UnlockError};
+pub use error::{
+    ChangeError, ContentionError, HandleError, LockError, LostReason, OpenError, TryLockError, UnlockError,
+    ValueError,
+};
 pub use lock::{
-    Acquire, AcquireSet, AnyGuard, Downgrade, DowngradeInPlace, GuardState, LockGuard, LockSet, LostSignal,
-    Mutex, MutexGuard, NotChanged, RangeLock, RangeReadGuard, RangeWriteGuard, ReadGuard, RwLock,
-    RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit, SetGuard, TryAcquire, UncertainSignal,
-    Unlock, Upgrade, UpgradeInPlace, WriteGuard,
+    Acquire, AcquireSet, AnyGuard, ContendedSignal, Downgrade, DowngradeInPlace, GuardState, LockGuard,
+    LockSet, LostSignal, Mutex, MutexGuard, NotChanged, RangeLock, RangeReadGuard, RangeWriteGuard,
+    ReadGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit, SetGuard, TryAcquire,
+    UncertainSignal, Unlock, Upgrade, UpgradeInPlace, Value, ValueCall, WriteGuard,
 };
 pub use name::{LockName, MAX_NAME_BYTES, NameError};
 

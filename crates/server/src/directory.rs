@@ -35,6 +35,8 @@ pub(super) struct Lock {
     /// Who uses it, and grants of it that stay with their clients: session and request.
     pub(super) affinity: Affinity,
     pub(super) retained: Vec<(u32, RequestId)>,
+    /// Grants whose holders want to hear of those who wait.
+    pub(super) watched: Vec<(u32, RequestId)>,
     /// When a client other than its last user had asked for it.
     pub(super) other_at: Option<Instant>,
     pub(super) grants: u64,
@@ -74,7 +76,7 @@ impl Hash for Directory {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let of = |id: &u64| {
             let lock = self.lock(*id);
-            (*id, lock.uses, lock.affinity, &lock.retained)
+            (*id, lock.uses, lock.affinity, &lock.retained, &lock.watched)
         };
         let ids: BTreeMap<_, _> = self.ids.iter().map(|(key, id)| (key, of(id))).collect();
         (ids, self.next, self.in_use, self.next_space).hash(state);
@@ -155,6 +157,7 @@ impl Directory {
             now: Now::default(),
             affinity: Affinity::default(),
             retained: Vec::new(),
+            watched: Vec::new(),
             other_at: None,
             grants: 0,
             contended: 0,

@@ -15,7 +15,7 @@
 //! | `clean` | at an orderly end | nobody held anything |
 //!
 //! Each line is on the disk before what it stands for happens. Locks themselves are not written down: their holders
-//! know them, and claim them. The file is written anew at every start, so it stays small; on a full disk the lines of a new
+//! know them, and claim them. The values of locks are in a file of their own (`values`). The file is written anew at every start, so it stays small; on a full disk the lines of a new
 //! run follow those of the last one. While it cannot be written nothing new is granted, and everything else goes on: claims
 //! need no line, since the run is not open yet.
 //!
@@ -26,9 +26,12 @@ mod disk;
 mod file;
 mod holders;
 mod journal;
+mod values;
 
 use self::disk::{Disk, FileDisk};
 pub use self::journal::Journal;
+use self::values::{Force, Values};
+pub(super) use self::values::{LockValue, ValueKey};
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::io;
@@ -70,6 +73,9 @@ pub(super) struct Durable {
     broken: HashSet<u64>,
     /// Tokens of broken grants that stayed with their clients: first and last.
     broken_blocks: Vec<(u64, u64)>,
+    values: Values,
+    /// The clock by which values are set, in milliseconds since 1970.
+    pub(super) wall_ms: fn() -> u64,
     failed: Option<Failure>,
 }
 
@@ -150,7 +156,9 @@ impl Durable {
             next.tokens_below = next.first_token + next.block;
         }
         next.disk = disk;
+        next.values = Values::read(&next.disk)?;
         next.write_first(lines.as_deref(), !awaited)?;
+        next.values.begin(&mut next.disk);
         Ok((next, awaited))
     }
 
@@ -208,6 +216,8 @@ impl Durable {
             gone: past.gone,
             broken: past.broken,
             broken_blocks: past.broken_blocks,
+            values: Values::default(),
+            wall_ms,
             failed: None,
         }
     }
@@ -387,6 +397,37 @@ impl Durable {
         self.note(&format!("broken {first} {last}"), false)
     }
 
+    /// The value of a lock.
+    pub(super) fn value(&self, key: &ValueKey) -> Option<&LockValue> {
+        self.values.get(key)
+    }
+
+    /// Sets it; if it is `written`, it is on the disk when this returns. The error says why it is as it was.
+    pub(super) fn set_value(
+        &mut self,
+        key: &ValueKey,
+        value: LockValue,
+        written: bool,
+    ) -> Result<(), String> {
+        let disk = if written { &mut self.disk } else { &mut Disk::None };
+        self.values.change(disk, key, value, Force::Yes)
+    }
+
+    /// Its holder has it open, or has closed it.
+    pub(super) fn mark_value(&mut self, key: &ValueKey, value: LockValue) -> Result<(), String> {
+        self.values.change(&mut self.disk, key, value, Force::No)
+    }
+
+    /// Whether values outlive the server.
+    pub(super) const fn keeps_values(&self) -> bool {
+        self.disk.is_durable()
+    }
+
+    /// Whether this is a shard of a cluster, which another server goes on with.
+    pub(super) const fn is_of_shard(&self) -> bool {
+        self.reserved.is_some()
+    }
+
     /// The end; `clean` if nobody holds anything.
     pub(super) fn end(&mut self, clean: bool) {
         if clean {
@@ -419,6 +460,11 @@ impl Durable {
     }
 }
 
+fn wall_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn new_id() -> u128 {
     let random = || RandomState::new().hash_one(SystemTime::now());
     u128::from(random()) << 64 | u128::from(random())
@@ -440,6 +486,7 @@ impl Hash for Durable {
             gone,
             broken,
             broken_blocks,
+            values,
             ..
         } = self;
         (disk.journal(), id, epoch, accepts, first_token, tokens_below, granted).hash(state);
@@ -447,7 +494,7 @@ impl Hash for Durable {
         (sorted(&self.heard), sorted(&self.claims)).hash(state);
         (held.as_ref().map(sorted), awaited.as_ref().map(sorted)).hash(state);
         (sorted(gone), broken.iter().collect::<BTreeSet<_>>()).hash(state);
-        (broken_blocks, self.failed.as_ref().map(|failed| &failed.pending)).hash(state);
+        (broken_blocks, values, self.failed.as_ref().map(|failed| &failed.pending)).hash(state);
     }
 }
 

@@ -413,6 +413,9 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     });
     table.record = record.as_deref().map(open_record).transpose()?;
     (table.retention.off, table.retention.off_in) = (!retain, retain_off_in);
+    if http.is_some() {
+        table.keep_history();
+    }
     let dispatcher = Dispatcher::new(table, admitted);
     let (page_secret, page_tls) = (tcp_options.secret.clone(), tcp_options.tls.clone());
     let http = http.map(|listener| (listener, Page::new(dispatcher.clone(), page_secret, page_tls)));

@@ -14,15 +14,18 @@
 //! | `claims` | what was held before a restart |
 //! | `changes` | upgrades, downgrades, parts given back |
 //! | `noted` | the server's record, if there is one |
+//! | `history` | the last grants of every lock, for the page |
 //! | `refusals` | why something was refused, in words |
 //! | `spaces` | sessions enter a space and name locks |
 //! | `retained` | locks that stay with their last user |
+//! | `values`, `watched` | what holders leave for the next one; who wants to hear that others wait |
 //! | `sharded` | what has to be in etcd first, if it is a shard of a cluster |
 //!
 //! What this file must not do: let one session's malformed request reach another, or wait for anything but its own disk.
 
 mod changes;
 mod claims;
+pub(crate) mod history;
 mod noted;
 mod refusals;
 pub(crate) mod retained;
@@ -30,6 +33,8 @@ pub(crate) mod retained;
 pub(crate) mod sharded;
 mod spaces;
 mod state;
+mod values;
+mod watched;
 
 use self::refusals::{why_not, words};
 use crate::directory::Directory;
@@ -85,6 +90,7 @@ pub(crate) struct LockTable {
     answered: usize,
     /// The history of all events, if it is recorded.
     pub(crate) record: Option<Record>,
+    pub(crate) history: Option<Box<history::GrantHistory>>,
     /// Where a broken one differs.
     pub(crate) rules: MachineRules,
     pub(crate) retention: retained::Retention,
@@ -124,6 +130,7 @@ impl LockTable {
             replies: Vec::new(),
             answered: 0,
             record: None,
+            history: None,
             rules: MachineRules::default(),
             retention: retained::Retention::default(),
             map: None,
@@ -262,10 +269,7 @@ impl LockTable {
             Request::Map { id } => self.answer_in_pages(peer, id, Self::list_map),
             Request::Waited { id, ns } => self.waited(peer, id, Duration::from_nanos(ns)),
             Request::Find { id, handle } => sessions::find(self, peer, id, handle),
-            Request::Lock { .. } | Request::Unlock { .. } => unreachable!("handled above"),
-            Request::Upgrade { .. } | Request::Downgrade { .. } | Request::Part { .. } => {
-                unreachable!("handled above");
-            }
+            request => self.about_held(peer, request),
         }
     }
 
@@ -287,17 +291,8 @@ impl LockTable {
         self.core.serve(&asked, &mut self.replies);
         self.answer_all();
         for (ClientId(peer), asked) in asked.drain(..) {
-            if let CoreRequest::Lock { id: place, .. } | CoreRequest::Upgrade { id: place, .. } = asked
-                && let Some(session) = self.session(peer)
-                && let Some(request) = session.slots.get_mut(place as usize).and_then(Option::as_mut)
-                && (matches!(request.stage, Stage::Waiting) || request.upgrades.is_some())
-            {
-                request.queued = true;
-                let mode = if request.upgrades.is_some() { Mode::Exclusive } else { request.units.mode };
-                let (id, lock) = (request.id, request.lock);
-                if let Some(lock) = lock {
-                    self.recall_for(lock, mode, Some((peer, id)));
-                }
+            if let Some(place) = watched::place_of(&asked) {
+                self.note_if_waiting(peer, place);
             }
         }
         self.asked = asked;
@@ -368,6 +363,7 @@ impl LockTable {
     pub(crate) fn depart(&mut self, peer: u32, how: SessionEnd) {
         self.decide();
         self.note_departure(peer, how);
+        self.remember_departure(peer, how);
         let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::take) else { return };
         self.totals.sessions -= 1;
         let holds = session.slots.iter().flatten().any(|request| matches!(request.stage, Stage::Held { .. }));
@@ -412,6 +408,7 @@ impl LockTable {
         let held = matches!(request.stage, Stage::Held { .. });
         let upgrades = request.upgrades.is_some();
         self.directory.close_after(id, |lock| {
+            lock.watched.retain(|watched| *watched != (peer, request.id));
             lock.now.ended(held);
             if upgrades {
                 lock.now.ended(false);
@@ -500,6 +497,7 @@ impl LockTable {
             self.decide();
         }
         self.note_end(peer, id);
+        self.remember(peer, id, history::GrantEnd::Unlocked);
         let Some(request) = self.session(peer).and_then(|session| session.take(id)) else { return false };
         self.forget(peer, &request);
         let held = match &request.stage {

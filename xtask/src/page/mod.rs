@@ -221,6 +221,11 @@ fn searches(world: &mut World) -> Result<(), String> {
 fn shows_a_lock(world: &mut World) -> Result<(), String> {
     world.serve("127.0.0.1", None)?;
     world.run(&["backup"], false)?;
+    // Over before anybody looks.
+    let mut over = world.clients.pop().expect("just started");
+    let pid = over.id().to_string();
+    over.kill().and_then(|()| over.wait()).map_err(|error| error.to_string())?;
+    world.run(&["backup"], false)?;
     world.run(&["-s", "backup"], true)?;
     world.browser.until(&says("locks", &["backup"]))?;
     world.browser.click("#locks button")?;
@@ -228,7 +233,7 @@ fn shows_a_lock(world: &mut World) -> Result<(), String> {
     world
         .browser
         .until(&says("entries", &["held", "waiting", "exclusive", "shared", "sh", &pids[0], &pids[1]]))?;
-    world.browser.until(&says("history", &["exclusive", &pids[0]]))?;
+    world.browser.until(&says("history", &["exclusive", &pid, "ago"]))?;
     world.picture("lock")?;
     world.browser.click("#close")?;
     world.browser.until("document.getElementById('lock').hidden")
@@ -257,7 +262,7 @@ fn breaks(world: &mut World) -> Result<(), String> {
     world
         .browser
         .until(&format!("document.getElementById('entries').rows[0]?.innerText.includes({:?})", pids[1]))?;
-    world.browser.until("document.getElementById('history').rows.length === 2")
+    world.browser.until("document.getElementById('history').rows[0]?.innerText.includes('broken')")
 }
 
 fn draws(world: &mut World) -> Result<(), String> {

@@ -20,6 +20,7 @@ Examples:
   lockwright run -s config -- cat app.conf                together with other readers
   lockwright run from to -- move-money                    both locks, without deadlock
   lockwright run -j 4 gpu -- train                        four at a time
+  lockwright run --once-per 1d backup -- backup.sh        at most once a day, however many hosts fire it
   lockwright run --keep-running leader -- schedulerd      start it again whenever it ends, one in the cluster
   lockwright run --test backup                            is it taken, and by whom? (exit 0 free, 1 taken)
   token=$(lockwright run --for $$ backup) || exit         hold it for the rest of this script
@@ -59,6 +60,16 @@ pub(crate) struct Args {
     /// If the lock is not to be had in time (at once, without -w), do nothing and exit 0
     #[arg(long, conflicts_with = "conflict_exit_code")]
     pub(super) skip: bool,
+    /// Run the command at most once in this time, counted from start to start, however many hosts fire it and however soon it
+    /// ends: else do nothing, say so, and exit 0. A number with s, m, h, d or w, as in 90m or 1d12h. Fired by a clock, leave some
+    /// room: 23h for a job of every day. Who runs it is written down first: with the lock at its server, or for `shm:` in a file
+    /// below ~/.local/state/lockwright
+    #[arg(long, value_name = "TIME", value_parser = period,
+          conflicts_with_all = ["shared", "range", "jobs", "test", "for_pid", "keep_running"])]
+    pub(super) once_per: Option<Duration>,
+    /// Say nothing if there is nothing to do: the command was run already, or the lock is not to be had
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(super) quiet: bool,
     /// Exit code if the lock is not to be had in time
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 1)]
     conflict_exit_code: u8,
@@ -162,6 +173,9 @@ impl Args {
         if names.len() > 1 && self.range.is_some() {
             return Err(BadUsage("--range is of one lock: give one name".to_owned()));
         }
+        if names.len() > 1 && self.once_per.is_some() {
+            return Err(BadUsage("--once-per is of one lock: give one name".to_owned()));
+        }
         (self.names, self.command) = (names, command);
         Ok(())
     }
@@ -196,6 +210,32 @@ impl Args {
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+/// A time with units, the largest first: `1d12h`.
+fn period(text: &str) -> Result<Duration, String> {
+    let bad = || format!("{text:?} is no time such as 90m, 1d or 1d12h");
+    let (mut rest, mut secs, mut smallest) = (text, 0_u64, u64::MAX);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+        let (number, behind) = rest.split_at(digits);
+        let unit = match behind.as_bytes()[0] {
+            b'w' => 7 * 86_400,
+            b'd' => 86_400,
+            b'h' => 3_600,
+            b'm' => 60,
+            b's' => 1,
+            _ => return Err(bad()),
+        };
+        if unit >= smallest {
+            return Err(bad());
+        }
+        smallest = unit;
+        let part = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(bad)?;
+        secs = secs.checked_add(part).ok_or_else(bad)?;
+        rest = &behind[1..];
+    }
+    if secs == 0 { Err(bad()) } else { Ok(Duration::from_secs(secs)) }
 }
 
 fn signal(text: &str) -> Result<Signal, String> {
@@ -262,6 +302,18 @@ mod tests {
         for bad in ["run a", "run", "run --test a -- cmd", "run -c x a -- cmd", "run --range 0..1 a b -- cmd"]
         {
             assert!(understood(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn periods_have_units_the_largest_first() {
+        for (text, secs) in
+            [("45s", 45), ("90m", 5400), ("1d", 86_400), ("1d12h", 129_600), ("2w", 1_209_600)]
+        {
+            assert_eq!(period(text), Ok(Duration::from_secs(secs)), "{text}");
+        }
+        for bad in ["", "1", "d", "0s", "1h1d", "1d1d", "1.5d", "-1d", "1y", "99999999999999999999s", "1d "] {
+            assert!(period(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -72,6 +72,11 @@ impl Held {
         reasons.into_iter().find_map(|(guard, lost)| Some((guard.name(), lost.reason()?)))
     }
 
+    /// The only lock.
+    pub(super) fn only(&self) -> &AnyGuard {
+        &self.guards[0]
+    }
+
     /// The tokens, with blanks between them.
     pub(super) fn tokens(&self) -> String {
         let tokens: Vec<_> = self.guards.iter().map(|guard| guard.token().to_string()).collect();

@@ -15,6 +15,8 @@ mod background;
 pub(crate) mod child;
 mod held;
 mod nested;
+mod once;
+mod once_file;
 mod signals;
 mod supervise;
 
@@ -22,6 +24,7 @@ pub(crate) use self::args::{Args, seconds};
 
 use self::args::OnLost;
 use self::held::Held;
+use self::once::Turn;
 use self::supervise::Ended;
 use lockwright::{Client, LockError};
 use lockwright_term::say;
@@ -119,6 +122,19 @@ fn try_run(args: &Args) -> anyhow::Result<u8> {
             Ok(held) => held,
             Err(code) => return Ok(code),
         };
+        if let Some(period) = args.once_per {
+            match once::take_turn(args, period, &held, &mut inbox)? {
+                Ok(Turn::Due) => {}
+                Ok(Turn::Taken(run)) => {
+                    held.unlock();
+                    if !args.quiet {
+                        say!("lockwright: {}: nothing to do, {run}", args.shown());
+                    }
+                    return Ok(0);
+                }
+                Err(signal) => return Ok(128 + signal),
+            }
+        }
         let ended = match &background {
             Some(background) => background.hold(args, &client, &held, &mut inbox)?,
             None => under(args, &client, &held, &mut inbox)?,
@@ -144,7 +160,7 @@ fn take(
     let asked = Instant::now();
     let acquire = held::begin(client, args, patience)?;
     let explain = || {
-        if args.verbose || io::stderr().is_terminal() {
+        if args.verbose || io::stderr().is_terminal() && !args.quiet {
             say!("lockwright: {}", whom_for(args));
         }
     };

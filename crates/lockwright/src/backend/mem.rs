@@ -7,15 +7,17 @@ use super::mem_locks::{DenyReason, MemLocks};
 use super::{
     Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
 };
-use crate::error::{ChangeError, HandleError, LockError};
+use crate::error::{ChangeError, HandleError, LockError, ValueError};
+use crate::lock::Value;
+use crate::lock::contention::Contention;
 use crate::name::LockName;
-use lockwright_fabric::observe::Claim;
+use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_locks::Lost;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The number of the next space.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -29,6 +31,16 @@ pub(crate) struct MemBackend {
     number: u64,
     locks: Arc<MemLocks>,
     names: Mutex<Names>,
+    values: Arc<Mutex<HashMap<LockName, MemValue>>>,
+}
+
+/// The value of a lock.
+#[derive(Clone, Debug)]
+struct MemValue {
+    bytes: Vec<u8>,
+    set: Instant,
+    /// The token of the grant whose holder has it open.
+    open: Option<u64>,
 }
 
 /// Names in use; ids of names that are not are used again.
@@ -42,7 +54,12 @@ struct Names {
 
 impl MemBackend {
     pub(crate) fn new() -> Self {
-        Self { number: NEXT.fetch_add(1, Relaxed), locks: Arc::default(), names: Mutex::default() }
+        Self {
+            number: NEXT.fetch_add(1, Relaxed),
+            locks: Arc::default(),
+            names: Mutex::default(),
+            values: Arc::default(),
+        }
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
@@ -57,6 +74,23 @@ const fn granted((id, token): (u32, u64)) -> Granted {
 
 const fn request(granted: &Granted) -> u32 {
     granted.record.member()
+}
+
+/// As it was granted.
+fn token_of(granted: &Granted) -> u64 {
+    match granted.grant {
+        ProtocolGrant::Range { token } => token,
+        #[cfg(target_os = "linux")]
+        _ => unreachable!("a space gets back the grants that it gave out"),
+    }
+}
+
+fn not_held() -> ValueError {
+    ValueError::Refused("the lock is not held".to_owned())
+}
+
+fn locked<T>(values: &Mutex<T>) -> MutexGuard<'_, T> {
+    values.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn refused(why: DenyReason) -> Refused {
@@ -161,6 +195,66 @@ impl Locker for MemBackend {
         let no_room = || ChangeError::TooManyLocks(why.to_owned());
         let rest = self.locks.unlock_part(id, part, two).ok_or_else(no_room)?;
         Ok(two.then(|| self::granted((rest, self.locks.token(rest)))))
+    }
+
+    fn value(
+        &self,
+        name: &LockName,
+        claim: Claim,
+        granted: &Granted,
+    ) -> BoxFuture<Result<Value, ValueError>> {
+        let (name, granted) = (name.clone(), *granted);
+        let (locks, values) = (Arc::clone(&self.locks), Arc::clone(&self.values));
+        Box::pin(async move {
+            let mut values = locked(&values);
+            let token = locks.held_token(request(&granted), token_of(&granted)).ok_or_else(not_held)?;
+            let Some(value) = values.get_mut(&name) else {
+                return Ok(Value { bytes: Vec::new(), clean: true, durable: false, age: Duration::ZERO });
+            };
+            let alone = claim.mode == Mode::Exclusive;
+            let clean = value.open.is_none_or(|open| alone && open == token);
+            if alone && value.open.is_none() {
+                value.open = Some(token);
+            }
+            Ok(Value { bytes: value.bytes.clone(), clean, durable: false, age: value.set.elapsed() })
+        })
+    }
+
+    fn set_value(
+        &self,
+        name: &LockName,
+        _: Claim,
+        granted: &Granted,
+        bytes: &[u8],
+    ) -> BoxFuture<Result<(), ValueError>> {
+        let (name, granted, bytes) = (name.clone(), *granted, bytes.to_vec());
+        let (locks, values) = (Arc::clone(&self.locks), Arc::clone(&self.values));
+        Box::pin(async move {
+            let mut values = locked(&values);
+            let token = locks.held_token(request(&granted), token_of(&granted)).ok_or_else(not_held)?;
+            values.insert(name, MemValue { bytes, set: Instant::now(), open: Some(token) });
+            Ok(())
+        })
+    }
+
+    fn description(&self) -> &'static str {
+        "mem:"
+    }
+
+    fn watch_contention(&self, _: Kind, _: Claim, granted: &Granted, contention: &Arc<Contention>) -> bool {
+        self.locks.watch(request(granted), contention);
+        true
+    }
+
+    fn close_value(&self, name: &LockName, granted: &Granted) {
+        let mut values = locked(&self.values);
+        let Some(value) = values.get_mut(name) else { return };
+        if value.open == Some(token_of(granted)) {
+            value.open = None;
+            if value.bytes.is_empty() {
+                values.remove(name);
+            }
+        }
     }
 
     /// After a change that nobody waited for it is known here only.

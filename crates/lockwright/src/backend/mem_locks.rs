@@ -16,7 +16,8 @@
 
 use super::Kind;
 use crate::error::ChangeError;
-use lockwright_fabric::observe::Claim;
+use crate::lock::contention::Contention;
+use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_locks::combiner::core::{Answer, ClientId, Core, Limits, NAMES, Refusal, Reply, Request};
 use std::ops::Range;
 use std::pin::Pin;
@@ -41,12 +42,16 @@ struct LockTable {
     free: Vec<u32>,
     replies: Vec<Reply>,
     woken: Vec<Waker>,
+    /// Holders who want to hear of those who wait for what they hold.
+    watched: Vec<(u32, Arc<Contention>)>,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
     state: State,
     waker: Option<Waker>,
+    /// What it holds or wants.
+    claim: Option<(Kind, Claim)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,25 +82,27 @@ pub(crate) enum DenyReason {
 impl Default for MemLocks {
     fn default() -> Self {
         let core = Core::new(Limits { clients: 1, ids: MAX_REQUESTS });
-        let (slots, free, replies, woken) = Default::default();
-        Self { table: Mutex::new(LockTable { core, slots, free, replies, woken }) }
+        let (slots, free, replies, woken, watched) = Default::default();
+        Self { table: Mutex::new(LockTable { core, slots, free, replies, woken, watched }) }
     }
 }
 
 impl LockTable {
     /// A place for a new request.
-    fn take_slot(&mut self) -> u32 {
+    fn take_slot(&mut self, kind: Kind, claim: Claim) -> u32 {
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
         });
-        self.slots[id as usize].state = State::Wanted;
+        let slot = &mut self.slots[id as usize];
+        (slot.state, slot.claim) = (State::Wanted, Some((kind, claim)));
         id
     }
 
     fn free_slot(&mut self, id: u32) {
         self.slots[id as usize] = Slot::default();
         self.free.push(id);
+        self.watched.retain(|(watched, _)| *watched != id);
     }
 
     fn state(&mut self, id: u32) -> &mut State {
@@ -107,6 +114,7 @@ impl LockTable {
         self.core.handle(CLIENT, request, &mut self.replies);
         for Reply { id, answer, .. } in self.replies.drain(..) {
             let slot = &mut self.slots[id as usize];
+            let upgrades = matches!(slot.state, State::Upgrading { .. });
             let denied = |why| match slot.state {
                 State::Upgrading { token } => State::Stays { token, why },
                 State::Wanted => State::Denied(why),
@@ -118,8 +126,38 @@ impl LockTable {
                 Answer::Refused(refusal) => denied(DenyReason::Refused(refusal)),
                 Answer::Cancelled => continue,
             };
+            if let (Some((_, claim)), Answer::Granted { .. }, true) = (&mut slot.claim, &answer, upgrades) {
+                claim.mode = Mode::Exclusive;
+            } else if let (Some((_, claim)), Answer::Downgraded { .. }) = (&mut slot.claim, &answer) {
+                claim.mode = Mode::Shared;
+            }
             self.woken.extend(slot.waker.take());
         }
+    }
+
+    /// Whether request `id` waits for what request `held` has.
+    fn waits_for(&self, id: u32, held: u32) -> bool {
+        let (waiter, holder) = (&self.slots[id as usize], &self.slots[held as usize]);
+        let (Some((kind, wanted)), Some((other, has))) = (waiter.claim, holder.claim) else { return false };
+        let wanted_mode = match waiter.state {
+            State::Wanted => wanted.mode,
+            State::Upgrading { .. } => Mode::Exclusive,
+            _ => return false,
+        };
+        let conflicts =
+            kind == Kind::Semaphores || wanted_mode == Mode::Exclusive || has.mode == Mode::Exclusive;
+        let overlaps = kind != Kind::Ranges || wanted.start < has.end && has.start < wanted.end;
+        id != held && kind == other && wanted.lock == has.lock && conflicts && overlaps
+    }
+
+    /// Request `id` waits from now on.
+    fn tell_watched(&mut self, id: u32) {
+        for (held, contention) in &self.watched {
+            if self.waits_for(id, *held) {
+                self.woken.extend(contention.set());
+            }
+        }
+        self.watched.retain(|(_, contention)| !contention.is_over());
     }
 }
 
@@ -149,7 +187,7 @@ impl MemLocks {
     /// Takes a lock if it is free: which request it is, and its token.
     pub(super) fn try_acquire(&self, kind: Kind, claim: &Claim) -> Result<(u32, u64), DenyReason> {
         let mut table = self.table();
-        let id = table.take_slot();
+        let id = table.take_slot(kind, *claim);
         table.ask(lock(kind, claim, id, false));
         let outcome = match *table.state(id) {
             State::Held { token } => Ok((id, token)),
@@ -184,6 +222,31 @@ impl MemLocks {
         }
     }
 
+    /// `contention` is told when somebody waits for what request `id` holds; or now, if somebody does.
+    pub(super) fn watch(&self, id: u32, contention: &Arc<Contention>) {
+        let mut table = self.table();
+        if (0..table.slots.len() as u32).any(|waiter| table.waits_for(waiter, id)) {
+            table.woken.extend(contention.set());
+        } else if !table.watched.iter().any(|(_, watched)| Arc::ptr_eq(watched, contention)) {
+            table.watched.push((id, Arc::clone(contention)));
+        }
+        Self::close(table);
+    }
+
+    /// `token`, if that is what request `id` is held with; a downgrade or upgrade on its way has the old one still.
+    pub(super) fn held_token(&self, id: u32, token: u64) -> Option<u64> {
+        match *self.table().state(id) {
+            State::Held { token: held }
+            | State::Upgrading { token: held }
+            | State::Stays { token: held, .. }
+                if held == token =>
+            {
+                Some(token)
+            }
+            _ => None,
+        }
+    }
+
     /// Makes a shared lock exclusive. Dropped, it leaves it shared.
     pub(super) fn upgrade(self: &Arc<Self>, id: u32, wait: bool) -> Upgrading {
         Upgrading { locks: Arc::clone(self), id, wait, asked: false }
@@ -203,12 +266,15 @@ impl MemLocks {
     pub(super) fn unlock_part(&self, id: u32, part: &Range<u64>, two: bool) -> Option<u32> {
         let mut table = self.table();
         let state = *table.state(id);
-        let rest = if two { table.take_slot() } else { id };
+        let (kind, claim) = table.slots[id as usize].claim.expect("what is held was asked for");
+        let (left, right) = (Claim { end: part.start, ..claim }, Claim { start: part.end, ..claim });
+        let rest = if two { table.take_slot(kind, right) } else { id };
         if rest >= MAX_REQUESTS {
             table.free_slot(rest);
             return None;
         }
         *table.state(rest) = state;
+        table.slots[id as usize].claim = Some((kind, if left.start < left.end { left } else { right }));
         table.ask(Request::UnlockPart { id, start: part.start, end: part.end, rest });
         Self::close(table);
         Some(rest)
@@ -231,8 +297,9 @@ impl Future for Acquiring {
         let this = self.get_mut();
         let mut table = this.locks.table();
         let id = *this.id.get_or_insert_with(|| {
-            let id = table.take_slot();
+            let id = table.take_slot(this.kind, this.claim);
             table.ask(lock(this.kind, &this.claim, id, true));
+            table.tell_watched(id);
             id
         });
         let outcome = match *table.state(id) {
@@ -283,6 +350,7 @@ impl Future for Upgrading {
             };
             *table.state(id) = State::Upgrading { token };
             table.ask(Request::Upgrade { id, wait });
+            table.tell_watched(id);
             this.asked = true;
         }
         let outcome = match *table.state(id) {

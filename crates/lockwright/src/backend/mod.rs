@@ -26,7 +26,9 @@ pub(crate) mod slots;
 #[cfg(target_os = "linux")]
 mod threads;
 
-use crate::error::{ChangeError, HandleError, LockError, LostReason};
+use crate::error::{ChangeError, HandleError, LockError, LostReason, ValueError};
+use crate::lock::Value;
+use crate::lock::contention::Contention;
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
 #[cfg(target_os = "linux")]
@@ -359,6 +361,53 @@ pub(crate) trait Locker {
     ) -> Result<Option<Granted>, ChangeError> {
         let _ = (granted, claim, part);
         Err(ChangeError::Unsupported(self.description()))
+    }
+
+    /// The value of the name `name`, whose lock was granted. Read by an exclusive holder it is open from then on.
+    fn value(
+        &self,
+        name: &LockName,
+        claim: Claim,
+        granted: &Granted,
+    ) -> BoxFuture<Result<Value, ValueError>> {
+        let _ = (name, claim, granted);
+        Box::pin(std::future::ready(Err(ValueError::Unsupported(self.description()))))
+    }
+
+    /// Sets the value of the name `name`, whose lock was granted to this holder alone; it is open from then on.
+    fn set_value(
+        &self,
+        name: &LockName,
+        claim: Claim,
+        granted: &Granted,
+        bytes: &[u8],
+    ) -> BoxFuture<Result<(), ValueError>> {
+        let _ = (name, claim, granted, bytes);
+        Box::pin(std::future::ready(Err(ValueError::Unsupported(self.description()))))
+    }
+
+    /// The holder leaves the value as it is, and unlocks next.
+    fn close_value(&self, name: &LockName, granted: &Granted) {
+        let _ = (name, granted);
+    }
+
+    /// From now on `contention` is told when somebody waits for what was granted. `false`: it is to be
+    /// [looked for](Self::is_contended).
+    fn watch_contention(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        granted: &Granted,
+        contention: &Arc<Contention>,
+    ) -> bool {
+        let _ = (kind, claim, granted, contention);
+        false
+    }
+
+    /// Looks whether somebody waits for what was granted. `None`: spaces of this kind do not know.
+    fn is_contended(&self, kind: Kind, claim: Claim) -> Option<bool> {
+        let _ = (kind, claim);
+        None
     }
 
     /// The fencing token of a grant.

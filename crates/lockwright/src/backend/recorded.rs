@@ -5,7 +5,9 @@
 use super::{
     Backend, Bound, BoxFuture, GivenUp, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing,
 };
-use crate::error::{ChangeError, HandleError};
+use crate::error::{ChangeError, HandleError, ValueError};
+use crate::lock::Value;
+use crate::lock::contention::Contention;
 use crate::name::LockName;
 use crate::record::{Event, Recorder};
 use lockwright_fabric::observe::{Claim, Mode};
@@ -237,6 +239,43 @@ impl Locker for RecordedBackend {
             self.notes.note("gives", Kind::Ranges, given, Some(self.inner.token(granted)), None);
         }
         self.inner.unlock_part(granted, claim, part)
+    }
+
+    fn value(
+        &self,
+        name: &LockName,
+        claim: Claim,
+        granted: &Granted,
+    ) -> BoxFuture<Result<Value, ValueError>> {
+        self.inner.value(name, claim, granted)
+    }
+
+    fn set_value(
+        &self,
+        name: &LockName,
+        claim: Claim,
+        granted: &Granted,
+        bytes: &[u8],
+    ) -> BoxFuture<Result<(), ValueError>> {
+        self.inner.set_value(name, claim, granted, bytes)
+    }
+
+    fn close_value(&self, name: &LockName, granted: &Granted) {
+        self.inner.close_value(name, granted);
+    }
+
+    fn watch_contention(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        granted: &Granted,
+        contention: &Arc<Contention>,
+    ) -> bool {
+        self.inner.watch_contention(kind, claim, granted, contention)
+    }
+
+    fn is_contended(&self, kind: Kind, claim: Claim) -> Option<bool> {
+        self.inner.is_contended(kind, claim)
     }
 
     fn token(&self, granted: &Granted) -> u64 {

@@ -5,7 +5,7 @@
 //!
 //! What this file must not do: keep anything about a lock outside the space.
 
-use super::holders;
+use super::holders::{self, reader};
 use super::member::Member;
 use super::members::{self, Members, NAMES, token};
 use super::ranges::gate;
@@ -14,10 +14,11 @@ use crate::error::{ChangeError, HandleError, LockError, LostReason, OpenError};
 use crate::name::LockName;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Process, Reclaim, ShmSpace, SpaceError, SpaceOptions};
-use lockwright_fabric::observe::Claim;
+use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{FabricError, PeerId};
 use lockwright_locks::Lost;
 use lockwright_locks::holders::record::{name_of, semaphore};
+use lockwright_locks::holders::{self as records, HolderRecord};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
@@ -356,6 +357,25 @@ impl Locker for ShmBackend {
         part: &Range<u64>,
     ) -> Result<Option<Granted>, ChangeError> {
         self.shrink_range(*claim, granted, (part.start, part.end))
+    }
+
+    /// Waiters write down that they wait.
+    fn is_contended(&self, kind: Kind, claim: Claim) -> Option<bool> {
+        let reader = reader(self.space());
+        let overlaps =
+            |other: &Claim| kind != Kind::Ranges || claim.start < other.end && other.start < claim.end;
+        let alone = |mode| kind == Kind::Semaphores || mode == Mode::Exclusive;
+        let is_in_the_way = |record: &HolderRecord| {
+            let mode = match record.state {
+                records::State::Waiting => record.claim.mode,
+                records::State::Upgrading => Mode::Exclusive,
+                _ => return false,
+            };
+            let same_kind = (record.kind == records::Kind::Keyed) == (kind == Kind::Keyed);
+            let conflicts = alone(mode) || alone(claim.mode);
+            same_kind && record.claim.lock == claim.lock && conflicts && overlaps(&record.claim)
+        };
+        Some(reader.clients().any(|client| reader.records(&client).any(|record| is_in_the_way(&record))))
     }
 
     fn token(&self, granted: &Granted) -> u64 {

@@ -265,6 +265,9 @@ impl DowngradeState {
             self.done = true;
             return Poll::Ready(Ok(()));
         }
+        if self.change.is_none() {
+            guard.close_value();
+        }
         let shared = Claim { mode: Mode::Shared, ..guard.claim };
         let change = self
             .change

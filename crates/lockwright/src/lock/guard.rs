@@ -1,5 +1,6 @@
 //! A held lock: its token, whether it is still held, and the way back.
 
+use super::contention::Contention;
 use super::core::Core;
 use super::span::Span;
 use crate::backend::{BoxFuture, Granted, Standing};
@@ -197,12 +198,22 @@ impl AnyGuard {
         }
     }
 
-    fn watch(&self) -> &Arc<Watch> {
+    pub(super) fn granted_if_any(&self) -> Option<&Granted> {
+        self.granted.as_ref()
+    }
+
+    pub(super) fn watch_if_any(&self) -> Option<&Watch> {
+        self.watch.get().map(Arc::as_ref)
+    }
+
+    pub(super) fn watch(&self) -> &Arc<Watch> {
         self.watch.get_or_init(|| {
             let watch = Arc::new(Watch {
                 core: Arc::clone(&self.core),
                 held: Mutex::new((self.claim, *self.granted())),
                 closed: AtomicBool::new(false),
+                value_open: AtomicBool::new(false),
+                contention: OnceLock::new(),
                 listeners: Mutex::default(),
             });
             if self.core.check().is_err() {
@@ -237,12 +248,14 @@ impl AnyGuard {
     fn close_watch(&self) {
         if let Some(watch) = self.watch.get() {
             watch.closed.store(true, SeqCst);
+            watch.contention.get().inspect(|contention| contention.end());
         }
     }
 
     /// Begins to give the lock back; only once. Mostly it is done with that.
     #[inline]
     fn release(&mut self) -> Option<Released> {
+        self.close_value();
         let granted = self.granted.take()?;
         self.close_watch();
         let Core { space, kind, .. } = &*self.core;
@@ -285,10 +298,12 @@ impl AnyGuard {
     #[cold]
     #[inline(never)]
     fn drop_slow(&mut self) {
-        let Some(granted) = self.granted.take() else { return };
-        if self.core.is_inert() {
+        if self.granted.is_some() && self.core.is_inert() {
+            self.granted = None;
             return;
         }
+        self.close_value();
+        let Some(granted) = self.granted.take() else { return };
         // Before the release: what is looked at afterwards would count as lost.
         self.close_watch();
         let Core { space, kind, progress, .. } = &*self.core;
@@ -502,18 +517,22 @@ impl Future for UncertainSignal {
     }
 }
 
-fn register(wakers: &mut Vec<Waker>, cx: &Context<'_>) {
+pub(super) fn register(wakers: &mut Vec<Waker>, cx: &Context<'_>) {
     wakers.retain(|waker| !waker.will_wake(cx.waker()));
     wakers.push(cx.waker().clone());
 }
 
 /// A grant whose state is looked at regularly, for those who want to hear of a change.
 #[derive(Debug)]
-struct Watch {
+pub(super) struct Watch {
     core: Arc<Core>,
     /// What is held, which can change.
     held: Mutex<(Claim, Granted)>,
     closed: AtomicBool,
+    /// Whether this grant has read or set the lock's value, and not closed it.
+    value_open: AtomicBool,
+    /// If somebody wants to hear of those who wait.
+    pub(super) contention: OnceLock<Arc<Contention>>,
     listeners: Mutex<Listeners>,
 }
 
@@ -523,11 +542,13 @@ struct Listeners {
     uncertain: Vec<Waker>,
     lost: Vec<Waker>,
     acts: Vec<Box<dyn FnOnce(LostReason) + Send>>,
+    contended: Vec<Box<dyn FnOnce() + Send>>,
 }
 
 impl Default for Listeners {
     fn default() -> Self {
-        Self { seen: Standing::Held, uncertain: Vec::new(), lost: Vec::new(), acts: Vec::new() }
+        let (uncertain, lost, acts, contended) = Default::default();
+        Self { seen: Standing::Held, uncertain, lost, acts, contended }
     }
 }
 
@@ -538,6 +559,28 @@ impl fmt::Debug for Listeners {
 }
 
 impl Watch {
+    /// Notes whether the value is open; says whether it was.
+    pub(super) fn set_value_open(&self, open: bool) -> bool {
+        self.value_open.swap(open, SeqCst)
+    }
+
+    /// Calls `act` once somebody waits.
+    pub(super) fn on_contended(&self, act: Box<dyn FnOnce() + Send>) {
+        self.listeners().contended.push(act);
+    }
+
+    /// Looks whether somebody waits, where nobody says so, and tells those who want to hear of it.
+    fn look_for_waiters(&self, claim: Claim) {
+        let Some(contention) = self.contention.get() else { return };
+        if contention.is_quiet() && self.core.space.is_contended(self.core.kind, claim) == Some(true) {
+            contention.set().into_iter().for_each(Waker::wake);
+        }
+        if contention.is_set() {
+            let acts = std::mem::take(&mut self.listeners().contended);
+            acts.into_iter().for_each(|act| act());
+        }
+    }
+
     fn listeners(&self) -> std::sync::MutexGuard<'_, Listeners> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -567,7 +610,10 @@ impl Watched for Watch {
         }
         drop(listeners);
         woken.into_iter().for_each(Waker::wake);
-        let Standing::Lost(reason) = standing else { return true };
+        let Standing::Lost(reason) = standing else {
+            self.look_for_waiters(claim);
+            return true;
+        };
         acts.into_iter().for_each(|act| act(reason));
         false
     }

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod change;
+pub(crate) mod contention;
 pub(crate) mod core;
 mod guard;
 mod handle;
@@ -10,9 +11,11 @@ mod semaphore;
 mod set;
 mod span;
 mod typed;
+mod value;
 
 pub use acquire::{Acquire, TryAcquire};
 pub use change::{DowngradeInPlace, UpgradeInPlace};
+pub use contention::ContendedSignal;
 pub use guard::{AnyGuard, GuardState, LostSignal, UncertainSignal, Unlock};
 pub use handle::{Mutex, RangeLock, RwLock};
 pub use semaphore::Semaphore;
@@ -21,3 +24,4 @@ pub use typed::{
     Downgrade, LockGuard, MutexGuard, NotChanged, RangeReadGuard, RangeWriteGuard, ReadGuard,
     RwLockReadGuard, RwLockWriteGuard, SemaphorePermit, Upgrade, WriteGuard,
 };
+pub use value::{Value, ValueCall};

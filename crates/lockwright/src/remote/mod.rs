@@ -6,6 +6,7 @@
 //! | `table` | what was asked for and is held, whatever becomes of sessions |
 //! | `retained` | a lock that stays with the client between uses |
 //! | `changes` | upgrades, downgrades and parts of what is held, on their way |
+//! | `values` | values of what is held |
 //! | `driver` | which thread reads |
 //! | `link` | sessions: connecting, coming back, hearing the server |
 //! | `inquiry` | questions that are answered with bytes |
@@ -33,6 +34,7 @@ pub(crate) mod retained;
 pub(crate) mod secret;
 pub(crate) mod table;
 pub(crate) mod transport;
+mod values;
 
 pub(crate) use link::{Remote, RemoteOptions, ShardOf};
 
@@ -42,7 +44,9 @@ use self::table::{Begun, Stage};
 use crate::backend::{
     Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
 };
-use crate::error::{ChangeError, HandleError, LockError, LostReason};
+use crate::error::{ChangeError, HandleError, LockError, LostReason, ValueError};
+use crate::lock::Value;
+use crate::lock::contention::Contention;
 use crate::name::LockName;
 use crate::wire::{self, Request, RequestId, Units};
 use lockwright_fabric::FabricError;
@@ -174,6 +178,36 @@ impl Locker for RemoteBackend {
     fn release_unobserved(&self, _: Kind, _: Claim, granted: &Granted) -> bool {
         self.remote.give_up(grant(granted).id);
         true
+    }
+
+    fn value(&self, _: &LockName, _: Claim, granted: &Granted) -> BoxFuture<Result<Value, ValueError>> {
+        values::read(&self.remote, grant(granted))
+    }
+
+    fn set_value(
+        &self,
+        _: &LockName,
+        _: Claim,
+        granted: &Granted,
+        bytes: &[u8],
+    ) -> BoxFuture<Result<(), ValueError>> {
+        values::set(&self.remote, grant(granted), bytes.to_vec())
+    }
+
+    fn watch_contention(&self, _: Kind, _: Claim, granted: &Granted, contention: &Arc<Contention>) -> bool {
+        if self.offers_changes().is_err() {
+            return false;
+        }
+        let mut line = self.remote.line();
+        let woken = line.table.watch(grant(granted).id, contention);
+        line.flush();
+        drop(line);
+        woken.into_iter().for_each(std::task::Waker::wake);
+        true
+    }
+
+    fn close_value(&self, _: &LockName, granted: &Granted) {
+        values::close(&self.remote, grant(granted));
     }
 
     /// As the last call returned it: what the server has made of a change that was given up shows with the next one.

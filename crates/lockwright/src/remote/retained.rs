@@ -278,6 +278,10 @@ impl Retention {
         self.grant.is_some_and(|grant| grant.users == 1 && grant.upgrades.is_some())
     }
 
+    pub(super) fn has_waiters(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
     /// Takes out all that wait here.
     pub(super) fn take_waiters(&mut self) -> VecDeque<RequestId> {
         std::mem::take(&mut self.waiters)

@@ -16,6 +16,7 @@
 mod changes;
 mod retained;
 mod state;
+mod watched;
 
 use changes::Change;
 pub use changes::Upgrade;
@@ -25,10 +26,12 @@ use super::retained::{LocalGrant, RetainedLock, RetentionRules};
 
 use crate::backend::{Kind, Refused};
 use crate::error::{LockError, LostReason};
+use crate::lock::contention::Contention;
 use crate::name::LockName;
 use crate::wire::{Request, RequestId, Response, Units, VERSION, slot};
 use lockwright_fabric::{Message, PeerId};
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -138,6 +141,8 @@ pub struct Table {
     with_grants: BTreeSet<u64>,
     /// What was decided and is to be said, in order.
     to_say: Vec<Request>,
+    /// By request: holders who want to hear of those who wait.
+    watched: HashMap<RequestId, Vec<Arc<Contention>>>,
 }
 
 impl Table {
@@ -221,6 +226,9 @@ impl Table {
     pub fn take(&mut self, id: RequestId) -> Option<Stage> {
         let taken = self.slots.get_mut(slot(id) as usize)?.take_if(|request| request.id == id)?;
         self.free.push(slot(id));
+        if !self.watched.is_empty() {
+            self.watched.remove(&id);
+        }
         Some(taken.stage)
     }
 
@@ -294,6 +302,10 @@ impl Table {
                 }
                 _ => return None,
             },
+            Response::Value { id, value } => match self.stage(id)? {
+                Stage::Looking { .. } => (id, Stage::Looked { bytes: value.keep() }),
+                _ => return None,
+            },
             Response::Joined { peer } => {
                 self.members += 1;
                 self.member = Some((self.members, peer));
@@ -306,6 +318,10 @@ impl Table {
                 return None;
             }
             Response::Ack | Response::Certain { .. } | Response::Elsewhere => return None,
+            Response::Contended { id } => {
+                self.contended(id).into_iter().for_each(Waker::wake);
+                return None;
+            }
         };
         let request = self.request(id)?;
         request.stage = next;
@@ -381,6 +397,7 @@ impl Table {
             }
         }
         wanted.sort_by_key(|(since, _)| *since);
+        asks.extend(self.watch_again());
         asks.extend(upgrades);
         asks.extend(wanted.into_iter().map(|(_, ask)| ask));
         asks.iter().map(|ask| self.say(ask)).collect()

@@ -43,6 +43,18 @@
 //! |---|---|---|
 //! | waited, request 28 | `words[1]` nanoseconds | the request has waited for so long: it keeps its place among those who do |
 //!
+//! | value of a lock | as message | means |
+//! |---|---|---|
+//! | read, request 29 | `words[1..3]` the held request, its token | which value? An exclusive holder *opens* it with that |
+//! | set, request 30 | the same, and the bytes in `tail` | this is the value from now on; it is open |
+//! | close, request 31 | the same | the holder is about to unlock: the value is as it left it |
+//! | value, answer 84 | `words[0]` bits: there is one, clean, kept over restarts; `words[1]` age in nanoseconds; `tail` | to read and set |
+//!
+//! | others wait | as message | means |
+//! |---|---|---|
+//! | watch, request 32 | | tell me, once, when somebody waits for what I hold |
+//! | contended, answer 85 | | somebody does |
+//!
 //! A request's id has two halves: a slot, used again by the client, and above it a number that never is. So an answer
 //! that comes late is never taken for another request's.
 //!
@@ -50,6 +62,9 @@
 
 pub use crate::backend::Kind;
 pub mod listing;
+mod value;
+
+pub use value::{MAX_VALUE, ValueReport};
 
 use crate::name::LockName;
 use lockwright_fabric::observe::Mode;
@@ -58,8 +73,8 @@ use lockwright_fabric::{Message, PeerId};
 /// Raised when the meaning of a message changes, or there are new ones: 2 has changes of what is held; in 3 `Open` says whether the
 /// client takes the locks by verbs of its own; in lock words tokens and generations are fields of their own, and the holder table
 /// says who holds what; 4 has locks that stay with their last user; 5 has semaphores, and waiters say
-/// how long they have waited.
-pub const VERSION: u64 = 5;
+/// how long they have waited; 6 has values of locks, and holders who are told that others wait.
+pub const VERSION: u64 = 6;
 /// The oldest version that a server still understands: nothing that was said in it has another meaning now.
 pub const OLDEST: u64 = 1;
 /// Whom clients write to.
@@ -197,6 +212,28 @@ pub enum Request {
         id: RequestId,
         ns: u64,
     },
+    /// The value of the lock that request `of` holds with `token`.
+    ReadValue {
+        id: RequestId,
+        of: RequestId,
+        token: u64,
+    },
+    /// From now on the lock has this value.
+    SetValue {
+        id: RequestId,
+        of: RequestId,
+        token: u64,
+        bytes: Vec<u8>,
+    },
+    /// The holder is about to unlock in order: the value is as it left it.
+    CloseValue {
+        of: RequestId,
+        token: u64,
+    },
+    /// The holder wants to be told when somebody waits for what it holds.
+    Watch {
+        id: RequestId,
+    },
 }
 
 /// What a server answers.
@@ -275,6 +312,15 @@ pub enum Response {
     },
     /// The space is one of a cluster, whose map says which server has which lock.
     Elsewhere,
+    /// The value of a lock, after it was read or set.
+    Value {
+        id: RequestId,
+        value: ValueReport,
+    },
+    /// Somebody waits for what is held.
+    Contended {
+        id: RequestId,
+    },
 }
 
 /// Why a held lock was not changed.
@@ -359,6 +405,12 @@ impl Request {
             Request::Probe { sent } => message(26, *sent, [seq, 0, 0, 0], Vec::new()),
             Request::Map { id } => message(27, *id, [seq, 0, 0, 0], Vec::new()),
             Request::Waited { id, ns } => message(28, *id, [seq, *ns, 0, 0], Vec::new()),
+            Request::ReadValue { id, of, token } => message(29, *id, [seq, *of, *token, 0], Vec::new()),
+            Request::SetValue { id, of, token, bytes } => {
+                message(30, *id, [seq, *of, *token, 0], pack(bytes))
+            }
+            Request::CloseValue { of, token } => message(31, 0, [seq, *of, *token, 0], Vec::new()),
+            Request::Watch { id } => message(32, *id, [seq, 0, 0, 0], Vec::new()),
         }
     }
 
@@ -407,6 +459,13 @@ impl Request {
             26 => Request::Probe { sent: lock },
             27 => Request::Map { id: lock },
             28 => Request::Waited { id: lock, ns: a },
+            29 => Request::ReadValue { id: lock, of: a, token: b },
+            30 => {
+                let bytes = unpack(tail).filter(|bytes| bytes.len() <= MAX_VALUE)?;
+                Request::SetValue { id: lock, of: a, token: b, bytes }
+            }
+            31 => Request::CloseValue { of: a, token: b },
+            32 => Request::Watch { id: lock },
             _ => return None,
         };
         Some((seq, ask))
@@ -441,6 +500,11 @@ impl Response {
             Response::Recall { id } => plain(81, *id, 0),
             Response::Certain { sent, left } => plain(82, *sent, *left),
             Response::Elsewhere => plain(83, 0, 0),
+            Response::Value { id, value } => {
+                let bytes = value.bytes.as_deref().unwrap_or_default();
+                message(84, *id, [value.bits(), value.age_ns, 0, taken], pack(bytes))
+            }
+            Response::Contended { id } => plain(85, *id, 0),
             Response::Changed { id, token, mode } => {
                 message(74, *id, [*token, u64::from(*mode == Mode::Exclusive), 0, taken], Vec::new())
             }
@@ -470,6 +534,8 @@ impl Response {
             81 => Response::Recall { id },
             82 => Response::Certain { sent: id, left: a },
             83 => Response::Elsewhere,
+            84 => Response::Value { id, value: ValueReport::of_words(a, b, unpack(tail)?) },
+            85 => Response::Contended { id },
             74 => {
                 let mode = if b == 1 { Mode::Exclusive } else { Mode::Shared };
                 Response::Changed { id, token: a, mode }

@@ -39,6 +39,11 @@ fn asks() -> Vec<Request> {
         Request::Probe { sent: u64::MAX },
         Request::Map { id: 22 },
         Request::Waited { id: 5 << 32 | 6, ns: u64::MAX },
+        Request::ReadValue { id: 23, of: 5 << 32 | 6, token: u64::MAX },
+        Request::SetValue { id: 24, of: 5 << 32 | 6, token: 7, bytes: vec![9; MAX_VALUE] },
+        Request::SetValue { id: 25, of: 1, token: 7, bytes: Vec::new() },
+        Request::CloseValue { of: 5 << 32 | 6, token: 7 },
+        Request::Watch { id: 5 << 32 | 6 },
     ]
 }
 
@@ -65,6 +70,12 @@ fn answers() -> Vec<Response> {
         Response::Unchanged { id: 9, why: DenyReason::Refused("not held".to_owned()) },
         Response::Retained { id: 10, token: 5, first: 9, count: u64::MAX },
         Response::Recall { id: 10 },
+        Response::Contended { id: 10 },
+        Response::Value { id: 11, value: ValueReport::default() },
+        Response::Value {
+            id: 12,
+            value: ValueReport { bytes: Some(vec![3; 9]), clean: true, durable: true, age_ns: u64::MAX },
+        },
     ]
 }
 

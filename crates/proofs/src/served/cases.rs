@@ -13,6 +13,7 @@ use lockwright_sim::model;
 
 const WRITES: &[Op] = &[Op::Lock(Exclusive), Op::Unlock];
 const READS: &[Op] = &[Op::Lock(Shared), Op::Unlock];
+const SETS: &[Op] = &[Op::Lock(Exclusive), Op::Set, Op::Unlock];
 const TRIES: &[Op] = &[Op::Try(Exclusive), Op::Unlock];
 const NONE: Faults =
     Faults { breaks: 0, kills: 0, restarts: 0, deaths: 0, stops: 0, suspends: 0, expiries: 0, cancels: 0 };
@@ -23,7 +24,7 @@ type Case = (&'static str, &'static str, &'static [&'static [Op]], Faults);
 /// Clients acknowledge every message: only here, since it multiplies the states.
 const ACKS: &str = "acks";
 
-const CASES: [Case; 15] = [
+const CASES: [Case; 18] = [
     ("healthy", "two writers", &[WRITES, WRITES], NONE),
     (
         "restart",
@@ -103,6 +104,19 @@ const CASES: [Case; 15] = [
         &[WRITES, WRITES],
         Faults { restarts: 1, stops: 1, ..NONE },
     ),
+    ("values", "two writers of the lock's value", &[SETS, SETS], NONE),
+    (
+        "values-and-death",
+        "two writers of the lock's value, one is killed, a connection breaks",
+        &[SETS, SETS],
+        Faults { deaths: 1, breaks: 1, ..NONE },
+    ),
+    (
+        "values-and-restart",
+        "two writers of the lock's value, one is killed, and the server, anywhere",
+        &[SETS, SETS],
+        Faults { deaths: 1, kills: 1, ..NONE },
+    ),
 ];
 
 /// What it is.
@@ -123,8 +137,13 @@ pub(crate) const INFO: Info = Info {
 /// Everything about one that is broken.
 pub(crate) type Broken = (Info, Mutant, MachineRules, TableRules);
 
-const SHIPPED: MachineRules =
-    MachineRules { claims_unwritten: false, tokens_unwritten: false, grants_early: false };
+const SHIPPED: MachineRules = MachineRules {
+    claims_unwritten: false,
+    tokens_unwritten: false,
+    grants_early: false,
+    values_never_open: false,
+    values_unwritten: false,
+};
 const CLIENT: TableRules = TableRules { claims_nothing: false };
 
 const fn broken(
@@ -138,7 +157,7 @@ const fn broken(
 }
 
 /// All that are broken.
-pub(crate) const BROKEN: [Broken; 4] = [
+pub(crate) const BROKEN: [Broken; 6] = [
     broken(
         "served-claims-unwritten",
         Checker::Exclusion,
@@ -166,6 +185,20 @@ pub(crate) const BROKEN: [Broken; 4] = [
         "a client does not claim what it holds from a server that was restarted",
         SHIPPED,
         TableRules { claims_nothing: true },
+    ),
+    broken(
+        "served-values-never-open",
+        Checker::Values,
+        "nobody notes that a holder has read or set the value, and its death is not told of",
+        MachineRules { values_never_open: true, ..SHIPPED },
+        CLIENT,
+    ),
+    broken(
+        "served-values-unwritten",
+        Checker::Values,
+        "a value is not written down before its holder is told that it is set",
+        MachineRules { values_unwritten: true, ..SHIPPED },
+        CLIENT,
     ),
 ];
 

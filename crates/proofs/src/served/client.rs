@@ -4,9 +4,10 @@
 //! connections and threads.
 
 use super::model::{Op, UNITS};
+use super::values::Asks;
 use lockwright::LockName;
 use lockwright::internal::{Origin, Refused, Stage, Table, TableRules, Upgrade};
-use lockwright::wire::{Kind, Request, RequestId, Response, Units};
+use lockwright::wire::{Kind, Request, RequestId, Response, Units, ValueReport};
 use lockwright_fabric::Message;
 use lockwright_fabric::observe::Mode;
 use lockwright_sim::check::{Checker, Violation};
@@ -62,6 +63,10 @@ pub(super) struct Client {
     pub(super) upgrading: bool,
     /// What it holds, as its user was told.
     pub(super) holds: Option<u64>,
+    /// What it has asked about the lock's value; what it has just read; whether it has the value open.
+    pub(super) asks: Option<Asks>,
+    pub(super) read: Option<ValueReport>,
+    pub(super) opened: bool,
     /// Said, and not yet given to the connection.
     pub(super) said: Vec<Message>,
 }
@@ -81,12 +86,15 @@ impl Client {
             request: None,
             upgrading: false,
             holds: None,
+            asks: None,
+            read: None,
+            opened: false,
             said: Vec::new(),
         }
     }
 
     /// Says something to the server, if there is a session.
-    fn say(&mut self, request: &Request) {
+    pub(super) fn say(&mut self, request: &Request) {
         if self.session.is_some() {
             let message = self.table.say(request);
             self.said.push(message);
@@ -116,8 +124,10 @@ impl Client {
             Op::Try(mode) => self.ask(mode, 0, u64::MAX, false),
             Op::Upgrade => self.upgrade(),
             Op::Downgrade => self.downgrade(),
+            Op::Set => self.ask_for_value(),
             Op::Unlock => {
                 self.done += 1;
+                self.close_value();
                 self.drop_guard();
             }
         }
@@ -189,7 +199,10 @@ impl Client {
 
     /// What is held is given back, what is waited for is given up, and nothing is waited for.
     fn drop_guard(&mut self) {
-        (self.holds, self.upgrading) = (None, false);
+        (self.holds, self.upgrading, self.opened) = (None, false, false);
+        if let Some(asks) = self.asks.take() {
+            self.table.take(asks.id());
+        }
         if let Some((id, _)) = self.request.take()
             && self.take(id).is_some()
         {
@@ -227,6 +240,9 @@ impl Client {
 
     /// Whether there is something to be seen by the future that waits.
     pub(super) fn has_news(&self) -> bool {
+        if self.asks.is_some() {
+            return self.has_answer();
+        }
         let came = |(id, _)| match self.holds.filter(|_| self.upgrading) {
             Some(token) => !matches!(self.table.clone().upgrade(id, token), Upgrade::Waiting),
             None => self.holds.is_none() && self.table.is_settled(id),
@@ -251,6 +267,9 @@ impl Client {
         }
         if self.upgrading {
             return self.see_upgrade();
+        }
+        if self.asks.is_some() {
+            return self.see_value();
         }
         let Some((id, _)) = self.request else { return };
         let origin = self.table.origin;

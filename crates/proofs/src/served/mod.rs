@@ -15,7 +15,8 @@
 //!
 //! Checked: no two clients that run believe what cannot be true together; the token of a grant is higher than that of every
 //! earlier grant in its way, across restarts; a sound client is never refused; everybody who wants a lock gets it, or is
-//! told; and in the end the server keeps nothing.
+//! told; the value that a holder reads is what the last one left, and not clean if that one ended without unlocking; and in the
+//! end the server keeps nothing.
 
 pub(crate) mod cases;
 mod client;
@@ -25,6 +26,7 @@ mod state;
 mod step;
 #[cfg(test)]
 mod tests;
+mod values;
 
 pub use model::{Faults, Op, Served};
 pub use state::State;

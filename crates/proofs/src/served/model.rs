@@ -4,6 +4,7 @@ use super::client::{Client, Life};
 use super::connection::{Connection, Frame};
 use super::state::{NO_SERVER, NOW, Server, State};
 use super::step::Step;
+use super::values::Value;
 use lockwright::internal::TableRules;
 use lockwright::wire::Kind;
 use lockwright_fabric::backend::tcp::SessionEnd;
@@ -26,6 +27,8 @@ pub enum Op {
     Upgrade,
     /// Shares with others what it holds alone.
     Downgrade,
+    /// Reads the value of the lock, which it holds alone, and sets another one.
+    Set,
     /// Gives it back. This and what is before it is left out if there is nothing to give back.
     Unlock,
 }
@@ -93,6 +96,7 @@ impl Model for Served {
             connections: Vec::new(),
             left: self.faults,
             tokens: vec![(0, 0); UNITS as usize],
+            value: Value::default(),
         }
     }
 
@@ -122,7 +126,10 @@ impl Model for Served {
                     steps.push(Step::Acts(c));
                 }
                 (Some(Op::Upgrade), Some(_)) if client.upgrading => {}
-                (Some(Op::Upgrade | Op::Downgrade | Op::Unlock), Some(_)) => steps.push(Step::Acts(c)),
+                (Some(Op::Set), Some(_)) if client.asks.is_some() || client.session.is_none() => {}
+                (Some(Op::Upgrade | Op::Downgrade | Op::Set | Op::Unlock), Some(_)) => {
+                    steps.push(Step::Acts(c))
+                }
                 (Some(Op::Lock(_) | Op::Range(..)), None) if state.left.cancels > 0 => {
                     steps.push(Step::GivesUp(c));
                 }
@@ -300,7 +307,7 @@ impl Served {
     /// Leaves out of every program what was to be done under a lock that is not held.
     fn leave_out(&self, state: &mut State) {
         for (c, client) in state.clients.iter_mut().enumerate() {
-            let needs_lock = |op| matches!(op, Op::Upgrade | Op::Downgrade | Op::Unlock);
+            let needs_lock = |op| matches!(op, Op::Upgrade | Op::Downgrade | Op::Set | Op::Unlock);
             while client.request.is_none() && self.op(c, client).is_some_and(needs_lock) {
                 client.done += 1;
             }
@@ -331,9 +338,16 @@ impl Served {
         match step {
             Step::Acts(c) => {
                 let op = self.op(*c, &state.clients[*c]).expect("it was listed");
+                if op == Op::Unlock {
+                    state.value.unlocks(&state.clients[*c]);
+                }
                 state.clients[*c].act(op);
             }
-            Step::Looks(c) => state.clients[*c].look(),
+            Step::Looks(c) => {
+                state.clients[*c].look();
+                let client = &mut *state.clients[*c];
+                state.value.seen(*c, client, self.faults == Faults::default())?;
+            }
             Step::GivesUp(c) => {
                 self.spend(&mut state.left.cancels);
                 state.clients[*c].give_up();

@@ -3,6 +3,7 @@
 use super::client::{Client, Life};
 use super::connection::{Connection, Frame};
 use super::model::Faults;
+use super::values::Value;
 use lockwright::internal::Origin;
 use lockwright_fabric::backend::tcp::{Backlog, SessionState};
 use lockwright_server::{Journal, Machine};
@@ -40,6 +41,8 @@ pub struct State {
     pub(super) left: Faults,
     /// By unit: the highest token of a writer, and of anybody.
     pub(super) tokens: Vec<(u64, u64)>,
+    /// The value of the lock, as it should be.
+    pub(super) value: Value,
 }
 
 /// When every run begins: a clock that stands still, so that nothing but the disk makes tokens rise.

@@ -5,6 +5,7 @@
 use super::file::{self, StateFile};
 use super::holders::{self, Holders};
 use super::journal::Journal;
+use super::values;
 use crate::lock_table::MAX_SESSIONS;
 use lockwright_fabric::backend::shm::open_regular;
 use std::collections::HashSet;
@@ -28,6 +29,8 @@ pub(super) struct FileDisk {
     file: Option<StateFile>,
     /// `None` if it is not written down who may hold something.
     holders: Option<Holders>,
+    /// The values of locks, once there is one.
+    values: Option<StateFile>,
     _alone: File,
 }
 
@@ -38,7 +41,19 @@ impl FileDisk {
             std::fs::create_dir_all(folder)?;
         }
         file::check(path)?;
-        Ok(Self { path: path.to_owned(), file: None, holders: None, _alone: alone(path)? })
+        Ok(Self { path: path.to_owned(), file: None, holders: None, values: None, _alone: alone(path)? })
+    }
+
+    /// The file of values, made now if there is none.
+    fn values(&mut self) -> io::Result<&mut StateFile> {
+        if self.values.is_none() {
+            let path = beside(&self.path, ".values");
+            self.values = Some(match file::read(&path)? {
+                Some(lines) => StateFile::go_on(&path, &lines)?,
+                None => StateFile::replace(&path, &values::head())?,
+            });
+        }
+        Ok(self.values.as_mut().expect("just made"))
     }
 
     /// Writes who holds; what cannot be written is not believed any more.
@@ -142,6 +157,46 @@ impl Disk {
         }
     }
 
+    /// The values of locks that earlier runs have left.
+    pub(super) fn read_values(&self) -> io::Result<Option<String>> {
+        match self {
+            Self::None => Ok(None),
+            Self::File(disk) => {
+                let path = beside(&locked(disk).path, ".values");
+                file::check(&path)?;
+                file::read(&path)
+            }
+            Self::Memory(journal) => Ok(journal.values()),
+        }
+    }
+
+    /// Puts these lines in the place of all others of the file of values.
+    pub(super) fn replace_values(&mut self, text: &str) -> io::Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::File(disk) => {
+                let mut disk = locked(disk);
+                disk.values = Some(StateFile::replace(&beside(&disk.path, ".values"), text)?);
+                Ok(())
+            }
+            Self::Memory(journal) => journal.replace_values(text),
+        }
+    }
+
+    /// Writes a line of a value; forced, it is on the disk when this returns, and else once the system finds time.
+    pub(super) fn append_values(&mut self, line: &str, forced: bool) -> io::Result<()> {
+        match self {
+            Self::None => Ok(()),
+            Self::File(disk) => locked(disk).values()?.append_maybe_forced(line, forced),
+            Self::Memory(journal) => journal.append_values(line),
+        }
+    }
+
+    /// Whether what is written outlives the server.
+    pub(super) const fn is_durable(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
     /// From now on every session that may hold something is recorded.
     pub(super) fn complete_holders(&mut self) {
         match self {
@@ -152,11 +207,16 @@ impl Disk {
     }
 }
 
+/// The neighbour of the state file whose name ends so.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
 /// A lock on the file's neighbour: the file itself is replaced at every start.
 fn alone(path: &Path) -> io::Result<File> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let file = open_regular(Path::new(&name), true)?;
+    let file = open_regular(&beside(path, ".lock"), true)?;
     file.try_lock().map_err(|error| match error {
         std::fs::TryLockError::WouldBlock => io::Error::other("another server uses it"),
         std::fs::TryLockError::Error(error) => error,

@@ -100,6 +100,11 @@ impl StateFile {
 
     /// Writes lines, which are on the disk when this returns. After an error nothing of them counts.
     pub(super) fn append(&mut self, lines: &str) -> io::Result<()> {
+        self.append_maybe_forced(lines, true)
+    }
+
+    /// The same; not forced, they are there for whoever reads the file, and on the disk once the system finds time.
+    pub(super) fn append_maybe_forced(&mut self, lines: &str, forced: bool) -> io::Result<()> {
         if self.end + lines.len().max(self.dirty) as u64 > self.size
             || self.end + lines.len() as u64 == self.size
         {
@@ -110,7 +115,9 @@ impl StateFile {
         bytes.resize(bytes.len().max(self.dirty), 0);
         self.dirty = bytes.len();
         self.file.write_all_at(&bytes, self.end)?;
-        self.file.sync_data()?;
+        if forced {
+            self.file.sync_data()?;
+        }
         self.end += lines.len() as u64;
         self.dirty = 0;
         Ok(())

@@ -10,6 +10,8 @@ pub struct Journal {
     text: String,
     /// The run it is about, whether it is complete, and the key of every session that may hold something.
     holders: Option<(u64, bool, BTreeMap<u32, u128>)>,
+    /// The file of values.
+    values: String,
     writes: u32,
     /// At which of the writes to come the server dies, and whether that is on the disk.
     dies: Option<(u32, bool)>,
@@ -19,7 +21,7 @@ pub struct Journal {
 /// What is on it. How often it was written decides about nothing.
 impl Hash for Journal {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.text, &self.holders).hash(state);
+        (&self.text, &self.holders, &self.values).hash(state);
     }
 }
 
@@ -37,7 +39,8 @@ impl Journal {
     /// What the next run finds.
     #[must_use]
     pub fn after_death(&self) -> Self {
-        Self { text: self.text.clone(), holders: self.holders.clone(), ..Self::default() }
+        let Self { text, holders, values, .. } = self.clone();
+        Self { text, holders, values, ..Self::default() }
     }
 
     /// Writes, unless the server is dead by then.
@@ -61,6 +64,23 @@ impl Journal {
 
     pub(super) fn append(&mut self, lines: &str) -> io::Result<()> {
         self.write(|journal| journal.text.push_str(lines))
+    }
+
+    pub(super) fn values(&self) -> Option<String> {
+        (!self.values.is_empty()).then(|| self.values.clone())
+    }
+
+    pub(super) fn replace_values(&mut self, text: &str) -> io::Result<()> {
+        self.write(|journal| text.clone_into(&mut journal.values))
+    }
+
+    pub(super) fn append_values(&mut self, line: &str) -> io::Result<()> {
+        self.write(|journal| {
+            if journal.values.is_empty() {
+                journal.values = super::values::head();
+            }
+            journal.values.push_str(line);
+        })
     }
 
     pub(super) fn holders(&self, run: u64) -> Option<HashSet<u128>> {

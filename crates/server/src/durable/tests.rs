@@ -23,6 +23,7 @@ impl Drop for Scratch {
         let _ = std::fs::remove_file(&self.0);
         let _ = std::fs::remove_file(format!("{}.lock", self.0.display()));
         let _ = std::fs::remove_file(format!("{}.sessions", self.0.display()));
+        let _ = std::fs::remove_file(format!("{}.values", self.0.display()));
     }
 }
 

@@ -129,6 +129,7 @@ impl LockTable {
 
     /// Takes a lock away from its holder, who is told.
     pub(crate) fn take_away(&mut self, peer: u32, id: RequestId) {
+        self.remember(peer, id, super::history::GrantEnd::TakenAway);
         if self.unlock(peer, id) {
             self.totals.lost += 1;
             self.say(peer, &Response::Lost { id });
@@ -174,5 +175,6 @@ impl LockTable {
             self.core.handle(ClientId(peer), asked, &mut self.replies);
         }
         self.answer_all();
+        self.tell_all_watchers();
     }
 }

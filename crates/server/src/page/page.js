@@ -8,7 +8,7 @@ const POINTS = 90; // Of a small chart.
 
 const state = {
   space: null, text: '', lock: null, mayBreak: false,
-  feed: null, last: null, lastTime: 0, lastGrants: new Map(), charts: new Map(), history: [], notice: 0,
+  feed: null, last: null, lastTime: 0, lastGrants: new Map(), charts: new Map(), notice: 0,
 };
 
 /// An element with text or children.
@@ -156,7 +156,6 @@ function locks(seen, past) {
 
 function choose(lock) {
   state.lock = lock;
-  state.history = [];
   at('lock').hidden = !lock;
   if (lock) {
     at('lock-title').textContent = lock.name;
@@ -183,18 +182,9 @@ function details(seen) {
     row.append(action);
     return row;
   }));
-  for (const entry of entries.filter(entry => entry.state === 'held')) {
-    let known = state.history.find(grant => grant.token === entry.token);
-    if (!known) {
-      known = { token: entry.token, entry, seen: new Date() };
-      state.history.unshift(known);
-      state.history.length = Math.min(state.history.length, 50);
-    }
-    known.entry = entry;
-  }
-  at('history').replaceChildren(...state.history.map(({ token, entry, seen }) => make('tr', [
-    seen.toLocaleTimeString(), token, entry.shared ? 'shared' : 'exclusive',
-    `${entry.program} ${entry.pid}@${entry.host}`, duration(entry.seconds),
+  at('history').replaceChildren(...(seen.history ?? []).map(grant => make('tr', [
+    `${duration(grant.ago)} ago`, grant.token, grant.shared ? 'shared' : 'exclusive',
+    `${grant.program} ${grant.pid}@${grant.host}`, duration(grant.seconds), grant.end,
   ].map(text => make('td', String(text))))));
 }
 

@@ -7,6 +7,7 @@ use crate::directory::{Lock, SpaceNumber};
 use crate::dispatcher::Dispatcher;
 use crate::inspection::{entry, upgrade};
 use crate::lock_table::LockTable;
+use crate::lock_table::history::{GrantEnd, PastGrant};
 use lockwright::inspect::{Entry, EntryState, Wait, waits};
 use lockwright::wire::Kind;
 use serde_json::{Value, json};
@@ -47,6 +48,7 @@ impl Question {
         let Busiest { ids, found } = busiest(&table, space, &self.text, self.lock.as_deref());
         let entries = entries(&table, &ids);
         let locks: Vec<_> = ids.iter().map(|id| line(*id, table.directory.lock(*id))).collect();
+        let past = self.lock.as_deref().map_or_else(Vec::new, |lock| past(&table, &ids, lock));
         // The rest needs no lock, and the server has other things to do.
         drop(table);
         answer["found"] = found.into();
@@ -55,6 +57,7 @@ impl Question {
         answer["waits_for"] = waits.iter().take(WAITS).map(edge).collect();
         if let Some(lock) = &self.lock {
             let of_lock = entries.iter().filter(|entry| entry.name.as_bytes() == lock);
+            answer["history"] = past.into();
             answer["entries"] = of_lock.take(ENTRIES).map(process).collect();
         }
         answer
@@ -145,6 +148,27 @@ fn process(entry: &Entry) -> Value {
         "host": entry.host,
         "program": entry.program,
     })
+}
+
+/// The last grants of a lock, the latest first.
+fn past(table: &LockTable, ids: &[u64], name: &[u8]) -> Vec<Value> {
+    let now = Instant::now();
+    let Some(history) = &table.history else { return Vec::new() };
+    let of_lock = ids.iter().filter(|id| table.directory.lock(**id).name.as_bytes() == name);
+    let mut grants: Vec<_> = of_lock.flat_map(|id| history.of(*id)).collect();
+    grants.sort_by_key(|grant| Reverse(grant.at));
+    let grant = |grant: &PastGrant| {
+        let mut past = process(&grant.entry);
+        past["ago"] = now.saturating_duration_since(grant.at).as_secs_f64().into();
+        past["end"] = match grant.end {
+            GrantEnd::Unlocked => "unlocked",
+            GrantEnd::TakenAway => "broken",
+            GrantEnd::Lost => "its client was gone",
+        }
+        .into();
+        past
+    };
+    grants.into_iter().map(grant).collect()
 }
 
 fn edge(wait: &Wait) -> Value {

@@ -17,11 +17,13 @@ pub enum Checker {
     Quiet,
     /// A holder that is alive and reachable lost its lock.
     Holders,
+    /// A lock's value is not what the last holder left, or its death was not told of.
+    Values,
 }
 
 impl Checker {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Exclusion,
         Self::Deadlock,
         Self::Livelock,
@@ -29,6 +31,7 @@ impl Checker {
         Self::Tokens,
         Self::Quiet,
         Self::Holders,
+        Self::Values,
     ];
 
     /// The name in reports.
@@ -41,6 +44,7 @@ impl Checker {
             Checker::Tokens => "token order",
             Checker::Quiet => "lock memory free when quiet",
             Checker::Holders => "living holders keep their locks",
+            Checker::Values => "the next holder reads what the last one left",
         }
     }
 }

@@ -24,6 +24,7 @@ use std::io::Write;
 Examples:
   lockwright-lab check --list                       what there is to explore
   lockwright-lab check mcs                          all cases of one protocol
+  lockwright-lab check semaphore --mutants          the same, and then its mutants
   lockwright-lab check mcs --case four-clients --clients 3
   lockwright-lab check fisslock --loss --dup --reorder --max-states 2000000
   lockwright-lab check --mutant mcs-jumps-queue     watch a broken lock fail, step by step
@@ -45,6 +46,9 @@ pub(crate) struct Args {
     /// A broken lock: its cases, until one is caught
     #[arg(long, value_name = "NAME", conflicts_with = "list")]
     mutant: Option<String>,
+    /// After the protocol, its mutants: each must be caught
+    #[arg(long, requires = "protocol", conflicts_with_all = ["case", "clients", "crash", "loss", "dup", "reorder", "max_states"])]
+    mutants: bool,
     /// With --mutant: exit with 1 if the lock is caught, as for a protocol
     #[arg(long, requires = "mutant")]
     expect_clean: bool,
@@ -94,8 +98,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         && report.mutants.iter().all(SubjectReport::is_caught_as_expected);
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
-    } else if args.all {
-        report.summary(out)?;
+    } else if args.all || args.mutants {
+        report.summary(args.protocol.as_deref().unwrap_or("all"), out)?;
     }
     let is_good = if args.expect_clean { report.violations() == 0 } else { report.ok };
     Ok(Outcome::clean_if(is_good))
@@ -117,7 +121,9 @@ fn choose(args: &Args) -> Result<(Vec<Subject>, Vec<Subject>)> {
     if mutants.iter().any(|mutant| mutant.info.name == name) {
         bail!("{name} is a mutant: lockwright-lab check --mutant {name}");
     }
-    Ok((vec![pick("protocol", name, protocols, args)?], Vec::new()))
+    let is_own = |subject: &Subject| subject.mutant.is_some_and(|mutant| args.mutants && mutant.of == name);
+    let own = mutants.into_iter().filter(is_own).collect();
+    Ok((vec![pick("protocol", name, protocols, args)?], own))
 }
 
 /// The subject called `name`, if it has the case that is asked for.

@@ -67,14 +67,14 @@ impl Report {
         self.protocols.iter().chain(&self.mutants).map(|subject| subject.violations).sum()
     }
 
-    /// The closing line of `--all`.
-    pub(super) fn summary(&self, out: &mut impl Write) -> Result<()> {
+    /// The closing line, of all or of one with its mutants.
+    pub(super) fn summary(&self, of: &str, out: &mut impl Write) -> Result<()> {
         let clean = self.protocols.iter().filter(|subject| subject.violations == 0).count();
         let caught = self.mutants.iter().filter(|subject| subject.is_caught_as_expected()).count();
         let states: u64 = self.protocols.iter().chain(&self.mutants).map(|subject| subject.states).sum();
         writeln!(
             out,
-            "all: protocols={} clean={clean} mutants={} caught={caught} states={states} {}",
+            "{of}: protocols={} clean={clean} mutants={} caught={caught} states={states} {}",
             self.protocols.len(),
             self.mutants.len(),
             if self.ok { "ok" } else { "FAILED" },

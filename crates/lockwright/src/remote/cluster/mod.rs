@@ -21,6 +21,7 @@ use super::link::{Remote, RemoteOptions};
 use super::{RemoteBackend, ShardOf};
 use crate::backend::{Bound, BoxFuture, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
 use crate::error::{ChangeError, HandleError, OpenError};
+use crate::lock::contention::Contention;
 use crate::name::LockName;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::Lost;
@@ -161,6 +162,21 @@ impl Locker for ClusterBackend {
     fn release_unobserved(&self, kind: Kind, claim: Claim, granted: &Granted) -> bool {
         let (link, claim) = self.by(&claim);
         link.release_unobserved(kind, claim, granted)
+    }
+
+    fn description(&self) -> &'static str {
+        "a cluster"
+    }
+
+    fn watch_contention(
+        &self,
+        kind: Kind,
+        claim: Claim,
+        granted: &Granted,
+        contention: &Arc<Contention>,
+    ) -> bool {
+        let (link, claim) = self.by(&claim);
+        link.watch_contention(kind, claim, granted, contention)
     }
 
     fn token(&self, granted: &Granted) -> u64 {

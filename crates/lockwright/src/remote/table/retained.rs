@@ -52,6 +52,9 @@ impl Table {
                 Asked::Waits => {
                     let id = self.open(Some(units), Stage::Wanted { wait });
                     inner.retention.wait(id);
+                    if let Some((held, ..)) = inner.retention.held() {
+                        self.contended(held).into_iter().for_each(Waker::wake);
+                    }
                     return Begun::Request(id);
                 }
                 Asked::Elsewhere(in_the_way) => {
@@ -135,6 +138,11 @@ impl Table {
             self.to_say.push(Request::Unlock { id, answer: false });
         }
         Vec::new()
+    }
+
+    /// Whether requests wait here for the user of grant `id`.
+    pub(super) fn has_waiters_here(&self, id: RequestId) -> bool {
+        self.lock_of(id).is_some_and(|lock| lock.lock().retention.has_waiters())
     }
 
     /// Whether it is held, and does not stay here between uses.
