@@ -178,7 +178,7 @@ impl Future for ContendedSignal {
         if state.stage == Stage::Contended {
             return Poll::Ready(());
         }
-        super::guard::register(&mut state.wakers, cx);
+        super::watch::register(&mut state.wakers, cx);
         Poll::Pending
     }
 }

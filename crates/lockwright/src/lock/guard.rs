@@ -1,8 +1,8 @@
 //! A held lock: its token, whether it is still held, and the way back.
 
-use super::contention::Contention;
 use super::core::Core;
 use super::span::Span;
+use super::watch::{Watch, register, standing};
 use crate::backend::{BoxFuture, Granted, Standing};
 use crate::error::{LostReason, UnlockError, in_words};
 use crate::name::LockName;
@@ -12,9 +12,8 @@ use lockwright_locks::Lost;
 use std::fmt;
 use std::ops::Range;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Context, Poll};
 
 /// What is known about a guard's lock at this moment.
 ///
@@ -81,7 +80,7 @@ impl AnyGuard {
         self.claim = claim;
         self.granted = Some(granted);
         if let Some(watch) = self.watch.get() {
-            *watch.held.lock().unwrap_or_else(PoisonError::into_inner) = (claim, granted);
+            watch.change(claim, granted);
         }
     }
 
@@ -208,14 +207,7 @@ impl AnyGuard {
 
     pub(super) fn watch(&self) -> &Arc<Watch> {
         self.watch.get_or_init(|| {
-            let watch = Arc::new(Watch {
-                core: Arc::clone(&self.core),
-                held: Mutex::new((self.claim, *self.granted())),
-                closed: AtomicBool::new(false),
-                value_open: AtomicBool::new(false),
-                contention: OnceLock::new(),
-                listeners: Mutex::default(),
-            });
+            let watch = Arc::new(Watch::new(Arc::clone(&self.core), self.claim, *self.granted()));
             if self.core.check().is_err() {
                 watch.look();
                 return watch;
@@ -247,8 +239,7 @@ impl AnyGuard {
     /// Nobody is told of a loss any more.
     fn close_watch(&self) {
         if let Some(watch) = self.watch.get() {
-            watch.closed.store(true, SeqCst);
-            watch.contention.get().inspect(|contention| contention.end());
+            watch.close();
         }
     }
 
@@ -316,13 +307,6 @@ impl AnyGuard {
             let _ = release.await;
         }));
     }
-}
-
-fn standing(core: &Core, claim: Claim, granted: &Granted) -> Standing {
-    if core.check().is_err() {
-        return Standing::Lost(LostReason::OtherProcess);
-    }
-    core.space.standing(core.kind, claim, granted)
 }
 
 impl From<Standing> for GuardState {
@@ -514,107 +498,5 @@ impl Future for UncertainSignal {
             }
             seen => Poll::Ready(seen.into()),
         }
-    }
-}
-
-pub(super) fn register(wakers: &mut Vec<Waker>, cx: &Context<'_>) {
-    wakers.retain(|waker| !waker.will_wake(cx.waker()));
-    wakers.push(cx.waker().clone());
-}
-
-/// A grant whose state is looked at regularly, for those who want to hear of a change.
-#[derive(Debug)]
-pub(super) struct Watch {
-    core: Arc<Core>,
-    /// What is held, which can change.
-    held: Mutex<(Claim, Granted)>,
-    closed: AtomicBool,
-    /// Whether this grant has read or set the lock's value, and not closed it.
-    value_open: AtomicBool,
-    /// If somebody wants to hear of those who wait.
-    pub(super) contention: OnceLock<Arc<Contention>>,
-    listeners: Mutex<Listeners>,
-}
-
-struct Listeners {
-    /// At the last look.
-    seen: Standing,
-    uncertain: Vec<Waker>,
-    lost: Vec<Waker>,
-    acts: Vec<Box<dyn FnOnce(LostReason) + Send>>,
-    contended: Vec<Box<dyn FnOnce() + Send>>,
-}
-
-impl Default for Listeners {
-    fn default() -> Self {
-        let (uncertain, lost, acts, contended) = Default::default();
-        Self { seen: Standing::Held, uncertain, lost, acts, contended }
-    }
-}
-
-impl fmt::Debug for Listeners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listeners").field("seen", &self.seen).finish_non_exhaustive()
-    }
-}
-
-impl Watch {
-    /// Notes whether the value is open; says whether it was.
-    pub(super) fn set_value_open(&self, open: bool) -> bool {
-        self.value_open.swap(open, SeqCst)
-    }
-
-    /// Calls `act` once somebody waits.
-    pub(super) fn on_contended(&self, act: Box<dyn FnOnce() + Send>) {
-        self.listeners().contended.push(act);
-    }
-
-    /// Looks whether somebody waits, where nobody says so, and tells those who want to hear of it.
-    fn look_for_waiters(&self, claim: Claim) {
-        let Some(contention) = self.contention.get() else { return };
-        if contention.is_quiet() && self.core.space.is_contended(self.core.kind, claim) == Some(true) {
-            contention.set().into_iter().for_each(Waker::wake);
-        }
-        if contention.is_set() {
-            let acts = std::mem::take(&mut self.listeners().contended);
-            acts.into_iter().for_each(|act| act());
-        }
-    }
-
-    fn listeners(&self) -> std::sync::MutexGuard<'_, Listeners> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Watched for Watch {
-    fn look(&self) -> bool {
-        if self.closed.load(SeqCst) {
-            return false;
-        }
-        let (claim, granted) = *self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let standing = standing(&self.core, claim, &granted);
-        // It was unlocked meanwhile: that is no loss.
-        if self.closed.load(SeqCst) {
-            return false;
-        }
-        let mut listeners = self.listeners();
-        listeners.seen = standing;
-        let mut woken = Vec::new();
-        let mut acts = Vec::new();
-        if standing != Standing::Held {
-            woken.append(&mut listeners.uncertain);
-        }
-        if let Standing::Lost(_) = standing {
-            woken.append(&mut listeners.lost);
-            acts.append(&mut listeners.acts);
-        }
-        drop(listeners);
-        woken.into_iter().for_each(Waker::wake);
-        let Standing::Lost(reason) = standing else {
-            self.look_for_waiters(claim);
-            return true;
-        };
-        acts.into_iter().for_each(|act| act(reason));
-        false
     }
 }

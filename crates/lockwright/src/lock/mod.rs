@@ -12,6 +12,7 @@ mod set;
 mod span;
 mod typed;
 mod value;
+mod watch;
 
 pub use acquire::{Acquire, TryAcquire};
 pub use change::{DowngradeInPlace, UpgradeInPlace};
