@@ -1,4 +1,4 @@
-//! `run --once-per`: at most one start in a period, whoever fires it, whatever dies meanwhile.
+//! `run --once-per`: at most one start in a period, however many hosts fire it, whatever dies meanwhile.
 
 mod scratch;
 mod started;

@@ -338,7 +338,7 @@ pub enum ValueError {
     Disconnected(String),
 }
 
-/// Why a holder will not be told when somebody waits.
+/// Why a holder will not be told of waiters.
 ///
 /// ```
 /// # let client = lockwright::Client::open("mem:").wait().unwrap();

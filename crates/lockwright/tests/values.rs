@@ -1,4 +1,4 @@
-//! Values of locks, and holders who are told that somebody waits: in one process, and on shared memory.
+//! Values of locks, and holders that are told of waiters: in one process, and on shared memory.
 #![cfg(target_os = "linux")]
 
 use lockwright::{Client, MutexGuard, ValueError};

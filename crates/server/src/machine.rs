@@ -20,7 +20,7 @@ pub struct MachineRules {
     pub tokens_unwritten: bool,
     /// What is not known to be held is granted before claims are over.
     pub grants_early: bool,
-    /// Values are read and set, and nobody notes that they are open.
+    /// Values are read and set, and not noted to be open.
     pub values_never_open: bool,
     /// A value that is set is not written to the disk.
     pub values_unwritten: bool,

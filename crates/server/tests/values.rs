@@ -1,4 +1,4 @@
-//! Values of a server's locks, across clients, deaths and restarts; and holders who are told that somebody waits.
+//! Values of a server's locks, across clients, deaths and restarts; and holders that are told of waiters.
 #![cfg(target_os = "linux")]
 
 mod apart;

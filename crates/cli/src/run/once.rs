@@ -1,6 +1,6 @@
-//! `run --once-per`: at most one start in a period, whoever fires it.
+//! `run --once-per`: at most one start in a period, however many hosts fire it.
 //!
-//! Whoever has the lock looks when the command was last started, and writes down that it starts it now, before it does. So of any
+//! The holder of the lock looks when the command was last started, and records the new start before it starts it. So of any
 //! two starts the second one has seen the record of the first, and a run that dies counts as one. Where the record is:
 //!
 //! | space | record | clock | kept |

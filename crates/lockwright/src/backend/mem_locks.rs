@@ -222,7 +222,7 @@ impl MemLocks {
         }
     }
 
-    /// `contention` is told when somebody waits for what request `id` holds; or now, if somebody does.
+    /// `contention` is told when a client waits for what request `id` holds; or now, if one does.
     pub(super) fn watch(&self, id: u32, contention: &Arc<Contention>) {
         let mut table = self.table();
         if (0..table.slots.len() as u32).any(|waiter| table.waits_for(waiter, id)) {

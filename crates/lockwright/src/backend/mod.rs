@@ -391,7 +391,7 @@ pub(crate) trait Locker {
         let _ = (name, granted);
     }
 
-    /// From now on `contention` is told when somebody waits for what was granted. `false`: it is to be
+    /// From now on `contention` is told when a client waits for what was granted. `false`: it is to be
     /// [looked for](Self::is_contended).
     fn watch_contention(
         &self,
@@ -404,7 +404,7 @@ pub(crate) trait Locker {
         false
     }
 
-    /// Looks whether somebody waits for what was granted. `None`: spaces of this kind do not know.
+    /// Looks whether a client waits for what was granted. `None`: spaces of this kind do not know.
     fn is_contended(&self, kind: Kind, claim: Claim) -> Option<bool> {
         let _ = (kind, claim);
         None

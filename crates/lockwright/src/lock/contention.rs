@@ -1,8 +1,8 @@
-//! Telling a holder that somebody waits for what it holds, as a blocking callback of Linux' DLM does.
+//! Telling a holder that a client waits for what it holds, as a blocking callback of Linux' DLM does.
 //!
 //! | space | how a holder learns of it |
 //! |---|---|
-//! | `mem:` | from whoever waits |
+//! | `mem:` | from the waiter |
 //! | a server, a cluster | the server says so; of a lock that stays with its client, that client knows who waits there |
 //! | `shm:` | by a look into the space, ten times a second |
 
@@ -28,7 +28,7 @@ struct State {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// Nobody waits, as far as is known.
+    /// No waiter is known.
     #[default]
     Quiet,
     Contended,
@@ -41,7 +41,7 @@ impl Contention {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody waits. Returns whom to wake.
+    /// A client waits. Returns whom to wake.
     #[must_use]
     pub(crate) fn set(&self) -> Vec<Waker> {
         let mut state = self.state();
@@ -63,7 +63,7 @@ impl Contention {
         self.state().stage == Stage::Quiet
     }
 
-    /// Whether nobody has to be told any more.
+    /// Whether there is nothing to tell any more.
     pub(crate) fn is_over(&self) -> bool {
         self.state().stage != Stage::Quiet
     }
@@ -74,11 +74,11 @@ impl Contention {
 }
 
 impl AnyGuard {
-    /// A future that is done once somebody waits for what this guard holds, and would have to be let in by it; never, if it is
-    /// unlocked first. A holder that keeps a lock for as long as nobody wants it gives it back then. Works on any executor, and
+    /// A future that is done once a client waits for what this guard holds, and would have to be let in by it; never, if it is
+    /// unlocked first. A holder that keeps a lock for as long as no other client wants it gives it back then. Works on any executor, and
     /// may be dropped at any time.
     ///
-    /// It is done at once if somebody waits already, and once in a guard's life; whoever waited may have given up since. `mem:`,
+    /// It is done at once if a client waits already, and once in a guard's life; the waiter may have given up since. `mem:`,
     /// servers and clusters tell at once, `shm:` within a tenth of a second.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl AnyGuard {
         Ok(ContendedSignal(Arc::clone(contention)))
     }
 
-    /// Calls `act`, on the client's own thread and within a tenth of a second, once somebody waits for what this guard holds. It
+    /// Calls `act`, on the client's own thread and within a tenth of a second, once a client waits for what this guard holds. It
     /// should be short: set a flag, send a signal. See [`contended`](Self::contended).
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl AnyGuard {
     }
 }
 
-/// Done once somebody waits: see [`AnyGuard::contended`].
+/// Done once a client waits: see [`AnyGuard::contended`].
 ///
 /// ```
 /// # let client = lockwright::Client::open("mem:").wait().unwrap();
@@ -147,11 +147,11 @@ impl AnyGuard {
 /// assert!(!signal.is_set());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "nobody is told before it is awaited"]
+#[must_use = "it says nothing unless it is awaited or asked"]
 pub struct ContendedSignal(Arc<Contention>);
 
 impl ContendedSignal {
-    /// Whether somebody was found to wait.
+    /// Whether a client was found to wait.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").wait().unwrap();

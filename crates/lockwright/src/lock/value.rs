@@ -24,7 +24,7 @@ const MAX_VALUE: usize = 64;
 /// # let client = lockwright::Client::open("mem:").wait().unwrap();
 /// let guard = client.mutex("journal")?.lock().wait()?;
 /// let value = guard.value().wait()?;
-/// assert!(value.bytes().is_empty() && value.is_clean(), "nobody has set one yet");
+/// assert!(value.bytes().is_empty() && value.is_clean(), "none was set yet");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl AnyGuard {
     /// server decides.
     ///
     /// Mutexes and reader-writer locks have values, in a server's own spaces and in `mem:`. A value belongs to the name, and stays
-    /// when nobody uses that; on a server it outlives a restart.
+    /// when no client uses that; on a server it outlives a restart.
     ///
     /// # Errors
     /// If the lock is lost, its kind or space has no values, or the server cannot be reached.
@@ -108,7 +108,7 @@ impl AnyGuard {
     /// guard.set_value(b"1734 entries").wait()?; // in async code: .await?
     /// guard.unlock().wait()?;
     ///
-    /// let guard = journal.lock().wait()?; // later, by whoever is next
+    /// let guard = journal.lock().wait()?; // later, by the next holder
     /// let value = guard.value().wait()?;
     /// assert!(value.is_clean() && value.bytes() == b"1734 entries");
     /// # Ok::<(), Box<dyn std::error::Error>>(())

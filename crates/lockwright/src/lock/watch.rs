@@ -34,7 +34,7 @@ pub(super) struct Watch {
     closed: AtomicBool,
     /// Whether this grant has read or set the lock's value, and not closed it.
     value_open: AtomicBool,
-    /// If somebody wants to hear of those who wait.
+    /// If the guard's owner wants to hear of waiters.
     pub(super) contention: OnceLock<Arc<Contention>>,
     listeners: Mutex<Listeners>,
 }
@@ -89,12 +89,12 @@ impl Watch {
         self.value_open.swap(open, SeqCst)
     }
 
-    /// Calls `act` once somebody waits.
+    /// Calls `act` once a client waits.
     pub(super) fn on_contended(&self, act: Box<dyn FnOnce() + Send>) {
         self.listeners().contended.push(act);
     }
 
-    /// Looks whether somebody waits, where nobody says so, and tells those who want to hear of it.
+    /// Looks whether a client waits, where the space does not say so, and tells the guard's owner.
     fn look_for_waiters(&self, claim: Claim) {
         let Some(contention) = self.contention.get() else { return };
         if contention.is_quiet() && self.core.space.is_contended(self.core.kind, claim) == Some(true) {

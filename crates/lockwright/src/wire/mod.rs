@@ -52,8 +52,8 @@
 //!
 //! | others wait | as message | means |
 //! |---|---|---|
-//! | watch, request 32 | | tell me, once, when somebody waits for what I hold |
-//! | contended, answer 85 | | somebody does |
+//! | watch, request 32 | | tell me, once, when a client waits for what I hold |
+//! | contended, answer 85 | | a client does |
 //!
 //! A request's id has two halves: a slot, used again by the client, and above it a number that never is. So an answer
 //! that comes late is never taken for another request's.
@@ -230,7 +230,7 @@ pub enum Request {
         of: RequestId,
         token: u64,
     },
-    /// The holder wants to be told when somebody waits for what it holds.
+    /// The holder wants to be told when a client waits for what it holds.
     Watch {
         id: RequestId,
     },
@@ -317,7 +317,7 @@ pub enum Response {
         id: RequestId,
         value: ValueReport,
     },
-    /// Somebody waits for what is held.
+    /// A client waits for what is held.
     Contended {
         id: RequestId,
     },

@@ -8,7 +8,7 @@ pub const MAX_VALUE: usize = 64;
 pub struct ValueReport {
     /// `None`: it has none.
     pub bytes: Option<Vec<u8>>,
-    /// Whether whoever had it open before has closed it.
+    /// Whether the last holder that had it open has closed it.
     pub clean: bool,
     /// Whether it outlives the server.
     pub durable: bool,

@@ -1,8 +1,8 @@
 //! The value of the lock: how users read and set it, and what they must find.
 //!
 //! Every holder reads the value first, and sets its own token. It has the value open from when it sees the answer to the read until
-//! its close is said with the unlock. So whoever reads a clean value finds the token of the last holder that said it sets one, and
-//! nobody else has it open.
+//! its close is said with the unlock. So a reader of a clean value finds the token of the last holder that said it sets one, and
+//! no other holder has it open.
 
 use super::client::Client;
 use lockwright::internal::Stage;

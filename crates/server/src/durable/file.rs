@@ -103,7 +103,7 @@ impl StateFile {
         self.append_maybe_forced(lines, true)
     }
 
-    /// The same; not forced, they are there for whoever reads the file, and on the disk once the system finds time.
+    /// The same; not forced, they are there for readers of the file, and on the disk once the system finds time.
     pub(super) fn append_maybe_forced(&mut self, lines: &str, forced: bool) -> io::Result<()> {
         if self.end + lines.len().max(self.dirty) as u64 > self.size
             || self.end + lines.len() as u64 == self.size

@@ -3,12 +3,12 @@
 //!
 //! | part | means |
 //! |---|---|
-//! | OPEN | the token of the grant whose holder has it open, and has not unlocked since; 0: nobody |
+//! | OPEN | the token of the grant whose holder has it open, and has not unlocked since; 0: none |
 //! | SET | when it was set, in milliseconds since 1970 by the server's clock |
 //! | BYTES | the value, or `-` for none |
 //!
 //! A value that is set is on the disk, and forced there, before its holder is told. That one is open is written before the holder
-//! is told, and not forced: that is lost only if the machine dies. So whoever dies with a value open leaves it open, whether the
+//! is told, and not forced: that is lost only if the machine dies. So a holder that dies with a value open leaves it open, whether the
 //! server lives on or is started again.
 //!
 //! What this file must not do: know who may read or set a value.
@@ -32,7 +32,7 @@ pub(crate) type ValueKey = (Vec<u8>, Vec<u8>);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct LockValue {
     pub(crate) bytes: Vec<u8>,
-    /// The token of the grant whose holder has it open; 0: nobody.
+    /// The token of the grant whose holder has it open; 0: none.
     pub(crate) open: u64,
     /// When it was set, in milliseconds since 1970.
     pub(crate) set_ms: u64,
@@ -76,7 +76,7 @@ impl Values {
     }
 
     fn put(&mut self, key: ValueKey, value: LockValue) {
-        // Nothing, which nobody has open, is no value.
+        // An empty value that no holder has open is none.
         if value.bytes.is_empty() && value.open == 0 {
             self.values.remove(&key);
         } else {

@@ -18,7 +18,7 @@ const OF_ALL: usize = 8192;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrantEnd {
     Unlocked,
-    /// It was broken, or somebody had a better claim.
+    /// It was broken, or another client had a better claim.
     TakenAway,
     /// Its client was gone.
     Lost,

@@ -5,10 +5,10 @@
 //! | read by an exclusive holder | `ReadValue` | open, if it was clean |
 //! | set by an exclusive holder | `SetValue` | open |
 //! | closed by that holder, which unlocks next | `CloseValue` | clean |
-//! | read by anybody | `ReadValue` | as it is: clean if nobody has it open but the reader |
+//! | read by any holder | `ReadValue` | as it is: clean if no holder has it open but the reader |
 //!
 //! A holder that dies, is evicted, or loses the lock closes nothing. So the next one finds the value open, and is told that it is
-//! not clean, until somebody sets it. The same holds after a restart, since what is open is on the disk; a holder that claims its
+//! not clean, until it is set. The same holds after a restart, since what is open is on the disk; a holder that claims its
 //! lock then still has its value open.
 //!
 //! What this file must not do: change who holds what.

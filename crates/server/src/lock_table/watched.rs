@@ -1,4 +1,4 @@
-//! Holders who want to be told, once, that somebody waits for what they hold.
+//! Holders that want to be told, once, that a client waits for what they hold.
 
 use super::{CoreRequest, Kind, LockTable, RequestRecord, Stage};
 use lockwright::wire::{RequestId, Response};
@@ -31,7 +31,7 @@ pub(super) const fn place_of(asked: &CoreRequest) -> Option<u32> {
 }
 
 impl LockTable {
-    /// What was asked for is decided: if it waits, whoever is in its way is told.
+    /// What was asked for is decided: if it waits, those in its way are told.
     #[inline]
     pub(super) fn note_if_waiting(&mut self, peer: u32, place: u32) {
         if let Some(session) = self.session(peer)
@@ -52,7 +52,7 @@ impl LockTable {
         slots.get(super::slot(id) as usize)?.as_ref().filter(|request| request.id == id)
     }
 
-    /// A holder wants to be told when somebody waits; or now, if somebody does. Of what it does not hold it hears nothing.
+    /// A holder wants to be told when a client waits; or now, if one does. Of what it does not hold it hears nothing.
     pub(super) fn watch(&mut self, peer: u32, id: RequestId) {
         let held = self.record((peer, id)).filter(|request| matches!(request.stage, Stage::Held { .. }));
         let Some((holder, lock)) = held.and_then(|request| Some((request, request.lock?))) else { return };
@@ -73,7 +73,7 @@ impl LockTable {
         }
     }
 
-    /// Request `waiter` waits for `lock` from now on: whoever is in its way, and wants to be told, is.
+    /// Request `waiter` waits for `lock` from now on: those in its way that want to be told are.
     pub(super) fn tell_watchers(&mut self, lock: u64, waiter: (u32, RequestId)) {
         if self.directory.lock(lock).watched.is_empty() {
             return;
@@ -93,7 +93,7 @@ impl LockTable {
         }
     }
 
-    /// Everybody who waits does so from now on.
+    /// All requests that wait do so from now on.
     pub(super) fn tell_all_watchers(&mut self) {
         let mut waiting = Vec::new();
         for (peer, session) in self.sessions.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Holders who want to hear of those who wait for what they hold: from the server, and of a lock that stays here from whoever waits
-//! here.
+//! Holders who want to hear of those who wait for what they hold: from the server, and of a lock that stays here from a
+//! waiter here.
 
 use super::Table;
 use crate::lock::contention::Contention;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 impl Table {
-    /// `contention` is told when somebody waits for what request `id` holds. Returns whom to wake because somebody does.
+    /// `contention` is told when a client waits for what request `id` holds. Returns whom to wake because one does.
     pub(crate) fn watch(&mut self, id: RequestId, contention: &Arc<Contention>) -> Vec<Waker> {
         if self.has_waiters_here(id) {
             return contention.set();
@@ -20,7 +20,7 @@ impl Table {
         Vec::new()
     }
 
-    /// Somebody waits for what `id` holds. Returns whom to wake.
+    /// A client waits for what `id` holds. Returns whom to wake.
     pub(super) fn contended(&mut self, id: RequestId) -> Vec<Waker> {
         let watched = self.watched.remove(&id).unwrap_or_default();
         watched.iter().flat_map(|contention| contention.set()).collect()
