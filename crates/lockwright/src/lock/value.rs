@@ -137,13 +137,11 @@ impl AnyGuard {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_value(&self, bytes: &[u8]) -> ValueCall<()> {
-        let fits = if bytes.len() > MAX_VALUE {
-            Err(ValueError::TooLong { len: bytes.len() })
-        } else if self.is_shared() {
-            Err(ValueError::Shared)
-        } else {
-            self.may_call()
-        };
+        let fits = self.may_call().and_then(|()| match bytes.len() {
+            len if len > MAX_VALUE => Err(ValueError::TooLong { len }),
+            _ if self.is_shared() => Err(ValueError::Shared),
+            _ => Ok(()),
+        });
         let call = fits.map(|()| {
             self.open_value();
             self.core.space.set_value(&self.core.name, self.claim, self.granted(), bytes)

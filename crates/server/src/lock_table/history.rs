@@ -114,23 +114,10 @@ mod tests {
     use super::*;
     use lockwright::LockName;
     use lockwright::inspect::EntryState;
-    use std::time::Duration;
 
     fn grant(token: u64) -> PastGrant {
-        let entry = Entry {
-            name: LockName::new("a").unwrap(),
-            state: EntryState::Held,
-            shared: false,
-            range: None,
-            permits: None,
-            token: Some(token),
-            age: Duration::ZERO,
-            pid: 1,
-            host: String::new(),
-            program: String::new(),
-            alive: true,
-            changing: false,
-        };
+        let mut entry = Entry::new(LockName::new("a").unwrap(), EntryState::Held);
+        entry.token = Some(token);
         PastGrant { entry, at: Instant::now(), end: GrantEnd::Unlocked, of: (1, token) }
     }
 
