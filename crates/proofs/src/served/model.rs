@@ -128,7 +128,7 @@ impl Model for Served {
                 (Some(Op::Upgrade), Some(_)) if client.upgrading => {}
                 (Some(Op::Set), Some(_)) if client.asks.is_some() || client.session.is_none() => {}
                 (Some(Op::Upgrade | Op::Downgrade | Op::Set | Op::Unlock), Some(_)) => {
-                    steps.push(Step::Acts(c))
+                    steps.push(Step::Acts(c));
                 }
                 (Some(Op::Lock(_) | Op::Range(..)), None) if state.left.cancels > 0 => {
                     steps.push(Step::GivesUp(c));

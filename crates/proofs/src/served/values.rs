@@ -90,6 +90,10 @@ impl Client {
         match (asks, answer) {
             (Asks::Read(_), Some(Stage::Looked { bytes })) => {
                 (self.read, self.opened) = (ValueReport::kept(&bytes), true);
+                if self.session.is_none() {
+                    // It reads again when it is back.
+                    return;
+                }
                 let id = self.table.open(None, Stage::Looking { bytes: Vec::new() });
                 self.asks = Some(Asks::Set(id));
                 self.say(&Request::SetValue { id, of, token, bytes: token.to_le_bytes().to_vec() });
