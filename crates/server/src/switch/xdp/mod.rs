@@ -65,6 +65,7 @@ pub(super) struct Program {
     counters: PerCpuArray<MapData, [u64; 6]>,
     copies: DevMapHash<MapData>,
     port: u16,
+    place: String,
 }
 
 impl std::fmt::Debug for Program {
@@ -105,6 +106,7 @@ impl Program {
             object,
             limits,
             port,
+            place: "the kernel (XDP)".to_owned(),
         };
         loaded.configure(0, true)?;
         Ok(loaded)
@@ -124,8 +126,9 @@ impl Program {
         }
         let program = self.object.program_mut("decide").ok_or(XdpError::Missing("a program"))?;
         let program = <&mut Xdp>::try_from(program)?;
-        let link = program
-            .attach_to_if_index(index, XdpMode::Driver)
+        let at_driver = program.attach_to_if_index(index, XdpMode::Driver);
+        let by = if at_driver.is_ok() { "at its driver" } else { "in the network stack, which is slower" };
+        let link = at_driver
             .or_else(|_| program.attach_to_if_index(index, XdpMode::Skb))
             .map_err(|error| wrong(said(&error)))?;
         let link = program.take_link(link)?;
@@ -133,6 +136,7 @@ impl Program {
         let link =
             FdLink::try_from(link).map_err(|_| wrong("the kernel is too old (5.9 has links)".to_owned()))?;
         self.links.push(link);
+        self.place = format!("{}, {interface} {by}", self.place);
         Ok(())
     }
 
@@ -161,7 +165,7 @@ impl Program {
 }
 
 /// All that an error has to say.
-fn said(error: &dyn std::error::Error) -> String {
+pub(super) fn said(error: &dyn std::error::Error) -> String {
     let mut said = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
@@ -172,8 +176,8 @@ fn said(error: &dyn std::error::Error) -> String {
 }
 
 impl Elsewhere for Program {
-    fn place(&self) -> &'static str {
-        "the kernel (XDP)"
+    fn place(&self) -> &str {
+        &self.place
     }
 
     fn load(&mut self, decider: &Decider<Shipped>) {
