@@ -100,7 +100,7 @@ fn faults(root: &Path, test: &str, secs: &str) -> Ended {
 }
 
 /// Shows what the clients wrote down to the checkers. Without a record the test has skipped itself, and said why.
-fn judge(root: &Path, records: &Path) -> Ended {
+pub(crate) fn judge(root: &Path, records: &Path) -> Ended {
     let files = std::fs::read_dir(records).into_iter().flatten().flatten().map(|entry| entry.path());
     let files: Vec<_> = files.collect();
     if files.is_empty() {

@@ -507,6 +507,20 @@ fn registers_of_an_earlier_epoch_are_empty_and_those_of_a_later_one_are_left_alo
     assert_eq!(kind(&program, 39, 11, epoch), None, "its lane is of the later epoch by now");
 }
 
+/// Once all 8,192 groups were written whenever a client left, while packets were dropped and joins had to wait.
+#[test]
+fn a_recovery_writes_no_register_of_a_free_lock() {
+    let Some(mut program) = program() else { return };
+    let mut world = World::new(4, &mut program);
+    for group in 0..2 {
+        assert_eq!(program.groups.get(&group, 0).unwrap(), [0; registers::GROUP], "as the kernel made it");
+    }
+    let mid = world.keys[0].0;
+    assert_eq!(run(&program, "decide", &frame(address(mid), &world.hello(mid))).0, TX);
+    let (action, granted) = run(&program, "decide", &acquire(&world, mid, 5, 1, world.epoch));
+    assert_eq!((action, granted[HEADERS + 3]), (TX, 4), "and free");
+}
+
 #[test]
 fn stamps_are_raised_and_never_lowered() {
     let Some(mut program) = program() else { return };
