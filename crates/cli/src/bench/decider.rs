@@ -360,8 +360,7 @@ fn goals(all: &[Measured]) -> Vec<Goal> {
 }
 
 /// Why a goal is missed, as far as this run can tell.
-const MADE_OF: &str =
-    "both sides' system calls, and the wake-ups of the client's own two threads, are in the time of either";
+const MADE_OF: &str = "the client's part is in all figures: system calls, and a thread that reads packets, is woken and wakes the task";
 
 pub(super) fn run(quick: bool, busy: Option<&str>, json: bool, out: &mut impl Write) -> Result<Outcome> {
     if !nix::unistd::geteuid().is_root() {
