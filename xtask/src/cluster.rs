@@ -59,7 +59,8 @@ pub(crate) fn ended(root: &Path, may: bool) -> Ended {
 /// A test program of the command, one test at a time.
 fn tests_of(root: &Path, test: &str) -> Result<Command, String> {
     let path = etcd::path(root)?;
-    let args = ["test", "--package", COMMAND_PROGRAM.package, "--features", "cluster,compare,fiss", "--test", test];
+    let args =
+        ["test", "--package", COMMAND_PROGRAM.package, "--features", "cluster,compare,fiss", "--test", test];
     let mut command = steps::command(root, &args);
     command.args(["--", "--test-threads=1", "--nocapture"]).env("PATH", path).env(etcd::WANTED, "1");
     Ok(command)
@@ -100,7 +101,7 @@ fn faults(root: &Path, test: &str, secs: &str) -> Ended {
 }
 
 /// Shows what the clients wrote down to the checkers. Without a record the test has skipped itself, and said why.
-fn judge(root: &Path, records: &Path) -> Ended {
+pub(crate) fn judge(root: &Path, records: &Path) -> Ended {
     let files = std::fs::read_dir(records).into_iter().flatten().flatten().map(|entry| entry.path());
     let files: Vec<_> = files.collect();
     if files.is_empty() {

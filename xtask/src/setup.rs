@@ -44,6 +44,8 @@ pub(crate) enum Need {
     Lockers,
     /// Makes network namespaces.
     Ip,
+    /// Loses packets.
+    Nft,
 }
 
 impl Need {
@@ -68,6 +70,7 @@ impl Need {
             Self::Peers => "Redis, etcd, PostgreSQL, ZooKeeper",
             Self::Lockers => "ping_pong, stress-ng, sqlite3, Python's own tests",
             Self::Ip => "ip",
+            Self::Nft => "nft",
         }
     }
 
@@ -91,6 +94,7 @@ impl Need {
             Self::Peers => "apt-get install redis-server etcd-server postgresql zookeeper",
             Self::Lockers => "apt-get install ctdb stress-ng sqlite3 python3 libpython3.11-testsuite",
             Self::Ip => "apt-get install iproute2",
+            Self::Nft => "apt-get install nftables",
         }
     }
 
@@ -128,6 +132,7 @@ impl Need {
                     && succeeds(Command::new("/usr/bin/python3").args(tests))
             }
             Self::Ip => succeeds(Command::new("ip").arg("-V")),
+            Self::Nft => succeeds(Command::new("nft").arg("--version")),
             Self::Peers => {
                 ["redis-server", "etcd"].iter().all(|it| succeeds(Command::new(it).arg("--version")))
                     && ["/usr/lib/postgresql", "/usr/share/java/zookeeper.jar"]
@@ -193,6 +198,7 @@ impl Need {
             Self::Peers => apt(&["redis-server", "etcd-server", "postgresql", "zookeeper"]),
             Self::Lockers => apt(&["ctdb", "stress-ng", "sqlite3", "python3", "libpython3.11-testsuite"]),
             Self::Ip => apt(&["iproute2"]),
+            Self::Nft => apt(&["nftables"]),
         }
     }
 }

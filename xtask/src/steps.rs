@@ -100,7 +100,7 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
         step("peers", || peers::ended(root)),
         step("etcd", || etcd::ended(root, |test| run(in_memory(test, &files)))),
         step("cluster", || cluster::ended(root, may)),
-        step("xdp", || xdp::ended(root)),
+        step("xdp", || xdp::ended(root, may)),
         step("dependencies", || deny(root, may, &["bans", "licenses", "sources"])),
         step("advisories", || deny(root, may, &["advisories"])),
         step("soft-roce", || machine.map_or(Ended::Failed, Beside::ended)),

@@ -1,10 +1,11 @@
-//! `cargo xtask xdp`: the decider as a program in the kernel, beside the model that it must not differ from; and the program
-//! made anew from its source.
+//! `cargo xtask xdp`: the decider as a program in the kernel, beside the model that it must not differ from; both deciders on a
+//! network that loses packets and machines; and the program made anew from its source.
 //!
 //! Tests load the object that is in the tree, so they need no compiler, but root. Its source is compiled by `--build` alone.
 
-use crate::names::XDP;
-use crate::setup;
+use crate::cluster::judge;
+use crate::names::{COMMAND_PROGRAM, XDP};
+use crate::setup::{self, Need};
 use crate::steps::{self, Ended, step};
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -15,19 +16,71 @@ const SOURCE: &str = "decider.bpf.c";
 const OBJECT: &str = "decider.bpf.o";
 const TOOLS: &str = "apt-get install clang llvm libbpf-dev linux-libc-dev";
 
-/// Random packets through both, and what else the program must do.
+/// The test program of the command, and its tests.
+const NETWORK: &str = "decider_network";
+const USER_SPACE: &str = "whatever_happens_on_the_network_of_a_decider_no_count_under_a_lock_is_lost";
+const KERNEL: &str =
+    "whatever_happens_on_the_network_of_a_decider_in_the_kernel_no_count_under_a_lock_is_lost";
+
+/// Random packets through both, what else the program must do, and faults.
 pub(crate) fn report(root: &Path) -> ExitCode {
-    steps::count(&[step("xdp", || ended(root))])
+    let may = setup::is_root();
+    steps::count(&[
+        step("xdp: beside its model", || beside_model(root)),
+        step("faults, decider in user space", || faults(root, may, USER_SPACE, "20")),
+        step("faults, decider in the kernel", || faults(root, may, KERNEL, "20")),
+    ])
 }
 
-/// The same, as a step of the test command.
-pub(crate) fn ended(root: &Path) -> Ended {
+/// A shorter version, as a step of the test command.
+pub(crate) fn ended(root: &Path, may: bool) -> Ended {
+    match beside_model(root) {
+        Ended::Passed => {}
+        ended => return ended,
+    }
+    match faults(root, may, USER_SPACE, "5") {
+        Ended::Passed => faults(root, may, KERNEL, "10"),
+        ended => ended,
+    }
+}
+
+fn beside_model(root: &Path) -> Ended {
     if !setup::is_root() {
         println!("skipped: only root loads programs into the kernel");
         return Ended::Skipped;
     }
     let args = ["test", "--package", XDP, "--lib", "--features", "xdp", "switch::xdp"];
     steps::run(&mut steps::command(root, &args))
+}
+
+/// Faults at random for so many seconds, unless the environment says otherwise; then the clients' records are judged.
+fn faults(root: &Path, may: bool, test: &str, secs: &str) -> Ended {
+    if !setup::is_root() {
+        println!("skipped: only root makes network namespaces");
+        return Ended::Skipped;
+    }
+    for need in [Need::Ip, Need::Nft] {
+        if let Err(why) = need.get(root, may) {
+            println!("skipped: {why}");
+            return Ended::Skipped;
+        }
+    }
+    let records = std::env::temp_dir().join(format!("lockwright-decider-records-{}", std::process::id()));
+    if let Err(error) = std::fs::create_dir_all(&records) {
+        println!("{}: {error}", records.display());
+        return Ended::Failed;
+    }
+    let secs = std::env::var("LOCKWRIGHT_CLUSTER_SECS").unwrap_or_else(|_| secs.to_owned());
+    let args = ["test", "--package", COMMAND_PROGRAM.package, "--features", "xdp", "--test", NETWORK];
+    let mut command = steps::command(root, &args);
+    command.args(["--", "--exact", test, "--nocapture"]).env("LOCKWRIGHT_NETWORK", "1");
+    command.env("LOCKWRIGHT_CLUSTER_SECS", secs).env("LOCKWRIGHT_CLUSTER_RECORDS", &records);
+    let ended = match steps::run(&mut command) {
+        Ended::Passed => judge(root, &records),
+        ended => ended,
+    };
+    let _ = std::fs::remove_dir_all(&records);
+    ended
 }
 
 /// Compiles the program and leaves the object in the tree, with the hash of its source in it.

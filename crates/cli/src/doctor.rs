@@ -189,18 +189,29 @@ fn rdma() -> Finding {
     Finding { what: "RDMA", health, detail }
 }
 
+/// Whether `switch --xdp` can be used.
 fn xdp() -> Finding {
-    let what = "XDP";
-    if !Path::new("/sys/fs/bpf").exists() {
-        return Finding {
-            what,
-            health: Health::Absent,
-            detail: "the kernel has no BPF file system".to_owned(),
-        };
+    let (health, detail) = match try_xdp() {
+        Ok(()) => {
+            let jit = fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").unwrap_or_default();
+            let how =
+                if jit.trim() == "0" { ", but interprets it: net.core.bpf_jit_enable is 0" } else { "" };
+            (Health::Ok, format!("the kernel takes the decider's program{how}"))
+        }
+        Err(why) => (Health::Absent, format!("{why}; only `switch --xdp` would need it")),
+    };
+    Finding { what: "XDP", health, detail }
+}
+
+#[cfg(feature = "xdp")]
+fn try_xdp() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        anyhow::bail!("only root loads programs into the kernel");
     }
-    let jit = fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").unwrap_or_default();
-    let jit = if jit.trim() == "1" || jit.trim() == "2" { "with JIT" } else { "JIT unknown or off" };
-    let root = nix::unistd::geteuid().is_root();
-    let rights = if root { "and the rights to load programs" } else { "but no rights to load programs" };
-    Finding { what, health: Health::Ok, detail: format!("BPF {jit}, {rights}") }
+    Ok(lockwright_server::try_xdp()?)
+}
+
+#[cfg(not(feature = "xdp"))]
+fn try_xdp() -> Result<()> {
+    anyhow::bail!("this build cannot use it (feature `xdp`)")
 }

@@ -23,6 +23,7 @@ Examples:
   lockwright run --space fiss://127.0.0.1/stock job -- cmd   a lock of its space `stock`, made on first use
   lockwright switch --status                                 how the one on this machine is
   lockwright switch --status=10.0.0.7 --json
+  lockwright switch --metrics 127.0.0.1:9465                 answers Prometheus on /metrics
   lockwright switch --listen 0.0.0.0:5627 --secret-file secret   for other machines, with a secret that clients must know
 
 Its spaces have mutexes and reader-writer locks. It refuses to listen where other machines can reach it without
@@ -68,11 +69,13 @@ pub(crate) struct Args {
     /// Never sleep while waiting for packets: takes a CPU, saves a wake-up per grant
     #[arg(long)]
     busy_poll: bool,
-    /// Decide in the kernel, at the drivers of these interfaces (XDP); all clients must come by them. Takes root. An experiment:
-    /// clients that come or leave cost all others a second or two
+    /// Decide in the kernel, at the drivers of these interfaces (XDP); all clients must come by them, over IPv4. Takes root
     #[cfg(feature = "xdp")]
     #[arg(long, value_name = "IFACE", num_args = 1.., conflicts_with = "busy_poll")]
     xdp: Vec<String>,
+    /// Where to answer Prometheus
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    metrics: Option<SocketAddr>,
     /// What to log on standard error: error, warn, info, debug or trace, or that of a crate, as lockwright_server=debug
     #[arg(long, value_name = "LEVEL", env = "RUST_LOG", default_value = "warn")]
     log: Targets,
@@ -96,14 +99,21 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
             return Ok(Outcome::Clean);
         }
     };
-    let address = switch.address();
+    let (address, metrics) = (switch.address(), switch.metrics());
     if args.json {
-        let said = json!({ "listening": address.to_string(), "recovering": switch.began_waiting() });
+        let said = json!({
+            "listening": address.to_string(),
+            "recovering": switch.began_waiting(),
+            "metrics": metrics.map(|address| address.to_string()),
+        });
         writeln!(out, "{said}")?;
     } else {
         writeln!(out, "deciding on {address}; clients say --space fiss://{address}/NAME")?;
         if switch.began_waiting() {
             writeln!(out, "restarted: waiting for the clients of the last run")?;
+        }
+        if let Some(metrics) = metrics {
+            writeln!(out, "metrics on http://{metrics}/metrics")?;
         }
     }
     out.flush()?;
@@ -132,6 +142,7 @@ fn options(args: &Args) -> Result<SwitchOptions> {
         grace: args.grace,
         state: state_file(args.state.as_ref(), "switch", args.listen.port())?,
         busy_poll: args.busy_poll,
+        metrics: args.metrics,
         #[cfg(feature = "xdp")]
         xdp: args.xdp.clone(),
     })

@@ -8,7 +8,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use started::Started;
 use std::fs;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -144,4 +145,48 @@ fn what_cannot_be_is_refused_in_one_line() {
     let asked = output(lockwright(&["switch", &format!("--status={nobody}")]));
     let said = String::from_utf8_lossy(&asked.stderr).into_owned();
     assert_eq!((asked.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+}
+
+#[test]
+fn what_the_protocol_cannot_give_is_refused_in_one_line() {
+    let (_switch, space) = switch("127.0.0.1:0", "none");
+    let asked: [&[&str]; 3] = [
+        &["run", "--range", "0..5", "--space", &space, "job", "--", "echo", "never"],
+        &["run", "--jobs", "2", "--space", &space, "job", "--", "echo", "never"],
+        &["break", "job", "--token", "1", "--space", &space],
+    ];
+    for args in asked {
+        let refused = output(lockwright(args));
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && refused.stdout.is_empty(), "{args:?}: {refused:?}");
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn what_a_decider_counts_is_there_for_prometheus() {
+    let options = ["switch", "--listen", "127.0.0.1:0", "--state", "none", "--json"];
+    let switch = Started::new(lockwright(&[&options[..], &["--metrics", "127.0.0.1:0"]].concat()));
+    let said: Value = serde_json::from_str(&switch.line).unwrap();
+    let space = format!("fiss://{}/s", said["listening"].as_str().unwrap());
+    assert!(output(run(&space, &[], "true")).status.success());
+    let mut stream = TcpStream::connect(said["metrics"].as_str().unwrap()).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    for line in
+        ["lockwright_decider_open 1", "lockwright_decider_grants_total 1", "lockwright_decider_locks 262144"]
+    {
+        assert!(text.lines().any(|is| is == line), "{line} is not in {text}");
+    }
+}
+
+#[test]
+fn doctor_says_whether_the_kernel_takes_a_decider() {
+    let said = output(lockwright(&["doctor", "--json"]));
+    let said = String::from_utf8(said.stdout).unwrap();
+    let line = said.lines().find(|line| line.contains("\"XDP\"")).unwrap();
+    let is_there = line.contains("takes the decider's program");
+    assert!(is_there || line.contains("only `switch --xdp` would need it"), "{line}");
+    assert!(!is_there || cfg!(feature = "xdp"), "{line}");
 }

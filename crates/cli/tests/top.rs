@@ -113,3 +113,24 @@ fn a_signal_ends_it_with_the_terminal_as_it_was() {
     top.press("", "\x1b[?1049l");
     assert_eq!(top.program.wait().unwrap().code(), Some(0));
 }
+
+#[cfg(feature = "fiss")]
+#[test]
+fn locks_of_a_decider_are_shown_too() {
+    let scratch = Scratch::new("decider");
+    let piped = |args: &[&str]| {
+        let mut command = scratch.command(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        Started::new(command)
+    };
+    let decider = piped(&["switch", "--listen", "127.0.0.1:0", "--state", "none"]);
+    let address = decider.line.trim_start_matches("deciding on ").split(';').next().unwrap().to_owned();
+    let space = format!("fiss://{address}/s");
+    let script = "echo ready; exec sleep 600";
+    let _holder = piped(&["run", "--space", &space, "backup", "--", "sh", "-c", script]);
+    let mut top = Terminal::start(&mut scratch.command(&["top", "--space", &space, "--interval", "0.1"]));
+    top.press("", "backup");
+    top.press("\r", "held");
+    top.press("q", "\x1b[?1049l");
+    assert_eq!(top.program.wait().unwrap().code(), Some(0));
+}

@@ -6,11 +6,15 @@ mod lossy;
 
 use apart::{LONG, eventually};
 use lockwright::inspect::{EntryState, Inspector};
-use lockwright::{ChangeError, Client, GuardState, HandleError, LockError, LockSet, TryLockError};
+use lockwright::{
+    ChangeError, Client, GuardState, HandleError, LockError, LockSet, LostReason, TryLockError,
+};
 use lockwright_server::{ServeError, Switch, SwitchOptions};
 use lossy::Lossy;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 fn options() -> SwitchOptions {
@@ -102,6 +106,54 @@ fn lose_no_update(address: SocketAddr, rounds: u64) {
 #[test]
 fn threads_and_clients_lose_no_update_and_tokens_only_rise() {
     lose_no_update(switch().address(), 100);
+}
+
+#[test]
+fn a_decider_that_never_sleeps_decides_the_same() {
+    lose_no_update(Switch::start(SwitchOptions { busy_poll: true, ..options() }).unwrap().address(), 20);
+}
+
+#[test]
+fn a_waiter_that_is_dropped_is_passed_over() {
+    let switch = switch();
+    let clients = [(); 3].map(|()| client(switch.address()));
+    let [one, two, three] = clients.each_ref().map(|client| client.mutex("a").unwrap());
+    let guard = one.lock().wait().unwrap();
+    let token = guard.token();
+    let entries = || {
+        let inspector = Inspector::open(&format!("fiss://{}/stock", switch.address())).unwrap();
+        inspector.entries().unwrap().iter().filter(|entry| entry.state == EntryState::Waiting).count()
+    };
+    let mut dropped = Box::pin(two.lock());
+    let mut cx = Context::from_waker(Waker::noop());
+    eventually("it waits", || {
+        assert!(dropped.as_mut().poll(&mut cx).is_pending());
+        entries() == 1
+    });
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| three.lock().wait().unwrap().token());
+        eventually("both wait", || entries() == 2);
+        drop(dropped);
+        eventually("one waits", || entries() == 1);
+        drop(guard);
+        assert!(waiting.join().unwrap() > token);
+    });
+}
+
+#[test]
+fn a_guard_hears_that_its_lock_is_lost() {
+    let options = SwitchOptions { listen: free_port(), ..options() };
+    let first = Switch::start(options.clone()).unwrap();
+    let client = client(options.listen);
+    let guard = client.mutex("a").unwrap().lock().wait().unwrap();
+    let (tell, told) = mpsc::channel();
+    guard.on_lost(move |why| tell.send(why).unwrap());
+    drop(first);
+    // It has no memory of anybody.
+    let _second = Switch::start(options).unwrap();
+    assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(LostReason::ServerRestarted));
+    assert_eq!(guard.state(), GuardState::Lost);
+    assert!(client.mutex("a").unwrap().lock().wait().unwrap().token() > guard.token());
 }
 
 #[test]

@@ -11,6 +11,8 @@ mod ball;
 mod bare;
 #[cfg(all(feature = "cluster", feature = "compare"))]
 mod cluster;
+#[cfg(feature = "fiss")]
+mod decider;
 mod measure;
 mod partner;
 #[cfg(feature = "compare")]
@@ -19,6 +21,8 @@ mod peers;
 mod rdma;
 mod shm;
 mod tcp;
+#[cfg(feature = "fiss")]
+mod udp_lock;
 
 use anyhow::{Context, Result};
 use lockwright_fabric::backend::signals::set_ignored;
@@ -37,6 +41,7 @@ Examples:
   lockwright bench --against redis,etcd,postgres   the same workloads on other lock services, started and stopped here
   lockwright bench --cluster etcd://127.0.0.1:2379   kills servers of a cluster on that etcd: the time until others grant
   lockwright bench --fabric rdma   verbs and locks over this machine's RDMA device, and our counters against the port's
+  lockwright bench --fabric switch   deciders, in the kernel and in user space, beside other servers (root, two minutes)
 
 Run it on a machine that has nothing else to do: two processes that spin need two cores of their own.
 Exit code 1 if a bound is missed.")]
@@ -47,7 +52,7 @@ pub(crate) struct Args {
     /// One JSON object per line
     #[arg(long)]
     json: bool,
-    /// What to measure: locks in shared memory, or verbs over RDMA (builds with the feature `rdma`)
+    /// What to measure: locks in shared memory, verbs over RDMA (builds with the feature `rdma`), or deciders (`fiss`)
     #[arg(long, value_enum, default_value_t = Fabric::Shm)]
     fabric: Fabric,
     /// RDMA device, as NAME, NAME:PORT or NAME:PORT:GID [default: the first that will do]
@@ -75,6 +80,7 @@ pub(crate) struct Args {
 enum Fabric {
     Shm,
     Rdma,
+    Switch,
 }
 
 /// How a figure should compare with the other.
@@ -200,6 +206,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         return rdma::run(&runs, &args.rdma_device.clone().unwrap_or_default(), args.json, out);
         #[cfg(not(feature = "rdma"))]
         return Err(lockwright::OpenError::NO_RDMA.into());
+    }
+    if args.fabric == Fabric::Switch {
+        #[cfg(feature = "fiss")]
+        return decider::run(args.quick, busy.as_deref(), args.json, out);
+        #[cfg(not(feature = "fiss"))]
+        return Err(lockwright::OpenError::NO_FISS.into());
     }
     let place = shm::Place::new().context("the bench needs a lock space of its own")?;
     let bar = spinner("bench".to_owned());

@@ -45,6 +45,12 @@ pub(super) fn run(what: &str, space: &str) -> Result<()> {
     if what == "serve" {
         return super::tcp::serve(core.parse()?);
     }
+    #[cfg(feature = "fiss")]
+    if what == "plain" {
+        let socket = std::net::UdpSocket::bind(space)?;
+        println!("{space}");
+        return super::udp_lock::serve(&socket);
+    }
     let client = Client::open(space).wait()?;
     pin(core.parse()?);
     let mut out = std::io::stdout().lock();

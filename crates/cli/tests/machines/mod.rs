@@ -14,7 +14,7 @@ pub(crate) struct Machines {
 }
 
 /// What has all cables in it.
-const SWITCH: &str = "switch";
+pub(crate) const SWITCH: &str = "switch";
 /// Nobody has this address.
 const NOBODY: &str = "02:00:00:00:00:99";
 
@@ -37,6 +37,7 @@ impl Machines {
         let switch = machines.namespace(SWITCH);
         let made = ip(&["netns", "add", &switch])
             && ip(&["-n", &switch, "link", "add", "br0", "type", "bridge"])
+            && ip(&["-n", &switch, "link", "set", "lo", "up"])
             && ip(&["-n", &switch, "link", "set", "br0", "up"]);
         if !made {
             println!("skipped: this kernel has no network namespaces or bridges");
@@ -83,6 +84,27 @@ impl Machines {
     pub(crate) fn enter(&self, name: &str) {
         let file = File::open(format!("/run/netns/{}", self.namespace(name))).expect("it was made");
         setns(file, CloneFlags::CLONE_NEWNET).expect("root may");
+    }
+
+    /// Of a hundred packets (UDP) that this machine is sent, so many are lost from now on. By `nft`; false if that cannot be.
+    #[allow(dead_code, reason = "not every test program needs it")]
+    pub(crate) fn lose(&self, at: &str, percent: u32) -> bool {
+        let rules = format!(
+            "table inet lossy; delete table inet lossy; table inet lossy {{ chain in {{ type filter hook input priority 0; \
+             meta l4proto udp numgen random mod 100 < {percent} counter drop; }}; }}"
+        );
+        let mut nft = self.command(at, "nft");
+        nft.arg(rules).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        nft.status().is_ok_and(|status| status.success())
+    }
+
+    /// How many were lost there.
+    #[allow(dead_code, reason = "not every test program needs it")]
+    pub(crate) fn lost(&self, at: &str) -> u64 {
+        let said = self.command(at, "nft").args(["list", "table", "inet", "lossy"]).output().expect("nft");
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        let count = said.split("packets ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+        count.unwrap_or(0)
     }
 
     /// Nothing that `from` sends to `to` arrives any more.

@@ -14,12 +14,12 @@
 use super::kernel::Elsewhere;
 use super::memory::{Memory, Past};
 use super::names::Names;
+use super::report::{Phase as ReportedPhase, Report};
 use lockwright::internal::fiss::{Answer, MACHINES, Request, Taken, Welcome, params, pieces};
 use lockwright_fabric::backend::tcp::Inbox;
 use lockwright_fabric::{Message, Outbox, PeerId, Role, Time};
 use lockwright_locks::fisslock::datagram::{self, Ends, HELLO, Key, Limits, Malformed};
 use lockwright_locks::fisslock::{Coordinator, Decider, Params, Shipped, machine_of};
-use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -235,7 +235,7 @@ impl Core {
             (Request::Listed { id, bytes }, _) => self.listed(session, id, &bytes),
             (Request::List { id, space }, _) => self.list(session, id, &space),
             (Request::Status { id }, _) => {
-                let bytes = self.status().into_bytes();
+                let bytes = self.report().json().into_bytes();
                 self.tell(session, &Answer::Bytes { id, bytes });
             }
             (Request::Protocol(message), Some(mid)) => {
@@ -524,35 +524,24 @@ impl Core {
     }
 
     /// How it is, for people and programs.
-    pub(super) fn status(&self) -> String {
-        let recoveries = self.counts.recoveries;
-        let counts = self.elsewhere.as_ref().map_or(self.counts, |elsewhere| elsewhere.counts());
-        let Counts { received, sent, grants, passed_on, malformed, forged, .. } = counts;
-        let (lock_bits, other_bits) = self.decider.bits();
-        json!({
-            "state": match (&self.phase, self.coordinator.is_quiet()) {
-                (Phase::Waiting { .. }, _) => "waiting for the clients of the last run",
-                (Phase::Open, true) => "open",
-                (Phase::Open, false) => "recovering",
+    pub(super) fn report(&self) -> Report<'_> {
+        Report {
+            phase: match (&self.phase, self.coordinator.is_quiet()) {
+                (Phase::Waiting { .. }, _) => ReportedPhase::Waiting,
+                (Phase::Open, true) => ReportedPhase::Open,
+                (Phase::Open, false) => ReportedPhase::Recovering,
             },
-            "by": self.elsewhere.as_ref().map_or("user space", |elsewhere| elsewhere.place()),
-            "epoch": self.coordinator.epoch(),
-            "clients": self.coordinator.members(),
-            "max_clients": MACHINES,
-            "names": self.names.len(),
-            "locks": self.limits.locks,
-            "register_bits": { "locks": lock_bits, "lanes": other_bits },
-            "packets": {
-                "received": received,
-                "sent": sent,
-                "grants": grants,
-                "passed_on": passed_on,
-                "malformed": malformed,
-                "forged": forged,
+            place: self.elsewhere.as_ref().map_or("user space", |elsewhere| elsewhere.place()),
+            epoch: self.coordinator.epoch(),
+            clients: self.coordinator.members(),
+            names: self.names.len(),
+            locks: self.limits.locks,
+            register_bits: self.decider.bits(),
+            counts: Counts {
+                recoveries: self.counts.recoveries,
+                ..self.elsewhere.as_ref().map_or(self.counts, |elsewhere| elsewhere.counts())
             },
-            "recoveries": recoveries,
-        })
-        .to_string()
+        }
     }
 
     /// An orderly end: if nobody is there, nobody has to be waited for.

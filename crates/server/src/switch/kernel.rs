@@ -10,8 +10,8 @@ use std::fmt::Debug;
 
 /// A decider elsewhere. Nothing here can fail halfway: what goes wrong leaves it closed, and is logged.
 pub(super) trait Elsewhere: Debug + Send {
-    /// Where it is, in a word or two.
-    fn place(&self) -> &'static str;
+    /// Where it is, in a few words.
+    fn place(&self) -> &str;
     /// Its registers become those of `decider`; packets that come meanwhile are dropped.
     fn load(&mut self, decider: &Decider<Shipped>);
     /// Stamps go on above `stamp`, if they are not there yet.

@@ -7,6 +7,7 @@
 //! | `names` | which lock a name stands for |
 //! | `memory` | what must outlive a restart |
 //! | `plane` | the thread that packets come to |
+//! | `report` | how it is, as JSON and for Prometheus |
 //!
 //! Packets come by UDP, and everything else by sessions of the tcp fabric, on the same port: joining, names, signs of life,
 //! recoveries.
@@ -16,6 +17,7 @@ mod kernel;
 mod memory;
 mod names;
 mod plane;
+mod report;
 #[cfg(test)]
 mod soak;
 #[cfg(feature = "xdp")]
@@ -23,6 +25,7 @@ mod xdp;
 
 use self::core::Core;
 use self::memory::Memory;
+use crate::metrics::answer;
 use crate::options::ServeError;
 use lockwright::internal::key;
 use lockwright_fabric::backend::tcp::{self, BindError, HostError, Inbox, Lease, SessionEnd, VerbHost};
@@ -70,6 +73,8 @@ pub struct SwitchOptions {
     pub state: Option<PathBuf>,
     /// Whether the packets' thread never sleeps.
     pub busy_poll: bool,
+    /// Where to answer Prometheus (`GET /metrics`).
+    pub metrics: Option<SocketAddr>,
     /// Interfaces at whose drivers it decides, in the kernel; none: it decides in this process.
     #[cfg(feature = "xdp")]
     pub xdp: Vec<String>,
@@ -86,6 +91,7 @@ impl Default for SwitchOptions {
             grace: Duration::from_secs(5),
             state: None,
             busy_poll: false,
+            metrics: None,
             #[cfg(feature = "xdp")]
             xdp: Vec::new(),
         }
@@ -107,6 +113,7 @@ impl Default for SwitchOptions {
 #[derive(Debug)]
 pub struct Switch {
     address: SocketAddr,
+    metrics: Option<SocketAddr>,
     core: Arc<Mutex<Core>>,
     waiting: bool,
     stop: Option<oneshot::Sender<()>>,
@@ -157,7 +164,7 @@ impl Switch {
                 runtime.block_on(control(options, theirs, waiting.then_some(wait), &tell, stopped));
             })
             .map_err(system)?;
-        let (address, socket) =
+        let Bound { address, socket, metrics } =
             told.recv().map_err(|_| ServeError::System("its thread ended".to_owned()))??;
         let stop_packets = Arc::new(AtomicBool::new(false));
         let (theirs, stopped) = (Arc::clone(&core), Arc::clone(&stop_packets));
@@ -166,7 +173,7 @@ impl Switch {
             .spawn(move || plane::run(&socket, &theirs, &stopped, busy))
             .map_err(system)?;
         let (stop, threads) = (Some(stop), vec![control, packets]);
-        Ok(Self { address, core, waiting, stop, stop_packets, threads })
+        Ok(Self { address, metrics, core, waiting, stop, stop_packets, threads })
     }
 
     /// Where it listens.
@@ -179,6 +186,19 @@ impl Switch {
     /// ```
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it answers Prometheus.
+    ///
+    /// ```
+    /// # use lockwright_server::{Switch, SwitchOptions};
+    /// # let listen = "127.0.0.1:0".parse().unwrap();
+    /// let metrics = Some(listen);
+    /// let switch = Switch::start(SwitchOptions { listen, metrics, ..SwitchOptions::default() }).unwrap();
+    /// assert!(switch.metrics().is_some());
+    /// ```
+    pub const fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics
     }
 
     /// Whether it began by waiting for the clients of the run before.
@@ -226,9 +246,9 @@ fn elsewhere(
     };
     let own =
         if ip.is_unspecified() { addresses_of(&options.xdp).map_err(|why| wrong(&why))? } else { vec![ip] };
-    let mut program = xdp::Program::load(limits, port, &own).map_err(|why| wrong(&why))?;
+    let mut program = xdp::Program::load(limits, port, &own).map_err(|why| wrong(&xdp::said(&why)))?;
     for interface in &options.xdp {
-        program.attach(interface).map_err(|why| wrong(&why))?;
+        program.attach(interface).map_err(|why| wrong(&xdp::said(&why)))?;
     }
     Ok(Some(Box::new(program)))
 }
@@ -236,6 +256,24 @@ fn elsewhere(
 #[cfg(not(feature = "xdp"))]
 fn elsewhere(_: &SwitchOptions, _: Limits) -> Result<Option<Box<dyn kernel::Elsewhere>>, ServeError> {
     Ok(None)
+}
+
+/// Whether the kernel takes the program of a decider, which is loaded, attached to nothing, and gone again.
+///
+/// # Errors
+/// Why not.
+///
+/// ```
+/// match lockwright_server::try_xdp() {
+///     Ok(()) => println!("`lockwright switch --xdp` can be used"),
+///     Err(why) => println!("it cannot: {why}"),
+/// }
+/// ```
+#[cfg(feature = "xdp")]
+pub fn try_xdp() -> Result<(), ServeError> {
+    let limits = Limits { locks: 32, lanes: LANES };
+    let loaded = xdp::Program::load(limits, 0, &[]);
+    loaded.map(drop).map_err(|error| ServeError::System(xdp::said(&error)))
 }
 
 /// IPv4 addresses of these interfaces.
@@ -251,12 +289,19 @@ fn new_key() -> Key {
     Key([random as u64, (random >> 64) as u64])
 }
 
+/// What a decider has bound.
+struct Bound {
+    address: SocketAddr,
+    socket: UdpSocket,
+    metrics: Option<SocketAddr>,
+}
+
 /// The control plane's thread.
 async fn control(
     options: SwitchOptions,
     core: Arc<Mutex<Core>>,
     wait: Option<Duration>,
-    tell: &mpsc::Sender<Result<(SocketAddr, UdpSocket), ServeError>>,
+    tell: &mpsc::Sender<Result<Bound, ServeError>>,
     mut stopped: oneshot::Receiver<()>,
 ) {
     let host = ControlHost { core: Arc::clone(&core), began: Instant::now() };
@@ -277,12 +322,21 @@ async fn control(
         Ok(server) => server,
         Err(error) => return drop(tell.send(Err(failed(error)))),
     };
+    let metrics = match crate::bind(options.metrics).await {
+        Ok(listener) => listener,
+        Err(error) => return drop(tell.send(Err(error))),
+    };
     let address = server.address();
     match UdpSocket::bind(address) {
-        Ok(socket) => drop(tell.send(Ok((address, socket)))),
-        Err(error) => {
-            return drop(tell.send(Err(ServeError::Listen { address, why: error.to_string() })));
+        Ok(socket) => {
+            let metrics = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
+            let _ = tell.send(Ok(Bound { address, socket, metrics }));
         }
+        Err(error) => return drop(tell.send(Err(failed(BindError::Io { address, error })))),
+    }
+    if let Some(listener) = metrics {
+        let core = Arc::clone(&core);
+        tokio::spawn(answer(listener, Arc::new(move || lock(&core).report().prometheus())));
     }
     let open_at = wait.map(|wait| Instant::now() + wait);
     let mut look = tokio::time::interval(Duration::from_millis(100));

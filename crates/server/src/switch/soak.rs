@@ -353,7 +353,7 @@ fn clients_that_come_and_go_and_restarts_break_no_rule_and_leave_nobody_waiting(
         while waits(&world) {
             left -= 1;
             if left == 0 {
-                let status = world.core.status();
+                let status = world.core.report().json();
                 let machines: Vec<_> = world.clients.iter().map(|client| &client.machine).collect();
                 panic!("seed {seed}: somebody waits for ever: {status}\n{machines:#?}");
             }

@@ -92,7 +92,8 @@ fn forward(
     while !stop.load(Relaxed) {
         let Ok((len, client)) = packets.recv_from(&mut bytes) else { continue };
         let (way, fates) = ways.entry(client).or_insert_with(|| {
-            let way = UdpSocket::bind("127.0.0.1:0").unwrap();
+            // The decider may be on another machine.
+            let way = UdpSocket::bind("0.0.0.0:0").unwrap();
             way.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
             let (back, packets) = (way.try_clone().unwrap(), packets.try_clone().unwrap());
             let (stop, mut fate_back) = (Arc::clone(stop), fate(seed ^ u64::from(client.port())));

@@ -60,6 +60,8 @@ pub(super) struct LinkState {
     pieces: Pieces,
     member: Option<Arc<Member>>,
     members: u32,
+    /// Why the last member that is gone had to go.
+    ended: Option<LostReason>,
     handles: HashMap<u64, Handle>,
     last_handle: u64,
     /// The decider, across its restarts.
@@ -114,6 +116,13 @@ impl LinkState {
             None => self.acknowledged.map_or(Duration::ZERO, |at| at.elapsed()),
         };
         silent > self.lease
+    }
+
+    fn end_member(&mut self, why: LostReason) {
+        if let Some(member) = self.member.take() {
+            member.end(why);
+            self.ended = Some(why);
+        }
     }
 
     fn refusal(&self) -> Option<LockError> {
@@ -228,6 +237,11 @@ impl Link {
         self.state().member.clone().filter(|member| member.number == number)
     }
 
+    /// Why what a member held that is gone is lost.
+    pub(super) fn lost_reason(&self) -> LostReason {
+        self.state().ended.unwrap_or(LostReason::Disconnected)
+    }
+
     pub(super) fn is_certain(&self) -> bool {
         self.state().is_certain()
     }
@@ -310,9 +324,7 @@ impl Link {
         if !state.is_expired() || state.member.is_none() {
             return;
         }
-        if let Some(member) = state.member.take() {
-            member.end(LostReason::Disconnected);
-        }
+        state.end_member(LostReason::Disconnected);
         if let Some((session, _)) = state.session.take() {
             session.close();
             self.begin_again(state);
@@ -406,8 +418,7 @@ impl Link {
                 member.resume(welcome.key);
                 return self.thread.notify_one();
             }
-            member.end(LostReason::ServerRestarted);
-            state.member = None;
+            state.end_member(LostReason::ServerRestarted);
         }
         let Some((_, decider)) = state.session else { return };
         match bind(decider) {
@@ -427,9 +438,7 @@ impl Link {
         if let Some((session, _)) = state.session.take() {
             session.close();
         }
-        if let Some(member) = state.member.take() {
-            member.end(LostReason::Disconnected);
-        }
+        state.end_member(LostReason::Disconnected);
         state.wake();
         self.opened.notify_all();
     }
@@ -441,9 +450,7 @@ impl Link {
         if let Some((session, _)) = state.session.take() {
             session.close();
         }
-        if let Some(member) = state.member.take() {
-            member.end(LostReason::Disconnected);
-        }
+        state.end_member(LostReason::Disconnected);
         state.wake();
         drop(state);
         self.thread.notify_one();

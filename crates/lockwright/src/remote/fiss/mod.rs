@@ -26,7 +26,7 @@ use self::member::Member;
 use crate::backend::{
     Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
 };
-use crate::error::{HandleError, LockError, LostReason};
+use crate::error::{HandleError, LockError};
 use crate::name::LockName;
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
@@ -152,7 +152,7 @@ impl Locker for FissBackend {
         match self.link.member(hold(granted).member) {
             Some(_) if self.link.is_certain() => Standing::Held,
             Some(_) => Standing::Uncertain,
-            None => Standing::Lost(LostReason::Disconnected),
+            None => Standing::Lost(self.link.lost_reason()),
         }
     }
 }

@@ -12,9 +12,13 @@
 //                   --- broadcast ----- GRANT and ACQUIRE for one: every port has two entries in `copies`, and the program of
 //                                       the entry (grant_copy, forward_copy) makes its packet of the frame, or drops it
 //
-// Registers: 19 bits per lock as in the model, 32 locks to a group, and one spin lock of 32 bits per group: 20 bits per lock.
-// A lane's registers are those of `once.rs`. A packet that is being decided has left verdict 0 in its lane; a copy of it that
-// comes meanwhile, on another CPU, is dropped, and sent again.
+// Registers: 19 bits per lock as in the model, 32 locks to a group, and per group one spin lock of 32 bits and the epoch that
+// its registers are of: 21 bits per lock. A lane's registers are those of `once.rs`. A packet that is being decided has left
+// verdict 0 in its lane; a copy of it that comes meanwhile, on another CPU, is dropped, and sent again.
+//
+// Registers of an earlier epoch count as empty, and the first packet of a later one empties them. So a recovery writes only
+// those that are not empty, and need not wait for packets that are still being decided: these are of the earlier epoch, and
+// find registers that are theirs, and soon nobody's, or registers of a later one, and leave them alone.
 //
 // What this program must not do: keep anything about a lock outside of the registers, or touch frames that are not its own.
 
@@ -88,7 +92,7 @@ enum verdict { GRANTED = 1, JOINED, BARRED, SUSPENDED, TO_AGENT, DONE, REFUSED }
 
 struct config {
 	u32 epoch;
-	// Whether registers are being written: packets are dropped.
+	// Nothing is decided.
 	u32 closed;
 	u64 locks;
 	u32 lanes;
@@ -100,14 +104,15 @@ struct group {
 	struct bpf_spin_lock lock;
 	u32 free, shared, bar;
 	u8 inca[LOCKS_PER_GROUP], mid[LOCKS_PER_GROUP];
+	u32 epoch;
 };
-_Static_assert(sizeof(struct group) * 8 == 20 * LOCKS_PER_GROUP, "19 bits per lock, and one to keep CPUs apart");
+_Static_assert(sizeof(struct group) * 8 == 21 * LOCKS_PER_GROUP, "19 bits per lock, one to keep CPUs apart, one of an epoch");
 
 struct lanes {
 	struct bpf_spin_lock lock;
 	u32 seq[MAX_LANES];
 	u8 verdict[MAX_LANES], agent[MAX_LANES];
-	u32 zero;
+	u32 epoch;
 };
 
 // Where a machine is, and as whom it knows the decider: learned from its HELLO. All as in a frame, but the interface.
@@ -440,8 +445,8 @@ struct decision {
 	u8 verdict, agent;
 };
 
-// The stages of the pipeline, over the registers of one lock.
-static __always_inline struct decision process(struct group *group, u32 at, u8 kind, u64 first)
+// The stages of the pipeline, over the registers of one lock. 0 if these are of a later epoch.
+static __always_inline int process(struct group *group, u32 at, u8 kind, u64 first, u32 epoch, struct decision *out)
 {
 	struct decision decision = {};
 	u32 bit = 1U << at, was_free, was_shared, barred, valid = 1, acquires = kind == ACQUIRE;
@@ -449,6 +454,18 @@ static __always_inline struct decision process(struct group *group, u32 at, u8 k
 	u8 mid = first, inca = first >> 40, old;
 
 	bpf_spin_lock(&group->lock);
+	if (group->epoch > epoch) {
+		bpf_spin_unlock(&group->lock);
+		return 0;
+	}
+	if (group->epoch < epoch) {
+		group->epoch = epoch;
+		group->free = ~0U;
+		group->shared = 0;
+		group->bar = 0;
+		__builtin_memset(group->inca, 0, sizeof(group->inca));
+		__builtin_memset(group->mid, 0, sizeof(group->mid));
+	}
 	// Check.
 	old = group->inca[at];
 	if (acquires && shared)
@@ -496,7 +513,8 @@ static __always_inline struct decision process(struct group *group, u32 at, u8 k
 		decision.verdict = SUSPENDED;
 	else
 		decision.verdict = barred ? BARRED : JOINED;
-	return decision;
+	*out = decision;
+	return 1;
 }
 
 // Out where its receiver is.
@@ -642,6 +660,16 @@ SEC("xdp") int decide(struct xdp_md *ctx)
 	if (!numbers || lane >= MAX_LANES)
 		return XDP_DROP;
 	bpf_spin_lock(&numbers->lock);
+	if (numbers->epoch > epoch) {
+		bpf_spin_unlock(&numbers->lock);
+		return XDP_DROP;
+	}
+	if (numbers->epoch < epoch) {
+		numbers->epoch = epoch;
+		__builtin_memset(numbers->seq, 0, sizeof(numbers->seq));
+		__builtin_memset(numbers->verdict, 0, sizeof(numbers->verdict));
+		__builtin_memset(numbers->agent, 0, sizeof(numbers->agent));
+	}
 	last = numbers->seq[lane];
 	decision.verdict = numbers->verdict[lane];
 	decision.agent = numbers->agent[lane];
@@ -662,14 +690,13 @@ SEC("xdp") int decide(struct xdp_md *ctx)
 		} else {
 			at = lid / LOCKS_PER_GROUP;
 			group = bpf_map_lookup_elem(&groups, &at);
-			if (!group)
+			if (!group || !process(group, lid % LOCKS_PER_GROUP, kind, first, epoch, &decision))
 				return XDP_DROP;
-			decision = process(group, lid % LOCKS_PER_GROUP, kind, first);
 			stamps = decision.verdict == GRANTED || decision.verdict == JOINED ||
 				 (kind == GRANT && decision.verdict == DONE);
 		}
 		bpf_spin_lock(&numbers->lock);
-		if (numbers->seq[lane] == seq) {
+		if (numbers->epoch == epoch && numbers->seq[lane] == seq) {
 			numbers->verdict[lane] = decision.verdict;
 			numbers->agent[lane] = decision.agent;
 		}

@@ -4,8 +4,9 @@
 //! `decider.bpf.c` is the program and `decider.bpf.o` what clang makes of it (`cargo xtask xdp --build`), so that loading it
 //! needs no compiler. It is attached by links that belong to this process: however that ends, the program is gone.
 //!
-//! Registers are written while packets are dropped: first the program is told to, then everything that was on its way through
-//! it is waited for (`membarrier`, which waits for the kernel's readers), then they are written.
+//! Registers say which epoch they are of, and those of an earlier one count as empty: a recovery writes those of locks that are
+//! held, and then the new epoch. Packets that are on their way through the program meanwhile are of the earlier epoch, and
+//! change nothing of a later one.
 
 mod registers;
 #[cfg(test)]
@@ -20,8 +21,9 @@ use aya::programs::{ProgramError, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use lockwright_locks::fisslock::datagram::{Key, Limits};
 use lockwright_locks::fisslock::{Decider, Shipped};
-use registers::{CONFIG, GROUP, LANES, LOCKS_PER_GROUP, MAX_LANES, PEER, STAMP};
-use rustix::thread::{MembarrierCommand, membarrier};
+#[cfg(test)]
+use registers::LANES;
+use registers::{CONFIG, GROUP, LOCKS_PER_GROUP, MAX_LANES, PEER, STAMP};
 use std::net::Ipv4Addr;
 
 /// The program, as clang has made it. Aligned for the ELF reader.
@@ -44,8 +46,6 @@ pub(super) enum XdpError {
     NoInterface(String),
     #[error("interface {interface}: {why}")]
     Attach { interface: String, why: String },
-    #[error("this kernel cannot say when packets have left the program (membarrier: {0})")]
-    NoBarrier(rustix::io::Errno),
     #[error("it has {0}, which this version of the program does not")]
     Missing(&'static str),
 }
@@ -58,12 +58,14 @@ pub(super) struct Program {
     limits: Limits,
     config: Array<MapData, [u8; CONFIG]>,
     groups: Array<MapData, [u8; GROUP]>,
+    #[cfg(test)]
     lanes: Array<MapData, [u8; LANES]>,
     peers: Array<MapData, [u8; PEER]>,
     stamps: Array<MapData, [u8; STAMP]>,
     counters: PerCpuArray<MapData, [u64; 6]>,
     copies: DevMapHash<MapData>,
     port: u16,
+    place: String,
 }
 
 impl std::fmt::Debug for Program {
@@ -79,7 +81,6 @@ impl Program {
     /// Loads it, closed, for datagrams to `port` of `addresses`.
     pub(super) fn load(limits: Limits, port: u16, addresses: &[Ipv4Addr]) -> Result<Self, XdpError> {
         assert!(limits.lanes as usize <= MAX_LANES, "{limits:?}");
-        membarrier(MembarrierCommand::Global).map_err(XdpError::NoBarrier)?;
         let groups = (limits.locks as usize).div_ceil(LOCKS_PER_GROUP);
         let mut object = EbpfLoader::new().map_max_entries("groups", groups as u32).load(OBJECT)?;
         let programs: Vec<String> = object.programs().map(|(name, _)| name.to_owned()).collect();
@@ -96,6 +97,7 @@ impl Program {
             links: Vec::new(),
             config: Array::try_from(map("config")?)?,
             groups: Array::try_from(map("groups")?)?,
+            #[cfg(test)]
             lanes: Array::try_from(map("lanes")?)?,
             peers: Array::try_from(map("peers")?)?,
             stamps: Array::try_from(map("stamps_map")?)?,
@@ -104,6 +106,7 @@ impl Program {
             object,
             limits,
             port,
+            place: "the kernel (XDP)".to_owned(),
         };
         loaded.configure(0, true)?;
         Ok(loaded)
@@ -123,8 +126,9 @@ impl Program {
         }
         let program = self.object.program_mut("decide").ok_or(XdpError::Missing("a program"))?;
         let program = <&mut Xdp>::try_from(program)?;
-        let link = program
-            .attach_to_if_index(index, XdpMode::Driver)
+        let at_driver = program.attach_to_if_index(index, XdpMode::Driver);
+        let by = if at_driver.is_ok() { "at its driver" } else { "in the network stack, which is slower" };
+        let link = at_driver
             .or_else(|_| program.attach_to_if_index(index, XdpMode::Skb))
             .map_err(|error| wrong(said(&error)))?;
         let link = program.take_link(link)?;
@@ -132,6 +136,7 @@ impl Program {
         let link =
             FdLink::try_from(link).map_err(|_| wrong("the kernel is too old (5.9 has links)".to_owned()))?;
         self.links.push(link);
+        self.place = format!("{}, {interface} {by}", self.place);
         Ok(())
     }
 
@@ -139,29 +144,28 @@ impl Program {
         self.config.set(0, registers::config(epoch, closed, self.limits, self.port), 0)
     }
 
+    /// A recovery's registers, of an epoch that was not here before. Those of locks that nobody holds, and of lanes, are those of
+    /// any later epoch.
     fn write(&mut self, decider: &Decider<Shipped>) -> Result<(), XdpError> {
         let (pipeline, once) = decider.registers();
-        // In one step with the epoch that is still there: 0 is nobody's.
+        let epoch = once.epoch();
+        let empty = registers::empty_group(epoch);
         self.configure(0, true)?;
-        membarrier(MembarrierCommand::Global).map_err(XdpError::NoBarrier)?;
         for first in (0..self.limits.locks as usize).step_by(LOCKS_PER_GROUP) {
             let last = (first + LOCKS_PER_GROUP).min(self.limits.locks as usize);
-            let locks = (first..last).map(|lid| pipeline.registers(lid));
-            self.groups.set((first / LOCKS_PER_GROUP) as u32, registers::group(locks), 0)?;
-        }
-        let per_machine = self.limits.lanes as usize;
-        for mid in 1..=u8::MAX {
-            let lanes = (0..per_machine).map(|lane| once.lane(usize::from(mid - 1) * per_machine + lane));
-            self.lanes.set(u32::from(mid), registers::lanes(lanes), 0)?;
+            let group = registers::group(epoch, (first..last).map(|lid| pipeline.registers(lid)));
+            if group != empty {
+                self.groups.set((first / LOCKS_PER_GROUP) as u32, group, UNDER_LOCK)?;
+            }
         }
         self.stamps.set(0, registers::stamp(once.stamp()), UNDER_LOCK)?;
-        self.configure(once.epoch(), false)?;
+        self.configure(epoch, false)?;
         Ok(())
     }
 }
 
 /// All that an error has to say.
-fn said(error: &dyn std::error::Error) -> String {
+pub(super) fn said(error: &dyn std::error::Error) -> String {
     let mut said = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
@@ -172,8 +176,8 @@ fn said(error: &dyn std::error::Error) -> String {
 }
 
 impl Elsewhere for Program {
-    fn place(&self) -> &'static str {
-        "the kernel (XDP)"
+    fn place(&self) -> &str {
+        &self.place
     }
 
     fn load(&mut self, decider: &Decider<Shipped>) {

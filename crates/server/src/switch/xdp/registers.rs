@@ -3,13 +3,15 @@
 //! | value | bytes | |
 //! |---|---|---|
 //! | config | 0, 4, 8, 16, 20 | epoch, closed, locks (8 bytes), lanes, port (2 bytes, as in a frame) |
-//! | group | 0, 4, 8, 12, 16, 48 | spin lock, free, shared, bar; 32 × inca, 32 × mid |
-//! | lanes | 0, 4, 260, 324 | spin lock; 64 × seq, 64 × verdict, 64 × agent |
+//! | group | 0, 4, 8, 12, 16, 48, 80 | spin lock, free, shared, bar; 32 × inca, 32 × mid; the epoch they are of |
+//! | lanes | 0, 4, 260, 324, 388 | spin lock; 64 × seq, 64 × verdict, 64 × agent; the epoch they are of |
 //! | peer | 0, 4, 8, 24… | spin lock, known, key (16 bytes), address |
 //! | stamp | 0, 8 | spin lock, stamp (8 bytes) |
 
 use lockwright_locks::fisslock::datagram::{Key, Limits};
-use lockwright_locks::fisslock::pipeline::{LaneRegisters, LockRegisters};
+#[cfg(test)]
+use lockwright_locks::fisslock::pipeline::LaneRegisters;
+use lockwright_locks::fisslock::pipeline::LockRegisters;
 
 /// Locks that share a spin lock.
 pub(super) const LOCKS_PER_GROUP: usize = 32;
@@ -17,7 +19,8 @@ pub(super) const LOCKS_PER_GROUP: usize = 32;
 pub(super) const MAX_LANES: usize = 64;
 
 pub(super) const CONFIG: usize = 24;
-pub(super) const GROUP: usize = 80;
+pub(super) const GROUP: usize = 84;
+#[cfg(test)]
 pub(super) const LANES: usize = 392;
 pub(super) const PEER: usize = 56;
 pub(super) const STAMP: usize = 16;
@@ -32,11 +35,12 @@ pub(super) fn config(epoch: u32, closed: bool, limits: Limits, port: u16) -> [u8
     value
 }
 
-pub(super) fn group(locks: impl Iterator<Item = LockRegisters>) -> [u8; GROUP] {
-    let mut value = [0; GROUP];
-    let [mut free, mut shared, mut bar] = [0_u32; 3];
+/// The registers of up to 32 locks, as they are in `epoch`; the missing ones are free.
+pub(super) fn group(epoch: u32, locks: impl Iterator<Item = LockRegisters>) -> [u8; GROUP] {
+    let mut value = empty_group(epoch);
+    let [mut free, mut shared, mut bar] = [u32::MAX, 0, 0];
     for (at, lock) in locks.enumerate() {
-        free |= u32::from(lock.free) << at;
+        free &= !(u32::from(!lock.free) << at);
         shared |= u32::from(lock.shared) << at;
         bar |= u32::from(lock.bar) << at;
         value[16 + at] = lock.inca;
@@ -48,13 +52,23 @@ pub(super) fn group(locks: impl Iterator<Item = LockRegisters>) -> [u8; GROUP] {
     value
 }
 
-pub(super) fn lanes(lanes: impl Iterator<Item = LaneRegisters>) -> [u8; LANES] {
+/// What registers of an earlier epoch count as.
+pub(super) fn empty_group(epoch: u32) -> [u8; GROUP] {
+    let mut value = [0; GROUP];
+    value[4..8].fill(0xff);
+    value[80..].copy_from_slice(&epoch.to_le_bytes());
+    value
+}
+
+#[cfg(test)]
+pub(super) fn lanes(epoch: u32, lanes: impl Iterator<Item = LaneRegisters>) -> [u8; LANES] {
     let mut value = [0; LANES];
     for (at, lane) in lanes.enumerate() {
         value[4 + 4 * at..8 + 4 * at].copy_from_slice(&lane.seq.to_le_bytes());
         value[260 + at] = lane.decided;
         value[324 + at] = lane.agent;
     }
+    value[388..].copy_from_slice(&epoch.to_le_bytes());
     value
 }
 

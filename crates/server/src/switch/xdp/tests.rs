@@ -7,12 +7,13 @@ use super::super::core::{Core, Counts};
 use super::super::kernel::Elsewhere;
 use super::super::memory::{Memory, Past};
 use super::registers::{self, LOCKS_PER_GROUP};
-use super::{OBJECT, Program};
+use super::{OBJECT, Program, UNDER_LOCK};
 use aya::programs::{TestRun, TestRunOptions, Xdp};
 use lockwright::internal::fiss::{Request, Unacked};
 use lockwright_fabric::Message;
 use lockwright_fabric::backend::tcp::Inbox;
 use lockwright_locks::fisslock::datagram::{self, Ends, HEAD, HELLO, Key, Limits, MAX_WAITERS};
+use lockwright_locks::fisslock::pipeline::LockRegisters;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -148,7 +149,8 @@ struct World {
 impl World {
     fn new(seed: u64, program: &mut Program) -> Self {
         let (memory, _) = Memory::begin(None, Duration::from_secs(8), 1).unwrap();
-        let past = Past { members: Some(BTreeMap::new()), epoch: seed as u32 % 100, ..Past::default() };
+        let past =
+            Past { members: Some(BTreeMap::new()), epoch: seed as u32 & 0x0fff_ffff, ..Past::default() };
         let mut core = Core::new(LIMITS, memory, past, new_key, None);
         for _ in 0..MACHINES {
             let session = core.admit("differential");
@@ -291,15 +293,23 @@ impl World {
         let (pipeline, once) = decider.registers();
         for first in (0..LIMITS.locks as usize).step_by(LOCKS_PER_GROUP) {
             let last = (first + LOCKS_PER_GROUP).min(LIMITS.locks as usize);
-            let model = registers::group((first..last).map(|lid| pipeline.registers(lid)));
+            let model = registers::group(self.epoch, (first..last).map(|lid| pipeline.registers(lid)));
             let group = (first / LOCKS_PER_GROUP) as u32;
-            assert_eq!(program.groups.get(&group, 0).unwrap(), model, "locks from {first}");
+            let mut is = program.groups.get(&group, 0).unwrap();
+            if is[80..] != self.epoch.to_le_bytes() {
+                is = registers::empty_group(self.epoch);
+            }
+            assert_eq!(is, model, "locks from {first}");
         }
         let lanes = LIMITS.lanes as usize;
         for (mid, _) in &self.keys {
             let of_machine = (0..lanes).map(|lane| once.lane(usize::from(mid - 1) * lanes + lane));
-            let model = registers::lanes(of_machine);
-            assert_eq!(program.lanes.get(&u32::from(*mid), 0).unwrap(), model, "machine {mid}");
+            let model = registers::lanes(self.epoch, of_machine);
+            let mut is = program.lanes.get(&u32::from(*mid), 0).unwrap();
+            if is[388..] != self.epoch.to_le_bytes() {
+                is = registers::lanes(self.epoch, std::iter::empty());
+            }
+            assert_eq!(is, model, "machine {mid}");
         }
         assert_eq!(program.stamp(), once.stamp(), "the stamp");
     }
@@ -457,6 +467,58 @@ fn a_closed_decider_answers_nobody_and_one_that_is_gone_is_unknown() {
     let forged = program.counts().forged;
     assert_eq!(run(&program, "decide", &hello).0, DROP);
     assert_eq!(program.counts().forged, forged + 1);
+}
+
+/// A writer's request by the first lane, as a frame.
+fn acquire(world: &World, mid: u8, lid: u64, seq: u64, epoch: u32) -> Vec<u8> {
+    let mid_and_task = u64::from(mid) | seq << 8;
+    let number = u64::from(mid) | seq << 32;
+    let message = Message::new(lid, 1, &[mid_and_task, number, 0, u64::from(epoch)]);
+    let mut bytes = Vec::new();
+    datagram::encode(Ends { from: mid, to: 0 }, &message, world.key(mid), &mut bytes);
+    frame(address(mid), &bytes)
+}
+
+#[test]
+fn registers_of_an_earlier_epoch_are_empty_and_those_of_a_later_one_are_left_alone() {
+    let Some(mut program) = program() else { return };
+    let mut world = World::new(3, &mut program);
+    let (mid, epoch) = (world.keys[0].0, world.epoch);
+    assert_eq!(run(&program, "decide", &frame(address(mid), &world.hello(mid))).0, TX);
+    let kind = |program: &Program, lid, seq, epoch| {
+        let (action, out) = run(program, "decide", &acquire(&world, mid, lid, seq, epoch));
+        (action == TX).then(|| out[HEADERS + 3])
+    };
+    let (granted, forwarded) = (Some(4), Some(1));
+    assert_eq!((kind(&program, 0, 8, epoch), kind(&program, 33, 9, epoch)), (granted, granted));
+    // A recovery: somebody holds lock 1 and nobody another one.
+    let held = LockRegisters { free: false, shared: false, bar: false, mid, inca: 0 };
+    let free = LockRegisters { free: true, mid: 0, ..held };
+    let after = registers::group(epoch + 1, [free, held].into_iter());
+    program.groups.set(0, after, UNDER_LOCK).unwrap();
+    // A packet that was on its way through the program all the time: to it the old epoch is the present one.
+    assert_eq!(kind(&program, 2, 10, epoch), None);
+    assert_eq!(program.groups.get(&0, 0).unwrap(), after);
+    program.configure(epoch + 1, false).unwrap();
+    // Numbers begin anew, too.
+    assert_eq!((kind(&program, 1, 1, epoch + 1), kind(&program, 0, 2, epoch + 1)), (forwarded, granted));
+    assert_eq!((kind(&program, 33, 3, epoch + 1), kind(&program, 33, 4, epoch + 1)), (granted, forwarded));
+    program.configure(epoch, false).unwrap();
+    assert_eq!(kind(&program, 39, 11, epoch), None, "its lane is of the later epoch by now");
+}
+
+/// Once all 8,192 groups were written whenever a client left, while packets were dropped and joins had to wait.
+#[test]
+fn a_recovery_writes_no_register_of_a_free_lock() {
+    let Some(mut program) = program() else { return };
+    let mut world = World::new(4, &mut program);
+    for group in 0..2 {
+        assert_eq!(program.groups.get(&group, 0).unwrap(), [0; registers::GROUP], "as the kernel made it");
+    }
+    let mid = world.keys[0].0;
+    assert_eq!(run(&program, "decide", &frame(address(mid), &world.hello(mid))).0, TX);
+    let (action, granted) = run(&program, "decide", &acquire(&world, mid, 5, 1, world.epoch));
+    assert_eq!((action, granted[HEADERS + 3]), (TX, 4), "and free");
 }
 
 #[test]
