@@ -302,10 +302,13 @@ impl Node {
         found.unwrap_or(Piece { extent, kind: Kind::Write, pid: 0 })
     }
 
-    /// Forgets files that nobody holds anything of, or has kept.
-    pub fn forget_unused(&self) {
+    /// Forgets a file, unless somebody holds something of it, or has kept it.
+    pub fn forget(&self, id: &FileId) {
+        let mut files = lock(&self.files);
         let unused = |file: &Arc<NodeFile>| Arc::strong_count(file) == 1 && lock(&file.locks).is_unused();
-        lock(&self.files).retain(|_, file| !unused(file));
+        if files.get(id).is_some_and(unused) {
+            files.remove(id);
+        }
     }
 
     /// Whether `owner` holds anything of the file.
