@@ -94,7 +94,7 @@ impl Session {
                 Ok(id) => open.backing = Some(id),
                 // It may not, or the file system below is itself too deep a stack: another file may be of another.
                 Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOTTY) => {
-                    self.passthrough.0.store(false, Relaxed)
+                    self.passthrough.0.store(false, Relaxed);
                 }
                 Err(_) => {}
             }

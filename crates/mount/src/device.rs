@@ -147,13 +147,12 @@ fn receive_device(socket: &UnixStream) -> Option<OwnedFd> {
     let mut space = nix::cmsg_space!(std::os::fd::RawFd);
     let received =
         recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC).ok()?;
-    received.cmsgs().ok()?.find_map(|message| match message {
-        // SAFETY: the kernel made the descriptor for us, and nobody else knows of it.
-        ControlMessageOwned::ScmRights(files) => {
-            files.first().map(|file| unsafe { OwnedFd::from_raw_fd(*file) })
-        }
+    let file = received.cmsgs().ok()?.find_map(|message| match message {
+        ControlMessageOwned::ScmRights(files) => files.first().copied(),
         _ => None,
-    })
+    })?;
+    // SAFETY: the kernel made the descriptor for us just now, and nobody else knows of it.
+    Some(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
 /// Unmounts; `detach`: as soon as nobody uses it any more, and out of sight at once.

@@ -242,7 +242,7 @@ impl Session {
         }
         let (shared, mine) = (Arc::clone(session), Arc::clone(&worker));
         session.idle.fetch_add(1, SeqCst);
-        let started = std::thread::Builder::new().name("mount".to_owned()).spawn(move || shared.work(mine));
+        let started = std::thread::Builder::new().name("mount".to_owned()).spawn(move || shared.work(&mine));
         match started {
             Ok(_) => workers.push(worker),
             Err(error) => {
@@ -254,7 +254,7 @@ impl Session {
     }
 
     /// A thread: reads requests and serves them.
-    fn work(self: Arc<Self>, worker: Arc<Worker>) {
+    fn work(self: Arc<Self>, worker: &Arc<Worker>) {
         // A mask for new files of its own. Where that is not allowed, the mask of one may apply to another's.
         let _ = nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS);
         let (mut buffer, mut answer) = (vec![0; BUFFER], Vec::new());
@@ -265,7 +265,7 @@ impl Session {
                         // If there can be no more, requests wait for those that are served.
                         let _ = Self::add_worker(&self);
                     }
-                    self.request(&worker, &buffer[..len], &mut answer);
+                    self.request(worker, &buffer[..len], &mut answer);
                     if self.idle.fetch_add(1, SeqCst) >= IDLE {
                         break;
                     }
@@ -282,7 +282,7 @@ impl Session {
             }
         }
         self.idle.fetch_sub(1, SeqCst);
-        self.workers().retain(|other| !Arc::ptr_eq(other, &worker));
+        self.workers().retain(|other| !Arc::ptr_eq(other, worker));
         self.all_ended.notify_all();
     }
 
