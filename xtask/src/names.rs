@@ -13,9 +13,9 @@ pub(crate) struct Program {
 pub(crate) const EXPLORER: Program = Program { package: "lockwright-lab", name: "lockwright-lab" };
 
 /// What the program can have beside what users get by default, and the test command covers.
-pub(crate) const WITH_ALL: &str = "lockwright-cli/fiss,lockwright-cli/compare";
+pub(crate) const WITH_ALL: &str = "lockwright-cli/fiss,lockwright-cli/compare,lockwright-cli/mount";
 /// The same features, for a build of the program alone: what the tests have built is not built again.
-pub(crate) const TESTED: &[&str] = &["fiss", "compare"];
+pub(crate) const TESTED: &[&str] = &["fiss", "compare", "mount"];
 /// The package that is linted once more without its default features.
 pub(crate) const SLIM: &str = "lockwright-fabric";
 

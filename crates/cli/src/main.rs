@@ -10,6 +10,8 @@ mod doctor;
 mod ls;
 #[cfg(feature = "manuals")]
 mod manuals;
+#[cfg(feature = "mount")]
+mod mount;
 mod run;
 mod serve;
 mod spaces;
@@ -52,6 +54,15 @@ enum Command {
     #[cfg(not(feature = "fiss"))]
     #[command(disable_help_flag = true)]
     Switch {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+    #[cfg(feature = "mount")]
+    Mount(mount::Args),
+    /// Mount a folder's files, with locks that come from a space (builds with the feature `mount`)
+    #[cfg(not(feature = "mount"))]
+    #[command(disable_help_flag = true)]
+    Mount {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         args: Vec<std::ffi::OsString>,
     },
@@ -171,6 +182,12 @@ fn main() -> ExitCode {
         Command::Switch(args) => switch::run(args, &mut out),
         #[cfg(not(feature = "fiss"))]
         Command::Switch { .. } => Err(lockwright::OpenError::NO_FISS.into()),
+        #[cfg(feature = "mount")]
+        Command::Mount(args) => mount::run(args, &mut out),
+        #[cfg(not(feature = "mount"))]
+        Command::Mount { .. } => {
+            Err(anyhow::anyhow!("this build cannot mount: `cargo build --features mount` makes one that can"))
+        }
         Command::Cluster(args) => cluster::run(args, &mut out),
         Command::Spaces(args) => spaces::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),

@@ -289,6 +289,15 @@ impl Events {
         self.signals.recv().context("cannot wait for signals")
     }
 
+    /// A signal that has come by now.
+    #[cfg(feature = "mount")]
+    pub(crate) fn came(&self) -> Result<Option<Signal>> {
+        match self.signals.try_recv() {
+            Err(mpsc::TryRecvError::Disconnected) => Err(anyhow!("cannot wait for signals")),
+            came => Ok(came.ok()),
+        }
+    }
+
     /// Calls `act` on a thread of its own. The error is the signal that came before it was done; then it is left behind, and
     /// ends with the process.
     pub(crate) fn during<T: Send + 'static>(

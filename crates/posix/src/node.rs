@@ -210,7 +210,7 @@ impl Node {
             let (waiter, longest) = match self.attempt(file, request) {
                 Ok(()) => return Ok(()),
                 Err(Refusal::Lost(why)) => return Err(Stop::Lost(why)),
-                Err(Refusal::Held(owners)) => (Some(self.begin_wait(file, request, owners)?), LONGEST * 10),
+                Err(Refusal::Held(_)) => (Some(self.begin_wait(file, request)?), LONGEST * 10),
                 Err(Refusal::Elsewhere) => (None, LONGEST),
             };
             let goes_on = pause.pause(&self.changes, seen, time);
@@ -239,17 +239,17 @@ impl Node {
         taken
     }
 
-    /// Notes that somebody waits for these owners, unless that would be for itself.
-    fn begin_wait(
-        &self,
-        file: &Arc<NodeFile>,
-        request: &Request,
-        owners: Vec<Owner>,
-    ) -> Result<Waiter, Stop> {
+    /// Notes that somebody waits, unless that would be for itself.
+    ///
+    /// Who is in the way is looked up here, not remembered from the attempt: an owner that has moved on since may by now wait
+    /// for whoever asks. While `waits` is locked, those who wait neither take nor give back, so that all of a circle is there
+    /// at one moment.
+    fn begin_wait(&self, file: &Arc<NodeFile>, request: &Request) -> Result<Waiter, Stop> {
         let Request { owner, extent, kind, .. } = *request;
         let mut waits = lock(&self.waits);
         let blockers =
             |owner: Owner, (file, extent, kind): &Wanted| lock(&file.locks).blockers(owner, *extent, *kind);
+        let owners = lock(&file.locks).blockers(owner, extent, kind);
         if waits.would_close_a_circle(owner, owners, blockers) {
             return Err(Stop::Deadlock);
         }
@@ -288,12 +288,15 @@ impl Node {
     fn elsewhere(&self, file: &NodeFile, extent: Extent, kind: Kind) -> Piece {
         let entries =
             self.inspector.as_ref().and_then(|inspector| inspector.entries().ok()).unwrap_or_default();
+        // A process's number says nothing on another host.
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = host.trim().replace(char::is_whitespace, "-");
         let found = entries.into_iter().find_map(|entry| {
             let range = entry.range.clone()?;
             let held = Piece {
                 extent: Extent { start: range.start, end: range.end.min(Extent::END) },
                 kind: if entry.shared { Kind::Read } else { Kind::Write },
-                pid: entry.pid,
+                pid: if entry.host == host { entry.pid } else { 0 },
             };
             let named = entry.name.as_bytes() == file.name.as_bytes() && entry.state == EntryState::Held;
             let in_the_way = held.extent.overlaps(&extent) && held.kind.conflicts(kind);
@@ -302,10 +305,13 @@ impl Node {
         found.unwrap_or(Piece { extent, kind: Kind::Write, pid: 0 })
     }
 
-    /// Forgets files that nobody holds anything of, or has kept.
-    pub fn forget_unused(&self) {
+    /// Forgets a file, unless somebody holds something of it, or has kept it.
+    pub fn forget(&self, id: &FileId) {
+        let mut files = lock(&self.files);
         let unused = |file: &Arc<NodeFile>| Arc::strong_count(file) == 1 && lock(&file.locks).is_unused();
-        lock(&self.files).retain(|_, file| !unused(file));
+        if files.get(id).is_some_and(unused) {
+            files.remove(id);
+        }
     }
 
     /// Whether `owner` holds anything of the file.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Crate, what it may see, and what its tests may see besides.
-const LAYERS: [(&str, &[&str], &[&str]); 16] = [
+const LAYERS: [(&str, &[&str], &[&str]); 17] = [
     ("lockwright-fabric", &[], &[]),
     // A protocol that could name the simulator would soon have a simulated version.
     ("lockwright-locks", &["lockwright-fabric"], &["lockwright-sim"]),
@@ -37,6 +37,7 @@ const LAYERS: [(&str, &[&str], &[&str]); 16] = [
     // Locks of existing programs: a user of the library, too.
     ("lockwright-posix", &["lockwright"], &["lockwright-server"]),
     ("lockwright-preload", &["lockwright", "lockwright-posix"], &[]),
+    ("lockwright-mount", &["lockwright", "lockwright-posix"], &["lockwright-server"]),
     (
         "lockwright-server",
         &["lockwright", "lockwright-fabric", "lockwright-locks", "lockwright-cluster"],
@@ -58,7 +59,14 @@ const LAYERS: [(&str, &[&str], &[&str]); 16] = [
     ),
     (
         "lockwright-cli",
-        &["lockwright", "lockwright-fabric", "lockwright-locks", "lockwright-server", "lockwright-term"],
+        &[
+            "lockwright",
+            "lockwright-fabric",
+            "lockwright-locks",
+            "lockwright-mount",
+            "lockwright-server",
+            "lockwright-term",
+        ],
         &["lockwright-cluster"],
     ),
     ("xtask", &[], &[]),

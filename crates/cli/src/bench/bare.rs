@@ -39,6 +39,18 @@ pub(super) fn ofd_cycle(file: &File, start: i64, len: i64) {
     }
 }
 
+/// A record lock of this process on the first bytes of a file, or its end; by the library if one is loaded.
+pub(super) fn record_lock(file: &File, takes: bool) {
+    let kind = if takes { nix::libc::F_WRLCK } else { nix::libc::F_UNLCK };
+    fcntl(file, FcntlArg::F_SETLKW(&lock_of(kind, 0, 64))).expect("the range is free");
+}
+
+/// Whether the system says that those bytes are free; if so they were taken and given back.
+pub(super) fn try_ofd(file: &File) -> bool {
+    let take = |kind| fcntl(file, FcntlArg::F_OFD_SETLK(&lock_of(kind, 0, 64))).is_ok();
+    take(nix::libc::F_WRLCK) && take(nix::libc::F_UNLCK)
+}
+
 /// Holds `count` ranges of `file`, with gaps between them so that the system does not make one of them.
 pub(super) fn hold_ranges(file: &File, count: i64) -> Result<()> {
     for range in 0..count {

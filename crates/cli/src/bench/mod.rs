@@ -17,6 +17,8 @@ mod measure;
 mod partner;
 #[cfg(feature = "compare")]
 mod peers;
+mod posix;
+mod ranges;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod shm;
@@ -40,6 +42,7 @@ Examples:
   lockwright bench --json      one JSON object per line
   lockwright bench --against redis,etcd,postgres   the same workloads on other lock services, started and stopped here
   lockwright bench --cluster etcd://127.0.0.1:2379   kills servers of a cluster on that etcd: the time until others grant
+  lockwright bench --posix     record locks of existing programs: preloaded, and on a mount
   lockwright bench --fabric rdma   verbs and locks over this machine's RDMA device, and our counters against the port's
   lockwright bench --fabric switch   deciders, in the kernel and in user space, beside other servers (root, two minutes)
 
@@ -66,6 +69,12 @@ pub(crate) struct Args {
     /// Measure failover instead, of three servers that are started on this etcd: etcd://HOST:PORT,HOST:PORT
     #[arg(long, value_name = "ETCD")]
     cluster: Option<String>,
+    /// Measure record locks of existing programs instead: under the preloaded library, and on a mount
+    #[arg(long)]
+    posix: bool,
+    /// The library for --posix [default: liblockwright_posix_preload.so beside this program]
+    #[arg(long, value_name = "FILE", requires = "posix")]
+    preload: Option<std::path::PathBuf>,
     /// What the other process of a bench does, and in which space
     #[arg(long, hide = true, num_args = 2)]
     partner: Option<Vec<String>>,
@@ -92,6 +101,8 @@ enum Bound {
     AtMostAnd(f64, f64),
     /// The other takes at least so many times as long.
     Faster(f64),
+    /// However long it takes: it is only shown.
+    Shown,
 }
 
 /// One comparison.
@@ -110,7 +121,7 @@ impl Row {
     /// The ratio that the bound is about.
     fn ratio(&self) -> f64 {
         match self.bound {
-            Bound::AtMost(_) | Bound::AtMostAnd(..) => self.ns / self.other_ns,
+            Bound::AtMost(_) | Bound::AtMostAnd(..) | Bound::Shown => self.ns / self.other_ns,
             Bound::Faster(_) => self.other_ns / self.ns,
         }
     }
@@ -120,6 +131,7 @@ impl Row {
             Bound::AtMost(most) => self.ratio() <= most,
             Bound::AtMostAnd(times, ns) => self.ns <= times * self.other_ns + ns,
             Bound::Faster(least) => self.ratio() >= least,
+            Bound::Shown => true,
         }
     }
 
@@ -132,8 +144,13 @@ impl Row {
             Bound::Faster(least) => {
                 (format!("{:.1} times as fast", self.ratio()), format!("at least {least}"))
             }
+            Bound::Shown => (format!("{:.2} times as long", self.ratio()), String::new()),
         };
-        let verdict = if self.holds() { "ok" } else { "MISS" };
+        let verdict = match self.bound {
+            Bound::Shown => "",
+            _ if self.holds() => "ok",
+            _ => "MISS",
+        };
         let [ns, other] = [self.ns, self.other_ns].map(time);
         [self.what.into(), ns, self.against.into(), other, words, bound, verdict.into()]
     }
@@ -144,6 +161,7 @@ impl Row {
             Bound::AtMost(most) => self.ratio() / most,
             Bound::AtMostAnd(times, ns) => self.ns / (times * self.other_ns + ns),
             Bound::Faster(least) => least / self.ratio(),
+            Bound::Shown => 1.0,
         };
         let disturbed = busy.map(|busy| format!("; {busy}")).unwrap_or_default();
         let why = || format!("{:.0} % too slow: {}{disturbed}", (over - 1.0) * 100.0, self.made_of);
@@ -155,6 +173,7 @@ impl Row {
             Bound::AtMost(most) => ("at_most", most),
             Bound::AtMostAnd(times, ns) => ("at_most_ns", times * self.other_ns + ns),
             Bound::Faster(least) => ("times_faster_at_least", least),
+            Bound::Shown => ("shown", 0.0),
         };
         json!({
             "what": self.what, "ns": self.ns, "against": self.against, "other_ns": self.other_ns,
@@ -215,15 +234,22 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     }
     let place = shm::Place::new().context("the bench needs a lock space of its own")?;
     let bar = spinner("bench".to_owned());
-    let mut rows = Vec::new();
-    bar.set_message("locks that nobody else wants");
-    rows.extend(shm::uncontended(&place, &runs)?);
-    bar.set_message("handovers between two processes");
-    rows.extend(shm::handover(&place, &runs)?);
-    bar.set_message("a waiter that sleeps");
-    rows.push(shm::waiter(&place)?);
-    bar.set_message("locks of a server");
-    rows.extend(tcp::uncontended(&runs)?);
+    let (mut rows, mut skipped) = (Vec::new(), Vec::new());
+    if args.posix {
+        bar.set_message("record locks");
+        (rows, skipped) = posix::rows(&place, &runs, args.preload.as_ref())?;
+    } else {
+        bar.set_message("locks that nobody else wants");
+        rows.extend(shm::uncontended(&place, &runs)?);
+        bar.set_message("ranges while others are held");
+        rows.extend(ranges::held(&place, &runs)?);
+        bar.set_message("handovers between two processes");
+        rows.extend(shm::handover(&place, &runs)?);
+        bar.set_message("a waiter that sleeps");
+        rows.push(shm::waiter(&place)?);
+        bar.set_message("locks of a server");
+        rows.extend(tcp::uncontended(&runs)?);
+    }
     bar.finish_and_clear();
     let busy = busy.as_deref();
     if args.json {
@@ -237,6 +263,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         for (row, reason) in rows.iter().filter_map(|row| Some((row, row.reason(busy)?))) {
             writeln!(out, "MISS {} against {}: {reason}", row.what, row.against)?;
         }
+    }
+    for what in skipped {
+        lockwright_term::say!("skipped {what}");
     }
     Ok(Outcome::clean_if(rows.iter().all(Row::holds)))
 }

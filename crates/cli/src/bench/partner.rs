@@ -4,6 +4,7 @@ use super::ball;
 use super::bare::pin;
 use anyhow::{Context, Result, bail};
 use lockwright::Client;
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -16,8 +17,19 @@ pub(super) struct Partner(Child);
 impl Partner {
     /// Starts it, and waits until it is ready.
     pub(super) fn start(what: &str, space: &str, core: usize) -> Result<Self> {
+        Self::start_with(what, space, core, [])
+    }
+
+    /// The same, with more in its environment.
+    pub(super) fn start_with<'a>(
+        what: &str,
+        space: &str,
+        core: usize,
+        environment: impl IntoIterator<Item = (&'a str, &'a OsStr)>,
+    ) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["bench", "--partner", &format!("{what}@{core}"), space])
+            .envs(environment)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -25,6 +37,18 @@ impl Partner {
         let mut ready = [0];
         child.stdout.as_mut().context("it has an output")?.read_exact(&mut ready)?;
         Ok(Self(child))
+    }
+
+    /// Tells it something, and returns the line that it answers.
+    pub(super) fn ask(&mut self, what: &str) -> Result<String> {
+        writeln!(self.0.stdin.as_mut().context("it has an input")?, "{what}")?;
+        let said = self.0.stdout.as_mut().context("it has an output")?;
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while byte != *b"\n" {
+            said.read_exact(&mut byte).context("the other process failed")?;
+            line.extend(byte);
+        }
+        Ok(String::from_utf8(line)?)
     }
 
     /// Lets it end; returns what it had to say.
@@ -51,11 +75,12 @@ pub(super) fn run(what: &str, space: &str) -> Result<()> {
         println!("{space}");
         return super::udp_lock::serve(&socket);
     }
+    if what == "fcntl" {
+        return super::posix::partner(space, core.parse()?);
+    }
     let client = Client::open(space).wait()?;
     pin(core.parse()?);
-    let mut out = std::io::stdout().lock();
-    out.write_all(b".")?;
-    out.flush()?;
+    let mut out = ready()?;
     match what {
         "play" => play(&client, out),
         "wait" => {
@@ -66,6 +91,14 @@ pub(super) fn run(what: &str, space: &str) -> Result<()> {
         }
         other => bail!("no such part: {other}"),
     }
+}
+
+/// Says that it is ready; what else it says follows.
+pub(super) fn ready() -> Result<impl Write> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(b".")?;
+    out.flush()?;
+    Ok(out)
 }
 
 /// Until its input is closed; then it tells its turns.

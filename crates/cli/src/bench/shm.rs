@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use lockwright::Client;
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A space and a file of the bench's own, gone with it.
@@ -32,7 +32,17 @@ impl Place {
         Ok(Self { path, space })
     }
 
-    fn file(&self, name: &str) -> Result<File> {
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The address of another space in it.
+    pub(super) fn space_named(&self, name: &str) -> String {
+        format!("shm:{}", self.path.join(name).display())
+    }
+
+    pub(super) fn file(&self, name: &str) -> Result<File> {
         let path = self.path.join(name);
         File::options()
             .create(true)
@@ -52,39 +62,26 @@ impl Drop for Place {
 
 /// Locks that nobody else wants, by a held handle.
 pub(super) fn uncontended(place: &Place, runs: &Runs) -> Result<Vec<Row>> {
-    /// Ranges that are held while another is taken.
-    const HELD: i64 = 64;
     const CYCLES: u32 = 20_000;
     /// System calls are slow: fewer will do.
     const CALLS: u32 = 2_000;
     let client = Client::open(&place.space).wait()?;
-    let (mutex, ranges) = (client.mutex("mutex")?, client.range_lock("ranges")?);
+    let mutex = client.mutex("mutex")?;
     let (bare, file) = (Bare::default(), place.file("file")?);
-    let (full, other) = (place.file("ranges")?, place.file("ranges")?);
-    let held: Vec<_> = (0..HELD as u64)
-        .map(|range| ranges.write(128 * range..128 * range + 64).wait())
-        .collect::<Result<_, _>>()?;
-    bare::hold_ranges(&other, HELD)?;
-    let free = 128 * HELD;
     let times = runs.take_turns([
         (CYCLES, &mut || bare.cycle()),
         (CYCLES, &mut || drop(mutex.lock().wait())),
         (CALLS, &mut || drop((file.lock(), file.unlock()))),
         (CALLS, &mut || bare::ofd_cycle(&file, 0, 64)),
-        (CALLS, &mut || drop(ranges.write(free as u64..free as u64 + 64).wait())),
-        (CALLS, &mut || bare::ofd_cycle(&full, free, 64)),
     ]);
-    drop(held);
-    let [cas_ns, mutex_ns, flock_ns, ofd_ns, range_ns, ranges_ns] = times;
+    let [cas_ns, mutex_ns, flock_ns, ofd_ns] = times;
     const MUTEX: &str = "two CAS on the lock, two on the handle's count, a record written and cleared";
-    const RANGE: &str = "two locks of the gate, a look at every record, a record written and cleared";
     let row =
         |what, ns, against, other_ns, bound, made_of| Row { what, ns, against, other_ns, bound, made_of };
     Ok(vec![
         row("mutex, lock and unlock", mutex_ns, "two bare 16-byte CAS", cas_ns, Bound::AtMost(4.0), MUTEX),
         row("mutex, lock and unlock", mutex_ns, "flock", flock_ns, Bound::Faster(5.0), MUTEX),
         row("mutex, lock and unlock", mutex_ns, "fcntl OFD", ofd_ns, Bound::Faster(5.0), MUTEX),
-        row("range, with 64 held", range_ns, "fcntl OFD, with 64 held", ranges_ns, Bound::Faster(3.0), RANGE),
     ])
 }
 
