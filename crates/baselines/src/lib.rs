@@ -2,6 +2,7 @@
 
 pub mod cas;
 pub mod cas_backoff;
+pub mod declock;
 pub mod drtm;
 pub mod dslr;
 pub mod filter;

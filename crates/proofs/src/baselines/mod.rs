@@ -2,6 +2,7 @@
 
 pub(crate) mod cas;
 pub(crate) mod cas_backoff;
+pub(crate) mod declock;
 pub(crate) mod drtm;
 pub(crate) mod dslr;
 pub(crate) mod filter;
@@ -22,6 +23,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     mcs::visit(visitor);
     dslr::visit(visitor);
     drtm::visit(visitor);
+    declock::visit(visitor);
     rma_rw::visit(visitor);
     rpc::visit(visitor);
     filter::visit(visitor);
