@@ -1,6 +1,7 @@
 //! Claims: a figure a paper prints, ours beside it, and how far apart they may be. Where a paper promises something without a
 //! figure, one that was expected beforehand takes its place, and is called so.
 
+use crate::testbeds::Part;
 use serde::Serialize;
 use std::fmt;
 
@@ -28,12 +29,22 @@ pub struct Claim {
     pub band: (f64, f64),
     /// What is known about the difference, if anything.
     pub note: String,
+    /// Where it counts.
+    pub part: Part,
 }
 
 impl Claim {
     /// The paper says `paper`, we found `ours`; they must be equal until a band is set.
     pub fn new(id: &str, paper: f64, ours: f64) -> Self {
-        Self { id: id.to_owned(), paper, expected: false, ours, band: (paper, paper), note: String::new() }
+        Self {
+            id: id.to_owned(),
+            paper,
+            expected: false,
+            ours,
+            band: (paper, paper),
+            note: String::new(),
+            part: Part::default(),
+        }
     }
 
     /// The figure is not the paper's.
@@ -104,6 +115,9 @@ impl fmt::Display for Claim {
         let (paper, ours) = (short(*paper), short(*ours));
         let whose = if self.expected { "expected" } else { "paper" };
         write!(f, "claim {id} {whose}={paper} ours={ours} band=[{},{}] ", short(band.0), short(band.1))?;
+        if self.part == Part::Given {
+            write!(f, "given ")?;
+        }
         if self.holds() { write!(f, "ok") } else { write!(f, "MISS: {}", self.reason()) }
     }
 }

@@ -6,6 +6,7 @@ use crate::claim::Claim;
 use crate::context::{Context, LabError};
 use crate::plot::Plot;
 use crate::table::Table;
+use crate::testbeds;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,7 @@ struct Record<'a> {
     title: &'a str,
     source: &'a str,
     fabric: &'a str,
+    testbed: &'a str,
     build: &'a str,
     quick: bool,
     claims: &'a [Claim],
@@ -60,7 +62,10 @@ pub fn run_experiment(
     // A folder that cannot be made is better known before the work than after it.
     fs::create_dir_all(out).map_err(|error| LabError::Write { path: out.to_path_buf(), error })?;
     context.begin(experiment.id);
-    let findings = (experiment.run)(context)?;
+    let mut findings = (experiment.run)(context)?;
+    for claim in &mut findings.claims {
+        claim.part = testbeds::part_of(experiment.id, &claim.id);
+    }
     let Experiment { id, title, source, .. } = *experiment;
     let mut files = Vec::new();
     for table in &findings.tables {
@@ -70,8 +75,10 @@ pub fn run_experiment(
         files.push((format!("{id}-{}.svg", plot.name), plot.svg()));
     }
     let quick = context.quick();
-    let record =
-        Record { experiment: id, title, source, fabric: "simulated", build, quick, claims: &findings.claims };
+    let testbed = testbeds::of(id).map_or("", |(testbed, _)| testbed.hardware);
+    let fabric = "simulated";
+    let claims = &findings.claims[..];
+    let record = Record { experiment: id, title, source, fabric, testbed, build, quick, claims };
     let json = serde_json::to_string_pretty(&record).expect("claims are plain data");
     files.push((format!("{id}.json"), json + "\n"));
     let mut paths = Vec::new();

@@ -8,17 +8,20 @@
 
 mod claim;
 mod context;
+mod counts;
 mod experiment;
 pub mod experiments;
 mod page;
 mod plot;
 mod rack;
 mod table;
+pub mod testbeds;
 mod two_sides;
 mod workload;
 
 pub use claim::Claim;
 pub use context::{Context, LabError, Run};
+pub use counts::{Count, PaperCounts, count};
 pub use experiment::{Experiment, Findings, run_experiment};
 pub use page::{page, paper};
 pub use plot::{Axis, Plot, Series, Style};

@@ -8,10 +8,11 @@
 //! | SrvLock, NetLock | 8 cores of node 0 (and the switch) | on the other seven |
 //! | one-sided locks | memory of node 0 | at home nowhere |
 //!
-//! The network is the one set of parameters that everything is simulated with. One figure is this testbed's own: what a
-//! core does for a packet ([`SERVICE_NS`]).
+//! Network and cores are [FissLock's testbed](crate::testbeds::fisslock), unless a run has another network. Clients are
+//! coroutines of application cores, two or more on each: a core works on one of them at a time.
 
 use crate::context::{LabError, side_by_side};
+use crate::testbeds::fisslock::{self, APPLICATION_CORES, MACHINES, REQUEST_NS, RESUME_NS};
 use crate::workload::{Stream, Txn, Workload};
 use lockwright_baselines::{
     cas_backoff::CasBackoff, dslr::Dslr, mcs::Mcs, netlock::NetLock, parlock::ParLock, rma_rw::RmaRw,
@@ -25,18 +26,10 @@ use lockwright_locks::{
 use lockwright_proofs::subject::Tunable;
 use lockwright_sim::case::Checks;
 use lockwright_sim::fault::FaultPlan;
-use lockwright_sim::{Cause, ServerCores, Setup, SimEndpoint, Simulation};
-use std::cell::RefCell;
+use lockwright_sim::{Cause, NicModel, ServerThreads, Setup, SimEndpoint, Simulation};
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-
-/// Nodes.
-pub(crate) const MACHINES: usize = 8;
-
-/// A core's work per packet. FissLock's peak is 1.99 times NetLock's 5.65 M requests per second (§7.7) and 4.79 times
-/// SrvLock's (§7.3), whose 8 cores therefore serve 2.35 M per second, each an acquire and a release: 1.7 µs. So SrvLock's
-/// throughput is given; everybody else's, FissLock's included, follows from how many packets its cores see.
-pub(crate) const SERVICE_NS: u64 = 1_700;
 
 /// After this a transaction gives up what it waits for and lets go of what it has (§7.1).
 const ABORT_NS: u64 = 10_000_000;
@@ -59,6 +52,7 @@ pub(crate) struct RackRun {
     pub(crate) in_order: bool,
     /// What every transaction works, at least.
     pub(crate) work_ns: u64,
+    pub(crate) nic: NicModel,
     pub(crate) seed: u64,
 }
 
@@ -76,6 +70,7 @@ impl RackRun {
             faults: FaultPlan::default(),
             in_order: false,
             work_ns: 0,
+            nic: fisslock::nic(),
             seed: 1,
         }
     }
@@ -166,8 +161,8 @@ pub(crate) fn simulate(run: &RackRun) -> Result<RackReport, LabError> {
 /// Where things are, for one kind of lock manager.
 struct Layout {
     nodes: u16,
-    /// Cores of each role on a node, group by group.
-    cores: &'static [usize],
+    /// The threads of each role on a node, group by group.
+    threads: &'static [ServerThreads],
     /// The node of a client, if it is at home on one.
     home: fn(usize) -> Option<usize>,
 }
@@ -177,10 +172,10 @@ fn layout(protocol: &str) -> Layout {
     let rest = |client| Some(1 + client % (MACHINES - 1));
     let nodes = MACHINES as u16;
     match protocol {
-        "fisslock" => Layout { nodes, cores: &[1, 10], home: all },
-        "parlock" => Layout { nodes, cores: &[1], home: all },
-        "srvlock" | "netlock" => Layout { nodes, cores: &[8], home: rest },
-        _ => Layout { nodes: 1, cores: &[8], home: |_| None },
+        "fisslock" => Layout { nodes, threads: &fisslock::FISSION, home: all },
+        "parlock" => Layout { nodes, threads: &fisslock::MANAGER, home: all },
+        "srvlock" | "netlock" => Layout { nodes, threads: &fisslock::SERVER, home: rest },
+        _ => Layout { nodes: 1, threads: &fisslock::SERVER, home: |_| None },
     }
 }
 
@@ -194,6 +189,7 @@ fn once<P: Protocol>(run: &RackRun) -> Result<RackReport, Cause> {
     let setup = Setup {
         seed: run.seed,
         clients: run.clients,
+        nic: run.nic.clone(),
         faults: run.faults.clone(),
         checks: Checks {
             finish: true,
@@ -205,8 +201,9 @@ fn once<P: Protocol>(run: &RackRun) -> Result<RackReport, Cause> {
         recovers: P::INFO.offers.recovery,
         ..Setup::default()
     };
-    let cores = ServerCores { service_ns: SERVICE_NS, groups: layout.cores };
-    let mut simulation = Simulation::<P>::new(space, &params, setup, Some(cores));
+    let mut simulation = Simulation::<P>::new(space, &params, setup, Some(layout.threads));
+    let mut placed = [0; MACHINES];
+    let cores: Vec<_> = (0..MACHINES * APPLICATION_CORES).map(|_| Core::default()).collect();
     let tally = Rc::new(RefCell::new(Tally::default()));
     for index in 0..run.clients {
         let home = (layout.home)(index);
@@ -220,6 +217,10 @@ fn once<P: Protocol>(run: &RackRun) -> Result<RackReport, Cause> {
             work_ns: run.work_ns,
             counts_ns: (run.warmup_ns, run.warmup_ns + run.duration_ns),
             slice_ns: run.slice_ns,
+            core: home.map(|node| {
+                placed[node] += 1;
+                cores[node * APPLICATION_CORES + placed[node] % APPLICATION_CORES].clone()
+            }),
             tally: Rc::clone(&tally),
         };
         simulation.spawn(home.map(|node| NodeId(node as u16)), |ep, space, params| {
@@ -247,7 +248,25 @@ struct Tally {
     acquires: u64,
 }
 
+/// An application's core: it works on one of its coroutines at a time, first come, first served.
+#[derive(Clone, Debug, Default)]
+struct Core {
+    free_ns: Rc<Cell<u64>>,
+}
+
+impl Core {
+    /// A coroutine has something to do on it.
+    async fn work(&self, ep: &SimEndpoint, ns: u64) {
+        let now_ns = ep.true_now_ns();
+        let done_ns = now_ns.max(self.free_ns.get()) + ns;
+        self.free_ns.set(done_ns);
+        ep.sleep(done_ns - now_ns).await;
+    }
+}
+
 struct Worker {
+    /// The application's core, for clients that are coroutines.
+    core: Option<Core>,
     stream: Stream,
     locks: u64,
     gives_up: bool,
@@ -285,6 +304,7 @@ impl Worker {
             } else {
                 Patience::Forever
             };
+            self.application(ep, REQUEST_NS).await;
             let wanted_ns = ep.true_now_ns();
             ep.observe(Observation::Waiting(want.claim));
             let Ok(grant) = client.acquire(want.with(patience)).await else {
@@ -292,12 +312,16 @@ impl Worker {
                 break;
             };
             ep.observe(Observation::Granted(want.claim, grant.token()));
+            self.application(ep, RESUME_NS).await;
             self.granted(want.claim.lock, wanted_ns, ep.true_now_ns());
             held.push((want.claim, grant));
         }
         let complete = held.len() == txn.wants.len();
         if complete && txn.work_ns > 0 {
-            ep.sleep(txn.work_ns).await;
+            match &self.core {
+                Some(core) => core.work(ep, txn.work_ns).await,
+                None => ep.sleep(txn.work_ns).await,
+            }
         }
         for (claim, grant) in held.into_iter().rev() {
             ep.observe(Observation::Releasing(claim));
@@ -309,6 +333,12 @@ impl Worker {
             self.tally.borrow_mut().report.aborts += 1;
         }
         complete
+    }
+
+    async fn application(&self, ep: &SimEndpoint, ns: u64) {
+        if let Some(core) = &self.core {
+            core.work(ep, ns).await;
+        }
     }
 
     fn counts(&self, now_ns: u64) -> bool {

@@ -6,6 +6,7 @@
 
 use crate::context::LabError;
 use crate::rack::quantile_us;
+use crate::testbeds;
 use lockwright_fabric::count::{Counted, Counts};
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{AtomicScope, Capabilities, Endpoint, NodeId};
@@ -114,7 +115,7 @@ pub(crate) fn simulate_sides<P: Protocol>(
     let fail =
         |cause| LabError::failed(format!("{} on {run:?}", P::INFO.name), P::INFO.name, cause, run.seed);
     let scope = if run.loopback { AtomicScope::Global } else { AtomicScope::Nic };
-    let nic = NicModel { offers: Capabilities { scope, ..Capabilities::CPU }, ..NicModel::default() };
+    let nic = NicModel { offers: Capabilities { scope, ..Capabilities::CPU }, ..testbeds::qplock::nic() };
     P::needs(params).met_by(P::INFO.name, nic.offers).map_err(|mismatch| fail(mismatch.into()))?;
     // Locks go round robin over the nodes; those that the number of nodes divides are here.
     let nodes = 1 + run.remotes as u16;

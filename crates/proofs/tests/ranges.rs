@@ -4,7 +4,7 @@ use lockwright_baselines::lld::Lld;
 use lockwright_baselines::served::{Served, interval::Interval, list::List, maple::Maple};
 use lockwright_baselines::ss::{SsParams, StaticSegments};
 use lockwright_fabric::{BoxedRole, Endpoint, Message, NodeId, Outbox, PeerId, Role, Time};
-use lockwright_sim::{Ended, NicModel, Oltp, Pattern, Plan, Ranges, Setup, World, run};
+use lockwright_sim::{Ended, NicModel, Oltp, Pattern, Plan, Ranges, ServerThreads, Setup, World, run};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -92,7 +92,8 @@ impl Role for Busy {
 /// When each of three clients, who all ask at the same time, has its answer.
 fn answers_ns(alone: bool, threads: usize) -> Vec<u64> {
     let mut world = World::new(Setup { clients: 3, ..Setup::default() });
-    let server = world.install_role_on(NodeId(0), BoxedRole::new(Busy { alone }), 200, &[threads]);
+    let threads = ServerThreads { threads, ..ServerThreads::default() };
+    let server = world.install_role_on(NodeId(0), BoxedRole::new(Busy { alone }), &[threads]);
     let answers = Rc::new(RefCell::new(Vec::new()));
     for _ in 0..3 {
         let answers = Rc::clone(&answers);

@@ -1,9 +1,10 @@
-//! The network model: one set of parameters for everything, each with where it comes from, and the queues of
-//! one memory node's NIC.
+//! The network model: its parameters, and the queues of one memory node's NIC.
 //!
-//! The testbed meant is ShiftLock's (§4.1: ConnectX-5, one server, five client machines, up to 240 clients).
-//! Nothing here may be set to suit one experiment; what the one set cannot meet stays a miss.
+//! The defaults are ShiftLock's testbed (§4.1: ConnectX-5, one server, five client machines, up to 240 clients), each with
+//! where it comes from. Other papers were measured on other hardware: the lab has one set of parameters per paper. Nothing
+//! here may be set to suit one experiment; what a paper's one set cannot meet stays a miss.
 
+use crate::server::ServerThreads;
 use lockwright_fabric::{Addr, AtomicScope, Capabilities, Op, RawVerb, Width};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -33,6 +34,22 @@ pub struct NicModel {
     /// The NIC's inbound pipeline, picoseconds per verb. ShiftLock: 6.95 µs per atomic at 240 clients, 5 %
     /// writes, is about 15 M cycles/s of 2.2 verbs: 33 M verbs/s.
     pub service_ps: u64,
+    /// What a READ and a WRITE take of the pipeline beyond that: a READ has to fetch over PCIe, a WRITE has to be stored.
+    /// ShiftLock's own mix is nearly all atomics, so its testbed does not tell.
+    pub read_extra_ps: u64,
+    /// See [`NicModel::read_extra_ps`].
+    pub write_extra_ps: u64,
+    /// The unit that executes atomics, behind the pipeline, picoseconds per atomic; other verbs pass it by. Zero: it keeps up
+    /// with the pipeline, as on ShiftLock's testbed, whose pipeline is known from atomics only.
+    pub atomic_unit_ps: u64,
+    /// How much later than the verb before it every further verb of a batch gets its turn, at least: verbs of one queue pair
+    /// are executed one after the other, and some NICs take their time. Zero: no more than the pipeline takes.
+    pub batch_step_ns: u64,
+    /// One in so many verbs or batches takes long, for no reason that the network knows of; zero is never. Citron §4.7:
+    /// "occasional long-lasting RDMA verbs due to unpredictable hardware-level issues".
+    pub slow_one_in: u64,
+    /// How much longer those take at most; the least is nothing.
+    pub slow_ns: u64,
     /// How long an 8-byte atomic keeps its address. ShiftLock §2.3: 240 clients on one CAS lock, 15.5 k
     /// grants/s: the holder's release queues behind everybody's CAS, so 64.5 µs for about 240 atomics.
     pub same_address8_ns: u64,
@@ -54,12 +71,9 @@ pub struct NicModel {
     pub poll_ns: u64,
     /// One access of a CPU to a word of its own node that others write: a cache miss to another core.
     pub cpu_access_ns: u64,
-    /// A server thread's work per message. No published figure for these locks: small RPCs cost a core about
-    /// 100 ns (Kalia et al., NSDI 2019: 10 M/s), and the look-up in a table of locks about as much again.
-    pub role_service_ns: u64,
-    /// Threads of a role that receive and answer. A role is one state machine, so one unless a harness says
-    /// otherwise ([`World::install_role_on`](crate::World::install_role_on)).
-    pub role_threads: usize,
+    /// The threads of a role, unless a harness says otherwise
+    /// ([`Simulation::new`](crate::Simulation::new)).
+    pub server: ServerThreads,
     /// How long a client waits before it learns that a memory node is gone: a few retransmissions.
     pub node_lost_ns: u64,
     /// What the fabric offers. With [`AtomicScope::Nic`](lockwright_fabric::AtomicScope) a remote atomic is, to
@@ -78,6 +92,12 @@ impl Default for NicModel {
             growth_from: 5,
             jitter_ns: 50,
             service_ps: 30_500,
+            read_extra_ps: 0,
+            write_extra_ps: 0,
+            atomic_unit_ps: 0,
+            batch_step_ns: 0,
+            slow_one_in: 0,
+            slow_ns: 0,
             same_address8_ns: 266,
             same_address16_ns: 520,
             parking_slots: 64,
@@ -86,8 +106,7 @@ impl Default for NicModel {
             cycle_overhead_ns: 50,
             poll_ns: 1_862,
             cpu_access_ns: 100,
-            role_service_ns: 200,
-            role_threads: 1,
+            server: ServerThreads::default(),
             node_lost_ns: 100_000,
             offers: Capabilities::CPU,
         }
@@ -111,6 +130,16 @@ impl NicModel {
             (Op::Write(_), _) => self.write_rtt_ns,
             (_, Width::W64) => self.atomic8_rtt_ns,
             (_, Width::W128) => self.atomic16_rtt_ns,
+        }
+    }
+
+    /// What `verb` takes of the pipeline.
+    #[inline]
+    fn pipeline_ps(&self, verb: &RawVerb) -> u64 {
+        match &verb.op {
+            Op::Read => self.service_ps + self.read_extra_ps,
+            Op::Write(_) => self.service_ps + self.write_extra_ps,
+            _ => self.service_ps,
         }
     }
 
@@ -138,6 +167,7 @@ impl NicModel {
 #[derive(Debug)]
 pub(crate) struct NicQueues {
     pipeline_free_ps: u64,
+    atomics_free_ps: u64,
     /// When each parked verb leaves its parking slot.
     parked: BinaryHeap<Reverse<u64>>,
     busy: BusyTable,
@@ -148,21 +178,31 @@ impl NicQueues {
         // Where atomics are a read and a later write, an 8-byte verb must not fall into a 16-byte one: there
         // sixteen bytes are one place. Elsewhere a word is, so that neighbouring locks do not delay each other.
         let granule = if model.offers.scope == AtomicScope::Nic { 4 } else { 3 };
-        Self { pipeline_free_ps: 0, parked: BinaryHeap::new(), busy: BusyTable::new(granule) }
+        Self {
+            pipeline_free_ps: 0,
+            atomics_free_ps: 0,
+            parked: BinaryHeap::new(),
+            busy: BusyTable::new(granule),
+        }
     }
 
-    /// A verb has arrived at `at_ns`: when does it pass the pipeline and stand before its address?
+    /// `verb` has arrived at `at_ns`: when does it pass the pipeline, and the atomics' unit if it is one, and stand before its
+    /// address?
     #[inline]
-    fn pass_pipeline(&mut self, model: &NicModel, at_ns: u64) -> u64 {
-        let start_ps = self.pipeline_free_ps.max(at_ns * 1_000);
-        self.pipeline_free_ps = start_ps + model.service_ps;
+    fn pass_pipeline(&mut self, model: &NicModel, verb: &RawVerb, at_ns: u64) -> u64 {
+        let mut start_ps = self.pipeline_free_ps.max(at_ns * 1_000);
+        self.pipeline_free_ps = start_ps + model.pipeline_ps(verb);
+        if model.atomic_unit_ps > 0 && verb.op.is_atomic() {
+            start_ps = start_ps.max(self.atomics_free_ps);
+            self.atomics_free_ps = start_ps + model.atomic_unit_ps;
+        }
         start_ps / 1_000
     }
 
     /// When does `verb`, which arrived at `at_ns` and must come after `not_before_ns`, get its turn?
     #[inline]
     pub(crate) fn admit(&mut self, model: &NicModel, verb: &RawVerb, at_ns: u64, not_before_ns: u64) -> u64 {
-        let passed_ns = self.pass_pipeline(model, at_ns);
+        let passed_ns = self.pass_pipeline(model, verb, at_ns);
         let slot = self.busy.slot(verb.addr, at_ns);
         let mut turn = slot.until_ns.max(passed_ns).max(not_before_ns);
         let occupied = model.occupies_ns(verb);
@@ -276,6 +316,17 @@ mod tests {
         let (model, mut nic) = (NicModel::default(), NicQueues::new(&NicModel::default()));
         let turns: Vec<_> = (0..5).map(|n| nic.admit(&model, &word(8 * n).read().raw(), 1_000, 0)).collect();
         assert_eq!(turns, [1_000, 1_030, 1_061, 1_091, 1_122]);
+    }
+
+    #[test]
+    fn atomics_queue_for_their_own_unit_and_reads_pass_them() {
+        let model = NicModel { atomic_unit_ps: 100_000, read_extra_ps: 10_000, ..NicModel::default() };
+        let mut nic = NicQueues::new(&model);
+        let mut admit = |verb: RawVerb| nic.admit(&model, &verb, 1_000, 0);
+        assert_eq!(admit(word(0).fetch_add(1).raw()), 1_000);
+        assert_eq!(admit(word(64).fetch_add(1).raw()), 1_100);
+        assert_eq!(admit(word(128).read().raw()), 1_061);
+        assert_eq!(admit(word(192).read().raw()), 1_101);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! else, or live somewhere else, brings them itself: it starts a [`Simulation`] and [spawns](Simulation::spawn) them.
 
 use crate::failure::Cause;
+use crate::server::ServerThreads;
 use crate::world::{Ended, Setup, SimEndpoint, World};
 use lockwright_fabric::{Addr, NodeId, Width};
 use lockwright_locks::{Protocol, Space};
@@ -20,26 +21,17 @@ pub struct Simulation<'a, P: Protocol> {
     pub(crate) initial: BTreeMap<Addr, u64>,
 }
 
-/// The threads of a server, instead of those of the network model.
-#[derive(Clone, Copy, Debug)]
-pub struct ServerCores {
-    /// What a thread spends on every message.
-    pub service_ns: u64,
-    /// Threads of every group; a role that has several groups says to which of them a message goes.
-    pub groups: &'static [usize],
-}
-
 impl<'a, P: Protocol> Simulation<'a, P> {
-    /// Lays out the memory of `space` and starts the protocol's roles on its nodes, with these `cores` if given. Nodes and
-    /// their size are the protocol's, whatever `setup` says of them.
-    pub fn new(space: Space, params: &P::Params, setup: Setup, cores: Option<ServerCores>) -> Self {
+    /// Lays out the memory of `space` and starts the protocol's roles on its nodes, each with these `groups` of threads, or with
+    /// the network model's. Nodes and their size are the protocol's, whatever `setup` says of them.
+    pub fn new(space: Space, params: &P::Params, setup: Setup, groups: Option<&[ServerThreads]>) -> Self {
         let bytes_per_node = P::bytes_per_node(&space, params);
         let mut world = World::new(Setup { nodes: space.nodes, bytes_per_node, ..setup });
         let initial: BTreeMap<Addr, u64> = P::initial_memory(&space, params).into_iter().collect();
         for (addr, word) in &initial {
             world.write(*addr, Width::W64, u128::from(*word));
         }
-        world.install_roles(P::roles(&space, params), P::switches(&space, params), cores);
+        world.install_roles(P::roles(&space, params), P::switches(&space, params), groups);
         Self { world, space, params: params.clone(), initial }
     }
 

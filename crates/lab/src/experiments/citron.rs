@@ -1,35 +1,24 @@
 //! What Citron's experiments share: the locks compared (Table 1), the microbenchmark (§4.2), and rows of tables.
 //!
-//! Citron itself runs three times: in wait mode, which is the paper's, and which the paper's figures are held against; in
-//! handshake mode, which is ours; and in wait mode with the paper's 15 µs.
-//!
-//! T_wait is not a constant of the paper but a rule (§3.5.5): as long as three round trips take on the testbed, under
-//! load, conservatively. That is 3 · 5 µs there. Here it is [`t_wait_ns`], by the same rule, because on this NIC the
-//! paper's 15 µs are shorter than what it stands for from some 25 clients on, and requests abort for ever.
+//! Citron itself runs twice: in wait mode, which is the paper's, and which the paper's figures are held against; and in
+//! handshake mode, which is ours.
 
 use super::prelude::*;
+use crate::testbeds;
+pub(super) use crate::testbeds::citron::T_WAIT_NS;
 use lockwright_proofs::subject::Tunable;
-use lockwright_sim::{NicModel, Pattern, Plan, Ranges, Report};
+use lockwright_sim::{Pattern, Plan, Ranges, Report};
 
 /// Units of a lock (§4.1: a terabyte in pages of 4 KiB).
 pub(super) const UNITS: u64 = 1 << 28;
-/// The paper's T_wait (§3.5.5), on its testbed.
-const PAPERS_T_WAIT_NS: u64 = 15_000;
-/// Verbs of an uncontended acquire and release in wait mode, in three batches: eleven ancestors looked at; a CAS, three
-/// notes and a look; a CAS and three notes.
-const CYCLE_VERBS: u64 = 20;
 /// What is known of why figures come out otherwise, in few words; the rest stands in the document.
-pub(super) const NOTE: &str = "the model's NIC passes 33 M verbs/s where the paper's passed 145, and Citron is what needs most; see docs/experiments.md";
-/// Threads of the server, for locks that have one (§4.1).
-const SERVER_THREADS: usize = 18;
+pub(super) const NOTE: &str = "on hot stretches it decides how often a waiter looks, which the paper does not say; see docs/experiments.md";
 
 /// A lock of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lock {
-    /// Citron as published, T_wait by its rule.
+    /// Citron as published.
     Wait,
-    /// The same with the T_wait of the paper's testbed.
-    WaitShort,
     /// Citron in handshake mode.
     Handshake,
     /// Kept at the server: its name in the catalog.
@@ -46,7 +35,7 @@ pub(super) enum Lock {
     Mutex,
 }
 
-pub(super) use Lock::{Handshake, Lld, Mutex, Served, Ss, SsExact, SsOver, SsUnder, Wait, WaitShort};
+pub(super) use Lock::{Handshake, Lld, Mutex, Served, Ss, SsExact, SsOver, SsUnder, Wait};
 
 /// What keeps ranges at a server: maple tree, interval tree, list.
 pub(super) const MT: Lock = Served("mt");
@@ -59,7 +48,6 @@ impl Lock {
     pub(super) fn label(self) -> String {
         match self {
             Wait => "citron-wait".to_owned(),
-            WaitShort => "citron-wait-15us".to_owned(),
             Handshake => "citron-handshake".to_owned(),
             Served(name) => name.to_owned(),
             Lld => "lld".to_owned(),
@@ -73,10 +61,8 @@ impl Lock {
 
     /// A run of this lock, where ranges have `length` units.
     pub(super) fn run(self, mut plan: Plan, length: u64) -> Run {
-        plan.nic = NicModel { role_threads: SERVER_THREADS, ..plan.nic };
         let (protocol, tunables) = match self {
-            Wait => ("citron", wait_mode(t_wait_ns(&plan))),
-            WaitShort => ("citron", wait_mode(PAPERS_T_WAIT_NS)),
+            Wait => ("citron", wait_mode(T_WAIT_NS)),
             Handshake => ("citron", Vec::new()),
             Served(name) => (name, Vec::new()),
             Lld => {
@@ -110,24 +96,18 @@ pub(super) fn wait_mode(t_wait_ns: u64) -> Vec<Tunable> {
     vec![("t-wait-ns", t_wait_ns), ("token-level", 0), ("lease-ns", 0)]
 }
 
-/// T_wait by §3.5.5's rule: as long as three round trips take under load. When all clients have a batch on its way, a
-/// round trip is over when the NIC has passed a batch of each, and three of them when it has passed a whole cycle of each.
-/// Never less than on the paper's testbed.
-pub(super) fn t_wait_ns(plan: &Plan) -> u64 {
-    (CYCLE_VERBS * plan.nic.service_ps * plan.clients as u64 / 1_000).max(PAPERS_T_WAIT_NS)
-}
-
 /// One lock and so many clients, for so long; what is under way in the end does not count.
 pub(super) fn timed(context: &Context, clients: usize, ranges: Ranges) -> Plan {
     Plan {
         clients,
-        machines: 3,
+        machines: testbeds::citron::CLIENT_MACHINES,
         locks: 1,
         zipf: 0.9,
         ranges: Some(ranges),
         duration_ns: Some(context.pick(20_000_000, 5_000_000)),
         cut_off: true,
         warmup_ops: clients as u64,
+        nic: testbeds::citron::nic(),
         ..Plan::default()
     }
 }

@@ -5,7 +5,7 @@
 //! the paper has a thread that looks every 10 ms; in handshake mode. Beside it, the same writers on trees of several sizes, of
 //! which each would be the right one for a while.
 
-use super::citron::{Handshake, Lock, NOTE, Wait, WaitShort, kops, micros, row, table, timed};
+use super::citron::{Handshake, Lock, NOTE, Wait, kops, micros, row, table, timed};
 use super::prelude::*;
 use lockwright_sim::{Pattern, Plan, Ranges, Report};
 
@@ -17,7 +17,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 const CLIENTS: usize = 64;
-const LOCKS: [Lock; 3] = [Wait, Handshake, WaitShort];
+const LOCKS: [Lock; 2] = [Wait, Handshake];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let bits: &[u32] = context.pick(&[10, 12, 14, 16, 18, 20, 22, 24, 26, 28], &[10, 20, 26, 28]);
@@ -55,7 +55,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
 }
 
 fn claims(by_lock: &[&[Report]], grown: &Report, alone: &Report) -> Vec<Claim> {
-    let [wait, handshake, _] = by_lock else { unreachable!("three modes") };
+    let [wait, handshake] = by_lock else { unreachable!("two modes") };
     let most = wait.len() - 1;
     // The tree before the largest is a quarter of it: one level less.
     let gain = |reports: &[Report]| 100.0 * (kops(&reports[most - 1]) / kops(&reports[most]) - 1.0);

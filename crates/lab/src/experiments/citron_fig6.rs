@@ -5,8 +5,8 @@
 //! a unit is cut into eight.
 
 use super::citron::{
-    Handshake, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, SsOver, SsUnder, Wait, WaitShort, kops, largest,
-    mean, micro, p50, p99, row, table,
+    Handshake, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, SsOver, SsUnder, Wait, kops, largest, mean, micro,
+    p50, p99, row, table,
 };
 use super::prelude::*;
 
@@ -18,8 +18,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 const LENGTHS: [u64; 3] = [1, 16, 256];
-const LOCKS: [Lock; 10] =
-    [Wait, WaitShort, Handshake, MT, super::citron::IT, LLC, Lld, SsExact, SsOver, SsUnder];
+const LOCKS: [Lock; 9] = [Wait, Handshake, MT, super::citron::IT, LLC, Lld, SsExact, SsOver, SsUnder];
 
 /// Reports by length, lock and number of clients.
 struct Reports<'a> {

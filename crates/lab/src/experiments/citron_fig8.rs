@@ -9,8 +9,8 @@
 //! exactly one record, and every record is one.
 
 use super::citron::{
-    Handshake, IT, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, UNITS, Wait, WaitShort, kops, largest, mean,
-    p99, row, table, timed,
+    Handshake, IT, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, UNITS, Wait, kops, largest, mean, p99, row,
+    table, timed,
 };
 use super::prelude::*;
 use lockwright_sim::{Pattern, Ranges, Report};
@@ -25,7 +25,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 const UNIT_BYTES: u64 = 510;
 /// Processes, and bytes of a record.
 const RECORDS: [(usize, u64); 4] = [(1, 16_320), (4, 8_160), (16, 4_080), (64, 2_040)];
-const LOCKS: [Lock; 8] = [Wait, WaitShort, Handshake, MT, IT, LLC, Lld, SsExact];
+const LOCKS: [Lock; 7] = [Wait, Handshake, MT, IT, LLC, Lld, SsExact];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let mut runs = Vec::new();

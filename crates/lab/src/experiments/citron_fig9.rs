@@ -2,7 +2,7 @@
 //!
 //! Wait mode with its fast paths, and without (tunable `fast-path`). Handshake mode is its own fast path.
 
-use super::citron::{Handshake, NOTE, Wait, WaitShort, kops, mean, micro, p50, row, table};
+use super::citron::{Handshake, NOTE, Wait, kops, mean, micro, p50, row, table};
 use super::prelude::*;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -17,7 +17,7 @@ const LENGTHS: [u64; 2] = [16, 256];
 
 fn run(context: &Context) -> Result<Findings, LabError> {
     let alphas: &[f64] = context.pick(&[0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99], &[0.0, 0.7, 0.99]);
-    let modes = ["citron-wait", "citron-wait-slow", "citron-wait-15us", "citron-handshake"];
+    let modes = ["citron-wait", "citron-wait-slow", "citron-handshake"];
     let mut runs = Vec::new();
     for length in LENGTHS {
         for mode in modes {
@@ -25,7 +25,6 @@ fn run(context: &Context) -> Result<Findings, LabError> {
                 let plan = lockwright_sim::Plan { zipf: *alpha, ..micro(context, CLIENTS, &[length]) };
                 let lock = match mode {
                     "citron-handshake" => Handshake,
-                    "citron-wait-15us" => WaitShort,
                     _ => Wait,
                 };
                 let mut run: Run = lock.run(plan, length);

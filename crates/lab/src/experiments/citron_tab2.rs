@@ -9,9 +9,7 @@
 //! exclusively like everybody else, for that is what the locks compared have in common (DSLR is a mutex in Table 1);
 //! Citron with readers, which nobody else has, stands beside it.
 
-use super::citron::{
-    Handshake, IT, LLC, Lld, Lock, MT, Mutex, NOTE, Ss, Wait, WaitShort, kops, micros, row, table, timed,
-};
+use super::citron::{Handshake, IT, LLC, Lld, Lock, MT, Mutex, Ss, Wait, kops, micros, row, table, timed};
 use super::prelude::*;
 use lockwright_sim::{Oltp, Pattern, Plan, Ranges, Report};
 
@@ -32,6 +30,10 @@ const LOCKS: [(Lock, f64, f64); 7] = [
     (Ss(1), 575.3, 56.1),
     (Mutex, 173.8, 295.2),
 ];
+
+/// Why ratios differ.
+const FILE_SYSTEM: &str = "published are a file system's operations, 234 µs each for 183 threads, of which the lock is a small part; \
+                           here there is nothing else";
 
 /// Ten megabytes in pages.
 const FILE_UNITS: u64 = 2_560;
@@ -56,11 +58,10 @@ fn plan(context: &Context) -> Plan {
 fn run(context: &Context) -> Result<Findings, LabError> {
     let mut runs: Vec<Run> = LOCKS.iter().map(|(lock, ..)| lock.run(plan(context), 2)).collect();
     runs.push(Handshake.run(plan(context), 2));
-    runs.push(WaitShort.run(plan(context), 2));
     runs.push(Run::new("citron-rw", Plan { writes_percent: 0.0, ..plan(context) }));
     let reports = context.simulate(&runs)?;
     let mut labels: Vec<_> = LOCKS.iter().map(|(lock, ..)| lock.label()).collect();
-    labels.extend([Handshake.label(), WaitShort.label(), "citron-rw".to_owned()]);
+    labels.extend([Handshake.label(), "citron-rw".to_owned()]);
     let mut table = table("oltp", &["reader_p99_us", "reader_kops"]);
     for (label, report) in labels.iter().zip(&reports) {
         let reads = report.kinds[2].goodput_per_s / 1e3;
@@ -99,5 +100,5 @@ fn claims(reports: &[Report]) -> Vec<Claim> {
     claims.push(statement("ours-handshake-ahead-of-wait", kops(handshake) > kops(citron)));
     claims
         .push(statement("ours-handshake-reader-p99-below-wait", reader_p99(handshake) < reader_p99(citron)));
-    claims.into_iter().map(|claim| explained(claim, NOTE)).collect()
+    claims.into_iter().map(|claim| explained(claim, FILE_SYSTEM)).collect()
 }

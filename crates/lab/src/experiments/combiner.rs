@@ -1,8 +1,9 @@
 //! What the combiner's experiments share: the locks compared, and one line of a table for each run.
 
 use super::prelude::*;
+use crate::testbeds;
 use lockwright_proofs::subject::Tunable;
-use lockwright_sim::{NicModel, Oltp, Pattern, Plan, Ranges, Report};
+use lockwright_sim::{Oltp, Pattern, Plan, Ranges, Report};
 
 /// Units of the lock in all of the thesis's experiments.
 const UNITS: u64 = 1 << 16;
@@ -38,7 +39,8 @@ pub(super) const LOCKS: [Lock; 8] = [
     lock("interval-tree", "interval tree", 1),
     Lock { tunables: &[("segment-units", SEGMENT)], ..lock(SS, "static segmentation", 1) },
     lock("citron", "Citron", 1),
-    lock("citron-rw", "Citron with readers (ours)", 1),
+    // Without fencing tokens, which nothing else here has: with this many readers at once they run out of bits.
+    Lock { tunables: &[("token-level", 0)], ..lock("citron-rw", "Citron with readers (ours)", 1) },
 ];
 
 const SS: &str = "ss";
@@ -99,7 +101,7 @@ pub(super) fn run_of(
         zipf: 0.0,
         duration_ns: Some(context.pick(20_000_000, 4_000_000)),
         warmup_ops: 2 * clients as u64,
-        nic: NicModel { role_threads: lock.server_threads, ..NicModel::default() },
+        nic: testbeds::combiner::nic(lock.server_threads),
         ..Plan::default()
     };
     Run { tunables: lock.tunables.to_vec(), ..Run::new(lock.name, plan) }

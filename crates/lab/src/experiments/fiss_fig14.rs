@@ -78,8 +78,7 @@ const BUSY_NOTE: &str = "transactions of FissLock gain as much as single request
                          so that something else held them up";
 const PARLOCK_NOTE: &str = "the busiest machine's one core has more than half of the requests, each charged as SrvLock's are; \
                             published ParLock is so fast that its cores must do several times as much";
-const LOCAL_NOTE: &str =
-    "requests that stay on their machine are charged like packets, at ParLock's one core";
+const LOCAL_NOTE: &str = "requests that stay on their machine are calls";
 
 fn claims(micro: &[Vec<RackReport>], txns: &[Vec<RackReport>]) -> Vec<Claim> {
     let most = |manager: &str| {

@@ -40,8 +40,8 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     Ok(Findings { tables: vec![table], plots, claims: claims(&rows) })
 }
 
-const LOAD_NOTE: &str = "how long depends on how busy the nodes are, and every call of the library is charged as a packet \
-                         here";
+const LOAD_NOTE: &str = "fifteen clients share an application core and queue for it here, 7.1 µs a lock; published transactions of 14 \
+                         locks take 125.5 µs, as if they had it for themselves";
 
 fn claims(rows: &[Vec<RackReport>]) -> Vec<Claim> {
     let [tatp, tpcc] = rows else { unreachable!("two benchmarks") };

@@ -5,10 +5,10 @@
 
 use super::fiss::FISSLOCK;
 use super::prelude::*;
-use crate::rack::{MACHINES, RackReport, RackRun, simulate_all};
+use crate::rack::{RackReport, RackRun, simulate_all};
+use crate::testbeds::{self, fisslock::MACHINES};
 use crate::workload::Workload;
 use lockwright_fabric::NodeId;
-use lockwright_sim::NicModel;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "fiss-recovery",
@@ -81,7 +81,7 @@ fn recovery(report: &RackReport) -> (f64, f64, f64) {
     let per_us =
         |slices: &[u64]| slices.iter().sum::<u64>() as f64 * 1e3 / (slices.len() as u64 * SLICE_NS) as f64;
     let fails = (FAILS_NS / SLICE_NS) as usize;
-    let known_ns = FAILS_NS + NicModel::default().node_lost_ns;
+    let known_ns = FAILS_NS + testbeds::fisslock::nic().node_lost_ns;
     let known = (known_ns / SLICE_NS) as usize;
     let before = per_us(&report.slices[fails / 2..fails]);
     let enough = before * (MACHINES - 1) as f64 / MACHINES as f64 / 2.0;

@@ -15,6 +15,7 @@ mod citron_tab2;
 mod combiner;
 mod combiner_fig5;
 mod combiner_tab6;
+mod declock;
 mod fiss;
 mod fiss_fig13;
 mod fiss_fig14;
@@ -85,6 +86,7 @@ pub const ALL: &[Experiment] = &[
     fiss_fig17::EXPERIMENT,
     fiss_recovery::EXPERIMENT,
     fiss_memory::EXPERIMENT,
+    declock::EXPERIMENT,
 ];
 
 /// The experiment called `id`.

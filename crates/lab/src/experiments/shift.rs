@@ -5,6 +5,7 @@
 //! of them; from four on its figures change by less than a hundredth).
 
 use super::prelude::*;
+use crate::testbeds;
 use lockwright_sim::{Plan, Report};
 
 /// Clients: 48 cores on each of five machines (§4.1).
@@ -39,6 +40,7 @@ pub(super) fn micro(context: &Context, protocol: &'static str, change: impl FnOn
         writes_percent: WI,
         ops: context.pick(500_000, 100_000),
         warmup_ops: context.pick(100_000, 20_000),
+        nic: testbeds::shiftlock::nic(),
         ..Plan::default()
     };
     if protocol == CAS_B {

@@ -7,6 +7,7 @@ use super::fiss::{below, of};
 use super::prelude::*;
 use super::shift::{CAS_B, CLIENTS, SHIFTLOCK};
 use crate::rack::{RackReport, RackRun, quantile_us, simulate_all};
+use crate::testbeds;
 use crate::workload::tatp::Tatp;
 use crate::workload::tpcc::Tpcc;
 use crate::workload::{Profile, Workload};
@@ -32,6 +33,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
             LOCKS.map(|protocol| {
                 let mut run = RackRun::new(protocol, workload.clone());
                 (run.clients, run.in_order) = (CLIENTS, true);
+                run.nic = testbeds::shiftlock::nic();
                 run.duration_ns = context.pick(20_000_000, 3_000_000);
                 run
             })

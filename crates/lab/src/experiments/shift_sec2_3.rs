@@ -10,6 +10,7 @@
 //! that matters, and a second elsewhere.
 
 use super::prelude::*;
+use crate::testbeds;
 use lockwright_sim::{Plan, Report};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -46,7 +47,8 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let lengths: &[u64] = context.pick(&OTHER_LENGTHS, &[]);
     let plan = |clients, seconds: u64| {
         let duration_ns = Some(seconds * 1_000_000_000);
-        Plan { clients, machines: 5, locks: 1, zipf: 0.0, duration_ns, ..Plan::default() }
+        let nic = testbeds::shiftlock::nic();
+        Plan { clients, machines: 5, locks: 1, zipf: 0.0, duration_ns, nic, ..Plan::default() }
     };
     let mut runs = Vec::new();
     for clients in counts {

@@ -3,7 +3,9 @@
 use crate::names;
 use crate::version;
 use anyhow::{Context as _, Result, bail};
-use lockwright_lab::{Claim, Context, Experiment, LabError, experiments, page, run_experiment};
+use lockwright_lab::{
+    Claim, Context, Experiment, LabError, PaperCounts, count, experiments, page, run_experiment,
+};
 use lockwright_term::{Outcome, say};
 use serde::Serialize;
 use std::io::Write;
@@ -72,6 +74,13 @@ struct Listed {
     id: &'static str,
     title: &'static str,
     source: &'static str,
+}
+
+/// What came of all, as `run --json` shows it.
+#[derive(Serialize)]
+struct All {
+    experiments: Vec<Done>,
+    papers: Vec<PaperCounts>,
 }
 
 /// What came of one experiment, as `run --json` shows it.
@@ -176,14 +185,31 @@ fn run_experiments(args: &RunArgs, out: &mut impl Write) -> Result<Outcome> {
         }
     }
     let ok = done.iter().all(|done| done.ok);
+    let papers = count(done.iter().map(|done| (done.id, &done.claims[..])));
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&done)?)?;
+        writeln!(out, "{}", serde_json::to_string_pretty(&All { experiments: done, papers })?)?;
     } else {
+        write_counts(&papers, out)?;
         let claims = || done.iter().flat_map(|done| &done.claims);
         let misses = claims().filter(|claim| !claim.holds()).count();
         writeln!(out, "lab: experiments={} claims={} misses={misses}", done.len(), claims().count())?;
     }
     Ok(Outcome::clean_if(ok))
+}
+
+/// The closing table: a line for each paper.
+fn write_counts(papers: &[PaperCounts], out: &mut impl Write) -> Result<()> {
+    writeln!(
+        out,
+        "\n{:<12} {:>12} {:>12} {:>12} {:>12}",
+        "claims ok", "held out", "fitted half", "given", "ours"
+    )?;
+    for counts in papers {
+        let PaperCounts { paper, held_out, fitted, given, ours } = counts;
+        writeln!(out, "{paper:<12} {held_out:>12} {fitted:>12} {given:>12} {ours:>12}")?;
+    }
+    writeln!(out, "given: what the testbed was fitted to, not counted; ours: not the paper's\n")?;
+    Ok(())
 }
 
 fn choose(args: &RunArgs) -> Result<Vec<&'static Experiment>> {

@@ -22,7 +22,7 @@ use crate::fault::FaultPlan;
 use crate::memory::Memory;
 use crate::nic::NicModel;
 use crate::rng::Rng;
-use crate::simulation::ServerCores;
+use crate::server::ServerThreads;
 use lockwright_fabric::{Addr, BoxedRole, NodeId, PeerId, Width};
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -165,42 +165,36 @@ impl<'a> World<'a> {
 
     /// Adds a role on `node`, with as many threads and as much work per message as the model says.
     pub fn install_role(&mut self, node: NodeId, role: BoxedRole) -> PeerId {
-        let (service_ns, threads) = {
-            let model = &self.core.borrow().model;
-            (model.role_service_ns, model.role_threads)
-        };
-        self.install_role_on(node, role, service_ns, &[threads])
+        let threads = self.core.borrow().model.server;
+        self.install_role_on(node, role, &[threads])
     }
 
-    /// Adds a role on `node` with groups of so many threads, each of which spends `service_ns` on a message. A role that has
-    /// several groups says to which of them a message goes.
-    pub fn install_role_on(
-        &mut self,
-        node: NodeId,
-        role: BoxedRole,
-        service_ns: u64,
-        groups: &[usize],
-    ) -> PeerId {
-        self.core.borrow_mut().add_role(Some(node), role, service_ns, groups)
+    /// Adds a role on `node` with groups of threads. A role that has several groups says to which of them a message goes.
+    pub fn install_role_on(&mut self, node: NodeId, role: BoxedRole, groups: &[ServerThreads]) -> PeerId {
+        self.core.borrow_mut().add_role(Some(node), role, groups)
     }
 
     /// Adds a role in the network: a switch, half the way from everybody, that takes no time for a packet.
     pub fn install_switch(&mut self, role: BoxedRole) -> PeerId {
-        self.core.borrow_mut().add_role(None, role, 0, &[1])
+        let line_rate = ServerThreads { service_ns: 0, ..ServerThreads::default() };
+        self.core.borrow_mut().add_role(None, role, &[line_rate])
     }
 
     /// Adds the server side of a protocol: role `i` on node `i`, but for its `switches` last ones. Those on nodes have these
-    /// `cores`, or what the network model says.
-    pub fn install_roles(&mut self, roles: Vec<BoxedRole>, switches: usize, cores: Option<ServerCores>) {
+    /// `groups` of threads, or what the network model says.
+    pub fn install_roles(
+        &mut self,
+        roles: Vec<BoxedRole>,
+        switches: usize,
+        groups: Option<&[ServerThreads]>,
+    ) {
         let on_nodes = roles.len() - switches;
         for (index, role) in roles.into_iter().enumerate() {
             let node = NodeId(index as u16);
-            match cores {
+            match groups {
                 _ if index >= on_nodes => self.install_switch(role),
                 None => self.install_role(node, role),
-                Some(ServerCores { service_ns, groups }) => {
-                    self.install_role_on(node, role, service_ns, groups)
-                }
+                Some(groups) => self.install_role_on(node, role, groups),
             };
         }
     }

@@ -2,11 +2,9 @@
 
 use super::event::EventKind;
 use super::observations::PendingObservations;
+use super::threads::Worker;
 use super::{Core, TraceEvent};
-use hashbrown::HashMap;
-use lockwright_fabric::{BoxedRole, FabricError, Message, NodeId, Outbox, PeerId, Time};
-use rustc_hash::FxBuildHasher;
-use std::collections::VecDeque;
+use lockwright_fabric::{FabricError, Message, NodeId, Outbox, PeerId, Time};
 
 /// A message under way or in a role's queue.
 #[derive(Debug, Default)]
@@ -17,8 +15,8 @@ pub(super) struct InFlight {
     pub(super) pending: PendingObservations,
     /// How often its sender had told something with an operation.
     pub(super) told: u32,
-    /// The thread of the role that deals with it.
-    pub(super) thread: usize,
+    /// What of the role deals with it.
+    pub(super) worker: Worker,
     /// Whether it keeps its place behind what its sender sent before.
     pub(super) in_order: bool,
     /// A thread has time for it, but what was sent before it is not served yet.
@@ -32,7 +30,7 @@ pub(super) struct LastArrivals(Vec<(PeerId, u64)>);
 
 impl LastArrivals {
     /// A message to `to` could be there at `at_ns`: when will it be? First sent, first there.
-    fn send(&mut self, now_ns: u64, to: PeerId, at_ns: u64) -> u64 {
+    pub(super) fn send(&mut self, now_ns: u64, to: PeerId, at_ns: u64) -> u64 {
         self.0.retain(|(_, last_ns)| *last_ns > now_ns);
         match self.0.iter_mut().find(|(peer, _)| *peer == to) {
             Some((_, last_ns)) => {
@@ -49,70 +47,6 @@ impl LastArrivals {
     /// When the last message to `to` arrives; zero if all have.
     fn last_ns(&self, to: PeerId) -> u64 {
         self.0.iter().find(|(peer, _)| *peer == to).map_or(0, |(_, last_ns)| *last_ns)
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct RoleState {
-    /// The node it is on; none for a switch, which is in the network.
-    pub(super) node: Option<NodeId>,
-    pub(super) role: BoxedRole,
-    pub(super) service_ns: u64,
-    /// When each of its threads will be free, and until when its last message keeps it beyond the usual.
-    pub(super) threads: Vec<(u64, u64)>,
-    /// The last thread of each group, and one.
-    pub(super) groups: Vec<usize>,
-    /// Until when one of them works alone.
-    pub(super) alone_until_ns: u64,
-    /// What each peer has sent and is not served yet, in order: work that takes longer than was known must not let one
-    /// message of a peer overtake another, at one group or at several.
-    pub(super) queues: HashMap<PeerId, VecDeque<u32>, FxBuildHasher>,
-    /// What it sent and has not arrived.
-    sent: LastArrivals,
-}
-
-impl RoleState {
-    /// With so many threads in each group.
-    pub(super) fn new(node: Option<NodeId>, role: BoxedRole, service_ns: u64, groups: &[usize]) -> Self {
-        let mut threads = 0;
-        let ends = groups.iter().map(|in_group| {
-            threads += (*in_group).max(1);
-            threads
-        });
-        let groups = ends.collect();
-        Self {
-            node,
-            role,
-            service_ns,
-            threads: vec![(0, 0); threads],
-            groups,
-            alone_until_ns: 0,
-            queues: HashMap::default(),
-            sent: LastArrivals::default(),
-        }
-    }
-
-    /// The threads that take `message`.
-    fn threads_for(&self, message: &Message) -> std::ops::Range<usize> {
-        let group = self.role.thread_group(message).min(self.groups.len() - 1);
-        let first = if group == 0 { 0 } else { self.groups[group - 1] };
-        first..self.groups[group]
-    }
-
-    /// When `thread`, which begins at `now_ns`, is done with work on so many cache lines.
-    fn work(&mut self, thread: usize, now_ns: u64, lines_ns: u64, alone_ns: u64) -> u64 {
-        let mut done_ns = now_ns + lines_ns;
-        if alone_ns > 0 {
-            done_ns = done_ns.max(self.alone_until_ns) + alone_ns;
-            self.alone_until_ns = done_ns;
-        }
-        let (free_ns, late_ns) = &mut self.threads[thread];
-        // Those that wait for this thread were told when they would be served: by so much it will be later.
-        if done_ns > now_ns {
-            *free_ns += done_ns - now_ns;
-        }
-        *late_ns = done_ns;
-        done_ns
     }
 }
 
@@ -253,18 +187,14 @@ impl Core {
         }
         match to.index() {
             (role, true) => {
+                let calls = self.calls(from, role);
                 let state = &mut self.roles[role];
-                let group = state.threads_for(&self.flights[flight as usize].message);
-                let (thread, (free_ns, _)) = (state.threads.iter_mut().enumerate())
-                    .take(group.end)
-                    .skip(group.start)
-                    .min_by_key(|(_, (free_ns, _))| *free_ns)
-                    .expect("a group has a thread");
-                let done_ns = self.now_ns.max(*free_ns) + state.service_ns;
-                *free_ns = done_ns;
-                self.flights[flight as usize].thread = thread;
-                if self.flights[flight as usize].in_order {
-                    state.queues.entry(from).or_default().push_back(flight);
+                let slot = &mut self.flights[flight as usize];
+                let (worker, done_ns) =
+                    state.assign(self.now_ns, from, &slot.message, calls, &mut self.network);
+                slot.worker = worker;
+                if slot.in_order {
+                    state.queue_of(from, slot.message.lock).push_back(flight);
                 }
                 self.push(done_ns, EventKind::Serve(flight));
                 None
@@ -321,10 +251,8 @@ impl Core {
 
     pub(super) fn serve(&mut self, flight: u32) -> Option<u32> {
         let (from, to) = self.ends(flight);
-        let (role, thread) = (to.index().0, self.flights[flight as usize].thread);
-        let state = &self.roles[role];
-        let served_ns = state.threads[thread].1 + state.service_ns;
-        if state.threads[thread].1 > 0 && served_ns > self.now_ns {
+        let (role, worker) = (to.index().0, self.flights[flight as usize].worker);
+        if let Some(served_ns) = self.roles[role].served_later(worker, self.now_ns) {
             // The message before it took longer than was known when this one came.
             self.push(served_ns, EventKind::Serve(flight));
             return None;
@@ -337,13 +265,9 @@ impl Core {
         if self.role_is_up(role) {
             let mut out = Outbox::default();
             self.roles[role].role.on_message(Time(self.now_ns), from, &message, &mut out);
-            let mut leaves_ns = self.now_ns;
-            let state = &mut self.roles[role];
-            if out.lines + out.lines_alone > 0 || state.threads[thread].1 > 0 {
-                let line_ns = self.model.cpu_access_ns;
-                let (lines_ns, alone_ns) = (out.lines * line_ns, out.lines_alone * line_ns);
-                leaves_ns = state.work(thread, self.now_ns, lines_ns, alone_ns);
-            }
+            let line_ns = self.model.cpu_access_ns;
+            let lines_ns = (out.lines * line_ns, out.lines_alone * line_ns);
+            let leaves_ns = self.roles[role].work(worker, self.now_ns, lines_ns);
             self.do_outbox(role, out, leaves_ns);
         }
         None
@@ -355,18 +279,33 @@ impl Core {
         if !self.flights[flight as usize].in_order {
             return true;
         }
-        let Some(queue) = self.roles[role].queues.get_mut(&from) else { return true };
+        let lock = self.flights[flight as usize].message.lock;
+        let queue = self.roles[role].queue_of(from, lock);
         if queue.front() != Some(&flight) {
             self.flights[flight as usize].parked = true;
             return false;
         }
         queue.pop_front();
-        if let Some(&next) = queue.front()
-            && std::mem::take(&mut self.flights[next as usize].parked)
-        {
-            self.push(self.now_ns, EventKind::Serve(next));
+        match queue.front() {
+            None => self.roles[role].forget_queue(from, lock),
+            Some(&next) => {
+                if std::mem::take(&mut self.flights[next as usize].parked) {
+                    self.push(self.now_ns, EventKind::Serve(next));
+                }
+            }
         }
         true
+    }
+
+    /// Whether what `from` sends to this role is a call on its own node.
+    fn calls(&self, from: PeerId, role: usize) -> bool {
+        match from.index() {
+            (client, false) => {
+                let node = self.roles[role].node;
+                node.is_some() && self.clients[client].home == node
+            }
+            _ => false,
+        }
     }
 
     pub(super) fn role_timer(&mut self, timer: u32) -> Option<u32> {

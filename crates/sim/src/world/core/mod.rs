@@ -8,15 +8,17 @@ mod event_queue;
 mod messages;
 mod observations;
 mod operation;
+mod threads;
 mod verbs;
 
 pub(crate) use operation::{BatchBuilder, Polling};
 
 use self::event::EventKind;
 use self::event_queue::{EventQueue, Next};
-use self::messages::{InFlight, LastArrivals, RoleState};
+use self::messages::{InFlight, LastArrivals};
 use self::observations::{ObservationPool, PendingObservations};
 use self::operation::{LocalWait, Operation, RareFields};
+use self::threads::RoleState;
 use super::faults::{Faults, StepFault};
 use super::stats::Counters;
 use super::trace::{Trace, TraceEvent};
@@ -24,6 +26,7 @@ use super::watcher::Watcher;
 use crate::memory::Memory;
 use crate::nic::{NicModel, NicQueues};
 use crate::rng::Rng;
+use crate::server::ServerThreads;
 use lockwright_fabric::observe::Observation;
 use lockwright_fabric::{BoxedRole, Message, NodeId, PeerId};
 use std::collections::VecDeque;
@@ -193,10 +196,9 @@ impl Core {
         &mut self,
         node: Option<NodeId>,
         role: BoxedRole,
-        service_ns: u64,
-        groups: &[usize],
+        groups: &[ServerThreads],
     ) -> PeerId {
-        self.roles.push(RoleState::new(node, role, service_ns, groups));
+        self.roles.push(RoleState::new(node, role, groups));
         PeerId::role(self.roles.len() - 1)
     }
 

@@ -4,6 +4,8 @@
 use super::event::EventKind;
 use super::observations::PendingObservations;
 use super::{Core, OpId, StepFault, TraceEvent};
+use crate::nic::NicModel;
+use crate::rng::Rng;
 use lockwright_fabric::{Addr, Cond, FabricError, NodeId, Op, RawVerb, Width};
 use std::collections::VecDeque;
 
@@ -271,10 +273,14 @@ impl Core {
                     rtt_ns = rtt_ns.max(self.model.rtt_ns(verb));
                 }
             }
-            let way_ns = (rtt_ns + self.growth_ns) / 2;
+            let mut way_ns = (rtt_ns + self.growth_ns) / 2;
+            let return_ns = rtt_ns + self.growth_ns - way_ns;
+            if self.model.slow_one_in > 0 {
+                way_ns += slow_by_ns(&self.model, &mut self.network);
+            }
             let jitter_ns = self.model.jitter_ns.min(way_ns);
             let shift_ns = if jitter_ns > 0 { self.network.below(2 * jitter_ns + 1) } else { 0 };
-            (slot.way_ns, slot.return_ns) = (way_ns, rtt_ns + self.growth_ns - way_ns);
+            (slot.way_ns, slot.return_ns) = (way_ns, return_ns);
             self.push(leaves_ns + way_ns + shift_ns - jitter_ns, EventKind::Arrive(op));
         }
         Some(op)
@@ -424,4 +430,11 @@ impl Core {
         }
         self.may_go_on(client)
     }
+}
+
+/// By how much the next batch is slower than others, for no reason.
+#[cold]
+fn slow_by_ns(model: &NicModel, random: &mut Rng) -> u64 {
+    let is_slow = random.below(model.slow_one_in) == 0;
+    if is_slow { random.below(model.slow_ns + 1) } else { 0 }
 }

@@ -27,7 +27,7 @@ impl Core {
         let mut turn_ns = nic.admit(&self.model, &slot.verb, self.now_ns, 0);
         if slot.verbs > 1 {
             for verb in &self.rare[op as usize].verbs {
-                turn_ns = nic.admit(&self.model, verb, self.now_ns, turn_ns);
+                turn_ns = nic.admit(&self.model, verb, self.now_ns, turn_ns + self.model.batch_step_ns);
             }
         }
         self.execute_all(op);
@@ -92,7 +92,7 @@ impl Core {
             let nic = &mut self.nics[verb.addr.node.0 as usize];
             let turn_ns = nic.admit(&self.model, verb, self.now_ns, not_before_ns);
             turns.push_back(turn_ns);
-            not_before_ns = turn_ns + self.model.occupies_ns(verb);
+            not_before_ns = turn_ns + self.model.occupies_ns(verb).max(self.model.batch_step_ns);
         }
         let first_ns = turns[0];
         self.push(first_ns, EventKind::WeakTurn(op));
