@@ -3,6 +3,7 @@
 mod catalog;
 mod experiments;
 mod reports;
+mod testbeds;
 /// Workloads know nothing of the lab around them, so that their own tests can run here.
 #[allow(dead_code, reason = "the experiments use what the tests do not")]
 #[path = "../../src/workload/mod.rs"]
