@@ -24,6 +24,11 @@ pub trait Cover {
     /// # Errors
     /// If it was lost.
     fn settle(&mut self, needed: &[(Extent, Option<Kind>)]) -> Result<(), CoverError>;
+
+    /// What must be settled with `extent`: more of the file if it is stronger than needed there.
+    fn unsettled(&self, extent: Extent) -> Extent {
+        extent
+    }
 }
 
 /// Why a cover is not what it should be.
@@ -57,12 +62,15 @@ pub struct SpaceCover {
     guards: Vec<AnyGuard>,
     /// Why what was held is not any more. Until all of it was given back, nothing is granted.
     lost: Option<String>,
+    /// Some guards are stronger than needed: the space had no room for the pieces they would be cut into. Others are kept out
+    /// of bytes that nobody has, until the locks beside them go.
+    too_strong: bool,
 }
 
 impl SpaceCover {
     /// Nothing yet of what `lock` is for.
     pub fn new(lock: RangeLock) -> Self {
-        Self { lock, guards: Vec::new(), lost: None }
+        Self { lock, guards: Vec::new(), lost: None, too_strong: false }
     }
 
     /// The guards that overlap `extent`: from which to before which.
@@ -85,12 +93,12 @@ impl SpaceCover {
     }
 
     /// Cuts guards so that none is partly inside `extent`.
-    fn cut(&mut self, extent: Extent) -> Result<(), CoverError> {
+    fn cut(&mut self, extent: Extent) -> Result<(), ChangeError> {
         for at in [extent.start, extent.end] {
             let index = self.guards.partition_point(|guard| held(guard).end <= at);
             let Some(guard) = self.guards.get_mut(index) else { continue };
             if held(guard).start < at {
-                let right = guard.split(at).map_err(lost)?;
+                let right = guard.split(at)?;
                 self.guards.insert(index + 1, right);
             }
         }
@@ -127,7 +135,7 @@ impl SpaceCover {
 
     /// Makes what is shared in `extent`, all of which is held, exclusive.
     fn upgrade(&mut self, extent: Extent) -> Result<(), CoverError> {
-        self.cut(extent)?;
+        self.cut(extent).map_err(lost)?;
         let (first, last) = self.span(extent);
         let mut upgraded = Vec::new();
         for index in first..last {
@@ -151,20 +159,31 @@ impl SpaceCover {
     }
 
     /// Gives back what a guard has of `part`.
-    fn give_back(&mut self, index: usize, part: Extent) -> Result<(), CoverError> {
+    fn give_back(&mut self, index: usize, part: Extent) -> Result<(), ChangeError> {
         let whole = held(&self.guards[index]);
         if part == whole {
             let guard = self.guards.remove(index);
-            return guard.unlock().wait().map_err(|error| CoverError::Lost(error.to_string()));
+            return guard.unlock().wait().map_err(|error| ChangeError::Refused(error.to_string()));
         }
-        let rest = self.guards[index].unlock_part(part.range()).map_err(lost)?;
+        let rest = self.guards[index].unlock_part(part.range())?;
         if let Some(rest) = rest {
             self.guards.insert(index + 1, rest);
         }
         Ok(())
     }
 
+    /// Makes a part weaker, or leaves it as it is if there is no room for more pieces.
     fn settle_part(&mut self, part: Extent, need: Option<Kind>) -> Result<(), CoverError> {
+        match self.weaken(part, need) {
+            Err(ChangeError::TooManyLocks(_)) => {
+                self.too_strong = true;
+                Ok(())
+            }
+            outcome => outcome.map_err(lost),
+        }
+    }
+
+    fn weaken(&mut self, part: Extent, need: Option<Kind>) -> Result<(), ChangeError> {
         let (first, last) = self.span(part);
         match need {
             Some(Kind::Write) => Ok(()),
@@ -174,7 +193,7 @@ impl SpaceCover {
                 let (first, last) = self.span(part);
                 let exclusive = self.guards[first..last].iter_mut().filter(|guard| !guard.is_shared());
                 for guard in exclusive {
-                    guard.downgrade().wait().map_err(lost)?;
+                    guard.downgrade().wait()?;
                 }
                 Ok(())
             }
@@ -219,7 +238,21 @@ impl Cover for SpaceCover {
             }
             outcome = outcome.and(settled);
         }
+        self.too_strong &= !self.guards.is_empty();
         outcome
+    }
+
+    fn unsettled(&self, extent: Extent) -> Extent {
+        let (first, last) = self.span(extent);
+        match self.guards[first..last] {
+            [ref left, .., ref right] if self.too_strong => {
+                Extent { start: held(left).start.min(extent.start), end: held(right).end.max(extent.end) }
+            }
+            [ref only] if self.too_strong => {
+                Extent { start: held(only).start.min(extent.start), end: held(only).end.max(extent.end) }
+            }
+            _ => extent,
+        }
     }
 }
 

@@ -65,7 +65,7 @@ impl<C: Cover> FileLocks<C> {
         self.table.set(owner, pid, extent, Some(kind));
         if kind == Kind::Read {
             // It may have been written.
-            self.cover.settle(&self.table.needed(extent))?;
+            self.settle(extent)?;
         }
         Ok(())
     }
@@ -79,7 +79,12 @@ impl<C: Cover> FileLocks<C> {
             return Ok(());
         }
         self.table.set(owner, 0, extent, None);
-        self.cover.settle(&self.table.needed(extent))
+        self.settle(extent)
+    }
+
+    /// Makes the cover what is needed.
+    fn settle(&mut self, extent: Extent) -> Result<(), CoverError> {
+        self.cover.settle(&self.table.needed(self.cover.unsettled(extent)))
     }
 
     /// Takes the file as a whole, as `flock` does: what the owner had in another kind is given back first.
@@ -112,7 +117,7 @@ impl<C: Cover> FileLocks<C> {
             return Ok(Some(blocker));
         }
         self.cover.raise(extent, kind)?;
-        self.cover.settle(&self.table.needed(extent))?;
+        self.settle(extent)?;
         Ok(None)
     }
 

@@ -83,3 +83,30 @@ fn two_nodes_behind_a_server_answer_like_one_table() {
     let server = Server::start(options).unwrap();
     same_answers(&format!("tcp://{}/posix", server.address()), 4_000);
 }
+
+#[test]
+fn a_lock_that_is_cut_into_more_pieces_than_the_space_has_room_for_is_given_back_all_the_same() {
+    const BYTES: u64 = 1000;
+    let path = format!("/dev/shm/lockwright-posix-pieces-{}", std::process::id());
+    let [one, two] = nodes(&format!("shm:{path}"));
+    let (ours, theirs) = (file(&one, false), file(&two, false));
+    let me = Owner::Process(1);
+    let ask = |start, end| {
+        let extent = Extent { start, end };
+        Request { owner: me, pid: 1, extent, kind: Kind::Write }
+    };
+    one.try_lock(&ours, &ask(0, BYTES)).unwrap();
+    for odd in (1..BYTES).step_by(2) {
+        one.unlock(&ours, me, ask(odd, odd + 1).extent).unwrap();
+    }
+    for even in (0..BYTES).step_by(2) {
+        assert_eq!(two.try_lock(&theirs, &ask(even, even + 1)), Err(Stop::Busy), "byte {even}");
+    }
+    one.unlock(&ours, me, ask(0, BYTES / 2).extent).unwrap();
+    two.try_lock(&theirs, &ask(0, BYTES / 2)).unwrap();
+    for even in (BYTES / 2..BYTES).step_by(2) {
+        one.unlock(&ours, me, ask(even, even + 1).extent).unwrap();
+    }
+    two.try_lock(&theirs, &ask(0, BYTES)).unwrap();
+    std::fs::remove_file(path).unwrap();
+}
