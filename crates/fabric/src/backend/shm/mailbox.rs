@@ -139,8 +139,10 @@ impl Shared {
                 return Pushed::Stored { waits: head.load(SeqCst) != position, position };
             } else if lap.wrapping_sub(state.lap()) & LAPS == 1 {
                 return Pushed::Full { head: head.load(SeqCst) };
+            } else {
+                // The tail has moved on since it was read; or the reader is past it, over a cell that was skipped and is free again.
+                next();
             }
-            // Else the tail has moved on since it was read.
         }
     }
 }
